@@ -1,0 +1,28 @@
+# Each target takes a fresh clone to done by itself: it needs git, make and Python 3.11 or newer.
+PYTHON ?= python3
+VENV := .venv
+READY := $(VENV)/.ready
+ARGS ?=
+
+.PHONY: run test lint clean
+
+run: $(READY)
+	$(VENV)/bin/python -m cluster.launch $(ARGS)
+
+test: $(READY)
+	$(VENV)/bin/python -m pytest $(ARGS)
+
+lint: $(READY)
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/mypy
+
+$(READY): pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "Onefold needs Python 3.11 or newer: make PYTHON=/path/to/python3.11" >&2; exit 2; }
+	$(PYTHON) -m venv $(VENV)
+	$(VENV)/bin/python -m pip install --quiet -e '.[dev]'
+	@touch $@
+
+clean:
+	rm -rf $(VENV)

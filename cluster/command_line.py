@@ -1,0 +1,177 @@
+"""From a command line to typed options: preset, then YAML file, then the command line itself."""
+
+import argparse
+import contextlib
+import difflib
+import io
+import re
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields, is_dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, get_args, get_origin, get_type_hints
+
+import tyro
+import yaml
+
+from cluster.options import LaunchOptions
+from fl.errors import UserError, unknown
+from fl.methods.registry import get_method
+
+FLATTENED = ("run", "options")
+"""Records whose fields stand at the top level on the command line and in YAML."""
+
+RECORDED = ("versions",)
+"""What a run's config.yaml holds beside settings; ignored when it is read back."""
+
+
+def parse(argv: Sequence[str]) -> LaunchOptions[Any]:
+    """Parses the command line.
+
+    Settings from a preset or a file are turned into arguments in front of the user's own, so one
+    parser converts and checks them all, and what comes last wins.
+
+    Raises:
+        UserError: one line, for whatever is wrong.
+        SystemExit: with 0, after printing help.
+    """
+    early = _early_arguments(argv)
+    layers: list[tuple[str, dict[str, Any]]] = []
+    if early.preset:
+        layers.append((f"preset {early.preset}", load_preset(early.preset)))
+    if early.config:
+        layers.append((str(early.config), load_yaml(Path(early.config))))
+    settings = [flatten(values) for _, values in layers]
+    method = early.method or _last(settings, "method") or "fedmho-sd"
+    record = LaunchOptions[get_method(str(method)).config]  # type: ignore[misc]
+    valid = dict(setting_types(record))
+    arguments: list[str] = []
+    for (source, _), values in zip(layers, settings, strict=True):
+        for name, value in values.items():
+            if name not in valid:
+                raise UserError(f"{source}: {_unknown_setting(name, valid)}")
+            arguments += as_arguments(name, value)
+    return _parse_with_tyro(record, [*arguments, *argv], valid)
+
+
+def presets() -> list[str]:
+    """Names of the presets that come with Onefold."""
+    return sorted(f.name.removesuffix(".yaml") for f in _preset_dir().iterdir())
+
+
+def load_preset(name: str) -> dict[str, Any]:
+    """The settings of a preset."""
+    if name not in presets():
+        raise unknown("preset", name, presets())
+    return load_yaml(_preset_dir() / f"{name}.yaml")
+
+
+def load_yaml(path: Any) -> dict[str, Any]:
+    """A mapping of settings from a YAML file, without what a finished run recorded beside them."""
+    try:
+        values = yaml.safe_load(path.read_text())
+    except FileNotFoundError:
+        raise UserError(f"no such configuration file: {path}") from None
+    except (yaml.YAMLError, UnicodeDecodeError, OSError) as error:
+        raise UserError(f"cannot read {path}: {' '.join(str(error).split())}") from None
+    if values is None:
+        return {}
+    if not isinstance(values, dict):
+        raise UserError(f"{path} must hold a mapping of settings, got {type(values).__name__}")
+    return {k: v for k, v in values.items() if k not in RECORDED}
+
+
+def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested settings by dotted name: ``{"fusion": {"lr": 1}}`` to ``{"fusion.lr": 1}``."""
+    flat: dict[str, Any] = {}
+    for key, value in values.items():
+        name = f"{prefix}{key}".replace("-", "_")
+        flat |= flatten(value, f"{name}.") if isinstance(value, Mapping) else {name: value}
+    return flat
+
+
+def setting_types(record: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Every setting's dotted name and type, as the command line and YAML spell it."""
+    origin = get_origin(record) or record
+    bound = dict(zip(getattr(origin, "__parameters__", ()), get_args(record), strict=False))
+    hints = get_type_hints(origin)
+    for field in fields(origin):
+        kind = hints[field.name]
+        if get_origin(kind) and get_args(kind) and get_args(kind)[0] in bound:
+            kind = get_origin(kind)[bound[get_args(kind)[0]]]
+        kind = bound.get(kind, kind)
+        if is_dataclass(get_origin(kind) or kind):
+            below = prefix if field.name in FLATTENED else f"{prefix}{field.name}."
+            yield from setting_types(kind, below)
+        else:
+            yield prefix + field.name, kind
+
+
+def as_arguments(name: str, value: Any) -> list[str]:
+    """One setting as command-line arguments."""
+    *parents, last = name.replace("_", "-").split(".")
+    if isinstance(value, bool):
+        return ["--" + ".".join([*parents, last if value else f"no-{last}"])]
+    flag = "--" + ".".join([*parents, last])
+    if isinstance(value, list | tuple):
+        return [flag, *(str(v) for v in value)]
+    return [flag, str(value)]
+
+
+def _early_arguments(argv: Sequence[str]) -> argparse.Namespace:
+    """What has to be known before the rest can be parsed: it decides which settings there are."""
+    early = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
+    for name in ("--preset", "--config", "--method"):
+        early.add_argument(name, nargs="?")
+    return early.parse_known_args(list(argv))[0]
+
+
+def _last(settings: list[dict[str, Any]], name: str) -> Any:
+    return next((s[name] for s in reversed(settings) if name in s), None)
+
+
+def _preset_dir() -> Any:
+    return files("cluster") / "presets"
+
+
+def _parse_with_tyro(
+    record: Any, arguments: list[str], valid: Mapping[str, Any]
+) -> LaunchOptions[Any]:
+    """Tyro's messages are boxes of many lines; ours are one line."""
+    said = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(said):
+            return tyro.cli(record, prog="python -m cluster.launch", args=arguments)
+    except SystemExit as stop:
+        if not stop.code:
+            raise
+        raise UserError(_one_line(said.getvalue(), valid)) from None
+
+
+def _one_line(box: str, valid: Mapping[str, Any]) -> str:
+    inner = [re.sub(r"^[│╭╰]\s?|\s*[│╮╯]$", "", line).strip() for line in box.splitlines()]
+    title, body = inner[0] if inner else "", inner[1:]
+    message = []
+    for line in body:
+        if set(line) <= set("─ "):
+            break
+        message.append(line)
+    text = " ".join(message)
+    if "nrecognized option" in title + text:
+        option = re.search(r"--([\w.-]+)", text)
+        return _unknown_setting(option.group(1).replace("-", "_"), valid, "option") if option else text
+    return re.sub(r"^Error parsing (?!--)[\w.]*: ", "", text)
+
+
+def _unknown_setting(name: str, valid: Mapping[str, Any], kind: str = "setting") -> UserError | str:
+    spell = (lambda n: "--" + n.replace("_", "-")) if kind == "option" else str
+    near = difflib.get_close_matches(name, valid, n=1)
+    hint = f" (did you mean {spell(near[0])}?)" if near else ""
+    return f"unknown {kind} {spell(name)!r}{hint}; valid: {', '.join(map(spell, sorted(valid)))}"
+
+
+def stop_with(error: UserError) -> int:
+    """Prints the error as one line on stderr; returns the exit status for bad input."""
+    print(f"onefold: {error}", file=sys.stderr)
+    return 2

@@ -1,0 +1,67 @@
+"""``python -m cluster.launch``: the main command."""
+
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import yaml
+from rich.console import Console
+
+from cluster.command_line import parse, stop_with
+from cluster.plan import print_plan
+from cluster.prepare import prepare
+from cluster.run_dir import claim, locate, nested
+from fl.errors import UserError
+from fl.executor import ClientFailed
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the command and returns its exit status: 0, 1 a run failed, 2 bad input, 130 Ctrl-C."""
+    console = Console()
+    try:
+        launch = parse(sys.argv[1:] if argv is None else argv)
+        prepared = prepare(launch)
+        if launch.dry_run:
+            console.print(yaml.safe_dump(nested(launch.run), sort_keys=False), highlight=False)
+            print_plan(prepared, console)
+            console.print(f"would run in {locate(launch)}")
+            return 0
+        run_dir = claim(launch)
+    except UserError as error:
+        return stop_with(error)
+
+    from cluster.runner import execute
+
+    signal.signal(signal.SIGTERM, _as_interrupt)
+    try:
+        result = execute(launch, prepared, run_dir, console)
+    except KeyboardInterrupt:
+        print(f"interrupted; {run_dir} can be continued with --resume", file=sys.stderr)
+        return 130
+    except ClientFailed as error:
+        print(f"onefold: {error}\nfinished clients are kept in {run_dir}", file=sys.stderr)
+        return 1
+    _print_summary(result, run_dir, console)
+    return 0
+
+
+def _as_interrupt(signum: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
+
+
+def _print_summary(result: dict[str, Any], run_dir: Path, console: Console) -> None:
+    gain = result["accuracy"] - result["start_accuracy"]
+    console.print(
+        f"\naccuracy {result['accuracy']:.4f} ({result['method']} on {result['dataset']}; "
+        f"its start {result['start_accuracy']:.4f}, gain {gain:+.4f})",
+        highlight=False,
+    )
+    console.print(f"time     {result['seconds']['total']:.1f} s", highlight=False)
+    console.print(f"report   {run_dir / 'report.html'}", highlight=False, soft_wrap=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,46 @@
+"""The launch command's options: how to run, beside what determines the result."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Generic, Literal, TypeVar
+
+import tyro
+
+from fl.config import RunConfig
+from fl.errors import UserError
+from fl.validate import at_least
+
+Options = TypeVar("Options")
+
+
+@dataclass(frozen=True, kw_only=True)
+class LaunchOptions(Generic[Options]):
+    """Train a federation's clients, gather their one upload, and fuse them into one model."""
+
+    config: Path | None = None
+    """YAML file of settings, below the command line and above the preset."""
+    preset: str | None = None
+    """A named file of settings that comes with Onefold."""
+    output_dir: Path = Path("runs")
+    """Where runs are kept, each in a directory of its own."""
+    name: str | None = None
+    """Name of the run's directory. Default: made of method, data set, alpha and seed."""
+    data_root: Path = Path("data")
+    """Where the data sets lie, in torchvision's layout."""
+    runtime: Literal["ray", "inprocess"] = "ray"
+    """ray: every client an actor of its own. inprocess: one after another, here."""
+    max_actors: int | None = None
+    """Most client actors at once. Default: as many as the resources allow."""
+    dry_run: bool = False
+    """Print the resolved configuration and the placement plan, and start nothing."""
+    resume: bool = False
+    """Continue the run in the directory; finished clients are not trained again."""
+    overwrite: bool = False
+    """Replace the run in the directory."""
+    run: Annotated[RunConfig[Options], tyro.conf.arg(name="")]
+
+    def __post_init__(self) -> None:
+        if self.resume and self.overwrite:
+            raise UserError("--resume and --overwrite exclude each other")
+        if self.max_actors is not None:
+            at_least("max_actors", self.max_actors, 1)

@@ -1,0 +1,36 @@
+"""The placement plan as a table: who trains what, on which share of the machine."""
+
+from rich.console import Console
+from rich.table import Table
+
+from cluster.prepare import Prepared
+
+LISTED = 32
+"""Federations larger than this are shown by role, not client by client."""
+
+
+def print_plan(prepared: Prepared, console: Console) -> None:
+    """Prints what there is, what each client asks for, and how many run at once."""
+    inventory = prepared.inventory
+    console.print(
+        f"\nplacement on {inventory.cpus} cores and {inventory.gpus} GPUs; "
+        f"partition {prepared.partition.digest}"
+    )
+    table = Table("client", "role", "model", "samples", "cores", "GPU share", "at once")
+    shown = prepared.members if len(prepared.members) <= LISTED else _one_of_each(prepared)
+    for client in shown:
+        request = inventory.scaled(client.request)
+        table.add_row(
+            str(client.id) if shown is prepared.members else "…",
+            client.role,
+            client.model,
+            str(client.num_samples),
+            f"{request.cpus:g}",
+            f"{request.gpus:g}" if inventory.gpus else "none",
+            str(inventory.at_once(client.request)),
+        )
+    console.print(table)
+
+
+def _one_of_each(prepared: Prepared) -> list:  # type: ignore[type-arg]
+    return list({(c.role, c.model): c for c in prepared.members}.values())

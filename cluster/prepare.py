@@ -1,0 +1,67 @@
+"""Everything that can be wrong is found here, before anything starts."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from cluster.inventory import Inventory, take_inventory
+from cluster.options import LaunchOptions
+from fl.data.datasets import Dataset, load
+from fl.data.partition import Partition, make_partition
+from fl.federation import Client, Problem
+from fl.methods.registry import Method, get_method
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prepared:
+    """A run that is ready to start."""
+
+    method: Method
+    problem: Problem
+    dataset: Dataset
+    partition: Partition
+    members: tuple[Client, ...]
+    inventory: Inventory
+
+
+def prepare(launch: LaunchOptions[Any]) -> Prepared:
+    """Reads the data, cuts it among the clients and deals them their parts.
+
+    Raises:
+        UserError: one line, for whatever the configuration, the data or this machine rule out.
+    """
+    run = launch.run
+    method = get_method(run.method)
+    parts = method.cast(run.options, run.num_clients, run.problem)
+    inventory = take_inventory()
+    requests = {p.role: getattr(run.resources, p.role) for p in parts}
+    for role, request in requests.items():
+        inventory.check(role, request)
+    dataset = load(
+        run.dataset, launch.data_root, max_train=run.data.max_train, max_test=run.data.max_test
+    )
+    partition = make_partition(
+        dataset.train.labels,
+        run.num_clients,
+        dataset.num_classes,
+        run.partition,
+        alpha=run.alpha,
+        seed=run.seed,
+    )
+    members = tuple(
+        Client(
+            id=k,
+            role=part.role,
+            training=part.training,
+            num_samples=len(partition.train[k]),
+            request=requests[part.role],
+        )
+        for k, part in enumerate(parts)
+    )
+    return Prepared(
+        method=method,
+        problem=run.problem,
+        dataset=dataset,
+        partition=partition,
+        members=members,
+        inventory=inventory,
+    )

@@ -1,0 +1,126 @@
+"""What the terminal shows while a run goes on: a live table, or plain lines where it is no terminal."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from fl.events import Event, Listener
+from fl.federation import Client
+
+LISTED = 32
+"""Up to so many clients have a row of their own."""
+
+
+@contextmanager
+def progress(members: tuple[Client, ...], console: Console) -> Iterator[Listener]:
+    """A listener that keeps the terminal up to date until the context ends."""
+    if not console.is_terminal:
+        yield PlainLines(members, console)
+        return
+    live = LiveTable(members)
+    with Live(get_renderable=live.render, console=console, refresh_per_second=8):
+        yield live
+
+
+class PlainLines:
+    """One line per event worth one; with many clients, a line for every twentieth of them."""
+
+    def __init__(self, members: tuple[Client, ...], console: Console) -> None:
+        self._members = members
+        self._console = console
+        self._finished = 0
+        self._stride = 1 if len(members) <= LISTED else max(1, len(members) // 20)
+
+    def __call__(self, event: Event) -> None:
+        """Prints what happened, if it is worth a line."""
+        line = self._line(event)
+        if line:
+            self._console.print(
+                f"[{event['seconds']:7.1f} s] {line}", markup=False, highlight=False, soft_wrap=True
+            )
+
+    def _line(self, event: Event) -> str | None:
+        match event["event"]:
+            case "phase" if event["status"] == "start":
+                return f"{event['phase']} …"
+            case "phase":
+                return f"{event['phase']} took {event['took']:.1f} s"
+            case "client_end":
+                self._finished += 1
+                if self._finished % self._stride and self._finished < len(self._members):
+                    return None
+                return f"{_describe(event)} ({self._finished} of {len(self._members)} clients)"
+            case "epoch":
+                return (
+                    f"{event['stage']} epoch {event['epoch']}/{event['epochs']}: "
+                    f"loss {event['loss']:.4f}, test accuracy {event['accuracy']:.4f}"
+                )
+        return None
+
+
+class LiveTable:
+    """A row per client and a bar per phase."""
+
+    def __init__(self, members: tuple[Client, ...]) -> None:
+        self._members = members
+        self._state = {c.id: "[dim]waiting" for c in members}
+        self._bars = Progress(
+            TextColumn("{task.description:<12}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TextColumn("{task.fields[note]}"),
+        )
+        self._local = self._bars.add_task("local", total=len(members), note="", start=False)
+        self._phases = {"local": self._local}
+
+    def __call__(self, event: Event) -> None:
+        """Takes note of the event; the screen follows by itself."""
+        match event["event"]:
+            case "client_start":
+                self._state[event["client"]] = "[yellow]training"
+            case "client_end":
+                self._state[event["client"]] = f"[green]{_outcome(event)}"
+                self._bars.advance(self._local)
+            case "phase" if event["status"] == "start":
+                self._bars.start_task(self._bar(event["phase"], total=1))
+            case "phase":
+                bar = self._bar(event["phase"], total=1)
+                if event["phase"] != "local":
+                    self._bars.update(bar, completed=self._bars.tasks[bar].total)
+                self._bars.stop_task(bar)
+            case "epoch":
+                note = f"loss {event['loss']:.3f}  test accuracy [bold]{event['accuracy']:.4f}"
+                bar = self._bar(event["stage"], total=event["epochs"])
+                self._bars.update(
+                    bar, total=event["epochs"], completed=event["epoch"], note=note
+                )
+
+    def render(self) -> RenderableType:
+        """What is on the screen now."""
+        if len(self._members) > LISTED:
+            return self._bars
+        table = Table("client", "role", "model", "samples", "state", box=None, padding=(0, 2))
+        for c in self._members:
+            table.add_row(str(c.id), c.role, c.model, str(c.num_samples), self._state[c.id])
+        return Group(table, self._bars)
+
+    def _bar(self, name: str, total: int) -> int:
+        if name not in self._phases:
+            self._phases[name] = self._bars.add_task(name, total=total, note="")
+        return self._phases[name]
+
+
+def _describe(event: Event) -> str:
+    return f"client {event['client']} {event['model']} ({event['num_samples']} samples) {_outcome(event)}"
+
+
+def _outcome(event: Event) -> str:
+    size = f"{event['bytes_up'] / 2**20:.1f} MiB up"
+    if event["reused"]:
+        return f"reused from the store, {size}"
+    return f"trained in {event['seconds_training']:.1f} s, {size}"

@@ -1,0 +1,101 @@
+"""The store of client updates: trained once, kept under a key made of what determined them."""
+
+import hashlib
+import inspect
+import json
+import os
+import shutil
+from dataclasses import asdict
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+from pkgutil import iter_modules
+
+from fl.data.datasets import Split
+from fl.data.shard import shard_digest
+from fl.federation import Job
+
+CLIENT_CODE = ("fl.models", "fl.training")
+"""Packages whose code decides what a client uploads."""
+
+
+class Store:
+    """Updates of all runs below one output directory, and this run's own view of them.
+
+    ``pool`` holds each update once under its content key; ``updates`` of the run holds the same
+    files under the clients' names, as hard links, so that a run's directory is complete by itself.
+    """
+
+    def __init__(self, pool: Path, updates: Path, train: Split) -> None:
+        self._pool, self._updates, self._train = pool, updates, train
+        pool.mkdir(parents=True, exist_ok=True)
+        updates.mkdir(parents=True, exist_ok=True)
+
+    def key(self, job: Job) -> str:
+        """Hash of task, code, client, its training record, seed, shard and what it was sent."""
+        parts = {
+            "task": f"{job.task.__module__}.{job.task.__qualname__}",
+            "code": code_version(),
+            "client": job.client.id,
+            "role": job.client.role,
+            "training": asdict(job.client.training),
+            "problem": asdict(job.problem),
+            "shard": shard_digest(self._train, job.indices),
+            "broadcast": _sha(job.broadcast or b""),
+            "payload": _sha(job.payload or b""),
+        }
+        return _sha(json.dumps(parts, sort_keys=True).encode())
+
+    def get(self, key: str, client: int) -> bytes | None:
+        """The packed update, or None where it was never made or its file is damaged."""
+        try:
+            packed = self._pooled(key).read_bytes()
+            checksum = self._checksum(key).read_text()
+        except FileNotFoundError:
+            return None
+        if _sha(packed) != checksum:
+            return None
+        self._link(key, client)
+        return packed
+
+    def put(self, key: str, client: int, packed: bytes) -> None:
+        """Keeps a packed update; safe against a crash in the middle and a neighbour's same key."""
+        write_atomically(self._pooled(key), packed)
+        write_atomically(self._checksum(key), _sha(packed).encode())
+        self._link(key, client)
+
+    def _pooled(self, key: str) -> Path:
+        return self._pool / f"{key}.safetensors"
+
+    def _checksum(self, key: str) -> Path:
+        return self._pool / f"{key}.sha256"
+
+    def _link(self, key: str, client: int) -> None:
+        name = self._updates / f"client-{client:05d}.safetensors"
+        name.unlink(missing_ok=True)
+        try:
+            os.link(self._pooled(key), name)
+        except OSError:  # a file system without hard links
+            shutil.copyfile(self._pooled(key), name)
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Readers see the whole file or none of it."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary.write_bytes(content)
+    os.replace(temporary, path)
+
+
+@cache
+def code_version() -> str:
+    """Hash of the source of everything that decides what a client uploads."""
+    digest = hashlib.sha256()
+    for package in CLIENT_CODE:
+        for module in iter_modules(import_module(package).__path__):
+            if module.name != "__main__":
+                digest.update(inspect.getsource(import_module(f"{package}.{module.name}")).encode())
+    return digest.hexdigest()
+
+
+def _sha(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()

@@ -1,0 +1,90 @@
+"""The run's configuration: one tree of frozen records, validated as it is built."""
+
+from dataclasses import dataclass
+from typing import Annotated, Any, Generic, TypeVar
+
+import tyro
+
+from fl.data.datasets import INFO, NAMES
+from fl.data.partition import PartitionConfig
+from fl.errors import UserError
+from fl.federation import Problem, Request
+from fl.methods.registry import get_method
+from fl.validate import at_least, choice, positive
+
+Options = TypeVar("Options")
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataConfig:
+    """How much of the data set to use."""
+
+    max_train: int | None = None
+    """Use a fixed random subset of this many training images."""
+    max_test: int | None = None
+    """Use a fixed random subset of this many test images."""
+
+    def __post_init__(self) -> None:
+        for name in ("max_train", "max_test"):
+            if getattr(self, name) is not None:
+                at_least(f"data.{name}", getattr(self, name), 1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResourcesConfig:
+    """What a client of each role asks of the machine; GPU shares count only where there are GPUs."""
+
+    classifier: Request = Request(cpus=1, gpus=0.2)
+    generator: Request = Request(cpus=0.5, gpus=0.1)
+
+    def __post_init__(self) -> None:
+        for role in ("classifier", "generator"):
+            request = getattr(self, role)
+            positive(f"resources.{role}.cpus", request.cpus)
+            if request.cpus > 1 and request.cpus != int(request.cpus):
+                raise UserError(f"resources.{role}.cpus above 1 must be whole, got {request.cpus}")
+            if not 0 <= request.gpus <= 1:
+                raise UserError(f"resources.{role}.gpus must be in [0, 1], got {request.gpus}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunConfig(Generic[Options]):
+    """Everything that determines a run's result."""
+
+    method: str = "fedmho-sd"
+    """Method: fedmho, fedmho-md or fedmho-sd."""
+    dataset: str = "digits"
+    """Data set: digits, mnist, fmnist, emnist, svhn, cifar10 or cifar100."""
+    alpha: float = 0.5
+    """Concentration of the Dirichlet label partition; smaller is more skewed."""
+    num_clients: int = 10
+    """Clients, K."""
+    rounds: int = 1
+    """Communication rounds; one-shot methods have one."""
+    seed: int = 0
+    """Seed of everything random."""
+    data: DataConfig = DataConfig()
+    partition: PartitionConfig = PartitionConfig()
+    resources: ResourcesConfig = ResourcesConfig()
+    options: Annotated[Options, tyro.conf.arg(name="")]
+
+    def __post_init__(self) -> None:
+        choice("data set", self.dataset, NAMES)
+        positive("alpha", self.alpha)
+        at_least("num_clients", self.num_clients, 1)
+        at_least("rounds", self.rounds, 1)
+        if get_method(self.method).one_shot and self.rounds != 1:
+            raise UserError(f"{self.method} is a one-shot method: rounds must be 1")
+
+    @property
+    def problem(self) -> Problem:
+        """The shape of the task, known without reading the data."""
+        info = INFO[self.dataset]
+        return Problem(
+            image_shape=info.image_shape, num_classes=info.num_classes, seed=self.seed
+        )
+
+
+def run_config(method: str) -> type[RunConfig[Any]]:
+    """The configuration record of that method's runs, its settings filled in."""
+    return RunConfig[get_method(method).config]  # type: ignore[misc]

@@ -1,0 +1,117 @@
+"""The image data sets, by name, as plain uint8 arrays."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from fl.data.digits import read_digits
+from fl.data.files import describe, find_problems
+from fl.data.vision import read_split
+from fl.errors import UserError, unknown
+from fl.seeding import numpy_generator
+
+
+@dataclass(frozen=True)
+class DatasetInfo:
+    """What is known of a data set before its files are read."""
+
+    num_classes: int
+    image_shape: tuple[int, int, int]  # channels, height, width
+
+
+INFO = {
+    "digits": DatasetInfo(10, (1, 28, 28)),
+    "mnist": DatasetInfo(10, (1, 28, 28)),
+    "fmnist": DatasetInfo(10, (1, 28, 28)),
+    "emnist": DatasetInfo(47, (1, 28, 28)),
+    "svhn": DatasetInfo(10, (3, 32, 32)),
+    "cifar10": DatasetInfo(10, (3, 32, 32)),
+    "cifar100": DatasetInfo(100, (3, 32, 32)),
+}
+NAMES = tuple(INFO)
+
+
+@dataclass(frozen=True, eq=False)
+class Split:
+    """Images, uint8 (N, C, H, W), with their labels, int64 (N,)."""
+
+    images: np.ndarray
+    labels: np.ndarray
+
+
+@dataclass(frozen=True, eq=False)
+class Dataset:
+    """A data set's train and test split."""
+
+    name: str
+    train: Split
+    test: Split
+    num_classes: int
+
+    @property
+    def image_shape(self) -> tuple[int, int, int]:
+        """Channels, height, width."""
+        return INFO[self.name].image_shape
+
+
+def dataset_info(name: str) -> DatasetInfo:
+    """What is known of data set `name` without its files. Raises UserError for an unknown name."""
+    if name not in INFO:
+        raise unknown("data set", name, NAMES)
+    return INFO[name]
+
+
+def load(
+    name: str, data_root: Path, *, max_train: int | None = None, max_test: int | None = None
+) -> Dataset:
+    """Reads data set `name` from `data_root`, in torchvision's folder layout. Never downloads.
+
+    `max_train` and `max_test` take a shuffled subset of a split, the same one in every run; a
+    smaller subset is the beginning of a larger one. Raises UserError for an unknown name, for
+    files that are missing or damaged, and for a subset larger than its split.
+    """
+    info = dataset_info(name)
+    problems = find_problems(name, data_root)
+    if problems:
+        raise UserError(
+            f"{name}: {describe(problems)}; "
+            f"`python -m fl.data prepare {name} --data-root {data_root}` fetches them"
+        )
+    train, test = _read(name, data_root)
+    _check(name, info, train)
+    _check(name, info, test)
+    train = _subset(name, "max_train", train, max_train)
+    test = _subset(name, "max_test", test, max_test)
+    return Dataset(name, train, test, info.num_classes)
+
+
+def _read(name: str, data_root: Path) -> tuple[Split, Split]:
+    if name == "digits":
+        train, test = read_digits()
+    else:
+        train = read_split(name, data_root, train=True)
+        test = read_split(name, data_root, train=False)
+    return Split(*train), Split(*test)
+
+
+def _check(name: str, info: DatasetInfo, split: Split) -> None:
+    """Catches whole files with foreign content, such as another data set's under this name."""
+    images, labels = split.images, split.labels
+    if len(images) != len(labels):
+        raise UserError(f"{name}: {len(images)} images but {len(labels)} labels in its files")
+    if labels.min() < 0 or labels.max() >= info.num_classes:
+        raise UserError(
+            f"{name}: labels {labels.min()}..{labels.max()} in its files; "
+            f"allowed: 0..{info.num_classes - 1}"
+        )
+
+
+def _subset(name: str, option: str, split: Split, size: int | None) -> Split:
+    if size is None:
+        return split
+    available = len(split.labels)
+    if not 1 <= size <= available:
+        raise UserError(f"{option} {size} for {name}; allowed: 1 to {available}")
+    chosen = numpy_generator(0, f"{name} {option}").permutation(available)[:size]
+    return Split(split.images[chosen], split.labels[chosen])

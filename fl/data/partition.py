@@ -1,0 +1,162 @@
+"""Which client holds which samples of the train split."""
+
+import hashlib
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import numpy as np
+
+from fl.data.classes import class_lists
+from fl.data.dirichlet import dirichlet_lists, recut
+from fl.errors import UserError, unknown
+from fl.seeding import numpy_generator
+
+Kind = Literal["dirichlet", "classes", "iid"]
+MAX_ALPHA = 1e6  # as good as even; far larger ones overflow in the draw
+
+
+@dataclass(frozen=True, kw_only=True)
+class PartitionConfig:
+    """How the train split is dealt to clients."""
+
+    kind: Kind = "dirichlet"
+    """dirichlet: skewed by alpha; classes: a fixed number of classes each; iid: at random"""
+
+    classes_per_client: int = 2
+    """classes each client holds, for kind classes"""
+
+    min_samples: int = 10
+    """every client has at least so many training samples"""
+
+    recut: bool = False
+    """re-cut a Dirichlet partition into equal pieces, as FedMHO's released code does"""
+
+    test_fraction: float = 0.0
+    """share of each client's samples held out for its own test, from 0 to below 1"""
+
+    def __post_init__(self) -> None:
+        if self.kind not in get_args(Kind):
+            raise unknown("partition kind", self.kind, get_args(Kind))
+        if self.classes_per_client < 1:
+            raise UserError(f"classes_per_client {self.classes_per_client}; allowed: 1 or more")
+        if self.min_samples < 1:
+            raise UserError(f"min_samples {self.min_samples}; allowed: 1 or more")
+        if self.recut and self.kind != "dirichlet":
+            raise UserError(f"recut with kind {self.kind}; allowed: with kind dirichlet only")
+        if not 0 <= self.test_fraction < 1:
+            raise UserError(f"test_fraction {self.test_fraction}; allowed: 0 to below 1")
+
+
+@dataclass(frozen=True, eq=False)
+class Partition:
+    """Each client's sorted indices, int64, into the train split.
+
+    `test` holds each client's held-out samples, empty with test_fraction 0. `counts` are training
+    samples, int64 (clients, classes). `digest` names the partition: equal index lists, equal
+    digest.
+    """
+
+    train: tuple[np.ndarray, ...]
+    test: tuple[np.ndarray, ...]
+    counts: np.ndarray
+    digest: str
+
+
+def make_partition(
+    labels: np.ndarray,
+    num_clients: int,
+    num_classes: int,
+    config: PartitionConfig,
+    *,
+    alpha: float,
+    seed: int,
+) -> Partition:
+    """Deals the train split, labels int64 (N,) in 0..num_classes-1, to `num_clients` clients.
+
+    Every sample goes to exactly one client, except that a re-cut loses N mod K of them, and that
+    classes no client holds are left out (kind classes with too few clients). `alpha` is the
+    Dirichlet concentration: the smaller, the more skewed. Raises UserError where the settings
+    cannot be met.
+    """
+    if num_clients < 1:
+        raise UserError(f"{num_clients} clients; allowed: 1 or more")
+    if not 0 < alpha <= MAX_ALPHA:
+        raise UserError(f"alpha {alpha}; allowed: above 0, up to {MAX_ALPHA:g}")
+    needed = _samples_needed(len(labels), config)
+    if num_clients * needed > len(labels):
+        raise UserError(
+            f"{num_clients} clients of {needed} samples or more need {num_clients * needed} "
+            f"samples, there are {len(labels)}: use fewer clients or lower min_samples"
+        )
+    rng = numpy_generator(seed, "partition")
+    lists = _deal(labels, num_clients, num_classes, config, alpha, needed, rng)
+    return _finish(lists, labels, num_classes, config.test_fraction, seed)
+
+
+def _deal(
+    labels: np.ndarray,
+    num_clients: int,
+    num_classes: int,
+    config: PartitionConfig,
+    alpha: float,
+    needed: int,
+    rng: np.random.Generator,
+) -> Sequence[np.ndarray]:
+    """Each client's samples, at least `needed`, before any hold-out."""
+    if config.kind == "iid":
+        return np.array_split(rng.permutation(len(labels)), num_clients)
+    if config.kind == "classes":
+        return class_lists(
+            labels,
+            num_clients,
+            num_classes,
+            per_client=config.classes_per_client,
+            min_samples=needed,
+            rng=rng,
+        )
+    lists = dirichlet_lists(
+        labels,
+        num_clients,
+        num_classes,
+        alpha=alpha,
+        min_samples=0 if config.recut else needed,  # equal pieces are large enough anyway
+        rng=rng,
+    )
+    return recut(lists) if config.recut else lists
+
+
+def _held_out(size: int, test_fraction: float) -> int:
+    return round(test_fraction * size)
+
+
+def _samples_needed(available: int, config: PartitionConfig) -> int:
+    """Samples a client needs for `min_samples` to be left after the hold-out (`available` + 1
+    where none of the sizes at hand suffices)."""
+    return bisect_left(
+        range(available + 1),
+        config.min_samples,
+        key=lambda size: size - _held_out(size, config.test_fraction),
+    )
+
+
+def _finish(
+    lists: Sequence[np.ndarray],
+    labels: np.ndarray,
+    num_classes: int,
+    test_fraction: float,
+    seed: int,
+) -> Partition:
+    """Holds out each client's test samples, counts the rest and takes the digest."""
+    train, test = [], []
+    for client, indices in enumerate(lists):
+        held_out = _held_out(len(indices), test_fraction)
+        shuffled = numpy_generator(seed, "hold-out", client).permutation(np.sort(indices))
+        test.append(np.sort(shuffled[:held_out]))
+        train.append(np.sort(shuffled[held_out:]))
+    counts = np.stack([np.bincount(labels[own], minlength=num_classes) for own in train])
+    digest = hashlib.sha256()
+    for indices in (*train, *test):
+        digest.update(len(indices).to_bytes(8, "little") + indices.astype("<i8").tobytes())
+    return Partition(tuple(train), tuple(test), counts, digest.hexdigest()[:16])

@@ -1,0 +1,49 @@
+"""The part of a data set that one client trains on."""
+
+import hashlib
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fl.data.datasets import Split
+
+
+@dataclass(frozen=True, eq=False)
+class Shard:
+    """One client's images, float32 (n, C, H, W) in [0, 1], and labels, int64 (n,).
+
+    No normalisation: the CVAE's binary cross-entropy needs pixels in [0, 1].
+    """
+
+    images: Tensor
+    labels: Tensor
+    num_classes: int
+
+    @classmethod
+    def from_split(cls, split: Split, indices: np.ndarray, num_classes: int) -> Self:
+        """The samples of `split` at `indices`, int64 (n,), as tensors on the CPU."""
+        images = torch.from_numpy(split.images[indices]).float().div_(255)
+        return cls(images, torch.from_numpy(split.labels[indices]), num_classes)
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    @property
+    def label_counts(self) -> Tensor:
+        """Samples per class, int64 (num_classes,)."""
+        return torch.bincount(self.labels, minlength=self.num_classes)
+
+
+def shard_digest(split: Split, indices: np.ndarray) -> str:
+    """SHA-256, in hexadecimal, of the samples of `split` at `indices`: pixels, labels, shape.
+
+    It hashes the content, so equal samples have one digest wherever they lie in the data set.
+    """
+    images, labels = split.images[indices], split.labels[indices]
+    digest = hashlib.sha256(f"{images.shape} {images.dtype} {labels.dtype}".encode())
+    digest.update(images.tobytes())
+    digest.update(labels.tobytes())
+    return digest.hexdigest()

@@ -1,0 +1,70 @@
+"""Runs a client's job: the part that is the same in this process and in a Ray actor."""
+
+import time
+from collections.abc import Iterator, Sequence
+
+import torch
+
+from fl.data.datasets import Split
+from fl.data.shard import Shard
+from fl.events import Events
+from fl.federation import Job, TaskInput
+from fl.wire import pack, unpack
+
+
+def run_job(job: Job, train: Split) -> bytes:
+    """Runs the job on this process's device and packs what the client uploads.
+
+    The number of threads comes from the client's request, since sums over another number of
+    threads round differently.
+    """
+    begin = time.perf_counter()
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    threads_before = torch.get_num_threads()
+    torch.set_num_threads(job.client.request.threads)
+    try:
+        output = job.task(
+            TaskInput(
+                client=job.client,
+                problem=job.problem,
+                shard=Shard.from_split(train, job.indices, job.problem.num_classes),
+                device=device,
+                broadcast=unpack(job.broadcast)[0] if job.broadcast else {},
+                payload=unpack(job.payload)[0] if job.payload else {},
+            )
+        )
+    finally:
+        torch.set_num_threads(threads_before)
+    note = {
+        "client": job.client.id,
+        "role": job.client.role,
+        "model": job.client.model,
+        "seconds": round(time.perf_counter() - begin, 4),
+        "device": device.type,
+        "stats": output.stats,
+    }
+    return pack(output.tensors, note)
+
+
+class ClientFailed(RuntimeError):
+    """A client's task raised; the message names the client and what it raised."""
+
+    def __init__(self, job: Job, cause: str) -> None:
+        super().__init__(f"client {job.client.id} ({job.client.model}) failed: {cause}")
+
+
+class InProcess:
+    """Runs one job after another in this process."""
+
+    def __init__(self, train: Split) -> None:
+        self._train = train
+
+    def run(self, jobs: Sequence[Job], events: Events) -> Iterator[tuple[Job, bytes]]:
+        """Yields each job with its packed result; see :class:`fl.federation.Executor`."""
+        for job in jobs:
+            events.emit("client_start", client=job.client.id)
+            try:
+                packed = run_job(job, self._train)
+            except Exception as error:
+                raise ClientFailed(job, f"{type(error).__name__}: {error}") from error
+            yield job, packed

@@ -1,0 +1,275 @@
+"""The two nouns a method talks to: the clients, and the server.
+
+``Clients.map`` is the only way data moves between a client and the server, so it is here that
+bytes are counted, uploads are kept, and a client's failure gets its name. How and where a job
+runs is the executor's business: in this process (:mod:`fl.executor`) or on Ray
+(:mod:`cluster.clients`).
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from fl.data.shard import Shard
+from fl.events import Events
+from fl.training.config import LocalConfig
+from fl.wire import Tensors, num_bytes, pack, unpack
+
+
+@dataclass(frozen=True, kw_only=True)
+class Problem:
+    """What everyone knows before training: the shape of the task, and the run's seed."""
+
+    image_shape: tuple[int, int, int]
+    num_classes: int
+    seed: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """What a client asks of the machine. The GPU share is asked for only where there are GPUs."""
+
+    cpus: float
+    """Cores; also the number of threads, at least one."""
+    gpus: float
+    """Share of one GPU."""
+
+    @property
+    def threads(self) -> int:
+        """Threads a client computes with: fixed by its request, so that results are too."""
+        return max(1, int(self.cpus))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Client:
+    """One client as the server knows it."""
+
+    id: int
+    role: str
+    training: LocalConfig
+    num_samples: int
+    request: Request
+
+    @property
+    def model(self) -> str:
+        """Name of the model the client trains."""
+        return self.training.model
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskInput:
+    """What a task sees: its client, that client's data, and what the server sent."""
+
+    client: Client
+    problem: Problem
+    shard: Shard
+    device: torch.device
+    broadcast: Tensors
+    payload: Tensors
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskOutput:
+    """What a task returns: the tensors to upload, and a few figures about the training."""
+
+    tensors: Tensors
+    stats: dict[str, float] = field(default_factory=dict)
+
+
+Task = Callable[[TaskInput], TaskOutput]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """One task for one client: plain data, so that it can travel to another process."""
+
+    task: Task
+    client: Client
+    problem: Problem
+    indices: np.ndarray
+    broadcast: bytes | None
+    payload: bytes | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Update:
+    """What the server received from one client."""
+
+    client: Client
+    tensors: Tensors
+    stats: dict[str, float]
+    seconds: float
+    reused: bool
+
+
+class Executor(Protocol):
+    """Runs jobs somewhere and yields each packed result as it finishes, in any order."""
+
+    def run(self, jobs: Sequence[Job], events: Events) -> Iterator[tuple[Job, bytes]]:
+        """Packed as :func:`fl.executor.run_job` does; emits ``client_start`` as jobs start."""
+        ...
+
+
+class UpdateStore(Protocol):
+    """Keeps packed updates under a key made of all that determined them."""
+
+    def key(self, job: Job) -> str:
+        """The content key of what the job will upload."""
+        ...
+
+    def get(self, key: str, client: int) -> bytes | None:
+        """The packed update of that key, or None."""
+        ...
+
+    def put(self, key: str, client: int, packed: bytes) -> None:
+        """Keeps a packed update."""
+        ...
+
+
+class Clients:
+    """The federation's clients. One verb: map a task over all or some of them."""
+
+    def __init__(
+        self,
+        members: Sequence[Client],
+        indices: Sequence[np.ndarray],
+        problem: Problem,
+        executor: Executor,
+        store: UpdateStore,
+        events: Events,
+    ) -> None:
+        self.members = tuple(members)
+        self.problem = problem
+        self._indices = indices
+        self._executor = executor
+        self._store = store
+        self._events = events
+        self.bytes_up = dict.fromkeys((c.id for c in members), 0)
+        self.bytes_down = dict.fromkeys((c.id for c in members), 0)
+
+    def map(
+        self,
+        task: Task,
+        *,
+        only: Iterable[int] | None = None,
+        broadcast: Tensors | None = None,
+        payloads: Mapping[int, Tensors] | None = None,
+    ) -> list[Update]:
+        """Runs ``task`` for each client (or those in ``only``) and returns updates by client id.
+
+        ``broadcast`` reaches every chosen client, ``payloads`` one client each; both count as
+        bytes down. A client that fails ends the map with its name; none is left out silently.
+        """
+        chosen = set(only) if only is not None else {c.id for c in self.members}
+        sent = pack(broadcast, {}) if broadcast else None
+        payloads = payloads or {}
+        jobs = {}
+        for client in self.members:
+            if client.id not in chosen:
+                continue
+            own = payloads.get(client.id, {})
+            self.bytes_down[client.id] += num_bytes(broadcast or {}) + num_bytes(own)
+            jobs[client.id] = Job(
+                task=task,
+                client=client,
+                problem=self.problem,
+                indices=self._indices[client.id],
+                broadcast=sent,
+                payload=pack(own, {}) if own else None,
+            )
+        with self._events.phase("local"):
+            updates = self._collect(jobs)
+        return [updates[k] for k in sorted(updates)]
+
+    def _collect(self, jobs: dict[int, Job]) -> dict[int, Update]:
+        keys = {k: self._store.key(job) for k, job in jobs.items()}
+        updates, missing = {}, []
+        for k, job in jobs.items():
+            packed = self._store.get(keys[k], k)
+            if packed is None:
+                missing.append(job)
+            else:
+                updates[k] = self._receive(job, packed, reused=True)
+        for job, packed in self._executor.run(missing, self._events):
+            self._store.put(keys[job.client.id], job.client.id, packed)
+            updates[job.client.id] = self._receive(job, packed, reused=False)
+        return updates
+
+    def _receive(self, job: Job, packed: bytes, *, reused: bool) -> Update:
+        client = job.client
+        tensors, note = unpack(packed)
+        up = num_bytes(tensors)
+        self.bytes_up[client.id] += up
+        self._events.emit(
+            "client_end",
+            client=client.id,
+            role=client.role,
+            model=client.model,
+            num_samples=client.num_samples,
+            seconds_training=note["seconds"],
+            bytes_up=up,
+            reused=reused,
+            **note["stats"],
+        )
+        return Update(
+            client=client,
+            tensors=tensors,
+            stats=note["stats"],
+            seconds=note["seconds"],
+            reused=reused,
+        )
+
+
+Batch = dict[str, Tensor]
+Loss = Callable[[nn.Module, Batch], Tensor]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluation:
+    """Top-1 accuracy on the test split, 0 to 1, and the same per class (None: no test sample)."""
+
+    accuracy: float
+    per_class: tuple[float | None, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class FitResult:
+    """What a fit leaves: the loss of every step, and the test accuracy after every epoch."""
+
+    step_losses: list[float]
+    epochs: list[Evaluation]
+
+
+class Server(Protocol):
+    """The server. One verb: fit a model on tensors under a loss, over however many ranks."""
+
+    problem: Problem
+    device: torch.device
+    events: Events
+
+    def fit(
+        self, model: nn.Module, data: Batch, *, loss: Loss, config: Any, stage: str
+    ) -> FitResult:
+        """Trains ``model`` in place on ``data`` (tensors of one length)."""
+        ...
+
+    def evaluate(self, model: nn.Module) -> Evaluation:
+        """Accuracy on the test split, which no method ever sees."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """What a method returns: the global model, how it came about, and pictures of the way."""
+
+    model: nn.Module
+    start: Evaluation
+    """The initial global model, before any training at the server."""
+    epochs: list[Evaluation]
+    synthetic: dict[str, Tensor] = field(default_factory=dict)
+    figures: dict[str, Any] = field(default_factory=dict)
+    """Further JSON values for the result."""

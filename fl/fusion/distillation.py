@@ -1,0 +1,61 @@
+"""Teachers and the fusion loss (Eqs. 5 to 7)."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from fl.federation import Batch
+
+KLReduction = Literal["batchmean", "mean"]
+
+
+@torch.no_grad()
+def mean_logits(teachers: Iterable[nn.Module], images: Tensor, batch_size: int = 1024) -> Tensor:
+    """Mean logits of the teachers in eval mode, (N, classes): asked once, for every epoch.
+
+    Teachers may be a generator expression, so that only one is held at a time. The softmax of
+    this mean is MD's teacher (Eq. 5); with w_0 as the only teacher it is SD's (Eq. 6).
+    """
+    total, count = None, 0
+    for teacher in teachers:
+        teacher.to(images.device).eval()
+        logits = torch.cat([teacher(part) for part in images.split(batch_size)])
+        total = logits if total is None else total + logits
+        count += 1
+    if total is None:
+        raise ValueError("mean_logits needs at least one teacher")
+    return total / count
+
+
+@dataclass(frozen=True, kw_only=True)
+class FusionLoss:
+    """Eq. 7: ``ce_weight * CE(student, label) + kd_weight * KL(teacher || student)``.
+
+    The paper's form is (lambda, 1 - lambda); the released code's is (1, 1). At temperature 1,
+    without a T squared factor. Batches hold ``images``, ``labels`` where ce_weight is not zero,
+    and ``teacher_logits`` where kd_weight is not zero.
+    """
+
+    ce_weight: float
+    kd_weight: float
+    kl_reduction: KLReduction = "batchmean"
+    """batchmean: per sample. mean: also divided by the classes, as in the released code."""
+
+    def __call__(self, model: nn.Module, batch: Batch) -> Tensor:
+        logits = model(batch["images"])
+        loss = logits.new_zeros(())
+        if self.ce_weight:
+            loss = loss + self.ce_weight * F.cross_entropy(logits, batch["labels"])
+        if self.kd_weight:
+            kl = F.kl_div(
+                F.log_softmax(logits, dim=1),
+                F.log_softmax(batch["teacher_logits"], dim=1),
+                log_target=True,
+                reduction=self.kl_reduction,
+            )
+            loss = loss + self.kd_weight * kl
+        return loss

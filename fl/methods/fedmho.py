@@ -1,0 +1,241 @@
+"""FedMHO, FedMHO-MD and FedMHO-SD (Yao et al., WWW 2026): Algorithm 1.
+
+Strong clients train a classifier, weak ones a conditional VAE. The server averages the
+classifiers, samples the decoders, keeps the samples nearest their class's centre, and trains the
+average on them; -MD and -SD distil from the local classifiers or from the average itself, so that
+it does not forget them.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from fl.errors import UserError
+from fl.federation import Batch, Clients, Outcome, Problem, Server, Update
+from fl.fusion.allocation import label_share, squared_counts
+from fl.fusion.average import average_into
+from fl.fusion.distillation import FusionLoss, mean_logits
+from fl.fusion.fit import FitConfig
+from fl.fusion.synthesis import Synthetic, sample_decoders, truncate_to_bytes
+from fl.methods.cast import Part
+from fl.models import CLASSIFIERS, build_decoder, check_classifier, check_generator
+from fl.seeding import torch_generator
+from fl.training.config import ClassifierConfig, GeneratorConfig
+from fl.training.local import starting_classifier, starting_generator, train_local
+from fl.validate import at_least, choice, fraction
+from fl.wire import load_prefixed
+from kernels import nearest_to_centroid
+
+Teacher = Literal["none", "models", "start"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedMHOConfig:
+    """FedMHO's own settings. Defaults are the paper's form, sized for a laptop."""
+
+    num_classifiers: int | None = None
+    """Clients that train a classifier, the first ones; the rest train generators. Default: half."""
+    prototypes: tuple[str, ...] = ()
+    """Architectures dealt in turn to the classifier clients; the first is the global model's.
+    Default: classifier.model for all."""
+    num_samples: int = 3000
+    """Synthetic samples, N_s."""
+    allocation: Literal["squared-counts", "label-share"] = "squared-counts"
+    """Samples per decoder and class: by squared label counts (released code), or every decoder
+    the same total by its own label distribution (paper)."""
+    pixels: Literal["float", "uint8"] = "float"
+    """uint8 cuts synthetic pixels to 8 bits, as the released code does for colour."""
+    filter: Literal["nearest", "random", "none"] = "nearest"
+    """Distance filter of Algorithm 2; random keeps as many by chance (what the released code
+    does by mistake), none keeps all."""
+    keep: float = 0.8
+    """Share of each class that the filter keeps, R_th in (0, 1]."""
+    start: Literal["average", "random"] = "average"
+    """Global model before fusion: average of the classifiers (Eq. 4), or the untrained start."""
+    mixed_init: Literal["distillation", "average"] = "distillation"
+    """With several prototypes: distil all classifiers into the global model before fusion, or
+    only average those of its architecture."""
+    lam: float = 0.5
+    """lambda of Eq. 7: weight of cross-entropy; 1 - lambda weighs the distillation."""
+    betas: tuple[float, float] | None = None
+    """Weights (KD, CE) in place of lambda; the released code's are 1 1."""
+    kl_reduction: Literal["batchmean", "mean"] = "batchmean"
+    """KL per sample, or also divided by the classes as in the released code."""
+    classifier: ClassifierConfig = ClassifierConfig()
+    generator: GeneratorConfig = GeneratorConfig()
+    fusion: FitConfig = FitConfig()
+    distil_init: FitConfig = FitConfig(lr=1e-3, epochs=10)
+
+    def __post_init__(self) -> None:
+        fraction("keep", self.keep)
+        at_least("num_samples", self.num_samples, 1)
+        if not 0 <= self.lam <= 1:
+            raise UserError(f"lam must be in [0, 1], got {self.lam}")
+        if self.betas and (min(self.betas) < 0 or sum(self.betas) == 0):
+            raise UserError(f"betas must not be negative nor both 0, got {self.betas}")
+        for name in self.prototypes:
+            choice("prototypes", name, CLASSIFIERS)
+
+    def loss(self, teacher: Teacher) -> FusionLoss:
+        """Eq. 7 with this configuration's weights; plain FedMHO has cross-entropy alone."""
+        kd, ce = self.betas or (1 - self.lam, self.lam)
+        if teacher == "none":
+            kd, ce = 0.0, 1.0
+        return FusionLoss(ce_weight=ce, kd_weight=kd, kl_reduction=self.kl_reduction)
+
+
+def cast(config: FedMHOConfig, num_clients: int, problem: Problem) -> list[Part]:
+    """Deals the parts: client 0 to num_classifiers - 1 classifiers, the rest generators.
+
+    Raises:
+        UserError: a role without a client, a model that cannot take these images, or too few
+            synthetic samples for one of each class.
+    """
+    strong = num_clients // 2 if config.num_classifiers is None else config.num_classifiers
+    if not 0 < strong < num_clients:
+        raise UserError(
+            "FedMHO needs at least one classifier client and one generator client, "
+            f"got {strong} classifiers among {num_clients} clients"
+        )
+    names = config.prototypes or (config.classifier.model,)
+    if len(names) > strong:
+        raise UserError(f"{len(names)} prototypes need as many classifier clients, got {strong}")
+    shape, classes = problem.image_shape, problem.num_classes
+    if config.num_samples < classes:
+        raise UserError(f"num_samples must be at least the {classes} classes, got {config.num_samples}")
+    generator = config.generator
+    for name in names:
+        check_classifier(name, shape, classes, width=config.classifier.width)
+    check_generator(generator.model, shape, classes, latent=generator.latent, width=generator.width)
+    classifiers = [
+        Part("classifier", replace(config.classifier, model=names[i % len(names)]))
+        for i in range(strong)
+    ]
+    return classifiers + [Part("generator", config.generator)] * (num_clients - strong)
+
+
+def run(clients: Clients, server: Server, config: FedMHOConfig, *, teacher: Teacher) -> Outcome:
+    """Algorithm 1. ``teacher``: none (FedMHO), models (-MD, Eq. 5) or start (-SD, Eq. 6)."""
+    updates = clients.map(train_local)  # lines 3 to 7, the one round
+    classifiers = [u for u in updates if u.client.role == "classifier"]
+    generators = [u for u in updates if u.client.role == "generator"]
+
+    with server.events.phase("synthesis"):
+        allocation = allocate(generators, config)
+        synthetic = synthesise(generators, allocation, server, config)  # lines 10 to 12
+    with server.events.phase("filter"):
+        kept = keep_best(synthetic, server, config)  # line 13, Algorithm 2
+    with server.events.phase("fusion"):
+        optimised = synthetic.take(kept)
+        model = initialise(classifiers, optimised, server, config)  # line 9, Eq. 4
+        start = server.evaluate(model)
+        data: Batch = {"images": optimised.images, "labels": optimised.labels}
+        if teacher == "models":
+            teachers = (load_classifier(u, server) for u in classifiers)
+            data["teacher_logits"] = mean_logits(teachers, optimised.images)
+        elif teacher == "start":
+            data["teacher_logits"] = mean_logits([model], optimised.images)
+        result = server.fit(  # lines 15 to 17, Eq. 7
+            model, data, loss=config.loss(teacher), config=config.fusion, stage="fusion"
+        )
+    return Outcome(
+        model=model,
+        start=start,
+        epochs=result.epochs,
+        synthetic={"images": synthetic.images, "labels": synthetic.labels, "kept": kept},
+        figures={"synthetic": {"generated": len(synthetic), "kept": len(kept)}},
+    )
+
+
+def allocate(generators: list[Update], config: FedMHOConfig) -> np.ndarray:
+    """Samples per generator client and class, (K_G, classes), from the uploaded label counts."""
+    counts = np.stack([u.tensors["label_counts"].numpy() for u in generators])
+    rule = squared_counts if config.allocation == "squared-counts" else label_share
+    return rule(counts, config.num_samples)
+
+
+def synthesise(
+    generators: list[Update], allocation: np.ndarray, server: Server, config: FedMHOConfig
+) -> Synthetic:
+    """Samples every decoder as often as the allocation says."""
+    synthetic = sample_decoders(
+        {u.client.id: load_decoder(u, server) for u in generators},
+        allocation,
+        latent=config.generator.latent,
+        seed=server.problem.seed,
+        device=server.device,
+    )
+    if config.pixels == "uint8":
+        return Synthetic(truncate_to_bytes(synthetic.images), synthetic.labels)
+    return synthetic
+
+
+def keep_best(synthetic: Synthetic, server: Server, config: FedMHOConfig) -> Tensor:
+    """Indices of the samples that stay (Algorithm 2), ascending."""
+    if config.filter == "none":
+        return torch.arange(len(synthetic), device=server.device)
+    samples = synthetic.images
+    if config.filter == "random":
+        # Random features have random distances: a random share of each class, of the same size.
+        stream = torch_generator(server.problem.seed, "filter/random")
+        samples = torch.rand(len(synthetic), 1, generator=stream).to(server.device)
+    classes = server.problem.num_classes
+    return nearest_to_centroid(samples, synthetic.labels, classes, config.keep).indices
+
+
+def initialise(
+    classifiers: list[Update], optimised: Synthetic, server: Server, config: FedMHOConfig
+) -> nn.Module:
+    """w_0: Eq. 4, or with several architectures an ensemble distillation into the first one."""
+    own = [u for u in classifiers if u.client.model == classifiers[0].client.model]
+    model = load_classifier(classifiers[0], server)
+    if config.start == "random":
+        return _untrained(classifiers[0], server)
+    average_into(model, [load_classifier(u, server).state_dict() for u in own])
+    if len(own) < len(classifiers) and config.mixed_init == "distillation":
+        teachers = (load_classifier(u, server) for u in classifiers)
+        data = {
+            "images": optimised.images,
+            "teacher_logits": mean_logits(teachers, optimised.images),
+        }
+        distil = FusionLoss(ce_weight=0.0, kd_weight=1.0)
+        server.fit(model, data, loss=distil, config=config.distil_init, stage="distil-init")
+    return model.eval()
+
+
+def load_classifier(update: Update, server: Server) -> nn.Module:
+    """The classifier that a client uploaded, on the server's device, in eval mode."""
+    model = _untrained(update, server)
+    load_prefixed(model, update.tensors, "classifier", sender=f"client {update.client.id}")
+    return model.eval()
+
+
+def _untrained(update: Update, server: Server) -> nn.Module:
+    training = update.client.training
+    if not isinstance(training, ClassifierConfig):
+        raise TypeError(f"client {update.client.id} trains no classifier")
+    return starting_classifier(training, server.problem).to(server.device).eval()
+
+
+def load_decoder(update: Update, server: Server) -> nn.Module:
+    """The decoder that a client uploaded, alone or within its whole CVAE."""
+    training, problem = update.client.training, server.problem
+    if not isinstance(training, GeneratorConfig):
+        raise TypeError(f"client {update.client.id} trains no generator")
+    sender = f"client {update.client.id}"
+    if training.upload == "cvae":
+        whole = starting_generator(training, problem)
+        load_prefixed(whole, update.tensors, "cvae", sender=sender)
+        return whole.decoder
+    decoder = build_decoder(
+        training.model,
+        problem.image_shape,
+        problem.num_classes,
+        latent=training.latent,
+        width=training.width,
+    )
+    load_prefixed(decoder, update.tensors, "decoder", sender=sender)
+    return decoder

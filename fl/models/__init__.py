@@ -1,0 +1,38 @@
+"""Classifiers and generators, built by name.
+
+>>> model = build_classifier("cnn", (1, 28, 28), 10)
+>>> sum(p.numel() for p in model.parameters())
+8490
+"""
+
+from fl.models.cvae import CVAE, Decoder, elbo_loss, one_hot, sample
+from fl.models.registry import (
+    CLASSIFIERS,
+    GENERATORS,
+    MODELS,
+    ModelInfo,
+    build_classifier,
+    build_decoder,
+    build_generator,
+    check_classifier,
+    check_generator,
+)
+from fl.models.shapes import ImageShape
+
+__all__ = [
+    "CLASSIFIERS",
+    "CVAE",
+    "GENERATORS",
+    "MODELS",
+    "Decoder",
+    "ImageShape",
+    "ModelInfo",
+    "build_classifier",
+    "build_decoder",
+    "build_generator",
+    "check_classifier",
+    "check_generator",
+    "elbo_loss",
+    "one_hot",
+    "sample",
+]

@@ -1,0 +1,25 @@
+"""`python -m fl.models` prints the models' sizes beside the FedMHO paper's Table 2."""
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from fl.models.table2 import ROWS, as_printed, count
+
+
+def main() -> None:
+    """Prints the table of docs/models.md."""
+    table = Table(
+        "Model", "Data set", "Parameters", "MACs", "Profiler", "Paper", "By", box=box.MARKDOWN
+    )
+    for row in ROWS:
+        counted = count(row)
+        figures = (as_printed(counted.macs, row.paper), as_printed(counted.ops, row.paper))
+        table.add_row(
+            row.model, row.data_set, f"{counted.parameters:,}", *figures, row.paper, row.note
+        )
+    Console(width=130).print(table)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,95 @@
+"""CVAE-small, FedMHO's light generator in its three forms, and its code's wider one for CIFAR-10.
+
+The paper gives no layers (WWW'26, Table 2 has only FLOPs); these are the released code's.
+"""
+
+from itertools import pairwise
+from math import prod
+
+import torch
+from torch import Tensor, nn
+
+from fl.models.cvae import CVAE, ConvEncoder, Decoder, Encoder
+from fl.models.shapes import ImageShape, paper_form, scaled
+
+HIDDEN = 256
+
+
+class DenseEncoder(Encoder):
+    """MNIST's: pixels and label go together through one hidden layer."""
+
+    def __init__(self, pixels: int, num_classes: int, hidden: int, latent: int) -> None:
+        super().__init__(hidden, latent)
+        self.layers = nn.Sequential(nn.Linear(pixels + num_classes, hidden), nn.ReLU())
+
+    def hidden(self, images: Tensor, onehot: Tensor) -> Tensor:
+        """See `Encoder.hidden`."""
+        return self.layers(torch.cat([images.flatten(1), onehot], dim=1))
+
+
+def cvae_small(image_shape: ImageShape, num_classes: int, latent: int, width: float) -> CVAE:
+    """The form that suits the images: fully connected for MNIST, else convolutional."""
+    form = paper_form(image_shape, num_classes)
+    if form == "mnist":
+        return _dense_cvae(image_shape, num_classes, latent, width)
+    channels = (8, 16) if form == "emnist" else (8, 16, 32)
+    return _conv_cvae(image_shape, num_classes, latent, width, channels, label_size=num_classes)
+
+
+def cvae_cifar(image_shape: ImageShape, num_classes: int, latent: int, width: float) -> CVAE:
+    """The wider convolutional form, whose encoder does not see the label."""
+    return _conv_cvae(image_shape, num_classes, latent, width, (64, 128, 256), label_size=0)
+
+
+def _dense_cvae(image_shape: ImageShape, num_classes: int, latent: int, width: float) -> CVAE:
+    pixels, hidden = prod(image_shape), scaled(HIDDEN, width)
+    layers = nn.Sequential(
+        nn.Linear(latent + num_classes, hidden),
+        nn.ReLU(),
+        nn.Linear(hidden, pixels),
+        nn.Unflatten(1, image_shape),
+    )
+    encoder = DenseEncoder(pixels, num_classes, hidden, latent)
+    return CVAE(encoder, Decoder(layers, latent, num_classes), image_shape)
+
+
+def _conv_cvae(
+    image_shape: ImageShape,
+    num_classes: int,
+    latent: int,
+    width: float,
+    channels: tuple[int, ...],
+    label_size: int,
+) -> CVAE:
+    """4x4 convolutions of stride 2, mirrored by transposed ones in the decoder."""
+    stack = [image_shape[0], *(scaled(c, width) for c in channels)]
+    hidden = scaled(HIDDEN, width)
+    shrink = 2 ** len(channels)
+    smallest = (stack[-1], image_shape[1] // shrink, image_shape[2] // shrink)
+    features = nn.Sequential(
+        *_down(stack), nn.Flatten(), nn.Linear(prod(smallest), hidden), nn.ReLU()
+    )
+    layers = nn.Sequential(
+        nn.Linear(latent + num_classes, hidden),
+        nn.ReLU(),
+        nn.Linear(hidden, prod(smallest)),
+        nn.ReLU(),
+        nn.Unflatten(1, smallest),
+        *_up(stack[::-1]),
+    )
+    encoder = ConvEncoder(features, hidden, label_size, latent)
+    return CVAE(encoder, Decoder(layers, latent, num_classes), image_shape)
+
+
+def _down(channels: list[int]) -> list[nn.Module]:
+    layers: list[nn.Module] = []
+    for inputs, outputs in pairwise(channels):
+        layers += [nn.Conv2d(inputs, outputs, 4, stride=2, padding=1), nn.ReLU()]
+    return layers
+
+
+def _up(channels: list[int]) -> list[nn.Module]:
+    layers: list[nn.Module] = []
+    for inputs, outputs in pairwise(channels):
+        layers += [nn.ConvTranspose2d(inputs, outputs, 4, stride=2, padding=1), nn.ReLU()]
+    return layers[:-1]  # the last layer gives logits

@@ -1,0 +1,112 @@
+"""Which pictures a run's report has: each with its name, its caption and its PNG."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from matplotlib.figure import Figure
+
+from fl.report import plots, style
+from fl.report.mosaic import sample_grid
+from fl.report.read import RunRecord
+from fl.report.words import duration, size
+
+
+@dataclass(frozen=True)
+class Picture:
+    """One figure of the page. `width` is in CSS pixels; `wide` ones take the page's whole width."""
+
+    name: str
+    title: str
+    caption: str
+    png: bytes
+    width: int
+    wide: bool
+
+
+def pictures(run: RunRecord) -> Iterator[Picture]:
+    """Every picture that what the run has left behind allows, in the page's order."""
+    makers = (_accuracy, _time, _classes, _bytes, _partition, _samples)
+    return (picture for make in makers if (picture := make(run)) is not None)
+
+
+def _picture(name: str, title: str, caption: str, figure: Figure) -> Picture:
+    inches = figure.get_figwidth()
+    png = style.png(figure)
+    return Picture(name, title, caption, png, round(100 * inches), inches > style.HALF + 1)
+
+
+def _accuracy(run: RunRecord) -> Picture | None:
+    if not run.accuracy:
+        return None
+    start = (run.result or {}).get("start_accuracy")
+    caption = "Test accuracy of the global model after each epoch of fusion"
+    if start is not None:
+        caption += "; epoch 0 is where fusion starts, from what the clients uploaded"
+    return _picture(
+        "accuracy", "Accuracy", f"{caption}.", plots.accuracy_curve(run.accuracy, start)
+    )
+
+
+def _classes(run: RunRecord) -> Picture | None:
+    result = run.result or {}
+    values = result.get("per_class_accuracy")
+    if not values:
+        return None
+    figure = plots.class_accuracy(values, _class_names(run, len(values)), result["accuracy"])
+    caption = "Test accuracy on each class alone; the dashed line is the accuracy over all of them."
+    return _picture("per_class", "Accuracy by class", caption, figure)
+
+
+def _partition(run: RunRecord) -> Picture | None:
+    if run.partition is None:
+        return None
+    part = run.partition
+    figure = plots.partition_bubbles(part.counts, part.roles, part.class_names)
+    caption = (
+        f"Who holds what in the {part.kind} partition {part.hash[:12]}: the area of a bubble is "
+        "the number of training samples a client has of a class, its colour the client's role."
+    )
+    return _picture("partition", "Partition", caption, figure)
+
+
+def _samples(run: RunRecord) -> Picture | None:
+    if run.samples is None:
+        return None
+    caption = (
+        "Each row is a class: real images, synthetic ones as the generators drew them, and "
+        "synthetic ones that the filter kept"
+    )
+    counted = (run.result or {}).get("synthetic")
+    if counted:
+        generated, kept = counted["generated"], counted["kept"]
+        caption += f" ({kept:,} of {generated:,} in the whole run)"
+    figure = sample_grid(run.samples, _class_names(run, len(run.samples.real)))
+    return _picture("samples", "Samples", f"{caption}.", figure)
+
+
+def _time(run: RunRecord) -> Picture | None:
+    seconds = (run.result or {}).get("seconds")
+    if not seconds:
+        return None
+    total = seconds.get("total", sum(seconds.values()))
+    caption = f"Where the {duration(total)} of the run went, phase by phase."
+    return _picture("time", "Time", caption, plots.phase_times(seconds))
+
+
+def _bytes(run: RunRecord) -> Picture | None:
+    sent = {row.client: row.bytes_up for row in run.clients if row.bytes_up is not None}
+    if not sent:
+        return None
+    roles = [row.role for row in run.clients if row.bytes_up is not None]
+    caption = f"What each client sent to the server, {size(sum(sent.values()))} in all"
+    if plots.is_spread(sent):
+        smallest = min(count for count in sent.values() if count > 0)
+        factor = max(sent.values()) / smallest
+        caption += f"; the axis is logarithmic, as the largest is {factor:,.0f} times the smallest"
+    return _picture("bytes", "Communication", f"{caption}.", plots.client_bytes(sent, roles))
+
+
+def _class_names(run: RunRecord, classes: int) -> list[str]:
+    if run.partition is None or len(run.partition.class_names) != classes:
+        return [str(index) for index in range(classes)]
+    return run.partition.class_names

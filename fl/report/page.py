@@ -1,0 +1,129 @@
+"""The report: the plots as PNG files, and one page that shows them and needs nothing beside it."""
+
+import base64
+import os
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from fl.report import words
+from fl.report.figures import Picture, pictures
+from fl.report.read import RunRecord, read_run
+
+
+@dataclass(frozen=True)
+class Card:
+    """One headline figure."""
+
+    label: str
+    value: str
+    note: str = ""
+    accent: bool = False
+
+
+def write_report(run_dir: Path) -> Path:
+    """Draws the plots of a run and writes its report.html; returns the page's path."""
+    run = read_run(run_dir)
+    drawn = list(pictures(run))
+    for picture in drawn:
+        _write(run_dir / "plots" / f"{picture.name}.png", picture.png)
+        if picture.name == "samples":
+            _write(run_dir / "synthetic" / "grid.png", picture.png)
+    page = run_dir / "report.html"
+    _write(page, _render(run, drawn).encode())
+    return page
+
+
+def _write(path: Path, content: bytes) -> None:
+    """Writes beside the file and renames: a reader never sees half of it."""
+    path.parent.mkdir(exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary.write_bytes(content)
+    os.replace(temporary, path)
+
+
+def _render(run: RunRecord, drawn: list[Picture]) -> str:
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).parent),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["base64"] = _base64
+    environment.filters["duration"] = words.duration
+    environment.filters["size"] = words.size
+    config = {key: value for key, value in run.config.items() if key != "versions"}
+    return environment.get_template("report.html.j2").render(
+        run=run,
+        name=run.path.resolve().name,
+        facts=_facts(run),
+        progress=_progress(run),
+        cards=_cards(run),
+        pictures=drawn,
+        config=yaml.safe_dump(config, sort_keys=False, allow_unicode=True),
+        versions=(run.result or {}).get("versions") or run.config.get("versions") or {},
+        command=f"python -m cluster.launch --config {shlex.quote(str(run.path / 'config.yaml'))}",
+    )
+
+
+def _base64(content: bytes) -> str:
+    return base64.b64encode(content).decode()
+
+
+def _facts(run: RunRecord) -> list[str]:
+    """What the run was, in a few words each."""
+    about = run.config | (run.result or {})
+    named = {"\N{GREEK SMALL LETTER ALPHA} =": about.get("alpha"), "seed": about.get("seed")}
+    facts = [f"{name} {value}" for name, value in named.items() if value is not None]
+    return facts + [str(about[key]) for key in ("protocol", "runtime", "device") if about.get(key)]
+
+
+def _progress(run: RunRecord) -> str:
+    """How far an unfinished run came."""
+    reported = sum(row.bytes_up is not None for row in run.clients)
+    clients = max(run.config.get("num_clients") or 0, len(run.clients))
+    parts = [f"{reported} of {clients} clients had reported"]
+    if run.accuracy:
+        parts.append(f"fusion had reached epoch {max(run.accuracy)}")
+    if run.last_event is not None and "seconds" in run.last_event:
+        parts.append(f"the last event came {words.duration(run.last_event['seconds'])} in")
+    return "; ".join(parts)
+
+
+def _cards(run: RunRecord) -> list[Card]:
+    result = run.result or {}
+    cards = [*_accuracy_cards(run, result)]
+    total = result.get("seconds", {}).get("total")
+    if total is not None:
+        cards.append(Card("Total time", words.duration(total)))
+    if result.get("bytes_up") is not None:
+        down = result.get("bytes_down")
+        note = "" if down is None else f"{words.size(down)} down"
+        cards.append(Card("Sent up", words.size(result["bytes_up"]), note))
+    clients = result.get("clients") or run.config.get("num_clients") or len(run.clients)
+    cards.append(Card("Clients", f"{clients}", words.tally(row.role for row in run.clients)))
+    return cards
+
+
+def _accuracy_cards(run: RunRecord, result: dict[str, Any]) -> list[Card]:
+    if not result:
+        if not run.accuracy:
+            return []
+        epoch, accuracy = max(run.accuracy.items())
+        return [Card("Accuracy so far", words.percent(accuracy), f"epoch {epoch}", accent=True)]
+    accuracy = result["accuracy"]
+    best, start = result.get("best_accuracy"), result.get("start_accuracy")
+    note = ""
+    if best is not None:
+        note = f"best {words.percent(best)}, epoch {result.get('best_epoch')}"
+        note = note if best > accuracy else "its best epoch"
+    cards = [Card("Accuracy", words.percent(accuracy), note, accent=True)]
+    if start is not None:
+        cards.append(Card("Start", words.percent(start), "before fusion"))
+        cards.append(Card("Gain", words.points(accuracy - start), "points, by fusion"))
+    return cards

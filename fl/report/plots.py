@@ -1,0 +1,163 @@
+"""The plots of a run: plain data in, a matplotlib figure out. Nothing here reads a file.
+
+Figures are built without pyplot: no global state, no display, safe in any process.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter, PercentFormatter
+from numpy.typing import NDArray
+
+from fl.report import style
+from fl.report.words import duration, percent, size
+
+MANY = 16  # a plot with a bar for each of more things than this takes the page's whole width
+WIDEST_BUBBLE = 26.0  # diameter in points
+LOG_FROM = 20.0  # uploads that differ by more than this factor go on a logarithmic axis
+
+
+def accuracy_curve(accuracy: Mapping[int, float], start: float | None = None) -> Figure:
+    """Accuracy after each fusion epoch; `start` is that before any, drawn as epoch 0."""
+    figure, axes = style.new_axes(style.HALF, 3.4)
+    curve = dict(accuracy) if start is None else {0: start, **accuracy}
+    colour = style.GLOBAL_MODEL
+    axes.plot(list(curve), list(curve.values()), color=colour, linewidth=2)
+    last = max(accuracy)
+    best = max(accuracy, key=accuracy.__getitem__)
+    if start is not None:
+        _mark(axes, 0, start, f"start {percent(start)}, before fusion", marker="o", color="white")
+    if best != last:
+        label = f"best {percent(accuracy[best])}, epoch {best}"
+        _mark(axes, best, accuracy[best], label, marker="D", color=style.BEST)
+    label = f"last {percent(accuracy[last])}, epoch {last}"
+    _mark(axes, last, accuracy[last], label, marker="o", color=colour)
+    axes.set(xlabel="fusion epoch", ylabel="test accuracy")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.yaxis.set_major_formatter(PercentFormatter(1.0))
+    axes.legend(frameon=False, fontsize=style.TICK, labelcolor=style.INK)
+    return figure
+
+
+def _mark(axes: Axes, x: int, y: float, label: str, marker: str, color: str) -> None:
+    edge = style.MUTED if color == "white" else "white"
+    axes.plot(
+        [x], [y], marker, label=label, color=color, markersize=9, markeredgecolor=edge, zorder=3
+    )
+
+
+def class_accuracy(
+    values: Sequence[float | None], class_names: Sequence[str], overall: float
+) -> Figure:
+    """A bar per class and a line at the overall accuracy. None: the test split lacks the class."""
+    heights = np.array(values, dtype=float)
+    figure, axes = style.new_axes(_width(len(heights)), 3.4)
+    axes.bar(range(len(heights)), heights, color=style.GLOBAL_MODEL, width=0.72)
+    axes.axhline(overall, color=style.INK, linestyle=(0, (4, 3)), linewidth=1.2)
+    axes.set(xlabel="class", ylabel="test accuracy", ylim=(0, 1), xlim=(-0.7, len(heights) - 0.3))
+    axes.yaxis.set_major_formatter(PercentFormatter(1.0))
+    style.name_columns(figure, axes, list(class_names))
+    return figure
+
+
+def _width(things: int) -> float:
+    return style.WIDE if things > MANY else style.HALF
+
+
+def partition_bubbles(
+    counts: NDArray[np.int64], roles: Sequence[str], class_names: Sequence[str]
+) -> Figure:
+    """Clients across, classes up; a bubble's area is the number of samples."""
+    clients, classes = counts.shape
+    height = min(max(3.6, 1.2 + 0.33 * classes), 12.0)
+    figure, axes = style.new_axes(style.WIDE, height, grid="both")
+    # The largest bubble just fills its cell; an inch or so goes to the labels.
+    cell = 72 * min((style.WIDE - 1.2) / clients, (height - 1.2) / classes)
+    largest = min(cell, WIDEST_BUBBLE) ** 2
+    client, label = np.nonzero(counts)
+    held = counts[client, label]
+    colours = [style.role_colour(roles[index]) for index in client.tolist()]
+    axes.scatter(client, label, s=largest * held / max(counts.max(), 1), c=colours, linewidths=0)
+    axes.set(xlabel="client", ylabel="class")
+    axes.set(xlim=(-0.6, clients - 0.4), ylim=(-0.7, classes - 0.3))
+    axes.spines[["left", "bottom"]].set_visible(False)
+    style.name_rows(figure, axes, list(class_names))
+    style.name_columns(figure, axes, [str(index) for index in range(clients)])
+    largest_label = f"{counts.max():,} samples"
+    _role_legend(axes, roles, (largest_label, math.sqrt(largest)))
+    return figure
+
+
+def client_bytes(bytes_up: Mapping[int, int], roles: Sequence[str]) -> Figure:
+    """What each client sent; `roles` in the order of the mapping."""
+    sent = np.array(list(bytes_up.values()), dtype=float)
+    figure, axes = style.new_axes(_width(len(sent)), 3.4)
+    colours = [style.role_colour(role) for role in roles]
+    places = range(len(sent))
+    if is_spread(bytes_up):
+        # A bar would have no foot on a logarithmic axis, so its length would mean nothing.
+        axes.set_yscale("log")
+        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axes.yaxis.set_minor_formatter(NullFormatter())
+        axes.scatter(places, sent, c=colours, s=60, linewidths=0)
+        axes.margins(y=0.15)
+    else:
+        axes.bar(places, sent, color=colours, width=0.72)
+    axes.set(xlabel="client", ylabel="sent to the server", xlim=(-0.7, len(sent) - 0.3))
+    axes.yaxis.set_major_formatter(lambda value, _: size(value).replace(".0 ", " "))
+    style.name_columns(figure, axes, [str(client) for client in bytes_up])
+    _role_legend(axes, roles)
+    return figure
+
+
+def is_spread(bytes_up: Mapping[int, int]) -> bool:
+    """Whether the uploads differ so much that they take a logarithmic axis."""
+    sent = [count for count in bytes_up.values() if count > 0]
+    return bool(sent) and max(sent) > LOG_FROM * min(sent)
+
+
+def phase_times(seconds: Mapping[str, float]) -> Figure:
+    """A bar per phase, in their order; what "total" holds beyond them shows as "other"."""
+    phases = {name: spent for name, spent in seconds.items() if name != "total" and spent > 0}
+    total = seconds.get("total", sum(phases.values()))
+    other = total - sum(phases.values())
+    if other > 0.01 * total:
+        phases["other"] = other
+    figure, axes = style.new_axes(style.HALF, 3.4, grid="x")
+    bars = axes.barh(range(len(phases)), list(phases.values()), color=style.TIME, height=0.62)
+    labels = [f"{duration(spent)}  ({spent / total:.0%})" for spent in phases.values()]
+    axes.bar_label(bars, labels, padding=5, fontsize=style.TICK, color=style.INK)
+    axes.set(xlabel="wall time (seconds)", xlim=(0, 1.45 * max(phases.values(), default=1.0)))
+    style.name_rows(figure, axes, list(phases))
+    axes.invert_yaxis()
+    axes.spines["left"].set_visible(False)
+    return figure
+
+
+def _role_legend(axes: Axes, roles: Sequence[str], bubble: tuple[str, float] | None = None) -> None:
+    """Names the roles' colours above the axes, and the size of one bubble (label, diameter)."""
+    dots = [(role, 9.0, style.role_colour(role)) for role in sorted(set(roles))]
+    if bubble is not None:
+        dots.append((*bubble, style.RULE))
+    largest = max(diameter for _, diameter, _ in dots) / style.TICK
+    handles = [
+        Line2D([], [], marker="o", linestyle="", label=label, markersize=diameter, color=colour)
+        for label, diameter, colour in dots
+    ]
+    axes.legend(
+        handles=handles,
+        loc="lower left",
+        bbox_to_anchor=(0, 1),
+        ncols=len(handles),
+        frameon=False,
+        fontsize=style.TICK,
+        labelcolor=style.INK,
+        handlelength=largest,
+        handleheight=largest,
+        handletextpad=0.5,
+        borderaxespad=0.2,
+    )

@@ -1,0 +1,131 @@
+"""Reads a run directory, finished or not, into one record that the report is made of."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+from numpy.typing import NDArray
+from safetensors import SafetensorError
+from safetensors.numpy import load_file
+
+from fl.errors import UserError
+from fl.report.events import ClientRow, Event, client_rows, fusion_accuracy, read_events
+
+
+@dataclass(frozen=True)
+class Partition:
+    """How many samples of each class every client holds: counts is clients x classes."""
+
+    kind: str
+    hash: str
+    counts: NDArray[np.int64]
+    class_names: list[str]
+    roles: list[str]
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Example images, uint8 of shape (classes, examples, channels, height, width).
+
+    An image of zeros stands for one that does not exist.
+    """
+
+    real: NDArray[np.uint8]
+    before: NDArray[np.uint8]
+    after: NDArray[np.uint8]
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """What a run directory holds. An interrupted run has no result, and may lack the rest."""
+
+    path: Path
+    config: dict[str, Any]
+    result: dict[str, Any] | None
+    clients: list[ClientRow]
+    accuracy: dict[int, float]
+    partition: Partition | None
+    samples: Samples | None
+    last_event: Event | None
+
+
+def read_run(run_dir: Path) -> RunRecord:
+    """Reads a run directory; UserError if it is none, or if a file in it is damaged."""
+    events = read_events(run_dir / "metrics.jsonl")
+    partition = _read_partition(run_dir / "partition.json")
+    return RunRecord(
+        path=run_dir,
+        config=_read_config(run_dir),
+        result=_read_json(run_dir / "result.json"),
+        clients=_all_clients(client_rows(events), partition),
+        accuracy=fusion_accuracy(events),
+        partition=partition,
+        samples=_read_samples(run_dir / "synthetic" / "samples.safetensors"),
+        last_event=events[-1] if events else None,
+    )
+
+
+def _read_config(run_dir: Path) -> dict[str, Any]:
+    path = run_dir / "config.yaml"
+    if not path.is_file():
+        raise UserError(f"{run_dir} is not a run directory: it has no config.yaml")
+    try:
+        config = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError):
+        raise UserError(f"{path} is not valid YAML") from None
+    config = _mapping(config, path)
+    if not config.keys() >= {"method", "dataset"}:
+        raise UserError(f"{run_dir} is not a run directory: config.yaml names no method or data")
+    return config
+
+
+def _read_json(path: Path) -> dict[str, Any] | None:
+    if not path.exists():
+        return None
+    try:
+        return _mapping(json.loads(path.read_text(encoding="utf-8")), path)
+    except (json.JSONDecodeError, UnicodeDecodeError):
+        raise UserError(f"{path} is not valid JSON") from None
+
+
+def _mapping(value: object, path: Path) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise UserError(f"{path} does not hold a mapping")
+    return value
+
+
+def _read_partition(path: Path) -> Partition | None:
+    content = _read_json(path)
+    if content is None:
+        return None
+    try:
+        names, roles = list(map(str, content["class_names"])), list(map(str, content["roles"]))
+        counts = np.array(content["counts"], dtype=np.int64).reshape(len(roles), len(names))
+        return Partition(content["kind"], content["hash"], counts, names, roles)
+    except (KeyError, ValueError, TypeError):
+        raise UserError(f"{path} does not hold a partition: kind, hash, counts, names") from None
+
+
+def _read_samples(path: Path) -> Samples | None:
+    if not path.exists():
+        return None
+    try:
+        tensors = load_file(path)
+        return Samples(tensors["real"], tensors["before"], tensors["after"])
+    except (SafetensorError, KeyError):
+        raise UserError(f"{path} does not hold the tensors real, before and after") from None
+
+
+def _all_clients(rows: dict[int, ClientRow], partition: Partition | None) -> list[ClientRow]:
+    """The clients that reported, and those the partition names that have not."""
+    silent = {}
+    if partition is not None:
+        sizes = partition.counts.sum(axis=1).tolist()
+        silent = {
+            client: ClientRow(client, role, samples=samples)
+            for client, (role, samples) in enumerate(zip(partition.roles, sizes, strict=True))
+        }
+    return [row for _, row in sorted((silent | rows).items())]

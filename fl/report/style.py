@@ -1,0 +1,79 @@
+"""The look that all plots share. Each colour means one thing throughout the report.
+
+The colours are Okabe and Ito's, which people with any colour vision tell apart.
+"""
+
+import io
+import math
+from typing import Literal
+
+from matplotlib.axes import Axes
+from matplotlib.axis import Axis
+from matplotlib.figure import Figure
+
+INK = "#1f2933"
+MUTED = "#5f6b78"
+RULE = "#e3e7eb"
+GLOBAL_MODEL = "#009e73"
+BEST = "#cc79a7"
+TIME = "#7b8794"
+ROLES = {"classifier": "#0072b2", "generator": "#e69f00"}
+OTHER_ROLE = "#56b4e9"
+
+HALF, WIDE = 5.0, 10.4  # widths in inches: half and whole of the page
+PIXELS_PER_INCH = 200  # twice what the page shows, for sharp screens and for paper
+LABEL, TICK = 10.5, 9.5  # font sizes in points
+LETTER = 0.09  # inches that a letter of a tick's label takes, roughly
+NAMES_PER_INCH = 5  # ticks with names, along an axis
+
+
+def role_colour(role: str) -> str:
+    """The colour of a client's role."""
+    return ROLES.get(role, OTHER_ROLE)
+
+
+def new_axes(
+    width: float, height: float, grid: Literal["both", "x", "y"] = "y"
+) -> tuple[Figure, Axes]:
+    """A white figure of this size in inches, with one quiet pair of axes."""
+    figure = Figure(figsize=(width, height), facecolor="white", layout="constrained")
+    axes = figure.add_subplot()
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.spines[["left", "bottom"]].set_color(MUTED)
+    axes.tick_params(labelsize=TICK, colors=MUTED, labelcolor=INK)
+    axes.xaxis.label.set(size=LABEL, color=INK)
+    axes.yaxis.label.set(size=LABEL, color=INK)
+    axes.set_axisbelow(True)
+    axes.grid(axis=grid, color=RULE)
+    return figure, axes
+
+
+def name_columns(figure: Figure, axes: Axes, names: list[str]) -> None:
+    """Puts names at 0, 1, ... across the figure; slanted where they would run into another."""
+    width = figure.get_figwidth()
+    shown = _name(axes.xaxis, names, width)
+    if max(map(len, shown)) * LETTER > width / len(shown):
+        for label in axes.get_xticklabels():
+            label.set(rotation=45, ha="right", rotation_mode="anchor")
+
+
+def name_rows(figure: Figure, axes: Axes, names: list[str]) -> None:
+    """Puts names at 0, 1, ... up the figure."""
+    _name(axes.yaxis, names, figure.get_figheight())
+
+
+def _name(axis: Axis, names: list[str], inches: float) -> list[str]:
+    """Shows as many names as find room, at even steps; returns those."""
+    step = math.ceil(len(names) / (NAMES_PER_INCH * inches))
+    shown = names[::step]
+    # Names are data: a dollar sign in one starts no formula.
+    axis.set_ticks(range(0, len(names), step), labels=shown, parse_math=False)
+    axis.set_tick_params(length=0)
+    return shown
+
+
+def png(figure: Figure) -> bytes:
+    """The figure as a PNG file."""
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", dpi=PIXELS_PER_INCH, metadata={"Software": None})
+    return buffer.getvalue()

@@ -1,0 +1,66 @@
+"""Figures as people read them: percentages, durations, bytes, counts."""
+
+from collections import Counter
+from collections.abc import Iterable
+
+KILO = 1000.0
+
+
+def percent(share: float) -> str:
+    """A share of one, as a percentage.
+
+    >>> percent(0.9561)
+    '95.6%'
+    """
+    return f"{100 * share:.1f}%"
+
+
+def points(difference: float) -> str:
+    """A difference of two shares, in signed percentage points.
+
+    >>> points(0.031)
+    '+3.1'
+    """
+    return f"{100 * difference:+.1f}".replace("-", "\N{MINUS SIGN}")
+
+
+def duration(seconds: float) -> str:
+    """A time span with as much precision as one cares about at its length.
+
+    >>> [duration(s) for s in (0.042, 4.13, 95, 7500)]
+    ['42 ms', '4.1 s', '1 min 35 s', '2 h 05 min']
+    """
+    if seconds < 0.9995:
+        return f"{1000 * seconds:.0f} ms"
+    if seconds < 59.95:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest:02d} s"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes:02d} min"
+
+
+def size(count: float) -> str:
+    """A number of bytes in decimal units.
+
+    >>> [size(n) for n in (512, 17_040_000)]
+    ['512 B', '17.0 MB']
+    """
+    if count < KILO:
+        return f"{count:.0f} B"
+    for unit in ("kB", "MB", "GB"):
+        count /= KILO
+        if count < KILO:
+            return f"{count:.1f} {unit}"
+    return f"{count / KILO:.1f} TB"
+
+
+def tally(names: Iterable[str]) -> str:
+    """How often each name occurs, most frequent first.
+
+    >>> tally(["classifier", "generator", "classifier"])
+    '2 classifiers, 1 generator'
+    """
+    counts = Counter(names).most_common()
+    return ", ".join(f"{count} {name}{'s' if count > 1 else ''}" for name, count in counts)

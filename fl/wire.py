@@ -1,0 +1,58 @@
+"""What crosses between client and server: safetensors bytes, never pickles."""
+
+from typing import Any
+
+import json
+
+import torch
+from safetensors.torch import load, save
+from torch import Tensor, nn
+
+Tensors = dict[str, Tensor]
+
+
+def num_bytes(tensors: Tensors) -> int:
+    """Bytes of the tensors' data: what the communication ledger counts."""
+    return sum(t.numel() * t.element_size() for t in tensors.values())
+
+
+def pack(tensors: Tensors, note: dict[str, Any]) -> bytes:
+    """Serialises tensors with a JSON note (who, how long) that the ledger does not count."""
+    plain = {name: t.detach().cpu().contiguous() for name, t in tensors.items()}
+    return save(plain, metadata={"note": json.dumps(note)})
+
+
+def unpack(packed: bytes) -> tuple[Tensors, dict[str, Any]]:
+    """Inverse of :func:`pack`."""
+    header_size = int.from_bytes(packed[:8], "little")
+    header = json.loads(packed[8 : 8 + header_size])
+    return load(packed), json.loads(header["__metadata__"]["note"])
+
+
+def prefixed(prefix: str, module: nn.Module) -> Tensors:
+    """A module's state under ``prefix.``, ready to upload beside other tensors."""
+    return {f"{prefix}.{name}": t for name, t in module.state_dict().items()}
+
+
+def load_prefixed(module: nn.Module, tensors: Tensors, prefix: str, sender: str) -> None:
+    """Loads what :func:`prefixed` made, after checking it as one checks a stranger's message.
+
+    Raises:
+        ValueError: a name is missing or left over, or a shape, type or value is not what the
+            module expects; the message names ``sender``.
+    """
+    received = {n[len(prefix) + 1 :]: t for n, t in tensors.items() if n.startswith(prefix + ".")}
+    expected = module.state_dict()
+    if received.keys() != expected.keys():
+        odd = sorted(received.keys() ^ expected.keys())
+        raise ValueError(f"{sender} sent other tensors than {prefix} has: {', '.join(odd[:5])}")
+    for name, tensor in received.items():
+        wanted = expected[name]
+        if tensor.shape != wanted.shape or tensor.dtype != wanted.dtype:
+            raise ValueError(
+                f"{sender} sent {prefix}.{name} as {tensor.dtype} {tuple(tensor.shape)}, "
+                f"expected {wanted.dtype} {tuple(wanted.shape)}"
+            )
+        if tensor.is_floating_point() and not torch.isfinite(tensor).all():
+            raise ValueError(f"{sender} sent {prefix}.{name} with NaN or infinite values")
+    module.load_state_dict(received)

@@ -1,0 +1,20 @@
+"""What every test can ask for."""
+
+from pathlib import Path
+
+import pytest
+
+from fl.data.files import find_problems
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--data-root", type=Path, help="a folder with data sets, for the real ones")
+
+
+@pytest.fixture(scope="session")
+def mnist_root(request: pytest.FixtureRequest) -> Path:
+    """The data root that holds the real MNIST."""
+    root: Path | None = request.config.getoption("--data-root")
+    if root is None or find_problems("mnist", root):
+        pytest.skip("real MNIST not found: pass --data-root DIR")
+    return root

@@ -1,0 +1,165 @@
+"""Building by name: shapes, widths, and what is refused."""
+
+import pytest
+import torch
+
+from fl.errors import UserError
+from fl.models import (
+    CLASSIFIERS,
+    GENERATORS,
+    build_classifier,
+    build_decoder,
+    build_generator,
+    check_classifier,
+    check_generator,
+)
+from fl.models.cost import parameters
+from fl.models.shapes import paper_form, scaled
+
+GRAY, COLOR = (1, 28, 28), (3, 32, 32)
+IMAGES = [(GRAY, 10), (GRAY, 47), (COLOR, 10), (COLOR, 100)]
+GENERATOR_IMAGES = [
+    (name, shape, classes)
+    for name in GENERATORS
+    for shape, classes in IMAGES
+    if not (name == "cvae-cifar" and shape == GRAY)
+]
+
+
+def generator_inputs(shape, classes, latent=20, batch=2):
+    labels = torch.arange(batch) % classes
+    return torch.rand(batch, *shape), labels, torch.randn(batch, latent)
+
+
+def test_names():
+    assert CLASSIFIERS == ("vgg9", "cnn")
+    assert GENERATORS == ("cvae-small", "cvae-large", "cvae-cifar")
+
+
+@pytest.mark.parametrize(("shape", "classes"), IMAGES)
+@pytest.mark.parametrize("name", CLASSIFIERS)
+def test_classifier_shapes(name, shape, classes):
+    with torch.device("meta"):
+        logits = build_classifier(name, shape, classes)(torch.rand(2, *shape))
+    assert logits.shape == (2, classes)
+
+
+@pytest.mark.parametrize(("name", "shape", "classes"), GENERATOR_IMAGES)
+def test_generator_shapes(name, shape, classes):
+    with torch.device("meta"):
+        model = build_generator(name, shape, classes, latent=7)
+        logits, mu, logvar = model(*generator_inputs(shape, classes, latent=7))
+    assert logits.shape == (2, *shape)
+    assert mu.shape == logvar.shape == (2, 7)
+    assert (model.latent, model.num_classes, model.image_shape) == (7, classes, shape)
+
+
+@pytest.mark.parametrize("side", [8, 16, 64])
+def test_other_sides(side):
+    """Data sets of other sizes, such as scikit-learn's 8x8 digits, find a form that fits."""
+    for shape in ((1, side, side), (3, side, 2 * side)):
+        for name in CLASSIFIERS:
+            logits = build_classifier(name, shape, 10, width=0.1)(torch.rand(2, *shape))
+            assert logits.shape == (2, 10)
+        for name in ("cvae-small", "cvae-large"):
+            model = build_generator(name, shape, 10, width=0.1)
+            assert model(*generator_inputs(shape, 10))[0].shape == (2, *shape)
+
+
+@pytest.mark.parametrize(
+    ("shape", "classes", "form"),
+    [
+        (GRAY, 10, "mnist"),
+        (GRAY, 11, "emnist"),
+        (GRAY, 47, "emnist"),
+        ((1, 32, 32), 10, "emnist"),
+        (COLOR, 10, "svhn"),
+        (COLOR, 100, "svhn"),
+    ],
+)
+def test_paper_form(shape, classes, form):
+    assert paper_form(shape, classes) == form
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "classes"),
+    [(name, *images) for name in CLASSIFIERS for images in IMAGES] + GENERATOR_IMAGES,
+)
+def test_width_is_monotone(name, shape, classes):
+    build = build_classifier if name in CLASSIFIERS else build_generator
+    with torch.device("meta"):
+        sizes = [
+            parameters(build(name, shape, classes, width=width))
+            for width in (0.001, 0.1, 0.25, 0.5, 1.0, 1.5)
+        ]
+    assert sizes == sorted(set(sizes))
+
+
+@pytest.mark.parametrize("width", [0.1, 0.25])
+def test_small_widths_run(width):
+    for shape, classes in IMAGES:
+        for name in CLASSIFIERS:
+            logits = build_classifier(name, shape, classes, width=width)(torch.rand(2, *shape))
+            assert logits.isfinite().all()
+    for name, shape, classes in GENERATOR_IMAGES:
+        model = build_generator(name, shape, classes, width=width)
+        assert all(out.isfinite().all() for out in model(*generator_inputs(shape, classes)))
+
+
+def test_scaled_rounds_and_stays_positive():
+    assert [scaled(10, width) for width in (1.0, 0.25, 0.16, 0.001)] == [10, 2, 2, 1]
+
+
+@pytest.mark.parametrize(("shape", "classes"), IMAGES)
+def test_cnn_returns_logits(shape, classes):
+    torch.manual_seed(0)
+    logits = build_classifier("cnn", shape, classes)(torch.rand(4, *shape))
+    assert (logits < 0).any()
+    assert ((logits.sum(dim=1) - 1).abs() > 1e-3).all()
+
+
+def test_vgg9_has_dropout_in_train_mode_only():
+    torch.manual_seed(0)
+    model = build_classifier("vgg9", GRAY, 10, width=0.1)
+    images = torch.rand(2, *GRAY)
+    assert not torch.equal(model(images), model(images))
+    model.eval()
+    assert torch.equal(model(images), model(images))
+
+
+@pytest.mark.parametrize("name", GENERATORS)
+def test_build_decoder_takes_an_upload(name):
+    upload = build_generator(name, COLOR, 10, width=0.1).decoder.state_dict()
+    build_decoder(name, COLOR, 10, width=0.1).load_state_dict(upload, strict=True)
+
+
+@pytest.mark.parametrize(
+    ("check", "arguments", "options", "message"),
+    [
+        (check_classifier, ("vgg", GRAY, 10), {}, "unknown classifier 'vgg'; valid: cnn, vgg9"),
+        (check_classifier, ("cvae-small", GRAY, 10), {}, "unknown classifier 'cvae-small'"),
+        (
+            check_generator,
+            ("cnn", GRAY, 10),
+            {},
+            "unknown generator 'cnn'; valid: cvae-cifar, cvae-large, cvae-small",
+        ),
+        (check_classifier, ("vgg9", (1, 7, 28), 10), {}, "vgg9 does not take images of shape"),
+        (check_classifier, ("cnn", (2, 28, 28), 10), {}, "it needs 1 or 3 channels and sides of"),
+        (check_generator, ("cvae-cifar", GRAY, 10), {}, "color images with sides divisible by 8"),
+        (check_generator, ("cvae-small", (3, 28, 28), 10), {}, "divisible by 4 (gray) or 8"),
+        (check_generator, ("cvae-large", (1, 30, 28), 10), {}, "sides divisible by 4"),
+        (check_generator, ("cvae-large", (1, 0, 0), 10), {}, "sides divisible by 4"),
+        (check_classifier, ("cnn", GRAY, 0), {}, "num_classes is 0"),
+        (check_classifier, ("cnn", GRAY, 10), {"width": 0}, "width is 0"),
+        (check_generator, ("cvae-small", GRAY, 10), {"width": float("nan")}, "width is nan"),
+        (check_generator, ("cvae-small", GRAY, 10), {"latent": 0}, "latent is 0"),
+    ],
+)
+def test_refusals_are_one_line(check, arguments, options, message):
+    build = build_classifier if check is check_classifier else build_generator
+    for refusing in (check, build):
+        with pytest.raises(UserError) as error:
+            refusing(*arguments, **options)
+        assert message in str(error.value)
+        assert "\n" not in str(error.value)
