@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from importlib.resources import files
 from pathlib import Path
+from types import GenericAlias
 from typing import Any, get_args, get_origin, get_type_hints
 
 import tyro
@@ -44,7 +45,7 @@ def parse(argv: Sequence[str]) -> LaunchOptions[Any]:
         layers.append((str(early.config), load_yaml(Path(early.config))))
     settings = [flatten(values) for _, values in layers]
     method = early.method or _last(settings, "method") or "fedmho-sd"
-    record = LaunchOptions[get_method(str(method)).config]  # type: ignore[misc]
+    record: Any = GenericAlias(LaunchOptions, (get_method(str(method)).config,))
     valid = dict(setting_types(record))
     arguments: list[str] = []
     for (source, _), values in zip(layers, settings, strict=True):
@@ -160,11 +161,15 @@ def _one_line(box: str, valid: Mapping[str, Any]) -> str:
     text = " ".join(message)
     if "nrecognized option" in title + text:
         option = re.search(r"--([\w.-]+)", text)
-        return _unknown_setting(option.group(1).replace("-", "_"), valid, "option") if option else text
-    return re.sub(r"^Error parsing (?!--)[\w.]*: ", "", text)
+        if option:
+            return _unknown_setting(option.group(1).replace("-", "_"), valid, "option")
+    number = re.match(r"Error parsing (--\S+): .*base 10: (.*)", text)
+    if number:
+        return f"{number.group(1)} must be a whole number, got {number.group(2)}"
+    return re.sub(r"^Error parsing ((?!--)[\w.]*: )?", "", text)
 
 
-def _unknown_setting(name: str, valid: Mapping[str, Any], kind: str = "setting") -> UserError | str:
+def _unknown_setting(name: str, valid: Mapping[str, Any], kind: str = "setting") -> str:
     spell = (lambda n: "--" + n.replace("_", "-")) if kind == "option" else str
     near = difflib.get_close_matches(name, valid, n=1)
     hint = f" (did you mean {spell(near[0])}?)" if near else ""

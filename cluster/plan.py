@@ -4,6 +4,7 @@ from rich.console import Console
 from rich.table import Table
 
 from cluster.prepare import Prepared
+from fl.federation import Client
 
 LISTED = 32
 """Federations larger than this are shown by role, not client by client."""
@@ -32,5 +33,5 @@ def print_plan(prepared: Prepared, console: Console) -> None:
     console.print(table)
 
 
-def _one_of_each(prepared: Prepared) -> list:  # type: ignore[type-arg]
-    return list({(c.role, c.model): c for c in prepared.members}.values())
+def _one_of_each(prepared: Prepared) -> tuple[Client, ...]:
+    return tuple({(c.role, c.model): c for c in prepared.members}.values())

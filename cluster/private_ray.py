@@ -1,6 +1,7 @@
 """A Ray cluster of our own on this machine: private port, short temp root, gone afterwards."""
 
 import contextlib
+import logging
 import os
 import shutil
 import tempfile
@@ -32,7 +33,7 @@ def private_ray(*, cpus: float, gpus: float) -> Iterator[None]:
             num_gpus=gpus,  # type: ignore[arg-type]
             include_dashboard=False,
             log_to_driver=False,
-            logging_level="ERROR",
+            logging_level=logging.ERROR,
             _temp_dir=root,
         )
         yield

@@ -1,11 +1,18 @@
-"""What the terminal shows while a run goes on: a live table, or plain lines where it is no terminal."""
+"""What is shown while a run goes on: a live table on a terminal, plain lines elsewhere."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+)
 from rich.table import Table
 
 from fl.events import Event, Listener
@@ -96,9 +103,7 @@ class LiveTable:
             case "epoch":
                 note = f"loss {event['loss']:.3f}  test accuracy [bold]{event['accuracy']:.4f}"
                 bar = self._bar(event["stage"], total=event["epochs"])
-                self._bars.update(
-                    bar, total=event["epochs"], completed=event["epoch"], note=note
-                )
+                self._bars.update(bar, total=event["epochs"], completed=event["epoch"], note=note)
 
     def render(self) -> RenderableType:
         """What is on the screen now."""
@@ -109,14 +114,15 @@ class LiveTable:
             table.add_row(str(c.id), c.role, c.model, str(c.num_samples), self._state[c.id])
         return Group(table, self._bars)
 
-    def _bar(self, name: str, total: int) -> int:
+    def _bar(self, name: str, total: int) -> TaskID:
         if name not in self._phases:
             self._phases[name] = self._bars.add_task(name, total=total, note="")
         return self._phases[name]
 
 
 def _describe(event: Event) -> str:
-    return f"client {event['client']} {event['model']} ({event['num_samples']} samples) {_outcome(event)}"
+    who = f"client {event['client']} {event['model']} ({event['num_samples']} samples)"
+    return f"{who} {_outcome(event)}"
 
 
 def _outcome(event: Event) -> str:

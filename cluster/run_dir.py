@@ -20,7 +20,7 @@ PACKAGES = ("torch", "torchvision", "numpy", "ray", "safetensors", "scikit-learn
 
 
 def claim(launch: LaunchOptions[Any]) -> Path:
-    """Makes the run's directory, or takes up the one there is as ``--resume`` and ``--overwrite`` say.
+    """Makes the run's directory, or takes up one there is, as ``--resume`` or ``--overwrite`` say.
 
     Without ``--name`` a free name is chosen, so only a name that was given can be taken already.
 

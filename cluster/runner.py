@@ -6,6 +6,7 @@ from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from rich.console import Console
 from safetensors.torch import save_file
@@ -17,14 +18,12 @@ from cluster.record import JsonLines, TensorBoard
 from cluster.run_dir import versions, write_json
 from cluster.store import Store
 from fl.data.shard import Shard
-from fl.events import Events
+from fl.events import Events, Listener
 from fl.executor import InProcess
 from fl.federation import Clients, Executor, Outcome
 from fl.report.gallery import gallery
 from fl.report.page import write_report
 from fl.server import SingleServer
-
-import numpy as np
 
 
 def execute(
@@ -33,7 +32,7 @@ def execute(
     """Runs the method and leaves everything a run leaves; returns what ``result.json`` holds."""
     write_json(run_dir / "partition.json", _partition(launch, prepared))
     with ExitStack() as stack:
-        listeners = [
+        listeners: list[Listener] = [
             stack.enter_context(closing(JsonLines(run_dir / "metrics.jsonl"))),
             stack.enter_context(closing(TensorBoard(run_dir / "tensorboard"))),
             stack.enter_context(progress(prepared.members, console)),

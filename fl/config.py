@@ -1,7 +1,7 @@
 """The run's configuration: one tree of frozen records, validated as it is built."""
 
 from dataclasses import dataclass
-from typing import Annotated, Any, Generic, TypeVar
+from typing import Annotated, Generic, TypeVar
 
 import tyro
 
@@ -32,7 +32,7 @@ class DataConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class ResourcesConfig:
-    """What a client of each role asks of the machine; GPU shares count only where there are GPUs."""
+    """What a client of each role asks of the machine; GPU shares count where there are GPUs."""
 
     classifier: Request = Request(cpus=1, gpus=0.2)
     generator: Request = Request(cpus=0.5, gpus=0.1)
@@ -80,11 +80,4 @@ class RunConfig(Generic[Options]):
     def problem(self) -> Problem:
         """The shape of the task, known without reading the data."""
         info = INFO[self.dataset]
-        return Problem(
-            image_shape=info.image_shape, num_classes=info.num_classes, seed=self.seed
-        )
-
-
-def run_config(method: str) -> type[RunConfig[Any]]:
-    """The configuration record of that method's runs, its settings filled in."""
-    return RunConfig[get_method(method).config]  # type: ignore[misc]
+        return Problem(image_shape=info.image_shape, num_classes=info.num_classes, seed=self.seed)

@@ -1,4 +1,4 @@
-"""What happens in a run, as named events: the one channel to the terminal, files and TensorBoard."""
+"""What happens in a run, as named events: the one channel to terminal, files and TensorBoard."""
 
 import time
 from collections.abc import Callable, Iterator

@@ -163,10 +163,18 @@ class Clients:
 
         ``broadcast`` reaches every chosen client, ``payloads`` one client each; both count as
         bytes down. A client that fails ends the map with its name; none is left out silently.
+
+        Raises:
+            ValueError: ``only`` names a client that does not exist, or ``payloads`` one that is
+                not chosen.
         """
-        chosen = set(only) if only is not None else {c.id for c in self.members}
-        sent = pack(broadcast, {}) if broadcast else None
+        everyone = {c.id for c in self.members}
+        chosen = everyone if only is None else set(only)
         payloads = payloads or {}
+        strangers = (chosen - everyone) | (payloads.keys() - chosen)
+        if strangers:
+            raise ValueError(f"no such clients to map over: {sorted(strangers)}")
+        sent = pack(broadcast, {}) if broadcast else None
         jobs = {}
         for client in self.members:
             if client.id not in chosen:
@@ -183,7 +191,7 @@ class Clients:
             )
         with self._events.phase("local"):
             updates = self._collect(jobs)
-        return [updates[k] for k in sorted(updates)]
+        return [updates[k] for k in sorted(jobs)]
 
     def _collect(self, jobs: dict[int, Job]) -> dict[int, Update]:
         keys = {k: self._store.key(job) for k, job in jobs.items()}

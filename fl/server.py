@@ -16,9 +16,7 @@ class SingleServer:
     It alone holds the test split; methods get accuracies, never test samples.
     """
 
-    def __init__(
-        self, problem: Problem, test: Shard, events: Events, device: torch.device
-    ) -> None:
+    def __init__(self, problem: Problem, test: Shard, events: Events, device: torch.device) -> None:
         self.problem = problem
         self.device = device
         self.events = events
@@ -28,7 +26,7 @@ class SingleServer:
     def fit(
         self, model: nn.Module, data: Batch, *, loss: Loss, config: FitConfig, stage: str
     ) -> FitResult:
-        """Trains ``model`` in place and tests it after every epoch; see :func:`fl.fusion.fit.fit`."""
+        """Trains ``model`` in place, tests it after each epoch; see :func:`fl.fusion.fit.fit`."""
         epochs: list[Evaluation] = []
 
         def after_epoch(epoch: int, mean_loss: float) -> None:

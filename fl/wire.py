@@ -1,8 +1,7 @@
 """What crosses between client and server: safetensors bytes, never pickles."""
 
-from typing import Any
-
 import json
+from typing import Any
 
 import torch
 from safetensors.torch import load, save

@@ -21,9 +21,7 @@ class Filtered:
     backend: str
 
 
-def nearest_to_centroid(
-    samples: Tensor, labels: Tensor, num_classes: int, keep: float
-) -> Filtered:
+def nearest_to_centroid(samples: Tensor, labels: Tensor, num_classes: int, keep: float) -> Filtered:
     """Keeps the ``floor(keep * n_c)`` samples of each class nearest to the class's mean.
 
     K-means with one cluster has the mean as its centre, so no iteration is needed. Of equally
@@ -74,7 +72,7 @@ def _check(flat: Tensor, labels: Tensor, num_classes: int, keep: float) -> None:
         raise ValueError(f"labels must be ({len(flat)},), got {tuple(labels.shape)}")
     if not 0 < keep <= 1:
         raise ValueError(f"keep must be in (0, 1], got {keep}")
-    if len(labels) and not (0 <= int(labels.min()) and int(labels.max()) < num_classes):
+    if len(labels) and not (int(labels.min()) >= 0 and int(labels.max()) < num_classes):
         raise ValueError(f"labels must be in [0, {num_classes})")
     bad = (~torch.isfinite(flat)).any(1).nonzero()
     if len(bad):

@@ -3,8 +3,12 @@
 from pathlib import Path
 
 import pytest
+import torch
 
 from fl.data.files import find_problems
+
+# Tiny models run fastest on one thread, and tests beside other work do not fight over cores.
+torch.set_num_threads(1)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

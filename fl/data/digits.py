@@ -1,8 +1,6 @@
 """The `digits` data set: scikit-learn's 1,797 handwritten digits, which need no download."""
 
 import numpy as np
-from sklearn.datasets import load_digits
-from sklearn.model_selection import train_test_split
 
 SIDE = 28
 TEST_SHARE = 0.2
@@ -15,6 +13,10 @@ def read_digits() -> tuple[Arrays, Arrays]:
 
     Images are uint8 (N, 1, 28, 28), labels int64 (N,). The 80/20 split is stratified and fixed.
     """
+    # Imported here: it costs most of a second, which every client process would pay.
+    from sklearn.datasets import load_digits
+    from sklearn.model_selection import train_test_split
+
     digits = load_digits()
     images = enlarge(digits.images)[:, None]
     labels = digits.target.astype(np.int64)

@@ -4,15 +4,15 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from fl.models import sample
+from fl.models import Decoder, sample
 from fl.seeding import torch_generator
 
 
 @dataclass(frozen=True)
 class Synthetic:
-    """Labelled synthetic samples: images (N, C, H, W) in [0, 1], labels (N,), both on one device."""
+    """Labelled samples on one device: images (N, C, H, W) in [0, 1], labels (N,)."""
 
     images: Tensor
     labels: Tensor
@@ -27,7 +27,7 @@ class Synthetic:
 
 @torch.no_grad()
 def sample_decoders(
-    decoders: dict[int, nn.Module],
+    decoders: dict[int, Decoder],
     allocation: np.ndarray,
     *,
     latent: int,
@@ -54,9 +54,7 @@ def sample_decoders(
         own_labels = torch.repeat_interleave(torch.from_numpy(counts))
         stream = torch_generator(seed, "synthesis", client)
         noise = torch.randn(len(own_labels), latent, generator=stream)
-        for label, z in zip(
-            own_labels.split(batch_size), noise.split(batch_size), strict=True
-        ):
+        for label, z in zip(own_labels.split(batch_size), noise.split(batch_size), strict=True):
             images.append(sample(decoder, label.to(device), z.to(device)))
         labels.append(own_labels)
     return Synthetic(torch.cat(images), torch.cat(labels).to(device))

@@ -21,12 +21,17 @@ from fl.fusion.distillation import FusionLoss, mean_logits
 from fl.fusion.fit import FitConfig
 from fl.fusion.synthesis import Synthetic, sample_decoders, truncate_to_bytes
 from fl.methods.cast import Part
-from fl.models import CLASSIFIERS, build_decoder, check_classifier, check_generator
+from fl.methods.uploads import (
+    load_classifier,
+    load_decoder,
+    load_label_counts,
+    untrained_classifier,
+)
+from fl.models import CLASSIFIERS, check_classifier, check_generator
 from fl.seeding import torch_generator
 from fl.training.config import ClassifierConfig, GeneratorConfig
-from fl.training.local import starting_classifier, starting_generator, train_local
+from fl.training.local import train_local
 from fl.validate import at_least, choice, fraction
-from fl.wire import load_prefixed
 from kernels import nearest_to_centroid
 
 Teacher = Literal["none", "models", "start"]
@@ -105,7 +110,9 @@ def cast(config: FedMHOConfig, num_clients: int, problem: Problem) -> list[Part]
         raise UserError(f"{len(names)} prototypes need as many classifier clients, got {strong}")
     shape, classes = problem.image_shape, problem.num_classes
     if config.num_samples < classes:
-        raise UserError(f"num_samples must be at least the {classes} classes, got {config.num_samples}")
+        raise UserError(
+            f"num_samples must be at least the {classes} classes, got {config.num_samples}"
+        )
     generator = config.generator
     for name in names:
         check_classifier(name, shape, classes, width=config.classifier.width)
@@ -124,7 +131,7 @@ def run(clients: Clients, server: Server, config: FedMHOConfig, *, teacher: Teac
     generators = [u for u in updates if u.client.role == "generator"]
 
     with server.events.phase("synthesis"):
-        allocation = allocate(generators, config)
+        allocation = allocate(generators, server, config)
         synthetic = synthesise(generators, allocation, server, config)  # lines 10 to 12
     with server.events.phase("filter"):
         kept = keep_best(synthetic, server, config)  # line 13, Algorithm 2
@@ -150,11 +157,14 @@ def run(clients: Clients, server: Server, config: FedMHOConfig, *, teacher: Teac
     )
 
 
-def allocate(generators: list[Update], config: FedMHOConfig) -> np.ndarray:
+def allocate(generators: list[Update], server: Server, config: FedMHOConfig) -> np.ndarray:
     """Samples per generator client and class, (K_G, classes), from the uploaded label counts."""
-    counts = np.stack([u.tensors["label_counts"].numpy() for u in generators])
+    counts = np.stack([load_label_counts(u, server) for u in generators])
     rule = squared_counts if config.allocation == "squared-counts" else label_share
-    return rule(counts, config.num_samples)
+    allocation = rule(counts, config.num_samples)
+    if not allocation.any():
+        raise UserError(f"num_samples = {config.num_samples} rounds to none for every decoder")
+    return allocation
 
 
 def synthesise(
@@ -191,9 +201,9 @@ def initialise(
 ) -> nn.Module:
     """w_0: Eq. 4, or with several architectures an ensemble distillation into the first one."""
     own = [u for u in classifiers if u.client.model == classifiers[0].client.model]
-    model = load_classifier(classifiers[0], server)
+    model = untrained_classifier(classifiers[0], server)
     if config.start == "random":
-        return _untrained(classifiers[0], server)
+        return model
     average_into(model, [load_classifier(u, server).state_dict() for u in own])
     if len(own) < len(classifiers) and config.mixed_init == "distillation":
         teachers = (load_classifier(u, server) for u in classifiers)
@@ -204,38 +214,3 @@ def initialise(
         distil = FusionLoss(ce_weight=0.0, kd_weight=1.0)
         server.fit(model, data, loss=distil, config=config.distil_init, stage="distil-init")
     return model.eval()
-
-
-def load_classifier(update: Update, server: Server) -> nn.Module:
-    """The classifier that a client uploaded, on the server's device, in eval mode."""
-    model = _untrained(update, server)
-    load_prefixed(model, update.tensors, "classifier", sender=f"client {update.client.id}")
-    return model.eval()
-
-
-def _untrained(update: Update, server: Server) -> nn.Module:
-    training = update.client.training
-    if not isinstance(training, ClassifierConfig):
-        raise TypeError(f"client {update.client.id} trains no classifier")
-    return starting_classifier(training, server.problem).to(server.device).eval()
-
-
-def load_decoder(update: Update, server: Server) -> nn.Module:
-    """The decoder that a client uploaded, alone or within its whole CVAE."""
-    training, problem = update.client.training, server.problem
-    if not isinstance(training, GeneratorConfig):
-        raise TypeError(f"client {update.client.id} trains no generator")
-    sender = f"client {update.client.id}"
-    if training.upload == "cvae":
-        whole = starting_generator(training, problem)
-        load_prefixed(whole, update.tensors, "cvae", sender=sender)
-        return whole.decoder
-    decoder = build_decoder(
-        training.model,
-        problem.image_shape,
-        problem.num_classes,
-        latent=training.latent,
-        width=training.width,
-    )
-    load_prefixed(decoder, update.tensors, "decoder", sender=sender)
-    return decoder

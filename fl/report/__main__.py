@@ -16,6 +16,8 @@ def regenerate(runs: tyro.conf.Positional[tuple[Path, ...]]) -> None:
     """
     from fl.report.page import write_report  # after the arguments are read: matplotlib is slow
 
+    if not runs:
+        raise UserError("name one run directory or more: python -m fl.report RUN [RUN ...]")
     for run in runs:
         print(write_report(run))
 

@@ -41,7 +41,7 @@ def _accuracy(run: RunRecord) -> Picture | None:
     start = (run.result or {}).get("start_accuracy")
     caption = "Test accuracy of the global model after each epoch of fusion"
     if start is not None:
-        caption += "; epoch 0 is where fusion starts, from what the clients uploaded"
+        caption += "; epoch 0 is the model that fusion starts from"
     return _picture(
         "accuracy", "Accuracy", f"{caption}.", plots.accuracy_curve(run.accuracy, start)
     )

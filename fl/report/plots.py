@@ -17,6 +17,7 @@ from fl.report import style
 from fl.report.words import duration, percent, size
 
 MANY = 16  # a plot with a bar for each of more things than this takes the page's whole width
+LEAST_SPAN = 0.05  # of the accuracy axis
 WIDEST_BUBBLE = 26.0  # diameter in points
 LOG_FROM = 20.0  # uploads that differ by more than this factor go on a logarithmic axis
 
@@ -36,18 +37,24 @@ def accuracy_curve(accuracy: Mapping[int, float], start: float | None = None) ->
         _mark(axes, best, accuracy[best], label, marker="D", color=style.BEST)
     label = f"last {percent(accuracy[last])}, epoch {last}"
     _mark(axes, last, accuracy[last], label, marker="o", color=colour)
-    axes.set(xlabel="fusion epoch", ylabel="test accuracy")
+    axes.set(xlabel="fusion epoch", ylabel="test accuracy", ylim=_span(list(curve.values())))
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.yaxis.set_major_formatter(PercentFormatter(1.0))
     axes.legend(frameon=False, fontsize=style.TICK, labelcolor=style.INK)
     return figure
 
 
+def _span(shares: Sequence[float]) -> tuple[float, float]:
+    """Limits around the shares, wide enough that noise does not look like a climb."""
+    middle = (min(shares) + max(shares)) / 2
+    half = max(max(shares) - min(shares), LEAST_SPAN) * 0.56
+    return max(middle - half, -0.004), min(middle + half, 1.004)
+
+
 def _mark(axes: Axes, x: int, y: float, label: str, marker: str, color: str) -> None:
     edge = style.MUTED if color == "white" else "white"
-    axes.plot(
-        [x], [y], marker, label=label, color=color, markersize=9, markeredgecolor=edge, zorder=3
-    )
+    (mark,) = axes.plot([x], [y], marker, label=label, color=color, markersize=9, zorder=3)
+    mark.set(markeredgecolor=edge, clip_on=False)
 
 
 def class_accuracy(

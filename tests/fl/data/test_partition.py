@@ -108,6 +108,7 @@ def test_a_huge_alpha_is_even() -> None:
     assert np.abs(cut(10, alpha=1e6).counts - 600).max() < 20
 
 
+@pytest.mark.filterwarnings("error")  # a division 0/0 is a warning
 @pytest.mark.parametrize("alpha", [1e-300, 1e-8])
 def test_a_tiny_alpha_gives_one_class_each(alpha: float) -> None:
     counts = cut(10, alpha=alpha).counts
@@ -128,6 +129,10 @@ def test_clients_are_dealt_to_in_groups_of_ten() -> None:
     assert sizes(partition)[10] == pytest.approx(60_000 / 11, abs=1)
     assert partition.counts[10].min() > 450
     assert partition.counts[:10].min() < 100
+
+
+def test_groups_share_the_classes_of_a_sorted_data_set() -> None:
+    assert classes_held(cut(20, labels=np.sort(BALANCED), alpha=100)) == 10
 
 
 @pytest.mark.parametrize("num_clients", [1, 7, 10, 33])
@@ -185,6 +190,15 @@ def test_the_hold_out_is_a_share_of_each_client(kind: Kind) -> None:
         assert np.array_equal(np.union1d(train, test), all_own)
         assert len(test) == round(0.2 * len(all_own))
     assert parted.digest != whole.digest
+
+
+def test_each_client_draws_its_own_hold_out() -> None:
+    partition = cut(2, PartitionConfig(kind="iid", test_fraction=0.2))
+    first, second = (
+        np.isin(np.union1d(train, test), test)
+        for train, test in zip(partition.train, partition.test, strict=True)
+    )
+    assert not np.array_equal(first, second)
 
 
 def test_the_minimum_counts_training_samples_only() -> None:

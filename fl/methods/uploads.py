@@ -1,0 +1,72 @@
+"""What clients uploaded, as models: each message checked before it is believed."""
+
+import numpy as np
+import torch
+from torch import nn
+
+from fl.federation import Server, Update
+from fl.models import Decoder, build_decoder
+from fl.training.config import ClassifierConfig, GeneratorConfig
+from fl.training.local import starting_classifier, starting_generator
+from fl.wire import load_prefixed
+
+
+def load_classifier(update: Update, server: Server) -> nn.Module:
+    """The client's classifier, on the server's device, in eval mode.
+
+    Raises:
+        ValueError: the upload is not what this architecture's weights look like.
+    """
+    model = untrained_classifier(update, server)
+    load_prefixed(model, update.tensors, "classifier", sender=_sender(update))
+    return model.eval()
+
+
+def untrained_classifier(update: Update, server: Server) -> nn.Module:
+    """The weights from which the client started, on the server's device, in eval mode."""
+    training = update.client.training
+    if not isinstance(training, ClassifierConfig):
+        raise TypeError(f"{_sender(update)} trains no classifier")
+    return starting_classifier(training, server.problem).to(server.device).eval()
+
+
+def load_decoder(update: Update, server: Server) -> Decoder:
+    """The client's decoder, uploaded alone or within its whole CVAE.
+
+    Raises:
+        ValueError: the upload is not what this architecture's weights look like.
+    """
+    training, problem = update.client.training, server.problem
+    if not isinstance(training, GeneratorConfig):
+        raise TypeError(f"{_sender(update)} trains no generator")
+    if training.upload == "cvae":
+        whole = starting_generator(training, problem)
+        load_prefixed(whole, update.tensors, "cvae", sender=_sender(update))
+        return whole.decoder
+    decoder = build_decoder(
+        training.model,
+        problem.image_shape,
+        problem.num_classes,
+        latent=training.latent,
+        width=training.width,
+    )
+    load_prefixed(decoder, update.tensors, "decoder", sender=_sender(update))
+    return decoder
+
+
+def load_label_counts(update: Update, server: Server) -> np.ndarray:
+    """The client's samples per class, (classes,) int64.
+
+    Raises:
+        ValueError: another shape or type, a negative count, or no sample at all.
+    """
+    counts = update.tensors.get("label_counts", torch.empty(0))
+    if counts.shape != (server.problem.num_classes,) or counts.dtype != torch.int64:
+        raise ValueError(f"{_sender(update)} sent no label counts of its classes")
+    if int(counts.min()) < 0 or int(counts.sum()) == 0:
+        raise ValueError(f"{_sender(update)} sent impossible label counts {counts.tolist()}")
+    return counts.numpy()
+
+
+def _sender(update: Update) -> str:
+    return f"client {update.client.id}"

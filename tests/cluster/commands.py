@@ -1,0 +1,63 @@
+"""The launch command in tests: small enough to run many times."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+SMALL = [
+    "--num-clients=4",
+    "--data.max-train=200",
+    "--data.max-test=100",
+    "--classifier.width=0.05",
+    "--classifier.epochs=1",
+    "--generator.width=0.1",
+    "--generator.epochs=2",
+    "--num-samples=60",
+    "--fusion.epochs=2",
+]
+
+
+def command(output_dir: Path, *arguments: str) -> list[str]:
+    where = f"--output-dir={output_dir}"
+    return [sys.executable, "-m", "cluster.launch", *SMALL, where, *arguments]
+
+
+def environment() -> dict[str, str]:
+    return {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "200"}
+
+
+def launch(output_dir: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Runs the command as a user does."""
+    return subprocess.run(
+        command(output_dir, *arguments),
+        capture_output=True,
+        text=True,
+        timeout=240,
+        env=environment(),
+        check=False,
+    )
+
+
+def result(run_dir: Path) -> dict[str, Any]:
+    loaded: dict[str, Any] = json.loads((run_dir / "result.json").read_text())
+    return loaded
+
+
+def events(run_dir: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
+
+
+def fingerprint(run_dir: Path) -> tuple[bytes, Any, Any]:
+    """What two equal runs have in common: the model's bytes, and every figure but times."""
+    figures = result(run_dir)
+    for name in ("seconds", "runtime", "versions"):
+        figures.pop(name)
+    updates = {}
+    from safetensors.torch import load_file
+
+    for path in sorted((run_dir / "updates").iterdir()):
+        updates[path.name] = {n: t.tolist() for n, t in load_file(path).items()}
+    return (run_dir / "model" / "global.safetensors").read_bytes(), figures, updates

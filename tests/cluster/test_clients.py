@@ -1,0 +1,146 @@
+"""Clients as Ray actors: the same answer as in this process, and failures that carry a name."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+import torch
+
+from cluster.inventory import Inventory
+from cluster.private_ray import private_ray
+from fl.data.datasets import Split
+from fl.events import Event, Events
+from fl.executor import ClientFailed, InProcess
+from fl.federation import Client, Job, Problem, Request, TaskInput, TaskOutput
+from fl.training.config import ClassifierConfig, GeneratorConfig, LocalConfig
+from fl.training.local import train_local
+from fl.wire import unpack
+
+RNG = np.random.default_rng(0)
+TRAIN = Split(
+    RNG.integers(0, 256, (60, 1, 28, 28), dtype=np.uint8), RNG.integers(0, 10, 60).astype(np.int64)
+)
+CLASSIFIER = ClassifierConfig(model="cnn", width=0.3, epochs=2)
+GENERATOR = GeneratorConfig(width=0.1, latent=4, epochs=2)
+
+
+def job(client: int, training: LocalConfig = CLASSIFIER, task=train_local, cpus: float = 1) -> Job:  # type: ignore[no-untyped-def]
+    return Job(
+        task=task,
+        client=Client(
+            id=client,
+            role="classifier",
+            training=training,
+            num_samples=15,
+            request=Request(cpus=cpus, gpus=0),
+        ),
+        problem=Problem(image_shape=(1, 28, 28), num_classes=10, seed=0),
+        indices=np.arange(client * 15, client * 15 + 15),
+        broadcast=None,
+        payload=None,
+    )
+
+
+JOBS = [job(0), job(1), job(2, GENERATOR, cpus=0.5), job(3, GENERATOR, cpus=0.5)]
+
+
+def whoami(inputs: TaskInput) -> TaskOutput:
+    import ray
+
+    assigned = ray.get_runtime_context().get_assigned_resources()
+    figures = {"pid": float(os.getpid()), "cpus": assigned["CPU"]}
+    figures["cuda"] = float(torch.cuda.is_available())
+    return TaskOutput(tensors={"none": torch.zeros(0)}, stats=figures)
+
+
+def fails_on_two(inputs: TaskInput) -> TaskOutput:
+    if inputs.client.id == 2:
+        raise ArithmeticError("the loss is NaN")
+    return TaskOutput(tensors={"x": torch.ones(1)})
+
+
+def dies(inputs: TaskInput) -> TaskOutput:
+    os._exit(7)
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Inventory]:
+    with private_ray(cpus=2, gpus=0):
+        yield Inventory(cpus=2, gpus=0)
+
+
+def run(cluster: Inventory, jobs: list[Job], max_actors: int | None = None) -> dict[int, bytes]:
+    from cluster.clients import RayExecutor
+
+    executor = RayExecutor(TRAIN, cluster, max_actors)
+    return {j.client.id: packed for j, packed in executor.run(jobs, Events())}
+
+
+def test_same_uploads_in_process_one_by_one_and_at_once(cluster: Inventory) -> None:
+    here = {j.client.id: packed for j, packed in InProcess(TRAIN).run(JOBS, Events())}
+    for there in (run(cluster, JOBS), run(cluster, JOBS, max_actors=1)):
+        assert there.keys() == here.keys()
+        for client, packed in there.items():
+            ours, theirs = unpack(here[client])[0], unpack(packed)[0]
+            assert ours.keys() == theirs.keys()
+            assert all(torch.equal(ours[n], theirs[n]) for n in ours)
+
+
+def test_every_client_has_a_process_of_its_own_with_what_it_asked_for(cluster: Inventory) -> None:
+    jobs = [job(0, task=whoami), job(1, task=whoami), job(2, task=whoami, cpus=0.5)]
+    stats = {k: unpack(p)[1]["stats"] for k, p in run(cluster, jobs).items()}
+    assert len({s["pid"] for s in stats.values()} | {os.getpid()}) == 4
+    assert [stats[k]["cpus"] for k in (0, 1, 2)] == [1, 1, 0.5]
+    assert not any(s["cuda"] for s in stats.values())
+
+
+def test_no_more_actors_at_once_than_there_is_room(cluster: Inventory) -> None:
+    from cluster.clients import RayExecutor
+
+    seen: list[Event] = []
+    executor = RayExecutor(TRAIN, cluster, None)
+    running, most = 0, 0
+    jobs = [job(k, task=whoami) for k in range(4)]
+    for _ in executor.run(jobs, Events(seen.append)):
+        started = sum(e["event"] == "client_start" for e in seen)
+        most = max(most, started - running)
+        running += 1
+    assert most <= 2
+
+
+def test_a_failing_client_is_named_with_its_reason(cluster: Inventory) -> None:
+    jobs = [job(k, task=fails_on_two) for k in range(4)]
+    with pytest.raises(ClientFailed, match=r"client 2 \(cnn\) failed: ArithmeticError: the loss"):
+        run(cluster, jobs)
+
+
+def test_a_dying_client_is_named(cluster: Inventory) -> None:
+    with pytest.raises(ClientFailed, match="client 1"):
+        run(cluster, [job(1, task=dies)])
+
+
+def test_nothing_is_left_after_the_cluster(tmp_path: Path) -> None:
+    """In a process of its own, as the module's cluster is still up in this one."""
+    import subprocess
+    import sys
+
+    script = (
+        "from cluster.private_ray import private_ray\n"
+        "import ray, psutil\n"
+        "with private_ray(cpus=1, gpus=0):\n"
+        "    ray.get(ray.remote(num_cpus=1)(int).remote())\n"
+        "    root = ray._private.worker._global_node.get_session_dir_path()\n"
+        "    pids = [p.pid for p in psutil.Process().children(recursive=True)]\n"
+        "print(root, *pids)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=True
+    )
+    root, *pids = done.stdout.split()
+    assert len(root) < 80
+    assert not Path(root).parent.exists()
+    assert len(pids) >= 3
+    assert not [p for p in pids if psutil.pid_exists(int(p))]

@@ -1,0 +1,196 @@
+"""The main command as a user meets it: whole processes, real files, real signals."""
+
+import json
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.cluster.commands import command, environment, events, fingerprint, launch, result
+
+KEYS = [
+    "method",
+    "dataset",
+    "alpha",
+    "clients",
+    "seed",
+    "accuracy",
+    "per_class_accuracy",
+    "bytes_up",
+    "bytes_down",
+    "seconds",
+    "device",
+    "versions",
+    "start_accuracy",
+    "best_accuracy",
+    "best_epoch",
+    "partition",
+    "protocol",
+    "runtime",
+]
+PHASES = {"local", "synthesis", "filter", "fusion", "total"}
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two equal runs, one per runtime, neither reusing the other's clients."""
+    root = tmp_path_factory.mktemp("launch")
+    here = launch(root / "here", "--name=run", "--runtime=inprocess")
+    there = launch(root / "ray", "--name=run")
+    assert here.returncode == there.returncode == 0, here.stderr + there.stderr
+    (root / "stdout").write_text(there.stdout)
+    return root
+
+
+def test_a_run_leaves_what_the_design_lists(runs: Path) -> None:
+    run = runs / "ray" / "run"
+    for name in [
+        "config.yaml",
+        "result.json",
+        "metrics.jsonl",
+        "report.html",
+        "model/global.safetensors",
+        "synthetic/grid.png",
+        "synthetic/samples.safetensors",
+        "partition.json",
+        "tensorboard",
+        "plots/accuracy.png",
+        "plots/partition.png",
+        "plots/samples.png",
+        "plots/time.png",
+        "plots/bytes.png",
+    ]:
+        assert (run / name).exists(), name
+    assert len(list((run / "updates").iterdir())) == 4
+    figures = result(run)
+    assert set(KEYS) <= set(figures)
+    assert set(figures["seconds"]) == PHASES
+    assert figures["protocol"] == "one-shot"
+    assert 0 <= figures["accuracy"] <= 1
+    assert figures["accuracy"] == figures["accuracy_curve"][-1]
+    assert figures["bytes_up"] > 0
+    assert figures["bytes_down"] == 0  # one-shot: nothing is sent back
+    assert figures["partition"]["hash"] == json.loads((run / "partition.json").read_text())["hash"]
+
+
+def test_both_runtimes_give_the_same_result(runs: Path) -> None:
+    assert fingerprint(runs / "here" / "run") == fingerprint(runs / "ray" / "run")
+
+
+def test_one_actor_at_a_time_gives_the_same_result(runs: Path, tmp_path: Path) -> None:
+    done = launch(tmp_path, "--name=run", "--max-actors=1")
+    assert done.returncode == 0, done.stderr
+    assert fingerprint(tmp_path / "run") == fingerprint(runs / "ray" / "run")
+
+
+def test_the_last_lines_are_accuracy_time_and_report(runs: Path) -> None:
+    accuracy, seconds, report = (runs / "stdout").read_text().splitlines()[-3:]
+    run = runs / "ray" / "run"
+    assert accuracy.startswith(f"accuracy {result(run)['accuracy']:.4f}")
+    assert seconds.startswith("time ")
+    assert report.split()[-1] == str(run / "report.html")
+
+
+def test_progress_names_every_client_and_epoch(runs: Path) -> None:
+    lines = (runs / "stdout").read_text()
+    for client in range(4):
+        assert f"client {client} " in lines
+    assert "fusion epoch 2/2" in lines
+
+
+def test_events_are_kept_line_by_line(runs: Path) -> None:
+    kinds = [e["event"] for e in events(runs / "ray" / "run")]
+    assert kinds[0] == "run_start"
+    assert kinds[-1] == "run_end"
+    assert kinds.count("client_end") == kinds.count("client_start") == 4
+    assert kinds.count("epoch") == 2
+
+
+def test_a_neighbouring_run_reuses_the_clients_and_says_so(runs: Path) -> None:
+    done = launch(runs / "ray", "--name=md", "--method=fedmho-md", "--runtime=inprocess")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("reused from the store") == 4
+    assert result(runs / "ray" / "md")["bytes_up"] == result(runs / "ray" / "run")["bytes_up"]
+
+
+def test_the_directory_of_a_run_is_not_taken_over(runs: Path) -> None:
+    again = launch(runs / "ray", "--name=run")
+    assert again.returncode == 2
+    assert "holds another run" in again.stderr
+    assert again.stderr.count("\n") == 1
+
+
+def test_a_runs_config_file_reproduces_it(runs: Path, tmp_path: Path) -> None:
+    config = runs / "here" / "run" / "config.yaml"
+    done = launch(tmp_path, "--name=run", "--runtime=inprocess", f"--config={config}")
+    assert done.returncode == 0, done.stderr
+    assert fingerprint(tmp_path / "run") == fingerprint(runs / "here" / "run")
+
+
+def test_dry_run_prints_plan_and_leaves_nothing(tmp_path: Path) -> None:
+    done = launch(tmp_path / "runs", "--dry-run", "--alpha=0.7")
+    assert done.returncode == 0
+    assert "alpha: 0.7" in done.stdout
+    for word in ("vgg9", "cvae-small", "at once", "would run in"):
+        assert word in done.stdout
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--method=fedavgg"], "unknown method"),
+        (["--num-clients=1"], "at least one classifier client and one generator client"),
+        (["--num-clients=1000"], "samples"),
+        (["--dataset=mnist", "--data-root=nowhere"], "train-images-idx3-ubyte"),
+        (["--seed=x"], "--seed must be a whole number"),
+    ],
+)
+def test_bad_input_is_one_line_and_status_2(
+    arguments: list[str], message: str, tmp_path: Path
+) -> None:
+    done = launch(tmp_path / "runs", *arguments)
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert done.stderr.startswith("onefold: ")
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize("runtime", ["ray", "inprocess"])
+def test_ctrl_c_ends_every_process_and_resume_finishes_the_same(
+    runtime: str, runs: Path, tmp_path: Path
+) -> None:
+    slow = [f"--runtime={runtime}", "--name=run", "--max-actors=1", "--classifier.epochs=60"]
+    process = subprocess.Popen(
+        command(tmp_path, *slow), stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment()
+    )
+    metrics = tmp_path / "run" / "metrics.jsonl"
+    wait_until(lambda: metrics.exists() and "client_end" in metrics.read_text(), seconds=120)
+    family = psutil.Process(process.pid).children(recursive=True)
+    process.send_signal(signal.SIGINT)
+    began = time.monotonic()
+    process.wait(timeout=20)
+    _, alive = psutil.wait_procs(family, timeout=max(0.0, 5 - (time.monotonic() - began)))
+    assert process.returncode == 130
+    assert time.monotonic() - began < 5
+    assert not alive
+    assert "config.yaml" in {p.name for p in (tmp_path / "run").iterdir()}
+    assert events(tmp_path / "run")  # every line is whole
+
+    resumed = launch(tmp_path, *slow, "--resume")
+    assert resumed.returncode == 0, resumed.stderr
+    assert 1 <= resumed.stdout.count("reused from the store") < 4
+    undisturbed = launch(tmp_path / "other", *slow)
+    assert undisturbed.returncode == 0
+    assert fingerprint(tmp_path / "run") == fingerprint(tmp_path / "other" / "run")
+
+
+def wait_until(condition, seconds: float) -> None:  # type: ignore[no-untyped-def]
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.05)

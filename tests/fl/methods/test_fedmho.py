@@ -1,0 +1,241 @@
+"""FedMHO against its naive twin, and the behaviour of each of its options."""
+
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+import pytest
+import torch
+
+from fl.errors import UserError
+from fl.federation import Clients, Problem, Update
+from fl.methods import fedmho
+from fl.methods.fedmho import FedMHOConfig, cast
+from fl.methods.registry import METHODS, get_method
+from fl.methods.uploads import load_classifier
+from fl.training.config import ClassifierConfig
+from fl.training.local import train_local
+from tests.fl.methods.naive_fedmho import naive_fedmho
+from tests.fl.methods.tiny import TINY, WatchedServer, changed, tiny_federation
+
+PROBLEM = Problem(image_shape=(1, 28, 28), num_classes=10, seed=0)
+TEACHERS = ("none", "models", "start")
+
+
+@cache
+def tiny_updates() -> list[Update]:
+    clients, _ = tiny_federation()
+    return clients.map(train_local)
+
+
+class Replay(Clients):
+    """Clients that already trained."""
+
+    def map(self, task, **kwargs):  # type: ignore[no-untyped-def]
+        return tiny_updates()
+
+
+def rerun(config: FedMHOConfig, teacher: str) -> tuple[fedmho.Outcome, WatchedServer]:
+    clients, server = tiny_federation(config)
+    clients.__class__ = Replay
+    return fedmho.run(clients, server, config, teacher=teacher), server  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("teacher", TEACHERS)
+def test_agrees_with_the_naive_twin_step_by_step(teacher: str) -> None:
+    outcome, server = rerun(TINY, teacher)
+    start, _, result = server.fits["fusion"]
+    with torch.random.fork_rng():
+        twin = naive_fedmho(tiny_updates(), server.problem, TINY, teacher, steps=10)
+
+    for name, tensor in twin.start.items():
+        torch.testing.assert_close(start[name], tensor)
+    generators = [u for u in tiny_updates() if u.client.role == "generator"]
+    assert fedmho.allocate(generators, server, TINY).tolist() == twin.counts
+    torch.testing.assert_close(outcome.synthetic["images"], twin.images)
+    assert outcome.synthetic["labels"].tolist() == twin.labels
+    assert outcome.synthetic["kept"].tolist() == twin.kept
+    assert result.step_losses[:10] == pytest.approx(twin.losses, rel=1e-4, abs=1e-5)
+
+
+def test_the_three_variants_share_start_and_samples_and_end_apart() -> None:
+    runs = [rerun(TINY, teacher) for teacher in TEACHERS]
+    starts = [server.fits["fusion"][0] for _, server in runs]
+    assert all(torch.equal(starts[0][n], s[n]) for s in starts for n in s)
+    finals = [outcome.model.state_dict() for outcome, _ in runs]
+    for i, j in ((0, 1), (0, 2), (1, 2)):
+        assert any(not torch.equal(finals[i][n], finals[j][n]) for n in finals[0])
+
+
+@pytest.mark.parametrize("name", ["fedmho", "fedmho-md", "fedmho-sd"])
+def test_a_run_improves_on_its_start(name: str) -> None:
+    config = changed(
+        classifier=ClassifierConfig(model="cnn", width=1.0, epochs=10),
+        generator=replace(TINY.generator, width=0.5, epochs=40, latent=8),
+        num_samples=400,
+        fusion=replace(TINY.fusion, epochs=20, lr=5e-3),
+    )
+    clients, server = tiny_federation(config)
+    outcome = get_method(name).run(clients, server, config)
+    assert outcome.epochs[-1].accuracy > outcome.start.accuracy + 0.1
+    assert outcome.epochs[-1].accuracy > 0.3
+
+
+def test_same_seed_same_answer_and_another_seed_another() -> None:
+    def weights(seed: int) -> torch.Tensor:
+        clients, server = tiny_federation(seed=seed)
+        model = fedmho.run(clients, server, TINY, teacher="start").model
+        return torch.cat([p.flatten() for p in model.parameters()])
+
+    assert torch.equal(weights(0), weights(0))
+    assert not torch.equal(weights(0), weights(1))
+
+
+def test_filter_options_keep_as_many_but_others() -> None:
+    kept = {f: rerun(changed(filter=f), "none")[0].synthetic["kept"] for f in ("nearest", "random")}
+    everything = rerun(changed(filter="none"), "none")[0].synthetic
+    assert len(kept["nearest"]) == len(kept["random"]) < len(everything["kept"])
+    assert kept["nearest"].tolist() != kept["random"].tolist()
+    assert everything["kept"].tolist() == list(range(len(everything["labels"])))
+
+
+def test_released_loss_weights_and_lambda_give_the_same_direction() -> None:
+    """Equal betas are lambda = 1/2 scaled by two."""
+    half = TINY.loss("start")
+    released = changed(betas=(1.0, 1.0)).loss("start")
+    assert (released.ce_weight, released.kd_weight) == (2 * half.ce_weight, 2 * half.kd_weight)
+    assert changed(betas=(2.0, 1.0)).loss("models").kd_weight == 2.0
+    assert changed(lam=0.3).loss("start").ce_weight == pytest.approx(0.3)
+    assert TINY.loss("none").kd_weight == 0
+
+
+def test_random_start_ignores_what_the_classifiers_learned() -> None:
+    _, averaged = rerun(TINY, "none")
+    _, random = rerun(changed(start="random"), "none")
+    average, untrained = averaged.fits["fusion"][0], random.fits["fusion"][0]
+    assert any(not torch.equal(average[n], untrained[n]) for n in average)
+    twice = rerun(changed(start="random"), "none")[1].fits["fusion"][0]
+    assert all(torch.equal(untrained[n], twice[n]) for n in untrained)
+
+
+def test_uint8_pixels_are_multiples_of_one_255th() -> None:
+    images = rerun(changed(pixels="uint8"), "none")[0].synthetic["images"]
+    torch.testing.assert_close(images * 255, (images * 255).round(), atol=1e-4, rtol=0)
+
+
+def test_label_share_gives_each_decoder_the_same_total() -> None:
+    _, server = rerun(TINY, "none")
+    generators = [u for u in tiny_updates() if u.client.role == "generator"]
+    allocation = fedmho.allocate(generators, server, changed(allocation="label-share"))
+    assert allocation.sum(axis=1).tolist() == [40, 40, 40]
+
+
+def test_whole_cvae_upload_gives_the_same_model_for_more_bytes() -> None:
+    results = {}
+    for upload in ("decoder", "cvae"):
+        config = changed(generator=replace(TINY.generator, upload=upload))
+        clients, server = tiny_federation(config)
+        model = fedmho.run(clients, server, config, teacher="none").model
+        results[upload] = (model.state_dict(), sum(clients.bytes_up.values()))
+    decoder, whole = results["decoder"], results["cvae"]
+    assert all(torch.equal(decoder[0][n], whole[0][n]) for n in decoder[0])
+    assert whole[1] > decoder[1]
+
+
+def test_different_architectures_are_never_averaged_together() -> None:
+    config = changed(prototypes=("cnn", "vgg9"))
+    clients, server = tiny_federation(config)
+    outcome = fedmho.run(clients, server, config, teacher="models")
+    before, data, _ = server.fits["distil-init"]
+    updates = [u for u in clients.map(train_local) if u.client.model == "cnn"]
+    assert [u.client.id for u in updates] == [0, 2]
+    cnns = [load_classifier(u, server).state_dict() for u in updates]
+    for name, tensor in before.items():
+        torch.testing.assert_close(tensor, (cnns[0][name] + cnns[1][name]) / 2)
+    assert set(data) == {"images", "teacher_logits"}  # no labels: it distils
+    assert outcome.model.state_dict().keys() == before.keys()
+
+
+def test_mixed_init_average_does_not_distil_first() -> None:
+    config = changed(prototypes=("cnn", "vgg9"), mixed_init="average")
+    clients, server = tiny_federation(config)
+    fedmho.run(clients, server, config, teacher="start")
+    assert set(server.fits) == {"fusion"}
+
+
+def test_test_split_reaches_no_fit() -> None:
+    _, server = rerun(TINY, "start")
+    test_rows = {bytes(x.numpy().tobytes()) for x in server._test_images}
+    for x in server.fits["fusion"][1]["images"]:
+        assert x.numpy().tobytes() not in test_rows
+
+
+def test_parts_are_dealt_half_and_half_by_default() -> None:
+    roles = [p.role for p in cast(FedMHOConfig(), 10, PROBLEM)]
+    assert roles == ["classifier"] * 5 + ["generator"] * 5
+    assert [p.role for p in cast(FedMHOConfig(num_classifiers=8), 10, PROBLEM)].count(
+        "generator"
+    ) == 2
+
+
+def test_prototypes_are_dealt_in_turn() -> None:
+    parts = cast(FedMHOConfig(prototypes=("cnn", "vgg9")), 8, PROBLEM)
+    assert [p.training.model for p in parts[:4]] == ["cnn", "vgg9", "cnn", "vgg9"]
+
+
+@pytest.mark.parametrize(
+    ("config", "clients", "message"),
+    [
+        (FedMHOConfig(), 1, "at least one classifier client and one generator client"),
+        (FedMHOConfig(num_classifiers=10), 10, "at least one classifier client"),
+        (FedMHOConfig(num_classifiers=0), 10, "at least one classifier client"),
+        (FedMHOConfig(prototypes=("cnn", "vgg9")), 2, "as many classifier clients"),
+        (FedMHOConfig(num_samples=9), 10, "num_samples must be at least the 10 classes"),
+        (
+            FedMHOConfig(generator=replace(TINY.generator, model="cvae-cifar")),
+            10,
+            "cvae-cifar",
+        ),
+    ],
+)
+def test_impossible_casts_are_refused(config: FedMHOConfig, clients: int, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        cast(config, clients, PROBLEM)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"keep": 0.0},
+        {"keep": 1.1},
+        {"lam": -0.1},
+        {"betas": (0.0, 0.0)},
+        {"num_samples": 0},
+        {"prototypes": ("vgg11",)},
+    ],
+)
+def test_impossible_settings_are_refused_on_construction(change: dict) -> None:
+    with pytest.raises(UserError):
+        changed(**change)
+
+
+def test_every_method_is_registered_with_what_it_needs() -> None:
+    for name, method in METHODS.items():
+        assert get_method(name) is method
+        parts = method.cast(method.config(), 10, PROBLEM)
+        assert len(parts) == 10
+    with pytest.raises(UserError, match="fedmho, fedmho-md, fedmho-sd"):
+        get_method("fedmoh")
+
+
+def test_allocation_that_rounds_to_nothing_is_refused() -> None:
+    _, server = rerun(TINY, "none")
+    counts = torch.ones(10, dtype=torch.int64)
+    generators = [
+        replace(u, tensors={**u.tensors, "label_counts": counts})
+        for u in tiny_updates()
+        if u.client.role == "generator"
+    ]
+    with pytest.raises(UserError, match="rounds to none"):
+        fedmho.allocate(generators, server, changed(num_samples=10))
+    assert np.all(fedmho.allocate(generators, server, changed(num_samples=30)) == 1)

@@ -1,0 +1,93 @@
+"""A federation small enough for every test: six clients on a slice of the digits."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from fl.data.datasets import Dataset, Split, load
+from fl.data.partition import PartitionConfig, make_partition
+from fl.data.shard import Shard
+from fl.events import Events
+from fl.executor import InProcess
+from fl.federation import Batch, Client, Clients, FitResult, Loss, Problem, Request
+from fl.fusion.fit import FitConfig
+from fl.methods.fedmho import FedMHOConfig, cast
+from fl.server import SingleServer
+from fl.training.config import ClassifierConfig, GeneratorConfig
+
+TINY = FedMHOConfig(
+    num_samples=120,
+    classifier=ClassifierConfig(width=0.05, epochs=2),
+    generator=GeneratorConfig(width=0.1, latent=4, epochs=3),
+    fusion=FitConfig(epochs=4, batch_size=32, lr=1e-3),
+    distil_init=FitConfig(epochs=2, batch_size=32, lr=1e-3),
+)
+
+
+class NoStore:
+    """Keeps nothing, so that every client trains."""
+
+    def key(self, job: Any) -> str:
+        return ""
+
+    def get(self, key: str, client: int) -> None:
+        return None
+
+    def put(self, key: str, client: int, packed: bytes) -> None:
+        pass
+
+
+class WatchedServer(SingleServer):
+    """Remembers what each fit was given and what it returned."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.fits: dict[str, tuple[dict[str, torch.Tensor], Batch, FitResult]] = {}
+
+    def fit(
+        self, model: nn.Module, data: Batch, *, loss: Loss, config: FitConfig, stage: str
+    ) -> FitResult:
+        before = {n: t.clone() for n, t in model.state_dict().items()}
+        result = super().fit(model, data, loss=loss, config=config, stage=stage)
+        self.fits[stage] = (before, data, result)
+        return result
+
+
+def tiny_data(train: int = 240, test: int = 100) -> Dataset:
+    return load("digits", Path(), max_train=train, max_test=test)
+
+
+def tiny_federation(
+    config: FedMHOConfig = TINY, *, num_clients: int = 6, seed: int = 0, alpha: float = 0.5
+) -> tuple[Clients, WatchedServer]:
+    data = tiny_data()
+    problem = Problem(image_shape=data.image_shape, num_classes=10, seed=seed)
+    cut = make_partition(
+        data.train.labels, num_clients, 10, PartitionConfig(), alpha=alpha, seed=seed
+    )
+    members = [
+        Client(
+            id=k,
+            role=part.role,
+            training=part.training,
+            num_samples=len(cut.train[k]),
+            request=Request(cpus=1, gpus=0),
+        )
+        for k, part in enumerate(cast(config, num_clients, problem))
+    ]
+    events = Events()
+    clients = Clients(members, cut.train, problem, InProcess(data.train), NoStore(), events)
+    server = WatchedServer(problem, whole(data.test), events, torch.device("cpu"))
+    return clients, server
+
+
+def whole(split: Split) -> Shard:
+    return Shard.from_split(split, np.arange(len(split.labels)), 10)
+
+
+def changed(config: FedMHOConfig = TINY, **changes: Any) -> FedMHOConfig:
+    return replace(config, **changes)

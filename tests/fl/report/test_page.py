@@ -1,0 +1,144 @@
+"""The page and the command that writes it."""
+
+import base64
+import io
+import json
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from fl.errors import UserError
+from fl.report.page import write_report
+from tests.fl.report.conftest import MakeRun
+
+ALL_PLOTS = ["accuracy", "bytes", "partition", "per_class", "samples", "time"]
+
+
+class Page(HTMLParser):
+    """The visible text, the tags with their attributes, and the pictures of a page."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.source = path.read_text()
+        self.text = ""
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.feed(self.source)
+        self.text = " ".join(self.text.split())
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_data(self, data: str) -> None:
+        if self.tags and self.tags[-1][0] != "style":
+            self.text += data
+
+    @property
+    def images(self) -> list[Image.Image]:
+        sources = [attributes["src"] for tag, attributes in self.tags if tag == "img"]
+        prefix = "data:image/png;base64,"
+        assert all(source is not None and source.startswith(prefix) for source in sources)
+        contents = [base64.b64decode(source.removeprefix(prefix)) for source in sources if source]
+        return [Image.open(io.BytesIO(content), formats=["PNG"]) for content in contents]
+
+
+def test_a_finished_run_has_every_plot_and_figure(make_run: MakeRun) -> None:
+    run_dir = make_run()
+    before = {path for path in run_dir.rglob("*") if path.is_file()}
+    path = write_report(run_dir)
+    plots = {run_dir / "plots" / f"{name}.png" for name in ALL_PLOTS}
+    new = {path for path in run_dir.rglob("*") if path.is_file()} - before
+    assert new == {path, run_dir / "report.html", run_dir / "synthetic" / "grid.png"} | plots
+    grid = (run_dir / "synthetic" / "grid.png").read_bytes()
+    assert grid == (run_dir / "plots" / "samples.png").read_bytes()
+    page = Page(path)
+    assert len(page.images) == len(ALL_PLOTS)
+    assert all(min(image.size) > 200 for image in page.images)
+    for figure in ("88.0%", "best 90.0%, epoch 3", "29.0%", "+59.0", "9.0 s", "76.3 MB"):
+        assert figure in page.text
+    for words in ("fedmho on digits", "2 classifiers, 2 generators", "cvae-small", "lr: 0.0125"):
+        assert words in page.text
+    assert f"python -m cluster.launch --config {run_dir}/config.yaml" in page.text
+    assert "unfinished" not in page.text
+
+
+def test_the_page_needs_nothing_beside_it(make_run: MakeRun) -> None:
+    page = Page(write_report(make_run()))
+    assert not {"script", "link", "iframe", "object"} & {tag for tag, _ in page.tags}
+    loads = [a[key] for _, a in page.tags for key in ("src", "href", "srcset") if key in a]
+    assert all(load is not None and load.startswith("data:") for load in loads)
+    assert "@import" not in page.source
+    assert "url(" not in page.source
+
+
+def test_names_from_the_run_are_text_not_markup(make_run: MakeRun) -> None:
+    page = Page(write_report(make_run(name="<script>alert(1)<", method="<b>$x^$</b>")))
+    assert not {"script", "b"} & {tag for tag, _ in page.tags}
+    assert "<script>alert(1)<" in page.text
+    assert "<b>$x^$</b> on digits" in page.text
+
+
+def test_class_names_are_no_formulas(make_run: MakeRun) -> None:
+    run_dir = make_run()
+    partition = json.loads((run_dir / "partition.json").read_text())
+    partition["class_names"] = ["$", "$\\frac$", "<i>", "_^"]
+    (run_dir / "partition.json").write_text(json.dumps(partition))
+    assert len(Page(write_report(run_dir)).images) == len(ALL_PLOTS)
+
+
+def test_an_interrupted_run_says_so_and_shows_what_is_there(make_run: MakeRun) -> None:
+    run_dir = make_run()
+    for name in ("result.json", "partition.json", "synthetic/samples.safetensors"):
+        (run_dir / name).unlink()
+    lines = (run_dir / "metrics.jsonl").read_text().splitlines(keepends=True)
+    (run_dir / "metrics.jsonl").write_text("".join(lines[:3]) + lines[3][:30])
+    page = Page(write_report(run_dir))
+    assert "This run is unfinished." in page.text
+    assert "2 of 4 clients had reported" in page.text
+    assert len(page.images) == 1  # what the clients sent
+
+
+def test_a_run_of_which_only_the_configuration_is_left(make_run: MakeRun) -> None:
+    run_dir = make_run()
+    for name in ("result.json", "partition.json", "metrics.jsonl"):
+        (run_dir / name).unlink()
+    (run_dir / "synthetic" / "samples.safetensors").unlink()
+    page = Page(write_report(run_dir))
+    assert "This run is unfinished." in page.text
+    assert page.images == []
+
+
+def test_clients_that_have_not_reported_are_listed(make_run: MakeRun) -> None:
+    run_dir = make_run()
+    (run_dir / "result.json").unlink()
+    (run_dir / "metrics.jsonl").unlink()
+    page = Page(write_report(run_dir))
+    assert page.text.count("not reported") == 4
+    assert "0 of 4 clients had reported" in page.text
+
+
+def test_many_classes_in_colour(make_run: MakeRun) -> None:
+    page = Page(write_report(make_run(classes=47, channels=3)))
+    assert len(page.images) == len(ALL_PLOTS)
+
+
+def test_a_directory_without_a_run_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="not a run directory"):
+        write_report(tmp_path / "nowhere")
+    assert not (tmp_path / "nowhere").exists()
+
+
+def test_the_command_rewrites_reports_and_refuses_in_one_line(make_run: MakeRun) -> None:
+    run_dir = make_run()
+    (run_dir / "synthetic" / "samples.safetensors").unlink()
+    (run_dir / "report.html").write_text("an old one")
+    command = [sys.executable, "-m", "fl.report", str(run_dir), str(run_dir.parent / "none")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stdout.split() == [str(run_dir / "report.html")]
+    assert (run_dir / "report.html").read_text().startswith("<!doctype html>")
+    assert done.stderr.count("\n") == 1
+    assert "none is not a run directory" in done.stderr

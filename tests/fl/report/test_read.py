@@ -1,0 +1,71 @@
+"""What a run directory is read as, damaged and resumed ones too."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from fl.errors import UserError
+from fl.report.events import client_rows, fusion_accuracy, read_events
+from fl.report.read import read_run
+from tests.fl.report.conftest import CURVE, MakeRun
+
+
+def test_a_finished_run(make_run: MakeRun) -> None:
+    run = read_run(make_run())
+    assert run.result is not None
+    assert run.accuracy == CURVE
+    assert [row.role for row in run.clients] == ["classifier"] * 2 + ["generator"] * 2
+    assert [row.reused for row in run.clients] == [False, True, False, False]
+    assert run.partition is not None
+    assert run.partition.counts.shape == (4, 4)
+    assert run.samples is not None
+    assert run.samples.real.shape == (4, 8, 1, 14, 14)
+
+
+def test_half_a_line_is_passed_over_wherever_it_stands(tmp_path: Path) -> None:
+    whole = json.dumps({"event": "run_start"})
+    path = tmp_path / "metrics.jsonl"
+    path.write_text(f'{whole}\n{{"event": "clie\n{whole}\n17\n{whole[:7]}')
+    assert read_events(path) == [{"event": "run_start"}] * 2
+
+
+def test_a_resumed_run_counts_its_clients_once() -> None:
+    end = {"event": "client_end", "client": 0, "bytes_up": 10, "seconds_training": 1.5}
+    started = {"event": "run_start"}
+    (row,) = client_rows([started, end, started, end | {"reused": True}]).values()
+    assert (row.bytes_up, row.seconds, row.reused) == (10, 1.5, True)
+
+
+def test_a_client_of_many_rounds_is_summed() -> None:
+    end = {"event": "client_end", "client": 0, "bytes_up": 10, "seconds_training": 1.5}
+    (row,) = client_rows([end, end | {"reused": True}]).values()
+    assert (row.bytes_up, row.seconds, row.reused) == (20, 3.0, False)
+
+
+def test_only_fusion_epochs_count_and_a_fusion_begun_again_replaces_them() -> None:
+    def epoch(number: int, accuracy: float, stage: str = "fusion") -> dict[str, object]:
+        return {"event": "epoch", "stage": stage, "epoch": number, "accuracy": accuracy}
+
+    events = [epoch(1, 0.1), epoch(1, 0.9, "distil-init"), epoch(2, 0.2), epoch(3, 0.3)]
+    assert fusion_accuracy(events) == {1: 0.1, 2: 0.2, 3: 0.3}
+    assert fusion_accuracy([*events, epoch(2, 0.5)]) == {1: 0.1, 2: 0.5}
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("config.yaml", "a: [1"),
+        ("config.yaml", "just words"),
+        ("config.yaml", "kind: of another program"),
+        ("result.json", '{"accuracy": 0.'),
+        ("partition.json", '{"kind": "dirichlet"}'),
+        ("synthetic/samples.safetensors", "not tensors"),
+    ],
+)
+def test_a_damaged_file_is_named_in_one_line(make_run: MakeRun, name: str, content: str) -> None:
+    run_dir = make_run()
+    (run_dir / name).write_text(content)
+    with pytest.raises(UserError, match=Path(name).name) as raised:
+        read_run(run_dir)
+    assert "\n" not in str(raised.value)

@@ -1,0 +1,119 @@
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from fl.events import Event, Events
+from fl.executor import ClientFailed, InProcess, run_job
+from fl.federation import Job, Task, TaskInput, TaskOutput
+from fl.training.local import train_local
+from fl.wire import pack, unpack
+from tests.fl.toy import PROBLEM, VGG, client, named, same_bits, split
+
+TRAIN = split(4, 4, 4)
+
+
+def job(task: Task, id: int = 0, *, cpus: float = 1) -> Job:
+    return Job(
+        task=task,
+        client=client(id, cpus=cpus),
+        problem=PROBLEM,
+        indices=np.array([0, 5, 6]),
+        broadcast=None,
+        payload=None,
+    )
+
+
+def sees_its_shard(inputs: TaskInput) -> TaskOutput:
+    tensors = {"images": inputs.shard.images, "counts": inputs.shard.label_counts}
+    return TaskOutput(tensors=tensors, stats={"id": inputs.client.id})
+
+
+def counts_threads(inputs: TaskInput) -> TaskOutput:
+    return TaskOutput(tensors={}, stats={"threads": torch.get_num_threads()})
+
+
+def echoes(inputs: TaskInput) -> TaskOutput:
+    assert inputs.problem == PROBLEM
+    return TaskOutput(tensors={**inputs.broadcast, **inputs.payload})
+
+
+def fails(inputs: TaskInput) -> TaskOutput:
+    torch.set_num_threads(3)
+    raise RuntimeError("out of luck")
+
+
+def test_a_task_sees_its_own_shard_as_numbers_in_zero_to_one() -> None:
+    tensors, note = unpack(run_job(job(sees_its_shard, id=3), TRAIN))
+    assert torch.equal(tensors["images"] * 255, torch.tensor(TRAIN.images[[0, 5, 6]]).float())
+    assert tensors["counts"].tolist() == [1, 2, 0]
+    assert note["stats"] == {"id": 3}
+
+
+def test_a_task_sees_what_it_was_sent() -> None:
+    sent = replace(
+        job(echoes),
+        broadcast=pack({"weights": torch.ones(2)}, {}),
+        payload=pack({"own": torch.zeros(1)}, {}),
+    )
+    tensors, _ = unpack(run_job(sent, TRAIN))
+    assert {name: t.tolist() for name, t in tensors.items()} == {"weights": [1, 1], "own": [0]}
+    assert unpack(run_job(job(echoes), TRAIN))[0] == {}
+
+
+def test_the_note_tells_who_trained_what_where_and_how_long() -> None:
+    _, note = unpack(run_job(job(counts_threads, id=7), TRAIN))
+    assert (note["client"], note["role"], note["model"]) == (7, "classifier", "cnn")
+    assert note["device"] == ("cuda" if torch.cuda.is_available() else "cpu")
+    assert 0 <= note["seconds"] < 60
+
+
+@pytest.mark.parametrize(("cpus", "threads"), [(0.5, 1), (1, 1), (2, 2)])
+def test_a_task_computes_with_the_threads_it_asked_for(cpus: float, threads: int) -> None:
+    _, note = unpack(run_job(job(counts_threads, cpus=cpus), TRAIN))
+    assert note["stats"]["threads"] == threads
+
+
+def test_threads_are_back_to_what_they_were_after_a_job_and_after_a_failure() -> None:
+    before = torch.get_num_threads()
+    run_job(job(counts_threads, cpus=before + 1), TRAIN)
+    assert torch.get_num_threads() == before
+    with pytest.raises(RuntimeError, match="out of luck"):
+        run_job(job(fails, cpus=before + 1), TRAIN)
+    assert torch.get_num_threads() == before
+
+
+def test_an_upload_does_not_depend_on_the_threads_of_the_process() -> None:
+    before = torch.get_num_threads()
+    uploads = []
+    training = replace(job(train_local), client=client(0, replace(VGG, epochs=1)))
+    try:
+        for threads in (1, 2):
+            torch.set_num_threads(threads)
+            uploads.append(unpack(run_job(training, TRAIN))[0])
+    finally:
+        torch.set_num_threads(before)
+    assert same_bits(*uploads)
+
+
+def test_in_process_jobs_run_in_turn_and_tell_when_they_start() -> None:
+    heard: list[Event] = []
+    results = InProcess(TRAIN).run([job(echoes, id=4), job(echoes, id=2)], Events(heard.append))
+    assert heard == []
+    first, _ = next(results)
+    assert first.client.id == 4
+    assert [e["client"] for e in named(heard, "client_start")] == [4]
+    second, _ = next(results)
+    assert second.client.id == 2
+    assert [e["client"] for e in named(heard, "client_start")] == [4, 2]
+    assert next(results, None) is None
+
+
+def test_a_failure_names_the_client_and_keeps_its_cause() -> None:
+    results = InProcess(TRAIN).run([job(fails, id=5), job(echoes, id=6)], Events())
+    with pytest.raises(
+        ClientFailed, match=r"^client 5 \(cnn\) failed: RuntimeError: out of luck$"
+    ) as error:
+        next(results)
+    assert isinstance(error.value.__cause__, RuntimeError)

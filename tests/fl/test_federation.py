@@ -1,0 +1,240 @@
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from fl.events import Event, Events
+from fl.executor import ClientFailed, InProcess
+from fl.federation import Clients, Executor, Job, Request, TaskInput, TaskOutput
+from fl.wire import Tensors, load_prefixed, pack, unpack
+from tests.fl.toy import GENERATOR, PROBLEM, client, named, split
+
+IDS = range(4)
+Answer = Callable[[Job], Tensors]
+
+
+def own_id(job: Job) -> Tensors:
+    return {"id": torch.tensor([job.client.id])}
+
+
+def never_run(inputs: TaskInput) -> TaskOutput:
+    raise AssertionError("the fake executor answers by itself")
+
+
+class FakeExecutor:
+    """Answers every job without running its task, in an order of its own."""
+
+    def __init__(self, answer: Answer = own_id, order: Callable[[Job], int] | None = None) -> None:
+        self.answer = answer
+        self.order = order or (lambda job: job.client.id)
+        self.jobs: list[Job] = []
+
+    def run(self, jobs: Sequence[Job], events: Events) -> Iterator[tuple[Job, bytes]]:
+        self.jobs += jobs
+        for job in sorted(jobs, key=self.order):
+            note = {"seconds": 0.5, "stats": {"train_loss": float(job.client.id)}}
+            yield job, pack(self.answer(job), note)
+
+
+class MemoryStore:
+    """Knows an update by its client and what the client was sent."""
+
+    def __init__(self) -> None:
+        self.kept: dict[str, bytes] = {}
+
+    def key(self, job: Job) -> str:
+        return f"{job.client.id} {job.broadcast!r} {job.payload!r}"
+
+    def get(self, key: str, client: int) -> bytes | None:
+        assert key.split()[0] == str(client)
+        return self.kept.get(key)
+
+    def put(self, key: str, client: int, packed: bytes) -> None:
+        assert key.split()[0] == str(client)
+        self.kept[key] = packed
+
+
+def federation(
+    executor: Executor, store: MemoryStore | None = None, heard: list[Event] | None = None
+) -> Clients:
+    return Clients(
+        [client(k) if k < 2 else client(k, GENERATOR) for k in IDS],
+        [np.array([k, k + 1]) for k in IDS],
+        PROBLEM,
+        executor,
+        store or MemoryStore(),
+        Events(*([heard.append] if heard is not None else [])),
+    )
+
+
+@pytest.mark.parametrize("direction", [1, -1])
+def test_updates_come_by_client_id_in_whatever_order_they_finish(direction: int) -> None:
+    executor = FakeExecutor(order=lambda job: direction * job.client.id)
+    updates = federation(executor).map(never_run)
+    assert [u.client.id for u in updates] == list(IDS)
+    assert [u.tensors["id"].item() for u in updates] == list(IDS)
+    assert [u.stats["train_loss"] for u in updates] == list(IDS)
+    assert [(u.seconds, u.reused) for u in updates] == [(0.5, False)] * 4
+
+
+def test_a_job_carries_the_clients_own_shard() -> None:
+    executor = FakeExecutor()
+    federation(executor).map(never_run)
+    for job in executor.jobs:
+        assert job.indices.tolist() == [job.client.id, job.client.id + 1]
+        assert job.task is never_run
+        assert job.problem == PROBLEM
+        assert job.broadcast is None
+        assert job.payload is None
+
+
+def test_only_the_chosen_clients_take_part() -> None:
+    executor = FakeExecutor()
+    clients = federation(executor)
+    updates = clients.map(never_run, only=(k for k in (3, 1, 3)), broadcast={"x": torch.ones(1)})
+    assert [u.client.id for u in updates] == [1, 3]
+    assert sorted(job.client.id for job in executor.jobs) == [1, 3]
+    assert clients.bytes_down == {0: 0, 1: 4, 2: 0, 3: 4}
+    assert [n > 0 for n in clients.bytes_up.values()] == [False, True, False, True]
+
+
+def test_no_chosen_client_means_no_update() -> None:
+    assert federation(FakeExecutor()).map(never_run, only=[]) == []
+
+
+def test_a_stranger_among_the_chosen_is_refused() -> None:
+    executor = FakeExecutor()
+    with pytest.raises(ValueError, match=r"\[4, 9\]"):
+        federation(executor).map(never_run, only=[1, 4, 9])
+    assert executor.jobs == []
+
+
+def test_a_payload_for_a_client_that_does_not_take_part_is_refused() -> None:
+    payloads = {1: {"x": torch.ones(1)}, 2: {"x": torch.ones(1)}}
+    with pytest.raises(ValueError, match=r"\[2\]"):
+        federation(FakeExecutor()).map(never_run, only=[0, 1], payloads=payloads)
+
+
+def test_an_executor_that_loses_a_client_is_caught() -> None:
+    class Forgetful(FakeExecutor):
+        def run(self, jobs: Sequence[Job], events: Events) -> Iterator[tuple[Job, bytes]]:
+            return super().run(jobs[1:], events)
+
+    with pytest.raises(KeyError, match="0"):
+        federation(Forgetful()).map(never_run)
+
+
+def test_broadcast_reaches_all_and_a_payload_its_client() -> None:
+    executor = FakeExecutor()
+    federation(executor).map(
+        never_run,
+        broadcast={"weights": torch.ones(3)},
+        payloads={2: {"own": torch.tensor([2])}, 3: {}},
+    )
+    for job in executor.jobs:
+        assert job.broadcast is not None
+        assert torch.equal(unpack(job.broadcast)[0]["weights"], torch.ones(3))
+        if job.client.id == 2:
+            assert job.payload is not None
+            assert unpack(job.payload)[0]["own"].item() == 2
+        else:
+            assert job.payload is None
+
+
+def test_the_ledger_adds_up_over_maps() -> None:
+    clients = federation(FakeExecutor(lambda job: {"x": torch.zeros(job.client.id + 1)}))
+    assert clients.bytes_up == clients.bytes_down == dict.fromkeys(IDS, 0)
+    broadcast, payload = {"w": torch.zeros(10)}, {"p": torch.zeros(2, dtype=torch.int64)}
+    clients.map(never_run, broadcast=broadcast, payloads={1: payload})
+    assert clients.bytes_up == {0: 4, 1: 8, 2: 12, 3: 16}
+    assert clients.bytes_down == {0: 40, 1: 56, 2: 40, 3: 40}
+    clients.map(never_run, only=[1], broadcast=broadcast)
+    assert clients.bytes_up == {0: 4, 1: 16, 2: 12, 3: 16}
+    assert clients.bytes_down == {0: 40, 1: 96, 2: 40, 3: 40}
+
+
+def test_what_the_store_keeps_is_not_asked_for_again_but_counted_again() -> None:
+    store, executor = MemoryStore(), FakeExecutor()
+    first = federation(executor, store)
+    first.map(never_run, only=[0, 1], broadcast={"w": torch.zeros(1)})
+    assert len(executor.jobs) == len(store.kept) == 2
+
+    executor.jobs = []
+    again = federation(executor, store)
+    updates = again.map(never_run, broadcast={"w": torch.zeros(1)})
+    assert sorted(job.client.id for job in executor.jobs) == [2, 3]
+    assert [u.reused for u in updates] == [True, True, False, False]
+    assert [u.tensors["id"].item() for u in updates] == list(IDS)
+    assert again.bytes_up == dict.fromkeys(IDS, 8)
+    assert again.bytes_down == dict.fromkeys(IDS, 4)
+
+
+def test_a_client_that_is_sent_something_else_is_asked_again() -> None:
+    store, executor = MemoryStore(), FakeExecutor()
+    federation(executor, store).map(never_run, only=[0])
+    federation(executor, store).map(never_run, only=[0], payloads={0: {"x": torch.ones(1)}})
+    assert len(executor.jobs) == 2
+
+
+def test_every_received_update_is_told() -> None:
+    store = MemoryStore()
+    federation(FakeExecutor(), store).map(never_run, only=[0])
+    heard: list[Event] = []
+    clients = federation(FakeExecutor(), store, heard)
+    clients.map(never_run, only=[0, 2])
+    ends = named(heard, "client_end")
+    assert [(e["client"], e["role"], e["model"], e["reused"]) for e in ends] == [
+        (0, "classifier", "cnn", True),
+        (2, "generator", "cvae-small", False),
+    ]
+    for event in ends:
+        assert event["num_samples"] == 9
+        assert event["seconds_training"] == 0.5
+        assert event["bytes_up"] == 8
+        assert event["train_loss"] == event["client"]
+    assert [e["status"] for e in named(heard, "phase") if e["phase"] == "local"] == ["start", "end"]
+
+
+def test_updates_received_before_a_failure_are_kept() -> None:
+    class Failing(FakeExecutor):
+        def run(self, jobs: Sequence[Job], events: Events) -> Iterator[tuple[Job, bytes]]:
+            yield from super().run(jobs[:2], events)
+            raise ClientFailed(jobs[2], "RuntimeError: out of memory")
+
+    store = MemoryStore()
+    with pytest.raises(ClientFailed, match=r"^client 2 \(cvae-small\) failed: .* out of memory$"):
+        federation(Failing(), store).map(never_run)
+    assert len(store.kept) == 2
+
+
+def fails_for_two(inputs: TaskInput) -> TaskOutput:
+    if inputs.client.id == 2:
+        raise ZeroDivisionError("no samples")
+    return TaskOutput(tensors={})
+
+
+def test_a_failing_client_ends_the_map_with_its_name() -> None:
+    clients = federation(InProcess(split(2, 2, 2)))
+    with pytest.raises(ClientFailed, match=r"^client 2 \(cvae-small\) failed: ZeroDivisionError"):
+        clients.map(fails_for_two)
+
+
+@pytest.mark.parametrize(
+    "weight", [torch.full((2, 3), torch.nan), torch.zeros(3, 2)], ids=["NaN", "other shape"]
+)
+def test_an_upload_that_is_no_model_is_refused_when_loaded(weight: torch.Tensor) -> None:
+    clients = federation(
+        FakeExecutor(lambda job: {"net.weight": weight, "net.bias": torch.ones(2)})
+    )
+    (update,) = clients.map(never_run, only=[3])
+    with pytest.raises(ValueError, match=r"^client 3 sent net\.weight"):
+        load_prefixed(nn.Linear(3, 2), update.tensors, "net", f"client {update.client.id}")
+
+
+@pytest.mark.parametrize(("cpus", "threads"), [(0.1, 1), (1, 1), (1.5, 1), (2, 2), (8, 8)])
+def test_threads_are_the_whole_cores_of_a_request_and_at_least_one(
+    cpus: float, threads: int
+) -> None:
+    assert Request(cpus=cpus, gpus=0).threads == threads

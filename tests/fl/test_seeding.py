@@ -1,0 +1,74 @@
+import hashlib
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fl.seeding import numpy_generator, seed_for, torch_generator, torch_seeded
+
+purposes = st.text("abc/01", max_size=6)
+clients = st.none() | st.integers(0, 1000)
+streams = st.tuples(st.integers(0, 2**32), purposes, clients)
+
+
+def test_a_seed_is_the_hash_of_its_name() -> None:
+    """Seeds are part of every published result: they must never change."""
+    digest = hashlib.sha256(b"7/local/order/3").digest()
+    assert seed_for(7, "local/order", 3) == int.from_bytes(digest[:8], "little") // 2
+    assert seed_for(0, "start/cnn") == 6963330708940525184
+
+
+@settings(max_examples=200, deadline=None, derandomize=True)
+@given(one=streams, other=streams)
+def test_seeds_fit_63_bits_and_differ_wherever_their_names_do(
+    one: tuple[int, str, int | None], other: tuple[int, str, int | None]
+) -> None:
+    assert 0 <= seed_for(*one) < 2**63
+    assert (seed_for(*one) == seed_for(*other)) == (one == other)
+
+
+def test_a_client_is_not_confused_with_a_purpose() -> None:
+    names = [(0, "a", None), (0, "a", 0), (0, "a", 1), (0, "a/0", None), (0, "a/", None)]
+    assert len({seed_for(*name) for name in names}) == len(names)
+
+
+def test_generators_draw_the_same_whatever_was_drawn_before() -> None:
+    def draw() -> tuple[torch.Tensor, float]:
+        on_torch = torch.rand(5, generator=torch_generator(1, "noise", 2))
+        return on_torch, numpy_generator(1, "noise", 2).random()
+
+    first_tensor, first_float = draw()
+    torch.rand(3)
+    torch_generator(1, "noise", 1).seed()
+    second_tensor, second_float = draw()
+    assert torch.equal(first_tensor, second_tensor)
+    assert first_float == second_float
+
+
+def test_torch_numbers_come_from_the_cpu_on_every_device() -> None:
+    assert torch_generator(0, "noise").device.type == "cpu"
+
+
+def test_the_seeded_block_draws_the_same_whatever_the_global_state() -> None:
+    draws = []
+    for state in (1, 2):
+        torch.manual_seed(state)
+        with torch_seeded(0, "start"):
+            draws.append(torch.rand(5))
+    assert torch.equal(*draws)
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_the_seeded_block_leaves_the_global_state_as_it_was(fails: bool) -> None:
+    torch.manual_seed(3)
+    expected = torch.rand(5)
+    torch.manual_seed(3)
+    try:
+        with torch_seeded(0, "start"):
+            torch.rand(9)
+            if fails:
+                raise ArithmeticError
+    except ArithmeticError:
+        pass
+    assert torch.equal(torch.rand(5), expected)

@@ -1,0 +1,136 @@
+import json
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from fl.wire import Tensors, load_prefixed, num_bytes, pack, prefixed, unpack
+
+DTYPES = [torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.uint8, torch.bool]
+shapes = st.lists(st.integers(0, 3), max_size=3).map(tuple)
+tensors = st.builds(
+    lambda shape, dtype: torch.randint(0, 2, shape).to(dtype), shapes, st.sampled_from(DTYPES)
+)
+
+
+def net(seed: int = 0) -> nn.Sequential:
+    """BatchNorm brings integer buffers along."""
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2))
+
+
+@settings(max_examples=50, deadline=None, derandomize=True)
+@given(sent=st.dictionaries(st.text("ab.", min_size=1, max_size=3), tensors, max_size=3))
+def test_tensors_arrive_as_they_were_sent(sent: Tensors) -> None:
+    received, note = unpack(pack(sent, {"client": 3}))
+    assert note == {"client": 3}
+    assert received.keys() == sent.keys()
+    for name, tensor in sent.items():
+        assert received[name].dtype == tensor.dtype
+        assert received[name].shape == tensor.shape
+        assert torch.equal(received[name], tensor)
+
+
+def test_views_and_parameters_can_be_sent() -> None:
+    matrix = torch.arange(6.0).view(2, 3)
+    sent = {"turned": matrix.T, "row": matrix[1], "parameter": nn.Parameter(torch.ones(2))}
+    received, _ = unpack(pack(sent, {}))
+    assert torch.equal(received["turned"], matrix.T)
+    assert torch.equal(received["row"], matrix[1])
+    assert not received["parameter"].requires_grad
+
+
+def test_a_note_keeps_its_json_values() -> None:
+    note = {"seconds": 0.25, "role": "générateur", "stats": {"train_loss": 1e-9}, "none": None}
+    assert unpack(pack({}, note)) == ({}, note)
+
+
+def test_the_ledger_counts_the_data_of_tensors() -> None:
+    tensors = {
+        "weights": torch.zeros(3, 5),
+        "halves": torch.zeros(4, dtype=torch.float16),
+        "counts": torch.zeros(2, dtype=torch.int64),
+        "nothing": torch.zeros(0),
+    }
+    assert num_bytes(tensors) == 3 * 5 * 4 + 4 * 2 + 2 * 8
+    assert num_bytes({}) == 0
+
+
+def test_a_view_counts_as_what_it_shows() -> None:
+    assert num_bytes({"wide": torch.zeros(1).expand(100)}) == 400
+    assert num_bytes({"narrow": torch.zeros(100)[:1]}) == 4
+
+
+def test_a_pickle_is_refused_unopened() -> None:
+    class Bomb:
+        def __reduce__(self) -> tuple[Callable[..., Any], tuple[str]]:
+            return pytest.fail, ("unpickled what a stranger sent",)
+
+    with pytest.raises((UnicodeDecodeError, json.JSONDecodeError)):
+        unpack(pickle.dumps(Bomb()))
+
+
+def test_a_module_arrives_whole_beside_other_tensors() -> None:
+    sender, receiver = net(0), net(1)
+    sender(torch.randn(8, 3))  # moves BatchNorm's counter
+    message = {**prefixed("net", sender), "label_counts": torch.ones(3), "net2.x": torch.ones(1)}
+    load_prefixed(receiver, message, "net", sender="client 4")
+    for name, tensor in sender.state_dict().items():
+        assert torch.equal(receiver.state_dict()[name], tensor)
+
+
+def test_what_was_loaded_shares_no_memory_with_the_message() -> None:
+    message = {name: t.clone() for name, t in prefixed("net", net(0)).items()}
+    receiver = net(1)
+    load_prefixed(receiver, message, "net", sender="client 4")
+    message["net.0.weight"].zero_()
+    assert receiver[0].weight.abs().sum() > 0
+
+
+def _without(message: Tensors) -> None:
+    del message["net.0.bias"]
+
+
+def _with_more(message: Tensors) -> None:
+    message["net.2.weight"] = torch.zeros(1)
+
+
+def _put(tensor: Tensor) -> Callable[[Tensors], None]:
+    def put(message: Tensors) -> None:
+        message["net.0.bias"] = tensor
+
+    return put
+
+
+@pytest.mark.parametrize(
+    ("spoil", "complaint"),
+    [
+        (_without, "other tensors than net has: 0.bias"),
+        (_with_more, "other tensors than net has: 2.weight"),
+        (
+            _put(torch.zeros(1)),
+            r"net.0.bias as torch.float32 \(1,\), expected torch.float32 \(2,\)",
+        ),
+        (_put(torch.zeros(2, 1)), r"net.0.bias as .* \(2, 1\), expected"),
+        (_put(torch.zeros(2).half()), "net.0.bias as torch.float16"),
+        (_put(torch.zeros(2).long()), "net.0.bias as torch.int64"),
+        (_put(torch.tensor([0.0, torch.nan])), "net.0.bias with NaN or infinite values"),
+        (_put(torch.tensor([-torch.inf, 0.0])), "net.0.bias with NaN or infinite values"),
+    ],
+)
+def test_a_message_that_does_not_fit_is_refused_by_its_senders_name(
+    spoil: Callable[[Tensors], None], complaint: str
+) -> None:
+    receiver = net(1)
+    before = {name: t.clone() for name, t in receiver.state_dict().items()}
+    message = prefixed("net", net(0))
+    spoil(message)
+    with pytest.raises(ValueError, match=f"^client 4 sent {complaint}"):
+        load_prefixed(receiver, message, "net", sender="client 4")
+    for name, tensor in receiver.state_dict().items():
+        assert torch.equal(tensor, before[name]), "a refused message changed the module"

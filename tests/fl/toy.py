@@ -1,0 +1,61 @@
+"""A tiny federation: tiny models, and data that the eye could tell apart."""
+
+import numpy as np
+import torch
+
+from fl.data.datasets import Split
+from fl.data.shard import Shard
+from fl.events import Event
+from fl.federation import Client, Problem, Request, TaskInput
+from fl.training.config import ClassifierConfig, GeneratorConfig, LocalConfig
+from fl.wire import Tensors
+
+PROBLEM = Problem(image_shape=(1, 28, 28), num_classes=3, seed=0)
+CLASSIFIER = ClassifierConfig(model="cnn", width=0.2, epochs=2, lr=0.05, batch_size=8)
+VGG = ClassifierConfig(model="vgg9", width=0.02, epochs=2, lr=0.05, batch_size=8)
+GENERATOR = GeneratorConfig(width=0.1, latent=4, epochs=2, lr=5e-3, batch_size=8)
+CPU = torch.device("cpu")
+
+
+def split(*counts: int, seed: int = 0) -> Split:
+    """``counts[c]`` noisy images of class c, whose rows 9c to 9c + 8 are bright."""
+    labels = np.repeat(np.arange(len(counts)), counts)
+    images = np.random.default_rng(seed).integers(0, 100, (len(labels), 1, 28, 28), dtype=np.uint8)
+    for image, label in zip(images, labels, strict=True):
+        image[:, 9 * label : 9 * label + 9] += 150
+    return Split(images, labels)
+
+
+def shard(*counts: int, seed: int = 0) -> Shard:
+    return Shard.from_split(split(*counts, seed=seed), np.arange(sum(counts)), PROBLEM.num_classes)
+
+
+def client(id: int, training: LocalConfig = CLASSIFIER, *, cpus: float = 1) -> Client:
+    role = "classifier" if isinstance(training, ClassifierConfig) else "generator"
+    request = Request(cpus=cpus, gpus=0)
+    return Client(id=id, role=role, training=training, num_samples=9, request=request)
+
+
+def task_input(
+    training: LocalConfig,
+    data: Shard,
+    *,
+    id: int = 0,
+    problem: Problem = PROBLEM,
+) -> TaskInput:
+    return TaskInput(
+        client=client(id, training),
+        problem=problem,
+        shard=data,
+        device=CPU,
+        broadcast={},
+        payload={},
+    )
+
+
+def same_bits(one: Tensors, other: Tensors) -> bool:
+    return one.keys() == other.keys() and all(torch.equal(one[n], other[n]) for n in one)
+
+
+def named(events: list[Event], name: str) -> list[Event]:
+    return [event for event in events if event["event"] == name]

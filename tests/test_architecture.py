@@ -1,0 +1,89 @@
+"""The rules that no single module can hold: imports run one way, and never round."""
+
+import ast
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PACKAGES = [p for p in ("kernels", "fl", "cluster", "slurm", "tune") if (ROOT / p).is_dir()]
+ENTRY_POINTS = {"cluster.launch", "cluster.suite", "cluster.study"}
+FORBIDDEN = {
+    "kernels": {"fl", "cluster", "slurm", "tune", "ray", "submitit"},
+    "fl": {"cluster", "slurm", "tune", "ray", "submitit"},
+    "cluster": {"slurm", "tune", "submitit"},
+    "slurm": {"tune"},
+}
+KERNELS_MAY_IMPORT = set(sys.stdlib_module_names) | {"torch", "triton", "kernels"}
+
+
+def modules() -> dict[str, Path]:
+    found = {}
+    for package in PACKAGES:
+        for path in (ROOT / package).rglob("*.py"):
+            parts = path.relative_to(ROOT).with_suffix("").parts
+            found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return found
+
+
+def imports(path: Path, *, at_import_time: bool = False) -> set[str]:
+    """Names that a file imports; with at_import_time only those outside functions."""
+    names: set[str] = set()
+
+    def visit(node: ast.AST) -> None:
+        if at_import_time and isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            return
+        if isinstance(node, ast.Import):
+            names.update(a.name for a in node.names)
+        if isinstance(node, ast.ImportFrom) and node.module:
+            assert node.level == 0, f"{path} has a relative import"
+            names.update({node.module} | {f"{node.module}.{a.name}" for a in node.names})
+        for child in ast.iter_child_nodes(node):
+            visit(child)
+
+    visit(ast.parse(path.read_text()))
+    return names
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_imports_run_one_way(package: str) -> None:
+    for name, path in modules().items():
+        if name.split(".")[0] != package:
+            continue
+        forbidden = FORBIDDEN.get(package, set())
+        if name in ENTRY_POINTS:
+            forbidden = forbidden - {"slurm"}
+        wrong = {i for i in imports(path) if i.split(".")[0] in forbidden}
+        assert not wrong, f"{name} imports {wrong}"
+
+
+def test_kernels_import_only_torch_and_triton() -> None:
+    for name, path in modules().items():
+        if name.split(".")[0] == "kernels":
+            others = {i for i in imports(path) if i.split(".")[0] not in KERNELS_MAY_IMPORT}
+            assert not others, f"{name} imports {others}"
+
+
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    known = modules()
+    graph = {
+        n: {i for i in imports(p, at_import_time=True) if i in known and i != n}
+        for n, p in known.items()
+    }
+    finished: set[str] = set()
+
+    def visit(name: str, path: tuple[str, ...]) -> None:
+        assert name not in path, " -> ".join([*path[path.index(name) :], name])
+        if name not in finished:
+            for below in graph[name]:
+                visit(below, (*path, name))
+            finished.add(name)
+
+    for name in graph:
+        visit(name, ())
+
+
+def test_files_stay_small() -> None:
+    for name, path in modules().items():
+        assert path.read_text().count("\n") <= 350, f"{name} has grown past one subject"
