@@ -35,7 +35,8 @@ def nearest_to_centroid(samples: Tensor, labels: Tensor, num_classes: int, keep:
         keep: share to keep, in (0, 1].
 
     Raises:
-        ValueError: shapes that do not fit, ``keep`` or a label out of range, NaN or infinity.
+        ValueError: shapes that do not fit, ``keep`` or a label out of range, NaN or infinity,
+            or samples whose distances overflow float32.
     """
     flat = samples.flatten(1).float() if samples.dim() > 1 else samples.float().unsqueeze(1)
     _check(flat, labels, num_classes, keep)
@@ -43,6 +44,8 @@ def nearest_to_centroid(samples: Tensor, labels: Tensor, num_classes: int, keep:
     sums = flat.new_zeros(num_classes, flat.shape[1]).index_add_(0, labels, flat)
     centroids = sums / counts.clamp(min=1).unsqueeze(1)
     distances = _distances(flat, labels, centroids)
+    if not torch.isfinite(distances).all():
+        raise ValueError("samples are so large that their distances overflow")
     # Two stable sorts order by class, then distance, then index; then each class keeps its head.
     by_distance = torch.sort(distances, stable=True).indices
     order = by_distance[torch.sort(labels[by_distance], stable=True).indices]

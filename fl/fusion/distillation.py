@@ -55,7 +55,9 @@ class FusionLoss:
                 F.log_softmax(logits, dim=1),
                 F.log_softmax(batch["teacher_logits"], dim=1),
                 log_target=True,
-                reduction=self.kl_reduction,
+                reduction="sum",
             )
-            loss = loss + self.kd_weight * kl
+            # Divided here: torch warns of its own "mean", and will change what it means.
+            count = len(logits) if self.kl_reduction == "batchmean" else logits.numel()
+            loss = loss + self.kd_weight * kl / count
         return loss

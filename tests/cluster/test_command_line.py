@@ -70,17 +70,8 @@ def test_paper_presets_carry_table_7() -> None:
 
 
 def test_a_runs_config_reproduces_its_configuration(tmp_path: Path) -> None:
-    args = [
-        "--method=fedmho-md",
-        "--prototypes",
-        "vgg9",
-        "cnn",
-        "--betas",
-        "1",
-        "2",
-        "--data.max-train=9",
-    ]
-    first = parse([*args, "--partition.recut", "--seed=3"]).run
+    args = ["--method=fedmho-md", "--prototypes", "vgg9", "cnn", "--betas", "1", "2"]
+    first = parse([*args, "--data.max-train=9", "--partition.recut", "--seed=3"]).run
     file = write(tmp_path / "config.yaml", {**nested(first), "versions": {"torch": "1"}})
     assert parse(["--config", str(file)]).run == first
 
@@ -99,7 +90,7 @@ def test_every_setting_can_stand_in_yaml(tmp_path: Path) -> None:
         (["--dataset", "minst"], "unknown data set 'minst'; valid: cifar10, cifar100, digits"),
         (
             ["--alhpa", "1"],
-            r"unknown option '--alhpa' \(did you mean --alpha\?\); valid: .*--alpha",
+            r"unknown option '--alhpa' \(did you mean --alpha\?\); valid: .*--a",
         ),
         (["--preset", "papr"], "unknown preset 'papr'; valid: mnist-small, paper-emnist"),
         (["--alpha", "0"], "alpha must be a positive number, got 0"),

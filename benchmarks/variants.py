@@ -1,0 +1,92 @@
+"""FedMHO's variants on the same uploads: averaged start, plain, -MD, -SD over seeds and alphas.
+
+    python benchmarks/variants.py --preset mnist-small --data-root DIR --json FILE
+
+Every cell is a run of ``python -m cluster.launch``; the clients of a partition are trained once
+and reused by the variants. Finished cells are read from their directories, not repeated.
+"""
+
+import json
+import statistics
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import tyro
+from rich.console import Console
+from rich.table import Table
+
+from cluster.launch import main as launch
+
+METHODS = ("fedmho", "fedmho-md", "fedmho-sd")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Variants:
+    """Runs each variant for every alpha and seed, and prints mean and spread."""
+
+    preset: str = "mnist-small"
+    """Settings of every run."""
+    data_root: Path = Path("data")
+    """Where the data sets lie."""
+    output_dir: Path = Path("runs/variants")
+    """Where the runs are kept."""
+    alphas: tuple[float, ...] = (0.5, 0.1)
+    """Dirichlet concentrations."""
+    seeds: tuple[int, ...] = (0, 1, 2)
+    """Seeds; spread is the standard deviation over them."""
+    json: Path | None = None
+    """Also write the figures here."""
+
+
+def main(options: Variants) -> int:
+    """Runs what is missing and prints the table; returns the exit status."""
+    cells: dict[float, dict[str, list[dict[str, Any]]]] = {}
+    for alpha in options.alphas:
+        cells[alpha] = {}
+        for method in METHODS:
+            results = [run(options, method, alpha, seed) for seed in options.seeds]
+            cells[alpha][method] = results
+    table = Table("alpha", "averaged start", *METHODS, "seconds a run, local / fusion")
+    figures = []
+    for alpha, by_method in cells.items():
+        rows = {"start": [r["start_accuracy"] for r in by_method["fedmho"]]}
+        rows |= {m: [r["accuracy"] for r in by_method[m]] for m in METHODS}
+        trained = [r["seconds"] for r in by_method[METHODS[0]]]
+        local = statistics.mean(s["local"] for s in trained)
+        fusion = statistics.mean(s["fusion"] for s in trained)
+        table.add_row(f"{alpha:g}", *map(spread, rows.values()), f"{local:.0f} / {fusion:.0f}")
+        figures.append({"alpha": alpha, "accuracy": rows, "seconds": trained})
+    Console(width=120).print(table)
+    if options.json:
+        options.json.write_text(json.dumps({"preset": options.preset, "rows": figures}, indent=2))
+    return 0
+
+
+def run(options: Variants, method: str, alpha: float, seed: int) -> dict[str, Any]:
+    """The result of one run, from its directory where it is finished."""
+    name = f"{options.preset}-{method}-alpha{alpha:g}-seed{seed}"
+    result = options.output_dir / name / "result.json"
+    if not result.exists():
+        status = launch(
+            [
+                *("--preset", options.preset, "--method", method, "--alpha", str(alpha)),
+                *("--seed", str(seed), "--name", name, "--resume"),
+                *("--data-root", str(options.data_root), "--output-dir", str(options.output_dir)),
+            ]
+        )
+        if status:
+            sys.exit(status)
+    figures: dict[str, Any] = json.loads(result.read_text())
+    return figures
+
+
+def spread(values: list[float]) -> str:
+    """Mean and standard deviation in percent."""
+    deviation = statistics.stdev(values) if len(values) > 1 else 0.0
+    return f"{100 * statistics.mean(values):.2f} ± {100 * deviation:.2f}"
+
+
+if __name__ == "__main__":
+    sys.exit(main(tyro.cli(Variants)))

@@ -1,0 +1,159 @@
+import math
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from fl.federation import Batch
+from fl.fusion.distillation import FusionLoss, KLReduction, mean_logits
+
+CLASSES = 4
+IMAGES = torch.rand(10, 1, 3, 3, generator=torch.Generator().manual_seed(0))
+
+
+def teacher(seed: int) -> nn.Sequential:
+    """Dropout shows whether it is asked in eval mode."""
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Flatten(), nn.Dropout(0.5), nn.Linear(9, CLASSES)).train()
+
+
+class Table(nn.Module):
+    """A student whose logits are its parameters, whatever the images."""
+
+    def __init__(self, logits: Tensor) -> None:
+        super().__init__()
+        self.logits = nn.Parameter(logits.clone())
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.logits
+
+
+def random_batch(seed: int, size: int = 5) -> tuple[Tensor, Batch]:
+    """A student's logits, and a batch for it."""
+    stream = torch.Generator().manual_seed(seed)
+    batch = {
+        "images": torch.zeros(size, 1),
+        "labels": torch.randint(CLASSES, (size,), generator=stream),
+        "teacher_logits": 3 * torch.randn(size, CLASSES, generator=stream),
+    }
+    return 3 * torch.randn(size, CLASSES, generator=stream), batch
+
+
+def log_softmax(logits: list[float]) -> list[float]:
+    total = math.log(sum(math.exp(x) for x in logits))
+    return [x - total for x in logits]
+
+
+def naive_loss(student: Tensor, batch: Batch, ce: float, kd: float, reduction: str) -> float:
+    """Eq. 7 in Python's floats, sample by sample."""
+    total = 0.0
+    for logits, label, asked in zip(
+        student.tolist(), batch["labels"].tolist(), batch["teacher_logits"].tolist(), strict=True
+    ):
+        log_q, log_p = log_softmax(logits), log_softmax(asked)
+        kl = sum(math.exp(p) * (p - q) for p, q in zip(log_p, log_q, strict=True))
+        total += ce * -log_q[label] + kd * (kl if reduction == "batchmean" else kl / CLASSES)
+    return total / len(student)
+
+
+@pytest.mark.parametrize("batch_size", [1, 3, 1024])
+@pytest.mark.parametrize("count", [1, 3])
+def test_teachers_answer_with_the_mean_of_their_logits(count: int, batch_size: int) -> None:
+    answer = mean_logits((teacher(k) for k in range(count)), IMAGES, batch_size)
+    alone = [teacher(k).eval()(IMAGES).tolist() for k in range(count)]
+    for i in range(len(IMAGES)):
+        for c in range(CLASSES):
+            expected = sum(logits[i][c] for logits in alone) / count
+            assert answer[i, c].item() == pytest.approx(expected, abs=1e-6)
+    assert not answer.requires_grad
+
+
+def test_the_mean_is_of_logits_not_of_probabilities() -> None:
+    """One sure teacher outweighs an unsure one."""
+    sure, unsure = Table(torch.tensor([[8.0, 0, 0, 0]])), Table(torch.tensor([[0.0, 1, 0, 0]]))
+    answer = mean_logits([sure, unsure], torch.zeros(1, 1))
+    assert answer.tolist() == [[4, 0.5, 0, 0]]
+
+
+def test_no_teacher_has_no_answer() -> None:
+    with pytest.raises(ValueError, match="at least one teacher"):
+        mean_logits(iter([]), IMAGES)
+
+
+def test_teachers_may_be_asked_about_nothing() -> None:
+    assert mean_logits([teacher(0)], IMAGES[:0]).shape == (0, CLASSES)
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(
+    seed=st.integers(0, 1000),
+    size=st.integers(1, 6),
+    ce=st.sampled_from([0.0, 0.3, 0.5, 1.0]),
+    kd=st.sampled_from([0.0, 0.5, 0.7, 2.0]),
+    reduction=st.sampled_from(["batchmean", "mean"]),
+)
+def test_the_loss_is_equation_7(
+    seed: int, size: int, ce: float, kd: float, reduction: KLReduction
+) -> None:
+    student, batch = random_batch(seed, size)
+    loss = FusionLoss(ce_weight=ce, kd_weight=kd, kl_reduction=reduction)(Table(student), batch)
+    expected = naive_loss(student, batch, ce, kd, reduction)
+    assert loss.item() == pytest.approx(expected, rel=1e-4, abs=1e-5)
+
+
+def test_the_released_codes_reduction_is_weaker_by_the_number_of_classes() -> None:
+    student, batch = random_batch(0)
+    per_sample, per_element = (
+        FusionLoss(ce_weight=0, kd_weight=1, kl_reduction=reduction)(Table(student), batch).item()
+        for reduction in ("batchmean", "mean")
+    )
+    assert per_sample == pytest.approx(CLASSES * per_element, rel=1e-5)
+    assert FusionLoss(ce_weight=0, kd_weight=1).kl_reduction == "batchmean"
+
+
+@pytest.mark.parametrize("reduction", ["batchmean", "mean"])
+def test_a_student_equal_to_its_teacher_has_nothing_to_learn_from_it(reduction: Any) -> None:
+    _, batch = random_batch(1)
+    student = Table(batch["teacher_logits"] + 2)  # logits count up to a constant
+    loss = FusionLoss(ce_weight=0, kd_weight=1, kl_reduction=reduction)(student, batch)
+    loss.backward()
+    assert loss.item() == pytest.approx(0, abs=1e-6)
+    assert student.logits.grad is not None
+    assert student.logits.grad.abs().max() < 1e-6
+
+
+def test_the_gradient_pulls_towards_labels_and_teacher() -> None:
+    logits, batch = random_batch(2)
+    student = Table(logits)
+    FusionLoss(ce_weight=0.25, kd_weight=0.75)(student, batch).backward()
+    chances = logits.softmax(1)
+    labels = torch.eye(CLASSES)[batch["labels"]]
+    teachers = batch["teacher_logits"].softmax(1)
+    expected = (0.25 * (chances - labels) + 0.75 * (chances - teachers)) / len(logits)
+    assert student.logits.grad is not None
+    torch.testing.assert_close(student.logits.grad, expected, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("ce", "kd", "unneeded"), [(0.0, 1.0, "labels"), (1.0, 0.0, "teacher_logits")]
+)
+def test_a_term_without_weight_needs_no_data(ce: float, kd: float, unneeded: str) -> None:
+    logits, batch = random_batch(3)
+    loss = FusionLoss(ce_weight=ce, kd_weight=kd)
+    whole = loss(Table(logits), batch)
+    del batch[unneeded]
+    assert torch.equal(loss(Table(logits), batch), whole)
+
+
+def test_sure_students_and_teachers_give_finite_losses() -> None:
+    _, batch = random_batch(4, size=2)
+    batch["teacher_logits"] = torch.tensor([[1e4, 0, 0, 0], [0, -1e4, 0, 0]])
+    student = Table(torch.tensor([[0.0, 1e4, 0, 0], [0, 0, 0, -1e4]]))
+    loss = FusionLoss(ce_weight=0.5, kd_weight=0.5)(student, batch)
+    loss.backward()
+    assert torch.isfinite(loss)
+    assert student.logits.grad is not None
+    assert torch.isfinite(student.logits.grad).all()

@@ -1,0 +1,196 @@
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from fl.errors import UserError
+from fl.federation import Batch, Loss
+from fl.fusion.fit import FitConfig, fit
+from fl.seeding import torch_generator
+from tests.fl.toy import same_bits
+
+SIZE, CLASSES = 11, 3
+CONFIG = FitConfig(epochs=3, lr=0.01, batch_size=4)
+SGD = replace(CONFIG, optimizer="sgd", momentum=0.8)
+AfterEpoch = Callable[[int, float], None]
+
+
+def data() -> Batch:
+    stream = torch.Generator().manual_seed(0)
+    return {
+        "images": torch.randn(SIZE, 5, generator=stream),
+        "labels": torch.randint(CLASSES, (SIZE,), generator=stream),
+        "index": torch.arange(SIZE),
+    }
+
+
+def linear() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Linear(5, CLASSES)
+
+
+def dropping() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(5, 8), nn.Dropout(0.5), nn.Linear(8, CLASSES))
+
+
+def cross_entropy(model: nn.Module, batch: Batch) -> Tensor:
+    return F.cross_entropy(model(batch["images"]), batch["labels"])
+
+
+def train(
+    model: nn.Module,
+    *,
+    loss: Loss = cross_entropy,
+    config: FitConfig = CONFIG,
+    seed: int = 0,
+    stage: str = "fusion",
+    after_epoch: AfterEpoch = lambda epoch, loss: None,
+) -> list[float]:
+    return fit(
+        model, data(), loss=loss, config=config, seed=seed, stage=stage, after_epoch=after_epoch
+    )
+
+
+def visits(**kwargs: Any) -> list[list[int]]:
+    """Which samples each step saw."""
+    seen: list[list[int]] = []
+
+    def watching(model: nn.Module, batch: Batch) -> Tensor:
+        seen.append(batch["index"].tolist())
+        return cross_entropy(model, batch)
+
+    train(linear(), loss=watching, **kwargs)
+    return seen
+
+
+@pytest.mark.parametrize("config", [CONFIG, SGD], ids=["adam", "sgd"])
+def test_a_fit_is_the_textbooks_loop(config: FitConfig) -> None:
+    naive, order, batches = linear(), torch_generator(5, "fusion/order"), data()
+    parameters = list(naive.parameters())
+    moments = [(torch.zeros_like(p), torch.zeros_like(p)) for p in parameters]
+    expected = []
+    for _ in range(config.epochs):
+        shuffled = torch.randperm(SIZE, generator=order)
+        for begin in range(0, SIZE, config.batch_size):
+            chosen = shuffled[begin : begin + config.batch_size]
+            loss = cross_entropy(naive, {name: t[chosen] for name, t in batches.items()})
+            gradients = torch.autograd.grad(loss, parameters)
+            expected.append(loss.item())
+            step = len(expected)
+            with torch.no_grad():
+                for p, g, (m, v) in zip(parameters, gradients, moments, strict=True):
+                    if config.optimizer == "sgd":
+                        p.sub_(config.lr * m.mul_(config.momentum).add_(g))
+                    else:
+                        m.mul_(0.9).add_(0.1 * g)
+                        v.mul_(0.999).add_(0.001 * g**2)
+                        scale = (v / (1 - 0.999**step)).sqrt() + 1e-8
+                        p.sub_(config.lr * m / (1 - 0.9**step) / scale)
+    model = linear()
+    losses = train(model, config=config, seed=5)
+    assert losses == pytest.approx(expected, rel=1e-4)
+    for name, tensor in model.state_dict().items():
+        torch.testing.assert_close(tensor, naive.state_dict()[name], rtol=1e-4, atol=1e-5)
+
+
+def test_every_epoch_sees_every_sample_once_in_an_order_of_its_own() -> None:
+    steps = visits()
+    assert [len(step) for step in steps] == [4, 4, 3] * CONFIG.epochs
+    epochs = [steps[e] + steps[e + 1] + steps[e + 2] for e in range(0, len(steps), 3)]
+    for epoch in epochs:
+        assert sorted(epoch) == list(range(SIZE))
+        assert epoch != list(range(SIZE))
+    assert epochs[0] != epochs[1] != epochs[2] != epochs[0]
+
+
+def test_the_order_follows_from_seed_and_stage() -> None:
+    first = visits(seed=3, stage="fusion")
+    torch.manual_seed(9)
+    assert visits(seed=3, stage="fusion") == first
+    assert visits(seed=4, stage="fusion") != first
+    assert visits(seed=3, stage="distil-init") != first
+
+
+def test_dropout_follows_from_seed_and_stage_and_from_nothing_else() -> None:
+    whole = replace(CONFIG, batch_size=SIZE)  # no order to tell fits apart
+    first = train(dropping(), config=whole)
+    model = dropping()
+    torch.manual_seed(9)
+    assert train(model, config=whole) == first
+    assert train(dropping(), config=whole, seed=1) != pytest.approx(first, rel=1e-3)
+    assert train(dropping(), config=whole, stage="other") != pytest.approx(first, rel=1e-3)
+
+
+def test_global_random_state_is_left_as_it_was() -> None:
+    model = dropping()
+    before = torch.random.get_rng_state()
+    train(model)
+    assert torch.equal(torch.random.get_rng_state(), before)
+
+
+def test_training_is_in_train_mode_and_leaves_eval_mode() -> None:
+    def in_train_mode(model: nn.Module, batch: Batch) -> Tensor:
+        assert all(module.training for module in model.modules())
+        return cross_entropy(model, batch)
+
+    def to_eval_mode(epoch: int, loss: float) -> None:
+        model.eval()
+
+    model = dropping().eval()
+    train(model, loss=in_train_mode, after_epoch=to_eval_mode)
+    assert not any(module.training for module in model.modules())
+
+
+def test_after_each_epoch_its_mean_loss_is_told() -> None:
+    told: list[tuple[int, float]] = []
+    losses = train(linear(), after_epoch=lambda epoch, loss: told.append((epoch, loss)))
+    assert len(losses) == 9
+    assert [epoch for epoch, _ in told] == [1, 2, 3]
+    for epoch, loss in told:
+        assert loss == pytest.approx(sum(losses[3 * epoch - 3 : 3 * epoch]) / 3, rel=1e-5)
+
+
+def test_evaluating_between_epochs_does_not_change_the_training() -> None:
+    watched, alone = dropping(), dropping()
+
+    def evaluate(epoch: int, loss: float) -> None:
+        watched.eval()
+        with torch.no_grad():
+            watched(data()["images"])
+
+    assert train(watched, after_epoch=evaluate) == train(alone)
+    assert same_bits(watched.state_dict(), alone.state_dict())
+
+
+def test_each_epoch_is_over_when_it_is_told() -> None:
+    """What is evaluated after the last epoch is the model that the fit leaves."""
+    model = linear()
+    states: list[dict[str, Tensor]] = []
+
+    def keep(epoch: int, loss: float) -> None:
+        states.append({name: t.clone() for name, t in model.state_dict().items()})
+
+    train(model, after_epoch=keep)
+    assert same_bits(states[-1], model.state_dict())
+    shorter = linear()
+    train(shorter, config=replace(CONFIG, epochs=2))
+    assert same_bits(states[1], shorter.state_dict())
+
+
+@pytest.mark.parametrize(
+    ("settings", "complaint"),
+    [
+        ({"epochs": 0}, "epochs must be at least 1, got 0"),
+        ({"lr": -1.0}, "lr must be a positive number, got -1.0"),
+        ({"batch_size": 0}, "batch_size must be at least 1, got 0"),
+        ({"momentum": 1.0}, r"momentum must be in \[0, 1\), got 1.0"),
+    ],
+)
+def test_a_setting_out_of_range_is_refused(settings: dict[str, Any], complaint: str) -> None:
+    with pytest.raises(UserError, match=f"^{complaint}$"):
+        FitConfig(**settings)

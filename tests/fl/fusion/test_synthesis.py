@@ -1,0 +1,139 @@
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from fl.fusion.synthesis import Synthetic, sample_decoders, truncate_to_bytes
+from fl.models import Decoder
+from fl.training.local import starting_generator
+from tests.fl.toy import CPU, GENERATOR, PROBLEM
+
+LATENT, CLASSES = 4, 3
+ALLOCATION = np.array([[2, 0, 5], [0, 3, 1], [4, 0, 0]])
+
+
+def sampled(
+    decoders: dict[int, Decoder],
+    allocation: np.ndarray = ALLOCATION,
+    *,
+    seed: int = 0,
+    batch_size: int = 1024,
+) -> Synthetic:
+    return sample_decoders(
+        decoders, allocation, latent=LATENT, seed=seed, device=CPU, batch_size=batch_size
+    )
+
+
+def real_decoders(*ids: int) -> dict[int, Decoder]:
+    """Every client's decoder has the same weights: only their noise tells them apart."""
+    return {id: starting_generator(GENERATOR, PROBLEM).decoder for id in ids}
+
+
+class Signature(nn.Module):
+    """Draws its number and the label it was asked for, as the logits of two pixels."""
+
+    def __init__(self, number: float) -> None:
+        super().__init__()
+        self.number = number
+
+    def forward(self, noise_and_label: Tensor) -> Tensor:
+        label = noise_and_label[:, LATENT:].argmax(1)
+        return torch.stack([torch.full_like(label, self.number), label], 1).view(-1, 1, 1, 2)
+
+
+class Noise(nn.Module):
+    """Draws the noise that it is given."""
+
+    def forward(self, noise_and_label: Tensor) -> Tensor:
+        return noise_and_label[:, :LATENT].reshape(-1, 1, 1, LATENT)
+
+
+def only(layers: nn.Module) -> dict[int, Decoder]:
+    return {0: Decoder(layers, LATENT, CLASSES)}
+
+
+def test_every_decoder_draws_every_class_as_often_as_allocated() -> None:
+    decoders = {id: Decoder(Signature(id), LATENT, CLASSES) for id in (0, 1, 2)}
+    synthetic = sampled(decoders, batch_size=3)
+    assert len(synthetic) == ALLOCATION.sum()
+    drawn = torch.logit(synthetic.images).round().long().view(-1, 2)
+    counts = np.zeros_like(ALLOCATION)
+    for (decoder, asked), label in zip(drawn.tolist(), synthetic.labels.tolist(), strict=True):
+        assert asked == label
+        counts[decoder, label] += 1
+    assert np.array_equal(counts, ALLOCATION)
+    assert synthetic.labels.dtype == torch.int64
+
+
+def test_images_are_pixels_from_zero_to_one() -> None:
+    images = sampled(real_decoders(0, 1, 2)).images
+    assert images.shape == (ALLOCATION.sum(), 1, 28, 28)
+    assert images.dtype == torch.float32
+    assert images.min() >= 0
+    assert images.max() <= 1
+    assert images.std() > 0
+    assert not images.requires_grad
+
+
+def test_a_clients_samples_do_not_depend_on_who_else_takes_part() -> None:
+    together = sampled(real_decoders(3, 7, 8))
+    alone = sampled(real_decoders(7), ALLOCATION[1:2])
+    first = int(ALLOCATION[0].sum())
+    torch.testing.assert_close(together.images[first : first + len(alone)], alone.images)
+    assert torch.equal(together.labels[first : first + len(alone)], alone.labels)
+
+
+@pytest.mark.parametrize("batch_size", [1, 2, 7])
+def test_samples_do_not_depend_on_the_batch_size(batch_size: int) -> None:
+    whole = sampled(real_decoders(0, 1, 2))
+    parts = sampled(real_decoders(0, 1, 2), batch_size=batch_size)
+    torch.testing.assert_close(parts.images, whole.images)
+    assert torch.equal(parts.labels, whole.labels)
+
+
+def test_samples_repeat_with_the_seed_and_differ_by_seed_and_client() -> None:
+    row = ALLOCATION[:1]
+    images = sampled(real_decoders(4), row).images
+    torch.manual_seed(5)
+    assert torch.equal(sampled(real_decoders(4), row).images, images)
+    assert not torch.allclose(sampled(real_decoders(4), row, seed=1).images, images)
+    assert not torch.allclose(sampled(real_decoders(5), row).images, images)
+
+
+def test_noise_is_standard_normal_and_new_for_every_sample() -> None:
+    images = sampled(only(Noise()), np.array([[1500, 0, 1500]])).images
+    noise = torch.logit(images.double()).view(3000, LATENT)
+    assert len(noise.unique(dim=0)) == 3000
+    assert noise.mean(0).abs().max() < 0.1
+    assert (noise.T.cov() - torch.eye(LATENT)).abs().max() < 0.15
+
+
+def test_decoders_draw_in_eval_mode() -> None:
+    dropping = nn.Sequential(nn.Dropout(0.9), Noise()).train()
+    images = sampled(only(dropping), ALLOCATION[:1]).images
+    assert torch.equal(images, sampled(only(Noise()), ALLOCATION[:1]).images)
+
+
+def test_a_decoder_that_is_allocated_nothing_draws_nothing() -> None:
+    synthetic = sampled(real_decoders(0, 1), np.array([[0, 0, 0], [0, 2, 0]]))
+    assert synthetic.labels.tolist() == [1, 1]
+    assert sampled(real_decoders(0), np.zeros((1, 3), np.int64)).images.shape == (0, 1, 28, 28)
+
+
+def test_every_decoder_needs_its_allocation() -> None:
+    with pytest.raises(ValueError, match="zip"):
+        sampled(real_decoders(0, 1))
+
+
+def test_taking_keeps_images_and_labels_together_in_the_order_asked() -> None:
+    synthetic = Synthetic(torch.arange(4.0).view(4, 1, 1, 1), torch.tensor([0, 1, 2, 3]))
+    taken = synthetic.take(torch.tensor([3, 1]))
+    assert len(taken) == 2
+    assert taken.images.flatten().tolist() == [3, 1]
+    assert taken.labels.tolist() == [3, 1]
+
+
+def test_bytes_are_cut_off_not_rounded() -> None:
+    pixels = torch.tensor([0.0, 0.9 / 255, 1.5 / 255, 254.99 / 255, 1.0])
+    assert (truncate_to_bytes(pixels) * 255).round().tolist() == [0, 0, 1, 254, 255]
+    assert truncate_to_bytes(pixels).dtype == torch.float32

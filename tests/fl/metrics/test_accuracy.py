@@ -1,0 +1,53 @@
+import pytest
+import torch
+from torch import Tensor, nn
+
+from fl.metrics.accuracy import evaluate
+
+CLASSES = 4
+LABELS = torch.tensor([0, 0, 0, 1, 1, 3])
+PREDICTED = torch.tensor([0, 0, 2, 1, 3, 3])
+
+
+def images(predicted: Tensor = PREDICTED) -> Tensor:
+    """Images that are the logits of what is to be predicted."""
+    return torch.eye(CLASSES)[predicted].view(-1, CLASSES, 1, 1)
+
+
+def test_accuracy_is_the_share_of_hits_overall_and_per_class() -> None:
+    evaluation = evaluate(nn.Flatten(), images(), LABELS, CLASSES)
+    assert evaluation.accuracy == 4 / 6
+    assert evaluation.per_class == (2 / 3, 1 / 2, None, 1.0)
+
+
+@pytest.mark.parametrize("batch_size", [1, 4, 512])
+def test_accuracy_is_a_naive_count_in_batches_of_any_size(batch_size: int) -> None:
+    stream = torch.Generator().manual_seed(0)
+    predicted, labels = torch.randint(CLASSES, (2, 50), generator=stream)
+    evaluation = evaluate(nn.Flatten(), images(predicted), labels, CLASSES, batch_size)
+    pairs = list(zip(predicted.tolist(), labels.tolist(), strict=True))
+    assert evaluation.accuracy == sum(p == t for p, t in pairs) / 50
+    for c, accuracy in enumerate(evaluation.per_class):
+        own = [p == t for p, t in pairs if t == c]
+        assert accuracy == sum(own) / len(own)
+
+
+def test_all_right_is_one_and_all_wrong_is_zero() -> None:
+    labels = torch.arange(CLASSES)
+    right = evaluate(nn.Flatten(), images(labels), labels, CLASSES)
+    wrong = evaluate(nn.Flatten(), images(labels.roll(1)), labels, CLASSES)
+    assert (right.accuracy, right.per_class) == (1, (1,) * CLASSES)
+    assert (wrong.accuracy, wrong.per_class) == (0, (0,) * CLASSES)
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_a_model_is_asked_in_eval_mode_and_left_in_its_own(training: bool) -> None:
+    class Watching(nn.Flatten):
+        def forward(self, input: Tensor) -> Tensor:
+            assert not self.training
+            assert not torch.is_grad_enabled()
+            return super().forward(input)
+
+    model = nn.Sequential(Watching(), nn.Dropout(0.9)).train(training)
+    assert evaluate(model, images(), LABELS, CLASSES).accuracy == 4 / 6
+    assert all(module.training == training for module in model.modules())

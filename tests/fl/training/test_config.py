@@ -1,0 +1,57 @@
+import json
+from dataclasses import FrozenInstanceError, asdict
+from typing import Any
+
+import pytest
+
+from fl.errors import UserError
+from fl.training.config import ClassifierConfig, GeneratorConfig, LocalConfig
+
+RECORDS: list[type[LocalConfig]] = [ClassifierConfig, GeneratorConfig]
+
+
+@pytest.mark.parametrize("record", RECORDS)
+@pytest.mark.parametrize(
+    ("setting", "value", "complaint"),
+    [
+        ("width", 0.0, "must be a positive number"),
+        ("lr", 0.0, "must be a positive number"),
+        ("lr", float("nan"), "must be a positive number"),
+        ("epochs", 0, "must be at least 1"),
+        ("batch_size", 0, "must be at least 1"),
+    ],
+)
+def test_a_setting_out_of_range_is_refused_by_its_name(
+    record: type[LocalConfig], setting: str, value: Any, complaint: str
+) -> None:
+    role = record.__name__.removesuffix("Config").lower()
+    with pytest.raises(UserError, match=rf"^{role}\.{setting} {complaint}, got {value}$"):
+        record(**{setting: value})
+
+
+@pytest.mark.parametrize("momentum", [-0.1, 1.0, float("nan")])
+def test_momentum_is_below_one(momentum: float) -> None:
+    with pytest.raises(UserError, match=r"^classifier\.momentum must be in \[0, 1\), got"):
+        ClassifierConfig(momentum=momentum)
+    assert ClassifierConfig(momentum=0).momentum == 0
+
+
+def test_a_generator_needs_a_latent_dimension() -> None:
+    with pytest.raises(UserError, match=r"^generator\.latent must be at least 1, got 0$"):
+        GeneratorConfig(latent=0)
+
+
+def test_each_role_trains_its_own_kind_of_model() -> None:
+    with pytest.raises(UserError, match=r"^unknown classifier\.model 'cvae-small'; valid: cnn, "):
+        ClassifierConfig(model="cvae-small")
+    with pytest.raises(UserError, match=r"^unknown generator\.model 'vgg9'; valid: cvae-"):
+        GeneratorConfig(model="vgg9")
+
+
+@pytest.mark.parametrize("record", RECORDS)
+def test_a_record_is_frozen_and_made_of_json_values(record: type[LocalConfig]) -> None:
+    """The store makes its keys of them."""
+    made = record()
+    assert record(**json.loads(json.dumps(asdict(made)))) == made
+    with pytest.raises(FrozenInstanceError):
+        made.epochs = 2  # type: ignore[misc]
