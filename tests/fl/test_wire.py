@@ -1,6 +1,7 @@
 import json
 import pickle
 from collections.abc import Callable
+from math import prod
 from typing import Any
 
 import pytest
@@ -14,7 +15,9 @@ from fl.wire import Tensors, load_prefixed, num_bytes, pack, prefixed, unpack
 DTYPES = [torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.uint8, torch.bool]
 shapes = st.lists(st.integers(0, 3), max_size=3).map(tuple)
 tensors = st.builds(
-    lambda shape, dtype: torch.randint(0, 2, shape).to(dtype), shapes, st.sampled_from(DTYPES)
+    lambda shape, dtype: torch.arange(prod(shape)).view(shape).to(dtype),
+    shapes,
+    st.sampled_from(DTYPES),
 )
 
 

@@ -79,6 +79,17 @@ def test_it_is_algorithm_2(sizes: list[int], features: int, keep: float, seed: i
     assert found.indices.tolist() == indices
 
 
+@pytest.mark.parametrize("count", [255, 256, 257, 700])
+def test_it_is_algorithm_2_for_as_many_samples_as_there_may_be(count: int) -> None:
+    """Whatever the size of the blocks in which they are taken."""
+    samples, labels = draw([count - 1, 0, 1, 0], 7, seed=count)
+    indices, distances, _, gap = reference(samples.astype(np.float64), labels, 0.8)
+    found = run(torch.tensor(samples), labels, 0.8)
+    np.testing.assert_allclose(found.distances.numpy(), distances, rtol=1e-4, atol=1e-5)
+    assert gap > 1e-6, "draw other samples"
+    assert found.indices.tolist() == indices
+
+
 def test_planted_outliers_go() -> None:
     """Twelve of sixty in each of ten classes: the released code's shuffled order keeps most."""
     stream = np.random.default_rng(0)

@@ -99,6 +99,13 @@ def test_order_is_all_that_tells_classifiers_with_the_same_samples_apart() -> No
     assert close(train(whole, id=0).tensors, train(whole, id=1).tensors)
 
 
+@pytest.mark.parametrize("training", [replace(VGG, width=0.05), GENERATOR], ids=lambda t: t.model)
+def test_dropout_and_latent_noise_are_a_clients_own(training: LocalConfig) -> None:
+    """One sample leaves no order in which clients could differ."""
+    data = shard(0, 1, 0)
+    assert not close(weights(train(training, data, id=0)), weights(train(training, data, id=1)))
+
+
 @pytest.mark.parametrize("training", [CLASSIFIER, GENERATOR], ids=lambda t: t.model)
 def test_training_lowers_the_loss(training: LocalConfig) -> None:
     first = train(replace(training, epochs=1)).stats["train_loss"]
