@@ -21,6 +21,12 @@ from cluster.launch import main as launch
 
 METHODS = ("fedmho", "fedmho-md", "fedmho-sd")
 
+PAPER = {  # Table 3, in percent
+    ("paper-mnist", 0.5): ("93.45 ± 0.65", "95.71 ± 0.68", "95.67 ± 0.47"),
+    ("paper-mnist", 0.3): ("92.43 ± 0.42", "93.98 ± 0.69", "94.25 ± 0.18"),
+    ("paper-mnist", 0.1): ("88.48 ± 0.99", "91.22 ± 0.56", "91.55 ± 0.27"),
+}
+
 
 @dataclass(frozen=True, kw_only=True)
 class Variants:
@@ -57,6 +63,8 @@ def main(options: Variants) -> int:
         local = statistics.mean(s["local"] for s in trained)
         fusion = statistics.mean(s["fusion"] for s in trained)
         table.add_row(f"{alpha:g}", *map(spread, rows.values()), f"{local:.0f} / {fusion:.0f}")
+        if (options.preset, alpha) in PAPER:
+            table.add_row("paper", "", *PAPER[options.preset, alpha], "", style="dim")
         figures.append({"alpha": alpha, "accuracy": rows, "seconds": trained})
     Console(width=120).print(table)
     if options.json:

@@ -1,7 +1,6 @@
 """The store of client updates: trained once, kept under a key made of what determined them."""
 
 import hashlib
-import inspect
 import json
 import os
 import shutil
@@ -15,8 +14,8 @@ from fl.data.datasets import Split
 from fl.data.shard import shard_digest
 from fl.federation import Job
 
-CLIENT_CODE = ("fl.models", "fl.training")
-"""Packages whose code decides what a client uploads."""
+CLIENT_CODE = ("fl.data.shard", "fl.models", "fl.seeding", "fl.training")
+"""Modules and packages whose code decides what a client uploads."""
 
 
 class Store:
@@ -32,13 +31,14 @@ class Store:
         updates.mkdir(parents=True, exist_ok=True)
 
     def key(self, job: Job) -> str:
-        """Hash of task, code, client, its training record, seed, shard and what it was sent."""
+        """Hash of task, code, client, its training record and threads, seed, shard, messages."""
         parts = {
             "task": f"{job.task.__module__}.{job.task.__qualname__}",
             "code": code_version(),
             "client": job.client.id,
             "role": job.client.role,
             "training": asdict(job.client.training),
+            "threads": job.client.request.threads,
             "problem": asdict(job.problem),
             "shard": shard_digest(self._train, job.indices),
             "broadcast": _sha(job.broadcast or b""),
@@ -90,10 +90,11 @@ def write_atomically(path: Path, content: bytes) -> None:
 def code_version() -> str:
     """Hash of the source of everything that decides what a client uploads."""
     digest = hashlib.sha256()
-    for package in CLIENT_CODE:
-        for module in iter_modules(import_module(package).__path__):
-            if module.name != "__main__":
-                digest.update(inspect.getsource(import_module(f"{package}.{module.name}")).encode())
+    for name in CLIENT_CODE:
+        module = import_module(name)
+        below = iter_modules(module.__path__, f"{name}.") if hasattr(module, "__path__") else ()
+        for part in (name, *(m.name for m in below if not m.name.endswith("__main__"))):
+            digest.update(Path(str(import_module(part).__file__)).read_bytes())
     return digest.hexdigest()
 
 

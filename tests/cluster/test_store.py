@@ -55,6 +55,7 @@ def other(**changes: Any) -> Job:
         other(client=replace(JOB.client, id=1)),
         other(client=replace(JOB.client, training=ClassifierConfig(epochs=31))),
         other(client=replace(JOB.client, training=ClassifierConfig(model="cnn"))),
+        other(client=replace(JOB.client, request=Request(cpus=2, gpus=0))),
         other(broadcast=b"x"),
         other(payload=b"x"),
     ],
@@ -64,7 +65,7 @@ def test_whatever_determines_the_upload_changes_the_key(tmp_path: Path, job: Job
 
 
 def test_what_does_not_determine_it_leaves_the_key(tmp_path: Path) -> None:
-    asks_more = replace(JOB.client, request=Request(cpus=4, gpus=1))
+    asks_more = replace(JOB.client, request=Request(cpus=0.5, gpus=1), num_samples=6)
     assert store(tmp_path).key(other(client=asks_more)) == store(tmp_path).key(JOB)
 
 
