@@ -66,10 +66,26 @@ def main(options: Variants) -> int:
         if (options.preset, alpha) in PAPER:
             table.add_row("paper", "", *PAPER[options.preset, alpha], "", style="dim")
         figures.append({"alpha": alpha, "accuracy": rows, "seconds": trained})
-    Console(width=120).print(table)
+        for method in METHODS[1:]:
+            teachers = [r["teacher"] for r in by_method[method]]
+            figures[-1][f"{method} teacher"] = teachers
+    console = Console(width=120)
+    console.print(table)
+    print_teachers(figures, console)
     if options.json:
         options.json.write_text(json.dumps({"preset": options.preset, "rows": figures}, indent=2))
     return 0
+
+
+def print_teachers(figures: list[dict[str, Any]], console: Console) -> None:
+    """How far the teachers agree with the synthetic labels, and how sure they are where not."""
+    table = Table("alpha", "teacher of", "agrees", "confidence", "where it disagrees")
+    for row in figures:
+        for method in METHODS[1:]:
+            said = row[f"{method} teacher"]
+            columns = [[t[k] for t in said] for k in said[0]]
+            table.add_row(f"{row['alpha']:g}", method, *map(spread, columns))
+    console.print(table)
 
 
 def run(options: Variants, method: str, alpha: float, seed: int) -> dict[str, Any]:

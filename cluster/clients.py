@@ -1,78 +1,186 @@
-"""Runs clients' jobs on Ray: each client an actor of its own, with its own resource request."""
+"""Runs clients' jobs on Ray: actors seated by longest-first placement, and nothing lost.
 
+A client that needs much has a process of its own; light ones share a few, one after another. A
+client whose process, node or task fails is tried again elsewhere, and computes the same.
+"""
+
+from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import ray
 from ray.exceptions import RayError, RayTaskError
 
-from cluster.inventory import Inventory
+from cluster.placement import Placement, Seat
+from cluster.rooms import Rooms
+from cluster.share import capped
 from fl.data.datasets import Split
 from fl.events import Events
 from fl.executor import ClientFailed, run_job
 from fl.federation import Job, Request
+from fl.wire import unpack_note
+
+NODE_CHECK_S = 5.0
+"""Completions are awaited; only whether a node silently vanished is looked up this often."""
 
 
 class ClientActor:
-    """One client's process. It sees only the devices that Ray assigned to it."""
+    """A client's process. It sees only the devices that Ray assigned to it."""
 
     def run(self, job: Job, images: Any, labels: Any) -> bytes:
         """Runs the job; the training split comes from the object store without a copy."""
-        return run_job(job, Split(images, labels))
+        context = ray.get_runtime_context()
+        with capped(job.client.request):
+            return run_job(job, Split(images, labels), assigned=context.get_assigned_resources())
+
+
+@dataclass
+class Seated:
+    """A client at work."""
+
+    job: Job
+    seat: Seat
+    actor: Any
 
 
 class RayExecutor:
-    """Starts an actor per client as room allows, and ends it when its job is done.
+    """Starts actors as room allows, and ends each when nobody needs it any more.
 
-    Which clients run at once has no influence on what they compute.
+    Which clients run at once, where, or after how many failures, has no influence on what they
+    compute.
     """
 
-    def __init__(self, train: Split, inventory: Inventory, max_actors: int | None) -> None:
+    def __init__(
+        self, train: Split, rooms: Rooms, *, max_actors: int | None = None, attempts: int = 3
+    ) -> None:
         self._images, self._labels = ray.put(train.images), ray.put(train.labels)
-        self._inventory = inventory
+        self._rooms = rooms
         self._max_actors = max_actors
+        self._attempts = attempts
 
     def run(self, jobs: Sequence[Job], events: Events) -> Iterator[tuple[Job, bytes]]:
         """Yields each job with its packed result; see :class:`fl.federation.Executor`."""
-        waiting = list(jobs)
-        running: dict[Any, tuple[Job, Any]] = {}
+        shift = _Shift(self, jobs, events)
         try:
-            while waiting or running:
-                while waiting and self._fits(waiting[0], running):
-                    job = waiting.pop(0)
-                    events.emit("client_start", client=job.client.id)
-                    actor = _start(self._inventory.scaled(job.client.request))
-                    result = actor.run.remote(job, self._images, self._labels)
-                    running[result] = (job, actor)
-                done, _ = ray.wait(list(running), num_returns=1)
-                job, actor = running.pop(done[0])
-                packed = _result(done[0], job)
-                ray.kill(actor)
-                yield job, packed
+            yield from shift.work()
         finally:
-            for _, actor in running.values():
+            shift.close()
+
+    def submit(self, actor: Any, job: Job) -> Any:
+        """Starts the job on the actor and returns the reference to its result."""
+        return actor.run.remote(job, self._images, self._labels)
+
+    def hire(self, seat: Seat, request: Request) -> Any:
+        """A new process in that seat's room, with what the client asks for."""
+        return (
+            ray.remote(ClientActor)
+            .options(
+                num_cpus=request.cpus,
+                num_gpus=request.gpus if seat.gpu is not None else 0,
+                memory=request.memory_bytes or None,
+                max_restarts=0,
+                scheduling_strategy=self._rooms.strategy(seat.room),
+            )
+            .remote()
+        )
+
+
+class _Shift:
+    """One map's clients, from first start to last finish."""
+
+    def __init__(self, executor: RayExecutor, jobs: Sequence[Job], events: Events) -> None:
+        self._executor = executor
+        self._rooms = executor._rooms
+        self._events = events
+        self._jobs = {job.client.id: job for job in jobs}
+        self._placement = Placement(self._rooms.rooms, most=executor._max_actors)
+        self._failures: Counter[int] = Counter()
+        self._lost: set[str] = set()
+        self._running: dict[Any, Seated] = {}
+        self._idle: dict[tuple[str, Request], list[Any]] = {}
+        for job in jobs:
+            self._enqueue(job)
+
+    def work(self) -> Iterator[tuple[Job, bytes]]:
+        """Seats, awaits, and yields results until no job is left."""
+        while self._placement.waiting or self._running:
+            while started := self._placement.start():
+                self._seat(*started)
+            done, _ = ray.wait(list(self._running), num_returns=1, timeout=NODE_CHECK_S)
+            for reference in done:
+                seated = self._running.pop(reference)
+                packed = self._receive(reference, seated)
+                if packed is not None:
+                    yield seated.job, packed
+            self._leave_lost_rooms()
+
+    def close(self) -> None:
+        """Ends every process: no client holds memory once the map is over."""
+        for seated in self._running.values():
+            ray.kill(seated.actor)
+        for actors in self._idle.values():
+            for actor in actors:
                 ray.kill(actor)
 
-    def _fits(self, job: Job, running: dict[Any, tuple[Job, Any]]) -> bool:
-        """Whether an actor more finds room. Actors beyond it would only wait in Ray's queue."""
-        if self._max_actors is not None and len(running) >= self._max_actors:
-            return False
-        held = [self._inventory.scaled(j.client.request) for j, _ in running.values()]
-        wanted = self._inventory.scaled(job.client.request)
-        cpus = sum(r.cpus for r in held) + wanted.cpus
-        gpus = sum(r.gpus for r in held) + wanted.gpus
-        return cpus <= self._inventory.cpus and gpus <= self._inventory.gpus
+    def _enqueue(self, job: Job) -> None:
+        client = job.client
+        work = client.num_samples * client.training.epochs
+        self._placement.add(client.id, client.request, client.model, work)
+
+    def _seat(self, client: int, seat: Seat) -> None:
+        job = self._jobs[client]
+        request = job.client.request
+        idle = self._idle.get((seat.room, request), [])
+        # An idle process keeps its resources: before another starts, it makes room.
+        actor = idle.pop() if idle else self._hire_in_place_of_idle(seat, request)
+        self._events.emit("client_start", client=client, attempt=self._failures[client] + 1)
+        self._running[self._executor.submit(actor, job)] = Seated(job, seat, actor)
+
+    def _hire_in_place_of_idle(self, seat: Seat, request: Request) -> Any:
+        for (room, _), actors in self._idle.items():
+            while room == seat.room and actors:
+                ray.kill(actors.pop())
+        return self._executor.hire(seat, request)
+
+    def _receive(self, reference: Any, seated: Seated) -> bytes | None:
+        client = seated.job.client
+        try:
+            packed: bytes = ray.get(reference)
+        except RayError as error:
+            ray.kill(seated.actor)
+            self._placement.finish(client.id, None)
+            self._try_again(seated.job, _reason(error), error)
+            return None
+        self._placement.finish(client.id, unpack_note(packed)["seconds"])
+        if client.request.shared:
+            self._idle.setdefault((seated.seat.room, client.request), []).append(seated.actor)
+        else:
+            ray.kill(seated.actor)
+        return packed
+
+    def _try_again(self, job: Job, reason: str, error: Exception | None = None) -> None:
+        client = job.client.id
+        self._failures[client] += 1
+        attempt = self._failures[client]
+        self._events.emit("client_failed", client=client, attempt=attempt, reason=reason)
+        if attempt >= self._executor._attempts:
+            raise ClientFailed(job, f"{reason} (attempt {attempt} of {attempt})") from error
+        self._enqueue(job)
+
+    def _leave_lost_rooms(self) -> None:
+        for room in self._rooms.lost() - self._lost:
+            self._lost.add(room)
+            self._idle = {k: v for k, v in self._idle.items() if k[0] != room}
+            gone = set(self._placement.drop_room(room))
+            for reference, seated in list(self._running.items()):
+                if seated.job.client.id in gone:
+                    del self._running[reference]
+                    self._try_again(seated.job, f"node {self._rooms.nodes[room][:8]} is gone")
 
 
-def _start(request: Request) -> Any:
-    return ray.remote(ClientActor).options(num_cpus=request.cpus, num_gpus=request.gpus).remote()
-
-
-def _result(reference: Any, job: Job) -> bytes:
-    try:
-        return ray.get(reference)
-    except RayTaskError as error:
+def _reason(error: RayError) -> str:
+    if isinstance(error, RayTaskError):
         cause = error.cause
-        raise ClientFailed(job, f"{type(cause).__name__}: {cause}") from error
-    except RayError as error:
-        raise ClientFailed(job, " ".join(str(error).split())) from error
+        return f"{type(cause).__name__}: {cause}"
+    return f"its process died ({type(error).__name__})"

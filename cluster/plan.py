@@ -1,10 +1,13 @@
 """The placement plan as a table: who trains what, on which share of the machine."""
 
+from collections import Counter
+
 from rich.console import Console
 from rich.table import Table
 
 from cluster.prepare import Prepared
 from fl.federation import Client
+from fl.report.words import size
 
 LISTED = 32
 """Federations larger than this are shown by role, not client by client."""
@@ -13,8 +16,11 @@ LISTED = 32
 def print_plan(prepared: Prepared, console: Console) -> None:
     """Prints what there is, what each client asks for, and how many run at once."""
     inventory = prepared.inventory
+    gpus = Counter(gpu.name for gpu in inventory.gpus)
+    named = ", ".join(f"{count} x {name}" for name, count in gpus.items())
     console.print(
-        f"\nplacement on {inventory.cpus} cores and {inventory.gpus} GPUs; "
+        f"\nplacement on {inventory.node} ({inventory.source}): {inventory.cpus} cores, "
+        f"{size(inventory.memory_bytes)} of memory, {named or 'no GPUs'}\n"
         f"partition {prepared.partition.digest}"
     )
     table = Table("client", "role", "model", "samples", "cores", "GPU share", "at once")

@@ -33,9 +33,11 @@ def prepare(launch: LaunchOptions[Any]) -> Prepared:
     method = get_method(run.method)
     parts = method.cast(run.options, run.num_clients, run.problem)
     inventory = take_inventory()
-    requests = {p.role: getattr(run.resources, p.role) for p in parts}
-    for role, request in requests.items():
+    requests = {}
+    for role in {p.role for p in parts}:
+        request = getattr(run.resources, role)
         inventory.check(role, request)
+        requests[role] = inventory.scaled(request)
     dataset = load(
         run.dataset, launch.data_root, max_train=run.data.max_train, max_test=run.data.max_test
     )

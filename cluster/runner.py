@@ -11,6 +11,7 @@ import torch
 from rich.console import Console
 from safetensors.torch import save_file
 
+from cluster.attendance import Attendance
 from cluster.options import LaunchOptions
 from cluster.prepare import Prepared
 from cluster.progress import progress
@@ -32,7 +33,9 @@ def execute(
     """Runs the method and leaves everything a run leaves; returns what ``result.json`` holds."""
     write_json(run_dir / "partition.json", _partition(launch, prepared))
     with ExitStack() as stack:
+        attendance = Attendance(prepared.members)
         listeners: list[Listener] = [
+            attendance,
             stack.enter_context(closing(JsonLines(run_dir / "metrics.jsonl"))),
             stack.enter_context(closing(TensorBoard(run_dir / "tensorboard"))),
             stack.enter_context(progress(prepared.members, console)),
@@ -42,6 +45,7 @@ def execute(
         clients, server = _federation(launch, prepared, run_dir, events, stack)
         outcome = prepared.method.run(clients, server, launch.run.options)
         result = _result(launch, prepared, outcome, clients, server)
+        result["placements"] = attendance.placements
         _save(run_dir, prepared, outcome)
         events.emit("run_end", accuracy=result["accuracy"])
     write_json(run_dir / "result.json", result)
@@ -79,10 +83,12 @@ def _executor(launch: LaunchOptions[Any], prepared: Prepared) -> Iterator[Execut
     from cluster.private_ray import private_ray
 
     inventory = prepared.inventory
-    with private_ray(cpus=inventory.cpus, gpus=inventory.gpus):
+    with private_ray(cpus=inventory.cpus, gpus=len(inventory.gpus)):
         from cluster.clients import RayExecutor
+        from cluster.rooms import open_rooms
 
-        yield RayExecutor(prepared.dataset.train, inventory, launch.max_actors)
+        with open_rooms() as rooms:
+            yield RayExecutor(prepared.dataset.train, rooms, max_actors=launch.max_actors)
 
 
 def _result(

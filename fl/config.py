@@ -35,7 +35,7 @@ class ResourcesConfig:
     """What a client of each role asks of the machine; GPU shares count where there are GPUs."""
 
     classifier: Request = Request(cpus=1, gpus=0.2)
-    generator: Request = Request(cpus=0.5, gpus=0.1)
+    generator: Request = Request(cpus=0.5, gpus=0.1, shared=True)
 
     def __post_init__(self) -> None:
         for role in ("classifier", "generator"):
@@ -45,6 +45,7 @@ class ResourcesConfig:
                 raise UserError(f"resources.{role}.cpus above 1 must be whole, got {request.cpus}")
             if not 0 <= request.gpus <= 1:
                 raise UserError(f"resources.{role}.gpus must be in [0, 1], got {request.gpus}")
+            at_least(f"resources.{role}.memory_bytes", request.memory_bytes, 0)
 
 
 @dataclass(frozen=True, kw_only=True)

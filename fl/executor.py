@@ -1,7 +1,8 @@
 """Runs a client's job: the part that is the same in this process and in a Ray actor."""
 
+import socket
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 
@@ -9,30 +10,33 @@ from fl.data.datasets import Split
 from fl.data.shard import Shard
 from fl.events import Events
 from fl.federation import Job, TaskInput
+from fl.memory import peak_memory
 from fl.wire import pack, unpack
 
 
-def run_job(job: Job, train: Split) -> bytes:
+def run_job(job: Job, train: Split, assigned: Mapping[str, float] | None = None) -> bytes:
     """Runs the job on this process's device and packs what the client uploads.
 
     The number of threads comes from the client's request, since sums over another number of
-    threads round differently.
+    threads round differently. ``assigned`` is what a scheduler gave this process; it goes into
+    the note beside place, time and peak memory.
     """
     begin = time.perf_counter()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     threads_before = torch.get_num_threads()
     torch.set_num_threads(job.client.request.threads)
     try:
-        output = job.task(
-            TaskInput(
-                client=job.client,
-                problem=job.problem,
-                shard=Shard.from_split(train, job.indices, job.problem.num_classes),
-                device=device,
-                broadcast=unpack(job.broadcast)[0] if job.broadcast else {},
-                payload=unpack(job.payload)[0] if job.payload else {},
+        with peak_memory(device) as peak:
+            output = job.task(
+                TaskInput(
+                    client=job.client,
+                    problem=job.problem,
+                    shard=Shard.from_split(train, job.indices, job.problem.num_classes),
+                    device=device,
+                    broadcast=unpack(job.broadcast)[0] if job.broadcast else {},
+                    payload=unpack(job.payload)[0] if job.payload else {},
+                )
             )
-        )
     finally:
         torch.set_num_threads(threads_before)
     note = {
@@ -40,10 +44,21 @@ def run_job(job: Job, train: Split) -> bytes:
         "role": job.client.role,
         "model": job.client.model,
         "seconds": round(time.perf_counter() - begin, 4),
+        "node": socket.gethostname(),
         "device": device.type,
+        "device_uuid": device_uuid(device),
+        "assigned": dict(assigned) if assigned is not None else None,
+        "peak_bytes": peak.bytes,
         "stats": output.stats,
     }
     return pack(output.tensors, note)
+
+
+def device_uuid(device: torch.device) -> str | None:
+    """The GPU's UUID as ``nvidia-smi -L`` spells it; None for the CPU."""
+    if device.type != "cuda":
+        return None
+    return f"GPU-{torch.cuda.get_device_properties(device).uuid}"
 
 
 class ClientFailed(RuntimeError):

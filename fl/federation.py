@@ -37,6 +37,10 @@ class Request:
     """Cores; also the number of threads, at least one."""
     gpus: float
     """Share of one GPU."""
+    memory_bytes: int = 0
+    """Bytes of main memory; 0 asks for none by name."""
+    shared: bool = False
+    """Light clients that ask for the same share a process, one after another."""
 
     @property
     def threads(self) -> int:
@@ -219,6 +223,10 @@ class Clients:
             model=client.model,
             num_samples=client.num_samples,
             seconds_training=note["seconds"],
+            node=note["node"],
+            device_uuid=note["device_uuid"],
+            assigned=note["assigned"],
+            peak_bytes=note["peak_bytes"],
             bytes_up=up,
             reused=reused,
             **note["stats"],

@@ -23,9 +23,15 @@ def pack(tensors: Tensors, note: dict[str, Any]) -> bytes:
 
 def unpack(packed: bytes) -> tuple[Tensors, dict[str, Any]]:
     """Inverse of :func:`pack`."""
+    return load(packed), unpack_note(packed)
+
+
+def unpack_note(packed: bytes) -> dict[str, Any]:
+    """Only the note: the tensors stay as they are."""
     header_size = int.from_bytes(packed[:8], "little")
     header = json.loads(packed[8 : 8 + header_size])
-    return load(packed), json.loads(header["__metadata__"]["note"])
+    note: dict[str, Any] = json.loads(header["__metadata__"]["note"])
+    return note
 
 
 def prefixed(prefix: str, module: nn.Module) -> Tensors:

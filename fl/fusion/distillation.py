@@ -31,6 +31,29 @@ def mean_logits(teachers: Iterable[nn.Module], images: Tensor, batch_size: int =
     return total / count
 
 
+def describe_teacher(logits: Tensor, labels: Tensor) -> dict[str, float]:
+    """How far a teacher can be trusted on synthetic samples, each figure 0 to 1.
+
+    A teacher that disagrees with the labels does little harm while it is unsure, and much when it
+    is confident: distillation then pulls the student towards its mistakes.
+
+    Args:
+        logits: (N, classes), the teacher's.
+        labels: (N,), the classes the samples were drawn for.
+
+    Returns:
+        ``agreement`` with the labels, mean ``confidence`` (the largest probability), and
+        ``confidence_when_wrong``, 0 where it is never wrong.
+    """
+    top, answer = logits.softmax(1).max(1)
+    wrong = answer != labels
+    return {
+        "agreement": 1 - wrong.float().mean().item(),
+        "confidence": top.mean().item(),
+        "confidence_when_wrong": top[wrong].mean().item() if wrong.any() else 0.0,
+    }
+
+
 @dataclass(frozen=True, kw_only=True)
 class FusionLoss:
     """Eq. 7: ``ce_weight * CE(student, label) + kd_weight * KL(teacher || student)``.

@@ -7,7 +7,7 @@ it does not forget them.
 """
 
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -17,7 +17,7 @@ from fl.errors import UserError
 from fl.federation import Batch, Clients, Outcome, Problem, Server, Update
 from fl.fusion.allocation import label_share, squared_counts
 from fl.fusion.average import average_into
-from fl.fusion.distillation import FusionLoss, mean_logits
+from fl.fusion.distillation import FusionLoss, describe_teacher, mean_logits
 from fl.fusion.fit import FitConfig
 from fl.fusion.synthesis import Synthetic, sample_decoders, truncate_to_bytes
 from fl.methods.cast import Part
@@ -135,6 +135,7 @@ def run(clients: Clients, server: Server, config: FedMHOConfig, *, teacher: Teac
         synthetic = synthesise(generators, allocation, server, config)  # lines 10 to 12
     with server.events.phase("filter"):
         kept = keep_best(synthetic, server, config)  # line 13, Algorithm 2
+    figures: dict[str, Any] = {"synthetic": {"generated": len(synthetic), "kept": len(kept)}}
     with server.events.phase("fusion"):
         optimised = synthetic.take(kept)
         model = initialise(classifiers, optimised, server, config)  # line 9, Eq. 4
@@ -145,6 +146,8 @@ def run(clients: Clients, server: Server, config: FedMHOConfig, *, teacher: Teac
             data["teacher_logits"] = mean_logits(teachers, optimised.images)
         elif teacher == "start":
             data["teacher_logits"] = mean_logits([model], optimised.images)
+        if "teacher_logits" in data:
+            figures["teacher"] = describe_teacher(data["teacher_logits"], data["labels"])
         result = server.fit(  # lines 15 to 17, Eq. 7
             model, data, loss=config.loss(teacher), config=config.fusion, stage="fusion"
         )
@@ -153,7 +156,7 @@ def run(clients: Clients, server: Server, config: FedMHOConfig, *, teacher: Teac
         start=start,
         epochs=result.epochs,
         synthetic={"images": synthetic.images, "labels": synthetic.labels, "kept": kept},
-        figures={"synthetic": {"generated": len(synthetic), "kept": len(kept)}},
+        figures=figures,
     )
 
 

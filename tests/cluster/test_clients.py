@@ -9,8 +9,9 @@ import psutil
 import pytest
 import torch
 
-from cluster.inventory import Inventory
+from cluster.clients import RayExecutor
 from cluster.private_ray import private_ray
+from cluster.rooms import Rooms, open_rooms
 from fl.data.datasets import Split
 from fl.events import Event, Events
 from fl.executor import ClientFailed, InProcess
@@ -67,21 +68,19 @@ def dies(inputs: TaskInput) -> TaskOutput:
 
 
 @pytest.fixture(scope="module")
-def cluster() -> Iterator[Inventory]:
-    with private_ray(cpus=2, gpus=0):
-        yield Inventory(cpus=2, gpus=0)
+def rooms() -> Iterator[Rooms]:
+    with private_ray(cpus=2, gpus=0), open_rooms() as rooms:
+        yield rooms
 
 
-def run(cluster: Inventory, jobs: list[Job], max_actors: int | None = None) -> dict[int, bytes]:
-    from cluster.clients import RayExecutor
-
-    executor = RayExecutor(TRAIN, cluster, max_actors)
+def run(rooms: Rooms, jobs: list[Job], max_actors: int | None = None) -> dict[int, bytes]:
+    executor = RayExecutor(TRAIN, rooms, max_actors=max_actors)
     return {j.client.id: packed for j, packed in executor.run(jobs, Events())}
 
 
-def test_same_uploads_in_process_one_by_one_and_at_once(cluster: Inventory) -> None:
+def test_same_uploads_in_process_one_by_one_and_at_once(rooms: Rooms) -> None:
     here = {j.client.id: packed for j, packed in InProcess(TRAIN).run(JOBS, Events())}
-    for there in (run(cluster, JOBS), run(cluster, JOBS, max_actors=1)):
+    for there in (run(rooms, JOBS), run(rooms, JOBS, max_actors=1)):
         assert there.keys() == here.keys()
         for client, packed in there.items():
             ours, theirs = unpack(here[client])[0], unpack(packed)[0]
@@ -89,19 +88,17 @@ def test_same_uploads_in_process_one_by_one_and_at_once(cluster: Inventory) -> N
             assert all(torch.equal(ours[n], theirs[n]) for n in ours)
 
 
-def test_every_client_has_a_process_of_its_own_with_what_it_asked_for(cluster: Inventory) -> None:
+def test_every_client_has_a_process_of_its_own_with_what_it_asked_for(rooms: Rooms) -> None:
     jobs = [job(0, task=whoami), job(1, task=whoami), job(2, task=whoami, cpus=0.5)]
-    stats = {k: unpack(p)[1]["stats"] for k, p in run(cluster, jobs).items()}
+    stats = {k: unpack(p)[1]["stats"] for k, p in run(rooms, jobs).items()}
     assert len({s["pid"] for s in stats.values()} | {os.getpid()}) == 4
     assert [stats[k]["cpus"] for k in (0, 1, 2)] == [1, 1, 0.5]
     assert not any(s["cuda"] for s in stats.values())
 
 
-def test_no_more_actors_at_once_than_there_is_room(cluster: Inventory) -> None:
-    from cluster.clients import RayExecutor
-
+def test_no_more_actors_at_once_than_there_is_room(rooms: Rooms) -> None:
     seen: list[Event] = []
-    executor = RayExecutor(TRAIN, cluster, None)
+    executor = RayExecutor(TRAIN, rooms)
     jobs = [job(k, task=whoami) for k in range(4)]
     at_once = []
     for finished, _ in enumerate(executor.run(jobs, Events(seen.append))):
@@ -109,15 +106,15 @@ def test_no_more_actors_at_once_than_there_is_room(cluster: Inventory) -> None:
     assert max(at_once) == 2
 
 
-def test_a_failing_client_is_named_with_its_reason(cluster: Inventory) -> None:
+def test_a_failing_client_is_named_with_its_reason(rooms: Rooms) -> None:
     jobs = [job(k, task=fails_on_two) for k in range(4)]
     with pytest.raises(ClientFailed, match=r"client 2 \(cnn\) failed: ArithmeticError: the loss"):
-        run(cluster, jobs)
+        run(rooms, jobs)
 
 
-def test_a_dying_client_is_named(cluster: Inventory) -> None:
+def test_a_dying_client_is_named(rooms: Rooms) -> None:
     with pytest.raises(ClientFailed, match="client 1"):
-        run(cluster, [job(1, task=dies)])
+        run(rooms, [job(1, task=dies)])
 
 
 def test_nothing_is_left_after_the_cluster(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from fl.federation import Batch
-from fl.fusion.distillation import FusionLoss, KLReduction, mean_logits
+from fl.fusion.distillation import FusionLoss, KLReduction, describe_teacher, mean_logits
 
 CLASSES = 4
 IMAGES = torch.rand(10, 1, 3, 3, generator=torch.Generator().manual_seed(0))
@@ -157,3 +157,14 @@ def test_sure_students_and_teachers_give_finite_losses() -> None:
     assert torch.isfinite(loss)
     assert student.logits.grad is not None
     assert torch.isfinite(student.logits.grad).all()
+
+
+def test_a_teacher_is_described_by_agreement_and_confidence() -> None:
+    sure, unsure = [8.0, 0, 0, 0], [0.1, 0, 0, 0]
+    logits = torch.tensor([sure, sure, unsure, unsure])
+    said = describe_teacher(logits, torch.tensor([0, 1, 0, 2]))
+    surest, least = torch.softmax(torch.tensor([sure, unsure]), 1)[:, 0].tolist()
+    assert said["agreement"] == pytest.approx(0.5)
+    assert said["confidence"] == pytest.approx((surest + least) / 2)
+    assert said["confidence_when_wrong"] == pytest.approx((surest + least) / 2)
+    assert describe_teacher(logits, torch.zeros(4))["confidence_when_wrong"] == 0

@@ -1,0 +1,56 @@
+"""Who ran where and when: the placements that a result records and the report draws."""
+
+from dataclasses import asdict
+from typing import Any
+
+from fl.events import Event
+from fl.federation import Client
+
+
+class Attendance:
+    """Listens to a run and keeps one entry per client."""
+
+    def __init__(self, members: tuple[Client, ...]) -> None:
+        self._entries: dict[int, dict[str, Any]] = {
+            c.id: {
+                "client": c.id,
+                "role": c.role,
+                "model": c.model,
+                "requested": asdict(c.request),
+                "assigned": None,
+                "node": None,
+                "device_uuid": None,
+                "peak_bytes": None,
+                "seconds": 0.0,
+                "start": None,
+                "end": None,
+                "attempts": 0,
+                "reused": False,
+                "failures": [],
+            }
+            for c in members
+        }
+
+    def __call__(self, event: Event) -> None:
+        """Takes note of starts, failures and ends."""
+        match event["event"]:
+            case "client_start":
+                entry = self._entries[event["client"]]
+                entry["attempts"] += 1
+                entry["start"] = event["seconds"]
+            case "client_failed":
+                self._entries[event["client"]]["failures"].append(event["reason"])
+            case "client_end":
+                entry = self._entries[event["client"]]
+                entry["seconds"] = event["seconds_training"]
+                entry["reused"] = event["reused"]
+                entry["peak_bytes"] = event["peak_bytes"]
+                if not event["reused"]:
+                    entry["end"] = event["seconds"]
+                    for name in ("assigned", "node", "device_uuid"):
+                        entry[name] = event[name]
+
+    @property
+    def placements(self) -> list[dict[str, Any]]:
+        """One entry per client, by client id."""
+        return [self._entries[k] for k in sorted(self._entries)]

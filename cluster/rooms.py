@@ -1,0 +1,86 @@
+"""The rooms of a run: one placement group over all nodes, a bundle of it per node."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import ray
+from ray.util.placement_group import (
+    get_current_placement_group,
+    placement_group,
+    placement_group_table,
+    remove_placement_group,
+)
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+from cluster.placement import Room
+from fl.errors import UserError
+
+REFUSED_AFTER_S = 60.0
+"""A cluster that cannot give what it announced within this time is said to be full."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rooms:
+    """Where clients may sit. Room number i is bundle i of the placement group."""
+
+    group: Any
+    rooms: tuple[Room, ...]
+    nodes: dict[str, str]
+    """Ray's node id of each room."""
+
+    def strategy(self, room: str) -> PlacementGroupSchedulingStrategy:
+        """Schedules an actor into that room and nowhere else."""
+        return PlacementGroupSchedulingStrategy(self.group, placement_group_bundle_index=int(room))
+
+    def lost(self) -> set[str]:
+        """Rooms whose node is gone."""
+        alive = {n["NodeID"] for n in ray.nodes() if n["Alive"]}
+        return {room for room, node in self.nodes.items() if node not in alive}
+
+
+@contextmanager
+def open_rooms() -> Iterator[Rooms]:
+    """Reserves every node of the cluster; inside a sweep's trial, the trial's own reservation.
+
+    A trial that reserved anew within its reservation would wait for its siblings, and they for it.
+
+    Raises:
+        UserError: others hold the cluster's resources.
+    """
+    own = get_current_placement_group()
+    if own is not None:
+        yield _rooms(own)
+        return
+    bundles = [_bundle(n["Resources"]) for n in ray.nodes() if n["Alive"]]
+    group = placement_group([b for b in bundles if b.get("CPU")], strategy="SPREAD")
+    try:
+        if not group.wait(REFUSED_AFTER_S):
+            raise UserError(
+                f"asked the Ray cluster for {bundles} and got nothing in {REFUSED_AFTER_S:.0f} s; "
+                f"available now: {ray.available_resources()}"
+            )
+        yield _rooms(group)
+    finally:
+        remove_placement_group(group)
+
+
+def _bundle(resources: dict[str, float]) -> dict[str, float]:
+    """A node's resources as a bundle: names that only label the node are left out."""
+    return {k: v for k, v in resources.items() if k in ("CPU", "GPU", "memory") and v > 0}
+
+
+def _rooms(group: Any) -> Rooms:
+    rooms = tuple(
+        Room(
+            name=str(index),
+            cpus=bundle.get("CPU", 0),
+            gpus=int(bundle.get("GPU", 0)),
+            memory_bytes=int(bundle.get("memory", 0)),
+        )
+        for index, bundle in enumerate(group.bundle_specs)
+    )
+    homes = placement_group_table(group)["bundles_to_node_id"]
+    nodes = {str(index): node for index, node in homes.items()}
+    return Rooms(group=group, rooms=rooms, nodes=nodes)

@@ -1,0 +1,68 @@
+"""A client's share of memory, enforced: who goes over fails alone, and says by how much."""
+
+import contextlib
+import re
+import resource
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+
+from fl.federation import Request
+
+
+class OverspentError(RuntimeError):
+    """A client needed more memory than its share."""
+
+
+@contextlib.contextmanager
+def capped(request: Request) -> Iterator[None]:
+    """Caps this process's allocator at the client's share while the client trains.
+
+    On a GPU the caching allocator gets its fraction of the card; main memory is capped at
+    ``memory_bytes`` beyond what the process holds already, where the request names it.
+
+    Raises:
+        OverspentError: the client asked for more; the message has the number of bytes.
+    """
+    if torch.cuda.is_available() and request.gpus:
+        torch.cuda.set_per_process_memory_fraction(min(1.0, request.gpus))
+    with _data_limit(request.memory_bytes):
+        try:
+            yield
+        except torch.OutOfMemoryError as error:
+            raise OverspentError(f"went over its {request.gpus:g} of the GPU: {error}") from None
+        except (RuntimeError, MemoryError) as error:
+            if not request.memory_bytes or not _is_out_of_memory(error):
+                raise
+            raise OverspentError(_overspent(request.memory_bytes, error)) from None
+
+
+@contextlib.contextmanager
+def _data_limit(extra_bytes: int) -> Iterator[None]:
+    if not extra_bytes:
+        yield
+        return
+    before = resource.getrlimit(resource.RLIMIT_DATA)
+    resource.setrlimit(resource.RLIMIT_DATA, (_data_bytes() + extra_bytes, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_DATA, before)
+
+
+def _data_bytes() -> int:
+    """Private memory this process has mapped so far: what RLIMIT_DATA counts."""
+    status = Path("/proc/self/status").read_text()
+    found = re.search(r"VmData:\s+(\d+) kB", status)
+    return int(found.group(1)) * 1024 if found else 0
+
+
+def _is_out_of_memory(error: Exception) -> bool:
+    return isinstance(error, MemoryError) or "allocate memory" in str(error)
+
+
+def _overspent(share_bytes: int, error: Exception) -> str:
+    tried = re.search(r"allocate (\d+) bytes", str(error))
+    asked = f"asked for {tried.group(1)} bytes more" if tried else "asked for more"
+    return f"went over its {share_bytes} bytes of memory: {asked} than was left of them"

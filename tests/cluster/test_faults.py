@@ -1,0 +1,177 @@
+"""Clients, processes and nodes that die, on a real cluster of two nodes: nothing is lost."""
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import ray
+import torch
+from ray.cluster_utils import Cluster
+
+from cluster.clients import RayExecutor
+from cluster.rooms import open_rooms
+from fl.data.datasets import Split
+from fl.events import Event, Events
+from fl.executor import ClientFailed, InProcess
+from fl.federation import Client, Job, Problem, Request, Task, TaskInput, TaskOutput
+from fl.training.config import ClassifierConfig
+from fl.training.local import train_local
+from fl.wire import unpack
+
+RNG = np.random.default_rng(0)
+TRAIN = Split(
+    RNG.integers(0, 256, (60, 1, 28, 28), dtype=np.uint8), RNG.integers(0, 10, 60).astype(np.int64)
+)
+FOLDER = "ONEFOLD_TEST_FOLDER"
+TIMEOUT_S = 60
+
+
+def hangs_at_first(inputs: TaskInput) -> TaskOutput:
+    """Client 1 waits to be killed the first time; whoever else, and it later, trains."""
+    marker = Path(os.environ[FOLDER]) / f"client-{inputs.client.id}"
+    if inputs.client.id == 1 and not marker.exists():
+        marker.write_text(f"{os.getpid()} {ray.get_runtime_context().get_node_id()}")
+        time.sleep(TIMEOUT_S)
+    return train_local(inputs)
+
+
+def hangs_away_from_head(inputs: TaskInput) -> TaskOutput:
+    """Whoever sits on the second node waits for its end."""
+    here = ray.get_runtime_context().get_node_id()
+    (resources,) = (n["Resources"] for n in ray.nodes() if n["NodeID"] == here)
+    if "node:__internal_head__" not in resources:
+        (Path(os.environ[FOLDER]) / "client-1").write_text(f"{os.getpid()} {here}")
+        time.sleep(TIMEOUT_S)
+    return train_local(inputs)
+
+
+def kills_itself(inputs: TaskInput) -> TaskOutput:
+    if inputs.client.id == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return train_local(inputs)
+
+
+def where(inputs: TaskInput) -> TaskOutput:
+    pid = torch.tensor([os.getpid()])
+    time.sleep(0.2)
+    return TaskOutput(tensors={"pid": pid})
+
+
+def job(client: int, task: Task = train_local, request: Request | None = None) -> Job:
+    return Job(
+        task=task,
+        client=Client(
+            id=client,
+            role="classifier",
+            training=ClassifierConfig(model="cnn", width=0.3, epochs=2),
+            num_samples=15,
+            request=request or Request(cpus=1, gpus=0.5),
+        ),
+        problem=Problem(image_shape=(1, 28, 28), num_classes=10, seed=0),
+        indices=np.arange(client * 8, client * 8 + 15),
+        broadcast=None,
+        payload=None,
+    )
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
+    """Two nodes of two cores and one logical GPU."""
+    monkeypatch.setenv(FOLDER, str(tmp_path))
+    nodes = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "num_gpus": 1})
+    nodes.second = nodes.add_node(num_cpus=2, num_gpus=1)
+    ray.init(address=nodes.address, log_to_driver=False)
+    yield nodes
+    ray.shutdown()
+    nodes.shutdown()
+
+
+def run(jobs: list[Job], listener: list[Event]) -> dict[int, bytes]:
+    with open_rooms() as rooms:
+        executor = RayExecutor(TRAIN, rooms)
+        return {j.client.id: p for j, p in executor.run(jobs, Events(listener.append))}
+
+
+def when_marked(tmp_path: Path, act) -> threading.Thread:  # type: ignore[no-untyped-def]
+    """Calls ``act(pid, node)`` as soon as client 1 hangs."""
+
+    def watch() -> None:
+        marker = tmp_path / "client-1"
+        deadline = time.monotonic() + TIMEOUT_S
+        while not (marker.exists() and " " in marker.read_text()):
+            if time.monotonic() > deadline:
+                return
+            time.sleep(0.05)
+        pid, node = marker.read_text().split()
+        act(int(pid), node)
+
+    thread = threading.Thread(target=watch, daemon=True)
+    thread.start()
+    return thread
+
+
+def same(ours: dict[int, bytes], theirs: dict[int, bytes]) -> None:
+    assert ours.keys() == theirs.keys()
+    for client, packed in ours.items():
+        a, b = unpack(packed)[0], unpack(theirs[client])[0]
+        assert all(torch.equal(a[n], b[n]) for n in a)
+
+
+def undisturbed(jobs: int) -> dict[int, bytes]:
+    plain = [job(k) for k in range(jobs)]
+    return {j.client.id: p for j, p in InProcess(TRAIN).run(plain, Events())}
+
+
+def test_a_killed_client_is_trained_again_to_the_same_bits(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    events: list[Event] = []
+    when_marked(tmp_path, lambda pid, node: os.kill(pid, signal.SIGKILL))
+    updates = run([job(k, hangs_at_first) for k in range(4)], events)
+    same(updates, undisturbed(4))
+    failed = [e for e in events if e["event"] == "client_failed"]
+    assert [e["client"] for e in failed] == [1]
+    assert "process died" in failed[0]["reason"]
+
+
+def test_clients_of_a_lost_node_are_trained_on_the_other(cluster: Cluster, tmp_path: Path) -> None:
+    events: list[Event] = []
+    lose = lambda *_: cluster.remove_node(cluster.second, allow_graceful=False)  # noqa: E731
+    watcher = when_marked(tmp_path, lose)
+    updates = run([job(k, hangs_away_from_head) for k in range(4)], events)
+    watcher.join(timeout=TIMEOUT_S)
+    same(updates, undisturbed(4))
+    failed = {e["client"] for e in events if e["event"] == "client_failed"}
+    assert 1 <= len(failed) <= 2  # as many as sat on the lost node
+    assert sum(n["Alive"] for n in ray.nodes()) == 1
+
+
+def test_a_client_that_keeps_dying_stops_the_run_by_name(cluster: Cluster) -> None:
+    events: list[Event] = []
+    with pytest.raises(ClientFailed, match=r"client 1 .*process died.*attempt 3 of 3"):
+        run([job(k, kills_itself) for k in range(3)], events)
+    assert sum(e["event"] == "client_failed" for e in events) == 3
+
+
+def test_light_clients_share_processes_and_heavy_ones_do_not(cluster: Cluster) -> None:
+    def processes(shared: bool) -> int:
+        request = Request(cpus=1, gpus=0, shared=shared)
+        updates = run([job(k, where, request) for k in range(6)], [])
+        return len({int(unpack(p)[0]["pid"]) for p in updates.values()})
+
+    assert processes(shared=False) == 6
+    assert processes(shared=True) <= 4  # as many as there are cores
+
+
+def test_nothing_runs_or_holds_resources_when_the_map_is_over(cluster: Cluster) -> None:
+    before = ray.cluster_resources()
+    run([job(k, where, Request(cpus=1, gpus=0.5, shared=True)) for k in range(4)], [])
+    deadline = time.monotonic() + 20
+    while ray.available_resources().get("GPU") != before["GPU"]:
+        assert time.monotonic() < deadline, ray.available_resources()
+        time.sleep(0.2)
