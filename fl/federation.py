@@ -134,6 +134,10 @@ class UpdateStore(Protocol):
         ...
 
 
+PLACE = ("node", "device_uuid", "assigned", "peak_bytes")
+"""What a client's note says of where it trained."""
+
+
 class Clients:
     """The federation's clients. One verb: map a task over all or some of them."""
 
@@ -223,10 +227,8 @@ class Clients:
             model=client.model,
             num_samples=client.num_samples,
             seconds_training=note["seconds"],
-            node=note["node"],
-            device_uuid=note["device_uuid"],
-            assigned=note["assigned"],
-            peak_bytes=note["peak_bytes"],
+            # A store may hold updates from before a figure was noted.
+            **{name: note.get(name) for name in PLACE},
             bytes_up=up,
             reused=reused,
             **note["stats"],
