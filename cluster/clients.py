@@ -55,9 +55,9 @@ class RayExecutor:
         self, train: Split, rooms: Rooms, *, max_actors: int | None = None, attempts: int = 3
     ) -> None:
         self._images, self._labels = ray.put(train.images), ray.put(train.labels)
-        self._rooms = rooms
-        self._max_actors = max_actors
-        self._attempts = attempts
+        self.rooms = rooms
+        self.max_actors = max_actors
+        self.attempts = attempts
 
     def run(self, jobs: Sequence[Job], events: Events) -> Iterator[tuple[Job, bytes]]:
         """Yields each job with its packed result; see :class:`fl.federation.Executor`."""
@@ -80,7 +80,7 @@ class RayExecutor:
                 num_gpus=request.gpus if seat.gpu is not None else 0,
                 memory=request.memory_bytes or None,
                 max_restarts=0,
-                scheduling_strategy=self._rooms.strategy(seat.room),
+                scheduling_strategy=self.rooms.strategy(seat.room),
             )
             .remote()
         )
@@ -91,10 +91,10 @@ class _Shift:
 
     def __init__(self, executor: RayExecutor, jobs: Sequence[Job], events: Events) -> None:
         self._executor = executor
-        self._rooms = executor._rooms
+        self._rooms = executor.rooms
         self._events = events
         self._jobs = {job.client.id: job for job in jobs}
-        self._placement = Placement(self._rooms.rooms, most=executor._max_actors)
+        self._placement = Placement(self._rooms.rooms, most=executor.max_actors)
         self._failures: Counter[int] = Counter()
         self._lost: set[str] = set()
         self._running: dict[Any, Seated] = {}
@@ -107,6 +107,8 @@ class _Shift:
         while self._placement.waiting or self._running:
             while started := self._placement.start():
                 self._seat(*started)
+            if not self._running:
+                raise ClientFailed(self._jobs[self._placement.waiting[0]], "no room is left for it")
             done, _ = ray.wait(list(self._running), num_returns=1, timeout=NODE_CHECK_S)
             for reference in done:
                 seated = self._running.pop(reference)
@@ -164,7 +166,7 @@ class _Shift:
         self._failures[client] += 1
         attempt = self._failures[client]
         self._events.emit("client_failed", client=client, attempt=attempt, reason=reason)
-        if attempt >= self._executor._attempts:
+        if attempt >= self._executor.attempts:
             raise ClientFailed(job, f"{reason} (attempt {attempt} of {attempt})") from error
         self._enqueue(job)
 

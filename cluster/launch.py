@@ -1,7 +1,9 @@
 """``python -m cluster.launch``: the main command."""
 
+import os
 import signal
 import sys
+import traceback
 from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
@@ -16,6 +18,9 @@ from cluster.prepare import prepare
 from cluster.run_dir import claim, locate, nested
 from fl.errors import UserError
 from fl.executor import ClientFailed
+
+INTERRUPTED = 130
+"""Exit status after Ctrl-C, as shells have it."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -40,8 +45,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         result = execute(launch, prepared, run_dir, console)
     except KeyboardInterrupt:
         print(f"interrupted; {run_dir} can be continued with --resume", file=sys.stderr)
-        return 130
+        return INTERRUPTED
     except ClientFailed as error:
+        traceback.print_exception(error.__cause__)
         print(f"onefold: {error}\nfinished clients are kept in {run_dir}", file=sys.stderr)
         return 1
     _print_summary(result, run_dir, console)
@@ -64,4 +70,8 @@ def _print_summary(result: dict[str, Any], run_dir: Path, console: Console) -> N
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    status = main()
+    if status == INTERRUPTED:
+        # All is closed by now, and taking torch and Ray apart properly takes seconds.
+        os._exit(status)
+    sys.exit(status)
