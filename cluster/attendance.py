@@ -1,10 +1,13 @@
 """Who ran where and when: the placements that a result records and the report draws."""
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
+from cluster.bound import lower_bound
+from cluster.capacity import Room
 from fl.events import Event
-from fl.federation import Client
+from fl.federation import Client, Request
 
 
 class Attendance:
@@ -49,6 +52,20 @@ class Attendance:
                     entry["end"] = event["seconds"]
                     for name in ("assigned", "node", "device_uuid"):
                         entry[name] = event[name]
+
+    def makespan(self, rooms: Sequence[Room]) -> dict[str, float] | None:
+        """Seconds from the first start to the last end, beside what no placement undercuts.
+
+        None where every client was reused. A client counts from its start to its end, its
+        process's start included.
+        """
+        trained = [e for e in self._entries.values() if e["end"] is not None]
+        if not trained:
+            return None
+        jobs = [(Request(**e["requested"]), e["end"] - e["start"]) for e in trained]
+        seconds = max(e["end"] for e in trained) - min(e["start"] for e in trained)
+        bound = lower_bound(rooms, jobs)
+        return {"seconds": round(seconds, 3), "lower_bound": round(bound, 3)}
 
     @property
     def placements(self) -> list[dict[str, Any]]:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from cluster.capacity import Room
 from cluster.gpus import Gpu, find_gpus
 from cluster.limits import PROC, cgroup_limits, slurm_limits
 from fl.errors import UserError
@@ -24,6 +25,16 @@ class Inventory:
     gpus: tuple[Gpu, ...]
     source: str
     """What sets the bounds: "machine", or the Slurm job, as in "slurm job 123"."""
+
+    @property
+    def room(self) -> Room:
+        """All of it, as one room to place clients in."""
+        return Room(
+            name=self.node,
+            cpus=self.cpus,
+            gpus=len(self.gpus),
+            memory_bytes=self.memory_bytes,
+        )
 
     def scaled(self, request: Request) -> Request:
         """The request on this machine: without GPUs there is no share of one to ask for."""

@@ -46,6 +46,8 @@ def execute(
         outcome = prepared.method.run(clients, server, launch.run.options)
         result = _result(launch, prepared, outcome, clients, server)
         result["placements"] = attendance.placements
+        if launch.runtime == "ray":
+            result["makespan"] = attendance.makespan([prepared.inventory.room])
         _save(run_dir, prepared, outcome)
         events.emit("run_end", accuracy=result["accuracy"])
     write_json(run_dir / "result.json", result)

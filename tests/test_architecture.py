@@ -30,6 +30,7 @@ def modules() -> dict[str, Path]:
 def imports(path: Path, *, at_import_time: bool = False) -> set[str]:
     """Names that a file imports; with at_import_time only those outside functions."""
     names: set[str] = set()
+    known = modules().keys()
 
     def visit(node: ast.AST) -> None:
         if at_import_time and isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
@@ -38,7 +39,9 @@ def imports(path: Path, *, at_import_time: bool = False) -> set[str]:
             names.update(a.name for a in node.names)
         if isinstance(node, ast.ImportFrom) and node.module:
             assert node.level == 0, f"{path} has a relative import"
-            names.update({node.module} | {f"{node.module}.{a.name}" for a in node.names})
+            below = {f"{node.module}.{a.name}" for a in node.names}
+            # What is taken from a package may be a module of it, or something it defines.
+            names.update(below & known or {node.module})
         for child in ast.iter_child_nodes(node):
             visit(child)
 

@@ -21,6 +21,15 @@ class ClientRow:
     reused: bool | None = None
 
 
+@dataclass(frozen=True)
+class Failure:
+    """An attempt of a client that failed, and why."""
+
+    client: int
+    attempt: int
+    reason: str
+
+
 def read_events(path: Path) -> list[Event]:
     """Every complete event of a metrics file, in order; none when there is no file.
 
@@ -60,6 +69,18 @@ def client_rows(events: list[Event]) -> dict[int, ClientRow]:
             case {"event": "client_end", "client": int(client)}:
                 by_client.setdefault(client, []).append(event)
     return {client: _row(client, by_client[client]) for client in sorted(by_client)}
+
+
+def client_failures(events: list[Event]) -> list[Failure]:
+    """The attempts that failed since the run was last started, in the order of their failing."""
+    failures: list[Failure] = []
+    for event in events:
+        match event:
+            case {"event": "run_start"}:
+                failures.clear()
+            case {"event": "client_failed", "client": int(client), "attempt": int(attempt)}:
+                failures.append(Failure(client, attempt, str(event.get("reason", "unknown"))))
+    return failures
 
 
 def _row(client: int, rounds: list[Event]) -> ClientRow:

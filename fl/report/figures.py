@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from matplotlib.figure import Figure
 
 from fl.report import plots, style
+from fl.report.gantt import placement_chart
 from fl.report.mosaic import sample_grid
 from fl.report.read import RunRecord
 from fl.report.words import duration, size
@@ -25,7 +26,7 @@ class Picture:
 
 def pictures(run: RunRecord) -> Iterator[Picture]:
     """Every picture that what the run has left behind allows, in the page's order."""
-    makers = (_accuracy, _time, _classes, _bytes, _partition, _samples)
+    makers = (_accuracy, _time, _classes, _bytes, _placement, _partition, _samples)
     return (picture for make in makers if (picture := make(run)) is not None)
 
 
@@ -104,6 +105,21 @@ def _bytes(run: RunRecord) -> Picture | None:
         factor = max(sent.values()) / smallest
         caption += f"; the axis is logarithmic, as the largest is {factor:,.0f} times the smallest"
     return _picture("bytes", "Communication", f"{caption}.", plots.client_bytes(sent, roles))
+
+
+def _placement(run: RunRecord) -> Picture | None:
+    if not run.placements:
+        return None
+    caption = "Who trained where and when, from the first client's start to the last one's end"
+    makespan = (run.result or {}).get("makespan") or {}
+    took, bound = makespan.get("seconds"), makespan.get("lower_bound")
+    if took and bound:
+        caption += (
+            f". Makespan {duration(took)}, lower bound {duration(bound)}, which no placement could "
+            f"undercut; ratio {took / bound:.2f}"
+        )
+    figure = placement_chart(list(run.placements.values()), bound)
+    return _picture("placement", "Placement", f"{caption}.", figure)
 
 
 def _class_names(run: RunRecord, classes: int) -> list[str]:

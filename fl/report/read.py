@@ -12,7 +12,16 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
 from fl.errors import UserError
-from fl.report.events import ClientRow, Event, client_rows, fusion_accuracy, read_events
+from fl.report.events import (
+    ClientRow,
+    Event,
+    Failure,
+    client_failures,
+    client_rows,
+    fusion_accuracy,
+    read_events,
+)
+from fl.report.placements import Placed, read_placements
 
 
 @dataclass(frozen=True)
@@ -46,6 +55,8 @@ class RunRecord:
     config: dict[str, Any]
     result: dict[str, Any] | None
     clients: list[ClientRow]
+    failures: list[Failure]
+    placements: dict[int, Placed]
     accuracy: dict[int, float]
     partition: Partition | None
     samples: Samples | None
@@ -56,11 +67,14 @@ def read_run(run_dir: Path) -> RunRecord:
     """Reads a run directory; UserError if it is none, or if a file in it is damaged."""
     events = read_events(run_dir / "metrics.jsonl")
     partition = _read_partition(run_dir / "partition.json")
+    result = _read_json(run_dir / "result.json")
     return RunRecord(
         path=run_dir,
         config=_read_config(run_dir),
-        result=_read_json(run_dir / "result.json"),
+        result=result,
         clients=_all_clients(client_rows(events), partition),
+        failures=client_failures(events),
+        placements=read_placements(result),
         accuracy=fusion_accuracy(events),
         partition=partition,
         samples=_read_samples(run_dir / "synthetic" / "samples.safetensors"),

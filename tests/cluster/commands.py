@@ -53,8 +53,8 @@ def events(run_dir: Path) -> list[dict[str, Any]]:
 def fingerprint(run_dir: Path) -> tuple[bytes, Any, Any]:
     """What two equal runs have in common: the model's bytes, and every figure but times."""
     figures = result(run_dir)
-    for name in ("seconds", "runtime", "versions", "placements"):
-        figures.pop(name)
+    for name in ("seconds", "runtime", "versions", "placements", "makespan"):
+        figures.pop(name, None)
     updates = {}
     from safetensors.torch import load_file
 

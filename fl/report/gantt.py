@@ -1,0 +1,116 @@
+"""The picture of who trained where and when: a group of rows per device, a bar per client."""
+
+from collections.abc import Sequence
+from itertools import groupby
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+
+from fl.report import style
+from fl.report.placements import Placed
+
+TALLEST, LOWEST = 0.3, 0.07  # inches that a row takes
+ALL_ROWS = 7.0  # inches that the rows share where they are many
+GAP = 0.6  # rows left free between devices
+LETTERED = 0.16  # inches that a row needs to hold letters
+MOST_LETTERED = 60  # clients: a few numbers among hundreds of bars would only be noise
+NODE_LETTERS = 18
+DARK = ("classifier",)  # roles whose colour takes white letters
+
+Lane = list[Placed]
+
+
+def placement_chart(placed: Sequence[Placed], lower_bound: float | None = None) -> Figure:
+    """A bar per client, from the first one's start on; bars of one row never overlap.
+
+    `lower_bound`, in seconds, is drawn as a line: nobody's placement could have ended left of it.
+    """
+    seats = [_lanes(list(there)) for _, there in groupby(sorted(placed, key=_seat), key=_seat)]
+    rows = sum(map(len, seats)) + GAP * (len(seats) - 1)
+    inches = min(TALLEST, max(LOWEST, ALL_ROWS / rows))
+    figure, axes = style.new_axes(style.WIDE, 1.1 + inches * max(rows, 3), grid="x")
+    begin = min(client.start for client in placed)
+    span = max(max(client.end for client in placed) - begin, lower_bound or 0.0)
+    lettered = inches >= LETTERED and len(placed) <= MOST_LETTERED
+    top, middles = 0.0, []
+    for lanes in seats:
+        for row, lane in enumerate(lanes):
+            for client in lane:
+                _bar(axes, top + row, client, begin)
+                if lettered and (client.end - client.start) / span > _letters(client):
+                    _number(axes, top + row, client, begin)
+        middles.append(top + (len(lanes) - 1) / 2)
+        top += len(lanes) + GAP
+    axes.set(xlabel="seconds since the first client started", xlim=(0, 1.01 * span))
+    axes.set_yticks(middles, labels=_names(seats), parse_math=False)
+    axes.set_ylim(rows - 0.4, -0.6)
+    axes.tick_params(axis="y", length=0)
+    axes.spines["left"].set_visible(False)
+    _legend(axes, placed, lower_bound)
+    return figure
+
+
+def _seat(client: Placed) -> tuple[str, str]:
+    return client.node, client.device
+
+
+def _lanes(clients: list[Placed]) -> list[Lane]:
+    """Deals the clients of one seat to as few rows as hold them without overlap."""
+    lanes: list[Lane] = []
+    for client in sorted(clients, key=lambda c: (c.start, c.client)):
+        free = [lane for lane in lanes if lane[-1].end <= client.start]
+        if free:
+            free[0].append(client)
+        else:
+            lanes.append([client])
+    return lanes
+
+
+def _names(seats: list[list[Lane]]) -> list[str]:
+    """What to call each seat; where there is one node only, its name goes without saying."""
+    firsts = [lanes[0][0] for lanes in seats]
+    if len(firsts) > 1 and len({client.node for client in firsts}) == 1:
+        return [client.device or "cores" for client in firsts]
+    names = [(client.node[:NODE_LETTERS], client.device) for client in firsts]
+    return ["\n".join(part for part in name if part) for name in names]
+
+
+def _bar(axes: Axes, row: float, client: Placed, begin: float) -> None:
+    (bar,) = axes.barh(row, client.end - client.start, left=client.start - begin, height=0.86)
+    bar.set(facecolor=style.role_colour(client.role), edgecolor="white", linewidth=0.5)
+    if client.attempts > 1:
+        bar.set(edgecolor=style.INK, linewidth=1.4, zorder=2)
+
+
+def _letters(client: Placed) -> float:
+    """The share of the axis that its number takes."""
+    return style.LETTER * (len(str(client.client)) + 0.6) / (style.WIDE - 1.5)
+
+
+def _number(axes: Axes, row: float, client: Placed, begin: float) -> None:
+    middle = (client.start + client.end) / 2 - begin
+    number = axes.text(middle, row, str(client.client), ha="center", va="center_baseline")
+    number.set(fontsize=style.TICK, color="white" if client.role in DARK else style.INK)
+
+
+def _legend(axes: Axes, placed: Sequence[Placed], lower_bound: float | None) -> None:
+    roles = sorted({client.role for client in placed})
+    handles: list[Patch | Line2D] = [Patch(color=style.role_colour(r), label=r) for r in roles]
+    if any(client.attempts > 1 for client in placed):
+        handles.append(Patch(facecolor="white", edgecolor=style.INK, label="tried again"))
+    if lower_bound is not None:
+        line = axes.axvline(lower_bound, color=style.INK, linestyle=(0, (4, 3)), linewidth=1.2)
+        line.set_label("lower bound")
+        handles.append(line)
+    axes.legend(
+        handles=handles,
+        loc="lower left",
+        bbox_to_anchor=(0, 1),
+        ncols=len(handles),
+        frameon=False,
+        fontsize=style.TICK,
+        labelcolor=style.INK,
+        borderaxespad=0.2,
+    )
