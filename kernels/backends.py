@@ -1,0 +1,50 @@
+"""Which implementation runs."""
+
+import importlib.util
+import os
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from kernels.batched import TorchGroups
+from kernels.groups import Groups
+
+NAMES = ("auto", "reference", "torch", "triton")
+# Looked up once and without importing it: CPU builds of torch and macOS come without Triton.
+TRITON_INSTALLED = importlib.util.find_spec("triton") is not None
+
+
+def resolve(backend: str, device: torch.device) -> str:
+    """The implementation to run: "auto" becomes triton on CUDA where installed, else torch.
+
+    Raises:
+        ValueError: an unknown name, or triton where it cannot run.
+    """
+    if backend not in NAMES:
+        raise ValueError(f"backend must be one of {', '.join(NAMES)}, got {backend!r}")
+    if backend == "auto":
+        return "triton" if device.type == "cuda" and TRITON_INSTALLED else "torch"
+    if backend == "triton":
+        if not TRITON_INSTALLED:
+            raise ValueError("the triton backend needs the package triton, which is not installed")
+        if device.type != "cuda" and not interpreted():
+            raise ValueError(
+                f"the triton backend needs CUDA tensors, got {device}; "
+                "TRITON_INTERPRET=1 runs it on the CPU"
+            )
+    return backend
+
+
+def interpreted() -> bool:
+    """Whether Triton kernels run in its interpreter, on the CPU."""
+    return os.environ.get("TRITON_INTERPRET", "").lower() in ("1", "true", "on", "yes", "y")
+
+
+def grouping(backend: str) -> Callable[[Tensor, Tensor, int], Groups]:
+    """What sorts (N, F) samples into classes for a resolved backend other than the reference."""
+    if backend == "torch":
+        return TorchGroups
+    from kernels.triton_groups import TritonGroups  # imports triton
+
+    return TritonGroups

@@ -1,0 +1,71 @@
+"""The torch backend: any device, batched over the classes."""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from kernels.groups import Selection, quotas, wide
+
+PIECE = 128  # samples summed in float32, one after another
+CPU_BLOCK = 1 << 18  # elements per block of differences: 1 MiB stays in cache
+DEVICE_BLOCK = 1 << 26  # elsewhere the block only bounds memory
+
+
+class TorchGroups:
+    """`Groups` by torch operations. Only fixed-order sums, so that runs repeat on CUDA too."""
+
+    def __init__(self, flat: Tensor, labels: Tensor, num_classes: int) -> None:
+        self.flat = flat.float()
+        self.labels = labels.long().clamp(-1, num_classes)
+        self.sorted_labels, self.order = torch.sort(self.labels, stable=True)
+        self.classes = torch.arange(num_classes + 1, device=flat.device)
+        self.bounds = torch.searchsorted(self.sorted_labels, self.classes)
+        # Labels out of range are found out at the end; until then they must not lead astray.
+        self.labels.clamp_(0, num_classes - 1)
+        self.sorted_labels.clamp_(0, num_classes - 1)
+
+    def means(self) -> Tensor:
+        # An embedding bag sums rows of a table given by their numbers: here each sample once, in
+        # one reading pass and in a fixed order, where index_add would be slower or atomic. Bags
+        # of at most PIECE samples within a class, then the bags of each class in double.
+        starts, counts = self.bounds[:-1], self.bounds.diff()
+        cuts = torch.arange(0, len(self.flat), PIECE, device=self.flat.device)
+        cuts = torch.cat((starts, cuts)).sort().values
+        pieces = F.embedding_bag(self.order, self.flat, cuts, mode="sum")
+        numbers = torch.arange(len(cuts), device=self.flat.device)
+        first = torch.searchsorted(cuts, starts)
+        first[0] = 0  # bags start at 0, even with a label below 0
+        sums = F.embedding_bag(numbers, pieces.to(wide(pieces.device)), first, mode="sum")
+        return (sums / counts.clamp(min=1).unsqueeze(1)).float()
+
+    def distances(self, centroids: Tensor) -> Tensor:
+        # In blocks: the differences are never written out whole.
+        num_samples, num_features = self.flat.shape
+        elements = CPU_BLOCK if self.flat.device.type == "cpu" else DEVICE_BLOCK
+        block = min(num_samples, max(1, elements // num_features))
+        distances = self.flat.new_empty(num_samples)
+        buffer = self.flat.new_empty(block, num_features)
+        parts = (t.split(block) for t in (self.flat, self.labels, distances))
+        for samples, labels, out in zip(*parts, strict=True):
+            squares = torch.index_select(centroids, 0, labels, out=buffer[: len(samples)])
+            # (a - b)², without reduction: subtracts and squares in one pass over the block.
+            torch.ops.aten.mse_loss.out(samples, squares, 0, out=squares)
+            torch.sum(squares, dim=1, out=out)
+        return distances.sqrt_()
+
+    def select(self, distances: Tensor, keep: float) -> Selection:
+        # The bits of floats that are not negative order as the floats do: behind the label they
+        # make one integer key, and one stable sort orders by class, distance and number.
+        bits = distances.view(torch.int32).long()
+        order = torch.sort((self.labels << 32) | bits, stable=True).indices
+        # Sorting by class first puts each class where it was, so labels and bounds still hold.
+        last = self.bounds[:-1] + quotas(self.bounds.diff(), keep)
+        positions = torch.arange(len(order), device=order.device)
+        mask = torch.empty_like(order, dtype=torch.bool)
+        mask[order] = positions < last[self.sorted_labels]
+        ends = self.bounds[[0, -1]].tolist()
+        return Selection(
+            indices=mask.nonzero().squeeze(1),
+            labels_fit=ends == [0, len(order)],
+            largest=float(distances.max()),
+        )

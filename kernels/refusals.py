@@ -1,0 +1,21 @@
+"""Values that the filter refuses."""
+
+import torch
+from torch import Tensor
+
+BLOCK = 1 << 22  # elements looked at together
+
+
+def refuse_unfit_labels(num_classes: int) -> None:
+    """Raises ValueError: some label is not in [0, num_classes)."""
+    raise ValueError(f"labels must be in [0, {num_classes})")
+
+
+def refuse_unfit_samples(flat: Tensor) -> None:
+    """Raises ValueError, for (N, F) samples of which some distance came out NaN or infinite."""
+    step = max(1, BLOCK // flat.shape[1])
+    for begin in range(0, len(flat), step):
+        bad = (~torch.isfinite(flat[begin : begin + step])).any(1).nonzero()
+        if len(bad):
+            raise ValueError(f"sample {begin + int(bad[0])} has NaN or infinite values")
+    raise ValueError("samples are so large that their distances overflow")

@@ -1,0 +1,121 @@
+"""Launch settings of the Triton kernels: measured once per device and shape, kept on the node."""
+
+import json
+import os
+import tempfile
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from kernels.backends import interpreted
+
+
+@dataclass(frozen=True)
+class Config:
+    """How a kernel is launched: samples and features of a tile, and warps per program."""
+
+    rows: int
+    features: int
+    warps: int
+
+
+CANDIDATES = tuple(
+    Config(rows, features, warps)
+    for rows, features, warps in (
+        (8, 256, 4),
+        (8, 512, 4),
+        (8, 1024, 8),
+        (16, 128, 4),
+        (16, 256, 4),
+        (16, 512, 8),
+        (32, 128, 4),
+        (32, 256, 8),
+    )
+)
+INTERPRETED = Config(64, 256, 4)  # nothing to measure in the interpreter
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What the best settings are taken to depend on. ``device``: its name, None if interpreted."""
+
+    device: str | None
+    dtype: torch.dtype
+    num_features: int
+    large: bool
+    """Whether the samples fill the device."""
+
+    @classmethod
+    def of(cls, flat: Tensor) -> "Shape":
+        """The shape class of (N, F) samples."""
+        real = flat.is_cuda and not interpreted()
+        name = torch.cuda.get_device_name(flat.device) if real else None
+        return cls(name, flat.dtype, flat.shape[1], flat.numel() >= 1 << 24)
+
+
+_chosen: dict[tuple[str, Shape], Config] = {}
+
+
+def tuned(kernel: str, shape: Shape, launch: Callable[[Config], None]) -> Config:
+    """The fastest of `CANDIDATES` for a kernel, measured by launching it.
+
+    The first call for a shape looks into the node's cache, then measures and writes there; a cache
+    that cannot be read or written costs another measurement and nothing else.
+    """
+    if shape.device is None:
+        return INTERPRETED
+    if (kernel, shape) not in _chosen:
+        _chosen[kernel, shape] = _recall(kernel, shape) or _measure(kernel, shape, launch)
+    return _chosen[kernel, shape]
+
+
+def _measure(kernel: str, shape: Shape, launch: Callable[[Config], None]) -> Config:
+    from triton.testing import do_bench
+
+    times = {c: do_bench(lambda c=c: launch(c), warmup=5, rep=20) for c in CANDIDATES}
+    best = min(times, key=lambda c: times[c])
+    _remember(kernel, shape, best)
+    return best
+
+
+def cache_file() -> Path:
+    """Beside Triton's own cache where TRITON_CACHE_DIR says so, else in the node's /tmp."""
+    folder = os.environ.get("TRITON_CACHE_DIR")
+    if folder is None:
+        folder = os.path.join(tempfile.gettempdir(), f"onefold-{os.getuid()}")
+    return Path(folder) / "onefold-launches.json"
+
+
+def _key(kernel: str, shape: Shape) -> str:
+    import triton
+
+    size = "large" if shape.large else "small"
+    parts = (kernel, shape.device, shape.dtype, shape.num_features, size)
+    return " | ".join(map(str, (*parts, torch.__version__, triton.__version__)))
+
+
+def _read() -> dict[str, dict[str, int]]:
+    try:
+        entries = json.loads(cache_file().read_text())
+    except (OSError, ValueError):
+        return {}
+    return entries if isinstance(entries, dict) else {}
+
+
+def _recall(kernel: str, shape: Shape) -> Config | None:
+    entry = _read().get(_key(kernel, shape))
+    return next((c for c in CANDIDATES if asdict(c) == entry), None)
+
+
+def _remember(kernel: str, shape: Shape, config: Config) -> None:
+    path = cache_file()
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False) as file:
+            json.dump({**_read(), _key(kernel, shape): asdict(config)}, file, indent=1)
+        os.replace(file.name, path)  # whole or not at all, whoever else writes
+    except OSError:
+        pass

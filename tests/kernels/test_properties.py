@@ -1,0 +1,216 @@
+"""Properties of the filter, every fast backend held against the float64 reference."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from kernels import Filtered
+from tests.kernels.cases import (
+    SEEDS,
+    SHARES,
+    SIZES,
+    draw,
+    examples,
+    fast_backends,
+    gap,
+    kept,
+    run,
+)
+
+GAP = 1e-4  # below it rounding may decide, and the example says nothing
+
+
+def compare(
+    samples: np.ndarray, labels: np.ndarray, keep: float, backend: str
+) -> tuple[Filtered, Filtered]:
+    """What backend and reference find, after holding distances and centroids together."""
+    expected = run(samples, labels, keep, "reference")
+    found = run(samples, labels, keep, backend)
+    tolerance = {"rtol": 1e-4, "atol": 1e-5 * float(np.abs(samples).max(initial=1e-30))}
+    torch.testing.assert_close(found.distances, expected.distances, **tolerance)
+    torch.testing.assert_close(found.centroids, expected.centroids, **tolerance)
+    return found, expected
+
+
+def agrees(samples: np.ndarray, labels: np.ndarray, keep: float, backend: str) -> list[int]:
+    """What the backend keeps, after holding everything it returns against the reference."""
+    found, expected = compare(samples, labels, keep, backend)
+    assume(gap(expected.distances, labels, keep) > GAP)
+    assert found.indices.tolist() == expected.indices.tolist()
+    return found.indices.tolist()
+
+
+@fast_backends
+@examples
+@given(sizes=SIZES, features=st.integers(1, 300), keep=SHARES, seed=SEEDS)
+def test_backends_agree(
+    backend: str, sizes: list[int], features: int, keep: float, seed: int
+) -> None:
+    agrees(*draw(sizes, features, seed), keep, backend)
+
+
+@fast_backends
+@examples
+@given(sizes=SIZES, keep=SHARES, seed=SEEDS)
+def test_the_order_of_the_samples_does_not_matter(
+    backend: str, sizes: list[int], keep: float, seed: int
+) -> None:
+    samples, labels = draw(sizes, 5, seed)
+    order = np.random.default_rng(seed + 1).permutation(len(labels))
+    permuted = agrees(samples[order], labels[order], keep, backend)
+    assert sorted(order[permuted].tolist()) == agrees(samples, labels, keep, backend)
+
+
+@fast_backends
+@examples
+@given(
+    sizes=SIZES,
+    keep=SHARES,
+    seed=SEEDS,
+    factor=st.sampled_from([-1.0, 1e-3, 3.0, 1e3]),
+    shift=st.sampled_from([0.0, -1.0, 10.0, 1000.0]),
+)
+def test_scaling_and_moving_all_samples_does_not_matter(
+    backend: str, sizes: list[int], keep: float, seed: int, factor: float, shift: float
+) -> None:
+    samples, labels = draw(sizes, 5, seed)
+    # Far away the samples themselves are rounded: where that moves distances, only then.
+    assume(gap(run(samples, labels, keep, "reference").distances, labels, keep) > 100 * GAP)
+    moved = ((samples + np.float32(shift)) * np.float32(factor)).astype(np.float32)
+    assert agrees(moved, labels, keep, backend) == kept(samples, labels, keep, backend)
+
+
+@fast_backends
+@examples
+@given(sizes=SIZES, keep=SHARES, seed=SEEDS, exponent=st.integers(-140, 55))
+def test_magnitude_does_not_matter(
+    backend: str, sizes: list[int], keep: float, seed: int, exponent: int
+) -> None:
+    """From the smallest floats, of which squares vanish, to where squares overflow."""
+    samples, labels = draw(sizes, 5, seed)
+    scaled = np.ldexp(samples, exponent).astype(np.float32)
+    expected = run(scaled, labels, keep, "reference")
+    found = run(scaled, labels, keep, backend)
+    torch.testing.assert_close(
+        found.distances, expected.distances, rtol=1e-4, atol=1e-5 * 2.0**exponent + 2.0**-147
+    )
+    assume(gap(expected.distances, labels, keep) > 10 * GAP)
+    assert found.indices.tolist() == expected.indices.tolist()
+
+
+@fast_backends
+@examples
+@given(sizes=SIZES, keep=SHARES, seed=SEEDS)
+def test_classes_do_not_influence_each_other(
+    backend: str, sizes: list[int], keep: float, seed: int
+) -> None:
+    samples, labels = draw(sizes, 5, seed)
+    together = agrees(samples, labels, keep, backend)
+    for c in set(labels.tolist()):
+        own = np.flatnonzero(labels == c)
+        alone = kept(samples[own], labels[own], keep, backend)
+        assert own[alone].tolist() == [i for i in together if labels[i] == c]
+
+
+@fast_backends
+@examples
+@given(sizes=SIZES, keep=SHARES, seed=SEEDS, copies=st.integers(2, 5))
+def test_of_duplicated_samples_the_first_copies_stay(
+    backend: str, sizes: list[int], keep: float, seed: int, copies: int
+) -> None:
+    """Copies are exactly as far as each other, so number decides, on every backend alike."""
+    samples, labels = draw(sizes, 3, seed)
+    samples, labels = np.tile(samples, (copies, 1)), np.tile(labels, copies)
+    expected = run(samples, labels, keep, "reference")
+    found = run(samples, labels, keep, backend)
+    distances = found.distances.numpy().reshape(copies, -1)
+    assert (distances == distances[0]).all()
+    per_copy = expected.distances.numpy().reshape(copies, -1)[0]
+    assume(all_apart(per_copy, labels[: len(per_copy)]))
+    assert found.indices.tolist() == expected.indices.tolist()
+
+
+def all_apart(distances: np.ndarray, labels: np.ndarray) -> bool:
+    """Whether no two distances of a class are so close that rounding may swap them."""
+    for c in set(labels.tolist()):
+        own = np.sort(distances[labels == c])
+        if (np.diff(own) <= GAP * own[-1]).any():
+            return False
+    return True
+
+
+@fast_backends
+@examples
+@given(present=st.lists(st.integers(0, 1), min_size=4, max_size=4), keep=SHARES, seed=SEEDS)
+def test_a_class_of_one_sample_keeps_it(
+    backend: str, present: list[int], keep: float, seed: int
+) -> None:
+    samples, labels = draw(present, 6, seed)
+    found = run(samples, labels, keep, backend)
+    assert found.indices.tolist() == list(range(sum(present)))
+    assert not found.distances.any()
+    assert torch.equal(found.centroids[labels], torch.tensor(samples))
+
+
+@fast_backends
+@examples
+@given(count=st.integers(1, 90), keep=SHARES, seed=SEEDS)
+def test_there_may_be_one_class(backend: str, count: int, keep: float, seed: int) -> None:
+    agrees(*draw([0, 0, count, 0], 4, seed), keep, backend)
+
+
+@fast_backends
+def test_every_share_agrees(backend: str) -> None:
+    samples, labels = draw([40, 3, 0, 17], 5, seed=8)
+    for percent in range(1, 101, 9 if backend == "triton" else 1):
+        found, expected = compare(samples, labels, percent / 100, backend)
+        if gap(expected.distances, labels, percent / 100) > GAP:
+            assert found.indices.tolist() == expected.indices.tolist()
+
+
+@fast_backends
+@examples
+@given(
+    sizes=SIZES,
+    seed=SEEDS,
+    bad=st.sampled_from([np.nan, -np.nan, np.inf, -np.inf]),
+    data=st.data(),
+)
+def test_the_first_sample_that_is_no_number_is_named(
+    backend: str, sizes: list[int], seed: int, bad: float, data: st.DataObject
+) -> None:
+    samples, labels = draw(sizes, 5, seed)
+    assume(len(samples) > 0)
+    rows = data.draw(st.lists(st.integers(0, len(samples) - 1), min_size=1, max_size=3))
+    for row in rows:
+        samples[row, data.draw(st.integers(0, 4))] = bad
+    for name in ("reference", backend):
+        with pytest.raises(ValueError, match=rf"^sample {min(rows)} has NaN or infinite values$"):
+            run(samples, labels, 0.8, name)
+
+
+@fast_backends
+@examples
+@given(sizes=SIZES, seed=SEEDS, label=st.integers(-(2**62), 2**62), data=st.data())
+def test_a_label_out_of_range_is_refused(
+    backend: str, sizes: list[int], seed: int, label: int, data: st.DataObject
+) -> None:
+    samples, labels = draw(sizes, 5, seed)
+    assume(len(samples) > 0)
+    assume(not 0 <= label < 4)
+    labels[data.draw(st.integers(0, len(samples) - 1))] = label
+    for name in ("reference", backend):
+        with pytest.raises(ValueError, match=r"^labels must be in \[0, 4\)$"):
+            run(samples, labels, 0.8, name)
+
+
+@fast_backends
+@examples
+@given(sizes=SIZES, seed=SEEDS)
+def test_a_run_repeats_to_the_last_bit(backend: str, sizes: list[int], seed: int) -> None:
+    samples, labels = draw(sizes, 33, seed)
+    first, second = (run(samples, labels, 0.8, backend) for _ in range(2))
+    for name in ("indices", "distances", "centroids"):
+        assert torch.equal(getattr(first, name), getattr(second, name))
