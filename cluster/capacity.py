@@ -1,9 +1,10 @@
 """What rooms hold and clients take, in whole units: ten shares of 0.1 fill a GPU exactly."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from fl.errors import UserError
 from fl.federation import Request
 from fl.report.words import size
 
@@ -35,7 +36,7 @@ class Seat:
 
 
 class Need(NamedTuple):
-    """A request in whole units."""
+    """A request in whole units of each kind."""
 
     cpus: int
     gpu: int
@@ -89,7 +90,26 @@ class Space:
         return space
 
 
+def capacity(rooms: Iterable[Room]) -> Need:
+    """All that the rooms have together."""
+    spaces = [Space(room) for room in rooms]
+    return Need(
+        cpus=sum(space.cpus for space in spaces),
+        gpu=sum(sum(space.gpus) for space in spaces),
+        memory_bytes=sum(space.memory_bytes for space in spaces),
+    )
+
+
 def could_seat(room: Room, need: Need) -> bool:
     """Whether the need fits the room when it is empty."""
     space = Space(room)
     return any(space.fits(need, seat) for seat in space.seats(need))
+
+
+def refusal(who: str, request: Request, rooms: Iterable[Room]) -> UserError:
+    """The error for a request that fits no room: what was asked for and what there is."""
+    there = "; ".join(map(str, rooms)) or "nothing"
+    return UserError(
+        f"{who} asks for {request.cpus:g} cores, {request.gpus:g} of a GPU and "
+        f"{size(request.memory_bytes)} of memory, and fits nowhere: there is {there}"
+    )

@@ -47,10 +47,9 @@ class Claim:
         then.take(self.need, self.seat)
         return then.fits(newcomer.need, newcomer.seat)
 
-    def note(self, newcomer: Sitting) -> None:
-        """Counts on the newcomer's capacity too, if that is expected to be free in time."""
-        if newcomer.seat.room == self.seat.room and newcomer.end <= self.moment:
-            self.awaited[newcomer.client] = newcomer
+    def note_left(self, client: int) -> None:
+        """The client has left its seat: nobody waits for it any more."""
+        self.awaited.pop(client, None)
 
 
 def stake(

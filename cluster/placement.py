@@ -1,9 +1,11 @@
 """Who starts next, and where: longest first, on seats that are never overbooked.
 
-No clock, no Ray, no randomness: the same calls in the same order give the same placement. Of the
-waiting clients that fit somewhere, the one with the largest estimated time starts. Shorter ones
-may pass a longer one that fits nowhere, within the claim that it then stakes (see
-:mod:`cluster.claim`): nobody starves.
+No clock, no Ray, no randomness: the same calls in the same order give the same placement.
+
+- The order is longest first by estimated time, and who needs what is scarcest before who does not
+  (:mod:`cluster.order`). Estimates follow what finished clients took (:mod:`cluster.rates`).
+- Later ones may pass the first in line when it fits nowhere, within the claim that it then stakes
+  (:mod:`cluster.claim`): nobody starves.
 
 Time is what finished clients tell: one that ran for 10 s moves it to 10 s after its own start.
 """
@@ -12,12 +14,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from cluster.bound import lower_bound
-from cluster.capacity import Need, Room, Seat, Space, could_seat, need_of
+from cluster.capacity import Need, Room, Seat, Space, could_seat, need_of, refusal
 from cluster.claim import Claim, Sitting, stake
+from cluster.order import Waiting, in_order
 from cluster.rates import Rates
 from fl.errors import UserError
 from fl.federation import Request
-from fl.report.words import size
 
 __all__ = ["Placement", "Room", "Seat", "lower_bound"]
 
@@ -68,8 +70,8 @@ class Placement:
 
     @property
     def waiting(self) -> tuple[int, ...]:
-        """Clients that have not started, by id."""
-        return tuple(sorted(self._waiting))
+        """Clients that have not started, in the order in which they are offered a seat."""
+        return tuple(entry.client for entry in self._queue())
 
     @property
     def running(self) -> tuple[int, ...]:
@@ -144,10 +146,12 @@ class Placement:
         return entry.work * self._rates.rate(entry.model)
 
     def _queue(self) -> list[_Entry]:
-        """The waiting clients: the one with the claim, then the longest first."""
+        """The waiting clients: the one with the claim, then by urgency."""
+        waiting = [Waiting(c, self._entries[c].need, self.estimate(c)) for c in self._waiting]
+        order = in_order(waiting, [space.room for space in self._spaces.values()])
         holder = self._claim.client if self._claim else None
-        ranks = {c: (c != holder, -self.estimate(c), c) for c in self._waiting}
-        return [self._entries[c] for c in sorted(ranks, key=ranks.__getitem__)]
+        order.sort(key=lambda client: client != holder)
+        return [self._entries[client] for client in order]
 
     def _free_seats(self, need: Need) -> list[Seat]:
         spaces = self._spaces.values()
@@ -175,14 +179,10 @@ class Placement:
         return Sitting(client=entry.client, need=entry.need, seat=running.seat, end=end)
 
     def _sit(self, entry: _Entry, seat: Seat) -> tuple[int, Seat]:
-        running = _Running(entry, seat, self._now)
-        if self._claim is not None:
-            if self._claim.client == entry.client:
-                self._claim = None
-            else:
-                self._claim.note(self._sitting(running))
+        if self._claim is not None and self._claim.client == entry.client:
+            self._claim = None
         self._waiting.remove(entry.client)
-        self._running[entry.client] = running
+        self._running[entry.client] = _Running(entry, seat, self._now)
         self._spaces[seat.room].take(entry.need, seat)
         return entry.client, seat
 
@@ -190,14 +190,9 @@ class Placement:
         left = self._running.pop(client)
         self._spaces[left.seat.room].give(left.entry.need, left.seat)
         if self._claim is not None:
-            self._claim.awaited.pop(client, None)
+            self._claim.note_left(client)
         return left
 
     def _refusal(self, entry: _Entry) -> UserError:
-        asked = entry.request
-        share = f"{asked.gpus:g} of a GPU, " if self._with_gpus else ""
-        rooms = "; ".join(str(space.room) for space in self._spaces.values())
-        return UserError(
-            f"client {entry.client} ({entry.model}) asks for {asked.cpus:g} cores, {share}"
-            f"{size(asked.memory_bytes)} of memory, and fits nowhere: there is {rooms or 'nothing'}"
-        )
+        rooms = [space.room for space in self._spaces.values()]
+        return refusal(f"client {entry.client} ({entry.model})", entry.request, rooms)

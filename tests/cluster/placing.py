@@ -1,0 +1,133 @@
+"""A machine that keeps its own books: runs a placement and refuses to be overbooked."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+
+from hypothesis import strategies as st
+
+from cluster.placement import Placement, Room, Seat
+from fl.federation import Request
+
+MEMORY = 100
+
+
+@dataclass(frozen=True)
+class Work:
+    """One client: what it asks for, what it is thought to take, and what it takes."""
+
+    request: Request
+    expected: float
+    seconds: float
+
+
+@dataclass
+class Stay:
+    """When and where a client ran."""
+
+    seat: Seat
+    start: float
+    end: float
+
+
+@dataclass
+class Machine:
+    """Runs clients in simulated time, asking the placement whom to start."""
+
+    rooms: Sequence[Room]
+    clients: Mapping[int, Work]
+    placement: Placement
+    now: float = 0.0
+    stays: dict[int, Stay] = field(default_factory=dict)
+    finished: set[int] = field(default_factory=set)
+
+    def run(self) -> float:
+        """Runs everyone to the end; returns the makespan in seconds."""
+        for _ in self.steps():
+            pass
+        return max(stay.end for stay in self.stays.values())
+
+    def steps(self) -> Iterator[tuple[int, int | None]]:
+        """Yields who was first in line at each call of start(), and whom it seated."""
+        while True:
+            while first := self.placement.waiting[:1]:
+                started = self.placement.start()
+                if started is None:
+                    yield first[0], None
+                    break
+                client, seat = started
+                assert client not in self.stays, "seated twice"
+                end = self.now + self.clients[client].seconds
+                self.stays[client] = Stay(seat, self.now, end)
+                self.check_capacity()
+                yield first[0], client
+            running = self.placement.running
+            assert set(running) == {c for c, stay in self.stays.items() if self.at_work(c)}
+            if not running:
+                return
+            done = min(running, key=lambda c: (self.stays[c].end, c))
+            self.now = self.stays[done].end
+            self.placement.finish(done, self.clients[done].seconds)
+            self.finished.add(done)
+
+    def at_work(self, client: int) -> bool:
+        """Whether it has started and not been reported as finished."""
+        return client in self.stays and client not in self.finished
+
+    def where(self, client: int) -> Seat:
+        """Its seat, now or before."""
+        return self.stays[client].seat
+
+    def check_capacity(self) -> None:
+        """Adds up what those at work take, room by room and GPU by GPU."""
+        for room in self.rooms:
+            here = [
+                c for c, s in self.stays.items() if s.seat.room == room.name and self.at_work(c)
+            ]
+            asked = [self.clients[c].request for c in here]
+            assert sum(Fraction(str(r.cpus)) for r in asked) <= room.cpus
+            assert sum(r.memory_bytes for r in asked) <= room.memory_bytes
+            for gpu in range(room.gpus):
+                on = [self.clients[c].request for c in here if self.where(c).gpu == gpu]
+                assert sum(Fraction(str(r.gpus)) for r in on) <= 1
+            for client, request in zip(here, asked, strict=True):
+                gpu = self.where(client).gpu
+                assert (gpu in range(room.gpus)) if request.gpus else (gpu is None)
+
+
+def machine(
+    rooms: Sequence[Room], clients: Mapping[int, Work], *, most: int | None = None
+) -> Machine:
+    """A machine whose placement knows every client, all of one model."""
+    placement = Placement(rooms, most=most, rates={"m": 1.0})
+    for client, work in clients.items():
+        placement.add(client, work.request, "m", work.expected)
+    return Machine(rooms, clients, placement)
+
+
+def room(name: str = "a", cpus: float = 4, gpus: int = 0) -> Room:
+    """A room with MEMORY bytes."""
+    return Room(name=name, cpus=cpus, gpus=gpus, memory_bytes=MEMORY)
+
+
+seconds = st.one_of(st.sampled_from([1.0, 2.0, 4.0, 8.0]), st.floats(0.1, 10))
+noise = st.sampled_from([0.25, 0.8, 1.0, 1.0, 1.2, 4.0])
+
+
+@st.composite
+def rooms_and_clients(draw: st.DrawFn) -> tuple[list[Room], dict[int, Work]]:
+    """One to three rooms, with GPUs or not, and clients that each fit one of them."""
+    sizes = st.tuples(st.sampled_from([1, 4, 16]), st.integers(0, 3))
+    drawn = draw(st.lists(sizes, min_size=1, max_size=3))
+    rooms = [room(str(index), cpus, gpus) for index, (cpus, gpus) in enumerate(drawn)]
+    clients = {}
+    for client in range(draw(st.integers(1, 14))):
+        where = draw(st.sampled_from(rooms))
+        request = Request(
+            cpus=where.cpus * draw(st.sampled_from([0.1, 0.25, 0.5, 0.7, 1.0])),
+            gpus=draw(st.sampled_from([0, 0.1, 0.3, 0.35, 0.6, 1.0])) if where.gpus else 0,
+            memory_bytes=draw(st.sampled_from([0, 0, 10, 34, MEMORY])),
+        )
+        expected = draw(seconds)
+        clients[client] = Work(request, expected, expected * draw(noise))
+    return rooms, clients
