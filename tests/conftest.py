@@ -20,5 +20,5 @@ def mnist_root(request: pytest.FixtureRequest) -> Path:
     """The data root that holds the real MNIST."""
     root: Path | None = request.config.getoption("--data-root")
     if root is None or find_problems("mnist", root):
-        pytest.skip("real MNIST not found: pass --data-root DIR")
+        pytest.skip("real MNIST not found: pass --data-root=DIR")
     return root
