@@ -1,0 +1,167 @@
+"""Makespan over its lower bound for mixed clients: ours, first come, and Flower's uniform requests.
+
+    python benchmarks/placement.py --json FILE            # on a simulated clock: seconds
+    python benchmarks/placement.py --live --json FILE     # also ten clients on real Ray actors
+
+The simulation drives the placement that runs use; only the clock is simulated. All three schedulers
+get the same clients, which take the same time under each. The live run takes minutes, most of them
+to start processes; its simulation is given the start-up times that it had, and so tells whether
+order and overlap of real actors are the simulated ones.
+"""
+
+import datetime
+import json
+import os
+import platform
+import statistics
+import sys
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+import tyro
+from federations import CLIENT_NOISE, MACHINES, MODEL_NOISE, Job, Machine, federation
+from live_placement import run_live
+from rich.console import Console
+from rich.table import Table
+from schedulers import SCHEDULERS, simulate
+
+from cluster.placement import lower_bound
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """Compares schedulers on mixed federations and prints makespan over lower bound."""
+
+    clients: tuple[int, ...] = (10, 50, 200)
+    """Sizes of the federation."""
+    seeds: int = 20
+    """Federations of each size."""
+    live: bool = False
+    """Also run ten clients on Ray actors that sleep, on logical resources."""
+    live_seconds: float = 20.0
+    """The live run's lower bound, to which its clients' times are scaled."""
+    json: Path | None = None
+    """Also write the figures here."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """Ratios of makespan to lower bound, one per federation, by scheduler."""
+
+    machine: str
+    clients: int
+    bounds: list[float]
+    ratios: dict[str, list[float]]
+
+
+@dataclass(frozen=True)
+class LiveRow:
+    """A live run beside its simulation, in seconds."""
+
+    machine: str
+    scheduler: str
+    bound: float
+    simulated: float
+    startup_mean: float
+    simulated_with_startup: float
+    live: float
+
+
+def main(options: Options) -> int:
+    """Runs everything and prints the tables; returns the exit status."""
+    console = Console(width=120)
+    when = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")
+    where = f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores"
+    load = os.getloadavg()[0]
+    console.print(f"{when}, on {where}, load {load:.1f}")
+    rows = [compare(m, clients, options.seeds) for m in MACHINES for clients in options.clients]
+    console.print(ratio_table(rows, options.seeds))
+    # Two live machines are enough, and their sleepers' processes fit a laptop.
+    live = [row for m in MACHINES[:2] for row in live_rows(m, options)] if options.live else []
+    if live:
+        console.print(live_table(live))
+    if options.json:
+        figures = {"when": when, "where": where, "load": load, "rows": rows, "live": live}
+        options.json.write_text(json.dumps(figures, indent=2, default=asdict))
+    return 0
+
+
+def bound_of(machine: Machine, jobs: list[Job]) -> float:
+    """Seconds below which no placement can come, each client asking for its own."""
+    return lower_bound(machine.rooms, [(job.request, job.seconds) for job in jobs])
+
+
+def compare(machine: Machine, clients: int, seeds: int) -> Row:
+    """Simulates every scheduler on the same federations."""
+    federations = [federation(machine, clients, seed) for seed in range(seeds)]
+    bounds = [bound_of(machine, jobs) for jobs in federations]
+    ratios = {
+        name: [
+            simulate(scheduler(machine, jobs), jobs) / bound
+            for jobs, bound in zip(federations, bounds, strict=True)
+        ]
+        for name, scheduler in SCHEDULERS.items()
+    }
+    return Row(machine.name, clients, bounds, ratios)
+
+
+def live_rows(machine: Machine, options: Options) -> list[LiveRow]:
+    """Runs ten clients live under every scheduler, and simulates the same with their start-up."""
+    jobs = federation(machine, 10, seed=0)
+    factor = options.live_seconds / bound_of(machine, jobs)
+    jobs = [replace(job, seconds=job.seconds * factor) for job in jobs]
+    rows = []
+    for name, scheduler in SCHEDULERS.items():
+        live = run_live(machine, scheduler(machine, jobs), jobs)
+        rows.append(
+            LiveRow(
+                machine=machine.name,
+                scheduler=name,
+                bound=options.live_seconds,
+                simulated=simulate(scheduler(machine, jobs), jobs),
+                startup_mean=statistics.mean(live.startup.values()),
+                simulated_with_startup=simulate(scheduler(machine, jobs), jobs, live.startup),
+                live=live.makespan,
+            )
+        )
+    return rows
+
+
+def ratio_table(rows: list[Row], seeds: int) -> Table:
+    """Mean and worst ratio of each scheduler."""
+    title = (
+        f"makespan / lower bound on a simulated clock, mean (worst) of {seeds} federations; times "
+        f"differ from the scheduler's estimates by {MODEL_NOISE:.0%} per model and "
+        f"{CLIENT_NOISE:.0%} per client"
+    )
+    columns = [*SCHEDULERS, "bound, s", "first come / ours", "uniform / ours"]
+    table = Table("machine", "clients", *columns, title=title)
+    for row in rows:
+        means = {name: statistics.mean(ratios) for name, ratios in row.ratios.items()}
+        table.add_row(
+            row.machine,
+            str(row.clients),
+            *(f"{means[name]:.2f} ({max(ratios):.2f})" for name, ratios in row.ratios.items()),
+            f"{statistics.mean(row.bounds):.0f}",
+            f"{means['first come'] / means['ours']:.2f}",
+            f"{means['uniform'] / means['ours']:.2f}",
+        )
+    return table
+
+
+def live_table(rows: list[LiveRow]) -> Table:
+    """Live makespans beside the simulated ones."""
+    title = "ten clients on real Ray actors that sleep, on logical resources; seconds"
+    columns = ("bound", "simulated", "start-up, mean", "simulated with start-up", "live")
+    table = Table("machine", "scheduler", *columns, "live / simulated with start-up", title=title)
+    for row in rows:
+        figures = (row.bound, row.simulated, row.startup_mean, row.simulated_with_startup, row.live)
+        ratio = row.live / row.simulated_with_startup
+        table.add_row(
+            row.machine, row.scheduler, *(f"{figure:.1f}" for figure in figures), f"{ratio:.2f}"
+        )
+    return table
+
+
+if __name__ == "__main__":
+    sys.exit(main(tyro.cli(Options)))
