@@ -107,8 +107,6 @@ class _Shift:
         while self._placement.waiting or self._running:
             while started := self._placement.start():
                 self._seat(*started)
-            if not self._running:
-                raise ClientFailed(self._jobs[self._placement.waiting[0]], "no room is left for it")
             done, _ = ray.wait(list(self._running), num_returns=1, timeout=NODE_CHECK_S)
             for reference in done:
                 seated = self._running.pop(reference)

@@ -46,6 +46,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print(f"interrupted; {run_dir} can be continued with --resume", file=sys.stderr)
         return INTERRUPTED
+    except UserError as error:
+        return stop_with(error)
     except ClientFailed as error:
         traceback.print_exception(error.__cause__)
         print(f"onefold: {error}\nfinished clients are kept in {run_dir}", file=sys.stderr)
