@@ -23,7 +23,8 @@ def pack(tensors: Tensors, note: dict[str, Any]) -> bytes:
 
 def unpack(packed: bytes) -> tuple[Tensors, dict[str, Any]]:
     """Inverse of :func:`pack`."""
-    return load(packed), unpack_note(packed)
+    note = unpack_note(packed)
+    return load(packed), note
 
 
 def unpack_note(packed: bytes) -> dict[str, Any]:

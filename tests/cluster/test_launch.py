@@ -170,7 +170,8 @@ def test_a_stopped_run_leaves_no_process_and_resumes_to_the_same_result(
     if how == signal.SIGINT:
         assert process.returncode == 130
         assert time.monotonic() - began < 5
-    patience = 5 if how == signal.SIGINT else 30
+    # Killed outright, the run cannot end its cluster: Ray's own agents notice after a while.
+    patience = 5 if how == signal.SIGINT else 120
     _, alive = psutil.wait_procs(family, timeout=max(0, patience - (time.monotonic() - began)))
     assert not alive
     assert events(tmp_path / "run")  # every line is whole
