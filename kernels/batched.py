@@ -56,8 +56,8 @@ class TorchGroups:
     def select(self, distances: Tensor, keep: float) -> Selection:
         # The bits of floats that are not negative order as the floats do: behind the label they
         # make one integer key, and one stable sort orders by class, distance and number.
-        bits = distances.view(torch.int32).long()
-        order = torch.sort((self.labels << 32) | bits, stable=True).indices
+        keys = (self.labels << 32).bitwise_or_(distances.view(torch.int32))
+        order = torch.sort(keys, stable=True).indices
         # Sorting by class first puts each class where it was, so labels and bounds still hold.
         last = self.bounds[:-1] + quotas(self.bounds.diff(), keep)
         positions = torch.arange(len(order), device=order.device)

@@ -1,6 +1,7 @@
 """What a fast backend does for the filter and for k-means, and what all backends share."""
 
 from fractions import Fraction
+from functools import lru_cache
 from typing import NamedTuple, Protocol
 
 import torch
@@ -41,6 +42,7 @@ class Groups(Protocol):
         """The samples with the smallest ``distances`` (N,) of each class; ties by number."""
 
 
+@lru_cache
 def share(keep: float) -> tuple[int, int]:
     """``keep`` as numerator and denominator, so that quotas are exact.
 
@@ -54,6 +56,14 @@ def quotas(counts: Tensor, keep: float) -> Tensor:
     """floor(keep * n) for each count n, but at least 1 where n > 0."""
     numerator, denominator = share(keep)
     return torch.minimum((counts * numerator // denominator).clamp(min=1), counts)
+
+
+def narrow(num_classes: int) -> torch.dtype:
+    """The smallest integers that hold -1 to ``num_classes``: labels in them sort fastest."""
+    for dtype in (torch.int8, torch.int16, torch.int32):
+        if num_classes <= torch.iinfo(dtype).max:
+            return dtype
+    return torch.int64
 
 
 def wide(device: torch.device) -> torch.dtype:

@@ -8,6 +8,7 @@ from torch import Tensor
 from kernels.groups import Groups, wide
 
 MAX_ITERATIONS = 100
+RESOLUTION = 2**30  # of squared distances beside the largest; 2**32 samples fit 64 bits
 Grouping = Callable[[Tensor, Tensor, int], Groups]
 
 
@@ -65,12 +66,14 @@ def _start(by_class: Groups, flat: Tensor, labels: Tensor, chances: Tensor) -> T
     centres = [take(starts + (chances[0] * counts).long())]
     nearest = by_class.distances(centres[0])
     for chance in chances[1:]:
-        # One running sum over all classes, in their order; a class's share is what it adds.
-        weights = nearest[by_class.order].to(chances.dtype).square()
-        cumulated = weights.cumsum(0)
-        below = torch.cat((cumulated.new_zeros(1), cumulated))
-        target = below[starts] + chance * (below[ends] - below[starts])
-        drawn = torch.searchsorted(cumulated, target, right=True)
+        # Whole numbers, because running sums of floats vary from run to run on CUDA. One sum over
+        # all classes, in their order; what a class adds to it is the class's own.
+        largest = nearest.new_zeros(len(counts)).scatter_reduce(0, labels, nearest, "amax")
+        shares = torch.nan_to_num(nearest / largest[labels]).square()
+        weights = (shares * RESOLUTION).long()[by_class.order]
+        below = torch.cat((torch.zeros_like(starts[:1]), weights.cumsum(0)))
+        target = below[starts] + (chance * (below[ends] - below[starts])).long()
+        drawn = torch.searchsorted(below[1:], target, right=True)
         centres.append(take(torch.minimum(drawn, ends - 1)))
         nearest = torch.minimum(nearest, by_class.distances(centres[-1]))
     return torch.stack(centres, 1)

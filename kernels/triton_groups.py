@@ -23,7 +23,7 @@ class TritonGroups:
         self.flat, self.num_classes = flat, num_classes
         self.shape = Shape.of(flat)
         # Narrow labels sort in fewer passes. Those out of range go to the ends, out of the way.
-        keys = labels.clamp(-1, num_classes).to(_narrow(num_classes))
+        keys = labels.long().clamp(-1, num_classes).to(_narrow(num_classes))
         keys, self.order = torch.sort(keys, stable=True)
         self.bounds = self.order.new_empty(num_classes + 1)
         self.piece_ends = self.order.new_empty(num_classes)
@@ -65,8 +65,6 @@ class TritonGroups:
 
     def distances(self, centroids: Tensor) -> Tensor:
         distances = self.flat.new_empty(len(self.flat), dtype=torch.float32)
-        if centroids.stride(1) != 1:
-            centroids = centroids.contiguous()
 
         def launch(config: Config) -> None:
             distances_kernel[(self.max_pieces * (PIECE // config.rows),)](

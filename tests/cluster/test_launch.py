@@ -136,7 +136,8 @@ def test_bad_input_is_one_line_and_status_2(
     assert not (tmp_path / "runs").exists()
 
 
-SLOW = ["--name=run", "--max-actors=1", "--classifier.epochs=60"]
+# Slow enough that a busy machine does not finish before the test has pressed Ctrl-C.
+SLOW = ["--name=run", "--max-actors=1", "--classifier.epochs=120", "--generator.epochs=300"]
 
 
 @pytest.fixture(scope="module")

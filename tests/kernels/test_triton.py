@@ -116,6 +116,18 @@ def test_digits_of_every_size_are_told_apart() -> None:
         assert torch.equal(found.indices, expected.indices)
 
 
+def test_the_mean_of_many_pieces_keeps_its_digits() -> None:
+    """2,000 pieces of 33 samples: more samples than an interpreter sums in a test's time."""
+    from kernels.triton_kernels import means_kernel
+
+    sums = torch.full((2_000, 1), 33 * 1000.1, device=DEVICE)
+    bounds = torch.tensor([0, 66_000], device=DEVICE)
+    piece_ends = torch.tensor([2_000], device=DEVICE)
+    mean = torch.zeros(1, 1, device=DEVICE)
+    means_kernel[(1, 1)](sums, bounds, piece_ends, mean, 1, rows=8, features=256)
+    assert mean.item() == pytest.approx(1000.1, rel=1e-7)
+
+
 @pytest.mark.parametrize("block", [1, 2, 4, 16])
 def test_the_plan_of_more_classes_than_a_block(block: int) -> None:
     from kernels.triton_kernels import plan_kernel

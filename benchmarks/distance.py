@@ -1,0 +1,356 @@
+"""The distance filter against its peers: milliseconds, and how far from reading the samples twice.
+
+    python benchmarks/distance.py --json FILE
+
+Times, for every shape, each backend of ``kernels.nearest_to_centroid``; the released code's
+procedure (per class scikit-learn's KMeans with one cluster, a norm, topk) on one thread and on all;
+a loop of torch.cdist over the classes; flash-kmeans with one cluster where it is installed
+(``pip install flash-kmeans``, CUDA only); and two plain reads of the samples, beside the time that
+two reads take at the bandwidth measured for a large copy. Labels are shuffled. Every call gets
+samples that are not in the cache; on CUDA times include launches and the host's waiting.
+"""
+
+import contextlib
+import importlib.metadata
+import importlib.util
+import itertools
+import json
+import os
+import platform
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import psutil
+import torch
+import tyro
+from rich.console import Console
+from rich.table import Table
+from torch import Tensor
+
+from kernels import nearest_to_centroid
+from kernels.backends import TRITON_INSTALLED
+
+SHAPES = (
+    (6_000, 784, 10),
+    (12_000, 784, 10),
+    (6_000, 3072, 10),
+    (12_000, 784, 47),
+    (96_000, 784, 47),
+    (1_000_000, 3072, 100),
+)
+GPU_ONLY = 1 << 30  # elements: 4 GiB in float32
+ROTATION = 1 << 30  # bytes of inputs taken in turn, many times a cache
+SLOW = 10.0  # seconds: what takes longer runs once, unwarmed
+KEEP = 0.8
+
+Procedure = Callable[[Tensor, Tensor, int], object]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Distance:
+    """Times the filter and its peers for each shape."""
+
+    shapes: tuple[tuple[int, int, int], ...] = SHAPES
+    """Samples, features and classes of each."""
+    device: str = "cuda" if torch.cuda.is_available() else "cpu"
+    """Where the samples are."""
+    seconds: float = 2.0
+    """How long each procedure is repeated; it runs at least once, and once to warm up."""
+    profile: bool = False
+    """Also print where the time of our fastest backend goes, by torch's profiler."""
+    json: Path | None = None
+    """Also write the figures here."""
+
+
+@dataclass(frozen=True)
+class Times:
+    """Milliseconds of a procedure over its repetitions, or why it did not run."""
+
+    median: float | None = None
+    low: float | None = None
+    """10th percentile."""
+    high: float | None = None
+    """90th percentile."""
+    repetitions: int = 0
+    remark: str = ""
+
+
+def main(options: Distance) -> int:
+    """Times all shapes and prints a table for each; returns the exit status."""
+    console = Console(width=110)
+    machine = describe_machine(options.device)
+    console.print(", ".join(f"{k} {v}" for k, v in machine.items()))
+    if machine["busy_percent"] > 5:
+        console.print("[red]The machine is busy: these figures are not the machine's.[/red]")
+    bandwidth = copy_bandwidth(options)
+    console.print(f"copy bandwidth, bytes read and written: {bandwidth / 1e9:.1f} GB/s")
+    rows, skipped = [], []
+    for shape in options.shapes:
+        if options.device == "cpu" and shape[0] * shape[1] > GPU_ONLY:
+            console.print(f"{name_of(shape)}: skipped, needs a GPU")
+            skipped.append(shape)
+            continue
+        rows.append(time_shape(shape, bandwidth, options, console))
+    if options.json:
+        report = {"machine": machine, "copy_bytes_per_second": bandwidth}
+        options.json.write_text(json.dumps({**report, "rows": rows, "skipped": skipped}, indent=2))
+    return 0
+
+
+def time_shape(
+    shape: tuple[int, int, int], bandwidth: float, options: Distance, console: Console
+) -> dict[str, Any]:
+    """Times every procedure for one shape, prints the table, and returns the figures."""
+    inputs, labels = draw(shape, options.device)
+    num_classes = shape[2]
+    times: dict[str, Times] = {}
+    for name, procedure, threads in procedures(options.device):
+        if isinstance(procedure, str):
+            times[name] = Times(remark=procedure)
+            continue
+        with limited(threads):
+            times[name] = measure(procedure, inputs, labels, num_classes, options)
+    bound = 2 * inputs[0].nbytes / bandwidth * 1e3
+    console.print(table_of(shape, times, bound))
+    if options.profile:
+        console.print(profile(inputs[0], labels, num_classes))
+    return {
+        "samples": shape[0],
+        "features": shape[1],
+        "classes": shape[2],
+        "bytes_bound_ms": bound,
+        "procedures": {name: asdict(t) for name, t in times.items()},
+        "ratios": ratios(times, bound),
+    }
+
+
+def draw(shape: tuple[int, int, int], device: str) -> tuple[list[Tensor], Tensor]:
+    """Samples (N, F) in [0, 1), as often as fill any cache, and labels, shuffled, as many each."""
+    num_samples, num_features, num_classes = shape
+    stream = torch.Generator(device).manual_seed(0)
+    samples = torch.rand(num_samples, num_features, generator=stream, device=device)
+    labels = torch.arange(num_samples, device=device) % num_classes
+    labels = labels[torch.randperm(num_samples, generator=stream, device=device)]
+    copies = -(-ROTATION // samples.nbytes)
+    return [samples, *(samples.clone() for _ in range(copies - 1))], labels
+
+
+def procedures(device: str) -> Iterator[tuple[str, Procedure | str, int]]:
+    """Name, procedure (or why there is none) and threads of each, in the table's order."""
+    threads = torch.get_num_threads()
+    for backend in ("reference", "torch", "triton"):
+        if backend == "triton" and (device == "cpu" or not TRITON_INSTALLED):
+            yield "ours, triton", "needs CUDA and Triton", threads
+        else:
+            yield f"ours, {backend}", ours(backend), threads
+    for count in sorted({1, threads}):
+        yield f"released, threads: {count}", released_procedure, count
+    yield "torch.cdist loop", cdist_loop, threads
+    if importlib.util.find_spec("flash_kmeans") is None:
+        yield "flash-kmeans", "not installed", threads
+    elif device == "cpu":
+        yield "flash-kmeans", "needs CUDA", threads
+    else:
+        yield "flash-kmeans", flash_kmeans, threads
+    yield "two reads", two_reads, threads
+
+
+def ours(backend: str) -> Procedure:
+    """The filter by one backend."""
+
+    def run(samples: Tensor, labels: Tensor, num_classes: int) -> object:
+        return nearest_to_centroid(samples, labels, num_classes, KEEP, backend=backend)
+
+    return run
+
+
+def released_procedure(samples: Tensor, labels: Tensor, num_classes: int) -> object:
+    """What the released code does class by class on the CPU, without its plots and data loader."""
+    from sklearn.cluster import KMeans
+
+    samples, labels = samples.cpu(), labels.cpu()
+    kept = []
+    for c in range(num_classes):
+        numbers = (labels == c).nonzero().squeeze(1)
+        own = samples[numbers]
+        fitted = KMeans(n_clusters=1, random_state=0).fit(own.numpy())
+        centre = torch.from_numpy(fitted.cluster_centers_).float()
+        distances = torch.norm(own - centre, dim=1)
+        kept.append(numbers[distances.topk(int(KEEP * len(own)), largest=False).indices])
+    return torch.cat(kept)
+
+
+def cdist_loop(samples: Tensor, labels: Tensor, num_classes: int) -> object:
+    """A loop over the classes on the samples' device."""
+    kept = []
+    for c in range(num_classes):
+        numbers = (labels == c).nonzero().squeeze(1)
+        own = samples[numbers]
+        distances = torch.cdist(own, own.mean(0, keepdim=True)).squeeze(1)
+        kept.append(numbers[distances.topk(int(KEEP * len(own)), largest=False).indices])
+    return torch.cat(kept)
+
+
+def flash_kmeans(samples: Tensor, labels: Tensor, num_classes: int) -> object:
+    """flash-kmeans' centre of each class, then norm and topk as it leaves them to its user."""
+    from flash_kmeans import batch_kmeans_Euclid  # type: ignore[import-not-found]
+
+    kept = []
+    for c in range(num_classes):
+        numbers = (labels == c).nonzero().squeeze(1)
+        own = samples[numbers]
+        centres = batch_kmeans_Euclid(own.unsqueeze(0), n_clusters=1, max_iters=1)[1]
+        distances = torch.linalg.vector_norm(own - centres[0], dim=1)
+        kept.append(numbers[distances.topk(int(KEEP * len(own)), largest=False).indices])
+    return torch.cat(kept)
+
+
+def two_reads(samples: Tensor, labels: Tensor, num_classes: int) -> object:
+    """The least that must be done: reading all samples, and again."""
+    return samples.sum(), samples.sum()
+
+
+def measure(
+    procedure: Procedure, inputs: list[Tensor], labels: Tensor, num_classes: int, options: Distance
+) -> Times:
+    """Repeats a procedure; one that fails is reported with what it said."""
+    durations: list[float] = []
+    turns = itertools.cycle(inputs)
+    try:
+        warm_up = once(procedure, next(turns), labels, num_classes)
+        if warm_up > SLOW:
+            return Times(*[1e3 * warm_up] * 3, 1, "one run")
+        while not durations or sum(durations) + warm_up < options.seconds:
+            durations.append(once(procedure, next(turns), labels, num_classes))
+    except Exception as error:  # a peer's failure is a result
+        return Times(remark=f"failed: {type(error).__name__}: {error}"[:200])
+    ms = [1e3 * t for t in durations]
+    deciles = statistics.quantiles(ms, n=10, method="inclusive") if len(ms) > 1 else ms * 9
+    return Times(statistics.median(ms), deciles[0], deciles[-1], len(ms))
+
+
+def once(procedure: Procedure, samples: Tensor, labels: Tensor, num_classes: int) -> float:
+    """Seconds from an idle device to an idle device."""
+    settle(samples)
+    begin = time.perf_counter()
+    procedure(samples, labels, num_classes)
+    settle(samples)
+    return time.perf_counter() - begin
+
+
+def settle(tensor: Tensor) -> None:
+    if tensor.is_cuda:
+        torch.cuda.synchronize(tensor.device)
+
+
+def copy_bandwidth(options: Distance) -> float:
+    """Bytes read plus bytes written per second by the best of many large copies."""
+    size = 1 << (28 if options.device == "cpu" else 30)
+    source = torch.rand(size // 4, device=options.device)
+    target = torch.empty_like(source)
+    durations = [once(lambda *_: target.copy_(source), source, source, 0) for _ in range(30)]
+    return 2 * size / min(durations)
+
+
+@contextlib.contextmanager
+def limited(threads: int) -> Iterator[None]:
+    """As many threads for torch and for what scikit-learn uses."""
+    from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        with threadpool_limits(threads):
+            yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def ratios(times: dict[str, Times], bound: float) -> dict[str, dict[str, float]]:
+    """Of each procedure: times faster than the released one at its best, times slower than two
+    reads, and the share of the copy bandwidth that two reads in its time make."""
+    released = [t.median for n, t in times.items() if n.startswith("released") and t.median]
+    reads = times["two reads"].median
+    found = {}
+    for name, t in times.items():
+        if t.median is not None:
+            found[name] = {"share_of_copy_bandwidth": bound / t.median}
+            if released:
+                found[name]["released_over_this"] = min(released) / t.median
+            if reads:
+                found[name]["this_over_two_reads"] = t.median / reads
+    return found
+
+
+def table_of(shape: tuple[int, int, int], times: dict[str, Times], bound: float) -> Table:
+    """The figures of one shape."""
+    table = Table(
+        *("procedure", "ms", "10 to 90 %", "released / this", "this / two reads", "of copy bw"),
+        title=f"{name_of(shape)}: two reads at copy bandwidth {bound:.2f} ms",
+        title_justify="left",
+    )
+    by_name = ratios(times, bound)
+    for name, t in times.items():
+        if t.median is None:
+            table.add_row(name, "", t.remark, "", "", "", style="dim")
+            continue
+        figures = by_name[name]
+        table.add_row(
+            *(name, f"{t.median:.2f}", f"{t.low:.2f} to {t.high:.2f}"),
+            f"{figures['released_over_this']:.1f}" if "released_over_this" in figures else "",
+            f"{figures['this_over_two_reads']:.1f}" if "this_over_two_reads" in figures else "",
+            f"{figures['share_of_copy_bandwidth']:.0%}",
+        )
+    return table
+
+
+def name_of(shape: tuple[int, int, int]) -> str:
+    return f"{shape[0]:,} samples, {shape[1]:,} features, {shape[2]} classes"
+
+
+def profile(samples: Tensor, labels: Tensor, num_classes: int) -> str:
+    """Where the time of ten calls goes, by operation or kernel."""
+    from torch.profiler import ProfilerActivity
+
+    activities = [ProfilerActivity.CPU] + [ProfilerActivity.CUDA] * samples.is_cuda
+    with torch.profiler.profile(activities=activities) as profiler:
+        for _ in range(10):
+            nearest_to_centroid(samples, labels, num_classes, KEEP)
+        settle(samples)
+    order = "self_cuda_time_total" if samples.is_cuda else "self_cpu_time_total"
+    return profiler.key_averages().table(sort_by=order, row_limit=20, max_name_column_width=40)
+
+
+def describe_machine(device: str) -> dict[str, Any]:
+    """What ran, where and when."""
+    versions = {}
+    for package in ("torch", "triton", "scikit-learn", "flash-kmeans"):
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            versions[package] = importlib.metadata.version(package)
+    return {
+        "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        "device": torch.cuda.get_device_name() if device != "cpu" else processor(),
+        "cores": os.cpu_count() or 1,
+        "threads": torch.get_num_threads(),
+        "busy_percent": psutil.cpu_percent(interval=1),
+        "python": platform.python_version(),
+        **versions,
+    }
+
+
+def processor() -> str:
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
+
+
+if __name__ == "__main__":
+    sys.exit(main(tyro.cli(Distance)))
