@@ -3,6 +3,7 @@
 import os
 import signal
 import sys
+import threading
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
@@ -40,7 +41,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     from cluster.runner import execute
 
-    signal.signal(signal.SIGTERM, _as_interrupt)
+    for stop in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(stop, _interrupt)
     try:
         result = execute(launch, prepared, run_dir, console)
     except KeyboardInterrupt:
@@ -56,7 +58,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _as_interrupt(signum: int, frame: FrameType | None) -> None:
+def _interrupt(signum: int, frame: FrameType | None) -> None:
+    # Python drops an interrupt that is raised in a destructor or a callback. Whatever comes of
+    # this one, the process ends in time; what it wrote is whole at any moment.
+    last_resort = threading.Timer(4.0, os._exit, [INTERRUPTED])
+    last_resort.daemon = True
+    last_resort.start()
     raise KeyboardInterrupt
 
 
