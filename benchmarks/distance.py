@@ -26,7 +26,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import psutil
+import psutil  # type: ignore[import-untyped]
 import torch
 import tyro
 from rich.console import Console
@@ -225,14 +225,15 @@ def measure(
     try:
         warm_up = once(procedure, next(turns), labels, num_classes)
         if warm_up > SLOW:
-            return Times(*[1e3 * warm_up] * 3, 1, "one run")
+            ms = 1e3 * warm_up
+            return Times(ms, ms, ms, 1, "one run")
         while not durations or sum(durations) + warm_up < options.seconds:
             durations.append(once(procedure, next(turns), labels, num_classes))
     except Exception as error:  # a peer's failure is a result
         return Times(remark=f"failed: {type(error).__name__}: {error}"[:200])
-    ms = [1e3 * t for t in durations]
-    deciles = statistics.quantiles(ms, n=10, method="inclusive") if len(ms) > 1 else ms * 9
-    return Times(statistics.median(ms), deciles[0], deciles[-1], len(ms))
+    all_ms = [1e3 * t for t in durations]
+    deciles = statistics.quantiles(all_ms, n=10, method="inclusive") if all_ms[1:] else all_ms * 9
+    return Times(statistics.median(all_ms), deciles[0], deciles[-1], len(all_ms))
 
 
 def once(procedure: Procedure, samples: Tensor, labels: Tensor, num_classes: int) -> float:

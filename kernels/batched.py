@@ -4,9 +4,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from kernels.groups import Selection, quotas, wide
+from kernels.groups import Selection, narrow, quotas, wide
 
 PIECE = 128  # samples summed in float32, one after another
+RADIX_SIZE = 1 << 15
 CPU_BLOCK = 1 << 18  # elements per block of differences: 1 MiB stays in cache
 DEVICE_BLOCK = 1 << 26  # elsewhere the block only bounds memory
 
@@ -17,12 +18,11 @@ class TorchGroups:
     def __init__(self, flat: Tensor, labels: Tensor, num_classes: int) -> None:
         self.flat = flat.float()
         self.labels = labels.long().clamp(-1, num_classes)
-        self.sorted_labels, self.order = torch.sort(self.labels, stable=True)
-        self.classes = torch.arange(num_classes + 1, device=flat.device)
-        self.bounds = torch.searchsorted(self.sorted_labels, self.classes)
-        # Labels out of range are found out at the end; until then they must not lead astray.
+        keys, self.order = _sort(self.labels.to(narrow(num_classes)))
+        classes = torch.arange(num_classes + 1, device=flat.device)
+        self.bounds = torch.searchsorted(keys, classes.to(keys.dtype))
+        # Labels out of range are reported by select; until then they must not lead astray.
         self.labels.clamp_(0, num_classes - 1)
-        self.sorted_labels.clamp_(0, num_classes - 1)
 
     def means(self) -> Tensor:
         # An embedding bag sums rows of a table given by their numbers: here each sample once, in
@@ -57,15 +57,28 @@ class TorchGroups:
         # The bits of floats that are not negative order as the floats do: behind the label they
         # make one integer key, and one stable sort orders by class, distance and number.
         keys = (self.labels << 32).bitwise_or_(distances.view(torch.int32))
-        order = torch.sort(keys, stable=True).indices
-        # Sorting by class first puts each class where it was, so labels and bounds still hold.
+        keys, order = _sort(keys)
         last = self.bounds[:-1] + quotas(self.bounds.diff(), keep)
         positions = torch.arange(len(order), device=order.device)
         mask = torch.empty_like(order, dtype=torch.bool)
-        mask[order] = positions < last[self.sorted_labels]
+        mask[order] = positions < last[keys >> 32]
         ends = self.bounds[[0, -1]].tolist()
         return Selection(
             indices=mask.nonzero().squeeze(1),
             labels_fit=ends == [0, len(order)],
             largest=float(distances.max()),
         )
+
+
+def _sort(keys: Tensor) -> tuple[Tensor, Tensor]:
+    """Sorted whole numbers and where they were, stable.
+
+    On the CPU torch sorts by radix from 32,768 numbers on, and is several times slower on half as
+    many than on so many: some thousands are padded with their largest, which stays behind.
+    """
+    missing = RADIX_SIZE - len(keys)
+    if keys.device.type != "cpu" or not 0 < missing < RADIX_SIZE - 2048:
+        return torch.sort(keys, stable=True)
+    padded = torch.cat((keys, keys.amax().expand(missing)))
+    values, order = torch.sort(padded, stable=True)
+    return values[: len(keys)], order[: len(keys)]

@@ -7,7 +7,7 @@ import torch
 import triton
 from torch import Tensor
 
-from kernels.groups import Selection, share
+from kernels.groups import Selection, narrow, share
 from kernels.triton_kernels import distances_kernel, means_kernel, plan_kernel, sums_kernel
 from kernels.triton_selection import STATUS_SIZE, count_kernel, list_kernel, select_kernel
 from kernels.tuning import Config, Shape, tuned
@@ -22,8 +22,8 @@ class TritonGroups:
     def __init__(self, flat: Tensor, labels: Tensor, num_classes: int) -> None:
         self.flat, self.num_classes = flat, num_classes
         self.shape = Shape.of(flat)
-        # Narrow labels sort in fewer passes. Those out of range go to the ends, out of the way.
-        keys = labels.long().clamp(-1, num_classes).to(_narrow(num_classes))
+        # Labels out of range go to the ends, out of the way.
+        keys = labels.long().clamp(-1, num_classes).to(narrow(num_classes))
         keys, self.order = torch.sort(keys, stable=True)
         self.bounds = self.order.new_empty(num_classes + 1)
         self.piece_ends = self.order.new_empty(num_classes)
@@ -106,14 +106,6 @@ class TritonGroups:
             labels_fit=(first, last) == (0, num_samples),
             largest=struct.unpack("f", struct.pack("I", largest))[0],
         )
-
-
-def _narrow(num_classes: int) -> torch.dtype:
-    """The smallest integers that hold -1 to num_classes."""
-    for dtype in (torch.int8, torch.int16, torch.int32):
-        if num_classes <= torch.iinfo(dtype).max:
-            return dtype
-    return torch.int64
 
 
 def _on(tensor: Tensor) -> contextlib.AbstractContextManager[object]:

@@ -1,0 +1,48 @@
+"""What only the torch backend can get wrong."""
+
+import numpy as np
+import pytest
+import torch
+
+from kernels.batched import RADIX_SIZE, _sort
+from tests.kernels.cases import CLASSES, DEVICE, quota, run
+
+SIZES = (1, 2, 2047, 2048, 2049, 3000, RADIX_SIZE - 1, RADIX_SIZE, RADIX_SIZE + 1)
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("dtype", [torch.int8, torch.int16, torch.int64])
+def test_numbers_are_sorted_and_equal_ones_stay_in_order(size: int, dtype: torch.dtype) -> None:
+    """Around the sizes from which they are padded, and sorted another way; negative ones too."""
+    stream = np.random.default_rng(size)
+    numbers = stream.integers(-1, 100, size)
+    if dtype == torch.int64:
+        numbers = (numbers << 32) | stream.integers(0, 9, size)
+    values, order = _sort(torch.tensor(numbers, device=DEVICE).to(dtype))
+    assert order.tolist() == np.argsort(numbers, kind="stable").tolist()
+    assert values.tolist() == np.sort(numbers).tolist()
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_many_samples_with_many_ties(size: int) -> None:
+    stream = np.random.default_rng(size)
+    labels = stream.integers(0, CLASSES, size)
+    samples = stream.integers(-20, 20, (size, 1)).astype(np.float32)
+    found = run(samples, labels, 0.7, "torch")
+    expected = run(samples, labels, 0.7, "reference")
+    torch.testing.assert_close(found.distances, expected.distances, rtol=1e-4, atol=1e-5)
+    kept = []
+    for c in range(CLASSES):
+        own = np.flatnonzero(labels == c)
+        nearest = np.argsort(found.distances.numpy()[own], kind="stable")
+        kept += own[nearest[: quota(len(own), 0.7)]].tolist() if len(own) else []
+    assert found.indices.tolist() == sorted(kept)
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("label", [-1, CLASSES])
+def test_one_label_out_of_range_among_many_is_refused(size: int, label: int) -> None:
+    labels = np.arange(size) % CLASSES
+    labels[size // 2] = label
+    with pytest.raises(ValueError, match="labels must be in"):
+        run(torch.zeros(size, 2), labels, 0.8, "torch")
