@@ -30,19 +30,25 @@ class Attendance:
                 "attempts": 0,
                 "reused": False,
                 "failures": [],
+                "dropped": False,
             }
             for c in members
         }
 
     def __call__(self, event: Event) -> None:
-        """Takes note of starts, failures and ends."""
+        """Takes note of starts, failures, ends, and who was dropped."""
         match event["event"]:
             case "client_start":
                 entry = self._entries[event["client"]]
                 entry["attempts"] += 1
                 entry["start"] = event["seconds"]
+                entry["requested"] = event["requested"]
             case "client_failed":
-                self._entries[event["client"]]["failures"].append(event["reason"])
+                entry = self._entries[event["client"]]
+                failure = {"reason": event["reason"], "start": entry["start"]}
+                entry["failures"].append({**failure, "end": event["seconds"]})
+            case "client_dropped":
+                self._entries[event["client"]]["dropped"] = True
             case "client_end":
                 entry = self._entries[event["client"]]
                 entry["seconds"] = event["seconds_training"]
@@ -63,7 +69,9 @@ class Attendance:
         if not trained:
             return None
         jobs = [(Request(**e["requested"]), e["end"] - e["start"]) for e in trained]
-        seconds = max(e["end"] for e in trained) - min(e["start"] for e in trained)
+        starts = [e["start"] for e in trained]
+        starts += [failure["start"] for e in trained for failure in e["failures"]]
+        seconds = max(e["end"] for e in trained) - min(starts)
         bound = lower_bound(rooms, jobs)
         return {"seconds": round(seconds, 3), "lower_bound": round(bound, 3)}
 

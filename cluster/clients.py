@@ -1,23 +1,26 @@
 """Runs clients' jobs on Ray: actors seated by longest-first placement, and nothing lost.
 
 A client that needs much has a process of its own; light ones share a few, one after another. A
-client whose process, node or task fails is tried again elsewhere, and computes the same.
+client whose process, node or task fails is tried again elsewhere, and computes the same; one that
+went over its share is tried once more with twice as much.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import ray
+import torch
 from ray.exceptions import RayError, RayTaskError
 
 from cluster.placement import Placement, Seat
 from cluster.rooms import Rooms
-from cluster.share import capped
+from cluster.share import OverspentError, capped, larger
 from fl.data.datasets import Split
+from fl.errors import ClientFailed, UserError
 from fl.events import Events
-from fl.executor import ClientFailed, run_job
+from fl.executor import run_job
 from fl.federation import Job, Request
 from fl.wire import unpack_note
 
@@ -27,6 +30,10 @@ NODE_CHECK_S = 5.0
 
 class ClientActor:
     """A client's process. It sees only the devices that Ray assigned to it."""
+
+    def __init__(self) -> None:
+        # The first optimiser of a process loads 90 MiB of torch, which no client's share is for.
+        torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1.0)
 
     def run(self, job: Job, images: Any, labels: Any) -> bytes:
         """Runs the job; the training split comes from the object store without a copy."""
@@ -49,23 +56,40 @@ class RayExecutor:
 
     Which clients run at once, where, or after how many failures, has no influence on what they
     compute.
+
+    Args:
+        train: the training split, put once into the object store.
+        rooms: where clients may sit.
+        max_actors: clients at once, at most; None for as many as fit.
+        attempts: how often a client is tried before it has failed for good.
+        rates: seconds per sample by model, measured before the run; what clients take adds to it.
     """
 
     def __init__(
-        self, train: Split, rooms: Rooms, *, max_actors: int | None = None, attempts: int = 3
+        self,
+        train: Split,
+        rooms: Rooms,
+        *,
+        max_actors: int | None = None,
+        attempts: int = 3,
+        rates: Mapping[str, float] | None = None,
     ) -> None:
         self._images, self._labels = ray.put(train.images), ray.put(train.labels)
         self.rooms = rooms
         self.max_actors = max_actors
         self.attempts = attempts
+        self.rates = dict(rates or {})
 
-    def run(self, jobs: Sequence[Job], events: Events) -> Iterator[tuple[Job, bytes]]:
-        """Yields each job with its packed result; see :class:`fl.federation.Executor`."""
+    def run(
+        self, jobs: Sequence[Job], events: Events
+    ) -> Generator[tuple[Job, bytes | ClientFailed], None, None]:
+        """Yields each job with what became of it; see :class:`fl.federation.Executor`."""
         shift = _Shift(self, jobs, events)
         try:
             yield from shift.work()
         finally:
             shift.close()
+            self.rates |= shift.rates
 
     def submit(self, actor: Any, job: Job) -> Any:
         """Starts the job on the actor and returns the reference to its result."""
@@ -93,16 +117,25 @@ class _Shift:
         self._executor = executor
         self._rooms = executor.rooms
         self._events = events
-        self._jobs = {job.client.id: job for job in jobs}
-        self._placement = Placement(self._rooms.rooms, most=executor.max_actors)
+        self._jobs: dict[int, Job] = {}
+        self._placement = Placement(
+            self._rooms.rooms, most=executor.max_actors, rates=executor.rates
+        )
         self._failures: Counter[int] = Counter()
+        self._given_up: list[tuple[Job, ClientFailed]] = []
+        self._enlarged: set[int] = set()
         self._lost: set[str] = set()
         self._running: dict[Any, Seated] = {}
         self._idle: dict[tuple[str, Request], list[Any]] = {}
         for job in jobs:
             self._enqueue(job)
 
-    def work(self) -> Iterator[tuple[Job, bytes]]:
+    @property
+    def rates(self) -> Mapping[str, float]:
+        """Seconds per sample by model, by what is known now."""
+        return self._placement.rates
+
+    def work(self) -> Generator[tuple[Job, bytes | ClientFailed], None, None]:
         """Seats, awaits, and yields results until no job is left."""
         while self._placement.waiting or self._running:
             while started := self._placement.start():
@@ -114,6 +147,8 @@ class _Shift:
                 if packed is not None:
                     yield seated.job, packed
             self._leave_lost_rooms()
+            while self._given_up:
+                yield self._given_up.pop()
 
     def close(self) -> None:
         """Ends every process: no client holds memory once the map is over."""
@@ -125,6 +160,7 @@ class _Shift:
 
     def _enqueue(self, job: Job) -> None:
         client = job.client
+        self._jobs[client.id] = job
         work = client.num_samples * client.training.epochs
         self._placement.add(client.id, client.request, client.model, work)
 
@@ -134,7 +170,12 @@ class _Shift:
         idle = self._idle.get((seat.room, request), [])
         # An idle process keeps its resources: before another starts, it makes room.
         actor = idle.pop() if idle else self._hire_in_place_of_idle(seat, request)
-        self._events.emit("client_start", client=client, attempt=self._failures[client] + 1)
+        self._events.emit(
+            "client_start",
+            client=client,
+            attempt=self._failures[client] + 1,
+            requested=asdict(request),
+        )
         self._running[self._executor.submit(actor, job)] = Seated(job, seat, actor)
 
     def _hire_in_place_of_idle(self, seat: Seat, request: Request) -> Any:
@@ -160,13 +201,31 @@ class _Shift:
         return packed
 
     def _try_again(self, job: Job, reason: str, error: Exception | None = None) -> None:
-        client = job.client.id
-        self._failures[client] += 1
-        attempt = self._failures[client]
-        self._events.emit("client_failed", client=client, attempt=attempt, reason=reason)
+        client = job.client
+        self._failures[client.id] += 1
+        attempt = self._failures[client.id]
+        self._events.emit("client_failed", client=client.id, attempt=attempt, reason=reason)
         if attempt >= self._executor.attempts:
-            raise ClientFailed(job, f"{reason} (attempt {attempt} of {attempt})") from error
-        self._enqueue(job)
+            self._give_up(job, f"{reason} (attempt {attempt} of {attempt})", error)
+        elif not _overspent(error):
+            self._enqueue(job)
+        elif client.id in self._enlarged:
+            self._give_up(job, f"{reason} (with twice the share it had first)", error)
+        else:
+            self._enlarge(job, reason, error)
+
+    def _enlarge(self, job: Job, reason: str, error: Exception | None) -> None:
+        client = job.client
+        self._enlarged.add(client.id)
+        try:
+            self._enqueue(replace(job, client=replace(client, request=larger(client.request))))
+        except UserError as refusal:
+            self._give_up(job, f"{reason}; with twice its share {refusal}", error)
+
+    def _give_up(self, job: Job, reason: str, error: Exception | None) -> None:
+        failed = ClientFailed(job.client.id, job.client.model, reason)
+        failed.__cause__ = error
+        self._given_up.append((job, failed))
 
     def _leave_lost_rooms(self) -> None:
         for room in self._rooms.lost() - self._lost:
@@ -177,6 +236,10 @@ class _Shift:
                 if seated.job.client.id in gone:
                     del self._running[reference]
                     self._try_again(seated.job, f"node {self._rooms.nodes[room][:8]} is gone")
+
+
+def _overspent(error: Exception | None) -> bool:
+    return isinstance(error, RayTaskError) and isinstance(error.cause, OverspentError)
 
 
 def _reason(error: RayError) -> str:

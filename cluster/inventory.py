@@ -1,6 +1,8 @@
 """What this process may use of its machine, and what a client's request comes to on it."""
 
+import contextlib
 import os
+import platform
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -25,6 +27,13 @@ class Inventory:
     gpus: tuple[Gpu, ...]
     source: str
     """What sets the bounds: "machine", or the Slurm job, as in "slurm job 123"."""
+    cpu: str = "cpu"
+    """Name of the processor."""
+
+    @property
+    def device(self) -> str:
+        """Name of what clients train on."""
+        return self.gpus[0].name if self.gpus else self.cpu
 
     @property
     def room(self) -> Room:
@@ -40,12 +49,20 @@ class Inventory:
         """The request on this machine: without GPUs there is no share of one to ask for."""
         return request if self.gpus else replace(request, gpus=0)
 
-    def check(self, role: str, request: Request) -> None:
+    def check(self, role: str, request: Request, *, measured: bool = False) -> None:
         """Refuses a request that can never be met.
+
+        Args:
+            role: the client's role.
+            request: what it asks for.
+            measured: its memory was measured, not set by hand.
 
         Raises:
             UserError: with what was asked for and what there is.
         """
+        advice = f"lower resources.{role}"
+        if measured:
+            advice = f"one step took it: shrink model or batch, or set resources.{role}"
         place = "this machine" if self.source == "machine" else self.source
         if request.cpus > self.cpus:
             raise UserError(
@@ -55,12 +72,12 @@ class Inventory:
         if request.memory_bytes > self.memory_bytes:
             raise UserError(
                 f"a {role} client asks for {size(request.memory_bytes)} of memory, {place} has "
-                f"{size(self.memory_bytes)}; lower resources.{role}.memory_bytes"
+                f"{size(self.memory_bytes)}; {advice}.memory_bytes"
             )
         if self.gpus and request.gpus > 1:
             raise UserError(
                 f"a {role} client asks for {request.gpus:g} of a GPU, {place} has {len(self.gpus)} "
-                f"and a client gets one at most; lower resources.{role}.gpus"
+                f"and a client gets one at most; {advice}.gpus"
             )
 
     def at_once(self, request: Request) -> int:
@@ -93,7 +110,16 @@ def take_inventory(environ: Mapping[str, str] = os.environ, *, proc: Path = PROC
         memory_bytes=int(min(memory_bytes, *(limit.memory_bytes for limit in limits))),
         gpus=gpus,
         source=f"slurm job {job}" if job else "machine",
+        cpu=_cpu_name(),
     )
+
+
+def _cpu_name() -> str:
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.machine()
 
 
 def _times(whole: float, part: float) -> int:

@@ -17,8 +17,7 @@ from cluster.command_line import parse, stop_with
 from cluster.plan import print_plan
 from cluster.prepare import prepare
 from cluster.run_dir import claim, locate, nested
-from fl.errors import UserError
-from fl.executor import ClientFailed
+from fl.errors import ClientFailed, UserError
 
 INTERRUPTED = 130
 """Exit status after Ctrl-C, as shells have it."""
@@ -74,6 +73,8 @@ def _print_summary(result: dict[str, Any], run_dir: Path, console: Console) -> N
         f"its start {result['start_accuracy']:.4f}, gain {gain:+.4f})",
         highlight=False,
     )
+    for client, reason in result["dropped"].items():
+        console.print(f"without  client {client}: {reason}", highlight=False, soft_wrap=True)
     console.print(f"time     {result['seconds']['total']:.1f} s", highlight=False)
     console.print(f"report   {run_dir / 'report.html'}", highlight=False, soft_wrap=True)
 

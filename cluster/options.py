@@ -31,6 +31,8 @@ class LaunchOptions(Generic[Options]):
     """ray: every client an actor of its own. inprocess: one after another, here."""
     max_actors: int | None = None
     """Most client actors at once. Default: as many as the resources allow."""
+    on_client_failure: Literal["stop", "drop"] = "stop"
+    """When a client has failed for good: end the run, or go on without it and record that."""
     dry_run: bool = False
     """Print the resolved configuration and the placement plan, and start nothing."""
     resume: bool = False

@@ -140,6 +140,11 @@ class Placement:
             self._claim = None
         return lost
 
+    @property
+    def rates(self) -> Mapping[str, float]:
+        """Seconds per unit of work by model: measured here, else as given."""
+        return self._rates.known
+
     def estimate(self, client: int) -> float:
         """Seconds that the client is expected to run for, by what is known now."""
         entry = self._entries[client]

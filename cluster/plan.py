@@ -1,6 +1,7 @@
 """The placement plan as a table: who trains what, on which share of the machine."""
 
 from collections import Counter
+from collections.abc import Mapping
 
 from rich.console import Console
 from rich.table import Table
@@ -23,7 +24,8 @@ def print_plan(prepared: Prepared, console: Console) -> None:
         f"{size(inventory.memory_bytes)} of memory, {named or 'no GPUs'}\n"
         f"partition {prepared.partition.digest}"
     )
-    table = Table("client", "role", "model", "samples", "cores", "GPU share", "at once")
+    headings = ("client", "role", "model", "samples", "cores", "GPU share", "memory", "at once")
+    table = Table(*headings, "expected", box=None, padding=(0, 2))
     shown = prepared.members if len(prepared.members) <= LISTED else _one_of_each(prepared)
     for client in shown:
         request = inventory.scaled(client.request)
@@ -34,9 +36,17 @@ def print_plan(prepared: Prepared, console: Console) -> None:
             str(client.num_samples),
             f"{request.cpus:g}",
             f"{request.gpus:g}" if inventory.gpus else "none",
+            size(request.memory_bytes) if request.memory_bytes else "no limit",
             str(inventory.at_once(client.request)),
+            _expected(client, prepared.rates),
         )
     console.print(table)
+
+
+def _expected(client: Client, rates: Mapping[str, float]) -> str:
+    if client.model not in rates:
+        return "unknown"
+    return f"{client.num_samples * client.training.epochs * rates[client.model]:.1f} s"
 
 
 def _one_of_each(prepared: Prepared) -> tuple[Client, ...]:

@@ -1,10 +1,12 @@
 """Everything that can be wrong is found here, before anything starts."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from cluster.inventory import Inventory, take_inventory
 from cluster.options import LaunchOptions
+from cluster.requests import measured, stated
 from fl.data.datasets import Dataset, load
 from fl.data.partition import Partition, make_partition
 from fl.federation import Client, Problem
@@ -21,6 +23,8 @@ class Prepared:
     partition: Partition
     members: tuple[Client, ...]
     inventory: Inventory
+    rates: Mapping[str, float]
+    """Seconds per sample by model, where one step was measured."""
 
 
 def prepare(launch: LaunchOptions[Any]) -> Prepared:
@@ -33,11 +37,7 @@ def prepare(launch: LaunchOptions[Any]) -> Prepared:
     method = get_method(run.method)
     parts = method.cast(run.options, run.num_clients, run.problem)
     inventory = take_inventory()
-    requests = {}
-    for role in {p.role for p in parts}:
-        request = getattr(run.resources, role)
-        inventory.check(role, request)
-        requests[role] = inventory.scaled(request)
+    requests = stated(parts, run.resources, inventory)
     dataset = load(
         run.dataset, launch.data_root, max_train=run.data.max_train, max_test=run.data.max_test
     )
@@ -49,13 +49,16 @@ def prepare(launch: LaunchOptions[Any]) -> Prepared:
         alpha=run.alpha,
         seed=run.seed,
     )
+    if launch.runtime == "ray":
+        num_samples = [len(indices) for indices in partition.train]
+        requests = measured(parts, num_samples, run.problem, run.resources, inventory)
     members = tuple(
         Client(
             id=k,
             role=part.role,
             training=part.training,
             num_samples=len(partition.train[k]),
-            request=requests[part.role],
+            request=requests.by_part[part],
         )
         for k, part in enumerate(parts)
     )
@@ -66,4 +69,5 @@ def prepare(launch: LaunchOptions[Any]) -> Prepared:
         partition=partition,
         members=members,
         inventory=inventory,
+        rates=requests.rates,
     )

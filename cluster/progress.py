@@ -61,6 +61,11 @@ class PlainLines:
                 if self._finished % self._stride and self._finished < len(self._members):
                     return None
                 return f"{_describe(event)} ({self._finished} of {len(self._members)} clients)"
+            case "client_failed":
+                who = f"client {event['client']} failed"
+                return f"{who}, attempt {event['attempt']}: {event['reason']}"
+            case "client_dropped":
+                return f"client {event['client']} is left out: {event['reason']}"
             case "epoch":
                 return (
                     f"{event['stage']} epoch {event['epoch']}/{event['epochs']}: "
@@ -90,6 +95,11 @@ class LiveTable:
         match event["event"]:
             case "client_start":
                 self._state[event["client"]] = "[yellow]training"
+            case "client_failed":
+                self._state[event["client"]] = f"[red]attempt {event['attempt']} failed"
+            case "client_dropped":
+                self._state[event["client"]] = "[red]left out"
+                self._bars.advance(self._local)
             case "client_end":
                 self._state[event["client"]] = f"[green]{_outcome(event)}"
                 self._bars.advance(self._local)

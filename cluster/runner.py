@@ -70,6 +70,7 @@ def _federation(
         stack.enter_context(_executor(launch, prepared)),
         Store(launch.output_dir / ".store", run_dir / "updates", dataset.train),
         events,
+        on_failure=launch.on_client_failure,
     )
     every_test = np.arange(len(dataset.test.labels))
     test = Shard.from_split(dataset.test, every_test, dataset.num_classes)
@@ -90,7 +91,12 @@ def _executor(launch: LaunchOptions[Any], prepared: Prepared) -> Iterator[Execut
         from cluster.rooms import open_rooms
 
         with open_rooms() as rooms:
-            yield RayExecutor(prepared.dataset.train, rooms, max_actors=launch.max_actors)
+            yield RayExecutor(
+                prepared.dataset.train,
+                rooms,
+                max_actors=launch.max_actors,
+                rates=prepared.rates,
+            )
 
 
 def _result(
@@ -121,6 +127,8 @@ def _result(
         "accuracy_curve": accuracies,
         "bytes_up": sum(clients.bytes_up.values()),
         "bytes_down": sum(clients.bytes_down.values()),
+        "on_client_failure": launch.on_client_failure,
+        "dropped": clients.dropped,
         "seconds": {**seconds, "total": round(server.events.elapsed, 3)},
         "partition": {"kind": run.partition.kind, "hash": prepared.partition.digest},
         **outcome.figures,

@@ -8,8 +8,9 @@ import tyro
 from fl.data.datasets import INFO, NAMES
 from fl.data.partition import PartitionConfig
 from fl.errors import UserError
-from fl.federation import Problem, Request
+from fl.federation import Problem
 from fl.methods.registry import get_method
+from fl.resources import ResourcesConfig
 from fl.validate import at_least, choice, positive
 
 Options = TypeVar("Options")
@@ -28,24 +29,6 @@ class DataConfig:
         for name in ("max_train", "max_test"):
             if getattr(self, name) is not None:
                 at_least(f"data.{name}", getattr(self, name), 1)
-
-
-@dataclass(frozen=True, kw_only=True)
-class ResourcesConfig:
-    """What a client of each role asks of the machine; GPU shares count where there are GPUs."""
-
-    classifier: Request = Request(cpus=1, gpus=0.2)
-    generator: Request = Request(cpus=0.5, gpus=0.1, shared=True)
-
-    def __post_init__(self) -> None:
-        for role in ("classifier", "generator"):
-            request = getattr(self, role)
-            positive(f"resources.{role}.cpus", request.cpus)
-            if request.cpus > 1 and request.cpus != int(request.cpus):
-                raise UserError(f"resources.{role}.cpus above 1 must be whole, got {request.cpus}")
-            if not 0 <= request.gpus <= 1:
-                raise UserError(f"resources.{role}.gpus must be in [0, 1], got {request.gpus}")
-            at_least(f"resources.{role}.memory_bytes", request.memory_bytes, 0)
 
 
 @dataclass(frozen=True, kw_only=True)

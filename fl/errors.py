@@ -1,10 +1,19 @@
-"""The error for what a user can mend: it becomes one line on stderr and exit status 2."""
+"""Errors that reach the user: bad input (one line, exit status 2), and a client that failed."""
 
 from collections.abc import Iterable
 
 
 class UserError(ValueError):
     """Bad input. The message is one line: what was wrong, and what is allowed."""
+
+
+class ClientFailed(RuntimeError):
+    """A client's task failed for good; the message names the client and says why."""
+
+    def __init__(self, client: int, model: str, reason: str) -> None:
+        super().__init__(f"client {client} ({model}) failed: {reason}")
+        self.client = client
+        self.reason = reason
 
 
 def unknown(kind: str, name: str, valid: Iterable[str]) -> UserError:

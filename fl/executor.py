@@ -2,12 +2,14 @@
 
 import socket
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import asdict
 
 import torch
 
 from fl.data.datasets import Split
 from fl.data.shard import Shard
+from fl.errors import ClientFailed
 from fl.events import Events
 from fl.federation import Job, TaskInput
 from fl.memory import peak_memory
@@ -55,17 +57,11 @@ def run_job(job: Job, train: Split, assigned: Mapping[str, float] | None = None)
 
 
 def device_uuid(device: torch.device) -> str | None:
-    """The GPU's UUID as ``nvidia-smi -L`` spells it; None for the CPU."""
+    """The UUID of a GPU or MIG device as ``nvidia-smi -L`` spells it; None for the CPU."""
     if device.type != "cuda":
         return None
-    return f"GPU-{torch.cuda.get_device_properties(device).uuid}"
-
-
-class ClientFailed(RuntimeError):
-    """A client's task raised; the message names the client and what it raised."""
-
-    def __init__(self, job: Job, cause: str) -> None:
-        super().__init__(f"client {job.client.id} ({job.client.model}) failed: {cause}")
+    gpu = torch.cuda.get_device_properties(device)
+    return f"{'MIG' if ' MIG ' in gpu.name else 'GPU'}-{gpu.uuid}"
 
 
 class InProcess:
@@ -74,12 +70,17 @@ class InProcess:
     def __init__(self, train: Split) -> None:
         self._train = train
 
-    def run(self, jobs: Sequence[Job], events: Events) -> Iterator[tuple[Job, bytes]]:
-        """Yields each job with its packed result; see :class:`fl.federation.Executor`."""
+    def run(
+        self, jobs: Sequence[Job], events: Events
+    ) -> Generator[tuple[Job, bytes | ClientFailed], None, None]:
+        """Yields each job with what became of it; see :class:`fl.federation.Executor`."""
         for job in jobs:
-            events.emit("client_start", client=job.client.id)
+            client = job.client
+            events.emit("client_start", client=client.id, requested=asdict(client.request))
+            outcome: bytes | ClientFailed
             try:
-                packed = run_job(job, self._train)
+                outcome = run_job(job, self._train)
             except Exception as error:
-                raise ClientFailed(job, f"{type(error).__name__}: {error}") from error
-            yield job, packed
+                outcome = ClientFailed(client.id, client.model, f"{type(error).__name__}: {error}")
+                outcome.__cause__ = error
+            yield job, outcome

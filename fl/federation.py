@@ -6,15 +6,17 @@ runs is the executor's business: in this process (:mod:`fl.executor`) or on Ray
 (:mod:`cluster.clients`).
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from fl.data.shard import Shard
+from fl.errors import ClientFailed
 from fl.events import Events
 from fl.training.config import LocalConfig
 from fl.wire import Tensors, num_bytes, pack, unpack
@@ -111,10 +113,16 @@ class Update:
 
 
 class Executor(Protocol):
-    """Runs jobs somewhere and yields each packed result as it finishes, in any order."""
+    """Runs jobs somewhere and yields what became of each as it ends, in any order."""
 
-    def run(self, jobs: Sequence[Job], events: Events) -> Iterator[tuple[Job, bytes]]:
-        """Packed as :func:`fl.executor.run_job` does; emits ``client_start`` as jobs start."""
+    def run(
+        self, jobs: Sequence[Job], events: Events
+    ) -> Generator[tuple[Job, bytes | ClientFailed], None, None]:
+        """Packed as :func:`fl.executor.run_job` does, or why there is nothing.
+
+        Emits ``client_start`` as jobs start. Whether the others go on after a failure is for the
+        caller to say, who closes the generator to end them.
+        """
         ...
 
 
@@ -138,8 +146,16 @@ PLACE = ("node", "device_uuid", "assigned", "peak_bytes")
 """What a client's note says of where it trained."""
 
 
+OnFailure = Literal["stop", "drop"]
+"""What becomes of a run one of whose clients failed for good."""
+
+
 class Clients:
-    """The federation's clients. One verb: map a task over all or some of them."""
+    """The federation's clients. One verb: map a task over all or some of them.
+
+    ``dropped`` holds the clients that failed for good, with the reason, where ``on_failure`` lets
+    the run go on without them.
+    """
 
     def __init__(
         self,
@@ -149,6 +165,8 @@ class Clients:
         executor: Executor,
         store: UpdateStore,
         events: Events,
+        *,
+        on_failure: OnFailure = "stop",
     ) -> None:
         self.members = tuple(members)
         self.problem = problem
@@ -156,6 +174,8 @@ class Clients:
         self._executor = executor
         self._store = store
         self._events = events
+        self._on_failure = on_failure
+        self.dropped: dict[int, str] = {}
         self.bytes_up = dict.fromkeys((c.id for c in members), 0)
         self.bytes_down = dict.fromkeys((c.id for c in members), 0)
 
@@ -170,9 +190,11 @@ class Clients:
         """Runs ``task`` for each client (or those in ``only``) and returns updates by client id.
 
         ``broadcast`` reaches every chosen client, ``payloads`` one client each; both count as
-        bytes down. A client that fails ends the map with its name; none is left out silently.
+        bytes down. A client that fails ends the map with its name, unless failures are to be
+        dropped: then it is missing here and named in ``dropped``.
 
         Raises:
+            ClientFailed: a client failed for good; with failures dropped, all clients of a role.
             ValueError: ``only`` names a client that does not exist, or ``payloads`` one that is
                 not chosen.
         """
@@ -199,7 +221,7 @@ class Clients:
             )
         with self._events.phase("local"):
             updates = self._collect(jobs)
-        return [updates[k] for k in sorted(jobs)]
+        return [updates[k] for k in sorted(jobs) if k in updates or k not in self.dropped]
 
     def _collect(self, jobs: dict[int, Job]) -> dict[int, Update]:
         keys = {k: self._store.key(job) for k, job in jobs.items()}
@@ -210,10 +232,28 @@ class Clients:
                 missing.append(job)
             else:
                 updates[k] = self._receive(job, packed, reused=True)
-        for job, packed in self._executor.run(missing, self._events):
-            self._store.put(keys[job.client.id], job.client.id, packed)
-            updates[job.client.id] = self._receive(job, packed, reused=False)
+        with closing(self._executor.run(missing, self._events)) as ended:
+            for job, outcome in ended:
+                if isinstance(outcome, ClientFailed):
+                    self._drop(outcome)
+                    continue
+                self._store.put(keys[job.client.id], job.client.id, outcome)
+                updates[job.client.id] = self._receive(job, outcome, reused=False)
+        self._refuse_empty_roles(jobs, updates)
         return updates
+
+    def _drop(self, failed: ClientFailed) -> None:
+        if self._on_failure == "stop":
+            raise failed
+        self.dropped[failed.client] = failed.reason
+        self._events.emit("client_dropped", client=failed.client, reason=failed.reason)
+
+    def _refuse_empty_roles(self, jobs: dict[int, Job], updates: dict[int, Update]) -> None:
+        left = {update.client.role for update in updates.values()}
+        for k, job in jobs.items():
+            if k in self.dropped and job.client.role not in left:
+                reason = f"{self.dropped[k]}; no {job.client.role} client is left"
+                raise ClientFailed(k, job.client.model, reason)
 
     def _receive(self, job: Job, packed: bytes, *, reused: bool) -> Update:
         client = job.client

@@ -1,5 +1,6 @@
 """What every test can ask for."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,14 @@ torch.set_num_threads(1)
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--data-root", type=Path, help="a folder with data sets, for the real ones")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def cache_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A cache directory of the tests' own, for the commands they run too."""
+    home = tmp_path_factory.mktemp("cache")
+    os.environ["XDG_CACHE_HOME"] = str(home)
+    return home
 
 
 @pytest.fixture(scope="session")

@@ -26,7 +26,8 @@ class Failure:
     """An attempt of a client that failed, and why."""
 
     client: int
-    attempt: int
+    attempt: int | None
+    """None for a client that was left out of the result."""
     reason: str
 
 
@@ -80,6 +81,8 @@ def client_failures(events: list[Event]) -> list[Failure]:
                 failures.clear()
             case {"event": "client_failed", "client": int(client), "attempt": int(attempt)}:
                 failures.append(Failure(client, attempt, str(event.get("reason", "unknown"))))
+            case {"event": "client_dropped", "client": int(client)}:
+                failures.append(Failure(client, None, str(event.get("reason", "unknown"))))
     return failures
 
 

@@ -13,12 +13,14 @@ from cluster.clients import RayExecutor
 from cluster.private_ray import private_ray
 from cluster.rooms import Rooms, open_rooms
 from fl.data.datasets import Split
+from fl.errors import ClientFailed
 from fl.events import Event, Events
-from fl.executor import ClientFailed, InProcess
+from fl.executor import InProcess
 from fl.federation import Client, Job, Problem, Request, TaskInput, TaskOutput
 from fl.training.config import ClassifierConfig, GeneratorConfig, LocalConfig
 from fl.training.local import train_local
 from fl.wire import unpack
+from tests.cluster.outcomes import uploads
 
 RNG = np.random.default_rng(0)
 TRAIN = Split(
@@ -75,11 +77,11 @@ def rooms() -> Iterator[Rooms]:
 
 def run(rooms: Rooms, jobs: list[Job], max_actors: int | None = None) -> dict[int, bytes]:
     executor = RayExecutor(TRAIN, rooms, max_actors=max_actors)
-    return {j.client.id: packed for j, packed in executor.run(jobs, Events())}
+    return uploads(executor, jobs)
 
 
 def test_same_uploads_in_process_one_by_one_and_at_once(rooms: Rooms) -> None:
-    here = {j.client.id: packed for j, packed in InProcess(TRAIN).run(JOBS, Events())}
+    here = uploads(InProcess(TRAIN), JOBS)
     for there in (run(rooms, JOBS), run(rooms, JOBS, max_actors=1)):
         assert there.keys() == here.keys()
         for client, packed in there.items():

@@ -15,13 +15,16 @@ from ray.cluster_utils import Cluster
 
 from cluster.clients import RayExecutor
 from cluster.rooms import open_rooms
+from cluster.share import OverspentError
 from fl.data.datasets import Split
+from fl.errors import ClientFailed
 from fl.events import Event, Events
-from fl.executor import ClientFailed, InProcess
+from fl.executor import InProcess
 from fl.federation import Client, Job, Problem, Request, Task, TaskInput, TaskOutput
 from fl.training.config import ClassifierConfig
 from fl.training.local import train_local
 from fl.wire import unpack
+from tests.cluster.outcomes import uploads
 
 RNG = np.random.default_rng(0)
 TRAIN = Split(
@@ -54,6 +57,20 @@ def kills_itself(inputs: TaskInput) -> TaskOutput:
     if inputs.client.id == 1:
         os.kill(os.getpid(), signal.SIGKILL)
     return train_local(inputs)
+
+
+def overspends(inputs: TaskInput) -> TaskOutput:
+    """Client 1 needs 300 MB, client 2 more than twice what anyone has; the others train."""
+    need = {1: 300 * 10**6, 2: 900 * 10**6}.get(inputs.client.id)
+    if need:
+        return TaskOutput(
+            tensors={"size": torch.tensor([len(torch.empty(need, dtype=torch.int8))])}
+        )
+    return train_local(inputs)
+
+
+def overspends_at_once(inputs: TaskInput) -> TaskOutput:
+    raise OverspentError("went over its share")
 
 
 def where(inputs: TaskInput) -> TaskOutput:
@@ -94,7 +111,7 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster
 def run(jobs: list[Job], listener: list[Event]) -> dict[int, bytes]:
     with open_rooms() as rooms:
         executor = RayExecutor(TRAIN, rooms)
-        return {j.client.id: p for j, p in executor.run(jobs, Events(listener.append))}
+        return uploads(executor, jobs, Events(listener.append))
 
 
 def when_marked(tmp_path: Path, act) -> threading.Thread:  # type: ignore[no-untyped-def]
@@ -124,7 +141,7 @@ def same(ours: dict[int, bytes], theirs: dict[int, bytes]) -> None:
 
 def undisturbed(jobs: int) -> dict[int, bytes]:
     plain = [job(k) for k in range(jobs)]
-    return {j.client.id: p for j, p in InProcess(TRAIN).run(plain, Events())}
+    return uploads(InProcess(TRAIN), plain)
 
 
 def test_a_killed_client_is_trained_again_to_the_same_bits(
@@ -156,6 +173,67 @@ def test_a_client_that_keeps_dying_stops_the_run_by_name(cluster: Cluster) -> No
     with pytest.raises(ClientFailed, match=r"client 1 .*process died.*attempt 3 of 3"):
         run([job(k, kills_itself) for k in range(3)], events)
     assert sum(e["event"] == "client_failed" for e in events) == 3
+
+
+ROOMY = Request(cpus=1, gpus=0, memory_bytes=200 * 10**6)
+
+
+def test_a_client_over_its_share_fails_alone_with_the_bytes_and_gets_twice_as_much(
+    cluster: Cluster,
+) -> None:
+    events: list[Event] = []
+    updates = run([job(k, overspends, ROOMY) for k in (0, 1, 3)], events)
+    neighbours = {k: p for k, p in undisturbed(4).items() if k in (0, 3)}
+    same({k: updates[k] for k in neighbours}, neighbours)
+    assert int(unpack(updates[1])[0]["size"]) == 300 * 10**6
+    (failed,) = [e for e in events if e["event"] == "client_failed"]
+    assert failed["client"] == 1
+    assert "200000000 bytes of memory: asked for 300000000 bytes more" in failed["reason"]
+    asked = [
+        e["requested"]["memory_bytes"]
+        for e in events
+        if e["event"] == "client_start" and e["client"] == 1
+    ]
+    assert asked == [200 * 10**6, 400 * 10**6]
+    assert unpack(updates[1])[1]["assigned"]["memory"] == 400 * 10**6
+
+
+def test_a_client_over_twice_its_share_too_has_failed_for_good(cluster: Cluster) -> None:
+    events: list[Event] = []
+    message = r"client 2 .*400000000 bytes.*with twice the share it had first"
+    with pytest.raises(ClientFailed, match=message):
+        run([job(2, overspends, ROOMY)], events)
+    assert sum(e["event"] == "client_failed" for e in events) == 2
+
+
+def test_a_larger_share_that_fits_nowhere_is_said(cluster: Cluster) -> None:
+    most = int(max(n["Resources"]["memory"] for n in ray.nodes()))
+    nearly_all = Request(cpus=1, gpus=0, memory_bytes=most * 2 // 3)
+    with pytest.raises(ClientFailed, match=r"client 2 .*fits nowhere: there is 2 cores"):
+        run([job(2, overspends_at_once, nearly_all)], [])
+
+
+def test_three_client_classes_are_assigned_three_different_shares(cluster: Cluster) -> None:
+    """On logical GPUs, as three models of one run ask for them."""
+    shares = [
+        Request(cpus=2, gpus=0.75, memory_bytes=300 * 10**6),
+        Request(cpus=1, gpus=0.5, memory_bytes=200 * 10**6),
+        Request(cpus=0.5, gpus=0.25, memory_bytes=100 * 10**6, shared=True),
+    ]
+    updates = run([job(k, where, shares[k % 3]) for k in range(6)], [])
+    for k, packed in updates.items():
+        assigned, share = unpack(packed)[1]["assigned"], shares[k % 3]
+        assert assigned["CPU"] == share.cpus
+        assert assigned["GPU"] == share.gpus
+        assert assigned["memory"] == share.memory_bytes
+
+
+def test_what_clients_took_is_known_to_the_next_map(cluster: Cluster) -> None:
+    with open_rooms() as rooms:
+        executor = RayExecutor(TRAIN, rooms, rates={"cnn": 100.0, "vgg9": 7.0})
+        uploads(executor, [job(0)])
+        assert executor.rates["vgg9"] == 7.0
+        assert executor.rates["cnn"] < 1.0
 
 
 def test_light_clients_share_processes_and_heavy_ones_do_not(cluster: Cluster) -> None:

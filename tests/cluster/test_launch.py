@@ -110,9 +110,45 @@ def test_dry_run_prints_plan_and_leaves_nothing(tmp_path: Path) -> None:
     done = launch(tmp_path / "runs", "--dry-run", "--alpha=0.7")
     assert done.returncode == 0
     assert "alpha: 0.7" in done.stdout
-    for word in ("vgg9", "cvae-small", "at once", "would run in"):
+    for word in ("vgg9", "cvae-small", "memory", "at once", "expected", "would run in"):
         assert word in done.stdout
     assert not (tmp_path / "runs").exists()
+
+
+PROTOTYPES = ("--name=run", "--prototypes", "vgg9", "cnn")
+
+
+def test_three_models_are_assigned_three_measured_shares(tmp_path: Path) -> None:
+    done = launch(tmp_path, *PROTOTYPES)
+    assert done.returncode == 0, done.stderr
+    placements = result(tmp_path / "run")["placements"]
+    assert [p["client"] for p in placements] == [0, 1, 2, 3]
+    assigned = {p["model"]: tuple(p["assigned"].items()) for p in placements}
+    assert len(assigned) == len(set(assigned.values())) == 3
+    for p in placements:
+        assert p["assigned"]["memory"] == p["requested"]["memory_bytes"] > p["peak_bytes"] > 0
+        assert (p["attempts"], p["reused"], p["device_uuid"]) == (1, False, None)
+        assert p["seconds"] > 0
+
+
+def test_a_client_over_its_share_stops_the_run_or_is_left_out_as_asked(tmp_path: Path) -> None:
+    starved = (*PROTOTYPES, "--resources.models", "cnn.memory-bytes=1000000")
+    stopped = launch(tmp_path, *starved)
+    assert stopped.returncode == 1
+    assert "OverspentError" in stopped.stderr
+    last = stopped.stderr.splitlines()[-2]
+    assert last.startswith("onefold: client 1 (cnn) failed: ")
+    assert "2000000 bytes of memory" in last
+
+    going_on = launch(tmp_path, *starved, "--resume", "--on-client-failure=drop")
+    assert going_on.returncode == 0, going_on.stderr
+    figures = result(tmp_path / "run")
+    assert figures["on_client_failure"] == "drop"
+    assert list(figures["dropped"]) == ["1"]
+    assert [p["dropped"] for p in figures["placements"]] == [False, True, False, False]
+    assert len(list((tmp_path / "run" / "updates").iterdir())) == 3
+    assert "without  client 1: " in going_on.stdout
+    assert "left out of the result" in (tmp_path / "run" / "report.html").read_text()
 
 
 @pytest.mark.parametrize(
@@ -123,6 +159,8 @@ def test_dry_run_prints_plan_and_leaves_nothing(tmp_path: Path) -> None:
         (["--num-clients=1000"], "samples"),
         (["--dataset=mnist", "--data-root=nowhere"], "train-images-idx3-ubyte"),
         (["--seed=x"], "--seed must be a whole number"),
+        (["--resources.classifier.cpus=4096"], "asks for 4096 cores, "),
+        (["--resources.models", "vgg9.memory-bytes=1000000000000000"], "asks for 1000.0 TB of"),
     ],
 )
 def test_bad_input_is_one_line_and_status_2(

@@ -1,17 +1,19 @@
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
+from fl.errors import ClientFailed
 from fl.events import Event, Events
-from fl.executor import ClientFailed, InProcess
-from fl.federation import Clients, Executor, Job, Request, TaskInput, TaskOutput
+from fl.executor import InProcess
+from fl.federation import Clients, Executor, Job, OnFailure, Request, TaskInput, TaskOutput
 from fl.wire import Tensors, load_prefixed, pack, unpack
 from tests.fl.toy import GENERATOR, PROBLEM, client, named, split
 
 IDS = range(4)
+Outcomes = Generator[tuple[Job, bytes | ClientFailed], None, None]
 Answer = Callable[[Job], Tensors]
 
 
@@ -31,7 +33,7 @@ class FakeExecutor:
         self.order = order or (lambda job: job.client.id)
         self.jobs: list[Job] = []
 
-    def run(self, jobs: Sequence[Job], events: Events) -> Iterator[tuple[Job, bytes]]:
+    def run(self, jobs: Sequence[Job], events: Events) -> Outcomes:
         self.jobs += jobs
         for job in sorted(jobs, key=self.order):
             note = {"seconds": 0.5, "stats": {"train_loss": float(job.client.id)}}
@@ -57,7 +59,10 @@ class MemoryStore:
 
 
 def federation(
-    executor: Executor, store: MemoryStore | None = None, heard: list[Event] | None = None
+    executor: Executor,
+    store: MemoryStore | None = None,
+    heard: list[Event] | None = None,
+    on_failure: OnFailure = "stop",
 ) -> Clients:
     return Clients(
         [client(k) if k < 2 else client(k, GENERATOR) for k in IDS],
@@ -66,6 +71,7 @@ def federation(
         executor,
         store or MemoryStore(),
         Events(*([heard.append] if heard is not None else [])),
+        on_failure=on_failure,
     )
 
 
@@ -119,7 +125,7 @@ def test_a_payload_for_a_client_that_does_not_take_part_is_refused() -> None:
 
 def test_an_executor_that_loses_a_client_is_caught() -> None:
     class Forgetful(FakeExecutor):
-        def run(self, jobs: Sequence[Job], events: Events) -> Iterator[tuple[Job, bytes]]:
+        def run(self, jobs: Sequence[Job], events: Events) -> Outcomes:
             return super().run(jobs[1:], events)
 
     with pytest.raises(KeyError, match="0"):
@@ -199,9 +205,11 @@ def test_every_received_update_is_told() -> None:
 
 def test_updates_received_before_a_failure_are_kept() -> None:
     class Failing(FakeExecutor):
-        def run(self, jobs: Sequence[Job], events: Events) -> Iterator[tuple[Job, bytes]]:
+        def run(self, jobs: Sequence[Job], events: Events) -> Outcomes:
             yield from super().run(jobs[:2], events)
-            raise ClientFailed(jobs[2], "RuntimeError: out of memory")
+            failed = jobs[2].client
+            yield jobs[2], ClientFailed(failed.id, failed.model, "RuntimeError: out of memory")
+            raise AssertionError("went on after a failure that ends the map")
 
     store = MemoryStore()
     with pytest.raises(ClientFailed, match=r"^client 2 \(cvae-small\) failed: .* out of memory$"):
@@ -219,6 +227,32 @@ def test_a_failing_client_ends_the_map_with_its_name() -> None:
     clients = federation(InProcess(split(2, 2, 2)))
     with pytest.raises(ClientFailed, match=r"^client 2 \(cvae-small\) failed: ZeroDivisionError"):
         clients.map(fails_for_two)
+
+
+def test_the_failure_carries_the_clients_own_traceback() -> None:
+    with pytest.raises(ClientFailed) as caught:
+        federation(InProcess(split(2, 2, 2))).map(fails_for_two)
+    assert isinstance(caught.value.__cause__, ZeroDivisionError)
+
+
+def test_a_failing_client_can_be_dropped_by_name_and_the_others_stay() -> None:
+    heard: list[Event] = []
+    store = MemoryStore()
+    executor = InProcess(split(2, 2, 2))
+    clients = federation(executor, store, heard, on_failure="drop")
+    updates = clients.map(fails_for_two)
+    everyone = [c.id for c in clients.members]
+    assert [u.client.id for u in updates] == [k for k in everyone if k != 2]
+    assert clients.dropped == {2: "ZeroDivisionError: no samples"}
+    (dropped,) = named(heard, "client_dropped")
+    assert (dropped["client"], dropped["reason"]) == (2, "ZeroDivisionError: no samples")
+    assert len(store.kept) == len(everyone) - 1
+
+
+def test_a_role_is_never_dropped_whole() -> None:
+    clients = federation(InProcess(split(2, 2, 2)), on_failure="drop")
+    with pytest.raises(ClientFailed, match=r"^client 2 .*no samples; no generator client is left$"):
+        clients.map(fails_for_two, only=[0, 2])
 
 
 @pytest.mark.parametrize(
