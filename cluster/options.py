@@ -6,6 +6,7 @@ from typing import Annotated, Generic, Literal, TypeVar
 
 import tyro
 
+from cluster.private_ray import parse_address
 from fl.config import RunConfig
 from fl.errors import UserError
 from fl.validate import at_least
@@ -29,6 +30,8 @@ class LaunchOptions(Generic[Options]):
     """Where the data sets lie, in torchvision's layout."""
     runtime: Literal["ray", "inprocess"] = "ray"
     """ray: every client an actor of its own. inprocess: one after another, here."""
+    ray_address: str | None = None
+    """HOST:PORT of a Ray cluster to join and to leave running. Default: one of our own."""
     max_actors: int | None = None
     """Most client actors at once. Default: as many as the resources allow."""
     dry_run: bool = False
@@ -44,3 +47,7 @@ class LaunchOptions(Generic[Options]):
             raise UserError("--resume and --overwrite exclude each other")
         if self.max_actors is not None:
             at_least("max_actors", self.max_actors, 1)
+        if self.ray_address is not None:
+            if self.runtime != "ray":
+                raise UserError("--ray-address goes with --runtime ray")
+            parse_address(self.ray_address)

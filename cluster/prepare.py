@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from cluster.inventory import Inventory, take_inventory
+from cluster.joined import joined_inventory
 from cluster.options import LaunchOptions
 from fl.data.datasets import Dataset, load
 from fl.data.partition import Partition, make_partition
@@ -32,7 +33,7 @@ def prepare(launch: LaunchOptions[Any]) -> Prepared:
     run = launch.run
     method = get_method(run.method)
     parts = method.cast(run.options, run.num_clients, run.problem)
-    inventory = take_inventory()
+    inventory = _inventory(launch)
     requests = {}
     for role in {p.role for p in parts}:
         request = getattr(run.resources, role)
@@ -67,3 +68,9 @@ def prepare(launch: LaunchOptions[Any]) -> Prepared:
         members=members,
         inventory=inventory,
     )
+
+
+def _inventory(launch: LaunchOptions[Any]) -> Inventory:
+    if launch.ray_address:
+        return joined_inventory(launch.ray_address)
+    return take_inventory()
