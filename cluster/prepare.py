@@ -71,6 +71,8 @@ def prepare(launch: LaunchOptions[Any]) -> Prepared:
 
 
 def _inventory(launch: LaunchOptions[Any]) -> Inventory:
+    if launch.slurm.submit:
+        return launch.slurm.shape
     if launch.ray_address:
         return joined_inventory(launch.ray_address)
     return take_inventory()
