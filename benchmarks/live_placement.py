@@ -38,7 +38,7 @@ def run_live(machine: Machine, scheduler: Scheduler, jobs: Sequence[Job]) -> Liv
     by_client = {job.client: job for job in jobs}
     running: dict[Any, tuple[int, Any, float]] = {}
     startup: dict[int, float] = {}
-    with private_ray(cpus=room.cpus, gpus=room.gpus):
+    with private_ray(cpus=room.cpus, gpus=room.gpus, memory_bytes=room.memory_bytes):
         begin = time.time()
         while True:
             while started := scheduler.start():

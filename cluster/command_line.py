@@ -53,7 +53,10 @@ def parse(argv: Sequence[str]) -> LaunchOptions[Any]:
             if name not in valid:
                 raise UserError(f"{source}: {_unknown_setting(name, valid)}")
             arguments += as_arguments(name, value)
-    return _parse_with_tyro(record, [*arguments, *argv], valid)
+    if any(a == "--slurm" or a.startswith("--slurm.") for a in argv):
+        arguments.append("--slurm.submit")
+    own = [a for a in argv if a != "--slurm"]
+    return _parse_with_tyro(record, [*arguments, *own], valid)
 
 
 def presets() -> list[str]:

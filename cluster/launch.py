@@ -10,13 +10,12 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-import yaml
 from rich.console import Console
 
 from cluster.command_line import parse, stop_with
-from cluster.plan import print_plan
+from cluster.plan import print_dry_run
 from cluster.prepare import prepare
-from cluster.run_dir import claim, locate, nested
+from cluster.run_dir import claim
 from fl.errors import ClientFailed, UserError
 
 INTERRUPTED = 130
@@ -28,11 +27,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     console = Console()
     try:
         launch = parse(sys.argv[1:] if argv is None else argv)
+        if launch.slurm.submit:
+            from slurm.submit import submit
+
+            return submit(launch, console)
         prepared = prepare(launch)
         if launch.dry_run:
-            console.print(yaml.safe_dump(nested(launch.run), sort_keys=False), highlight=False)
-            print_plan(prepared, console)
-            console.print(f"would run in {locate(launch)}")
+            print_dry_run(launch, prepared, console)
             return 0
         run_dir = claim(launch)
     except UserError as error:

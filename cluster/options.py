@@ -6,6 +6,8 @@ from typing import Annotated, Generic, Literal, TypeVar
 
 import tyro
 
+from cluster.private_ray import parse_address
+from cluster.slurm_options import SlurmOptions
 from fl.config import RunConfig
 from fl.errors import UserError
 from fl.validate import at_least
@@ -29,6 +31,8 @@ class LaunchOptions(Generic[Options]):
     """Where the data sets lie, in torchvision's layout."""
     runtime: Literal["ray", "inprocess"] = "ray"
     """ray: every client an actor of its own. inprocess: one after another, here."""
+    ray_address: str | None = None
+    """HOST:PORT of a Ray cluster to join and to leave running. Default: one of our own."""
     max_actors: int | None = None
     """Most client actors at once. Default: as many as the resources allow."""
     on_client_failure: Literal["stop", "drop"] = "stop"
@@ -39,6 +43,9 @@ class LaunchOptions(Generic[Options]):
     """Continue the run in the directory; finished clients are not trained again."""
     overwrite: bool = False
     """Replace the run in the directory."""
+    slurm: SlurmOptions = SlurmOptions()
+    wait: bool = False
+    """With --slurm: follow the job, and exit with its status."""
     run: Annotated[RunConfig[Options], tyro.conf.arg(name="")]
 
     def __post_init__(self) -> None:
@@ -46,3 +53,13 @@ class LaunchOptions(Generic[Options]):
             raise UserError("--resume and --overwrite exclude each other")
         if self.max_actors is not None:
             at_least("max_actors", self.max_actors, 1)
+        if self.wait and not self.slurm.submit:
+            raise UserError("--wait goes with --slurm")
+        if self.slurm.submit and self.ray_address:
+            raise UserError("--slurm brings up a Ray cluster of its own; leave out --ray-address")
+        if self.slurm.nodes > 1 and self.runtime != "ray":
+            raise UserError("only --runtime ray can use more than one node")
+        if self.ray_address is not None:
+            if self.runtime != "ray":
+                raise UserError("--ray-address goes with --runtime ray")
+            parse_address(self.ray_address)

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from cluster.inventory import Inventory, take_inventory
+from cluster.joined import joined_inventory
 from cluster.options import LaunchOptions
 from cluster.requests import measured, stated
 from fl.data.datasets import Dataset, load
@@ -36,7 +37,7 @@ def prepare(launch: LaunchOptions[Any]) -> Prepared:
     run = launch.run
     method = get_method(run.method)
     parts = method.cast(run.options, run.num_clients, run.problem)
-    inventory = take_inventory()
+    inventory = _inventory(launch)
     requests = stated(parts, run.resources, inventory)
     dataset = load(
         run.dataset, launch.data_root, max_train=run.data.max_train, max_test=run.data.max_test
@@ -49,7 +50,7 @@ def prepare(launch: LaunchOptions[Any]) -> Prepared:
         alpha=run.alpha,
         seed=run.seed,
     )
-    if launch.runtime == "ray":
+    if launch.runtime == "ray" and not launch.slurm.submit:  # the job will measure on its own node
         num_samples = [len(indices) for indices in partition.train]
         requests = measured(parts, num_samples, run.problem, run.resources, inventory)
     members = tuple(
@@ -71,3 +72,11 @@ def prepare(launch: LaunchOptions[Any]) -> Prepared:
         inventory=inventory,
         rates=requests.rates,
     )
+
+
+def _inventory(launch: LaunchOptions[Any]) -> Inventory:
+    if launch.slurm.submit:
+        return launch.slurm.shape
+    if launch.ray_address:
+        return joined_inventory(launch.ray_address)
+    return take_inventory()

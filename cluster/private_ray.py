@@ -1,42 +1,141 @@
-"""A Ray cluster of our own on this machine: private port, short temp root, gone afterwards."""
+"""A Ray cluster of our own on this machine, or another's that we join and leave running."""
 
 import contextlib
 import logging
 import os
+import re
+import secrets
 import shutil
+import socket
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from cluster.store import write_atomically
+from fl.errors import UserError
+
 SHORT_TMP = Path("/tmp")
 """Ray's socket paths must stay under 107 bytes, which a long TMPDIR breaks."""
 
+ANSWER_S = 10.0
+"""Seconds that a cluster to be joined may take to accept a connection."""
+
+LEAST_STORE_BYTES = 80 * 2**20
+"""Ray refuses an object store below 75 MiB."""
+
 
 @contextlib.contextmanager
-def private_ray(*, cpus: float, gpus: float) -> Iterator[None]:
-    """Starts a cluster that nobody else can find, and ends exactly its own processes.
+def private_ray(
+    *, cpus: float, gpus: float, memory_bytes: int, published: Path | None = None
+) -> Iterator[None]:
+    """Starts a cluster that nobody finds by chance, and ends exactly its own processes.
 
     Args:
         cpus: cores it may hand out.
         gpus: GPUs it may hand out.
+        memory_bytes: memory for clients and object store together.
+        published: file that holds ``HOST:PORT`` of the cluster while it is there.
     """
-    # These must be set before ray is imported.
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "1")
+    prepare_environment()
+    # A secret of this process: whoever else is on the host cannot connect. Ray's own default
+    # keeps one in the home directory, which two first launches at once overwrite for each other.
+    os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
     import ray
 
-    root = tempfile.mkdtemp(prefix="onefold-", dir=SHORT_TMP if SHORT_TMP.is_dir() else None)
+    store_bytes = object_store_bytes(memory_bytes)
+    with short_root() as root:
+        try:
+            ray.init(
+                address="local",
+                num_cpus=cpus,  # type: ignore[arg-type]
+                num_gpus=gpus,  # type: ignore[arg-type]
+                object_store_memory=store_bytes,
+                include_dashboard=False,
+                log_to_driver=False,
+                logging_level=logging.ERROR,
+                _memory=memory_bytes - store_bytes,
+                _temp_dir=str(root),
+            )
+            address = ray.get_runtime_context().gcs_address
+            if published:
+                write_atomically(published, f"{address}\n".encode())
+            yield
+        finally:
+            if published:
+                published.unlink(missing_ok=True)
+            ray.shutdown()
+
+
+@contextlib.contextmanager
+def joined_ray(address: str) -> Iterator[None]:
+    """Joins the cluster at ``HOST:PORT``, and leaves it running when the context ends.
+
+    Raises:
+        UserError: nothing answers there, or this machine is no node of that cluster.
+    """
+    prepare_environment()
+    _expect_answer(address)
+    if _has_token():
+        os.environ.setdefault("RAY_AUTH_MODE", "token")
+    import ray
+
     try:
-        ray.init(
-            address="local",
-            num_cpus=cpus,  # type: ignore[arg-type]
-            num_gpus=gpus,  # type: ignore[arg-type]
-            include_dashboard=False,
-            log_to_driver=False,
-            logging_level=logging.ERROR,
-            _temp_dir=root,
-        )
+        ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
+    except (OSError, RuntimeError, ValueError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise UserError(f"cannot join the Ray cluster at {address}: {reason}") from error
+    try:
         yield
     finally:
         ray.shutdown()
+
+
+def prepare_environment() -> None:
+    """Sets what Ray reads when it is imported, unless the user has set it."""
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "1")
+
+
+@contextlib.contextmanager
+def short_root() -> Iterator[Path]:
+    """A directory of this user and run for Ray's sockets and logs, gone afterwards."""
+    parent = SHORT_TMP if os.access(SHORT_TMP, os.W_OK) else None
+    root = Path(tempfile.mkdtemp(prefix="onefold-", dir=parent))
+    try:
+        yield root
+    finally:
         shutil.rmtree(root, ignore_errors=True)
+
+
+def object_store_bytes(memory_bytes: int, shared_memory: Path = Path("/dev/shm")) -> int:
+    """Three tenths of the memory, if there is so much shared memory left."""
+    with contextlib.suppress(OSError):
+        free = os.statvfs(shared_memory)
+        memory_bytes = min(memory_bytes, free.f_bavail * free.f_frsize * 3)
+    return max(LEAST_STORE_BYTES, int(memory_bytes * 0.3))
+
+
+def parse_address(address: str) -> tuple[str, int]:
+    """Host and port of a cluster.
+
+    Raises:
+        UserError: it names none; nothing is looked for that others may have left lying about.
+    """
+    parsed = re.fullmatch(r"(?P<host>[^\s:/]+|\[[0-9A-Fa-f:.]+\]):(?P<port>[0-9]{1,5})", address)
+    if not parsed or not 0 < int(parsed["port"]) < 65536:
+        raise UserError(f"ray_address must be HOST:PORT, got {address!r}")
+    return parsed["host"].strip("[]"), int(parsed["port"])
+
+
+def _has_token() -> bool:
+    """Whether the user holds a token; a cluster that asks for none does not mind it."""
+    named = os.environ.keys() & {"RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"}
+    return bool(named) or (Path.home() / ".ray" / "auth_token").exists()
+
+
+def _expect_answer(address: str) -> None:
+    """Ray itself tries for minutes before it gives up."""
+    try:
+        socket.create_connection(parse_address(address), timeout=ANSWER_S).close()
+    except OSError as error:
+        raise UserError(f"no Ray cluster answers at {address}: {error}") from None

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from cluster.inventory import Inventory
 from cluster.share import CUDA_BYTES
 from cluster.steps import Subject, measure_steps
+from fl.errors import UserError
 from fl.federation import Problem, Request
 from fl.methods.cast import Part
 from fl.resources import ResourcesConfig, ShareConfig
@@ -94,4 +95,9 @@ def _completed(
     if share.gpus is not None:
         return request
     smallest = min(gpu.memory_bytes for gpu in inventory.gpus)
+    if not smallest:
+        raise UserError(
+            f"the GPUs of {inventory.source} do not tell their memory: set "
+            "resources.classifier.gpus and resources.generator.gpus"
+        )
     return replace(request, gpus=math.ceil(100 * (CUDA_BYTES + need_bytes) / smallest) / 100)

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +12,10 @@ from rich.console import Console
 from safetensors.torch import save_file
 
 from cluster.attendance import Attendance
+from cluster.capacity import Room
 from cluster.options import LaunchOptions
 from cluster.prepare import Prepared
+from cluster.private_ray import joined_ray, private_ray
 from cluster.progress import progress
 from cluster.record import JsonLines, TensorBoard
 from cluster.run_dir import versions, write_json
@@ -42,12 +44,13 @@ def execute(
         ]
         events = Events(*listeners)
         events.emit("run_start", run=run_dir.name)
-        clients, server = _federation(launch, prepared, run_dir, events, stack)
+        executor, rooms = stack.enter_context(_executor(launch, prepared, run_dir))
+        clients, server = _federation(launch, prepared, run_dir, events, executor)
         outcome = prepared.method.run(clients, server, launch.run.options)
         result = _result(launch, prepared, outcome, clients, server)
         result["placements"] = attendance.placements
         if launch.runtime == "ray":
-            result["makespan"] = attendance.makespan([prepared.inventory.room])
+            result["makespan"] = attendance.makespan(rooms)
         _save(run_dir, prepared, outcome)
         events.emit("run_end", accuracy=result["accuracy"])
     write_json(run_dir / "result.json", result)
@@ -60,14 +63,14 @@ def _federation(
     prepared: Prepared,
     run_dir: Path,
     events: Events,
-    stack: ExitStack,
+    executor: Executor,
 ) -> tuple[Clients, SingleServer]:
     dataset, problem = prepared.dataset, prepared.problem
     clients = Clients(
         prepared.members,
         prepared.partition.train,
         problem,
-        stack.enter_context(_executor(launch, prepared)),
+        executor,
         Store(launch.output_dir / ".store", run_dir / "updates", dataset.train),
         events,
         on_failure=launch.on_client_failure,
@@ -79,24 +82,39 @@ def _federation(
 
 
 @contextmanager
-def _executor(launch: LaunchOptions[Any], prepared: Prepared) -> Iterator[Executor]:
+def _executor(
+    launch: LaunchOptions[Any], prepared: Prepared, run_dir: Path
+) -> Iterator[tuple[Executor, tuple[Room, ...]]]:
+    """What runs the clients, and the rooms it has for them: none in this process."""
     if launch.runtime == "inprocess":
-        yield InProcess(prepared.dataset.train)
+        yield InProcess(prepared.dataset.train), ()
         return
-    from cluster.private_ray import private_ray
-
-    inventory = prepared.inventory
-    with private_ray(cpus=inventory.cpus, gpus=len(inventory.gpus)):
+    with _ray(launch, prepared, run_dir):
         from cluster.clients import RayExecutor
         from cluster.rooms import open_rooms
 
         with open_rooms() as rooms:
-            yield RayExecutor(
+            executor = RayExecutor(
                 prepared.dataset.train,
                 rooms,
                 max_actors=launch.max_actors,
                 rates=prepared.rates,
             )
+            yield executor, rooms.rooms
+
+
+def _ray(
+    launch: LaunchOptions[Any], prepared: Prepared, run_dir: Path
+) -> AbstractContextManager[None]:
+    if launch.ray_address:
+        return joined_ray(launch.ray_address)
+    inventory = prepared.inventory
+    return private_ray(
+        cpus=inventory.cpus,
+        gpus=len(inventory.gpus),
+        memory_bytes=inventory.memory_bytes,
+        published=run_dir / "ray-address",
+    )
 
 
 def _result(

@@ -1,5 +1,6 @@
 """Runs a client's job: the part that is the same in this process and in a Ray actor."""
 
+import os
 import socket
 import time
 from collections.abc import Generator, Mapping, Sequence
@@ -46,7 +47,8 @@ def run_job(job: Job, train: Split, assigned: Mapping[str, float] | None = None)
         "role": job.client.role,
         "model": job.client.model,
         "seconds": round(time.perf_counter() - begin, 4),
-        "node": socket.gethostname(),
+        # Several of a cluster's nodes may share a host.
+        "node": os.environ.get("SLURMD_NODENAME") or socket.gethostname(),
         "device": device.type,
         "device_uuid": device_uuid(device),
         "assigned": dict(assigned) if assigned is not None else None,

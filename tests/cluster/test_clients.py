@@ -71,7 +71,7 @@ def dies(inputs: TaskInput) -> TaskOutput:
 
 @pytest.fixture(scope="module")
 def rooms() -> Iterator[Rooms]:
-    with private_ray(cpus=2, gpus=0), open_rooms() as rooms:
+    with private_ray(cpus=2, gpus=0, memory_bytes=2**32), open_rooms() as rooms:
         yield rooms
 
 
@@ -127,7 +127,7 @@ def test_nothing_is_left_after_the_cluster(tmp_path: Path) -> None:
     script = (
         "from cluster.private_ray import private_ray\n"
         "import ray, psutil\n"
-        "with private_ray(cpus=1, gpus=0):\n"
+        "with private_ray(cpus=1, gpus=0, memory_bytes=2**30):\n"
         "    ray.get(ray.remote(num_cpus=1)(lambda: 1).remote())\n"
         "    root = ray._private.worker._global_node.get_session_dir_path()\n"
         "    pids = [p.pid for p in psutil.Process().children(recursive=True)]\n"

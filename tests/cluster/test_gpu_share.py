@@ -54,7 +54,14 @@ def takes_the_card(inputs: TaskInput) -> TaskOutput:
 @pytest.fixture(scope="module")
 def rooms() -> Iterator[Rooms]:
     inventory = take_inventory()
-    with private_ray(cpus=inventory.cpus, gpus=len(inventory.gpus)), open_rooms() as rooms:
+    with (
+        private_ray(
+            cpus=inventory.cpus,
+            gpus=len(inventory.gpus),
+            memory_bytes=inventory.memory_bytes,
+        ),
+        open_rooms() as rooms,
+    ):
         yield rooms
 
 

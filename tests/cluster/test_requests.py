@@ -95,6 +95,15 @@ def test_a_model_that_outgrows_the_machine_is_refused() -> None:
         ask(ResourcesConfig(), small)
 
 
+def test_cards_of_unknown_memory_want_a_share_by_hand() -> None:
+    unknown = machine(gpus=1, gpu_memory=0)
+    with pytest.raises(UserError, match=r"set resources\.classifier\.gpus and"):
+        ask(ResourcesConfig(), unknown)
+    by_hand = ShareConfig(cpus=1, gpus=0.5)
+    found = ask(ResourcesConfig(classifier=by_hand, generator=by_hand), unknown)
+    assert {request.gpus for request in found.values()} == {0.5}
+
+
 def test_stated_alone_asks_for_nothing_it_was_not_told() -> None:
     found = stated(PARTS, ResourcesConfig(models=("cnn.gpus=0.5",)), machine(gpus=1)).by_part
     assert found[VGG] == Request(cpus=1, gpus=0)

@@ -1,0 +1,83 @@
+"""Ending all that this process has started, by process id, and nothing else."""
+
+import contextlib
+import ctypes
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import IO
+
+GRACE_S = 8.0
+"""Seconds between asking and killing. Slurm itself kills after half a minute."""
+SET_PARENT_DEATH_SIGNAL, SET_CHILD_SUBREAPER = 1, 36
+"""Of Linux's prctl."""
+
+
+def adopt_orphans() -> None:
+    """Makes this process the parent of whatever its descendants leave behind."""
+    ctypes.CDLL(None).prctl(SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def start(
+    command: Sequence[str], output: IO[bytes] | None, ignoring: Sequence[signal.Signals] = ()
+) -> subprocess.Popen[bytes]:
+    """Starts a child that dies with this process.
+
+    Args:
+        command: program and arguments.
+        output: where both its streams go; None for this process's own.
+        ignoring: signals that it and its children shall not notice.
+    """
+
+    prctl = ctypes.CDLL(None).prctl
+
+    def before_exec() -> None:
+        prctl(SET_PARENT_DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0)
+        for one in ignoring:
+            signal.signal(one, signal.SIG_IGN)
+
+    return subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=output,
+        stderr=output,
+        start_new_session=True,
+        preexec_fn=before_exec,
+    )
+
+
+def end_descendants(grace_s: float = GRACE_S) -> None:
+    """Asks all descendants to end, and kills those that have not after ``grace_s`` seconds.
+
+    With :func:`adopt_orphans` none escapes by leaving its parent, and no id can mean a stranger.
+    """
+    for how, patience in ((signal.SIGTERM, grace_s), (signal.SIGKILL, GRACE_S)):
+        deadline = time.monotonic() + patience
+        told: set[int] = set()
+        while (family := descendants(os.getpid())) and time.monotonic() < deadline:
+            for pid in family - told:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, how)
+            told |= family
+            time.sleep(0.05)
+
+
+def descendants(ancestor: int) -> set[int]:
+    """Ids of the living processes that descend from this one."""
+    children: dict[int, list[int]] = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            # The name, in parentheses, may hold anything.
+            state, parent = stat.read_text(errors="replace").rpartition(")")[2].split()[:2]
+            if state not in "ZX":
+                children.setdefault(int(parent), []).append(int(stat.parent.name))
+    found: set[int] = set()
+    waiting = [ancestor]
+    while waiting:
+        below = children.get(waiting.pop(), [])
+        found.update(below)
+        waiting += below
+    return found

@@ -1,0 +1,1 @@
+"""Slurm: a run, or many, as jobs of their own."""

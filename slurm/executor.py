@@ -1,0 +1,137 @@
+"""submitit's executor with what a run asks for, and every failure as one line."""
+
+import os
+import re
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from submitit import SlurmExecutor
+from submitit.core.utils import FailedJobError
+
+from cluster.slurm_options import SlurmOptions
+from fl.errors import UserError
+from slurm.job import Job
+
+REQUEUED_AT_MOST = 100
+"""So often a job that reaches its time limit is continued in another one."""
+SIGNAL_BEFORE_S = 90
+"""Seconds before the time limit at which the job is told."""
+INHERITED = ("SLURM_", "SLURMD_", "SRUN_", "SBATCH_", "SUBMITIT_", "PMI", "PMIX_")
+OF_ALLOCATION = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL", "TMPDIR")
+KEPT = ("SLURM_CONF", "SUBMITIT_PREEMPT_SIGNAL")
+
+
+class Executor(SlurmExecutor):
+    """Also makes the sbatch text where there is no Slurm."""
+
+    def __init__(self, folder: Path, options: SlurmOptions) -> None:
+        refuse_path(folder)
+        super().__init__(folder, max_num_timeout=REQUEUED_AT_MOST)
+        self.update_parameters(**parameters(options))
+
+    @classmethod
+    def affinity(cls) -> int:
+        """That sbatch is there is checked when something is submitted."""
+        return 1
+
+    @property
+    def text(self) -> str:
+        """The sbatch script, to the letter."""
+        return self._make_submission_file_text(self._submitit_command_str, uid="")
+
+    def send(self, jobs: Sequence[Job]) -> list[str]:
+        """Submits the jobs, several as one array, and returns their ids.
+
+        Raises:
+            UserError: sbatch is missing or refuses.
+        """
+        require_sbatch()
+        with without_allocation():
+            try:
+                with self.batch():
+                    submitted = [self.submit(job) for job in jobs]
+                return [job.job_id for job in submitted]
+            except FailedJobError as error:
+                raise UserError(f"sbatch refused: {_reason(error)}") from error
+
+
+def parameters(options: SlurmOptions) -> dict[str, Any]:
+    """The options under submitit's names."""
+    asked = {
+        "job_name": "onefold",
+        "partition": options.partition,
+        "nodes": options.nodes,
+        "ntasks_per_node": 1,
+        "cpus_per_task": options.cpus_per_task,
+        # Unlike gpus-per-node, every select plugin knows it.
+        "gres": f"gpu:{options.gpus_per_node}" if options.gpus_per_node else None,
+        "mem": f"{round(options.mem_gb * 1024)}MB" if options.mem_gb else None,
+        "time": options.minutes,
+        "account": options.account,
+        "qos": options.qos,
+        "constraint": options.constraint,
+        "array_parallelism": options.array_parallelism,
+        "setup": list(options.setup) or None,
+        "signal_delay_s": SIGNAL_BEFORE_S,
+        "stderr_to_stdout": True,
+        # A run survives the loss of a node; requeue lets it continue after preemption.
+        "additional_parameters": {"no-kill": True, "requeue": True, **options.flags},
+        # Since Slurm 22.05 srun does not take over the cores that sbatch was given.
+        "srun_args": ["--no-kill", f"--cpus-per-task={options.cpus_per_task}"],
+    }
+    return {name: value for name, value in asked.items() if value is not None}
+
+
+def refuse_path(path: Path) -> None:
+    """Refuses a path that an sbatch script cannot hold; spaces are fine.
+
+    Raises:
+        UserError: it has a character that Slurm or submitit would read as something else.
+    """
+    found = re.search(r"[%\\'\"\x00-\x1f\x7f]", str(path.absolute()))
+    if found:
+        raise UserError(
+            f"Slurm cannot keep logs in {str(path.absolute())!r}: {found[0]!r} has a meaning of "
+            "its own there; choose another --output-dir or --name"
+        )
+
+
+def require_sbatch() -> None:
+    """Refuses to go on where there is no Slurm.
+
+    Raises:
+        UserError: sbatch is not on the PATH.
+    """
+    if not shutil.which("sbatch"):
+        raise UserError("sbatch is not on the PATH: --slurm needs a machine that can submit jobs")
+
+
+@contextmanager
+def without_allocation() -> Iterator[None]:
+    """Hides the allocation this process may itself be in: a job inherits its environment."""
+    before = dict(os.environ)
+    for name in inherited(before):
+        del os.environ[name]
+    try:
+        yield
+    finally:
+        os.environ.update(before)
+
+
+def inherited(environ: Mapping[str, str]) -> list[str]:
+    """Variables that say something about the surrounding job and nothing about a new one."""
+    inside = OF_ALLOCATION if environ.get("SLURM_JOB_ID") else ()
+    return [
+        name
+        for name in environ
+        if (name.startswith(INHERITED) or name in inside) and name not in KEPT
+    ]
+
+
+def _reason(error: Exception) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if "sbatch: " in line]
+    text = " ".join(lines) or " ".join(str(error).split())
+    return text.replace("sbatch: error: ", "")[:300]

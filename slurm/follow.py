@@ -1,0 +1,108 @@
+"""``--wait``: the job's progress, read from its run directory as it is written."""
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from cluster.progress import progress
+from fl.events import Event
+from fl.federation import Client
+from slurm.scheduler import Said, Scheduler
+from slurm.state import State, read_state
+
+LOOK_S = 1.0
+"""The run directory is looked at this often, Slurm much less."""
+SETTLE_S = 60.0
+"""A shared directory may show the end of a job later than Slurm does."""
+INTERRUPTED = 130
+
+
+def follow(
+    run_dir: Path,
+    job: str,
+    members: tuple[Client, ...],
+    console: Console,
+    scheduler: Scheduler,
+    *,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> int:
+    """Shows what the job does until it ends; returns the run's exit status.
+
+    Ctrl-C leaves the job alone and returns 130.
+    """
+    metrics = Tail(run_dir / "metrics.jsonl")
+    try:
+        with progress(members, console) as listener:
+            said: Said | None = None
+            ended_at: float | None = None
+            while True:
+                state = read_state(run_dir)
+                for event in metrics.read():
+                    listener(event)
+                if state and state.job == job and state.status is not None:
+                    break
+                before, said = said, scheduler.state(job)
+                if said and said != before and not said.ended:
+                    console.print(f"job {job}: {said.state.lower()} {said.reason}", markup=False)
+                if said and said.ended:
+                    ended_at = clock() if ended_at is None else ended_at
+                    if clock() - ended_at >= SETTLE_S:
+                        break
+                else:
+                    ended_at = None
+                sleep(LOOK_S)
+    except KeyboardInterrupt:
+        console.print(f"job {job} goes on; scancel {job} ends it", highlight=False)
+        return INTERRUPTED
+    return _conclude(run_dir, job, state, said, console)
+
+
+class Tail:
+    """Events that are added to a file from now on."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._offset = path.stat().st_size if path.exists() else 0
+
+    def read(self) -> Iterator[Event]:
+        """Those that are new and whole."""
+        try:
+            with self._path.open("rb") as file:
+                file.seek(self._offset)
+                for line in file:
+                    if not line.endswith(b"\n"):
+                        return
+                    self._offset += len(line)
+                    yield json.loads(line)
+        except FileNotFoundError:
+            return
+
+
+def _conclude(
+    run_dir: Path, job: str, state: State | None, said: Said | None, console: Console
+) -> int:
+    def say(text: str) -> None:
+        console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+    own = state if state and state.job == job else None
+    if own and own.status == 0:
+        result: dict[str, Any] = json.loads((run_dir / "result.json").read_text())
+        say(f"\naccuracy {result['accuracy']:.4f}\nreport   {run_dir / 'report.html'}")
+        return 0
+    if own and own.status is not None:
+        say(f"job {job}: the run ended with status {own.status}; see {run_dir / 'slurm'}")
+        return own.status
+    how = said.state.lower() if said else "unknown"
+    if own is None or own.phase == "submitted":
+        say(
+            f"job {job} ended ({how}) without a word in {run_dir}: was it cancelled before it "
+            "began, or is this directory not shared with the nodes?"
+        )
+    else:
+        say(f"job {job} ended ({how}) before the run did; --resume --slurm continues it")
+    return 1

@@ -1,0 +1,110 @@
+"""What runs on every node of an allocation: the first one gathers the others and launches."""
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import nullcontext
+from pathlib import Path
+from types import FrameType
+
+from submitit import JobEnvironment
+from submitit.core.utils import DelayedSubmission
+
+from cluster.gathering import attend, gather
+from cluster.inventory import take_inventory
+from cluster.processes import adopt_orphans, end_descendants, start
+from slurm.state import State, write_state
+
+SIGNALLED_S = 10.0
+"""A launch that a signal ended was not the only one to get it: ours comes within this time."""
+
+
+class RunFailed(RuntimeError):
+    """The launch ended with another status than 0."""
+
+
+class Job:
+    """A launch inside an allocation. Every start resumes: what is whole on disk is kept."""
+
+    def __init__(self, arguments: Sequence[str], run_dir: Path, *, nodes: int, ray: bool) -> None:
+        self.arguments = tuple(arguments)
+        self.run_dir = run_dir
+        self.nodes = nodes
+        self.ray = ray
+
+    def __call__(self) -> None:
+        """Runs on each node as its one task."""
+        # Ray's processes die at once with their parent, also if it is killed.
+        adopt_orphans()
+        preempt = JobEnvironment._usr_sig()
+        if preempt != signal.SIGTERM:
+            signal.signal(signal.SIGTERM, _end)
+        # Slurm signals every process of a job, but this one alone acts on it.
+        ignoring = [preempt] if preempt not in (signal.SIGTERM, signal.SIGINT) else []
+        try:
+            if JobEnvironment().global_rank == 0:
+                self._lead(ignoring)
+            elif self.ray:
+                attend(
+                    self._meeting(),
+                    node=JobEnvironment().global_rank,
+                    inventory=take_inventory(),
+                    ignoring=ignoring,
+                )
+        finally:
+            end_descendants()
+
+    def checkpoint(self) -> DelayedSubmission:
+        """Stops, since all that is finished is on disk, and names what is to run next time."""
+        end_descendants()
+        (self._meeting() / "over").touch()
+        self._write("requeued")
+        return DelayedSubmission(Job(self.arguments, self.run_dir, nodes=self.nodes, ray=self.ray))
+
+    def _lead(self, ignoring: Sequence[signal.Signals]) -> None:
+        self._write("starting")
+        status = 1
+        try:
+            status = self._run(ignoring)
+        except Exception as error:
+            print(f"onefold: {error}", file=sys.stderr, flush=True)
+        self._write("ended", status)
+        if status:
+            raise RunFailed(f"the run ended with status {status}")
+
+    def _run(self, ignoring: Sequence[signal.Signals]) -> int:
+        cluster = (
+            gather(self._meeting(), nodes=self.nodes, inventory=take_inventory(), ignoring=ignoring)
+            if self.ray
+            else nullcontext()
+        )
+        with cluster as address:
+            self._write("running")
+            joining = [f"--ray-address={address}"] if address else []
+            command = [sys.executable, "-u", "-m", "cluster.launch", *self.arguments, *joining]
+            status = start(command, None, ignoring).wait()
+            if status < 0 or status > 128:
+                time.sleep(SIGNALLED_S)
+            return status
+
+    def _meeting(self) -> Path:
+        """A directory of this start of the job alone."""
+        restarts = os.environ.get("SLURM_RESTART_COUNT", "0")
+        return self.run_dir / "slurm" / f"{os.environ['SLURM_JOB_ID']}.{restarts}"
+
+    def _write(self, phase: str, status: int | None = None) -> None:
+        state = State(
+            job=JobEnvironment().job_id,
+            phase=phase,
+            status=status,
+            restarts=int(os.environ.get("SLURM_RESTART_COUNT", "0")),
+        )
+        write_state(self.run_dir, state)
+
+
+def _end(signum: int, frame: FrameType | None) -> None:
+    """Cancelled: whatever was started ends on the way out."""
+    signal.signal(signum, signal.SIG_IGN)
+    raise SystemExit(128 + signum)

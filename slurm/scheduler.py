@@ -1,0 +1,78 @@
+"""What Slurm says of jobs, asked seldom: a controller serves thousands of users."""
+
+import subprocess
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+INTERVAL_S = 30.0
+"""Seconds between two questions, however many jobs there are."""
+TIMEOUT_S = 20.0
+SQUEUE = ("squeue", "--me", "--states=all", "--noheader", "--array", "--format=%i|%T|%r")
+"""All of the user's jobs at once; needs no accounting."""
+
+GONE = "GONE"
+"""Slurm has forgotten the job, as it does minutes after a job's end."""
+ENDED = {
+    *("BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", GONE),
+    *("OUT_OF_MEMORY", "REVOKED", "TIMEOUT"),
+}
+"""States that a job does not leave by itself."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Said:
+    """A job's state and what Slurm gives as its reason."""
+
+    state: str
+    reason: str = ""
+
+    @property
+    def ended(self) -> bool:
+        """Whether the job is over."""
+        return self.state in ENDED
+
+
+def ask_squeue() -> str | None:
+    """What squeue prints; None where it is missing, fails or does not answer."""
+    try:
+        done = subprocess.run(
+            SQUEUE, capture_output=True, text=True, timeout=TIMEOUT_S, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return None if done.returncode else done.stdout
+
+
+class Scheduler:
+    """Answers from memory between two questions."""
+
+    def __init__(
+        self,
+        *,
+        ask: Callable[[], str | None] = ask_squeue,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._ask, self._clock = ask, clock
+        self._asked: float | None = None
+        self._said: dict[str, Said] | None = None
+
+    def state(self, job: str) -> Said | None:
+        """The job as Slurm saw it at most half a minute ago; None if Slurm does not say."""
+        now = self._clock()
+        if self._asked is None or now - self._asked >= INTERVAL_S:
+            self._asked = now
+            answer = self._ask()
+            # One question without an answer does not undo the last.
+            self._said = self._said if answer is None else _parse(answer)
+        return None if self._said is None else self._said.get(job, Said(state=GONE))
+
+
+def _parse(answer: str) -> dict[str, Said]:
+    said = {}
+    for line in answer.splitlines():
+        job, _, rest = line.strip().partition("|")
+        state, _, reason = rest.partition("|")
+        if job:
+            said[job] = Said(state=state, reason="" if reason == "None" else reason)
+    return said

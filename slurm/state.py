@@ -1,0 +1,32 @@
+"""What a job says of itself in its run directory, where no scheduler has to be asked."""
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from cluster.run_dir import write_json
+
+
+@dataclass(frozen=True, kw_only=True)
+class State:
+    """How far a job's own processes are."""
+
+    job: str
+    phase: str
+    """submitted, starting, running, requeued or ended."""
+    status: int | None = None
+    """Exit status of the launch, once it has ended."""
+    restarts: int = 0
+
+
+def write_state(run_dir: Path, state: State) -> None:
+    """Replaces what the run directory says."""
+    write_json(run_dir / "slurm" / "state.json", asdict(state))
+
+
+def read_state(run_dir: Path) -> State | None:
+    """What the run directory says; None if the run was never submitted."""
+    try:
+        return State(**json.loads((run_dir / "slurm" / "state.json").read_text()))
+    except FileNotFoundError:
+        return None

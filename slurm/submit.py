@@ -1,0 +1,85 @@
+"""``python -m cluster.launch --slurm``: the same run as a job."""
+
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from cluster.command_line import as_arguments
+from cluster.options import LaunchOptions
+from cluster.plan import print_dry_run
+from cluster.prepare import prepare
+from cluster.run_dir import claim, locate
+from slurm.executor import Executor, refuse_path, require_sbatch
+from slurm.follow import follow
+from slurm.job import Job
+from slurm.scheduler import Scheduler
+from slurm.state import State, read_state, write_state
+
+NOT_FORWARDED = {
+    *("config", "preset", "run"),  # the run's own config.yaml has all of them
+    *("output_dir", "name", "data_root"),  # made absolute
+    *("dry_run", "resume", "overwrite"),  # done here; a job always resumes what there is
+    *("slurm", "wait", "ray_address"),
+}
+
+
+def submit(launch: LaunchOptions[Any], console: Console) -> int:
+    """Checks everything, submits, and returns the exit status: of the job with ``--wait``.
+
+    Raises:
+        UserError: one line, for whatever can be known to be wrong before the job starts.
+    """
+    if not launch.dry_run:
+        require_sbatch()
+    prepared = prepare(launch)
+    folder = locate(launch).absolute() / "slurm"
+    refuse_path(folder)
+    if launch.dry_run:
+        print_dry_run(launch, prepared, console)
+        console.print("\nby this job:\n", highlight=False)
+        print_text(Executor(folder, launch.slurm).text, console)
+        return 0
+    run_dir = claim(launch).absolute()
+    (job,) = Executor(run_dir / "slurm", launch.slurm).send([job_of(launch, run_dir)])
+    write_submitted(run_dir, job)
+    print_text(
+        f"job      {job}\n"
+        f"results  {run_dir}\n"
+        f"logs     {run_dir / 'slurm' / f'{job}_0_log.out'}\n"
+        f"watch    python -m slurm.status --output-dir '{run_dir.parent}'\n"
+        f"cancel   scancel {job}",
+        console,
+    )
+    if not launch.wait:
+        return 0
+    return follow(run_dir, job, prepared.members, console, Scheduler())
+
+
+def job_of(launch: LaunchOptions[Any], run_dir: Path) -> Job:
+    """The launch as it is run inside the allocation, from the run's own configuration file."""
+    arguments = [
+        f"--config={run_dir / 'config.yaml'}",
+        f"--output-dir={run_dir.parent}",
+        f"--name={run_dir.name}",
+        f"--data-root={launch.data_root.absolute()}",
+        "--resume",
+    ]
+    for field in fields(launch):
+        value = getattr(launch, field.name)
+        if field.name not in NOT_FORWARDED and value is not None:
+            arguments += as_arguments(field.name, value)
+    return Job(arguments, run_dir, nodes=launch.slurm.nodes, ray=launch.runtime == "ray")
+
+
+def write_submitted(run_dir: Path, job: str) -> None:
+    """Notes the job in the run directory, unless the job was quicker."""
+    state = read_state(run_dir)
+    if state is None or state.job != job:
+        write_state(run_dir, State(job=job, phase="submitted"))
+
+
+def print_text(text: str, console: Console) -> None:
+    """Prints text as it is, without wrapping or colours."""
+    console.print(text, markup=False, highlight=False, soft_wrap=True)
