@@ -5,7 +5,7 @@ client whose process, node or task fails is tried again elsewhere, and computes 
 """
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -52,15 +52,25 @@ class RayExecutor:
     """
 
     def __init__(
-        self, train: Split, rooms: Rooms, *, max_actors: int | None = None, attempts: int = 3
+        self,
+        train: Split,
+        rooms: Rooms,
+        *,
+        max_actors: int | None = None,
+        attempts: int = 3,
+        before: Callable[[], None] = lambda: None,
     ) -> None:
+        """``before``: called when clients are about to start, to make room for them."""
         self._images, self._labels = ray.put(train.images), ray.put(train.labels)
         self.rooms = rooms
         self.max_actors = max_actors
         self.attempts = attempts
+        self.before = before
 
     def run(self, jobs: Sequence[Job], events: Events) -> Iterator[tuple[Job, bytes]]:
         """Yields each job with its packed result; see :class:`fl.federation.Executor`."""
+        if jobs:
+            self.before()
         shift = _Shift(self, jobs, events)
         try:
             yield from shift.work()

@@ -8,7 +8,7 @@ import tyro
 
 from fl.config import RunConfig
 from fl.errors import UserError
-from fl.validate import at_least
+from fl.validate import at_least, positive
 
 Options = TypeVar("Options")
 
@@ -31,6 +31,13 @@ class LaunchOptions(Generic[Options]):
     """ray: every client an actor of its own. inprocess: one after another, here."""
     max_actors: int | None = None
     """Most client actors at once. Default: as many as the resources allow."""
+    fusion_ranks: int | None = None
+    """Ranks that the server's work is spread over. Default: one per GPU; without GPUs one, in the
+    launch's own process."""
+    fusion_timeout: float = 600.0
+    """Seconds after which ranks give up waiting for one that is silent."""
+    fusion_checkpoint: int = 5
+    """Epochs between two states of a fit, from which --resume goes on."""
     dry_run: bool = False
     """Print the resolved configuration and the placement plan, and start nothing."""
     resume: bool = False
@@ -44,3 +51,9 @@ class LaunchOptions(Generic[Options]):
             raise UserError("--resume and --overwrite exclude each other")
         if self.max_actors is not None:
             at_least("max_actors", self.max_actors, 1)
+        if self.fusion_ranks is not None:
+            at_least("fusion_ranks", self.fusion_ranks, 1)
+            if self.fusion_ranks > 1 and self.runtime == "inprocess":
+                raise UserError("fusion_ranks above 1 need --runtime ray")
+        positive("fusion_timeout", self.fusion_timeout)
+        at_least("fusion_checkpoint", self.fusion_checkpoint, 1)

@@ -5,6 +5,7 @@ from typing import Any
 
 from cluster.inventory import Inventory, take_inventory
 from cluster.options import LaunchOptions
+from cluster.world import world_size
 from fl.data.datasets import Dataset, load
 from fl.data.partition import Partition, make_partition
 from fl.federation import Client, Problem
@@ -33,6 +34,7 @@ def prepare(launch: LaunchOptions[Any]) -> Prepared:
     method = get_method(run.method)
     parts = method.cast(run.options, run.num_clients, run.problem)
     inventory = take_inventory()
+    world_size(launch.fusion_ranks, len(inventory.gpus))
     requests = {}
     for role in {p.role for p in parts}:
         request = getattr(run.resources, role)

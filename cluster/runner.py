@@ -1,6 +1,7 @@
 """One run from prepared federation to finished directory."""
 
 import os
+import shutil
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
@@ -18,13 +19,18 @@ from cluster.progress import progress
 from cluster.record import JsonLines, TensorBoard
 from cluster.run_dir import versions, write_json
 from cluster.store import Store
+from cluster.world import posts, world_size
 from fl.data.shard import Shard
 from fl.events import Events, Listener
 from fl.executor import InProcess
-from fl.federation import Clients, Executor, Outcome
+from fl.federation import Clients, Executor, Outcome, Problem
+from fl.fusion.checkpoints import Checkpoints
 from fl.report.gallery import gallery
 from fl.report.page import write_report
-from fl.server import SingleServer
+from fl.server import RankedServer, SingleServer
+
+CHECKPOINTS = "fusion"
+"""Where an unfinished run keeps the states of its fits."""
 
 
 def execute(
@@ -51,6 +57,7 @@ def execute(
         _save(run_dir, prepared, outcome)
         events.emit("run_end", accuracy=result["accuracy"])
     write_json(run_dir / "result.json", result)
+    shutil.rmtree(run_dir / CHECKPOINTS, ignore_errors=True)
     write_report(run_dir)
     return result
 
@@ -61,36 +68,75 @@ def _federation(
     run_dir: Path,
     events: Events,
     stack: ExitStack,
-) -> tuple[Clients, SingleServer]:
+) -> tuple[Clients, RankedServer]:
     dataset, problem = prepared.dataset, prepared.problem
+    rooms = stack.enter_context(_rooms(launch, prepared))
+    every_test = np.arange(len(dataset.test.labels))
+    test = Shard.from_split(dataset.test, every_test, dataset.num_classes)
+    checkpoints = Checkpoints(run_dir / CHECKPOINTS, every=launch.fusion_checkpoint)
+    server = stack.enter_context(_server(launch, problem, test, events, rooms, checkpoints))
     clients = Clients(
         prepared.members,
         prepared.partition.train,
         problem,
-        stack.enter_context(_executor(launch, prepared)),
+        _executor(launch, prepared, rooms, server),
         Store(launch.output_dir / ".store", run_dir / "updates", dataset.train),
         events,
     )
-    every_test = np.arange(len(dataset.test.labels))
-    test = Shard.from_split(dataset.test, every_test, dataset.num_classes)
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    return clients, SingleServer(problem, test, events, device)
+    return clients, server
 
 
 @contextmanager
-def _executor(launch: LaunchOptions[Any], prepared: Prepared) -> Iterator[Executor]:
+def _rooms(launch: LaunchOptions[Any], prepared: Prepared) -> Iterator[Any]:
+    """The rooms of a Ray cluster; None without Ray."""
     if launch.runtime == "inprocess":
-        yield InProcess(prepared.dataset.train)
+        yield None
         return
     from cluster.private_ray import private_ray
 
     inventory = prepared.inventory
     with private_ray(cpus=inventory.cpus, gpus=len(inventory.gpus)):
-        from cluster.clients import RayExecutor
         from cluster.rooms import open_rooms
 
         with open_rooms() as rooms:
-            yield RayExecutor(prepared.dataset.train, rooms, max_actors=launch.max_actors)
+            yield rooms
+
+
+def _executor(
+    launch: LaunchOptions[Any], prepared: Prepared, rooms: Any, server: RankedServer
+) -> Executor:
+    if rooms is None:
+        return InProcess(prepared.dataset.train)
+    from cluster.clients import RayExecutor
+
+    train, most = prepared.dataset.train, launch.max_actors
+    return RayExecutor(train, rooms, max_actors=most, before=server.release)
+
+
+@contextmanager
+def _server(
+    launch: LaunchOptions[Any],
+    problem: Problem,
+    test: Shard,
+    events: Events,
+    rooms: Any,
+    checkpoints: Checkpoints,
+) -> Iterator[RankedServer]:
+    gpus = sum(room.gpus for room in rooms.rooms) if rooms else 0
+    ranks = world_size(launch.fusion_ranks, gpus)
+    # One rank needs no process of its own, unless the only GPU is on another node.
+    if ranks == 1 and (not gpus or torch.cuda.is_available()):
+        device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        yield SingleServer(problem, test, events, device, checkpoints)
+        return
+    from cluster.fusion import FusionServer
+
+    where, timeout_s = posts(rooms.rooms, ranks), launch.fusion_timeout
+    server = FusionServer(
+        problem, test, events, rooms, where, timeout_s=timeout_s, checkpoints=checkpoints
+    )
+    with closing(server):
+        yield server
 
 
 def _result(
@@ -98,7 +144,7 @@ def _result(
     prepared: Prepared,
     outcome: Outcome,
     clients: Clients,
-    server: SingleServer,
+    server: RankedServer,
 ) -> dict[str, Any]:
     run = launch.run
     last = outcome.epochs[-1]
@@ -125,6 +171,7 @@ def _result(
         "partition": {"kind": run.partition.kind, "hash": prepared.partition.digest},
         **outcome.figures,
         "runtime": launch.runtime,
+        "fusion": {"ranks": server.size, "restarts": server.restarts},
         "device": _device_name(server.device),
         "versions": versions(),
     }

@@ -22,6 +22,10 @@ from fl.models import Decoder
 from kernels import sharded
 
 
+class ServerFailed(RuntimeError):
+    """A rank of the server failed for good; the message names it."""
+
+
 class RankedServer(ABC):
     """:class:`fl.federation.Server` over ranks; how these are reached is the subclasses' business.
 
@@ -30,6 +34,8 @@ class RankedServer(ABC):
 
     size: int
     """Number of ranks."""
+    restarts = 0
+    """How often ranks had to be replaced."""
 
     def __init__(
         self,
@@ -157,6 +163,9 @@ class RankedServer(ABC):
         shared = self._share(model)
         hits = sum(self._values("count_hits", [(shared,)] * self.size))
         return self._evaluation(hits.tolist())
+
+    def release(self) -> None:  # noqa: B027
+        """Gives back, until the next verb, what clients need: in this process nothing."""
 
     @abstractmethod
     def _each(

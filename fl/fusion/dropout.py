@@ -54,7 +54,7 @@ def sample_dropout(model: nn.Module) -> Iterator[Masks]:
             raise UserError(f"the server trains with nn.Dropout only, not {type(module).__name__}")
     try:
         for layer in layers:
-            layer.forward = partial(masks.drop, layer)
+            layer.forward = partial(masks.drop, layer)  # type: ignore[method-assign]
         yield masks
     finally:
         for layer in layers:

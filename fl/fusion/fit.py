@@ -169,7 +169,7 @@ class Gradient:
             return
         sizes = [p.numel() for p in self._parameters]
         # The loss travels with the gradients, in the last element.
-        self._flat = torch.zeros(sum(sizes) + 1, device=self._parameters[0].device)
+        self._flat = self._parameters[0].new_zeros(sum(sizes) + 1, requires_grad=False)
         *parts, self._loss = self._flat.split([*sizes, 1])
         self._views = [part.view_as(p) for part, p in zip(parts, self._parameters, strict=True)]
 
