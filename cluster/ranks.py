@@ -198,7 +198,7 @@ class Crew:
             if not _lost_peers(found):
                 return self._blame(rank, found)
         silent, heard = min(waiting.values(), default=min(errors)), min(errors)
-        reason = f"was silent: {errors[heard]}".splitlines()[-1]
+        reason = f"was silent: {getattr(errors[heard], 'cause', None)}"
         return RankFailed(silent, self._identities[silent], reason, None)
 
     def _blame(self, rank: int, error: RayError) -> RankFailed:

@@ -1,7 +1,7 @@
 """Teachers and the fusion loss (Eqs. 5 to 7)."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -47,6 +47,8 @@ class FusionLoss:
     kd_weight: float
     kl_reduction: KLReduction = "batchmean"
     """batchmean: per sample. mean: also divided by the classes, as in the released code."""
+    one_pass: ClassVar[bool] = True
+    """See :class:`fl.fusion.gradients.Gradients`."""
 
     def __call__(self, model: nn.Module, batch: Batch) -> Tensor:
         logits = model(batch["images"])

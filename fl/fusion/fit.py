@@ -18,6 +18,7 @@ from fl.errors import UserError
 from fl.federation import Batch, Loss
 from fl.fusion.draws import sample_keys
 from fl.fusion.dropout import Masks, sample_dropout
+from fl.fusion.gradients import Gradients
 from fl.fusion.group import Group
 from fl.seeding import torch_generator
 from fl.validate import at_least, choice, positive
@@ -89,7 +90,7 @@ class Fit:
         self._size, self._home = len(first), first.device
         self._device = next(model.parameters()).device
         self._optimizer = _optimizer(model, config)
-        self._gradient = Gradient(model, self._group)
+        self._gradients = Gradients(model, loss, config.batch_size, self._group)
         self._done = 0
 
     def epochs(self) -> Iterator[Tensor]:
@@ -102,7 +103,11 @@ class Fit:
             shuffled = torch.randperm(self._size, generator=order).to(self._home)
             if epoch > self._done:
                 self._model.train()
-                with sample_dropout(self._model) as masks, precision(self._config.precision):
+                with (
+                    sample_dropout(self._model) as masks,
+                    self._gradients.watching(),
+                    precision(self._config.precision),
+                ):
                     batches = shuffled.split(self._config.batch_size)
                     losses = [self._step(epoch, rows, masks) for rows in batches]
                 self._done = epoch
@@ -111,8 +116,9 @@ class Fit:
         self._model.eval()
 
     def _step(self, epoch: int, rows: Tensor, masks: Masks) -> Tensor:
-        own = rows.tensor_split(self._group.size)[self._group.rank]
+        first, own = self._slice(rows)
         self._optimizer.zero_grad()
+        self._gradients.start_step(first, len(own))
         loss = torch.zeros((), device=self._device)
         if len(own):  # ranks without a sample of the last batch still take part in the sum
             batch = self._batch(epoch, own)
@@ -122,9 +128,18 @@ class Fit:
             ):
                 loss = self._loss(self._model, batch) * (len(own) / len(rows))
             loss.backward()
-        loss = self._gradient.sum(loss.detach())
+        loss = self._gradients.sum(loss.detach())
         self._optimizer.step()
         return loss
+
+    def _autocast(self) -> torch.autocast:
+        low = self._config.precision == "bf16"
+        return torch.autocast(self._device.type, torch.bfloat16, enabled=low)
+
+    def _slice(self, rows: Tensor) -> tuple[int, Tensor]:
+        """This rank's part of a batch, and where in the batch it begins."""
+        parts = rows.tensor_split(self._group.size)
+        return sum(map(len, parts[: self._group.rank])), parts[self._group.rank]
 
     def _batch(self, epoch: int, rows: Tensor) -> Batch:
         batch = {name: _take(tensor, rows, self._device) for name, tensor in self._data.items()}
@@ -157,35 +172,6 @@ def load_state(state: bytes, device: torch.device) -> dict[str, Any]:
     """The ``epoch``, ``model`` and ``optimizer`` that :meth:`Fit.state` kept."""
     loaded: dict[str, Any] = torch.load(io.BytesIO(state), map_location=device, weights_only=True)
     return loaded
-
-
-class Gradient:
-    """The gradients of a model as one flat tensor, summed over the ranks in one go."""
-
-    def __init__(self, model: nn.Module, group: Group) -> None:
-        self._group = group
-        self._parameters = [p for p in model.parameters() if p.requires_grad]
-        if group.size == 1:
-            return
-        sizes = [p.numel() for p in self._parameters]
-        # The loss travels with the gradients, in the last element.
-        self._flat = self._parameters[0].new_zeros(sum(sizes) + 1, requires_grad=False)
-        *parts, self._loss = self._flat.split([*sizes, 1])
-        self._views = [part.view_as(p) for part, p in zip(parts, self._parameters, strict=True)]
-
-    def sum(self, loss: Tensor) -> Tensor:
-        """Gives every parameter its gradient summed over the ranks; returns the summed loss."""
-        if self._group.size == 1:
-            return loss
-        for parameter, view in zip(self._parameters, self._views, strict=True):
-            if parameter.grad is None:
-                view.zero_()
-            else:
-                view.copy_(parameter.grad)
-            parameter.grad = view
-        self._loss.copy_(loss)
-        self._group.sum(self._flat)
-        return self._loss.clone().squeeze(0)
 
 
 @contextmanager

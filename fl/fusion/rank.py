@@ -6,6 +6,7 @@ columns' blocks, on its device or, where they are large beside the device's memo
 
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -57,14 +58,15 @@ class Rank:
         shape = (sum(map(len, draws)), *self.problem.image_shape)
         home = self._home(4 * torch.Size(shape).numel())
         images = torch.empty(shape, device=home)
-        draw_samples(
-            decoders,
-            draws,
-            latent=latent,
-            seed=self.problem.seed,
-            device=self.device,
-            into=images,
-        )
+        with _one_thread():
+            draw_samples(
+                decoders,
+                draws,
+                latent=latent,
+                seed=self.problem.seed,
+                device=self.device,
+                into=images,
+            )
         labels = [draw.labels for draw in draws]
         return images, torch.cat([torch.empty(0, dtype=torch.int64), *labels]).to(home)
 
@@ -91,7 +93,7 @@ class Rank:
     @torch.no_grad()
     def ask(self, teacher: nn.Module, images: Tensor, total: Tensor | None) -> Tensor:
         """``total`` plus the teacher's logits, (N, classes), in eval mode."""
-        teacher.to(self.device).eval()
+        self._here(teacher).eval()
         parts = [teacher(rows.to(self.device)) for rows in images.split(ASKED)]
         logits = torch.cat(parts)
         return logits if total is None else total.to(self.device) + logits
@@ -106,9 +108,8 @@ class Rank:
     def count_hits(self, model: nn.Module) -> Tensor:
         """Right answers for each class of this rank's part of the test split, (classes,)."""
         classes = self.problem.num_classes
-        return count_hits(
-            model.to(self.device), self._test_images, self._test_labels, classes
-        ).cpu()
+        model = self._here(model)
+        return count_hits(model, self._test_images, self._test_labels, classes).cpu()
 
     def fit(
         self,
@@ -130,9 +131,8 @@ class Rank:
             keep_every: epochs after which a state comes with the report, and with the last; None
                 for none.
         """
-        model.to(self.device)
         fit = Fit(
-            model,
+            self._here(model),
             self._gathered(columns),
             loss=loss,
             config=config,
@@ -162,8 +162,24 @@ class Rank:
             whole[name] = moved[0] if len(moved) == 1 else torch.cat(moved)
         return whole
 
+    def _here(self, model: nn.Module) -> nn.Module:
+        """The model on the device, in the layout in which convolutions are fastest."""
+        moved = model.to(self.device)
+        return moved.to(memory_format=torch.channels_last)
+
     def _home(self, nbytes: int) -> torch.device:
         """The device, if what is free there holds the bytes twice; else the host."""
         if self.device.type == "cuda" and 2 * nbytes > torch.cuda.mem_get_info(self.device)[0]:
             return torch.device("cpu")
         return self.device
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Another number of threads rounds differently, and the filter would keep other samples."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
