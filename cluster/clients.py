@@ -6,7 +6,7 @@ went over its share is tried once more with twice as much.
 """
 
 from collections import Counter
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -63,6 +63,7 @@ class RayExecutor:
         max_actors: clients at once, at most; None for as many as fit.
         attempts: how often a client is tried before it has failed for good.
         rates: seconds per sample by model, measured before the run; what clients take adds to it.
+        before: called when clients are about to start, to make room for them.
     """
 
     def __init__(
@@ -73,17 +74,21 @@ class RayExecutor:
         max_actors: int | None = None,
         attempts: int = 3,
         rates: Mapping[str, float] | None = None,
+        before: Callable[[], None] = lambda: None,
     ) -> None:
         self._images, self._labels = ray.put(train.images), ray.put(train.labels)
         self.rooms = rooms
         self.max_actors = max_actors
         self.attempts = attempts
         self.rates = dict(rates or {})
+        self.before = before
 
     def run(
         self, jobs: Sequence[Job], events: Events
     ) -> Generator[tuple[Job, bytes | ClientFailed], None, None]:
         """Yields each job with what became of it; see :class:`fl.federation.Executor`."""
+        if jobs:
+            self.before()
         shift = _Shift(self, jobs, events)
         try:
             yield from shift.work()

@@ -17,6 +17,7 @@ from cluster.plan import print_dry_run
 from cluster.prepare import prepare
 from cluster.run_dir import claim
 from fl.errors import ClientFailed, UserError
+from fl.server import ServerFailed
 
 INTERRUPTED = 130
 """Exit status after Ctrl-C, as shells have it."""
@@ -50,7 +51,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return INTERRUPTED
     except UserError as error:
         return stop_with(error)
-    except ClientFailed as error:
+    except (ClientFailed, ServerFailed) as error:
         traceback.print_exception(error.__cause__)
         print(f"onefold: {error}\nfinished clients are kept in {run_dir}", file=sys.stderr)
         return 1

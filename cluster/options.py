@@ -10,7 +10,7 @@ from cluster.private_ray import parse_address
 from cluster.slurm_options import SlurmOptions
 from fl.config import RunConfig
 from fl.errors import UserError
-from fl.validate import at_least
+from fl.validate import at_least, positive
 
 Options = TypeVar("Options")
 
@@ -37,6 +37,13 @@ class LaunchOptions(Generic[Options]):
     """Most client actors at once. Default: as many as the resources allow."""
     on_client_failure: Literal["stop", "drop"] = "stop"
     """When a client has failed for good: end the run, or go on without it and record that."""
+    fusion_ranks: int | None = None
+    """Ranks that the server's work is spread over. Default: one per GPU; without GPUs one, in the
+    launch's own process."""
+    fusion_timeout: float = 600.0
+    """Seconds after which ranks give up waiting for one that is silent."""
+    fusion_checkpoint: int = 5
+    """Epochs between two states of a fit, from which --resume goes on."""
     dry_run: bool = False
     """Print the resolved configuration and the placement plan, and start nothing."""
     resume: bool = False
@@ -63,3 +70,9 @@ class LaunchOptions(Generic[Options]):
             if self.runtime != "ray":
                 raise UserError("--ray-address goes with --runtime ray")
             parse_address(self.ray_address)
+        if self.fusion_ranks is not None:
+            at_least("fusion_ranks", self.fusion_ranks, 1)
+            if self.fusion_ranks > 1 and self.runtime == "inprocess":
+                raise UserError("fusion_ranks above 1 need --runtime ray")
+        positive("fusion_timeout", self.fusion_timeout)
+        at_least("fusion_checkpoint", self.fusion_checkpoint, 1)

@@ -8,6 +8,7 @@ from cluster.inventory import Inventory, take_inventory
 from cluster.joined import joined_inventory
 from cluster.options import LaunchOptions
 from cluster.requests import measured, stated
+from cluster.world import world_size
 from fl.data.datasets import Dataset, load
 from fl.data.partition import Partition, make_partition
 from fl.federation import Client, Problem
@@ -38,6 +39,7 @@ def prepare(launch: LaunchOptions[Any]) -> Prepared:
     method = get_method(run.method)
     parts = method.cast(run.options, run.num_clients, run.problem)
     inventory = _inventory(launch)
+    world_size(launch.fusion_ranks, len(inventory.gpus))
     requests = stated(parts, run.resources, inventory)
     dataset = load(
         run.dataset, launch.data_root, max_train=run.data.max_train, max_test=run.data.max_test

@@ -71,6 +71,8 @@ class PlainLines:
                     f"{event['stage']} epoch {event['epoch']}/{event['epochs']}: "
                     f"loss {event['loss']:.4f}, test accuracy {event['accuracy']:.4f}"
                 )
+            case "rank_failed":
+                return f"rank {event['rank']} of the server {event['reason']}"
         return None
 
 

@@ -1,10 +1,10 @@
 """One run from prepared federation to finished directory."""
 
 import os
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
+import shutil
+from contextlib import ExitStack, closing
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -12,21 +12,26 @@ from rich.console import Console
 from safetensors.torch import save_file
 
 from cluster.attendance import Attendance
-from cluster.capacity import Room
+from cluster.machine import make_executor, open_cluster, open_server
 from cluster.options import LaunchOptions
 from cluster.prepare import Prepared
-from cluster.private_ray import joined_ray, private_ray
 from cluster.progress import progress
 from cluster.record import JsonLines, TensorBoard
 from cluster.run_dir import versions, write_json
 from cluster.store import Store
 from fl.data.shard import Shard
 from fl.events import Events, Listener
-from fl.executor import InProcess
-from fl.federation import Clients, Executor, Outcome
+from fl.federation import Clients, Outcome
+from fl.fusion.checkpoints import Checkpoints
 from fl.report.gallery import gallery
 from fl.report.page import write_report
-from fl.server import SingleServer
+from fl.server import RankedServer
+
+if TYPE_CHECKING:
+    from cluster.rooms import Rooms
+
+CHECKPOINTS = "fusion"
+"""Where an unfinished run keeps the states of its fits."""
 
 
 def execute(
@@ -44,16 +49,17 @@ def execute(
         ]
         events = Events(*listeners)
         events.emit("run_start", run=run_dir.name)
-        executor, rooms = stack.enter_context(_executor(launch, prepared, run_dir))
-        clients, server = _federation(launch, prepared, run_dir, events, executor)
+        rooms = stack.enter_context(open_cluster(launch, prepared.inventory, run_dir))
+        clients, server = _federation(launch, prepared, run_dir, events, rooms, stack)
         outcome = prepared.method.run(clients, server, launch.run.options)
         result = _result(launch, prepared, outcome, clients, server)
         result["placements"] = attendance.placements
-        if launch.runtime == "ray":
-            result["makespan"] = attendance.makespan(rooms)
+        if rooms:
+            result["makespan"] = attendance.makespan(rooms.rooms)
         _save(run_dir, prepared, outcome)
         events.emit("run_end", accuracy=result["accuracy"])
     write_json(run_dir / "result.json", result)
+    shutil.rmtree(run_dir / CHECKPOINTS, ignore_errors=True)
     write_report(run_dir)
     return result
 
@@ -63,58 +69,26 @@ def _federation(
     prepared: Prepared,
     run_dir: Path,
     events: Events,
-    executor: Executor,
-) -> tuple[Clients, SingleServer]:
-    dataset, problem = prepared.dataset, prepared.problem
+    rooms: "Rooms | None",
+    stack: ExitStack,
+) -> tuple[Clients, RankedServer]:
+    dataset = prepared.dataset
+    every_test = np.arange(len(dataset.test.labels))
+    test = Shard.from_split(dataset.test, every_test, dataset.num_classes)
+    checkpoints = Checkpoints(run_dir / CHECKPOINTS, every=launch.fusion_checkpoint)
+    server = stack.enter_context(
+        open_server(launch, prepared.problem, test, events, rooms, checkpoints)
+    )
     clients = Clients(
         prepared.members,
         prepared.partition.train,
-        problem,
-        executor,
+        prepared.problem,
+        make_executor(launch, prepared, rooms, before=server.release),
         Store(launch.output_dir / ".store", run_dir / "updates", dataset.train),
         events,
         on_failure=launch.on_client_failure,
     )
-    every_test = np.arange(len(dataset.test.labels))
-    test = Shard.from_split(dataset.test, every_test, dataset.num_classes)
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    return clients, SingleServer(problem, test, events, device)
-
-
-@contextmanager
-def _executor(
-    launch: LaunchOptions[Any], prepared: Prepared, run_dir: Path
-) -> Iterator[tuple[Executor, tuple[Room, ...]]]:
-    """What runs the clients, and the rooms it has for them: none in this process."""
-    if launch.runtime == "inprocess":
-        yield InProcess(prepared.dataset.train), ()
-        return
-    with _ray(launch, prepared, run_dir):
-        from cluster.clients import RayExecutor
-        from cluster.rooms import open_rooms
-
-        with open_rooms() as rooms:
-            executor = RayExecutor(
-                prepared.dataset.train,
-                rooms,
-                max_actors=launch.max_actors,
-                rates=prepared.rates,
-            )
-            yield executor, rooms.rooms
-
-
-def _ray(
-    launch: LaunchOptions[Any], prepared: Prepared, run_dir: Path
-) -> AbstractContextManager[None]:
-    if launch.ray_address:
-        return joined_ray(launch.ray_address)
-    inventory = prepared.inventory
-    return private_ray(
-        cpus=inventory.cpus,
-        gpus=len(inventory.gpus),
-        memory_bytes=inventory.memory_bytes,
-        published=run_dir / "ray-address",
-    )
+    return clients, server
 
 
 def _result(
@@ -122,7 +96,7 @@ def _result(
     prepared: Prepared,
     outcome: Outcome,
     clients: Clients,
-    server: SingleServer,
+    server: RankedServer,
 ) -> dict[str, Any]:
     run = launch.run
     last = outcome.epochs[-1]
@@ -151,6 +125,7 @@ def _result(
         "partition": {"kind": run.partition.kind, "hash": prepared.partition.digest},
         **outcome.figures,
         "runtime": launch.runtime,
+        "fusion": {"ranks": server.size, "restarts": server.restarts},
         "device": _device_name(server.device),
         "versions": versions(),
     }

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from fl.data.shard import Shard
 from fl.errors import ClientFailed
 from fl.events import Events
+from fl.models import Decoder
 from fl.training.config import LocalConfig
 from fl.wire import Tensors, num_bytes, pack, unpack
 
@@ -302,17 +303,67 @@ class FitResult:
     epochs: list[Evaluation]
 
 
+@dataclass(frozen=True, kw_only=True)
+class Samples:
+    """Labelled rows that lie with the server's ranks: a handle, which only their server reads.
+
+    Rows count through the ranks: those of the first rank come first.
+    """
+
+    columns: dict[str, tuple[Any, ...]]
+    """Each column's blocks, one for each rank."""
+    counts: tuple[int, ...]
+    """Rows of each block."""
+
+    def __len__(self) -> int:
+        return sum(self.counts)
+
+    def only(self, *names: str) -> "Samples":
+        """These columns alone."""
+        return Samples(columns={n: self.columns[n] for n in names}, counts=self.counts)
+
+
 class Server(Protocol):
-    """The server. One verb: fit a model on tensors under a loss, over however many ranks."""
+    """The server, over however many ranks. What it computes does not depend on their number."""
 
     problem: Problem
     device: torch.device
+    """Where models are built; the ranks move them to their own."""
     events: Events
 
+    def sample(
+        self, decoders: Mapping[int, Decoder], allocation: np.ndarray, *, latent: int
+    ) -> Samples:
+        """Draws from each client's decoder as often as its row (of its classes) says.
+
+        Columns ``images`` (N, C, H, W) in [0, 1] and ``labels`` (N,).
+        """
+        ...
+
+    def apply(self, samples: Samples, column: str, function: Callable[[Tensor], Tensor]) -> Samples:
+        """The samples with ``function`` (of some rows, row by row) applied to a column."""
+        ...
+
+    def nearest(self, samples: Samples, keep: float) -> Tensor:
+        """Indices (M,), ascending, of the share of each class nearest to the class's mean."""
+        ...
+
+    def take(self, samples: Samples, indices: Tensor) -> Samples:
+        """The samples at ``indices``, ascending."""
+        ...
+
+    def teach(self, samples: Samples, teachers: Iterable[nn.Module]) -> Samples:
+        """Adds ``teacher_logits`` (N, classes), the mean of the teachers': asked once for all."""
+        ...
+
+    def fetch(self, samples: Samples, column: str) -> Tensor:
+        """A column, brought together here."""
+        ...
+
     def fit(
-        self, model: nn.Module, data: Batch, *, loss: Loss, config: Any, stage: str
+        self, model: nn.Module, data: Samples | Batch, *, loss: Loss, config: Any, stage: str
     ) -> FitResult:
-        """Trains ``model`` in place on ``data`` (tensors of one length)."""
+        """Trains ``model`` in place on samples, or on tensors of one length that are here."""
         ...
 
     def evaluate(self, model: nn.Module) -> Evaluation:

@@ -1,34 +1,14 @@
 """Teachers and the fusion loss (Eqs. 5 to 7)."""
 
-from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fl.federation import Batch
 
 KLReduction = Literal["batchmean", "mean"]
-
-
-@torch.no_grad()
-def mean_logits(teachers: Iterable[nn.Module], images: Tensor, batch_size: int = 1024) -> Tensor:
-    """Mean logits of the teachers in eval mode, (N, classes): asked once, for every epoch.
-
-    Teachers may be a generator expression, so that only one is held at a time. The softmax of
-    this mean is MD's teacher (Eq. 5); with w_0 as the only teacher it is SD's (Eq. 6).
-    """
-    total, count = None, 0
-    for teacher in teachers:
-        teacher.to(images.device).eval()
-        logits = torch.cat([teacher(part) for part in images.split(batch_size)])
-        total = logits if total is None else total + logits
-        count += 1
-    if total is None:
-        raise ValueError("mean_logits needs at least one teacher")
-    return total / count
 
 
 def describe_teacher(logits: Tensor, labels: Tensor) -> dict[str, float]:
@@ -67,6 +47,8 @@ class FusionLoss:
     kd_weight: float
     kl_reduction: KLReduction = "batchmean"
     """batchmean: per sample. mean: also divided by the classes, as in the released code."""
+    one_pass: ClassVar[bool] = True
+    """See :class:`fl.fusion.gradients.Gradients`."""
 
     def __call__(self, model: nn.Module, batch: Batch) -> Tensor:
         logits = model(batch["images"])

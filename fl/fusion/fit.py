@@ -1,16 +1,29 @@
-"""The server's training loop, the same for every method: tensors, a loss, epochs."""
+"""The server's training loop, the same for every method: tensors, a loss, epochs.
 
-from collections.abc import Callable
+It runs on one rank or on many. All go through the same global batches in the same order; each
+computes its slice of every batch, and the summed gradient is that of the global mean.
+"""
+
+import io
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
-from torch import nn, optim
+from torch import Tensor, nn, optim
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from fl.errors import UserError
 from fl.federation import Batch, Loss
-from fl.seeding import torch_generator, torch_seeded
-from fl.validate import at_least, positive
+from fl.fusion.draws import sample_keys
+from fl.fusion.dropout import Masks, sample_dropout
+from fl.fusion.gradients import Gradients
+from fl.fusion.group import Group
+from fl.seeding import torch_generator
+from fl.validate import at_least, choice, positive
+
+PRECISIONS = ("fp32", "tf32", "bf16")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,57 +39,166 @@ class FitConfig:
     momentum: float = 0.9
     """Momentum of sgd."""
     batch_size: int = 64
-    """Samples per step."""
+    """Samples per step, over all ranks together."""
+    precision: Literal["fp32", "tf32", "bf16"] = "fp32"
+    """Arithmetic of forward and backward passes: tf32 rounds the factors of matrix products on
+    GPUs that can, bf16 computes in bfloat16 where that is safe; weights stay in float32."""
 
     def __post_init__(self) -> None:
         at_least("epochs", self.epochs, 1)
         positive("lr", self.lr)
         at_least("batch_size", self.batch_size, 1)
+        choice("precision", self.precision, PRECISIONS)
         if not 0 <= self.momentum < 1:
             raise UserError(f"momentum must be in [0, 1), got {self.momentum}")
 
 
-def fit(
-    model: nn.Module,
-    data: Batch,
-    *,
-    loss: Loss,
-    config: FitConfig,
-    seed: int,
-    stage: str,
-    after_epoch: Callable[[int, float], None],
-) -> list[float]:
-    """Trains ``model`` in place, where it and ``data`` are; returns the loss of every step.
+class Fit:
+    """Trains ``model`` in place, epoch by epoch.
 
     Args:
-        model: left in train mode during an epoch, in eval mode at the end.
-        data: tensors of one length, on the model's device.
+        model: on its device; left in train mode during an epoch, in eval mode at the end.
+        data: tensors of one length, all of them on every rank, on the model's device or the host.
+            A batch also has ``key`` (B,): see :mod:`fl.fusion.draws`.
         loss: of a model on a batch, a mean over the batch's samples.
         config: epochs, optimiser, batch size.
         seed: the run's seed; with ``stage`` it names the streams of order and dropout.
         stage: what this fit is called in the run.
-        after_epoch: called with the epoch (from 1) and its mean loss; may evaluate the model.
+        group: this rank and its peers.
+
+    Raises:
+        UserError: the model has layers whose result would depend on the number of ranks.
     """
-    optimizer = _optimizer(model, config)
-    size = len(next(iter(data.values())))
-    device = next(iter(data.values())).device
-    order = torch_generator(seed, f"{stage}/order")
-    losses: list[torch.Tensor] = []
-    with torch_seeded(seed, f"{stage}/dropout"):
-        for epoch in range(1, config.epochs + 1):
-            model.train()
-            begin = len(losses)
-            shuffled = torch.randperm(size, generator=order).to(device)
-            for batch in shuffled.split(config.batch_size):
-                step_loss = loss(model, {name: t[batch] for name, t in data.items()})
-                optimizer.zero_grad()
-                step_loss.backward()
-                optimizer.step()
-                losses.append(step_loss.detach())
-            # One transfer an epoch: reading each step's loss would wait for the device.
-            after_epoch(epoch, torch.stack(losses[begin:]).mean().item())
-    model.eval()
-    return torch.stack(losses).tolist()
+
+    def __init__(
+        self,
+        model: nn.Module,
+        data: Batch,
+        *,
+        loss: Loss,
+        config: FitConfig,
+        seed: int,
+        stage: str,
+        group: Group | None = None,
+    ) -> None:
+        self._group = group or Group()
+        if self._group.size > 1:
+            _refuse_batch_statistics(model)
+        self._model, self._data, self._loss, self._config = model, data, loss, config
+        self._seed, self._stage = seed, stage
+        first = next(iter(data.values()))
+        self._size, self._home = len(first), first.device
+        self._device = next(model.parameters()).device
+        self._optimizer = _optimizer(model, config)
+        self._gradients = Gradients(model, loss, config.batch_size, self._group)
+        self._done = 0
+
+    def epochs(self) -> Iterator[Tensor]:
+        """Trains an epoch and yields the loss of each of its steps, (steps,), until all are done.
+
+        Between two epochs the model may be evaluated and the state be saved.
+        """
+        order = torch_generator(self._seed, f"{self._stage}/order")
+        for epoch in range(1, self._config.epochs + 1):
+            shuffled = torch.randperm(self._size, generator=order).to(self._home)
+            if epoch > self._done:
+                self._model.train()
+                with (
+                    sample_dropout(self._model) as masks,
+                    self._gradients.watching(),
+                    precision(self._config.precision),
+                ):
+                    batches = shuffled.split(self._config.batch_size)
+                    losses = [self._step(epoch, rows, masks) for rows in batches]
+                self._done = epoch
+                # One transfer an epoch: reading each step's loss would wait for the device.
+                yield torch.stack(losses).cpu()
+        self._model.eval()
+
+    def _step(self, epoch: int, rows: Tensor, masks: Masks) -> Tensor:
+        first, own = self._slice(rows)
+        self._optimizer.zero_grad()
+        self._gradients.start_step(first, len(own))
+        loss = torch.zeros((), device=self._device)
+        if len(own):  # ranks without a sample of the last batch still take part in the sum
+            batch = self._batch(epoch, own)
+            masks.start_step(batch["key"])
+            with torch.autocast(
+                self._device.type, torch.bfloat16, self._config.precision == "bf16"
+            ):
+                loss = self._loss(self._model, batch) * (len(own) / len(rows))
+            loss.backward()
+        loss = self._gradients.sum(loss.detach())
+        self._optimizer.step()
+        return loss
+
+    def _autocast(self) -> torch.autocast:
+        low = self._config.precision == "bf16"
+        return torch.autocast(self._device.type, torch.bfloat16, enabled=low)
+
+    def _slice(self, rows: Tensor) -> tuple[int, Tensor]:
+        """This rank's part of a batch, and where in the batch it begins."""
+        parts = rows.tensor_split(self._group.size)
+        return sum(map(len, parts[: self._group.rank])), parts[self._group.rank]
+
+    def _batch(self, epoch: int, rows: Tensor) -> Batch:
+        batch = {name: _take(tensor, rows, self._device) for name, tensor in self._data.items()}
+        key = sample_keys(self._seed, f"{self._stage}/dropout", epoch, rows)
+        return {**batch, "key": key.to(self._device)}
+
+    def state(self) -> bytes:
+        """Everything that the rest of the fit depends on, beside what it was made of."""
+        file = io.BytesIO()
+        torch.save(
+            {
+                "epoch": self._done,
+                "model": self._model.state_dict(),
+                "optimizer": self._optimizer.state_dict(),
+            },
+            file,
+        )
+        return file.getvalue()
+
+    def load_state(self, state: bytes) -> int:
+        """Continues where the fit was that gave ``state``; returns the epochs done there."""
+        loaded = load_state(state, self._device)
+        self._model.load_state_dict(loaded["model"])
+        self._optimizer.load_state_dict(loaded["optimizer"])
+        self._done = loaded["epoch"]
+        return self._done
+
+
+def load_state(state: bytes, device: torch.device) -> dict[str, Any]:
+    """The ``epoch``, ``model`` and ``optimizer`` that :meth:`Fit.state` kept."""
+    loaded: dict[str, Any] = torch.load(io.BytesIO(state), map_location=device, weights_only=True)
+    return loaded
+
+
+@contextmanager
+def precision(name: str) -> Iterator[None]:
+    """Whether GPUs may round float32 factors to tf32, while it lasts."""
+    before = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = name != "fp32"
+    try:
+        yield
+    finally:
+        torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = before
+
+
+def _take(tensor: Tensor, rows: Tensor, device: torch.device) -> Tensor:
+    taken = tensor[rows]
+    if taken.device == device:
+        return taken
+    return taken.pin_memory().to(device, non_blocking=True)
+
+
+def _refuse_batch_statistics(model: nn.Module) -> None:
+    for name, module in model.named_modules():
+        if isinstance(module, _BatchNorm):
+            raise UserError(
+                f"{name} ({type(module).__name__}) normalises over a rank's part of a batch, so "
+                "its result depends on the number of ranks; fit this model with one rank"
+            )
 
 
 def _optimizer(model: nn.Module, config: FitConfig) -> optim.Optimizer:

@@ -1,5 +1,6 @@
 """Synthetic samples from the clients' decoders (Section 4.2.2)."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,55 +10,84 @@ from torch import Tensor
 from fl.models import Decoder, sample
 from fl.seeding import torch_generator
 
+BATCH = 256
+"""Samples that a decoder draws at once, wherever it does: other batches would round otherwise."""
 
-@dataclass(frozen=True)
-class Synthetic:
-    """Labelled samples on one device: images (N, C, H, W) in [0, 1], labels (N,)."""
 
-    images: Tensor
+@dataclass(frozen=True, kw_only=True)
+class Draw:
+    """A batch to be drawn from one client's decoder."""
+
+    client: int
     labels: Tensor
+    """(B,) int64."""
+    start: int
+    """Which of the client's samples is the first of the batch."""
+    total: int
+    """How many samples the client's decoder draws in all."""
 
     def __len__(self) -> int:
         return len(self.labels)
 
-    def take(self, indices: Tensor) -> "Synthetic":
-        """The samples at ``indices``, in that order."""
-        return Synthetic(self.images[indices], self.labels[indices])
+
+def plan_draws(clients: Sequence[int], allocation: np.ndarray) -> list[Draw]:
+    """All batches, client by client, for an allocation (clients, classes)."""
+    draws = []
+    for client, counts in zip(clients, allocation, strict=True):
+        labels = torch.repeat_interleave(torch.from_numpy(counts))
+        starts = range(0, len(labels), BATCH)
+        draws += [
+            Draw(client=client, labels=part, start=start, total=len(labels))
+            for start, part in zip(starts, labels.split(BATCH), strict=False)
+        ]
+    return draws
+
+
+def share_out(draws: Sequence[Draw], ranks: int) -> list[list[Draw]]:
+    """Whole batches for each rank, consecutive ones, as evenly as they divide."""
+    total = sum(map(len, draws))
+    shares: list[list[Draw]] = [[] for _ in range(ranks)]
+    before = 0
+    for draw in draws:
+        shares[(2 * before + len(draw)) * ranks // (2 * total)].append(draw)
+        before += len(draw)
+    return shares
 
 
 @torch.no_grad()
-def sample_decoders(
-    decoders: dict[int, Decoder],
-    allocation: np.ndarray,
+def draw_samples(
+    decoders: Mapping[int, Decoder],
+    draws: Sequence[Draw],
     *,
     latent: int,
     seed: int,
     device: torch.device,
-    batch_size: int = 1024,
-) -> Synthetic:
-    """Draws x ~ p_theta_k(x | z, c), z ~ N(0, I), as often as the allocation says.
+    into: Tensor,
+) -> None:
+    """Draws x ~ p_theta_k(x | z, c), z ~ N(0, I), batch by batch.
 
     Each decoder has a noise stream of its own, so that one client's samples do not depend on who
     else took part.
 
     Args:
-        decoders: decoder of each generator client by client id, in the allocation's row order.
-        allocation: (decoders, classes) number of samples.
+        decoders: decoder of each client by client id.
+        draws: what to draw; a client's batches stand together.
         latent: size of z.
         seed: the run's seed.
-        device: where the samples are made and stay.
-        batch_size: samples per forward pass.
+        device: where the samples are made.
+        into: (N, C, H, W) float32, for as many as the draws have; may lie elsewhere.
     """
-    images, labels = [], []
-    for (client, decoder), counts in zip(decoders.items(), allocation, strict=True):
-        decoder.to(device).eval()
-        own_labels = torch.repeat_interleave(torch.from_numpy(counts))
-        stream = torch_generator(seed, "synthesis", client)
-        noise = torch.randn(len(own_labels), latent, generator=stream)
-        for label, z in zip(own_labels.split(batch_size), noise.split(batch_size), strict=True):
-            images.append(sample(decoder, label.to(device), z.to(device)))
-        labels.append(own_labels)
-    return Synthetic(torch.cat(images), torch.cat(labels).to(device))
+    drawing, noise, position = None, torch.empty(0), 0
+    for draw in draws:
+        decoder = decoders[draw.client]
+        if draw.client != drawing:
+            drawing = draw.client
+            decoder.to(device).eval()
+            stream = torch_generator(seed, "synthesis", draw.client)
+            noise = torch.randn(draw.total, latent, generator=stream)
+        z = noise[draw.start : draw.start + len(draw)].to(device)
+        into[position : position + len(draw)] = sample(decoder, draw.labels.to(device), z)
+        position += len(draw)
 
 
 def truncate_to_bytes(images: Tensor) -> Tensor:

@@ -14,12 +14,12 @@ import torch
 from torch import Tensor, nn
 
 from fl.errors import UserError
-from fl.federation import Batch, Clients, Outcome, Problem, Server, Update
+from fl.federation import Clients, Outcome, Problem, Samples, Server, Update
 from fl.fusion.allocation import label_share, squared_counts
 from fl.fusion.average import average_into
-from fl.fusion.distillation import FusionLoss, describe_teacher, mean_logits
+from fl.fusion.distillation import FusionLoss, describe_teacher
 from fl.fusion.fit import FitConfig
-from fl.fusion.synthesis import Synthetic, sample_decoders, truncate_to_bytes
+from fl.fusion.synthesis import truncate_to_bytes
 from fl.methods.cast import Part
 from fl.methods.uploads import (
     load_classifier,
@@ -135,27 +135,30 @@ def run(clients: Clients, server: Server, config: FedMHOConfig, *, teacher: Teac
         synthetic = synthesise(generators, allocation, server, config)  # lines 10 to 12
     with server.events.phase("filter"):
         kept = keep_best(synthetic, server, config)  # line 13, Algorithm 2
+        optimised = server.take(synthetic, kept)
     figures: dict[str, Any] = {"synthetic": {"generated": len(synthetic), "kept": len(kept)}}
     with server.events.phase("fusion"):
-        optimised = synthetic.take(kept)
         model = initialise(classifiers, optimised, server, config)  # line 9, Eq. 4
         start = server.evaluate(model)
-        data: Batch = {"images": optimised.images, "labels": optimised.labels}
         if teacher == "models":
-            teachers = (load_classifier(u, server) for u in classifiers)
-            data["teacher_logits"] = mean_logits(teachers, optimised.images)
+            optimised = server.teach(optimised, (load_classifier(u, server) for u in classifiers))
         elif teacher == "start":
-            data["teacher_logits"] = mean_logits([model], optimised.images)
-        if "teacher_logits" in data:
-            figures["teacher"] = describe_teacher(data["teacher_logits"], data["labels"])
+            optimised = server.teach(optimised, [model])
+        if teacher != "none":
+            asked = (server.fetch(optimised, name) for name in ("teacher_logits", "labels"))
+            figures["teacher"] = describe_teacher(*asked)
         result = server.fit(  # lines 15 to 17, Eq. 7
-            model, data, loss=config.loss(teacher), config=config.fusion, stage="fusion"
+            model, optimised, loss=config.loss(teacher), config=config.fusion, stage="fusion"
         )
     return Outcome(
         model=model,
         start=start,
         epochs=result.epochs,
-        synthetic={"images": synthetic.images, "labels": synthetic.labels, "kept": kept},
+        synthetic={
+            "images": server.fetch(synthetic, "images"),
+            "labels": server.fetch(synthetic, "labels"),
+            "kept": kept,
+        },
         figures=figures,
     )
 
@@ -172,35 +175,30 @@ def allocate(generators: list[Update], server: Server, config: FedMHOConfig) -> 
 
 def synthesise(
     generators: list[Update], allocation: np.ndarray, server: Server, config: FedMHOConfig
-) -> Synthetic:
+) -> Samples:
     """Samples every decoder as often as the allocation says."""
-    synthetic = sample_decoders(
-        {u.client.id: load_decoder(u, server) for u in generators},
-        allocation,
-        latent=config.generator.latent,
-        seed=server.problem.seed,
-        device=server.device,
-    )
+    decoders = {u.client.id: load_decoder(u, server) for u in generators}
+    synthetic = server.sample(decoders, allocation, latent=config.generator.latent)
     if config.pixels == "uint8":
-        return Synthetic(truncate_to_bytes(synthetic.images), synthetic.labels)
+        return server.apply(synthetic, "images", truncate_to_bytes)
     return synthetic
 
 
-def keep_best(synthetic: Synthetic, server: Server, config: FedMHOConfig) -> Tensor:
+def keep_best(synthetic: Samples, server: Server, config: FedMHOConfig) -> Tensor:
     """Indices of the samples that stay (Algorithm 2), ascending."""
     if config.filter == "none":
-        return torch.arange(len(synthetic), device=server.device)
-    samples = synthetic.images
-    if config.filter == "random":
-        # Random features have random distances: a random share of each class, of the same size.
-        stream = torch_generator(server.problem.seed, "filter/random")
-        samples = torch.rand(len(synthetic), 1, generator=stream).to(server.device)
-    classes = server.problem.num_classes
-    return nearest_to_centroid(samples, synthetic.labels, classes, config.keep).indices
+        return torch.arange(len(synthetic))
+    if config.filter == "nearest":
+        return server.nearest(synthetic, config.keep)
+    # Random features have random distances: a random share of each class, of the same size.
+    stream = torch_generator(server.problem.seed, "filter/random")
+    features = torch.rand(len(synthetic), 1, generator=stream)
+    labels = server.fetch(synthetic, "labels").cpu()
+    return nearest_to_centroid(features, labels, server.problem.num_classes, config.keep).indices
 
 
 def initialise(
-    classifiers: list[Update], optimised: Synthetic, server: Server, config: FedMHOConfig
+    classifiers: list[Update], optimised: Samples, server: Server, config: FedMHOConfig
 ) -> nn.Module:
     """w_0: Eq. 4, or with several architectures an ensemble distillation into the first one."""
     own = [u for u in classifiers if u.client.model == classifiers[0].client.model]
@@ -210,10 +208,7 @@ def initialise(
     average_into(model, [load_classifier(u, server).state_dict() for u in own])
     if len(own) < len(classifiers) and config.mixed_init == "distillation":
         teachers = (load_classifier(u, server) for u in classifiers)
-        data = {
-            "images": optimised.images,
-            "teacher_logits": mean_logits(teachers, optimised.images),
-        }
+        taught = server.teach(optimised.only("images"), teachers)
         distil = FusionLoss(ce_weight=0.0, kd_weight=1.0)
-        server.fit(model, data, loss=distil, config=config.distil_init, stage="distil-init")
+        server.fit(model, taught, loss=distil, config=config.distil_init, stage="distil-init")
     return model.eval()

@@ -4,7 +4,7 @@ from torch import nn
 from fl.events import Event, Events
 from fl.federation import Batch
 from fl.fusion.distillation import FusionLoss
-from fl.fusion.fit import FitConfig, fit
+from fl.fusion.fit import Fit, FitConfig
 from fl.metrics.accuracy import evaluate
 from fl.server import SingleServer
 from fl.training.local import starting_classifier
@@ -47,16 +47,8 @@ def test_a_fit_is_tested_after_every_epoch() -> None:
 def test_testing_has_no_influence_on_the_fit() -> None:
     at_server, alone = model(), model()
     result = server().fit(at_server, data(), loss=CE, config=CONFIG, stage="fusion")
-    losses = fit(
-        alone,
-        data(),
-        loss=CE,
-        config=CONFIG,
-        seed=PROBLEM.seed,
-        stage="fusion",
-        after_epoch=lambda epoch, loss: None,
-    )
-    assert result.step_losses == losses
+    fit = Fit(alone, data(), loss=CE, config=CONFIG, seed=PROBLEM.seed, stage="fusion")
+    assert result.step_losses == torch.cat(list(fit.epochs())).tolist()
     assert same_bits(at_server.state_dict(), alone.state_dict())
 
 

@@ -8,16 +8,9 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from fl.federation import Batch
-from fl.fusion.distillation import FusionLoss, KLReduction, describe_teacher, mean_logits
+from fl.fusion.distillation import FusionLoss, KLReduction, describe_teacher
 
 CLASSES = 4
-IMAGES = torch.rand(10, 1, 3, 3, generator=torch.Generator().manual_seed(0))
-
-
-def teacher(seed: int) -> nn.Sequential:
-    """Dropout shows whether it is asked in eval mode."""
-    torch.manual_seed(seed)
-    return nn.Sequential(nn.Flatten(), nn.Dropout(0.5), nn.Linear(9, CLASSES)).train()
 
 
 class Table(nn.Module):
@@ -57,34 +50,6 @@ def naive_loss(student: Tensor, batch: Batch, ce: float, kd: float, reduction: s
         kl = sum(math.exp(p) * (p - q) for p, q in zip(log_p, log_q, strict=True))
         total += ce * -log_q[label] + kd * (kl if reduction == "batchmean" else kl / CLASSES)
     return total / len(student)
-
-
-@pytest.mark.parametrize("batch_size", [1, 3, 1024])
-@pytest.mark.parametrize("count", [1, 3])
-def test_teachers_answer_with_the_mean_of_their_logits(count: int, batch_size: int) -> None:
-    answer = mean_logits((teacher(k) for k in range(count)), IMAGES, batch_size)
-    alone = [teacher(k).eval()(IMAGES).tolist() for k in range(count)]
-    for i in range(len(IMAGES)):
-        for c in range(CLASSES):
-            expected = sum(logits[i][c] for logits in alone) / count
-            assert answer[i, c].item() == pytest.approx(expected, abs=1e-6)
-    assert not answer.requires_grad
-
-
-def test_the_mean_is_of_logits_not_of_probabilities() -> None:
-    """One sure teacher outweighs an unsure one."""
-    sure, unsure = Table(torch.tensor([[8.0, 0, 0, 0]])), Table(torch.tensor([[0.0, 1, 0, 0]]))
-    answer = mean_logits([sure, unsure], torch.zeros(1, 1))
-    assert answer.tolist() == [[4, 0.5, 0, 0]]
-
-
-def test_no_teacher_has_no_answer() -> None:
-    with pytest.raises(ValueError, match="at least one teacher"):
-        mean_logits(iter([]), IMAGES)
-
-
-def test_teachers_may_be_asked_about_nothing() -> None:
-    assert mean_logits([teacher(0)], IMAGES[:0]).shape == (0, CLASSES)
 
 
 @settings(max_examples=60, deadline=None, derandomize=True)

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from fl.errors import UserError
 from fl.federation import Batch, Loss
-from fl.fusion.fit import FitConfig, fit
+from fl.fusion.fit import Fit, FitConfig
 from fl.seeding import torch_generator
 from tests.fl.toy import same_bits
 
@@ -51,9 +51,12 @@ def train(
     stage: str = "fusion",
     after_epoch: AfterEpoch = lambda epoch, loss: None,
 ) -> list[float]:
-    return fit(
-        model, data(), loss=loss, config=config, seed=seed, stage=stage, after_epoch=after_epoch
-    )
+    losses: list[float] = []
+    fit = Fit(model, data(), loss=loss, config=config, seed=seed, stage=stage)
+    for epoch, own in enumerate(fit.epochs(), start=1):
+        losses += own.tolist()
+        after_epoch(epoch, own.mean().item())
+    return losses
 
 
 def visits(**kwargs: Any) -> list[list[int]]:

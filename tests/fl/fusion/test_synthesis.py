@@ -1,9 +1,14 @@
+from dataclasses import dataclass
+
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from fl.fusion.synthesis import Synthetic, sample_decoders, truncate_to_bytes
+from fl.fusion import synthesis
+from fl.fusion.synthesis import draw_samples, plan_draws, share_out, truncate_to_bytes
 from fl.models import Decoder
 from fl.training.local import starting_generator
 from tests.fl.toy import CPU, GENERATOR, PROBLEM
@@ -12,16 +17,30 @@ LATENT, CLASSES = 4, 3
 ALLOCATION = np.array([[2, 0, 5], [0, 3, 1], [4, 0, 0]])
 
 
+@dataclass
+class Drawn:
+    images: Tensor
+    labels: Tensor
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+
 def sampled(
     decoders: dict[int, Decoder],
     allocation: np.ndarray = ALLOCATION,
     *,
     seed: int = 0,
-    batch_size: int = 1024,
-) -> Synthetic:
-    return sample_decoders(
-        decoders, allocation, latent=LATENT, seed=seed, device=CPU, batch_size=batch_size
-    )
+    pixels: tuple[int, int] = (28, 28),
+    ranks: int = 1,
+) -> Drawn:
+    shares = share_out(plan_draws(list(decoders), allocation), ranks)
+    images = []
+    for draws in shares:
+        images.append(torch.empty(sum(map(len, draws)), 1, *pixels))
+        draw_samples(decoders, draws, latent=LATENT, seed=seed, device=CPU, into=images[-1])
+    labels = [draw.labels for draws in shares for draw in draws]
+    return Drawn(torch.cat(images), torch.cat([torch.empty(0, dtype=torch.int64), *labels]))
 
 
 def real_decoders(*ids: int) -> dict[int, Decoder]:
@@ -54,7 +73,7 @@ def only(layers: nn.Module) -> dict[int, Decoder]:
 
 def test_every_decoder_draws_every_class_as_often_as_allocated() -> None:
     decoders = {id: Decoder(Signature(id), LATENT, CLASSES) for id in (0, 1, 2)}
-    synthetic = sampled(decoders, batch_size=3)
+    synthetic = sampled(decoders, pixels=(1, 2))
     assert len(synthetic) == ALLOCATION.sum()
     drawn = torch.logit(synthetic.images).round().long().view(-1, 2)
     counts = np.zeros_like(ALLOCATION)
@@ -83,12 +102,36 @@ def test_a_clients_samples_do_not_depend_on_who_else_takes_part() -> None:
     assert torch.equal(together.labels[first : first + len(alone)], alone.labels)
 
 
-@pytest.mark.parametrize("batch_size", [1, 2, 7])
-def test_samples_do_not_depend_on_the_batch_size(batch_size: int) -> None:
+@pytest.mark.parametrize("ranks", [2, 3, 5])
+def test_samples_are_the_same_bits_on_any_number_of_ranks(
+    ranks: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(synthesis, "BATCH", 2)
+    alone, together = (sampled(real_decoders(0, 1, 2), ranks=n) for n in (1, ranks))
+    assert torch.equal(together.images, alone.images)
+    assert torch.equal(together.labels, alone.labels)
+
+
+@pytest.mark.parametrize("batch", [1, 2, 7])
+def test_the_batch_size_changes_no_sample(batch: int, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = sampled(real_decoders(0, 1, 2))
-    parts = sampled(real_decoders(0, 1, 2), batch_size=batch_size)
+    monkeypatch.setattr(synthesis, "BATCH", batch)
+    parts = sampled(real_decoders(0, 1, 2))
     torch.testing.assert_close(parts.images, whole.images)
     assert torch.equal(parts.labels, whole.labels)
+
+
+@settings(max_examples=100, deadline=None, derandomize=True)
+@given(
+    rows=st.lists(st.lists(st.integers(0, 900), min_size=2, max_size=2), min_size=1, max_size=5),
+    ranks=st.integers(1, 6),
+)
+def test_ranks_share_consecutive_batches_evenly(rows: list[list[int]], ranks: int) -> None:
+    draws = plan_draws(range(len(rows)), np.array(rows))
+    shares = share_out(draws, ranks)
+    assert [draw for share in shares for draw in share] == draws
+    sizes = [sum(map(len, share)) for share in shares]
+    assert max(sizes) - sum(sizes) / ranks <= synthesis.BATCH
 
 
 def test_samples_repeat_with_the_seed_and_differ_by_seed_and_client() -> None:
@@ -101,7 +144,7 @@ def test_samples_repeat_with_the_seed_and_differ_by_seed_and_client() -> None:
 
 
 def test_noise_is_standard_normal_and_new_for_every_sample() -> None:
-    images = sampled(only(Noise()), np.array([[1500, 0, 1500]])).images
+    images = sampled(only(Noise()), np.array([[1500, 0, 1500]]), pixels=(1, LATENT)).images
     noise = torch.logit(images.double()).view(3000, LATENT)
     assert len(noise.unique(dim=0)) == 3000
     assert noise.mean(0).abs().max() < 0.1
@@ -110,8 +153,11 @@ def test_noise_is_standard_normal_and_new_for_every_sample() -> None:
 
 def test_decoders_draw_in_eval_mode() -> None:
     dropping = nn.Sequential(nn.Dropout(0.9), Noise()).train()
-    images = sampled(only(dropping), ALLOCATION[:1]).images
-    assert torch.equal(images, sampled(only(Noise()), ALLOCATION[:1]).images)
+    images, plain = (
+        sampled(only(layers), ALLOCATION[:1], pixels=(1, LATENT)).images
+        for layers in (dropping, Noise())
+    )
+    assert torch.equal(images, plain)
 
 
 def test_a_decoder_that_is_allocated_nothing_draws_nothing() -> None:
@@ -123,14 +169,6 @@ def test_a_decoder_that_is_allocated_nothing_draws_nothing() -> None:
 def test_every_decoder_needs_its_allocation() -> None:
     with pytest.raises(ValueError, match="zip"):
         sampled(real_decoders(0, 1))
-
-
-def test_taking_keeps_images_and_labels_together_in_the_order_asked() -> None:
-    synthetic = Synthetic(torch.arange(4.0).view(4, 1, 1, 1), torch.tensor([0, 1, 2, 3]))
-    taken = synthetic.take(torch.tensor([3, 1]))
-    assert len(taken) == 2
-    assert taken.images.flatten().tolist() == [3, 1]
-    assert taken.labels.tolist() == [3, 1]
 
 
 def test_bytes_are_cut_off_not_rounded() -> None:

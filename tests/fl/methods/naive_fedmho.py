@@ -6,6 +6,8 @@ loops, teachers are asked for every batch, and the filter sorts a list.
 
 import copy
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -91,14 +93,16 @@ def naive_fit(
 ) -> list[float]:
     optimizer = optim.Adam(model.parameters(), lr=config.fusion.lr)
     order = torch.Generator().manual_seed(seed_for(problem.seed, "fusion/order"))
-    torch.manual_seed(seed_for(problem.seed, "fusion/dropout"))
     model.train()
     losses: list[float] = []
+    epoch = 0
     while True:
+        epoch += 1
         shuffled = torch.randperm(len(y), generator=order)
         for first in range(0, len(y), config.fusion.batch_size):
             batch = shuffled[first : first + config.fusion.batch_size]
-            student = torch.softmax(model(x[batch]), dim=1)
+            with naive_dropout(model, problem.seed, epoch, batch.tolist()):
+                student = torch.softmax(model(x[batch]), dim=1)
             loss = 0.0
             for p, label, image in zip(student, y[batch], x[batch], strict=True):
                 cross_entropy = -torch.log(p[label])
@@ -117,6 +121,34 @@ def naive_fit(
             losses.append(loss.item())
             if len(losses) == steps:
                 return losses
+
+
+@contextmanager
+def naive_dropout(model: nn.Module, seed: int, epoch: int, rows: list[int]) -> Iterator[None]:
+    """Masks by a hash of epoch, sample, layer and unit, one Python number after another."""
+    layers = [m for m in model.modules() if isinstance(m, nn.Dropout)]
+    start = seed_for(seed, f"fusion/dropout/{epoch}") % 2**32
+
+    def masked(number: int, x: Tensor) -> Tensor:
+        units = [scrambled((number * 0x9E3779B1 + unit) % 2**32) for unit in range(x.shape[1])]
+        kept = [[scrambled(scrambled(row ^ start) ^ u) >= 2**31 for u in units] for row in rows]
+        return 2 * x * torch.tensor(kept)
+
+    hooks = [
+        layer.register_forward_hook(lambda _, args, __, n=n: masked(n, args[0]))
+        for n, layer in enumerate(layers)
+    ]
+    yield
+    for hook in hooks:
+        hook.remove()
+
+
+def scrambled(x: int) -> int:
+    x ^= x >> 16
+    x = x * 0x21F0AAAD % 2**32
+    x ^= x >> 15
+    x = x * 0x735A2D97 % 2**32
+    return x ^ x >> 15
 
 
 def classifier(update: Update, problem: Problem) -> nn.Module:

@@ -16,7 +16,7 @@ from fl.methods.uploads import load_classifier
 from fl.training.config import ClassifierConfig
 from fl.training.local import train_local
 from tests.fl.methods.naive_fedmho import naive_fedmho
-from tests.fl.methods.tiny import TINY, WatchedServer, changed, tiny_federation
+from tests.fl.methods.tiny import TINY, WatchedServer, changed, tiny_data, tiny_federation, whole
 
 PROBLEM = Problem(image_shape=(1, 28, 28), num_classes=10, seed=0)
 TEACHERS = ("none", "models", "start")
@@ -165,7 +165,7 @@ def test_mixed_init_average_does_not_distil_first() -> None:
 
 def test_test_split_reaches_no_fit() -> None:
     _, server = rerun(TINY, "start")
-    test_rows = {bytes(x.numpy().tobytes()) for x in server._test_images}
+    test_rows = {x.numpy().tobytes() for x in whole(tiny_data().test).images}
     for x in server.fits["fusion"][1]["images"]:
         assert x.numpy().tobytes() not in test_rows
 

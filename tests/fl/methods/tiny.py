@@ -13,7 +13,7 @@ from fl.data.partition import PartitionConfig, make_partition
 from fl.data.shard import Shard
 from fl.events import Events
 from fl.executor import InProcess
-from fl.federation import Batch, Client, Clients, FitResult, Loss, Problem, Request
+from fl.federation import Batch, Client, Clients, FitResult, Loss, Problem, Request, Samples
 from fl.fusion.fit import FitConfig
 from fl.methods.fedmho import FedMHOConfig, cast
 from fl.server import SingleServer
@@ -49,10 +49,12 @@ class WatchedServer(SingleServer):
         self.fits: dict[str, tuple[dict[str, torch.Tensor], Batch, FitResult]] = {}
 
     def fit(
-        self, model: nn.Module, data: Batch, *, loss: Loss, config: FitConfig, stage: str
+        self, model: nn.Module, data: Samples | Batch, *, loss: Loss, config: FitConfig, stage: str
     ) -> FitResult:
         before = {n: t.clone() for n, t in model.state_dict().items()}
         result = super().fit(model, data, loss=loss, config=config, stage=stage)
+        if isinstance(data, Samples):
+            data = {name: self.fetch(data, name) for name in data.columns}
         self.fits[stage] = (before, data, result)
         return result
 

@@ -1,0 +1,286 @@
+"""The server's fit against a plain loop that asks its teachers for every batch, and 2 ranks.
+
+    python benchmarks/fusion.py --json FILE
+
+The same work for all: synthetic images, a VGG-9 student, its VGG-9 teachers, the loss of Eq. 7,
+the same order of samples and the same dropout, so that the last losses agree. The plain loop loads
+each batch by a DataLoader and asks every teacher about it, as the released code does: 3 + T
+forward-equivalents per sample and epoch (a backward pass counts as two forward passes). Ours asks
+once: 3 + T / E. The ratio of the two is the arithmetic bound. One thread per rank. With a GPU the
+same, and images per second in each precision, against the card's measured matrix rate:
+
+    python benchmarks/fusion.py --width 1 --samples 12000 100000 --ranks 1 --json FILE
+"""
+
+import json
+import os
+import platform
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import torch
+import tyro
+from rich.console import Console
+from rich.table import Table
+from torch import nn, optim
+from torch.utils.data import DataLoader, TensorDataset
+
+from cluster.fusion import FusionServer
+from cluster.private_ray import private_ray
+from cluster.rooms import open_rooms
+from cluster.world import posts
+from fl.data.shard import Shard
+from fl.events import Event, Events
+from fl.federation import Batch, Problem
+from fl.fusion.distillation import FusionLoss
+from fl.fusion.draws import sample_keys
+from fl.fusion.dropout import sample_dropout
+from fl.fusion.fit import FitConfig
+from fl.models import build_classifier
+from fl.models.cost import macs
+from fl.seeding import torch_generator, torch_seeded
+from fl.server import RankedServer, SingleServer
+
+PROBLEM = Problem(image_shape=(1, 28, 28), num_classes=10, seed=0)
+LOSS = FusionLoss(ce_weight=0.5, kd_weight=0.5)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fusion:
+    """Times the fit of a student under several teachers."""
+
+    samples: tuple[int, ...] = (6_000, 48_000)
+    """Synthetic images."""
+    teachers: tuple[int, ...] = (5, 50)
+    """Teachers; only the first number is run with more than the first number of samples."""
+    epochs: int = 10
+    """Epochs."""
+    batch_size: int = 64
+    """Samples per step."""
+    width: float = 0.25
+    """Width of student and teachers; 1 is the paper's."""
+    ranks: tuple[int, ...] = (1, 2)
+    """Numbers of ranks, each with one thread or one GPU."""
+    precisions: tuple[str, ...] = ("fp32", "tf32", "bf16") if torch.cuda.is_available() else ()
+    """Precisions to compare on one rank."""
+    json: Path | None = None
+    """Also write the figures here."""
+
+
+def main(options: Fusion) -> int:
+    """Runs every setting, prints a table for each, and returns the exit status."""
+    console = Console(width=110)
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    machine = describe_machine(device)
+    console.print(", ".join(f"{k} {v}" for k, v in machine.items()))
+    if machine["load"] > 0.5:
+        console.print("[red]The machine is busy: these figures are not the machine's.[/red]")
+    settings = [(n, options.teachers[0]) for n in options.samples]
+    settings += [(options.samples[0], t) for t in options.teachers[1:]]
+    with servers(options, device) as ready:
+        rows = [run_setting(n, t, options, ready, device, console) for n, t in settings]
+    report: dict[str, Any] = {"machine": machine, "rows": rows}
+    if options.precisions:
+        report["precisions"] = precisions(options, device, console)
+    if options.json:
+        options.json.write_text(json.dumps(report, indent=2))
+    return 0
+
+
+def run_setting(
+    samples: int,
+    teachers: int,
+    options: Fusion,
+    ready: dict[str, RankedServer],
+    device: torch.device,
+    console: Console,
+) -> dict[str, Any]:
+    """One number of samples and of teachers, by the plain loop and by each server."""
+    config = FitConfig(epochs=options.epochs, batch_size=options.batch_size)
+    counts = {"plain": 3 + teachers, "ours": 3 + teachers / options.epochs}
+    timed = {"plain": plain_loop(samples, teachers, options, config, device)}
+    for name, server in ready.items():
+        timed[name] = by_server(server, samples, teachers, options, config)
+    table = Table("loop", "forwards", "seconds", "of which asking", "times plain", "last loss")
+    for name, (seconds, asking, loss) in timed.items():
+        ratio = timed["plain"][0] / seconds
+        forwards = counts["plain" if name == "plain" else "ours"]
+        table.add_row(
+            name, f"{forwards:g}", f"{seconds:.1f}", f"{asking:.1f}", f"{ratio:.2f}", f"{loss:.5f}"
+        )
+    bound = counts["plain"] / counts["ours"]
+    console.print(f"\n{samples} samples, {teachers} teachers, bound {bound:.2f}")
+    console.print(table)
+    fits = {name: seconds - asking for name, (seconds, asking, _) in timed.items()}
+    speedup = {name: round(fits["1 rank"] / fits[name], 3) for name in ready if "1 rank" in fits}
+    console.print(f"the fit alone, against 1 rank: {speedup}")
+    return {
+        "samples": samples,
+        "teachers": teachers,
+        "epochs": options.epochs,
+        "forwards": counts,
+        "bound": bound,
+        "loops": {
+            name: {"seconds": s, "asking": a, "last_loss": loss, "ratio": timed["plain"][0] / s}
+            for name, (s, a, loss) in timed.items()
+        },
+        "fit_speedup": speedup,
+    }
+
+
+def plain_loop(
+    samples: int, teachers: int, options: Fusion, config: FitConfig, device: torch.device
+) -> tuple[float, float, float]:
+    """Seconds in all, seconds asking teachers (counted in), and the last epoch's mean loss."""
+    data, student = images_and_labels(samples), network(0, options).to(device).train()
+    asked = [network(k, options).to(device).eval() for k in range(1, teachers + 1)]
+    optimizer = optim.Adam(student.parameters(), lr=config.lr)
+    order = torch_generator(PROBLEM.seed, "fusion/order")
+    dataset = TensorDataset(data["images"], data["labels"], torch.arange(samples))
+    began, asking, losses = time.perf_counter(), 0.0, []
+    for epoch in range(1, config.epochs + 1):
+        shuffled = torch.randperm(samples, generator=order).tolist()
+        losses.clear()
+        for images, labels, rows in DataLoader(dataset, config.batch_size, sampler=shuffled):
+            images, labels = images.to(device), labels.to(device)
+            before = time.perf_counter()
+            with torch.no_grad():
+                logits = sum(teacher(images) for teacher in asked) / teachers
+            asking += time.perf_counter() - before
+            batch = {"images": images, "labels": labels, "teacher_logits": logits}
+            with sample_dropout(student) as masks:
+                keys = sample_keys(PROBLEM.seed, "fusion/dropout", epoch, rows)
+                masks.start_step(keys.to(device))
+                loss = LOSS(student, batch)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.item())
+    return time.perf_counter() - began, asking, sum(losses) / len(losses)
+
+
+def by_server(
+    server: RankedServer, samples: int, teachers: int, options: Fusion, config: FitConfig
+) -> tuple[float, float, float]:
+    """As :func:`plain_loop`, by the server's verbs."""
+    placed = server._place(images_and_labels(samples))
+    student = network(0, options)
+    server.evaluate(student)  # ranks are there before the clock starts
+    began = time.perf_counter()
+    taught = server.teach(placed, (network(k, options) for k in range(1, teachers + 1)))
+    server.fetch(taught, "teacher_logits")[0, 0].item()  # a GPU has finished by then
+    asking = time.perf_counter() - began
+    server.fit(student, taught, loss=LOSS, config=config, stage="fusion")
+    seconds = time.perf_counter() - began
+    last: Event = HEARD[-1]
+    return seconds, asking, last["loss"]
+
+
+HEARD: list[Event] = []
+
+
+@contextmanager
+def servers(options: Fusion, device: torch.device) -> Iterator[dict[str, RankedServer]]:
+    """A server for each number of ranks; more than one rank on a Ray cluster of our own."""
+    test = Shard(torch.rand(64, 1, 28, 28), torch.zeros(64, dtype=torch.int64), 10)
+    events = Events(HEARD.append)
+    made: dict[str, RankedServer] = {}
+    torch.set_num_threads(1)
+    if 1 in options.ranks:
+        made["1 rank"] = SingleServer(PROBLEM, test, events, device)
+    if max(options.ranks) == 1:
+        yield made
+        return
+    gpus = torch.cuda.device_count()
+    with private_ray(cpus=max(options.ranks), gpus=gpus), open_rooms() as rooms:
+        started = []
+        for ranks in options.ranks:
+            if ranks > 1:
+                where = [replace(p, threads=1) for p in posts(rooms.rooms, ranks)]
+                server = FusionServer(PROBLEM, test, events, rooms, where, timeout_s=600)
+                started.append(server)
+                made[f"{ranks} ranks"] = server
+        yield made
+        for server in started:
+            server.close()
+
+
+def precisions(options: Fusion, device: torch.device, console: Console) -> list[dict[str, Any]]:
+    """Images per second of one rank in each precision, and what that is of the matrix rate."""
+    samples, rows = options.samples[0], []
+    per_image = 6 * macs(network(0, options), torch.zeros(1, *PROBLEM.image_shape))
+    for name in options.precisions:
+        config = FitConfig(epochs=2, batch_size=options.batch_size, precision=name)  # type: ignore[arg-type]
+        test = Shard(torch.rand(64, 1, 28, 28), torch.zeros(64, dtype=torch.int64), 10)
+        server = SingleServer(PROBLEM, test, Events(HEARD.append), device)
+        taught = server.teach(server._place(images_and_labels(samples)), [network(1, options)])
+        server.fit(network(0, options), taught, loss=LOSS, config=config, stage="fusion")
+        first, second = (e["seconds"] for e in HEARD[-2:])
+        rate = samples / (second - first)
+        peak = matrix_rate(name, device)
+        rows.append(
+            {
+                "precision": name,
+                "images_per_second": rate,
+                "flop_per_second": rate * per_image,
+                "matrix_flop_per_second": peak,
+                "last_loss": HEARD[-1]["loss"],
+            }
+        )
+        console.print(
+            f"{name}: {rate:,.0f} images/s, {rate * per_image / 1e12:.2f} TFLOP/s of "
+            f"{peak / 1e12:.1f} that matrix products reach, last loss {HEARD[-1]['loss']:.5f}"
+        )
+    return rows
+
+
+def matrix_rate(precision: str, device: torch.device, size: int = 8192) -> float:
+    """FLOP per second of a large product."""
+    kind = torch.bfloat16 if precision == "bf16" else torch.float32
+    factor = torch.randn(size, size, device=device, dtype=kind)
+    torch.backends.cuda.matmul.allow_tf32 = precision != "fp32"
+    for repetitions in (2, 10):
+        torch.cuda.synchronize()
+        began = time.perf_counter()
+        for _ in range(repetitions):
+            factor @ factor
+        torch.cuda.synchronize()
+    torch.backends.cuda.matmul.allow_tf32 = False
+    return 10 * 2 * size**3 / (time.perf_counter() - began)
+
+
+def images_and_labels(samples: int) -> Batch:
+    """Random images in [0, 1] and labels."""
+    stream = torch_generator(0, "benchmark")
+    return {
+        "images": torch.rand(samples, *PROBLEM.image_shape, generator=stream),
+        "labels": torch.randint(10, (samples,), generator=stream),
+    }
+
+
+def network(number: int, options: Fusion) -> nn.Module:
+    """The student (0) or a teacher."""
+    with torch_seeded(number, "benchmark"):
+        return build_classifier("vgg9", PROBLEM.image_shape, 10, width=options.width)
+
+
+def describe_machine(device: torch.device) -> dict[str, Any]:
+    """Where and when these figures were taken."""
+    gpu = torch.cuda.get_device_name(device) if device.type == "cuda" else "none"
+    return {
+        "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M"),
+        "processor": platform.processor() or platform.machine(),
+        "cores": len(os.sched_getaffinity(0)),
+        "gpu": gpu,
+        "torch": torch.__version__,
+        "load": round(os.getloadavg()[0], 2),
+    }
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(tyro.cli(Fusion)))

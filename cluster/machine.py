@@ -1,0 +1,102 @@
+"""What a run computes on: a Ray cluster or this process, the clients' executor, the server's ranks.
+
+Ray is imported only where it is used: it takes a second, and reads its environment then.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, closing, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from cluster.inventory import Inventory
+from cluster.options import LaunchOptions
+from cluster.prepare import Prepared
+from cluster.private_ray import joined_ray, private_ray
+from cluster.world import posts, world_size
+from fl.data.shard import Shard
+from fl.events import Events
+from fl.executor import InProcess
+from fl.federation import Executor, Problem
+from fl.fusion.checkpoints import Checkpoints
+from fl.server import RankedServer, SingleServer
+
+if TYPE_CHECKING:
+    from cluster.rooms import Rooms
+
+
+@contextmanager
+def open_cluster(
+    launch: LaunchOptions[Any], inventory: Inventory, run_dir: Path
+) -> "Iterator[Rooms | None]":
+    """The rooms of a Ray cluster, which is there as long as they are; None without Ray."""
+    if launch.runtime == "inprocess":
+        yield None
+        return
+    with _ray(launch, inventory, run_dir):
+        from cluster.rooms import open_rooms
+
+        with open_rooms() as rooms:
+            yield rooms
+
+
+def make_executor(
+    launch: LaunchOptions[Any],
+    prepared: Prepared,
+    rooms: "Rooms | None",
+    *,
+    before: Callable[[], None],
+) -> Executor:
+    """What runs the clients; ``before`` is called when some are about to start."""
+    if rooms is None:
+        return InProcess(prepared.dataset.train)
+    from cluster.clients import RayExecutor
+
+    return RayExecutor(
+        prepared.dataset.train,
+        rooms,
+        max_actors=launch.max_actors,
+        rates=prepared.rates,
+        before=before,
+    )
+
+
+@contextmanager
+def open_server(
+    launch: LaunchOptions[Any],
+    problem: Problem,
+    test: Shard,
+    events: Events,
+    rooms: "Rooms | None",
+    checkpoints: Checkpoints,
+) -> Iterator[RankedServer]:
+    """The server over as many ranks as the launch asks for, or as there are GPUs."""
+    gpus = sum(room.gpus for room in rooms.rooms) if rooms else 0
+    ranks = world_size(launch.fusion_ranks, gpus)
+    # One rank needs no process of its own, unless the only GPU is on another node.
+    if rooms is None or (ranks == 1 and (not gpus or torch.cuda.is_available())):
+        device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        yield SingleServer(problem, test, events, device, checkpoints)
+        return
+    from cluster.fusion import FusionServer
+
+    where, timeout_s = posts(rooms.rooms, ranks), launch.fusion_timeout
+    server = FusionServer(
+        problem, test, events, rooms, where, timeout_s=timeout_s, checkpoints=checkpoints
+    )
+    with closing(server):
+        yield server
+
+
+def _ray(
+    launch: LaunchOptions[Any], inventory: Inventory, run_dir: Path
+) -> AbstractContextManager[None]:
+    if launch.ray_address:
+        return joined_ray(launch.ray_address)
+    return private_ray(
+        cpus=inventory.cpus,
+        gpus=len(inventory.gpus),
+        memory_bytes=inventory.memory_bytes,
+        published=run_dir / "ray-address",
+    )

@@ -1,0 +1,38 @@
+"""States of unfinished fits on disk, so that a killed run goes on where it was."""
+
+import os
+from pathlib import Path
+
+import torch
+
+from fl.fusion.rank import Report
+
+
+class Checkpoints:
+    """One file per stage, under a key made of all that determines the fit."""
+
+    def __init__(self, directory: Path, *, every: int) -> None:
+        """``every``: epochs between two states."""
+        self._directory = directory
+        self.every = every
+
+    def load(self, stage: str, key: str) -> list[Report]:
+        """The reports up to the last state, which the last of them has; none for another key."""
+        try:
+            kept = torch.load(self._path(stage), weights_only=True)
+        except (FileNotFoundError, EOFError, RuntimeError):
+            return []
+        if kept["key"] != key:
+            return []
+        return [Report(**fields) for fields in kept["reports"]]
+
+    def save(self, stage: str, key: str, reports: list[Report]) -> None:
+        """Keeps the reports, the last with its state; readers see the whole file or none of it."""
+        self._directory.mkdir(parents=True, exist_ok=True)
+        path = self._path(stage)
+        temporary = path.with_name(f".{path.name}.{os.getpid()}")
+        torch.save({"key": key, "reports": [vars(report) for report in reports]}, temporary)
+        os.replace(temporary, path)
+
+    def _path(self, stage: str) -> Path:
+        return self._directory / f"{stage}.pt"

@@ -1,0 +1,61 @@
+"""Dropout whose masks derive from the samples, so that the number of ranks changes nothing."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+
+from torch import Tensor, nn
+from torch.nn.modules.dropout import _DropoutNd
+
+from fl.errors import UserError
+from fl.fusion.draws import BITS, draw_bits
+
+
+class Masks:
+    """The masks of one step: those of its samples, another for each dropout that is passed."""
+
+    def __init__(self) -> None:
+        self._keys: Tensor | None = None
+        self._passed = 0
+
+    def start_step(self, keys: Tensor) -> None:
+        """``keys`` (B,) of the samples that the model sees next."""
+        self._keys, self._passed = keys, 0
+
+    def drop(self, layer: nn.Dropout, x: Tensor) -> Tensor:
+        """What ``layer`` makes of ``x`` (B, ...)."""
+        if not layer.training or layer.p == 0:
+            return x
+        keys, stream = self._keys, self._passed
+        self._passed += 1
+        if keys is None or len(keys) != len(x):
+            raise ValueError(
+                f"dropout met {len(x)} rows, and the step has {0 if keys is None else len(keys)} "
+                "samples: a loss must pass the model one row for each sample"
+            )
+        bits = draw_bits(keys, stream, x[0].numel()).view(x.shape)
+        kept = (bits >= round(layer.p * 2**BITS)).to(x.dtype)
+        return x * kept.mul_(1 / (1 - layer.p) if layer.p < 1 else 0)
+
+
+@contextmanager
+def sample_dropout(model: nn.Module) -> Iterator[Masks]:
+    """While it lasts the model's dropout layers take their masks from the result.
+
+    Raises:
+        UserError: the model has a kind of dropout that cannot.
+    """
+    masks = Masks()
+    layers = []
+    for module in model.modules():
+        if isinstance(module, nn.Dropout):
+            layers.append(module)
+        elif isinstance(module, _DropoutNd):
+            raise UserError(f"the server trains with nn.Dropout only, not {type(module).__name__}")
+    try:
+        for layer in layers:
+            layer.forward = partial(masks.drop, layer)  # type: ignore[method-assign]
+        yield masks
+    finally:
+        for layer in layers:
+            layer.__dict__.pop("forward", None)

@@ -1,0 +1,185 @@
+"""What one rank of the server does, alone in this process or as one of many elsewhere.
+
+A rank keeps nothing but its part of the test split. What it is given and what it returns are
+columns' blocks, on its device or, where they are large beside the device's memory, on the host.
+"""
+
+import hashlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from fl.data.shard import Shard
+from fl.federation import Batch, Loss, Problem
+from fl.fusion.fit import Fit, FitConfig
+from fl.fusion.group import Group
+from fl.fusion.synthesis import Draw, draw_samples
+from fl.metrics.accuracy import count_hits
+from fl.models import Decoder
+from kernels import sharded
+
+ASKED = 1024
+"""Rows in one forward pass of a teacher."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """An epoch of a fit, as a rank tells it."""
+
+    epoch: int
+    losses: list[float]
+    """Of each step, over the whole batch."""
+    hits: list[int]
+    """Right answers for each class of the whole test split."""
+    state: bytes | None
+    """What :meth:`fl.fusion.fit.Fit.state` gave, if this was an epoch to keep."""
+
+
+class Rank:
+    """One of the server's ranks."""
+
+    def __init__(
+        self, problem: Problem, test: Shard, device: torch.device, group: Group | None = None
+    ) -> None:
+        """``test`` is this rank's part of the test split."""
+        self.problem = problem
+        self.device = device
+        self.group = group or Group()
+        self._test_images = test.images.to(device)
+        self._test_labels = test.labels.to(device)
+
+    def sample(
+        self, decoders: Mapping[int, Decoder], draws: Sequence[Draw], latent: int
+    ) -> tuple[Tensor, Tensor]:
+        """Images and labels of these draws."""
+        shape = (sum(map(len, draws)), *self.problem.image_shape)
+        home = self._home(4 * torch.Size(shape).numel())
+        images = torch.empty(shape, device=home)
+        with _one_thread():
+            draw_samples(
+                decoders,
+                draws,
+                latent=latent,
+                seed=self.problem.seed,
+                device=self.device,
+                into=images,
+            )
+        labels = [draw.labels for draw in draws]
+        return images, torch.cat([torch.empty(0, dtype=torch.int64), *labels]).to(home)
+
+    def apply(self, function: Callable[[Tensor], Tensor], column: Tensor) -> Tensor:
+        """The function of the column, some rows at a time."""
+        return torch.cat([function(rows) for rows in column.split(ASKED)])
+
+    def take(self, indices: Tensor, *columns: Tensor) -> tuple[Tensor, ...]:
+        """The rows at ``indices`` of each column."""
+        return tuple(column[indices.to(column.device)] for column in columns)
+
+    def magnitude(self, images: Tensor) -> float:
+        """See :func:`kernels.sharded.magnitude`."""
+        return sharded.magnitude(images)
+
+    def class_sums(self, images: Tensor, labels: Tensor, unit: float) -> Tensor:
+        """See :func:`kernels.sharded.class_sums`."""
+        return sharded.class_sums(images, labels, self.problem.num_classes, unit).cpu()
+
+    def distances(self, images: Tensor, labels: Tensor, centroids: Tensor) -> Tensor:
+        """See :func:`kernels.sharded.distances`."""
+        return sharded.distances(images, labels, centroids.to(images.device)).cpu()
+
+    @torch.no_grad()
+    def ask(self, teacher: nn.Module, images: Tensor, total: Tensor | None) -> Tensor:
+        """``total`` plus the teacher's logits, (N, classes), in eval mode."""
+        self._here(teacher).eval()
+        parts = [teacher(rows.to(self.device)) for rows in images.split(ASKED)]
+        logits = torch.cat(parts)
+        return logits if total is None else total.to(self.device) + logits
+
+    def digest(self, *columns: Tensor) -> str:
+        """A hash of the columns' values."""
+        found = hashlib.sha256()
+        for column in columns:
+            found.update(column.cpu().contiguous().numpy().data)
+        return found.hexdigest()
+
+    def count_hits(self, model: nn.Module) -> Tensor:
+        """Right answers for each class of this rank's part of the test split, (classes,)."""
+        classes = self.problem.num_classes
+        model = self._here(model)
+        return count_hits(model, self._test_images, self._test_labels, classes).cpu()
+
+    def fit(
+        self,
+        model: nn.Module,
+        columns: Mapping[str, Sequence[Tensor]],
+        loss: Loss,
+        config: FitConfig,
+        stage: str,
+        state: bytes | None,
+        keep_every: int | None,
+    ) -> Iterator[Report]:
+        """Trains ``model`` in place and tells of every epoch; all ranks must do so together.
+
+        Args:
+            model: what to train.
+            columns: all blocks of each column.
+            loss, config, stage: see :class:`fl.fusion.fit.Fit`.
+            state: of an earlier fit, to be continued.
+            keep_every: epochs after which a state comes with the report, and with the last; None
+                for none.
+        """
+        fit = Fit(
+            self._here(model),
+            self._gathered(columns),
+            loss=loss,
+            config=config,
+            seed=self.problem.seed,
+            stage=stage,
+            group=self.group,
+        )
+        done = fit.load_state(state) if state else 0
+        for epoch, losses in enumerate(fit.epochs(), start=done + 1):
+            hits = self.count_hits(model).to(self.device)
+            self.group.sum(hits)
+            keep = keep_every and (epoch % keep_every == 0 or epoch == config.epochs)
+            yield Report(
+                epoch=epoch,
+                losses=losses.tolist(),
+                hits=hits.tolist(),
+                state=fit.state() if keep and self.group.rank == 0 else None,
+            )
+
+    def _gathered(self, columns: Mapping[str, Sequence[Tensor]]) -> Batch:
+        """Whole columns on the device, or all on the host where they do not fit there."""
+        size = sum(block.nbytes for blocks in columns.values() for block in blocks)
+        home = self._home(size)
+        whole = {}
+        for name, blocks in columns.items():
+            moved = [block.to(home) for block in blocks]
+            whole[name] = moved[0] if len(moved) == 1 else torch.cat(moved)
+        return whole
+
+    def _here(self, model: nn.Module) -> nn.Module:
+        """The model on the device, in the layout in which convolutions are fastest."""
+        moved = model.to(self.device)
+        return moved.to(memory_format=torch.channels_last)
+
+    def _home(self, nbytes: int) -> torch.device:
+        """The device, if what is free there holds the bytes twice; else the host."""
+        if self.device.type == "cuda" and 2 * nbytes > torch.cuda.mem_get_info(self.device)[0]:
+            return torch.device("cpu")
+        return self.device
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Another number of threads rounds differently, and the filter would keep other samples."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
