@@ -39,7 +39,8 @@ def prepare(launch: LaunchOptions[Any]) -> Prepared:
     method = get_method(run.method)
     parts = method.cast(run.options, run.num_clients, run.problem)
     inventory = _inventory(launch)
-    world_size(launch.fusion_ranks, len(inventory.gpus))
+    if not (launch.slurm.submit or launch.ray_address):  # of many nodes this is but one
+        world_size(launch.fusion_ranks, len(inventory.gpus))
     requests = stated(parts, run.resources, inventory)
     dataset = load(
         run.dataset, launch.data_root, max_train=run.data.max_train, max_test=run.data.max_test
