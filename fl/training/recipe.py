@@ -1,0 +1,97 @@
+"""How one client trains, said once: run plainly for one client, or for many as one computation."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import wraps
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from fl.federation import Batch, Task, TaskInput, TaskOutput
+from fl.seeding import torch_seeded
+from fl.training.optimizers import SGD, Adam
+from fl.wire import Tensors
+
+Epoch = Iterator[Batch]
+"""The batches of one pass over a client's data."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """One client's training, before it runs.
+
+    What an author writes is for one client and a batch of B samples. That it can also be run for
+    many clients at once rests on one rule: ``losses`` gives each sample's loss, (B,), and no
+    sample has a part in another's. The rule is checked (:func:`fl.training.stacked.obstacle`).
+    """
+
+    model: nn.Module
+    """In training mode, on its device, with the weights to start from; it is trained in place."""
+    losses: Callable[[nn.Module, Batch], Tensor]
+    """Loss of each sample of a batch, (B,)."""
+    reduction: Literal["mean", "sum"] = "mean"
+    """How a batch's losses become the one that is minimised."""
+    optimizer: SGD | Adam
+    epochs: Iterator[Epoch]
+    """Draws from the client's own streams only; read once, each epoch to its end."""
+    upload: Callable[[], Tensors]
+    """What leaves the client, read when the training is over."""
+
+
+class MeanLoss:
+    """The mean loss of a client's samples over its last epoch."""
+
+    def __init__(self) -> None:
+        self.begin_epoch()
+
+    def begin_epoch(self) -> None:
+        """Forgets the epoch before."""
+        self._sum, self._samples = torch.zeros(()), 0
+
+    def add(self, losses: Tensor) -> None:
+        """Takes in a batch's losses, (B,)."""
+        self._sum = self._sum.to(losses.device) + losses.detach().sum()
+        self._samples += len(losses)
+
+    @property
+    def stats(self) -> dict[str, float]:
+        """The figure as a task returns it."""
+        return {"train_loss": self._sum.item() / max(1, self._samples)}
+
+
+def one_by_one(inputs: TaskInput, recipe: Recipe) -> TaskOutput:
+    """Trains one client the plain way: what :func:`fl.training.stacked.train` must equal."""
+    optimizer = recipe.optimizer.alone(recipe.model.parameters())
+    mean_loss = MeanLoss()
+    with torch_seeded(inputs.problem.seed, "local/dropout", inputs.client.id):
+        for epoch in recipe.epochs:
+            mean_loss.begin_epoch()
+            for batch in epoch:
+                losses = recipe.losses(recipe.model, batch)
+                loss = losses.mean() if recipe.reduction == "mean" else losses.sum()
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+                mean_loss.add(losses)
+    return TaskOutput(tensors=recipe.upload(), stats=mean_loss.stats)
+
+
+def task_of(recipe: Callable[[TaskInput], Recipe]) -> Task:
+    """Makes a task of a function that says how a client trains.
+
+    The task trains the client it is called for; ``recipe_of`` finds the function again, for who
+    wants to train many as one.
+    """
+
+    @wraps(recipe)
+    def task(inputs: TaskInput) -> TaskOutput:
+        return one_by_one(inputs, recipe(inputs))
+
+    task.recipe = recipe  # type: ignore[attr-defined]
+    return task
+
+
+def recipe_of(task: Task) -> Callable[[TaskInput], Recipe] | None:
+    """The function that the task was made of; None for a task that was written in another way."""
+    return getattr(task, "recipe", None)
