@@ -36,7 +36,7 @@ class PerClient(nn.Module):
         """Rows (N, ...) in, rows (N, ...) out."""
         turns = self._turns
         layers = [self._layers[k] for k in turns.clients]
-        if self._linear and x.dim() == 2 and _use_onednn(x):
+        if self._linear and x.dim() == 2 and _has_onednn(x):
             weights = [layer.weight for layer in layers]
             biases = [layer.bias for layer in layers if layer.bias is not None]
             return _Linear.apply(x, turns.rows, *weights, *biases)
@@ -85,15 +85,17 @@ def _joined(parts: Sequence[Tensor]) -> Tensor:
     return parts[0] if len(parts) == 1 else torch.cat(list(parts))
 
 
-def _use_onednn(x: Tensor) -> bool:
-    """torch multiplies float32 matrices with MKL, which on AMD runs at half of oneDNN's speed."""
-    return (
-        x.device.type == "cpu" and x.dtype == torch.float32 and torch.backends.mkldnn.is_available()
-    )
+def _has_onednn(x: Tensor) -> bool:
+    on_cpu = x.device.type == "cpu" and x.dtype == torch.float32
+    return on_cpu and torch.backends.mkldnn.is_available()
 
 
 def _product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """x weight' + bias with oneDNN: the operator behind torch's own compiled Linear."""
+    """``x weight' + bias`` with oneDNN: the operator behind torch's own compiled Linear.
+
+    torch multiplies float32 matrices with MKL, which reaches half of oneDNN's speed on AMD's
+    processors, and rounds differently where memory is aligned differently.
+    """
     return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
 
 

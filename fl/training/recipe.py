@@ -47,17 +47,18 @@ class MeanLoss:
 
     def begin_epoch(self) -> None:
         """Forgets the epoch before."""
-        self._sum, self._samples = torch.zeros(()), 0
+        self._sum: Tensor | float = 0.0
+        self._samples = 0
 
     def add(self, losses: Tensor) -> None:
         """Takes in a batch's losses, (B,)."""
-        self._sum = self._sum.to(losses.device) + losses.detach().sum()
+        self._sum = self._sum + losses.detach().sum()
         self._samples += len(losses)
 
     @property
     def stats(self) -> dict[str, float]:
         """The figure as a task returns it."""
-        return {"train_loss": self._sum.item() / max(1, self._samples)}
+        return {"train_loss": float(self._sum) / max(1, self._samples)}
 
 
 def one_by_one(inputs: TaskInput, recipe: Recipe) -> TaskOutput:

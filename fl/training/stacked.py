@@ -8,6 +8,7 @@ alike. Only against training alone do sums round differently, in the last bits.
 """
 
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 
 import torch
 from torch import Tensor, nn
@@ -26,15 +27,16 @@ def train(recipes: Sequence[Recipe]) -> list[TaskOutput]:
     models = [recipe.model for recipe in recipes]
     turns = Turns()
     model = cohort_model(models, turns)
-    optimizer = recipes[0].optimizer.together([list(m.parameters()) for m in models])
+    parameters = [list(m.parameters()) for m in models]
+    optimizer = recipes[0].optimizer.together(parameters)
     mean_losses = [MeanLoss() for _ in recipes]
     batches = [_batches(r, loss) for r, loss in zip(recipes, mean_losses, strict=True)]
     while step := {k: batch for k in range(len(recipes)) if (batch := next(batches[k], None))}:
         losses = _losses(recipes[0], model, turns, step)
-        for m in models:
-            for p in m.parameters():
+        for k in turns.clients:
+            for p in parameters[k]:
                 p.grad = None
-        losses.backward(_weights(turns.rows, recipes[0].reduction, losses))
+        losses.backward(_weights(tuple(turns.rows), recipes[0].reduction, losses.device))
         optimizer.step(turns.clients)
         for k, own in zip(turns.clients, losses.split(list(turns.rows)), strict=True):
             mean_losses[k].add(own)
@@ -83,8 +85,8 @@ def _losses(recipe: Recipe, model: nn.Module, turns: Turns, step: dict[int, Batc
     return recipe.losses(model, {n: torch.cat([b[n] for b in batches]) for n in batches[0]})
 
 
-def _weights(rows: Sequence[int], reduction: str, like: Tensor) -> Tensor:
+@lru_cache(maxsize=64)
+def _weights(rows: tuple[int, ...], reduction: str, device: torch.device) -> Tensor:
     """What each sample's loss counts in its own client's."""
-    if reduction == "sum":
-        return torch.ones_like(like)
-    return torch.cat([like.new_full((n,), 1 / n) for n in rows])
+    shares = [1 / n if reduction == "mean" else 1.0 for n in rows]
+    return torch.cat([torch.full((n,), s) for n, s in zip(rows, shares, strict=True)]).to(device)
