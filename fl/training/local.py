@@ -13,7 +13,8 @@ from fl.models import CVAE, build_classifier, build_generator, elbo_losses
 from fl.seeding import torch_generator, torch_seeded
 from fl.training.config import ClassifierConfig, GeneratorConfig, LocalConfig
 from fl.training.optimizers import SGD, Adam
-from fl.training.recipe import Epoch, Recipe, task_of
+from fl.training.recipe import Epoch, Recipe
+from fl.training.task import task_of
 from fl.wire import Tensors, prefixed
 
 

@@ -2,13 +2,11 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import wraps
 from typing import Literal
 
-import torch
 from torch import Tensor, nn
 
-from fl.federation import Batch, Task, TaskInput, TaskOutput
+from fl.federation import Batch, TaskInput, TaskOutput
 from fl.seeding import torch_seeded
 from fl.training.optimizers import SGD, Adam
 from fl.wire import Tensors
@@ -76,23 +74,3 @@ def one_by_one(inputs: TaskInput, recipe: Recipe) -> TaskOutput:
                 optimizer.step()
                 mean_loss.add(losses)
     return TaskOutput(tensors=recipe.upload(), stats=mean_loss.stats)
-
-
-def task_of(recipe: Callable[[TaskInput], Recipe]) -> Task:
-    """Makes a task of a function that says how a client trains.
-
-    The task trains the client it is called for; ``recipe_of`` finds the function again, for who
-    wants to train many as one.
-    """
-
-    @wraps(recipe)
-    def task(inputs: TaskInput) -> TaskOutput:
-        return one_by_one(inputs, recipe(inputs))
-
-    task.recipe = recipe  # type: ignore[attr-defined]
-    return task
-
-
-def recipe_of(task: Task) -> Callable[[TaskInput], Recipe] | None:
-    """The function that the task was made of; None for a task that was written in another way."""
-    return getattr(task, "recipe", None)
