@@ -7,8 +7,8 @@ batches of 64, 3 epochs. Rounds take the ways in turn, so that all see the same 
 the median over rounds, of the clients that finished after the first ones did. Start-up, from the
 start of Ray to the first finished client, is told apart; an actor per client is all start-up, and
 counts whole. The bound is what the cores could do if training were nothing but its matrix products
-at the best speed measured here for a product of its size. Ratios are to the quicker of plain PyTorch
-on one thread and on all.
+at the best speed measured here for a product of its size. Ratios are to the quicker of plain
+PyTorch on one thread and on all.
 """
 
 import json

@@ -25,6 +25,7 @@ from fl.federation import Clients, Executor, Outcome
 from fl.report.gallery import gallery
 from fl.report.page import write_report
 from fl.server import SingleServer
+from fl.training.sizes import CohortSizes
 
 
 def execute(
@@ -79,8 +80,9 @@ def _federation(
 
 @contextmanager
 def _executor(launch: LaunchOptions[Any], prepared: Prepared) -> Iterator[Executor]:
+    sizes = CohortSizes(launch.output_dir / ".store" / "cohorts.json")
     if launch.runtime == "inprocess":
-        yield InProcess(prepared.dataset.train)
+        yield InProcess(prepared.dataset.train, sizes)
         return
     from cluster.private_ray import private_ray
 
@@ -90,7 +92,9 @@ def _executor(launch: LaunchOptions[Any], prepared: Prepared) -> Iterator[Execut
         from cluster.rooms import open_rooms
 
         with open_rooms() as rooms:
-            yield RayExecutor(prepared.dataset.train, rooms, max_actors=launch.max_actors)
+            yield RayExecutor(
+                prepared.dataset.train, rooms, max_actors=launch.max_actors, sizes=sizes
+            )
 
 
 def _result(

@@ -102,15 +102,17 @@ class InProcess:
                 cohort = take(group, self._sizes.next(group[0]))
                 for job in cohort:
                     events.emit("client_start", client=job.client.id)
-                yield from zip(cohort, self._run(cohort), strict=True)
+                yield from self._run(cohort)
 
-    def _run(self, cohort: list[Job]) -> list[bytes]:
+    def _run(self, cohort: list[Job]) -> Iterator[tuple[Job, bytes]]:
         try:
             results = run_jobs(cohort, self._train)
         except Exception as error:
             if len(cohort) == 1:
                 raise ClientFailed(cohort[0], f"{type(error).__name__}: {error}") from error
             # Who of them it was shows when each trains alone.
-            return [packed for job in cohort for packed in self._run([job])]
+            for job in cohort:
+                yield from self._run([job])
+            return
         self._sizes.learn(cohort, results)
-        return results
+        yield from zip(cohort, results, strict=True)

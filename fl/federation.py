@@ -8,6 +8,7 @@ runs is the executor's business: in this process (:mod:`fl.executor`) or on Ray
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -17,7 +18,15 @@ from torch import Tensor, nn
 from fl.data.shard import Shard
 from fl.events import Events
 from fl.training.config import LocalConfig
-from fl.wire import Tensors, num_bytes, pack, unpack
+from fl.wire import (
+    StoredTensors,
+    Tensors,
+    num_bytes,
+    num_packed_bytes,
+    pack,
+    unpack,
+    unpack_note,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,7 +113,8 @@ class Update:
     """What the server received from one client."""
 
     client: Client
-    tensors: Tensors
+    tensors: Mapping[str, Tensor]
+    """What the client uploaded; read from its file when it is used, where there is one."""
     stats: dict[str, float]
     seconds: float
     reused: bool
@@ -131,6 +141,10 @@ class UpdateStore(Protocol):
 
     def put(self, key: str, client: int, packed: bytes) -> None:
         """Keeps a packed update."""
+        ...
+
+    def file(self, key: str) -> Path | None:
+        """The file that holds a kept update, or None where the update must be held in memory."""
         ...
 
 
@@ -209,16 +223,15 @@ class Clients:
             if packed is None:
                 missing.append(job)
             else:
-                updates[k] = self._receive(job, packed, reused=True)
+                updates[k] = self._receive(job, keys[k], packed, reused=True)
         for job, packed in self._executor.run(missing, self._events):
             self._store.put(keys[job.client.id], job.client.id, packed)
-            updates[job.client.id] = self._receive(job, packed, reused=False)
+            updates[job.client.id] = self._receive(job, keys[job.client.id], packed, reused=False)
         return updates
 
-    def _receive(self, job: Job, packed: bytes, *, reused: bool) -> Update:
-        client = job.client
-        tensors, note = unpack(packed)
-        up = num_bytes(tensors)
+    def _receive(self, job: Job, key: str, packed: bytes, *, reused: bool) -> Update:
+        client, note = job.client, unpack_note(packed)
+        up = num_packed_bytes(packed)
         self.bytes_up[client.id] += up
         self._events.emit(
             "client_end",
@@ -233,9 +246,10 @@ class Clients:
             reused=reused,
             **note["stats"],
         )
+        path = self._store.file(key)
         return Update(
             client=client,
-            tensors=tensors,
+            tensors=StoredTensors(path) if path else unpack(packed)[0],
             stats=note["stats"],
             seconds=note["seconds"],
             reused=reused,

@@ -1,5 +1,6 @@
 """Synthetic samples from the clients' decoders (Section 4.2.2)."""
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -27,7 +28,7 @@ class Synthetic:
 
 @torch.no_grad()
 def sample_decoders(
-    decoders: dict[int, Decoder],
+    decoders: Mapping[int, Decoder] | Iterable[tuple[int, Decoder]],
     allocation: np.ndarray,
     *,
     latent: int,
@@ -41,7 +42,8 @@ def sample_decoders(
     else took part.
 
     Args:
-        decoders: decoder of each generator client by client id, in the allocation's row order.
+        decoders: decoder of each generator client by client id, in the allocation's row order;
+            pairs from a generator are held one at a time.
         allocation: (decoders, classes) number of samples.
         latent: size of z.
         seed: the run's seed.
@@ -49,7 +51,8 @@ def sample_decoders(
         batch_size: samples per forward pass.
     """
     images, labels = [], []
-    for (client, decoder), counts in zip(decoders.items(), allocation, strict=True):
+    pairs = decoders.items() if isinstance(decoders, Mapping) else decoders
+    for (client, decoder), counts in zip(pairs, allocation, strict=True):
         decoder.to(device).eval()
         own_labels = torch.repeat_interleave(torch.from_numpy(counts))
         stream = torch_generator(seed, "synthesis", client)

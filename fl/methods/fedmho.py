@@ -175,7 +175,7 @@ def synthesise(
 ) -> Synthetic:
     """Samples every decoder as often as the allocation says."""
     synthetic = sample_decoders(
-        {u.client.id: load_decoder(u, server) for u in generators},
+        ((u.client.id, load_decoder(u, server)) for u in generators),
         allocation,
         latent=config.generator.latent,
         seed=server.problem.seed,
@@ -207,7 +207,7 @@ def initialise(
     model = untrained_classifier(classifiers[0], server)
     if config.start == "random":
         return model
-    average_into(model, [load_classifier(u, server).state_dict() for u in own])
+    average_into(model, (load_classifier(u, server).state_dict() for u in own))
     if len(own) < len(classifiers) and config.mixed_init == "distillation":
         teachers = (load_classifier(u, server) for u in classifiers)
         data = {

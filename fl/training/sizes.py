@@ -89,13 +89,15 @@ class CohortSizes:
     def _to_try(self, kind: str, share_bytes: int) -> int | None:
         """The smallest size without its trials; None once no larger one can be a gain."""
         trials, peaks = self._trials.get(kind, {}), self._peaks.get(kind, {})
+        quickest = float("inf")
         for size in SIZES:
             if share_bytes and 2 * peaks.get(size // 2, 0) > share_bytes:
                 return None
             if len(trials.get(size, [])) < TRIALS:
                 return size
-            if min(trials[size]) > NO_GAIN * min(min(rates) for rates in trials.values()):
+            if min(trials[size]) > NO_GAIN * quickest:
                 return None
+            quickest = min(quickest, *trials[size])
         return None
 
     def _best(self, kind: str) -> int:
