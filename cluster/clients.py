@@ -1,17 +1,18 @@
 """Runs clients' jobs on Ray: actors seated by longest-first placement, and nothing lost.
 
-A client that needs much has a process of its own; light ones share a few, one after another. A
-client whose process, node or task fails is tried again elsewhere, and computes the same; one that
-went over its share is tried once more with twice as much.
+A client that needs much has a process of its own; light ones share a few, a cohort after another,
+each trained as one computation. A client whose process, node or task fails is tried again
+elsewhere, and computes the same; one that went over its share is tried once more with twice as
+much.
 """
 
-from collections import Counter
+import gc
+from collections import Counter, deque
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import ray
-import torch
 from ray.exceptions import RayError, RayTaskError
 
 from cluster.placement import Placement, Seat
@@ -20,8 +21,9 @@ from cluster.share import OverspentError, capped, larger
 from fl.data.datasets import Split
 from fl.errors import ClientFailed, UserError
 from fl.events import Events
-from fl.executor import run_job
+from fl.executor import run_jobs
 from fl.federation import Job, Request
+from fl.training.sizes import CohortSizes, groups, take, work
 from fl.wire import unpack_note
 
 NODE_CHECK_S = 5.0
@@ -32,21 +34,21 @@ class ClientActor:
     """A client's process. It sees only the devices that Ray assigned to it."""
 
     def __init__(self) -> None:
-        # The first optimiser of a process loads 90 MiB of torch, which no client's share is for.
-        torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1.0)
+        # What was imported stays: collecting garbage need not look at it again and again.
+        gc.freeze()
 
-    def run(self, job: Job, images: Any, labels: Any) -> bytes:
-        """Runs the job; the training split comes from the object store without a copy."""
+    def run(self, jobs: list[Job], images: Any, labels: Any) -> list[bytes]:
+        """Runs a cohort; the training split comes from the object store without a copy."""
         context = ray.get_runtime_context()
-        with capped(job.client.request):
-            return run_job(job, Split(images, labels), assigned=context.get_assigned_resources())
+        with capped(jobs[0].client.request):
+            return run_jobs(jobs, Split(images, labels), assigned=context.get_assigned_resources())
 
 
 @dataclass
 class Seated:
-    """A client at work."""
+    """A cohort of clients at work: light ones of one make, or a single client."""
 
-    job: Job
+    cohort: list[Job]
     seat: Seat
     actor: Any
 
@@ -64,6 +66,7 @@ class RayExecutor:
         attempts: how often a client is tried before it has failed for good.
         rates: seconds per sample by model, measured before the run; what clients take adds to it.
         before: called when clients are about to start, to make room for them.
+        sizes: how many light clients train together.
     """
 
     def __init__(
@@ -75,6 +78,7 @@ class RayExecutor:
         attempts: int = 3,
         rates: Mapping[str, float] | None = None,
         before: Callable[[], None] = lambda: None,
+        sizes: CohortSizes | None = None,
     ) -> None:
         self._images, self._labels = ray.put(train.images), ray.put(train.labels)
         self.rooms = rooms
@@ -82,6 +86,7 @@ class RayExecutor:
         self.attempts = attempts
         self.rates = dict(rates or {})
         self.before = before
+        self.sizes = sizes or CohortSizes()
 
     def run(
         self, jobs: Sequence[Job], events: Events
@@ -96,9 +101,9 @@ class RayExecutor:
             shift.close()
             self.rates |= shift.rates
 
-    def submit(self, actor: Any, job: Job) -> Any:
-        """Starts the job on the actor and returns the reference to its result."""
-        return actor.run.remote(job, self._images, self._labels)
+    def submit(self, actor: Any, cohort: list[Job]) -> Any:
+        """Starts the jobs on the actor and returns the reference to their results."""
+        return actor.run.remote(cohort, self._images, self._labels)
 
     def hire(self, seat: Seat, request: Request) -> Any:
         """A new process in that seat's room, with what the client asks for."""
@@ -122,7 +127,7 @@ class _Shift:
         self._executor = executor
         self._rooms = executor.rooms
         self._events = events
-        self._jobs: dict[int, Job] = {}
+        self._waiting: dict[int, tuple[list[Job], deque[Job]]] = {}
         self._placement = Placement(
             self._rooms.rooms, most=executor.max_actors, rates=executor.rates
         )
@@ -132,8 +137,8 @@ class _Shift:
         self._lost: set[str] = set()
         self._running: dict[Any, Seated] = {}
         self._idle: dict[tuple[str, Request], list[Any]] = {}
-        for job in jobs:
-            self._enqueue(job)
+        for group in groups(jobs):
+            self._enqueue(group)
 
     @property
     def rates(self) -> Mapping[str, float]:
@@ -148,9 +153,7 @@ class _Shift:
             done, _ = ray.wait(list(self._running), num_returns=1, timeout=NODE_CHECK_S)
             for reference in done:
                 seated = self._running.pop(reference)
-                packed = self._receive(reference, seated)
-                if packed is not None:
-                    yield seated.job, packed
+                yield from zip(seated.cohort, self._receive(reference, seated), strict=False)
             self._leave_lost_rooms()
             while self._given_up:
                 yield self._given_up.pop()
@@ -163,25 +166,35 @@ class _Shift:
             for actor in actors:
                 ray.kill(actor)
 
-    def _enqueue(self, job: Job) -> None:
-        client = job.client
-        self._jobs[client.id] = job
-        work = client.num_samples * client.training.epochs
-        self._placement.add(client.id, client.request, client.model, work)
+    def _enqueue(self, group: deque[Job]) -> None:
+        """Lets the group's next cohort wait for a seat, in its first client's name."""
+        leader = group[0].client
+        fair = -(-len(group) // self._most_at_once(leader.request))
+        cohort = take(group, min(fair, self._executor.sizes.next(group[0])))
+        self._waiting[leader.id] = cohort, group
+        self._placement.add(leader.id, leader.request, leader.model, sum(map(work, cohort)))
 
-    def _seat(self, client: int, seat: Seat) -> None:
-        job = self._jobs[client]
-        request = job.client.request
+    def _most_at_once(self, request: Request) -> int:
+        seats = sum(int(room.cpus / request.cpus) for room in self._rooms.rooms)
+        return max(1, min(seats, self._executor.max_actors or seats))
+
+    def _seat(self, leader: int, seat: Seat) -> None:
+        cohort, rest = self._waiting.pop(leader)
+        if rest:
+            self._enqueue(rest)
+        request = cohort[0].client.request
         idle = self._idle.get((seat.room, request), [])
         # An idle process keeps its resources: before another starts, it makes room.
         actor = idle.pop() if idle else self._hire_in_place_of_idle(seat, request)
-        self._events.emit(
-            "client_start",
-            client=client,
-            attempt=self._failures[client] + 1,
-            requested=asdict(request),
-        )
-        self._running[self._executor.submit(actor, job)] = Seated(job, seat, actor)
+        for job in cohort:
+            client = job.client
+            self._events.emit(
+                "client_start",
+                client=client.id,
+                attempt=self._failures[client.id] + 1,
+                requested=asdict(client.request),
+            )
+        self._running[self._executor.submit(actor, cohort)] = Seated(cohort, seat, actor)
 
     def _hire_in_place_of_idle(self, seat: Seat, request: Request) -> Any:
         for (room, _), actors in self._idle.items():
@@ -189,21 +202,28 @@ class _Shift:
                 ray.kill(actors.pop())
         return self._executor.hire(seat, request)
 
-    def _receive(self, reference: Any, seated: Seated) -> bytes | None:
-        client = seated.job.client
+    def _receive(self, reference: Any, seated: Seated) -> list[bytes]:
+        """The cohort's results; none where it failed and waits to be tried again."""
+        cohort, leader = seated.cohort, seated.cohort[0].client
         try:
-            packed: bytes = ray.get(reference)
+            results: list[bytes] = ray.get(reference)
         except RayError as error:
             ray.kill(seated.actor)
-            self._placement.finish(client.id, None)
-            self._try_again(seated.job, _reason(error), error)
-            return None
-        self._placement.finish(client.id, unpack_note(packed)["seconds"])
-        if client.request.shared:
-            self._idle.setdefault((seated.seat.room, client.request), []).append(seated.actor)
+            self._placement.finish(leader.id, None)
+            if len(cohort) == 1:
+                self._try_again(cohort[0], _reason(error), error)
+            else:  # who of them it was shows when each trains alone
+                for job in cohort:
+                    self._enqueue(deque([job]))
+            return []
+        seconds = sum(unpack_note(packed)["seconds"] for packed in results)
+        self._placement.finish(leader.id, seconds)
+        self._executor.sizes.learn(cohort, results)
+        if leader.request.shared:
+            self._idle.setdefault((seated.seat.room, leader.request), []).append(seated.actor)
         else:
             ray.kill(seated.actor)
-        return packed
+        return results
 
     def _try_again(self, job: Job, reason: str, error: Exception | None = None) -> None:
         client = job.client
@@ -213,7 +233,7 @@ class _Shift:
         if attempt >= self._executor.attempts:
             self._give_up(job, f"{reason} (attempt {attempt} of {attempt})", error)
         elif not _overspent(error):
-            self._enqueue(job)
+            self._enqueue(deque([job]))
         elif client.id in self._enlarged:
             self._give_up(job, f"{reason} (with twice the share it had first)", error)
         else:
@@ -223,7 +243,8 @@ class _Shift:
         client = job.client
         self._enlarged.add(client.id)
         try:
-            self._enqueue(replace(job, client=replace(client, request=larger(client.request))))
+            enlarged = replace(job, client=replace(client, request=larger(client.request)))
+            self._enqueue(deque([enlarged]))
         except UserError as refusal:
             self._give_up(job, f"{reason}; with twice its share {refusal}", error)
 
@@ -238,9 +259,10 @@ class _Shift:
             self._idle = {k: v for k, v in self._idle.items() if k[0] != room}
             gone = set(self._placement.drop_room(room))
             for reference, seated in list(self._running.items()):
-                if seated.job.client.id in gone:
+                if seated.cohort[0].client.id in gone:
                     del self._running[reference]
-                    self._try_again(seated.job, f"node {self._rooms.nodes[room][:8]} is gone")
+                    for job in seated.cohort:
+                        self._try_again(job, f"node {self._rooms.nodes[room][:8]} is gone")
 
 
 def _overspent(error: Exception | None) -> bool:

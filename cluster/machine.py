@@ -21,6 +21,7 @@ from fl.executor import InProcess
 from fl.federation import Executor, Problem
 from fl.fusion.checkpoints import Checkpoints
 from fl.server import RankedServer, SingleServer
+from fl.training.sizes import CohortSizes
 
 if TYPE_CHECKING:
     from cluster.rooms import Rooms
@@ -49,8 +50,9 @@ def make_executor(
     before: Callable[[], None],
 ) -> Executor:
     """What runs the clients; ``before`` is called when some are about to start."""
+    sizes = CohortSizes(launch.output_dir / ".store" / "cohorts.json")
     if rooms is None:
-        return InProcess(prepared.dataset.train)
+        return InProcess(prepared.dataset.train, sizes)
     from cluster.clients import RayExecutor
 
     return RayExecutor(
@@ -59,6 +61,7 @@ def make_executor(
         max_actors=launch.max_actors,
         rates=prepared.rates,
         before=before,
+        sizes=sizes,
     )
 
 

@@ -1,7 +1,7 @@
 """What each client class asks for: what the configuration says, and for the rest what was measured.
 
 A client class is a role and a way of training. Its request holds for all its clients, so that
-light ones can share processes.
+light ones can share processes and train together.
 """
 
 import math
@@ -15,11 +15,14 @@ from fl.errors import UserError
 from fl.federation import Problem, Request
 from fl.methods.cast import Part
 from fl.resources import ResourcesConfig, ShareConfig
+from fl.training.sizes import SIZES
 
 MARGIN = 1.25
 """How much more than the measured peak a client gets."""
-SLACK_BYTES = 64 * 2**20
-"""And so much more: allocators take memory in pieces, and a small peak varies by more than that."""
+SLACK_BYTES = 128 * 2**20
+"""And so much more: allocators take memory in pieces, and a task may import what ours does not."""
+COHORT = max(SIZES)
+"""Light clients are trained together, so their share is that of so many, or of as many as fit."""
 BYTES_PER_PIXEL = 5
 """A shard's images as bytes and as float32."""
 
@@ -88,16 +91,20 @@ def measured(
 def _completed(
     request: Request, share: ShareConfig, need_bytes: int, inventory: Inventory
 ) -> Request:
-    if not inventory.gpus:
-        if share.memory_bytes is not None:
-            return request
-        return replace(request, memory_bytes=SLACK_BYTES + need_bytes)
-    if share.gpus is not None:
+    """The request with what was measured in place of what was left open."""
+    total, once = inventory.memory_bytes, SLACK_BYTES
+    if inventory.gpus:
+        total, once = min(gpu.memory_bytes for gpu in inventory.gpus), CUDA_BYTES
+    if (share.gpus if inventory.gpus else share.memory_bytes) is not None:
         return request
-    smallest = min(gpu.memory_bytes for gpu in inventory.gpus)
-    if not smallest:
+    if not total:
         raise UserError(
             f"the GPUs of {inventory.source} do not tell their memory: set "
             "resources.classifier.gpus and resources.generator.gpus"
         )
-    return replace(request, gpus=math.ceil(100 * (CUDA_BYTES + need_bytes) / smallest) / 100)
+    if request.shared:
+        fair = total * max(len(inventory.gpus), 1) / max(1, inventory.cpus // request.cpus)
+        need_bytes *= max(1, min(COHORT, int((fair - once) / need_bytes)))
+    if inventory.gpus:
+        return replace(request, gpus=math.ceil(100 * (once + need_bytes) / total) / 100)
+    return replace(request, memory_bytes=once + need_bytes)

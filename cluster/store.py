@@ -64,6 +64,10 @@ class Store:
         write_atomically(self._checksum(key), _sha(packed).encode())
         self._link(key, client)
 
+    def file(self, key: str) -> Path:
+        """Where the update of that key lies."""
+        return self._pooled(key)
+
     def _pooled(self, key: str) -> Path:
         return self._pool / f"{key}.safetensors"
 

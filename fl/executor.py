@@ -3,7 +3,7 @@
 import os
 import socket
 import time
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import asdict
 
 import torch
@@ -14,48 +14,68 @@ from fl.errors import ClientFailed
 from fl.events import Events
 from fl.federation import Job, TaskInput
 from fl.memory import peak_memory
+from fl.training.sizes import CohortSizes, groups, take
+from fl.training.task import train_many
 from fl.wire import pack, unpack
 
 
 def run_job(job: Job, train: Split, assigned: Mapping[str, float] | None = None) -> bytes:
-    """Runs the job on this process's device and packs what the client uploads.
+    """Runs one client's job; see :func:`run_jobs`."""
+    return run_jobs([job], train, assigned)[0]
 
-    The number of threads comes from the client's request, since sums over another number of
-    threads round differently. ``assigned`` is what a scheduler gave this process; it goes into
-    the note beside place, time and peak memory.
+
+def run_jobs(
+    jobs: Sequence[Job], train: Split, assigned: Mapping[str, float] | None = None
+) -> list[bytes]:
+    """Runs a cohort's jobs on this process's device and packs what each client uploads.
+
+    The jobs are of one task, training record and request. The number of threads comes from the
+    request, since sums over another number of threads round differently. ``assigned`` is what a
+    scheduler gave this process; it goes into the note beside place, time and peak memory, of which
+    a client's part is told: time by its samples, memory in equal parts.
     """
     begin = time.perf_counter()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     threads_before = torch.get_num_threads()
-    torch.set_num_threads(job.client.request.threads)
+    torch.set_num_threads(jobs[0].client.request.threads)
     try:
         with peak_memory(device) as peak:
-            output = job.task(
-                TaskInput(
-                    client=job.client,
-                    problem=job.problem,
-                    shard=Shard.from_split(train, job.indices, job.problem.num_classes),
-                    device=device,
-                    broadcast=unpack(job.broadcast)[0] if job.broadcast else {},
-                    payload=unpack(job.payload)[0] if job.payload else {},
-                )
-            )
+            outputs = train_many(jobs[0].task, [_input(job, train, device) for job in jobs])
     finally:
         torch.set_num_threads(threads_before)
-    note = {
-        "client": job.client.id,
-        "role": job.client.role,
-        "model": job.client.model,
-        "seconds": round(time.perf_counter() - begin, 4),
+    seconds_per_sample = (time.perf_counter() - begin) / sum(len(job.indices) for job in jobs)
+    place = {
         # Several of a cluster's nodes may share a host.
         "node": os.environ.get("SLURMD_NODENAME") or socket.gethostname(),
         "device": device.type,
         "device_uuid": device_uuid(device),
         "assigned": dict(assigned) if assigned is not None else None,
-        "peak_bytes": peak.bytes,
-        "stats": output.stats,
+        "peak_bytes": None if peak.bytes is None else peak.bytes // len(jobs),
+        "cohort": len(jobs),
     }
-    return pack(output.tensors, note)
+    notes = (
+        {
+            "client": job.client.id,
+            "role": job.client.role,
+            "model": job.client.model,
+            "seconds": round(seconds_per_sample * len(job.indices), 4),
+            **place,
+            "stats": output.stats,
+        }
+        for job, output in zip(jobs, outputs, strict=True)
+    )
+    return [pack(output.tensors, note) for output, note in zip(outputs, notes, strict=True)]
+
+
+def _input(job: Job, train: Split, device: torch.device) -> TaskInput:
+    return TaskInput(
+        client=job.client,
+        problem=job.problem,
+        shard=Shard.from_split(train, job.indices, job.problem.num_classes),
+        device=device,
+        broadcast=unpack(job.broadcast)[0] if job.broadcast else {},
+        payload=unpack(job.payload)[0] if job.payload else {},
+    )
 
 
 def device_uuid(device: torch.device) -> str | None:
@@ -67,22 +87,39 @@ def device_uuid(device: torch.device) -> str | None:
 
 
 class InProcess:
-    """Runs one job after another in this process."""
+    """Runs one cohort after another in this process."""
 
-    def __init__(self, train: Split) -> None:
+    def __init__(self, train: Split, sizes: CohortSizes | None = None) -> None:
         self._train = train
+        self._sizes = sizes or CohortSizes()
 
     def run(
         self, jobs: Sequence[Job], events: Events
     ) -> Generator[tuple[Job, bytes | ClientFailed], None, None]:
         """Yields each job with what became of it; see :class:`fl.federation.Executor`."""
-        for job in jobs:
-            client = job.client
-            events.emit("client_start", client=client.id, requested=asdict(client.request))
-            outcome: bytes | ClientFailed
-            try:
-                outcome = run_job(job, self._train)
-            except Exception as error:
-                outcome = ClientFailed(client.id, client.model, f"{type(error).__name__}: {error}")
-                outcome.__cause__ = error
-            yield job, outcome
+        for group in groups(jobs):
+            while group:
+                cohort = take(group, self._sizes.next(group[0]))
+                for job in cohort:
+                    client = job.client
+                    events.emit("client_start", client=client.id, requested=asdict(client.request))
+                yield from self._run(cohort)
+
+    def _run(self, cohort: list[Job]) -> Iterator[tuple[Job, bytes | ClientFailed]]:
+        try:
+            results = run_jobs(cohort, self._train)
+        except Exception as error:
+            if len(cohort) == 1:
+                yield cohort[0], _failed(cohort[0], error)
+            else:  # who of them it was shows when each trains alone
+                for job in cohort:
+                    yield from self._run([job])
+            return
+        self._sizes.learn(cohort, results)
+        yield from zip(cohort, results, strict=True)
+
+
+def _failed(job: Job, error: Exception) -> ClientFailed:
+    failed = ClientFailed(job.client.id, job.client.model, f"{type(error).__name__}: {error}")
+    failed.__cause__ = error
+    return failed

@@ -9,6 +9,7 @@ runs is the executor's business: in this process (:mod:`fl.executor`) or on Ray
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -20,7 +21,15 @@ from fl.errors import ClientFailed
 from fl.events import Events
 from fl.models import Decoder
 from fl.training.config import LocalConfig
-from fl.wire import Tensors, num_bytes, pack, unpack
+from fl.wire import (
+    StoredTensors,
+    Tensors,
+    num_bytes,
+    num_packed_bytes,
+    pack,
+    unpack,
+    unpack_note,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,7 +116,8 @@ class Update:
     """What the server received from one client."""
 
     client: Client
-    tensors: Tensors
+    tensors: Mapping[str, Tensor]
+    """What the client uploaded; read from its file when it is used, where there is one."""
     stats: dict[str, float]
     seconds: float
     reused: bool
@@ -140,6 +150,10 @@ class UpdateStore(Protocol):
 
     def put(self, key: str, client: int, packed: bytes) -> None:
         """Keeps a packed update."""
+        ...
+
+    def file(self, key: str) -> Path | None:
+        """The file that holds a kept update, or None where the update must be held in memory."""
         ...
 
 
@@ -232,14 +246,15 @@ class Clients:
             if packed is None:
                 missing.append(job)
             else:
-                updates[k] = self._receive(job, packed, reused=True)
+                updates[k] = self._receive(job, keys[k], packed, reused=True)
         with closing(self._executor.run(missing, self._events)) as ended:
             for job, outcome in ended:
+                k = job.client.id
                 if isinstance(outcome, ClientFailed):
                     self._drop(outcome)
                     continue
-                self._store.put(keys[job.client.id], job.client.id, outcome)
-                updates[job.client.id] = self._receive(job, outcome, reused=False)
+                self._store.put(keys[k], k, outcome)
+                updates[k] = self._receive(job, keys[k], outcome, reused=False)
         self._refuse_empty_roles(jobs, updates)
         return updates
 
@@ -256,10 +271,9 @@ class Clients:
                 reason = f"{self.dropped[k]}; no {job.client.role} client is left"
                 raise ClientFailed(k, job.client.model, reason)
 
-    def _receive(self, job: Job, packed: bytes, *, reused: bool) -> Update:
-        client = job.client
-        tensors, note = unpack(packed)
-        up = num_bytes(tensors)
+    def _receive(self, job: Job, key: str, packed: bytes, *, reused: bool) -> Update:
+        client, note = job.client, unpack_note(packed)
+        up = num_packed_bytes(packed)
         self.bytes_up[client.id] += up
         self._events.emit(
             "client_end",
@@ -274,9 +288,10 @@ class Clients:
             reused=reused,
             **note["stats"],
         )
+        path = self._store.file(key)
         return Update(
             client=client,
-            tensors=tensors,
+            tensors=StoredTensors(path) if path else unpack(packed)[0],
             stats=note["stats"],
             seconds=note["seconds"],
             reused=reused,

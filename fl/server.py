@@ -16,7 +16,7 @@ from fl.federation import Batch, Evaluation, FitResult, Loss, Problem, Samples
 from fl.fusion.checkpoints import Checkpoints
 from fl.fusion.fit import FitConfig, load_state
 from fl.fusion.rank import Rank, Report
-from fl.fusion.synthesis import plan_draws, share_out
+from fl.fusion.synthesis import Draw, plan_draws, share_out
 from fl.metrics.accuracy import accuracies
 from fl.models import Decoder
 from kernels import sharded
@@ -58,7 +58,7 @@ class RankedServer(ABC):
         shares = share_out(plan_draws(list(decoders), allocation), self.size)
         blocks = self._each(
             "sample",
-            [({d.client: decoders[d.client] for d in draws}, draws, latent) for draws in shares],
+            [(self._part(decoders, draws), draws, latent) for draws in shares],
             returns=2,
         )
         images, labels = zip(*blocks, strict=True)
@@ -200,6 +200,10 @@ class RankedServer(ABC):
     ) -> Iterator[Report]:
         """The reports that follow after ``reports``, of which the last has a state, if any."""
 
+    def _part(self, decoders: Mapping[int, Decoder], draws: Sequence[Draw]) -> Any:
+        """The decoders that a rank needs for its draws."""
+        return {draw.client: decoders[draw.client] for draw in draws}
+
     def _values(self, method: str, arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
         return self._get(self._each(method, arguments))
 
@@ -250,6 +254,9 @@ class SingleServer(RankedServer):
 
     def _share(self, value: Any) -> Any:
         return value
+
+    def _part(self, decoders: Mapping[int, Decoder], draws: Sequence[Draw]) -> Any:
+        return decoders  # which may be read one at a time
 
     def _fit(
         self,

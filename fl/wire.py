@@ -1,10 +1,12 @@
 """What crosses between client and server: safetensors bytes, never pickles."""
 
 import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load, save
+from safetensors.torch import load, load_file, save
 from torch import Tensor, nn
 
 Tensors = dict[str, Tensor]
@@ -27,12 +29,37 @@ def unpack(packed: bytes) -> tuple[Tensors, dict[str, Any]]:
     return load(packed), note
 
 
+class StoredTensors(Mapping[str, Tensor]):
+    """Packed tensors in a file, mapped into memory each time one is asked for, and not held."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def __getitem__(self, name: str) -> Tensor:
+        return load_file(self._path)[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(load_file(self._path))
+
+    def __len__(self) -> int:
+        return len(load_file(self._path))
+
+
 def unpack_note(packed: bytes) -> dict[str, Any]:
     """Only the note: the tensors stay as they are."""
-    header_size = int.from_bytes(packed[:8], "little")
+    header_size = _header_size(packed)
     header = json.loads(packed[8 : 8 + header_size])
     note: dict[str, Any] = json.loads(header["__metadata__"]["note"])
     return note
+
+
+def num_packed_bytes(packed: bytes) -> int:
+    """:func:`num_bytes` of packed tensors, which stay as they are."""
+    return len(packed) - 8 - _header_size(packed)
+
+
+def _header_size(packed: bytes) -> int:
+    return int.from_bytes(packed[:8], "little")
 
 
 def prefixed(prefix: str, module: nn.Module) -> Tensors:
@@ -40,7 +67,9 @@ def prefixed(prefix: str, module: nn.Module) -> Tensors:
     return {f"{prefix}.{name}": t for name, t in module.state_dict().items()}
 
 
-def load_prefixed(module: nn.Module, tensors: Tensors, prefix: str, sender: str) -> None:
+def load_prefixed(
+    module: nn.Module, tensors: Mapping[str, Tensor], prefix: str, sender: str
+) -> None:
     """Loads what :func:`prefixed` made, after checking it as one checks a stranger's message.
 
     Raises:

@@ -70,7 +70,7 @@ def draw_samples(
     else took part.
 
     Args:
-        decoders: decoder of each client by client id.
+        decoders: decoder of each client by client id, looked up once for each client.
         draws: what to draw; a client's batches stand together.
         latent: size of z.
         seed: the run's seed.
@@ -79,10 +79,8 @@ def draw_samples(
     """
     drawing, noise, position = None, torch.empty(0), 0
     for draw in draws:
-        decoder = decoders[draw.client]
         if draw.client != drawing:
-            drawing = draw.client
-            decoder.to(device).eval()
+            drawing, decoder = draw.client, decoders[draw.client].to(device).eval()
             stream = torch_generator(seed, "synthesis", draw.client)
             noise = torch.randn(draw.total, latent, generator=stream)
         z = noise[draw.start : draw.start + len(draw)].to(device)

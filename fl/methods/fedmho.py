@@ -22,8 +22,8 @@ from fl.fusion.fit import FitConfig
 from fl.fusion.synthesis import truncate_to_bytes
 from fl.methods.cast import Part
 from fl.methods.uploads import (
+    Decoders,
     load_classifier,
-    load_decoder,
     load_label_counts,
     untrained_classifier,
 )
@@ -177,8 +177,9 @@ def synthesise(
     generators: list[Update], allocation: np.ndarray, server: Server, config: FedMHOConfig
 ) -> Samples:
     """Samples every decoder as often as the allocation says."""
-    decoders = {u.client.id: load_decoder(u, server) for u in generators}
-    synthetic = server.sample(decoders, allocation, latent=config.generator.latent)
+    synthetic = server.sample(
+        Decoders(generators, server), allocation, latent=config.generator.latent
+    )
     if config.pixels == "uint8":
         return server.apply(synthetic, "images", truncate_to_bytes)
     return synthetic
@@ -205,7 +206,7 @@ def initialise(
     model = untrained_classifier(classifiers[0], server)
     if config.start == "random":
         return model
-    average_into(model, [load_classifier(u, server).state_dict() for u in own])
+    average_into(model, (load_classifier(u, server).state_dict() for u in own))
     if len(own) < len(classifiers) and config.mixed_init == "distillation":
         teachers = (load_classifier(u, server) for u in classifiers)
         taught = server.teach(optimised.only("images"), teachers)

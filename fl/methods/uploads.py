@@ -1,11 +1,13 @@
 """What clients uploaded, as models: each message checked before it is believed."""
 
+from collections.abc import Iterable, Iterator, Mapping
+
 import numpy as np
 import torch
 from torch import nn
 
 from fl.federation import Server, Update
-from fl.models import Decoder, build_decoder
+from fl.models import Decoder
 from fl.training.config import ClassifierConfig, GeneratorConfig
 from fl.training.local import starting_classifier, starting_generator
 from fl.wire import load_prefixed
@@ -39,19 +41,29 @@ def load_decoder(update: Update, server: Server) -> Decoder:
     training, problem = update.client.training, server.problem
     if not isinstance(training, GeneratorConfig):
         raise TypeError(f"{_sender(update)} trains no generator")
+    whole = starting_generator(training, problem)
     if training.upload == "cvae":
-        whole = starting_generator(training, problem)
         load_prefixed(whole, update.tensors, "cvae", sender=_sender(update))
-        return whole.decoder
-    decoder = build_decoder(
-        training.model,
-        problem.image_shape,
-        problem.num_classes,
-        latent=training.latent,
-        width=training.width,
-    )
-    load_prefixed(decoder, update.tensors, "decoder", sender=_sender(update))
-    return decoder
+    else:
+        load_prefixed(whole.decoder, update.tensors, "decoder", sender=_sender(update))
+    return whole.decoder
+
+
+class Decoders(Mapping[int, Decoder]):
+    """The clients' decoders by client id, each read when it is asked for: there may be many."""
+
+    def __init__(self, updates: Iterable[Update], server: Server) -> None:
+        self._updates = {update.client.id: update for update in updates}
+        self._server = server
+
+    def __getitem__(self, client: int) -> Decoder:
+        return load_decoder(self._updates[client], self._server)
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._updates)
+
+    def __len__(self) -> int:
+        return len(self._updates)
 
 
 def load_label_counts(update: Update, server: Server) -> np.ndarray:

@@ -5,7 +5,7 @@
 8490
 """
 
-from fl.models.cvae import CVAE, Decoder, elbo_loss, one_hot, sample
+from fl.models.cvae import CVAE, Decoder, elbo_loss, elbo_losses, one_hot, sample
 from fl.models.registry import (
     CLASSIFIERS,
     GENERATORS,
@@ -33,6 +33,7 @@ __all__ = [
     "check_classifier",
     "check_generator",
     "elbo_loss",
+    "elbo_losses",
     "one_hot",
     "sample",
 ]

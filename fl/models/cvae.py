@@ -112,10 +112,17 @@ def elbo_loss(
     """
     if reduction not in ("mean", "sum"):
         raise unknown("reduction", reduction, ("mean", "sum"))
-    bce = F.binary_cross_entropy_with_logits(image_logits, images, reduction="sum")
-    kl = -0.5 * torch.sum(1 + logvar - mu**2 - logvar.exp())
-    total = bce + kl
-    return total / len(images) if reduction == "mean" else total
+    losses = elbo_losses(image_logits, images, mu, logvar)
+    return losses.mean() if reduction == "mean" else losses.sum()
+
+
+def elbo_losses(image_logits: Tensor, images: Tensor, mu: Tensor, logvar: Tensor) -> Tensor:
+    """Eq. 3 of each sample, (B,): what :func:`elbo_loss` reduces to one number."""
+    # Binary cross-entropy. torch's own has a sigmoid in its gradient, which rounds differently at
+    # the end of a tensor: a sample's gradient would depend on how many others there are.
+    bce = (1 - images) * image_logits - F.logsigmoid(image_logits)
+    kl = -0.5 * (1 + logvar - mu**2 - logvar.exp()).sum(1)
+    return bce.flatten(1).sum(1) + kl
 
 
 @torch.no_grad()

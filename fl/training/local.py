@@ -1,25 +1,31 @@
 """Local training of one client: a classifier (Eq. 2) or a conditional VAE (Eq. 3)."""
 
+import copy
 from collections.abc import Iterator
+from functools import lru_cache
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn, optim
+from torch import Tensor, nn
 
-from fl.federation import Problem, TaskInput, TaskOutput
-from fl.models import CVAE, build_classifier, build_generator, elbo_loss
+from fl.federation import Batch, Problem, TaskInput
+from fl.models import CVAE, build_classifier, build_generator, elbo_losses
 from fl.seeding import torch_generator, torch_seeded
 from fl.training.config import ClassifierConfig, GeneratorConfig, LocalConfig
-from fl.wire import prefixed
+from fl.training.optimizers import SGD, Adam
+from fl.training.recipe import Epoch, Recipe
+from fl.training.task import task_of
+from fl.wire import Tensors, prefixed
 
 
-def train_local(inputs: TaskInput) -> TaskOutput:
+@task_of
+def train_local(inputs: TaskInput) -> Recipe:
     """Trains what the client's record says; Algorithm 1, lines 3 to 7."""
     match inputs.client.training:
         case ClassifierConfig() as config:
-            return _train_classifier(inputs, config)
+            return _classifier(inputs, config)
         case GeneratorConfig() as config:
-            return _train_generator(inputs, config)
+            return _generator(inputs, config)
 
 
 def starting_classifier(config: ClassifierConfig, problem: Problem) -> nn.Module:
@@ -28,84 +34,81 @@ def starting_classifier(config: ClassifierConfig, problem: Problem) -> nn.Module
     They follow from the run's seed, so they cost no bytes; without a shared start the average of
     Eq. 4 means nothing.
     """
-    with torch_seeded(problem.seed, f"start/{config.model}"):
-        return build_classifier(
-            config.model, problem.image_shape, problem.num_classes, width=config.width
-        )
+    return copy.deepcopy(_start(config.model, config.width, None, problem))
 
 
 def starting_generator(config: GeneratorConfig, problem: Problem) -> CVAE:
     """The weights from which every generator client starts."""
-    with torch_seeded(problem.seed, f"start/{config.model}"):
-        return build_generator(
-            config.model,
-            problem.image_shape,
-            problem.num_classes,
-            latent=config.latent,
-            width=config.width,
-        )
+    model = _start(config.model, config.width, config.latent, problem)
+    assert isinstance(model, CVAE)
+    return copy.deepcopy(model)
 
 
-def _train_classifier(inputs: TaskInput, config: ClassifierConfig) -> TaskOutput:
+@lru_cache(maxsize=8)
+def _start(name: str, width: float, latent: int | None, problem: Problem) -> nn.Module:
+    """Drawn once a process: a thousand light clients train faster than their start is drawn."""
+    shape, classes = problem.image_shape, problem.num_classes
+    with torch_seeded(problem.seed, f"start/{name}"):
+        if latent is None:
+            return build_classifier(name, shape, classes, width=width)
+        return build_generator(name, shape, classes, latent=latent, width=width)
+
+
+def _classifier(inputs: TaskInput, config: ClassifierConfig) -> Recipe:
     model = starting_classifier(config, inputs.problem).to(inputs.device).train()
-    optimizer = _classifier_optimizer(model, config)
-    images = inputs.shard.images.to(inputs.device)
-    labels = inputs.shard.labels.to(inputs.device)
-    loss_sum = torch.zeros((), device=inputs.device)
-    with torch_seeded(inputs.problem.seed, "local/dropout", inputs.client.id):
-        for epoch_batches in _epochs(inputs, config):
-            loss_sum.zero_()
-            for batch in epoch_batches:
-                loss = F.cross_entropy(model(images[batch]), labels[batch])
-                optimizer.zero_grad()
-                loss.backward()
-                optimizer.step()
-                loss_sum += loss.detach() * len(batch)
-    return TaskOutput(
-        tensors=prefixed("classifier", model),
-        stats={"train_loss": loss_sum.item() / len(labels)},
+    adam = config.optimizer == "adam"
+    return Recipe(
+        model=model,
+        losses=_cross_entropies,
+        optimizer=Adam(config.lr) if adam else SGD(config.lr, config.momentum),
+        epochs=_epochs(inputs, config),
+        upload=lambda: prefixed("classifier", model),
     )
 
 
-def _classifier_optimizer(model: nn.Module, config: ClassifierConfig) -> optim.Optimizer:
-    if config.optimizer == "adam":
-        return optim.Adam(model.parameters(), lr=config.lr, fused=True)
-    return optim.SGD(model.parameters(), lr=config.lr, momentum=config.momentum, fused=True)
+def _cross_entropies(model: nn.Module, batch: Batch) -> Tensor:
+    return F.cross_entropy(model(batch["images"]), batch["labels"], reduction="none")
 
 
-def _train_generator(inputs: TaskInput, config: GeneratorConfig) -> TaskOutput:
-    client, seed = inputs.client, inputs.problem.seed
+def _generator(inputs: TaskInput, config: GeneratorConfig) -> Recipe:
     model = starting_generator(config, inputs.problem).to(inputs.device).train()
-    optimizer = optim.Adam(model.parameters(), lr=config.lr, fused=True)
-    images = inputs.shard.images.to(inputs.device)
-    labels = inputs.shard.labels.to(inputs.device)
-    noise_source = torch_generator(seed, "local/latent", client.id)
-    loss_sum = torch.zeros((), device=inputs.device)
-    for epoch_batches in _epochs(inputs, config):
-        loss_sum.zero_()
-        for batch in epoch_batches:
-            noise = torch.randn(len(batch), config.latent, generator=noise_source)
-            logits, mean, log_variance = model(
-                images[batch], labels[batch], noise.to(inputs.device)
-            )
-            loss = elbo_loss(
-                logits, images[batch], mean, log_variance, reduction=config.loss_reduction
-            )
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-            scale = len(batch) if config.loss_reduction == "mean" else 1
-            loss_sum += loss.detach() * scale
-    uploaded = model if config.upload == "cvae" else model.decoder
-    tensors = prefixed("cvae" if config.upload == "cvae" else "decoder", uploaded)
-    # The local label distribution, as exact counts: the server divides.
-    tensors["label_counts"] = inputs.shard.label_counts
-    return TaskOutput(tensors=tensors, stats={"train_loss": loss_sum.item() / len(labels)})
+    label_counts = inputs.shard.label_counts
+
+    def upload() -> Tensors:
+        whole = config.upload == "cvae"
+        tensors = prefixed("cvae", model) if whole else prefixed("decoder", model.decoder)
+        # The local label distribution, as exact counts: the server divides.
+        return {**tensors, "label_counts": label_counts}
+
+    return Recipe(
+        model=model,
+        losses=_elbo_losses,
+        reduction=config.loss_reduction,
+        optimizer=Adam(config.lr),
+        epochs=_epochs(inputs, config, latent=config.latent),
+        upload=upload,
+    )
 
 
-def _epochs(inputs: TaskInput, config: LocalConfig) -> Iterator[tuple[Tensor, ...]]:
-    """Per epoch, the shard's sample positions in a fresh order, cut into batches."""
-    order = torch_generator(inputs.problem.seed, "local/order", inputs.client.id)
-    for _ in range(config.epochs):
-        shuffled = torch.randperm(len(inputs.shard), generator=order)
-        yield shuffled.to(inputs.device).split(config.batch_size)
+def _elbo_losses(model: nn.Module, batch: Batch) -> Tensor:
+    logits, mean, log_variance = model(batch["images"], batch["labels"], batch["noise"])
+    return elbo_losses(logits, batch["images"], mean, log_variance)
+
+
+def _epochs(inputs: TaskInput, config: LocalConfig, latent: int | None = None) -> Iterator[Epoch]:
+    """Per epoch, the shard's samples in a fresh order, cut into batches, with noise on demand."""
+    client, seed, device = inputs.client, inputs.problem.seed, inputs.device
+    images, labels = inputs.shard.images.to(device), inputs.shard.labels.to(device)
+    order = torch_generator(seed, "local/order", client.id)
+    noise = torch_generator(seed, "local/latent", client.id)
+
+    def batches() -> Epoch:
+        shuffled = torch.randperm(len(labels), generator=order).to(device)
+        for positions in shuffled.split(config.batch_size):
+            batch = {"images": images[positions], "labels": labels[positions]}
+            if latent is not None:
+                drawn = torch.randn(len(positions), latent, generator=noise)
+                batch["noise"] = drawn.to(device)
+            yield batch
+
+    return (batches() for _ in range(config.epochs))

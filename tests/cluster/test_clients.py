@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +20,9 @@ from fl.executor import InProcess
 from fl.federation import Client, Job, Problem, Request, TaskInput, TaskOutput
 from fl.training.config import ClassifierConfig, GeneratorConfig, LocalConfig
 from fl.training.local import train_local
+from fl.training.recipe import Recipe
+from fl.training.sizes import CohortSizes
+from fl.training.task import recipe_of, task_of
 from fl.wire import unpack
 from tests.cluster.outcomes import uploads
 
@@ -141,3 +145,47 @@ def test_nothing_is_left_after_the_cluster(tmp_path: Path) -> None:
     assert not Path(root).parent.exists()
     assert len(pids) >= 3
     assert not [p for p in pids if psutil.pid_exists(int(p))]
+
+
+def light(client: int, task=train_local) -> Job:  # type: ignore[no-untyped-def]
+    own = job(client, GENERATOR, task)
+    request = Request(cpus=1, gpus=0, shared=True)
+    return replace(own, client=replace(own.client, request=request), indices=np.arange(5 + client))
+
+
+@task_of
+def recipe_fails_on_two(inputs: TaskInput) -> Recipe:
+    if inputs.client.id == 2:
+        raise ArithmeticError("the loss is NaN")
+    return recipe_of(train_local)(inputs)
+
+
+def in_fours() -> CohortSizes:
+    sizes = CohortSizes()
+    sizes.next = lambda job: 4
+    return sizes
+
+
+def test_the_pool_trains_cohorts_to_the_same_bits_as_each_client_alone(rooms: Rooms) -> None:
+    jobs = [light(k) for k in range(10)]
+    seen: list[Event] = []
+    executor = RayExecutor(TRAIN, rooms, sizes=in_fours())
+    results = {j.client.id: p for j, p in executor.run(jobs, Events(seen.append))}
+    assert sorted(e["client"] for e in seen if e["event"] == "client_start") == [*range(10)]
+    assert len(results) == 10
+    cohorts = []
+    for own in jobs:
+        ((_, alone),) = InProcess(TRAIN).run([own], Events())
+        theirs, note = unpack(results[own.client.id])
+        assert all(torch.equal(t, theirs[n]) for n, t in unpack(alone)[0].items())
+        cohorts.append(note["cohort"])
+    assert sorted(cohorts) == [1, 2, 2, 3, 3, 3, 4, 4, 4, 4]  # the last are cut to end together
+
+
+def test_who_fails_in_a_cohort_is_named_alone(rooms: Rooms) -> None:
+    seen: list[Event] = []
+    executor = RayExecutor(TRAIN, rooms, sizes=in_fours())
+    jobs = [light(k, recipe_fails_on_two) for k in range(6)]
+    with pytest.raises(ClientFailed, match=r"client 2 \(cvae-small\) failed: ArithmeticError"):
+        list(executor.run(jobs, Events(seen.append)))
+    assert {e["client"] for e in seen if e["event"] == "client_failed"} == {2}

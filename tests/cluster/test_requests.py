@@ -1,13 +1,14 @@
 """From what was said and what was measured to what a client class asks for."""
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 import pytest
 
 from cluster import requests
 from cluster.gpus import Gpu
 from cluster.inventory import Inventory
-from cluster.requests import MARGIN, SLACK_BYTES, measured, stated
+from cluster.requests import COHORT, MARGIN, SLACK_BYTES, measured, stated
 from cluster.share import CUDA_BYTES
 from cluster.steps import Step, Subject
 from fl.errors import UserError
@@ -55,7 +56,8 @@ def test_without_gpus_memory_covers_the_peak_and_the_largest_shard() -> None:
     assert found[VGG] == Request(
         cpus=1, gpus=0, memory_bytes=SLACK_BYTES + round(MARGIN * (800 * 2**20 + 100 * 784 * 5))
     )
-    assert found[CVAE].memory_bytes == SLACK_BYTES + round(MARGIN * (8 * 2**20 + 200 * 784 * 5))
+    light = round(MARGIN * (8 * 2**20 + 200 * 784 * 5))
+    assert found[CVAE].memory_bytes == SLACK_BYTES + COHORT * light
     assert found[CVAE].shared
     assert len({r.memory_bytes for r in found.values()}) == 3
 
@@ -64,11 +66,21 @@ def test_with_gpus_the_share_is_of_the_smallest_and_main_memory_is_free(devices:
     found = ask(ResourcesConfig(), machine(gpus=2, gpu_memory=2**34))
     assert devices == ["A"]
     for part, request in found.items():
-        peak = PEAKS[part.training.model]
+        peak = PEAKS[part.training.model] * (COHORT if request.shared else 1)
         assert request.memory_bytes == 0
         assert request.gpus == round(request.gpus, 2)
         least = (CUDA_BYTES + MARGIN * peak) / 2**34
         assert least <= request.gpus < least + 0.02
+
+
+def test_light_clients_ask_for_as_many_as_leave_room_for_their_like() -> None:
+    scarce = replace(machine(), memory_bytes=2**33)  # 512 MiB for each of the 16 that cores allow
+    request = ask(ResourcesConfig(models=("vgg9.memory-bytes=0",)), scarce)[CVAE]
+    assert 2**28 < request.memory_bytes <= 2**29
+    tight = replace(machine(), memory_bytes=2**30)
+    alone = SLACK_BYTES + round(MARGIN * (8 * 2**20 + 200 * 784 * 5))
+    by_hand = ResourcesConfig(models=("vgg9.memory-bytes=0", "cnn.memory-bytes=0"))
+    assert ask(by_hand, tight)[CVAE].memory_bytes == alone
 
 
 def test_what_is_said_by_hand_is_not_measured_over() -> None:

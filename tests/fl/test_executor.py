@@ -9,8 +9,11 @@ from fl.events import Event, Events
 from fl.executor import InProcess, run_job
 from fl.federation import Job, Task, TaskInput, TaskOutput
 from fl.training.local import train_local
+from fl.training.recipe import Recipe
+from fl.training.sizes import CohortSizes
+from fl.training.task import recipe_of, task_of
 from fl.wire import pack, unpack
-from tests.fl.toy import PROBLEM, VGG, client, named, same_bits, split
+from tests.fl.toy import GENERATOR, PROBLEM, VGG, client, named, same_bits, split
 
 TRAIN = split(4, 4, 4)
 
@@ -119,3 +122,55 @@ def test_a_failure_names_the_client_keeps_its_cause_and_lets_the_others_run() ->
     assert str(outcome) == "client 5 (cnn) failed: RuntimeError: out of luck"
     assert isinstance(outcome.__cause__, RuntimeError)
     assert isinstance(next(results)[1], bytes)
+
+
+def light(id: int, task: Task = train_local, size: int = 3) -> Job:
+    own = client(id, GENERATOR)
+    own = replace(own, num_samples=size, request=replace(own.request, shared=True))
+    return replace(job(task), client=own, indices=np.arange(size))
+
+
+@task_of
+def fails_on_two(inputs: TaskInput) -> Recipe:
+    recipe = recipe_of(train_local)(inputs)  # type: ignore[misc]
+    if inputs.client.id == 2:
+        raise ArithmeticError("the loss is NaN")
+    return recipe
+
+
+def fixed(size: int) -> CohortSizes:
+    sizes = CohortSizes()
+    sizes.next = lambda job: size  # type: ignore[method-assign]
+    return sizes
+
+
+@pytest.mark.parametrize("size", [2, 8])
+def test_a_cohort_leaves_what_each_client_would_have_left_alone(size: int) -> None:
+    jobs = [light(k, size=3 + k) for k in range(5)]
+    events: list[Event] = []
+    executor = InProcess(TRAIN, fixed(size))
+    results = {j.client.id: p for j, p in executor.run(jobs, Events(events.append))}
+    assert sorted(e["client"] for e in named(events, "client_start")) == [0, 1, 2, 3, 4]
+    for own in jobs:
+        tensors, note = unpack(results[own.client.id])
+        alone, alone_note = unpack(run_job(own, TRAIN))
+        assert same_bits(tensors, alone)
+        assert note["stats"] == alone_note["stats"]
+        assert note["cohort"] == (1 if size == 2 and own.client.id == 0 else min(size, 5))
+
+
+def test_only_light_clients_of_one_training_record_share_a_cohort() -> None:
+    heavy = replace(light(3), client=client(3, GENERATOR))
+    wide = light(4)
+    wide = replace(wide, client=replace(wide.client, training=replace(GENERATOR, width=0.2)))
+    results = InProcess(TRAIN, fixed(8)).run([light(0), light(1), heavy, wide], Events())
+    cohorts = {j.client.id: unpack(packed)[1]["cohort"] for j, packed in results}
+    assert cohorts == {0: 2, 1: 2, 3: 1, 4: 1}
+
+
+def test_who_fails_in_a_cohort_is_named_alone_and_the_others_are_kept() -> None:
+    jobs = [light(k, fails_on_two) for k in range(4)]
+    ended = dict.fromkeys(range(4))
+    ended |= {j.client.id: o for j, o in InProcess(TRAIN, fixed(4)).run(jobs, Events())}
+    assert str(ended[2]) == "client 2 (cvae-small) failed: ArithmeticError: the loss is NaN"
+    assert all(isinstance(ended[k], bytes) for k in (0, 1, 3))

@@ -40,6 +40,9 @@ class NoStore:
     def put(self, key: str, client: int, packed: bytes) -> None:
         pass
 
+    def file(self, key: str) -> None:
+        return None
+
 
 class WatchedServer(SingleServer):
     """Remembers what each fit was given and what it returned."""

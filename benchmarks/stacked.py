@@ -1,0 +1,273 @@
+"""Many small clients: clients per second, by how they are run.
+
+    python benchmarks/stacked.py --data-root DIR --json FILE
+
+Every way trains the same clients: 200 MNIST images each, the fully connected CVAE-small, Adam,
+batches of 64, 3 epochs. Rounds take the ways in turn, so that all see the same machine; a rate is
+the median over rounds, of the clients that finished after the first ones did. Start-up, from the
+start of Ray to the first finished client, is told apart; an actor per client is all start-up, and
+counts whole. The bound is what the cores could do if training were nothing but its matrix products
+at the best speed measured here for a product of its size. Ratios are to the quicker of plain
+PyTorch on one thread and on all.
+"""
+
+import json
+import statistics
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil  # type: ignore[import-untyped]
+import torch
+import tyro
+from distance import describe_machine
+from rich.console import Console
+from rich.table import Table
+from torch.utils.flop_counter import FlopCounterMode
+
+from cluster.private_ray import private_ray
+from fl.data.datasets import Dataset, load
+from fl.events import Events
+from fl.executor import InProcess
+from fl.federation import Client, Executor, Job, Problem, Request, Task, TaskInput, TaskOutput
+from fl.training.config import GeneratorConfig
+from fl.training.local import train_local
+from fl.training.recipe import one_by_one
+from fl.training.sizes import CohortSizes
+from fl.training.task import recipe_of
+
+TRAINING = GeneratorConfig(epochs=3, batch_size=64, lr=1e-3)
+SAMPLES = 200
+BASELINES = ("one by one, one process", "one by one, one process, one thread")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """Times the ways of running many small clients."""
+
+    clients: int = 1000
+    """K, for the ways that train a cohort as one; the slower ones get a part of them."""
+    rounds: int = 3
+    """Times that every way is run."""
+    data_root: Path = Path("data")
+    """Where MNIST lies, in torchvision's layout."""
+    json: Path | None = None
+    """Also write the figures to this file."""
+
+
+@dataclass(frozen=True)
+class Way:
+    """One way to run the clients."""
+
+    name: str
+    task: Task
+    request: Request
+    clients: int
+    on_ray: bool
+    whole: bool = False
+    """Whether start-up counts."""
+
+
+def alone(inputs: TaskInput) -> TaskOutput:
+    """The same training, written plainly in PyTorch: no cohorts."""
+    recipe = recipe_of(train_local)
+    assert recipe is not None
+    return one_by_one(inputs, recipe(inputs))
+
+
+def ways(clients: int) -> list[Way]:
+    """All ways; the baselines first."""
+    cores = torch.get_num_threads()
+    one, shared = Request(cpus=1, gpus=0.1), Request(cpus=1, gpus=0.1, shared=True)
+    part = min(clients, max(100, clients // 5))
+    return [
+        Way(BASELINES[0], alone, replace(one, cpus=cores), part, on_ray=False),
+        Way(BASELINES[1], alone, one, part, on_ray=False),
+        Way("an actor per client", alone, one, min(clients, 8), on_ray=True, whole=True),
+        Way("pool of actors, one by one", alone, shared, part, on_ray=True),
+        Way("stacked, one process", train_local, shared, part, on_ray=False),
+        Way("stacked, pool of actors", train_local, shared, clients, on_ray=True),
+    ]
+
+
+def main(options: Options) -> int:
+    """Prints the table; writes the JSON if asked to."""
+    dataset = load("mnist", options.data_root, max_train=None, max_test=None)
+    console = Console(width=130)
+    torch.set_num_threads(psutil.cpu_count())
+    sizes: dict[str, CohortSizes] = {}
+    runs: dict[str, list[dict[str, float]]] = {}
+    everyone = ways(options.clients)
+    for number in range(options.rounds):
+        for way in everyone:
+            console.print(f"round {number + 1} of {options.rounds}: {way.name} …", style="dim")
+            known = sizes.setdefault(way.name, CohortSizes())
+            runs.setdefault(way.name, []).append(measure(way, dataset, known))
+    bound = arithmetic_bound(dataset)
+    rows = summarise(runs, bound)
+    machine = describe_machine("cpu" if not torch.cuda.is_available() else "cuda")
+    console.print(table(rows, options, bound, machine))
+    if options.json:
+        figures = {"machine": machine, "clients": options.clients, "bound": bound, "ways": rows}
+        options.json.write_text(json.dumps(figures, indent=2) + "\n")
+    return 0
+
+
+def measure(way: Way, dataset: Dataset, sizes: CohortSizes) -> dict[str, float]:
+    """Clients per second, seconds until the first one finished, and bytes of memory at the peak."""
+    jobs = [job(k, way, len(dataset.train.labels)) for k in range(way.clients)]
+    begin = time.perf_counter()
+    finished = []
+    with peak_bytes() as peak, executor(way, dataset, sizes) as running:
+        for _ in running.run(jobs, Events()):
+            finished.append(time.perf_counter() - begin)
+    # Cohorts come back together: who came with the first one does not count.
+    later = [t for t in finished if t > finished[0] + 0.05]
+    rate = len(finished) / finished[-1] if way.whole else len(later) / (later[-1] - finished[0])
+    return {"rate": rate, "start": finished[0], "bytes": peak()}
+
+
+@contextmanager
+def executor(way: Way, dataset: Dataset, sizes: CohortSizes) -> Iterator[Executor]:
+    """What runs the jobs: this process, or a Ray cluster of our own."""
+    if not way.on_ray:
+        yield InProcess(dataset.train, sizes)
+        return
+    gpus = torch.cuda.device_count()
+    with private_ray(cpus=psutil.cpu_count(), gpus=gpus):
+        from cluster.clients import RayExecutor
+        from cluster.rooms import open_rooms
+
+        with open_rooms() as rooms:
+            yield RayExecutor(dataset.train, rooms, sizes=sizes)
+
+
+def job(k: int, way: Way, samples: int) -> Job:
+    """Client k, with images of its own choice: K times 200 may be more than there are."""
+    return Job(
+        task=way.task,
+        client=Client(
+            id=k, role="generator", training=TRAINING, num_samples=SAMPLES, request=way.request
+        ),
+        problem=Problem(image_shape=(1, 28, 28), num_classes=10, seed=0),
+        indices=np.random.default_rng(k).choice(samples, SAMPLES, replace=False),
+        broadcast=None,
+        payload=None,
+    )
+
+
+@contextmanager
+def peak_bytes() -> Iterator[Callable[[], float]]:
+    """Memory of this process and all below it at the peak, shared pages counted once."""
+    seen, done = [0.0], threading.Event()
+
+    def watch() -> None:
+        while not done.wait(1.0):
+            seen.append(sum(map(_proportional, [me, *me.children(recursive=True)])))
+
+    me = psutil.Process()
+    watcher = threading.Thread(target=watch, daemon=True)
+    watcher.start()
+    yield lambda: max(seen)
+    done.set()
+    watcher.join()
+
+
+def _proportional(process: Any) -> float:
+    try:
+        return float(process.memory_full_info().pss)
+    except psutil.Error:
+        return 0.0
+
+
+def arithmetic_bound(dataset: Dataset) -> dict[str, float]:
+    """Clients per second if only products took time, on all cores."""
+    way = Way("", alone, Request(cpus=1, gpus=0), 1, on_ray=False)
+    with FlopCounterMode(display=False) as counter:
+        next(InProcess(dataset.train).run([job(0, way, SAMPLES)], Events()))
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    x, w = torch.randn(64, 784), torch.randn(256, 784)
+    products = [
+        lambda: torch.nn.functional.linear(x, w),
+        lambda: torch.ops.mkldnn._linear_pointwise(x, w, None, "none", [], ""),
+    ]
+    best = min(_seconds(product) for product in products)
+    torch.set_num_threads(threads)
+    speed = 2 * 64 * 784 * 256 / best
+    flops = counter.get_total_flops()
+    rate = speed * psutil.cpu_count() / flops
+    return {"flops_per_client": flops, "flops_per_second_and_core": speed, "rate": rate}
+
+
+def _seconds(call: Callable[[], object]) -> float:
+    times = []
+    for _ in range(300):
+        begin = time.perf_counter()
+        call()
+        times.append(time.perf_counter() - begin)
+    return min(times)
+
+
+def summarise(
+    runs: dict[str, list[dict[str, float]]], bound: dict[str, float]
+) -> dict[str, dict[str, float]]:
+    """Medians over rounds, and the ratio to the quicker baseline within each round."""
+    both = zip(*(runs[name] for name in BASELINES), strict=True)
+    baseline = [max(run["rate"] for run in of_round) for of_round in both]
+    rows = {}
+    for name, of_way in runs.items():
+        rates = [run["rate"] for run in of_way]
+        ratios = [rate / base for rate, base in zip(rates, baseline, strict=True)]
+        rows[name] = {
+            "clients_per_second": statistics.median(rates),
+            "lowest": min(rates),
+            "highest": max(rates),
+            "over_one_by_one": statistics.median(ratios),
+            "share_of_bound": statistics.median(rates) / bound["rate"],
+            "start_seconds": statistics.median(run["start"] for run in of_way),
+            "peak_bytes": max(run["bytes"] for run in of_way),
+        }
+    return rows
+
+
+def table(
+    rows: dict[str, dict[str, float]],
+    options: Options,
+    bound: dict[str, float],
+    machine: dict[str, Any],
+) -> Table:
+    """The figures, a row for each way."""
+    columns = ("clients/s", "lowest to highest", "over one by one", "of the bound")
+    shown = Table("way", *columns, "first client, s", "peak memory, MiB")
+    shown.title = (
+        f"{options.clients} clients, {SAMPLES} images each, {TRAINING.model}, Adam, batches of "
+        f"{TRAINING.batch_size}, {TRAINING.epochs} epochs; {options.rounds} rounds; "
+        f"{machine['device']}, {machine['cores']} cores, busy {machine['busy_percent']:.0f} % with "
+        f"others' work; {machine['date']}"
+    )
+    shown.caption = (
+        f"bound: {bound['rate']:.0f} clients/s, at {bound['flops_per_client'] / 1e9:.2f} GFLOP "
+        f"a client and {bound['flops_per_second_and_core'] / 1e9:.0f} GFLOP/s a core"
+    )
+    for name, row in rows.items():
+        shown.add_row(
+            name,
+            f"{row['clients_per_second']:.1f}",
+            f"{row['lowest']:.1f} to {row['highest']:.1f}",
+            f"{row['over_one_by_one']:.2f}",
+            f"{row['share_of_bound']:.0%}",
+            f"{row['start_seconds']:.1f}",
+            f"{row['peak_bytes'] / 2**20:.0f}",
+        )
+    return shown
+
+
+if __name__ == "__main__":
+    sys.exit(main(tyro.cli(Options)))

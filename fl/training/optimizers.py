@@ -1,0 +1,119 @@
+"""The optimisers of local training, each in two forms: for one client, and for a cohort.
+
+Both forms run the same fused kernel of torch, so they make the same numbers. The cohort's takes all
+clients' parameters in one call and leaves out what torch.optim does around it for each tensor.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor, optim
+
+
+class CohortOptimizer(Protocol):
+    """Steps many clients at once. All start together; one that has stopped is not named again."""
+
+    def step(self, clients: Sequence[int]) -> None:
+        """One step of those clients' parameters, by position, along their ``grad``."""
+        ...
+
+
+@dataclass(frozen=True)
+class SGD:
+    """Stochastic gradient descent with momentum."""
+
+    lr: float
+    momentum: float = 0.0
+
+    def alone(self, parameters: Iterable[Tensor]) -> optim.Optimizer:
+        """For one client."""
+        return optim.SGD(parameters, lr=self.lr, momentum=self.momentum, fused=True)
+
+    def together(self, parameters: Sequence[Sequence[Tensor]]) -> CohortOptimizer:
+        """For a cohort: one list of parameters per client."""
+        return _TogetherSGD(self, parameters)
+
+
+@dataclass(frozen=True)
+class Adam:
+    """Adam with torch's defaults."""
+
+    lr: float
+
+    def alone(self, parameters: Iterable[Tensor]) -> optim.Optimizer:
+        """For one client."""
+        return optim.Adam(parameters, lr=self.lr, fused=True)
+
+    def together(self, parameters: Sequence[Sequence[Tensor]]) -> CohortOptimizer:
+        """For a cohort: one list of parameters per client."""
+        return _TogetherAdam(self, parameters)
+
+
+class _TogetherSGD:
+    def __init__(self, settings: SGD, parameters: Sequence[Sequence[Tensor]]) -> None:
+        self._settings = settings
+        self._parameters = parameters
+        self._velocities = _zeros(parameters)
+        self._first = True
+
+    @torch.no_grad()
+    def step(self, clients: Sequence[int]) -> None:
+        """See :class:`CohortOptimizer`."""
+        parameters = _of(self._parameters, clients)
+        torch._fused_sgd_(
+            parameters,
+            _gradients(parameters),
+            _of(self._velocities, clients) if self._settings.momentum else [],
+            weight_decay=0.0,
+            momentum=self._settings.momentum,
+            lr=self._settings.lr,
+            dampening=0.0,
+            nesterov=False,
+            maximize=False,
+            is_first_step=self._first,
+        )
+        self._first = False
+
+
+class _TogetherAdam:
+    def __init__(self, settings: Adam, parameters: Sequence[Sequence[Tensor]]) -> None:
+        self._settings = settings
+        self._parameters = parameters
+        self._means, self._squares = _zeros(parameters), _zeros(parameters)
+        # One counter for all: who still trains has taken every step so far.
+        self._steps = torch.zeros((), device=parameters[0][0].device)
+
+    @torch.no_grad()
+    def step(self, clients: Sequence[int]) -> None:
+        """See :class:`CohortOptimizer`."""
+        parameters = _of(self._parameters, clients)
+        self._steps += 1
+        torch._fused_adam_(
+            parameters,
+            _gradients(parameters),
+            _of(self._means, clients),
+            _of(self._squares, clients),
+            [],
+            [self._steps] * len(parameters),
+            lr=self._settings.lr,
+            beta1=0.9,
+            beta2=0.999,
+            weight_decay=0.0,
+            eps=1e-8,
+            amsgrad=False,
+            maximize=False,
+        )
+
+
+def _zeros(parameters: Sequence[Sequence[Tensor]]) -> list[list[Tensor]]:
+    return [[torch.zeros_like(p) for p in own] for own in parameters]
+
+
+def _of(tensors: Sequence[Sequence[Tensor]], clients: Sequence[int]) -> list[Tensor]:
+    return [t for k in clients for t in tensors[k]]
+
+
+def _gradients(parameters: Sequence[Tensor]) -> list[Tensor]:
+    return [p.grad for p in parameters if p.grad is not None]

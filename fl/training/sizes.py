@@ -1,0 +1,137 @@
+"""Which clients train as one, and how many at a time."""
+
+import json
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from functools import lru_cache
+from pathlib import Path
+
+import torch
+
+from fl.federation import Job
+from fl.training.task import recipe_of
+from fl.wire import unpack_note
+
+SIZES = (1, 2, 4, 8, 16, 32)
+"""Cohort sizes that are tried."""
+TRIALS = 3
+"""Cohorts timed of each size. The quickest counts: the first of all has to warm up."""
+NO_GAIN = 1.1
+"""A size this much slower than the best one ends the search."""
+AS_GOOD = 1.03
+"""A smaller cohort this much slower than the best one is preferred: it fills the cores evenly."""
+
+
+def groups(jobs: Iterable[Job]) -> list[deque[Job]]:
+    """The jobs by whom each may train with, longest first.
+
+    Light clients of one task, training record and request may. Every other client, one whose
+    request does not say shared, is a group by itself.
+    """
+    found: dict[object, list[Job]] = {}
+    for job in jobs:
+        client = job.client
+        kind = (job.task, client.training, client.request) if client.request.shared else client.id
+        found.setdefault(kind, []).append(job)
+    return [deque(sorted(group, key=work, reverse=True)) for group in found.values()]
+
+
+def take(group: deque[Job], size: int) -> list[Job]:
+    """Takes the next cohort of at most ``size`` from a group."""
+    return [group.popleft() for _ in range(min(size, len(group)))]
+
+
+def work(job: Job) -> int:
+    """Samples times epochs: what a client's time is reckoned by."""
+    return job.client.num_samples * job.client.training.epochs
+
+
+class CohortSizes:
+    """The quickest cohort size of each kind of training, learned from the cohorts that ran.
+
+    A client's upload does not depend on the size of its cohort, so trying costs no extra work.
+
+    Args:
+        cache: a JSON file in which to remember what was learned, by device; None for nowhere.
+    """
+
+    def __init__(self, cache: Path | None = None) -> None:
+        self._cache = cache
+        self._trials: dict[str, dict[int, list[float]]] = {}
+        self._peaks: dict[str, dict[int, int]] = {}
+        self._chosen: dict[str, int] = _read(cache) if cache else {}
+
+    def next(self, job: Job) -> int:
+        """How many clients of this kind should train together next."""
+        if not _may_have_company(job):
+            return 1
+        kind = _kind(job)
+        if kind not in self._chosen:
+            size = self._to_try(kind, job.client.request.memory_bytes)
+            return size or self._best(kind)
+        return self._chosen[kind]
+
+    def learn(self, cohort: Sequence[Job], results: Sequence[bytes]) -> None:
+        """Takes note of how long a cohort took, and of the memory that it needed at its peak."""
+        size, kind = len(cohort), _kind(cohort[0])
+        if kind in self._chosen or size not in SIZES or not _may_have_company(cohort[0]):
+            return
+        notes = [unpack_note(packed) for packed in results]
+        rate = sum(note["seconds"] for note in notes) / sum(map(work, cohort))
+        self._trials.setdefault(kind, {}).setdefault(size, []).append(rate)
+        self._peaks.setdefault(kind, {})[size] = sum(note["peak_bytes"] or 0 for note in notes)
+        share = cohort[0].client.request.memory_bytes
+        if self._to_try(kind, share) is None:
+            self._chosen[kind] = self._best(kind)
+            self._remember()
+
+    def _to_try(self, kind: str, share_bytes: int) -> int | None:
+        """The smallest size without its trials; None once no larger one can be a gain."""
+        trials, peaks = self._trials.get(kind, {}), self._peaks.get(kind, {})
+        quickest = float("inf")
+        for size in SIZES:
+            if share_bytes and 2 * peaks.get(size // 2, 0) > share_bytes:
+                return None
+            if len(trials.get(size, [])) < TRIALS:
+                return size
+            if min(trials[size]) > NO_GAIN * quickest:
+                return None
+            quickest = min(quickest, *trials[size])
+        return None
+
+    def _best(self, kind: str) -> int:
+        """The smallest of those that are as good as the quickest."""
+        rates = {size: min(trials) for size, trials in self._trials[kind].items()}
+        return min(size for size, rate in rates.items() if rate <= AS_GOOD * min(rates.values()))
+
+    def _remember(self) -> None:
+        if self._cache:
+            self._cache.parent.mkdir(parents=True, exist_ok=True)
+            self._cache.write_text(json.dumps(self._chosen, indent=2))
+
+
+def _read(cache: Path) -> dict[str, int]:
+    """What an earlier run learned; nothing where the file is missing or damaged."""
+    try:
+        learned = json.loads(cache.read_text())
+        return {kind: size for kind, size in learned.items() if size in SIZES}
+    except (OSError, ValueError, AttributeError):
+        return {}
+
+
+def _kind(job: Job) -> str:
+    training = {n: v for n, v in asdict(job.client.training).items() if n not in ("epochs", "lr")}
+    problem = (job.problem.image_shape, job.problem.num_classes)
+    return json.dumps([_device(), training, problem, job.client.request.threads], sort_keys=True)
+
+
+def _may_have_company(job: Job) -> bool:
+    return job.client.request.shared and recipe_of(job.task) is not None
+
+
+@lru_cache
+def _device() -> str:
+    if torch.cuda.is_available():
+        return torch.cuda.get_device_name()
+    return f"cpu {torch.backends.cpu.get_cpu_capability()}"

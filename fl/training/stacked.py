@@ -1,0 +1,92 @@
+"""Many clients' training as one computation, and the same training as one by one.
+
+A cohort is clients of one model and one training record. Each step takes the next batch of every
+client that still has one, in its own order and with its own noise; who has fewer samples is done
+earlier and keeps its weights. A client's result does not depend on its company, bit for bit: its
+rows meet its own weights in operations of its own size, and everything else is done to each row
+alike. Only against training alone do sums round differently, in the last bits.
+"""
+
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+
+import torch
+from torch import Tensor, nn
+
+from fl.federation import Batch, TaskOutput
+from fl.training.per_client import Turns, cohort_model
+from fl.training.recipe import MeanLoss, Recipe
+
+
+def train(recipes: Sequence[Recipe]) -> list[TaskOutput]:
+    """Trains the clients' models together; returns what each uploads, in the same order.
+
+    The recipes are of one make: the same model but for its weights, losses and optimiser. None
+    has an :func:`obstacle`.
+    """
+    models = [recipe.model for recipe in recipes]
+    turns = Turns()
+    model = cohort_model(models, turns)
+    parameters = [list(m.parameters()) for m in models]
+    optimizer = recipes[0].optimizer.together(parameters)
+    mean_losses = [MeanLoss() for _ in recipes]
+    batches = [_batches(r, loss) for r, loss in zip(recipes, mean_losses, strict=True)]
+    while step := {k: batch for k in range(len(recipes)) if (batch := next(batches[k], None))}:
+        losses = _losses(recipes[0], model, turns, step)
+        for k in turns.clients:
+            for p in parameters[k]:
+                p.grad = None
+        losses.backward(_weights(tuple(turns.rows), recipes[0].reduction, losses.device))
+        optimizer.step(turns.clients)
+        for k, own in zip(turns.clients, losses.split(list(turns.rows)), strict=True):
+            mean_losses[k].add(own)
+    return [
+        TaskOutput(tensors=recipe.upload(), stats=loss.stats)
+        for recipe, loss in zip(recipes, mean_losses, strict=True)
+    ]
+
+
+def obstacle(probe: Recipe) -> str | None:
+    """Why this training cannot be run for many clients at once; None if nothing speaks against it.
+
+    ``probe`` is a recipe made for this question: its first batch is used up.
+    """
+    for name, layer in probe.model.named_modules():
+        if isinstance(layer, nn.modules.dropout._DropoutNd) and layer.p > 0:
+            return f"{name} is a {type(layer).__name__}, which draws from one stream for all"
+    batch = next(next(probe.epochs))
+    # Another client's batch: other samples (the same ones in reverse), and another number.
+    size = len(next(iter(batch.values())))
+    other = {n: t.flip(0)[: max(2, size // 2)] for n, t in batch.items()}
+    turns = Turns()
+    with torch.no_grad(), torch.random.fork_rng():
+        alone = [probe.losses(probe.model, b) for b in (batch, other)]
+        if alone[0].shape != (size,):
+            return f"its losses have the shape {tuple(alone[0].shape)}, not one for each sample"
+        model = cohort_model([probe.model, probe.model], turns)
+        together = _losses(probe, model, turns, {0: batch, 1: other})
+    if not torch.allclose(torch.cat(alone), together, rtol=1e-4, atol=1e-5):
+        return "a sample's loss depends on the other samples of its batch"
+    return None
+
+
+def _batches(recipe: Recipe, mean_loss: MeanLoss) -> Iterator[Batch]:
+    for epoch in recipe.epochs:
+        mean_loss.begin_epoch()
+        yield from epoch
+
+
+def _losses(recipe: Recipe, model: nn.Module, turns: Turns, step: dict[int, Batch]) -> Tensor:
+    batches = list(step.values())
+    turns.clients = list(step)
+    turns.rows = [len(next(iter(batch.values()))) for batch in batches]
+    if len(batches) == 1:
+        return recipe.losses(model, batches[0])
+    return recipe.losses(model, {n: torch.cat([b[n] for b in batches]) for n in batches[0]})
+
+
+@lru_cache(maxsize=64)
+def _weights(rows: tuple[int, ...], reduction: str, device: torch.device) -> Tensor:
+    """What each sample's loss counts in its own client's."""
+    shares = [1 / n if reduction == "mean" else 1.0 for n in rows]
+    return torch.cat([torch.full((n,), s) for n, s in zip(rows, shares, strict=True)]).to(device)

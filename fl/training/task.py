@@ -1,0 +1,52 @@
+"""A task made of a recipe: one way to train, for one client and for many."""
+
+from collections.abc import Callable, Sequence
+from functools import wraps
+
+from fl.federation import Problem, Task, TaskInput, TaskOutput
+from fl.training import stacked
+from fl.training.config import LocalConfig
+from fl.training.recipe import Recipe, one_by_one
+
+RecipeFunction = Callable[[TaskInput], Recipe]
+
+
+def task_of(recipe: RecipeFunction) -> Task:
+    """Makes a task of a function that says how a client trains."""
+
+    @wraps(recipe)
+    def task(inputs: TaskInput) -> TaskOutput:
+        return train_many(task, [inputs])[0]
+
+    task.recipe = recipe  # type: ignore[attr-defined]
+    return task
+
+
+def recipe_of(task: Task) -> RecipeFunction | None:
+    """The function that the task was made of; None for a task that was written in another way."""
+    return getattr(task, "recipe", None)
+
+
+def train_many(task: Task, clients: Sequence[TaskInput]) -> list[TaskOutput]:
+    """Runs the task for clients of one training record: as one computation where that is possible.
+
+    A client without company goes the same way, so that its upload is the same to the last bit.
+    """
+    recipe = recipe_of(task)
+    if recipe is None:
+        return [task(client) for client in clients]
+    if obstacle(recipe, clients[0]) is not None:
+        return [one_by_one(client, recipe(client)) for client in clients]
+    return stacked.train([recipe(client) for client in clients])
+
+
+def obstacle(recipe: RecipeFunction, client: TaskInput) -> str | None:
+    """Why clients with this one's training record cannot train as one; None if they can."""
+    kind = (recipe, client.client.training, client.problem)
+    if kind not in _OBSTACLES:
+        _OBSTACLES[kind] = stacked.obstacle(recipe(client))
+    return _OBSTACLES[kind]
+
+
+_OBSTACLES: dict[tuple[RecipeFunction, LocalConfig, Problem], str | None] = {}
+"""Looked for once per process: the answer depends on the training record alone."""
