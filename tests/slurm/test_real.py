@@ -3,6 +3,7 @@
 import os
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -124,6 +125,34 @@ def test_a_preempted_run_continues_where_it_was(
     assert 1 <= sum(reused) <= 4
     assert kinds(run).count("run_start") == 2
     nobody_left(slurm)
+
+
+def test_an_array_of_runs_finishes(slurm: RealSlurm, tmp_path: Path) -> None:
+    runs = tmp_path / "runs.txt"
+    runs.write_text("--name=one --seed=1\n--name=two --seed=2\n")
+    asked = ["--slurm.cpus-per-task=1", "--slurm.mem-gb=2", "--runtime=inprocess"]
+    module, *common = command(tmp_path / "a b", *asked)[2:]
+    assert module == "cluster.launch"
+    environ = environment() | slurm.environ
+    sent = [sys.executable, "-m", "slurm.array", str(runs), *common]
+    done = subprocess.run(
+        sent, capture_output=True, text=True, timeout=100, env=environ, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    for name in ("one", "two"):
+        run = tmp_path / "a b" / name
+        until(lambda run=run: (s := read_state(run)) is not None and s.phase == "ended")
+        assert result(run)["seed"] == {"one": 1, "two": 2}[name]
+    listed = subprocess.run(
+        [sys.executable, "-m", "slurm.status", f"--output-dir={tmp_path / 'a b'}"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env=environ,
+        check=True,
+    )
+    assert listed.stdout.count("finished") == 2
+    assert listed.stdout.count("4 of 4") == 2
 
 
 def test_a_cancelled_run_leaves_no_process(slurm: RealSlurm, tmp_path: Path) -> None:

@@ -64,6 +64,18 @@ def test_without_sbatch_nothing_is_claimed(
     assert not (tmp_path / "runs").exists()
 
 
+def test_a_run_has_one_job_at_a_time(
+    commands: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = [*SMALL, "--slurm", f"--output-dir={tmp_path / 'runs'}", "--name=a"]
+    fake_command(commands, "squeue", "echo '7|RUNNING|None'")
+    assert main(arguments) == 0
+    assert main([*arguments, "--resume"]) == 2
+    assert "job 7 of" in capsys.readouterr().err
+    fake_command(commands, "squeue", "echo '7|CANCELLED|None'")
+    assert main([*arguments, "--resume"]) == 0
+
+
 def test_what_can_never_be_met_is_refused_before_it_is_sent(
     commands: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
