@@ -156,12 +156,11 @@ def _parse_with_tyro(
 def _one_line(box: str, valid: Mapping[str, Any]) -> str:
     inner = [re.sub(r"^[│╭╰]\s?|\s*[│╮╯]$", "", line).strip() for line in box.splitlines()]
     title, body = inner[0] if inner else "", inner[1:]
-    message = []
-    for line in body:
-        if set(line) <= set("─ "):
-            break
-        message.append(line)
-    text = " ".join(message)
+    # Where the output takes ASCII alone, a rule of hyphens comes before the message, too.
+    ruled = [set(line) <= set("─- ") for line in body]
+    begin = ruled.index(False) if False in ruled else 0
+    end = ruled.index(True, begin) if True in ruled[begin:] else len(body)
+    text = " ".join(body[begin:end])
     if "nrecognized option" in title + text:
         option = re.search(r"--([\w.-]+)", text)
         if option:

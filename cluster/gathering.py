@@ -5,6 +5,8 @@ late it comes, and joins. Each offers what the allocation has on it and no more.
 child of the process that started it and ends with it.
 """
 
+import contextlib
+import itertools
 import json
 import os
 import secrets
@@ -15,7 +17,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -36,6 +37,8 @@ JOIN_S = 300.0
 """Seconds that the other nodes may take to join once the head is there."""
 LOOK_S = 0.5
 """A shared directory is looked at this often."""
+LOOKS_PER_CALL = 20
+"""Every so many looks, one asks whether the head still answers."""
 LINES = 15
 """So many last lines of a log are shown."""
 
@@ -54,7 +57,7 @@ class Head:
     token: str
 
 
-@contextmanager
+@contextlib.contextmanager
 def gather(
     meeting: Path,
     *,
@@ -123,11 +126,14 @@ def attend(
     os.environ |= {"RAY_AUTH_TOKEN": head.token, "RAY_AUTH_MODE": "token"}
     try:
         raylet = _start_raylet([f"--address={head.address}"], node, inventory, log, ignoring)
-        while not (meeting / "over").exists():
+        for look in itertools.count():
+            if (meeting / "over").exists():
+                break
             if raylet.poll() is not None:
                 (meeting / f"node-{node}.gone").touch()
-                if not _answers(head.address):
-                    raise GatheringError(f"the head at {head.address} is gone")
+            # Ray itself would wait for a head that is gone for a minute.
+            if look % LOOKS_PER_CALL == 0 and not _answers(head.address):
+                raise GatheringError(f"the head at {head.address} is gone")
             time.sleep(LOOK_S)
     finally:
         end_descendants()
@@ -210,11 +216,13 @@ def _await_nodes(meeting: Path, address: str, nodes: int, patience_s: float) -> 
 
 
 def _answers(address: str) -> bool:
-    try:
-        socket.create_connection(parse_address(address), timeout=5).close()
-    except OSError:
-        return False
-    return True
+    """Whether something listens there; a busy host may need more than one attempt."""
+    for _ in range(3):
+        with contextlib.suppress(OSError):
+            socket.create_connection(parse_address(address), timeout=5).close()
+            return True
+        time.sleep(1)
+    return False
 
 
 def _say(log: Path, line: str) -> None:

@@ -94,6 +94,8 @@ def prepare_environment() -> None:
     """Sets what Ray reads when it is imported, unless the user has set it."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "1")
+    # Ray would wait half a minute for clients that are to be ended with it.
+    os.environ.setdefault("RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S", "0")
 
 
 @contextlib.contextmanager

@@ -8,6 +8,7 @@ from typing import Any
 
 from rich.console import Console
 
+from cluster.gathering import tail
 from cluster.progress import progress
 from fl.events import Event
 from fl.federation import Client
@@ -95,7 +96,8 @@ def _conclude(
         say(f"\naccuracy {result['accuracy']:.4f}\nreport   {run_dir / 'report.html'}")
         return 0
     if own and own.status is not None:
-        say(f"job {job}: the run ended with status {own.status}; see {run_dir / 'slurm'}")
+        log = run_dir / "slurm" / f"{job}_0_log.out"
+        say(f"job {job}: the run ended with status {own.status}; the end of {log}:\n{tail(log)}")
         return own.status
     how = said.state.lower() if said else "unknown"
     if own is None or own.phase == "submitted":

@@ -21,6 +21,7 @@ class State:
 
 def write_state(run_dir: Path, state: State) -> None:
     """Replaces what the run directory says."""
+    (run_dir / "slurm").mkdir(exist_ok=True)
     write_json(run_dir / "slurm" / "state.json", asdict(state))
 
 

@@ -11,6 +11,7 @@ from cluster.options import LaunchOptions
 from cluster.plan import print_dry_run
 from cluster.prepare import prepare
 from cluster.run_dir import claim, locate
+from fl.errors import UserError
 from slurm.executor import Executor, refuse_path, require_sbatch
 from slurm.follow import follow
 from slurm.job import Job
@@ -41,6 +42,7 @@ def submit(launch: LaunchOptions[Any], console: Console) -> int:
         console.print("\nby this job:\n", highlight=False)
         print_text(Executor(folder, launch.slurm).text, console)
         return 0
+    _refuse_second_job(folder.parent)
     run_dir = claim(launch).absolute()
     (job,) = Executor(run_dir / "slurm", launch.slurm).send([job_of(launch, run_dir)])
     write_submitted(run_dir, job)
@@ -78,6 +80,16 @@ def write_submitted(run_dir: Path, job: str) -> None:
     state = read_state(run_dir)
     if state is None or state.job != job:
         write_state(run_dir, State(job=job, phase="submitted"))
+
+
+def _refuse_second_job(run_dir: Path) -> None:
+    """Two jobs in one run directory would write over each other."""
+    state = read_state(run_dir)
+    said = Scheduler().state(state.job) if state and state.status is None else None
+    if state and said and not said.ended:
+        raise UserError(
+            f"job {state.job} of {run_dir} is {said.state.lower()}; scancel {state.job} ends it"
+        )
 
 
 def print_text(text: str, console: Console) -> None:

@@ -1,5 +1,6 @@
 """From command line, preset and YAML to one validated configuration."""
 
+import io
 from pathlib import Path
 
 import pytest
@@ -120,6 +121,16 @@ def test_bad_input_is_one_line_that_says_what_is_allowed(
     with pytest.raises(UserError, match=message) as caught:
         parse(arguments)
     assert "\n" not in str(caught.value)
+
+
+def test_messages_are_read_in_a_plain_locale(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdout", io.TextIOWrapper(io.BytesIO(), encoding="ascii"))
+    for arguments, message in (
+        (["--sed", "1"], "unknown option '--sed'"),
+        (["--seed", "x"], "--seed must be a whole number, got 'x'"),
+    ):
+        with pytest.raises(UserError, match=message):
+            parse(arguments)
 
 
 def test_bad_files_are_named(tmp_path: Path) -> None:

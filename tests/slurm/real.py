@@ -9,6 +9,7 @@ import os
 import shutil
 import signal
 import socket
+import stat
 import subprocess
 import time
 from collections.abc import Iterator, Mapping
@@ -30,7 +31,7 @@ SlurmUser={user}
 SlurmdUser={user}
 SlurmctldPort={ports[0]}
 AuthType=auth/munge
-AuthInfo=socket={root}/munge.socket,cred_expire=2
+AuthInfo=socket={root}/munge.socket,cred_expire=5
 CredType=cred/munge
 StateSaveLocation={root}/state
 SlurmctldPidFile={root}/slurmctld.pid
@@ -61,7 +62,7 @@ NodeName=alpha NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[1]} CPUs=2 \
 RealMemory=4000 Gres=gpu:1 State=UNKNOWN
 NodeName=beta NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[2]} CPUs=2 \
 RealMemory=4000 Gres=gpu:1 State=UNKNOWN
-PartitionName=tests Nodes=alpha,beta Default=YES MaxTime=30 State=UP
+PartitionName=tests Nodes=alpha,beta Default=YES MaxTime=120 State=UP
 """
 
 
@@ -134,7 +135,7 @@ def real_slurm(root: Path) -> Iterator[RealSlurm]:
     lines = []
     for node in NODES:
         device = root / f"gpu-{node}0"
-        device.touch()
+        os.mknod(device, stat.S_IFCHR | 0o600, os.makedev(1, 3))
         lines.append(f"NodeName={node} Name=gpu File={device}\n")
     (root / "gres.conf").write_text("".join(lines))
     environ = {k: v for k, v in os.environ.items() if not k.startswith(("SLURM", "SBATCH"))}

@@ -1,0 +1,95 @@
+"""``python -m slurm.array RUNS [launch arguments]``: many runs as one job array.
+
+RUNS is a text file with the arguments of one run per line, as ``cluster.launch`` takes them; the
+arguments that follow hold for all. Empty lines and lines that begin with # are left out.
+"""
+
+import argparse
+import shlex
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from cluster.command_line import parse, stop_with
+from cluster.options import LaunchOptions
+from cluster.prepare import prepare
+from cluster.run_dir import claim
+from fl.errors import UserError
+from slurm.executor import Executor, require_sbatch
+from slurm.submit import job_of, print_text, write_submitted
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Submits the runs; returns 0, or 2 for bad input."""
+    parser = argparse.ArgumentParser(prog="python -m slurm.array", description=__doc__)
+    parser.add_argument("runs", type=Path, metavar="RUNS", help="a line of arguments per run")
+    arguments, common = parser.parse_known_args(argv)
+    try:
+        return submit_all(read_runs(arguments.runs, common), Console())
+    except UserError as error:
+        return stop_with(error)
+
+
+def read_runs(file: Path, common: Sequence[str]) -> list[LaunchOptions[Any]]:
+    """The launches that the file names.
+
+    Raises:
+        UserError: with the line's number; or the runs do not ask for the same allocation.
+    """
+    try:
+        lines = file.read_text().splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"cannot read {file}: {error}") from None
+    launches = []
+    for number, line in enumerate(lines, start=1):
+        if line.strip() and not line.lstrip().startswith("#"):
+            try:
+                launches.append(parse(["--slurm", *common, *shlex.split(line)]))
+            except ValueError as error:
+                raise UserError(f"{file}, line {number}: {error}") from None
+    if not launches:
+        raise UserError(f"{file} names no runs")
+    if any(launch.slurm != launches[0].slurm for launch in launches):
+        raise UserError(f"the runs of an array ask for one allocation, {file} for several")
+    if any(launch.wait for launch in launches):
+        raise UserError("--wait follows one run; python -m slurm.status lists many")
+    return launches
+
+
+def submit_all(launches: Sequence[LaunchOptions[Any]], console: Console) -> int:
+    """Checks every run before the first is claimed, then submits all at once.
+
+    Raises:
+        UserError: one line, for the first run that cannot be.
+    """
+    first = launches[0]
+    folder = (first.output_dir / ".slurm").absolute()
+    executor = Executor(folder, first.slurm)
+    if first.dry_run:
+        executor.parameters["map_count"] = len(launches)
+        print_text(f"{len(launches)} runs by this job array:\n\n{executor.text}", console)
+        return 0
+    require_sbatch()
+    for launch in launches:
+        prepare(launch)
+    run_dirs = [claim(launch).absolute() for launch in launches]
+    jobs = [job_of(*pair) for pair in zip(launches, run_dirs, strict=True)]
+    ids = executor.send(jobs)
+    for job, run_dir in zip(ids, run_dirs, strict=True):
+        write_submitted(run_dir, job)
+        print_text(f"job {job}  {run_dir}", console)
+    array = ids[0].partition("_")[0]
+    print_text(
+        f"logs     {folder}/{array}_*_log.out\n"
+        f"watch    python -m slurm.status --output-dir '{first.output_dir.absolute()}'\n"
+        f"cancel   scancel {array}",
+        console,
+    )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

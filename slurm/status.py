@@ -1,0 +1,118 @@
+"""``python -m slurm.status``: what the runs that were sent to Slurm are doing."""
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from fl.events import Event
+from slurm.scheduler import GONE, Scheduler
+from slurm.state import State, read_state
+
+
+@dataclass(frozen=True, kw_only=True)
+class Progress:
+    """How far a run is, by its own record."""
+
+    phase: str = ""
+    finished: int = 0
+    """Clients that have finished, or were finished before."""
+    clients: int | None = None
+    accuracy: float | None = None
+    """The global model's, after the last epoch so far."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Prints a table and returns 0, or 2 where there is nothing to read."""
+    parser = argparse.ArgumentParser(prog="python -m slurm.status", description=__doc__)
+    parser.add_argument("--output-dir", type=Path, default=Path("runs"), help="where runs are kept")
+    arguments = parser.parse_args(argv)
+    found = submitted(arguments.output_dir)
+    if not found:
+        print(f"onefold: no run in {arguments.output_dir} was sent to Slurm", file=sys.stderr)
+        return 2
+    Console().print(overview(found, Scheduler()))
+    return 0
+
+
+def submitted(output_dir: Path) -> dict[Path, State]:
+    """The run directories that a job was submitted for, by name."""
+    runs = sorted(path.parent.parent for path in output_dir.glob("*/slurm/state.json"))
+    states = {run: read_state(run) for run in runs}
+    return {run: state for run, state in states.items() if state is not None}
+
+
+def overview(runs: dict[Path, State], scheduler: Scheduler) -> Table:
+    """A row per run."""
+    table = Table("run", "job", "state", "phase", "clients", "accuracy", box=None, padding=(0, 2))
+    for run, state in runs.items():
+        at = read_progress(run)
+        table.add_row(
+            run.name,
+            state.job,
+            describe(state, scheduler),
+            at.phase,
+            f"{at.finished} of {at.clients or '?'}",
+            "" if at.accuracy is None else f"{at.accuracy:.4f}",
+        )
+    return table
+
+
+def describe(state: State, scheduler: Scheduler) -> str:
+    """The job's state: its own last word, or else what Slurm says, if it says anything."""
+    if state.status is not None:
+        return "finished" if state.status == 0 else f"failed with status {state.status}"
+    said = scheduler.state(state.job)
+    if said is None:
+        return f"{state.phase}, Slurm does not answer"
+    if said.state == GONE:
+        return f"gone, was {state.phase}"
+    reason = f" ({said.reason})" if said.reason else ""
+    return f"{said.state.lower()}{reason}"
+
+
+def read_progress(run: Path) -> Progress:
+    """Reads the run's events; what the job was about to write is left out."""
+    phase, accuracy = "", None
+    finished: set[int] = set()
+    for event in _events(run / "metrics.jsonl"):
+        match event["event"]:
+            case "run_start":
+                phase, accuracy, finished = "", None, set()
+            case "phase" if event["status"] == "start":
+                phase = event["phase"]
+            case "client_end":
+                finished.add(event["client"])
+            case "epoch":
+                accuracy = event["accuracy"]
+            case "run_end":
+                phase, accuracy = "done", event["accuracy"]
+    return Progress(
+        phase=phase, finished=len(finished), clients=_num_clients(run), accuracy=accuracy
+    )
+
+
+def _events(path: Path) -> Iterator[Event]:
+    try:
+        with path.open() as file:
+            for line in file:
+                if line.endswith("\n"):
+                    yield json.loads(line)
+    except FileNotFoundError:
+        return
+
+
+def _num_clients(run: Path) -> int | None:
+    try:
+        return len(json.loads((run / "partition.json").read_text())["roles"])
+    except FileNotFoundError:
+        return None
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,131 @@
+"""The sbatch script, to the letter, and what is refused before there is one."""
+
+import os
+import shlex
+import sys
+from pathlib import Path
+
+import pytest
+
+from cluster.slurm_options import SlurmOptions
+from fl.errors import UserError
+from slurm.executor import Executor, inherited, refuse_path, without_allocation
+from slurm.job import Job
+from tests.slurm.fake import calls, fake_command
+
+EVERYTHING = SlurmOptions(
+    submit=True,
+    partition="gpu",
+    nodes=8,
+    gpus_per_node=4,
+    cpus_per_task=16,
+    mem_gb=200,
+    time="1-02:00:00",
+    account="lab",
+    qos="high",
+    constraint="h200",
+    setup=("module load cuda/12", "export NCCL_DEBUG=WARN"),
+    additional=("exclusive", "reservation=my res"),
+)
+JOB = Job(["--seed=3"], Path("/run"), nodes=1, ray=True)
+
+
+def test_the_script_is_the_recorded_one() -> None:
+    folder = Path("/home/a user/runs/x/slurm")
+    golden = (Path(__file__).parent / "golden.sh").read_text()
+    expected = golden.replace("FOLDER", str(folder)).replace("PYTHON", shlex.quote(sys.executable))
+    assert Executor(folder, EVERYTHING).text == expected
+
+
+def test_what_is_not_asked_for_is_not_written(tmp_path: Path) -> None:
+    text = Executor(tmp_path, SlurmOptions()).text
+    for name in ("mem", "gres", "partition", "account", "qos", "constraint", "exclusive"):
+        assert f"#SBATCH --{name}" not in text
+    assert "# setup" not in text
+
+
+def test_the_signal_is_the_users(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("submitit.core.job_environment.JobEnvironment.USR_SIG", "USR1")
+    assert "#SBATCH --signal=USR1@90" in Executor(tmp_path, SlurmOptions()).text
+
+
+@pytest.mark.parametrize("name", ["a%j", "a'b", 'a"b', "a\\b", "a\nb", "a\x7fb"])
+def test_paths_that_a_script_cannot_hold_are_refused(name: str) -> None:
+    with pytest.raises(UserError, match="cannot keep logs") as caught:
+        refuse_path(Path("/runs") / name)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["a b", "$(touch x)", "a;b", "#a", "ü", "`a`", "*", "-n"])
+def test_other_odd_paths_are_only_names(name: str, tmp_path: Path) -> None:
+    folder = tmp_path / name
+    line = Executor(folder, SlurmOptions()).text.splitlines()[-1]
+    assert shlex.split(line)[-1] == str(folder)
+
+
+def test_without_sbatch_one_line_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(UserError, match="sbatch is not on the PATH"):
+        Executor(tmp_path, SlurmOptions()).send([JOB])
+
+
+def test_a_refusal_of_sbatch_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    complaint = "sbatch: error: invalid partition specified: x\\nsbatch: error: Batch job failed"
+    environ = fake_command(tmp_path / "bin", "sbatch", f"printf '{complaint}\\n' >&2; exit 1")
+    monkeypatch.setenv("PATH", environ["PATH"])
+    with pytest.raises(UserError, match="sbatch refused: invalid partition specified: x") as caught:
+        Executor(tmp_path, SlurmOptions()).send([JOB])
+    assert "\n" not in str(caught.value)
+
+
+def test_a_job_is_sent_once_and_its_id_returned(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = 'env > "$(dirname "$0")/seen"; echo "Submitted batch job 4711"'
+    monkeypatch.setenv("PATH", fake_command(tmp_path / "bin", "sbatch", script)["PATH"])
+    for name, value in {
+        **{"SLURM_JOB_ID": "9", "SLURM_CONF": "/c", "SBATCH_QOS": "low", "SRUN_CPUS": "3"},
+        **{"CUDA_VISIBLE_DEVICES": "3", "TRITON_CACHE_DIR": "/cache"},
+        **{"SUBMITIT_PREEMPT_SIGNAL": "USR2"},
+    }.items():
+        monkeypatch.setenv(name, value)
+    assert Executor(tmp_path / "x", SlurmOptions()).send([JOB]) == ["4711"]
+    assert len(calls(tmp_path / "bin", "sbatch")) == 1
+    seen = dict(
+        line.partition("=")[::2] for line in (tmp_path / "bin" / "seen").read_text().splitlines()
+    )
+    kept = {"SLURM_CONF": "/c", "TRITON_CACHE_DIR": "/cache", "SUBMITIT_PREEMPT_SIGNAL": "USR2"}
+    assert kept.items() <= seen.items()
+    gone = {"SLURM_JOB_ID", "SBATCH_QOS", "SRUN_CPUS", "CUDA_VISIBLE_DEVICES"}
+    assert not gone & seen.keys()
+    assert os.environ["SLURM_JOB_ID"] == "9"
+
+
+def test_many_jobs_are_one_array(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = 'cp "$1" "$(dirname "$0")/sent"; echo "Submitted batch job 7"'
+    monkeypatch.setenv("PATH", fake_command(tmp_path / "bin", "sbatch", script)["PATH"])
+    # submitit looks for srun before it makes an array.
+    fake_command(tmp_path / "bin", "srun", "")
+    ids = Executor(tmp_path / "x", SlurmOptions(array_parallelism=2)).send([JOB] * 3)
+    assert ids == ["7_0", "7_1", "7_2"]
+    assert "#SBATCH --array=0-2%2\n" in (tmp_path / "bin" / "sent").read_text()
+    assert len(calls(tmp_path / "bin", "sbatch")) == 1
+
+
+def test_outside_of_an_allocation_devices_are_the_users() -> None:
+    environ = {"CUDA_VISIBLE_DEVICES": "1", "SLURM_CONF": "/c", "HOME": "/h"}
+    assert inherited(environ) == []
+    assert inherited(environ | {"SLURM_JOB_ID": "1"}) == ["CUDA_VISIBLE_DEVICES", "SLURM_JOB_ID"]
+
+
+def test_the_environment_comes_back_after_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLURM_JOB_ID", "9")
+
+    def fails() -> None:
+        with without_allocation():
+            assert "SLURM_JOB_ID" not in os.environ
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        fails()
+    assert os.environ["SLURM_JOB_ID"] == "9"

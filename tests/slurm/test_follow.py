@@ -1,0 +1,139 @@
+"""--wait: what it shows, when it ends, and with which status."""
+
+import io
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from slurm.follow import INTERRUPTED, SETTLE_S, Tail, follow
+from slurm.scheduler import Scheduler
+from slurm.state import State, write_state
+from tests.slurm.test_scheduler import Clock
+
+
+class World:
+    """A run directory, a Slurm and a clock that the test moves; sleeping moves it too."""
+
+    def __init__(self, run: Path) -> None:
+        self.run = run
+        (run / "slurm").mkdir(parents=True)
+        self.clock = Clock()
+        self.slurm: str | None = "7|PENDING|Resources\n"
+        self.output = io.StringIO()
+        self.then: list[tuple[float, Callable[[], object]]] = []
+
+    def at(self, seconds: float, act: Callable[[], object]) -> None:
+        self.then.append((self.clock.now + seconds, act))
+
+    def sleep(self, seconds: float) -> None:
+        self.clock.now += seconds
+        due = [item for item in self.then if item[0] <= self.clock.now]
+        self.then = [item for item in self.then if item not in due]
+        for _, act in due:
+            act()
+        assert self.clock.now < 10_000, "follows for ever"
+
+    def says(self, state: str | None) -> Callable[[], None]:
+        return lambda: setattr(self, "slurm", state)
+
+    def writes(self, phase: str, status: int | None = None, job: str = "7") -> Callable[[], None]:
+        return lambda: write_state(self.run, State(job=job, phase=phase, status=status))
+
+    def event(self, **event: object) -> None:
+        with (self.run / "metrics.jsonl").open("a") as file:
+            file.write(json.dumps({"seconds": 1.0, **event}) + "\n")
+
+    def follow(self) -> int:
+        scheduler = Scheduler(ask=lambda: self.slurm, clock=self.clock)
+        console = Console(file=self.output, width=200)
+        return follow(self.run, "7", (), console, scheduler, clock=self.clock, sleep=self.sleep)
+
+    @property
+    def said(self) -> str:
+        return self.output.getvalue()
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path)
+
+
+def test_progress_is_shown_and_the_runs_status_returned(world: World) -> None:
+    (world.run / "result.json").write_text('{"accuracy": 0.75}')
+    world.writes("ended", 0, job="6")()  # an earlier job of the same run
+    world.at(40, world.says("7|RUNNING|None\n"))
+    world.at(41, lambda: world.event(event="phase", phase="local", status="start"))
+    world.at(90, world.writes("ended", 0))
+    assert world.follow() == 0
+    assert "job 7: pending Resources" in world.said
+    assert "job 7: running" in world.said
+    assert "local …" in world.said
+    assert "accuracy 0.7500" in world.said
+
+
+def test_a_failed_run_gives_its_status(world: World) -> None:
+    world.at(5, world.writes("ended", 2))
+    assert world.follow() == 2
+    assert "status 2" in world.said
+
+
+def test_a_job_that_dies_without_a_word_may_not_share_the_directory(world: World) -> None:
+    world.writes("submitted")()
+    world.at(35, world.says("7|FAILED|NonZeroExitCode\n"))
+    assert world.follow() == 1
+    assert "not shared with the nodes" in world.said
+
+
+def test_a_cancelled_job_says_how_to_continue(world: World) -> None:
+    world.writes("running")()
+    world.at(35, world.says("7|CANCELLED|None\n"))
+    assert world.follow() == 1
+    assert "cancelled" in world.said
+    assert "--resume" in world.said
+
+
+def test_a_directory_that_lags_behind_slurm_is_given_time(world: World) -> None:
+    (world.run / "result.json").write_text('{"accuracy": 0.5}')
+    world.says("7|COMPLETED|None\n")()
+    world.at(SETTLE_S / 2, world.writes("ended", 0))
+    assert world.follow() == 0
+
+
+def test_a_requeued_job_is_followed_on(world: World) -> None:
+    (world.run / "result.json").write_text('{"accuracy": 0.5}')
+    world.writes("requeued")()
+    world.at(35, world.says("7|RUNNING|None\n"))
+    world.at(200, world.writes("ended", 0))
+    assert world.follow() == 0
+
+
+def test_a_slurm_that_does_not_answer_is_waited_for(world: World) -> None:
+    world.says(None)()
+    world.at(500, world.writes("ended", 3))
+    assert world.follow() == 3
+
+
+def test_ctrl_c_leaves_the_job_alone(world: World) -> None:
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    world.at(3, interrupt)
+    assert world.follow() == INTERRUPTED
+    assert "scancel 7" in world.said
+
+
+def test_only_whole_new_lines_are_read(tmp_path: Path) -> None:
+    file = tmp_path / "metrics.jsonl"
+    file.write_text('{"event": "old"}\n')
+    tail = Tail(file)
+    assert not list(tail.read())
+    with file.open("a") as more:
+        more.write('{"event": "new"}\n{"event": "ha')
+    assert [e["event"] for e in tail.read()] == ["new"]
+    with file.open("a") as more:
+        more.write('lf"}\n')
+    assert [e["event"] for e in tail.read()] == ["half"]
+    assert not list(Tail(tmp_path / "none").read())

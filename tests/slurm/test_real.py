@@ -1,0 +1,198 @@
+"""Runs on a real Slurm of two nodes: the same result as here, also after the worst."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from slurm.state import read_state
+from tests.cluster.commands import command, environment, events, fingerprint, launch, result
+from tests.cluster.fake_driver import nvidia_smi
+from tests.slurm.real import RealSlurm, missing, real_slurm
+
+pytestmark = [pytest.mark.slurm, pytest.mark.slow]
+
+TWO_NODES = ["--slurm", "--slurm.nodes=2", "--slurm.cpus-per-task=2", "--slurm.mem-gb=3"]
+LONG = ["--name=run", "--classifier.epochs=40", "--generator.epochs=60"]
+"""Long enough to be disturbed in the middle, on whatever machine."""
+
+
+@pytest.fixture(scope="module")
+def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealSlurm]:
+    reason = missing()
+    if reason:
+        pytest.skip(reason)
+    with real_slurm(tmp_path_factory.mktemp("slurm")) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The long run on this machine."""
+    root = tmp_path_factory.mktemp("undisturbed")
+    done = launch(root, *LONG, "--runtime=inprocess")
+    assert done.returncode == 0, done.stderr
+    return root / "run"
+
+
+def call(
+    slurm: RealSlurm, output_dir: Path, *arguments: str, **environ: str
+) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command(output_dir, *arguments),
+        capture_output=True,
+        text=True,
+        timeout=240,
+        env=environment() | slurm.environ | environ,
+        check=False,
+    )
+
+
+def submit(slurm: RealSlurm, output_dir: Path, *arguments: str) -> str:
+    """Submits over both nodes and returns the job's id."""
+    done = call(slurm, output_dir, *TWO_NODES, *arguments)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.split()[1]
+
+
+def until(condition, seconds: float = 120) -> None:  # type: ignore[no-untyped-def]
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.2)
+
+
+def kinds(run_dir: Path) -> list[str]:
+    return [e["event"] for e in events(run_dir)] if (run_dir / "metrics.jsonl").exists() else []
+
+
+def logs(run_dir: Path) -> str:
+    return "\n".join(
+        f"{file}: {file.read_text(errors='replace')[-3000:]}"
+        for file in sorted((run_dir / "slurm").rglob("*"))
+        if file.suffix in (".out", ".log", ".json")
+    )
+
+
+def nobody_left(slurm: RealSlurm, seconds: float = 30) -> None:
+    until(lambda: not [*slurm.processes_of("alpha"), *slurm.processes_of("beta")], seconds)
+
+
+def test_a_run_over_two_nodes_equals_one_here(slurm: RealSlurm, tmp_path: Path) -> None:
+    here = launch(tmp_path, "--name=here", "--runtime=inprocess")
+    assert here.returncode == 0, here.stderr
+    # From inside of what looks like another allocation, into a directory with spaces.
+    outer = {"SLURM_JOB_ID": "999", "SLURM_CPUS_PER_TASK": "7", "SLURM_NTASKS": "5"}
+    gpu = "GPU-11111111-2222-3333-4444-555555555555, Card, 16000, [N/A]\n"
+    driver = nvidia_smi(tmp_path, gpu)
+    there = tmp_path / "over there"
+    asked = [*TWO_NODES, "--name=run", "--slurm.gpus-per-node=1", "--slurm.time=10"]
+    plan = call(slurm, there, *asked, "--dry-run")
+    done = call(slurm, there, *asked, "--wait", **outer, **driver)
+    assert done.returncode == 0, done.stdout + done.stderr + logs(there / "run")
+    assert fingerprint(there / "run") == fingerprint(tmp_path / "here")
+    placements = result(there / "run")["placements"]
+    assert {p["node"] for p in placements} == {"alpha", "beta"}
+    assert all(0 < p["assigned"]["GPU"] < 1 for p in placements)
+    # What was announced is what was done, and told.
+    (script,) = (there / "run" / "slurm").glob("*_submission.sh")
+    assert script.read_text() in plan.stdout
+    assert "fusion epoch 2/2" in done.stdout
+    assert "accuracy" in done.stdout.splitlines()[-2]
+    nobody_left(slurm)
+
+
+def test_a_preempted_run_continues_where_it_was(
+    slurm: RealSlurm, undisturbed: Path, tmp_path: Path
+) -> None:
+    job = submit(slurm, tmp_path, *LONG)
+    run = tmp_path / "run"
+    until(lambda: "client_end" in kinds(run))
+    slurm.call("scancel", "--signal=USR2", job)
+    until(lambda: slurm.state(job) in ("PENDING", "REQUEUED"), 60)
+    until(lambda: slurm.state(job) == "COMPLETED")
+    state = read_state(run)
+    assert state is not None, logs(run)
+    assert (state.job, state.status, state.restarts) == (job, 0, 1), logs(run)
+    assert fingerprint(run) == fingerprint(undisturbed)
+    reused = [e["reused"] for e in events(run) if e["event"] == "client_end"]
+    assert 1 <= sum(reused) <= 4
+    assert kinds(run).count("run_start") == 2
+    nobody_left(slurm)
+
+
+def test_an_array_of_runs_finishes(slurm: RealSlurm, tmp_path: Path) -> None:
+    runs = tmp_path / "runs.txt"
+    runs.write_text("--name=one --seed=1\n--name=two --seed=2\n")
+    asked = ["--slurm.cpus-per-task=1", "--slurm.mem-gb=2", "--runtime=inprocess"]
+    module, *common = command(tmp_path / "a b", *asked)[2:]
+    assert module == "cluster.launch"
+    environ = environment() | slurm.environ
+    sent = [sys.executable, "-m", "slurm.array", str(runs), *common]
+    done = subprocess.run(
+        sent, capture_output=True, text=True, timeout=100, env=environ, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    for name in ("one", "two"):
+        run = tmp_path / "a b" / name
+        until(lambda run=run: (s := read_state(run)) is not None and s.phase == "ended")
+        assert result(run)["seed"] == {"one": 1, "two": 2}[name]
+    listed = subprocess.run(
+        [sys.executable, "-m", "slurm.status", f"--output-dir={tmp_path / 'a b'}"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env=environ,
+        check=True,
+    )
+    assert listed.stdout.count("finished") == 2
+    assert listed.stdout.count("4 of 4") == 2
+
+
+def test_a_cancelled_run_leaves_no_process(slurm: RealSlurm, tmp_path: Path) -> None:
+    job = submit(slurm, tmp_path, *LONG)
+    run = tmp_path / "run"
+    until(lambda: "client_start" in kinds(run))
+    assert any("raylet" in p.name() for p in slurm.processes_of("beta"))
+    slurm.call("scancel", job)
+    until(lambda: slurm.state(job) == "CANCELLED", 60)
+    nobody_left(slurm)
+    assert "accuracy" not in kinds(run)
+
+
+def test_a_run_survives_the_death_of_a_node(
+    slurm: RealSlurm, undisturbed: Path, tmp_path: Path
+) -> None:
+    job = submit(slurm, tmp_path, *LONG)
+    run = tmp_path / "run"
+    until(lambda: "client_start" in kinds(run))
+    beta = slurm.processes_of("beta")
+    dead = [psutil.Process(slurm.daemons["beta"].pid), *beta]
+    dead += [p for p in psutil.process_iter(["cmdline"]) if _steps_of(p, job, beta)]
+    for process in dead:
+        os.kill(process.pid, signal.SIGKILL)
+    try:
+        until(lambda: (s := read_state(run)) is not None and s.phase == "ended")
+        state = read_state(run)
+        assert state is not None
+        assert state.status == 0, logs(run)
+        assert fingerprint(run) == fingerprint(undisturbed)
+        failed = [e["reason"] for e in events(run) if e["event"] == "client_failed"]
+        assert failed
+        nobody_left(slurm)
+    finally:
+        slurm.daemons["beta"].wait()
+        slurm.start_node("beta")
+
+
+def _steps_of(process: psutil.Process, job: str, children: list[psutil.Process]) -> bool:
+    """Whether it is the slurmstepd above one of the processes."""
+    return process.pid in {c.ppid() for c in children if c.is_running()} and (
+        process.name().startswith("slurmstepd")
+    )

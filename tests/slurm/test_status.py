@@ -1,0 +1,80 @@
+"""The list of our jobs, from run directories alone if need be."""
+
+import io
+import json
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from slurm.scheduler import Scheduler
+from slurm.state import State, write_state
+from slurm.status import Progress, describe, main, overview, read_progress, submitted
+
+
+def make_run(root: Path, name: str, state: State, *events: dict[str, object]) -> Path:
+    run = root / name
+    (run / "slurm").mkdir(parents=True)
+    write_state(run, state)
+    (run / "partition.json").write_text(json.dumps({"roles": ["classifier"] * 3}))
+    lines = [json.dumps(event) + "\n" for event in events]
+    (run / "metrics.jsonl").write_text("".join(lines) + '{"event": "hal')
+    return run
+
+
+def end(client: int) -> dict[str, object]:
+    return {"event": "client_end", "client": client}
+
+
+LOCAL = {"event": "phase", "phase": "local", "status": "start"}
+FUSION = {"event": "phase", "phase": "fusion", "status": "start"}
+
+
+def test_progress_is_that_of_the_last_start(tmp_path: Path) -> None:
+    start = {"event": "run_start"}
+    epoch = {"event": "epoch", "accuracy": 0.25}
+    run = make_run(
+        tmp_path, "a", State(job="1", phase="running"), start, LOCAL, end(0), end(1), start, LOCAL
+    )
+    assert read_progress(run) == Progress(phase="local", finished=0, clients=3)
+    run = make_run(
+        tmp_path, "b", State(job="1", phase="running"), start, LOCAL, end(0), end(0), FUSION, epoch
+    )
+    assert read_progress(run) == Progress(phase="fusion", finished=1, clients=3, accuracy=0.25)
+
+
+@pytest.mark.parametrize(
+    ("state", "answer", "expected"),
+    [
+        (State(job="1", phase="ended", status=0), None, "finished"),
+        (State(job="1", phase="ended", status=2), None, "failed with status 2"),
+        (State(job="1", phase="submitted"), "1|PENDING|Priority\n", "pending (Priority)"),
+        (State(job="1", phase="running"), "1|RUNNING|None\n", "running"),
+        (State(job="1", phase="running"), "", "gone, was running"),
+        (State(job="1", phase="running"), None, "running, Slurm does not answer"),
+    ],
+)
+def test_a_job_is_described_by_its_last_word_or_slurms(
+    state: State, answer: str | None, expected: str
+) -> None:
+    assert describe(state, Scheduler(ask=lambda: answer)) == expected
+
+
+def test_the_table_has_a_row_per_submitted_run(tmp_path: Path) -> None:
+    make_run(tmp_path, "one", State(job="11", phase="running"), LOCAL, end(2))
+    make_run(tmp_path, "two", State(job="12", phase="ended", status=0))
+    (tmp_path / "local-run").mkdir()
+    console = Console(width=120, file=io.StringIO())
+    with console.capture() as captured:
+        console.print(overview(submitted(tmp_path), Scheduler(ask=lambda: None)))
+    text = captured.get()
+    assert "1 of 3" in text
+    assert "finished" in text
+    assert "local-run" not in text
+
+
+def test_where_nothing_was_submitted_one_line_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["--output-dir", str(tmp_path)]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
