@@ -10,6 +10,8 @@ from pathlib import Path
 
 import psutil
 import pytest
+import torch
+from safetensors.torch import load_file
 
 from slurm.state import read_state
 from tests.cluster.commands import command, environment, events, fingerprint, launch, result
@@ -61,7 +63,7 @@ def submit(slurm: RealSlurm, output_dir: Path, *arguments: str) -> str:
     return done.stdout.split()[1]
 
 
-def until(condition, seconds: float = 120) -> None:  # type: ignore[no-untyped-def]
+def until(condition, seconds: float = 200) -> None:  # type: ignore[no-untyped-def]
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "waited in vain"
@@ -96,8 +98,16 @@ def test_a_run_over_two_nodes_equals_one_here(slurm: RealSlurm, tmp_path: Path) 
     plan = call(slurm, there, *asked, "--dry-run")
     done = call(slurm, there, *asked, "--wait", **outer, **driver)
     assert done.returncode == 0, done.stdout + done.stderr + logs(there / "run")
-    assert fingerprint(there / "run") == fingerprint(tmp_path / "here")
-    placements = result(there / "run")["placements"]
+    # Every upload to the bit; what two ranks, one per GPU, fuse of them but for rounding.
+    assert fingerprint(there / "run")[2] == fingerprint(tmp_path / "here")[2]
+    model, expected = (
+        load_file(r / "model" / "global.safetensors") for r in (there / "run", tmp_path / "here")
+    )
+    torch.testing.assert_close(model, expected, rtol=1e-3, atol=1e-5)
+    figures = result(there / "run")
+    assert figures["fusion"]["ranks"] == 2
+    assert abs(figures["accuracy"] - result(tmp_path / "here")["accuracy"]) <= 0.02
+    placements = figures["placements"]
     assert {p["node"] for p in placements} == {"alpha", "beta"}
     assert all(0 < p["assigned"]["GPU"] < 1 for p in placements)
     # What was announced is what was done, and told.
