@@ -23,6 +23,8 @@ from kernels import sharded
 
 ASKED = 1024
 """Rows in one forward pass of a teacher."""
+VISIT = 1 << 28
+"""Bytes of samples that the filter looks at together."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,11 +86,18 @@ class Rank:
 
     def class_sums(self, images: Tensor, labels: Tensor, unit: float) -> Tensor:
         """See :func:`kernels.sharded.class_sums`."""
-        return sharded.class_sums(images, labels, self.problem.num_classes, unit).cpu()
+        classes, features = self.problem.num_classes, images[0:1].flatten(1).shape[1]
+        sums = torch.zeros(classes, features + 1, dtype=torch.float64)
+        for rows, own in self._visiting(images, labels):
+            sums += sharded.class_sums(rows, own, classes, unit).cpu()
+        return sums
 
     def distances(self, images: Tensor, labels: Tensor, centroids: Tensor) -> Tensor:
         """See :func:`kernels.sharded.distances`."""
-        return sharded.distances(images, labels, centroids.to(images.device)).cpu()
+        centres, found = centroids.to(self.device), [torch.empty(0)]
+        for rows, own in self._visiting(images, labels):
+            found.append(sharded.distances(rows, own, centres).cpu())
+        return torch.cat(found)
 
     @torch.no_grad()
     def ask(self, teacher: nn.Module, images: Tensor, total: Tensor | None) -> Tensor:
@@ -166,6 +175,12 @@ class Rank:
         """The model on the device, in the layout in which convolutions are fastest."""
         moved = model.to(self.device)
         return moved.to(memory_format=torch.channels_last)
+
+    def _visiting(self, *columns: Tensor) -> Iterator[list[Tensor]]:
+        """Some rows at a time, on the device, wherever the columns lie."""
+        rows = max(1, VISIT // max(1, columns[0][0:1].nbytes))
+        for parts in zip(*(column.split(rows) for column in columns), strict=True):
+            yield [part.to(self.device) for part in parts]
 
     def _home(self, nbytes: int) -> torch.device:
         """The device, if what is free there holds the bytes twice; else the host."""

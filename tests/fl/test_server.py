@@ -7,12 +7,14 @@ from torch import Tensor, nn
 
 from fl.events import Event, Events
 from fl.federation import Batch, Samples
+from fl.fusion import rank
 from fl.fusion.checkpoints import Checkpoints
 from fl.fusion.distillation import FusionLoss
 from fl.fusion.fit import Fit, FitConfig
 from fl.metrics.accuracy import evaluate
 from fl.server import SingleServer
 from fl.training.local import starting_classifier
+from kernels import nearest_to_centroid
 from tests.fl.toy import CPU, PROBLEM, VGG, named, same_bits, shard
 
 TEST = shard(5, 5, 5, seed=1)
@@ -199,3 +201,12 @@ def test_a_damaged_state_is_as_none(tmp_path: Path) -> None:
     path = tmp_path / "fusion.pt"
     path.write_bytes(path.read_bytes()[:1000])
     assert fitted(checkpoints)[2] == [1, 2, 3]
+
+
+def test_the_filter_looks_at_some_rows_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    here, given = samples()
+    whole = here.nearest(given, 0.4)
+    expected = nearest_to_centroid(data()["images"], data()["labels"], 3, 0.4, backend="reference")
+    monkeypatch.setattr(rank, "VISIT", 7 * 4 * 28 * 28)
+    assert torch.equal(here.nearest(given, 0.4), whole)
+    assert torch.equal(whole, expected.indices)
