@@ -6,7 +6,7 @@ import re
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -50,8 +50,8 @@ def figures(cell: Cell, result: dict[str, Any], peak: "Peaks") -> dict[str, Any]
         "seconds": result["seconds"],
         "clients_per_second": trained / local if local else 0.0,
         "driver_peak_bytes": peak.driver,
-        "workers": len(peak.workers),
-        "workers_peak_bytes": sum(peak.workers.values()),
+        "workers": peak.workers,
+        "workers_peak_bytes": peak.workers_bytes,
         "device_peak_bytes": _device_peak(placements),
         "bytes_up": result["bytes_up"],
         "bytes_down": result["bytes_down"],
@@ -78,10 +78,11 @@ def finished(cell: Cell) -> dict[str, Any] | None:
 
 @dataclass
 class Peaks:
-    """Most resident bytes of the driver, and of each worker process."""
+    """Most resident bytes of the driver, and of the worker processes that lived at once."""
 
     driver: int = 0
-    workers: dict[int, int] = field(default_factory=dict)
+    workers: int = 0
+    workers_bytes: int = 0
 
 
 @contextmanager
@@ -91,8 +92,9 @@ def peaks() -> Iterator[Peaks]:
 
     def watch() -> None:
         while not done.wait(EVERY_S):
-            for pid in _clients_processes():
-                found.workers[pid] = max(found.workers.get(pid, 0), _peak(pid))
+            own = [_peak(pid) for pid in _clients_processes()]
+            found.workers = max(found.workers, len(own))
+            found.workers_bytes = max(found.workers_bytes, sum(own))
 
     watcher = threading.Thread(target=watch, daemon=True)
     watcher.start()

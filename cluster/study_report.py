@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.ticker import PercentFormatter
+from matplotlib.ticker import LogLocator, NullFormatter, PercentFormatter
 from rich.table import Table
 
 from fl.report import style
@@ -84,7 +84,7 @@ def pictures(cells: Sequence[Figures]) -> dict[str, bytes]:
 def _labels() -> dict[str, str]:
     return {
         "seconds": "seconds",
-        "memory": "peak memory, bytes",
+        "memory": "peak memory in bytes",
         "bytes": "bytes between clients and server",
         "rate": "clients per second",
     }
@@ -105,6 +105,10 @@ def _log_log(group: Mapping[str, Mapping[int, float]], label: str) -> bytes:
             label=name + slope,
         )
     axes.set(xscale="log", yscale="log", ylabel=label)
+    if "bytes" in label:
+        axes.yaxis.set_major_formatter(lambda value, position: size(value))
+        axes.yaxis.set_minor_formatter(lambda value, position: size(value))
+        axes.yaxis.set_minor_locator(LogLocator(subs=(2, 5)))
     _finish(axes)
     return style.png(figure)
 
@@ -122,7 +126,17 @@ def _accuracy(curve: Mapping[int, float]) -> bytes:
 
 def _finish(axes: Axes) -> None:
     axes.set_xlabel("clients")
-    axes.legend(frameon=False, fontsize=style.TICK, labelcolor=style.INK)
+    axes.xaxis.set_major_formatter(lambda value, position: f"{value:,.0f}")
+    axes.xaxis.set_minor_formatter(NullFormatter())
+    # Above the axes: curves go anywhere.
+    axes.legend(
+        loc="lower left",
+        bbox_to_anchor=(0, 1),
+        ncols=2,
+        frameon=False,
+        fontsize=style.TICK,
+        labelcolor=style.INK,
+    )
 
 
 def _item(*path: str) -> Callable[[Figures], float]:
