@@ -1,8 +1,10 @@
 """Everything that can be wrong is found here, before anything starts."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
+
+import numpy as np
 
 from cluster.inventory import Inventory, take_inventory
 from cluster.joined import joined_inventory
@@ -13,6 +15,7 @@ from fl.data.datasets import Dataset, load
 from fl.data.partition import Partition, make_partition
 from fl.federation import Client, Problem
 from fl.methods.registry import Method, get_method
+from fl.seeding import numpy_generator
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,8 +32,13 @@ class Prepared:
     """Seconds per sample by model, where one step was measured."""
 
 
-def prepare(launch: LaunchOptions[Any]) -> Prepared:
+def prepare(launch: LaunchOptions[Any], *, drawn: int | None = None) -> Prepared:
     """Reads the data, cuts it among the clients and deals them their parts.
+
+    Args:
+        launch: the command's options.
+        drawn: cut not the training samples themselves but so many drawn from them with
+            replacement, for a study of more clients than there is data for.
 
     Raises:
         UserError: one line, for whatever the configuration, the data or this machine rule out.
@@ -45,13 +53,21 @@ def prepare(launch: LaunchOptions[Any]) -> Prepared:
     dataset = load(
         run.dataset, launch.data_root, max_train=run.data.max_train, max_test=run.data.max_test
     )
+    pool = np.arange(len(dataset.train.labels))
+    if drawn is not None:
+        pool = numpy_generator(run.seed, "drawn").choice(pool, drawn)
     partition = make_partition(
-        dataset.train.labels,
+        dataset.train.labels[pool],
         run.num_clients,
         dataset.num_classes,
         run.partition,
         alpha=run.alpha,
         seed=run.seed,
+    )
+    partition = replace(
+        partition,
+        train=tuple(pool[own] for own in partition.train),
+        test=tuple(pool[own] for own in partition.test),
     )
     if launch.runtime == "ray" and not launch.slurm.submit:  # the job will measure on its own node
         num_samples = [len(indices) for indices in partition.train]

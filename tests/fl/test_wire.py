@@ -2,6 +2,7 @@ import json
 import pickle
 from collections.abc import Callable
 from math import prod
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,7 +11,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from fl.wire import Tensors, load_prefixed, num_bytes, pack, prefixed, unpack
+from fl.wire import (
+    StoredTensors,
+    Tensors,
+    load_prefixed,
+    num_bytes,
+    num_packed_bytes,
+    pack,
+    prefixed,
+    unpack,
+)
 
 DTYPES = [torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.uint8, torch.bool]
 shapes = st.lists(st.integers(0, 3), max_size=3).map(tuple)
@@ -137,3 +147,15 @@ def test_a_message_that_does_not_fit_is_refused_by_its_senders_name(
         load_prefixed(receiver, message, "net", sender="client 4")
     for name, tensor in receiver.state_dict().items():
         assert torch.equal(tensor, before[name]), "a refused message changed the module"
+
+
+def test_stored_tensors_are_those_of_the_file_and_of_no_other_name(tmp_path: Path) -> None:
+    message = {"w": torch.arange(6.0).view(2, 3), "n": torch.tensor(3)}
+    packed = pack(message, {"who": "me"})
+    (tmp_path / "update").write_bytes(packed)
+    stored = StoredTensors(tmp_path / "update")
+    assert set(stored) == {"w", "n"}
+    assert len(stored) == 2
+    assert all(torch.equal(stored[name], t) for name, t in message.items())
+    assert stored.get("other") is None
+    assert num_packed_bytes(packed) == num_bytes(message)

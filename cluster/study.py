@@ -1,0 +1,77 @@
+"""``python -m cluster.study``: how time, memory and bytes grow with the number of clients."""
+
+import multiprocessing
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from rich.console import Console
+
+from cluster.command_line import stop_with
+from cluster.run_dir import write_json
+from cluster.study_cell import finished, run_cell
+from cluster.study_options import Cell, cells, parse_study
+from cluster.study_report import pictures, slopes, table
+from fl.errors import UserError
+from fl.executor import ClientFailed
+
+INTERRUPTED = 130
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the command and returns its exit status: 0, 1 a run failed, 2 bad input, 130 Ctrl-C."""
+    console = Console()
+    if not console.is_terminal:
+        console.width = 150
+    try:
+        options = parse_study(sys.argv[1:] if argv is None else argv)
+        planned = cells(options)
+        known = [finished(cell) for cell in planned]
+    except UserError as error:
+        return stop_with(error)
+    found: list[dict[str, Any]] = []
+    for cell, figures in zip(planned, known, strict=True):
+        if figures is None:
+            console.rule(cell.run_dir.name)
+            if status := _run(cell):
+                hint = f"onefold: {cell.run_dir} is not finished; the same command continues it"
+                print(hint, file=sys.stderr)
+                return status
+            figures = finished(cell)
+        if figures:
+            found.append(figures)
+    options.output_dir.mkdir(parents=True, exist_ok=True)
+    write_json(options.output_dir / "study.json", {"cells": found, "slopes": slopes(found)})
+    for name, picture in pictures(found).items():
+        (options.output_dir / f"{name}.png").write_bytes(picture)
+    console.print(table(found))
+    console.print(f"figures and pictures in {options.output_dir}", highlight=False)
+    return 0
+
+
+def _run(cell: Cell) -> int:
+    """Runs the cell in a process of its own, so that its memory is its own; the exit status."""
+    process = multiprocessing.get_context("spawn").Process(target=_in_process, args=(cell,))
+    process.start()
+    try:
+        process.join()
+    except KeyboardInterrupt:  # the terminal has told the cell too
+        process.join()
+        return INTERRUPTED
+    return process.exitcode or 0
+
+
+def _in_process(cell: Cell) -> None:
+    try:
+        run_cell(cell)
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED)
+    except UserError as error:
+        sys.exit(stop_with(error))
+    except ClientFailed as error:
+        print(f"onefold: {error}", file=sys.stderr)
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

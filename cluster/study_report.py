@@ -1,0 +1,166 @@
+"""The study's table, slopes and pictures."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.ticker import LogLocator, NullFormatter, PercentFormatter
+from rich.table import Table
+
+from fl.report import style
+from fl.report.words import duration, percent, size
+
+Figures = Mapping[str, Any]
+COLOURS = (style.ROLES["generator"], style.ROLES["classifier"], style.GLOBAL_MODEL, style.BEST)
+MEMORY = {
+    "driver": "driver_peak_bytes",
+    "workers": "workers_peak_bytes",
+    "device": "device_peak_bytes",
+}
+
+
+def curves(cells: Sequence[Figures]) -> dict[str, dict[str, dict[int, float]]]:
+    """For each picture its curves: mean over seeds for each K. Zeros are left out."""
+    phases = {phase: 0 for cell in cells for phase in cell["seconds"]}
+    found = {
+        "seconds": {phase: _curve(cells, _item("seconds", phase)) for phase in phases},
+        "memory": {name: _curve(cells, _item(key)) for name, key in MEMORY.items()},
+        "bytes": {name: _curve(cells, _item(f"bytes_{name}")) for name in ("up", "down")},
+        "rate": {"clients per second": _curve(cells, _rate)},
+    }
+    return {name: {n: c for n, c in group.items() if c} for name, group in found.items()}
+
+
+def slopes(cells: Sequence[Figures]) -> dict[str, dict[str, float]]:
+    """Exponent of each curve: by which power of K it grows, by least squares on logarithms."""
+    return {
+        picture: {name: _slope(c) for name, c in group.items() if len(c) > 1}
+        for picture, group in curves(cells).items()
+    }
+
+
+def table(cells: Sequence[Figures]) -> Table:
+    """A row for each run."""
+    shown = Table(
+        *("clients", "seed", "samples", "local", "server", "total", "clients/s"),
+        *("driver", "workers", "device", "up", "down", "accuracy"),
+    )
+    notes = []
+    if any(c["drawn_with_replacement"] for c in cells):
+        notes.append("* drawn with replacement: the data set has fewer samples")
+    if any(c["trained"] < c["clients"] for c in cells):
+        notes.append("† some clients were reused from the store: no time to compare")
+    shown.caption = "; ".join(notes) or None
+    for c in cells:
+        seconds = c["seconds"]
+        reused = "†" if c["trained"] < c["clients"] else ""
+        device = c["device_peak_bytes"]
+        shown.add_row(
+            f"{c['clients']:,}",
+            str(c["seed"]),
+            f"{c['samples']:,}{'*' if c['drawn_with_replacement'] else ''}",
+            duration(seconds["local"]) + reused,
+            duration(sum(s for n, s in seconds.items() if n not in ("local", "total"))),
+            duration(seconds["total"]),
+            f"{c['clients_per_second']:.1f}{reused}",
+            size(c["driver_peak_bytes"]),
+            f"{c['workers']} x {size(c['workers_peak_bytes'] / max(1, c['workers']))}",
+            size(device) if device else "none",
+            size(c["bytes_up"]),
+            size(c["bytes_down"]),
+            percent(c["accuracy"]),
+        )
+    return shown
+
+
+def pictures(cells: Sequence[Figures]) -> dict[str, bytes]:
+    """PNG files by name: logarithmic on both axes, each curve with its slope; and accuracy."""
+    found, labels = curves(cells), _labels()
+    drawn = {name: _log_log(group, labels[name]) for name, group in found.items() if group}
+    return {**drawn, "accuracy": _accuracy(_curve(cells, _item("accuracy")))}
+
+
+def _labels() -> dict[str, str]:
+    return {
+        "seconds": "seconds",
+        "memory": "peak memory in bytes",
+        "bytes": "bytes between clients and server",
+        "rate": "clients per second",
+    }
+
+
+def _log_log(group: Mapping[str, Mapping[int, float]], label: str) -> bytes:
+    figure, axes = style.new_axes(style.HALF, 3.6, grid="both")
+    for number, (name, curve) in enumerate(group.items()):
+        total = name == "total"
+        slope = f", slope {_slope(curve):.2f}" if len(curve) > 1 else ""
+        axes.plot(
+            list(curve),
+            list(curve.values()),
+            marker="o",
+            markersize=5,
+            color=style.INK if total else COLOURS[number % len(COLOURS)],
+            linestyle=(0, (4, 3)) if total else "-",
+            label=name + slope,
+        )
+    axes.set(xscale="log", yscale="log", ylabel=label)
+    if "bytes" in label:
+        axes.yaxis.set_major_formatter(lambda value, position: size(value))
+        axes.yaxis.set_minor_formatter(lambda value, position: size(value))
+        axes.yaxis.set_minor_locator(LogLocator(subs=(2, 5)))
+    _finish(axes)
+    return style.png(figure)
+
+
+def _accuracy(curve: Mapping[int, float]) -> bytes:
+    figure, axes = style.new_axes(style.HALF, 3.6, grid="both")
+    axes.plot(
+        list(curve), list(curve.values()), marker="o", color=style.GLOBAL_MODEL, label="accuracy"
+    )
+    axes.set(xscale="log", ylim=(0, 1), ylabel="test accuracy")
+    axes.yaxis.set_major_formatter(PercentFormatter(1.0))
+    _finish(axes)
+    return style.png(figure)
+
+
+def _finish(axes: Axes) -> None:
+    axes.set_xlabel("clients")
+    axes.xaxis.set_major_formatter(lambda value, position: f"{value:,.0f}")
+    axes.xaxis.set_minor_formatter(NullFormatter())
+    # Above the axes: curves go anywhere.
+    axes.legend(
+        loc="lower left",
+        bbox_to_anchor=(0, 1),
+        ncols=2,
+        frameon=False,
+        fontsize=style.TICK,
+        labelcolor=style.INK,
+    )
+
+
+def _item(*path: str) -> Callable[[Figures], float]:
+    def item(cell: Figures) -> float:
+        value: Any = cell
+        for name in path:
+            value = value.get(name)
+        return value or 0.0
+
+    return item
+
+
+def _rate(cell: Figures) -> float:
+    whole: bool = cell["trained"] == cell["clients"]
+    return float(cell["clients_per_second"]) if whole else 0.0
+
+
+def _curve(cells: Sequence[Figures], value: Callable[[Figures], float]) -> dict[int, float]:
+    by_clients: dict[int, list[float]] = {}
+    for cell in cells:
+        if value(cell) > 0:
+            by_clients.setdefault(cell["clients"], []).append(value(cell))
+    return {k: float(np.mean(values)) for k, values in sorted(by_clients.items())}
+
+
+def _slope(curve: Mapping[int, float]) -> float:
+    return float(np.polyfit(np.log(list(curve)), np.log(list(curve.values())), 1)[0])
