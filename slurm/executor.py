@@ -1,10 +1,11 @@
 """submitit's executor with what a run asks for, and every failure as one line."""
 
+import io
 import os
 import re
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +50,8 @@ class Executor(SlurmExecutor):
             UserError: sbatch is missing or refuses.
         """
         require_sbatch()
-        with without_allocation():
+        # submitit repeats what sbatch complains of; the error says it.
+        with without_allocation(), redirect_stderr(io.StringIO()):
             try:
                 with self.batch():
                     submitted = [self.submit(job) for job in jobs]

@@ -38,7 +38,7 @@ class Job:
         """Runs on each node as its one task."""
         # Ray's processes die at once with their parent, also if it is killed.
         adopt_orphans()
-        preempt = JobEnvironment._usr_sig()
+        preempt = signal.Signals[f"SIG{JobEnvironment.USR_SIG}"]
         if preempt != signal.SIGTERM:
             signal.signal(signal.SIGTERM, _end)
         # Slurm signals every process of a job, but this one alone acts on it.
@@ -65,11 +65,11 @@ class Job:
 
     def _lead(self, ignoring: Sequence[signal.Signals]) -> None:
         self._write("starting")
-        status = 1
         try:
             status = self._run(ignoring)
-        except Exception as error:
-            print(f"onefold: {error}", file=sys.stderr, flush=True)
+        except Exception:
+            self._write("ended", 1)
+            raise
         self._write("ended", status)
         if status:
             raise RunFailed(f"the run ended with status {status}")
