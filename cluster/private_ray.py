@@ -6,8 +6,10 @@ import os
 import re
 import secrets
 import shutil
+import signal
 import socket
 import tempfile
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -43,19 +45,20 @@ def private_ray(
     import ray
 
     store_bytes = object_store_bytes(memory_bytes)
-    with short_root() as root:
+    with short_root() as root, _sigterm_kept():
         try:
-            ray.init(
-                address="local",
-                num_cpus=cpus,  # type: ignore[arg-type]
-                num_gpus=gpus,  # type: ignore[arg-type]
-                object_store_memory=store_bytes,
-                include_dashboard=False,
-                log_to_driver=False,
-                logging_level=logging.ERROR,
-                _memory=memory_bytes - store_bytes,
-                _temp_dir=str(root),
-            )
+            with _sigterm_kept():
+                ray.init(
+                    address="local",
+                    num_cpus=cpus,  # type: ignore[arg-type]
+                    num_gpus=gpus,  # type: ignore[arg-type]
+                    object_store_memory=store_bytes,
+                    include_dashboard=False,
+                    log_to_driver=False,
+                    logging_level=logging.ERROR,
+                    _memory=memory_bytes - store_bytes,
+                    _temp_dir=str(root),
+                )
             address = ray.get_runtime_context().gcs_address
             if published:
                 write_atomically(published, f"{address}\n".encode())
@@ -79,15 +82,17 @@ def joined_ray(address: str) -> Iterator[None]:
         os.environ.setdefault("RAY_AUTH_MODE", "token")
     import ray
 
-    try:
-        ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
-    except (OSError, RuntimeError, ValueError) as error:
-        reason = " ".join(str(error).split())[:200]
-        raise UserError(f"cannot join the Ray cluster at {address}: {reason}") from error
-    try:
-        yield
-    finally:
-        ray.shutdown()
+    with _sigterm_kept():
+        try:
+            with _sigterm_kept():
+                ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
+        except (OSError, RuntimeError, ValueError) as error:
+            reason = " ".join(str(error).split())[:200]
+            raise UserError(f"cannot join the Ray cluster at {address}: {reason}") from error
+        try:
+            yield
+        finally:
+            ray.shutdown()
 
 
 def prepare_environment() -> None:
@@ -127,6 +132,17 @@ def parse_address(address: str) -> tuple[str, int]:
     if not parsed or not 0 < int(parsed["port"]) < 65536:
         raise UserError(f"ray_address must be HOST:PORT, got {address!r}")
     return parsed["host"].strip("[]"), int(parsed["port"])
+
+
+@contextlib.contextmanager
+def _sigterm_kept() -> Iterator[None]:
+    """Ray takes SIGTERM for itself when it starts, and leaves it to nobody when it ends."""
+    ours = signal.getsignal(signal.SIGTERM)
+    try:
+        yield
+    finally:
+        if ours is not None and threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, ours)
 
 
 def _has_token() -> bool:

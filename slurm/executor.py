@@ -1,14 +1,16 @@
 """submitit's executor with what a run asks for, and every failure as one line."""
 
+import io
 import os
 import re
 import shutil
+import signal
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr
 from pathlib import Path
 from typing import Any
 
-from submitit import SlurmExecutor
+from submitit import JobEnvironment, SlurmExecutor
 from submitit.core.utils import FailedJobError
 
 from cluster.slurm_options import SlurmOptions
@@ -29,6 +31,11 @@ class Executor(SlurmExecutor):
 
     def __init__(self, folder: Path, options: SlurmOptions) -> None:
         refuse_path(folder)
+        name = JobEnvironment.USR_SIG
+        if f"SIG{name}" not in signal.Signals.__members__:
+            raise UserError(
+                f"SUBMITIT_PREEMPT_SIGNAL must name a signal, such as USR2, got {name!r}"
+            )
         super().__init__(folder, max_num_timeout=REQUEUED_AT_MOST)
         self.update_parameters(**parameters(options))
 
@@ -49,7 +56,8 @@ class Executor(SlurmExecutor):
             UserError: sbatch is missing or refuses.
         """
         require_sbatch()
-        with without_allocation():
+        # submitit repeats what sbatch complains of; the error says it.
+        with without_allocation(), redirect_stderr(io.StringIO()):
             try:
                 with self.batch():
                     submitted = [self.submit(job) for job in jobs]

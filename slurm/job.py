@@ -38,7 +38,7 @@ class Job:
         """Runs on each node as its one task."""
         # Ray's processes die at once with their parent, also if it is killed.
         adopt_orphans()
-        preempt = JobEnvironment._usr_sig()
+        preempt = _preemption()
         if preempt != signal.SIGTERM:
             signal.signal(signal.SIGTERM, _end)
         # Slurm signals every process of a job, but this one alone acts on it.
@@ -58,18 +58,21 @@ class Job:
 
     def checkpoint(self) -> DelayedSubmission:
         """Stops, since all that is finished is on disk, and names what is to run next time."""
-        end_descendants()
+        # Requeueing makes Slurm end this start with signals, which must not interrupt it.
+        for one in (_preemption(), signal.SIGTERM):
+            signal.signal(one, signal.SIG_IGN)
         (self._meeting() / "over").touch()
+        end_descendants()
         self._write("requeued")
         return DelayedSubmission(Job(self.arguments, self.run_dir, nodes=self.nodes, ray=self.ray))
 
     def _lead(self, ignoring: Sequence[signal.Signals]) -> None:
         self._write("starting")
-        status = 1
         try:
             status = self._run(ignoring)
-        except Exception as error:
-            print(f"onefold: {error}", file=sys.stderr, flush=True)
+        except Exception:
+            self._write("ended", 1)
+            raise
         self._write("ended", status)
         if status:
             raise RunFailed(f"the run ended with status {status}")
@@ -102,6 +105,11 @@ class Job:
             restarts=int(os.environ.get("SLURM_RESTART_COUNT", "0")),
         )
         write_state(self.run_dir, state)
+
+
+def _preemption() -> signal.Signals:
+    """The signal before preemption or the time limit; ``SUBMITIT_PREEMPT_SIGNAL`` names it."""
+    return signal.Signals[f"SIG{JobEnvironment.USR_SIG}"]
 
 
 def _end(signum: int, frame: FrameType | None) -> None:

@@ -1,5 +1,6 @@
 """``python -m cluster.launch --slurm``: the same run as a job."""
 
+import shutil
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -43,8 +44,14 @@ def submit(launch: LaunchOptions[Any], console: Console) -> int:
         print_text(Executor(folder, launch.slurm).text, console)
         return 0
     _refuse_second_job(folder.parent)
+    new = not folder.parent.exists()
     run_dir = claim(launch).absolute()
-    (job,) = Executor(run_dir / "slurm", launch.slurm).send([job_of(launch, run_dir)])
+    try:
+        (job,) = Executor(run_dir / "slurm", launch.slurm).send([job_of(launch, run_dir)])
+    except UserError:
+        if new:  # nothing has run in it: the next attempt may have the name
+            shutil.rmtree(run_dir)
+        raise
     write_submitted(run_dir, job)
     print_text(
         f"job      {job}\n"

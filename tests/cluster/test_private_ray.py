@@ -161,6 +161,38 @@ def test_where_no_cluster_answers_one_line_says_so(tmp_path: Path) -> None:
     assert not (tmp_path / "runs").exists()
 
 
+SIGNALLED = """
+import os, signal, sys
+from pathlib import Path
+from cluster.private_ray import joined_ray, private_ray
+
+def ours(signum, frame):
+    print("ours", flush=True)
+
+signal.signal(signal.SIGTERM, ours)
+address = sys.argv[2:]
+ray = joined_ray(*address) if address else private_ray(
+    cpus=1, gpus=0, memory_bytes=2**30, published=Path(sys.argv[1])
+)
+with ray:
+    os.kill(os.getpid(), signal.SIGTERM)
+os.kill(os.getpid(), signal.SIGTERM)
+"""
+
+
+@pytest.mark.parametrize("guest", [False, True])
+def test_sigterm_stays_with_the_program(guest: bool, neighbour: Neighbour, tmp_path: Path) -> None:
+    address = [neighbour.address] if guest else []
+    done = subprocess.run(
+        [sys.executable, "-c", SIGNALLED, str(tmp_path / "address"), *address],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (0, "ours\nours\n"), done.stderr
+
+
 @pytest.mark.parametrize("address", ["auto", "local", "ray://a:1", "host", "host:0", "host:66666"])
 def test_only_an_explicit_address_is_joined(address: str) -> None:
     with pytest.raises(UserError, match="HOST:PORT"):

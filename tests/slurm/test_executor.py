@@ -49,6 +49,14 @@ def test_the_signal_is_the_users(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert "#SBATCH --signal=USR1@90" in Executor(tmp_path, SlurmOptions()).text
 
 
+def test_a_signal_that_does_not_exist_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("submitit.core.job_environment.JobEnvironment.USR_SIG", "FOO")
+    with pytest.raises(UserError, match="SUBMITIT_PREEMPT_SIGNAL must name a signal"):
+        Executor(tmp_path, SlurmOptions())
+
+
 @pytest.mark.parametrize("name", ["a%j", "a'b", 'a"b', "a\\b", "a\nb", "a\x7fb"])
 def test_paths_that_a_script_cannot_hold_are_refused(name: str) -> None:
     with pytest.raises(UserError, match="cannot keep logs") as caught:

@@ -64,6 +64,17 @@ def test_without_sbatch_nothing_is_claimed(
     assert not (tmp_path / "runs").exists()
 
 
+def test_a_refused_submission_is_one_line_and_leaves_nothing(
+    commands: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    arguments = [*SMALL, "--slurm", f"--output-dir={tmp_path / 'runs'}", "--name=a"]
+    refusal = "echo 'sbatch: error: invalid partition specified: x' >&2; exit 1"
+    fake_command(commands, "sbatch", refusal)
+    assert main(arguments) == 2
+    assert capfd.readouterr().err == "onefold: sbatch refused: invalid partition specified: x\n"
+    assert not (tmp_path / "runs" / "a").exists()
+
+
 def test_a_run_has_one_job_at_a_time(
     commands: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
