@@ -353,37 +353,29 @@ class Server(Protocol):
 
         Columns ``images`` (N, C, H, W) in [0, 1] and ``labels`` (N,).
         """
-        ...
 
     def apply(self, samples: Samples, column: str, function: Callable[[Tensor], Tensor]) -> Samples:
         """The samples with ``function`` (of some rows, row by row) applied to a column."""
-        ...
 
     def nearest(self, samples: Samples, keep: float) -> Tensor:
         """Indices (M,), ascending, of the share of each class nearest to the class's mean."""
-        ...
 
     def take(self, samples: Samples, indices: Tensor) -> Samples:
         """The samples at ``indices``, ascending."""
-        ...
 
     def teach(self, samples: Samples, teachers: Iterable[nn.Module]) -> Samples:
         """Adds ``teacher_logits`` (N, classes), the mean of the teachers': asked once for all."""
-        ...
 
     def fetch(self, samples: Samples, column: str) -> Tensor:
         """A column, brought together here."""
-        ...
 
     def fit(
         self, model: nn.Module, data: Samples | Batch, *, loss: Loss, config: Any, stage: str
     ) -> FitResult:
         """Trains ``model`` in place on samples, or on tensors of one length that are here."""
-        ...
 
     def evaluate(self, model: nn.Module) -> Evaluation:
         """Accuracy on the test split, which no method ever sees."""
-        ...
 
 
 @dataclass(frozen=True, kw_only=True)

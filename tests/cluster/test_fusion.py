@@ -30,6 +30,8 @@ from fl.training.local import starting_classifier, starting_generator, train_loc
 from tests.cluster.test_launch import wait_until
 from tests.fl.toy import CPU, GENERATOR, PROBLEM, VGG, client, named, same_bits, shard, split
 
+pytestmark = pytest.mark.slow
+
 TEST = shard(5, 6, 7, seed=1)
 CONFIG = FitConfig(epochs=4, lr=5e-3, batch_size=8)
 LOSS = FusionLoss(ce_weight=0.5, kd_weight=0.5)

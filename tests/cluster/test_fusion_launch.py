@@ -14,6 +14,7 @@ from tests.cluster.test_launch import wait_until
 LONG = ["--name=run", "--fusion.epochs=40", "--fusion-checkpoint=2"]
 
 
+@pytest.mark.slow
 def test_two_ranks_give_the_accuracy_of_one(tmp_path: Path) -> None:
     figures = {}
     for ranks in (1, 2):

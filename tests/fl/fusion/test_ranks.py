@@ -110,5 +110,7 @@ def test_all_ranks_end_with_the_same_bits(size: int, folder: Path) -> None:
 
 def test_the_cases_exchange_factors_where_that_is_less() -> None:
     """Else what is tested above would not be what it is meant to be."""
+    assert LOSS.one_pass
+    assert not hasattr(two_passes, "one_pass")
     assert _wide_layers(network(torch.float32), CONFIG.batch_size)
     assert not _wide_layers(network(torch.float32), 10_000)
