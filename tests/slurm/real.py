@@ -12,7 +12,7 @@ import socket
 import stat
 import subprocess
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -191,14 +191,13 @@ def _logs(root: Path) -> str:
 
 
 def _end(slurm: RealSlurm) -> None:
-    with_jobs = subprocess.run(
+    subprocess.run(
         ["scancel", "--signal=KILL", f"--user={getpass.getuser()}"],
         env=slurm.environ,
         capture_output=True,
         timeout=30,
         check=False,
     )
-    del with_jobs
     for name in ("alpha", "beta", "slurmctld", "munged"):
         daemon = slurm.daemons.get(name)
         if daemon is None or daemon.poll() is not None:
@@ -219,8 +218,3 @@ def _free_ports(count: int) -> list[int]:
     for one in sockets:
         one.close()
     return ports
-
-
-def without(environ: Mapping[str, str], *names: str) -> dict[str, str]:
-    """The environment without some variables."""
-    return {k: v for k, v in environ.items() if k not in names}

@@ -179,12 +179,12 @@ def test_a_cancelled_run_leaves_no_process(slurm: RealSlurm, tmp_path: Path) -> 
 def test_a_run_survives_the_death_of_a_node(
     slurm: RealSlurm, undisturbed: Path, tmp_path: Path
 ) -> None:
-    job = submit(slurm, tmp_path, *LONG)
+    submit(slurm, tmp_path, *LONG)
     run = tmp_path / "run"
     until(lambda: "client_start" in kinds(run))
     beta = slurm.processes_of("beta")
     dead = [psutil.Process(slurm.daemons["beta"].pid), *beta]
-    dead += [p for p in psutil.process_iter(["cmdline"]) if _steps_of(p, job, beta)]
+    dead += [p for p in psutil.process_iter(["cmdline"]) if _is_step(p, beta)]
     for process in dead:
         os.kill(process.pid, signal.SIGKILL)
     try:
@@ -201,7 +201,7 @@ def test_a_run_survives_the_death_of_a_node(
         slurm.start_node("beta")
 
 
-def _steps_of(process: psutil.Process, job: str, children: list[psutil.Process]) -> bool:
+def _is_step(process: psutil.Process, children: list[psutil.Process]) -> bool:
     """Whether it is the slurmstepd above one of the processes."""
     return process.pid in {c.ppid() for c in children if c.is_running()} and (
         process.name().startswith("slurmstepd")
