@@ -170,7 +170,7 @@ def test_the_pool_trains_cohorts_to_the_same_bits_as_each_client_alone(rooms: Ro
     jobs = [light(k) for k in range(10)]
     seen: list[Event] = []
     executor = RayExecutor(TRAIN, rooms, sizes=in_fours())
-    results = {j.client.id: p for j, p in executor.run(jobs, Events(seen.append))}
+    results = uploads(executor, jobs, Events(seen.append))
     assert sorted(e["client"] for e in seen if e["event"] == "client_start") == [*range(10)]
     assert len(results) == 10
     cohorts = []
@@ -187,5 +187,5 @@ def test_who_fails_in_a_cohort_is_named_alone(rooms: Rooms) -> None:
     executor = RayExecutor(TRAIN, rooms, sizes=in_fours())
     jobs = [light(k, recipe_fails_on_two) for k in range(6)]
     with pytest.raises(ClientFailed, match=r"client 2 \(cvae-small\) failed: ArithmeticError"):
-        list(executor.run(jobs, Events(seen.append)))
+        uploads(executor, jobs, Events(seen.append))
     assert {e["client"] for e in seen if e["event"] == "client_failed"} == {2}

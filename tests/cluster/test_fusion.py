@@ -27,6 +27,7 @@ from fl.fusion.distillation import FusionLoss
 from fl.fusion.fit import FitConfig
 from fl.server import RankedServer, ServerFailed, SingleServer
 from fl.training.local import starting_classifier, starting_generator, train_local
+from tests.cluster.outcomes import uploads
 from tests.cluster.test_launch import wait_until
 from tests.fl.toy import CPU, GENERATOR, PROBLEM, VGG, client, named, same_bits, shard, split
 
@@ -168,7 +169,7 @@ def test_ranks_give_their_gpus_to_clients_and_come_back(server: FusionServer, ro
         payload=None,
     )
     server.evaluate(model())
-    assert len(list(executor.run([job], Events()))) == 1
+    assert len(uploads(executor, [job])) == 1
     # What they were given before is still there.
     assert torch.equal(
         server.fetch(server.apply(placed, "labels", torch.neg), "labels"), -data()["labels"]
