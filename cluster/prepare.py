@@ -4,11 +4,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from torch import Tensor
+
 from cluster.inventory import Inventory, take_inventory
 from cluster.joined import joined_inventory
 from cluster.options import LaunchOptions
 from cluster.requests import measured, stated
 from cluster.world import world_size
+from fl.data.auxiliary import load_auxiliary
 from fl.data.datasets import Dataset, load
 from fl.data.partition import Partition, make_partition
 from fl.federation import Client, Problem
@@ -27,6 +30,8 @@ class Prepared:
     inventory: Inventory
     rates: Mapping[str, float]
     """Seconds per sample by model, where one step was measured."""
+    inputs: Mapping[str, Tensor]
+    """What the method's ``run`` takes by name, beside clients, server and options."""
 
 
 def prepare(launch: LaunchOptions[Any]) -> Prepared:
@@ -73,7 +78,17 @@ def prepare(launch: LaunchOptions[Any]) -> Prepared:
         members=members,
         inventory=inventory,
         rates=requests.rates,
+        inputs=_inputs(launch, method),
     )
+
+
+def _inputs(launch: LaunchOptions[Any], method: Method) -> dict[str, Tensor]:
+    if method.auxiliary is None:
+        return {}
+    run = launch.run
+    config = method.auxiliary(run.options)
+    shape = run.problem.image_shape
+    return {"auxiliary": load_auxiliary(config, run.dataset, shape, launch.data_root)}
 
 
 def _inventory(launch: LaunchOptions[Any]) -> Inventory:

@@ -51,7 +51,7 @@ def execute(
         events.emit("run_start", run=run_dir.name)
         rooms = stack.enter_context(open_cluster(launch, prepared.inventory, run_dir))
         clients, server = _federation(launch, prepared, run_dir, events, rooms, stack)
-        outcome = prepared.method.run(clients, server, launch.run.options)
+        outcome = prepared.method.run(clients, server, launch.run.options, **prepared.inputs)
         result = _result(launch, prepared, outcome, clients, server)
         result["placements"] = attendance.placements
         if rooms:
