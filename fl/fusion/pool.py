@@ -36,14 +36,14 @@ class DistillationConfig:
     """Temperature T of the distillation, whose loss is multiplied by T squared."""
 
     def __post_init__(self) -> None:
-        at_least("distil.epochs", self.epochs, 1)
-        positive("distil.lr", self.lr)
-        at_least("distil.batch_size", self.batch_size, 1)
-        positive("distil.temperature", self.temperature)
+        at_least("kd.epochs", self.epochs, 1)
+        positive("kd.lr", self.lr)
+        at_least("kd.batch_size", self.batch_size, 1)
+        positive("kd.temperature", self.temperature)
         if not 0 <= self.momentum < 1:
-            raise UserError(f"distil.momentum must be in [0, 1), got {self.momentum}")
+            raise UserError(f"kd.momentum must be in [0, 1), got {self.momentum}")
         if self.weight_decay < 0:
-            raise UserError(f"distil.weight_decay must not be negative, got {self.weight_decay}")
+            raise UserError(f"kd.weight_decay must not be negative, got {self.weight_decay}")
 
     def optimizer(self, model: nn.Module) -> optim.SGD:
         """The optimiser of ``model``, kept over all epochs."""

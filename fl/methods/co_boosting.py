@@ -46,7 +46,7 @@ class CoBoostingConfig(PrototypesConfig):
     weight_decay: float = 0.99
     """Factor on that step from epoch to epoch."""
     inversion: InversionConfig = InversionConfig()
-    distil: DistillationConfig = DistillationConfig(temperature=4.0, weight_decay=1e-4)
+    kd: DistillationConfig = DistillationConfig(temperature=4.0, weight_decay=1e-4)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -61,10 +61,10 @@ def run(clients: Clients, server: Server, config: CoBoostingConfig) -> Outcome:
     teacher = all_classifiers(updates, server)
     student = untrained_classifier(updates[0], server)
     start = server.evaluate(student)
-    optimizer = config.distil.optimizer(student)
-    schedule = optim.lr_scheduler.CosineAnnealingLR(optimizer, config.distil.epochs)
+    optimizer = config.kd.optimizer(student)
+    schedule = optim.lr_scheduler.CosineAnnealingLR(optimizer, config.kd.epochs)
     pool, epochs = Pool(seed), []
-    for epoch in range(1, config.distil.epochs + 1):
+    for epoch in range(1, config.kd.epochs + 1):
         with server.events.phase("synthesis"):
             images, labels = invert(
                 hard_sample_loss(teacher, student, config),
@@ -80,11 +80,11 @@ def run(clients: Clients, server: Server, config: CoBoostingConfig) -> Outcome:
         with server.events.phase("fusion"):
             if epoch > 1:
                 reweigh(teacher, pool, config, epoch)
-            batches = pool.batches("fusion/order", epoch, config.distil.batch_size)
+            batches = pool.batches("fusion/order", epoch, config.kd.batch_size)
             stream = torch_generator(seed, f"perturbation/{epoch}")
             harder = (perturbed(b["images"], teacher, config.perturbation, stream) for b in batches)
             lessons = ((images, ask(teacher, images)) for images in harder)
-            found = distil_epoch(student, lessons, optimizer, config.distil, server, epoch)
+            found = distil_epoch(student, lessons, optimizer, config.kd, server, epoch)
             epochs.append(found)
             schedule.step()
     figures = {"ensemble_weights": teacher.weights.tolist()}
@@ -113,7 +113,7 @@ def hard_sample_loss(
 def reweigh(teacher: Ensemble, pool: Pool, config: CoBoostingConfig, epoch: int) -> None:
     """Moves each member's weight by a step towards less cross-entropy, batch by batch."""
     step = config.weight_step * config.weight_decay ** (epoch - 1)
-    for batch in pool.batches("weights/order", epoch, config.distil.batch_size):
+    for batch in pool.batches("weights/order", epoch, config.kd.batch_size):
         weights = teacher.weights.clone().requires_grad_()
         logits = weighted_mean(batch["member_logits"].transpose(0, 1), weights)
         (gradient,) = torch.autograd.grad(F.cross_entropy(logits, batch["labels"]), weights)

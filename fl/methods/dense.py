@@ -45,7 +45,7 @@ class DenseConfig(PrototypesConfig):
     adv: float = 1.0
     """Weight of the boundary-support term."""
     inversion: InversionConfig = InversionConfig()
-    distil: DistillationConfig = DistillationConfig()
+    kd: DistillationConfig = DistillationConfig()
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -65,10 +65,10 @@ def run(clients: Clients, server: Server, config: DenseConfig) -> Outcome:
     teacher = all_classifiers(updates, server)
     student = untrained_classifier(updates[0], server)
     start = server.evaluate(student)
-    optimizer = config.distil.optimizer(student)
+    optimizer = config.kd.optimizer(student)
     pool, epochs = Pool(server.problem.seed), []
     with BatchNormDistance(teacher.members).watching() as statistics:
-        for epoch in range(1, config.distil.epochs + 1):
+        for epoch in range(1, config.kd.epochs + 1):
             with server.events.phase("synthesis"):
                 stream = torch_generator(server.problem.seed, f"augmentation/{epoch}")
                 loss = generator_loss(teacher, student, statistics, config, stream)
@@ -78,9 +78,9 @@ def run(clients: Clients, server: Server, config: DenseConfig) -> Outcome:
                 with torch.no_grad():  # neither images nor teachers change: asked once
                     pool.add(images=images, labels=labels, wanted=teacher(images))
             with server.events.phase("fusion"):
-                batches = pool.batches("fusion/order", epoch, config.distil.batch_size)
+                batches = pool.batches("fusion/order", epoch, config.kd.batch_size)
                 lessons = ((batch["images"], batch["wanted"]) for batch in batches)
-                found = distil_epoch(student, lessons, optimizer, config.distil, server, epoch)
+                found = distil_epoch(student, lessons, optimizer, config.kd, server, epoch)
                 epochs.append(found)
     return Outcome(model=student, start=start, epochs=epochs, **pool.told())
 

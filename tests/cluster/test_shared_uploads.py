@@ -20,7 +20,7 @@ GENERATOR = GeneratorConfig(width=0.05, latent=2, epochs=1)
 SHORT = FitConfig(epochs=1, batch_size=64)
 DATA_FREE: dict[str, Any] = {
     "inversion": InversionConfig(batch_size=4, steps=1, width=0.02, latent=4),
-    "distil": DistillationConfig(epochs=2),
+    "kd": DistillationConfig(epochs=2),
 }
 VOTES: dict[str, Any] = {"classifier": CLASSIFIER, "small_width": 0.2}
 CVAES: dict[str, Any] = {

@@ -30,13 +30,13 @@ DENSE = DenseConfig(
     classifier=CLASSIFIER,
     small_width=0.5,
     inversion=INVERSION,
-    distil=DistillationConfig(epochs=3, batch_size=8),
+    kd=DistillationConfig(epochs=3, batch_size=8),
 )
 BOOST = CoBoostingConfig(
     classifier=CLASSIFIER,
     small_width=0.5,
     inversion=INVERSION,
-    distil=DistillationConfig(epochs=3, batch_size=8, temperature=4.0),
+    kd=DistillationConfig(epochs=3, batch_size=8, temperature=4.0),
 )
 
 
