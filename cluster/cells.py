@@ -6,7 +6,7 @@ from fnmatch import fnmatch
 from typing import Literal
 
 from cluster import published
-from cluster.published import Published
+from cluster.published import Published, Row
 
 Scale = Literal["small", "paper"]
 
@@ -33,50 +33,32 @@ def make(name: str, scale: Scale, only: tuple[str, ...]) -> list[Cell]:
     return [c for c in cells if not only or any(fnmatch(c.name, pattern) for pattern in only)]
 
 
-def by_alpha(table: str, *extra: str) -> Callable[[Scale], list[Cell]]:
-    """A table whose rows are data sets and alphas."""
-
+def _table(text: str, *extra: str) -> Callable[[Scale], list[Cell]]:
     def cells(scale: Scale) -> list[Cell]:
         return [
-            Cell(
-                f"{dataset}-alpha{alpha}",
-                method,
-                (*_settings(scale, dataset, method), f"--alpha={alpha}", *extra),
-                figure,
-            )
-            for (dataset, alpha), figures in published.rows(table).items()
-            for method, figure in figures.items()
+            Cell(row.name, method, (*_arguments(scale, row, method), *extra), figure)
+            for row in published.rows(text)
+            for method, figure in row.figures.items()
         ]
 
     return cells
 
 
-def by_clients(table: str) -> Callable[[Scale], list[Cell]]:
-    """A table whose rows are numbers of clients, at alpha 0.5."""
-
-    def cells(scale: Scale) -> list[Cell]:
-        return [
-            Cell(
-                f"{dataset}-k{clients}",
-                method,
-                (*_settings(scale, dataset, method), "--alpha=0.5", f"--num-clients={clients}"),
-                figure,
-            )
-            for (dataset, clients), figures in published.rows(table).items()
-            for method, figure in figures.items()
-        ]
-
-    return cells
-
-
-def _settings(scale: Scale, dataset: str, method: str) -> tuple[str, ...]:
-    preset = "mnist-small" if scale == "small" else f"paper-{dataset}"
-    return f"--preset={preset}", f"--dataset={dataset}", f"--method={method}"
+def _arguments(scale: Scale, row: Row, method: str) -> tuple[str, ...]:
+    preset = "mnist-small" if scale == "small" else f"paper-{row.dataset}"
+    settings = [
+        argument
+        for name, value in row.settings.items()
+        for argument in (f"--{name}", *value.split(","))
+    ]
+    return f"--preset={preset}", f"--dataset={row.dataset}", f"--method={method}", *settings
 
 
 TABLES = {
-    "table3": by_alpha(published.TABLE_3),
-    "table4": by_alpha(published.TABLE_4, "--filter=none"),
-    "table5": by_clients(published.TABLE_5),
-    "table8": by_alpha(published.TABLE_8, "--num-large=10"),
+    "table3": _table(published.TABLE_3),
+    "table4": _table(published.TABLE_4, "--filter=none"),
+    "table5": _table(published.TABLE_5, "--alpha=0.5"),
+    "table6": _table(published.TABLE_6),
+    "table8": _table(published.TABLE_8, "--num-large=10"),
+    "loss-weights": _table(published.LOSS_WEIGHTS),
 }

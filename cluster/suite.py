@@ -38,7 +38,7 @@ def suite(
     """Regenerate a table of the FedMHO paper.
 
     Args:
-        name: Table: table3, table4, table5 or table8.
+        name: Table: table3, table4, table5, table6, table8 or loss-weights.
         scale: small: a sixth of the images and narrow models, for two cores. paper: for GPUs.
         seeds: Seeds of a cell's runs, with commas between.
         only: Patterns of the cells to run, as in 'mnist-alpha0.5-*'. Default: all.

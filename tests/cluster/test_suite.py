@@ -8,7 +8,7 @@ from cluster import cells, suite
 from cluster.cells import TABLES, Cell, make
 from cluster.command_line import parse
 from cluster.comparison import Figure, as_json, as_markdown, remarks
-from cluster.published import TABLE_3, TABLE_8, Published, rows
+from cluster.published import TABLE_3, TABLE_6, TABLE_8, Published, rows
 from tests.cluster.commands import SMALL
 
 PAPER = Published(90.0, 1.0)
@@ -21,11 +21,13 @@ def figure(
 
 
 def test_published_tables_have_their_figures_where_they_belong() -> None:
-    table = rows(TABLE_3)
+    table = {row.name: row.figures for row in rows(TABLE_3)}
     assert len(table) == 12
-    assert table["mnist", "0.1"]["fedcvae-ens"] == Published(89.73, 0.40)
-    assert table["emnist", "0.3"]["fedmho-sd"] == Published(75.36, 0.51)
-    assert rows(TABLE_8)["fmnist", "0.1"]["feddf"] == Published(51.10, 1.98)
+    assert table["mnist-alpha0.1"]["fedcvae-ens"] == Published(89.73, 0.40)
+    assert table["emnist-alpha0.3"]["fedmho-sd"] == Published(75.36, 0.51)
+    last = rows(TABLE_8)[5]
+    assert (last.name, last.figures["feddf"]) == ("fmnist-alpha0.1", Published(51.10, 1.98))
+    assert rows(TABLE_6)[-1].settings == {"alpha": "0.1", "keep": "0.9"}
 
 
 @pytest.mark.parametrize("scale", ["small", "paper"])
@@ -46,7 +48,9 @@ def test_cells_carry_what_their_table_is_about() -> None:
 
     assert run("table3", "svhn-alpha0.1-dense").alpha == 0.1
     assert run("table4", "mnist-alpha0.3-fedmho-md").options.filter == "none"
-    assert run("table5", "emnist-k12-fedcvae-ens").num_clients == 12
+    assert run("table5", "emnist-num-clients12-fedcvae-ens").num_clients == 12
+    assert run("table6", "emnist-alpha0.3-keep0.6-fedmho-sd").options.keep == 0.6
+    assert run("loss-weights", "*-betas1,2-fedmho-md").options.betas == (1.0, 2.0)
     assert run("table8", "mnist-alpha0.5-fedcvae-ens").options.num_large == 10
 
 
@@ -141,4 +145,4 @@ def test_bad_input_is_one_line(
 
 def test_an_unknown_table_is_refused(capsys: pytest.CaptureFixture) -> None:
     assert suite.main(["table99"]) == 2
-    assert "unknown table 'table99'; valid: table3" in capsys.readouterr().err
+    assert "unknown table 'table99'; valid: loss-weights, table3" in capsys.readouterr().err

@@ -110,8 +110,8 @@ def test_the_images_of_the_lowest_loss_are_kept() -> None:
     made: list[tuple[float, Tensor]] = []
 
     def loss(images: Tensor, labels: Tensor) -> Tensor:
-        # Falls in the second step and rises again, whatever the images are.
-        value = (3.0, 1.0, 2.0, 4.0, 5.0)[len(made)] + 0 * images.sum()
+        # Falls in the second step and rises again, nearly whatever the images are.
+        value = (3.0, 1.0, 2.0, 4.0, 5.0)[len(made)] + images.mean() / 1000
         made.append((value.item(), images.detach().clone()))
         return value
 

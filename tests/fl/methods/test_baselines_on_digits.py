@@ -107,4 +107,3 @@ def test_a_baseline_beats_chance_and_the_plain_average(name: str) -> None:
     assert last("fedavg") > 3 * CHANCE
     assert last(name) > last("fedavg")
     assert last(name) > outcome(name).start.accuracy
-
