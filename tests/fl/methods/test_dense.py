@@ -202,3 +202,23 @@ def test_neither_method_changes_its_teachers() -> None:
     for name, tensor in teacher.members.state_dict().items():
         assert torch.equal(before[name], tensor)
     assert student.linear.weight.grad is None
+
+
+def test_the_ensemble_is_weighed_from_the_second_epoch_on() -> None:
+    def weights(epochs: int) -> list[float]:
+        config = replace(BOOST, kd=replace(BOOST.kd, epochs=epochs))
+        clients, server = tiny_federation(config, cast=cast, num_clients=4)
+        return co_boosting.run(clients, server, config).figures["ensemble_weights"]
+
+    assert weights(1) == pytest.approx([0.25] * 4)
+    assert weights(2) != pytest.approx([0.25] * 4)
+
+
+def test_the_global_model_learns_from_perturbed_images() -> None:
+    def weights(size: float) -> Tensor:
+        config = replace(BOOST, perturbation=size, kd=replace(BOOST.kd, epochs=1))
+        clients, server = tiny_federation(config, cast=cast, num_clients=2)
+        model = co_boosting.run(clients, server, config).model
+        return torch.cat([p.detach().flatten() for p in model.parameters()])
+
+    assert not torch.equal(weights(0.0), weights(8 / 255))
