@@ -14,6 +14,7 @@ from cluster.world import world_size
 from fl.data.auxiliary import load_auxiliary
 from fl.data.datasets import Dataset, load
 from fl.data.partition import Partition, make_partition
+from fl.errors import UserError
 from fl.federation import Client, Problem
 from fl.methods.registry import Method, get_method
 
@@ -32,6 +33,8 @@ class Prepared:
     """Seconds per sample by model, where one step was measured."""
     inputs: Mapping[str, Tensor]
     """What the method's ``run`` takes by name, beside clients, server and options."""
+    fusion_ranks: int | None
+    """Ranks of the server: asked for, or all that the method can use; None for one per GPU."""
 
 
 def prepare(launch: LaunchOptions[Any]) -> Prepared:
@@ -44,7 +47,8 @@ def prepare(launch: LaunchOptions[Any]) -> Prepared:
     method = get_method(run.method)
     parts = method.cast(run.options, run.num_clients, run.problem)
     inventory = _inventory(launch)
-    world_size(launch.fusion_ranks, len(inventory.gpus))
+    ranks = _ranks_asked(launch, method)
+    world_size(ranks, len(inventory.gpus))
     requests = stated(parts, run.resources, inventory)
     dataset = load(
         run.dataset, launch.data_root, max_train=run.data.max_train, max_test=run.data.max_test
@@ -79,7 +83,19 @@ def prepare(launch: LaunchOptions[Any]) -> Prepared:
         inventory=inventory,
         rates=requests.rates,
         inputs=_inputs(launch, method),
+        fusion_ranks=ranks,
     )
+
+
+def _ranks_asked(launch: LaunchOptions[Any], method: Method) -> int | None:
+    if not method.one_rank:
+        return launch.fusion_ranks
+    if launch.fusion_ranks is not None and launch.fusion_ranks > 1:
+        raise UserError(
+            f"{launch.run.method} trains a model of its own on one rank of the server: "
+            f"fusion_ranks must be 1, got {launch.fusion_ranks}"
+        )
+    return 1
 
 
 def _inputs(launch: LaunchOptions[Any], method: Method) -> dict[str, Tensor]:

@@ -30,6 +30,9 @@ class Method:
     cast: Callable[[Any, int, Problem], list[Part]]
     run: Callable[..., Outcome]
     one_shot: bool = True
+    one_rank: bool = False
+    """Whether it trains a model in a loop of its own, on the driver's device: the server then has
+    one rank, there."""
     auxiliary: Callable[[Any], AuxiliaryConfig] | None = None
     """Names the auxiliary data set in the settings, if ``run`` takes one as ``auxiliary``."""
 
@@ -50,15 +53,15 @@ METHODS = {
         run=feddf.run,
         auxiliary=attrgetter("auxiliary"),
     ),
-    "dense": Method(config=dense.DenseConfig, cast=dense.cast, run=dense.run),
+    "dense": Method(config=dense.DenseConfig, cast=dense.cast, run=dense.run, one_rank=True),
     "co-boosting": Method(
-        config=co_boosting.CoBoostingConfig, cast=dense.cast, run=co_boosting.run
+        config=co_boosting.CoBoostingConfig, cast=dense.cast, run=co_boosting.run, one_rank=True
     ),
     "fedcvae-ens": Method(
         config=fedcvae_ens.FedCVAEConfig, cast=fedcvae_ens.cast, run=fedcvae_ens.run
     ),
     "fedcvae-kd": Method(
-        config=fedcvae_kd.FedCVAEKDConfig, cast=fedcvae_ens.cast, run=fedcvae_kd.run
+        config=fedcvae_kd.FedCVAEKDConfig, cast=fedcvae_ens.cast, run=fedcvae_kd.run, one_rank=True
     ),
     "fedmho": _fedmho("none"),
     "fedmho-md": _fedmho("models"),
