@@ -4,6 +4,7 @@ import os
 import signal
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -20,11 +21,12 @@ from fl.errors import UserError
 from fl.events import Event, Events
 from fl.federation import Batch, Samples
 from fl.fusion.checkpoints import Checkpoints
-from fl.fusion.distillation import FusionLoss
+from fl.fusion.distillation import EachMember, FusionLoss
 from fl.fusion.fit import FitConfig
+from fl.models.ensemble import Ensemble
 from fl.server import RankedServer, ServerFailed, SingleServer
 from fl.training.local import starting_classifier, starting_generator
-from tests.fl.toy import CPU, GENERATOR, PROBLEM, VGG, named, same_bits, shard
+from tests.fl.toy import CLASSIFIER, CPU, GENERATOR, PROBLEM, VGG, named, same_bits, shard
 
 TEST = shard(5, 6, 7, seed=1)
 CONFIG = FitConfig(epochs=4, lr=5e-3, batch_size=8)
@@ -198,3 +200,22 @@ def test_nothing_is_left_running(rooms: Rooms) -> None:
     for actor in actors:
         with pytest.raises(ray.exceptions.RayActorError):
             ray.get(actor.identity.remote(), timeout=20)
+
+
+def test_an_ensembles_members_learn_over_ranks_as_on_one(server: FusionServer) -> None:
+    """FedDF's fit: several students, a falling rate, each student's gradient cut by itself."""
+    config = replace(CONFIG, schedule="cosine", clip=0.01)
+    distil = EachMember(FusionLoss(ce_weight=0.0, kd_weight=1.0))
+    images = {"images": shard(9, 10, 12).images}
+    teacher = model()  # not what the students start from
+    with torch.no_grad():
+        for parameter in teacher.parameters():
+            parameter.mul_(2)
+    states = []
+    for one in (alone(), server):
+        taught = one.teach(images, [teacher])
+        students = Ensemble([model(), starting_classifier(CLASSIFIER, PROBLEM)])
+        one.fit(students, taught, loss=distil, config=config, stage="fusion")
+        states.append(students.state_dict())
+    for name, tensor in states[0].items():
+        torch.testing.assert_close(states[1][name].cpu(), tensor, rtol=1e-3, atol=1e-5)
