@@ -18,7 +18,7 @@ import yaml
 
 from cluster.options import LaunchOptions
 from fl.errors import UserError, unknown
-from fl.methods.registry import get_method
+from fl.methods.registry import METHODS, get_method
 
 FLATTENED = ("run", "options")
 """Records whose fields stand at the top level on the command line and in YAML."""
@@ -31,7 +31,8 @@ def parse(argv: Sequence[str]) -> LaunchOptions[Any]:
     """Parses the command line.
 
     Settings from a preset or a file are turned into arguments in front of the user's own, so one
-    parser converts and checks them all, and what comes last wins.
+    parser converts and checks them all, and what comes last wins. A preset speaks to all methods:
+    what only other methods have is passed over.
 
     Raises:
         UserError: one line, for whatever is wrong.
@@ -50,9 +51,10 @@ def parse(argv: Sequence[str]) -> LaunchOptions[Any]:
     arguments: list[str] = []
     for (source, _), values in zip(layers, settings, strict=True):
         for name, value in values.items():
-            if name not in valid:
+            if name in valid:
+                arguments += as_arguments(name, value)
+            elif not (source.startswith("preset ") and name in _settings_of_any_method()):
                 raise UserError(f"{source}: {_unknown_setting(name, valid)}")
-            arguments += as_arguments(name, value)
     if any(a == "--slurm" or a.startswith("--slurm.") for a in argv):
         arguments.append("--slurm.submit")
     own = [a for a in argv if a != "--slurm"]
@@ -84,6 +86,14 @@ def load_yaml(path: Any) -> dict[str, Any]:
     if not isinstance(values, dict):
         raise UserError(f"{path} must hold a mapping of settings, got {type(values).__name__}")
     return {k: v for k, v in values.items() if k not in RECORDED}
+
+
+def _settings_of_any_method() -> set[str]:
+    return {
+        name
+        for method in METHODS.values()
+        for name, _ in setting_types(GenericAlias(LaunchOptions, (method.config,)))
+    }
 
 
 def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

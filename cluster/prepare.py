@@ -5,14 +5,17 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from torch import Tensor
 
 from cluster.inventory import Inventory, take_inventory
 from cluster.joined import joined_inventory
 from cluster.options import LaunchOptions
 from cluster.requests import measured, stated
 from cluster.world import world_size
+from fl.data.auxiliary import load_auxiliary
 from fl.data.datasets import Dataset, load
 from fl.data.partition import Partition, make_partition
+from fl.errors import UserError
 from fl.federation import Client, Problem
 from fl.methods.registry import Method, get_method
 from fl.seeding import numpy_generator
@@ -30,6 +33,10 @@ class Prepared:
     inventory: Inventory
     rates: Mapping[str, float]
     """Seconds per sample by model, where one step was measured."""
+    inputs: Mapping[str, Tensor]
+    """What the method's ``run`` takes by name, beside clients, server and options."""
+    fusion_ranks: int | None
+    """Ranks of the server: asked for, or all that the method can use; None for one per GPU."""
 
 
 def prepare(launch: LaunchOptions[Any], *, drawn: int | None = None) -> Prepared:
@@ -47,8 +54,9 @@ def prepare(launch: LaunchOptions[Any], *, drawn: int | None = None) -> Prepared
     method = get_method(run.method)
     parts = method.cast(run.options, run.num_clients, run.problem)
     inventory = _inventory(launch)
+    ranks = _ranks_asked(launch, method)
     if not (launch.slurm.submit or launch.ray_address):  # of many nodes this is but one
-        world_size(launch.fusion_ranks, len(inventory.gpus))
+        world_size(ranks, len(inventory.gpus))
     requests = stated(parts, run.resources, inventory)
     dataset = load(
         run.dataset, launch.data_root, max_train=run.data.max_train, max_test=run.data.max_test
@@ -90,7 +98,29 @@ def prepare(launch: LaunchOptions[Any], *, drawn: int | None = None) -> Prepared
         members=members,
         inventory=inventory,
         rates=requests.rates,
+        inputs=_inputs(launch, method),
+        fusion_ranks=ranks,
     )
+
+
+def _ranks_asked(launch: LaunchOptions[Any], method: Method) -> int | None:
+    if not method.one_rank:
+        return launch.fusion_ranks
+    if launch.fusion_ranks is not None and launch.fusion_ranks > 1:
+        raise UserError(
+            f"{launch.run.method} trains a model of its own on one rank of the server: "
+            f"fusion_ranks must be 1, got {launch.fusion_ranks}"
+        )
+    return 1
+
+
+def _inputs(launch: LaunchOptions[Any], method: Method) -> dict[str, Tensor]:
+    if method.auxiliary is None:
+        return {}
+    run = launch.run
+    config = method.auxiliary(run.options)
+    shape = run.problem.image_shape
+    return {"auxiliary": load_auxiliary(config, run.dataset, shape, launch.data_root)}
 
 
 def _inventory(launch: LaunchOptions[Any]) -> Inventory:

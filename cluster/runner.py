@@ -3,6 +3,7 @@
 import os
 import shutil
 from contextlib import ExitStack, closing
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -51,7 +52,7 @@ def execute(
         events.emit("run_start", run=run_dir.name)
         rooms = stack.enter_context(open_cluster(launch, prepared.inventory, run_dir))
         clients, server = _federation(launch, prepared, run_dir, events, rooms, stack)
-        outcome = prepared.method.run(clients, server, launch.run.options)
+        outcome = prepared.method.run(clients, server, launch.run.options, **prepared.inputs)
         result = _result(launch, prepared, outcome, clients, server)
         result["placements"] = attendance.placements
         if rooms:
@@ -76,8 +77,9 @@ def _federation(
     every_test = np.arange(len(dataset.test.labels))
     test = Shard.from_split(dataset.test, every_test, dataset.num_classes)
     checkpoints = Checkpoints(run_dir / CHECKPOINTS, every=launch.fusion_checkpoint)
+    settings = replace(launch, fusion_ranks=prepared.fusion_ranks)
     server = stack.enter_context(
-        open_server(launch, prepared.problem, test, events, rooms, checkpoints)
+        open_server(settings, prepared.problem, test, events, rooms, checkpoints)
     )
     clients = Clients(
         prepared.members,

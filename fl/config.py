@@ -36,7 +36,8 @@ class RunConfig(Generic[Options]):
     """Everything that determines a run's result."""
 
     method: str = "fedmho-sd"
-    """Method: fedmho, fedmho-md or fedmho-sd."""
+    """Method: fedmho, fedmho-md, fedmho-sd, fedavg, feddf, dense, co-boosting, fedcvae-ens or
+    fedcvae-kd."""
     dataset: str = "digits"
     """Data set: digits, mnist, fmnist, emnist, svhn, cifar10 or cifar100."""
     alpha: float = 0.5

@@ -363,8 +363,11 @@ class Server(Protocol):
     def take(self, samples: Samples, indices: Tensor) -> Samples:
         """The samples at ``indices``, ascending."""
 
-    def teach(self, samples: Samples, teachers: Iterable[nn.Module]) -> Samples:
-        """Adds ``teacher_logits`` (N, classes), the mean of the teachers': asked once for all."""
+    def teach(self, samples: Samples | Batch, teachers: Iterable[nn.Module]) -> Samples:
+        """Adds ``teacher_logits`` (N, classes), the mean of the teachers': asked once for all.
+
+        Of samples, or of tensors that are here.
+        """
 
     def fetch(self, samples: Samples, column: str) -> Tensor:
         """A column, brought together here."""

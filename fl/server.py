@@ -96,8 +96,9 @@ class RankedServer(ABC):
         columns = dict(zip(names, zip(*blocks, strict=True), strict=True))
         return Samples(columns=columns, counts=tuple(map(len, own)))
 
-    def teach(self, samples: Samples, teachers: Iterable[nn.Module]) -> Samples:
+    def teach(self, samples: Samples | Batch, teachers: Iterable[nn.Module]) -> Samples:
         """See :meth:`fl.federation.Server.teach`. One teacher is held at a time."""
+        samples = samples if isinstance(samples, Samples) else self._place(samples)
         images = samples.columns["images"]
         totals: Sequence[Any] = [None] * self.size
         count = 0

@@ -1,5 +1,7 @@
 """How many synthetic samples each decoder makes of each class (Section 4.2.2)."""
 
+from collections.abc import Sequence
+
 import numpy as np
 
 
@@ -31,13 +33,32 @@ def label_share(label_counts: np.ndarray, total: int) -> np.ndarray:
     decoder's row sums to its total. Arguments and result as :func:`squared_counts`.
     """
     decoders, _ = label_counts.shape
-    rows = []
-    for k, counts in enumerate(label_counts):
-        own_total = total // decoders + (k < total % decoders)
-        exact = own_total * counts / counts.sum()
-        row = np.floor(exact).astype(np.int64)
-        # Stable: of equal remainders the lower class goes first.
-        neediest = np.argsort(row - exact, kind="stable")[: own_total - row.sum()]
-        row[neediest] += 1
-        rows.append(row)
+    totals = [total // decoders + (k < total % decoders) for k in range(decoders)]
+    rows = [_apportioned(counts, own) for counts, own in zip(label_counts, totals, strict=True)]
     return np.stack(rows)
+
+
+def client_shares(
+    label_counts: np.ndarray, total: int, streams: Sequence[np.random.Generator]
+) -> np.ndarray:
+    """FEDCVAE's rule: decoder k makes a share of ``total`` like its client's share of all samples.
+
+    Its labels are drawn from the client's own distribution p_k, by the client's own stream.
+    Arguments and result as :func:`squared_counts`.
+    """
+    totals = _apportioned(label_counts.sum(axis=1), total)
+    rows = [
+        stream.multinomial(own, counts / counts.sum())
+        for counts, own, stream in zip(label_counts, totals, streams, strict=True)
+    ]
+    return np.stack(rows).astype(np.int64)
+
+
+def _apportioned(weights: np.ndarray, total: int) -> np.ndarray:
+    """``total`` dealt in proportion to ``weights``, by largest remainder."""
+    exact = total * weights / weights.sum()
+    row = np.floor(exact).astype(np.int64)
+    # Stable: of equal remainders the lower index goes first.
+    neediest = np.argsort(row - exact, kind="stable")[: total - row.sum()]
+    row[neediest] += 1
+    return row

@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fl.federation import Batch
+from fl.models.ensemble import Ensemble
 
 KLReduction = Literal["batchmean", "mean"]
 
@@ -66,3 +67,29 @@ class FusionLoss:
             count = len(logits) if self.kl_reduction == "batchmean" else logits.numel()
             loss = loss + self.kd_weight * kl / count
         return loss
+
+
+@dataclass(frozen=True)
+class EachMember:
+    """The sum of a loss over an ensemble's members, which so train side by side, each by itself."""
+
+    loss: FusionLoss
+    one_pass: ClassVar[bool] = True
+    """Each member sees each sample once."""
+
+    def __call__(self, model: nn.Module, batch: Batch) -> Tensor:
+        if not isinstance(model, Ensemble):
+            raise TypeError(f"not an ensemble: {type(model).__name__}")
+        losses = [self.loss(member, batch) for member in model.members]
+        return sum(losses[1:], start=losses[0])
+
+
+def kl_to_teacher(student: Tensor, teacher: Tensor, temperature: float = 1.0) -> Tensor:
+    """T^2 KL(softmax(teacher / T) || softmax(student / T)) of each sample, (B,), from logits.
+
+    T squared, so that gradients keep their size as the temperature rises.
+    """
+    log_student = F.log_softmax(student / temperature, dim=1)
+    log_teacher = F.log_softmax(teacher / temperature, dim=1)
+    kl = F.kl_div(log_student, log_teacher, log_target=True, reduction="none").sum(1)
+    return temperature**2 * kl

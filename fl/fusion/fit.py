@@ -5,6 +5,7 @@ computes its slice of every batch, and the summed gradient is that of the global
 """
 
 import io
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,10 +21,12 @@ from fl.fusion.draws import sample_keys
 from fl.fusion.dropout import Masks, sample_dropout
 from fl.fusion.gradients import Gradients
 from fl.fusion.group import Group
+from fl.models.ensemble import Ensemble
 from fl.seeding import torch_generator
 from fl.validate import at_least, choice, positive
 
 PRECISIONS = ("fp32", "tf32", "bf16")
+SCHEDULES = ("constant", "cosine")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,6 +43,10 @@ class FitConfig:
     """Momentum of sgd."""
     batch_size: int = 64
     """Samples per step, over all ranks together."""
+    schedule: Literal["constant", "cosine"] = "constant"
+    """Learning rate over the steps: as it is, or falling to zero along a half cosine."""
+    clip: float | None = None
+    """Norm to which gradients are cut; of an ensemble each member's. Default: none."""
     precision: Literal["fp32", "tf32", "bf16"] = "fp32"
     """Arithmetic of forward and backward passes: tf32 rounds the factors of matrix products on
     GPUs that can, bf16 computes in bfloat16 where that is safe; weights stay in float32."""
@@ -49,6 +56,9 @@ class FitConfig:
         positive("lr", self.lr)
         at_least("batch_size", self.batch_size, 1)
         choice("precision", self.precision, PRECISIONS)
+        choice("schedule", self.schedule, SCHEDULES)
+        if self.clip is not None:
+            positive("clip", self.clip)
         if not 0 <= self.momentum < 1:
             raise UserError(f"momentum must be in [0, 1), got {self.momentum}")
 
@@ -109,7 +119,10 @@ class Fit:
                     precision(self._config.precision),
                 ):
                     batches = shuffled.split(self._config.batch_size)
-                    losses = [self._step(epoch, rows, masks) for rows in batches]
+                    losses = []
+                    for number, rows in enumerate(batches):
+                        self._set_rate((epoch - 1 + number / len(batches)) / self._config.epochs)
+                        losses.append(self._step(epoch, rows, masks))
                 self._done = epoch
                 # One transfer an epoch: reading each step's loss would wait for the device.
                 yield torch.stack(losses).cpu()
@@ -129,8 +142,21 @@ class Fit:
                 loss = self._loss(self._model, batch) * (len(own) / len(rows))
             loss.backward()
         loss = self._gradients.sum(loss.detach())
+        self._clip()
         self._optimizer.step()
         return loss
+
+    def _set_rate(self, passed: float) -> None:
+        """``passed``: the share of all steps that lies behind, 0 to 1."""
+        if self._config.schedule == "cosine":
+            for group in self._optimizer.param_groups:
+                group["lr"] = self._config.lr * (1 + math.cos(math.pi * passed)) / 2
+
+    def _clip(self) -> None:
+        if self._config.clip is not None:
+            model = self._model
+            for part in model.members if isinstance(model, Ensemble) else [model]:
+                nn.utils.clip_grad_norm_(part.parameters(), self._config.clip)
 
     def _autocast(self) -> torch.autocast:
         low = self._config.precision == "bf16"

@@ -3,11 +3,22 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from operator import attrgetter
 from typing import Any
 
+from fl.data.auxiliary import AuxiliaryConfig
 from fl.errors import unknown
 from fl.federation import Outcome, Problem
-from fl.methods import fedmho
+from fl.methods import (
+    co_boosting,
+    dense,
+    fedavg,
+    fedcvae_ens,
+    fedcvae_kd,
+    feddf,
+    fedmho,
+    prototypes,
+)
 from fl.methods.cast import Part
 
 
@@ -19,6 +30,11 @@ class Method:
     cast: Callable[[Any, int, Problem], list[Part]]
     run: Callable[..., Outcome]
     one_shot: bool = True
+    one_rank: bool = False
+    """Whether it trains a model in a loop of its own, on the driver's device: the server then has
+    one rank, there."""
+    auxiliary: Callable[[Any], AuxiliaryConfig] | None = None
+    """Names the auxiliary data set in the settings, if ``run`` takes one as ``auxiliary``."""
 
 
 def _fedmho(teacher: fedmho.Teacher) -> Method:
@@ -30,6 +46,23 @@ def _fedmho(teacher: fedmho.Teacher) -> Method:
 
 
 METHODS = {
+    "fedavg": Method(config=fedavg.FedAvgConfig, cast=prototypes.cast, run=fedavg.run),
+    "feddf": Method(
+        config=feddf.FedDFConfig,
+        cast=prototypes.cast,
+        run=feddf.run,
+        auxiliary=attrgetter("auxiliary"),
+    ),
+    "dense": Method(config=dense.DenseConfig, cast=dense.cast, run=dense.run, one_rank=True),
+    "co-boosting": Method(
+        config=co_boosting.CoBoostingConfig, cast=dense.cast, run=co_boosting.run, one_rank=True
+    ),
+    "fedcvae-ens": Method(
+        config=fedcvae_ens.FedCVAEConfig, cast=fedcvae_ens.cast, run=fedcvae_ens.run
+    ),
+    "fedcvae-kd": Method(
+        config=fedcvae_kd.FedCVAEKDConfig, cast=fedcvae_ens.cast, run=fedcvae_kd.run, one_rank=True
+    ),
     "fedmho": _fedmho("none"),
     "fedmho-md": _fedmho("models"),
     "fedmho-sd": _fedmho("start"),

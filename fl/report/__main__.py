@@ -1,23 +1,32 @@
-"""`python -m fl.report RUN [RUN...]`: writes the report of each run directory anew."""
+"""`python -m fl.report RUN [RUN...]`: writes each run's report anew, or compares the runs."""
 
 import sys
 from pathlib import Path
+from typing import Annotated
 
 import tyro
 
 from fl.errors import UserError
 
 
-def regenerate(runs: tyro.conf.Positional[tuple[Path, ...]]) -> None:
+def regenerate(
+    runs: tyro.conf.Positional[tuple[Path, ...]],
+    output: Annotated[Path | None, tyro.conf.arg(aliases=["-o"])] = None,
+) -> None:
     """Write report.html and its plots anew.
 
     Args:
         runs: Run directories.
+        output: Instead write one page that compares the runs, to this file.
     """
+    from fl.report.compare import write_comparison
     from fl.report.page import write_report  # after the arguments are read: matplotlib is slow
 
     if not runs:
         raise UserError("name one run directory or more: python -m fl.report RUN [RUN ...]")
+    if output is not None:
+        print(write_comparison(runs, output))
+        return
     for run in runs:
         print(write_report(run))
 

@@ -1,6 +1,5 @@
 """The report: the plots as PNG files, and one page that shows them and needs nothing beside it."""
 
-import base64
 import os
 import shlex
 from dataclasses import dataclass
@@ -10,7 +9,7 @@ from typing import Any
 import yaml
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from fl.report import words
+from fl.report import style, words
 from fl.report.figures import Picture, pictures
 from fl.report.read import RunRecord, read_run
 
@@ -30,15 +29,15 @@ def write_report(run_dir: Path) -> Path:
     run = read_run(run_dir)
     drawn = list(pictures(run))
     for picture in drawn:
-        _write(run_dir / "plots" / f"{picture.name}.png", picture.png)
+        write(run_dir / "plots" / f"{picture.name}.png", picture.png)
         if picture.name == "samples":
-            _write(run_dir / "synthetic" / "grid.png", picture.png)
+            write(run_dir / "synthetic" / "grid.png", picture.png)
     page = run_dir / "report.html"
-    _write(page, _render(run, drawn).encode())
+    write(page, _render(run, drawn).encode())
     return page
 
 
-def _write(path: Path, content: bytes) -> None:
+def write(path: Path, content: bytes) -> None:
     """Writes beside the file and renames: a reader never sees half of it."""
     path.parent.mkdir(exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
@@ -54,7 +53,7 @@ def _render(run: RunRecord, drawn: list[Picture]) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters["base64"] = _base64
+    environment.filters["base64"] = style.base64
     environment.filters["duration"] = words.duration
     environment.filters["size"] = words.size
     config = {key: value for key, value in run.config.items() if key != "versions"}
@@ -69,10 +68,6 @@ def _render(run: RunRecord, drawn: list[Picture]) -> str:
         versions=(run.result or {}).get("versions") or run.config.get("versions") or {},
         command=f"python -m cluster.launch --config {shlex.quote(str(run.path / 'config.yaml'))}",
     )
-
-
-def _base64(content: bytes) -> str:
-    return base64.b64encode(content).decode()
 
 
 def _facts(run: RunRecord) -> list[str]:

@@ -5,6 +5,7 @@ The colours are Okabe and Ito's, which people with any colour vision tell apart.
 
 import io
 import math
+from base64 import b64encode
 from typing import Literal
 
 from matplotlib.axes import Axes
@@ -77,3 +78,8 @@ def png(figure: Figure) -> bytes:
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", dpi=PIXELS_PER_INCH, metadata={"Software": None})
     return buffer.getvalue()
+
+
+def base64(content: bytes) -> str:
+    """As a page's data URL holds it."""
+    return b64encode(content).decode()

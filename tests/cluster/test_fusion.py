@@ -23,13 +23,25 @@ from cluster.world import posts
 from fl.errors import UserError
 from fl.events import Event, Events
 from fl.federation import Batch, Job, Request, Samples
-from fl.fusion.distillation import FusionLoss
+from fl.fusion.distillation import EachMember, FusionLoss
 from fl.fusion.fit import FitConfig
+from fl.models.ensemble import Ensemble
 from fl.server import RankedServer, ServerFailed, SingleServer
 from fl.training.local import starting_classifier, starting_generator, train_local
 from tests.cluster.outcomes import uploads
 from tests.cluster.test_launch import wait_until
-from tests.fl.toy import CPU, GENERATOR, PROBLEM, VGG, client, named, same_bits, shard, split
+from tests.fl.toy import (
+    CLASSIFIER,
+    CPU,
+    GENERATOR,
+    PROBLEM,
+    VGG,
+    client,
+    named,
+    same_bits,
+    shard,
+    split,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -232,3 +244,22 @@ def is_gone(actor: Any) -> bool:
     except ray.exceptions.GetTimeoutError:
         pass
     return False
+
+
+def test_an_ensembles_members_learn_over_ranks_as_on_one(server: FusionServer) -> None:
+    """FedDF's fit: several students, a falling rate, each student's gradient cut by itself."""
+    config = replace(CONFIG, schedule="cosine", clip=0.01)
+    distil = EachMember(FusionLoss(ce_weight=0.0, kd_weight=1.0))
+    images = {"images": shard(9, 10, 12).images}
+    teacher = model()  # not what the students start from
+    with torch.no_grad():
+        for parameter in teacher.parameters():
+            parameter.mul_(2)
+    states = []
+    for one in (alone(), server):
+        taught = one.teach(images, [teacher])
+        students = Ensemble([model(), starting_classifier(CLASSIFIER, PROBLEM)])
+        one.fit(students, taught, loss=distil, config=config, stage="fusion")
+        states.append(students.state_dict())
+    for name, tensor in states[0].items():
+        torch.testing.assert_close(states[1][name].cpu(), tensor, rtol=1e-3, atol=1e-5)

@@ -1,5 +1,7 @@
+import math
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -10,6 +12,7 @@ from torch import Tensor, nn
 from fl.errors import UserError
 from fl.federation import Batch, Loss
 from fl.fusion.fit import Fit, FitConfig
+from fl.models.ensemble import Ensemble
 from fl.seeding import torch_generator
 from tests.fl.toy import same_bits
 
@@ -201,3 +204,66 @@ def test_each_epoch_is_over_when_it_is_told() -> None:
 def test_a_setting_out_of_range_is_refused(settings: dict[str, Any], complaint: str) -> None:
     with pytest.raises(UserError, match=f"^{complaint}$"):
         FitConfig(**settings)
+
+
+def test_a_cosine_schedule_falls_from_the_rate_to_zero_over_all_steps() -> None:
+    """With plain SGD and a gradient of one, each step moves a weight by the rate."""
+    model, seen = linear(), list[float]()
+    config = replace(CONFIG, optimizer="sgd", momentum=0.0, schedule="cosine")
+
+    def bias(model: nn.Module, batch: Batch) -> Tensor:
+        seen.append(model.bias[0].item())
+        return model.bias[0] + 0 * model(batch["images"]).sum()
+
+    train(model, loss=bias, config=config)
+    moved = [a - b for a, b in pairwise([*seen, model.bias[0].item()])]
+    expected = [0.01 * (1 + math.cos(math.pi * step / 9)) / 2 for step in range(9)]
+    assert moved == pytest.approx(expected, abs=1e-6)
+
+
+def test_a_schedule_goes_on_where_a_state_was_kept() -> None:
+    config = replace(CONFIG, schedule="cosine")
+    whole, halves = linear(), linear()
+    train(whole, config=config)
+    fit = Fit(halves, data(), loss=cross_entropy, config=config, seed=0, stage="fusion")
+    next(fit.epochs())
+    again = Fit(linear(), data(), loss=cross_entropy, config=config, seed=0, stage="fusion")
+    again.load_state(fit.state())
+    list(again.epochs())
+    assert same_bits(again._model.state_dict(), whole.state_dict())
+
+
+def test_long_gradients_are_cut_to_the_clip_and_short_ones_are_left() -> None:
+    def step(clip: float | None) -> Tensor:
+        model = linear()
+        before = [p.detach().clone() for p in model.parameters()]
+        config = replace(SGD, epochs=1, batch_size=SIZE, momentum=0.0, lr=1.0, clip=clip)
+        train(model, config=config)
+        pairs = zip(model.parameters(), before, strict=True)
+        return torch.cat([(p - b).flatten() for p, b in pairs]).detach()
+
+    free = step(None)
+    torch.testing.assert_close(step(10 * free.norm().item()), free)
+    torch.testing.assert_close(step(0.1), free * (0.1 / free.norm()), rtol=1e-3, atol=1e-5)
+
+
+def test_an_ensembles_members_train_as_if_each_were_alone() -> None:
+    config = replace(SGD, clip=0.3)
+    alone = [linear(), two_layers()]
+    together = Ensemble([linear(), two_layers()])
+    for model in alone:
+        train(model, config=config)
+    train(together, loss=sum_of_members, config=config)
+    for model, member in zip(alone, together.members, strict=True):
+        for name, tensor in model.state_dict().items():
+            torch.testing.assert_close(member.state_dict()[name], tensor)
+
+
+def two_layers() -> nn.Module:
+    torch.manual_seed(1)
+    return nn.Sequential(nn.Linear(5, 8), nn.ReLU(), nn.Linear(8, CLASSES))
+
+
+def sum_of_members(model: nn.Module, batch: Batch) -> Tensor:
+    assert isinstance(model, Ensemble)
+    return torch.stack([cross_entropy(member, batch) for member in model.members]).sum()

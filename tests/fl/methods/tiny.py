@@ -1,5 +1,6 @@
 """A federation small enough for every test: six clients on a slice of the digits."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,19 @@ from fl.data.partition import PartitionConfig, make_partition
 from fl.data.shard import Shard
 from fl.events import Events
 from fl.executor import InProcess
-from fl.federation import Batch, Client, Clients, FitResult, Loss, Problem, Request, Samples
+from fl.federation import (
+    Batch,
+    Client,
+    Clients,
+    FitResult,
+    Loss,
+    Problem,
+    Request,
+    Samples,
+    UpdateStore,
+)
 from fl.fusion.fit import FitConfig
+from fl.methods.cast import Part
 from fl.methods.fedmho import FedMHOConfig, cast
 from fl.server import SingleServer
 from fl.training.config import ClassifierConfig, GeneratorConfig
@@ -26,6 +38,8 @@ TINY = FedMHOConfig(
     fusion=FitConfig(epochs=4, batch_size=32, lr=1e-3),
     distil_init=FitConfig(epochs=2, batch_size=32, lr=1e-3),
 )
+
+Cast = Callable[[Any, int, Problem], list[Part]]
 
 
 class NoStore:
@@ -67,9 +81,16 @@ def tiny_data(train: int = 240, test: int = 100) -> Dataset:
 
 
 def tiny_federation(
-    config: FedMHOConfig = TINY, *, num_clients: int = 6, seed: int = 0, alpha: float = 0.5
+    config: Any = TINY,
+    *,
+    num_clients: int = 6,
+    seed: int = 0,
+    alpha: float = 0.5,
+    cast: Cast = cast,
+    data: Dataset | None = None,
+    store: UpdateStore | None = None,
 ) -> tuple[Clients, WatchedServer]:
-    data = tiny_data()
+    data = data or tiny_data()
     problem = Problem(image_shape=data.image_shape, num_classes=10, seed=seed)
     cut = make_partition(
         data.train.labels, num_clients, 10, PartitionConfig(), alpha=alpha, seed=seed
@@ -85,7 +106,9 @@ def tiny_federation(
         for k, part in enumerate(cast(config, num_clients, problem))
     ]
     events = Events()
-    clients = Clients(members, cut.train, problem, InProcess(data.train), NoStore(), events)
+    clients = Clients(
+        members, cut.train, problem, InProcess(data.train), store or NoStore(), events
+    )
     server = WatchedServer(problem, whole(data.test), events, torch.device("cpu"))
     return clients, server
 

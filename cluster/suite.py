@@ -1,0 +1,131 @@
+"""``python -m cluster.suite NAME``: a table of the paper, run by run, beside the paper's figures.
+
+A cell's runs are runs like any other, one directory each; those that are finished are not repeated,
+and all share one store of client updates.
+"""
+
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import tyro
+from rich.console import Console
+
+from cluster.cells import TABLES, Cell, Scale, make
+from cluster.command_line import parse, stop_with
+from cluster.comparison import Figure, as_json, as_markdown
+from cluster.prepare import prepare
+from cluster.run_dir import claim, locate, write_json
+from cluster.store import write_atomically
+from fl.errors import ClientFailed, UserError
+from fl.report.words import duration
+from fl.server import ServerFailed
+from fl.validate import choice
+
+
+def suite(
+    name: Annotated[str, tyro.conf.Positional],
+    scale: Scale = "small",
+    seeds: str = "0,1,2",
+    only: tuple[str, ...] = (),
+    output_dir: Path = Path("runs"),
+    data_root: Path = Path("data"),
+    runtime: Literal["ray", "inprocess"] = "ray",
+    dry_run: bool = False,
+) -> None:
+    """Regenerate a table of the FedMHO paper.
+
+    Args:
+        name: Table: table3, table4, table5, table6, table8 or loss-weights.
+        scale: small: a sixth of the images and narrow models, for two cores. paper: for GPUs.
+        seeds: Seeds of a cell's runs, with commas between.
+        only: Patterns of the cells to run, as in 'mnist-alpha0.5-*'. Default: all.
+        output_dir: Where the runs are kept, and the table.
+        data_root: Where the data sets lie, in torchvision's layout.
+        runtime: As of the launch command.
+        dry_run: Name the runs and whether each is finished; start nothing.
+    """
+    choice("table", name, TABLES)
+    cells, numbers = make(name, scale, only), _numbers(seeds)
+    if not cells:
+        raise UserError(f"--only fits no cell of {name}; e.g. {make(name, scale, ())[0].name}")
+    where = (f"--output-dir={output_dir}", f"--data-root={data_root}", f"--runtime={runtime}")
+    runs = {
+        (cell, seed): [
+            *cell.arguments,
+            *where,
+            f"--seed={seed}",
+            f"--name={name}-{scale}-{cell.name}-seed{seed}",
+            "--resume",
+        ]
+        for cell in cells
+        for seed in numbers
+    }
+    if dry_run:
+        for arguments in runs.values():
+            path = locate(parse(arguments))
+            print(f"{path}  {'finished' if (path / 'result.json').exists() else 'to be run'}")
+        return
+    figures = _run_all(runs)
+    table = as_markdown(name, scale, numbers, figures)
+    write_atomically(output_dir / f"{name}-{scale}.md", table.encode())
+    write_json(output_dir / f"{name}-{scale}.json", as_json(name, scale, numbers, figures))
+    print(f"\n{table}")
+    print(f"table    {output_dir / f'{name}-{scale}.md'}")
+
+
+def _run_all(runs: dict[tuple[Cell, int], list[str]]) -> list[Figure]:
+    accuracies: dict[Cell, list[float]] = {}
+    for number, ((cell, seed), arguments) in enumerate(runs.items(), start=1):
+        result = _result(arguments)
+        accuracies.setdefault(cell, []).append(result["accuracy"])
+        print(
+            f"[{number} of {len(runs)}] {cell.name} seed {seed}: {result['accuracy']:.4f}, "
+            f"{duration(result['seconds']['total'])}",
+            flush=True,
+        )
+    return [Figure(cell, tuple(found)) for cell, found in accuracies.items()]
+
+
+def _result(arguments: Sequence[str]) -> dict[str, Any]:
+    """What the run found: now, or earlier with the same settings."""
+    launch = parse(arguments)
+    run_dir = locate(launch)
+    finished = run_dir / "result.json"
+    if finished.exists():
+        if parse([f"--config={run_dir / 'config.yaml'}"]).run != launch.run:
+            raise UserError(f"{run_dir} was run with other settings; remove it, or name another")
+        found: dict[str, Any] = json.loads(finished.read_text())
+        return found
+    prepared = prepare(launch)
+    from cluster.runner import execute
+
+    return execute(launch, prepared, claim(launch), Console(quiet=True))
+
+
+def _numbers(seeds: str) -> list[int]:
+    try:
+        return list(dict.fromkeys(int(seed) for seed in seeds.split(",")))
+    except ValueError:
+        raise UserError(f"seeds must be whole numbers with commas, got {seeds!r}") from None
+
+
+def main(argv: Iterable[str] | None = None) -> int:
+    """Runs the command and returns its exit status: 0, 1 a run failed, 2 bad input, 130 Ctrl-C."""
+    try:
+        tyro.cli(suite, prog="python -m cluster.suite", args=None if argv is None else list(argv))
+    except UserError as error:
+        return stop_with(error)
+    except (ClientFailed, ServerFailed) as error:
+        print(f"onefold: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("interrupted; the same command goes on", file=sys.stderr)
+        return 130
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

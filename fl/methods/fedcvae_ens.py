@@ -1,0 +1,155 @@
+"""FEDCVAE-ENS (Heinbaugh et al., ICLR 2023): every client trains a conditional VAE.
+
+The server samples each decoder in proportion to its client's data and by its client's labels, with
+z from a truncated normal, and trains a classifier from scratch on what it gets. The architectures
+are those of FedMHO's Table 1, which calls this FEDCVAE.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import nn
+
+from fl.errors import UserError
+from fl.federation import Clients, Outcome, Problem, Samples, Server, Update
+from fl.fusion.allocation import client_shares, squared_counts
+from fl.fusion.distillation import FusionLoss
+from fl.fusion.fit import FitConfig
+from fl.methods.cast import Part
+from fl.methods.uploads import load_decoder, load_label_counts
+from fl.models import CLASSIFIERS, GENERATORS, check_classifier, check_generator
+from fl.models.truncated import TruncatedDecoder
+from fl.seeding import numpy_generator
+from fl.training.config import ClassifierConfig, GeneratorConfig
+from fl.training.local import starting_classifier, train_local
+from fl.validate import at_least, choice, positive
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedCVAEConfig:
+    """FEDCVAE's settings, sized for a laptop; the small clients are FedMHO's generator clients."""
+
+    num_large: int | None = None
+    """Clients with the large generator, the first ones; the rest have the small one. Default:
+    half. As many as there are clients for the homogeneous form of Table 8."""
+    large_model: str = "cvae-large"
+    """Generator architecture of the large clients."""
+    large_width: float = 0.25
+    """Factor on its channels; 1 is the paper's size."""
+    large_lr: float = 1e-3
+    """Its learning rate; how it trains besides is what generator says."""
+    generator: GeneratorConfig = GeneratorConfig()
+    num_samples: int = 3000
+    """Synthetic samples that the classifier learns from."""
+    allocation: Literal["client-size", "squared-counts"] = "client-size"
+    """Samples per decoder and class: by the client's size and label distribution, drawn; or as
+    FedMHO's released code does for its FEDCVAE."""
+    truncation: float = 3.0
+    """Bound r of z, whose entries are N(0, 1) truncated to [-r, r]."""
+    global_model: str = "vgg9"
+    """Architecture of the global model."""
+    global_width: float = 0.25
+    """Factor on its channels and hidden units; 1 is the paper's size."""
+    classify: FitConfig = FitConfig(epochs=15, lr=1e-3, batch_size=32)
+
+    def __post_init__(self) -> None:
+        choice("large_model", self.large_model, GENERATORS)
+        positive("large_width", self.large_width)
+        positive("large_lr", self.large_lr)
+        at_least("num_samples", self.num_samples, 1)
+        choice("allocation", self.allocation, ("client-size", "squared-counts"))
+        positive("truncation", self.truncation)
+        choice("global_model", self.global_model, CLASSIFIERS)
+        positive("global_width", self.global_width)
+
+
+def cast(config: FedCVAEConfig, num_clients: int, problem: Problem) -> list[Part]:
+    """Deals the parts: large generators to client 0 to num_large - 1, small ones to the rest.
+
+    Raises:
+        UserError: more large clients than clients, or a model that cannot make these images.
+    """
+    large = num_clients // 2 if config.num_large is None else config.num_large
+    if not 0 <= large <= num_clients:
+        raise UserError(f"num_large must be in 0 to {num_clients}, the clients, got {large}")
+    small, shape, classes = config.generator, problem.image_shape, problem.num_classes
+    strong = large_generator(config)
+    for training in (small, strong):
+        check_generator(training.model, shape, classes, latent=small.latent, width=training.width)
+    check_classifier(config.global_model, shape, classes, width=config.global_width)
+    return [Part("generator", strong if k < large else small) for k in range(num_clients)]
+
+
+def large_generator(config: FedCVAEConfig) -> GeneratorConfig:
+    """How a large client trains."""
+    return replace(
+        config.generator,
+        model=config.large_model,
+        width=config.large_width,
+        lr=config.large_lr,
+    )
+
+
+def run(clients: Clients, server: Server, config: FedCVAEConfig) -> Outcome:
+    """Algorithm FEDCVAE-ENS; ``start`` is the untrained classifier."""
+    updates = clients.map(train_local)
+    with server.events.phase("synthesis"):
+        decoders = {u.client.id: truncated(u, server, config) for u in updates}
+        allocation = allocate(updates, server, config, config.num_samples)
+        samples = server.sample(decoders, allocation, latent=config.generator.latent)
+    return classify(samples, server, config)
+
+
+def truncated(update: Update, server: Server, config: FedCVAEConfig) -> TruncatedDecoder:
+    """The client's decoder, to be asked with a truncated z."""
+    return TruncatedDecoder(load_decoder(update, server), config.truncation)
+
+
+def allocate(
+    updates: Sequence[Update], server: Server, config: FedCVAEConfig, total: int
+) -> np.ndarray:
+    """Samples per client and class, (K, classes) int64.
+
+    Raises:
+        UserError: none for every decoder.
+    """
+    counts = np.stack([load_label_counts(u, server) for u in updates])
+    if config.allocation == "client-size":
+        seed = server.problem.seed
+        streams = [numpy_generator(seed, "synthesis/labels", u.client.id) for u in updates]
+        allocation = client_shares(counts, total, streams)
+    else:
+        allocation = squared_counts(counts, total)
+    if not allocation.any():
+        raise UserError(f"num_samples = {total} rounds to none for every decoder")
+    return allocation
+
+
+def classify(samples: Samples, server: Server, config: FedCVAEConfig) -> Outcome:
+    """Trains the global model from scratch on labelled samples, by cross-entropy."""
+    with server.events.phase("fusion"):
+        model = untrained_global(server, config)
+        start = server.evaluate(model)
+        loss = FusionLoss(ce_weight=1.0, kd_weight=0.0)
+        result = server.fit(model, samples, loss=loss, config=config.classify, stage="fusion")
+    count = len(samples)
+    return Outcome(
+        model=model,
+        start=start,
+        epochs=result.epochs,
+        synthetic={
+            "images": server.fetch(samples, "images"),
+            "labels": server.fetch(samples, "labels"),
+            "kept": torch.arange(count),
+        },
+        figures={"synthetic": {"generated": count, "kept": count}},
+    )
+
+
+def untrained_global(server: Server, config: FedCVAEConfig) -> nn.Module:
+    """The global model before it saw anything."""
+    shape = ClassifierConfig(model=config.global_model, width=config.global_width)
+    return starting_classifier(shape, server.problem).to(server.device).eval()

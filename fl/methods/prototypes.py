@@ -1,0 +1,95 @@
+"""What FedAvg, FedDF, DENSE and Co-Boosting share: clients that all train classifiers.
+
+Their clients' records are the same for the same settings, so all four reuse one set of uploads.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from torch import nn
+
+from fl.errors import UserError
+from fl.federation import Problem, Server, Update
+from fl.fusion.average import average_into
+from fl.methods.cast import Part
+from fl.methods.uploads import load_classifier, untrained_classifier
+from fl.models import CLASSIFIERS, check_classifier
+from fl.models.ensemble import Ensemble
+from fl.training.config import ClassifierConfig
+from fl.validate import choice, positive
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrototypesConfig:
+    """Which client trains which classifier (Table 1)."""
+
+    num_large: int | None = None
+    """Clients with a large classifier, the first ones; the rest have the small one. Default: half.
+    As many as there are clients for the homogeneous form of Table 8."""
+    prototypes: tuple[str, ...] = ()
+    """Architectures dealt in turn to the large clients; the first is the global model's. Default:
+    classifier.model for all."""
+    small_model: str = "cnn"
+    """Classifier architecture of the small clients."""
+    small_width: float = 1.0
+    """Factor on its channels; how it trains is what classifier says."""
+    classifier: ClassifierConfig = ClassifierConfig()
+
+    def __post_init__(self) -> None:
+        for name in self.prototypes:
+            choice("prototypes", name, CLASSIFIERS)
+        choice("small_model", self.small_model, CLASSIFIERS)
+        positive("small_width", self.small_width)
+
+
+def cast(config: PrototypesConfig, num_clients: int, problem: Problem) -> list[Part]:
+    """Deals the parts: large classifiers to client 0 to num_large - 1, small ones to the rest.
+
+    Raises:
+        UserError: no large client or more than clients, or a model that cannot take these images.
+    """
+    large = max(1, num_clients // 2) if config.num_large is None else config.num_large
+    if not 0 < large <= num_clients:
+        raise UserError(f"num_large must be in 1 to {num_clients}, the clients, got {large}")
+    names = config.prototypes or (config.classifier.model,)
+    if len(names) > large:
+        raise UserError(f"{len(names)} prototypes need as many large clients, got {large}")
+    small = replace(config.classifier, model=config.small_model, width=config.small_width)
+    trainings = [replace(config.classifier, model=names[i % len(names)]) for i in range(large)]
+    trainings += [small] * (num_clients - large)
+    for training in dict.fromkeys(trainings):
+        shape, classes = problem.image_shape, problem.num_classes
+        check_classifier(training.model, shape, classes, width=training.width)
+    return [Part("classifier", training) for training in trainings]
+
+
+def by_prototype(updates: Sequence[Update]) -> list[list[Update]]:
+    """The updates of each prototype: only clients of one way of training can be averaged."""
+    groups: dict[object, list[Update]] = {}
+    for update in updates:
+        groups.setdefault(update.client.training, []).append(update)
+    return list(groups.values())
+
+
+def averages(updates: Sequence[Update], server: Server) -> Ensemble:
+    """Each prototype's plain average; together they vote, by the mean of their logits."""
+    members = [
+        average_into(
+            untrained_classifier(group[0], server),
+            [load_classifier(update, server).state_dict() for update in group],
+        )
+        for group in by_prototype(updates)
+    ]
+    return Ensemble(members).to(server.device).eval()
+
+
+def untrained(updates: Sequence[Update], server: Server) -> Ensemble:
+    """The same vote by the weights that the clients started from."""
+    members = [untrained_classifier(group[0], server) for group in by_prototype(updates)]
+    return Ensemble(members).to(server.device).eval()
+
+
+def all_classifiers(updates: Sequence[Update], server: Server) -> Ensemble:
+    """The clients' own classifiers as one teacher, frozen."""
+    members: list[nn.Module] = [load_classifier(update, server) for update in updates]
+    return Ensemble(members).to(server.device).eval().requires_grad_(False)

@@ -1,0 +1,65 @@
+"""The generator that DENSE and Co-Boosting train at the server (Zhang et al., NeurIPS 2022)."""
+
+from torch import Tensor, nn
+
+from fl.errors import UserError
+from fl.models.shapes import ImageShape, scaled
+
+DEVIATION = 0.02  # of initial weights, as GANs have it
+
+
+class ImageGenerator(nn.Module):
+    """Images (B, C, H, W) in [0, 1] of z (B, latent); knows no classes.
+
+    A fully connected layer makes a quarter-size map of 128 channels, which two nearest-neighbour
+    enlargements with 3x3 convolutions (128 and 64 channels) bring to the image's size. ``width``
+    multiplies channels; 1 is the released code's. Initialised from torch's global stream.
+
+    Raises:
+        UserError: a side of the images is not divisible by 4.
+    """
+
+    def __init__(self, image_shape: ImageShape, latent: int = 256, width: float = 1.0) -> None:
+        super().__init__()
+        check_image_generator(image_shape)
+        channels, height, image_width = image_shape
+        wide, narrow = scaled(128, width), scaled(64, width)
+        smallest = (wide, height // 4, image_width // 4)
+        self.layers = nn.Sequential(
+            nn.Linear(latent, wide * smallest[1] * smallest[2]),
+            nn.Unflatten(1, smallest),
+            nn.BatchNorm2d(wide),
+            *_enlarge(wide, wide),
+            *_enlarge(wide, narrow),
+            nn.Conv2d(narrow, channels, 3, padding=1),
+            nn.Sigmoid(),
+        )
+        self.apply(_start)
+
+    def forward(self, z: Tensor) -> Tensor:
+        """Images (B, C, H, W) of z (B, latent)."""
+        return self.layers(z)
+
+
+def check_image_generator(image_shape: ImageShape) -> None:
+    """Raises `UserError` if there is no generator for images of this shape."""
+    if any(side % 4 for side in image_shape[1:]):
+        raise UserError(f"the image generator needs sides divisible by 4, got {image_shape}")
+
+
+def _enlarge(inputs: int, outputs: int) -> tuple[nn.Module, ...]:
+    return (
+        nn.Upsample(scale_factor=2),
+        nn.Conv2d(inputs, outputs, 3, padding=1, bias=False),
+        nn.BatchNorm2d(outputs),
+        nn.LeakyReLU(0.2),
+    )
+
+
+def _start(module: nn.Module) -> None:
+    if isinstance(module, nn.Linear | nn.Conv2d):
+        nn.init.normal_(module.weight, 0.0, DEVIATION)
+        if module.bias is not None:
+            nn.init.zeros_(module.bias)
+    elif isinstance(module, nn.BatchNorm2d):
+        nn.init.normal_(module.weight, 1.0, DEVIATION)

@@ -1,0 +1,88 @@
+"""Several runs on one page: their figures side by side, their accuracy curves in one picture."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator, PercentFormatter
+
+from fl.errors import UserError
+from fl.report import style, words
+from fl.report.page import write
+from fl.report.read import RunRecord, read_run
+
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#1f2933", "#7b8794")
+"""One after another; from the ninth run on again, with dashes."""
+
+
+def write_comparison(run_dirs: Sequence[Path], page: Path) -> Path:
+    """Writes the page, the best run first; returns its path.
+
+    Raises:
+        UserError: a directory is no run, or holds one that is not finished.
+    """
+    runs = [read_run(run_dir) for run_dir in run_dirs]
+    for run in runs:
+        if run.result is None:
+            raise UserError(f"{run.path} is not finished: it has no result.json to compare")
+    runs.sort(key=lambda run: -_result(run)["accuracy"])
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).parent),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["percent"] = words.percent
+    environment.filters["points"] = words.points
+    environment.filters["duration"] = words.duration
+    environment.filters["size"] = words.size
+    environment.filters["base64"] = style.base64
+    curves = [run for run in runs if run.accuracy]
+    content = environment.get_template("compare.html.j2").render(
+        runs=[(name(run), _result(run)) for run in runs],
+        warning=_warning(runs),
+        picture=style.png(accuracy_curves(curves)) if curves else None,
+        width=round(100 * style.WIDE),
+    )
+    write(page, content.encode())
+    return page
+
+
+def name(run: RunRecord) -> str:
+    """What the page calls the run."""
+    return run.path.resolve().name
+
+
+def accuracy_curves(runs: Sequence[RunRecord]) -> Figure:
+    """Accuracy after each epoch of fusion, a line per run; epoch 0 is where fusion starts."""
+    figure, axes = style.new_axes(style.WIDE, 4.2)
+    for number, run in enumerate(runs):
+        start = _result(run).get("start_accuracy")
+        curve = run.accuracy if start is None else {0: start, **run.accuracy}
+        axes.plot(
+            list(curve),
+            list(curve.values()),
+            color=COLOURS[number % len(COLOURS)],
+            linestyle="-" if number < len(COLOURS) else "--",
+            linewidth=2,
+            label=name(run).replace("$", r"\$"),  # names are data: no formulas
+        )
+    axes.set(xlabel="fusion epoch", ylabel="test accuracy")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.yaxis.set_major_formatter(PercentFormatter(1.0))
+    axes.legend(frameon=False, fontsize=style.TICK, labelcolor=style.INK)
+    return figure
+
+
+def _warning(runs: Sequence[RunRecord]) -> str | None:
+    """Why the runs may not be comparable."""
+    partitions = {(_result(run).get("partition") or {}).get("hash") for run in runs}
+    if len({_result(run).get("dataset") for run in runs}) > 1:
+        return "The runs are on different data sets."
+    return "The runs are on different partitions." if len(partitions) > 1 else None
+
+
+def _result(run: RunRecord) -> dict:
+    return run.result or {}

@@ -1,0 +1,119 @@
+"""Who trains which classifier, what is averaged with what, and one-shot FedAvg."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from fl.errors import UserError
+from fl.federation import Problem
+from fl.methods import fedavg, fedmho
+from fl.methods.fedavg import FedAvgConfig
+from fl.methods.fedmho import FedMHOConfig
+from fl.methods.prototypes import PrototypesConfig, all_classifiers, averages, by_prototype, cast
+from fl.models.ensemble import Ensemble
+from fl.training.config import ClassifierConfig
+from fl.training.local import train_local
+from tests.fl.methods.tiny import tiny_federation
+
+PROBLEM = Problem(image_shape=(1, 28, 28), num_classes=10, seed=0)
+TINY_TWO = FedAvgConfig(classifier=ClassifierConfig(width=0.05, epochs=1), small_width=0.5)
+
+
+def test_half_the_clients_are_large_as_in_table_1() -> None:
+    parts = cast(PrototypesConfig(), 10, PROBLEM)
+    assert [p.training.model for p in parts] == ["vgg9"] * 5 + ["cnn"] * 5
+    assert {p.role for p in parts} == {"classifier"}
+
+
+def test_all_can_be_large_as_in_table_8() -> None:
+    parts = cast(PrototypesConfig(num_large=10), 10, PROBLEM)
+    assert {p.training.model for p in parts} == {"vgg9"}
+
+
+def test_several_prototypes_are_dealt_in_turn_as_in_table_9() -> None:
+    config = PrototypesConfig(num_large=8, prototypes=("vgg9", "cnn"), small_width=0.5)
+    parts = cast(config, 10, PROBLEM)
+    assert [p.training.model for p in parts[:8]] == ["vgg9", "cnn"] * 4
+    assert {(p.training.model, p.training.width) for p in parts[8:]} == {("cnn", 0.5)}
+
+
+def test_large_clients_train_exactly_as_fedmhos_classifier_clients() -> None:
+    """So FedMHO and the baselines share those uploads too."""
+    own = ClassifierConfig(epochs=3, lr=0.1)
+    baseline = cast(PrototypesConfig(classifier=own), 10, PROBLEM)
+    assert baseline[:5] == fedmho.cast(FedMHOConfig(classifier=own), 10, PROBLEM)[:5]
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        (PrototypesConfig(num_large=0), "num_large must be in 1 to 4"),
+        (PrototypesConfig(num_large=5), "num_large must be in 1 to 4"),
+        (PrototypesConfig(prototypes=("cnn", "vgg9"), num_large=1), "as many large clients"),
+    ],
+)
+def test_impossible_casts_are_refused(config: PrototypesConfig, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        cast(config, 4, PROBLEM)
+
+
+@pytest.mark.parametrize("change", [{"small_model": "vgg"}, {"prototypes": ("vgg",)}])
+def test_unknown_models_are_refused_on_construction(change: dict) -> None:
+    with pytest.raises(UserError, match=r"valid: .*vgg9"):
+        PrototypesConfig(**change)
+
+
+def test_each_prototype_is_averaged_by_itself_and_the_averages_vote() -> None:
+    clients, server = tiny_federation(TINY_TWO, cast=cast, num_clients=4)
+    updates = clients.map(train_local)
+    vote = averages(updates, server)
+    assert [len(group) for group in by_prototype(updates)] == [2, 2]
+    for k, member in enumerate(vote.members):
+        for name, tensor in member.state_dict().items():
+            pair = [u.tensors[f"classifier.{name}"] for u in updates[2 * k : 2 * k + 2]]
+            torch.testing.assert_close(tensor, (pair[0] + pair[1]) / 2)
+    x = torch.rand(5, 1, 28, 28)
+    torch.testing.assert_close(vote(x), (vote.members[0](x) + vote.members[1](x)) / 2)
+
+
+def test_models_of_one_architecture_but_another_width_are_not_averaged() -> None:
+    config = replace(TINY_TWO, classifier=replace(TINY_TWO.classifier, model="cnn", width=0.2))
+    clients, server = tiny_federation(config, cast=cast, num_clients=4)
+    assert len(averages(clients.map(train_local), server).members) == 2
+
+
+def test_fedavg_is_the_vote_of_the_averages_and_trains_nothing() -> None:
+    clients, server = tiny_federation(TINY_TWO, cast=cast, num_clients=4)
+    outcome = fedavg.run(clients, server, TINY_TWO)
+    twin = averages(clients.map(train_local), server)
+    for name, tensor in twin.state_dict().items():
+        assert torch.equal(outcome.model.state_dict()[name], tensor)
+    assert [e.accuracy for e in outcome.epochs] == [server.evaluate(twin).accuracy]
+    assert server.fits == {}
+
+
+def test_the_teacher_is_frozen_and_in_eval_mode() -> None:
+    clients, server = tiny_federation(TINY_TWO, cast=cast, num_clients=4)
+    teacher = all_classifiers(clients.map(train_local), server)
+    assert not any(p.requires_grad for p in teacher.parameters())
+    assert not any(m.training for m in teacher.modules())
+    assert len(teacher.members) == 4
+
+
+class Constant(nn.Module):
+    def __init__(self, logits: list[float]) -> None:
+        super().__init__()
+        self.logits = torch.tensor([logits])
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.logits.expand(len(images), -1)
+
+
+def test_an_ensembles_weights_need_not_sum_to_one() -> None:
+    ensemble = Ensemble([Constant([1.0, 0.0]), Constant([0.0, 4.0])])
+    x = torch.zeros(3, 1)
+    torch.testing.assert_close(ensemble(x), torch.tensor([[0.5, 2.0]]).expand(3, 2))
+    ensemble.weights.copy_(torch.tensor([0.6, 0.2]))
+    torch.testing.assert_close(ensemble(x), torch.tensor([[0.75, 1.0]]).expand(3, 2))

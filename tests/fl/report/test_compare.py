@@ -1,0 +1,73 @@
+"""The page that compares runs."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fl.errors import UserError
+from fl.report.compare import accuracy_curves, write_comparison
+from fl.report.read import read_run
+from tests.fl.report.conftest import CURVE, START, MakeRun
+
+
+def change(run_dir: Path, **changes: object) -> Path:
+    path = run_dir / "result.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+    return run_dir
+
+
+def test_runs_stand_side_by_side_the_best_first(make_run: MakeRun, tmp_path: Path) -> None:
+    runs = [make_run("worse"), change(make_run("better", method="dense"), accuracy=0.93)]
+    text = write_comparison(runs, tmp_path / "compare.html").read_text()
+    assert re.findall(r"<td>(worse|better)</td>", text) == ["better", "worse"]
+    assert "93.0%" in text
+    assert "<td>dense</td>" in text
+    assert text.count("data:image/png;base64,") == 1
+    assert "different" not in text
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"dataset": "mnist"}, "different data sets"),
+        ({"partition": {"kind": "iid", "hash": "other"}}, "different partitions"),
+    ],
+)
+def test_runs_that_cannot_be_compared_are_marked(
+    make_run: MakeRun, tmp_path: Path, changes: dict, said: str
+) -> None:
+    runs = [make_run("one"), change(make_run("two"), **changes)]
+    assert said in write_comparison(runs, tmp_path / "compare.html").read_text()
+
+
+def test_every_run_has_a_line_of_its_own_from_its_start(make_run: MakeRun) -> None:
+    runs = [read_run(make_run(f"cost${k}")) for k in range(9)]
+    (axes,) = accuracy_curves(runs).axes
+    looks = {(line.get_color(), line.get_linestyle()) for line in axes.lines}
+    assert len(looks) == 9
+    assert list(axes.lines[0].get_ydata()) == [START, *CURVE.values()]
+
+
+def test_runs_without_fusion_epochs_have_no_picture(make_run: MakeRun, tmp_path: Path) -> None:
+    run = make_run("fedavg")
+    (run / "metrics.jsonl").write_text("")
+    assert "data:image" not in write_comparison([run], tmp_path / "compare.html").read_text()
+
+
+def test_an_unfinished_run_is_refused(make_run: MakeRun, tmp_path: Path) -> None:
+    run = make_run()
+    (run / "result.json").unlink()
+    with pytest.raises(UserError, match=r"not finished: it has no result\.json"):
+        write_comparison([run], tmp_path / "compare.html")
+
+
+def test_the_command_writes_the_page(make_run: MakeRun, tmp_path: Path) -> None:
+    page = tmp_path / "pages" / "compare.html"
+    command = [sys.executable, "-m", "fl.report", str(make_run("a")), str(make_run("b"))]
+    done = subprocess.run([*command, "-o", str(page)], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == str(page)
+    assert page.exists()
