@@ -11,6 +11,7 @@ from cluster.requests import measured, stated
 from cluster.world import world_size
 from fl.data.datasets import Dataset, load
 from fl.data.partition import Partition, make_partition
+from fl.data.validation import hold_out
 from fl.federation import Client, Problem
 from fl.methods.registry import Method, get_method
 
@@ -29,8 +30,12 @@ class Prepared:
     """Seconds per sample by model, where one step was measured."""
 
 
-def prepare(launch: LaunchOptions[Any]) -> Prepared:
+def prepare(launch: LaunchOptions[Any], inventory: Inventory | None = None) -> Prepared:
     """Reads the data, cuts it among the clients and deals them their parts.
+
+    Args:
+        launch: the run.
+        inventory: what it may use. Default: what there is on this machine or cluster.
 
     Raises:
         UserError: one line, for whatever the configuration, the data or this machine rule out.
@@ -38,12 +43,14 @@ def prepare(launch: LaunchOptions[Any]) -> Prepared:
     run = launch.run
     method = get_method(run.method)
     parts = method.cast(run.options, run.num_clients, run.problem)
-    inventory = _inventory(launch)
+    inventory = inventory or _inventory(launch)
     world_size(launch.fusion_ranks, len(inventory.gpus))
     requests = stated(parts, run.resources, inventory)
     dataset = load(
         run.dataset, launch.data_root, max_train=run.data.max_train, max_test=run.data.max_test
     )
+    if run.data.validation:
+        dataset = hold_out(dataset, run.data.validation, run.seed)
     partition = make_partition(
         dataset.train.labels,
         run.num_clients,

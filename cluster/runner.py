@@ -35,9 +35,16 @@ CHECKPOINTS = "fusion"
 
 
 def execute(
-    launch: LaunchOptions[Any], prepared: Prepared, run_dir: Path, console: Console
+    launch: LaunchOptions[Any],
+    prepared: Prepared,
+    run_dir: Path,
+    console: Console,
+    *others: Listener,
 ) -> dict[str, Any]:
-    """Runs the method and leaves everything a run leaves; returns what ``result.json`` holds."""
+    """Runs the method and leaves everything a run leaves; returns what ``result.json`` holds.
+
+    ``others`` hear the run's events too.
+    """
     write_json(run_dir / "partition.json", _partition(launch, prepared))
     with ExitStack() as stack:
         attendance = Attendance(prepared.members)
@@ -46,6 +53,7 @@ def execute(
             stack.enter_context(closing(JsonLines(run_dir / "metrics.jsonl"))),
             stack.enter_context(closing(TensorBoard(run_dir / "tensorboard"))),
             stack.enter_context(progress(prepared.members, console)),
+            *others,
         ]
         events = Events(*listeners)
         events.emit("run_start", run=run_dir.name)
@@ -111,6 +119,7 @@ def _result(
         "clients": run.num_clients,
         "rounds": run.rounds,
         "seed": run.seed,
+        "scored_on": "validation" if run.data.validation else "test",
         "accuracy": last.accuracy,
         "per_class_accuracy": last.per_class,
         "start_accuracy": outcome.start.accuracy,

@@ -1,9 +1,12 @@
 """The store of client updates: trained once, kept under a key made of what determined them."""
 
+import contextlib
+import fcntl
 import hashlib
 import json
 import os
 import shutil
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from functools import cache
 from importlib import import_module
@@ -29,6 +32,7 @@ class Store:
         self._pool, self._updates, self._train = pool, updates, train
         pool.mkdir(parents=True, exist_ok=True)
         updates.mkdir(parents=True, exist_ok=True)
+        self._held: dict[str, int] = {}
 
     def key(self, job: Job) -> str:
         """Hash of task, code, client, its training record and threads, seed, shard, messages."""
@@ -63,6 +67,49 @@ class Store:
         write_atomically(self._pooled(key), packed)
         write_atomically(self._checksum(key), _sha(packed).encode())
         self._link(key, client)
+        self._release(key)
+
+    @contextlib.contextmanager
+    def claimed(self, keys: Mapping[int, str]) -> Iterator[list[int]]:
+        """Gives the clients whose keys are now this process's to train, by their locks.
+
+        Those that others hold are left out; if they hold all, it waits for the first. Nobody waits
+        who holds a lock, so no two wait for each other, and the kernel drops the locks of a
+        process that dies. :meth:`put` gives up a lock, the end of the context those that are left.
+        """
+        ours = [client for client, key in keys.items() if self._lock(key, wait=False)]
+        if not ours:
+            first = next(iter(keys))
+            self._lock(keys[first], wait=True)
+            ours = [first]
+        try:
+            yield ours
+        finally:
+            for client in ours:
+                self._release(keys[client])
+
+    def _lock(self, key: str, *, wait: bool) -> bool:
+        file = os.open(self._pool / f".{key}.lock", os.O_CREAT | os.O_RDWR, 0o666)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        except BlockingIOError:
+            os.close(file)
+            return False
+        except OSError:  # a file system without locks: an update may be trained twice
+            pass
+        except BaseException:
+            os.close(file)
+            raise
+        self._held[key] = file
+        return True
+
+    def _release(self, key: str) -> None:
+        file = self._held.pop(key, None)
+        if file is None:
+            return
+        if self._checksum(key).exists():  # whoever comes now finds the update itself
+            (self._pool / f".{key}.lock").unlink(missing_ok=True)
+        os.close(file)
 
     def _pooled(self, key: str) -> Path:
         return self._pool / f"{key}.safetensors"

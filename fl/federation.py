@@ -7,7 +7,7 @@ runs is the executor's business: in this process (:mod:`fl.executor`) or on Ray
 """
 
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from contextlib import closing
+from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
@@ -142,6 +142,10 @@ class UpdateStore(Protocol):
         """Keeps a packed update."""
         ...
 
+    def claimed(self, keys: Mapping[int, str]) -> AbstractContextManager[list[int]]:
+        """Some of these clients, at least one, whom nobody else is training meanwhile."""
+        ...
+
 
 PLACE = ("node", "device_uuid", "assigned", "peak_bytes")
 """What a client's note says of where it trained."""
@@ -226,21 +230,37 @@ class Clients:
 
     def _collect(self, jobs: dict[int, Job]) -> dict[int, Update]:
         keys = {k: self._store.key(job) for k, job in jobs.items()}
-        updates, missing = {}, []
-        for k, job in jobs.items():
-            packed = self._store.get(keys[k], k)
-            if packed is None:
-                missing.append(job)
-            else:
-                updates[k] = self._receive(job, packed, reused=True)
-        with closing(self._executor.run(missing, self._events)) as ended:
+        updates = self._reuse(jobs, keys)
+        missing = {k: keys[k] for k in jobs if k not in updates}
+        while missing:
+            # Another run may be training some of them: ours first, then what became of theirs.
+            with self._store.claimed(missing) as ours:
+                claimed = {k: jobs[k] for k in ours}
+                found = self._reuse(claimed, keys)
+                updates |= found
+                if left := [job for k, job in claimed.items() if k not in found]:
+                    updates |= self._train(left, keys)
+            missing = {k: key for k, key in missing.items() if k not in claimed}
+        self._refuse_empty_roles(jobs, updates)
+        return updates
+
+    def _reuse(self, jobs: Mapping[int, Job], keys: Mapping[int, str]) -> dict[int, Update]:
+        found = ((job, self._store.get(keys[k], k)) for k, job in jobs.items())
+        return {
+            job.client.id: self._receive(job, packed, reused=True)
+            for job, packed in found
+            if packed is not None
+        }
+
+    def _train(self, jobs: Sequence[Job], keys: Mapping[int, str]) -> dict[int, Update]:
+        updates = {}
+        with closing(self._executor.run(jobs, self._events)) as ended:
             for job, outcome in ended:
                 if isinstance(outcome, ClientFailed):
                     self._drop(outcome)
                     continue
                 self._store.put(keys[job.client.id], job.client.id, outcome)
                 updates[job.client.id] = self._receive(job, outcome, reused=False)
-        self._refuse_empty_roles(jobs, updates)
         return updates
 
     def _drop(self, failed: ClientFailed) -> None:

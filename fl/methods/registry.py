@@ -9,6 +9,7 @@ from fl.errors import unknown
 from fl.federation import Outcome, Problem
 from fl.methods import fedmho
 from fl.methods.cast import Part
+from fl.spaces import Spaces
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,6 +20,8 @@ class Method:
     cast: Callable[[Any, int, Problem], list[Part]]
     run: Callable[..., Outcome]
     one_shot: bool = True
+    spaces: Spaces = Spaces()
+    """What a sweep tries unless it is told otherwise."""
 
 
 def _fedmho(teacher: fedmho.Teacher) -> Method:
@@ -26,6 +29,7 @@ def _fedmho(teacher: fedmho.Teacher) -> Method:
         config=fedmho.FedMHOConfig,
         cast=fedmho.cast,
         run=partial(fedmho.run, teacher=teacher),
+        spaces=fedmho.spaces(teacher),
     )
 
 

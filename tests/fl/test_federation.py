@@ -1,4 +1,5 @@
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 
 import numpy as np
 import pytest
@@ -56,6 +57,9 @@ class MemoryStore:
     def put(self, key: str, client: int, packed: bytes) -> None:
         assert key.split()[0] == str(client)
         self.kept[key] = packed
+
+    def claimed(self, keys: Mapping[int, str]) -> AbstractContextManager[list[int]]:
+        return nullcontext(list(keys))
 
 
 def federation(

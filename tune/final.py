@@ -1,0 +1,77 @@
+"""The comparison that counts: best and default configuration on the test split, over seeds."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from statistics import mean, stdev
+from typing import Any
+
+import yaml
+
+from cluster.options import LaunchOptions
+from cluster.run_dir import nested, versions
+from cluster.store import write_atomically
+from tune.trials import DEFAULT, derive, run_trial
+
+BEST = "best"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spread:
+    """Values over seeds, their mean, and their standard deviation (of one value: 0)."""
+
+    values: tuple[float, ...]
+    mean: float
+    std: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """Test accuracies with the same seeds, and their differences seed by seed."""
+
+    default: Spread
+    best: Spread
+    gain: Spread
+
+    def as_dict(self) -> dict[str, Any]:
+        """For ``result.json``."""
+        return asdict(self)
+
+
+def compare(launch: LaunchOptions[Any], settings: Mapping[str, Any], *, seeds: int) -> Comparison:
+    """Runs both configurations with each seed, from the launch's on, on all training images.
+
+    Args:
+        launch: the sweep's.
+        settings: the best; empty if that is the default itself, which is then run only once.
+        seeds: how many.
+    """
+    accuracies = {
+        label: tuple(_run(launch, changes, label, launch.run.seed + i) for i in range(seeds))
+        for label, changes in ((DEFAULT, {}), (BEST, settings))
+        if changes or label == DEFAULT
+    }
+    default = accuracies[DEFAULT]
+    best = accuracies.get(BEST, default)
+    gains = tuple(b - d for b, d in zip(best, default, strict=True))
+    return Comparison(default=spread(default), best=spread(best), gain=spread(gains))
+
+
+def spread(values: tuple[float, ...]) -> Spread:
+    """Mean and sample standard deviation."""
+    std = stdev(values) if len(values) > 1 else 0.0
+    return Spread(values=values, mean=mean(values), std=std)
+
+
+def write_best(launch: LaunchOptions[Any], settings: Mapping[str, Any]) -> None:
+    """``best.yaml``: what a launch needs to repeat the final run with the sweep's seed."""
+    assert launch.name is not None
+    run = derive(launch, settings, launch.name).run
+    content = yaml.safe_dump({**nested(run), "versions": versions()}, sort_keys=False)
+    write_atomically(launch.output_dir / launch.name / "best.yaml", content.encode())
+
+
+def _run(launch: LaunchOptions[Any], settings: Mapping[str, Any], label: str, seed: int) -> float:
+    changes = {**settings, "seed": seed}
+    own = derive(launch, changes, f"{launch.name}/final/{label}-seed{seed}")
+    accuracy: float = run_trial(own, changes)["accuracy"]
+    return accuracy
