@@ -4,6 +4,7 @@ import argparse
 import contextlib
 import difflib
 import io
+import itertools
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -175,11 +176,9 @@ def parse_record(
 def _one_line(box: str, valid: Iterable[str]) -> str:
     inner = [re.sub(r"^[│╭╰]\s?|\s*[│╮╯]$", "", line).strip() for line in box.splitlines()]
     title, body = inner[0] if inner else "", inner[1:]
-    message = []
-    for line in body:
-        if set(line) <= set("─ "):
-            break
-        message.append(line)
+    if body and _is_rule(body[0]):  # where the terminal knows no box
+        body = body[1:]
+    message = list(itertools.takewhile(lambda line: not _is_rule(line), body))
     text = " ".join(message)
     if "nrecognized option" in title + text:
         option = re.search(r"--([\w.-]+)", text)
@@ -189,6 +188,10 @@ def _one_line(box: str, valid: Iterable[str]) -> str:
     if number:
         return f"{number.group(1)} must be a whole number, got {number.group(2)}"
     return re.sub(r"^Error parsing ((?!--)[\w.]*: )?", "", text)
+
+
+def _is_rule(line: str) -> bool:
+    return set(line) <= set("─- ")
 
 
 def unknown_setting(name: str, valid: Iterable[str], kind: str = "setting") -> str:

@@ -5,11 +5,7 @@ from dataclasses import asdict, dataclass
 from statistics import mean, stdev
 from typing import Any
 
-import yaml
-
 from cluster.options import LaunchOptions
-from cluster.run_dir import nested, versions
-from cluster.store import write_atomically
 from tune.trials import DEFAULT, derive, run_trial
 
 BEST = "best"
@@ -17,11 +13,11 @@ BEST = "best"
 
 @dataclass(frozen=True, kw_only=True)
 class Spread:
-    """Values over seeds, their mean, and their standard deviation (of one value: 0)."""
+    """Values over seeds, their mean, and their standard deviation (one value has none)."""
 
     values: tuple[float, ...]
     mean: float
-    std: float
+    std: float | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,16 +54,8 @@ def compare(launch: LaunchOptions[Any], settings: Mapping[str, Any], *, seeds: i
 
 def spread(values: tuple[float, ...]) -> Spread:
     """Mean and sample standard deviation."""
-    std = stdev(values) if len(values) > 1 else 0.0
+    std = stdev(values) if len(values) > 1 else None
     return Spread(values=values, mean=mean(values), std=std)
-
-
-def write_best(launch: LaunchOptions[Any], settings: Mapping[str, Any]) -> None:
-    """``best.yaml``: what a launch needs to repeat the final run with the sweep's seed."""
-    assert launch.name is not None
-    run = derive(launch, settings, launch.name).run
-    content = yaml.safe_dump({**nested(run), "versions": versions()}, sort_keys=False)
-    write_atomically(launch.output_dir / launch.name / "best.yaml", content.encode())
 
 
 def _run(launch: LaunchOptions[Any], settings: Mapping[str, Any], label: str, seed: int) -> float:

@@ -11,6 +11,7 @@ from cluster.command_line import flatten, load_yaml
 from cluster.options import LaunchOptions
 from cluster.run_dir import nested, versions
 from cluster.store import write_atomically
+from fl.config import RunConfig
 from fl.errors import UserError
 from fl.spaces import Space
 from tune.options import SweepOptions
@@ -55,7 +56,14 @@ def claim_sweep(options: SweepOptions, launch: LaunchOptions[Any], space: Space)
     (folder / "trials").mkdir(parents=True, exist_ok=True)
     content = yaml.safe_dump({**settings, "versions": versions()}, sort_keys=False)
     write_atomically(file, content.encode())
+    write_configuration(folder / "default.yaml", launch.run)
     return folder
+
+
+def write_configuration(path: Path, run: RunConfig[Any]) -> None:
+    """A file that ``python -m cluster.launch --config`` runs to the digit."""
+    content = yaml.safe_dump({**nested(run), "versions": versions()}, sort_keys=False)
+    write_atomically(path, content.encode())
 
 
 def _settings(options: SweepOptions, launch: LaunchOptions[Any], space: Space) -> dict[str, Any]:

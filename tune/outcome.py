@@ -10,7 +10,7 @@ from rich.table import Table
 
 from cluster.run_dir import versions, write_json
 from fl.config import RunConfig
-from fl.report.words import duration, percent, points
+from fl.report.words import duration, percent, points, tally
 from fl.spaces import Space
 from tune.final import Comparison, Spread
 from tune.options import SweepOptions
@@ -74,8 +74,17 @@ def ranked(rows: Sequence[Row], options: SweepOptions) -> list[Row]:
 
 
 def with_spread(spread: Spread) -> str:
-    """Mean and standard deviation in percent."""
-    return f"{percent(spread.mean)} ± {100 * spread.std:.1f}"
+    """Mean and standard deviation of accuracies, in percent."""
+    return percent(spread.mean) + _plus_minus(spread)
+
+
+def gained(spread: Spread) -> str:
+    """Mean and standard deviation of differences, in percentage points."""
+    return f"{points(spread.mean)}{_plus_minus(spread)} points"
+
+
+def _plus_minus(spread: Spread) -> str:
+    return "" if spread.std is None else f" ± {100 * spread.std:.1f}"
 
 
 def print_summary(sweep: Sweep, console: Console) -> None:
@@ -83,7 +92,6 @@ def print_summary(sweep: Sweep, console: Console) -> None:
     saved, compared = sweep.savings, sweep.comparison
     tried = ", ".join(f"{n} {shown(v)}" for n, v in sweep.best.settings.items())
     seeds = len(compared.gain.values)
-    gain = f"{points(compared.gain.mean)} ± {100 * compared.gain.std:.1f} points"
     lines = (
         "",
         f"clients  {saved.trained} trainings, {saved.reused} reused: "
@@ -92,7 +100,7 @@ def print_summary(sweep: Sweep, console: Console) -> None:
         f"{duration(sweep.seconds + saved.least_seconds_saved)}",
         f"best     trial {sweep.best.name}: {tried}",
         f"test     best {with_spread(compared.best)}, default {with_spread(compared.default)}, "
-        f"gain {gain} over {seeds} seeds",
+        f"gain {gained(compared.gain)} over {tally(['seed'] * seeds)}",
         f"again    python -m cluster.launch --config {sweep.folder / 'best.yaml'}",
         f"report   {sweep.folder / 'report.html'}",
     )

@@ -8,8 +8,8 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 import fl.report
 from cluster.store import write_atomically
 from fl.report import style
-from fl.report.words import duration, percent, points
-from tune.outcome import Sweep, ranked, with_spread
+from fl.report.words import duration, percent
+from tune.outcome import Sweep, gained, ranked, with_spread
 from tune.plots import effects, parallel_coordinates
 from tune.rows import shown
 
@@ -38,7 +38,7 @@ def write_report(sweep: Sweep) -> Path:
     environment.filters |= {
         "duration": duration,
         "percent": percent,
-        "points": points,
+        "gained": gained,
         "shown": shown,
         "spread": with_spread,
     }

@@ -1,15 +1,13 @@
-"""From a space's name or file to distributions, all of them of settings that there are."""
+"""From a space's name or file to distributions, all of them of the method's own settings."""
 
 from collections.abc import Mapping
 from math import prod
 from pathlib import Path
-from types import GenericAlias
 from typing import Any
 
 from cluster.command_line import flatten, load_yaml, setting_types, unknown_setting
 from cluster.options import LaunchOptions
 from cluster.run_dir import nested
-from fl.config import RunConfig
 from fl.errors import UserError, unknown
 from fl.methods.registry import get_method
 from fl.spaces import Choice, Distribution, Integers, LogUniform, Space, Uniform
@@ -17,8 +15,6 @@ from tune.options import SweepOptions
 from tune.trials import derive
 
 KINDS: Mapping[str, Any] = {"uniform": Uniform, "loguniform": LogUniform, "integers": Integers}
-FIXED = ("method", "dataset", "seed", "data.validation")
-"""Settings that a sweep itself depends on."""
 
 
 def read_space(text: str, method: str) -> dict[str, Distribution]:
@@ -112,8 +108,8 @@ def _distribution(source: str, name: str, value: Any) -> Distribution:
 
 
 def _refuse_strangers(source: str, space: Space, method: str) -> None:
-    record: Any = GenericAlias(RunConfig, (get_method(method).config,))
-    valid = [name for name, _ in setting_types(record) if name not in FIXED]
+    """Only the method's own settings are searched: others would change the task."""
+    valid = [name for name, _ in setting_types(get_method(method).config)]
     for name in space:
         if name not in valid:
             raise UserError(f"{source}: {unknown_setting(name, valid, 'parameter')}")

@@ -20,8 +20,8 @@ from cluster.run_dir import nested
 from fl.errors import ClientFailed, UserError
 from fl.server import ServerFailed
 from fl.spaces import Space
-from tune.final import compare, write_best
-from tune.folder import claim_sweep, named
+from tune.final import compare
+from tune.folder import claim_sweep, named, write_configuration
 from tune.options import SweepOptions, parse_sweep
 from tune.outcome import Sweep, print_space, print_summary, print_trials, write_sweep
 from tune.report import write_report
@@ -39,6 +39,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         launch = named(options, launch)
         space = read_space(options.space, launch.run.method)
         check_space(space, options, launch)
+        if launch.slurm.submit:
+            from tune.submit import submit
+
+            return submit(options, launch, space, console)
         prepared = prepare(_default(options, launch))
         if launch.dry_run:
             print_space(space, console)
@@ -91,7 +95,7 @@ def search(
         if best is None:
             raise UserError(f"no trial finished; the reasons are in {folder / 'trials'}")
         settings = {} if best.name == DEFAULT else dict(best.settings)
-        write_best(launch, settings)
+        write_configuration(folder / "best.yaml", derive(launch, settings, "best").run)
         console.print(f"best and default with {options.final_seeds} seeds, on the test split")
         comparison = compare(launch, settings, seeds=options.final_seeds)
     sweep = Sweep(

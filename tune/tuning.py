@@ -23,7 +23,7 @@ from tune.room import bundle, concurrency
 from tune.rows import REPORTED, is_epoch, read_epochs, shown
 from tune.search import make_scheduler, make_searcher, param_space
 from tune.spaces import longest_fit
-from tune.trials import derive, run_trial, share_of
+from tune.trials import derive, read_result, run_trial, share_of
 
 ENVIRONMENT = {
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",  # a trial's run directory has all of it
@@ -124,8 +124,10 @@ class Lines(tune.Callback):
     ) -> None:
         """Prints how it went."""
         result = trial.last_result or {}
-        told = ", ".join(f"{n} {result[n]:.4f}" for n in METRICS if n in result)
-        self._print(trial, told or "stopped before its first report")
+        told = ", ".join(f"{name} {result[name]:.4f}" for name in METRICS if name in result)
+        if read_result(self._folder / number(trial)) is None:
+            told = f"stopped after epoch {result.get('epoch', 0)}, {told}".rstrip(", ")
+        self._print(trial, told)
 
     def on_trial_error(self, iteration: int, trials: list[Trial], trial: Trial, **_: Any) -> None:
         """Prints that it failed; why is in its directory."""
