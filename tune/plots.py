@@ -88,9 +88,13 @@ def _effect(
         places = [names.index(str(value)) for value in values]
         axes.set_xticks(range(len(names)), labels=names, parse_math=False)
         axes.set_xlim(-0.5, len(names) - 0.5)
-    if isinstance(distribution, LogUniform):
+    elif isinstance(distribution, LogUniform):
         axes.set_xscale("log")
+        axes.set_xlim(min(distribution.low, *values) / 1.15, max(distribution.high, *values) * 1.15)
         axes.xaxis.set_minor_formatter(NullFormatter())
+    else:
+        axes.set_xmargin(0.06)
+        axes.update_datalim([(distribution.low, scores[0]), (distribution.high, scores[0])])
     for trial in sorted(range(len(scores)), key=lambda t: t == best):  # the best on top
         colour = style.BEST if trial == best else style.GLOBAL_MODEL
         axes.scatter(
