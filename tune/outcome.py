@@ -58,9 +58,13 @@ def print_trials(
             f"{row.scores['loss']:.4f}" if row.scores else NOTHING,
             str(int(row.scores["epoch"])) if row.scores else NOTHING,
             *(shown(row.settings[name]) for name in names),
-            f"{row.status} {row.reason}".strip(),
+            row.status,
         )
     console.print(table, highlight=False)
+    for row in rows:
+        if row.status == "failed":
+            line = f"trial {row.name} failed: {row.reason}"
+            console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
 def ranked(rows: Sequence[Row], options: SweepOptions) -> list[Row]:

@@ -46,10 +46,12 @@ def check_space(space: Space, options: SweepOptions, launch: LaunchOptions[Any])
     Raises:
         UserError: an end of a range is no value of the setting, or a grid has too many points.
     """
+    method = get_method(launch.run.method)
     for name, distribution in space.items():
         for value in (distribution.grid[0], distribution.grid[-1]):
             try:
-                derive(launch, {name: value}, "check")
+                run = derive(launch, {name: value}, "check").run
+                method.cast(run.options, run.num_clients, run.problem)
             except UserError as error:
                 raise UserError(f"space {options.space}: {name} = {value}: {error}") from None
     if options.search == "grid" and grid_size(space) > options.num_samples:

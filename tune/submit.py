@@ -25,8 +25,8 @@ def submit(
     Raises:
         UserError: one line, for whatever can be known to be wrong before the job starts.
     """
-    if launch.wait or launch.dry_run:
-        raise UserError("a sweep's job takes neither --wait nor --dry-run")
+    if launch.wait:
+        raise UserError("--wait is for a single run's job; a sweep's tells how it goes in its log")
     require_sbatch()
     refuse_path(launch.output_dir / str(launch.name) / "slurm")
     folder = claim_sweep(options, launch, space)

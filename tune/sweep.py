@@ -39,15 +39,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         launch = named(options, launch)
         space = read_space(options.space, launch.run.method)
         check_space(space, options, launch)
-        if launch.slurm.submit:
-            from tune.submit import submit
-
-            return submit(options, launch, space, console)
         prepared = prepare(_default(options, launch))
         if launch.dry_run:
             print_space(space, console)
             print_plan(prepared, console)
             return 0
+        if launch.slurm.submit:
+            from tune.submit import submit
+
+            return submit(options, launch, space, console)
         folder = claim_sweep(options, launch, space)
     except UserError as error:
         return stop_with(error)

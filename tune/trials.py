@@ -1,6 +1,7 @@
 """A trial's launch: the sweep's own, with other settings, in a directory inside the sweep's."""
 
 import json
+import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -60,14 +61,15 @@ def run_trial(
     finished = read_result(run_dir)
     if finished is not None:
         return finished
-    try:
-        with (run_dir / "log.txt").open("a", buffering=1) as log:
+    with (run_dir / "log.txt").open("a", buffering=1) as log:
+        try:
             prepared = prepare_with(launch)
             return execute(launch, prepared, run_dir, Console(file=log, width=200), *listeners)
-    except Exception as error:
-        reason = " ".join(str(error).split())
-        (run_dir / FAILURE).write_text(f"{type(error).__name__}: {reason}\n")
-        raise
+        except Exception as error:
+            reason = " ".join(str(error).split())
+            (run_dir / FAILURE).write_text(f"{type(error).__name__}: {reason}\n")
+            traceback.print_exception(error, file=log)
+            raise
 
 
 def read_result(run_dir: Path) -> dict[str, Any] | None:

@@ -1,5 +1,6 @@
 """The trials under Ray Tune: each in a placement group of its own, on the sweep's one cluster."""
 
+import logging
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -48,6 +49,7 @@ def run_trials(
     What became of them is in their directories.
     """
     os.environ |= ENVIRONMENT
+    logging.getLogger("ray.tune").setLevel(logging.CRITICAL)  # failures are told of in our words
     nodes = [n["Resources"] for n in ray.nodes() if n["Alive"] and n["Resources"].get("CPU")]
     requests = [client.request for client in prepared.members]
     at_once = options.max_concurrent or concurrency(nodes, requests)

@@ -64,6 +64,7 @@ def test_a_bad_file_is_refused_by_name(content: Any, message: str, tmp_path: Pat
     "space",
     [
         {"keep": Uniform(0.5, 1.5)},
+        {"num_samples": Integers(5, 100)},  # fewer than classes
         {"fusion.epochs": Uniform(1, 3.5)},
         {"filter": Choice(("nearest", "farthest"))},
         {"fusion.lr": Choice((0.1, "fast"))},

@@ -161,12 +161,14 @@ def test_a_generator_setting_retrains_generators_alone_and_asha_stops_some(tmp_p
 
 
 def test_a_trial_that_fails_is_told_of_and_the_others_count(tmp_path: Path) -> None:
-    """Ten synthetic samples are one of each class; with a filter that keeps few, none is left."""
-    space = {"num_samples": [10, 60], "keep": [0.05]}
+    """At such a rate a decoder is not finite, and refused."""
     arguments = ("--num-samples=2", "--search=grid", "--runtime=inprocess")
-    done = sweep(tmp_path, space, *arguments)
-    tried = trials(tmp_path)
-    states = {t["settings"]["num_samples"]: t["status"] for n, t in tried.items() if n != "default"}
-    assert states[10] == "failed"
+    done = sweep(tmp_path, {"generator.lr": [1e30, 2e-3]}, *arguments)
     assert done.returncode == 0, done.stderr
-    assert "failed" in done.stdout
+    tried = trials(tmp_path)
+    states = {t["settings"]["generator.lr"]: t["status"] for t in tried.values()}
+    assert states == {1e30: "failed", 2e-3: "finished"}
+    (failed,) = (t for t in tried.values() if t["status"] == "failed")
+    assert f"trial {failed['name']} failed: {failed['reason']}" in done.stdout
+    assert "NaN or infinite" in failed["reason"]
+    assert not done.stderr
