@@ -24,7 +24,7 @@ from tune.room import bundle, concurrency
 from tune.rows import REPORTED, is_epoch, read_epochs, shown
 from tune.search import make_scheduler, make_searcher, param_space
 from tune.spaces import longest_fit
-from tune.trials import derive, read_result, run_trial, share_of
+from tune.trials import derive, run_trial, share_of
 
 ENVIRONMENT = {
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",  # a trial's run directory has all of it
@@ -35,6 +35,8 @@ ENVIRONMENT = {
     "RAY_CHDIR_TO_TRIAL_DIR": "0",
     "RAY_AIR_NEW_OUTPUT": "0",  # the new one talks even when told not to
 }
+FINISHED = "finished"
+"""In the last report of a trial that came to its end."""
 
 
 def run_trials(
@@ -43,8 +45,8 @@ def run_trials(
     space: Space,
     prepared: Prepared,
     folder: Path,
-) -> dict[str, float]:
-    """Runs all trials, or those that are left of an interrupted sweep; returns a trial's share.
+) -> None:
+    """Runs all trials, or those that are left of an interrupted sweep.
 
     What became of them is in their directories.
     """
@@ -83,12 +85,11 @@ def run_trials(
             run_config=tune.RunConfig(
                 name="trials",
                 storage_path=str(storage),
-                callbacks=[Lines(folder / "trials")],
+                callbacks=[Lines()],
                 verbose=0,
             ),
         )
     tuner.fit()
-    return room
 
 
 def trainable_of(
@@ -103,7 +104,7 @@ def trainable_of(
         name = f"{launch.name}/trials/{_number(tune.get_context().get_trial_id())}"
         own = derive(launch, plain, name, validation=validation)
         run_trial(own, plain, report, prepare_with=lambda launch: prepare_in_room(launch, share))
-        tune.report(read_epochs(launch.output_dir / name)[-1])
+        tune.report({**read_epochs(launch.output_dir / name)[-1], FINISHED: True})
 
     return trial
 
@@ -117,8 +118,7 @@ def report(event: Event) -> None:
 class Lines(tune.Callback):
     """A line for each trial that ends."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    def __init__(self) -> None:
         self._ended = 0
 
     def on_trial_complete(
@@ -127,7 +127,7 @@ class Lines(tune.Callback):
         """Prints how it went."""
         result = trial.last_result or {}
         told = ", ".join(f"{name} {result[name]:.4f}" for name in METRICS if name in result)
-        if read_result(self._folder / number(trial)) is None:
+        if FINISHED not in result:
             told = f"stopped after epoch {result.get('epoch', 0)}, {told}".rstrip(", ")
         self._print(trial, told)
 

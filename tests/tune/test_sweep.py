@@ -1,5 +1,6 @@
 """Sweeps as a user meets them: whole processes, real trials side by side, real signals."""
 
+import contextlib
 import json
 import signal
 import subprocess
@@ -123,8 +124,10 @@ def test_a_killed_sweep_goes_on_from_where_it_was_moved_to(server: Path, tmp_pat
     family = psutil.Process(process.pid).children(recursive=True)
     process.send_signal(signal.SIGKILL)
     process.wait(timeout=20)
-    _, alive = psutil.wait_procs(family, timeout=120)
-    assert not alive
+    for orphan in family:  # as if the machine had gone; by itself Ray takes a minute to notice
+        with contextlib.suppress(psutil.NoSuchProcess):
+            orphan.kill()
+    psutil.wait_procs(family, timeout=30)
     before = {path: path.stat().st_mtime_ns for path in folder.glob("*/result.json")}
     assert 3 <= len(before) < 7
     (tmp_path / "here").rename(tmp_path / "there")
