@@ -5,7 +5,9 @@ from dataclasses import asdict, dataclass
 from statistics import mean, stdev
 from typing import Any
 
+from cluster.inventory import Inventory
 from cluster.options import LaunchOptions
+from cluster.prepare import prepare
 from tune.trials import DEFAULT, derive, run_trial
 
 BEST = "best"
@@ -33,16 +35,26 @@ class Comparison:
         return asdict(self)
 
 
-def compare(launch: LaunchOptions[Any], settings: Mapping[str, Any], *, seeds: int) -> Comparison:
+def compare(
+    launch: LaunchOptions[Any], settings: Mapping[str, Any], inventory: Inventory, *, seeds: int
+) -> Comparison:
     """Runs both configurations with each seed, from the launch's on, on all training images.
 
     Args:
         launch: the sweep's.
         settings: the best; empty if that is the default itself, which is then run only once.
+        inventory: what they run on.
         seeds: how many.
     """
+
+    def accuracy(changes: Mapping[str, Any], label: str, seed: int) -> float:
+        changes = {**changes, "seed": seed}
+        own = derive(launch, changes, f"{launch.name}/final/{label}-seed{seed}")
+        result = run_trial(own, changes, prepare_with=lambda run: prepare(run, inventory))
+        return float(result["accuracy"])
+
     accuracies = {
-        label: tuple(_run(launch, changes, label, launch.run.seed + i) for i in range(seeds))
+        label: tuple(accuracy(changes, label, launch.run.seed + i) for i in range(seeds))
         for label, changes in ((DEFAULT, {}), (BEST, settings))
         if changes or label == DEFAULT
     }
@@ -56,10 +68,3 @@ def spread(values: tuple[float, ...]) -> Spread:
     """Mean and sample standard deviation."""
     std = stdev(values) if len(values) > 1 else None
     return Spread(values=values, mean=mean(values), std=std)
-
-
-def _run(launch: LaunchOptions[Any], settings: Mapping[str, Any], label: str, seed: int) -> float:
-    changes = {**settings, "seed": seed}
-    own = derive(launch, changes, f"{launch.name}/final/{label}-seed{seed}")
-    accuracy: float = run_trial(own, changes)["accuracy"]
-    return accuracy

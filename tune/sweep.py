@@ -97,7 +97,7 @@ def search(
         settings = {} if best.name == DEFAULT else dict(best.settings)
         write_configuration(folder / "best.yaml", derive(launch, settings, "best").run)
         console.print(f"best and default with {options.final_seeds} seeds, on the test split")
-        comparison = compare(launch, settings, seeds=options.final_seeds)
+        comparison = compare(launch, settings, prepared.inventory, seeds=options.final_seeds)
     sweep = Sweep(
         folder=folder,
         options=options,

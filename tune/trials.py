@@ -12,7 +12,7 @@ from rich.console import Console
 from cluster.command_line import as_arguments, flatten, parse
 from cluster.inventory import Inventory
 from cluster.options import LaunchOptions
-from cluster.prepare import Prepared, prepare
+from cluster.prepare import Prepared
 from cluster.run_dir import claim, nested, write_json
 from fl.errors import UserError
 from fl.events import Event
@@ -47,11 +47,12 @@ def run_trial(
     launch: LaunchOptions[Any],
     settings: Mapping[str, Any],
     *listeners: Callable[[Event], None],
-    prepare_with: Callable[[LaunchOptions[Any]], Prepared] = prepare,
+    prepare_with: Callable[[LaunchOptions[Any]], Prepared],
 ) -> dict[str, Any]:
     """Runs it in its directory, unless that holds its result already; returns the result.
 
-    What it prints goes to ``log.txt`` there, and what makes it fail to ``failure.txt``.
+    ``prepare_with`` makes it ready to start; ``listeners`` hear its events. What it prints goes to
+    ``log.txt`` there, and what makes it fail to ``failure.txt``.
     """
     from cluster.runner import execute
 
