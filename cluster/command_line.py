@@ -4,9 +4,10 @@ import argparse
 import contextlib
 import difflib
 import io
+import itertools
 import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -27,12 +28,19 @@ RECORDED = ("versions",)
 """What a run's config.yaml holds beside settings; ignored when it is read back."""
 
 
-def parse(argv: Sequence[str]) -> LaunchOptions[Any]:
+def parse(
+    argv: Sequence[str], *, prog: str = "python -m cluster.launch", beside: Iterable[str] = ()
+) -> LaunchOptions[Any]:
     """Parses the command line.
 
     Settings from a preset or a file are turned into arguments in front of the user's own, so one
     parser converts and checks them all, and what comes last wins. A preset speaks to all methods:
     what only other methods have is passed over.
+
+    Args:
+        argv: the arguments.
+        prog: the command, for its help.
+        beside: options that the command has of its own, which an error lists too.
 
     Raises:
         UserError: one line, for whatever is wrong.
@@ -54,11 +62,11 @@ def parse(argv: Sequence[str]) -> LaunchOptions[Any]:
             if name in valid:
                 arguments += as_arguments(name, value)
             elif not (source.startswith("preset ") and name in _settings_of_any_method()):
-                raise UserError(f"{source}: {_unknown_setting(name, valid)}")
+                raise UserError(f"{source}: {unknown_setting(name, valid)}")
     if any(a == "--slurm" or a.startswith("--slurm.") for a in argv):
         arguments.append("--slurm.submit")
     own = [a for a in argv if a != "--slurm"]
-    return _parse_with_tyro(record, [*arguments, *own], valid)
+    return parse_record(record, [*arguments, *own], [*valid, *beside], prog)
 
 
 def presets() -> list[str]:
@@ -149,43 +157,60 @@ def _preset_dir() -> Any:
     return files("cluster") / "presets"
 
 
-def _parse_with_tyro(
-    record: Any, arguments: list[str], valid: Mapping[str, Any]
-) -> LaunchOptions[Any]:
-    """Tyro's messages are boxes of many lines; ours are one line."""
+def parse_record(
+    record: Any, arguments: Sequence[str], valid: Iterable[str], prog: str, **how: Any
+) -> Any:
+    """Arguments to a record. Tyro's messages are boxes of many lines; ours are one line.
+
+    Args:
+        record: the record's type.
+        arguments: the command line.
+        valid: names that an error about an unknown option lists.
+        prog: the command, for its help.
+        how: what else tyro shall know.
+
+    Raises:
+        UserError: whatever is wrong.
+        SystemExit: with 0, after printing help.
+    """
     said = io.StringIO()
     try:
         with contextlib.redirect_stderr(said):
-            return tyro.cli(record, prog="python -m cluster.launch", args=arguments)
+            return tyro.cli(record, prog=prog, args=arguments, **how)
     except SystemExit as stop:
         if not stop.code:
             raise
         raise UserError(_one_line(said.getvalue(), valid)) from None
 
 
-def _one_line(box: str, valid: Mapping[str, Any]) -> str:
+def _one_line(box: str, valid: Iterable[str]) -> str:
     inner = [re.sub(r"^[│╭╰]\s?|\s*[│╮╯]$", "", line).strip() for line in box.splitlines()]
     title, body = inner[0] if inner else "", inner[1:]
-    # Where the output takes ASCII alone, a rule of hyphens comes before the message, too.
-    ruled = [set(line) <= set("─- ") for line in body]
-    begin = ruled.index(False) if False in ruled else 0
-    end = ruled.index(True, begin) if True in ruled[begin:] else len(body)
-    text = " ".join(body[begin:end])
+    if body and _is_rule(body[0]):  # where the terminal knows no box
+        body = body[1:]
+    message = list(itertools.takewhile(lambda line: not _is_rule(line), body))
+    text = " ".join(message)
     if "nrecognized option" in title + text:
         option = re.search(r"--([\w.-]+)", text)
         if option:
-            return _unknown_setting(option.group(1).replace("-", "_"), valid, "option")
+            return unknown_setting(option.group(1).replace("-", "_"), valid, "option")
     number = re.match(r"Error parsing (--\S+): .*base 10: (.*)", text)
     if number:
         return f"{number.group(1)} must be a whole number, got {number.group(2)}"
     return re.sub(r"^Error parsing ((?!--)[\w.]*: )?", "", text)
 
 
-def _unknown_setting(name: str, valid: Mapping[str, Any], kind: str = "setting") -> str:
+def _is_rule(line: str) -> bool:
+    return set(line) <= set("─- ")
+
+
+def unknown_setting(name: str, valid: Iterable[str], kind: str = "setting") -> str:
+    """The line for a name that is no setting; lists those there are."""
     spell = (lambda n: "--" + n.replace("_", "-")) if kind == "option" else str
+    valid = sorted(valid)
     near = difflib.get_close_matches(name, valid, n=1)
     hint = f" (did you mean {spell(near[0])}?)" if near else ""
-    return f"unknown {kind} {spell(name)!r}{hint}; valid: {', '.join(map(spell, sorted(valid)))}"
+    return f"unknown {kind} {spell(name)!r}{hint}; valid: {', '.join(map(spell, valid))}"
 
 
 def stop_with(error: UserError) -> int:

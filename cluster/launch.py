@@ -43,7 +43,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     from cluster.runner import execute
 
     for stop in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(stop, _interrupt)
+        signal.signal(stop, interrupt)
     try:
         result = execute(launch, prepared, run_dir, console)
     except KeyboardInterrupt:
@@ -59,7 +59,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _interrupt(signum: int, frame: FrameType | None) -> None:
+def interrupt(signum: int, frame: FrameType | None) -> None:
+    """Handles a signal by stopping, in a few seconds at most."""
     # Python drops an interrupt that is raised in a destructor or a callback. Whatever comes of
     # this one, the process ends in time; what it wrote is whole at any moment.
     last_resort = threading.Timer(4.0, os._exit, [INTERRUPTED])

@@ -3,8 +3,9 @@
 Ray is imported only where it is used: it takes a second, and reads its environment then.
 """
 
+import sys
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, closing, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,7 +36,7 @@ def open_cluster(
     if launch.runtime == "inprocess":
         yield None
         return
-    with _ray(launch, inventory, run_dir):
+    with ray_cluster(launch, inventory, run_dir):
         from cluster.rooms import open_rooms
 
         with open_rooms() as rooms:
@@ -92,9 +93,18 @@ def open_server(
         yield server
 
 
-def _ray(
+def has_ray() -> bool:
+    """Whether this process is part of a Ray cluster already."""
+    ray = sys.modules.get("ray")
+    return ray is not None and ray.is_initialized()
+
+
+def ray_cluster(
     launch: LaunchOptions[Any], inventory: Inventory, run_dir: Path
 ) -> AbstractContextManager[None]:
+    """The cluster that the launch is for: the one there is, one to join, or one of its own."""
+    if has_ray():  # a sweep's, which outlives its trials
+        return nullcontext()
     if launch.ray_address:
         return joined_ray(launch.ray_address)
     return private_ray(

@@ -15,6 +15,7 @@ from cluster.world import world_size
 from fl.data.auxiliary import load_auxiliary
 from fl.data.datasets import Dataset, load
 from fl.data.partition import Partition, make_partition
+from fl.data.validation import hold_out
 from fl.errors import UserError
 from fl.federation import Client, Problem
 from fl.methods.registry import Method, get_method
@@ -39,11 +40,14 @@ class Prepared:
     """Ranks of the server: asked for, or all that the method can use; None for one per GPU."""
 
 
-def prepare(launch: LaunchOptions[Any], *, drawn: int | None = None) -> Prepared:
+def prepare(
+    launch: LaunchOptions[Any], inventory: Inventory | None = None, *, drawn: int | None = None
+) -> Prepared:
     """Reads the data, cuts it among the clients and deals them their parts.
 
     Args:
-        launch: the command's options.
+        launch: the run.
+        inventory: what it may use. Default: what there is on this machine or cluster.
         drawn: cut not the training samples themselves but so many drawn from them with
             replacement, for a study of more clients than there is data for.
 
@@ -53,7 +57,7 @@ def prepare(launch: LaunchOptions[Any], *, drawn: int | None = None) -> Prepared
     run = launch.run
     method = get_method(run.method)
     parts = method.cast(run.options, run.num_clients, run.problem)
-    inventory = _inventory(launch)
+    inventory = inventory or _inventory(launch)
     ranks = _ranks_asked(launch, method)
     if not (launch.slurm.submit or launch.ray_address):  # of many nodes this is but one
         world_size(ranks, len(inventory.gpus))
@@ -61,6 +65,8 @@ def prepare(launch: LaunchOptions[Any], *, drawn: int | None = None) -> Prepared
     dataset = load(
         run.dataset, launch.data_root, max_train=run.data.max_train, max_test=run.data.max_test
     )
+    if run.data.validation:
+        dataset = hold_out(dataset, run.data.validation, run.seed)
     pool = np.arange(len(dataset.train.labels))
     if drawn is not None:
         pool = numpy_generator(run.seed, "drawn").choice(pool, drawn)

@@ -69,7 +69,7 @@ class PlainLines:
             case "epoch":
                 return (
                     f"{event['stage']} epoch {event['epoch']}/{event['epochs']}: "
-                    f"loss {event['loss']:.4f}, test accuracy {event['accuracy']:.4f}"
+                    f"loss {event['loss']:.4f}, accuracy {event['accuracy']:.4f}"
                 )
             case "rank_failed":
                 return f"rank {event['rank']} of the server {event['reason']}"
@@ -113,7 +113,7 @@ class LiveTable:
                     self._bars.update(bar, completed=self._bars.tasks[bar].total)
                 self._bars.stop_task(bar)
             case "epoch":
-                note = f"loss {event['loss']:.3f}  test accuracy [bold]{event['accuracy']:.4f}"
+                note = f"loss {event['loss']:.3f}  accuracy [bold]{event['accuracy']:.4f}"
                 bar = self._bar(event["stage"], total=event["epochs"])
                 self._bars.update(bar, total=event["epochs"], completed=event["epoch"], note=note)
 

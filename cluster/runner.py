@@ -20,9 +20,10 @@ from cluster.progress import progress
 from cluster.record import JsonLines, TensorBoard
 from cluster.run_dir import versions, write_json
 from cluster.store import Store
+from fl.clients import Clients
 from fl.data.shard import Shard
 from fl.events import Events, Listener
-from fl.federation import Clients, Outcome
+from fl.federation import Outcome
 from fl.fusion.checkpoints import Checkpoints
 from fl.report.gallery import gallery
 from fl.report.page import write_report
@@ -36,9 +37,16 @@ CHECKPOINTS = "fusion"
 
 
 def execute(
-    launch: LaunchOptions[Any], prepared: Prepared, run_dir: Path, console: Console
+    launch: LaunchOptions[Any],
+    prepared: Prepared,
+    run_dir: Path,
+    console: Console,
+    *others: Listener,
 ) -> dict[str, Any]:
-    """Runs the method and leaves everything a run leaves; returns what ``result.json`` holds."""
+    """Runs the method and leaves everything a run leaves; returns what ``result.json`` holds.
+
+    ``others`` hear the run's events too.
+    """
     write_json(run_dir / "partition.json", _partition(launch, prepared))
     with ExitStack() as stack:
         attendance = Attendance(prepared.members)
@@ -47,6 +55,7 @@ def execute(
             stack.enter_context(closing(JsonLines(run_dir / "metrics.jsonl"))),
             stack.enter_context(closing(TensorBoard(run_dir / "tensorboard"))),
             stack.enter_context(progress(prepared.members, console)),
+            *others,
         ]
         events = Events(*listeners)
         events.emit("run_start", run=run_dir.name)
@@ -113,6 +122,7 @@ def _result(
         "clients": run.num_clients,
         "rounds": run.rounds,
         "seed": run.seed,
+        "scored_on": "validation" if run.data.validation else "test",
         "accuracy": last.accuracy,
         "per_class_accuracy": last.per_class,
         "start_accuracy": outcome.start.accuracy,

@@ -152,7 +152,8 @@ def cache_file() -> Path:
 
 def _key(subject: Subject, device: str) -> str:
     parts = {
-        "training": {**asdict(subject.training), "epochs": 1},
+        # A rate takes neither memory nor time.
+        "training": {**asdict(subject.training), "epochs": 1, "lr": 0},
         "problem": {**asdict(subject.problem), "seed": 0},
         "threads": subject.threads,
         "device": device,

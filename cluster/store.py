@@ -1,15 +1,18 @@
 """The store of client updates: trained once, kept under a key made of what determined them."""
 
+import contextlib
 import hashlib
 import json
 import os
 import shutil
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from functools import cache
 from importlib import import_module
 from pathlib import Path
 from pkgutil import iter_modules
 
+from cluster.locks import Locks
 from fl.data.datasets import Split
 from fl.data.shard import shard_digest
 from fl.federation import Job
@@ -29,6 +32,7 @@ class Store:
         self._pool, self._updates, self._train = pool, updates, train
         pool.mkdir(parents=True, exist_ok=True)
         updates.mkdir(parents=True, exist_ok=True)
+        self._locks = Locks(pool / ".locks")
 
     def key(self, job: Job) -> str:
         """Hash of task, code, client, its training record and threads, seed, shard, messages."""
@@ -63,6 +67,26 @@ class Store:
         write_atomically(self._pooled(key), packed)
         write_atomically(self._checksum(key), _sha(packed).encode())
         self._link(key, client)
+        self._locks.release(key)
+
+    @contextlib.contextmanager
+    def claimed(self, keys: Mapping[int, str]) -> Iterator[list[int]]:
+        """Gives the clients whose keys are now this process's to train, by their locks.
+
+        Those that others hold are left out; if they hold all, it waits for the first. Nobody waits
+        who holds a lock, so no two wait for each other, and the kernel drops the locks of a
+        process that dies. :meth:`put` gives up a lock, the end of the context those that are left.
+        """
+        ours = [client for client, key in keys.items() if self._locks.acquire(key)]
+        if not ours:
+            first = next(iter(keys))
+            self._locks.acquire(keys[first], wait=True)
+            ours = [first]
+        try:
+            yield ours
+        finally:
+            for client in ours:
+                self._locks.release(keys[client])
 
     def file(self, key: str) -> Path:
         """Where the update of that key lies."""

@@ -24,11 +24,16 @@ class DataConfig:
     """Use a fixed random subset of this many training images."""
     max_test: int | None = None
     """Use a fixed random subset of this many test images."""
+    validation: float = 0.0
+    """Share of the training images that no client gets; accuracy is measured on them, and not on
+    the test split. 0: on the test split. For choosing settings."""
 
     def __post_init__(self) -> None:
         for name in ("max_train", "max_test"):
             if getattr(self, name) is not None:
                 at_least(f"data.{name}", getattr(self, name), 1)
+        if not 0 <= self.validation < 1:
+            raise UserError(f"data.validation must be from 0 to below 1, got {self.validation}")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,16 +1,14 @@
-"""The two nouns a method talks to: the clients, and the server.
+"""What crosses between the two nouns a method talks to, the clients and the server; and the server.
 
-``Clients.map`` is the only way data moves between a client and the server, so it is here that
-bytes are counted, uploads are kept, and a client's failure gets its name. How and where a job
-runs is the executor's business: in this process (:mod:`fl.executor`) or on Ray
-(:mod:`cluster.clients`).
+The other noun is :class:`fl.clients.Clients`. How and where a client's job runs is the executor's
+business: in this process (:mod:`fl.executor`) or on Ray (:mod:`cluster.clients`).
 """
 
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from contextlib import closing
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -22,13 +20,7 @@ from fl.events import Events
 from fl.models import Decoder
 from fl.training.config import LocalConfig
 from fl.wire import (
-    StoredTensors,
     Tensors,
-    num_bytes,
-    num_packed_bytes,
-    pack,
-    unpack,
-    unpack_note,
 )
 
 
@@ -156,146 +148,9 @@ class UpdateStore(Protocol):
         """The file that holds a kept update, or None where the update must be held in memory."""
         ...
 
-
-PLACE = ("node", "device_uuid", "assigned", "peak_bytes")
-"""What a client's note says of where it trained."""
-
-
-OnFailure = Literal["stop", "drop"]
-"""What becomes of a run one of whose clients failed for good."""
-
-
-class Clients:
-    """The federation's clients. One verb: map a task over all or some of them.
-
-    ``dropped`` holds the clients that failed for good, with the reason, where ``on_failure`` lets
-    the run go on without them.
-    """
-
-    def __init__(
-        self,
-        members: Sequence[Client],
-        indices: Sequence[np.ndarray],
-        problem: Problem,
-        executor: Executor,
-        store: UpdateStore,
-        events: Events,
-        *,
-        on_failure: OnFailure = "stop",
-    ) -> None:
-        self.members = tuple(members)
-        self.problem = problem
-        self._indices = indices
-        self._executor = executor
-        self._store = store
-        self._events = events
-        self._on_failure = on_failure
-        self.dropped: dict[int, str] = {}
-        self.bytes_up = dict.fromkeys((c.id for c in members), 0)
-        self.bytes_down = dict.fromkeys((c.id for c in members), 0)
-
-    def map(
-        self,
-        task: Task,
-        *,
-        only: Iterable[int] | None = None,
-        broadcast: Tensors | None = None,
-        payloads: Mapping[int, Tensors] | None = None,
-    ) -> list[Update]:
-        """Runs ``task`` for each client (or those in ``only``) and returns updates by client id.
-
-        ``broadcast`` reaches every chosen client, ``payloads`` one client each; both count as
-        bytes down. A client that fails ends the map with its name, unless failures are to be
-        dropped: then it is missing here and named in ``dropped``.
-
-        Raises:
-            ClientFailed: a client failed for good; with failures dropped, all clients of a role.
-            ValueError: ``only`` names a client that does not exist, or ``payloads`` one that is
-                not chosen.
-        """
-        everyone = {c.id for c in self.members}
-        chosen = everyone if only is None else set(only)
-        payloads = payloads or {}
-        strangers = (chosen - everyone) | (payloads.keys() - chosen)
-        if strangers:
-            raise ValueError(f"no such clients to map over: {sorted(strangers)}")
-        sent = pack(broadcast, {}) if broadcast else None
-        jobs = {}
-        for client in self.members:
-            if client.id not in chosen:
-                continue
-            own = payloads.get(client.id, {})
-            self.bytes_down[client.id] += num_bytes(broadcast or {}) + num_bytes(own)
-            jobs[client.id] = Job(
-                task=task,
-                client=client,
-                problem=self.problem,
-                indices=self._indices[client.id],
-                broadcast=sent,
-                payload=pack(own, {}) if own else None,
-            )
-        with self._events.phase("local"):
-            updates = self._collect(jobs)
-        return [updates[k] for k in sorted(jobs) if k in updates or k not in self.dropped]
-
-    def _collect(self, jobs: dict[int, Job]) -> dict[int, Update]:
-        keys = {k: self._store.key(job) for k, job in jobs.items()}
-        updates, missing = {}, []
-        for k, job in jobs.items():
-            packed = self._store.get(keys[k], k)
-            if packed is None:
-                missing.append(job)
-            else:
-                updates[k] = self._receive(job, keys[k], packed, reused=True)
-        with closing(self._executor.run(missing, self._events)) as ended:
-            for job, outcome in ended:
-                k = job.client.id
-                if isinstance(outcome, ClientFailed):
-                    self._drop(outcome)
-                    continue
-                self._store.put(keys[k], k, outcome)
-                updates[k] = self._receive(job, keys[k], outcome, reused=False)
-        self._refuse_empty_roles(jobs, updates)
-        return updates
-
-    def _drop(self, failed: ClientFailed) -> None:
-        if self._on_failure == "stop":
-            raise failed
-        self.dropped[failed.client] = failed.reason
-        self._events.emit("client_dropped", client=failed.client, reason=failed.reason)
-
-    def _refuse_empty_roles(self, jobs: dict[int, Job], updates: dict[int, Update]) -> None:
-        left = {update.client.role for update in updates.values()}
-        for k, job in jobs.items():
-            if k in self.dropped and job.client.role not in left:
-                reason = f"{self.dropped[k]}; no {job.client.role} client is left"
-                raise ClientFailed(k, job.client.model, reason)
-
-    def _receive(self, job: Job, key: str, packed: bytes, *, reused: bool) -> Update:
-        client, note = job.client, unpack_note(packed)
-        up = num_packed_bytes(packed)
-        self.bytes_up[client.id] += up
-        self._events.emit(
-            "client_end",
-            client=client.id,
-            role=client.role,
-            model=client.model,
-            num_samples=client.num_samples,
-            seconds_training=note["seconds"],
-            # A store may hold updates from before a figure was noted.
-            **{name: note.get(name) for name in PLACE},
-            bytes_up=up,
-            reused=reused,
-            **note["stats"],
-        )
-        path = self._store.file(key)
-        return Update(
-            client=client,
-            tensors=StoredTensors(path) if path else unpack(packed)[0],
-            stats=note["stats"],
-            seconds=note["seconds"],
-            reused=reused,
-        )
+    def claimed(self, keys: Mapping[int, str]) -> AbstractContextManager[list[int]]:
+        """Some of these clients, at least one, whom nobody else is training meanwhile."""
+        ...
 
 
 Batch = dict[str, Tensor]

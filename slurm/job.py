@@ -28,7 +28,17 @@ class RunFailed(RuntimeError):
 class Job:
     """A launch inside an allocation. Every start resumes: what is whole on disk is kept."""
 
-    def __init__(self, arguments: Sequence[str], run_dir: Path, *, nodes: int, ray: bool) -> None:
+    def __init__(
+        self,
+        arguments: Sequence[str],
+        run_dir: Path,
+        *,
+        nodes: int,
+        ray: bool,
+        module: str = "cluster.launch",
+    ) -> None:
+        """``module``: the command that is run; it takes --ray-address."""
+        self.module = module
         self.arguments = tuple(arguments)
         self.run_dir = run_dir
         self.nodes = nodes
@@ -64,7 +74,9 @@ class Job:
         (self._meeting() / "over").touch()
         end_descendants()
         self._write("requeued")
-        return DelayedSubmission(Job(self.arguments, self.run_dir, nodes=self.nodes, ray=self.ray))
+        return DelayedSubmission(
+            Job(self.arguments, self.run_dir, nodes=self.nodes, ray=self.ray, module=self.module)
+        )
 
     def _lead(self, ignoring: Sequence[signal.Signals]) -> None:
         self._write("starting")
@@ -86,7 +98,7 @@ class Job:
         with cluster as address:
             self._write("running")
             joining = [f"--ray-address={address}"] if address else []
-            command = [sys.executable, "-u", "-m", "cluster.launch", *self.arguments, *joining]
+            command = [sys.executable, "-u", "-m", self.module, *self.arguments, *joining]
             status = start(command, None, ignoring).wait()
             if status < 0 or status > 128:
                 time.sleep(SIGNALLED_S)

@@ -11,8 +11,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn, optim
 
+from fl.clients import Clients
 from fl.errors import UserError
-from fl.federation import Clients, Outcome, Server
+from fl.federation import Outcome, Server
 from fl.fusion.distillation import kl_to_teacher
 from fl.fusion.inversion import InversionConfig, InversionLoss, invert
 from fl.fusion.pool import DistillationConfig, Pool, distil_epoch

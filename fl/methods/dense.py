@@ -12,8 +12,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from fl.clients import Clients
 from fl.errors import UserError
-from fl.federation import Clients, Outcome, Problem, Server
+from fl.federation import Outcome, Problem, Server
 from fl.fusion.inversion import (
     BatchNormDistance,
     InversionConfig,

@@ -6,7 +6,8 @@ several prototypes lets the averages vote. Nothing is trained at the server.
 
 from dataclasses import dataclass
 
-from fl.federation import Clients, Outcome, Server
+from fl.clients import Clients
+from fl.federation import Outcome, Server
 from fl.methods.prototypes import PrototypesConfig, averages, untrained
 from fl.training.local import train_local
 

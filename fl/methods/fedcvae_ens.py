@@ -13,8 +13,9 @@ import numpy as np
 import torch
 from torch import nn
 
+from fl.clients import Clients
 from fl.errors import UserError
-from fl.federation import Clients, Outcome, Problem, Samples, Server, Update
+from fl.federation import Outcome, Problem, Samples, Server, Update
 from fl.fusion.allocation import client_shares, squared_counts
 from fl.fusion.distillation import FusionLoss
 from fl.fusion.fit import FitConfig

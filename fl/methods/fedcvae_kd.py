@@ -13,7 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, optim
 
-from fl.federation import Clients, Outcome, Samples, Server, Update
+from fl.clients import Clients
+from fl.federation import Outcome, Samples, Server, Update
 from fl.methods.fedcvae_ens import (
     FedCVAEConfig,
     allocate,

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from fl.clients import Clients
 from fl.data.auxiliary import AuxiliaryConfig
-from fl.federation import Clients, Outcome, Server
+from fl.federation import Outcome, Server
 from fl.fusion.distillation import EachMember, FusionLoss
 from fl.fusion.fit import FitConfig
 from fl.methods.prototypes import PrototypesConfig, averages

@@ -13,8 +13,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from fl.clients import Clients
 from fl.errors import UserError
-from fl.federation import Clients, Outcome, Problem, Samples, Server, Update
+from fl.federation import Outcome, Problem, Samples, Server, Update
 from fl.fusion.allocation import label_share, squared_counts
 from fl.fusion.average import average_into
 from fl.fusion.distillation import FusionLoss, describe_teacher
@@ -29,6 +30,7 @@ from fl.methods.uploads import (
 )
 from fl.models import CLASSIFIERS, check_classifier, check_generator
 from fl.seeding import torch_generator
+from fl.spaces import Choice, Distribution, LogUniform, Spaces, Uniform
 from fl.training.config import ClassifierConfig, GeneratorConfig
 from fl.training.local import train_local
 from fl.validate import at_least, choice, fraction
@@ -90,6 +92,27 @@ class FedMHOConfig:
         if teacher == "none":
             kd, ce = 0.0, 1.0
         return FusionLoss(ce_weight=ce, kd_weight=kd, kl_reduction=self.kl_reduction)
+
+
+def spaces(teacher: Teacher) -> Spaces:
+    """What a sweep tries: the ranges of the paper's ablations and, for rates and epochs, of its
+    settings over all data sets. Without a teacher lambda weighs nothing."""
+    server: dict[str, Distribution] = {
+        "keep": Uniform(0.4, 1.0),
+        "num_samples": Choice((2000, 6000, 12000, 24000)),
+        "fusion.lr": LogUniform(1e-5, 1e-3),
+        "fusion.epochs": Choice((10, 20, 30)),
+    }
+    if teacher != "none":
+        server |= {"lam": Uniform(0.2, 0.8)}
+    local: dict[str, Distribution] = {
+        "classifier.epochs": Choice((10, 50, 200)),
+        "classifier.lr": LogUniform(1e-3, 2e-2),
+        "generator.epochs": Choice((10, 20, 30, 40, 50)),
+        "generator.lr": LogUniform(1e-3, 5e-2),
+        "generator.latent": Choice((2, 10, 20)),
+    }
+    return Spaces(server=server, local=local)
 
 
 def cast(config: FedMHOConfig, num_clients: int, problem: Problem) -> list[Part]:

@@ -20,6 +20,7 @@ from fl.methods import (
     prototypes,
 )
 from fl.methods.cast import Part
+from fl.spaces import Spaces
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,6 +36,8 @@ class Method:
     one rank, there."""
     auxiliary: Callable[[Any], AuxiliaryConfig] | None = None
     """Names the auxiliary data set in the settings, if ``run`` takes one as ``auxiliary``."""
+    spaces: Spaces = Spaces()
+    """What a sweep tries unless it is told otherwise."""
 
 
 def _fedmho(teacher: fedmho.Teacher) -> Method:
@@ -42,6 +45,7 @@ def _fedmho(teacher: fedmho.Teacher) -> Method:
         config=fedmho.FedMHOConfig,
         cast=fedmho.cast,
         run=partial(fedmho.run, teacher=teacher),
+        spaces=fedmho.spaces(teacher),
     )
 
 

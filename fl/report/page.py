@@ -75,6 +75,8 @@ def _facts(run: RunRecord) -> list[str]:
     about = run.config | (run.result or {})
     named = {"\N{GREEK SMALL LETTER ALPHA} =": about.get("alpha"), "seed": about.get("seed")}
     facts = [f"{name} {value}" for name, value in named.items() if value is not None]
+    if about.get("scored_on") == "validation":
+        facts.append("accuracy on held-out training images")
     return facts + [str(about[key]) for key in ("protocol", "runtime", "device") if about.get(key)]
 
 

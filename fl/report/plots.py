@@ -37,7 +37,7 @@ def accuracy_curve(accuracy: Mapping[int, float], start: float | None = None) ->
         _mark(axes, best, accuracy[best], label, marker="D", color=style.BEST)
     label = f"last {percent(accuracy[last])}, epoch {last}"
     _mark(axes, last, accuracy[last], label, marker="o", color=colour)
-    axes.set(xlabel="fusion epoch", ylabel="test accuracy", ylim=_span(list(curve.values())))
+    axes.set(xlabel="fusion epoch", ylabel="accuracy", ylim=_span(list(curve.values())))
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.yaxis.set_major_formatter(PercentFormatter(1.0))
     axes.legend(frameon=False, fontsize=style.TICK, labelcolor=style.INK)
@@ -65,7 +65,7 @@ def class_accuracy(
     figure, axes = style.new_axes(_width(len(heights)), 3.4)
     axes.bar(range(len(heights)), heights, color=style.GLOBAL_MODEL, width=0.72)
     axes.axhline(overall, color=style.INK, linestyle=(0, (4, 3)), linewidth=1.2)
-    axes.set(xlabel="class", ylabel="test accuracy", ylim=(0, 1), xlim=(-0.7, len(heights) - 0.3))
+    axes.set(xlabel="class", ylabel="accuracy", ylim=(0, 1), xlim=(-0.7, len(heights) - 0.3))
     axes.yaxis.set_major_formatter(PercentFormatter(1.0))
     style.name_columns(figure, axes, list(class_names))
     return figure

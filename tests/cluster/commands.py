@@ -29,10 +29,15 @@ def environment() -> dict[str, str]:
     return {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "200"}
 
 
-def launch(output_dir: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Runs the command as a user does."""
+def launch(
+    output_dir: Path, *arguments: str, config: Path | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Runs the command as a user does; with ``config`` that file takes the small one's place."""
+    line = command(output_dir, *arguments)
+    if config is not None:
+        line = [a for a in line if a not in SMALL] + [f"--config={config}"]
     return subprocess.run(
-        command(output_dir, *arguments),
+        line,
         capture_output=True,
         text=True,
         timeout=240,

@@ -1,14 +1,16 @@
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
+from fl.clients import Clients, OnFailure
 from fl.errors import ClientFailed
 from fl.events import Event, Events
 from fl.executor import InProcess
-from fl.federation import Clients, Executor, Job, OnFailure, Request, TaskInput, TaskOutput
+from fl.federation import Executor, Job, Request, TaskInput, TaskOutput
 from fl.wire import Tensors, load_prefixed, pack, unpack
 from tests.fl.toy import GENERATOR, PROBLEM, client, named, split
 
@@ -59,6 +61,9 @@ class MemoryStore:
 
     def file(self, key: str) -> None:
         return None
+
+    def claimed(self, keys: Mapping[int, str]) -> AbstractContextManager[list[int]]:
+        return nullcontext(list(keys))
 
 
 def federation(

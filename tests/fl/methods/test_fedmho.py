@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 import torch
 
+from fl.clients import Clients
 from fl.errors import UserError
-from fl.federation import Clients, Problem, Update
+from fl.federation import Problem, Update
 from fl.methods import fedmho
 from fl.methods.fedmho import FedMHOConfig, cast
 from fl.methods.registry import METHODS, get_method

@@ -1,6 +1,7 @@
 """A federation small enough for every test: six clients on a slice of the digits."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,22 +10,13 @@ import numpy as np
 import torch
 from torch import nn
 
+from fl.clients import Clients
 from fl.data.datasets import Dataset, Split, load
 from fl.data.partition import PartitionConfig, make_partition
 from fl.data.shard import Shard
 from fl.events import Events
 from fl.executor import InProcess
-from fl.federation import (
-    Batch,
-    Client,
-    Clients,
-    FitResult,
-    Loss,
-    Problem,
-    Request,
-    Samples,
-    UpdateStore,
-)
+from fl.federation import Batch, Client, FitResult, Loss, Problem, Request, Samples, UpdateStore
 from fl.fusion.fit import FitConfig
 from fl.methods.cast import Part
 from fl.methods.fedmho import FedMHOConfig, cast
@@ -56,6 +48,9 @@ class NoStore:
 
     def file(self, key: str) -> None:
         return None
+
+    def claimed(self, keys: Mapping[int, str]) -> AbstractContextManager[list[int]]:
+        return nullcontext(list(keys))
 
 
 class WatchedServer(SingleServer):

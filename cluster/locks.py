@@ -1,0 +1,47 @@
+"""Locks by name between processes: any number in one file, dropped by the kernel at death."""
+
+import contextlib
+import errno
+import fcntl
+import hashlib
+import os
+import struct
+import sys
+from pathlib import Path
+
+
+class Locks:
+    """A byte of the file for each name, locked by this object until it is released.
+
+    Files per name would run out of descriptors with thousands of clients. On a file system without
+    locks everybody gets every lock, so that work may be done twice and nothing worse.
+    """
+
+    def __init__(self, file: Path) -> None:
+        self._descriptor = os.open(file, os.O_CREAT | os.O_RDWR, 0o666)
+
+    def __del__(self) -> None:
+        os.close(self._descriptor)
+
+    def acquire(self, name: str, *, wait: bool = False) -> bool:
+        """Takes the lock, if need be when its holder has given it up; False if that is not now."""
+        try:
+            self._set(fcntl.F_WRLCK, name, wait)
+        except OSError as error:
+            return error.errno not in (errno.EAGAIN, errno.EACCES)
+        return True
+
+    def release(self, name: str) -> None:
+        """Gives the lock up, if it is held."""
+        with contextlib.suppress(OSError):
+            self._set(fcntl.F_UNLCK, name, wait=False)
+
+    def _set(self, kind: int, name: str, wait: bool) -> None:
+        start = int.from_bytes(hashlib.sha256(name.encode()).digest()[:7])
+        if sys.platform == "linux":  # locks of the open file, so that threads have their own
+            command = fcntl.F_OFD_SETLKW if wait else fcntl.F_OFD_SETLK
+            record = struct.pack("hhqqi4x", kind, os.SEEK_SET, start, 1, 0)
+            fcntl.fcntl(self._descriptor, command, record)
+            return
+        how = fcntl.LOCK_UN if kind == fcntl.F_UNLCK else fcntl.LOCK_EX
+        fcntl.lockf(self._descriptor, how | (0 if wait else fcntl.LOCK_NB), 1, start)

@@ -1,0 +1,33 @@
+"""A validation split: training images that no client holds, on which settings are chosen."""
+
+from dataclasses import replace
+
+import numpy as np
+
+from fl.data.datasets import Dataset, Split
+from fl.errors import UserError
+from fl.seeding import numpy_generator
+
+
+def hold_out(dataset: Dataset, share: float, seed: int) -> Dataset:
+    """The data set with a random share of its training images in place of its test split.
+
+    The rest is left to the clients, and the true test split is out of reach.
+
+    Raises:
+        UserError: the share leaves one of the two without an image.
+    """
+    available = len(dataset.train.labels)
+    size = round(share * available)
+    if not 0 < size < available:
+        raise UserError(f"data.validation {share:g} of {available} images is {size} of them")
+    shuffled = numpy_generator(seed, "validation").permutation(available)
+    return replace(
+        dataset,
+        train=_part(dataset.train, np.sort(shuffled[size:])),
+        test=_part(dataset.train, np.sort(shuffled[:size])),
+    )
+
+
+def _part(split: Split, indices: np.ndarray) -> Split:
+    return Split(split.images[indices], split.labels[indices])

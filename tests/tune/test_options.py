@@ -1,0 +1,100 @@
+"""What a sweep's command line refuses, in one line, before anything starts."""
+
+from pathlib import Path
+
+import pytest
+
+from fl.errors import UserError
+from fl.methods.registry import METHODS
+from tests.tune.sweeps import write
+from tune.folder import claim_sweep, named
+from tune.options import SweepOptions, parse_sweep
+from tune.spaces import check_space, read_space
+from tune.submit import job_of
+from tune.sweep import main
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--space=nothing"], "unknown space 'nothing'; valid: FILE.yaml, both, local, server"),
+        (["--space=nowhere.yaml"], "no such configuration file"),
+        (["--metric=f1"], "unknown metric 'f1'; valid: accuracy, loss"),
+        (["--scheduler=pb"], "unknown scheduler 'pb'; valid: asha, fifo"),
+        (["--scheduler=pbt"], "changes settings in the middle of a fit"),
+        (["--search=bayes"], "unknown search 'bayes'; valid: grid, hyperopt, optuna, random"),
+        (["--num-samples=0"], "num_samples must be at least 1, got 0"),
+        (["--num-samples=x"], "--num-samples must be a whole number"),
+        (["--max-concurrent=0"], "max_concurrent must be at least 1"),
+        (["--validation=0"], "validation must be above 0 and below 1"),
+        (["--validation=0.0001"], "data.validation 0.0001 of 1437 images is 0 of them"),
+        (["--time-budget=0"], "time_budget must be a positive number"),
+        (["--final-seeds=0"], "final_seeds must be at least 1"),
+        (["--data.validation=0.2"], "give --validation"),
+        (["--method=fedavg"], "unknown method"),
+        (["--sheduler=asha"], "did you mean --scheduler?"),
+        (["--search=grid"], "the grid has 324 points: --num-samples must be at least that"),
+        (["--resume", "--name=none"], "holds no sweep to resume"),
+    ],
+)
+def test_bad_input_is_one_line_and_status_2(
+    arguments: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([f"--output-dir={tmp_path / 'runs'}", "--runtime=inprocess", *arguments]) == 2
+    told = capsys.readouterr().err
+    assert message in told
+    assert told.count("\n") == 1
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize("search", ["optuna", "hyperopt"])
+def test_a_searcher_that_is_not_installed_names_its_extra(
+    search: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tune.options.find_spec", lambda name: None)
+    with pytest.raises(UserError, match=rf"pip install 'onefold\[{search}\]'"):
+        SweepOptions(search=search)
+
+
+def test_every_launch_option_can_stand_beside() -> None:
+    options, launch = parse_sweep(
+        ["--alpha=0.3", "--num-samples", "7", "--prototypes", "vgg9", "cnn", "--metric=loss"]
+    )
+    assert (options.num_samples, options.metric, options.sign) == (7, "loss", -1)
+    assert (launch.run.alpha, launch.run.options.prototypes) == (0.3, ("vgg9", "cnn"))
+    assert launch.run.options.num_samples == 3000  # the method's own, of the same name
+
+
+def test_help_names_the_sweeps_options(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stop:
+        parse_sweep(["--help"])
+    assert not stop.value.code
+    text = capsys.readouterr().out
+    for word in ("--space", "--num-samples", "--final-seeds", "cluster.launch"):
+        assert word in text
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("space", ["server", "local", "both"])
+def test_declared_spaces_are_made_of_settings_there_are(method: str, space: str) -> None:
+    options, launch = parse_sweep([f"--method={method}", f"--space={space}"])
+    check_space(read_space(space, method), options, launch)
+
+
+def test_only_methods_with_a_teacher_search_its_weight() -> None:
+    assert "lam" in read_space("server", "fedmho-sd")
+    assert "lam" not in read_space("server", "fedmho")
+
+
+def test_a_job_is_the_same_sweep(tmp_path: Path) -> None:
+    file = write(tmp_path / "space.yaml", {"keep": [0.5, 0.9]})
+    argv = [f"--space={file}", "--num-samples=3", "--keep=0.7", "--scheduler=asha", "--slurm"]
+    options, launch = parse_sweep([*argv, f"--output-dir={tmp_path}", "--max-actors=2"])
+    launch = named(options, launch)
+    folder = claim_sweep(options, launch, read_space(options.space, launch.run.method))
+    job = job_of(options, launch, folder)
+    again, relaunch = parse_sweep(job.arguments)
+    assert (job.module, again) == ("tune.sweep", options)
+    assert (relaunch.run, relaunch.max_actors) == (launch.run, 2)
+    assert (relaunch.output_dir / str(relaunch.name), relaunch.resume) == (folder, True)
+    assert not relaunch.slurm.submit

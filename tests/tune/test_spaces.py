@@ -1,0 +1,118 @@
+"""Spaces: distributions, their files, and what both refuse."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fl.errors import UserError
+from fl.spaces import Choice, Integers, LogUniform, Uniform
+from tests.tune.sweeps import write
+from tune.options import SweepOptions, parse_sweep
+from tune.search import param_space
+from tune.spaces import check_space, grid_size, longest_fit, read_space
+
+
+def test_a_file_names_settings_dotted_or_nested(tmp_path: Path) -> None:
+    content = {
+        "keep": {"uniform": [0.4, 0.9]},
+        "fusion": {"lr": {"loguniform": ["1e-5", 1e-3]}, "epochs": [5, 10]},
+        "generator.latent": {"integers": [2, 20]},
+        "num-samples": [100, 200],
+        "classifier": {"optimizer": ["sgd", "adam"]},
+    }
+    assert read_space(str(write(tmp_path / "s.yaml", content)), "fedmho-sd") == {
+        "keep": Uniform(0.4, 0.9),
+        "fusion.lr": LogUniform(1e-5, 1e-3),
+        "fusion.epochs": Choice((5, 10)),
+        "generator.latent": Integers(2, 20),
+        "num_samples": Choice((100, 200)),
+        "classifier.optimizer": Choice(("sgd", "adam")),
+    }
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ({}, "is empty: name at least one setting"),
+        (
+            {"keeep": [0.5]},
+            r"unknown parameter 'keeep' \(did you mean keep\?\); valid: allocation, ",
+        ),
+        ({"fusion": {"rate": [0.5]}}, "unknown parameter 'fusion.rate'"),
+        ({"alpha": [0.1, 0.5]}, "unknown parameter 'alpha'"),
+        ({"seed": [1, 2]}, "unknown parameter 'seed'"),
+        ({"data.validation": [0.1]}, "unknown parameter 'data.validation'"),
+        ({"keep": []}, "keep: a choice needs at least one value"),
+        ({"keep": [[0.5]]}, "keep: a choice takes numbers, words"),
+        ({"keep": 0.5}, "keep must be a list of values, or"),
+        ({"keep": {"uniform": [0.9, 0.4]}}, "keep: a range needs a lower and a higher end"),
+        ({"keep": {"uniform": [0.4]}}, "keep must be a list of values, or"),
+        ({"keep": {"normal": [0, 1]}}, "unknown parameter 'keep.normal'"),
+        ({"keep": {"uniform": ["a", "b"]}}, "keep: could not convert"),
+        ({"fusion.lr": {"loguniform": [0, 1]}}, "must lie above 0"),
+        ({"fusion.epochs": {"integers": [1.5, 3]}}, "integers need whole ends"),
+    ],
+)
+def test_a_bad_file_is_refused_by_name(content: Any, message: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=message) as refused:
+        read_space(str(write(tmp_path / "s.yaml", content)), "fedmho-sd")
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "space",
+    [
+        {"keep": Uniform(0.5, 1.5)},
+        {"num_samples": Integers(5, 100)},  # fewer than classes
+        {"fusion.epochs": Uniform(1, 3.5)},
+        {"filter": Choice(("nearest", "farthest"))},
+        {"fusion.lr": Choice((0.1, "fast"))},
+    ],
+)
+def test_values_that_the_configuration_refuses_are_found_before_a_trial(space: Any) -> None:
+    with pytest.raises(UserError, match=next(iter(space))):
+        check_space(space, *parse_sweep([]))
+
+
+@pytest.mark.parametrize(
+    ("distribution", "grid"),
+    [
+        (Uniform(0.4, 1.0), (0.4, 0.7, 1.0)),
+        (LogUniform(1e-5, 1e-3), (1e-5, 1e-4, 1e-3)),
+        (Integers(1, 2), (1, 2)),
+        (Integers(2, 20), (2, 11, 20)),
+        (Choice(("a", "b")), ("a", "b")),
+    ],
+)
+def test_a_grid_has_the_ends_and_the_middle(distribution: Any, grid: tuple[Any, ...]) -> None:
+    assert distribution.grid == pytest.approx(grid) or distribution.grid == grid
+
+
+def test_samples_lie_in_the_space() -> None:
+    space = {"a": Uniform(0, 1), "b": LogUniform(1e-3, 1), "c": Integers(2, 4), "d": Choice((5, 6))}
+    domains = param_space(space, "random")
+    drawn = {name: domain.sample(size=300) for name, domain in domains.items()}
+    assert all(0 <= a <= 1 for a in drawn["a"])
+    assert all(1e-3 <= b <= 1 for b in drawn["b"])
+    assert min(drawn["b"]) < 0.01  # a tenth of the range in size, two thirds of it in ratio
+    assert set(drawn["c"]) == {2, 3, 4}
+    assert set(drawn["d"]) == {5, 6}
+
+
+def test_a_grid_search_tries_each_point_once() -> None:
+    space = {"keep": Uniform(0.4, 1.0), "lam": Choice((0.3, 0.6))}
+    assert param_space(space, "grid") == {
+        "keep": {"grid_search": [0.4, 0.7, 1.0]},
+        "lam": {"grid_search": [0.3, 0.6]},
+    }
+    assert grid_size(space) == 6
+    options = SweepOptions(search="grid", num_samples=5)
+    with pytest.raises(UserError, match="the grid has 6 points"):
+        check_space(space, options, parse_sweep([])[1])
+
+
+def test_the_longest_fit_is_the_spaces_or_the_configurations() -> None:
+    _, launch = parse_sweep(["--fusion.epochs=7"])
+    assert longest_fit({}, launch) == 7
+    assert longest_fit({"fusion.epochs": Choice((30, 10))}, launch) == 30

@@ -1,0 +1,177 @@
+"""Sweeps as a user meets them: whole processes, real trials side by side, real signals."""
+
+import contextlib
+import json
+import signal
+import subprocess
+from pathlib import Path
+
+import psutil
+import pytest
+import yaml
+
+from tests.cluster.commands import events, fingerprint, launch, result
+from tests.cluster.test_launch import wait_until
+from tests.tune.sweeps import CLIENTS, SERVER_SPACE, command, run, sweep, trials, workplace
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+
+TWELVE = ("--num-samples=12", "--max-concurrent=4")
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Twelve trials of server settings, four at a time: more than two cores have room for."""
+    root = tmp_path_factory.mktemp("server")
+    done = sweep(root, SERVER_SPACE, *TWELVE)
+    assert done.returncode == 0, done.stderr
+    (root / "stdout").write_text(done.stdout)
+    return root
+
+
+def trained(run_dir: Path) -> set[int]:
+    """Clients that a run trained itself."""
+    return {e["client"] for e in events(run_dir) if e["event"] == "client_end" and not e["reused"]}
+
+
+def test_a_server_sweep_trains_each_client_once(server: Path) -> None:
+    tried = trials(server)
+    assert len(tried) == 13  # and the default
+    assert {trial["status"] for trial in tried.values()} == {"finished"}
+    folder = server / "runs" / "sweep" / "trials"
+    assert sum(len(trained(folder / name)) for name in tried) == CLIENTS
+    counted = result(server / "runs" / "sweep")["clients_trained_and_reused"]
+    assert (counted["trained"], counted["reused"]) == (CLIENTS, 12 * CLIENTS)
+    assert f"{CLIENTS} trainings, {12 * CLIENTS} reused" in (server / "stdout").read_text()
+
+
+def test_trials_try_different_settings_of_the_space(server: Path) -> None:
+    tried = [t["settings"] for name, t in trials(server).items() if name != "default"]
+    assert len({s["keep"] for s in tried}) == 12
+    assert all(0.4 <= s["keep"] <= 1 and 1e-4 <= s["fusion.lr"] <= 1e-2 for s in tried)
+    assert {s["lam"] for s in tried} == {0.25, 0.75}
+
+
+def test_trials_are_scored_on_images_that_no_client_holds(server: Path) -> None:
+    folder = server / "runs" / "sweep"
+    assert result(folder)["scored_on"] == "validation"
+    for name in trials(server):
+        assert result(folder / "trials" / name)["scored_on"] == "validation"
+    held = json.loads((folder / "trials" / "default" / "partition.json").read_text())["counts"]
+    assert sum(map(sum, held)) == 240 - 24
+    for path in (folder / "final").iterdir():
+        assert result(path)["scored_on"] == "test"
+
+
+def test_the_best_on_validation_is_what_goes_to_the_test(server: Path) -> None:
+    figures = result(server / "runs" / "sweep")
+    best = max(figures["trials"], key=lambda trial: trial["accuracy"])
+    assert figures["best"]["trial"] == best["name"]
+    final = server / "runs" / "sweep" / "final"
+    assert figures["test"]["default"]["values"] == [result(final / "default-seed0")["accuracy"]]
+    if best["name"] != "default":
+        assert figures["test"]["best"]["values"] == [result(final / "best-seed0")["accuracy"]]
+
+
+def test_a_trials_configuration_and_the_best_are_repeated_by_a_launch(
+    server: Path, tmp_path: Path
+) -> None:
+    folder = server / "runs" / "sweep"
+    trial = folder / "trials" / "00003"
+    again = launch(tmp_path, "--name=trial", "--runtime=inprocess", config=trial / "config.yaml")
+    assert again.returncode == 0, again.stderr
+    assert fingerprint(tmp_path / "trial") == fingerprint(trial)
+    again = launch(tmp_path, "--name=best", "--runtime=inprocess", config=folder / "best.yaml")
+    assert again.returncode == 0, again.stderr
+    name = "default" if result(folder)["best"]["trial"] == "default" else "best"
+    assert fingerprint(tmp_path / "best") == fingerprint(folder / "final" / f"{name}-seed0")
+
+
+def test_what_a_sweep_leaves(server: Path) -> None:
+    folder = server / "runs" / "sweep"
+    for name in ("sweep.yaml", "best.yaml", "default.yaml", "plots/parallel.png", "tensorboard"):
+        assert (folder / name).exists(), name
+    page = (folder / "report.html").read_text()
+    for word in ("fusion.lr", "00011", "on the test split", "data:image/png"):
+        assert word in page
+    saved = yaml.safe_load((folder / "sweep.yaml").read_text())
+    assert saved["sweep"]["num_samples"] == 12
+
+
+def test_a_name_that_is_taken_is_refused(server: Path) -> None:
+    again = sweep(server, SERVER_SPACE, *TWELVE)
+    assert again.returncode == 2
+    assert "is taken" in again.stderr
+    assert again.stderr.count("\n") == 1
+
+
+def test_another_sweep_does_not_resume_it(server: Path) -> None:
+    again = sweep(server, SERVER_SPACE, "--num-samples=13", "--resume")
+    assert again.returncode == 2
+    assert "sweep.num_samples: 12 -> 13" in again.stderr
+
+
+def test_a_killed_sweep_goes_on_from_where_it_was_moved_to(server: Path, tmp_path: Path) -> None:
+    six = ("--num-samples=6", "--max-concurrent=2", "--runtime=inprocess")
+    process = subprocess.Popen(
+        command(tmp_path / "here", SERVER_SPACE, *six),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        env=workplace(),
+    )
+    folder = tmp_path / "here" / "runs" / "sweep" / "trials"
+    wait_until(lambda: len(list(folder.glob("0*/result.json"))) >= 2, seconds=400)
+    family = psutil.Process(process.pid).children(recursive=True)
+    process.send_signal(signal.SIGKILL)
+    process.wait(timeout=20)
+    for orphan in family:  # as if the machine had gone; by itself Ray takes a minute to notice
+        with contextlib.suppress(psutil.NoSuchProcess):
+            orphan.kill()
+    psutil.wait_procs(family, timeout=30)
+    before = {path: path.stat().st_mtime_ns for path in folder.glob("*/result.json")}
+    assert 3 <= len(before) < 7
+    (tmp_path / "here").rename(tmp_path / "there")
+
+    done = run(command(tmp_path / "there", SERVER_SPACE, *six, "--resume"))
+    assert done.returncode == 0, done.stderr
+    moved = tmp_path / "there" / "runs" / "sweep" / "trials"
+    for path, written in before.items():  # what was finished is not run again
+        assert (moved / path.relative_to(folder)).stat().st_mtime_ns == written
+    there, undisturbed = trials(tmp_path / "there"), trials(server)
+    assert len(there) == 7
+    for name, trial in there.items():
+        assert trial["settings"] == undisturbed[name]["settings"]
+        assert trial["accuracy"] == undisturbed[name]["accuracy"]
+    assert sum(trial["clients_trained"] for trial in there.values()) == CLIENTS
+
+
+def test_a_generator_setting_retrains_generators_alone_and_asha_stops_some(tmp_path: Path) -> None:
+    """Six trials that train clients, four at a time where there is room for two."""
+    space = {"generator.lr": {"loguniform": [1e-3, 1e-2]}}
+    asha = ("--scheduler=asha", "--metric=loss")
+    done = sweep(tmp_path, space, "--num-samples=6", "--max-concurrent=4", *asha)
+    assert done.returncode == 0, done.stderr
+    tried = trials(tmp_path)
+    folder = tmp_path / "runs" / "sweep" / "trials"
+    assert trained(folder / "default") == {0, 1, 2, 3}
+    for name in tried.keys() - {"default"}:
+        assert trained(folder / name) == {2, 3}, name  # the generator clients
+    states = [trial["status"] for trial in tried.values()]
+    assert states.count("stopped") >= 1
+    assert states.count("stopped") + states.count("finished") == 7
+    for trial in tried.values():
+        assert trial["epoch"] == 4 or trial["status"] == "stopped"
+
+
+def test_a_trial_that_fails_is_told_of_and_the_others_count(tmp_path: Path) -> None:
+    """At such a rate a decoder is not finite, and refused."""
+    arguments = ("--num-samples=2", "--search=grid", "--runtime=inprocess")
+    done = sweep(tmp_path, {"generator.lr": [1e30, 2e-3]}, *arguments)
+    assert done.returncode == 0, done.stderr
+    tried = trials(tmp_path)
+    states = {t["settings"]["generator.lr"]: t["status"] for t in tried.values()}
+    assert states == {1e30: "failed", 2e-3: "finished"}
+    (failed,) = (t for t in tried.values() if t["status"] == "failed")
+    assert f"trial {failed['name']} failed: {failed['reason']}" in done.stdout
+    assert "NaN or infinite" in failed["reason"]
+    assert not done.stderr

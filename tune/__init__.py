@@ -1,0 +1,1 @@
+"""Sweeps with Ray Tune that train no client twice."""

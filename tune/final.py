@@ -1,0 +1,70 @@
+"""The comparison that counts: best and default configuration on the test split, over seeds."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from statistics import mean, stdev
+from typing import Any
+
+from cluster.inventory import Inventory
+from cluster.options import LaunchOptions
+from cluster.prepare import prepare
+from tune.trials import DEFAULT, derive, run_trial
+
+BEST = "best"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spread:
+    """Values over seeds, their mean, and their standard deviation (one value has none)."""
+
+    values: tuple[float, ...]
+    mean: float
+    std: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """Test accuracies with the same seeds, and their differences seed by seed."""
+
+    default: Spread
+    best: Spread
+    gain: Spread
+
+    def as_dict(self) -> dict[str, Any]:
+        """For ``result.json``."""
+        return asdict(self)
+
+
+def compare(
+    launch: LaunchOptions[Any], settings: Mapping[str, Any], inventory: Inventory, *, seeds: int
+) -> Comparison:
+    """Runs both configurations with each seed, from the launch's on, on all training images.
+
+    Args:
+        launch: the sweep's.
+        settings: the best; empty if that is the default itself, which is then run only once.
+        inventory: what they run on.
+        seeds: how many.
+    """
+
+    def accuracy(changes: Mapping[str, Any], label: str, seed: int) -> float:
+        changes = {**changes, "seed": seed}
+        own = derive(launch, changes, f"{launch.name}/final/{label}-seed{seed}")
+        result = run_trial(own, changes, prepare_with=lambda run: prepare(run, inventory))
+        return float(result["accuracy"])
+
+    accuracies = {
+        label: tuple(accuracy(changes, label, launch.run.seed + i) for i in range(seeds))
+        for label, changes in ((DEFAULT, {}), (BEST, settings))
+        if changes or label == DEFAULT
+    }
+    default = accuracies[DEFAULT]
+    best = accuracies.get(BEST, default)
+    gains = tuple(b - d for b, d in zip(best, default, strict=True))
+    return Comparison(default=spread(default), best=spread(best), gain=spread(gains))
+
+
+def spread(values: tuple[float, ...]) -> Spread:
+    """Mean and sample standard deviation."""
+    std = stdev(values) if len(values) > 1 else None
+    return Spread(values=values, mean=mean(values), std=std)

@@ -1,0 +1,85 @@
+"""The sweep's directory: claimed once, continued only as what it was."""
+
+import shutil
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from cluster.command_line import flatten, load_yaml
+from cluster.options import LaunchOptions
+from cluster.run_dir import nested, versions
+from cluster.store import write_atomically
+from fl.config import RunConfig
+from fl.errors import UserError
+from fl.spaces import Space
+from tune.options import SweepOptions
+
+FREE = ("max_concurrent", "time_budget")
+"""Options that may be others when a sweep is continued."""
+
+
+def named(options: SweepOptions, launch: LaunchOptions[Any]) -> LaunchOptions[Any]:
+    """The launch with the sweep's name, and with paths that hold in every process."""
+    run = launch.run
+    made = f"sweep-{run.method}-{run.dataset}-{Path(options.space).stem}"
+    return replace(
+        launch,
+        name=launch.name or made,
+        output_dir=launch.output_dir.absolute(),
+        data_root=launch.data_root.absolute(),
+    )
+
+
+def claim_sweep(options: SweepOptions, launch: LaunchOptions[Any], space: Space) -> Path:
+    """Makes the sweep's directory, or takes up the one there is, as ``--resume`` says.
+
+    Raises:
+        UserError: the name is taken, there is nothing to resume, or it was another sweep.
+    """
+    assert launch.name is not None
+    folder = launch.output_dir / launch.name
+    file = folder / "sweep.yaml"
+    settings = _settings(options, launch, space)
+    if launch.overwrite and file.exists():
+        shutil.rmtree(folder)
+    if launch.resume:
+        if not file.exists():
+            raise UserError(f"{folder} holds no sweep to resume")
+        _refuse_changes(file, settings)
+    elif folder.exists():
+        raise UserError(
+            f"{folder} is taken: --resume continues a sweep, --overwrite replaces it, "
+            "--name starts one beside it"
+        )
+    (folder / "trials").mkdir(parents=True, exist_ok=True)
+    content = yaml.safe_dump({**settings, "versions": versions()}, sort_keys=False)
+    write_atomically(file, content.encode())
+    write_configuration(folder / "default.yaml", launch.run)
+    return folder
+
+
+def write_configuration(path: Path, run: RunConfig[Any]) -> None:
+    """A file that ``python -m cluster.launch --config`` runs to the digit."""
+    content = yaml.safe_dump({**nested(run), "versions": versions()}, sort_keys=False)
+    write_atomically(path, content.encode())
+
+
+def _settings(options: SweepOptions, launch: LaunchOptions[Any], space: Space) -> dict[str, Any]:
+    described = {name: f"{d}" for name, d in space.items()}
+    return {"sweep": asdict(options), "space": described, "run": nested(launch.run)}
+
+
+def _refuse_changes(file: Path, settings: dict[str, Any]) -> None:
+    before, now = flatten(load_yaml(file)), flatten(settings)
+    free = {f"sweep.{name}" for name in FREE}
+    # A space's own name is a path that may have moved: what it holds is compared.
+    changed = [
+        name
+        for name in sorted(before.keys() | now.keys())
+        if before.get(name) != now.get(name) and name not in free | {"sweep.space"}
+    ]
+    if changed:
+        shown = ", ".join(f"{n}: {before.get(n)} -> {now.get(n)}" for n in changed)
+        raise UserError(f"cannot resume {file.parent} as another sweep: {shown}")

@@ -1,0 +1,96 @@
+"""A sweep's own options, beside the launch's, which hold for all its runs."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from importlib.util import find_spec
+from typing import Any
+
+from cluster.command_line import parse, parse_record
+from cluster.options import LaunchOptions
+from fl.errors import UserError
+from fl.validate import at_least, choice, positive
+
+PROG = "python -m tune.sweep"
+
+METRICS = {"accuracy": "max", "loss": "min"}
+"""What each fusion epoch reports, and which end of it is good."""
+SCHEDULERS = ("asha", "fifo")
+SEARCHERS = {"random": None, "grid": None, "optuna": "optuna", "hyperopt": "hyperopt"}
+"""Ways of choosing settings, and the package that one needs: an extra of the same name."""
+
+NO_PBT = (
+    "scheduler 'pbt' is refused: it changes settings in the middle of a fit, so that no "
+    f"configuration could reproduce its best run; valid: {', '.join(SCHEDULERS)}"
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SweepOptions:
+    """Search a method's settings with Ray Tune. Clients whose settings stay the same train once.
+
+    Every option of python -m cluster.launch can be given too, except --num-samples, which is the
+    number of trials here: a method's own num_samples comes from a file or the space.
+    """
+
+    space: str = "server"
+    """What to search: server, local or both, as the method declares them, or a YAML file."""
+    num_samples: int = 20
+    """Trials, beside the default configuration."""
+    metric: str = "accuracy"
+    """What is compared: accuracy, or the loss of the server's fit."""
+    scheduler: str = "fifo"
+    """fifo: every trial to its end. asha: stops those that fall behind."""
+    search: str = "random"
+    """random, grid (all combinations), optuna or hyperopt."""
+    max_concurrent: int | None = None
+    """Most trials at once. Default: one per GPU, else as many as cores and memory allow."""
+    time_budget: float | None = None
+    """Seconds after which no trial goes on."""
+    validation: float = 0.1
+    """Share of the training images that trials are compared on; no client holds them."""
+    final_seeds: int = 3
+    """Seeds with which best and default configuration are compared on the test split."""
+
+    def __post_init__(self) -> None:
+        at_least("num_samples", self.num_samples, 1)
+        choice("metric", self.metric, METRICS)
+        if self.scheduler == "pbt":
+            raise UserError(NO_PBT)
+        choice("scheduler", self.scheduler, SCHEDULERS)
+        choice("search", self.search, SEARCHERS)
+        package = SEARCHERS[self.search]
+        if package and find_spec(package) is None:
+            raise UserError(
+                f"search {self.search} needs a package that is not installed: "
+                f"pip install 'onefold[{package}]'"
+            )
+        if self.max_concurrent is not None:
+            at_least("max_concurrent", self.max_concurrent, 1)
+        if self.time_budget is not None:
+            positive("time_budget", self.time_budget)
+        if not 0 < self.validation < 1:
+            raise UserError(f"validation must be above 0 and below 1, got {self.validation}")
+        at_least("final_seeds", self.final_seeds, 1)
+
+    @property
+    def sign(self) -> int:
+        """1 if more of the metric is better, else -1."""
+        return 1 if METRICS[self.metric] == "max" else -1
+
+
+def parse_sweep(argv: Sequence[str]) -> tuple[SweepOptions, LaunchOptions[Any]]:
+    """A sweep's own options, and those of all its runs.
+
+    The two are parsed one after the other, since a method's settings stand at the top level too
+    and may have the name of one of ours.
+
+    Raises:
+        UserError: one line, for whatever is wrong.
+        SystemExit: with 0, after printing help.
+    """
+    own = [field.name for field in fields(SweepOptions)]
+    options, rest = parse_record(SweepOptions, argv, own, PROG, return_unknown_args=True)
+    launch = parse(rest, prog=PROG, beside=own)
+    if launch.run.data.validation:
+        raise UserError("a sweep sets data.validation itself: give --validation")
+    return options, launch

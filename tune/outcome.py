@@ -1,0 +1,164 @@
+"""What a sweep found: on the terminal, as ``result.json``, and for TensorBoard."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from cluster.run_dir import versions, write_json
+from fl.config import RunConfig
+from fl.report.words import duration, percent, points, tally
+from fl.spaces import Space
+from tune.final import Comparison, Spread
+from tune.options import SweepOptions
+from tune.rows import Row, shown
+from tune.savings import Savings
+
+NOTHING = "-"
+"""In place of a figure that there is not."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sweep:
+    """A finished sweep."""
+
+    folder: Path
+    options: SweepOptions
+    run: RunConfig[Any]
+    space: Space
+    rows: tuple[Row, ...]
+    """The default trial first."""
+    best: Row
+    comparison: Comparison
+    savings: Savings
+    seconds: float
+    """Of the trials, in this start of the sweep."""
+    partition: str
+    """Hash of the trials' partition."""
+
+
+def print_space(space: Space, console: Console) -> None:
+    """What would be searched."""
+    for name, distribution in space.items():
+        console.print(f"{name}: {distribution}", highlight=False, markup=False)
+
+
+def print_trials(
+    rows: Sequence[Row], options: SweepOptions, names: Sequence[str], console: Console
+) -> None:
+    """The trials as a table, the best first, then those that did not finish."""
+    table = Table("trial", "validation", "loss", "epochs", *names, "status", box=None)
+    for row in ranked(rows, options):
+        table.add_row(
+            row.name,
+            percent(row.scores["accuracy"]) if row.scores else NOTHING,
+            f"{row.scores['loss']:.4f}" if row.scores else NOTHING,
+            str(int(row.scores["epoch"])) if row.scores else NOTHING,
+            *(shown(row.settings[name]) for name in names),
+            row.status,
+        )
+    console.print(table, highlight=False)
+    for row in rows:
+        if row.status == "failed":
+            line = f"trial {row.name} failed: {row.reason}"
+            console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+
+def ranked(rows: Sequence[Row], options: SweepOptions) -> list[Row]:
+    """The best first, then those that did not finish."""
+
+    def place(row: Row) -> tuple[bool, float]:
+        score = row.scores.get(options.metric)
+        return row.status != "finished", 0.0 if score is None else -options.sign * score
+
+    return sorted(rows, key=place)
+
+
+def with_spread(spread: Spread) -> str:
+    """Mean and standard deviation of accuracies, in percent."""
+    return percent(spread.mean) + _plus_minus(spread)
+
+
+def gained(spread: Spread) -> str:
+    """Mean and standard deviation of differences, in percentage points."""
+    return f"{points(spread.mean)}{_plus_minus(spread)} points"
+
+
+def _plus_minus(spread: Spread) -> str:
+    return "" if spread.std is None else f" ± {100 * spread.std:.1f}"
+
+
+def print_summary(sweep: Sweep, console: Console) -> None:
+    """The last lines: what was saved, what is best, and what it gains."""
+    saved, compared = sweep.savings, sweep.comparison
+    tried = ", ".join(f"{n} {shown(v)}" for n, v in sweep.best.settings.items())
+    seeds = len(compared.gain.values)
+    lines = (
+        "",
+        f"clients  {saved.trained} trainings, {saved.reused} reused: "
+        f"{duration(saved.saved_seconds)} of training saved",
+        f"time     {duration(sweep.seconds)} for the trials; without sharing at least "
+        f"{duration(sweep.seconds + saved.least_seconds_saved)}",
+        f"best     trial {sweep.best.name}: {tried}",
+        f"test     best {with_spread(compared.best)}, default {with_spread(compared.default)}, "
+        f"gain {gained(compared.gain)} over {tally(['seed'] * seeds)}",
+        f"again    python -m cluster.launch --config {sweep.folder / 'best.yaml'}",
+        f"report   {sweep.folder / 'report.html'}",
+    )
+    for line in lines:
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+
+def write_sweep(sweep: Sweep) -> None:
+    """``result.json`` and the trials as hyperparameters for TensorBoard."""
+    run = sweep.run
+    content = {
+        "method": run.method,
+        "dataset": run.dataset,
+        "alpha": run.alpha,
+        "clients": run.num_clients,
+        "seed": run.seed,
+        "sweep": asdict(sweep.options),
+        "scored_on": "validation",
+        "validation": {
+            "share": sweep.options.validation,
+            "of": "training images, held out from all clients",
+            "partition": sweep.partition,
+        },
+        "space": {name: str(distribution) for name, distribution in sweep.space.items()},
+        "trials": [_row(row) for row in sweep.rows],
+        "best": {"trial": sweep.best.name, "settings": dict(sweep.best.settings)},
+        "test": sweep.comparison.as_dict(),
+        "clients_trained_and_reused": asdict(sweep.savings),
+        "seconds": sweep.seconds,
+        "versions": versions(),
+    }
+    write_json(sweep.folder / "result.json", content)
+    _write_tensorboard(sweep)
+
+
+def _row(row: Row) -> Mapping[str, Any]:
+    return {
+        "name": row.name,
+        "status": row.status,
+        "reason": row.reason,
+        "settings": dict(row.settings),
+        **row.scores,
+        "seconds": round(row.seconds, 3),
+        "clients_trained": len(row.trained),
+        "clients_reused": len(row.reused),
+    }
+
+
+def _write_tensorboard(sweep: Sweep) -> None:
+    """One point per trial; their curves are in the trials' own directories."""
+    from torch.utils.tensorboard import SummaryWriter
+
+    with SummaryWriter(str(sweep.folder / "tensorboard")) as writer:
+        for row in sweep.rows:
+            if row.scores:
+                figures = {f"sweep/{name}": row.scores[name] for name in ("accuracy", "loss")}
+                writer.add_hparams(dict(row.settings), figures, run_name=row.name)

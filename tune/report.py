@@ -1,0 +1,53 @@
+"""The sweep's page: what was tried, what it did, and what the best is worth."""
+
+import base64
+from pathlib import Path
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+import fl.report
+from cluster.store import write_atomically
+from fl.report import style
+from fl.report.words import duration, percent
+from tune.outcome import Sweep, gained, ranked, with_spread
+from tune.plots import effects, parallel_coordinates
+from tune.rows import shown
+
+
+def write_report(sweep: Sweep) -> Path:
+    """Draws the pictures and writes ``report.html``; returns its path."""
+    scored = [row for row in sweep.rows if row.scores]
+    tried = [row.settings for row in scored]
+    scores = [row.scores["accuracy"] for row in scored]
+    best = scored.index(sweep.best)
+    pictures = {
+        "parallel": style.png(parallel_coordinates(sweep.space, tried, scores, best)),
+        "effects": style.png(effects(sweep.space, tried, scores, best)),
+    }
+    for name, png in pictures.items():
+        (sweep.folder / "plots").mkdir(exist_ok=True)
+        write_atomically(sweep.folder / "plots" / f"{name}.png", png)
+    styles = Path(fl.report.__path__[0])
+    environment = Environment(
+        loader=FileSystemLoader([Path(__file__).parent, styles]),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {
+        "duration": duration,
+        "percent": percent,
+        "gained": gained,
+        "shown": shown,
+        "spread": with_spread,
+    }
+    page = environment.get_template("sweep.html.j2").render(
+        sweep=sweep,
+        rows=ranked(sweep.rows, sweep.options),
+        parallel=base64.b64encode(pictures["parallel"]).decode(),
+        effects=base64.b64encode(pictures["effects"]).decode(),
+    )
+    path = sweep.folder / "report.html"
+    write_atomically(path, page.encode())
+    return path

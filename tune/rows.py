@@ -1,0 +1,119 @@
+"""What became of each trial, read from its directory: nothing else is asked, so nothing is lost."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from fl.events import Event
+from tune.options import SweepOptions
+from tune.trials import DEFAULT, FAILURE, SETTINGS, read_result
+
+REPORTED = ("accuracy", "loss", "epoch")
+"""What Tune is told of each epoch."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """A trial: what it tried, how far it came, and what its clients cost."""
+
+    name: str
+    settings: Mapping[str, Any]
+    """By dotted name; of the default trial the configuration's own values."""
+    status: Literal["finished", "stopped", "failed"]
+    scores: Mapping[str, float]
+    """``accuracy``, ``loss`` and ``epoch`` of its last epoch; empty if it had none."""
+    trained: Mapping[int, float]
+    """Clients it trained, and the seconds that took."""
+    reused: Mapping[int, float]
+    """Clients it had from the store, and the seconds that would have taken."""
+    seconds: float
+    """From its first to its last event, over all its starts."""
+    reason: str = ""
+    """Why it failed."""
+
+
+def read_rows(folder: Path, defaults: Mapping[str, Any]) -> list[Row]:
+    """The sweep's trials by name, the default first.
+
+    Args:
+        folder: holds a directory per trial.
+        defaults: the configuration's own values of what is searched.
+    """
+    paths = sorted(
+        (path for path in folder.iterdir() if (path / SETTINGS).exists()),
+        key=lambda path: (path.name != DEFAULT, path.name),
+    )
+    return [_read(path, defaults) for path in paths]
+
+
+def best_of(rows: Sequence[Row], options: SweepOptions) -> Row | None:
+    """The finished trial with the best last epoch; of equals the first."""
+    finished = [row for row in rows if row.status == "finished"]
+    return max(finished, key=lambda row: options.sign * row.scores[options.metric], default=None)
+
+
+def read_epochs(run_dir: Path) -> list[dict[str, float]]:
+    """What each epoch of the server's fit reported, in order, over all starts of the run."""
+    by_epoch = {e["epoch"]: {n: e[n] for n in REPORTED} for e in _events(run_dir) if is_epoch(e)}
+    return [by_epoch[epoch] for epoch in sorted(by_epoch)]
+
+
+def is_epoch(event: Event) -> bool:
+    """Whether it ends an epoch of the fit that a method's result comes from."""
+    return bool(event["event"] == "epoch" and event["stage"] == "fusion")
+
+
+def shown(value: Any) -> str:
+    """A setting's value, short."""
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def _read(run_dir: Path, defaults: Mapping[str, Any]) -> Row:
+    events = list(_events(run_dir))
+    ends = [e for e in events if e["event"] == "client_end"]
+    epochs = read_epochs(run_dir)
+    failure = run_dir / FAILURE
+    status: Literal["finished", "stopped", "failed"] = "stopped"
+    if read_result(run_dir) is not None:
+        status = "finished"
+    elif failure.exists():
+        status = "failed"
+    trained = {e["client"]: e["seconds_training"] for e in ends if not e["reused"]}
+    reused = {e["client"]: e["seconds_training"] for e in ends if e["reused"]}
+    return Row(
+        name=run_dir.name,
+        settings={**defaults, **json.loads((run_dir / SETTINGS).read_text())},
+        status=status,
+        scores=epochs[-1] if epochs else {},
+        trained=trained,
+        # What it trained itself, before it was interrupted, is no gain.
+        reused={client: seconds for client, seconds in reused.items() if client not in trained},
+        seconds=_seconds(events),
+        reason=failure.read_text().strip() if status == "failed" else "",
+    )
+
+
+def _events(run_dir: Path) -> Iterator[Event]:
+    """The run's events; a line that a killed process did not finish is left out."""
+    try:
+        lines = (run_dir / "metrics.jsonl").read_text().splitlines()
+    except FileNotFoundError:
+        return
+    for line in lines:
+        try:
+            yield json.loads(line)
+        except json.JSONDecodeError:
+            continue
+
+
+def _seconds(events: Sequence[Event]) -> float:
+    """A run that was resumed has begun several times, each time at 0."""
+    last = 0.0
+    total = 0.0
+    for event in events:
+        if event["event"] == "run_start":
+            total += last
+        last = event["seconds"]
+    return total + last

@@ -1,0 +1,117 @@
+"""From a space's name or file to distributions, all of them of the method's own settings."""
+
+from collections.abc import Mapping
+from math import prod
+from pathlib import Path
+from typing import Any
+
+from cluster.command_line import flatten, load_yaml, setting_types, unknown_setting
+from cluster.options import LaunchOptions
+from cluster.run_dir import nested
+from fl.errors import UserError, unknown
+from fl.methods.registry import get_method
+from fl.spaces import Choice, Distribution, Integers, LogUniform, Space, Uniform
+from tune.options import SweepOptions
+from tune.trials import derive
+
+KINDS: Mapping[str, Any] = {"uniform": Uniform, "loguniform": LogUniform, "integers": Integers}
+
+
+def read_space(text: str, method: str) -> dict[str, Distribution]:
+    """The space of that name, or of that YAML file.
+
+    Args:
+        text: server, local, both, or a path that ends in .yaml or .yml.
+        method: whose settings they are.
+
+    Raises:
+        UserError: neither of them, a setting that does not exist, or nothing to search.
+    """
+    if text.endswith((".yaml", ".yml")):
+        space = {n: _distribution(text, n, v) for n, v in _leaves(load_yaml(Path(text))).items()}
+        _refuse_strangers(text, space, method)
+    else:
+        named = get_method(method).spaces.named()
+        if text not in named:
+            raise unknown("space", text, [*named, "FILE.yaml"])
+        space = dict(named[text])
+    if not space:
+        raise UserError(f"space {text} of {method} is empty: name at least one setting")
+    return space
+
+
+def check_space(space: Space, options: SweepOptions, launch: LaunchOptions[Any]) -> None:
+    """Refuses, before there is any trial, what the configuration would refuse in one.
+
+    Raises:
+        UserError: an end of a range is no value of the setting, or a grid has too many points.
+    """
+    method = get_method(launch.run.method)
+    for name, distribution in space.items():
+        for value in (distribution.grid[0], distribution.grid[-1]):
+            try:
+                run = derive(launch, {name: value}, "check").run
+                method.cast(run.options, run.num_clients, run.problem)
+            except UserError as error:
+                raise UserError(f"space {options.space}: {name} = {value}: {error}") from None
+    if options.search == "grid" and grid_size(space) > options.num_samples:
+        raise UserError(
+            f"the grid has {grid_size(space)} points: --num-samples must be at least that, got "
+            f"{options.num_samples}, or the space smaller"
+        )
+
+
+def num_trials(space: Space, options: SweepOptions) -> int:
+    """How many trials there will be, beside the default."""
+    return grid_size(space) if options.search == "grid" else options.num_samples
+
+
+def grid_size(space: Space) -> int:
+    """Points of the whole grid."""
+    return prod(len(distribution.grid) for distribution in space.values())
+
+
+def longest_fit(space: Space, launch: LaunchOptions[Any]) -> int:
+    """Most epochs at the server that a trial may have."""
+    epochs = space.get("fusion.epochs")
+    if epochs is None:
+        return int(flatten(nested(launch.run))["fusion.epochs"])
+    return max(int(value) for value in epochs.grid)
+
+
+def _leaves(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested settings by dotted name, down to what describes a distribution."""
+    flat: dict[str, Any] = {}
+    for key, value in values.items():
+        name = f"{prefix}{key}".replace("-", "_")
+        nested = isinstance(value, Mapping) and not value.keys() & KINDS.keys()
+        flat |= _leaves(value, f"{name}.") if nested else {name: value}
+    return flat
+
+
+def _distribution(source: str, name: str, value: Any) -> Distribution:
+    try:
+        if isinstance(value, list):
+            return Choice(tuple(value))
+        if isinstance(value, Mapping) and len(value) == 1:
+            ((kind, ends),) = value.items()
+            if isinstance(ends, list) and len(ends) == 2:
+                low, high = map(float, ends)  # YAML reads 1e-5 as a word
+                if kind == "integers" and low.is_integer() and high.is_integer():
+                    return Integers(int(low), int(high))
+                distribution: Distribution = KINDS[kind](low, high)
+                return distribution
+    except (UserError, ValueError, TypeError) as error:
+        raise UserError(f"{source}: {name}: {error}") from None
+    raise UserError(
+        f"{source}: {name} must be a list of values, or {{KIND: [LOW, HIGH]}} with KIND "
+        f"{', '.join(KINDS)}; got {value!r}"
+    )
+
+
+def _refuse_strangers(source: str, space: Space, method: str) -> None:
+    """Only the method's own settings are searched: others would change the task."""
+    valid = [name for name, _ in setting_types(get_method(method).config)]
+    for name in space:
+        if name not in valid:
+            raise UserError(f"{source}: {unknown_setting(name, valid, 'parameter')}")

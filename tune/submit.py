@@ -1,0 +1,62 @@
+"""``python -m tune.sweep --slurm``: the sweep as one job, its trials all over the allocation."""
+
+from dataclasses import asdict, fields
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from cluster.command_line import as_arguments
+from cluster.options import LaunchOptions
+from fl.errors import UserError
+from fl.spaces import Space
+from slurm.executor import Executor, refuse_path, require_sbatch
+from slurm.job import Job
+from slurm.submit import NOT_FORWARDED, print_text, write_submitted
+from tune.folder import claim_sweep
+from tune.options import SweepOptions
+
+
+def submit(
+    options: SweepOptions, launch: LaunchOptions[Any], space: Space, console: Console
+) -> int:
+    """Submits the sweep and returns the exit status.
+
+    Raises:
+        UserError: one line, for whatever can be known to be wrong before the job starts.
+    """
+    if launch.wait:
+        raise UserError("--wait is for a single run's job; a sweep's tells how it goes in its log")
+    require_sbatch()
+    refuse_path(launch.output_dir / str(launch.name) / "slurm")
+    folder = claim_sweep(options, launch, space)
+    (job,) = Executor(folder / "slurm", launch.slurm).send([job_of(options, launch, folder)])
+    write_submitted(folder, job)
+    print_text(
+        f"job      {job}\n"
+        f"results  {folder}\n"
+        f"logs     {folder / 'slurm' / f'{job}_0_log.out'}\n"
+        f"cancel   scancel {job}",
+        console,
+    )
+    return 0
+
+
+def job_of(options: SweepOptions, launch: LaunchOptions[Any], folder: Path) -> Job:
+    """The sweep as it is run inside the allocation: each start of the job resumes it."""
+    own = asdict(options)
+    if Path(options.space).suffix:
+        own["space"] = str(Path(options.space).absolute())
+    arguments = [a for n, value in own.items() if value is not None for a in as_arguments(n, value)]
+    arguments += [
+        f"--config={folder / 'default.yaml'}",
+        f"--output-dir={folder.parent}",
+        f"--name={folder.name}",
+        f"--data-root={launch.data_root}",
+        "--resume",
+    ]
+    for field in fields(launch):
+        value = getattr(launch, field.name)
+        if field.name not in NOT_FORWARDED and value is not None:
+            arguments += as_arguments(field.name, value)
+    return Job(arguments, folder, nodes=launch.slurm.nodes, ray=True, module="tune.sweep")

@@ -1,0 +1,100 @@
+"""A trial's launch: the sweep's own, with other settings, in a directory inside the sweep's."""
+
+import json
+import traceback
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from cluster.command_line import as_arguments, flatten, parse
+from cluster.inventory import Inventory
+from cluster.options import LaunchOptions
+from cluster.prepare import Prepared
+from cluster.run_dir import claim, nested, write_json
+from fl.errors import UserError
+from fl.events import Event
+
+DEFAULT = "default"
+"""The trial that changes nothing: what the others are compared with, and a candidate itself."""
+SETTINGS, FAILURE = "settings.json", "failure.txt"
+"""In a trial's directory: what it tries, and why it failed."""
+
+
+def derive(
+    launch: LaunchOptions[Any], settings: Mapping[str, Any], name: str, *, validation: float = 0.0
+) -> LaunchOptions[Any]:
+    """The launch with these settings, parsed and checked as if they came from a command line.
+
+    Args:
+        launch: what the settings change.
+        settings: values by dotted name.
+        name: of its directory, below the launch's output directory.
+        validation: see :class:`fl.config.DataConfig`.
+
+    Raises:
+        UserError: a setting's value is refused.
+    """
+    values = flatten(nested(launch.run)) | dict(settings) | {"data.validation": validation}
+    arguments = [a for n, value in values.items() for a in as_arguments(n, value)]
+    run = parse(arguments).run
+    return replace(launch, run=run, name=name, resume=True, overwrite=False, dry_run=False)
+
+
+def run_trial(
+    launch: LaunchOptions[Any],
+    settings: Mapping[str, Any],
+    *listeners: Callable[[Event], None],
+    prepare_with: Callable[[LaunchOptions[Any]], Prepared],
+) -> dict[str, Any]:
+    """Runs it in its directory, unless that holds its result already; returns the result.
+
+    ``prepare_with`` makes it ready to start; ``listeners`` hear its events. What it prints goes to
+    ``log.txt`` there, and what makes it fail to ``failure.txt``.
+    """
+    from cluster.runner import execute
+
+    run_dir = _claim(launch)
+    write_json(run_dir / SETTINGS, dict(settings))
+    (run_dir / FAILURE).unlink(missing_ok=True)
+    finished = read_result(run_dir)
+    if finished is not None:
+        return finished
+    with (run_dir / "log.txt").open("a", buffering=1) as log:
+        try:
+            prepared = prepare_with(launch)
+            return execute(launch, prepared, run_dir, Console(file=log, width=200), *listeners)
+        except Exception as error:
+            reason = " ".join(str(error).split())
+            (run_dir / FAILURE).write_text(f"{type(error).__name__}: {reason}\n")
+            traceback.print_exception(error, file=log)
+            raise
+
+
+def read_result(run_dir: Path) -> dict[str, Any] | None:
+    """What a finished run left; None if it is not finished."""
+    try:
+        result: dict[str, Any] = json.loads((run_dir / "result.json").read_text())
+    except FileNotFoundError:
+        return None
+    return result
+
+
+def share_of(inventory: Inventory, bundle: Mapping[str, float]) -> Inventory:
+    """What a trial has of the machine."""
+    return replace(
+        inventory,
+        cpus=int(bundle["CPU"]),
+        memory_bytes=int(bundle.get("memory", inventory.memory_bytes)),
+        gpus=inventory.gpus[: int(bundle.get("GPU", 0))],
+    )
+
+
+def _claim(launch: LaunchOptions[Any]) -> Path:
+    try:
+        return claim(launch)
+    except UserError:
+        # A sweep that was killed may have told nobody what it tried under this number.
+        return claim(replace(launch, resume=False, overwrite=True))

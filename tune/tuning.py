@@ -1,0 +1,161 @@
+"""The trials under Ray Tune: each in a placement group of its own, on the sweep's one cluster."""
+
+import logging
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import ray
+import torch
+from ray import tune
+from ray.tune import PlacementGroupFactory
+from ray.tune.experiment import Trial
+from ray.util.placement_group import get_current_placement_group
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+from cluster.inventory import Inventory
+from cluster.options import LaunchOptions
+from cluster.prepare import Prepared, prepare
+from fl.events import Event
+from fl.spaces import Space
+from tune.options import METRICS, SweepOptions
+from tune.room import bundle, concurrency
+from tune.rows import REPORTED, is_epoch, read_epochs, shown
+from tune.search import make_scheduler, make_searcher, param_space
+from tune.spaces import longest_fit
+from tune.trials import derive, run_trial, share_of
+
+ENVIRONMENT = {
+    "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",  # a trial's run directory has all of it
+    "TUNE_DISABLE_SIGINT_HANDLER": "1",  # Ctrl-C ends the sweep; --resume continues it
+    "TUNE_GLOBAL_CHECKPOINT_S": "1",  # what a killed sweep forgets of itself
+    "TUNE_FORCE_TRIAL_CLEANUP_S": "5",  # one that is busy when it is told to stop
+    "TUNE_WARN_EXCESSIVE_EXPERIMENT_CHECKPOINT_SYNC_THRESHOLD_S": "0",
+    "RAY_CHDIR_TO_TRIAL_DIR": "0",
+    "RAY_AIR_NEW_OUTPUT": "0",  # the new one talks even when told not to
+}
+FINISHED = "finished"
+"""In the last report of a trial that came to its end."""
+
+
+def run_trials(
+    options: SweepOptions,
+    launch: LaunchOptions[Any],
+    space: Space,
+    prepared: Prepared,
+    folder: Path,
+) -> None:
+    """Runs all trials, or those that are left of an interrupted sweep.
+
+    What became of them is in their directories.
+    """
+    os.environ |= ENVIRONMENT
+    logging.getLogger("ray.tune").setLevel(logging.CRITICAL)  # failures are told of in our words
+    nodes = [n["Resources"] for n in ray.nodes() if n["Alive"] and n["Resources"].get("CPU")]
+    requests = [client.request for client in prepared.members]
+    at_once = options.max_concurrent or concurrency(nodes, requests)
+    room = bundle(nodes, requests, at_once)
+    trainable = tune.with_resources(
+        trainable_of(launch, share_of(prepared.inventory, room), options.validation),
+        # The trial itself waits for its clients and ranks, who have the room to themselves.
+        PlacementGroupFactory([{}, room]),
+    )
+    storage = folder / "ray"
+    path = str(storage / "trials")
+    samples = param_space(space, options.search)
+    if tune.Tuner.can_restore(path):
+        tuner = tune.Tuner.restore(
+            path, trainable, resume_unfinished=True, restart_errored=True, param_space=samples
+        )
+    else:
+        tuner = tune.Tuner(
+            trainable,
+            param_space=samples,
+            tune_config=tune.TuneConfig(
+                search_alg=make_searcher(options, launch.run.seed),
+                scheduler=make_scheduler(options, longest_fit(space, launch)),
+                # A grid counts once.
+                num_samples=1 if options.search == "grid" else options.num_samples,
+                max_concurrent_trials=at_once,
+                time_budget_s=options.time_budget,
+                trial_dirname_creator=number,
+                reuse_actors=True,  # a process of its own costs each trial the imports
+            ),
+            run_config=tune.RunConfig(
+                name="trials",
+                storage_path=str(storage),
+                callbacks=[Lines()],
+                verbose=0,
+            ),
+        )
+    tuner.fit()
+
+
+def trainable_of(
+    launch: LaunchOptions[Any], share: Inventory, validation: float
+) -> Callable[[dict[str, Any]], None]:
+    """The function that Tune runs for each trial, in a process inside the trial's reservation."""
+
+    def trial(settings: dict[str, Any]) -> None:
+        # As many as its room has cores: neighbours have the others.
+        torch.set_num_threads(max(1, share.cpus))
+        plain = {n: v.item() if hasattr(v, "item") else v for n, v in settings.items()}
+        name = f"{launch.name}/trials/{_number(tune.get_context().get_trial_id())}"
+        own = derive(launch, plain, name, validation=validation)
+        run_trial(own, plain, report, prepare_with=lambda launch: prepare_in_room(launch, share))
+        tune.report({**read_epochs(launch.output_dir / name)[-1], FINISHED: True})
+
+    return trial
+
+
+def report(event: Event) -> None:
+    """Tells Tune how the server's fit goes, all but its last epoch: then the run is not over."""
+    if is_epoch(event) and event["epoch"] < event["epochs"]:
+        tune.report({name: event[name] for name in REPORTED})
+
+
+class Lines(tune.Callback):
+    """A line for each trial that ends."""
+
+    def __init__(self) -> None:
+        self._ended = 0
+
+    def on_trial_complete(
+        self, iteration: int, trials: list[Trial], trial: Trial, **_: Any
+    ) -> None:
+        """Prints how it went."""
+        result = trial.last_result or {}
+        told = ", ".join(f"{name} {result[name]:.4f}" for name in METRICS if name in result)
+        if FINISHED not in result:
+            told = f"stopped after epoch {result.get('epoch', 0)}, {told}".rstrip(", ")
+        self._print(trial, told)
+
+    def on_trial_error(self, iteration: int, trials: list[Trial], trial: Trial, **_: Any) -> None:
+        """Prints that it failed; why is in its directory."""
+        self._print(trial, "failed")
+
+    def _print(self, trial: Trial, told: str) -> None:
+        self._ended += 1
+        tried = " ".join(f"{n}={shown(v)}" for n, v in trial.config.items())
+        print(f"trial {number(trial)} ({self._ended} ended): {told}; {tried}", flush=True)
+
+
+def number(trial: Trial) -> str:
+    """What a trial's directory is called: its number in the sweep."""
+    return _number(trial.trial_id)
+
+
+def _number(trial_id: str) -> str:
+    return trial_id.rpartition("_")[2]
+
+
+def prepare_in_room(launch: LaunchOptions[Any], share: Inventory) -> Prepared:
+    """Prepares a trial where its clients will be: what they need is measured on their GPU."""
+    if not share.gpus:
+        return prepare(launch, share)
+    own: Any = get_current_placement_group()
+    strategy = PlacementGroupSchedulingStrategy(own, placement_group_bundle_index=0)
+    task = ray.remote(prepare).options(num_cpus=0, num_gpus=1, scheduling_strategy=strategy)
+    prepared: Prepared = ray.get(task.remote(launch, share))
+    return prepared
