@@ -17,10 +17,11 @@ from fl.federation import Outcome, Server
 from fl.fusion.distillation import kl_to_teacher
 from fl.fusion.inversion import InversionConfig, InversionLoss, invert
 from fl.fusion.pool import DistillationConfig, Pool, distil_epoch
-from fl.methods.prototypes import PrototypesConfig, all_classifiers
+from fl.methods.prototypes import LOCAL, PrototypesConfig, all_classifiers
 from fl.methods.uploads import untrained_classifier
 from fl.models.ensemble import Ensemble, weighted_mean
 from fl.seeding import torch_generator
+from fl.spaces import Choice, LogUniform, Spaces, Uniform
 from fl.training.local import train_local
 from fl.validate import positive
 
@@ -54,6 +55,19 @@ class CoBoostingConfig(PrototypesConfig):
         if min(self.ce, self.adv, self.perturbation, self.weight_step) < 0:
             raise UserError("ce, adv, perturbation, weight_step must not be negative")
         positive("weight_decay", self.weight_decay)
+
+
+SPACES = Spaces(
+    server={
+        "adv": Uniform(0.1, 2.0),
+        "perturbation": Uniform(0.0, 16 / 255),
+        "weight_step": LogUniform(1e-3, 1e-1),
+        "inversion.lr": LogUniform(1e-4, 1e-2),
+        "kd.lr": LogUniform(1e-3, 1e-1),
+        "kd.temperature": Choice((1.0, 4.0, 20.0)),
+    },
+    local=LOCAL,
+)
 
 
 def run(clients: Clients, server: Server, config: CoBoostingConfig) -> Outcome:

@@ -26,11 +26,12 @@ from fl.fusion.inversion import (
 from fl.fusion.pool import DistillationConfig, Pool, distil_epoch
 from fl.methods import prototypes
 from fl.methods.cast import Part
-from fl.methods.prototypes import PrototypesConfig, all_classifiers
+from fl.methods.prototypes import LOCAL, PrototypesConfig, all_classifiers
 from fl.methods.uploads import untrained_classifier
 from fl.models.ensemble import Ensemble
 from fl.models.image_generator import check_image_generator
 from fl.seeding import torch_generator
+from fl.spaces import Choice, LogUniform, Spaces, Uniform
 from fl.training.local import train_local
 
 
@@ -52,6 +53,17 @@ class DenseConfig(PrototypesConfig):
         super().__post_init__()
         if min(self.ce, self.bn, self.adv) < 0:
             raise UserError(f"ce, bn, adv must not be negative: {self.ce}, {self.bn}, {self.adv}")
+
+
+SPACES = Spaces(
+    server={
+        "adv": Uniform(0.1, 2.0),
+        "inversion.lr": LogUniform(1e-4, 1e-2),
+        "kd.lr": LogUniform(1e-3, 1e-1),
+        "kd.temperature": Choice((1.0, 4.0, 20.0)),
+    },
+    local=LOCAL,
+)
 
 
 def cast(config: PrototypesConfig, num_clients: int, problem: Problem) -> list[Part]:

@@ -8,13 +8,17 @@ from dataclasses import dataclass
 
 from fl.clients import Clients
 from fl.federation import Outcome, Server
-from fl.methods.prototypes import PrototypesConfig, averages, untrained
+from fl.methods.prototypes import LOCAL, PrototypesConfig, averages, untrained
+from fl.spaces import Spaces
 from fl.training.local import train_local
 
 
 @dataclass(frozen=True, kw_only=True)
 class FedAvgConfig(PrototypesConfig):
     """FedAvg's settings: those of its clients."""
+
+
+SPACES = Spaces(local=LOCAL)  # the average has nothing to search
 
 
 def run(clients: Clients, server: Server, config: FedAvgConfig) -> Outcome:

@@ -24,6 +24,7 @@ from fl.methods.uploads import load_decoder, load_label_counts
 from fl.models import CLASSIFIERS, GENERATORS, check_classifier, check_generator
 from fl.models.truncated import TruncatedDecoder
 from fl.seeding import numpy_generator
+from fl.spaces import Choice, LogUniform, Spaces, Uniform
 from fl.training.config import ClassifierConfig, GeneratorConfig
 from fl.training.local import starting_classifier, train_local
 from fl.validate import at_least, choice, positive
@@ -65,6 +66,20 @@ class FedCVAEConfig:
         positive("truncation", self.truncation)
         choice("global_model", self.global_model, CLASSIFIERS)
         positive("global_width", self.global_width)
+
+
+SPACES = Spaces(
+    server={
+        "num_samples": Choice((2000, 6000, 12000, 24000)),
+        "truncation": Uniform(1.0, 3.0),
+        "classify.lr": LogUniform(1e-4, 1e-2),
+    },
+    local={
+        "generator.epochs": Choice((10, 20, 30, 40, 50)),
+        "generator.lr": LogUniform(1e-3, 5e-2),
+        "generator.latent": Choice((2, 10, 20)),
+    },
+)
 
 
 def cast(config: FedCVAEConfig, num_clients: int, problem: Problem) -> list[Part]:

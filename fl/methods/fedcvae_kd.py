@@ -15,6 +15,7 @@ from torch import Tensor, optim
 
 from fl.clients import Clients
 from fl.federation import Outcome, Samples, Server, Update
+from fl.methods import fedcvae_ens
 from fl.methods.fedcvae_ens import (
     FedCVAEConfig,
     allocate,
@@ -26,6 +27,7 @@ from fl.methods.uploads import load_label_counts
 from fl.models import Decoder, one_hot, sample
 from fl.models.truncated import TruncatedDecoder, truncate
 from fl.seeding import torch_generator
+from fl.spaces import Choice, LogUniform, Spaces
 from fl.training.local import starting_generator, train_local
 from fl.validate import at_least, positive
 
@@ -60,6 +62,16 @@ class FedCVAEKDConfig(FedCVAEConfig):
     truncation: float = 1.0
     """Bound r of z, whose entries are N(0, 1) truncated to [-r, r]."""
     decoder: RegressionConfig = RegressionConfig()
+
+
+SPACES = Spaces(
+    server={
+        **fedcvae_ens.SPACES.server,
+        "decoder.epochs": Choice((5, 10, 20)),
+        "decoder.lr": LogUniform(1e-3, 1e-1),
+    },
+    local=fedcvae_ens.SPACES.local,
+)
 
 
 def run(clients: Clients, server: Server, config: FedCVAEKDConfig) -> Outcome:

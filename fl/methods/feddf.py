@@ -13,8 +13,9 @@ from fl.data.auxiliary import AuxiliaryConfig
 from fl.federation import Outcome, Server
 from fl.fusion.distillation import EachMember, FusionLoss
 from fl.fusion.fit import FitConfig
-from fl.methods.prototypes import PrototypesConfig, averages
+from fl.methods.prototypes import LOCAL, PrototypesConfig, averages
 from fl.methods.uploads import load_classifier
+from fl.spaces import Choice, LogUniform, Spaces
 from fl.training.local import train_local
 
 
@@ -24,6 +25,12 @@ class FedDFConfig(PrototypesConfig):
 
     auxiliary: AuxiliaryConfig = AuxiliaryConfig()
     distil: FitConfig = FitConfig(epochs=10, lr=1e-3, batch_size=128, schedule="cosine", clip=5.0)
+
+
+SPACES = Spaces(
+    server={"distil.epochs": Choice((5, 10, 20)), "distil.lr": LogUniform(1e-4, 1e-2)},
+    local=LOCAL,
+)
 
 
 def run(clients: Clients, server: Server, config: FedDFConfig, *, auxiliary: Tensor) -> Outcome:

@@ -15,6 +15,7 @@ from fl.methods.cast import Part
 from fl.methods.uploads import load_classifier, untrained_classifier
 from fl.models import CLASSIFIERS, check_classifier
 from fl.models.ensemble import Ensemble
+from fl.spaces import Choice, Distribution, LogUniform
 from fl.training.config import ClassifierConfig
 from fl.validate import choice, positive
 
@@ -40,6 +41,13 @@ class PrototypesConfig:
             choice("prototypes", name, CLASSIFIERS)
         choice("small_model", self.small_model, CLASSIFIERS)
         positive("small_width", self.small_width)
+
+
+LOCAL: dict[str, Distribution] = {
+    "classifier.epochs": Choice((10, 50, 200)),
+    "classifier.lr": LogUniform(1e-3, 2e-2),
+}
+"""What a sweep tries of the clients' training, for all methods whose clients train classifiers."""
 
 
 def cast(config: PrototypesConfig, num_clients: int, problem: Problem) -> list[Part]:

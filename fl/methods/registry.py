@@ -50,22 +50,45 @@ def _fedmho(teacher: fedmho.Teacher) -> Method:
 
 
 METHODS = {
-    "fedavg": Method(config=fedavg.FedAvgConfig, cast=prototypes.cast, run=fedavg.run),
+    "fedavg": Method(
+        config=fedavg.FedAvgConfig,
+        cast=prototypes.cast,
+        run=fedavg.run,
+        spaces=fedavg.SPACES,
+    ),
     "feddf": Method(
         config=feddf.FedDFConfig,
         cast=prototypes.cast,
         run=feddf.run,
         auxiliary=attrgetter("auxiliary"),
+        spaces=feddf.SPACES,
     ),
-    "dense": Method(config=dense.DenseConfig, cast=dense.cast, run=dense.run, one_rank=True),
+    "dense": Method(
+        config=dense.DenseConfig,
+        cast=dense.cast,
+        run=dense.run,
+        one_rank=True,
+        spaces=dense.SPACES,
+    ),
     "co-boosting": Method(
-        config=co_boosting.CoBoostingConfig, cast=dense.cast, run=co_boosting.run, one_rank=True
+        config=co_boosting.CoBoostingConfig,
+        cast=dense.cast,
+        run=co_boosting.run,
+        one_rank=True,
+        spaces=co_boosting.SPACES,
     ),
     "fedcvae-ens": Method(
-        config=fedcvae_ens.FedCVAEConfig, cast=fedcvae_ens.cast, run=fedcvae_ens.run
+        config=fedcvae_ens.FedCVAEConfig,
+        cast=fedcvae_ens.cast,
+        run=fedcvae_ens.run,
+        spaces=fedcvae_ens.SPACES,
     ),
     "fedcvae-kd": Method(
-        config=fedcvae_kd.FedCVAEKDConfig, cast=fedcvae_ens.cast, run=fedcvae_kd.run, one_rank=True
+        config=fedcvae_kd.FedCVAEKDConfig,
+        cast=fedcvae_ens.cast,
+        run=fedcvae_kd.run,
+        one_rank=True,
+        spaces=fedcvae_kd.SPACES,
     ),
     "fedmho": _fedmho("none"),
     "fedmho-md": _fedmho("models"),
