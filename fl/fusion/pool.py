@@ -30,7 +30,7 @@ class DistillationConfig:
     """Momentum of SGD."""
     weight_decay: float = 0.0
     """Weight decay of SGD."""
-    batch_size: int = 64
+    batch_size: int = 16
     """Samples per step."""
     temperature: float = 20.0
     """Temperature T of the distillation, whose loss is multiplied by T squared."""

@@ -36,12 +36,14 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "dense": {
         **VOTES,
         "inversion": INVERSION,
-        "kd": DistillationConfig(epochs=20, lr=0.03),
+        "kd": DistillationConfig(epochs=20, lr=0.03, batch_size=64),
     },
     "co-boosting": {
         **VOTES,
         "inversion": INVERSION,
-        "kd": DistillationConfig(epochs=15, lr=0.03, temperature=4.0, weight_decay=1e-4),
+        "kd": DistillationConfig(
+            epochs=15, lr=0.03, batch_size=64, temperature=4.0, weight_decay=1e-4
+        ),
     },
     "fedcvae-ens": CVAES,
     "fedcvae-kd": {
