@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from rich.measure import Measurement
 from rich.table import Table
 
 from cluster.run_dir import versions, write_json
@@ -60,7 +61,9 @@ def print_trials(
             *(shown(row.settings[name]) for name in names),
             row.status,
         )
-    console.print(table, highlight=False)
+    anything = console.options.update(max_width=1000)
+    width = Measurement.get(console, anything, table).maximum  # whole, whatever the terminal's is
+    console.print(table, highlight=False, width=width, crop=False, soft_wrap=True)
     for row in rows:
         if row.status == "failed":
             line = f"trial {row.name} failed: {row.reason}"
