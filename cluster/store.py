@@ -109,6 +109,8 @@ class Store:
             return
         if self._checksum(key).exists():  # whoever comes now finds the update itself
             (self._pool / f".{key}.lock").unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            fcntl.flock(file, fcntl.LOCK_UN)  # a forked child may hold the file too
         os.close(file)
 
     def _pooled(self, key: str) -> Path:

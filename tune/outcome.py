@@ -87,7 +87,7 @@ def with_spread(spread: Spread) -> str:
 
 def gained(spread: Spread) -> str:
     """Mean and standard deviation of differences, in percentage points."""
-    return f"{points(spread.mean)}{_plus_minus(spread)} points"
+    return points(spread.mean) + _plus_minus(spread)
 
 
 def _plus_minus(spread: Spread) -> str:
@@ -107,7 +107,7 @@ def print_summary(sweep: Sweep, console: Console) -> None:
         f"{duration(sweep.seconds + saved.least_seconds_saved)}",
         f"best     trial {sweep.best.name}: {tried}",
         f"test     best {with_spread(compared.best)}, default {with_spread(compared.default)}, "
-        f"gain {gained(compared.gain)} over {tally(['seed'] * seeds)}",
+        f"gain {gained(compared.gain)} points over {tally(['seed'] * seeds)}",
         f"again    python -m cluster.launch --config {sweep.folder / 'best.yaml'}",
         f"report   {sweep.folder / 'report.html'}",
     )
