@@ -16,9 +16,6 @@ from fl.errors import UserError
 from fl.spaces import Space
 from tune.options import SweepOptions
 
-FREE = ("max_concurrent", "time_budget")
-"""Options that may be others when a sweep is continued."""
-
 
 def named(options: SweepOptions, launch: LaunchOptions[Any]) -> LaunchOptions[Any]:
     """The launch with the sweep's name, and with paths that hold in every process."""
@@ -73,12 +70,11 @@ def _settings(options: SweepOptions, launch: LaunchOptions[Any], space: Space) -
 
 def _refuse_changes(file: Path, settings: dict[str, Any]) -> None:
     before, now = flatten(load_yaml(file)), flatten(settings)
-    free = {f"sweep.{name}" for name in FREE}
     # A space's own name is a path that may have moved: what it holds is compared.
     changed = [
         name
         for name in sorted(before.keys() | now.keys())
-        if before.get(name) != now.get(name) and name not in free | {"sweep.space"}
+        if before.get(name) != now.get(name) and name != "sweep.space"
     ]
     if changed:
         shown = ", ".join(f"{n}: {before.get(n)} -> {now.get(n)}" for n in changed)

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from rich.measure import Measurement
 from rich.table import Table
 
 from cluster.run_dir import versions, write_json
@@ -60,7 +61,9 @@ def print_trials(
             *(shown(row.settings[name]) for name in names),
             row.status,
         )
-    console.print(table, highlight=False)
+    anything = console.options.update(max_width=1000)
+    width = Measurement.get(console, anything, table).maximum  # whole, whatever the terminal's is
+    console.print(table, highlight=False, width=width, crop=False, soft_wrap=True)
     for row in rows:
         if row.status == "failed":
             line = f"trial {row.name} failed: {row.reason}"
@@ -84,7 +87,7 @@ def with_spread(spread: Spread) -> str:
 
 def gained(spread: Spread) -> str:
     """Mean and standard deviation of differences, in percentage points."""
-    return f"{points(spread.mean)}{_plus_minus(spread)} points"
+    return points(spread.mean) + _plus_minus(spread)
 
 
 def _plus_minus(spread: Spread) -> str:
@@ -104,7 +107,7 @@ def print_summary(sweep: Sweep, console: Console) -> None:
         f"{duration(sweep.seconds + saved.least_seconds_saved)}",
         f"best     trial {sweep.best.name}: {tried}",
         f"test     best {with_spread(compared.best)}, default {with_spread(compared.default)}, "
-        f"gain {gained(compared.gain)} over {tally(['seed'] * seeds)}",
+        f"gain {gained(compared.gain)} points over {tally(['seed'] * seeds)}",
         f"again    python -m cluster.launch --config {sweep.folder / 'best.yaml'}",
         f"report   {sweep.folder / 'report.html'}",
     )

@@ -8,7 +8,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 import fl.report
 from cluster.store import write_atomically
 from fl.report import style
-from fl.report.words import duration, percent
+from fl.report.words import duration, percent, tally
 from tune.outcome import Sweep, gained, ranked, with_spread
 from tune.plots import effects, parallel_coordinates
 from tune.rows import shown
@@ -44,6 +44,7 @@ def write_report(sweep: Sweep) -> Path:
     }
     page = environment.get_template("sweep.html.j2").render(
         sweep=sweep,
+        seeds=tally(["seed"] * len(sweep.comparison.best.values)),
         rows=ranked(sweep.rows, sweep.options),
         parallel=base64.b64encode(pictures["parallel"]).decode(),
         effects=base64.b64encode(pictures["effects"]).decode(),

@@ -116,7 +116,7 @@ def test_spread_is_the_samples() -> None:
     assert spread((0.5, 0.7)).std == pytest.approx(0.1 * 2**0.5)
     assert with_spread(spread((0.5, 0.7))) == "60.0% ± 14.1"
     assert with_spread(spread((0.5,))) == "50.0%"  # one value has none
-    assert gained(spread((0.01, 0.03))) == "+2.0 ± 1.4 points"
+    assert gained(spread((0.01, 0.03))) == "+2.0 ± 1.4"
 
 
 def comparison() -> Comparison:
@@ -146,7 +146,7 @@ def test_the_page_and_the_figures_of_a_sweep(folder: Path, tmp_path: Path) -> No
     assert figures["best"] == {"trial": "00000", "settings": {"keep": 0.5}}
     assert figures["test"]["best"]["values"] == [0.7, 0.7]
     page = write_report(sweep).read_text()
-    for word in ("UserError: too few", "stopped", "+15.0 ± 7.1 points", "6 reused", "at least 36"):
+    for word in ("UserError: too few", "stopped", "+15.0 ± 7.1", "6 reused", "at least 36"):
         assert word in page, word
     assert (tmp_path / "plots" / "effects.png").stat().st_size > 1000
 
