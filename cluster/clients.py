@@ -6,42 +6,27 @@ elsewhere, and computes the same; one that went over its share is tried once mor
 much.
 """
 
-import gc
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Generator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import ray
-from ray.exceptions import RayError, RayTaskError
+from ray.exceptions import RayError
 
+from cluster.actors import Actors
 from cluster.placement import Placement, Seat
+from cluster.retries import Retries, give_up, reason_of
 from cluster.rooms import Rooms
-from cluster.share import OverspentError, capped, larger
 from fl.data.datasets import Split
 from fl.errors import ClientFailed, UserError
 from fl.events import Events
-from fl.executor import run_jobs
 from fl.federation import Job, Request
 from fl.training.sizes import CohortSizes, groups, take, work
 from fl.wire import unpack_note
 
 NODE_CHECK_S = 5.0
 """Completions are awaited; only whether a node silently vanished is looked up this often."""
-
-
-class ClientActor:
-    """A client's process. It sees only the devices that Ray assigned to it."""
-
-    def __init__(self) -> None:
-        # What was imported stays: collecting garbage need not look at it again and again.
-        gc.freeze()
-
-    def run(self, jobs: list[Job], images: Any, labels: Any) -> list[bytes]:
-        """Runs a cohort; the training split comes from the object store without a copy."""
-        context = ray.get_runtime_context()
-        with capped(jobs[0].client.request):
-            return run_jobs(jobs, Split(images, labels), assigned=context.get_assigned_resources())
 
 
 @dataclass
@@ -80,7 +65,7 @@ class RayExecutor:
         before: Callable[[], None] = lambda: None,
         sizes: CohortSizes | None = None,
     ) -> None:
-        self._images, self._labels = ray.put(train.images), ray.put(train.labels)
+        self.actors = Actors(train, rooms)
         self.rooms = rooms
         self.max_actors = max_actors
         self.attempts = attempts
@@ -101,24 +86,6 @@ class RayExecutor:
             shift.close()
             self.rates |= shift.rates
 
-    def submit(self, actor: Any, cohort: list[Job]) -> Any:
-        """Starts the jobs on the actor and returns the reference to their results."""
-        return actor.run.remote(cohort, self._images, self._labels)
-
-    def hire(self, seat: Seat, request: Request) -> Any:
-        """A new process in that seat's room, with what the client asks for."""
-        return (
-            ray.remote(ClientActor)
-            .options(
-                num_cpus=request.cpus,
-                num_gpus=request.gpus if seat.gpu is not None else 0,
-                memory=request.memory_bytes or None,
-                max_restarts=0,
-                scheduling_strategy=self.rooms.strategy(seat.room),
-            )
-            .remote()
-        )
-
 
 class _Shift:
     """One map's clients, from first start to last finish."""
@@ -131,9 +98,8 @@ class _Shift:
         self._placement = Placement(
             self._rooms.rooms, most=executor.max_actors, rates=executor.rates
         )
-        self._failures: Counter[int] = Counter()
+        self._retries = Retries(executor.attempts)
         self._given_up: list[tuple[Job, ClientFailed]] = []
-        self._enlarged: set[int] = set()
         self._lost: set[str] = set()
         self._running: dict[Any, Seated] = {}
         self._idle: dict[tuple[str, Request], list[Any]] = {}
@@ -191,16 +157,16 @@ class _Shift:
             self._events.emit(
                 "client_start",
                 client=client.id,
-                attempt=self._failures[client.id] + 1,
+                attempt=self._retries.attempt(client.id),
                 requested=asdict(client.request),
             )
-        self._running[self._executor.submit(actor, cohort)] = Seated(cohort, seat, actor)
+        self._running[self._executor.actors.submit(actor, cohort)] = Seated(cohort, seat, actor)
 
     def _hire_in_place_of_idle(self, seat: Seat, request: Request) -> Any:
         for (room, _), actors in self._idle.items():
             while room == seat.room and actors:
                 ray.kill(actors.pop())
-        return self._executor.hire(seat, request)
+        return self._executor.actors.hire(seat, request)
 
     def _receive(self, reference: Any, seated: Seated) -> list[bytes]:
         """The cohort's results; none where it failed and waits to be tried again."""
@@ -211,7 +177,7 @@ class _Shift:
             ray.kill(seated.actor)
             self._placement.finish(leader.id, None)
             if len(cohort) == 1:
-                self._try_again(cohort[0], _reason(error), error)
+                self._try_again(cohort[0], reason_of(error), error)
             else:  # who of them it was shows when each trains alone
                 for job in cohort:
                     self._enqueue(deque([job]))
@@ -227,31 +193,17 @@ class _Shift:
 
     def _try_again(self, job: Job, reason: str, error: Exception | None = None) -> None:
         client = job.client
-        self._failures[client.id] += 1
-        attempt = self._failures[client.id]
+        attempt = self._retries.attempt(client.id)
         self._events.emit("client_failed", client=client.id, attempt=attempt, reason=reason)
-        if attempt >= self._executor.attempts:
-            self._give_up(job, f"{reason} (attempt {attempt} of {attempt})", error)
-        elif not _overspent(error):
-            self._enqueue(deque([job]))
-        elif client.id in self._enlarged:
-            self._give_up(job, f"{reason} (with twice the share it had first)", error)
-        else:
-            self._enlarge(job, reason, error)
-
-    def _enlarge(self, job: Job, reason: str, error: Exception | None) -> None:
-        client = job.client
-        self._enlarged.add(client.id)
+        next_try = self._retries.after(job, reason, error)
+        if isinstance(next_try, ClientFailed):
+            self._given_up.append((job, next_try))
+            return
         try:
-            enlarged = replace(job, client=replace(client, request=larger(client.request)))
-            self._enqueue(deque([enlarged]))
+            self._enqueue(deque([next_try]))
         except UserError as refusal:
-            self._give_up(job, f"{reason}; with twice its share {refusal}", error)
-
-    def _give_up(self, job: Job, reason: str, error: Exception | None) -> None:
-        failed = ClientFailed(job.client.id, job.client.model, reason)
-        failed.__cause__ = error
-        self._given_up.append((job, failed))
+            failed = give_up(job, f"{reason}; with twice its share {refusal}", error)
+            self._given_up.append((job, failed))
 
     def _leave_lost_rooms(self) -> None:
         for room in self._rooms.lost() - self._lost:
@@ -263,14 +215,3 @@ class _Shift:
                     del self._running[reference]
                     for job in seated.cohort:
                         self._try_again(job, f"node {self._rooms.nodes[room][:8]} is gone")
-
-
-def _overspent(error: Exception | None) -> bool:
-    return isinstance(error, RayTaskError) and isinstance(error.cause, OverspentError)
-
-
-def _reason(error: RayError) -> str:
-    if isinstance(error, RayTaskError):
-        cause = error.cause
-        return f"{type(cause).__name__}: {cause}"
-    return f"its process died ({type(error).__name__})"

@@ -41,7 +41,7 @@ class ResourcesConfig:
     """What clients ask of the machine: by role, and by model above it."""
 
     classifier: ShareConfig = ShareConfig(cpus=1)
-    generator: ShareConfig = ShareConfig(cpus=0.5, shared=True)
+    generator: ShareConfig = ShareConfig(cpus=1, shared=True)
     models: tuple[str, ...] = ()
     """Single models, above their role: MODEL.QUANTITY=VALUE, as in vgg9.gpus=0.5 cnn.cpus=2."""
 
