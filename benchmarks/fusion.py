@@ -31,6 +31,7 @@ from torch import nn, optim
 from torch.utils.data import DataLoader, TensorDataset
 
 from cluster.fusion import FusionServer
+from cluster.inventory import take_inventory
 from cluster.private_ray import private_ray
 from cluster.rooms import open_rooms
 from cluster.world import posts
@@ -203,7 +204,9 @@ def servers(options: Fusion, device: torch.device) -> Iterator[dict[str, RankedS
         yield made
         return
     gpus = torch.cuda.device_count()
-    with private_ray(cpus=max(options.ranks), gpus=gpus), open_rooms() as rooms:
+    memory = take_inventory().memory_bytes
+    cluster = private_ray(cpus=max(options.ranks), gpus=gpus, memory_bytes=memory)
+    with cluster, open_rooms() as rooms:
         started = []
         for ranks in options.ranks:
             if ranks > 1:

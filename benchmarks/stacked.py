@@ -31,6 +31,7 @@ from rich.console import Console
 from rich.table import Table
 from torch.utils.flop_counter import FlopCounterMode
 
+from cluster.inventory import take_inventory
 from cluster.private_ray import private_ray
 from fl.data.datasets import Dataset, load
 from fl.events import Events
@@ -125,11 +126,14 @@ def measure(way: Way, dataset: Dataset, sizes: CohortSizes) -> dict[str, float]:
     begin = time.perf_counter()
     finished = []
     with peak_bytes() as peak, executor(way, dataset, sizes) as running:
-        for _ in running.run(jobs, Events()):
+        for _, outcome in running.run(jobs, Events()):
+            if isinstance(outcome, Exception):
+                raise outcome
             finished.append(time.perf_counter() - begin)
     # Cohorts come back together: who came with the first one does not count.
     later = [t for t in finished if t > finished[0] + 0.05]
-    rate = len(finished) / finished[-1] if way.whole else len(later) / (later[-1] - finished[0])
+    whole = way.whole or not later
+    rate = len(finished) / finished[-1] if whole else len(later) / (later[-1] - finished[0])
     return {"rate": rate, "start": finished[0], "bytes": peak()}
 
 
@@ -140,7 +144,8 @@ def executor(way: Way, dataset: Dataset, sizes: CohortSizes) -> Iterator[Executo
         yield InProcess(dataset.train, sizes)
         return
     gpus = torch.cuda.device_count()
-    with private_ray(cpus=psutil.cpu_count(), gpus=gpus):
+    memory = take_inventory().memory_bytes
+    with private_ray(cpus=psutil.cpu_count(), gpus=gpus, memory_bytes=memory):
         from cluster.clients import RayExecutor
         from cluster.rooms import open_rooms
 
