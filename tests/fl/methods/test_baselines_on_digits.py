@@ -14,7 +14,7 @@ from fl.fusion.pool import DistillationConfig
 from fl.methods.fedcvae_kd import RegressionConfig
 from fl.methods.registry import get_method
 from fl.training.config import ClassifierConfig, GeneratorConfig
-from tests.fl.methods.tiny import tiny_data, tiny_federation
+from tests.fl.methods.tiny import NoStore, tiny_data, tiny_federation
 
 CHANCE = 0.1
 TRAIN = 600
@@ -55,7 +55,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
 }
 
 
-class Memory:
+class Memory(NoStore):
     """Keeps uploads for the methods that follow."""
 
     def __init__(self) -> None:
