@@ -173,8 +173,10 @@ def peak_bytes() -> Iterator[Callable[[], float]]:
     seen, done = [0.0], threading.Event()
 
     def watch() -> None:
-        while not done.wait(1.0):
+        while True:
             seen.append(sum(map(_proportional, [me, *me.children(recursive=True)])))
+            if done.wait(1.0):
+                return
 
     me = psutil.Process()
     watcher = threading.Thread(target=watch, daemon=True)
