@@ -1,5 +1,6 @@
 """The main command as a user meets it: whole processes, real files, real signals."""
 
+import contextlib
 import json
 import signal
 import subprocess
@@ -203,14 +204,17 @@ def test_a_stopped_run_leaves_no_process_and_resumes_to_the_same_result(
     metrics = tmp_path / "run" / "metrics.jsonl"
     wait_until(lambda: metrics.exists() and "client_end" in metrics.read_text(), seconds=120)
     family = psutil.Process(process.pid).children(recursive=True)
+    if how == signal.SIGKILL:
+        # Killed outright, the run cannot end its cluster. Ray's agents notice after a minute, which
+        # is Ray's affair; whoever computes or holds data must be gone long before.
+        family = [p for p in family if not is_agent(p)]
     process.send_signal(how)
     began = time.monotonic()
     process.wait(timeout=20)
     if how == signal.SIGINT:
         assert process.returncode == 130
         assert time.monotonic() - began < 5
-    # Killed outright, the run cannot end its cluster: Ray's own agents notice after a while.
-    patience = 5 if how == signal.SIGINT else 120
+    patience = 5 if how == signal.SIGINT else 30
     _, alive = psutil.wait_procs(family, timeout=max(0, patience - (time.monotonic() - began)))
     assert not alive
     assert events(tmp_path / "run")  # every line is whole
@@ -219,6 +223,13 @@ def test_a_stopped_run_leaves_no_process_and_resumes_to_the_same_result(
     assert resumed.returncode == 0, resumed.stderr
     assert 1 <= resumed.stdout.count("reused from the store") < 4
     assert fingerprint(tmp_path / "run") == fingerprint(undisturbed)
+
+
+def is_agent(process: psutil.Process) -> bool:
+    """Whether it is one of Ray's agents."""
+    with contextlib.suppress(psutil.Error):  # a zombie has no command line any more
+        return "agent" in " ".join(process.cmdline()).lower()
+    return False
 
 
 def wait_until(condition, seconds: float) -> None:  # type: ignore[no-untyped-def]
