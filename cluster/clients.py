@@ -17,7 +17,7 @@ from ray.exceptions import RayError
 from cluster.actors import Actors
 from cluster.placement import Placement, Seat
 from cluster.retries import Retries, give_up, reason_of
-from cluster.rooms import Rooms
+from cluster.rooms import Rooms, await_gpus
 from fl.data.datasets import Split
 from fl.errors import ClientFailed, UserError
 from fl.events import Events
@@ -85,6 +85,7 @@ class RayExecutor:
         finally:
             shift.close()
             self.rates |= shift.rates
+        await_gpus(self.rooms)  # the server's ranks come next
 
 
 class _Shift:

@@ -1,5 +1,6 @@
 """The rooms of a run: one placement group over all nodes, a bundle of it per node."""
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -38,6 +39,19 @@ class Rooms:
         """Rooms whose node is gone."""
         alive = {n["NodeID"] for n in ray.nodes() if n["Alive"]}
         return {room for room, node in self.nodes.items() if node not in alive}
+
+
+def await_gpus(rooms: Rooms, within_s: float = 10.0) -> None:
+    """Waits, so long at most, until no process holds a share of the rooms' GPUs.
+
+    Ray takes a share back when its process has ended, and with the process goes its memory.
+    """
+    name = f"GPU_group_{rooms.group.id.hex()}"
+    deadline = time.monotonic() + within_s
+    while ray.available_resources().get(name, 0) < ray.cluster_resources().get(name, 0):
+        if time.monotonic() > deadline:
+            return
+        time.sleep(0.05)
 
 
 @contextmanager

@@ -12,8 +12,8 @@ from cluster.run_dir import write_json
 from cluster.study_cell import finished, run_cell
 from cluster.study_options import Cell, cells, parse_study
 from cluster.study_report import pictures, slopes, table
-from fl.errors import UserError
-from fl.executor import ClientFailed
+from fl.errors import ClientFailed, UserError
+from fl.server import ServerFailed
 
 INTERRUPTED = 130
 
@@ -68,7 +68,7 @@ def _in_process(cell: Cell) -> None:
         sys.exit(INTERRUPTED)
     except UserError as error:
         sys.exit(stop_with(error))
-    except ClientFailed as error:
+    except (ClientFailed, ServerFailed) as error:
         print(f"onefold: {error}", file=sys.stderr)
         sys.exit(1)
 

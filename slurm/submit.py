@@ -70,8 +70,16 @@ def job_of(launch: LaunchOptions[Any], run_dir: Path) -> Job:
     """The launch as it is run inside the allocation, from the run's own configuration file."""
     arguments = [
         f"--config={run_dir / 'config.yaml'}",
-        f"--output-dir={run_dir.parent}",
-        f"--name={run_dir.name}",
+        *forwarded(launch, run_dir),
+    ]
+    return Job(arguments, run_dir, nodes=launch.slurm.nodes, ray=launch.runtime == "ray")
+
+
+def forwarded(launch: LaunchOptions[Any], folder: Path) -> list[str]:
+    """How to run, as arguments of the command inside the allocation that continues ``folder``."""
+    arguments = [
+        f"--output-dir={folder.parent}",
+        f"--name={folder.name}",
         f"--data-root={launch.data_root.absolute()}",
         "--resume",
     ]
@@ -79,7 +87,7 @@ def job_of(launch: LaunchOptions[Any], run_dir: Path) -> Job:
         value = getattr(launch, field.name)
         if field.name not in NOT_FORWARDED and value is not None:
             arguments += as_arguments(field.name, value)
-    return Job(arguments, run_dir, nodes=launch.slurm.nodes, ray=launch.runtime == "ray")
+    return arguments
 
 
 def write_submitted(run_dir: Path, job: str) -> None:

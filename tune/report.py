@@ -3,11 +3,9 @@
 import base64
 from pathlib import Path
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
-import fl.report
 from cluster.store import write_atomically
 from fl.report import style
+from fl.report.template import render
 from fl.report.words import duration, percent, tally
 from tune.outcome import Sweep, gained, ranked, with_spread
 from tune.plots import effects, parallel_coordinates
@@ -27,22 +25,16 @@ def write_report(sweep: Sweep) -> Path:
     for name, png in pictures.items():
         (sweep.folder / "plots").mkdir(exist_ok=True)
         write_atomically(sweep.folder / "plots" / f"{name}.png", png)
-    styles = Path(fl.report.__path__[0])
-    environment = Environment(
-        loader=FileSystemLoader([Path(__file__).parent, styles]),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters |= {
+    filters = {
         "duration": duration,
         "percent": percent,
         "gained": gained,
         "shown": shown,
         "spread": with_spread,
     }
-    page = environment.get_template("sweep.html.j2").render(
+    page = render(
+        Path(__file__).with_name("sweep.html.j2"),
+        filters,
         sweep=sweep,
         seeds=tally(["seed"] * len(sweep.comparison.best.values)),
         rows=ranked(sweep.rows, sweep.options),

@@ -1,6 +1,6 @@
 """``python -m tune.sweep --slurm``: the sweep as one job, its trials all over the allocation."""
 
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ from fl.errors import UserError
 from fl.spaces import Space
 from slurm.executor import Executor, refuse_path, require_sbatch
 from slurm.job import Job
-from slurm.submit import NOT_FORWARDED, print_text, write_submitted
+from slurm.submit import forwarded, print_text, write_submitted
 from tune.folder import claim_sweep
 from tune.options import SweepOptions
 
@@ -48,15 +48,5 @@ def job_of(options: SweepOptions, launch: LaunchOptions[Any], folder: Path) -> J
     if Path(options.space).suffix:
         own["space"] = str(Path(options.space).absolute())
     arguments = [a for n, value in own.items() if value is not None for a in as_arguments(n, value)]
-    arguments += [
-        f"--config={folder / 'default.yaml'}",
-        f"--output-dir={folder.parent}",
-        f"--name={folder.name}",
-        f"--data-root={launch.data_root}",
-        "--resume",
-    ]
-    for field in fields(launch):
-        value = getattr(launch, field.name)
-        if field.name not in NOT_FORWARDED and value is not None:
-            arguments += as_arguments(field.name, value)
+    arguments += [f"--config={folder / 'default.yaml'}", *forwarded(launch, folder)]
     return Job(arguments, folder, nodes=launch.slurm.nodes, ray=True, module="tune.sweep")

@@ -158,10 +158,6 @@ class Fit:
             for part in model.members if isinstance(model, Ensemble) else [model]:
                 nn.utils.clip_grad_norm_(part.parameters(), self._config.clip)
 
-    def _autocast(self) -> torch.autocast:
-        low = self._config.precision == "bf16"
-        return torch.autocast(self._device.type, torch.bfloat16, enabled=low)
-
     def _slice(self, rows: Tensor) -> tuple[int, Tensor]:
         """This rank's part of a batch, and where in the batch it begins."""
         parts = rows.tensor_split(self._group.size)

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
@@ -11,6 +10,7 @@ from fl.errors import UserError
 from fl.report import style, words
 from fl.report.page import write
 from fl.report.read import RunRecord, read_run
+from fl.report.template import HERE, render
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#1f2933", "#7b8794")
 """One after another; from the ninth run on again, with dashes."""
@@ -27,20 +27,17 @@ def write_comparison(run_dirs: Sequence[Path], page: Path) -> Path:
         if run.result is None:
             raise UserError(f"{run.path} is not finished: it has no result.json to compare")
     runs.sort(key=lambda run: -_result(run)["accuracy"])
-    environment = Environment(
-        loader=FileSystemLoader(Path(__file__).parent),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters["percent"] = words.percent
-    environment.filters["points"] = words.points
-    environment.filters["duration"] = words.duration
-    environment.filters["size"] = words.size
-    environment.filters["base64"] = style.base64
+    filters = {
+        "percent": words.percent,
+        "points": words.points,
+        "duration": words.duration,
+        "size": words.size,
+        "base64": style.base64,
+    }
     curves = [run for run in runs if run.accuracy]
-    content = environment.get_template("compare.html.j2").render(
+    content = render(
+        HERE / "compare.html.j2",
+        filters,
         runs=[(name(run), _result(run)) for run in runs],
         warning=_warning(runs),
         picture=style.png(accuracy_curves(curves)) if curves else None,

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from fl.report import style, words
 from fl.report.figures import Picture, pictures
 from fl.report.read import RunRecord, read_run
+from fl.report.template import HERE, render
 
 
 @dataclass(frozen=True)
@@ -46,18 +46,11 @@ def write(path: Path, content: bytes) -> None:
 
 
 def _render(run: RunRecord, drawn: list[Picture]) -> str:
-    environment = Environment(
-        loader=FileSystemLoader(Path(__file__).parent),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters["base64"] = style.base64
-    environment.filters["duration"] = words.duration
-    environment.filters["size"] = words.size
+    filters = {"base64": style.base64, "duration": words.duration, "size": words.size}
     config = {key: value for key, value in run.config.items() if key != "versions"}
-    return environment.get_template("report.html.j2").render(
+    return render(
+        HERE / "report.html.j2",
+        filters,
         run=run,
         name=run.path.resolve().name,
         facts=_facts(run),

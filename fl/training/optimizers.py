@@ -1,15 +1,15 @@
-"""The optimisers of local training, each in two forms: for one client, and for a cohort.
+"""The optimisers of local training, for a cohort of one client or many.
 
-Both forms run the same fused kernel of torch, so they make the same numbers. The cohort's takes all
-clients' parameters in one call and leaves out what torch.optim does around it for each tensor.
+They call the fused kernels that torch.optim calls, for all clients' parameters at once, and leave
+out what torch.optim does around them for each tensor.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 import torch
-from torch import Tensor, optim
+from torch import Tensor
 
 
 class CohortOptimizer(Protocol):
@@ -27,10 +27,6 @@ class SGD:
     lr: float
     momentum: float = 0.0
 
-    def alone(self, parameters: Iterable[Tensor]) -> optim.Optimizer:
-        """For one client."""
-        return optim.SGD(parameters, lr=self.lr, momentum=self.momentum, fused=True)
-
     def together(self, parameters: Sequence[Sequence[Tensor]]) -> CohortOptimizer:
         """For a cohort: one list of parameters per client."""
         return _TogetherSGD(self, parameters)
@@ -41,10 +37,6 @@ class Adam:
     """Adam with torch's defaults."""
 
     lr: float
-
-    def alone(self, parameters: Iterable[Tensor]) -> optim.Optimizer:
-        """For one client."""
-        return optim.Adam(parameters, lr=self.lr, fused=True)
 
     def together(self, parameters: Sequence[Sequence[Tensor]]) -> CohortOptimizer:
         """For a cohort: one list of parameters per client."""

@@ -60,7 +60,7 @@ class MeanLoss:
 
 
 def one_by_one(inputs: TaskInput, recipe: Recipe) -> TaskOutput:
-    """Trains one client the plain way: what :func:`fl.training.stacked.train` must equal."""
+    """Trains one client by itself, for who has an obstacle to company."""
     parameters = list(recipe.model.parameters())
     # Not torch.optim itself, which takes a process a second and 90 MiB to import.
     optimizer = recipe.optimizer.together([parameters])

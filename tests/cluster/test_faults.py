@@ -253,3 +253,11 @@ def test_nothing_runs_or_holds_resources_when_the_map_is_over(cluster: Cluster) 
     while ray.available_resources().get("GPU") != before["GPU"]:
         assert time.monotonic() < deadline, ray.available_resources()
         time.sleep(0.2)
+
+
+def test_no_share_of_a_gpu_is_held_when_fusion_starts(cluster: Cluster) -> None:
+    with open_rooms() as rooms:
+        name = f"GPU_group_{rooms.group.id.hex()}"
+        jobs = [job(k, where, Request(cpus=1, gpus=0.5)) for k in range(4)]
+        uploads(RayExecutor(TRAIN, rooms), jobs)
+        assert ray.available_resources()[name] == ray.cluster_resources()[name] == 2

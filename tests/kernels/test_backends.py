@@ -45,7 +45,7 @@ def test_triton_is_refused_where_it_cannot_run(monkeypatch: pytest.MonkeyPatch) 
         backends.resolve("triton", torch.device("cuda"))
 
 
-@pytest.mark.skipif(not HAS_TRITON, reason="needs Triton")
+@pytest.mark.skipif(not HAS_TRITON, reason="runs in test_interpreter.py, or on CUDA")
 def test_a_failure_of_triton_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
     import kernels.triton_groups
 

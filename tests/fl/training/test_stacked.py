@@ -18,6 +18,7 @@ from fl.training.optimizers import SGD
 from fl.training.recipe import Recipe, one_by_one
 from fl.training.task import recipe_of, task_of
 from tests.fl.toy import CLASSIFIER, CPU, GENERATOR, PROBLEM, VGG, client, same_bits, shard
+from tests.fl.training.plain import train_plainly
 
 EMNIST = Problem(image_shape=(1, 28, 28), num_classes=12, seed=0)
 SVHN = Problem(image_shape=(3, 16, 16), num_classes=3, seed=0)
@@ -69,7 +70,18 @@ def test_a_cohort_trains_as_its_clients_do_one_by_one(kind: str) -> None:
     cohort = [inputs(training, size, k, problem) for k, size in enumerate(SIZES)]
     assert stacked.obstacle(recipe_for(cohort[1])) is None
     for ours, own in zip(together(cohort), cohort, strict=True):
-        assert_close(ours, one_by_one(own, recipe_for(own)))
+        assert_close(ours, train_plainly(own, recipe_for(own)))
+
+
+@pytest.mark.parametrize(
+    "training",
+    [replace(VGG, epochs=3), replace(VGG, epochs=3, optimizer="adam", lr=2e-3), GENERATOR],
+    ids=["sgd", "adam", "generator"],
+)
+def test_one_by_one_is_the_plain_way(training: LocalConfig) -> None:
+    """With dropout too, whose masks come from the client's own stream."""
+    own = inputs(training, 20, 3)
+    assert_close(one_by_one(own, recipe_for(own)), train_plainly(own, recipe_for(own)))
 
 
 @pytest.mark.parametrize("kind", STACKABLE)
@@ -179,7 +191,7 @@ def test_a_strangers_model_needs_nothing_written_for_cohorts(norm: nn.Module) ->
     assert stacked.obstacle(recipe(cohort[0])) is None  # type: ignore[operator]
     outputs = stacked.train([recipe(own) for own in cohort])  # type: ignore[operator]
     for ours, own in zip(outputs, cohort, strict=True):
-        assert_close(ours, one_by_one(own, recipe(own)))  # type: ignore[operator]
+        assert_close(ours, train_plainly(own, recipe(own)))  # type: ignore[operator]
 
 
 class Mixes(nn.Module):

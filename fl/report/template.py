@@ -1,0 +1,22 @@
+"""Pages from templates: everything escaped, nothing undefined passed over."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+HERE = Path(__file__).parent
+
+
+def render(template: Path, filters: Mapping[str, Any], **values: Any) -> str:
+    """The page. Templates may include those of this package, wherever they lie themselves."""
+    environment = Environment(
+        loader=FileSystemLoader([template.parent, HERE]),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters.update(filters)
+    return environment.get_template(template.name).render(**values)

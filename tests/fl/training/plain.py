@@ -1,0 +1,27 @@
+"""The plain way to train a recipe, with torch's own optimisers: the oracle of the others."""
+
+from torch import optim
+
+from fl.federation import TaskInput, TaskOutput
+from fl.seeding import torch_seeded
+from fl.training.optimizers import Adam
+from fl.training.recipe import Recipe
+
+
+def train_plainly(inputs: TaskInput, recipe: Recipe) -> TaskOutput:
+    parameters, how = recipe.model.parameters(), recipe.optimizer
+    if isinstance(how, Adam):
+        optimizer: optim.Optimizer = optim.Adam(parameters, lr=how.lr)
+    else:
+        optimizer = optim.SGD(parameters, lr=how.lr, momentum=how.momentum)
+    with torch_seeded(inputs.problem.seed, "local/dropout", inputs.client.id):
+        for epoch in recipe.epochs:
+            total, count = 0.0, 0
+            for batch in epoch:
+                losses = recipe.losses(recipe.model, batch)
+                loss = losses.mean() if recipe.reduction == "mean" else losses.sum()
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+                total, count = total + float(losses.detach().sum()), count + len(losses)
+    return TaskOutput(tensors=recipe.upload(), stats={"train_loss": total / count})
