@@ -5,6 +5,7 @@
 8490
 """
 
+from fl.models.copied import copied, shell
 from fl.models.cvae import CVAE, Decoder, elbo_loss, elbo_losses, one_hot, sample
 from fl.models.registry import (
     CLASSIFIERS,
@@ -32,8 +33,10 @@ __all__ = [
     "build_generator",
     "check_classifier",
     "check_generator",
+    "copied",
     "elbo_loss",
     "elbo_losses",
     "one_hot",
     "sample",
+    "shell",
 ]

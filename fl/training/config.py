@@ -18,6 +18,8 @@ class ClassifierConfig:
     """Factor on channels and hidden units; 1 is the paper's size."""
     epochs: int = 30
     """Local epochs."""
+    patience: int | None = None
+    """Epochs without a lower training loss after which a client stops. Default: it never does."""
     lr: float = 0.02
     """Learning rate."""
     optimizer: Literal["sgd", "adam"] = "sgd"
@@ -31,6 +33,8 @@ class ClassifierConfig:
         choice("classifier.model", self.model, CLASSIFIERS)
         positive("classifier.width", self.width)
         at_least("classifier.epochs", self.epochs, 1)
+        if self.patience is not None:
+            at_least("classifier.patience", self.patience, 1)
         positive("classifier.lr", self.lr)
         at_least("classifier.batch_size", self.batch_size, 1)
         if not 0 <= self.momentum < 1:
@@ -49,6 +53,8 @@ class GeneratorConfig:
     """Size of the latent code z."""
     epochs: int = 80
     """Local epochs."""
+    patience: int | None = None
+    """Epochs without a lower training loss after which a client stops. Default: it never does."""
     lr: float = 2e-3
     """Learning rate of Adam."""
     batch_size: int = 16
@@ -63,6 +69,8 @@ class GeneratorConfig:
         positive("generator.width", self.width)
         at_least("generator.latent", self.latent, 1)
         at_least("generator.epochs", self.epochs, 1)
+        if self.patience is not None:
+            at_least("generator.patience", self.patience, 1)
         positive("generator.lr", self.lr)
         at_least("generator.batch_size", self.batch_size, 1)
 

@@ -1,6 +1,5 @@
 """Local training of one client: a classifier (Eq. 2) or a conditional VAE (Eq. 3)."""
 
-import copy
 from collections.abc import Iterator
 from functools import lru_cache
 
@@ -9,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fl.federation import Batch, Problem, TaskInput
-from fl.models import CVAE, build_classifier, build_generator, elbo_losses
+from fl.models import CVAE, build_classifier, build_generator, copied, elbo_losses
 from fl.seeding import torch_generator, torch_seeded
 from fl.training.config import ClassifierConfig, GeneratorConfig, LocalConfig
 from fl.training.optimizers import SGD, Adam
@@ -34,14 +33,14 @@ def starting_classifier(config: ClassifierConfig, problem: Problem) -> nn.Module
     They follow from the run's seed, so they cost no bytes; without a shared start the average of
     Eq. 4 means nothing.
     """
-    return copy.deepcopy(_start(config.model, config.width, None, problem))
+    return copied(_start(config.model, config.width, None, problem))
 
 
 def starting_generator(config: GeneratorConfig, problem: Problem) -> CVAE:
     """The weights from which every generator client starts."""
     model = _start(config.model, config.width, config.latent, problem)
     assert isinstance(model, CVAE)
-    return copy.deepcopy(model)
+    return copied(model)
 
 
 @lru_cache(maxsize=8)
@@ -62,6 +61,7 @@ def _classifier(inputs: TaskInput, config: ClassifierConfig) -> Recipe:
         losses=_cross_entropies,
         optimizer=Adam(config.lr) if adam else SGD(config.lr, config.momentum),
         epochs=_epochs(inputs, config),
+        patience=config.patience,
         upload=lambda: prefixed("classifier", model),
     )
 
@@ -86,6 +86,7 @@ def _generator(inputs: TaskInput, config: GeneratorConfig) -> Recipe:
         reduction=config.loss_reduction,
         optimizer=Adam(config.lr),
         epochs=_epochs(inputs, config, latent=config.latent),
+        patience=config.patience,
         upload=upload,
     )
 

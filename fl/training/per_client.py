@@ -6,13 +6,14 @@ once per client on that client's rows. On a CPU this beats stacked weights in on
 (docs/log.md): a product of this size fills a core by itself, and a client's weights stay in cache.
 """
 
-import copy
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
+
+from fl.models import shell
 
 
 class Turns:
@@ -50,17 +51,12 @@ def cohort_model(models: Sequence[nn.Module], turns: Turns) -> nn.Module:
     ``models`` are of one make. Their weights are shared, not copied: training this trains them.
     """
     first = models[0]
-    shared = {id(t): t for t in [*first.parameters(), *first.buffers()]}
-    return _merged([*models], copy.deepcopy(first, shared), turns)
-
-
-def _merged(models: list[nn.Module], skeleton: nn.Module, turns: Turns) -> nn.Module:
-    if _is_own(skeleton):
+    if _is_own(first):
         return PerClient(models, turns)
-    for name, child in skeleton.named_children():
-        children = [model.get_submodule(name) for model in models]
-        setattr(skeleton, name, _merged(children, child, turns))
-    return skeleton
+    merged = shell(first)
+    for name, _ in first.named_children():
+        merged._modules[name] = cohort_model([m.get_submodule(name) for m in models], turns)
+    return merged
 
 
 ALIKE = (

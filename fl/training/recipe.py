@@ -1,5 +1,6 @@
 """How one client trains, said once: run plainly for one client, or for many as one computation."""
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Literal
@@ -33,6 +34,8 @@ class Recipe:
     optimizer: SGD | Adam
     epochs: Iterator[Epoch]
     """Draws from the client's own streams only; read once, each epoch to its end."""
+    patience: int | None = None
+    """Epochs without a lower mean loss after which the client stops; None: it never does."""
     upload: Callable[[], Tensors]
     """What leaves the client, read when the training is over."""
 
@@ -41,12 +44,23 @@ class MeanLoss:
     """The mean loss of a client's samples over its last epoch."""
 
     def __init__(self) -> None:
+        self.epochs = 0
+        self._lowest, self._lowest_at = math.inf, 0
         self.begin_epoch()
 
     def begin_epoch(self) -> None:
         """Forgets the epoch before."""
         self._sum: Tensor | float = 0.0
         self._samples = 0
+
+    def end_epoch(self, patience: int | None) -> bool:
+        """Whether the client stops here: ``patience`` epochs have not lowered the loss."""
+        self.epochs += 1
+        if patience is None:
+            return False  # and the loss need not be read back from the device
+        if self._mean < self._lowest:
+            self._lowest, self._lowest_at = self._mean, self.epochs
+        return self.epochs - self._lowest_at >= patience
 
     def add(self, losses: Tensor) -> None:
         """Takes in a batch's losses, (B,)."""
@@ -55,8 +69,24 @@ class MeanLoss:
 
     @property
     def stats(self) -> dict[str, float]:
-        """The figure as a task returns it."""
-        return {"train_loss": float(self._sum) / max(1, self._samples)}
+        """The figure as a task returns it, with the number of epochs."""
+        return {"train_loss": self._mean, "epochs": self.epochs}
+
+    @property
+    def _mean(self) -> float:
+        return float(self._sum) / max(1, self._samples)
+
+
+def batches(recipe: Recipe, mean_loss: MeanLoss) -> Iterator[Batch]:
+    """A client's batches to the end of its training.
+
+    Whoever takes one adds its losses to ``mean_loss`` before taking the next.
+    """
+    for epoch in recipe.epochs:
+        mean_loss.begin_epoch()
+        yield from epoch
+        if mean_loss.end_epoch(recipe.patience):
+            return
 
 
 def one_by_one(inputs: TaskInput, recipe: Recipe) -> TaskOutput:
@@ -66,14 +96,12 @@ def one_by_one(inputs: TaskInput, recipe: Recipe) -> TaskOutput:
     optimizer = recipe.optimizer.together([parameters])
     mean_loss = MeanLoss()
     with torch_seeded(inputs.problem.seed, "local/dropout", inputs.client.id):
-        for epoch in recipe.epochs:
-            mean_loss.begin_epoch()
-            for batch in epoch:
-                losses = recipe.losses(recipe.model, batch)
-                loss = losses.mean() if recipe.reduction == "mean" else losses.sum()
-                for p in parameters:
-                    p.grad = None
-                loss.backward()
-                optimizer.step([0])
-                mean_loss.add(losses)
+        for batch in batches(recipe, mean_loss):
+            losses = recipe.losses(recipe.model, batch)
+            loss = losses.mean() if recipe.reduction == "mean" else losses.sum()
+            for p in parameters:
+                p.grad = None
+            loss.backward()
+            optimizer.step([0])
+            mean_loss.add(losses)
     return TaskOutput(tensors=recipe.upload(), stats=mean_loss.stats)

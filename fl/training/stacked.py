@@ -1,13 +1,14 @@
 """Many clients' training as one computation, and the same training as one by one.
 
 A cohort is clients of one model and one training record. Each step takes the next batch of every
-client that still has one, in its own order and with its own noise; who has fewer samples is done
-earlier and keeps its weights. A client's result does not depend on its company, bit for bit: its
-rows meet its own weights in operations of its own size, and everything else is done to each row
-alike. Only against training alone do sums round differently, in the last bits.
+client that still has one, in its own order and with its own noise; who has fewer samples, or whose
+loss no longer falls, is done earlier and keeps its weights. A client's result does not depend on its
+company, bit for bit: its rows meet its own weights in operations of its own size, and everything
+else is done to each row alike. Only against training alone do sums round differently, in the last
+bits.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 
 import torch
@@ -15,7 +16,7 @@ from torch import Tensor, nn
 
 from fl.federation import Batch, TaskOutput
 from fl.training.per_client import Turns, cohort_model
-from fl.training.recipe import MeanLoss, Recipe
+from fl.training.recipe import MeanLoss, Recipe, batches
 
 
 def train(recipes: Sequence[Recipe]) -> list[TaskOutput]:
@@ -30,8 +31,8 @@ def train(recipes: Sequence[Recipe]) -> list[TaskOutput]:
     parameters = [list(m.parameters()) for m in models]
     optimizer = recipes[0].optimizer.together(parameters)
     mean_losses = [MeanLoss() for _ in recipes]
-    batches = [_batches(r, loss) for r, loss in zip(recipes, mean_losses, strict=True)]
-    while step := {k: batch for k in range(len(recipes)) if (batch := next(batches[k], None))}:
+    feeds = [batches(r, loss) for r, loss in zip(recipes, mean_losses, strict=True)]
+    while step := {k: batch for k in range(len(recipes)) if (batch := next(feeds[k], None))}:
         losses = _losses(recipes[0], model, turns, step)
         for k in turns.clients:
             for p in parameters[k]:
@@ -68,12 +69,6 @@ def obstacle(probe: Recipe) -> str | None:
     if not torch.allclose(torch.cat(alone), together, rtol=1e-4, atol=1e-5):
         return "a sample's loss depends on the other samples of its batch"
     return None
-
-
-def _batches(recipe: Recipe, mean_loss: MeanLoss) -> Iterator[Batch]:
-    for epoch in recipe.epochs:
-        mean_loss.begin_epoch()
-        yield from epoch
 
 
 def _losses(recipe: Recipe, model: nn.Module, turns: Turns, step: dict[int, Batch]) -> Tensor:

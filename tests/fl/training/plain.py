@@ -15,6 +15,7 @@ def train_plainly(inputs: TaskInput, recipe: Recipe) -> TaskOutput:
     else:
         optimizer = optim.SGD(parameters, lr=how.lr, momentum=how.momentum)
     with torch_seeded(inputs.problem.seed, "local/dropout", inputs.client.id):
+        means: list[float] = []
         for epoch in recipe.epochs:
             total, count = 0.0, 0
             for batch in epoch:
@@ -24,4 +25,10 @@ def train_plainly(inputs: TaskInput, recipe: Recipe) -> TaskOutput:
                 loss.backward()
                 optimizer.step()
                 total, count = total + float(losses.detach().sum()), count + len(losses)
-    return TaskOutput(tensors=recipe.upload(), stats={"train_loss": total / count})
+            means.append(total / count)
+            since_lowest = len(means) - 1 - means.index(min(means))
+            if recipe.patience is not None and since_lowest >= recipe.patience:
+                break
+    return TaskOutput(
+        tensors=recipe.upload(), stats={"train_loss": means[-1], "epochs": len(means)}
+    )

@@ -73,6 +73,21 @@ def test_a_cohort_trains_as_its_clients_do_one_by_one(kind: str) -> None:
         assert_close(ours, train_plainly(own, recipe_for(own)))
 
 
+def test_each_client_of_a_cohort_stops_when_its_own_loss_no_longer_falls() -> None:
+    """At a rate at which losses jump, so that some stop early and at different epochs."""
+    training = GeneratorConfig(latent=4, lr=0.05, patience=1, **{**WIDE, "epochs": 12})
+    cohort = [inputs(training, size, k) for k, size in enumerate(SIZES)]
+    ours, own = together(cohort), [train_plainly(i, recipe_for(i)) for i in cohort]
+    stopped = [output.stats["epochs"] for output in own]
+    assert len(set(stopped)) > 2
+    assert min(stopped) < 12
+    assert [output.stats["epochs"] for output in ours] == stopped
+    for one, client_input in zip(ours, cohort, strict=True):
+        assert same_bits(one.tensors, together([client_input])[0].tensors)
+        alone = one_by_one(client_input, recipe_for(client_input))
+        assert alone.stats["epochs"] == one.stats["epochs"]
+
+
 @pytest.mark.parametrize(
     "training",
     [replace(VGG, epochs=3), replace(VGG, epochs=3, optimizer="adam", lr=2e-3), GENERATOR],
