@@ -13,7 +13,7 @@ from rich.console import Console
 from safetensors.torch import save_file
 
 from cluster.attendance import Attendance
-from cluster.machine import make_executor, open_cluster, open_server
+from cluster.machine import open_cluster, open_executor, open_server
 from cluster.options import LaunchOptions
 from cluster.prepare import Prepared
 from cluster.progress import progress
@@ -98,7 +98,7 @@ def _federation(
         prepared.members,
         prepared.partition.train,
         prepared.problem,
-        make_executor(launch, prepared, rooms, before=server.release),
+        stack.enter_context(open_executor(launch, prepared, rooms, server)),
         Store(launch.output_dir / ".store", run_dir / "updates", dataset.train),
         events,
         on_failure=launch.on_client_failure,

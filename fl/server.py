@@ -37,6 +37,8 @@ class RankedServer(ABC):
     """Number of ranks."""
     restarts = 0
     """How often ranks had to be replaced."""
+    holds_gpus = False
+    """Whether ranks have GPUs to themselves, so that no client's process may be left meanwhile."""
 
     def __init__(
         self,
