@@ -6,7 +6,7 @@ Nothing else happens: the clients' processes and the server's ranks stay as they
 """
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,9 @@ from fl.clients import Clients
 from fl.federation import Evaluation, Outcome, Server
 from fl.fusion.checkpoints import keep, load_kept
 from fl.wire import Tensors
+
+TARGETS = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.95, 0.97, 0.99)
+"""Accuracies to which rounds are counted."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,12 +91,15 @@ class Rounds:
     ) -> Outcome:
         """What the method returns: an evaluation per round, and each round's figures."""
         assert self.start is not None, "the rounds were not played"
+        evaluations = [r.evaluation for r in self.played]
+        per_round = [_figures(r) for r in self.played]
+        reached = rounds_to([e.accuracy for e in evaluations])
         return Outcome(
             model=model,
             start=self.start,
-            epochs=[r.evaluation for r in self.played],
+            epochs=evaluations,
             synthetic=dict(synthetic or {}),
-            figures={**(figures or {}), "per_round": [_figures(r) for r in self.played]},
+            figures={**(figures or {}), "per_round": per_round, "rounds_to": reached},
         )
 
     def _emit(self, server: Server, played: Round) -> None:
@@ -133,6 +139,19 @@ class Rounds:
         clients.round = server.round = len(self.played)
         clients.end_round()  # in case it was killed just before that
         server.events.emit("rounds_resumed", round=len(self.played), rounds=self.count)
+
+
+def rounds_to(accuracies: Sequence[float]) -> dict[str, int]:
+    """The first round that reached each of the :data:`TARGETS`, of those that were reached.
+
+    >>> rounds_to([0.31, 0.52, 0.48, 0.74])
+    {'0.3': 1, '0.4': 2, '0.5': 2, '0.6': 4, '0.7': 4}
+    """
+    return {
+        str(target): next(n for n, a in enumerate(accuracies, start=1) if a >= target)
+        for target in TARGETS
+        if max(accuracies) >= target
+    }
 
 
 class _Reading:
