@@ -1,10 +1,13 @@
 """The clients' processes: Ray actors in rooms."""
 
 import gc
+from dataclasses import dataclass
 from typing import Any
 
 import ray
+import torch
 
+from cluster.capacity import Space, need_of
 from cluster.placement import Seat
 from cluster.rooms import Rooms
 from cluster.share import capped
@@ -23,23 +26,80 @@ class ClientActor:
     def run(self, jobs: list[Job], images: Any, labels: Any) -> list[bytes]:
         """Runs a cohort; the training split comes from the object store without a copy."""
         context = ray.get_runtime_context()
-        with capped(jobs[0].client.request):
-            return run_jobs(jobs, Split(images, labels), assigned=context.get_assigned_resources())
+        try:
+            with capped(jobs[0].client.request):
+                return run_jobs(
+                    jobs, Split(images, labels), assigned=context.get_assigned_resources()
+                )
+        finally:
+            if torch.cuda.is_available():  # to whoever comes next: a client here, or the server
+                torch.cuda.empty_cache()
+
+
+@dataclass(eq=False)
+class Process:
+    """A client process, where it sits, and what it holds there, at work or idle."""
+
+    actor: Any
+    seat: Seat
+    request: Request
+    idle: bool = False
 
 
 class Actors:
-    """Hires processes and gives them work; the training split lies once in the object store."""
+    """Hires processes, gives them work, and lets them go; the training split lies once in the
+    object store.
+
+    An idle process holds what it asked for, until another one needs its room.
+    """
 
     def __init__(self, train: Split, rooms: Rooms) -> None:
         self._images, self._labels = ray.put(train.images), ray.put(train.labels)
         self._rooms = rooms
+        self._capacity = {room.name: room for room in rooms.rooms}
+        self.processes: list[Process] = []
 
-    def submit(self, actor: Any, cohort: list[Job]) -> Any:
-        """Starts the jobs on the actor and returns the reference to their results."""
-        return actor.run.remote(cohort, self._images, self._labels)
+    def submit(self, process: Process, cohort: list[Job]) -> Any:
+        """Starts the jobs in the process and returns the reference to their results."""
+        return process.actor.run.remote(cohort, self._images, self._labels)
 
-    def hire(self, seat: Seat, request: Request) -> Any:
-        """A new process in that seat's room, with what the client asks for."""
+    def hire(self, seat: Seat, request: Request) -> Process:
+        """A process at that seat with what the client asks for: an idle one, else a new one."""
+        for process in self.processes:
+            if process.idle and (process.seat, process.request) == (seat, request):
+                process.idle = False
+                return process
+        self._make_room(seat, request)
+        process = Process(self._start(seat, request), seat, request)
+        self.processes.append(process)
+        return process
+
+    def end(self, process: Process) -> None:
+        """Ends the process, whatever it is doing."""
+        self.processes.remove(process)
+        ray.kill(process.actor)
+
+    def end_all(self, *, room: str | None = None, but_idle: bool = False) -> None:
+        """Ends all processes, or those of a room, or all that are at work."""
+        for process in list(self.processes):
+            if room in (None, process.seat.room) and not (but_idle and process.idle):
+                self.end(process)
+
+    def _make_room(self, seat: Seat, request: Request) -> None:
+        """Ends idle processes of the room, the longest there first, until another one fits."""
+        with_gpus = any(room.gpus for room in self._capacity.values())
+        there = [p for p in self.processes if p.seat.room == seat.room]
+        space = Space(self._capacity[seat.room])
+        for process in there:
+            space.take(need_of(process.request, with_gpus=with_gpus), process.seat)
+        for process in there:
+            if space.fits(need_of(request, with_gpus=with_gpus), seat):
+                return
+            if process.idle:
+                space.give(need_of(process.request, with_gpus=with_gpus), process.seat)
+                self.end(process)
+
+    def _start(self, seat: Seat, request: Request) -> Any:
         return (
             ray.remote(ClientActor)
             .options(

@@ -14,7 +14,7 @@ from typing import Any
 import ray
 from ray.exceptions import RayError
 
-from cluster.actors import Actors
+from cluster.actors import Actors, Process
 from cluster.placement import Placement, Seat
 from cluster.retries import Retries, give_up, reason_of
 from cluster.rooms import Rooms, await_gpus
@@ -34,12 +34,14 @@ class Seated:
     """A cohort of clients at work: light ones of one make, or a single client."""
 
     cohort: list[Job]
-    seat: Seat
-    actor: Any
+    process: Process
 
 
 class RayExecutor:
     """Starts actors as room allows, and ends each when nobody needs it any more.
+
+    A run of many rounds keeps them for those who follow, heavy clients too: starting a process
+    takes longer than many a client's round.
 
     Which clients run at once, where, or after how many failures, has no influence on what they
     compute.
@@ -52,6 +54,7 @@ class RayExecutor:
         rates: seconds per sample by model, measured before the run; what clients take adds to it.
         before: called when clients are about to start, to make room for them.
         sizes: how many light clients train together.
+        keep: whether processes outlive their client and the map, until :meth:`close`.
     """
 
     def __init__(
@@ -64,6 +67,7 @@ class RayExecutor:
         rates: Mapping[str, float] | None = None,
         before: Callable[[], None] = lambda: None,
         sizes: CohortSizes | None = None,
+        keep: bool = False,
     ) -> None:
         self.actors = Actors(train, rooms)
         self.rooms = rooms
@@ -72,6 +76,7 @@ class RayExecutor:
         self.rates = dict(rates or {})
         self.before = before
         self.sizes = sizes or CohortSizes()
+        self.keep = keep
 
     def run(
         self, jobs: Sequence[Job], events: Events
@@ -85,7 +90,12 @@ class RayExecutor:
         finally:
             shift.close()
             self.rates |= shift.rates
-        await_gpus(self.rooms)  # the server's ranks come next
+        if not self.keep:
+            await_gpus(self.rooms)  # the server's ranks come next
+
+    def close(self) -> None:
+        """Ends every process."""
+        self.actors.end_all()
 
 
 class _Shift:
@@ -93,6 +103,7 @@ class _Shift:
 
     def __init__(self, executor: RayExecutor, jobs: Sequence[Job], events: Events) -> None:
         self._executor = executor
+        self._actors = executor.actors
         self._rooms = executor.rooms
         self._events = events
         self._waiting: dict[int, tuple[list[Job], deque[Job]]] = {}
@@ -103,7 +114,6 @@ class _Shift:
         self._given_up: list[tuple[Job, ClientFailed]] = []
         self._lost: set[str] = set()
         self._running: dict[Any, Seated] = {}
-        self._idle: dict[tuple[str, Request], list[Any]] = {}
         for group in groups(jobs):
             self._enqueue(group)
 
@@ -126,12 +136,8 @@ class _Shift:
                 yield self._given_up.pop()
 
     def close(self) -> None:
-        """Ends every process: no client holds memory once the map is over."""
-        for seated in self._running.values():
-            ray.kill(seated.actor)
-        for actors in self._idle.values():
-            for actor in actors:
-                ray.kill(actor)
+        """Ends every process at work; unless they are kept, no client holds memory from now on."""
+        self._actors.end_all(but_idle=self._executor.keep)
 
     def _enqueue(self, group: deque[Job]) -> None:
         """Lets the group's next cohort wait for a seat, in its first client's name."""
@@ -149,10 +155,7 @@ class _Shift:
         cohort, rest = self._waiting.pop(leader)
         if rest:
             self._enqueue(rest)
-        request = cohort[0].client.request
-        idle = self._idle.get((seat.room, request), [])
-        # An idle process keeps its resources: before another starts, it makes room.
-        actor = idle.pop() if idle else self._hire_in_place_of_idle(seat, request)
+        process = self._actors.hire(seat, cohort[0].client.request)
         for job in cohort:
             client = job.client
             self._events.emit(
@@ -161,13 +164,7 @@ class _Shift:
                 attempt=self._retries.attempt(client.id),
                 requested=asdict(client.request),
             )
-        self._running[self._executor.actors.submit(actor, cohort)] = Seated(cohort, seat, actor)
-
-    def _hire_in_place_of_idle(self, seat: Seat, request: Request) -> Any:
-        for (room, _), actors in self._idle.items():
-            while room == seat.room and actors:
-                ray.kill(actors.pop())
-        return self._executor.actors.hire(seat, request)
+        self._running[self._actors.submit(process, cohort)] = Seated(cohort, process)
 
     def _receive(self, reference: Any, seated: Seated) -> list[bytes]:
         """The cohort's results; none where it failed and waits to be tried again."""
@@ -175,7 +172,7 @@ class _Shift:
         try:
             results: list[bytes] = ray.get(reference)
         except RayError as error:
-            ray.kill(seated.actor)
+            self._actors.end(seated.process)
             self._placement.finish(leader.id, None)
             if len(cohort) == 1:
                 self._try_again(cohort[0], reason_of(error), error)
@@ -186,10 +183,10 @@ class _Shift:
         seconds = sum(unpack_note(packed)["seconds"] for packed in results)
         self._placement.finish(leader.id, seconds)
         self._executor.sizes.learn(cohort, results)
-        if leader.request.shared:
-            self._idle.setdefault((seated.seat.room, leader.request), []).append(seated.actor)
+        if leader.request.shared or self._executor.keep:
+            seated.process.idle = True
         else:
-            ray.kill(seated.actor)
+            self._actors.end(seated.process)
         return results
 
     def _try_again(self, job: Job, reason: str, error: Exception | None = None) -> None:
@@ -209,7 +206,7 @@ class _Shift:
     def _leave_lost_rooms(self) -> None:
         for room in self._rooms.lost() - self._lost:
             self._lost.add(room)
-            self._idle = {k: v for k, v in self._idle.items() if k[0] != room}
+            self._actors.end_all(room=room)
             gone = set(self._placement.drop_room(room))
             for reference, seated in list(self._running.items()):
                 if seated.cohort[0].client.id in gone:

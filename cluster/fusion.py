@@ -51,13 +51,14 @@ class FusionServer(RankedServer):
         super().__init__(problem, test.labels, events, torch.device("cpu"), checkpoints)
         self.size = len(posts)
         self.restarts = 0
+        self.holds_gpus = any(post.gpus for post in posts)
         self._rooms, self._posts, self._test = rooms, posts, test
         self._timeout_s, self._attempts = timeout_s, attempts
         self._crew: Crew | None = None
 
     def release(self) -> None:
         """Ends ranks that hold GPUs, which clients need next; the next verb starts them again."""
-        if any(post.gpus for post in self._posts):
+        if self.holds_gpus:
             self.close()
 
     def close(self) -> None:

@@ -4,7 +4,7 @@ Ray is imported only where it is used: it takes a second, and reads its environm
 """
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -43,27 +43,28 @@ def open_cluster(
             yield rooms
 
 
-def make_executor(
-    launch: LaunchOptions[Any],
-    prepared: Prepared,
-    rooms: "Rooms | None",
-    *,
-    before: Callable[[], None],
-) -> Executor:
-    """What runs the clients; ``before`` is called when some are about to start."""
+@contextmanager
+def open_executor(
+    launch: LaunchOptions[Any], prepared: Prepared, rooms: "Rooms | None", server: RankedServer
+) -> Iterator[Executor]:
+    """What runs the clients, who take turns with the server's ranks where both need GPUs."""
     sizes = CohortSizes(launch.output_dir / ".store" / "cohorts.json")
     if rooms is None:
-        return InProcess(prepared.dataset.train, sizes)
+        yield InProcess(prepared.dataset.train, sizes)
+        return
     from cluster.clients import RayExecutor
 
-    return RayExecutor(
+    executor = RayExecutor(
         prepared.dataset.train,
         rooms,
         max_actors=launch.max_actors,
         rates=prepared.rates,
-        before=before,
+        before=server.release,
         sizes=sizes,
+        keep=launch.run.rounds > 1 and not server.holds_gpus,
     )
+    with closing(executor):
+        yield executor
 
 
 @contextmanager

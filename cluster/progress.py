@@ -33,6 +33,10 @@ def progress(members: tuple[Client, ...], console: Console) -> Iterator[Listener
         yield live
 
 
+QUIET = ("phase", "client_end", "epoch")
+"""Events that get no line in a run of many rounds: there a round does."""
+
+
 class PlainLines:
     """One line per event worth one; with many clients, a line for every twentieth of them."""
 
@@ -41,6 +45,7 @@ class PlainLines:
         self._console = console
         self._finished = 0
         self._stride = 1 if len(members) <= LISTED else max(1, len(members) // 20)
+        self._rounds = 1
 
     def __call__(self, event: Event) -> None:
         """Prints what happened, if it is worth a line."""
@@ -52,6 +57,14 @@ class PlainLines:
 
     def _line(self, event: Event) -> str | None:
         match event["event"]:
+            case "run_start":
+                self._rounds = event["rounds"]
+            case name if self._rounds > 1 and name in QUIET:
+                return None
+            case "round" if self._rounds > 1:
+                return _round(event)
+            case "rounds_resumed":
+                return f"goes on after round {event['round']} of {event['rounds']}"
             case "phase" if event["status"] == "start":
                 return f"{event['phase']} …"
             case "phase":
@@ -105,6 +118,12 @@ class LiveTable:
             case "client_end":
                 self._state[event["client"]] = f"[green]{_outcome(event)}"
                 self._bars.advance(self._local)
+            case "round":
+                bar = self._bar("rounds", total=event["rounds"])
+                note = f"accuracy [bold]{event['accuracy']:.4f}"
+                self._bars.update(bar, completed=event["round"], note=note)
+                if event["round"] < event["rounds"]:
+                    self._bars.reset(self._local, start=False)
             case "phase" if event["status"] == "start":
                 self._bars.start_task(self._bar(event["phase"], total=1))
             case "phase":
@@ -130,6 +149,12 @@ class LiveTable:
         if name not in self._phases:
             self._phases[name] = self._bars.add_task(name, total=total, note="")
         return self._phases[name]
+
+
+def _round(event: Event) -> str:
+    took = ", ".join(f"{part} {seconds:.1f} s" for part, seconds in event["took"].items())
+    accuracy = f"accuracy {event['accuracy']:.4f}"
+    return f"round {event['round']}/{event['rounds']}: {accuracy} ({took})"
 
 
 def _describe(event: Event) -> str:

@@ -9,6 +9,7 @@ from matplotlib.ticker import MaxNLocator, PercentFormatter
 from fl.errors import UserError
 from fl.report import style, words
 from fl.report.page import write
+from fl.report.plots import STEPS
 from fl.report.read import RunRecord, read_run
 from fl.report.template import HERE, render
 
@@ -35,11 +36,15 @@ def write_comparison(run_dirs: Sequence[Path], page: Path) -> Path:
         "base64": style.base64,
     }
     curves = [run for run in runs if run.accuracy]
+    in_rounds = [run for run in runs if run.rounds]
     content = render(
         HERE / "compare.html.j2",
         filters,
         runs=[(name(run), _result(run)) for run in runs],
         warning=_warning(runs),
+        target=_common_target(in_rounds),
+        overheads={name(run): _overhead(run) for run in in_rounds},
+        step=_step(curves),
         picture=style.png(accuracy_curves(curves)) if curves else None,
         width=round(100 * style.WIDE),
     )
@@ -53,7 +58,7 @@ def name(run: RunRecord) -> str:
 
 
 def accuracy_curves(runs: Sequence[RunRecord]) -> Figure:
-    """Accuracy after each epoch of fusion, a line per run; epoch 0 is where fusion starts."""
+    """Accuracy after each round or epoch of fusion, a line per run; 0 is where it starts."""
     figure, axes = style.new_axes(style.WIDE, 4.2)
     for number, run in enumerate(runs):
         start = _result(run).get("start_accuracy")
@@ -66,11 +71,29 @@ def accuracy_curves(runs: Sequence[RunRecord]) -> Figure:
             linewidth=2,
             label=name(run).replace("$", r"\$"),  # names are data: no formulas
         )
-    axes.set(xlabel="fusion epoch", ylabel="test accuracy")
+    axes.set(xlabel=_step(runs), ylabel="test accuracy")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.yaxis.set_major_formatter(PercentFormatter(1.0))
     axes.legend(frameon=False, fontsize=style.TICK, labelcolor=style.INK)
     return figure
+
+
+def _step(runs: Sequence[RunRecord]) -> str:
+    """What the curves run over."""
+    steps = sorted({run.step for run in runs}, reverse=True)
+    return " or ".join(STEPS[step] for step in steps)
+
+
+def _common_target(runs: Sequence[RunRecord]) -> float | None:
+    """The highest target accuracy that all of these runs reached; else that any did."""
+    reached = [set(_result(run).get("rounds_to", {})) for run in runs]
+    common = set.intersection(*reached) if reached else set()
+    return max(map(float, common or set().union(*reached)), default=None)
+
+
+def _overhead(run: RunRecord) -> float:
+    """Seconds of overhead in a round, on average."""
+    return sum(r.seconds.get("overhead", 0.0) for r in run.rounds) / len(run.rounds)
 
 
 def _warning(runs: Sequence[RunRecord]) -> str | None:

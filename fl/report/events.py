@@ -22,6 +22,17 @@ class ClientRow:
 
 
 @dataclass(frozen=True)
+class RoundRow:
+    """What one round came to."""
+
+    number: int
+    accuracy: float
+    seconds: dict[str, float]
+    """Of its parts: local, server, overhead."""
+    bytes_up: int
+
+
+@dataclass(frozen=True)
 class Failure:
     """An attempt of a client that failed, and why."""
 
@@ -60,15 +71,32 @@ def fusion_accuracy(events: list[Event]) -> dict[int, float]:
     return found
 
 
-def client_rows(events: list[Event]) -> dict[int, ClientRow]:
-    """What each client reported, summed over the rounds of a method that has many."""
-    by_client: dict[int, list[Event]] = {}
+def round_rows(events: list[Event]) -> list[RoundRow]:
+    """The rounds of a run of many, ascending; what a resumed run did again counts."""
+    found: dict[int, RoundRow] = {}
     for event in events:
         match event:
-            case {"event": "run_start"}:  # a resumed run reports all of its clients again
-                by_client.clear()
-            case {"event": "client_end", "client": int(client)}:
-                by_client.setdefault(client, []).append(event)
+            case {"event": "round", "round": int(number), "rounds": int(of)} if of > 1:
+                took, sent = event["took"], event["bytes_up"]
+                found[number] = RoundRow(number, event["accuracy"], took, sent)
+    return [found[number] for number in sorted(found)]
+
+
+def client_rows(events: list[Event]) -> dict[int, ClientRow]:
+    """What each client reported, summed over the rounds of a method that has many."""
+    ends: list[Event] = []
+    before: list[Event] = []
+    for event in events:
+        match event:
+            case {"event": "run_start"}:  # a resumed run reports all of its clients again,
+                before, ends = before + ends, []
+            case {"event": "rounds_resumed", "round": int(done)}:  # but for the rounds it had done
+                ends = [end for end in before if end.get("round", 1) <= done]
+            case {"event": "client_end", "client": int()}:
+                ends.append(event)
+    by_client: dict[int, list[Event]] = {}
+    for end in ends:
+        by_client.setdefault(end["client"], []).append(end)
     return {client: _row(client, by_client[client]) for client in sorted(by_client)}
 
 

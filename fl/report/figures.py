@@ -26,7 +26,7 @@ class Picture:
 
 def pictures(run: RunRecord) -> Iterator[Picture]:
     """Every picture that what the run has left behind allows, in the page's order."""
-    makers = (_accuracy, _time, _classes, _bytes, _placement, _partition, _samples)
+    makers = (_accuracy, _rounds, _time, _classes, _bytes, _placement, _partition, _samples)
     return (picture for make in makers if (picture := make(run)) is not None)
 
 
@@ -40,12 +40,27 @@ def _accuracy(run: RunRecord) -> Picture | None:
     if not run.accuracy:
         return None
     start = (run.result or {}).get("start_accuracy")
-    caption = "Test accuracy of the global model after each epoch of fusion"
-    if start is not None:
-        caption += "; epoch 0 is the model that fusion starts from"
-    return _picture(
-        "accuracy", "Accuracy", f"{caption}.", plots.accuracy_curve(run.accuracy, start)
+    many = run.step == "round"
+    caption = (
+        f"Test accuracy of the global model after each {'round' if many else 'epoch of fusion'}"
     )
+    if start is not None:
+        caption += f"; {run.step} 0 is the model that {'it' if many else 'fusion'} starts from"
+    figure = plots.accuracy_curve(run.accuracy, start, run.step)
+    return _picture("accuracy", "Accuracy", f"{caption}.", figure)
+
+
+def _rounds(run: RunRecord) -> Picture | None:
+    if not run.rounds:
+        return None
+    overhead = [r.seconds.get("overhead", 0.0) for r in run.rounds]
+    total = sum(sum(r.seconds.values()) for r in run.rounds)
+    caption = (
+        "Where each round's time went: clients at work, the server (the test included), and what "
+        f"the engine took beside them, {duration(sum(overhead) / len(overhead))} a round and "
+        f"{sum(overhead) / max(total, 1e-9):.0%} of all"
+    )
+    return _picture("rounds", "Rounds", f"{caption}.", plots.round_times(run.rounds))
 
 
 def _classes(run: RunRecord) -> Picture | None:

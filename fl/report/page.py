@@ -46,7 +46,12 @@ def write(path: Path, content: bytes) -> None:
 
 
 def _render(run: RunRecord, drawn: list[Picture]) -> str:
-    filters = {"base64": style.base64, "duration": words.duration, "size": words.size}
+    filters = {
+        "base64": style.base64,
+        "duration": words.duration,
+        "percent": words.percent,
+        "size": words.size,
+    }
     config = {key: value for key, value in run.config.items() if key != "versions"}
     return render(
         HERE / "report.html.j2",
@@ -57,6 +62,7 @@ def _render(run: RunRecord, drawn: list[Picture]) -> str:
         progress=_progress(run),
         cards=_cards(run),
         pictures=drawn,
+        targets=(run.result or {}).get("rounds_to") if run.rounds else None,
         config=yaml.safe_dump(config, sort_keys=False, allow_unicode=True),
         versions=(run.result or {}).get("versions") or run.config.get("versions") or {},
         command=f"python -m cluster.launch --config {shlex.quote(str(run.path / 'config.yaml'))}",
@@ -79,7 +85,7 @@ def _progress(run: RunRecord) -> str:
     clients = max(run.config.get("num_clients") or 0, len(run.clients))
     parts = [f"{reported} of {clients} clients had reported"]
     if run.accuracy:
-        parts.append(f"fusion had reached epoch {max(run.accuracy)}")
+        parts.append(f"it had reached {run.step} {max(run.accuracy)}")
     if run.last_event is not None and "seconds" in run.last_event:
         parts.append(f"the last event came {words.duration(run.last_event['seconds'])} in")
     return "; ".join(parts)
@@ -104,16 +110,21 @@ def _accuracy_cards(run: RunRecord, result: dict[str, Any]) -> list[Card]:
     if not result:
         if not run.accuracy:
             return []
-        epoch, accuracy = max(run.accuracy.items())
-        return [Card("Accuracy so far", words.percent(accuracy), f"epoch {epoch}", accent=True)]
+        last, accuracy = max(run.accuracy.items())
+        note = f"{run.step} {last}"
+        return [Card("Accuracy so far", words.percent(accuracy), note, accent=True)]
     accuracy = result["accuracy"]
     best, start = result.get("best_accuracy"), result.get("start_accuracy")
     note = ""
     if best is not None:
-        note = f"best {words.percent(best)}, epoch {result.get('best_epoch')}"
-        note = note if best > accuracy else "its best epoch"
+        note = f"best {words.percent(best)}, {run.step} {result.get('best_epoch')}"
+        note = note if best > accuracy else f"its best {run.step}"
     cards = [Card("Accuracy", words.percent(accuracy), note, accent=True)]
     if start is not None:
-        cards.append(Card("Start", words.percent(start), "before fusion"))
-        cards.append(Card("Gain", words.points(accuracy - start), "points, by fusion"))
+        many = run.step == "round"
+        before, by = (
+            ("before round 1", "points") if many else ("before fusion", "points, by fusion")
+        )
+        cards.append(Card("Start", words.percent(start), before))
+        cards.append(Card("Gain", words.points(accuracy - start), by))
     return cards

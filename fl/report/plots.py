@@ -14,16 +14,20 @@ from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter, PercentFor
 from numpy.typing import NDArray
 
 from fl.report import style
+from fl.report.events import RoundRow
 from fl.report.words import duration, percent, size
 
 MANY = 16  # a plot with a bar for each of more things than this takes the page's whole width
+STEPS = {"epoch": "fusion epoch", "round": "round"}
 LEAST_SPAN = 0.05  # of the accuracy axis
 WIDEST_BUBBLE = 26.0  # diameter in points
 LOG_FROM = 20.0  # uploads that differ by more than this factor go on a logarithmic axis
 
 
-def accuracy_curve(accuracy: Mapping[int, float], start: float | None = None) -> Figure:
-    """Accuracy after each fusion epoch; `start` is that before any, drawn as epoch 0."""
+def accuracy_curve(
+    accuracy: Mapping[int, float], start: float | None = None, step: str = "epoch"
+) -> Figure:
+    """Accuracy after each fusion epoch or round; `start` is that before any, drawn as the 0th."""
     figure, axes = style.new_axes(style.HALF, 3.4)
     curve = dict(accuracy) if start is None else {0: start, **accuracy}
     colour = style.GLOBAL_MODEL
@@ -31,13 +35,13 @@ def accuracy_curve(accuracy: Mapping[int, float], start: float | None = None) ->
     last = max(accuracy)
     best = max(accuracy, key=accuracy.__getitem__)
     if start is not None:
-        _mark(axes, 0, start, f"start {percent(start)}, before fusion", marker="o", color="white")
+        _mark(axes, 0, start, f"start {percent(start)}", marker="o", color="white")
     if best != last:
-        label = f"best {percent(accuracy[best])}, epoch {best}"
+        label = f"best {percent(accuracy[best])}, {step} {best}"
         _mark(axes, best, accuracy[best], label, marker="D", color=style.BEST)
-    label = f"last {percent(accuracy[last])}, epoch {last}"
+    label = f"last {percent(accuracy[last])}, {step} {last}"
     _mark(axes, last, accuracy[last], label, marker="o", color=colour)
-    axes.set(xlabel="fusion epoch", ylabel="accuracy", ylim=_span(list(curve.values())))
+    axes.set(xlabel=STEPS[step], ylabel="accuracy", ylim=_span(list(curve.values())))
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.yaxis.set_major_formatter(PercentFormatter(1.0))
     axes.legend(frameon=False, fontsize=style.TICK, labelcolor=style.INK)
@@ -142,6 +146,20 @@ def phase_times(seconds: Mapping[str, float]) -> Figure:
     style.name_rows(figure, axes, list(phases))
     axes.invert_yaxis()
     axes.spines["left"].set_visible(False)
+    return figure
+
+
+def round_times(rounds: Sequence[RoundRow]) -> Figure:
+    """A bar per round, of its parts' seconds one on the other."""
+    figure, axes = style.new_axes(style.HALF, 3.4)
+    numbers, below = [r.number for r in rounds], np.zeros(len(rounds))
+    for part, colour in style.PARTS.items():
+        spent = np.array([r.seconds.get(part, 0.0) for r in rounds])
+        axes.bar(numbers, spent, bottom=below, color=colour, width=0.8, label=part)
+        below += spent
+    axes.set(xlabel="round", ylabel="seconds")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.legend(frameon=False, fontsize=style.TICK, labelcolor=style.INK)
     return figure
 
 

@@ -16,10 +16,12 @@ from fl.report.events import (
     ClientRow,
     Event,
     Failure,
+    RoundRow,
     client_failures,
     client_rows,
     fusion_accuracy,
     read_events,
+    round_rows,
 )
 from fl.report.placements import Placed, read_placements
 
@@ -58,9 +60,16 @@ class RunRecord:
     failures: list[Failure]
     placements: dict[int, Placed]
     accuracy: dict[int, float]
+    """After each round where there were many, else after each epoch of fusion."""
+    rounds: list[RoundRow]
     partition: Partition | None
     samples: Samples | None
     last_event: Event | None
+
+    @property
+    def step(self) -> str:
+        """What the accuracies are counted by."""
+        return "round" if self.rounds else "epoch"
 
 
 def read_run(run_dir: Path) -> RunRecord:
@@ -68,6 +77,7 @@ def read_run(run_dir: Path) -> RunRecord:
     events = read_events(run_dir / "metrics.jsonl")
     partition = _read_partition(run_dir / "partition.json")
     result = _read_json(run_dir / "result.json")
+    rounds = round_rows(events)
     return RunRecord(
         path=run_dir,
         config=_read_config(run_dir),
@@ -75,7 +85,8 @@ def read_run(run_dir: Path) -> RunRecord:
         clients=_all_clients(client_rows(events), partition),
         failures=client_failures(events),
         placements=read_placements(result),
-        accuracy=fusion_accuracy(events),
+        accuracy={r.number: r.accuracy for r in rounds} or fusion_accuracy(events),
+        rounds=rounds,
         partition=partition,
         samples=_read_samples(run_dir / "synthetic" / "samples.safetensors"),
         last_event=events[-1] if events else None,

@@ -20,6 +20,7 @@ BEST = "#cc79a7"
 TIME = "#7b8794"
 ROLES = {"classifier": "#0072b2", "generator": "#e69f00"}
 OTHER_ROLE = "#56b4e9"
+PARTS = {"local": "#0072b2", "server": GLOBAL_MODEL, "overhead": "#d55e00"}  # of a round
 
 HALF, WIDE = 5.0, 10.4  # widths in inches: half and whole of the page
 PIXELS_PER_INCH = 200  # twice what the page shows, for sharp screens and for paper

@@ -189,3 +189,21 @@ def test_who_fails_in_a_cohort_is_named_alone(rooms: Rooms) -> None:
     with pytest.raises(ClientFailed, match=r"client 2 \(cvae-small\) failed: ArithmeticError"):
         uploads(executor, jobs, Events(seen.append))
     assert {e["client"] for e in seen if e["event"] == "client_failed"} == {2}
+
+
+def test_kept_processes_serve_the_next_map_and_end_with_the_executor(rooms: Rooms) -> None:
+    def pids(jobs: list[Job]) -> set[float]:
+        return {unpack(p)[1]["stats"]["pid"] for p in uploads(executor, jobs).values()}
+
+    executor = RayExecutor(TRAIN, rooms, keep=True)
+    four = [job(k, task=whoami) for k in range(4)]
+    first = pids(four)
+    assert len(first) == 2  # as many as there are cores
+    assert pids(four) == first
+    (half,) = pids([job(0, task=whoami, cpus=0.5)])
+    assert half not in first
+    assert len(pids(four) & first) == 1  # one had to make room
+    executor.close()
+    assert executor.actors.processes == []
+    assert not pids(four) & first
+    executor.close()

@@ -20,14 +20,23 @@ def make_run(tmp_path: Path) -> MakeRun:
     """Makes a finished run of four clients; unfinished ones come of deleting files from it."""
 
     def make(
-        name: str = "run", classes: int = 4, channels: int = 1, method: str = "fedmho"
+        name: str = "run",
+        classes: int = 4,
+        channels: int = 1,
+        method: str = "fedmho",
+        rounds: int = 1,
     ) -> Path:
         run_dir = tmp_path / name
         (run_dir / "synthetic").mkdir(parents=True)
         (run_dir / "config.yaml").write_text(yaml.safe_dump(_config(method)))
-        (run_dir / "result.json").write_text(json.dumps(_result(method, classes)))
+        result = _result(method, classes)
+        events = _events()
+        if rounds > 1:
+            result |= {"protocol": "rounds", "rounds_to": {"0.5": 1, "0.8": rounds}}
+            events += _rounds(rounds)
+        (run_dir / "result.json").write_text(json.dumps(result))
         (run_dir / "partition.json").write_text(json.dumps(_partition(classes)))
-        (run_dir / "metrics.jsonl").write_text("".join(f"{json.dumps(e)}\n" for e in _events()))
+        (run_dir / "metrics.jsonl").write_text("".join(f"{json.dumps(e)}\n" for e in events))
         save_file(_samples(classes, channels), run_dir / "synthetic" / "samples.safetensors")
         return run_dir
 
@@ -110,6 +119,22 @@ def _events() -> list[dict[str, Any]]:
         for epoch, accuracy in CURVE.items()
     ]
     return [{"event": "run_start", "seconds": 0.0, "run": "run"}, *clients, *epochs]
+
+
+def _rounds(count: int) -> list[dict[str, Any]]:
+    return [
+        {
+            "event": "round",
+            "seconds": 10.0 * number,
+            "round": number,
+            "rounds": count,
+            "accuracy": 0.5 + number / 100,
+            "took": {"local": 8.0, "server": 1.5, "overhead": 0.25},
+            "bytes_up": 1000,
+            "bytes_down": 900,
+        }
+        for number in range(1, count + 1)
+    ]
 
 
 def _samples(classes: int, channels: int) -> dict[str, np.ndarray]:

@@ -71,3 +71,14 @@ def test_the_command_writes_the_page(make_run: MakeRun, tmp_path: Path) -> None:
     done = subprocess.run([*command, "-o", str(page)], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == str(page)
     assert page.exists()
+
+
+def test_runs_of_many_rounds_say_when_they_got_there(make_run: MakeRun, tmp_path: Path) -> None:
+    runs = [make_run("slow", rounds=9), make_run("fast", rounds=7), make_run("one-shot")]
+    text = write_comparison(runs, tmp_path / "compare.html").read_text()
+    assert "Rounds to 80.0%" in text
+    cells = re.findall(r"<td>rounds</td>\s*<td class=\"number\">(\d+)</td>", text)
+    assert sorted(cells) == ["7", "9"]
+    assert text.count("250 ms") == 2
+    (axes,) = accuracy_curves([read_run(run) for run in runs]).axes
+    assert axes.get_xlabel() == "round or fusion epoch"

@@ -142,3 +142,12 @@ def test_the_command_rewrites_reports_and_refuses_in_one_line(make_run: MakeRun)
     assert (run_dir / "report.html").read_text().startswith("<!doctype html>")
     assert done.stderr.count("\n") == 1
     assert "none is not a run directory" in done.stderr
+
+
+def test_a_run_of_many_rounds_shows_its_rounds(make_run: MakeRun) -> None:
+    run_dir = make_run(rounds=5)
+    text = write_report(run_dir).read_text()
+    assert (run_dir / "plots" / "rounds.png").exists()
+    assert "250 ms a round and 3% of all" in text
+    assert "Rounds to an accuracy" in text
+    assert "before round 1" in text

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from fl.errors import UserError
-from fl.report.events import client_rows, fusion_accuracy, read_events
+from fl.report.events import client_rows, fusion_accuracy, read_events, round_rows
 from fl.report.read import read_run
 from tests.fl.report.conftest import CURVE, MakeRun
 
@@ -41,6 +41,31 @@ def test_a_client_of_many_rounds_is_summed() -> None:
     end = {"event": "client_end", "client": 0, "bytes_up": 10, "seconds_training": 1.5}
     (row,) = client_rows([end, end | {"reused": True}]).values()
     assert (row.bytes_up, row.seconds, row.reused) == (20, 3.0, False)
+
+
+def test_a_run_resumed_between_rounds_counts_each_round_once() -> None:
+    def end(number: int) -> dict[str, object]:
+        event = {"event": "client_end", "client": 0, "bytes_up": 10, "seconds_training": 1.0}
+        return event | {"round": number}
+
+    started, resumed = {"event": "run_start"}, {"event": "rounds_resumed", "round": 2}
+    events = [started, end(1), end(2), end(3), started, resumed, end(3)]
+    (row,) = client_rows(events).values()
+    assert row.bytes_up == 30
+
+
+def test_rounds_take_the_place_of_epochs() -> None:
+    def played(number: int, accuracy: float, of: int = 3) -> dict[str, object]:
+        took = {"local": 1.0, "server": 0.5, "overhead": 0.1}
+        figures = {"accuracy": accuracy, "took": took, "bytes_up": 5}
+        return {"event": "round", "round": number, "rounds": of, **figures}
+
+    rows = round_rows([played(1, 0.1), played(2, 0.2), played(2, 0.3)])
+    assert [(r.number, r.accuracy, r.seconds["overhead"]) for r in rows] == [
+        (1, 0.1, 0.1),
+        (2, 0.3, 0.1),
+    ]
+    assert round_rows([played(1, 0.1, of=1)]) == []
 
 
 def test_only_fusion_epochs_count_and_a_fusion_begun_again_replaces_them() -> None:
