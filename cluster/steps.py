@@ -21,7 +21,7 @@ import numpy as np
 import torch
 
 from cluster.store import code_version, write_atomically
-from fl.condensation.config import CondensationConfig
+from fl.condensation.config import LocalCondensation
 from fl.condensation.task import condense
 from fl.data.datasets import Split
 from fl.errors import UserError
@@ -118,7 +118,7 @@ def measure(subject: Subject) -> Step:
 def _shortened(subject: Subject, steps: int) -> tuple[LocalConfig, int]:
     """The training, but of so many steps, and the samples for that."""
     training = subject.training
-    if isinstance(training, CondensationConfig):  # each step sees all classes
+    if isinstance(training, LocalCondensation):  # each step sees all classes
         return replace(training, steps=steps), subject.problem.num_classes * training.batch_size
     return replace(training, epochs=1), steps * training.batch_size
 
@@ -135,7 +135,7 @@ def _run(subject: Subject, training: LocalConfig, count: int) -> Mapping[str, fl
         request=Request(cpus=subject.threads, gpus=1),
     )
     job = Job(
-        task=condense if isinstance(training, CondensationConfig) else train_local,
+        task=condense if isinstance(training, LocalCondensation) else train_local,
         client=client,
         problem=problem,
         indices=np.arange(count),

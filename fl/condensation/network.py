@@ -5,7 +5,7 @@ import copy
 import torch
 from torch import Tensor, nn
 
-from fl.condensation.config import CondensationConfig
+from fl.condensation.config import LocalCondensation
 from fl.federation import TaskInput
 from fl.models import build_classifier
 
@@ -30,7 +30,7 @@ class Networks:
     stream, as dropout does, d from the client's own.
     """
 
-    def __init__(self, model: nn.Module, inputs: TaskInput, config: CondensationConfig) -> None:
+    def __init__(self, model: nn.Module, inputs: TaskInput, config: LocalCondensation) -> None:
         self._model, self._problem, self._config = model, inputs.problem, config
         self._stream = inputs.stream("condense/radius")
         self._network = copy.deepcopy(model).train(config.network == "train")

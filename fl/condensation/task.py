@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from fl.condensation.augment import draw_augmentation
-from fl.condensation.config import CondensationConfig
+from fl.condensation.config import LocalCondensation
 from fl.condensation.images import ByClass
 from fl.condensation.losses import (
     distribution_matching,
@@ -61,7 +61,7 @@ def condense(inputs: TaskInput) -> TaskOutput:
 
 
 def _learn(
-    images: Tensor, data: ByClass, inputs: TaskInput, config: CondensationConfig
+    images: Tensor, data: ByClass, inputs: TaskInput, config: LocalCondensation
 ) -> dict[str, float]:
     """Minimises Eq. 10 over the images, in place; all classes are learned in one batch.
 
@@ -100,8 +100,8 @@ def _means(values: Tensor, classes: int) -> Tensor:
     return values.view(classes, -1, values.shape[1]).mean(1)
 
 
-def _config(inputs: TaskInput) -> CondensationConfig:
+def _config(inputs: TaskInput) -> LocalCondensation:
     config = inputs.client.training
-    if not isinstance(config, CondensationConfig):
+    if not isinstance(config, LocalCondensation):
         raise TypeError(f"client {inputs.client.id} condenses nothing")
     return config
