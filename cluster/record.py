@@ -36,6 +36,10 @@ class TensorBoard:
                 stage, epoch = event["stage"], event["epoch"]
                 self._writer.add_scalar(f"{stage}/loss", event["loss"], epoch)
                 self._writer.add_scalar(f"{stage}/accuracy", event["accuracy"], epoch)
+            case "round":
+                self._writer.add_scalar("rounds/accuracy", event["accuracy"], event["round"])
+                for part, seconds in event["took"].items():
+                    self._writer.add_scalar(f"rounds/{part}_seconds", seconds, event["round"])
             case "client_end":
                 client = event["client"]
                 self._writer.add_scalar("local/seconds", event["seconds_training"], client)

@@ -27,13 +27,14 @@ from fl.federation import Outcome
 from fl.fusion.checkpoints import Checkpoints
 from fl.report.gallery import gallery
 from fl.report.page import write_report
+from fl.rounds import Rounds
 from fl.server import RankedServer
 
 if TYPE_CHECKING:
     from cluster.rooms import Rooms
 
 CHECKPOINTS = "fusion"
-"""Where an unfinished run keeps the states of its fits."""
+"""Where an unfinished run keeps the states of its fits, and of its last round."""
 
 
 def execute(
@@ -58,10 +59,13 @@ def execute(
             *others,
         ]
         events = Events(*listeners)
-        events.emit("run_start", run=run_dir.name)
+        events.emit("run_start", run=run_dir.name, rounds=launch.run.rounds)
         rooms = stack.enter_context(open_cluster(launch, prepared.inventory, run_dir))
         clients, server = _federation(launch, prepared, run_dir, events, rooms, stack)
-        outcome = prepared.method.run(clients, server, launch.run.options, **prepared.inputs)
+        inputs: dict[str, Any] = dict(prepared.inputs)
+        if not prepared.method.one_shot:
+            inputs["rounds"] = Rounds(launch.run.rounds, run_dir / CHECKPOINTS)
+        outcome = prepared.method.run(clients, server, launch.run.options, **inputs)
         result = _result(launch, prepared, outcome, clients, server)
         result["placements"] = attendance.placements
         if rooms:
@@ -116,7 +120,7 @@ def _result(
     seconds = {name: round(s, 3) for name, s in server.events.phase_seconds.items()}
     return {
         "method": run.method,
-        "protocol": "one-shot" if prepared.method.one_shot else "rounds",
+        "protocol": "one-shot" if run.rounds == 1 else "rounds",
         "dataset": run.dataset,
         "alpha": run.alpha,
         "clients": run.num_clients,

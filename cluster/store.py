@@ -26,6 +26,8 @@ class Store:
 
     ``pool`` holds each update once under its content key; ``updates`` of the run holds the same
     files under the clients' names, as hard links, so that a run's directory is complete by itself.
+    Updates of later rounds than the first, which no other run could want, lie in ``updates`` alone,
+    until the round's outcome is kept: so a run of many rounds takes no more room than one of two.
     """
 
     def __init__(self, pool: Path, updates: Path, train: Split) -> None:
@@ -35,7 +37,10 @@ class Store:
         self._locks = Locks(pool / ".locks")
 
     def key(self, job: Job) -> str:
-        """Hash of task, code, client, its training record and threads, seed, shard, messages."""
+        """Hash of task, code, client, its training record and threads, seed, shard, messages.
+
+        Of a later round than the first it begins with the folder of that round.
+        """
         parts = {
             "task": f"{job.task.__module__}.{job.task.__qualname__}",
             "code": code_version(),
@@ -48,12 +53,15 @@ class Store:
             "broadcast": _sha(job.broadcast or b""),
             "payload": _sha(job.payload or b""),
         }
-        return _sha(json.dumps(parts, sort_keys=True).encode())
+        if job.round == 1:
+            return _sha(json.dumps(parts, sort_keys=True).encode())
+        parts["round"] = job.round
+        return _folder(job.round) + _sha(json.dumps(parts, sort_keys=True).encode())
 
     def get(self, key: str, client: int) -> bytes | None:
         """The packed update, or None where it was never made or its file is damaged."""
         try:
-            packed = self._pooled(key).read_bytes()
+            packed = self.file(key).read_bytes()
             checksum = self._checksum(key).read_text()
         except FileNotFoundError:
             return None
@@ -64,7 +72,8 @@ class Store:
 
     def put(self, key: str, client: int, packed: bytes) -> None:
         """Keeps a packed update; safe against a crash in the middle and a neighbour's same key."""
-        write_atomically(self._pooled(key), packed)
+        self.file(key).parent.mkdir(exist_ok=True)
+        write_atomically(self.file(key), packed)
         write_atomically(self._checksum(key), _sha(packed).encode())
         self._link(key, client)
         self._locks.release(key)
@@ -88,23 +97,28 @@ class Store:
             for client in ours:
                 self._locks.release(keys[client])
 
+    def end_round(self, number: int) -> None:
+        """Removes what this round uploaded, but for each client's last update and for round 1."""
+        shutil.rmtree(self._updates / _folder(number), ignore_errors=True)
+
     def file(self, key: str) -> Path:
         """Where the update of that key lies."""
-        return self._pooled(key)
-
-    def _pooled(self, key: str) -> Path:
-        return self._pool / f"{key}.safetensors"
+        return self._home(key) / f"{key}.safetensors"
 
     def _checksum(self, key: str) -> Path:
-        return self._pool / f"{key}.sha256"
+        return self._home(key) / f"{key}.sha256"
+
+    def _home(self, key: str) -> Path:
+        """The first round's updates are for all runs, those that build on it for this one."""
+        return self._updates if "/" in key else self._pool
 
     def _link(self, key: str, client: int) -> None:
         name = self._updates / f"client-{client:05d}.safetensors"
         name.unlink(missing_ok=True)
         try:
-            os.link(self._pooled(key), name)
+            os.link(self.file(key), name)
         except OSError:  # a file system without hard links
-            shutil.copyfile(self._pooled(key), name)
+            shutil.copyfile(self.file(key), name)
 
 
 def write_atomically(path: Path, content: bytes) -> None:
@@ -124,6 +138,10 @@ def code_version() -> str:
         for part in (name, *(m.name for m in below if not m.name.endswith("__main__"))):
             digest.update(Path(str(import_module(part).__file__)).read_bytes())
     return digest.hexdigest()
+
+
+def _folder(number: int) -> str:
+    return f"round-{number:05d}/"
 
 
 def _sha(content: bytes) -> str:

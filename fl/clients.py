@@ -59,6 +59,11 @@ class Clients:
         self.dropped: dict[int, str] = {}
         self.bytes_up = dict.fromkeys((c.id for c in members), 0)
         self.bytes_down = dict.fromkeys((c.id for c in members), 0)
+        self.round = 1
+        """The round that is played; see :mod:`fl.rounds`."""
+        self.busy_seconds = 0.0
+        """Wall time in which at least one client was at work."""
+        self._at_work: list[tuple[float, float]] = []
 
     def map(
         self,
@@ -72,7 +77,7 @@ class Clients:
 
         ``broadcast`` reaches every chosen client, ``payloads`` one client each; both count as
         bytes down. A client that fails ends the map with its name, unless failures are to be
-        dropped: then it is missing here and named in ``dropped``.
+        dropped: then it is missing here, named in ``dropped``, and left out of later maps.
 
         Raises:
             ClientFailed: a client failed for good; with failures dropped, all clients of a role.
@@ -87,22 +92,32 @@ class Clients:
             raise ValueError(f"no such clients to map over: {sorted(strangers)}")
         sent = pack(broadcast, {}) if broadcast else None
         jobs = {}
+        packed: dict[int, bytes] = {}  # what several are given is one message
         for client in self.members:
-            if client.id not in chosen:
+            if client.id not in chosen or client.id in self.dropped:
                 continue
             own = payloads.get(client.id, {})
             self.bytes_down[client.id] += num_bytes(broadcast or {}) + num_bytes(own)
+            if own and id(own) not in packed:
+                packed[id(own)] = pack(own, {})
             jobs[client.id] = Job(
                 task=task,
                 client=client,
                 problem=self.problem,
                 indices=self._indices[client.id],
                 broadcast=sent,
-                payload=pack(own, {}) if own else None,
+                payload=packed.get(id(own)),
+                round=self.round,
             )
         with self._events.phase("local"):
             updates = self._collect(jobs)
+        self.busy_seconds += covered(self._at_work)
+        self._at_work.clear()
         return [updates[k] for k in sorted(jobs) if k in updates or k not in self.dropped]
+
+    def end_round(self) -> None:
+        """Says that the round's outcome is kept, so that its uploads need not be."""
+        self._store.end_round(self.round)
 
     def _collect(self, jobs: dict[int, Job]) -> dict[int, Update]:
         keys = {k: self._store.key(job) for k, job in jobs.items()}
@@ -157,12 +172,15 @@ class Clients:
         client, note = job.client, unpack_note(packed)
         up = num_packed_bytes(packed)
         self.bytes_up[client.id] += up
+        if not reused:
+            self._at_work.append(tuple(note["span"]))
         self._events.emit(
             "client_end",
             client=client.id,
             role=client.role,
             model=client.model,
             num_samples=client.num_samples,
+            round=job.round,
             seconds_training=note["seconds"],
             # A store may hold updates from before a figure was noted.
             **{name: note.get(name) for name in PLACE},
@@ -178,3 +196,16 @@ class Clients:
             seconds=note["seconds"],
             reused=reused,
         )
+
+
+def covered(spans: Iterable[tuple[float, float]]) -> float:
+    """Length of the union of these spans, each from a begin to an end.
+
+    >>> covered([(0.0, 2.0), (5.0, 6.0), (1.0, 3.0)])
+    4.0
+    """
+    total, reached = 0.0, float("-inf")
+    for begin, end in sorted(spans):
+        total += max(0.0, end - max(begin, reached))
+        reached = max(reached, end)
+    return total

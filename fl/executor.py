@@ -34,7 +34,7 @@ def run_jobs(
     scheduler gave this process; it goes into the note beside place, time and peak memory, of which
     a client's part is told: time by its samples, memory in equal parts.
     """
-    begin = time.perf_counter()
+    began, begin = time.time(), time.perf_counter()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     threads_before = torch.get_num_threads()
     torch.set_num_threads(jobs[0].client.request.threads)
@@ -43,7 +43,8 @@ def run_jobs(
             outputs = train_many(jobs[0].task, [_input(job, train, device) for job in jobs])
     finally:
         torch.set_num_threads(threads_before)
-    seconds_per_sample = (time.perf_counter() - begin) / sum(len(job.indices) for job in jobs)
+    took = time.perf_counter() - begin
+    seconds_per_sample = took / sum(len(job.indices) for job in jobs)
     place = {
         # Several of a cluster's nodes may share a host.
         "node": os.environ.get("SLURMD_NODENAME") or socket.gethostname(),
@@ -59,6 +60,7 @@ def run_jobs(
             "role": job.client.role,
             "model": job.client.model,
             "seconds": round(seconds_per_sample * len(job.indices), 4),
+            "span": (began, began + took),
             **place,
             "stats": output.stats,
         }
@@ -75,6 +77,7 @@ def _input(job: Job, train: Split, device: torch.device) -> TaskInput:
         device=device,
         broadcast=unpack(job.broadcast)[0] if job.broadcast else {},
         payload=unpack(job.payload)[0] if job.payload else {},
+        round=job.round,
     )
 
 

@@ -18,6 +18,7 @@ from fl.data.shard import Shard
 from fl.errors import ClientFailed
 from fl.events import Events
 from fl.models import Decoder
+from fl.seeding import in_round, torch_generator
 from fl.training.config import LocalConfig
 from fl.wire import (
     Tensors,
@@ -78,6 +79,12 @@ class TaskInput:
     device: torch.device
     broadcast: Tensors
     payload: Tensors
+    round: int = 1
+
+    def stream(self, purpose: str) -> torch.Generator:
+        """The client's own random numbers for a purpose, others in every round."""
+        named = in_round(purpose, self.round)
+        return torch_generator(self.problem.seed, named, self.client.id)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,6 +108,7 @@ class Job:
     indices: np.ndarray
     broadcast: bytes | None
     payload: bytes | None
+    round: int = 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,6 +160,10 @@ class UpdateStore(Protocol):
         """Some of these clients, at least one, whom nobody else is training meanwhile."""
         ...
 
+    def end_round(self, number: int) -> None:
+        """What was uploaded up to this round is not needed any more to go on."""
+        ...
+
 
 Batch = dict[str, Tensor]
 Loss = Callable[[nn.Module, Batch], Tensor]
@@ -200,6 +212,8 @@ class Server(Protocol):
     device: torch.device
     """Where models are built; the ranks move them to their own."""
     events: Events
+    round: int
+    """The round that is played; see :mod:`fl.rounds`."""
 
     def sample(
         self, decoders: Mapping[int, Decoder], allocation: np.ndarray, *, latent: int

@@ -28,6 +28,11 @@ def numpy_generator(seed: int, purpose: str, client: int | None = None) -> np.ra
     return np.random.default_rng(seed_for(seed, purpose, client))
 
 
+def in_round(purpose: str, number: int) -> str:
+    """The purpose's name in a round: another stream in each. One shot is the first round."""
+    return purpose if number == 1 else f"{purpose}/round {number}"
+
+
 @contextmanager
 def torch_seeded(seed: int, purpose: str, client: int | None = None) -> Iterator[None]:
     """Seeds torch's global streams (weight initialisation, dropout) and restores them after."""

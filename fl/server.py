@@ -19,6 +19,7 @@ from fl.fusion.rank import Rank, Report
 from fl.fusion.synthesis import Draw, plan_draws, share_out
 from fl.metrics.accuracy import accuracies
 from fl.models import Decoder
+from fl.seeding import in_round
 from kernels import sharded
 
 
@@ -48,6 +49,7 @@ class RankedServer(ABC):
         self.problem = problem
         self.events = events
         self.device = device
+        self.round = 1
         self._checkpoints = checkpoints
         self._totals = torch.bincount(test_labels, minlength=problem.num_classes).tolist()
 
@@ -130,14 +132,16 @@ class RankedServer(ABC):
     ) -> FitResult:
         """Trains ``model`` in place, tests it between epochs; see :class:`fl.fusion.fit.Fit`.
 
-        With checkpoints it goes on from the last one of the same fit, and leaves its own.
+        With checkpoints it goes on from the last one of the same fit, and leaves its own. Each
+        round draws other random numbers for the same ``stage``.
         """
+        streams = in_round(stage, self.round)
         samples = data if isinstance(data, Samples) else self._place(data)
         key, reports = "", list[Report]()
         if self._checkpoints:
-            key = self._fit_key(model, samples, loss, config, stage)
+            key = self._fit_key(model, samples, loss, config, streams)
             reports = self._checkpoints.load(stage, key)
-        for report in self._fit(model, samples, loss, config, stage, reports):
+        for report in self._fit(model, samples, loss, config, streams, reports):
             if report.state:  # one is enough
                 reports = [replace(earlier, state=None) for earlier in reports]
             reports.append(report)
@@ -145,6 +149,7 @@ class RankedServer(ABC):
                 self.events.emit(
                     "epoch",
                     stage=stage,
+                    round=self.round,
                     epoch=report.epoch,
                     epochs=config.epochs,
                     loss=sum(report.losses) / len(report.losses),

@@ -2,6 +2,7 @@
 
 import os
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -18,21 +19,30 @@ class Checkpoints:
 
     def load(self, stage: str, key: str) -> list[Report]:
         """The reports up to the last state, which the last of them has; none for another key."""
-        try:
-            kept = torch.load(self._path(stage), weights_only=True)
-        except (FileNotFoundError, EOFError, RuntimeError):
-            return []
-        if kept["key"] != key:
+        kept = load_kept(self._path(stage))
+        if kept is None or kept["key"] != key:
             return []
         return [Report(**fields) for fields in kept["reports"]]
 
     def save(self, stage: str, key: str, reports: list[Report]) -> None:
-        """Keeps the reports, the last with its state; readers see the whole file or none of it."""
-        self._directory.mkdir(parents=True, exist_ok=True)
-        path = self._path(stage)
-        temporary = path.with_name(f".{path.name}.{os.getpid()}")
-        torch.save({"key": key, "reports": [vars(report) for report in reports]}, temporary)
-        os.replace(temporary, path)
+        """Keeps the reports, the last with its state."""
+        keep(self._path(stage), {"key": key, "reports": [vars(report) for report in reports]})
 
     def _path(self, stage: str) -> Path:
         return self._directory / f"{stage}.pt"
+
+
+def keep(path: Path, value: Any) -> None:
+    """Writes tensors and plain values; readers see the whole file or none of it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    torch.save(value, temporary)
+    os.replace(temporary, path)
+
+
+def load_kept(path: Path) -> Any:
+    """What :func:`keep` wrote, on the CPU; None where there is nothing, or it is damaged."""
+    try:
+        return torch.load(path, map_location="cpu", weights_only=True)
+    except (FileNotFoundError, EOFError, RuntimeError):
+        return None

@@ -74,7 +74,7 @@ def run(clients: Clients, server: Server, config: CoBoostingConfig) -> Outcome:
     """Algorithm 1; ``start`` is the untrained global model. The last epoch counts."""
     updates, seed = clients.map(train_local), server.problem.seed
     teacher = all_classifiers(updates, server)
-    student = untrained_classifier(updates[0], server)
+    student = untrained_classifier(updates[0].client.training, server)
     start = server.evaluate(student)
     optimizer = config.kd.optimizer(student)
     schedule = optim.lr_scheduler.CosineAnnealingLR(optimizer, config.kd.epochs)

@@ -76,7 +76,7 @@ def run(clients: Clients, server: Server, config: DenseConfig) -> Outcome:
     """Algorithm 1; ``start`` is the untrained global model. The last epoch counts."""
     updates = clients.map(train_local)
     teacher = all_classifiers(updates, server)
-    student = untrained_classifier(updates[0], server)
+    student = untrained_classifier(updates[0].client.training, server)
     start = server.evaluate(student)
     optimizer = config.kd.optimizer(student)
     pool, epochs = Pool(server.problem.seed), []

@@ -1,30 +1,70 @@
-"""FedAvg in one shot (McMahan et al., AISTATS 2017, as FedMHO's Section 5.1.2 restricts it).
+"""FedAvg (McMahan et al., AISTATS 2017), in one shot (as FedMHO's Section 5.1.2 has it) or many.
 
-Every client trains a classifier. The server averages those of each prototype, and where there are
-several prototypes lets the averages vote. Nothing is trained at the server.
+In each round some clients train the model that the server sent, and the server averages what they
+upload. Where there are several prototypes each is averaged by itself, and the averages vote.
+Nothing is trained at the server.
 """
 
 from dataclasses import dataclass
+from typing import Literal
 
 from fl.clients import Clients
 from fl.federation import Outcome, Server
-from fl.methods.prototypes import LOCAL, PrototypesConfig, averages, untrained
+from fl.fusion.average import average_into
+from fl.methods.prototypes import LOCAL, PrototypesConfig, by_prototype, prototypes, untrained
+from fl.methods.uploads import load_classifier
+from fl.rounds import Rounds
+from fl.seeding import in_round, numpy_generator
 from fl.spaces import Spaces
 from fl.training.local import train_local
+from fl.validate import fraction
+from fl.wire import prefixed
 
 
 @dataclass(frozen=True, kw_only=True)
 class FedAvgConfig(PrototypesConfig):
-    """FedAvg's settings: those of its clients."""
+    """FedAvg's settings, beside those of its clients."""
+
+    participation: float = 1.0
+    """Share of the clients that take part in a round, drawn anew in each; at least one does."""
+    weighting: Literal["samples", "uniform"] | None = None
+    """Whether a client counts by its samples, or all count alike. Default: by samples in many
+    rounds, as McMahan et al. have it; alike in one, as FedMHO has it."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        fraction("participation", self.participation)
 
 
 SPACES = Spaces(local=LOCAL)  # the average has nothing to search
 
 
-def run(clients: Clients, server: Server, config: FedAvgConfig) -> Outcome:
-    """One round and one average; ``start`` is the vote of the untrained prototypes."""
-    updates = clients.map(train_local)
-    with server.events.phase("fusion"):
-        start = server.evaluate(untrained(updates, server))
-        model = averages(updates, server)
-        return Outcome(model=model, start=start, epochs=[server.evaluate(model)])
+def run(clients: Clients, server: Server, config: FedAvgConfig, *, rounds: Rounds) -> Outcome:
+    """Rounds of local training and averaging; ``start`` is the vote of the untrained prototypes.
+
+    In the first round nothing is sent: where clients start from follows from the seed.
+    """
+    vote = untrained(clients.members, server)
+    model = dict(zip(prototypes(clients.members), vote.members, strict=True))
+    by_samples = (config.weighting or ("samples" if rounds.count > 1 else "uniform")) == "samples"
+    for number in rounds.play(clients, server, vote):
+        chosen = participants(clients, config.participation, number)
+        sent = {training: prefixed("classifier", member) for training, member in model.items()}
+        payloads = {k: sent[clients.members[k].training] for k in chosen} if number > 1 else None
+        updates = clients.map(train_local, only=chosen, payloads=payloads)
+        with server.events.phase("fusion"):
+            for group in by_prototype(updates):
+                states = (load_classifier(update, server).state_dict() for update in group)
+                weights = [update.client.num_samples if by_samples else 1 for update in group]
+                average_into(model[group[0].client.training], states, weights)
+    return rounds.outcome(vote)
+
+
+def participants(clients: Clients, share: float, number: int) -> list[int]:
+    """Ids of the clients that take part in this round, ascending."""
+    able = [client.id for client in clients.members if client.id not in clients.dropped]
+    if share == 1:
+        return able
+    stream = numpy_generator(clients.problem.seed, in_round("participation", number))
+    count = max(1, round(share * len(clients.members)))
+    return sorted(stream.choice(able, min(count, len(able)), replace=False).tolist())

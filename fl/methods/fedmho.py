@@ -226,7 +226,7 @@ def initialise(
 ) -> nn.Module:
     """w_0: Eq. 4, or with several architectures an ensemble distillation into the first one."""
     own = [u for u in classifiers if u.client.model == classifiers[0].client.model]
-    model = untrained_classifier(classifiers[0], server)
+    model = untrained_classifier(classifiers[0].client.training, server)
     if config.start == "random":
         return model
     average_into(model, (load_classifier(u, server).state_dict() for u in own))

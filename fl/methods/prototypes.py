@@ -3,20 +3,20 @@
 Their clients' records are the same for the same settings, so all four reuse one set of uploads.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from torch import nn
 
 from fl.errors import UserError
-from fl.federation import Problem, Server, Update
+from fl.federation import Client, Problem, Server, Update
 from fl.fusion.average import average_into
 from fl.methods.cast import Part
 from fl.methods.uploads import load_classifier, untrained_classifier
 from fl.models import CLASSIFIERS, check_classifier
 from fl.models.ensemble import Ensemble
 from fl.spaces import Choice, Distribution, LogUniform
-from fl.training.config import ClassifierConfig
+from fl.training.config import ClassifierConfig, LocalConfig
 from fl.validate import choice, positive
 
 
@@ -83,18 +83,23 @@ def averages(updates: Sequence[Update], server: Server) -> Ensemble:
     """Each prototype's plain average; together they vote, by the mean of their logits."""
     members = [
         average_into(
-            untrained_classifier(group[0], server),
-            [load_classifier(update, server).state_dict() for update in group],
+            untrained_classifier(group[0].client.training, server),
+            (load_classifier(update, server).state_dict() for update in group),
         )
         for group in by_prototype(updates)
     ]
     return Ensemble(members).to(server.device).eval()
 
 
-def untrained(updates: Sequence[Update], server: Server) -> Ensemble:
-    """The same vote by the weights that the clients started from."""
-    members = [untrained_classifier(group[0], server) for group in by_prototype(updates)]
-    return Ensemble(members).to(server.device).eval()
+def prototypes(members: Iterable[Client]) -> list[LocalConfig]:
+    """The ways of training that there are, in the clients' order."""
+    return [*dict.fromkeys(client.training for client in members)]
+
+
+def untrained(members: Iterable[Client], server: Server) -> Ensemble:
+    """The vote of the :func:`prototypes` by the weights that the clients first start from."""
+    models = [untrained_classifier(training, server) for training in prototypes(members)]
+    return Ensemble(models).to(server.device).eval()
 
 
 def all_classifiers(updates: Sequence[Update], server: Server) -> Ensemble:

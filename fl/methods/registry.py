@@ -17,6 +17,7 @@ from fl.methods import (
     fedcvae_kd,
     feddf,
     fedmho,
+    fedprox,
     prototypes,
 )
 from fl.methods.cast import Part
@@ -31,6 +32,7 @@ class Method:
     cast: Callable[[Any, int, Problem], list[Part]]
     run: Callable[..., Outcome]
     one_shot: bool = True
+    """Whether it has one round only; else ``run`` takes :class:`fl.rounds.Rounds` as ``rounds``."""
     one_rank: bool = False
     """Whether it trains a model in a loop of its own, on the driver's device: the server then has
     one rank, there."""
@@ -54,7 +56,15 @@ METHODS = {
         config=fedavg.FedAvgConfig,
         cast=prototypes.cast,
         run=fedavg.run,
+        one_shot=False,
         spaces=fedavg.SPACES,
+    ),
+    "fedprox": Method(
+        config=fedprox.FedProxConfig,
+        cast=prototypes.cast,
+        run=fedavg.run,
+        one_shot=False,
+        spaces=fedprox.SPACES,
     ),
     "feddf": Method(
         config=feddf.FedDFConfig,

@@ -8,7 +8,7 @@ from torch import nn
 
 from fl.federation import Server, Update
 from fl.models import Decoder
-from fl.training.config import ClassifierConfig, GeneratorConfig
+from fl.training.config import ClassifierConfig, GeneratorConfig, LocalConfig
 from fl.training.local import starting_classifier, starting_generator
 from fl.wire import load_prefixed
 
@@ -19,16 +19,15 @@ def load_classifier(update: Update, server: Server) -> nn.Module:
     Raises:
         ValueError: the upload is not what this architecture's weights look like.
     """
-    model = untrained_classifier(update, server)
+    model = untrained_classifier(update.client.training, server)
     load_prefixed(model, update.tensors, "classifier", sender=_sender(update))
     return model.eval()
 
 
-def untrained_classifier(update: Update, server: Server) -> nn.Module:
-    """The weights from which the client started, on the server's device, in eval mode."""
-    training = update.client.training
+def untrained_classifier(training: LocalConfig, server: Server) -> nn.Module:
+    """The weights from which such clients first start, on the server's device, in eval mode."""
     if not isinstance(training, ClassifierConfig):
-        raise TypeError(f"{_sender(update)} trains no classifier")
+        raise TypeError(f"{training.model} is no classifier")
     return starting_classifier(training, server.problem).to(server.device).eval()
 
 

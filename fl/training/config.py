@@ -1,6 +1,7 @@
 """How one client trains: the records that, with shard and seed, determine what it uploads."""
 
 from dataclasses import dataclass
+from math import inf
 from typing import Literal
 
 from fl.errors import UserError
@@ -26,6 +27,9 @@ class ClassifierConfig:
     """Momentum of sgd."""
     batch_size: int = 16
     """Samples per step."""
+    proximal: float = 0.0
+    """FedProx's mu: mu/2 times the squared distance from the weights at the start of the round is
+    added to the loss. 0: nothing is."""
 
     def __post_init__(self) -> None:
         choice("classifier.model", self.model, CLASSIFIERS)
@@ -35,6 +39,8 @@ class ClassifierConfig:
         at_least("classifier.batch_size", self.batch_size, 1)
         if not 0 <= self.momentum < 1:
             raise UserError(f"classifier.momentum must be in [0, 1), got {self.momentum}")
+        if not 0 <= self.proximal < inf:
+            raise UserError(f"classifier.proximal must be 0 or more, got {self.proximal}")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,17 +10,21 @@ from torch import Tensor, nn
 
 from fl.federation import Batch, Problem, TaskInput
 from fl.models import CVAE, build_classifier, build_generator, elbo_losses
-from fl.seeding import torch_generator, torch_seeded
+from fl.seeding import torch_seeded
 from fl.training.config import ClassifierConfig, GeneratorConfig, LocalConfig
-from fl.training.optimizers import SGD, Adam
+from fl.training.optimizers import SGD, Adam, Proximal
 from fl.training.recipe import Epoch, Recipe
 from fl.training.task import task_of
-from fl.wire import Tensors, prefixed
+from fl.wire import Tensors, load_prefixed, prefixed
 
 
 @task_of
 def train_local(inputs: TaskInput) -> Recipe:
-    """Trains what the client's record says; Algorithm 1, lines 3 to 7."""
+    """Trains what the client's record says; Algorithm 1, lines 3 to 7.
+
+    A classifier starts from the weights ``classifier.*`` that the server sent; where it sent none,
+    from those that follow from the seed.
+    """
     match inputs.client.training:
         case ClassifierConfig() as config:
             return _classifier(inputs, config)
@@ -55,12 +59,17 @@ def _start(name: str, width: float, latent: int | None, problem: Problem) -> nn.
 
 
 def _classifier(inputs: TaskInput, config: ClassifierConfig) -> Recipe:
-    model = starting_classifier(config, inputs.problem).to(inputs.device).train()
+    model = starting_classifier(config, inputs.problem)
+    received = {**inputs.broadcast, **inputs.payload}
+    if any(name.startswith("classifier.") for name in received):
+        load_prefixed(model, received, "classifier", sender="the server")
+    model = model.to(inputs.device).train()
     adam = config.optimizer == "adam"
+    optimizer = Adam(config.lr) if adam else SGD(config.lr, config.momentum)
     return Recipe(
         model=model,
         losses=_cross_entropies,
-        optimizer=Adam(config.lr) if adam else SGD(config.lr, config.momentum),
+        optimizer=Proximal(optimizer, config.proximal) if config.proximal else optimizer,
         epochs=_epochs(inputs, config),
         upload=lambda: prefixed("classifier", model),
     )
@@ -97,10 +106,9 @@ def _elbo_losses(model: nn.Module, batch: Batch) -> Tensor:
 
 def _epochs(inputs: TaskInput, config: LocalConfig, latent: int | None = None) -> Iterator[Epoch]:
     """Per epoch, the shard's samples in a fresh order, cut into batches, with noise on demand."""
-    client, seed, device = inputs.client, inputs.problem.seed, inputs.device
+    device = inputs.device
     images, labels = inputs.shard.images.to(device), inputs.shard.labels.to(device)
-    order = torch_generator(seed, "local/order", client.id)
-    noise = torch_generator(seed, "local/latent", client.id)
+    order, noise = inputs.stream("local/order"), inputs.stream("local/latent")
 
     def batches() -> Epoch:
         shuffled = torch.randperm(len(labels), generator=order).to(device)

@@ -43,6 +43,18 @@ class Adam:
         return _TogetherAdam(self, parameters)
 
 
+@dataclass(frozen=True)
+class Proximal:
+    """Another optimiser, of the loss plus FedProx's mu/2 |w - w_0|^2, where w_0 is the start."""
+
+    optimizer: SGD | Adam
+    mu: float
+
+    def together(self, parameters: Sequence[Sequence[Tensor]]) -> CohortOptimizer:
+        """For a cohort: one list of parameters per client."""
+        return _TogetherProximal(self, parameters)
+
+
 class _TogetherSGD:
     def __init__(self, settings: SGD, parameters: Sequence[Sequence[Tensor]]) -> None:
         self._settings = settings
@@ -97,6 +109,22 @@ class _TogetherAdam:
             amsgrad=False,
             maximize=False,
         )
+
+
+class _TogetherProximal:
+    def __init__(self, settings: Proximal, parameters: Sequence[Sequence[Tensor]]) -> None:
+        self._optimizer = settings.optimizer.together(parameters)
+        self._mu = settings.mu
+        self._parameters = parameters
+        self._starts = [[p.detach().clone() for p in own] for own in parameters]
+
+    @torch.no_grad()
+    def step(self, clients: Sequence[int]) -> None:
+        """See :class:`CohortOptimizer`."""
+        parameters = _of(self._parameters, clients)
+        drift = torch._foreach_sub(parameters, _of(self._starts, clients))
+        torch._foreach_add_(_gradients(parameters), drift, alpha=self._mu)
+        self._optimizer.step(clients)
 
 
 def _zeros(parameters: Sequence[Sequence[Tensor]]) -> list[list[Tensor]]:

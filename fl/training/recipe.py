@@ -7,8 +7,8 @@ from typing import Literal
 from torch import Tensor, nn
 
 from fl.federation import Batch, TaskInput, TaskOutput
-from fl.seeding import torch_seeded
-from fl.training.optimizers import SGD, Adam
+from fl.seeding import in_round, torch_seeded
+from fl.training.optimizers import SGD, Adam, Proximal
 from fl.wire import Tensors
 
 Epoch = Iterator[Batch]
@@ -30,7 +30,7 @@ class Recipe:
     """Loss of each sample of a batch, (B,)."""
     reduction: Literal["mean", "sum"] = "mean"
     """How a batch's losses become the one that is minimised."""
-    optimizer: SGD | Adam
+    optimizer: SGD | Adam | Proximal
     epochs: Iterator[Epoch]
     """Draws from the client's own streams only; read once, each epoch to its end."""
     upload: Callable[[], Tensors]
@@ -65,7 +65,8 @@ def one_by_one(inputs: TaskInput, recipe: Recipe) -> TaskOutput:
     # Not torch.optim itself, which takes a process a second and 90 MiB to import.
     optimizer = recipe.optimizer.together([parameters])
     mean_loss = MeanLoss()
-    with torch_seeded(inputs.problem.seed, "local/dropout", inputs.client.id):
+    dropout = in_round("local/dropout", inputs.round)
+    with torch_seeded(inputs.problem.seed, dropout, inputs.client.id):
         for epoch in recipe.epochs:
             mean_loss.begin_epoch()
             for batch in epoch:

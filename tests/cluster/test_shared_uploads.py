@@ -12,6 +12,7 @@ from fl.fusion.inversion import InversionConfig
 from fl.fusion.pool import DistillationConfig
 from fl.methods.fedcvae_kd import RegressionConfig
 from fl.methods.registry import METHODS
+from fl.rounds import Rounds
 from fl.training.config import ClassifierConfig, GeneratorConfig
 from tests.fl.methods.tiny import tiny_data, tiny_federation
 
@@ -33,6 +34,7 @@ CVAES: dict[str, Any] = {
 MHO = {"classifier": CLASSIFIER, "generator": GENERATOR, "num_samples": 30, "fusion": SHORT}
 OPTIONS: dict[str, dict[str, Any]] = {
     "fedavg": VOTES,
+    "fedprox": VOTES,
     "feddf": {**VOTES, "distil": SHORT},
     "dense": {**VOTES, **DATA_FREE},
     "co-boosting": {**VOTES, **DATA_FREE},
@@ -53,8 +55,10 @@ def trained(name: str, root: Path, data: Dataset) -> tuple[list[str], list[str]]
         config, cast=method.cast, num_clients=4, data=data, store=store
     )
     clients._events._listeners = (seen.append,)
-    auxiliary = {"auxiliary": torch.rand(8, 1, 28, 28)} if method.auxiliary else {}
-    method.run(clients, server, config, **auxiliary)
+    more: dict[str, Any] = {"auxiliary": torch.rand(8, 1, 28, 28)} if method.auxiliary else {}
+    if not method.one_shot:
+        more["rounds"] = Rounds(1)
+    method.run(clients, server, config, **more)
     ends = [e for e in seen if e["event"] == "client_end"]
     told = [(f"{e['client']} {e['model']}", e["reused"]) for e in ends]
     assert len(list((root / name / "updates").iterdir())) == 4
@@ -68,6 +72,7 @@ def test_every_method_shares_its_uploads_with_all_others(tmp_path: Path) -> None
     big_cvae, cvae = ["0 cvae-large", "1 cvae-large"], ["2 cvae-small", "3 cvae-small"]
     expected = {  # in the order of the runs: who is still missing
         "fedavg": large + small,
+        "fedprox": [],
         "feddf": [],
         "dense": [],
         "co-boosting": [],

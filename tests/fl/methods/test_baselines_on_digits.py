@@ -13,6 +13,7 @@ from fl.fusion.inversion import InversionConfig
 from fl.fusion.pool import DistillationConfig
 from fl.methods.fedcvae_kd import RegressionConfig
 from fl.methods.registry import get_method
+from fl.rounds import Rounds
 from fl.training.config import ClassifierConfig, GeneratorConfig
 from tests.fl.methods.tiny import NoStore, tiny_data, tiny_federation
 
@@ -86,7 +87,9 @@ def outcome(name: str) -> Outcome:
     clients, server = tiny_federation(
         config, cast=method.cast, num_clients=4, alpha=0.2, data=digits(), store=MEMORY
     )
-    more = {"auxiliary": unseen_digits()} if method.auxiliary else {}
+    more: dict[str, Any] = {"auxiliary": unseen_digits()} if method.auxiliary else {}
+    if not method.one_shot:
+        more["rounds"] = Rounds(1)
     return method.run(clients, server, config, **more)
 
 

@@ -13,6 +13,7 @@ from fl.methods.fedavg import FedAvgConfig
 from fl.methods.fedmho import FedMHOConfig
 from fl.methods.prototypes import PrototypesConfig, all_classifiers, averages, by_prototype, cast
 from fl.models.ensemble import Ensemble
+from fl.rounds import Rounds
 from fl.training.config import ClassifierConfig
 from fl.training.local import train_local
 from tests.fl.methods.tiny import tiny_federation
@@ -86,7 +87,7 @@ def test_models_of_one_architecture_but_another_width_are_not_averaged() -> None
 
 def test_fedavg_is_the_vote_of_the_averages_and_trains_nothing() -> None:
     clients, server = tiny_federation(TINY_TWO, cast=cast, num_clients=4)
-    outcome = fedavg.run(clients, server, TINY_TWO)
+    outcome = fedavg.run(clients, server, TINY_TWO, rounds=Rounds(1))
     twin = averages(clients.map(train_local), server)
     for name, tensor in twin.state_dict().items():
         assert torch.equal(outcome.model.state_dict()[name], tensor)

@@ -1,0 +1,22 @@
+"""FedProx (Li et al., MLSys 2020): FedAvg whose clients are held near the model they were sent.
+
+A client minimises its loss plus mu/2 |w - w_global|^2 (``classifier.proximal``); everything else is
+:mod:`fl.methods.fedavg`.
+"""
+
+from dataclasses import dataclass
+
+from fl.methods.fedavg import FedAvgConfig
+from fl.methods.prototypes import LOCAL
+from fl.spaces import LogUniform, Spaces
+from fl.training.config import ClassifierConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedProxConfig(FedAvgConfig):
+    """FedProx's settings: FedAvg's, with a proximal term."""
+
+    classifier: ClassifierConfig = ClassifierConfig(proximal=0.01)
+
+
+SPACES = Spaces(local={**LOCAL, "classifier.proximal": LogUniform(1e-3, 1.0)})

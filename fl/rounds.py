@@ -1,0 +1,175 @@
+"""The rounds of a method that has many: what it iterates over.
+
+Between two rounds the global model is tested, the round is measured, and all that the next rounds
+depend on is kept, so that a killed run goes on after the last round it finished, to the same bits.
+Nothing else happens: the clients' processes and the server's ranks stay as they are.
+"""
+
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor, nn
+
+from fl.clients import Clients
+from fl.federation import Evaluation, Outcome, Server
+from fl.fusion.checkpoints import keep, load_kept
+from fl.wire import Tensors
+
+
+@dataclass(frozen=True, kw_only=True)
+class Round:
+    """What one round came to."""
+
+    number: int
+    evaluation: Evaluation
+    """Of the global model, after the round."""
+    seconds: dict[str, float]
+    """``local``: at least one client was at work. ``server``: outside of maps, the test included.
+    ``overhead``: the rest of the maps (sending, waiting for processes, keeping uploads), and
+    keeping the state of the round before."""
+    bytes_up: int
+    bytes_down: int
+
+
+class Rounds:
+    """The rounds of one run. A method plays them and returns their outcome::
+
+    for number in rounds.play(clients, server, model):
+        updates = clients.map(task, broadcast=...)
+        ...  # change the model in place
+    return rounds.outcome(model)
+    """
+
+    def __init__(self, count: int, directory: Path | None = None) -> None:
+        """``count``: rounds, 1 or more; ``directory``: where the last state is kept, if at all."""
+        self.count = count
+        self.played: list[Round] = []
+        self.start: Evaluation | None = None
+        """The global model before the first round."""
+        self._file = directory / "round.pt" if directory else None
+
+    def play(
+        self, clients: Clients, server: Server, model: nn.Module, memory: Tensors | None = None
+    ) -> Iterator[int]:
+        """Yields the number of each round to be played, from 1, or after the last one kept.
+
+        Randomness that clients and server draw by name differs from round to round.
+
+        Args:
+            clients, server: as the method has them.
+            model: the global model, which the method changes in place.
+            memory: other tensors that a round leaves to the next, changed in place too.
+        """
+        memory = {} if memory is None else memory
+        self._go_on(clients, server, model, memory)
+        if self.start is None:
+            self.start = server.evaluate(model)
+        before, keeping = _Reading(clients, server), 0.0
+        for number in range(len(self.played) + 1, self.count + 1):
+            clients.round = server.round = number
+            yield number
+            evaluation = server.evaluate(model)
+            after = _Reading(clients, server)
+            self.played.append(_round(number, evaluation, before, after, keeping))
+            self._emit(server, self.played[-1])
+            self._keep(clients, model, memory)
+            clients.end_round()
+            before, keeping = after, time.perf_counter() - after.now
+
+    def outcome(
+        self,
+        model: nn.Module,
+        *,
+        synthetic: Mapping[str, Tensor] | None = None,
+        figures: Mapping[str, Any] | None = None,
+    ) -> Outcome:
+        """What the method returns: an evaluation per round, and each round's figures."""
+        assert self.start is not None, "the rounds were not played"
+        return Outcome(
+            model=model,
+            start=self.start,
+            epochs=[r.evaluation for r in self.played],
+            synthetic=dict(synthetic or {}),
+            figures={**(figures or {}), "per_round": [_figures(r) for r in self.played]},
+        )
+
+    def _emit(self, server: Server, played: Round) -> None:
+        figures = _figures(played)
+        took = figures.pop("seconds")
+        server.events.emit("round", rounds=self.count, took=took, **figures)
+
+    def _keep(self, clients: Clients, model: nn.Module, memory: Tensors) -> None:
+        if self._file is None:
+            return
+        state = {
+            "model": model.state_dict(),
+            "memory": memory,
+            "start": asdict(self.start) if self.start else None,
+            "played": [asdict(r) for r in self.played],
+            "bytes_up": clients.bytes_up,
+            "bytes_down": clients.bytes_down,
+            "dropped": clients.dropped,
+        }
+        keep(self._file, state)
+
+    def _go_on(self, clients: Clients, server: Server, model: nn.Module, memory: Tensors) -> None:
+        """Takes up the state kept after the last round, if there is one."""
+        state = load_kept(self._file) if self._file else None
+        if state is None:
+            return
+        model.load_state_dict(state["model"])
+        memory.clear()
+        memory.update({name: t.to(server.device) for name, t in state["memory"].items()})
+        self.start = Evaluation(**state["start"])
+        self.played = [
+            Round(**{**r, "evaluation": Evaluation(**r["evaluation"])}) for r in state["played"]
+        ]
+        clients.bytes_up.update(state["bytes_up"])
+        clients.bytes_down.update(state["bytes_down"])
+        clients.dropped.update(state["dropped"])
+        clients.round = server.round = len(self.played)
+        clients.end_round()  # in case it was killed just before that
+        server.events.emit("rounds_resumed", round=len(self.played), rounds=self.count)
+
+
+class _Reading:
+    """The clocks and the ledger at one moment."""
+
+    def __init__(self, clients: Clients, server: Server) -> None:
+        self.now = time.perf_counter()
+        self.mapping = server.events.phase_seconds.get("local", 0.0)
+        self.busy = clients.busy_seconds
+        self.bytes_up = sum(clients.bytes_up.values())
+        self.bytes_down = sum(clients.bytes_down.values())
+
+
+def _round(
+    number: int, evaluation: Evaluation, before: _Reading, after: _Reading, keeping: float
+) -> Round:
+    mapping = after.mapping - before.mapping
+    local = min(mapping, after.busy - before.busy)
+    seconds = {
+        "local": local,
+        "server": after.now - before.now - keeping - mapping,
+        "overhead": mapping - local + keeping,
+    }
+    return Round(
+        number=number,
+        evaluation=evaluation,
+        seconds={name: round(s, 4) for name, s in seconds.items()},
+        bytes_up=after.bytes_up - before.bytes_up,
+        bytes_down=after.bytes_down - before.bytes_down,
+    )
+
+
+def _figures(played: Round) -> dict[str, Any]:
+    return {
+        "round": played.number,
+        "accuracy": played.evaluation.accuracy,
+        "seconds": played.seconds,
+        "bytes_up": played.bytes_up,
+        "bytes_down": played.bytes_down,
+    }
