@@ -44,7 +44,8 @@ class ByClass:
             rows[torch.randint(len(rows), (per_class, averaged), generator=stream)]
             for rows in self._rows
         ]
-        return self._images[torch.cat(chosen).to(self._images.device)].mean(1)
+        none = torch.empty(0, averaged, dtype=torch.int64)
+        return self._images[torch.cat([none, *chosen]).to(self._images.device)].mean(1)
 
     def batch(self, per_class: int, stream: torch.Generator) -> Tensor:
         """Real images, (m * per_class, C, H, W), class after class, without repetition.

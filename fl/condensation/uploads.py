@@ -19,11 +19,14 @@ def condensed_data(
     """
     images, labels = [], []
     for update in updates:
-        own, classes = update.tensors["images"], update.tensors["classes"]
+        own, classes = _sent(update, "images"), _sent(update, "classes")
         _check_condensed(update, own, classes, problem, config)
         images.append(own.float() / 255 if config.pixels == "uint8" else own)
         labels.append(classes.repeat_interleave(config.images_per_class))
-    return {"images": torch.cat(images), "labels": torch.cat(labels)}
+    data = {"images": torch.cat(images), "labels": torch.cat(labels)}
+    if not len(data["labels"]):
+        raise ValueError("no client condensed any class: lower condensation.min_samples")
+    return data
 
 
 def mean_over_holders(updates: Sequence[Update], name: str, problem: Problem) -> Tensor:
@@ -36,7 +39,7 @@ def mean_over_holders(updates: Sequence[Update], name: str, problem: Problem) ->
     """
     rows = []
     for update in updates:
-        own = update.tensors[name]
+        own = _sent(update, name)
         shape = (problem.num_classes, problem.num_classes)
         if own.shape != shape or own.dtype != torch.float32:
             raise ValueError(
@@ -49,12 +52,18 @@ def mean_over_holders(updates: Sequence[Update], name: str, problem: Problem) ->
     return torch.stack(rows).nanmean(0)
 
 
+def _sent(update: Update, name: str) -> Tensor:
+    if name not in update.tensors:
+        raise ValueError(f"client {update.client.id} sent no {name}")
+    return update.tensors[name]
+
+
 def _check_condensed(
     update: Update, images: Tensor, classes: Tensor, problem: Problem, config: CondensationConfig
 ) -> None:
     sender = f"client {update.client.id}"
-    ascending = classes.tolist() == sorted({c % problem.num_classes for c in classes.tolist()})
-    if classes.dim() != 1 or classes.dtype != torch.int64 or not ascending:
+    possible = sorted(set(classes.flatten().tolist()) & set(range(problem.num_classes)))
+    if classes.dtype != torch.int64 or classes.tolist() != possible:
         raise ValueError(f"{sender} sent impossible classes {classes.tolist()}")
     shape = (len(classes) * config.images_per_class, *problem.image_shape)
     dtype = torch.uint8 if config.pixels == "uint8" else torch.float32

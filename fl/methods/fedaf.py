@@ -107,14 +107,13 @@ def run(clients: Clients, server: Server, config: FedAFConfig, *, rounds: Rounds
     data: Batch = {}
     for _ in rounds.play(clients, server, model):
         weights = prefixed("classifier", model)
-        told = clients.map(tell_mean_logits, broadcast=weights)
+        told = clients.map(tell_mean_logits, broadcast=weights)  # Eqs. 5, 11
         v = mean_over_holders(told, "mean_logits", server.problem)  # Eq. 8
+        r = mean_over_holders(told, "soft_labels", server.problem)  # Eq. 12
         shared = {"mean_logits": v} if config.collaboration else {}
         updates = clients.map(condense, broadcast=shared, known=weights)  # Eq. 10
         data = condensed_data(updates, server.problem, own)
-        if config.knowledge:
-            r = mean_over_holders(told, "soft_labels", server.problem)  # Eq. 12
-            data["soft_labels"] = r[data["labels"]]
+        data["soft_labels"] = r[data["labels"]]
         with server.events.phase("fusion"):
             server.fit(model, data, loss=loss, config=config.fusion, stage="fusion")  # Eq. 14
     return rounds.outcome(model, synthetic=pictures(data))
