@@ -164,9 +164,7 @@ def as_markdown(rows: Sequence[Row], seeds: Sequence[int]) -> str:
     for model, printed in FEDAVG.items():
         for dataset in PER_CLASS:
             count, size = upload_of(model, dataset)
-            lines.append(
-                f"| {model} | {dataset} | {count:,} | {size / MIB:.2f} | {printed:.2f} |"
-            )
+            lines.append(f"| {model} | {dataset} | {count:,} | {size / MIB:.2f} | {printed:.2f} |")
     return "\n".join([*lines, ""])
 
 

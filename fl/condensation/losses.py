@@ -6,7 +6,7 @@ from torch import Tensor
 
 
 def class_means(values: Tensor, labels: Tensor, num_classes: int) -> tuple[Tensor, Tensor]:
-    """Mean of the values (N, d) of each class, (classes, d), and which classes there are, (classes,).
+    """Mean of each class's values (N, d), (classes, d), and which classes there are, (classes,).
 
     Classes without a sample have zeros. One product, so that the sum's order is fixed on GPUs too.
     """

@@ -121,7 +121,7 @@ def run(clients: Clients, server: Server, config: FedAFConfig, *, rounds: Rounds
 
 @dataclass(frozen=True, kw_only=True)
 class KnowledgeLoss:
-    """Eq. 14: cross-entropy + weight * LGKM of a batch with ``images``, ``labels``, ``soft_labels``.
+    """Eq. 14: cross-entropy + weight * LGKM of ``images`` with ``labels`` and ``soft_labels``.
 
     T is made of the batch's own class-wise mean logits, Eq. 13 of all condensed data of a class.
     ``soft_labels`` (B, classes) are R's row of each sample's class; without weight not needed.

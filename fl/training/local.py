@@ -18,7 +18,6 @@ from fl.training.recipe import Epoch, Recipe
 from fl.training.task import task_of
 from fl.wire import Tensors, load_prefixed, prefixed
 
-
 Architecture = ClassifierConfig | LocalCondensation
 """Records that name a classifier's ``model`` and its ``width``."""
 

@@ -1,4 +1,4 @@
-"""FedAF and FedDM: the server's loss against a naive twin, and whole rounds on a tiny federation."""
+"""FedAF and FedDM: the server's loss against a naive twin, and whole rounds of a tiny run."""
 
 import math
 from collections.abc import Callable
@@ -31,9 +31,7 @@ DM = FedDMConfig(condensation=SMALL, fusion=FIT)
 
 def federation(config: Any, seed: int = 0) -> tuple[Clients, WatchedServer]:
     data = tiny_data(train=120, test=40)
-    return tiny_federation(
-        config, num_clients=3, seed=seed, alpha=0.1, cast=fedaf.cast, data=data
-    )
+    return tiny_federation(config, num_clients=3, seed=seed, alpha=0.1, cast=fedaf.cast, data=data)
 
 
 def play(config: Any, count: int = 1, *, seed: int = 0) -> tuple[Outcome, Clients, WatchedServer]:
@@ -75,9 +73,7 @@ def test_the_servers_loss_is_cross_entropy_and_matching_class_by_class() -> None
 def test_a_round_gathers_what_the_clients_condensed_with_the_holders_answers() -> None:
     outcome, clients, server = play(AF)
     _, data, _ = server.fits["fusion"]
-    held = [
-        [c for c in range(10) if (server_labels(clients, k) == c).any()] for k in range(3)
-    ]
+    held = [[c for c in range(10) if (server_labels(clients, k) == c).any()] for k in range(3)]
     assert data["labels"].tolist() == [c for own in held for c in own for _ in range(2)]
     told = _told(clients, server)
     for row, label in zip(data["soft_labels"], data["labels"].tolist(), strict=True):
@@ -190,7 +186,7 @@ def test_impossible_settings_are_refused(settings: dict[str, float], message: st
 
 
 def test_impossible_condensation_is_refused() -> None:
-    with pytest.raises(UserError, match="unknown condensation.augment 'blur'; valid: brightness"):
+    with pytest.raises(UserError, match=r"unknown condensation\.augment 'blur'; valid: brightness"):
         CondensationConfig(augment=("blur",))
-    with pytest.raises(UserError, match="condensation.images_per_class must be at least 1"):
+    with pytest.raises(UserError, match=r"condensation\.images_per_class must be at least 1"):
         CondensationConfig(images_per_class=0)

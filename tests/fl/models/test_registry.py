@@ -136,7 +136,12 @@ def test_build_decoder_takes_an_upload(name):
 @pytest.mark.parametrize(
     ("check", "arguments", "options", "message"),
     [
-        (check_classifier, ("vgg", GRAY, 10), {}, "unknown classifier 'vgg'; valid: cnn, convnet, resnet18, vgg9"),
+        (
+            check_classifier,
+            ("vgg", GRAY, 10),
+            {},
+            "unknown classifier 'vgg'; valid: cnn, convnet, resnet18, vgg9",
+        ),
         (check_classifier, ("cvae-small", GRAY, 10), {}, "unknown classifier 'cvae-small'"),
         (
             check_generator,
