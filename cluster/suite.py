@@ -39,8 +39,8 @@ def suite(
     """Regenerate a table of the FedMHO paper.
 
     Args:
-        name: Table: table3, table4, table5, table6, table8 or loss-weights; of FedAF's paper fedaf-table7
-            (bytes) and fedaf-small (accuracy over rounds).
+        name: Table: table3, table4, table5, table6, table8 or loss-weights. Of FedAF's
+            paper: fedaf-table7 (bytes) or fedaf-small (accuracy over rounds).
         scale: small: a sixth of the images and narrow models, for two cores. paper: for GPUs.
         seeds: Seeds of a cell's runs, with commas between.
         only: Patterns of the cells to run, as in 'mnist-alpha0.5-*'. Default: all.
