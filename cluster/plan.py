@@ -60,7 +60,7 @@ def print_plan(prepared: Prepared, console: Console) -> None:
 def _expected(client: Client, rates: Mapping[str, float]) -> str:
     if client.model not in rates:
         return "unknown"
-    return f"{client.num_samples * client.training.epochs * rates[client.model]:.1f} s"
+    return f"{client.training.work(client.num_samples) * rates[client.model]:.1f} s"
 
 
 def _one_of_each(prepared: Prepared) -> tuple[Client, ...]:

@@ -114,7 +114,7 @@ def _ranks_asked(launch: LaunchOptions[Any], method: Method) -> int | None:
         return launch.fusion_ranks
     if launch.fusion_ranks is not None and launch.fusion_ranks > 1:
         raise UserError(
-            f"{launch.run.method} trains a model of its own on one rank of the server: "
+            f"{launch.run.method} needs a server of one rank: "
             f"fusion_ranks must be 1, got {launch.fusion_ranks}"
         )
     return 1

@@ -21,6 +21,8 @@ import numpy as np
 import torch
 
 from cluster.store import code_version, write_atomically
+from fl.condensation.config import LocalCondensation
+from fl.condensation.task import condense
 from fl.data.datasets import Split
 from fl.errors import UserError
 from fl.executor import run_job
@@ -29,7 +31,7 @@ from fl.training.config import LocalConfig
 from fl.training.local import train_local
 from fl.wire import unpack_note
 
-TIMED_BATCHES = 4
+TIMED_STEPS = 4
 TIMEOUT_S = 600.0
 
 
@@ -99,36 +101,43 @@ def _failed(subjects: list[Subject], reason: str) -> UserError:
 
 
 def measure(subject: Subject) -> Step:
-    """Trains on random images in this process: one batch for the peak, a few more for the time."""
-    batch = subject.training.batch_size
-    stream = np.random.default_rng(0)
-    count, problem = (1 + TIMED_BATCHES) * batch, subject.problem
-    images = stream.integers(0, 256, (count, *problem.image_shape), dtype=np.uint8)
-    split = Split(images, stream.integers(0, problem.num_classes, count))
+    """Trains on random images in this process: one step for the peak, a few more for the time."""
     # What the first step of a process loads is no part of the step, nor is what it keeps.
-    _run(subject, split, 1)
+    _run(subject, _shortened(subject, 1)[0], 2)  # two: of one sample BatchNorm has no variance
     _give_back_memory()
-    one = _run(subject, split, batch)
-    many = _run(subject, split, count)
-    seconds = max(many["seconds"] - one["seconds"], many["seconds"] / count)
+    one = _run(subject, *_shortened(subject, 1))
+    many = _run(subject, *_shortened(subject, 1 + TIMED_STEPS))
+    seconds = max(many["seconds"] - one["seconds"], many["seconds"] / (1 + TIMED_STEPS))
+    training, count = _shortened(subject, TIMED_STEPS)
     return Step(
         peak_bytes=int(one["peak_bytes"] or 0),
-        seconds_per_sample=seconds / (TIMED_BATCHES * batch),
+        seconds_per_sample=seconds / training.work(count),
     )
 
 
-def _run(subject: Subject, split: Split, count: int) -> Mapping[str, float]:
+def _shortened(subject: Subject, steps: int) -> tuple[LocalConfig, int]:
+    """The training, but of so many steps, and the samples for that."""
+    training = subject.training
+    if isinstance(training, LocalCondensation):  # each step sees all classes
+        return replace(training, steps=steps), subject.problem.num_classes * training.batch_size
+    return replace(training, epochs=1), steps * training.batch_size
+
+
+def _run(subject: Subject, training: LocalConfig, count: int) -> Mapping[str, float]:
+    stream, problem = np.random.default_rng(0), subject.problem
+    images = stream.integers(0, 256, (count, *problem.image_shape), dtype=np.uint8)
+    split = Split(images, stream.integers(0, problem.num_classes, count))
     client = Client(
         id=0,
         role="measured",
-        training=replace(subject.training, epochs=1),
+        training=training,
         num_samples=count,
         request=Request(cpus=subject.threads, gpus=1),
     )
     job = Job(
-        task=train_local,
+        task=condense if isinstance(training, LocalCondensation) else train_local,
         client=client,
-        problem=subject.problem,
+        problem=problem,
         indices=np.arange(count),
         broadcast=None,
         payload=None,
@@ -153,7 +162,7 @@ def cache_file() -> Path:
 def _key(subject: Subject, device: str) -> str:
     parts = {
         # A rate takes neither memory nor time.
-        "training": {**asdict(subject.training), "epochs": 1, "lr": 0},
+        "training": {**asdict(subject.training), "epochs": 1, "steps": 1, "lr": 0},
         "problem": {**asdict(subject.problem), "seed": 0},
         "threads": subject.threads,
         "device": device,

@@ -17,7 +17,7 @@ from fl.data.datasets import Split
 from fl.data.shard import shard_digest
 from fl.federation import Job
 
-CLIENT_CODE = ("fl.data.shard", "fl.models", "fl.seeding", "fl.training")
+CLIENT_CODE = ("fl.condensation", "fl.data.shard", "fl.models", "fl.seeding", "fl.training")
 """Modules and packages whose code decides what a client uploads."""
 
 

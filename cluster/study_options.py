@@ -1,6 +1,7 @@
 """The study command's options, and the cells they make: one run for each K and seed."""
 
 import argparse
+import math
 import shutil
 from collections import Counter
 from collections.abc import Sequence
@@ -11,6 +12,7 @@ from typing import Any
 from cluster.command_line import parse
 from cluster.options import LaunchOptions
 from cluster.prepare import prepare
+from fl.condensation.config import LocalCondensation
 from fl.config import RunConfig
 from fl.data.datasets import load
 from fl.errors import UserError
@@ -130,6 +132,9 @@ def _check_disk(unfinished: Sequence[Cell]) -> None:
 def _one_upload(training: LocalConfig, problem: Problem) -> int:
     if isinstance(training, ClassifierConfig):
         sent = starting_classifier(training, problem)
+    elif isinstance(training, LocalCondensation):
+        images = problem.num_classes * training.images_per_class
+        return FLOAT_BYTES * images * math.prod(problem.image_shape) + FILE_BYTES
     else:
         model = starting_generator(training, problem)
         sent = model if training.upload == "cvae" else model.decoder

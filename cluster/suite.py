@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal
 import tyro
 from rich.console import Console
 
+from cluster import fedaf_small, fedaf_table7
 from cluster.cells import TABLES, Cell, Scale, make
 from cluster.command_line import parse, stop_with
 from cluster.comparison import Figure, as_json, as_markdown
@@ -38,7 +39,8 @@ def suite(
     """Regenerate a table of the FedMHO paper.
 
     Args:
-        name: Table: table3, table4, table5, table6, table8 or loss-weights.
+        name: Table: table3, table4, table5, table6, table8 or loss-weights. Of FedAF's
+            paper: fedaf-table7 (bytes) or fedaf-small (accuracy over rounds).
         scale: small: a sixth of the images and narrow models, for two cores. paper: for GPUs.
         seeds: Seeds of a cell's runs, with commas between.
         only: Patterns of the cells to run, as in 'mnist-alpha0.5-*'. Default: all.
@@ -47,11 +49,17 @@ def suite(
         runtime: As of the launch command.
         dry_run: Name the runs and whether each is finished; start nothing.
     """
-    choice("table", name, TABLES)
+    where = (f"--output-dir={output_dir}", f"--data-root={data_root}", f"--runtime={runtime}")
+    choice("table", name, (*TABLES, "fedaf-table7", "fedaf-small"))
+    if name == "fedaf-table7":
+        fedaf_table7.make(_numbers(seeds), output_dir)
+        return
+    if name == "fedaf-small":
+        _over_rounds(_numbers(seeds), only, where, output_dir, dry_run)
+        return
     cells, numbers = make(name, scale, only), _numbers(seeds)
     if not cells:
         raise UserError(f"--only fits no cell of {name}; e.g. {make(name, scale, ())[0].name}")
-    where = (f"--output-dir={output_dir}", f"--data-root={data_root}", f"--runtime={runtime}")
     runs = {
         (cell, seed): [
             *cell.arguments,
@@ -64,9 +72,7 @@ def suite(
         for seed in numbers
     }
     if dry_run:
-        for arguments in runs.values():
-            path = locate(parse(arguments))
-            print(f"{path}  {'finished' if (path / 'result.json').exists() else 'to be run'}")
+        _name(runs.values())
         return
     figures = _run_all(runs)
     table = as_markdown(name, scale, numbers, figures)
@@ -76,16 +82,43 @@ def suite(
     print(f"table    {output_dir / f'{name}-{scale}.md'}")
 
 
+def _over_rounds(
+    seeds: Sequence[int],
+    only: Sequence[str],
+    where: Sequence[str],
+    output_dir: Path,
+    dry_run: bool,
+) -> None:
+    runs = fedaf_small.runs(seeds, only, where)
+    if dry_run:
+        _name(runs.values())
+        return
+    found: dict[fedaf_small.Line, list[dict[str, Any]]] = {}
+    for number, ((line, seed), arguments) in enumerate(runs.items(), start=1):
+        result = _result(arguments)
+        found.setdefault(line, []).append(result)
+        _tell(number, len(runs), line.name, seed, result)
+    fedaf_small.show(found, seeds, output_dir)
+
+
+def _name(runs: Iterable[Sequence[str]]) -> None:
+    for arguments in runs:
+        path = locate(parse(arguments))
+        print(f"{path}  {'finished' if (path / 'result.json').exists() else 'to be run'}")
+
+
+def _tell(number: int, of: int, name: str, seed: int, result: dict[str, Any]) -> None:
+    took = duration(result["seconds"]["total"])
+    accuracy = f"{result['accuracy']:.4f}"
+    print(f"[{number} of {of}] {name} seed {seed}: {accuracy}, {took}", flush=True)
+
+
 def _run_all(runs: dict[tuple[Cell, int], list[str]]) -> list[Figure]:
     accuracies: dict[Cell, list[float]] = {}
     for number, ((cell, seed), arguments) in enumerate(runs.items(), start=1):
         result = _result(arguments)
         accuracies.setdefault(cell, []).append(result["accuracy"])
-        print(
-            f"[{number} of {len(runs)}] {cell.name} seed {seed}: {result['accuracy']:.4f}, "
-            f"{duration(result['seconds']['total'])}",
-            flush=True,
-        )
+        _tell(number, len(runs), cell.name, seed, result)
     return [Figure(cell, tuple(found)) for cell, found in accuracies.items()]
 
 

@@ -71,13 +71,16 @@ class Clients:
         *,
         only: Iterable[int] | None = None,
         broadcast: Tensors | None = None,
+        known: Tensors | None = None,
         payloads: Mapping[int, Tensors] | None = None,
     ) -> list[Update]:
         """Runs ``task`` for each client (or those in ``only``) and returns updates by client id.
 
         ``broadcast`` reaches every chosen client, ``payloads`` one client each; both count as
-        bytes down. A client that fails ends the map with its name, unless failures are to be
-        dropped: then it is missing here, named in ``dropped``, and left out of later maps.
+        bytes down. ``known`` is what the clients were sent earlier in this round and still have: it
+        reaches them beside the broadcast, and counts no more. A client that fails ends the map with
+        its name, unless failures are to be dropped: then it is missing here, named in ``dropped``,
+        and left out of later maps.
 
         Raises:
             ClientFailed: a client failed for good; with failures dropped, all clients of a role.
@@ -90,7 +93,8 @@ class Clients:
         strangers = (chosen - everyone) | (payloads.keys() - chosen)
         if strangers:
             raise ValueError(f"no such clients to map over: {sorted(strangers)}")
-        sent = pack(broadcast, {}) if broadcast else None
+        told = {**(known or {}), **(broadcast or {})}
+        sent = pack(told, {}) if told else None
         jobs = {}
         packed: dict[int, bytes] = {}  # what several are given is one message
         for client in self.members:

@@ -42,7 +42,7 @@ class RunConfig(Generic[Options]):
 
     method: str = "fedmho-sd"
     """Method: fedmho, fedmho-md, fedmho-sd, fedavg, fedprox, feddf, dense, co-boosting,
-    fedcvae-ens or fedcvae-kd."""
+    fedcvae-ens, fedcvae-kd, feddm or fedaf."""
     dataset: str = "digits"
     """Data set: digits, mnist, fmnist, emnist, svhn, cifar10 or cifar100."""
     alpha: float = 0.5
@@ -50,7 +50,7 @@ class RunConfig(Generic[Options]):
     num_clients: int = 10
     """Clients, K."""
     rounds: int = 1
-    """Communication rounds; all methods but fedavg and fedprox are one-shot and have one."""
+    """Communication rounds; one for all methods but fedavg, fedprox, feddm and fedaf."""
     seed: int = 0
     """Seed of everything random."""
     data: DataConfig = DataConfig()

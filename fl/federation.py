@@ -179,7 +179,7 @@ class Evaluation:
 
 @dataclass(frozen=True, kw_only=True)
 class FitResult:
-    """What a fit leaves: the loss of every step, and the test accuracy after every epoch."""
+    """What a fit leaves: the loss of every step, and the test accuracy after every tested epoch."""
 
     step_losses: list[float]
     epochs: list[Evaluation]

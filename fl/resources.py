@@ -42,11 +42,12 @@ class ResourcesConfig:
 
     classifier: ShareConfig = ShareConfig(cpus=1)
     generator: ShareConfig = ShareConfig(cpus=1, shared=True)
+    condenser: ShareConfig = ShareConfig(cpus=1)
     models: tuple[str, ...] = ()
     """Single models, above their role: MODEL.QUANTITY=VALUE, as in vgg9.gpus=0.5 cnn.cpus=2."""
 
     def __post_init__(self) -> None:
-        for role in ("classifier", "generator"):
+        for role in ("classifier", "generator", "condenser"):
             getattr(self, role).check(f"resources.{role}")
         for entry in self.models:
             self.share("classifier", _parse(entry)[0]).check(f"resources.models {entry}:")

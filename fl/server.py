@@ -132,7 +132,7 @@ class RankedServer(ABC):
         config: FitConfig,
         stage: str,
     ) -> FitResult:
-        """Trains ``model`` in place, tests it after each epoch; see :class:`fl.fusion.fit.Fit`.
+        """Trains ``model`` in place, tests it between epochs; see :class:`fl.fusion.fit.Fit`.
 
         With checkpoints it goes on from the last one of the same fit, and leaves its own. Each
         round draws other random numbers for the same ``stage``.
@@ -147,15 +147,16 @@ class RankedServer(ABC):
             if report.state:  # one is enough
                 reports = [replace(earlier, state=None) for earlier in reports]
             reports.append(report)
-            self.events.emit(
-                "epoch",
-                stage=stage,
-                round=self.round,
-                epoch=report.epoch,
-                epochs=config.epochs,
-                loss=sum(report.losses) / len(report.losses),
-                accuracy=self._evaluation(report.hits).accuracy,
-            )
+            if report.hits is not None:
+                self.events.emit(
+                    "epoch",
+                    stage=stage,
+                    round=self.round,
+                    epoch=report.epoch,
+                    epochs=config.epochs,
+                    loss=sum(report.losses) / len(report.losses),
+                    accuracy=self._evaluation(report.hits).accuracy,
+                )
             if self._checkpoints and report.state:
                 self._checkpoints.save(stage, key, reports)
         if reports[-1].state:
@@ -163,7 +164,7 @@ class RankedServer(ABC):
         model.eval()
         return FitResult(
             step_losses=[step for report in reports for step in report.losses],
-            epochs=[self._evaluation(report.hits) for report in reports],
+            epochs=[self._evaluation(r.hits) for r in reports if r.hits is not None],
         )
 
     def evaluate(self, model: nn.Module) -> Evaluation:

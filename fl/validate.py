@@ -29,3 +29,9 @@ def fraction(setting: str, value: float) -> None:
     """``value`` lies in (0, 1]."""
     if not 0 < value <= 1:
         raise UserError(f"{setting} must be in (0, 1], got {value}")
+
+
+def not_negative(setting: str, value: float) -> None:
+    """``value`` is a finite number, 0 or above."""
+    if not (math.isfinite(value) and value >= 0):
+        raise UserError(f"{setting} must be 0 or more, got {value}")

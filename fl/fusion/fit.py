@@ -47,6 +47,8 @@ class FitConfig:
     """Learning rate over the steps: as it is, or falling to zero along a half cosine."""
     clip: float | None = None
     """Norm to which gradients are cut; of an ensemble each member's. Default: none."""
+    test_every: int = 1
+    """Epochs between two tests of the model; the last epoch is always tested."""
     precision: Literal["fp32", "tf32", "bf16"] = "fp32"
     """Arithmetic of forward and backward passes: tf32 rounds the factors of matrix products on
     GPUs that can, bf16 computes in bfloat16 where that is safe; weights stay in float32."""
@@ -55,6 +57,7 @@ class FitConfig:
         at_least("epochs", self.epochs, 1)
         positive("lr", self.lr)
         at_least("batch_size", self.batch_size, 1)
+        at_least("test_every", self.test_every, 1)
         choice("precision", self.precision, PRECISIONS)
         choice("schedule", self.schedule, SCHEDULES)
         if self.clip is not None:

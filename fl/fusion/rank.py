@@ -34,8 +34,8 @@ class Report:
     epoch: int
     losses: list[float]
     """Of each step, over the whole batch."""
-    hits: list[int]
-    """Right answers for each class of the whole test split."""
+    hits: list[int] | None
+    """Right answers for each class of the whole test split, if the model was tested."""
     state: bytes | None
     """What :meth:`fl.fusion.fit.Fit.state` gave, if this was an epoch to keep."""
 
@@ -151,13 +151,16 @@ class Rank:
         )
         done = fit.load_state(state) if state else 0
         for epoch, losses in enumerate(fit.epochs(), start=done + 1):
-            hits = self.count_hits(model).to(self.device)
-            self.group.sum(hits)
-            keep = keep_every and (epoch % keep_every == 0 or epoch == config.epochs)
+            last = epoch == config.epochs
+            keep = keep_every and (epoch % keep_every == 0 or last)
+            hits = None
+            if epoch % config.test_every == 0 or last:
+                hits = self.count_hits(model).to(self.device)
+                self.group.sum(hits)
             yield Report(
                 epoch=epoch,
                 losses=losses.tolist(),
-                hits=hits.tolist(),
+                hits=None if hits is None else hits.tolist(),
                 state=fit.state() if keep and self.group.rank == 0 else None,
             )
 

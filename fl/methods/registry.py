@@ -12,10 +12,12 @@ from fl.federation import Outcome, Problem
 from fl.methods import (
     co_boosting,
     dense,
+    fedaf,
     fedavg,
     fedcvae_ens,
     fedcvae_kd,
     feddf,
+    feddm,
     fedmho,
     fedprox,
     prototypes,
@@ -34,8 +36,8 @@ class Method:
     one_shot: bool = True
     """Whether it has one round only; else ``run`` takes :class:`fl.rounds.Rounds` as ``rounds``."""
     one_rank: bool = False
-    """Whether it trains a model in a loop of its own, on the driver's device: the server then has
-    one rank, there."""
+    """Whether its server must have one rank, on the driver's device: it trains a model in a loop
+    of its own there, or by statistics of whole batches."""
     auxiliary: Callable[[Any], AuxiliaryConfig] | None = None
     """Names the auxiliary data set in the settings, if ``run`` takes one as ``auxiliary``."""
     spaces: Spaces = Spaces()
@@ -86,6 +88,22 @@ METHODS = {
         run=co_boosting.run,
         one_rank=True,
         spaces=co_boosting.SPACES,
+    ),
+    "fedaf": Method(
+        config=fedaf.FedAFConfig,
+        cast=fedaf.cast,
+        run=fedaf.run,
+        one_shot=False,
+        one_rank=True,
+        spaces=fedaf.SPACES,
+    ),
+    "feddm": Method(
+        config=feddm.FedDMConfig,
+        cast=fedaf.cast,
+        run=feddm.run,
+        one_shot=False,
+        one_rank=True,
+        spaces=feddm.SPACES,
     ),
     "fedcvae-ens": Method(
         config=fedcvae_ens.FedCVAEConfig,

@@ -12,9 +12,11 @@ from torch import nn
 
 from fl.errors import UserError, unknown
 from fl.models.cnn import CNN
+from fl.models.convnet import ConvNet
 from fl.models.cvae import CVAE, Decoder
 from fl.models.cvae_large import cvae_large
 from fl.models.cvae_small import cvae_cifar, cvae_small
+from fl.models.resnet import ResNet18
 from fl.models.shapes import ImageShape
 from fl.models.vgg import VGG9
 
@@ -59,6 +61,22 @@ MODELS = {
             _at_least_8,
             "sides of at least 8",
             "two to five convolutions, by data set: FedMHO's small classifier",
+        ),
+        ModelInfo(
+            "convnet",
+            "classifier",
+            ConvNet,
+            _at_least_8,
+            "sides of at least 8",
+            "three convolutions with BatchNorm and average pooling: FedDM's and FedAF's classifier",
+        ),
+        ModelInfo(
+            "resnet18",
+            "classifier",
+            ResNet18,
+            _at_least_8,
+            "sides of at least 8",
+            "ResNet-18 with the 7x7 stem, FedAF's larger classifier",
         ),
         ModelInfo(
             "cvae-small",

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from math import inf
 from typing import Literal
 
+from fl.condensation.config import LocalCondensation
 from fl.errors import UserError
 from fl.models import CLASSIFIERS, GENERATORS
 from fl.validate import at_least, choice, positive
@@ -14,7 +15,7 @@ class ClassifierConfig:
     """Local training of a classifier client (Eq. 2)."""
 
     model: str = "vgg9"
-    """Classifier architecture: vgg9 or cnn."""
+    """Classifier architecture: vgg9, cnn, convnet or resnet18."""
     width: float = 0.25
     """Factor on channels and hidden units; 1 is the paper's size."""
     epochs: int = 30
@@ -45,6 +46,10 @@ class ClassifierConfig:
             raise UserError(f"classifier.momentum must be in [0, 1), got {self.momentum}")
         if not 0 <= self.proximal < inf:
             raise UserError(f"classifier.proximal must be 0 or more, got {self.proximal}")
+
+    def work(self, num_samples: int) -> int:
+        """Samples passed through the model."""
+        return self.epochs * num_samples
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,5 +85,9 @@ class GeneratorConfig:
         positive("generator.lr", self.lr)
         at_least("generator.batch_size", self.batch_size, 1)
 
+    def work(self, num_samples: int) -> int:
+        """Samples passed through the model."""
+        return self.epochs * num_samples
 
-LocalConfig = ClassifierConfig | GeneratorConfig
+
+LocalConfig = ClassifierConfig | GeneratorConfig | LocalCondensation

@@ -7,14 +7,18 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from fl.condensation.config import LocalCondensation
 from fl.federation import Batch, Problem, TaskInput
 from fl.models import CVAE, build_classifier, build_generator, copied, elbo_losses
 from fl.seeding import torch_seeded
-from fl.training.config import ClassifierConfig, GeneratorConfig, LocalConfig
+from fl.training.config import ClassifierConfig, GeneratorConfig
 from fl.training.optimizers import SGD, Adam, Proximal
 from fl.training.recipe import Epoch, Recipe
 from fl.training.task import task_of
 from fl.wire import Tensors, load_prefixed, prefixed
+
+Architecture = ClassifierConfig | LocalCondensation
+"""Records that name a classifier's ``model`` and its ``width``."""
 
 
 @task_of
@@ -29,15 +33,26 @@ def train_local(inputs: TaskInput) -> Recipe:
             return _classifier(inputs, config)
         case GeneratorConfig() as config:
             return _generator(inputs, config)
+        case other:
+            raise TypeError(f"{type(other).__name__} is no training of a model")
 
 
-def starting_classifier(config: ClassifierConfig, problem: Problem) -> nn.Module:
+def starting_classifier(config: Architecture, problem: Problem) -> nn.Module:
     """The weights from which every client of one architecture starts.
 
     They follow from the run's seed, so they cost no bytes; without a shared start the average of
     Eq. 4 means nothing.
     """
     return copied(_start(config.model, config.width, None, problem))
+
+
+def received_classifier(inputs: TaskInput, config: Architecture) -> nn.Module:
+    """The weights ``classifier.*`` that the server sent, or the start, on the client's device."""
+    model = starting_classifier(config, inputs.problem)
+    received = {**inputs.broadcast, **inputs.payload}
+    if any(name.startswith("classifier.") for name in received):
+        load_prefixed(model, received, "classifier", sender="the server")
+    return model.to(inputs.device)
 
 
 def starting_generator(config: GeneratorConfig, problem: Problem) -> CVAE:
@@ -58,11 +73,7 @@ def _start(name: str, width: float, latent: int | None, problem: Problem) -> nn.
 
 
 def _classifier(inputs: TaskInput, config: ClassifierConfig) -> Recipe:
-    model = starting_classifier(config, inputs.problem)
-    received = {**inputs.broadcast, **inputs.payload}
-    if any(name.startswith("classifier.") for name in received):
-        load_prefixed(model, received, "classifier", sender="the server")
-    model = model.to(inputs.device).train()
+    model = received_classifier(inputs, config).train()
     adam = config.optimizer == "adam"
     optimizer = Adam(config.lr) if adam else SGD(config.lr, config.momentum)
     return Recipe(
@@ -105,7 +116,9 @@ def _elbo_losses(model: nn.Module, batch: Batch) -> Tensor:
     return elbo_losses(logits, batch["images"], mean, log_variance)
 
 
-def _epochs(inputs: TaskInput, config: LocalConfig, latent: int | None = None) -> Iterator[Epoch]:
+def _epochs(
+    inputs: TaskInput, config: ClassifierConfig | GeneratorConfig, latent: int | None = None
+) -> Iterator[Epoch]:
     """Per epoch, the shard's samples in a fresh order, cut into batches, with noise on demand."""
     device = inputs.device
     images, labels = inputs.shard.images.to(device), inputs.shard.labels.to(device)

@@ -43,8 +43,8 @@ def take(group: deque[Job], size: int) -> list[Job]:
 
 
 def work(job: Job) -> int:
-    """Samples times epochs: what a client's time is reckoned by."""
-    return job.client.num_samples * job.client.training.epochs
+    """Samples passed through the model: what a client's time is reckoned by."""
+    return job.client.training.work(job.client.num_samples)
 
 
 class CohortSizes:

@@ -32,7 +32,7 @@ def generator_inputs(shape, classes, latent=20, batch=2):
 
 
 def test_names():
-    assert CLASSIFIERS == ("vgg9", "cnn")
+    assert CLASSIFIERS == ("vgg9", "cnn", "convnet", "resnet18")
     assert GENERATORS == ("cvae-small", "cvae-large", "cvae-cifar")
 
 
@@ -136,7 +136,12 @@ def test_build_decoder_takes_an_upload(name):
 @pytest.mark.parametrize(
     ("check", "arguments", "options", "message"),
     [
-        (check_classifier, ("vgg", GRAY, 10), {}, "unknown classifier 'vgg'; valid: cnn, vgg9"),
+        (
+            check_classifier,
+            ("vgg", GRAY, 10),
+            {},
+            "unknown classifier 'vgg'; valid: cnn, convnet, resnet18, vgg9",
+        ),
         (check_classifier, ("cvae-small", GRAY, 10), {}, "unknown classifier 'cvae-small'"),
         (
             check_generator,

@@ -1,0 +1,98 @@
+"""Differentiable augmentation (Zhao and Bilen, ICML 2021): the same for real and condensed images.
+
+One of the chosen kinds is drawn, and its strength; both batches then go through the same function,
+which gradients pass.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+Augmentation = Callable[[Tensor], Tensor]
+
+
+def draw_augmentation(kinds: Sequence[str], stream: torch.Generator) -> Augmentation:
+    """A function of images (B, C, H, W), the same for all of them; none for no kinds."""
+    if not kinds:
+        return lambda images: images
+    kind = kinds[int(torch.randint(len(kinds), (), generator=stream))]
+    u, v = torch.rand(2, generator=stream).tolist()
+    return KINDS[kind](2 * u - 1, 2 * v - 1)
+
+
+def _brightness(u: float, _: float) -> Augmentation:
+    return lambda x: x + u / 2
+
+
+def _contrast(u: float, _: float) -> Augmentation:
+    def change(x: Tensor) -> Tensor:
+        mean = x.mean((1, 2, 3), keepdim=True)
+        return mean + (1 + u / 2) * (x - mean)
+
+    return change
+
+
+def _saturation(u: float, _: float) -> Augmentation:
+    def change(x: Tensor) -> Tensor:
+        gray = x.mean(1, keepdim=True)
+        return gray + (1 + u) * (x - gray)
+
+    return change
+
+
+def _shift(u: float, v: float) -> Augmentation:
+    """By up to an eighth of the side."""
+    return _affine([[1, 0, u / 4], [0, 1, v / 4]])
+
+
+def _scale(u: float, v: float) -> Augmentation:
+    """Each side by a factor of 1 / 1.2 to 1.2."""
+    return _affine([[1.2**u, 0, 0], [0, 1.2**v, 0]])
+
+
+def _rotate(u: float, _: float) -> Augmentation:
+    """By up to 15 degrees."""
+    angle = u * math.radians(15)
+    cos, sin = math.cos(angle), math.sin(angle)
+    return _affine([[cos, -sin, 0], [sin, cos, 0]])
+
+
+def _flip(u: float, _: float) -> Augmentation:
+    return lambda x: x.flip(3) if u < 0 else x
+
+
+def _cutout(u: float, v: float) -> Augmentation:
+    """A square of half the side becomes black."""
+
+    def change(x: Tensor) -> Tensor:
+        height, width = x.shape[2:]
+        top, left = round((u + 1) / 4 * height), round((v + 1) / 4 * width)
+        mask = torch.ones_like(x[:1])
+        mask[:, :, top : top + height // 2, left : left + width // 2] = 0
+        return x * mask
+
+    return change
+
+
+def _affine(matrix: list[list[float]]) -> Augmentation:
+    def change(x: Tensor) -> Tensor:
+        theta = torch.tensor(matrix, device=x.device, dtype=x.dtype).expand(len(x), 2, 3)
+        grid = F.affine_grid(theta, list(x.shape), align_corners=False)
+        return F.grid_sample(x, grid, align_corners=False)
+
+    return change
+
+
+KINDS: dict[str, Callable[[float, float], Augmentation]] = {
+    "brightness": _brightness,
+    "contrast": _contrast,
+    "saturation": _saturation,
+    "shift": _shift,
+    "scale": _scale,
+    "rotate": _rotate,
+    "flip": _flip,
+    "cutout": _cutout,
+}

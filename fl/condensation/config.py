@@ -1,0 +1,86 @@
+"""How a client condenses its data: the records that, with shard and seed, determine its upload."""
+
+from dataclasses import dataclass
+from typing import Literal, Self
+
+from fl.condensation.augment import KINDS
+from fl.errors import UserError
+from fl.models import CLASSIFIERS
+from fl.validate import at_least, choice, positive
+
+
+@dataclass(frozen=True, kw_only=True)
+class CondensationConfig:
+    """Learning of condensed images by distribution matching, sized for a laptop."""
+
+    model: str = "convnet"
+    """Architecture of the global model, whose features are matched: convnet, resnet18, cnn or
+    vgg9."""
+    width: float = 0.25
+    """Factor on its channels and hidden units; 1 is the paper's size."""
+    images_per_class: int = 10
+    """Condensed images of each class the client holds, however few samples it has (IPC)."""
+    min_samples: int = 1
+    """Classes of which the client has fewer samples are left out."""
+    steps: int = 50
+    """Steps of SGD on the images."""
+    lr: float = 1.0
+    """Image learning rate."""
+    momentum: float = 0.9
+    """Momentum of SGD."""
+    batch_size: int = 32
+    """Real samples of each class per step; a class with fewer repeats them."""
+    init: Literal["average", "noise"] = "average"
+    """What images start from: averages of random local ones of their class, or noise."""
+    averaged: int = 5
+    """Local images in each of those averages; 1 starts from real images."""
+    network: Literal["train", "eval"] = "train"
+    """Mode of the network: train normalises by the statistics of the step's batch, of all classes
+    together; eval by the global model's running ones."""
+    augment: tuple[str, ...] = ()
+    """Differentiable augmentations, of which each step draws one for real and condensed images
+    alike: brightness, contrast, saturation, shift, scale, rotate, flip, cutout."""
+    pixels: Literal["float", "uint8"] = "float"
+    """How images are uploaded; uint8 rounds them to 8 bits, as the paper counts them."""
+
+    def __post_init__(self) -> None:
+        choice("condensation.model", self.model, CLASSIFIERS)
+        for name in ("width", "lr"):
+            positive(f"condensation.{name}", getattr(self, name))
+        for name in ("images_per_class", "min_samples", "steps", "batch_size", "averaged"):
+            at_least(f"condensation.{name}", getattr(self, name), 1)
+        if not 0 <= self.momentum < 1:
+            raise UserError(f"condensation.momentum must be in [0, 1), got {self.momentum}")
+        choice("condensation.init", self.init, ("average", "noise"))
+        choice("condensation.network", self.network, ("train", "eval"))
+        choice("condensation.pixels", self.pixels, ("float", "uint8"))
+        for name in self.augment:
+            choice("condensation.augment", name, KINDS)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LocalCondensation(CondensationConfig):
+    """A client's whole record: what all methods share, and what each adds of its own."""
+
+    clip: float | None = None
+    """Norm to which the gradient of all images together is cut; None for none."""
+    gamma: float = 1.0
+    """Share of the global model in each step's network; the rest is a fresh random one."""
+    rho: float = 0.0
+    """Radius around the global model within which each step's network is drawn; 0 for none."""
+    collaboration: float = 0.0
+    """Weight of the sliced Wasserstein distance between the images' class-wise mean logits and
+    those that the server sent."""
+    projections: int = 0
+    """Random directions of that distance; 0 for its closed form."""
+    temperature: float = 1.0
+    """Of the soft labels that the client tells."""
+
+    @classmethod
+    def of(cls, shared: CondensationConfig, **own: float | None) -> Self:
+        """The record with these shared settings and the method's own."""
+        return cls(**vars(shared), **own)  # type: ignore[arg-type]
+
+    def work(self, num_samples: int) -> int:
+        """Samples passed through the model, were each step to see all the client has."""
+        return self.steps * num_samples

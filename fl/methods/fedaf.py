@@ -1,0 +1,152 @@
+"""FedAF (Wang et al., CVPR 2024): aggregation-free learning from condensed data.
+
+In each round every client tells how the global model answers its classes on the mean, learns a few
+images of each class with the global model's features and all clients' answers, and uploads them.
+The server trains the global model on the images of all clients, and keeps its answers near theirs.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar, Protocol
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from fl.clients import Clients
+from fl.condensation.config import CondensationConfig, LocalCondensation
+from fl.condensation.losses import class_means, knowledge_matching
+from fl.condensation.task import condense, tell_mean_logits
+from fl.condensation.uploads import condensed_data, mean_over_holders
+from fl.errors import UserError
+from fl.federation import Batch, Outcome, Problem, Server
+from fl.fusion.fit import FitConfig
+from fl.methods.cast import Part
+from fl.models import check_classifier
+from fl.rounds import Rounds
+from fl.spaces import Choice, LogUniform, Spaces, Uniform
+from fl.training.local import starting_classifier
+from fl.validate import at_least, not_negative, positive
+from fl.wire import prefixed
+
+FUSION = FitConfig(epochs=50, lr=0.01, optimizer="sgd", batch_size=64, test_every=50)
+"""Training of the global model in each round, sized for a laptop; tested after the round."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedAFConfig:
+    """FedAF's settings, sized for a laptop; the paper's are in the presets fedaf-*."""
+
+    condensation: CondensationConfig = CondensationConfig()
+    gamma: float = 0.9
+    """Share of the global model in the network of each step; the rest is a fresh random one."""
+    collaboration: float = 1e-3
+    """Weight of the collaborative term, the distance of the images' class-wise mean logits from
+    all clients' (lambda_loc); 0 leaves it out."""
+    projections: int = 0
+    """Random directions of that sliced Wasserstein distance; 0 takes its closed form."""
+    knowledge: float = 0.01
+    """Weight of local-global knowledge matching (lambda_glob); 0 leaves the term out."""
+    temperature: float = 1.0
+    """Temperature tau of the soft labels that it matches."""
+    fusion: FitConfig = FUSION
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.gamma <= 1:
+            raise UserError(f"gamma must be in [0, 1], got {self.gamma}")
+        not_negative("collaboration", self.collaboration)
+        at_least("projections", self.projections, 0)
+        not_negative("knowledge", self.knowledge)
+        positive("temperature", self.temperature)
+
+    @property
+    def local(self) -> LocalCondensation:
+        """What a client goes by."""
+        return LocalCondensation.of(
+            self.condensation,
+            gamma=self.gamma,
+            collaboration=self.collaboration,
+            projections=self.projections,
+            temperature=self.temperature,
+        )
+
+
+SPACES = Spaces(
+    local={
+        "condensation.lr": LogUniform(0.1, 10.0),
+        "gamma": Uniform(0.5, 1.0),
+        "collaboration": LogUniform(1e-4, 1e-1),
+        "condensation.images_per_class": Choice((10, 20, 50)),
+        "knowledge": LogUniform(1e-3, 2.0),
+        "fusion.lr": LogUniform(1e-3, 1e-1),
+    }
+)
+
+
+class Condensing(Protocol):
+    """FedAF's settings, or FedDM's."""
+
+    @property
+    def local(self) -> LocalCondensation: ...
+
+
+def cast(config: Condensing, num_clients: int, problem: Problem) -> list[Part]:
+    """Every client condenses (FedDM's too).
+
+    Raises:
+        UserError: the model cannot take these images.
+    """
+    own: LocalCondensation = config.local
+    check_classifier(own.model, problem.image_shape, problem.num_classes, width=own.width)
+    return [Part("condenser", own)] * num_clients
+
+
+def run(clients: Clients, server: Server, config: FedAFConfig, *, rounds: Rounds) -> Outcome:
+    """The rounds of Section 4, each with two exchanges: V_k depends on the newest global model."""
+    own = config.local
+    model = starting_classifier(own, server.problem).to(server.device)
+    loss = KnowledgeLoss(weight=config.knowledge, temperature=config.temperature)
+    data: Batch = {}
+    for _ in rounds.play(clients, server, model):
+        weights = prefixed("classifier", model)
+        told = clients.map(tell_mean_logits, broadcast=weights)  # Eqs. 5, 11
+        v = mean_over_holders(told, "mean_logits", server.problem)  # Eq. 8
+        r = mean_over_holders(told, "soft_labels", server.problem)  # Eq. 12
+        shared = {"mean_logits": v} if config.collaboration else {}
+        updates = clients.map(condense, broadcast=shared, known=weights)  # Eq. 10
+        data = condensed_data(updates, server.problem, own)
+        data["soft_labels"] = r[data["labels"]]
+        with server.events.phase("fusion"):
+            server.fit(model, data, loss=loss, config=config.fusion, stage="fusion")  # Eq. 14
+    return rounds.outcome(model, synthetic=pictures(data))
+
+
+@dataclass(frozen=True, kw_only=True)
+class KnowledgeLoss:
+    """Eq. 14: cross-entropy + weight * LGKM of ``images`` with ``labels`` and ``soft_labels``.
+
+    T is made of the batch's own class-wise mean logits, Eq. 13 of all condensed data of a class.
+    ``soft_labels`` (B, classes) are R's row of each sample's class; without weight not needed.
+    """
+
+    weight: float
+    temperature: float
+    one_pass: ClassVar[bool] = True
+    """See :class:`fl.fusion.gradients.Gradients`."""
+
+    def __call__(self, model: nn.Module, batch: Batch) -> Tensor:
+        logits, labels = model(batch["images"]), batch["labels"]
+        loss = F.cross_entropy(logits, labels)
+        if self.weight:
+            classes = logits.shape[1]
+            means, there = class_means(logits, labels, classes)
+            r, _ = class_means(batch["soft_labels"], labels, classes)
+            log_t = (means[there] / self.temperature).log_softmax(1)
+            loss = loss + self.weight * knowledge_matching(r[there], log_t)
+        return loss
+
+
+def pictures(data: Batch) -> dict[str, Tensor]:
+    """The last round's images for the report, pixels cut to [0, 1]; none if no round was played."""
+    if not data:
+        return {}
+    images, labels = data["images"].clamp(0, 1), data["labels"]
+    return {"images": images, "labels": labels, "kept": labels.new_tensor(range(len(labels)))}

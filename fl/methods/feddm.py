@@ -1,0 +1,67 @@
+"""FedDM (Xiong et al., 2022), as FedAF's paper compares with it.
+
+In each round every client learns a few images of each of its classes, with the features of networks
+near the global model. The server trains the global model on the images of all clients.
+"""
+
+from dataclasses import dataclass
+
+from fl.clients import Clients
+from fl.condensation.config import CondensationConfig, LocalCondensation
+from fl.condensation.task import condense
+from fl.condensation.uploads import condensed_data
+from fl.federation import Batch, Outcome, Server
+from fl.fusion.distillation import FusionLoss
+from fl.fusion.fit import FitConfig
+from fl.methods.fedaf import FUSION, pictures
+from fl.rounds import Rounds
+from fl.spaces import Choice, LogUniform, Spaces, Uniform
+from fl.training.local import starting_classifier
+from fl.validate import not_negative, positive
+from fl.wire import prefixed
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedDMConfig:
+    """FedDM's settings, sized for a laptop."""
+
+    condensation: CondensationConfig = CondensationConfig()
+    rho: float = 5.0
+    """Radius around the global model within which the network of each step is drawn."""
+    clip: float | None = 2.0
+    """Norm to which the gradient of all of a client's images together is cut."""
+    fusion: FitConfig = FUSION
+
+    def __post_init__(self) -> None:
+        not_negative("rho", self.rho)
+        if self.clip is not None:
+            positive("clip", self.clip)
+
+    @property
+    def local(self) -> LocalCondensation:
+        """What a client goes by."""
+        return LocalCondensation.of(self.condensation, rho=self.rho, clip=self.clip)
+
+
+SPACES = Spaces(
+    local={
+        "condensation.lr": LogUniform(0.1, 10.0),
+        "rho": Uniform(0.0, 10.0),
+        "condensation.images_per_class": Choice((10, 20, 50)),
+        "fusion.lr": LogUniform(1e-3, 1e-1),
+    }
+)
+
+
+def run(clients: Clients, server: Server, config: FedDMConfig, *, rounds: Rounds) -> Outcome:
+    """One exchange per round."""
+    own = config.local
+    model = starting_classifier(own, server.problem).to(server.device)
+    loss = FusionLoss(ce_weight=1.0, kd_weight=0.0)
+    data: Batch = {}
+    for _ in rounds.play(clients, server, model):
+        updates = clients.map(condense, broadcast=prefixed("classifier", model))
+        data = condensed_data(updates, server.problem, own)
+        with server.events.phase("fusion"):
+            server.fit(model, data, loss=loss, config=config.fusion, stage="fusion")
+    return rounds.outcome(model, synthetic=pictures(data))

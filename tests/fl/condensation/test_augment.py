@@ -1,0 +1,30 @@
+"""Augmentations: the same for both batches, and gradients pass."""
+
+import pytest
+import torch
+
+from fl.condensation.augment import KINDS, draw_augmentation
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_both_batches_meet_the_same_function_and_gradients_pass(kind: str) -> None:
+    stream = torch.Generator().manual_seed(5)
+    change = draw_augmentation([kind], stream)
+    images = torch.rand(2, 3, 8, 8, generator=stream).requires_grad_()
+    changed = change(images)
+    assert changed.shape == images.shape
+    if kind != "flip":  # half of the time it leaves them
+        assert not torch.equal(changed, images)
+    torch.testing.assert_close(change(images[1:]), changed[1:])
+    changed.sum().backward()
+    assert images.grad is not None
+    assert images.grad.abs().sum() > 0
+
+
+def test_one_kind_is_drawn_at_a_time_and_none_changes_nothing() -> None:
+    images = torch.rand(1, 1, 8, 8)
+    assert draw_augmentation([], torch.Generator())(images) is images
+    stream = torch.Generator().manual_seed(0)
+    flips = [draw_augmentation(["flip"], stream)(images) for _ in range(20)]
+    mirrored = [torch.equal(found, images.flip(3)) for found in flips]
+    assert 0 < sum(mirrored) < 20

@@ -1,0 +1,192 @@
+"""FedAF and FedDM: the server's loss against a naive twin, and whole rounds of a tiny run."""
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from fl.clients import Clients
+from fl.condensation.config import CondensationConfig
+from fl.condensation.task import condense, tell_mean_logits
+from fl.errors import UserError
+from fl.federation import Outcome, TaskInput
+from fl.fusion.fit import FitConfig
+from fl.methods import fedaf, feddm
+from fl.methods.fedaf import FedAFConfig, KnowledgeLoss
+from fl.methods.feddm import FedDMConfig
+from fl.models.cost import parameters
+from fl.rounds import Rounds
+from tests.fl.methods.tiny import WatchedServer, tiny_data, tiny_federation
+
+SMALL = CondensationConfig(width=0.03, images_per_class=2, steps=2, batch_size=4, pixels="uint8")
+FIT = FitConfig(epochs=3, lr=0.05, optimizer="sgd", batch_size=16, test_every=3)
+AF = FedAFConfig(condensation=SMALL, collaboration=0.5, knowledge=1.0, fusion=FIT)
+DM = FedDMConfig(condensation=SMALL, fusion=FIT)
+
+
+def federation(config: Any, seed: int = 0) -> tuple[Clients, WatchedServer]:
+    data = tiny_data(train=120, test=40)
+    return tiny_federation(config, num_clients=3, seed=seed, alpha=0.1, cast=fedaf.cast, data=data)
+
+
+def play(config: Any, count: int = 1, *, seed: int = 0) -> tuple[Outcome, Clients, WatchedServer]:
+    clients, server = federation(config, seed)
+    run = fedaf.run if isinstance(config, FedAFConfig) else feddm.run
+    return run(clients, server, config, rounds=Rounds(count)), clients, server
+
+
+def weights(outcome: Outcome) -> Tensor:
+    return torch.cat([t.flatten().double() for t in outcome.model.state_dict().values()])
+
+
+def softmax(logits: Tensor, temperature: float) -> list[float]:
+    powers = [math.exp(v / temperature) for v in logits.tolist()]
+    return [p / sum(powers) for p in powers]
+
+
+def test_the_servers_loss_is_cross_entropy_and_matching_class_by_class() -> None:
+    stream = torch.Generator().manual_seed(0)
+    images, labels = torch.rand(7, 6, generator=stream), torch.tensor([0, 3, 3, 0, 1, 3, 1])
+    wanted = torch.rand(5, 5, generator=stream).softmax(1)
+    torch.manual_seed(0)
+    model = nn.Linear(6, 5)
+    batch = {"images": images, "labels": labels, "soft_labels": wanted[labels]}
+    logits = [model(image) for image in images]
+    expected = 0.0
+    for own, label in zip(logits, labels.tolist(), strict=True):
+        expected -= math.log(softmax(own, 1.0)[label]) / 7
+    for c in (0, 1, 3):  # class 2 and 4 are not in the batch
+        own = [z for z, label in zip(logits, labels.tolist(), strict=True) if label == c]
+        t, r = softmax(sum(own) / len(own), 2.0), wanted[c].tolist()
+        forth = sum(a * math.log(a / b) for a, b in zip(r, t, strict=True))
+        back = sum(b * math.log(b / a) for a, b in zip(r, t, strict=True))
+        expected += 0.7 * (forth + back) / 2 / 3
+    loss = KnowledgeLoss(weight=0.7, temperature=2.0)(model, batch)
+    assert loss.item() == pytest.approx(expected, rel=1e-5)
+
+
+def test_a_round_gathers_what_the_clients_condensed_with_the_holders_answers() -> None:
+    outcome, clients, server = play(AF)
+    _, data, _ = server.fits["fusion"]
+    held = [[c for c in range(10) if (server_labels(clients, k) == c).any()] for k in range(3)]
+    assert data["labels"].tolist() == [c for own in held for c in own for _ in range(2)]
+    told = _told(clients, server)
+    for row, label in zip(data["soft_labels"], data["labels"].tolist(), strict=True):
+        holders = [k for k in range(3) if label in held[k]]
+        mean = sum(told[k]["soft_labels"][label] for k in holders) / len(holders)
+        torch.testing.assert_close(row, mean)
+    assert any(len([k for k in range(3) if c in held[k]]) == 1 for c in range(10))
+    assert torch.equal(outcome.synthetic["images"], data["images"])
+    assert server.evaluate(outcome.model) == outcome.epochs[-1]
+
+
+def server_labels(clients: Clients, k: int) -> Tensor:
+    return torch.from_numpy(tiny_data(train=120, test=40).train.labels[clients._indices[k]])
+
+
+def _told(clients: Clients, server: WatchedServer) -> list[dict[str, Tensor]]:
+    """What the clients tell about the model before the first round."""
+    clients.round = 1
+    return [dict(update.tensors) for update in clients.map(tell_mean_logits)]
+
+
+def test_the_ledger_counts_what_the_paper_counts() -> None:
+    outcome, clients, _ = play(AF)
+    model = sum(t.nbytes for t in outcome.model.state_dict().values())
+    for k in range(3):
+        classes = len(server_labels(clients, k).unique())
+        images, matrices = classes * 2 * 28 * 28, 2 * 10 * 10 * 4
+        assert clients.bytes_up[k] == images + matrices + 8 * classes
+        # The model goes down once a round, though both exchanges use it.
+        assert clients.bytes_down[k] == model + 10 * 10 * 4
+    assert model > 4 * parameters(outcome.model)  # with BatchNorm's statistics
+    _, clients, _ = play(replace(AF, condensation=replace(SMALL, pixels="float")))
+    classes = len(server_labels(clients, 0).unique())
+    assert clients.bytes_up[0] == 4 * classes * 2 * 28 * 28 + 2 * 10 * 10 * 4 + 8 * classes
+
+
+def test_each_term_can_be_left_out_and_the_same_seed_gives_the_same_model() -> None:
+    whole = weights(play(AF)[0])
+    torch.rand(3)  # the global stream decides nothing
+    assert torch.equal(whole, weights(play(AF)[0]))
+    lean = [
+        replace(AF, collaboration=0.0),
+        replace(AF, knowledge=0.0),
+        replace(AF, projections=4),
+        replace(AF, collaboration=0.0, knowledge=0.0),
+    ]
+    found = [whole, *(weights(play(config)[0]) for config in lean), weights(play(AF, seed=1)[0])]
+    for k, one in enumerate(found):
+        assert not any(torch.equal(one, other) for other in found[:k])
+
+
+@pytest.mark.parametrize("config", [AF, DM], ids=["fedaf", "feddm"])
+def test_a_run_that_is_killed_goes_on_to_the_same_model(
+    config: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run: Callable[..., Outcome] = fedaf.run if config is AF else feddm.run
+    straight = run(*federation(config), config, rounds=Rounds(3))
+    clients, server = federation(config)
+    played, evaluate = [0], server.evaluate
+
+    def dying(model: nn.Module) -> Any:
+        played[0] += 1
+        if played[0] == 3:  # before the first round, after it, and in the middle of the second
+            raise KeyboardInterrupt
+        return evaluate(model)
+
+    monkeypatch.setattr(server, "evaluate", dying)
+    with pytest.raises(KeyboardInterrupt):
+        run(clients, server, config, rounds=Rounds(3, tmp_path))
+    resumed = run(*federation(config), config, rounds=Rounds(3, tmp_path))
+    assert torch.equal(weights(straight), weights(resumed))
+    assert straight.epochs == resumed.epochs
+
+
+def test_rounds_build_on_each_other() -> None:
+    before = {}
+    clients, server = federation(DM)
+
+    def remember(inputs: TaskInput) -> Any:
+        before.setdefault(inputs.round, inputs.broadcast["classifier.classifier.bias"])
+        return condense(inputs)
+
+    feddm.condense, kept = remember, feddm.condense
+    try:
+        outcome = feddm.run(clients, server, DM, rounds=Rounds(2))
+    finally:
+        feddm.condense = kept
+    assert len(outcome.epochs) == 2
+    assert not torch.equal(before[1], before[2])
+
+
+def test_clients_that_could_not_take_the_images_are_refused() -> None:
+    problem = replace(federation(DM)[0].problem, image_shape=(1, 4, 4))
+    with pytest.raises(UserError, match="convnet does not take images"):
+        fedaf.cast(DM, 3, problem)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"gamma": 1.1}, r"gamma must be in \[0, 1\]"),
+        ({"collaboration": -1.0}, "collaboration must be 0 or more"),
+        ({"knowledge": math.nan}, "knowledge must be 0 or more"),
+        ({"temperature": 0.0}, "temperature must be a positive number"),
+    ],
+)
+def test_impossible_settings_are_refused(settings: dict[str, float], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        FedAFConfig(**settings)  # type: ignore[arg-type]
+
+
+def test_impossible_condensation_is_refused() -> None:
+    with pytest.raises(UserError, match=r"unknown condensation\.augment 'blur'; valid: brightness"):
+        CondensationConfig(augment=("blur",))
+    with pytest.raises(UserError, match=r"condensation\.images_per_class must be at least 1"):
+        CondensationConfig(images_per_class=0)
