@@ -1,25 +1,30 @@
-"""The paper's tables as cells: which runs each figure is the mean of."""
+"""The paper's tables and figures as cells: which runs each number is the mean of."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from fnmatch import fnmatch
+from itertools import product
 from typing import Literal
 
 from cluster import published
 from cluster.published import Published, Row
 
 Scale = Literal["small", "paper"]
+VARIANTS = ("fedmho", "fedmho-md", "fedmho-sd")
+ALPHAS = ("0.5", "0.3", "0.1")
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One figure of a table: a method under some settings, once per seed."""
+    """One number of a table: a method under some settings, once per seed."""
 
     row: str
     method: str
     arguments: tuple[str, ...]
     """For the launch command, but for seed and directories."""
-    paper: Published
+    paper: Published | None = None
+    settings: tuple[tuple[str, str], ...] = ()
+    """What makes the row, by the launch command's names."""
 
     @property
     def name(self) -> str:
@@ -27,32 +32,100 @@ class Cell:
         return f"{self.row}-{self.method}"
 
 
-def make(name: str, scale: Scale, only: tuple[str, ...]) -> list[Cell]:
-    """The table's cells; with ``only`` those whose name fits one of the patterns."""
+def make(
+    name: str, scale: Scale, only: tuple[str, ...] = (), dataset: str | None = None
+) -> list[Cell]:
+    """The table's cells; with ``only`` those whose name fits one of the patterns.
+
+    ``dataset`` takes the place of the paper's, whose numbers then are none to compare with.
+    """
     cells = TABLES[name](scale)
+    if dataset:
+        cells = list(dict.fromkeys(_on(dataset, cell) for cell in cells))
     return [c for c in cells if not only or any(fnmatch(c.name, pattern) for pattern in only)]
 
 
-def _table(text: str, *extra: str) -> Callable[[Scale], list[Cell]]:
+def _on(dataset: str, cell: Cell) -> Cell:
+    own = next(a for a in cell.arguments if a.startswith("--dataset=")).partition("=")[2]
+    if own == dataset:
+        return cell
+    swapped = {f"--dataset={own}": f"--dataset={dataset}"}
+    swapped[f"--preset=paper-{own}"] = f"--preset=paper-{dataset}"
+    arguments = tuple(swapped.get(argument, argument) for argument in cell.arguments)
+    row = cell.row.replace(own, dataset, 1)
+    return replace(cell, row=row, arguments=arguments, paper=None)
+
+
+Rows = Callable[[Scale], Iterable[Row]]
+
+
+def _table(
+    rows: str | Rows, *extra: str, preset: str | None = None
+) -> Callable[[Scale], list[Cell]]:
+    """``preset``: a name that the scale follows. Default: that of the data set."""
+
     def cells(scale: Scale) -> list[Cell]:
+        found = published.rows(rows) if isinstance(rows, str) else rows(scale)
         return [
-            Cell(row.name, method, (*_arguments(scale, row, method), *extra), figure)
-            for row in published.rows(text)
+            Cell(
+                row.name,
+                method,
+                (*_arguments(scale, row, method, preset), *extra),
+                figure,
+                tuple(row.settings.items()),
+            )
+            for row in found
             for method, figure in row.figures.items()
         ]
 
     return cells
 
 
-def _arguments(scale: Scale, row: Row, method: str) -> tuple[str, ...]:
-    preset = "mnist-small" if scale == "small" else f"paper-{row.dataset}"
+def _arguments(scale: Scale, row: Row, method: str, preset: str | None) -> tuple[str, ...]:
+    own = "mnist-small" if scale == "small" else f"paper-{row.dataset}"
+    name = f"{preset}-{scale}" if preset else own
     settings = [
         argument
         for name, value in row.settings.items()
         for argument in (f"--{name}", *value.split(","))
     ]
-    return f"--preset={preset}", f"--dataset={row.dataset}", f"--method={method}", *settings
+    return f"--preset={name}", f"--dataset={row.dataset}", f"--method={method}", *settings
 
+
+def _grid(methods: Sequence[str], **settings: Mapping[Scale, Sequence[str]]) -> Rows:
+    """A figure of the paper on EMNIST: every alpha with every value; it prints no numbers."""
+
+    def rows(scale: Scale) -> list[Row]:
+        axes = {"alpha": ALPHAS, **{name: values[scale] for name, values in settings.items()}}
+        return [
+            Row("emnist", dict(zip(axes, values, strict=True)), dict.fromkeys(methods))
+            for values in product(*axes.values())
+        ]
+
+    return rows
+
+
+def _fid(scale: Scale) -> list[Row]:
+    """Table XI. At small scale CVAEs train for six fifths of the paper's epochs."""
+    return [
+        replace(row, settings={**row.settings, "generator.epochs": epochs})
+        if scale == "small"
+        else row
+        for row, epochs in zip(
+            published.rows(published.TABLE_XI), ("12", "24", "36", "48", "60"), strict=True
+        )
+    ]
+
+
+LOCAL_EPOCHS: Mapping[Scale, Sequence[str]] = {
+    "paper": ("10", "50", "200", "400"),
+    "small": ("2", "10", "40", "80"),  # a fifth, as the preset's 40 are of 200
+}
+SYNTHETIC: Mapping[Scale, Sequence[str]] = dict.fromkeys(
+    ("small", "paper"), ("2000", "6000", "12000", "24000")
+)
+DISTILLED = tuple(m for m in published.BASELINES.split() if m != "fedavg")
+"""The baselines that train at the server, epoch by epoch."""
 
 TABLES = {
     "table3": _table(published.TABLE_3),
@@ -60,5 +133,11 @@ TABLES = {
     "table5": _table(published.TABLE_5, "--alpha=0.5"),
     "table6": _table(published.TABLE_6),
     "table8": _table(published.TABLE_8, "--num-large=10"),
+    "table9": _table(published.TABLE_9, preset="table9"),
     "loss-weights": _table(published.LOSS_WEIGHTS),
+    "fig5": _table(_grid((*DISTILLED, *VARIANTS))),
+    "fig6": _table(_grid(VARIANTS), "--fusion.epochs=100"),
+    "fig7": _table(_grid(VARIANTS, **{"classifier.epochs": LOCAL_EPOCHS})),
+    "fig8": _table(_grid(VARIANTS[1:], **{"num-samples": SYNTHETIC})),
+    "fid": _table(_fid, "--fid"),
 }

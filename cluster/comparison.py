@@ -1,6 +1,6 @@
 """Our figures beside the paper's: means, spreads, differences, and what the seeds cannot tell."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from statistics import mean, stdev
@@ -13,13 +13,22 @@ from cluster.cells import Cell
 LEVEL = 0.05
 """p-value above which two methods are not told apart."""
 
+NOTHING = "-"
+"""Stands where the paper prints no number."""
+
 
 @dataclass(frozen=True)
 class Figure:
-    """A cell and its accuracies, 0 to 1, by seed."""
+    """A cell and what its runs found, by seed."""
 
     cell: Cell
-    accuracies: tuple[float, ...]
+    results: tuple[Mapping[str, Any], ...]
+    """As ``result.json`` holds them."""
+
+    @property
+    def accuracies(self) -> tuple[float, ...]:
+        """0 to 1, by seed."""
+        return tuple(result["accuracy"] for result in self.results)
 
     @property
     def mean(self) -> float:
@@ -42,11 +51,10 @@ def as_markdown(name: str, scale: str, seeds: Sequence[int], figures: Sequence[F
     ]
     for row in _by_row(figures):
         ours = _ranks([figure.mean for figure in row])
-        theirs = _ranks([figure.cell.paper.mean for figure in row])
+        theirs = _ranks([f.cell.paper.mean if f.cell.paper else None for f in row])
         lines += [
-            f"| {figure.cell.row} | {figure.cell.method} | {_shown(figure)} "
-            f"| {figure.cell.paper.mean:.2f} ± {figure.cell.paper.spread:.2f} "
-            f"| {figure.mean - figure.cell.paper.mean:+.2f} | {own} | {paper} |"
+            f"| {figure.cell.row} | {figure.cell.method} | {shown(figure.mean, figure.spread)} "
+            f"| {_beside(figure)} | {own} | {paper} |"
             for figure, own, paper in zip(row, ours, theirs, strict=True)
         ]
     return "\n".join([*lines, "", *remarks(figures), ""])
@@ -63,8 +71,9 @@ def as_json(
             "accuracies": [100 * a for a in figure.accuracies],
             "mean": figure.mean,
             "spread": figure.spread,
-            "paper_mean": figure.cell.paper.mean,
-            "paper_spread": figure.cell.paper.spread,
+            "paper_mean": figure.cell.paper and figure.cell.paper.mean,
+            "paper_spread": figure.cell.paper and figure.cell.paper.spread,
+            "protocol": figure.results[0]["protocol"],
         }
         for figure in figures
     ]
@@ -105,10 +114,20 @@ def _by_row(figures: Sequence[Figure]) -> list[list[Figure]]:
     return list(rows.values())
 
 
-def _ranks(values: Sequence[float]) -> list[int]:
-    """1 for the largest; equal values share a rank."""
-    return [1 + sum(other > value for other in values) for value in values]
+def _ranks(values: Sequence[float | None]) -> list[int | str]:
+    """1 for the largest; equal values share a rank; what is not there has none."""
+    there = [value for value in values if value is not None]
+    return [NOTHING if v is None else 1 + sum(other > v for other in there) for v in values]
 
 
-def _shown(figure: Figure) -> str:
-    return f"{figure.mean:.2f}" + (f" ± {figure.spread:.2f}" if figure.spread is not None else "")
+def _beside(figure: Figure) -> str:
+    """The paper's number and the difference."""
+    paper = figure.cell.paper
+    if paper is None:
+        return f"{NOTHING} | {NOTHING}"
+    return f"{shown(paper.mean, paper.spread)} | {figure.mean - paper.mean:+.2f}"
+
+
+def shown(mean: float, spread: float | None) -> str:
+    """A number with its spread, if there is one."""
+    return f"{mean:.2f}" + (f" ± {spread:.2f}" if spread is not None else "")

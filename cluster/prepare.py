@@ -12,6 +12,7 @@ from cluster.joined import joined_inventory
 from cluster.options import LaunchOptions
 from cluster.requests import measured, stated
 from cluster.world import world_size
+from fl.config import RunConfig
 from fl.data.auxiliary import load_auxiliary
 from fl.data.datasets import Dataset, load
 from fl.data.partition import Partition, make_partition
@@ -19,6 +20,7 @@ from fl.data.validation import hold_out
 from fl.errors import UserError
 from fl.federation import Client, Problem
 from fl.methods.registry import Method, get_method
+from fl.models import MODELS
 from fl.seeding import numpy_generator
 
 
@@ -110,14 +112,21 @@ def prepare(
 
 
 def _ranks_asked(launch: LaunchOptions[Any], method: Method) -> int | None:
-    if not method.one_rank:
+    reason = _why_one_rank(launch.run, method)
+    if reason is None:
         return launch.fusion_ranks
     if launch.fusion_ranks is not None and launch.fusion_ranks > 1:
-        raise UserError(
-            f"{launch.run.method} needs a server of one rank: "
-            f"fusion_ranks must be 1, got {launch.fusion_ranks}"
-        )
+        raise UserError(f"{reason}: fusion_ranks must be 1, got {launch.fusion_ranks}")
     return 1
+
+
+def _why_one_rank(run: RunConfig[Any], method: Method) -> str | None:
+    if method.one_rank:
+        return f"{run.method} needs a server of one rank"
+    for name in method.fitted(run.options):
+        if MODELS[name].batch_norm:
+            return f"{name} normalises over a batch, which ranks would cut"
+    return None
 
 
 def _inputs(launch: LaunchOptions[Any], method: Method) -> dict[str, Tensor]:

@@ -25,6 +25,7 @@ from fl.data.shard import Shard
 from fl.events import Events, Listener
 from fl.federation import Outcome
 from fl.fusion.checkpoints import Checkpoints
+from fl.metrics.fid import measure
 from fl.report.gallery import gallery
 from fl.report.page import write_report
 from fl.rounds import Rounds
@@ -67,6 +68,9 @@ def execute(
             inputs["rounds"] = Rounds(launch.run.rounds, run_dir / CHECKPOINTS)
         outcome = prepared.method.run(clients, server, launch.run.options, **inputs)
         result = _result(launch, prepared, outcome, clients, server)
+        if launch.run.fid and outcome.synthetic:
+            real, classes = prepared.dataset.train, prepared.dataset.num_classes
+            result["fid"] = measure(real, classes, outcome.synthetic, server.device)
         result["placements"] = attendance.placements
         if rooms:
             result["makespan"] = attendance.makespan(rooms.rooms)

@@ -1,4 +1,4 @@
-"""``python -m cluster.suite NAME``: a table of the paper, run by run, beside the paper's figures.
+"""``python -m cluster.suite NAME``: a table or figure of the paper, run by run, beside the paper's.
 
 A cell's runs are runs like any other, one directory each; those that are finished are not repeated,
 and all share one store of client updates.
@@ -7,6 +7,7 @@ and all share one store of client updates.
 import json
 import sys
 from collections.abc import Iterable, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -15,15 +16,21 @@ from rich.console import Console
 
 from cluster import fedaf_small, fedaf_table7
 from cluster.cells import TABLES, Cell, Scale, make
-from cluster.command_line import parse, stop_with
+from cluster.command_line import as_arguments, parse, stop_with
 from cluster.comparison import Figure, as_json, as_markdown
 from cluster.prepare import prepare
 from cluster.run_dir import claim, locate, write_json
+from cluster.slurm_options import SlurmOptions
 from cluster.store import write_atomically
+from cluster.suite_plots import EXHIBITS
+from fl.data.datasets import NAMES
 from fl.errors import ClientFailed, UserError
+from fl.report.style import png
 from fl.report.words import duration
 from fl.server import ServerFailed
 from fl.validate import choice
+
+ALLOCATION = SlurmOptions()
 
 
 def suite(
@@ -31,35 +38,44 @@ def suite(
     scale: Scale = "small",
     seeds: str = "0,1,2",
     only: tuple[str, ...] = (),
+    dataset: str | None = None,
     output_dir: Path = Path("runs"),
     data_root: Path = Path("data"),
     runtime: Literal["ray", "inprocess"] = "ray",
     dry_run: bool = False,
+    slurm: SlurmOptions = ALLOCATION,
 ) -> None:
-    """Regenerate a table of the FedMHO paper.
+    """Regenerate a table or figure of the FedMHO paper.
 
     Args:
-        name: Table: table3, table4, table5, table6, table8 or loss-weights. Of FedAF's
-            paper: fedaf-table7 (bytes) or fedaf-small (accuracy over rounds).
+        name: Table: table3, table4, table5, table6, table8, table9 or loss-weights. Figure: fig5,
+            fig6, fig7, fig8 or fid, with a picture. Of FedAF's paper: fedaf-table7 (bytes) or
+            fedaf-small (accuracy over rounds).
         scale: small: a sixth of the images and narrow models, for two cores. paper: for GPUs.
         seeds: Seeds of a cell's runs, with commas between.
         only: Patterns of the cells to run, as in 'mnist-alpha0.5-*'. Default: all.
+        dataset: Data set in place of the paper's; then there is no number to compare with.
         output_dir: Where the runs are kept, and the table.
         data_root: Where the data sets lie, in torchvision's layout.
         runtime: As of the launch command.
         dry_run: Name the runs and whether each is finished; start nothing.
+        slurm: Send what is not finished to Slurm as one job array. Once all is finished, the same
+            command makes the table.
     """
-    where = (f"--output-dir={output_dir}", f"--data-root={data_root}", f"--runtime={runtime}")
     choice("table", name, (*TABLES, "fedaf-table7", "fedaf-small"))
+    where = (f"--output-dir={output_dir}", f"--data-root={data_root}", f"--runtime={runtime}")
     if name == "fedaf-table7":
         fedaf_table7.make(_numbers(seeds), output_dir)
         return
     if name == "fedaf-small":
         _over_rounds(_numbers(seeds), only, where, output_dir, dry_run)
         return
-    cells, numbers = make(name, scale, only), _numbers(seeds)
+    if dataset:
+        choice("data set", dataset, NAMES)
+    cells, numbers = make(name, scale, only, dataset), _numbers(seeds)
     if not cells:
-        raise UserError(f"--only fits no cell of {name}; e.g. {make(name, scale, ())[0].name}")
+        example = make(name, scale, dataset=dataset)[0].name
+        raise UserError(f"--only fits no cell of {name}; e.g. {example}")
     runs = {
         (cell, seed): [
             *cell.arguments,
@@ -74,12 +90,39 @@ def suite(
     if dry_run:
         _name(runs.values())
         return
-    figures = _run_all(runs)
-    table = as_markdown(name, scale, numbers, figures)
-    write_atomically(output_dir / f"{name}-{scale}.md", table.encode())
-    write_json(output_dir / f"{name}-{scale}.json", as_json(name, scale, numbers, figures))
+    if slurm.submit and _submit(runs.values(), slurm):
+        return
+    _write(output_dir / f"{name}-{scale}", name, scale, numbers, _run_all(runs))
+
+
+def _submit(runs: Iterable[Sequence[str]], slurm: SlurmOptions) -> bool:
+    """Sends what is not finished to Slurm; whether there was anything."""
+    settings = {name: value for name, value in asdict(slurm).items() if value not in (None, ())}
+    asked = [argument for n, v in settings.items() for argument in as_arguments(f"slurm.{n}", v)]
+    launches = [parse([*arguments, *asked]) for arguments in runs]
+    left = [launch for launch in launches if not (locate(launch) / "result.json").exists()]
+    if left:
+        from slurm.array import submit_unfinished
+
+        submit_unfinished(left, Console())
+    return bool(left)
+
+
+def _write(
+    path: Path, name: str, scale: str, seeds: Sequence[int], figures: Sequence[Figure]
+) -> None:
+    """Prints the table and keeps it, as text, as JSON and, for a figure, as a picture."""
+    table = as_markdown(name, scale, seeds, figures)
+    if name in EXHIBITS:
+        exhibit = EXHIBITS[name]
+        table = "\n".join([table, *exhibit.tell(figures), ""])
+        write_atomically(path.with_suffix(".png"), png(exhibit.draw(figures)))
+    write_atomically(path.with_suffix(".md"), table.encode())
+    write_json(path.with_suffix(".json"), as_json(name, scale, seeds, figures))
     print(f"\n{table}")
-    print(f"table    {output_dir / f'{name}-{scale}.md'}")
+    print(f"table    {path.with_suffix('.md')}")
+    if name in EXHIBITS:
+        print(f"picture  {path.with_suffix('.png')}")
 
 
 def _over_rounds(
@@ -114,12 +157,12 @@ def _tell(number: int, of: int, name: str, seed: int, result: dict[str, Any]) ->
 
 
 def _run_all(runs: dict[tuple[Cell, int], list[str]]) -> list[Figure]:
-    accuracies: dict[Cell, list[float]] = {}
+    results: dict[Cell, list[dict[str, Any]]] = {}
     for number, ((cell, seed), arguments) in enumerate(runs.items(), start=1):
         result = _result(arguments)
-        accuracies.setdefault(cell, []).append(result["accuracy"])
+        results.setdefault(cell, []).append(result)
         _tell(number, len(runs), cell.name, seed, result)
-    return [Figure(cell, tuple(found)) for cell, found in accuracies.items()]
+    return [Figure(cell, tuple(found)) for cell, found in results.items()]
 
 
 def _result(arguments: Sequence[str]) -> dict[str, Any]:
@@ -148,7 +191,10 @@ def _numbers(seeds: str) -> list[int]:
 def main(argv: Iterable[str] | None = None) -> int:
     """Runs the command and returns its exit status: 0, 1 a run failed, 2 bad input, 130 Ctrl-C."""
     try:
-        tyro.cli(suite, prog="python -m cluster.suite", args=None if argv is None else list(argv))
+        given = sys.argv[1:] if argv is None else list(argv)
+        if any(a == "--slurm" or a.startswith("--slurm.") for a in given):
+            given = [*(a for a in given if a != "--slurm"), "--slurm.submit"]
+        tyro.cli(suite, prog="python -m cluster.suite", args=given)
     except UserError as error:
         return stop_with(error)
     except (ClientFailed, ServerFailed) as error:

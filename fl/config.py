@@ -53,6 +53,9 @@ class RunConfig(Generic[Options]):
     """Communication rounds; one for all methods but fedavg, fedprox, feddm and fedaf."""
     seed: int = 0
     """Seed of everything random."""
+    fid: bool = False
+    """Also measure how far the synthetic images are from the real training images, by a network of
+    our own: see fl/metrics/fid.py."""
     data: DataConfig = DataConfig()
     partition: PartitionConfig = PartitionConfig()
     resources: ResourcesConfig = ResourcesConfig()

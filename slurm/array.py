@@ -16,10 +16,11 @@ from rich.console import Console
 from cluster.command_line import parse, stop_with
 from cluster.options import LaunchOptions
 from cluster.prepare import prepare
-from cluster.run_dir import claim
+from cluster.run_dir import claim, locate
 from fl.errors import UserError
 from slurm.executor import Executor, require_sbatch
-from slurm.submit import job_of, print_text, write_submitted
+from slurm.scheduler import Scheduler
+from slurm.submit import job_of, print_text, under_way, write_submitted
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -57,6 +58,23 @@ def read_runs(file: Path, common: Sequence[str]) -> list[LaunchOptions[Any]]:
     if any(launch.wait for launch in launches):
         raise UserError("--wait follows one run; python -m slurm.status lists many")
     return launches
+
+
+def submit_unfinished(launches: Sequence[LaunchOptions[Any]], console: Console) -> None:
+    """Submits those runs that no job is at work on, and names the others' jobs.
+
+    Raises:
+        UserError: as :func:`submit_all`.
+    """
+    scheduler = Scheduler()
+    free = []
+    for launch in launches:
+        if job := under_way(locate(launch), scheduler):
+            print_text(job, console)
+        else:
+            free.append(launch)
+    if free:
+        submit_all(free, console)
 
 
 def submit_all(launches: Sequence[LaunchOptions[Any]], console: Console) -> int:

@@ -97,14 +97,19 @@ def write_submitted(run_dir: Path, job: str) -> None:
         write_state(run_dir, State(job=job, phase="submitted"))
 
 
+def under_way(run_dir: Path, scheduler: Scheduler) -> str | None:
+    """What the directory's job does, in words, if it has one that has not ended."""
+    state = read_state(run_dir)
+    said = scheduler.state(state.job) if state and state.status is None else None
+    if state is None or said is None or said.ended:
+        return None
+    return f"job {state.job} of {run_dir} is {said.state.lower()}; scancel {state.job} ends it"
+
+
 def _refuse_second_job(run_dir: Path) -> None:
     """Two jobs in one run directory would write over each other."""
-    state = read_state(run_dir)
-    said = Scheduler().state(state.job) if state and state.status is None else None
-    if state and said and not said.ended:
-        raise UserError(
-            f"job {state.job} of {run_dir} is {said.state.lower()}; scancel {state.job} ends it"
-        )
+    if job := under_way(run_dir, Scheduler()):
+        raise UserError(job)
 
 
 def print_text(text: str, console: Console) -> None:

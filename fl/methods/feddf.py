@@ -33,6 +33,11 @@ SPACES = Spaces(
 )
 
 
+def fitted(config: FedDFConfig) -> tuple[str, ...]:
+    """The architectures that the server fits: every prototype's average is a student."""
+    return (*(config.prototypes or (config.classifier.model,)), config.small_model)
+
+
 def run(clients: Clients, server: Server, config: FedDFConfig, *, auxiliary: Tensor) -> Outcome:
     """One round, then ensemble distillation on ``auxiliary``, (N, C, H, W) in [0, 1].
 

@@ -1,6 +1,6 @@
 """Every method by its name on the command line."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import partial
 from operator import attrgetter
@@ -26,6 +26,10 @@ from fl.methods.cast import Part
 from fl.spaces import Spaces
 
 
+def _none(config: Any) -> Collection[str]:
+    return ()
+
+
 @dataclass(frozen=True, kw_only=True)
 class Method:
     """A method: its settings, the parts it deals to the clients, and its algorithm."""
@@ -38,6 +42,9 @@ class Method:
     one_rank: bool = False
     """Whether its server must have one rank, on the driver's device: it trains a model in a loop
     of its own there, or by statistics of whole batches."""
+    fitted: Callable[[Any], Collection[str]] = _none
+    """Names the architectures that the server fits: one that normalises over a batch needs one
+    rank."""
     auxiliary: Callable[[Any], AuxiliaryConfig] | None = None
     """Names the auxiliary data set in the settings, if ``run`` takes one as ``auxiliary``."""
     spaces: Spaces = Spaces()
@@ -49,6 +56,7 @@ def _fedmho(teacher: fedmho.Teacher) -> Method:
         config=fedmho.FedMHOConfig,
         cast=fedmho.cast,
         run=partial(fedmho.run, teacher=teacher),
+        fitted=fedmho.fitted,
         spaces=fedmho.spaces(teacher),
     )
 
@@ -72,6 +80,7 @@ METHODS = {
         config=feddf.FedDFConfig,
         cast=prototypes.cast,
         run=feddf.run,
+        fitted=feddf.fitted,
         auxiliary=attrgetter("auxiliary"),
         spaces=feddf.SPACES,
     ),
@@ -109,6 +118,7 @@ METHODS = {
         config=fedcvae_ens.FedCVAEConfig,
         cast=fedcvae_ens.cast,
         run=fedcvae_ens.run,
+        fitted=fedcvae_ens.fitted,
         spaces=fedcvae_ens.SPACES,
     ),
     "fedcvae-kd": Method(

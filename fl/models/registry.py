@@ -16,6 +16,7 @@ from fl.models.convnet import ConvNet
 from fl.models.cvae import CVAE, Decoder
 from fl.models.cvae_large import cvae_large
 from fl.models.cvae_small import cvae_cifar, cvae_small
+from fl.models.deep import ResNet50, efficientnet_v2, mobilenet_v2
 from fl.models.resnet import ResNet18
 from fl.models.shapes import ImageShape
 from fl.models.vgg import VGG9
@@ -33,10 +34,17 @@ class ModelInfo:
     needs: str
     """What `supports` asks for, in words."""
     summary: str
+    batch_norm: bool = False
+    """Whether it normalises over a batch: its fit depends on how batches are cut."""
 
 
 def _at_least_8(image_shape: ImageShape) -> bool:
     return min(image_shape[1:]) >= 8
+
+
+def _more_than_16(image_shape: ImageShape) -> bool:
+    """Four strides of 2 leave two pixels, so that BatchNorm takes a batch of one image."""
+    return min(image_shape[1:]) > 16
 
 
 def _divisible(image_shape: ImageShape, factor: int) -> bool:
@@ -62,6 +70,16 @@ MODELS = {
             "sides of at least 8",
             "two to five convolutions, by data set: FedMHO's small classifier",
         ),
+        *(
+            ModelInfo(
+                name, "classifier", build, _more_than_16, "sides above 16", text, batch_norm=True
+            )
+            for name, build, text in (
+                ("efficientnet-v2", efficientnet_v2, "EfficientNetV2-S: Table 9's global model"),
+                ("resnet50", ResNet50, "ResNet-50: a large classifier of Table 9"),
+                ("mobilenet-v2", mobilenet_v2, "MobileNetV2: a large classifier of Table 9"),
+            )
+        ),
         ModelInfo(
             "convnet",
             "classifier",
@@ -69,6 +87,7 @@ MODELS = {
             _at_least_8,
             "sides of at least 8",
             "three convolutions with BatchNorm and average pooling: FedDM's and FedAF's classifier",
+            batch_norm=True,
         ),
         ModelInfo(
             "resnet18",
@@ -77,6 +96,7 @@ MODELS = {
             _at_least_8,
             "sides of at least 8",
             "ResNet-18 with the 7x7 stem, FedAF's larger classifier",
+            batch_norm=True,
         ),
         ModelInfo(
             "cvae-small",

@@ -38,8 +38,22 @@ def new_axes(
     width: float, height: float, grid: Literal["both", "x", "y"] = "y"
 ) -> tuple[Figure, Axes]:
     """A white figure of this size in inches, with one quiet pair of axes."""
+    figure, (axes,) = new_panels(width, height, 1, grid)
+    return figure, axes
+
+
+def new_panels(
+    width: float, height: float, count: int, grid: Literal["both", "x", "y"] = "y"
+) -> tuple[Figure, list[Axes]]:
+    """The same with several pairs of axes side by side, whose heights mean the same."""
     figure = Figure(figsize=(width, height), facecolor="white", layout="constrained")
-    axes = figure.add_subplot()
+    panels = figure.subplots(1, count, sharey=True, squeeze=False)[0].tolist()
+    for axes in panels:
+        _quiet(axes, grid)
+    return figure, panels
+
+
+def _quiet(axes: Axes, grid: Literal["both", "x", "y"]) -> None:
     axes.spines[["top", "right"]].set_visible(False)
     axes.spines[["left", "bottom"]].set_color(MUTED)
     axes.tick_params(labelsize=TICK, colors=MUTED, labelcolor=INK)
@@ -47,7 +61,6 @@ def new_axes(
     axes.yaxis.label.set(size=LABEL, color=INK)
     axes.set_axisbelow(True)
     axes.grid(axis=grid, color=RULE)
-    return figure, axes
 
 
 def name_columns(figure: Figure, axes: Axes, names: list[str]) -> None:

@@ -15,7 +15,8 @@ class ClassifierConfig:
     """Local training of a classifier client (Eq. 2)."""
 
     model: str = "vgg9"
-    """Classifier architecture: vgg9, cnn, convnet or resnet18."""
+    """Classifier architecture: vgg9, cnn, convnet, resnet18, efficientnet-v2, resnet50 or
+    mobilenet-v2."""
     width: float = 0.25
     """Factor on channels and hidden units; 1 is the paper's size."""
     epochs: int = 30

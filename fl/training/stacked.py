@@ -2,10 +2,10 @@
 
 A cohort is clients of one model and one training record. Each step takes the next batch of every
 client that still has one, in its own order and with its own noise; who has fewer samples, or whose
-loss no longer falls, is done earlier and keeps its weights. A client's result does not depend on its
-company, bit for bit: its rows meet its own weights in operations of its own size, and everything
-else is done to each row alike. Only against training alone do sums round differently, in the last
-bits.
+loss no longer falls, is done earlier and keeps its weights. A client's result does not depend on
+its company, bit for bit: its rows meet its own weights in operations of its own size, and
+everything else is done to each row alike. Only against training alone do sums round differently,
+in the last bits.
 """
 
 from collections.abc import Sequence

@@ -17,7 +17,8 @@ PAPER = Published(90.0, 1.0)
 def figure(
     method: str, *accuracies: float, row: str = "mnist-alpha0.5", paper: float = 90
 ) -> Figure:
-    return Figure(Cell(row, method, (), Published(paper, 1.0)), accuracies)
+    results = [{"accuracy": accuracy, "protocol": "one-shot"} for accuracy in accuracies]
+    return Figure(Cell(row, method, (), Published(paper, 1.0)), tuple(results))
 
 
 def test_published_tables_have_their_figures_where_they_belong() -> None:
@@ -51,7 +52,26 @@ def test_cells_carry_what_their_table_is_about() -> None:
     assert run("table5", "emnist-num-clients12-fedcvae-ens").num_clients == 12
     assert run("table6", "emnist-alpha0.3-keep0.6-fedmho-sd").options.keep == 0.6
     assert run("loss-weights", "*-betas1,2-fedmho-md").options.betas == (1.0, 2.0)
+    mixed = run("table9", "emnist-alpha0.1-fedmho-md").options
+    assert mixed.prototypes == ("efficientnet-v2", "resnet50", "mobilenet-v2", "vgg9")
+    assert (mixed.num_classifiers, mixed.classifier.optimizer) == (8, "adam")
+    assert run("table9", "emnist-alpha0.1-fedcvae-ens").options.global_model == "efficientnet-v2"
+    assert run("fig6", "emnist-alpha0.3-fedmho").options.fusion.epochs == 100
+    assert run("fig7", "*0.1-classifier.epochs400-fedmho").options.classifier.epochs == 400
+    assert run("fig8", "*0.1-num-samples24000-fedmho-sd").options.num_samples == 24000
+    assert run("fid", "*-generator.epochs10-fedmho-sd").fid
     assert run("table8", "mnist-alpha0.5-fedcvae-ens").options.num_large == 10
+
+
+def test_another_data_set_takes_the_papers_place_and_its_numbers() -> None:
+    (cell,) = make("fig8", "paper", ("*0.1-num-samples2000-fedmho-sd",), "mnist")
+    assert parse(cell.arguments).run.dataset == "mnist"
+    assert "--preset=paper-mnist" in cell.arguments
+    assert cell.row == "mnist-alpha0.1-num-samples2000"
+    cells = make("table3", "small", (), "svhn")
+    assert len({cell.name for cell in cells}) == 24  # the paper's own rows stand for all four sets
+    table = as_markdown("table9", "small", [0], [Figure(cells[0], ({"accuracy": 0.5},))])
+    assert "| 50.00 | - | - | 1 | - |" in table
 
 
 def test_the_table_stands_beside_the_papers() -> None:
@@ -145,4 +165,4 @@ def test_bad_input_is_one_line(
 
 def test_an_unknown_table_is_refused(capsys: pytest.CaptureFixture) -> None:
     assert suite.main(["table99"]) == 2
-    assert "unknown table 'table99'; valid: loss-weights, table3" in capsys.readouterr().err
+    assert "unknown table 'table99'; valid: fid, fig5, fig6" in capsys.readouterr().err

@@ -7,6 +7,7 @@ import pytest
 
 from cluster.command_line import parse
 from cluster.launch import main
+from cluster.suite import main as suite
 from slurm.array import main as array
 from slurm.state import State, read_state
 from slurm.submit import job_of
@@ -130,6 +131,28 @@ def test_an_array_is_one_submission(
     assert "#SBATCH --array=0-1%2\n" in sent
     assert re.findall(r"job (7_\d)", said) == ["7_0", "7_1"]
     assert read_state(root / "the second") == State(job="7_1", phase="submitted")
+
+
+def test_a_table_is_an_array_of_what_no_job_is_at_work_on(
+    commands: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = ["table3", "--only", "mnist-alpha0.5-fedmho", "--dataset=digits", "--slurm"]
+    asked += [f"--output-dir={tmp_path / 'out'}", "--slurm.partition=gpu", "--slurm.setup", "true"]
+    assert suite([*asked, "--seeds=0"]) == 2
+    assert "digits-alpha0.5" in capsys.readouterr().err
+    asked[2] = "digits-alpha0.5-fedmho"
+    fake_command(commands, "squeue", "echo '7_0|RUNNING|None'")
+    assert suite([*asked, "--seeds=0"]) == 0
+    assert suite([*asked, "--seeds=0,1"]) == 0
+    said = capsys.readouterr().out
+    assert said.count("is running; scancel 7_0") == 1
+    assert len(calls(commands, "sbatch")) == 2
+    assert "#SBATCH --partition=gpu" in (commands / "sent").read_text()
+    states = [
+        read_state(tmp_path / "out" / f"table3-small-digits-alpha0.5-fedmho-seed{seed}")
+        for seed in (0, 1)
+    ]
+    assert [state.job for state in states if state] == ["7_0", "7"]
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,107 @@
+"""The Fréchet distance between real and synthetic images, in features of a network trained here.
+
+FID proper takes its features from InceptionV3 trained on ImageNet, which has to be downloaded. Here
+a small network is trained on the run's own real training images, always from the same weights in
+the same order. So a distance compares generators on one data set and one training split. It is no
+InceptionV3 FID, and not to be compared with printed ones: its scale is another.
+"""
+
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn, optim
+
+from fl.data.datasets import Split
+from fl.seeding import torch_generator, torch_seeded
+
+FEATURES = 128
+EPOCHS = 3
+BATCH = 64
+SEED = 0
+"""Of the network: the same for every run, so that runs of all seeds are measured alike."""
+NAME = f"{FEATURES} features of a small CNN trained on the real training images; not InceptionV3"
+
+
+def frechet_distance(one: Tensor, other: Tensor) -> float:
+    """|m1 - m2|^2 + tr(C1 + C2 - 2 (C1 C2)^(1/2)) of features (N, D) and (M, D), N, M > 1."""
+    one, other = one.double(), other.double()
+    first, second = one.T.cov(), other.T.cov()
+    values, vectors = torch.linalg.eigh(first)
+    root = vectors @ (values.clamp(min=0).sqrt()[:, None] * vectors.T)
+    # (C1 C2)^(1/2) has the trace of (R C2 R)^(1/2), where R is C1's root; that one is symmetric.
+    cross = torch.linalg.eigvalsh(root @ second @ root).clamp(min=0).sqrt().sum()
+    means = (one.mean(0) - other.mean(0)).square().sum()
+    return (means + first.trace() + second.trace() - 2 * cross).item()
+
+
+class FeatureNetwork(nn.Module):
+    """Three 3x3 convolutions and a mean over the image: (B, C, H, W) in [0, 1] to (B, FEATURES)."""
+
+    def __init__(self, channels: int, num_classes: int) -> None:
+        super().__init__()
+        self.features = nn.Sequential(
+            *(nn.Conv2d(channels, 32, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)),
+            *(nn.Conv2d(32, 64, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)),
+            *(nn.Conv2d(64, FEATURES, 3, padding=1), nn.ReLU(), nn.AdaptiveAvgPool2d(1)),
+            nn.Flatten(),
+        )
+        self.head = nn.Linear(FEATURES, num_classes)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Logits (B, num_classes): what it is trained by."""
+        return self.head(self.features(images))
+
+    @torch.no_grad()
+    def describe(self, images: Tensor) -> Tensor:
+        """Features (N, FEATURES), on the host, of images (N, C, H, W) in [0, 1]."""
+        device = self.head.weight.device
+        return torch.cat([self.features(part.to(device)).cpu() for part in images.split(512)])
+
+
+def train_features(
+    images: Tensor, labels: Tensor, num_classes: int, device: torch.device
+) -> FeatureNetwork:
+    """The network, trained to classify images (N, C, H, W) in [0, 1] by Adam."""
+    with torch_seeded(SEED, "fid/start"):
+        network = FeatureNetwork(images.shape[1], num_classes).to(device)
+    optimizer = optim.Adam(network.parameters(), lr=1e-3)
+    order = torch_generator(SEED, "fid/order")
+    for _ in range(EPOCHS):
+        for rows in torch.randperm(len(labels), generator=order).split(BATCH):
+            loss = F.cross_entropy(network(images[rows].to(device)), labels[rows].to(device))
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+    return network.eval()
+
+
+def measure(
+    real: Split, num_classes: int, synthetic: dict[str, Tensor], device: torch.device
+) -> dict[str, Any]:
+    """Distances to the real training images.
+
+    Args:
+        real: the training split.
+        num_classes: its classes.
+        synthetic: ``images`` (N, C, H, W) in [0, 1] and ``kept`` (M,), indices into them.
+        device: where the network trains.
+
+    Returns:
+        ``kept`` and ``generated``, of what the global model learned from and of what it was chosen
+        from; ``noise``, of Gaussian noise, and ``real``, between two halves of the real images: the
+        two ends of the scale; ``features``, what they are measured with.
+    """
+    images = torch.from_numpy(np.ascontiguousarray(real.images)).float() / 255
+    network = train_features(images, torch.from_numpy(real.labels), num_classes, device)
+    reference, generated = network.describe(images), network.describe(synthetic["images"])
+    noise = torch.randn(images.shape, generator=torch_generator(SEED, "fid/noise")).clamp(0, 1)
+    halves = reference[torch.randperm(len(images), generator=torch_generator(SEED, "fid/halves"))]
+    return {
+        "kept": frechet_distance(reference, generated[synthetic["kept"].cpu()]),
+        "generated": frechet_distance(reference, generated),
+        "noise": frechet_distance(reference, network.describe(noise)),
+        "real": frechet_distance(*halves.tensor_split(2)),
+        "features": NAME,
+    }

@@ -1,0 +1,101 @@
+"""The deep classifiers of FedMHO's Table 9, made of torchvision's blocks for small images.
+
+The paper names them and says nothing of how 28x28 images pass networks made for 224x224. Here the
+stem keeps the image's size, as is the custom for small images: a 3x3 convolution of stride 1, and
+no pooling. Behind it are the blocks, strides and channels of the originals. At width 1 they hold
+torchvision's parameters but for the stem and the head.
+"""
+
+from itertools import pairwise
+
+from torch import Tensor, nn
+from torchvision.models.efficientnet import EfficientNet, FusedMBConvConfig, MBConvConfig
+from torchvision.models.mobilenetv2 import MobileNetV2
+from torchvision.models.resnet import Bottleneck
+
+from fl.models.shapes import ImageShape, scaled
+
+EFFICIENTNET_V2_S = (
+    # Block; expansion, kernel, stride, channels in and out, blocks.
+    (FusedMBConvConfig, 1, 3, 1, 24, 24, 2),
+    (FusedMBConvConfig, 4, 3, 2, 24, 48, 4),
+    (FusedMBConvConfig, 4, 3, 2, 48, 64, 4),
+    (MBConvConfig, 4, 3, 2, 64, 128, 6),
+    (MBConvConfig, 6, 3, 1, 128, 160, 9),
+    (MBConvConfig, 6, 3, 2, 160, 256, 15),
+)
+RESNET_50 = ((64, 3), (128, 4), (256, 6), (512, 3))
+"""Channels within a block, and blocks, of each stage."""
+
+
+def efficientnet_v2(image_shape: ImageShape, num_classes: int, width: float = 1.0) -> nn.Module:
+    """EfficientNetV2-S (Tan and Le, ICML 2021): images (B, C, H, W) to logits (B, num_classes).
+
+    Channels are multiples of 8. Without stochastic depth, which draws from torch's global stream;
+    the server's fit knows dropout alone (:mod:`fl.fusion.dropout`).
+    """
+
+    def channels(original: int) -> int:
+        return MBConvConfig.adjust_channels(original, width)
+
+    stages = [
+        block(expansion, kernel, stride, channels(inputs), channels(outputs), count)
+        for block, expansion, kernel, stride, inputs, outputs, count in EFFICIENTNET_V2_S
+    ]
+    model = EfficientNet(
+        stages,
+        dropout=0.2,
+        stochastic_depth_prob=0.0,
+        num_classes=num_classes,
+        last_channel=channels(1280),
+    )
+    model.features[0][0] = _stem(image_shape, model.features[0][0].out_channels)
+    return model
+
+
+def mobilenet_v2(image_shape: ImageShape, num_classes: int, width: float = 1.0) -> nn.Module:
+    """MobileNetV2 (Sandler et al., CVPR 2018): images (B, C, H, W) to logits (B, num_classes).
+
+    Channels are multiples of 8, and the last 1280 are never fewer, as in the original.
+    """
+    model = MobileNetV2(num_classes, width_mult=width)
+    model.features[0][0] = _stem(image_shape, model.features[0][0].out_channels)
+    return model
+
+
+class ResNet50(nn.Module):
+    """ResNet-50 (He et al., CVPR 2016): images (B, C, H, W) to logits (B, num_classes)."""
+
+    def __init__(self, image_shape: ImageShape, num_classes: int, width: float = 1.0) -> None:
+        super().__init__()
+        inner = [scaled(channels, width) for channels, _ in RESNET_50]
+        outer = [inner[0], *(Bottleneck.expansion * channels for channels in inner)]
+        blocks: list[nn.Module] = []
+        for stage, (inputs, outputs) in enumerate(pairwise(outer)):
+            stride = 1 if stage == 0 else 2
+            shortcut = nn.Sequential(
+                nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs)
+            )
+            blocks.append(Bottleneck(inputs, inner[stage], stride, shortcut))
+            blocks += [Bottleneck(outputs, inner[stage]) for _ in range(RESNET_50[stage][1] - 1)]
+        self.features = nn.Sequential(
+            _stem(image_shape, inner[0]),
+            nn.BatchNorm2d(inner[0]),
+            nn.ReLU(),
+            *blocks,
+            nn.AdaptiveAvgPool2d(1),
+        )
+        self.classifier = nn.Linear(outer[-1], num_classes)
+        for layer in self.modules():
+            if isinstance(layer, nn.Conv2d):
+                nn.init.kaiming_normal_(layer.weight, mode="fan_out", nonlinearity="relu")
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Logits (B, num_classes) of images (B, C, H, W)."""
+        return self.classifier(self.features(images).flatten(1))
+
+
+def _stem(image_shape: ImageShape, outputs: int) -> nn.Conv2d:
+    stem = nn.Conv2d(image_shape[0], outputs, 3, padding=1, bias=False)
+    nn.init.kaiming_normal_(stem.weight, mode="fan_out")
+    return stem
