@@ -141,6 +141,9 @@ class RankedServer(ABC):
             if report.state:  # one is enough
                 reports = [replace(earlier, state=None) for earlier in reports]
             reports.append(report)
+            # First the state: who hears of an epoch may hand it on.
+            if self._checkpoints and report.state:
+                self._checkpoints.save(stage, key, reports)
             self.events.emit(
                 "epoch",
                 stage=stage,
@@ -149,8 +152,6 @@ class RankedServer(ABC):
                 loss=sum(report.losses) / len(report.losses),
                 accuracy=self._evaluation(report.hits).accuracy,
             )
-            if self._checkpoints and report.state:
-                self._checkpoints.save(stage, key, reports)
         if reports[-1].state:
             model.load_state_dict(load_state(reports[-1].state, self.device)["model"])
         model.eval()

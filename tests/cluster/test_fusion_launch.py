@@ -9,7 +9,7 @@ import psutil
 import pytest
 
 from tests.cluster.commands import command, environment, events, fingerprint, launch, result
-from tests.cluster.test_launch import wait_until
+from tests.waiting import wait_until
 
 LONG = ["--name=run", "--fusion.epochs=40", "--fusion-checkpoint=2"]
 

@@ -11,6 +11,7 @@ import psutil
 import pytest
 
 from tests.cluster.commands import command, environment, events, fingerprint, launch, result
+from tests.waiting import wait_until
 
 KEYS = {
     *("method", "dataset", "alpha", "clients", "seed", "accuracy", "per_class_accuracy"),
@@ -230,10 +231,3 @@ def is_agent(process: psutil.Process) -> bool:
     with contextlib.suppress(psutil.Error):  # a zombie has no command line any more
         return "agent" in " ".join(process.cmdline()).lower()
     return False
-
-
-def wait_until(condition, seconds: float) -> None:  # type: ignore[no-untyped-def]
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.05)
