@@ -53,13 +53,13 @@ class SweepOptions:
         choice("scheduler", self.scheduler, SCHEDULERS)
         choice("search", self.search, SEARCHERS)
         package = SEARCHERS[self.search]
+        if self.scheduler == "pbt" and package:
+            raise UserError(f"scheduler pbt changes settings itself: search {self.search} cannot")
         if package and find_spec(package) is None:
             raise UserError(
                 f"search {self.search} needs a package that is not installed: "
                 f"pip install 'onefold[{package}]'"
             )
-        if self.scheduler == "pbt" and package:
-            raise UserError(f"scheduler pbt changes settings itself: search {self.search} cannot")
         if self.max_concurrent is not None:
             at_least("max_concurrent", self.max_concurrent, 1)
         if self.time_budget is not None:

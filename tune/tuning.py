@@ -37,6 +37,8 @@ ENVIRONMENT = {
     "RAY_CHDIR_TO_TRIAL_DIR": "0",
     "RAY_AIR_NEW_OUTPUT": "0",  # the new one talks even when told not to
 }
+STORAGE, STATES = "ray", "trials"
+"""In the sweep's folder: what Tune keeps, and there a folder for each trial."""
 FINISHED = "finished"
 """In the last report of a trial that came to its end."""
 
@@ -64,8 +66,8 @@ def run_trials(
         # The trial itself waits for its clients and ranks, who have the room to themselves.
         PlacementGroupFactory([{}, room]),
     )
-    storage = folder / "ray"
-    path = str(storage / "trials")
+    storage = folder / STORAGE
+    path = str(storage / STATES)
     samples = param_space(space, options.search)
     if tune.Tuner.can_restore(path):
         tuner = tune.Tuner.restore(
@@ -88,7 +90,7 @@ def run_trials(
                 reuse_actors=True,  # a process of its own costs each trial the imports
             ),
             run_config=tune.RunConfig(
-                name="trials",
+                name=STATES,
                 storage_path=str(storage),
                 stop={FINISHED: True},  # else a scheduler could still tell it to go on
                 callbacks=[Lines()],
@@ -114,12 +116,11 @@ def trainable_of(
         own = derive(launch, plain, name, validation=options.validation)
         ready = partial(prepare_in_room, share=share)
         if options.scheduler == "pbt":
-            given = tune.get_checkpoint()
             run_member(
                 own,
                 plain,
                 every=interval(epochs),
-                donor=Path(given.path) if given else None,
+                donor=donor(launch.output_dir / str(launch.name)),
                 prepare_with=ready,
                 hand_on=report_state,
             )
@@ -134,6 +135,15 @@ def report(event: Event) -> None:
     """Tells Tune how the server's fit goes, all but its last epoch: then the run is not over."""
     if is_epoch(event) and event["epoch"] < event["epochs"]:
         tune.report({name: event[name] for name in REPORTED})
+
+
+def donor(folder: Path) -> Path | None:
+    """The state from which Tune has this trial go on, in the sweep's own folder.
+
+    If that was moved, Tune still says where another trial's state was.
+    """
+    given = tune.get_checkpoint()
+    return folder.joinpath(STORAGE, STATES, *Path(given.path).parts[-2:]) if given else None
 
 
 def report_state(event: Event, folder: Path) -> None:

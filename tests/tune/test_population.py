@@ -100,14 +100,17 @@ def test_a_sweep_that_is_killed_ends_with_schedules_that_are_true(tmp_path: Path
         "lam": [0.25, 0.5, 0.75],
         "fusion.lr": {"loguniform": ["1e-4", "1e-2"]},
     }
-    root, options = tmp_path / "pbt", ("--scheduler=pbt", "--num-samples=4", "--max-concurrent=2")
-    line = command(root, space, *options, "--runtime=inprocess")
-    folder = root / "runs" / "sweep"
-    kill_sweep(line, lambda: len(list(folder.glob("ray/trials/0*/checkpoint_*"))) >= 5)
-    done = run([*line, "--resume"])
+    options = ("--scheduler=pbt", "--num-samples=4", "--max-concurrent=2", "--runtime=inprocess")
+    here, root = tmp_path / "here", tmp_path / "there"
+    kill_sweep(
+        command(here, space, *options),
+        lambda: len(list(here.glob("runs/sweep/ray/trials/0*/checkpoint_*"))) >= 6,
+    )
+    here.rename(root)
+    done = run(command(root, space, *options, "--resume"))
     assert done.returncode == 0, done.stderr
 
-    tried = trials(root)
+    folder, tried = root / "runs" / "sweep", trials(root)
     assert [t["status"] for t in tried.values()] == ["finished"] * 5
     assert sum(t["clients_trained"] for t in tried.values()) == CLIENTS
     mixed = [t for t in tried.values() if len(t["schedule"]) > 1]
