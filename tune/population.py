@@ -6,6 +6,7 @@ changes: what shaped the samples and the model stays what it was when the fit be
 """
 
 import json
+import math
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -23,8 +24,8 @@ from tune.folder import write_configuration
 from tune.rows import is_epoch
 from tune.trials import RESULT, SCHEDULE, SETTINGS, run_trial
 
-LOOKS = 5
-"""How often, at most, a trial may be told to go on from another's state."""
+PARTS = 5
+"""Of the longest fit, at most; between two of them a trial may go on from another's state."""
 STAGE = "fusion"
 """The fit that a method's result comes from."""
 ORIGIN = "origin.json"
@@ -33,7 +34,7 @@ ORIGIN = "origin.json"
 
 def interval(epochs: int) -> int:
     """Epochs of a fit after which a trial hands its state on, and may be given another's."""
-    return max(1, epochs // LOOKS)
+    return math.ceil(epochs / PARTS)
 
 
 def run_member(

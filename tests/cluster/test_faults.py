@@ -225,7 +225,7 @@ def test_a_client_over_twice_its_share_too_has_failed_for_good(cluster: Cluster)
 
 
 def test_a_larger_share_that_fits_nowhere_is_said(cluster: Cluster) -> None:
-    most = int(max(n["Resources"]["memory"] for n in ray.nodes()))
+    most = int(max(n["Resources"]["memory"] for n in ray.nodes() if n["Alive"]))
     nearly_all = Request(cpus=1, gpus=0, memory_bytes=most * 2 // 3)
     with pytest.raises(ClientFailed, match=r"client 2 .*fits nowhere: there is 2 cores"):
         run([job(2, overspends_at_once, nearly_all)], [])

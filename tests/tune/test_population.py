@@ -87,8 +87,8 @@ def test_a_trial_that_was_paused_goes_on_as_if_it_had_not_been(tmp_path: Path) -
     assert len(json.loads((paused / "schedule.json").read_text())) == 1
 
 
-def test_a_fit_is_looked_at_five_times_or_each_epoch() -> None:
-    assert [interval(epochs) for epochs in (1, 4, 9, 10, 30)] == [1, 1, 1, 2, 6]
+def test_a_fit_has_five_parts_or_as_many_as_epochs() -> None:
+    assert [interval(epochs) for epochs in (1, 4, 9, 10, 30)] == [1, 1, 2, 2, 6]
 
 
 @pytest.mark.slow
