@@ -13,18 +13,16 @@ same, and images per second in each precision, against the card's measured matri
 """
 
 import json
-import os
-import platform
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import torch
 import tyro
+from distance import describe_machine
 from rich.console import Console
 from rich.table import Table
 from torch import nn, optim
@@ -80,9 +78,9 @@ def main(options: Fusion) -> int:
     """Runs every setting, prints a table for each, and returns the exit status."""
     console = Console(width=110)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    machine = describe_machine(device)
+    machine = describe_machine(device.type)
     console.print(", ".join(f"{k} {v}" for k, v in machine.items()))
-    if machine["load"] > 0.5:
+    if machine["busy_percent"] > 5:
         console.print("[red]The machine is busy: these figures are not the machine's.[/red]")
     settings = [(n, options.teachers[0]) for n in options.samples]
     settings += [(options.samples[0], t) for t in options.teachers[1:]]
@@ -276,19 +274,6 @@ def network(number: int, options: Fusion) -> nn.Module:
     """The student (0) or a teacher."""
     with torch_seeded(number, "benchmark"):
         return build_classifier("vgg9", PROBLEM.image_shape, 10, width=options.width)
-
-
-def describe_machine(device: torch.device) -> dict[str, Any]:
-    """Where and when these figures were taken."""
-    gpu = torch.cuda.get_device_name(device) if device.type == "cuda" else "none"
-    return {
-        "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M"),
-        "processor": platform.processor() or platform.machine(),
-        "cores": len(os.sched_getaffinity(0)),
-        "gpu": gpu,
-        "torch": torch.__version__,
-        "load": round(os.getloadavg()[0], 2),
-    }
 
 
 if __name__ == "__main__":

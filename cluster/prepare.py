@@ -1,6 +1,6 @@
 """Everything that can be wrong is found here, before anything starts."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -10,7 +10,7 @@ from torch import Tensor
 from cluster.inventory import Inventory, take_inventory
 from cluster.joined import joined_inventory
 from cluster.options import LaunchOptions
-from cluster.requests import measured, stated
+from cluster.requests import Requests, measured, stated
 from cluster.world import world_size
 from fl.config import RunConfig
 from fl.data.auxiliary import load_auxiliary
@@ -19,6 +19,7 @@ from fl.data.partition import Partition, make_partition
 from fl.data.validation import hold_out
 from fl.errors import UserError
 from fl.federation import Client, Problem
+from fl.methods.cast import Part
 from fl.methods.registry import Method, get_method
 from fl.models import MODELS
 from fl.seeding import numpy_generator
@@ -64,11 +65,37 @@ def prepare(
     if not (launch.slurm.submit or launch.ray_address):  # of many nodes this is but one
         world_size(ranks, len(inventory.gpus))
     requests = stated(parts, run.resources, inventory)
+    dataset = _dataset(launch)
+    partition = _partition(run, dataset, drawn)
+    if launch.runtime == "ray" and not launch.slurm.submit:  # the job will measure on its own node
+        num_samples = [len(indices) for indices in partition.train]
+        requests = measured(parts, num_samples, run.problem, run.resources, inventory)
+    return Prepared(
+        method=method,
+        problem=run.problem,
+        dataset=dataset,
+        partition=partition,
+        members=_members(parts, partition, requests),
+        inventory=inventory,
+        rates=requests.rates,
+        inputs=_inputs(launch, method),
+        fusion_ranks=ranks,
+    )
+
+
+def _dataset(launch: LaunchOptions[Any]) -> Dataset:
+    """The data set, as much of it as the run takes; with validation that is its test split."""
+    run = launch.run
     dataset = load(
         run.dataset, launch.data_root, max_train=run.data.max_train, max_test=run.data.max_test
     )
     if run.data.validation:
-        dataset = hold_out(dataset, run.data.validation, run.seed)
+        return hold_out(dataset, run.data.validation, run.seed)
+    return dataset
+
+
+def _partition(run: RunConfig[Any], dataset: Dataset, drawn: int | None) -> Partition:
+    """The clients' shares of the training samples, or of so many drawn from them."""
     pool = np.arange(len(dataset.train.labels))
     if drawn is not None:
         pool = numpy_generator(run.seed, "drawn").choice(pool, drawn)
@@ -80,15 +107,16 @@ def prepare(
         alpha=run.alpha,
         seed=run.seed,
     )
-    partition = replace(
+    return replace(
         partition,
         train=tuple(pool[own] for own in partition.train),
         test=tuple(pool[own] for own in partition.test),
     )
-    if launch.runtime == "ray" and not launch.slurm.submit:  # the job will measure on its own node
-        num_samples = [len(indices) for indices in partition.train]
-        requests = measured(parts, num_samples, run.problem, run.resources, inventory)
-    members = tuple(
+
+
+def _members(parts: Sequence[Part], partition: Partition, requests: Requests) -> tuple[Client, ...]:
+    """The clients: a part each, a share of the data, and what it asks for."""
+    return tuple(
         Client(
             id=k,
             role=part.role,
@@ -97,17 +125,6 @@ def prepare(
             request=requests.by_part[part],
         )
         for k, part in enumerate(parts)
-    )
-    return Prepared(
-        method=method,
-        problem=run.problem,
-        dataset=dataset,
-        partition=partition,
-        members=members,
-        inventory=inventory,
-        rates=requests.rates,
-        inputs=_inputs(launch, method),
-        fusion_ranks=ranks,
     )
 
 

@@ -1,6 +1,7 @@
 """The rooms of a run: one placement group over all nodes, a bundle of it per node."""
 
 import time
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -44,12 +45,20 @@ class Rooms:
 def await_gpus(rooms: Rooms, within_s: float = 10.0) -> None:
     """Waits, so long at most, until no process holds a share of the rooms' GPUs.
 
-    Ray takes a share back when its process has ended, and with the process goes its memory.
+    Ray takes a share back when its process has ended, and with the process goes its memory. If
+    some are held even then, a warning says how much.
     """
     name = f"GPU_group_{rooms.group.id.hex()}"
     deadline = time.monotonic() + within_s
-    while ray.available_resources().get(name, 0) < ray.cluster_resources().get(name, 0):
+    while (
+        held := ray.cluster_resources().get(name, 0) - ray.available_resources().get(name, 0)
+    ) > 0:
         if time.monotonic() > deadline:
+            warnings.warn(
+                f"{held:g} GPUs are still held {within_s:g} s after the last client's process was "
+                "ended; the server starts beside what holds them",
+                stacklevel=2,
+            )
             return
         time.sleep(0.05)
 

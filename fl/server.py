@@ -147,6 +147,9 @@ class RankedServer(ABC):
             if report.state:  # one is enough
                 reports = [replace(earlier, state=None) for earlier in reports]
             reports.append(report)
+            # First the state: who hears of an epoch may hand it on.
+            if self._checkpoints and report.state:
+                self._checkpoints.save(stage, key, reports)
             if report.hits is not None:
                 self.events.emit(
                     "epoch",
@@ -157,8 +160,6 @@ class RankedServer(ABC):
                     loss=sum(report.losses) / len(report.losses),
                     accuracy=self._evaluation(report.hits).accuracy,
                 )
-            if self._checkpoints and report.state:
-                self._checkpoints.save(stage, key, reports)
         if reports[-1].state:
             model.load_state_dict(load_state(reports[-1].state, self.device)["model"])
         model.eval()

@@ -99,6 +99,10 @@ class Spaces:
     """Settings of the server alone: trying them trains no client again."""
     local: Space = field(default_factory=dict)
     """Settings that change what clients upload."""
+    epochs: str | None = None
+    """The setting that says how many epochs the server's last fit has, if it has any."""
+    changeable: tuple[str, ...] = ()
+    """Settings that may change between two epochs of that fit: it can be continued under others."""
 
     def named(self) -> dict[str, Space]:
         """The spaces by the names they have on the command line."""

@@ -14,14 +14,9 @@ PROG = "python -m tune.sweep"
 
 METRICS = {"accuracy": "max", "loss": "min"}
 """What each fusion epoch reports, and which end of it is good."""
-SCHEDULERS = ("asha", "fifo")
+SCHEDULERS = ("asha", "fifo", "pbt")
 SEARCHERS = {"random": None, "grid": None, "optuna": "optuna", "hyperopt": "hyperopt"}
 """Ways of choosing settings, and the package that one needs: an extra of the same name."""
-
-NO_PBT = (
-    "scheduler 'pbt' is refused: it changes settings in the middle of a fit, so that no "
-    f"configuration could reproduce its best run; valid: {', '.join(SCHEDULERS)}"
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +34,8 @@ class SweepOptions:
     metric: str = "accuracy"
     """What is compared: accuracy, or the loss of the server's fit."""
     scheduler: str = "fifo"
-    """fifo: every trial to its end. asha: stops those that fall behind."""
+    """fifo: every trial to its end. asha: stops those that fall behind. pbt: lets them go on from a
+    better one's state, with its settings a little changed."""
     search: str = "random"
     """random, grid (all combinations), optuna or hyperopt."""
     max_concurrent: int | None = None
@@ -54,11 +50,11 @@ class SweepOptions:
     def __post_init__(self) -> None:
         at_least("num_samples", self.num_samples, 1)
         choice("metric", self.metric, METRICS)
-        if self.scheduler == "pbt":
-            raise UserError(NO_PBT)
         choice("scheduler", self.scheduler, SCHEDULERS)
         choice("search", self.search, SEARCHERS)
         package = SEARCHERS[self.search]
+        if self.scheduler == "pbt" and package:
+            raise UserError(f"scheduler pbt changes settings itself: search {self.search} cannot")
         if package and find_spec(package) is None:
             raise UserError(
                 f"search {self.search} needs a package that is not installed: "

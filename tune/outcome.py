@@ -97,7 +97,6 @@ def _plus_minus(spread: Spread) -> str:
 def print_summary(sweep: Sweep, console: Console) -> None:
     """The last lines: what was saved, what is best, and what it gains."""
     saved, compared = sweep.savings, sweep.comparison
-    tried = ", ".join(f"{n} {shown(v)}" for n, v in sweep.best.settings.items())
     seeds = len(compared.gain.values)
     lines = (
         "",
@@ -105,7 +104,8 @@ def print_summary(sweep: Sweep, console: Console) -> None:
         f"{duration(saved.saved_seconds)} of training saved",
         f"time     {duration(sweep.seconds)} for the trials; without sharing at least "
         f"{duration(sweep.seconds + saved.least_seconds_saved)}",
-        f"best     trial {sweep.best.name}: {tried}",
+        f"best     trial {sweep.best.name}: {listed(sweep.best.settings)}",
+        *_scheduled(sweep.best),
         f"test     best {with_spread(compared.best)}, default {with_spread(compared.default)}, "
         f"gain {gained(compared.gain)} points over {tally(['seed'] * seeds)}",
         f"again    python -m cluster.launch --config {sweep.folder / 'best.yaml'}",
@@ -113,6 +113,22 @@ def print_summary(sweep: Sweep, console: Console) -> None:
     )
     for line in lines:
         console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+
+def listed(settings: Mapping[str, Any]) -> str:
+    """Settings and their values, in a line."""
+    return ", ".join(f"{name} {shown(value)}" for name, value in settings.items())
+
+
+def _scheduled(row: Row) -> list[str]:
+    """With pbt: what the trial's score came of, and that its last settings are tested alone."""
+    if not row.schedule:
+        return []
+    segments = [
+        f"         from epoch {s['epoch']}: {listed(s['settings'])} (in trial {s['trial']})"
+        for s in row.schedule
+    ]
+    return [*segments, "         tested, and in best.yaml: the last of these, from epoch 1"]
 
 
 def write_sweep(sweep: Sweep) -> None:
@@ -133,7 +149,11 @@ def write_sweep(sweep: Sweep) -> None:
         },
         "space": {name: str(distribution) for name, distribution in sweep.space.items()},
         "trials": [_row(row) for row in sweep.rows],
-        "best": {"trial": sweep.best.name, "settings": dict(sweep.best.settings)},
+        "best": {
+            "trial": sweep.best.name,
+            "settings": dict(sweep.best.settings),
+            "schedule": list(sweep.best.schedule),
+        },
         "test": sweep.comparison.as_dict(),
         "clients_trained_and_reused": asdict(sweep.savings),
         "seconds": sweep.seconds,
@@ -149,6 +169,7 @@ def _row(row: Row) -> Mapping[str, Any]:
         "status": row.status,
         "reason": row.reason,
         "settings": dict(row.settings),
+        "schedule": list(row.schedule),
         **row.scores,
         "seconds": round(row.seconds, 3),
         "clients_trained": len(row.trained),

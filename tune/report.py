@@ -7,7 +7,7 @@ from cluster.store import write_atomically
 from fl.report import style
 from fl.report.template import render
 from fl.report.words import duration, percent, tally
-from tune.outcome import Sweep, gained, ranked, with_spread
+from tune.outcome import Sweep, gained, listed, ranked, with_spread
 from tune.plots import effects, parallel_coordinates
 from tune.rows import shown
 
@@ -29,6 +29,7 @@ def write_report(sweep: Sweep) -> Path:
         "duration": duration,
         "percent": percent,
         "gained": gained,
+        "listed": listed,
         "shown": shown,
         "spread": with_spread,
     }

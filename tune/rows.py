@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from fl.events import Event
 from tune.options import SweepOptions
-from tune.trials import DEFAULT, FAILURE, SETTINGS, read_result
+from tune.trials import DEFAULT, FAILURE, SCHEDULE, SETTINGS, read_result
 
 REPORTED = ("accuracy", "loss", "epoch")
 """What Tune is told of each epoch."""
@@ -32,6 +32,8 @@ class Row:
     """From its first to its last event, over all its starts."""
     reason: str = ""
     """Why it failed."""
+    schedule: tuple[Mapping[str, Any], ...] = ()
+    """With pbt: from which ``epoch`` on it had which ``settings``, in which ``trial``'s fit."""
 
 
 def read_rows(folder: Path, defaults: Mapping[str, Any]) -> list[Row]:
@@ -56,8 +58,13 @@ def best_of(rows: Sequence[Row], options: SweepOptions) -> Row | None:
 
 def read_epochs(run_dir: Path) -> list[dict[str, float]]:
     """What each epoch of the server's fit reported, in order, over all starts of the run."""
-    by_epoch = {e["epoch"]: {n: e[n] for n in REPORTED} for e in _events(run_dir) if is_epoch(e)}
-    return [by_epoch[epoch] for epoch in sorted(by_epoch)]
+    epochs: list[dict[str, float]] = []
+    for event in filter(is_epoch, _events(run_dir)):
+        # A fit that went on from an earlier state has done what follows once more.
+        while epochs and epochs[-1]["epoch"] >= event["epoch"]:
+            epochs.pop()
+        epochs.append({name: event[name] for name in REPORTED})
+    return epochs
 
 
 def is_epoch(event: Event) -> bool:
@@ -80,6 +87,7 @@ def _read(run_dir: Path, defaults: Mapping[str, Any]) -> Row:
         status = "finished"
     elif failure.exists():
         status = "failed"
+    schedule = run_dir / SCHEDULE
     trained = {e["client"]: e["seconds_training"] for e in ends if not e["reused"]}
     reused = {e["client"]: e["seconds_training"] for e in ends if e["reused"]}
     return Row(
@@ -92,6 +100,7 @@ def _read(run_dir: Path, defaults: Mapping[str, Any]) -> Row:
         reused={client: seconds for client, seconds in reused.items() if client not in trained},
         seconds=_seconds(events),
         reason=failure.read_text().strip() if status == "failed" else "",
+        schedule=tuple(json.loads(schedule.read_text())) if schedule.exists() else (),
     )
 
 

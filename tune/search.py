@@ -1,13 +1,23 @@
 """Ray Tune's searchers and schedulers, and our distributions in its words."""
 
+import random
+from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from ray import tune
-from ray.tune.schedulers import ASHAScheduler, FIFOScheduler, TrialScheduler
+from ray.tune.schedulers import (
+    ASHAScheduler,
+    FIFOScheduler,
+    PopulationBasedTraining,
+    TrialScheduler,
+)
 from ray.tune.search import BasicVariantGenerator, SearchAlgorithm, Searcher
 
+from fl.seeding import seed_for
 from fl.spaces import Choice, Distribution, Integers, LogUniform, Space
 from tune.options import METRICS, SweepOptions
+from tune.population import interval
 
 REDUCTION = 3
 """ASHA lets one in so many go on past each of its rungs."""
@@ -46,10 +56,31 @@ def make_searcher(options: SweepOptions, seed: int) -> Searcher | SearchAlgorith
     return BasicVariantGenerator(random_state=seed)
 
 
-def make_scheduler(options: SweepOptions, epochs: int) -> TrialScheduler:
-    """What stops trials; ``epochs`` is the longest fit among them."""
+def make_scheduler(
+    options: SweepOptions, epochs: int, changing: Space, seed: int
+) -> TrialScheduler:
+    """What stops trials, or has them go on from another's state.
+
+    Args:
+        options: the sweep's.
+        epochs: of the longest fit among the trials.
+        changing: the part of the space that pbt changes; not empty then.
+        seed: of pbt's own draws.
+    """
     if options.scheduler == "fifo":
         return FIFOScheduler()
+    if options.scheduler == "pbt":
+        random.seed(seed_for(seed, "sweep/pbt"))  # Tune draws from the global stream
+        return PopulationBasedTraining(
+            time_attr="epoch",
+            metric=options.metric,
+            mode=METRICS[options.metric],
+            perturbation_interval=interval(epochs),
+            hyperparam_mutations={name: _steps(d) for name, d in changing.items()},
+            resample_probability=0.0,
+            custom_explore_fn=partial(_within, changing),
+            log_config=False,
+        )
     return ASHAScheduler(
         time_attr="epoch",
         metric=options.metric,
@@ -59,3 +90,17 @@ def make_scheduler(options: SweepOptions, epochs: int) -> TrialScheduler:
         grace_period=max(1, epochs // REDUCTION**2),
         reduction_factor=REDUCTION,
     )
+
+
+def _steps(distribution: Distribution) -> Any:
+    """What pbt steps along: the neighbour in a list, or a fifth more or less of a number."""
+    return list(distribution.values) if isinstance(distribution, Choice) else _domain(distribution)
+
+
+def _within(space: Space, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings with those that left their range at its end."""
+    ends = {n: (d.low, d.high) for n, d in space.items() if not isinstance(d, Choice)}
+    return {
+        name: min(max(value, ends[name][0]), ends[name][1]) if name in ends else value
+        for name, value in settings.items()
+    }

@@ -44,9 +44,12 @@ def check_space(space: Space, options: SweepOptions, launch: LaunchOptions[Any])
     """Refuses, before there is any trial, what the configuration would refuse in one.
 
     Raises:
-        UserError: an end of a range is no value of the setting, or a grid has too many points.
+        UserError: an end of a range is no value of the setting, a grid has too many points, or
+            there is nothing that pbt could change.
     """
     method = get_method(launch.run.method)
+    if options.scheduler == "pbt":
+        _refuse_unchangeable(space, options, launch.run.method)
     for name, distribution in space.items():
         for value in (distribution.grid[0], distribution.grid[-1]):
             try:
@@ -73,10 +76,17 @@ def grid_size(space: Space) -> int:
 
 def longest_fit(space: Space, launch: LaunchOptions[Any]) -> int:
     """Most epochs at the server that a trial may have."""
-    epochs = space.get("fusion.epochs")
-    if epochs is None:
-        return int(flatten(nested(launch.run))["fusion.epochs"])
-    return max(int(value) for value in epochs.grid)
+    name = get_method(launch.run.method).spaces.epochs
+    if name is None:
+        return 1
+    if name in space:
+        return max(int(value) for value in space[name].grid)
+    return int(flatten(nested(launch.run))[name])
+
+
+def changeable(space: Space, method: str) -> Space:
+    """The part of the space that may change between two epochs of a trial's fit."""
+    return {n: d for n, d in space.items() if n in get_method(method).spaces.changeable}
 
 
 def _leaves(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -107,6 +117,17 @@ def _distribution(source: str, name: str, value: Any) -> Distribution:
         f"{source}: {name} must be a list of values, or {{KIND: [LOW, HIGH]}} with KIND "
         f"{', '.join(KINDS)}; got {value!r}"
     )
+
+
+def _refuse_unchangeable(space: Space, options: SweepOptions, method: str) -> None:
+    names = get_method(method).spaces.changeable
+    if not names:
+        raise UserError(f"scheduler pbt: {method} has no fit that can be continued")
+    if not changeable(space, method):
+        raise UserError(
+            f"scheduler pbt: nothing in space {options.space} can change within a fit "
+            f"({', '.join(space)}); what can: {', '.join(names)}"
+        )
 
 
 def _refuse_strangers(source: str, space: Space, method: str) -> None:

@@ -19,8 +19,10 @@ from fl.events import Event
 
 DEFAULT = "default"
 """The trial that changes nothing: what the others are compared with, and a candidate itself."""
-SETTINGS, FAILURE = "settings.json", "failure.txt"
-"""In a trial's directory: what it tries, and why it failed."""
+SETTINGS, SCHEDULE, FAILURE = "settings.json", "schedule.json", "failure.txt"
+"""In a trial's directory: what it tries, with pbt since when and what before, why it failed."""
+RESULT = "result.json"
+"""There once a run is finished."""
 
 
 def derive(
@@ -76,7 +78,7 @@ def run_trial(
 def read_result(run_dir: Path) -> dict[str, Any] | None:
     """What a finished run left; None if it is not finished."""
     try:
-        result: dict[str, Any] = json.loads((run_dir / "result.json").read_text())
+        result: dict[str, Any] = json.loads((run_dir / RESULT).read_text())
     except FileNotFoundError:
         return None
     return result

@@ -3,6 +3,7 @@
 import logging
 import os
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +21,11 @@ from cluster.prepare import Prepared, prepare
 from fl.events import Event
 from fl.spaces import Space
 from tune.options import METRICS, SweepOptions
+from tune.population import interval, run_member
 from tune.room import bundle, concurrency
 from tune.rows import REPORTED, is_epoch, read_epochs, shown
 from tune.search import make_scheduler, make_searcher, param_space
-from tune.spaces import longest_fit
+from tune.spaces import changeable, longest_fit
 from tune.trials import derive, run_trial, share_of
 
 ENVIRONMENT = {
@@ -35,6 +37,8 @@ ENVIRONMENT = {
     "RAY_CHDIR_TO_TRIAL_DIR": "0",
     "RAY_AIR_NEW_OUTPUT": "0",  # the new one talks even when told not to
 }
+STORAGE, STATES = "ray", "trials"
+"""In the sweep's folder: what Tune keeps, and there a folder for each trial."""
 FINISHED = "finished"
 """In the last report of a trial that came to its end."""
 
@@ -56,13 +60,14 @@ def run_trials(
     requests = [client.request for client in prepared.members]
     at_once = options.max_concurrent or concurrency(nodes, requests)
     room = bundle(nodes, requests, at_once)
+    epochs = longest_fit(space, launch)
     trainable = tune.with_resources(
-        trainable_of(launch, share_of(prepared.inventory, room), options.validation),
+        trainable_of(launch, share_of(prepared.inventory, room), options, epochs),
         # The trial itself waits for its clients and ranks, who have the room to themselves.
         PlacementGroupFactory([{}, room]),
     )
-    storage = folder / "ray"
-    path = str(storage / "trials")
+    storage = folder / STORAGE
+    path = str(storage / STATES)
     samples = param_space(space, options.search)
     if tune.Tuner.can_restore(path):
         tuner = tune.Tuner.restore(
@@ -74,7 +79,9 @@ def run_trials(
             param_space=samples,
             tune_config=tune.TuneConfig(
                 search_alg=make_searcher(options, launch.run.seed),
-                scheduler=make_scheduler(options, longest_fit(space, launch)),
+                scheduler=make_scheduler(
+                    options, epochs, changeable(space, launch.run.method), launch.run.seed
+                ),
                 # A grid counts once.
                 num_samples=1 if options.search == "grid" else options.num_samples,
                 max_concurrent_trials=at_once,
@@ -83,8 +90,9 @@ def run_trials(
                 reuse_actors=True,  # a process of its own costs each trial the imports
             ),
             run_config=tune.RunConfig(
-                name="trials",
+                name=STATES,
                 storage_path=str(storage),
+                stop={FINISHED: True},  # else a scheduler could still tell it to go on
                 callbacks=[Lines()],
                 verbose=0,
             ),
@@ -93,17 +101,31 @@ def run_trials(
 
 
 def trainable_of(
-    launch: LaunchOptions[Any], share: Inventory, validation: float
+    launch: LaunchOptions[Any], share: Inventory, options: SweepOptions, epochs: int
 ) -> Callable[[dict[str, Any]], None]:
-    """The function that Tune runs for each trial, in a process inside the trial's reservation."""
+    """The function that Tune runs for each trial, in a process inside the trial's reservation.
+
+    With pbt it runs again, in the same directory, each time that Tune has the trial go on.
+    """
 
     def trial(settings: dict[str, Any]) -> None:
         # As many as its room has cores: neighbours have the others.
         torch.set_num_threads(max(1, share.cpus))
         plain = {n: v.item() if hasattr(v, "item") else v for n, v in settings.items()}
         name = f"{launch.name}/trials/{_number(tune.get_context().get_trial_id())}"
-        own = derive(launch, plain, name, validation=validation)
-        run_trial(own, plain, report, prepare_with=lambda launch: prepare_in_room(launch, share))
+        own = derive(launch, plain, name, validation=options.validation)
+        ready = partial(prepare_in_room, share=share)
+        if options.scheduler == "pbt":
+            run_member(
+                own,
+                plain,
+                every=interval(epochs),
+                donor=donor(launch.output_dir / str(launch.name)),
+                prepare_with=ready,
+                hand_on=report_state,
+            )
+        else:
+            run_trial(own, plain, report, prepare_with=ready)
         tune.report({**read_epochs(launch.output_dir / name)[-1], FINISHED: True})
 
     return trial
@@ -113,6 +135,21 @@ def report(event: Event) -> None:
     """Tells Tune how the server's fit goes, all but its last epoch: then the run is not over."""
     if is_epoch(event) and event["epoch"] < event["epochs"]:
         tune.report({name: event[name] for name in REPORTED})
+
+
+def donor(folder: Path) -> Path | None:
+    """The state from which Tune has this trial go on, in the sweep's own folder.
+
+    If that was moved, Tune still says where another trial's state was.
+    """
+    given = tune.get_checkpoint()
+    return folder.joinpath(STORAGE, STATES, *Path(given.path).parts[-2:]) if given else None
+
+
+def report_state(event: Event, folder: Path) -> None:
+    """Tells Tune how the fit goes, and gives it the state from which a trial can go on."""
+    metrics = {name: event[name] for name in REPORTED}
+    tune.report(metrics, checkpoint=tune.Checkpoint.from_directory(folder))
 
 
 class Lines(tune.Callback):

@@ -8,6 +8,9 @@ import torch
 
 from fl.fusion.rank import Report
 
+ANY_FIT = "any fit"
+"""In place of a key: the state is continued under whatever settings the next fit has."""
+
 
 class Checkpoints:
     """One file per stage, under a key made of all that determines the fit."""
@@ -19,16 +22,22 @@ class Checkpoints:
 
     def load(self, stage: str, key: str) -> list[Report]:
         """The reports up to the last state, which the last of them has; none for another key."""
-        kept = load_kept(self._path(stage))
-        if kept is None or kept["key"] != key:
+        kept = load_kept(self.path(stage))
+        if kept is None or kept["key"] not in (key, ANY_FIT):
             return []
         return [Report(**fields) for fields in kept["reports"]]
 
     def save(self, stage: str, key: str, reports: list[Report]) -> None:
         """Keeps the reports, the last with its state."""
-        keep(self._path(stage), {"key": key, "reports": [vars(report) for report in reports]})
+        keep(self.path(stage), {"key": key, "reports": [vars(report) for report in reports]})
 
-    def _path(self, stage: str) -> Path:
+    def adopt(self, stage: str, other: "Checkpoints") -> None:
+        """Takes over another run's state of a stage: the next fit goes on from it."""
+        kept = torch.load(other.path(stage), weights_only=True)
+        self.save(stage, ANY_FIT, [Report(**fields) for fields in kept["reports"]])
+
+    def path(self, stage: str) -> Path:
+        """The file of a stage."""
         return self._directory / f"{stage}.pt"
 
 

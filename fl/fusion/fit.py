@@ -66,6 +66,11 @@ class FitConfig:
             raise UserError(f"momentum must be in [0, 1), got {self.momentum}")
 
 
+def changeable(name: str) -> tuple[str, ...]:
+    """Settings of the fit of that name which may change where it is continued from a state."""
+    return tuple(f"{name}.{setting}" for setting in ("lr", "momentum", "batch_size", "clip"))
+
+
 class Fit:
     """Trains ``model`` in place, epoch by epoch.
 
@@ -185,10 +190,14 @@ class Fit:
         return file.getvalue()
 
     def load_state(self, state: bytes) -> int:
-        """Continues where the fit was that gave ``state``; returns the epochs done there."""
+        """Continues where the fit was that gave ``state``; returns the epochs done there.
+
+        The optimiser keeps its moments; its rates are this fit's own, which may have others.
+        """
         loaded = load_state(state, self._device)
         self._model.load_state_dict(loaded["model"])
-        self._optimizer.load_state_dict(loaded["optimizer"])
+        own = self._optimizer.state_dict()["param_groups"]
+        self._optimizer.load_state_dict({**loaded["optimizer"], "param_groups": own})
         self._done = loaded["epoch"]
         return self._done
 

@@ -67,6 +67,7 @@ SPACES = Spaces(
         "kd.temperature": Choice((1.0, 4.0, 20.0)),
     },
     local=LOCAL,
+    epochs="kd.epochs",
 )
 
 

@@ -18,7 +18,7 @@ from fl.errors import UserError
 from fl.federation import Outcome, Problem, Samples, Server, Update
 from fl.fusion.allocation import client_shares, squared_counts
 from fl.fusion.distillation import FusionLoss
-from fl.fusion.fit import FitConfig
+from fl.fusion.fit import FitConfig, changeable
 from fl.methods.cast import Part
 from fl.methods.uploads import load_decoder, load_label_counts
 from fl.models import CLASSIFIERS, GENERATORS, check_classifier, check_generator
@@ -79,6 +79,8 @@ SPACES = Spaces(
         "generator.lr": LogUniform(1e-3, 5e-2),
         "generator.latent": Choice((2, 10, 20)),
     },
+    epochs="classify.epochs",
+    changeable=changeable("classify"),
 )
 
 

@@ -6,7 +6,7 @@ which each class has as many as any other.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -27,7 +27,7 @@ from fl.methods.uploads import load_label_counts
 from fl.models import Decoder, one_hot, sample
 from fl.models.truncated import TruncatedDecoder, truncate
 from fl.seeding import torch_generator
-from fl.spaces import Choice, LogUniform, Spaces
+from fl.spaces import Choice, LogUniform
 from fl.training.local import starting_generator, train_local
 from fl.validate import at_least, positive
 
@@ -64,13 +64,13 @@ class FedCVAEKDConfig(FedCVAEConfig):
     decoder: RegressionConfig = RegressionConfig()
 
 
-SPACES = Spaces(
+SPACES = replace(
+    fedcvae_ens.SPACES,
     server={
         **fedcvae_ens.SPACES.server,
         "decoder.epochs": Choice((5, 10, 20)),
         "decoder.lr": LogUniform(1e-3, 1e-1),
     },
-    local=fedcvae_ens.SPACES.local,
 )
 
 

@@ -12,7 +12,7 @@ from fl.clients import Clients
 from fl.data.auxiliary import AuxiliaryConfig
 from fl.federation import Outcome, Server
 from fl.fusion.distillation import EachMember, FusionLoss
-from fl.fusion.fit import FitConfig
+from fl.fusion.fit import FitConfig, changeable
 from fl.methods.prototypes import LOCAL, PrototypesConfig, averages
 from fl.methods.uploads import load_classifier
 from fl.spaces import Choice, LogUniform, Spaces
@@ -30,6 +30,8 @@ class FedDFConfig(PrototypesConfig):
 SPACES = Spaces(
     server={"distil.epochs": Choice((5, 10, 20)), "distil.lr": LogUniform(1e-4, 1e-2)},
     local=LOCAL,
+    epochs="distil.epochs",
+    changeable=changeable("distil"),
 )
 
 

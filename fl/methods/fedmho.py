@@ -19,7 +19,7 @@ from fl.federation import Outcome, Problem, Samples, Server, Update
 from fl.fusion.allocation import label_share, squared_counts
 from fl.fusion.average import average_into
 from fl.fusion.distillation import FusionLoss, describe_teacher
-from fl.fusion.fit import FitConfig
+from fl.fusion.fit import FitConfig, changeable
 from fl.fusion.synthesis import truncate_to_bytes
 from fl.methods.cast import Part
 from fl.methods.uploads import (
@@ -103,8 +103,10 @@ def spaces(teacher: Teacher) -> Spaces:
         "fusion.lr": LogUniform(1e-5, 1e-3),
         "fusion.epochs": Choice((10, 20, 30)),
     }
+    during = changeable("fusion")
     if teacher != "none":
         server |= {"lam": Uniform(0.2, 0.8)}
+        during += ("lam",)
     local: dict[str, Distribution] = {
         "classifier.epochs": Choice((10, 50, 200)),
         "classifier.lr": LogUniform(1e-3, 2e-2),
@@ -112,7 +114,7 @@ def spaces(teacher: Teacher) -> Spaces:
         "generator.lr": LogUniform(1e-3, 5e-2),
         "generator.latent": Choice((2, 10, 20)),
     }
-    return Spaces(server=server, local=local)
+    return Spaces(server=server, local=local, epochs="fusion.epochs", changeable=during)
 
 
 def cast(config: FedMHOConfig, num_clients: int, problem: Problem) -> list[Part]:

@@ -25,6 +25,7 @@ from fl.training.config import ClassifierConfig
 from fl.training.local import train_local
 from fl.wire import unpack
 from tests.cluster.outcomes import uploads
+from tests.waiting import wait_until
 
 RNG = np.random.default_rng(0)
 TRAIN = Split(
@@ -96,16 +97,35 @@ def job(client: int, task: Task = train_local, request: Request | None = None) -
     )
 
 
-@pytest.fixture
-def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Where clients leave word; the nodes' processes are told of it when they start."""
+    with pytest.MonkeyPatch.context() as patch:
+        made = tmp_path_factory.mktemp("markers")
+        patch.setenv(FOLDER, str(made))
+        yield made
+
+
+@pytest.fixture(scope="module")
+def nodes(folder: Path) -> Iterator[Cluster]:
     """Two nodes of two cores and one logical GPU."""
-    monkeypatch.setenv(FOLDER, str(tmp_path))
-    nodes = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "num_gpus": 1})
-    nodes.second = nodes.add_node(num_cpus=2, num_gpus=1)
-    ray.init(address=nodes.address, log_to_driver=False)
-    yield nodes
+    made = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "num_gpus": 1})
+    made.add_node(num_cpus=2, num_gpus=1)
+    ray.init(address=made.address, log_to_driver=False)
+    yield made
     ray.shutdown()
-    nodes.shutdown()
+    made.shutdown()
+
+
+@pytest.fixture
+def cluster(nodes: Cluster, folder: Path) -> Cluster:
+    """The nodes, as many as ever, where no client has left word yet."""
+    for marker in folder.iterdir():
+        marker.unlink()
+    if not nodes.worker_nodes:
+        nodes.add_node(num_cpus=2, num_gpus=1)
+    wait_until(lambda: ray.available_resources().get("CPU") == 4)
+    return nodes
 
 
 def run(jobs: list[Job], listener: list[Event]) -> dict[int, bytes]:
@@ -114,11 +134,11 @@ def run(jobs: list[Job], listener: list[Event]) -> dict[int, bytes]:
         return uploads(executor, jobs, Events(listener.append))
 
 
-def when_marked(tmp_path: Path, act) -> threading.Thread:  # type: ignore[no-untyped-def]
+def when_marked(folder: Path, act) -> threading.Thread:  # type: ignore[no-untyped-def]
     """Calls ``act(pid, node)`` as soon as client 1 hangs."""
 
     def watch() -> None:
-        marker = tmp_path / "client-1"
+        marker = folder / "client-1"
         deadline = time.monotonic() + TIMEOUT_S
         while not (marker.exists() and " " in marker.read_text()):
             if time.monotonic() > deadline:
@@ -144,11 +164,9 @@ def undisturbed(jobs: int) -> dict[int, bytes]:
     return uploads(InProcess(TRAIN), plain)
 
 
-def test_a_killed_client_is_trained_again_to_the_same_bits(
-    cluster: Cluster, tmp_path: Path
-) -> None:
+def test_a_killed_client_is_trained_again_to_the_same_bits(cluster: Cluster, folder: Path) -> None:
     events: list[Event] = []
-    when_marked(tmp_path, lambda pid, node: os.kill(pid, signal.SIGKILL))
+    when_marked(folder, lambda pid, node: os.kill(pid, signal.SIGKILL))
     updates = run([job(k, hangs_at_first) for k in range(4)], events)
     same(updates, undisturbed(4))
     failed = [e for e in events if e["event"] == "client_failed"]
@@ -156,10 +174,10 @@ def test_a_killed_client_is_trained_again_to_the_same_bits(
     assert "process died" in failed[0]["reason"]
 
 
-def test_clients_of_a_lost_node_are_trained_on_the_other(cluster: Cluster, tmp_path: Path) -> None:
+def test_clients_of_a_lost_node_are_trained_on_the_other(cluster: Cluster, folder: Path) -> None:
     events: list[Event] = []
-    lose = lambda *_: cluster.remove_node(cluster.second, allow_graceful=False)  # noqa: E731
-    watcher = when_marked(tmp_path, lose)
+    (second,) = cluster.worker_nodes
+    watcher = when_marked(folder, lambda *_: cluster.remove_node(second, allow_graceful=False))
     updates = run([job(k, hangs_away_from_head) for k in range(4)], events)
     watcher.join(timeout=TIMEOUT_S)
     same(updates, undisturbed(4))
@@ -207,7 +225,7 @@ def test_a_client_over_twice_its_share_too_has_failed_for_good(cluster: Cluster)
 
 
 def test_a_larger_share_that_fits_nowhere_is_said(cluster: Cluster) -> None:
-    most = int(max(n["Resources"]["memory"] for n in ray.nodes()))
+    most = int(max(n["Resources"]["memory"] for n in ray.nodes() if n["Alive"]))
     nearly_all = Request(cpus=1, gpus=0, memory_bytes=most * 2 // 3)
     with pytest.raises(ClientFailed, match=r"client 2 .*fits nowhere: there is 2 cores"):
         run([job(2, overspends_at_once, nearly_all)], [])
@@ -249,10 +267,7 @@ def test_light_clients_share_processes_and_heavy_ones_do_not(cluster: Cluster) -
 def test_nothing_runs_or_holds_resources_when_the_map_is_over(cluster: Cluster) -> None:
     before = ray.cluster_resources()
     run([job(k, where, Request(cpus=1, gpus=0.5, shared=True)) for k in range(4)], [])
-    deadline = time.monotonic() + 20
-    while ray.available_resources().get("GPU") != before["GPU"]:
-        assert time.monotonic() < deadline, ray.available_resources()
-        time.sleep(0.2)
+    wait_until(lambda: ray.available_resources().get("GPU") == before["GPU"], seconds=20)
 
 
 def test_no_share_of_a_gpu_is_held_when_fusion_starts(cluster: Cluster) -> None:

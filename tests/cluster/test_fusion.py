@@ -29,7 +29,6 @@ from fl.models.ensemble import Ensemble
 from fl.server import RankedServer, ServerFailed, SingleServer
 from fl.training.local import starting_classifier, starting_generator, train_local
 from tests.cluster.outcomes import uploads
-from tests.cluster.test_launch import wait_until
 from tests.fl.toy import (
     CLASSIFIER,
     CPU,
@@ -42,6 +41,7 @@ from tests.fl.toy import (
     shard,
     split,
 )
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.slow
 

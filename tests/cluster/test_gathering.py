@@ -12,7 +12,7 @@ import pytest
 
 from cluster.gathering import tail
 from tests.cluster.living import all_end
-from tests.cluster.test_launch import wait_until
+from tests.waiting import wait_until
 
 NODE = """
 import sys, threading, time

@@ -10,7 +10,17 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.cluster.commands import command, environment, events, fingerprint, launch, result
+from cluster.launch import main
+from tests.cluster.commands import (
+    SMALL,
+    command,
+    environment,
+    events,
+    fingerprint,
+    launch,
+    result,
+)
+from tests.waiting import wait_until
 
 KEYS = {
     *("method", "dataset", "alpha", "clients", "seed", "accuracy", "per_class_accuracy"),
@@ -165,13 +175,13 @@ def test_a_client_over_its_share_stops_the_run_or_is_left_out_as_asked(tmp_path:
     ],
 )
 def test_bad_input_is_one_line_and_status_2(
-    arguments: list[str], message: str, tmp_path: Path
+    arguments: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    done = launch(tmp_path / "runs", *arguments)
-    assert done.returncode == 2
-    assert message in done.stderr
-    assert done.stderr.count("\n") == 1
-    assert done.stderr.startswith("onefold: ")
+    assert main([*SMALL, f"--output-dir={tmp_path / 'runs'}", *arguments]) == 2
+    told = capsys.readouterr().err
+    assert message in told
+    assert told.count("\n") == 1
+    assert told.startswith("onefold: ")
     assert not (tmp_path / "runs").exists()
 
 
@@ -230,10 +240,3 @@ def is_agent(process: psutil.Process) -> bool:
     with contextlib.suppress(psutil.Error):  # a zombie has no command line any more
         return "agent" in " ".join(process.cmdline()).lower()
     return False
-
-
-def wait_until(condition, seconds: float) -> None:  # type: ignore[no-untyped-def]
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.05)

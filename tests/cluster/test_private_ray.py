@@ -15,7 +15,7 @@ from cluster.options import LaunchOptions
 from cluster.private_ray import LEAST_STORE_BYTES, object_store_bytes, parse_address
 from fl.errors import UserError
 from tests.cluster.commands import command, environment, fingerprint, launch, result
-from tests.cluster.test_launch import wait_until
+from tests.waiting import wait_until
 
 NEIGHBOUR = """
 import sys, time, ray

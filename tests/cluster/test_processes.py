@@ -6,7 +6,7 @@ import textwrap
 from pathlib import Path
 
 from tests.cluster.living import alive
-from tests.cluster.test_launch import wait_until
+from tests.waiting import wait_until
 
 STUBBORN = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(60)"
 ORPHAN = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {STUBBORN!r}])"

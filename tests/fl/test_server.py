@@ -172,7 +172,7 @@ def kill_after(epoch: int, checkpoints: Checkpoints) -> None:
 def test_a_fit_goes_on_from_its_last_state_to_the_same_bits(tmp_path: Path) -> None:
     expected, result, _ = fitted(None)
     checkpoints = Checkpoints(tmp_path, every=1)
-    kill_after(3, checkpoints)
+    kill_after(2, checkpoints)
     state, resumed, epochs = fitted(checkpoints)
     assert epochs == [3]
     assert same_bits(state, expected)
@@ -181,8 +181,8 @@ def test_a_fit_goes_on_from_its_last_state_to_the_same_bits(tmp_path: Path) -> N
 
 def test_states_are_kept_as_often_as_asked_and_with_the_last_epoch(tmp_path: Path) -> None:
     checkpoints = Checkpoints(tmp_path, every=2)
-    kill_after(2, checkpoints)
-    assert fitted(checkpoints)[2] == [1, 2, 3]  # killed before the state was kept
+    kill_after(1, checkpoints)
+    assert fitted(checkpoints)[2] == [1, 2, 3]  # killed before a state was kept
     assert fitted(checkpoints)[2] == []
     assert same_bits(fitted(checkpoints)[0], fitted(None)[0])
 
@@ -193,6 +193,19 @@ def test_a_state_of_another_fit_is_not_gone_on_from(tmp_path: Path) -> None:
     state, _, epochs = fitted(checkpoints, lr=1e-3)
     assert epochs == [1, 2, 3]
     assert same_bits(state, fitted(None, lr=1e-3)[0])
+
+
+def test_a_state_that_is_taken_over_is_gone_on_from_under_other_settings(tmp_path: Path) -> None:
+    donor, own = (Checkpoints(tmp_path / name, every=1) for name in ("donor", "own"))
+    kill_after(2, donor)
+    fitted(own)  # had a state before
+    own.adopt("fusion", donor)
+    state, result, epochs = fitted(own, lr=1e-3)
+    _, other, _ = fitted(None)
+    assert epochs == [3]
+    assert result.epochs[:2] == other.epochs[:2]
+    assert not same_bits(state, fitted(None, lr=1e-3)[0])  # which began with that rate
+    assert fitted(own)[2] == [1, 2, 3]  # what it keeps then is its own fit's again
 
 
 def test_a_damaged_state_is_as_none(tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from slurm.state import read_state
 from tests.cluster.commands import command, environment, events, fingerprint, launch, result
 from tests.cluster.fake_driver import nvidia_smi
 from tests.slurm.real import RealSlurm, missing, real_slurm
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.slurm, pytest.mark.slow]
 
@@ -63,13 +63,6 @@ def submit(slurm: RealSlurm, output_dir: Path, *arguments: str) -> str:
     return done.stdout.split()[1]
 
 
-def until(condition, seconds: float = 200) -> None:  # type: ignore[no-untyped-def]
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.2)
-
-
 def kinds(run_dir: Path) -> list[str]:
     return [e["event"] for e in events(run_dir)] if (run_dir / "metrics.jsonl").exists() else []
 
@@ -83,7 +76,7 @@ def logs(run_dir: Path) -> str:
 
 
 def nobody_left(slurm: RealSlurm, seconds: float = 30) -> None:
-    until(lambda: not [*slurm.processes_of("alpha"), *slurm.processes_of("beta")], seconds)
+    wait_until(lambda: not [*slurm.processes_of("alpha"), *slurm.processes_of("beta")], seconds)
 
 
 def test_a_run_over_two_nodes_equals_one_here(slurm: RealSlurm, tmp_path: Path) -> None:
@@ -123,10 +116,10 @@ def test_a_preempted_run_continues_where_it_was(
 ) -> None:
     job = submit(slurm, tmp_path, *LONG)
     run = tmp_path / "run"
-    until(lambda: "client_end" in kinds(run))
+    wait_until(lambda: "client_end" in kinds(run))
     slurm.call("scancel", "--signal=USR2", job)
-    until(lambda: slurm.state(job) in ("PENDING", "REQUEUED"), 60)
-    until(lambda: slurm.state(job) == "COMPLETED")
+    wait_until(lambda: slurm.state(job) in ("PENDING", "REQUEUED"), 60)
+    wait_until(lambda: slurm.state(job) == "COMPLETED")
     state = read_state(run)
     assert state is not None, logs(run)
     assert (state.job, state.status, state.restarts) == (job, 0, 1), logs(run)
@@ -151,7 +144,7 @@ def test_an_array_of_runs_finishes(slurm: RealSlurm, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     for name in ("one", "two"):
         run = tmp_path / "a b" / name
-        until(lambda run=run: (s := read_state(run)) is not None and s.phase == "ended")
+        wait_until(lambda run=run: (s := read_state(run)) is not None and s.phase == "ended")
         assert result(run)["seed"] == {"one": 1, "two": 2}[name]
     listed = subprocess.run(
         [sys.executable, "-m", "slurm.status", f"--output-dir={tmp_path / 'a b'}"],
@@ -168,10 +161,10 @@ def test_an_array_of_runs_finishes(slurm: RealSlurm, tmp_path: Path) -> None:
 def test_a_cancelled_run_leaves_no_process(slurm: RealSlurm, tmp_path: Path) -> None:
     job = submit(slurm, tmp_path, *LONG)
     run = tmp_path / "run"
-    until(lambda: "client_start" in kinds(run))
+    wait_until(lambda: "client_start" in kinds(run))
     assert any("raylet" in p.name() for p in slurm.processes_of("beta"))
     slurm.call("scancel", job)
-    until(lambda: slurm.state(job) == "CANCELLED", 60)
+    wait_until(lambda: slurm.state(job) == "CANCELLED", 60)
     nobody_left(slurm)
     assert "accuracy" not in kinds(run)
 
@@ -181,14 +174,14 @@ def test_a_run_survives_the_death_of_a_node(
 ) -> None:
     submit(slurm, tmp_path, *LONG)
     run = tmp_path / "run"
-    until(lambda: "client_start" in kinds(run))
+    wait_until(lambda: "client_start" in kinds(run))
     beta = slurm.processes_of("beta")
     dead = [psutil.Process(slurm.daemons["beta"].pid), *beta]
     dead += [p for p in psutil.process_iter(["cmdline"]) if _is_step(p, beta)]
     for process in dead:
         os.kill(process.pid, signal.SIGKILL)
     try:
-        until(lambda: (s := read_state(run)) is not None and s.phase == "ended")
+        wait_until(lambda: (s := read_state(run)) is not None and s.phase == "ended")
         state = read_state(run)
         assert state is not None
         assert state.status == 0, logs(run)

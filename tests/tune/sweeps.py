@@ -1,14 +1,19 @@
 """The sweep command in tests: on a federation so small that the trials' own start dominates."""
 
+import contextlib
 import os
+import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import psutil
 import yaml
 
 from tests.cluster.commands import environment, result
+from tests.waiting import wait_until
 
 CLIENTS = 4
 RUN = {
@@ -53,6 +58,21 @@ def run(line: list[str]) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         line, capture_output=True, text=True, timeout=900, env=workplace(), check=False
     )
+
+
+def kill_sweep(line: list[str], enough: Callable[[], object]) -> None:
+    """Starts the command, and ends it and all its processes at once as soon as that holds."""
+    process = subprocess.Popen(
+        line, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=workplace()
+    )
+    wait_until(enough, seconds=400)
+    family = psutil.Process(process.pid).children(recursive=True)
+    process.send_signal(signal.SIGKILL)
+    process.wait(timeout=20)
+    for orphan in family:  # as if the machine had gone; by itself Ray takes a minute to notice
+        with contextlib.suppress(psutil.NoSuchProcess):
+            orphan.kill()
+    psutil.wait_procs(family, timeout=30)
 
 
 def workplace() -> dict[str, str]:

@@ -5,7 +5,10 @@ from typing import Any
 
 import pytest
 
+from cluster.command_line import flatten
+from cluster.run_dir import nested
 from fl.errors import UserError
+from fl.methods.registry import METHODS
 from fl.spaces import Choice, Integers, LogUniform, Uniform
 from tests.tune.sweeps import write
 from tune.options import SweepOptions, parse_sweep
@@ -110,6 +113,14 @@ def test_a_grid_search_tries_each_point_once() -> None:
     options = SweepOptions(search="grid", num_samples=5)
     with pytest.raises(UserError, match="the grid has 6 points"):
         check_space(space, options, parse_sweep([])[1])
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_says_how_long_its_fit_is_and_what_may_change_in_it(method: str) -> None:
+    _, launch = parse_sweep([f"--method={method}"])
+    spaces, settings = METHODS[method].spaces, flatten(nested(launch.run))
+    assert settings.keys() >= {*spaces.changeable, *([spaces.epochs] if spaces.epochs else [])}
+    assert longest_fit({}, launch) == (1 if method == "fedavg" else settings[spaces.epochs])
 
 
 def test_the_longest_fit_is_the_spaces_or_the_configurations() -> None:

@@ -1,18 +1,13 @@
 """Sweeps as a user meets them: whole processes, real trials side by side, real signals."""
 
-import contextlib
 import json
-import signal
-import subprocess
 from pathlib import Path
 
-import psutil
 import pytest
 import yaml
 
 from tests.cluster.commands import events, fingerprint, launch, result
-from tests.cluster.test_launch import wait_until
-from tests.tune.sweeps import CLIENTS, SERVER_SPACE, command, run, sweep, trials, workplace
+from tests.tune.sweeps import CLIENTS, SERVER_SPACE, command, kill_sweep, run, sweep, trials
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -113,21 +108,9 @@ def test_another_sweep_does_not_resume_it(server: Path) -> None:
 
 def test_a_killed_sweep_goes_on_from_where_it_was_moved_to(server: Path, tmp_path: Path) -> None:
     six = ("--num-samples=6", "--max-concurrent=2", "--runtime=inprocess")
-    process = subprocess.Popen(
-        command(tmp_path / "here", SERVER_SPACE, *six),
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        env=workplace(),
-    )
     folder = tmp_path / "here" / "runs" / "sweep" / "trials"
-    wait_until(lambda: len(list(folder.glob("0*/result.json"))) >= 2, seconds=400)
-    family = psutil.Process(process.pid).children(recursive=True)
-    process.send_signal(signal.SIGKILL)
-    process.wait(timeout=20)
-    for orphan in family:  # as if the machine had gone; by itself Ray takes a minute to notice
-        with contextlib.suppress(psutil.NoSuchProcess):
-            orphan.kill()
-    psutil.wait_procs(family, timeout=30)
+    line = command(tmp_path / "here", SERVER_SPACE, *six)
+    kill_sweep(line, lambda: len(list(folder.glob("0*/result.json"))) >= 2)
     before = {path: path.stat().st_mtime_ns for path in folder.glob("*/result.json")}
     assert 3 <= len(before) < 7
     (tmp_path / "here").rename(tmp_path / "there")

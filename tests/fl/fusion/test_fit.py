@@ -233,6 +233,31 @@ def test_a_schedule_goes_on_where_a_state_was_kept() -> None:
     assert same_bits(again._model.state_dict(), whole.state_dict())
 
 
+@pytest.mark.parametrize("config", [CONFIG, SGD], ids=["adam", "sgd"])
+def test_a_state_is_continued_under_other_settings(config: FitConfig) -> None:
+    """As a plain loop is whose rates and batches change after its first epoch."""
+    later = replace(config, lr=0.002, momentum=0.5, batch_size=5)
+    plain, order = linear(), torch_generator(0, "fusion/order")
+    kind = torch.optim.Adam if config.optimizer == "adam" else torch.optim.SGD
+    optimizer = kind(plain.parameters(), lr=config.lr)
+    for now in (config, later, later):
+        for group in optimizer.param_groups:
+            group |= {"lr": now.lr, "momentum": now.momentum}
+        for rows in torch.randperm(SIZE, generator=order).split(now.batch_size):
+            optimizer.zero_grad()
+            cross_entropy(plain, {name: t[rows] for name, t in data().items()}).backward()
+            optimizer.step()
+    first, second = (
+        Fit(linear(), data(), loss=cross_entropy, config=c, seed=0, stage="fusion")
+        for c in (config, later)
+    )
+    next(first.epochs())
+    second.load_state(first.state())
+    list(second.epochs())
+    for name, tensor in second._model.state_dict().items():
+        torch.testing.assert_close(tensor, plain.state_dict()[name], rtol=1e-5, atol=1e-6)
+
+
 def test_long_gradients_are_cut_to_the_clip_and_short_ones_are_left() -> None:
     def step(clip: float | None) -> Tensor:
         model = linear()
