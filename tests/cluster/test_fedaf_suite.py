@@ -31,9 +31,7 @@ def test_the_ledger_is_the_closed_form() -> None:
     ("dataset", "classes", "printed"),
     [("fmnist", 1.6, "0.06"), ("cifar10", 3.0, "0.44"), ("cifar100", 12.7, "1.94")],
 )
-def test_the_closed_form_at_the_papers_classes(
-    dataset: str, classes: float, printed: str
-) -> None:
+def test_the_closed_form_at_the_papers_classes(dataset: str, classes: float, printed: str) -> None:
     assert f"{closed_form(dataset, classes):.2f}" == printed
 
 
