@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,8 @@ from cluster.options import LaunchOptions
 from cluster.requests import measured, stated
 from cluster.world import world_size
 from fl.data.auxiliary import load_auxiliary
-from fl.data.datasets import Dataset, load
+from fl.data.datasets import Dataset, load, subset
+from fl.data.domains import load_domains
 from fl.data.partition import Partition, make_partition
 from fl.data.validation import hold_out
 from fl.errors import UserError
@@ -62,9 +64,7 @@ def prepare(
     if not (launch.slurm.submit or launch.ray_address):  # of many nodes this is but one
         world_size(ranks, len(inventory.gpus))
     requests = stated(parts, run.resources, inventory)
-    dataset = load(
-        run.dataset, launch.data_root, max_train=run.data.max_train, max_test=run.data.max_test
-    )
+    dataset = _dataset(launch)
     if run.data.validation:
         dataset = hold_out(dataset, run.data.validation, run.seed)
     pool = np.arange(len(dataset.train.labels))
@@ -77,6 +77,7 @@ def prepare(
         run.partition,
         alpha=run.alpha,
         seed=run.seed,
+        domains=None if dataset.train.domains is None else dataset.train.domains[pool],
     )
     partition = replace(
         partition,
@@ -107,6 +108,14 @@ def prepare(
         inputs=_inputs(launch, method),
         fusion_ranks=ranks,
     )
+
+
+def _dataset(launch: LaunchOptions[Any]) -> Dataset:
+    run, data = launch.run, launch.run.data
+    if data.folder is None:
+        return load(run.dataset, launch.data_root, max_train=data.max_train, max_test=data.max_test)
+    whole = load_domains(Path(data.folder), data.side, run.seed)
+    return subset(whole, max_train=data.max_train, max_test=data.max_test)
 
 
 def _ranks_asked(launch: LaunchOptions[Any], method: Method) -> int | None:
