@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 import tyro
 from distance import describe_machine
 from rich.console import Console
@@ -40,8 +41,9 @@ class Options:
 
 def main() -> None:
     """Times every method both ways and prints a table."""
+    device = "cuda" if torch.cuda.is_available() else "cpu"
     options, others = tyro.cli(Options, return_unknown_args=True)
-    figures: dict[str, Any] = {"machine": describe_machine(), "methods": {}}
+    figures: dict[str, Any] = {"machine": describe_machine(device), "methods": {}}
     table = Table("method", "way", "seconds a round", *PARTS, "plain loop over it")
     for method in options.methods:
         told = timed(method, options, others)
