@@ -11,7 +11,7 @@ from fl.federation import Client, Request
 
 
 class Attendance:
-    """Listens to a run and keeps one entry per client."""
+    """Listens to a run and keeps one entry per client: of the last round that it took part in."""
 
     def __init__(self, members: tuple[Client, ...]) -> None:
         self._entries: dict[int, dict[str, Any]] = {
@@ -34,12 +34,15 @@ class Attendance:
             }
             for c in members
         }
+        self._last_round = self._next_round = 0.0
 
     def __call__(self, event: Event) -> None:
         """Takes note of starts, failures, ends, and who was dropped."""
         match event["event"]:
             case "client_start":
                 entry = self._entries[event["client"]]
+                if entry["end"] is not None:  # that was an earlier round
+                    entry |= {"end": None, "attempts": 0, "failures": []}
                 entry["attempts"] += 1
                 entry["start"] = event["seconds"]
                 entry["requested"] = event["requested"]
@@ -58,14 +61,17 @@ class Attendance:
                     entry["end"] = event["seconds"]
                     for name in ("assigned", "node", "device_uuid"):
                         entry[name] = event[name]
+            case "round":
+                self._last_round, self._next_round = self._next_round, event["seconds"]
 
     def makespan(self, rooms: Sequence[Room]) -> dict[str, float] | None:
         """Seconds from the first start to the last end, beside what no placement undercuts.
 
-        None where every client was reused. A client counts from its start to its end, its
-        process's start included.
+        Of the last round, where there were many. None where every client was reused. A client
+        counts from its start to its end, its process's start included.
         """
-        trained = [e for e in self._entries.values() if e["end"] is not None]
+        ended = (e for e in self._entries.values() if e["end"] is not None)
+        trained = [e for e in ended if e["start"] >= self._last_round]
         if not trained:
             return None
         jobs = [(Request(**e["requested"]), e["end"] - e["start"]) for e in trained]

@@ -48,7 +48,7 @@ class FusionServer(RankedServer):
         attempts: int = 3,
     ) -> None:
         """``timeout_s``: of a collective; ``attempts``: at one verb, before its failure stays."""
-        super().__init__(problem, test.labels, events, torch.device("cpu"), checkpoints)
+        super().__init__(problem, test, events, torch.device("cpu"), checkpoints)
         self.size = len(posts)
         self.restarts = 0
         self.holds_gpus = any(post.gpus for post in posts)

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,8 @@ from cluster.requests import Requests, measured, stated
 from cluster.world import world_size
 from fl.config import RunConfig
 from fl.data.auxiliary import load_auxiliary
-from fl.data.datasets import Dataset, load
+from fl.data.datasets import Dataset, load, subset
+from fl.data.domains import load_domains
 from fl.data.partition import Partition, make_partition
 from fl.data.validation import hold_out
 from fl.errors import UserError
@@ -85,10 +87,13 @@ def prepare(
 
 def _dataset(launch: LaunchOptions[Any]) -> Dataset:
     """The data set, as much of it as the run takes; with validation that is its test split."""
-    run = launch.run
-    dataset = load(
-        run.dataset, launch.data_root, max_train=run.data.max_train, max_test=run.data.max_test
-    )
+    run, data = launch.run, launch.run.data
+    if data.folder is None:
+        limits = {"max_train": data.max_train, "max_test": data.max_test}
+        dataset = load(run.dataset, launch.data_root, **limits)
+    else:
+        whole = load_domains(Path(data.folder), data.side, run.seed)
+        dataset = subset(whole, max_train=data.max_train, max_test=data.max_test)
     if run.data.validation:
         return hold_out(dataset, run.data.validation, run.seed)
     return dataset
@@ -106,6 +111,7 @@ def _partition(run: RunConfig[Any], dataset: Dataset, drawn: int | None) -> Part
         run.partition,
         alpha=run.alpha,
         seed=run.seed,
+        domains=None if dataset.train.domains is None else dataset.train.domains[pool],
     )
     return replace(
         partition,

@@ -214,6 +214,7 @@ def part(test: Shard, number: int, size: int) -> Shard:
         images=test.images[number::size],
         labels=test.labels[number::size],
         num_classes=test.num_classes,
+        domains=None if test.domains is None else test.domains[number::size],
     )
 
 

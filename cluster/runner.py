@@ -21,9 +21,10 @@ from cluster.record import JsonLines, TensorBoard
 from cluster.run_dir import versions, write_json
 from cluster.store import Store
 from fl.clients import Clients
+from fl.data.datasets import Dataset
 from fl.data.shard import Shard
 from fl.events import Events, Listener
-from fl.federation import Outcome
+from fl.federation import Evaluation, Outcome
 from fl.fusion.checkpoints import Checkpoints
 from fl.metrics.fid import measure
 from fl.report.gallery import gallery
@@ -133,6 +134,7 @@ def _result(
         "scored_on": "validation" if run.data.validation else "test",
         "accuracy": last.accuracy,
         "per_class_accuracy": last.per_class,
+        **_by_domain(prepared.problem.domains, last),
         "start_accuracy": outcome.start.accuracy,
         "best_accuracy": best,
         "best_epoch": accuracies.index(best) + 1,
@@ -149,6 +151,12 @@ def _result(
         "device": _device_name(server.device),
         "versions": versions(),
     }
+
+
+def _by_domain(domains: tuple[str, ...], last: Evaluation) -> dict[str, Any]:
+    if not last.per_domain:
+        return {}
+    return {"per_domain_accuracy": dict(zip(domains, last.per_domain, strict=True))}
 
 
 def _device_name(device: torch.device) -> str:
@@ -174,6 +182,10 @@ def _partition(launch: LaunchOptions[Any], prepared: Prepared) -> dict[str, Any]
         "hash": prepared.partition.digest,
         "alpha": run.alpha,
         "counts": prepared.partition.counts.tolist(),
-        "class_names": [str(c) for c in range(prepared.dataset.num_classes)],
+        "class_names": _class_names(prepared.dataset),
         "roles": [c.role for c in prepared.members],
     }
+
+
+def _class_names(dataset: Dataset) -> list[str]:
+    return list(dataset.class_names) or [str(c) for c in range(dataset.num_classes)]

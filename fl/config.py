@@ -1,11 +1,14 @@
 """The run's configuration: one tree of frozen records, validated as it is built."""
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Generic, TypeVar
 
 import tyro
 
 from fl.data.datasets import INFO, NAMES
+from fl.data.domains import NAME as FOLDER
+from fl.data.domains import find_names
 from fl.data.partition import PartitionConfig
 from fl.errors import UserError
 from fl.federation import Problem
@@ -24,6 +27,11 @@ class DataConfig:
     """Use a fixed random subset of this many training images."""
     max_test: int | None = None
     """Use a fixed random subset of this many test images."""
+    folder: str | None = None
+    """Of data set folder: where a folder per domain lies, in each a folder per class (DomainNet's
+    layout). A fifth of each domain's images, drawn by the seed, is the test split."""
+    side: int = 64
+    """Of data set folder: images are scaled to this many pixels in height and width."""
     validation: float = 0.0
     """Share of the training images that no client gets; accuracy is measured on them, and not on
     the test split. 0: on the test split. For choosing settings."""
@@ -32,6 +40,7 @@ class DataConfig:
         for name in ("max_train", "max_test"):
             if getattr(self, name) is not None:
                 at_least(f"data.{name}", getattr(self, name), 1)
+        at_least("data.side", self.side, 1)
         if not 0 <= self.validation < 1:
             raise UserError(f"data.validation must be from 0 to below 1, got {self.validation}")
 
@@ -44,7 +53,8 @@ class RunConfig(Generic[Options]):
     """Method: fedmho, fedmho-md, fedmho-sd, fedavg, fedprox, feddf, dense, co-boosting,
     fedcvae-ens, fedcvae-kd, feddm or fedaf."""
     dataset: str = "digits"
-    """Data set: digits, mnist, fmnist, emnist, svhn, cifar10 or cifar100."""
+    """Data set: digits, mnist, fmnist, emnist, svhn, cifar10, cifar100, or folder: images of
+    several domains, for which see data.folder and partition.kind domains."""
     alpha: float = 0.5
     """Concentration of the Dirichlet label partition; smaller is more skewed."""
     num_clients: int = 10
@@ -62,7 +72,11 @@ class RunConfig(Generic[Options]):
     options: Annotated[Options, tyro.conf.arg(name="")]
 
     def __post_init__(self) -> None:
-        choice("data set", self.dataset, NAMES)
+        choice("data set", self.dataset, (*NAMES, FOLDER))
+        if (self.dataset == FOLDER) != (self.data.folder is not None):
+            raise UserError("data set folder and data.folder go together: name both or none")
+        if self.partition.kind == "domains" and self.dataset != FOLDER:
+            raise UserError(f"partition.kind domains needs data set folder, got {self.dataset}")
         positive("alpha", self.alpha)
         at_least("num_clients", self.num_clients, 1)
         at_least("rounds", self.rounds, 1)
@@ -71,6 +85,12 @@ class RunConfig(Generic[Options]):
 
     @property
     def problem(self) -> Problem:
-        """The shape of the task, known without reading the data."""
+        """The shape of the task, known without reading an image."""
+        if self.data.folder is not None:
+            domains, classes = find_names(Path(self.data.folder))
+            shape = (3, self.data.side, self.data.side)
+            return Problem(
+                image_shape=shape, num_classes=len(classes), seed=self.seed, domains=domains
+            )
         info = INFO[self.dataset]
         return Problem(image_shape=info.image_shape, num_classes=info.num_classes, seed=self.seed)

@@ -32,6 +32,19 @@ class Problem:
     image_shape: tuple[int, int, int]
     num_classes: int
     seed: int
+    domains: tuple[str, ...] = ()
+    """Names of the domains, where the data set has such: accuracy is then told for each."""
+
+    def groups(self, test: Shard) -> Tensor:
+        """The group in which each test sample's answer is counted, int64 (n,): domain and class."""
+        if test.domains is None:
+            return test.labels
+        return test.domains * self.num_classes + test.labels
+
+    @property
+    def num_groups(self) -> int:
+        """Groups in which answers are counted."""
+        return max(1, len(self.domains)) * self.num_classes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -175,6 +188,8 @@ class Evaluation:
 
     accuracy: float
     per_class: tuple[float | None, ...]
+    per_domain: tuple[float | None, ...] = ()
+    """The same per domain, where there are any."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -43,7 +43,7 @@ class RankedServer(ABC):
     def __init__(
         self,
         problem: Problem,
-        test_labels: Tensor,
+        test: Shard,
         events: Events,
         device: torch.device,
         checkpoints: Checkpoints | None = None,
@@ -53,7 +53,8 @@ class RankedServer(ABC):
         self.device = device
         self.round = 1
         self._checkpoints = checkpoints
-        self._totals = torch.bincount(test_labels, minlength=problem.num_classes).tolist()
+        totals = torch.bincount(problem.groups(test), minlength=problem.num_groups)
+        self._totals = totals.tolist()
 
     def sample(
         self, decoders: Mapping[int, Decoder], allocation: np.ndarray, *, latent: int
@@ -218,7 +219,7 @@ class RankedServer(ABC):
         return self._get(self._each(method, arguments))
 
     def _evaluation(self, hits: list[int]) -> Evaluation:
-        return accuracies(hits, self._totals)
+        return accuracies(hits, self._totals, self.problem.num_classes)
 
     def _fit_key(
         self, model: nn.Module, samples: Samples, loss: Loss, config: FitConfig, stage: str
@@ -247,7 +248,7 @@ class SingleServer(RankedServer):
         device: torch.device,
         checkpoints: Checkpoints | None = None,
     ) -> None:
-        super().__init__(problem, test.labels, events, device, checkpoints)
+        super().__init__(problem, test, events, device, checkpoints)
         self._rank = Rank(problem, test, device)
 
     def _each(

@@ -1,6 +1,6 @@
 """The image data sets, by name, as plain uint8 arrays."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -38,6 +38,13 @@ class Split:
 
     images: np.ndarray
     labels: np.ndarray
+    domains: np.ndarray | None = None
+    """Which domain each image is from, int64 (N,), where the data set has domains."""
+
+    def take(self, indices: np.ndarray) -> "Split":
+        """The samples at these indices."""
+        domains = None if self.domains is None else self.domains[indices]
+        return Split(self.images[indices], self.labels[indices], domains)
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,11 +55,15 @@ class Dataset:
     train: Split
     test: Split
     num_classes: int
+    class_names: tuple[str, ...] = ()
+    """Where they are more than numbers."""
+    domain_names: tuple[str, ...] = ()
 
     @property
     def image_shape(self) -> tuple[int, int, int]:
         """Channels, height, width."""
-        return INFO[self.name].image_shape
+        channels, height, width = self.train.images.shape[1:]
+        return channels, height, width
 
 
 def dataset_info(name: str) -> DatasetInfo:
@@ -81,9 +92,15 @@ def load(
     train, test = _read(name, data_root)
     _check(name, info, train)
     _check(name, info, test)
-    train = _subset(name, "max_train", train, max_train)
-    test = _subset(name, "max_test", test, max_test)
-    return Dataset(name, train, test, info.num_classes)
+    whole = Dataset(name, train, test, info.num_classes)
+    return subset(whole, max_train=max_train, max_test=max_test)
+
+
+def subset(dataset: Dataset, *, max_train: int | None, max_test: int | None) -> Dataset:
+    """A shuffled part of each split; see :func:`load`."""
+    train = _subset(dataset.name, "max_train", dataset.train, max_train)
+    test = _subset(dataset.name, "max_test", dataset.test, max_test)
+    return replace(dataset, train=train, test=test)
 
 
 def _read(name: str, data_root: Path) -> tuple[Split, Split]:
@@ -114,4 +131,4 @@ def _subset(name: str, option: str, split: Split, size: int | None) -> Split:
     if not 1 <= size <= available:
         raise UserError(f"{option} {size} for {name}; allowed: 1 to {available}")
     chosen = numpy_generator(0, f"{name} {option}").permutation(available)[:size]
-    return Split(split.images[chosen], split.labels[chosen])
+    return split.take(chosen)

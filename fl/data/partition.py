@@ -13,7 +13,7 @@ from fl.data.dirichlet import dirichlet_lists, recut
 from fl.errors import UserError, unknown
 from fl.seeding import numpy_generator
 
-Kind = Literal["dirichlet", "classes", "iid"]
+Kind = Literal["dirichlet", "classes", "iid", "domains"]
 MAX_ALPHA = 1e6  # as good as even; far larger ones overflow in the draw
 
 
@@ -22,7 +22,8 @@ class PartitionConfig:
     """How the train split is dealt to clients."""
 
     kind: Kind = "dirichlet"
-    """dirichlet: skewed by alpha; classes: a fixed number of classes each; iid: at random"""
+    """dirichlet: skewed by alpha; classes: a fixed number of classes each; iid: at random;
+    domains: a client per domain, of data set folder"""
 
     classes_per_client: int = 2
     """classes each client holds, for kind classes"""
@@ -72,13 +73,14 @@ def make_partition(
     *,
     alpha: float,
     seed: int,
+    domains: np.ndarray | None = None,
 ) -> Partition:
     """Deals the train split, labels int64 (N,) in 0..num_classes-1, to `num_clients` clients.
 
     Every sample goes to exactly one client, except that a re-cut loses N mod K of them, and that
     classes no client holds are left out (kind classes with too few clients). `alpha` is the
-    Dirichlet concentration: the smaller, the more skewed. Raises UserError where the settings
-    cannot be met.
+    Dirichlet concentration: the smaller, the more skewed. `domains`, int64 (N,), says which domain
+    a sample is from, for kind domains. Raises UserError where the settings cannot be met.
     """
     if num_clients < 1:
         raise UserError(f"{num_clients} clients; allowed: 1 or more")
@@ -90,8 +92,12 @@ def make_partition(
             f"{num_clients} clients of {needed} samples or more need {num_clients * needed} "
             f"samples, there are {len(labels)}: use fewer clients or lower min_samples"
         )
-    rng = numpy_generator(seed, "partition")
-    lists = _deal(labels, num_clients, num_classes, config, alpha, needed, rng)
+    lists: Sequence[np.ndarray]
+    if config.kind == "domains":
+        lists = domain_lists(domains, num_clients, needed)
+    else:
+        rng = numpy_generator(seed, "partition")
+        lists = _deal(labels, num_clients, num_classes, config, alpha, needed, rng)
     return _finish(lists, labels, num_classes, config.test_fraction, seed)
 
 
@@ -125,6 +131,30 @@ def _deal(
         rng=rng,
     )
     return recut(lists) if config.recut else lists
+
+
+def domain_lists(
+    domains: np.ndarray | None, num_clients: int, min_samples: int
+) -> list[np.ndarray]:
+    """Each client's samples: those of its domain, the clients in the domains' order.
+
+    Raises:
+        UserError: no domains, other than there are clients, or one with too few samples.
+    """
+    if domains is None:
+        raise UserError("partition.kind domains needs a data set with domains")
+    sizes = np.bincount(domains)
+    if len(sizes) != num_clients:
+        raise UserError(
+            f"partition.kind domains has a client for each of the {len(sizes)} domains: "
+            f"num_clients must be {len(sizes)}, got {num_clients}"
+        )
+    if sizes.min() < min_samples:
+        raise UserError(
+            f"a domain has {sizes.min()} training samples, a client needs {min_samples}: "
+            "lower min_samples"
+        )
+    return [np.flatnonzero(domains == own) for own in range(num_clients)]
 
 
 def _held_out(size: int, test_fraction: float) -> int:

@@ -21,12 +21,15 @@ class Shard:
     images: Tensor
     labels: Tensor
     num_classes: int
+    domains: Tensor | None = None
+    """int64 (n,), where the data set has domains."""
 
     @classmethod
     def from_split(cls, split: Split, indices: np.ndarray, num_classes: int) -> Self:
         """The samples of `split` at `indices`, int64 (n,), as tensors on the CPU."""
         images = torch.from_numpy(split.images[indices]).float().div_(255)
-        return cls(images, torch.from_numpy(split.labels[indices]), num_classes)
+        domains = None if split.domains is None else torch.from_numpy(split.domains[indices])
+        return cls(images, torch.from_numpy(split.labels[indices]), num_classes, domains)
 
     def __len__(self) -> int:
         return len(self.labels)

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from fl.data.datasets import Dataset, Split
+from fl.data.datasets import Dataset
 from fl.errors import UserError
 from fl.seeding import numpy_generator
 
@@ -24,10 +24,6 @@ def hold_out(dataset: Dataset, share: float, seed: int) -> Dataset:
     shuffled = numpy_generator(seed, "validation").permutation(available)
     return replace(
         dataset,
-        train=_part(dataset.train, np.sort(shuffled[size:])),
-        test=_part(dataset.train, np.sort(shuffled[:size])),
+        train=dataset.train.take(np.sort(shuffled[size:])),
+        test=dataset.train.take(np.sort(shuffled[:size])),
     )
-
-
-def _part(split: Split, indices: np.ndarray) -> Split:
-    return Split(split.images[indices], split.labels[indices])

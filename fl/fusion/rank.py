@@ -17,7 +17,7 @@ from fl.federation import Batch, Loss, Problem
 from fl.fusion.fit import Fit, FitConfig
 from fl.fusion.group import Group
 from fl.fusion.synthesis import Draw, draw_samples
-from fl.metrics.accuracy import count_hits
+from fl.metrics.accuracy import answers
 from fl.models import Decoder
 from kernels import sharded
 
@@ -35,7 +35,7 @@ class Report:
     losses: list[float]
     """Of each step, over the whole batch."""
     hits: list[int] | None
-    """Right answers for each class of the whole test split, if the model was tested."""
+    """Right answers for each group of the whole test split, if the model was tested."""
     state: bytes | None
     """What :meth:`fl.fusion.fit.Fit.state` gave, if this was an epoch to keep."""
 
@@ -52,6 +52,7 @@ class Rank:
         self.group = group or Group()
         self._test_images = test.images.to(device)
         self._test_labels = test.labels.to(device)
+        self._test_groups = problem.groups(test).to(device)
 
     def sample(
         self, decoders: Mapping[int, Decoder], draws: Sequence[Draw], latent: int
@@ -115,10 +116,10 @@ class Rank:
         return found.hexdigest()
 
     def count_hits(self, model: nn.Module) -> Tensor:
-        """Right answers for each class of this rank's part of the test split, (classes,)."""
-        classes = self.problem.num_classes
-        model = self._here(model)
-        return count_hits(model, self._test_images, self._test_labels, classes).cpu()
+        """Right answers for each group of this rank's part of the test split, (groups,)."""
+        right = answers(self._here(model), self._test_images) == self._test_labels
+        groups = self._test_groups[right]
+        return torch.bincount(groups, minlength=self.problem.num_groups).cpu()
 
     def fit(
         self,

@@ -1,4 +1,4 @@
-"""Top-1 accuracy, overall and per class."""
+"""Top-1 accuracy, overall, per class and per domain."""
 
 import torch
 from torch import Tensor, nn
@@ -7,42 +7,46 @@ from fl.federation import Evaluation
 
 
 @torch.no_grad()
-def count_hits(
-    model: nn.Module, images: Tensor, labels: Tensor, num_classes: int, batch_size: int = 512
-) -> Tensor:
-    """Right answers of ``model`` for each class, (num_classes,) int64, on its device.
+def answers(model: nn.Module, images: Tensor, batch_size: int = 512) -> Tensor:
+    """The class that ``model`` takes each image for, (N,) int64, on its device.
 
     Args:
-        model: images (B, C, H, W) to logits (B, num_classes); asked in eval mode, and left in the
+        model: images (B, C, H, W) to logits (B, classes); asked in eval mode, and left in the
             mode it was in.
         images: (N, C, H, W) float32 in [0, 1], on the model's device.
-        labels: (N,) int64.
-        num_classes: number of classes.
         batch_size: samples per forward pass.
     """
     was_training = model.training
     model.eval()
-    hits = labels.new_zeros(num_classes)
-    for part, truth in zip(images.split(batch_size), labels.split(batch_size), strict=True):
-        if len(part):
-            right = truth[model(part).argmax(1) == truth]
-            hits += torch.bincount(right, minlength=num_classes)
+    parts = [model(part).argmax(1) for part in images.split(batch_size) if len(part)]
     model.train(was_training)
-    return hits
+    return torch.cat(parts) if parts else torch.empty(0, dtype=torch.int64, device=images.device)
 
 
-def accuracies(hits: list[int], totals: list[int]) -> Evaluation:
-    """Overall and per class, from the right answers and the samples of each class."""
+def accuracies(hits: list[int], totals: list[int], num_classes: int) -> Evaluation:
+    """Overall, per class and per domain, from the right answers and the samples of each group.
+
+    Groups are the classes; where there are domains, those of the first domain, then of the next.
+    """
+    right = torch.tensor(hits).view(-1, num_classes)
+    samples = torch.tensor(totals).view(-1, num_classes)
     return Evaluation(
         accuracy=sum(hits) / sum(totals),
-        per_class=tuple(h / n if n else None for h, n in zip(hits, totals, strict=True)),
+        per_class=_shares(right.sum(0), samples.sum(0)),
+        per_domain=_shares(right.sum(1), samples.sum(1)) if len(right) > 1 else (),
     )
 
 
 def evaluate(
     model: nn.Module, images: Tensor, labels: Tensor, num_classes: int, batch_size: int = 512
 ) -> Evaluation:
-    """Accuracy of ``model``; arguments as for :func:`count_hits`."""
-    hits = count_hits(model, images, labels, num_classes, batch_size)
+    """Accuracy of ``model`` on images as for :func:`answers`, with labels (N,) int64."""
+    right = labels[answers(model, images, batch_size) == labels]
+    hits = torch.bincount(right, minlength=num_classes)
     totals = torch.bincount(labels, minlength=num_classes)
-    return accuracies(hits.tolist(), totals.tolist())
+    return accuracies(hits.tolist(), totals.tolist(), num_classes)
+
+
+def _shares(hits: Tensor, totals: Tensor) -> tuple[float | None, ...]:
+    pairs = zip(hits.tolist(), totals.tolist(), strict=True)
+    return tuple(h / n if n else None for h, n in pairs)

@@ -26,7 +26,17 @@ class Picture:
 
 def pictures(run: RunRecord) -> Iterator[Picture]:
     """Every picture that what the run has left behind allows, in the page's order."""
-    makers = (_accuracy, _rounds, _time, _classes, _bytes, _placement, _partition, _samples)
+    makers = (
+        _accuracy,
+        _rounds,
+        _time,
+        _domains,
+        _classes,
+        _bytes,
+        _placement,
+        _partition,
+        _samples,
+    )
     return (picture for make in makers if (picture := make(run)) is not None)
 
 
@@ -71,6 +81,17 @@ def _classes(run: RunRecord) -> Picture | None:
     figure = plots.class_accuracy(values, _class_names(run, len(values)), result["accuracy"])
     caption = "Test accuracy on each class alone; the dashed line is the accuracy over all of them."
     return _picture("per_class", "Accuracy by class", caption, figure)
+
+
+def _domains(run: RunRecord) -> Picture | None:
+    values = (run.result or {}).get("per_domain_accuracy")
+    if not values or run.result is None:
+        return None
+    figure = plots.class_accuracy(
+        [*values.values()], [*values], run.result["accuracy"], things="domain"
+    )
+    caption = "Test accuracy on each domain alone; the dashed line is that over all of them."
+    return _picture("per_domain", "Accuracy by domain", caption, figure)
 
 
 def _partition(run: RunRecord) -> Picture | None:

@@ -62,14 +62,20 @@ def _mark(axes: Axes, x: int, y: float, label: str, marker: str, color: str) -> 
 
 
 def class_accuracy(
-    values: Sequence[float | None], class_names: Sequence[str], overall: float
+    values: Sequence[float | None],
+    class_names: Sequence[str],
+    overall: float,
+    things: str = "class",
 ) -> Figure:
-    """A bar per class and a line at the overall accuracy. None: the test split lacks the class."""
+    """A bar per class (or of other things) and a line at the overall accuracy.
+
+    None: the test split lacks the class.
+    """
     heights = np.array(values, dtype=float)
     figure, axes = style.new_axes(_width(len(heights)), 3.4)
     axes.bar(range(len(heights)), heights, color=style.GLOBAL_MODEL, width=0.72)
     axes.axhline(overall, color=style.INK, linestyle=(0, (4, 3)), linewidth=1.2)
-    axes.set(xlabel="class", ylabel="accuracy", ylim=(0, 1), xlim=(-0.7, len(heights) - 0.3))
+    axes.set(xlabel=things, ylabel="accuracy", ylim=(0, 1), xlim=(-0.7, len(heights) - 0.3))
     axes.yaxis.set_major_formatter(PercentFormatter(1.0))
     style.name_columns(figure, axes, list(class_names))
     return figure

@@ -80,3 +80,15 @@ def test_a_dropped_client_is_marked_and_has_no_end() -> None:
         attendance(event)
     kept, left_out = attendance.placements
     assert (kept["dropped"], left_out["dropped"], left_out["end"]) == (False, True, None)
+
+
+def test_of_many_rounds_the_last_one_counts() -> None:
+    attendance = Attendance(members(2))
+    first = (start(0, 1.0), fail(0, 2.0, "it died"), start(0, 3.0), end(0, 5.0))
+    for event in (*first, start(1, 1.0), end(1, 9.0), {"event": "round", "seconds": 10.0}):
+        attendance(event)
+    for event in (start(0, 11.0), end(0, 13.0), {"event": "round", "seconds": 14.0}):
+        attendance(event)
+    entry, _ = attendance.placements
+    assert (entry["attempts"], entry["failures"]) == (1, [])
+    assert attendance.makespan([ROOM]) == {"seconds": 2.0, "lower_bound": 2.0}

@@ -58,6 +58,7 @@ def other(**changes: Any) -> Job:
         other(client=replace(JOB.client, request=Request(cpus=2, gpus=0))),
         other(broadcast=b"x"),
         other(payload=b"x"),
+        other(round=2),
     ],
 )
 def test_whatever_determines_the_upload_changes_the_key(tmp_path: Path, job: Job) -> None:
@@ -118,3 +119,19 @@ def test_repairing_one_run_leaves_the_others_file_alone(tmp_path: Path) -> None:
 def test_code_version_is_stable_within_a_process() -> None:
     assert code_version() == code_version()
     assert len(code_version()) == 64
+
+
+def test_a_later_rounds_update_is_the_runs_own_until_the_round_is_over(tmp_path: Path) -> None:
+    here, second = store(tmp_path), other(round=2, broadcast=b"x")
+    first_key, key = here.key(JOB), here.key(second)
+    here.put(first_key, 0, packed())
+    here.put(key, 0, packed())
+    assert here.get(key, 0) == packed()
+    assert store(tmp_path, "b").get(key, 0) is None
+    here.end_round(2)
+    assert here.get(key, 0) is None
+    assert here.get(first_key, 0) == packed()
+    here.end_round(1)
+    assert here.get(first_key, 0) == packed()
+    left = [path.name for path in (tmp_path / "a" / "updates").iterdir()]
+    assert left == ["client-00000.safetensors"]

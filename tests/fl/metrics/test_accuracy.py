@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fl.metrics.accuracy import evaluate
+from fl.metrics.accuracy import accuracies, evaluate
 
 CLASSES = 4
 LABELS = torch.tensor([0, 0, 0, 1, 1, 3])
@@ -51,3 +51,10 @@ def test_a_model_is_asked_in_eval_mode_and_left_in_its_own(training: bool) -> No
     model = nn.Sequential(Watching(), nn.Dropout(0.9)).train(training)
     assert evaluate(model, images(), LABELS, CLASSES).accuracy == 4 / 6
     assert all(module.training == training for module in model.modules())
+
+
+def test_groups_are_domains_of_classes() -> None:
+    evaluation = accuracies([1, 2, 0, 4], [2, 2, 0, 8], num_classes=2)
+    assert evaluation.accuracy == 7 / 12
+    assert evaluation.per_class == (1 / 2, 6 / 10)
+    assert evaluation.per_domain == (3 / 4, 4 / 8)

@@ -1,0 +1,94 @@
+"""Feature-skewed data: a folder per domain, in each a folder per class, in those the images.
+
+That is DomainNet's layout, ``FOLDER/domain/class/image.png``, as torchvision's ImageFolder reads a
+domain of it.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fl.data.datasets import Dataset, Split
+from fl.errors import UserError
+from fl.seeding import numpy_generator
+
+NAME = "folder"
+"""What the configuration calls such a data set."""
+TEST_SHARE = 0.2
+"""Of each domain's images, drawn by the run's seed."""
+LAYOUT = "expected FOLDER/domain/class/image"
+
+
+def find_names(folder: Path) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Names of the domains and of all their classes, each in order; reads no image.
+
+    Raises:
+        UserError: there is no such folder, or a domain without a folder of a class.
+    """
+    domains, classes = _folders(folder), set[str]()
+    if not domains:
+        raise UserError(f"{folder} holds no folders of domains; {LAYOUT}")
+    for domain in domains:
+        found = _folders(folder / domain)
+        if not found:
+            raise UserError(f"domain {folder / domain} holds no folders of classes; {LAYOUT}")
+        classes.update(found)
+    return tuple(domains), tuple(sorted(classes))
+
+
+def load_domains(folder: Path, side: int, seed: int) -> Dataset:
+    """Reads every domain, its images as RGB scaled to ``side`` x ``side``, and splits each.
+
+    A domain may lack classes that another has.
+
+    Raises:
+        UserError: the folder is laid out otherwise, holds an image that cannot be read, or a
+            domain of one image.
+    """
+    domains, classes = find_names(folder)
+    train, test = [], []
+    for number, domain in enumerate(domains):
+        images, labels = _read(folder / domain, classes, side)
+        if len(labels) < 2:
+            raise UserError(f"domain {folder / domain} has one image; allowed: 2 or more")
+        shuffled = numpy_generator(seed, "domain test", number).permutation(len(labels))
+        held_out = max(1, round(TEST_SHARE * len(labels)))
+        whole = Split(images, labels, np.full(len(labels), number))
+        test.append(whole.take(np.sort(shuffled[:held_out])))
+        train.append(whole.take(np.sort(shuffled[held_out:])))
+    names = {"class_names": classes, "domain_names": domains}
+    return Dataset(NAME, _joined(train), _joined(test), len(classes), **names)
+
+
+def _folders(folder: Path) -> list[str]:
+    try:
+        return sorted(path.name for path in folder.iterdir() if path.is_dir())
+    except OSError as error:
+        raise UserError(f"cannot read {folder}: {error.strerror}; {LAYOUT}") from None
+
+
+def _read(folder: Path, classes: tuple[str, ...], side: int) -> tuple[np.ndarray, np.ndarray]:
+    """Images, uint8 (N, 3, side, side), and labels, int64 (N,), of one domain."""
+    # Imported here: it takes seconds, which runs without folders should not wait for.
+    from PIL import UnidentifiedImageError
+    from torchvision.datasets import ImageFolder
+
+    try:
+        source: Any = ImageFolder(str(folder))
+    except FileNotFoundError as error:  # a class without an image
+        raise UserError(f"domain {folder}: {' '.join(str(error).split())}") from None
+    number = [classes.index(name) for name in source.classes]
+    images = np.empty((len(source.samples), 3, side, side), dtype=np.uint8)
+    for row, (path, _) in enumerate(source.samples):
+        try:
+            image = source.loader(path).resize((side, side))
+        except (OSError, UnidentifiedImageError) as error:
+            raise UserError(f"cannot read image {path}: {error}") from None
+        images[row] = np.asarray(image).transpose(2, 0, 1)
+    return images, np.array([number[own] for own in source.targets], dtype=np.int64)
+
+
+def _joined(splits: list[Split]) -> Split:
+    columns = zip(*((s.images, s.labels, s.domains) for s in splits), strict=True)
+    return Split(*(np.concatenate(column) for column in columns))
