@@ -71,7 +71,8 @@ def execute(
         result = _result(launch, prepared, outcome, clients, server)
         if launch.run.fid and outcome.synthetic:
             real, classes = prepared.dataset.train, prepared.dataset.num_classes
-            result["fid"] = measure(real, classes, outcome.synthetic, server.device)
+            with events.phase("fid"):
+                result["fid"] = measure(real, classes, outcome.synthetic, server.device)
         result["placements"] = attendance.placements
         if rooms:
             result["makespan"] = attendance.makespan(rooms.rooms)

@@ -36,7 +36,7 @@ def test_published_tables_have_their_figures_where_they_belong() -> None:
 def test_every_cell_is_a_valid_configuration_of_its_own(name: str, scale: cells.Scale) -> None:
     made = make(name, scale, ())
     assert len({cell.name for cell in made}) == len(made)
-    for cell in made[::5]:
+    for cell in made[:: max(1, len(made) // 4)]:
         run = parse(cell.arguments).run
         assert run.method == cell.method
         assert run.dataset in cell.row

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from cluster.cells import TABLES, Cell
 from cluster.command_line import parse
 from cluster.launch import main
 from cluster.suite import main as suite
@@ -134,25 +135,22 @@ def test_an_array_is_one_submission(
 
 
 def test_a_table_is_an_array_of_what_no_job_is_at_work_on(
-    commands: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    commands: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    asked = ["table3", "--only", "mnist-alpha0.5-fedmho", "--dataset=digits", "--slurm"]
-    asked += [f"--output-dir={tmp_path / 'out'}", "--slurm.partition=gpu", "--slurm.setup", "true"]
-    assert suite([*asked, "--seeds=0"]) == 2
-    assert "digits-alpha0.5" in capsys.readouterr().err
-    asked[2] = "digits-alpha0.5-fedmho"
-    fake_command(commands, "squeue", "echo '7_0|RUNNING|None'")
+    cell = Cell("digits", "fedmho", ("--method=fedmho", "--dataset=digits", *SMALL))
+    monkeypatch.setitem(TABLES, "table3", lambda scale: [cell])
+    asked = ["table3", f"--output-dir={tmp_path}", "--slurm", "--slurm.partition=gpu"]
+    fake_command(commands, "squeue", "echo '7|RUNNING|None'; echo '7_0|RUNNING|None'")
     assert suite([*asked, "--seeds=0"]) == 0
     assert suite([*asked, "--seeds=0,1"]) == 0
-    said = capsys.readouterr().out
-    assert said.count("is running; scancel 7_0") == 1
+    assert capsys.readouterr().out.count("seed0 is running; scancel 7") == 1
     assert len(calls(commands, "sbatch")) == 2
     assert "#SBATCH --partition=gpu" in (commands / "sent").read_text()
-    states = [
-        read_state(tmp_path / "out" / f"table3-small-digits-alpha0.5-fedmho-seed{seed}")
-        for seed in (0, 1)
-    ]
-    assert [state.job for state in states if state] == ["7_0", "7"]
+    states = [read_state(tmp_path / f"table3-small-digits-fedmho-seed{seed}") for seed in (0, 1)]
+    assert [state.phase for state in states if state] == ["submitted"] * 2
 
 
 @pytest.mark.parametrize(
