@@ -4,12 +4,15 @@ from torch import optim
 
 from fl.federation import TaskInput, TaskOutput
 from fl.seeding import torch_seeded
-from fl.training.optimizers import Adam
+from fl.training.optimizers import Adam, Proximal
 from fl.training.recipe import Recipe
 
 
 def train_plainly(inputs: TaskInput, recipe: Recipe) -> TaskOutput:
-    parameters, how = recipe.model.parameters(), recipe.optimizer
+    parameters, how, mu = [*recipe.model.parameters()], recipe.optimizer, 0.0
+    starts = [p.detach().clone() for p in parameters]
+    if isinstance(how, Proximal):
+        how, mu = how.optimizer, how.mu
     if isinstance(how, Adam):
         optimizer: optim.Optimizer = optim.Adam(parameters, lr=how.lr)
     else:
@@ -21,6 +24,8 @@ def train_plainly(inputs: TaskInput, recipe: Recipe) -> TaskOutput:
             for batch in epoch:
                 losses = recipe.losses(recipe.model, batch)
                 loss = losses.mean() if recipe.reduction == "mean" else losses.sum()
+                for w, start in zip(parameters, starts, strict=True):
+                    loss = loss + mu / 2 * (w - start).square().sum()
                 optimizer.zero_grad()
                 loss.backward()
                 optimizer.step()

@@ -32,6 +32,7 @@ STACKABLE = {
     "cvae-color": (SVHN, GeneratorConfig(latent=4, **WIDE)),
     "cnn-sgd": (PROBLEM, ClassifierConfig(model="cnn", lr=0.05, **WIDE)),
     "cnn-plain-sgd": (PROBLEM, ClassifierConfig(model="cnn", momentum=0, **WIDE)),
+    "cnn-proximal": (PROBLEM, ClassifierConfig(model="cnn", lr=0.05, proximal=0.3, **WIDE)),
     "cnn-adam": (EMNIST, ClassifierConfig(model="cnn", optimizer="adam", lr=2e-3, **WIDE)),
 }
 recipe_for = recipe_of(train_local)
