@@ -43,7 +43,8 @@ class TensorBoard:
             case "client_end":
                 client = event["client"]
                 self._writer.add_scalar("local/seconds", event["seconds_training"], client)
-                self._writer.add_scalar("local/train_loss", event["train_loss"], client)
+                if "train_loss" in event:  # not every task trains
+                    self._writer.add_scalar("local/train_loss", event["train_loss"], client)
 
     def close(self) -> None:
         """Flushes and closes the event file."""
