@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import mean
+from typing import Any
 
 import numpy as np
 from matplotlib import figure as drawn
@@ -128,7 +129,7 @@ def _accuracy(sheet: drawn.Figure) -> drawn.Figure:
     return sheet
 
 
-def _look(figure: Figure) -> dict[str, str]:
+def _look(figure: Figure) -> dict[str, Any]:
     return {"color": COLOURS[figure.cell.method], "label": figure.cell.method}
 
 
