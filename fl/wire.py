@@ -1,7 +1,7 @@
 """What crosses between client and server: safetensors bytes, never pickles."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import ItemsView, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +40,10 @@ class StoredTensors(Mapping[str, Tensor]):
 
     def __iter__(self) -> Iterator[str]:
         return iter(load_file(self._path))
+
+    def items(self) -> ItemsView[str, Tensor]:
+        """All of them by one reading: one at a time, a deep model's hundreds take minutes."""
+        return load_file(self._path).items()
 
     def __len__(self) -> int:
         return len(load_file(self._path))

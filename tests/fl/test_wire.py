@@ -9,8 +9,10 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
+from fl import wire
 from fl.wire import (
     StoredTensors,
     Tensors,
@@ -159,3 +161,18 @@ def test_stored_tensors_are_those_of_the_file_and_of_no_other_name(tmp_path: Pat
     assert all(torch.equal(stored[name], t) for name, t in message.items())
     assert stored.get("other") is None
     assert num_packed_bytes(packed) == num_bytes(message)
+
+
+def test_all_of_a_files_tensors_are_read_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "update").write_bytes(pack({"a": torch.ones(2), "b": torch.zeros(3)}, {}))
+    read: list[Path] = []
+
+    def counted(path: Path) -> Tensors:
+        read.append(path)
+        return load_file(path)
+
+    monkeypatch.setattr(wire, "load_file", counted)
+    assert {n: len(t) for n, t in StoredTensors(tmp_path / "update").items()} == {"a": 2, "b": 3}
+    assert len(read) == 1
