@@ -5,7 +5,7 @@ from statistics import mean, stdev
 
 import numpy as np
 
-from cluster.comparison import NOTHING, Figure, shown
+from cluster.comparison import NOTHING, Figure
 from cluster.published import FID_XI
 
 TARGETS = range(10, 100, 5)
@@ -74,15 +74,16 @@ def tell_fid(figures: Sequence[Figure]) -> list[str]:
         "",
         _line(["Images", "Distance", "Paper"]),
         _line(["---"] * 3),
-        _line(["Gaussian noise", f"{first['noise']:.2f}", "360.53"]),
+        _line(["Gaussian noise", f"{first['noise']:.4g}", "360.53"]),
     ]
     for figure in {f.cell.row: f for f in figures}.values():  # the variants share their samples
         epochs = dict(figure.cell.settings)["generator.epochs"]
         printed = FID_XI.get(epochs, NOTHING) if figure.cell.paper else NOTHING
         distances = [result["fid"]["kept"] for result in figure.results]
-        spread = stdev(distances) if len(distances) > 1 else None
-        lines.append(_line([f"{epochs} epochs", shown(mean(distances), spread), str(printed)]))
-    return [*lines, _line(["real, two halves", f"{first['real']:.2f}", "0.000002"])]
+        spread = f" ± {stdev(distances):.2g}" if len(distances) > 1 else ""
+        found = f"{mean(distances):.4g}{spread}"  # its scale is not known beforehand
+        lines.append(_line([f"{epochs} epochs", found, str(printed)]))
+    return [*lines, _line(["real, two halves", f"{first['real']:.4g}", "0.000002"])]
 
 
 def curves(figure: Figure) -> np.ndarray:

@@ -44,8 +44,8 @@ def test_forgetting_is_the_mean_curves_fall_from_its_best_epoch() -> None:
 def test_distances_stand_between_the_ends_of_their_scale_and_name_their_network() -> None:
     told = tell_fid(figures("fid"))
     assert "a network" in told[0]
-    assert told[4] == "| Gaussian noise | 99.00 | 360.53 |"
-    assert told[5] == "| 10 epochs | 12.50 ± 0.00 | 145.71 |"
+    assert told[4] == "| Gaussian noise | 99 | 360.53 |"
+    assert told[5] == "| 10 epochs | 12.5 ± 0 | 145.71 |"
     assert told[-1].startswith("| real, two halves | 0.25 |")
     assert len(told) == 4 + 1 + 5 + 1
 
