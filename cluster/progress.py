@@ -66,6 +66,8 @@ class PlainLines:
             case "rounds_resumed":
                 return f"goes on after round {event['round']} of {event['rounds']}"
             case "phase" if event["status"] == "start":
+                if event["phase"] == "local":
+                    self._finished = 0  # a round may map more than once
                 return f"{event['phase']} …"
             case "phase":
                 return f"{event['phase']} took {event['took']:.1f} s"
@@ -122,9 +124,9 @@ class LiveTable:
                 bar = self._bar("rounds", total=event["rounds"])
                 note = f"accuracy [bold]{event['accuracy']:.4f}"
                 self._bars.update(bar, completed=event["round"], note=note)
-                if event["round"] < event["rounds"]:
-                    self._bars.reset(self._local, start=False)
             case "phase" if event["status"] == "start":
+                if event["phase"] == "local":  # a round may map more than once
+                    self._bars.reset(self._local, start=False)
                 self._bars.start_task(self._bar(event["phase"], total=1))
             case "phase":
                 bar = self._bar(event["phase"], total=1)
