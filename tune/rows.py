@@ -67,6 +67,17 @@ def read_epochs(run_dir: Path) -> list[dict[str, float]]:
     return epochs
 
 
+def last_scores(run_dir: Path) -> dict[str, float]:
+    """What the run is judged by: its last epoch; empty if it came to none.
+
+    Of a finished run whose server fits nothing the accuracy alone, as of epoch 0.
+    """
+    if epochs := read_epochs(run_dir):
+        return epochs[-1]
+    result = read_result(run_dir)
+    return {"epoch": 0, "accuracy": result["accuracy"]} if result else {}
+
+
 def is_epoch(event: Event) -> bool:
     """Whether it ends an epoch of the fit that a method's result comes from."""
     return bool(event["event"] == "epoch" and event["stage"] == "fusion")
@@ -80,7 +91,6 @@ def shown(value: Any) -> str:
 def _read(run_dir: Path, defaults: Mapping[str, Any]) -> Row:
     events = list(_events(run_dir))
     ends = [e for e in events if e["event"] == "client_end"]
-    epochs = read_epochs(run_dir)
     failure = run_dir / FAILURE
     status: Literal["finished", "stopped", "failed"] = "stopped"
     if read_result(run_dir) is not None:
@@ -94,7 +104,7 @@ def _read(run_dir: Path, defaults: Mapping[str, Any]) -> Row:
         name=run_dir.name,
         settings={**defaults, **json.loads((run_dir / SETTINGS).read_text())},
         status=status,
-        scores=epochs[-1] if epochs else {},
+        scores=last_scores(run_dir),
         trained=trained,
         # What it trained itself, before it was interrupted, is no gain.
         reused={client: seconds for client, seconds in reused.items() if client not in trained},

@@ -44,10 +44,12 @@ def check_space(space: Space, options: SweepOptions, launch: LaunchOptions[Any])
     """Refuses, before there is any trial, what the configuration would refuse in one.
 
     Raises:
-        UserError: an end of a range is no value of the setting, a grid has too many points, or
-            there is nothing that pbt could change.
+        UserError: an end of a range is no value of the setting, a grid has too many points, there
+            is nothing that pbt could change, or no epoch that the scheduler or metric needs.
     """
     method = get_method(launch.run.method)
+    if method.spaces.epochs is None:
+        _refuse_epochs(options, launch.run.method)
     if options.scheduler == "pbt":
         _refuse_unchangeable(space, options, launch.run.method)
     for name, distribution in space.items():
@@ -117,6 +119,17 @@ def _distribution(source: str, name: str, value: Any) -> Distribution:
         f"{source}: {name} must be a list of values, or {{KIND: [LOW, HIGH]}} with KIND "
         f"{', '.join(KINDS)}; got {value!r}"
     )
+
+
+def _refuse_epochs(options: SweepOptions, method: str) -> None:
+    if options.metric != "accuracy":
+        raise UserError(
+            f"metric must be accuracy, got {options.metric}: {method} has no one fit to judge by"
+        )
+    if options.scheduler != "fifo":
+        raise UserError(
+            f"scheduler must be fifo, got {options.scheduler}: {method} has no one fit to judge by"
+        )
 
 
 def _refuse_unchangeable(space: Space, options: SweepOptions, method: str) -> None:

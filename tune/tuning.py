@@ -23,7 +23,7 @@ from fl.spaces import Space
 from tune.options import METRICS, SweepOptions
 from tune.population import interval, run_member
 from tune.room import bundle, concurrency
-from tune.rows import REPORTED, is_epoch, read_epochs, shown
+from tune.rows import REPORTED, is_epoch, last_scores, shown
 from tune.search import make_scheduler, make_searcher, param_space
 from tune.spaces import changeable, longest_fit
 from tune.trials import derive, run_trial, share_of
@@ -126,7 +126,7 @@ def trainable_of(
             )
         else:
             run_trial(own, plain, report, prepare_with=ready)
-        tune.report({**read_epochs(launch.output_dir / name)[-1], FINISHED: True})
+        tune.report({**last_scores(launch.output_dir / name), FINISHED: True})
 
     return trial
 

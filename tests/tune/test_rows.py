@@ -57,6 +57,15 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
+def test_without_a_fit_the_result_is_the_score(tmp_path: Path) -> None:
+    path = trial(tmp_path, "00000", {})
+    (path / "result.json").write_text(json.dumps({"accuracy": 0.75}))
+    trial(tmp_path, "00001", {}, finished=False)
+    found, stopped = read_rows(tmp_path, {})
+    assert found.scores == {"epoch": 0, "accuracy": 0.75}
+    assert stopped.scores == {}
+
+
 def test_rows_tell_what_became_of_each_trial(folder: Path) -> None:
     rows = read_rows(folder, {"keep": 0.8})
     assert [row.name for row in rows] == ["default", "00000", "00001", "00002"]
@@ -143,7 +152,7 @@ def test_the_page_and_the_figures_of_a_sweep(folder: Path, tmp_path: Path) -> No
     write_sweep(sweep)
     figures = json.loads((tmp_path / "result.json").read_text())
     assert figures["scored_on"] == "validation"
-    assert figures["best"] == {"trial": "00000", "settings": {"keep": 0.5}}
+    assert figures["best"] == {"trial": "00000", "settings": {"keep": 0.5}, "schedule": []}
     assert figures["test"]["best"]["values"] == [0.7, 0.7]
     page = write_report(sweep).read_text()
     for word in ("UserError: too few", "stopped", "+15.0 ± 7.1", "6 reused", "at least 36"):

@@ -78,6 +78,12 @@ def test_values_that_the_configuration_refuses_are_found_before_a_trial(space: A
         check_space(space, *parse_sweep([]))
 
 
+@pytest.mark.parametrize("option", ["--scheduler=asha", "--metric=loss"])
+def test_a_server_that_fits_nothing_has_no_epochs_to_judge(option: str) -> None:
+    with pytest.raises(UserError, match="fedavg has no one fit"):
+        check_space({"classifier.lr": Choice((0.1,))}, *parse_sweep(["--method=fedavg", option]))
+
+
 @pytest.mark.parametrize(
     ("distribution", "grid"),
     [
@@ -120,7 +126,7 @@ def test_every_method_says_how_long_its_fit_is_and_what_may_change_in_it(method:
     _, launch = parse_sweep([f"--method={method}"])
     spaces, settings = METHODS[method].spaces, flatten(nested(launch.run))
     assert settings.keys() >= {*spaces.changeable, *([spaces.epochs] if spaces.epochs else [])}
-    assert longest_fit({}, launch) == (1 if method == "fedavg" else settings[spaces.epochs])
+    assert longest_fit({}, launch) == (settings[spaces.epochs] if spaces.epochs else 1)
 
 
 def test_the_longest_fit_is_the_spaces_or_the_configurations() -> None:
