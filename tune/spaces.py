@@ -122,14 +122,11 @@ def _distribution(source: str, name: str, value: Any) -> Distribution:
 
 
 def _refuse_epochs(options: SweepOptions, method: str) -> None:
+    without = f"{method} has no one fit to judge by"
     if options.metric != "accuracy":
-        raise UserError(
-            f"metric must be accuracy, got {options.metric}: {method} has no one fit to judge by"
-        )
-    if options.scheduler != "fifo":
-        raise UserError(
-            f"scheduler must be fifo, got {options.scheduler}: {method} has no one fit to judge by"
-        )
+        raise UserError(f"metric must be accuracy, got {options.metric}: {without}")
+    if options.scheduler == "asha":
+        raise UserError(f"scheduler must be fifo, got asha: {without}")
 
 
 def _refuse_unchangeable(space: Space, options: SweepOptions, method: str) -> None:
