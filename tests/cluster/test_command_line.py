@@ -44,8 +44,10 @@ def test_order_of_arguments_does_not_matter(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("preset", presets())
 def test_every_preset_is_valid_for_every_method(preset: str) -> None:
-    for method in METHODS:
-        assert parse(["--preset", preset, "--method", method]).run.method == method
+    for name, method in METHODS.items():
+        # A preset of many rounds is for those that have them; the others say why not.
+        arguments = ["--preset", preset, "--method", name, *(["--rounds=1"] * method.one_shot)]
+        assert parse(arguments).run.method == name
 
 
 def test_a_preset_gives_each_method_what_it_has_and_passes_over_the_rest() -> None:
@@ -110,7 +112,7 @@ def test_every_setting_can_stand_in_yaml(tmp_path: Path) -> None:
             ["--alhpa", "1"],
             r"unknown option '--alhpa' \(did you mean --alpha\?\); valid: .*--a",
         ),
-        (["--preset", "papr"], "unknown preset 'papr'; valid: mnist-small, paper-emnist"),
+        (["--preset", "papr"], "unknown preset 'papr'; valid: .*mnist-small, paper-emnist"),
         (["--alpha", "0"], "alpha must be a positive number, got 0"),
         (["--alpha", "nan"], "alpha must be a positive number"),
         (["--alpha", "high"], "--alpha"),
@@ -120,7 +122,7 @@ def test_every_setting_can_stand_in_yaml(tmp_path: Path) -> None:
         (["--keep", "1.2"], r"keep must be in \(0, 1\]"),
         (["--num-clients", "0"], "num_clients must be at least 1"),
         (["--rounds", "2"], "one-shot method: rounds must be 1"),
-        (["--classifier.model", "vgg"], "unknown classifier.model 'vgg'; valid: cnn, vgg9"),
+        (["--classifier.model", "vgg"], "unknown classifier.model 'vgg'; valid: cnn, .*vgg9"),
         (["--generator.latent", "0"], "generator.latent must be at least 1"),
         (["--fusion.epochs", "-1"], "epochs must be at least 1"),
         (["--runtime", "slurm"], "inprocess"),
