@@ -24,8 +24,8 @@ class CondensationConfig:
     """Classes of which the client has fewer samples are left out."""
     steps: int = 50
     """Steps of SGD on the images."""
-    lr: float = 1.0
-    """Image learning rate."""
+    lr: float = 0.1
+    """Image learning rate, for pixels in [0, 1]."""
     momentum: float = 0.9
     """Momentum of SGD."""
     batch_size: int = 32

@@ -71,7 +71,7 @@ class FedAFConfig:
 
 SPACES = Spaces(
     local={
-        "condensation.lr": LogUniform(0.1, 10.0),
+        "condensation.lr": LogUniform(0.01, 1.0),
         "gamma": Uniform(0.5, 1.0),
         "collaboration": LogUniform(1e-4, 1e-1),
         "condensation.images_per_class": Choice((10, 20, 50)),

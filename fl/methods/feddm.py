@@ -45,7 +45,7 @@ class FedDMConfig:
 
 SPACES = Spaces(
     local={
-        "condensation.lr": LogUniform(0.1, 10.0),
+        "condensation.lr": LogUniform(0.01, 1.0),
         "rho": Uniform(0.0, 10.0),
         "condensation.images_per_class": Choice((10, 20, 50)),
         "fusion.lr": LogUniform(1e-3, 1e-1),
