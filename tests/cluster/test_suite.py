@@ -165,4 +165,5 @@ def test_bad_input_is_one_line(
 
 def test_an_unknown_table_is_refused(capsys: pytest.CaptureFixture) -> None:
     assert suite.main(["table99"]) == 2
-    assert "unknown table 'table99'; valid: fedaf-small, fedaf-table7, fid, fig5" in capsys.readouterr().err
+    valid = "fedaf-small, fedaf-table7, fid, fig5"
+    assert f"unknown table 'table99'; valid: {valid}" in capsys.readouterr().err
