@@ -1,4 +1,4 @@
-"""Time per round: the engine on Ray against a plain loop over clients in one process.
+"""Time per round: clients on Ray against the same clients one after another in this process.
 
     python benchmarks/rounds.py --preset mnist-small --data-root DIR --json FILE
 
@@ -21,7 +21,8 @@ from distance import describe_machine
 from rich.console import Console
 from rich.table import Table
 
-WAYS = {"plain loop": "inprocess", "engine": "ray"}
+WAYS = {"one after another": "inprocess", "on Ray": "ray"}
+BASELINE = next(iter(WAYS))
 PARTS = ("local", "server", "overhead")
 
 
@@ -44,12 +45,12 @@ def main() -> None:
     device = "cuda" if torch.cuda.is_available() else "cpu"
     options, others = tyro.cli(Options, return_unknown_args=True)
     figures: dict[str, Any] = {"machine": describe_machine(device), "methods": {}}
-    table = Table("method", "way", "seconds a round", *PARTS, "plain loop over it")
+    table = Table("method", "way", "seconds a round", *PARTS, f"{BASELINE} over it")
     for method in options.methods:
         told = timed(method, options, others)
         figures["methods"][method] = told
         for way, row in told.items():
-            ratio = told["plain loop"]["total"] / row["total"]
+            ratio = told[BASELINE]["total"] / row["total"]
             seconds = [f"{row[name]:.3f}" for name in ("total", *PARTS)]
             table.add_row(method, way, *seconds, f"{ratio:.2f}")
     Console().print(table)

@@ -61,7 +61,8 @@ def prepare(
     """
     run = launch.run
     method = get_method(run.method)
-    parts = method.cast(run.options, run.num_clients, run.problem)
+    problem = run.problem  # of a folder it is read from disk
+    parts = method.cast(run.options, run.num_clients, problem)
     inventory = inventory or _inventory(launch)
     ranks = _ranks_asked(launch, method)
     if not (launch.slurm.submit or launch.ray_address):  # of many nodes this is but one
@@ -71,10 +72,10 @@ def prepare(
     partition = _partition(run, dataset, drawn)
     if launch.runtime == "ray" and not launch.slurm.submit:  # the job will measure on its own node
         num_samples = [len(indices) for indices in partition.train]
-        requests = measured(parts, num_samples, run.problem, run.resources, inventory)
+        requests = measured(parts, num_samples, problem, run.resources, inventory)
     return Prepared(
         method=method,
-        problem=run.problem,
+        problem=problem,
         dataset=dataset,
         partition=partition,
         members=_members(parts, partition, requests),

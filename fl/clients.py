@@ -176,7 +176,7 @@ class Clients:
         client, note = job.client, unpack_note(packed)
         up = num_packed_bytes(packed)
         self.bytes_up[client.id] += up
-        if not reused and "span" in note:
+        if not reused:
             self._at_work.append(tuple(note["span"]))
         self._events.emit(
             "client_end",

@@ -38,7 +38,8 @@ class FakeExecutor:
     def run(self, jobs: Sequence[Job], events: Events) -> Outcomes:
         self.jobs += jobs
         for job in sorted(jobs, key=self.order):
-            note = {"seconds": 0.5, "stats": {"train_loss": float(job.client.id)}}
+            stats = {"train_loss": float(job.client.id)}
+            note = {"seconds": 0.5, "span": (0.0, 0.5), "stats": stats}
             yield job, pack(self.answer(job), note)
 
 
