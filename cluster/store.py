@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from functools import cache
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from pkgutil import iter_modules
 
@@ -136,7 +137,8 @@ def code_version() -> str:
         module = import_module(name)
         below = iter_modules(module.__path__, f"{name}.") if hasattr(module, "__path__") else ()
         for part in (name, *(m.name for m in below if not m.name.endswith("__main__"))):
-            digest.update(Path(str(import_module(part).__file__)).read_bytes())
+            source = find_spec(part)  # not imported: some bring libraries that take seconds
+            digest.update(Path(str(source and source.origin)).read_bytes())
     return digest.hexdigest()
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
-from torch import Tensor, nn, optim
+from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from fl.errors import UserError
@@ -23,6 +23,7 @@ from fl.fusion.gradients import Gradients
 from fl.fusion.group import Group
 from fl.models.ensemble import Ensemble
 from fl.seeding import torch_generator
+from fl.training.optimizers import SGD, Adam, KeptOptimizer
 from fl.validate import at_least, choice, positive
 
 PRECISIONS = ("fp32", "tf32", "bf16")
@@ -138,7 +139,7 @@ class Fit:
 
     def _step(self, epoch: int, rows: Tensor, masks: Masks) -> Tensor:
         first, own = self._slice(rows)
-        self._optimizer.zero_grad()
+        self._model.zero_grad()
         self._gradients.start_step(first, len(own))
         loss = torch.zeros((), device=self._device)
         if len(own):  # ranks without a sample of the last batch still take part in the sum
@@ -151,14 +152,13 @@ class Fit:
             loss.backward()
         loss = self._gradients.sum(loss.detach())
         self._clip()
-        self._optimizer.step()
+        self._optimizer.step([0])
         return loss
 
     def _set_rate(self, passed: float) -> None:
         """``passed``: the share of all steps that lies behind, 0 to 1."""
         if self._config.schedule == "cosine":
-            for group in self._optimizer.param_groups:
-                group["lr"] = self._config.lr * (1 + math.cos(math.pi * passed)) / 2
+            self._optimizer.lr = self._config.lr * (1 + math.cos(math.pi * passed)) / 2
 
     def _clip(self) -> None:
         if self._config.clip is not None:
@@ -183,7 +183,7 @@ class Fit:
             {
                 "epoch": self._done,
                 "model": self._model.state_dict(),
-                "optimizer": self._optimizer.state_dict(),
+                "optimizer": self._optimizer.state(),
             },
             file,
         )
@@ -192,12 +192,11 @@ class Fit:
     def load_state(self, state: bytes) -> int:
         """Continues where the fit was that gave ``state``; returns the epochs done there.
 
-        The optimiser keeps its moments; its rates are this fit's own, which may have others.
+        The optimiser keeps its moments; its rate is this fit's own, which may have another.
         """
         loaded = load_state(state, self._device)
         self._model.load_state_dict(loaded["model"])
-        own = self._optimizer.state_dict()["param_groups"]
-        self._optimizer.load_state_dict({**loaded["optimizer"], "param_groups": own})
+        self._optimizer.load_state(loaded["optimizer"])
         self._done = loaded["epoch"]
         return self._done
 
@@ -235,7 +234,7 @@ def _refuse_batch_statistics(model: nn.Module) -> None:
             )
 
 
-def _optimizer(model: nn.Module, config: FitConfig) -> optim.Optimizer:
-    if config.optimizer == "adam":
-        return optim.Adam(model.parameters(), lr=config.lr, fused=True)
-    return optim.SGD(model.parameters(), lr=config.lr, momentum=config.momentum, fused=True)
+def _optimizer(model: nn.Module, config: FitConfig) -> KeptOptimizer:
+    adam = config.optimizer == "adam"
+    settings = Adam(config.lr) if adam else SGD(config.lr, config.momentum)
+    return settings.together([[p for p in model.parameters() if p.requires_grad]])

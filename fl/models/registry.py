@@ -16,7 +16,6 @@ from fl.models.convnet import ConvNet
 from fl.models.cvae import CVAE, Decoder
 from fl.models.cvae_large import cvae_large
 from fl.models.cvae_small import cvae_cifar, cvae_small
-from fl.models.deep import ResNet50, efficientnet_v2, mobilenet_v2
 from fl.models.resnet import ResNet18
 from fl.models.shapes import ImageShape
 from fl.models.vgg import VGG9
@@ -36,6 +35,17 @@ class ModelInfo:
     summary: str
     batch_norm: bool = False
     """Whether it normalises over a batch: its fit depends on how batches are cut."""
+
+
+def _deep(name: str) -> Callable[..., nn.Module]:
+    def build(*arguments: Any) -> nn.Module:
+        # torchvision and all that it imports take a second and a half, which few processes need.
+        from fl.models import deep
+
+        model: nn.Module = getattr(deep, name)(*arguments)
+        return model
+
+    return build
 
 
 def _at_least_8(image_shape: ImageShape) -> bool:
@@ -72,12 +82,18 @@ MODELS = {
         ),
         *(
             ModelInfo(
-                name, "classifier", build, _more_than_16, "sides above 16", text, batch_norm=True
+                name,
+                "classifier",
+                _deep(builder),
+                _more_than_16,
+                "sides above 16",
+                text,
+                batch_norm=True,
             )
-            for name, build, text in (
-                ("efficientnet-v2", efficientnet_v2, "EfficientNetV2-S: Table 9's global model"),
-                ("resnet50", ResNet50, "ResNet-50: a large classifier of Table 9"),
-                ("mobilenet-v2", mobilenet_v2, "MobileNetV2: a large classifier of Table 9"),
+            for name, builder, text in (
+                ("efficientnet-v2", "efficientnet_v2", "EfficientNetV2-S: Table 9's global model"),
+                ("resnet50", "ResNet50", "ResNet-50: a large classifier of Table 9"),
+                ("mobilenet-v2", "mobilenet_v2", "MobileNetV2: a large classifier of Table 9"),
             )
         ),
         ModelInfo(

@@ -1,7 +1,8 @@
-"""The optimisers of local training, for a cohort of one client or many.
+"""SGD and Adam, for one model or a whole cohort of clients.
 
 They call the fused kernels that torch.optim calls, for all clients' parameters at once, and leave
-out what torch.optim does around them for each tensor.
+out what torch.optim does around them for each tensor. Nor do they import what torch.optim imports,
+which takes a process a second and 90 MiB.
 """
 
 from collections.abc import Sequence
@@ -10,6 +11,8 @@ from typing import Protocol
 
 import torch
 from torch import Tensor
+
+State = dict[str, list[Tensor]]
 
 
 class CohortOptimizer(Protocol):
@@ -20,6 +23,21 @@ class CohortOptimizer(Protocol):
         ...
 
 
+class KeptOptimizer(CohortOptimizer, Protocol):
+    """One whose training can be kept and gone on with, at another rate too."""
+
+    lr: float
+    """Learning rate of the next step."""
+
+    def state(self) -> State:
+        """What its next steps depend on beside the rate: its own tensors, not copies."""
+        ...
+
+    def load_state(self, state: State) -> None:
+        """Goes on where the optimiser of equal shapes was that gave ``state``."""
+        ...
+
+
 @dataclass(frozen=True)
 class SGD:
     """Stochastic gradient descent with momentum."""
@@ -27,7 +45,7 @@ class SGD:
     lr: float
     momentum: float = 0.0
 
-    def together(self, parameters: Sequence[Sequence[Tensor]]) -> CohortOptimizer:
+    def together(self, parameters: Sequence[Sequence[Tensor]]) -> KeptOptimizer:
         """For a cohort: one list of parameters per client."""
         return _TogetherSGD(self, parameters)
 
@@ -38,7 +56,7 @@ class Adam:
 
     lr: float
 
-    def together(self, parameters: Sequence[Sequence[Tensor]]) -> CohortOptimizer:
+    def together(self, parameters: Sequence[Sequence[Tensor]]) -> KeptOptimizer:
         """For a cohort: one list of parameters per client."""
         return _TogetherAdam(self, parameters)
 
@@ -57,9 +75,9 @@ class Proximal:
 
 class _TogetherSGD:
     def __init__(self, settings: SGD, parameters: Sequence[Sequence[Tensor]]) -> None:
-        self._settings = settings
+        self.lr, self._momentum = settings.lr, settings.momentum
         self._parameters = parameters
-        self._velocities = _zeros(parameters)
+        self._velocities = _zeros(parameters) if settings.momentum else []
         self._first = True
 
     @torch.no_grad()
@@ -69,10 +87,10 @@ class _TogetherSGD:
         torch._fused_sgd_(
             parameters,
             _gradients(parameters),
-            _of(self._velocities, clients) if self._settings.momentum else [],
+            _of(self._velocities, clients) if self._momentum else [],
             weight_decay=0.0,
-            momentum=self._settings.momentum,
-            lr=self._settings.lr,
+            momentum=self._momentum,
+            lr=self.lr,
             dampening=0.0,
             nesterov=False,
             maximize=False,
@@ -80,10 +98,19 @@ class _TogetherSGD:
         )
         self._first = False
 
+    def state(self) -> State:
+        """See :class:`KeptOptimizer`."""
+        return {"velocities": _flat(self._velocities)}
+
+    def load_state(self, state: State) -> None:
+        """See :class:`KeptOptimizer`."""
+        _copy(_flat(self._velocities), state["velocities"])
+        self._first = False
+
 
 class _TogetherAdam:
     def __init__(self, settings: Adam, parameters: Sequence[Sequence[Tensor]]) -> None:
-        self._settings = settings
+        self.lr = settings.lr
         self._parameters = parameters
         self._means, self._squares = _zeros(parameters), _zeros(parameters)
         # One counter for all: who still trains has taken every step so far.
@@ -101,7 +128,7 @@ class _TogetherAdam:
             _of(self._squares, clients),
             [],
             [self._steps] * len(parameters),
-            lr=self._settings.lr,
+            lr=self.lr,
             beta1=0.9,
             beta2=0.999,
             weight_decay=0.0,
@@ -109,6 +136,16 @@ class _TogetherAdam:
             amsgrad=False,
             maximize=False,
         )
+
+    def state(self) -> State:
+        """See :class:`KeptOptimizer`."""
+        means, squares = _flat(self._means), _flat(self._squares)
+        return {"means": means, "squares": squares, "steps": [self._steps]}
+
+    def load_state(self, state: State) -> None:
+        """See :class:`KeptOptimizer`."""
+        for name, tensors in self.state().items():
+            _copy(tensors, state[name])
 
 
 class _TogetherProximal:
@@ -137,3 +174,12 @@ def _of(tensors: Sequence[Sequence[Tensor]], clients: Sequence[int]) -> list[Ten
 
 def _gradients(parameters: Sequence[Tensor]) -> list[Tensor]:
     return [p.grad for p in parameters if p.grad is not None]
+
+
+def _flat(tensors: Sequence[Sequence[Tensor]]) -> list[Tensor]:
+    return [t for own in tensors for t in own]
+
+
+def _copy(targets: Sequence[Tensor], sources: Sequence[Tensor]) -> None:
+    for target, source in zip(targets, sources, strict=True):
+        target.copy_(source)

@@ -37,7 +37,8 @@ def train(recipes: Sequence[Recipe]) -> list[TaskOutput]:
         for k in turns.clients:
             for p in parameters[k]:
                 p.grad = None
-        losses.backward(_weights(tuple(turns.rows), recipes[0].reduction, losses.device))
+        # A product: given a gradient outright, torch would import sympy to look at its shape.
+        losses.dot(_weights(tuple(turns.rows), recipes[0].reduction, losses.device)).backward()
         optimizer.step(turns.clients)
         for k, own in zip(turns.clients, losses.split(list(turns.rows)), strict=True):
             mean_losses[k].add(own)
