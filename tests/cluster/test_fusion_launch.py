@@ -64,7 +64,8 @@ def test_a_run_killed_inside_fusion_goes_on_there_to_the_same_model(
     assert resumed.returncode == 0, resumed.stderr
     assert fingerprint(run) == fingerprint(undisturbed[how])
     first = next(e["epoch"] for e in epoch_events(run)[before:])
-    assert before - 2 <= first <= before + 1  # from the last state, not from the beginning
+    # From the last state, not from the beginning: it may be an epoch ahead of what was told.
+    assert before - 2 <= first <= before + 2
     assert not (run / "fusion").exists()
 
 
