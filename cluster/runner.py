@@ -126,7 +126,7 @@ def _result(
     seconds = {name: round(s, 3) for name, s in server.events.phase_seconds.items()}
     return {
         "method": run.method,
-        "protocol": "one-shot" if run.rounds == 1 else "rounds",
+        "protocol": "one-shot" if run.rounds == 1 else prepared.method.many_rounds,
         "dataset": run.dataset,
         "alpha": run.alpha,
         "clients": run.num_clients,

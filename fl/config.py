@@ -60,7 +60,8 @@ class RunConfig(Generic[Options]):
     num_clients: int = 10
     """Clients, K."""
     rounds: int = 1
-    """Communication rounds; one for all methods but fedavg, fedprox, feddm and fedaf."""
+    """Communication rounds; one for all methods but fedavg, fedprox, feddf, feddm and
+    fedaf."""
     seed: int = 0
     """Seed of everything random."""
     fid: bool = False

@@ -47,6 +47,9 @@ class FedAFConfig:
     """Weight of local-global knowledge matching (lambda_glob); 0 leaves the term out."""
     temperature: float = 1.0
     """Temperature tau of the soft labels that it matches."""
+    clip: float | None = None
+    """Norm to which the gradient of all of a client's images together is cut, as FedDM has it; the
+    paper names none for FedAF."""
     fusion: FitConfig = FUSION
 
     def __post_init__(self) -> None:
@@ -56,6 +59,8 @@ class FedAFConfig:
         at_least("projections", self.projections, 0)
         not_negative("knowledge", self.knowledge)
         positive("temperature", self.temperature)
+        if self.clip is not None:
+            positive("clip", self.clip)
 
     @property
     def local(self) -> LocalCondensation:
@@ -66,6 +71,7 @@ class FedAFConfig:
             collaboration=self.collaboration,
             projections=self.projections,
             temperature=self.temperature,
+            clip=self.clip,
         )
 
 

@@ -10,15 +10,19 @@ from typing import Literal
 
 from fl.clients import Clients
 from fl.federation import Outcome, Server
-from fl.fusion.average import average_into
-from fl.methods.prototypes import LOCAL, PrototypesConfig, by_prototype, prototypes, untrained
-from fl.methods.uploads import load_classifier
+from fl.methods.prototypes import (
+    LOCAL,
+    PrototypesConfig,
+    average_each,
+    prototypes,
+    sent,
+    untrained,
+)
 from fl.rounds import Rounds
 from fl.seeding import in_round, numpy_generator
 from fl.spaces import Spaces
 from fl.training.local import train_local
 from fl.validate import fraction
-from fl.wire import prefixed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,14 +53,10 @@ def run(clients: Clients, server: Server, config: FedAvgConfig, *, rounds: Round
     by_samples = (config.weighting or ("samples" if rounds.count > 1 else "uniform")) == "samples"
     for number in rounds.play(clients, server, vote):
         chosen = participants(clients, config.participation, number)
-        sent = {training: prefixed("classifier", member) for training, member in model.items()}
-        payloads = {k: sent[clients.members[k].training] for k in chosen} if number > 1 else None
+        payloads = sent(model, (clients.members[k] for k in chosen)) if number > 1 else None
         updates = clients.map(train_local, only=chosen, payloads=payloads)
         with server.events.phase("fusion"):
-            for group in by_prototype(updates):
-                states = (load_classifier(update, server).state_dict() for update in group)
-                weights = [update.client.num_samples if by_samples else 1 for update in group]
-                average_into(model[group[0].client.training], states, weights)
+            average_each(model, updates, server, by_samples=by_samples)
     return rounds.outcome(vote)
 
 

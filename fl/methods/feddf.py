@@ -1,20 +1,31 @@
-"""FedDF in one shot (Lin et al., NeurIPS 2020, as FedMHO's Section 5.1.2 restricts it).
+"""FedDF (Lin et al., NeurIPS 2020), in one shot as FedMHO's Section 5.1.2 restricts it, or many.
 
 Every client trains a classifier. Each prototype's average is a student that learns the mean logits
-of all clients' classifiers on unlabelled images of another data set; the students vote.
+of all clients' classifiers on unlabelled images of another data set; the students vote. With many
+rounds, as the released code has it, clients go on from their prototype's student.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from torch import Tensor
 
 from fl.clients import Clients
 from fl.data.auxiliary import AuxiliaryConfig
-from fl.federation import Outcome, Server
+from fl.federation import FitResult, Outcome, Server, Update
 from fl.fusion.distillation import EachMember, FusionLoss
 from fl.fusion.fit import FitConfig, changeable
-from fl.methods.prototypes import LOCAL, PrototypesConfig, averages
+from fl.methods.prototypes import (
+    LOCAL,
+    PrototypesConfig,
+    average_each,
+    prototypes,
+    sent,
+    untrained,
+)
 from fl.methods.uploads import load_classifier
+from fl.models.ensemble import Ensemble
+from fl.rounds import Rounds
 from fl.spaces import Choice, LogUniform, Spaces
 from fl.training.local import train_local
 
@@ -40,23 +51,43 @@ def fitted(config: FedDFConfig) -> tuple[str, ...]:
     return (*(config.prototypes or (config.classifier.model,)), config.small_model)
 
 
-def run(clients: Clients, server: Server, config: FedDFConfig, *, auxiliary: Tensor) -> Outcome:
-    """One round, then ensemble distillation on ``auxiliary``, (N, C, H, W) in [0, 1].
+def run(
+    clients: Clients, server: Server, config: FedDFConfig, *, auxiliary: Tensor, rounds: Rounds
+) -> Outcome:
+    """Rounds of ensemble distillation on ``auxiliary``, (N, C, H, W) in [0, 1].
 
     All students train in one fit, each as if alone, so that the vote is known after each epoch.
-    The last epoch counts: there is no validation data at the server, and test data select nothing.
+    The last epoch counts, and the last round: there is no validation data at the server, and test
+    data select nothing.
     """
-    updates = clients.map(train_local)
-    with server.events.phase("fusion"):
-        students = averages(updates, server)
-        start = server.evaluate(students)
-        teachers = (load_classifier(u, server) for u in updates)
-        taught = server.teach({"images": auxiliary}, teachers)
-        distil = EachMember(FusionLoss(ce_weight=0.0, kd_weight=1.0))
-        result = server.fit(students, taught, loss=distil, config=config.distil, stage="fusion")
-    return Outcome(
-        model=students,
-        start=start,
-        epochs=result.epochs,
-        figures={"auxiliary": {"dataset": config.auxiliary.dataset, "images": len(auxiliary)}},
-    )
+    about = {"auxiliary": {"dataset": config.auxiliary.dataset, "images": len(auxiliary)}}
+    vote = untrained(clients.members, server)
+    model = dict(zip(prototypes(clients.members), vote.members, strict=True))
+    if rounds.count == 1:
+        updates = clients.map(train_local)
+        with server.events.phase("fusion"):
+            average_each(model, updates, server, by_samples=False)
+            start = server.evaluate(vote)
+            result = distil(vote, updates, server, config, auxiliary)
+        return Outcome(model=vote, start=start, epochs=result.epochs, figures=about)
+    for number in rounds.play(clients, server, vote):
+        payloads = sent(model, clients.members) if number > 1 else None
+        updates = clients.map(train_local, payloads=payloads)
+        with server.events.phase("fusion"):
+            average_each(model, updates, server, by_samples=False)
+            distil(vote, updates, server, config, auxiliary)
+    return rounds.outcome(vote, figures=about)
+
+
+def distil(
+    students: Ensemble,
+    updates: Sequence[Update],
+    server: Server,
+    config: FedDFConfig,
+    auxiliary: Tensor,
+) -> FitResult:
+    """Trains the students, in place, on the mean logits of all uploaded classifiers."""
+    teachers = (load_classifier(update, server) for update in updates)
+    taught = server.teach({"images": auxiliary}, teachers)
+    loss = EachMember(FusionLoss(ce_weight=0.0, kd_weight=1.0))
+    return server.fit(students, taught, loss=loss, config=config.distil, stage="fusion")

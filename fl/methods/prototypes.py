@@ -3,10 +3,10 @@
 Their clients' records are the same for the same settings, so all four reuse one set of uploads.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from torch import nn
+from torch import Tensor, nn
 
 from fl.errors import UserError
 from fl.federation import Client, Problem, Server, Update
@@ -18,6 +18,7 @@ from fl.models.ensemble import Ensemble
 from fl.spaces import Choice, Distribution, LogUniform
 from fl.training.config import ClassifierConfig, LocalConfig
 from fl.validate import choice, positive
+from fl.wire import prefixed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,16 +80,29 @@ def by_prototype(updates: Sequence[Update]) -> list[list[Update]]:
     return list(groups.values())
 
 
-def averages(updates: Sequence[Update], server: Server) -> Ensemble:
-    """Each prototype's plain average; together they vote, by the mean of their logits."""
-    members = [
-        average_into(
-            untrained_classifier(group[0].client.training, server),
-            (load_classifier(update, server).state_dict() for update in group),
-        )
-        for group in by_prototype(updates)
-    ]
-    return Ensemble(members).to(server.device).eval()
+def average_each(
+    model: Mapping[LocalConfig, nn.Module],
+    updates: Sequence[Update],
+    server: Server,
+    *,
+    by_samples: bool,
+) -> None:
+    """Puts each prototype's average into its model, in place; one without an update stays.
+
+    ``by_samples``: whether a client counts by its samples, or all count alike.
+    """
+    for group in by_prototype(updates):
+        states = (load_classifier(update, server).state_dict() for update in group)
+        weights = [update.client.num_samples if by_samples else 1 for update in group]
+        average_into(model[group[0].client.training], states, weights)
+
+
+def sent(
+    model: Mapping[LocalConfig, nn.Module], members: Iterable[Client]
+) -> dict[int, dict[str, Tensor]]:
+    """What the server sends each client: the weights of its prototype."""
+    weights = {training: prefixed("classifier", member) for training, member in model.items()}
+    return {client.id: weights[client.training] for client in members}
 
 
 def prototypes(members: Iterable[Client]) -> list[LocalConfig]:

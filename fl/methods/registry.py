@@ -39,6 +39,8 @@ class Method:
     run: Callable[..., Outcome]
     one_shot: bool = True
     """Whether it has one round only; else ``run`` takes :class:`fl.rounds.Rounds` as ``rounds``."""
+    many_rounds: str = "rounds"
+    """Protocol of a run of several rounds; ``released`` where only the released code has them."""
     one_rank: bool = False
     """Whether its server must have one rank, on the driver's device: it trains a model in a loop
     of its own there, or by statistics of whole batches."""
@@ -80,6 +82,8 @@ METHODS = {
         config=feddf.FedDFConfig,
         cast=prototypes.cast,
         run=feddf.run,
+        one_shot=False,
+        many_rounds="released",
         fitted=feddf.fitted,
         auxiliary=attrgetter("auxiliary"),
         spaces=feddf.SPACES,

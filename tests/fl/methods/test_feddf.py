@@ -11,10 +11,14 @@ from fl.federation import Update
 from fl.fusion.fit import FitConfig
 from fl.methods import feddf
 from fl.methods.feddf import FedDFConfig
-from fl.methods.prototypes import all_classifiers, averages, cast
-from fl.seeding import seed_for
+from fl.methods.prototypes import all_classifiers, cast, prototypes
+from fl.models.ensemble import Ensemble
+from fl.rounds import Rounds
+from fl.seeding import in_round, seed_for
 from fl.training.config import ClassifierConfig
 from fl.training.local import train_local
+from fl.wire import prefixed
+from tests.fl.methods.averages import averages
 from tests.fl.methods.tiny import WatchedServer, tiny_data, tiny_federation
 
 TWO = FedDFConfig(
@@ -33,7 +37,7 @@ def auxiliary(count: int, train: int = 240) -> Tensor:
 def test_agrees_with_students_that_train_alone() -> None:
     clients, server = tiny_federation(TWO, cast=cast, num_clients=4)
     x = auxiliary(40)
-    outcome = feddf.run(clients, server, TWO, auxiliary=x)
+    outcome = feddf.run(clients, server, TWO, auxiliary=x, rounds=Rounds(1))
     students, losses = naive_feddf(clients.map(train_local), server, TWO, x)
     for member, twin in zip(outcome.model.members, students, strict=True):  # type: ignore[arg-type]
         for name, tensor in twin.state_dict().items():
@@ -42,15 +46,16 @@ def test_agrees_with_students_that_train_alone() -> None:
 
 
 def naive_feddf(
-    updates: list[Update], server: WatchedServer, config: FedDFConfig, x: Tensor
+    updates: list[Update], server: WatchedServer, config: FedDFConfig, x: Tensor, number: int = 1
 ) -> tuple[list[nn.Module], list[float]]:
     """Softmax by hand, a cosine by hand, gradients cut by hand; one student after another."""
     teachers = all_classifiers(updates, server).members
+    purpose = f"{in_round('fusion', number)}/order"
     students, totals = [], [0.0] * (config.distil.epochs * math.ceil(len(x) / 16))
     for average in averages(updates, server).members:
         student = copy.deepcopy(average).train()
         optimizer = optim.Adam(student.parameters(), lr=config.distil.lr)
-        order = torch.Generator().manual_seed(seed_for(server.problem.seed, "fusion/order"))
+        order = torch.Generator().manual_seed(seed_for(server.problem.seed, purpose))
         step = 0
         for _ in range(config.distil.epochs):
             for rows in torch.randperm(len(x), generator=order).split(16):
@@ -72,15 +77,40 @@ def naive_feddf(
     return students, totals
 
 
+def test_in_a_second_round_clients_go_on_from_their_prototypes_student() -> None:
+    clients, server = tiny_federation(TWO, cast=cast, num_clients=4)
+    x = auxiliary(40)
+    outcome = feddf.run(clients, server, TWO, auxiliary=x, rounds=Rounds(2))
+
+    clients, server = tiny_federation(TWO, cast=cast, num_clients=4)
+    first = feddf.run(clients, server, TWO, auxiliary=x, rounds=Rounds(1)).model
+    assert isinstance(first, Ensemble)
+    clients.round = 2
+    trainings = prototypes(clients.members)
+    sent = {
+        c.id: prefixed("classifier", first.members[trainings.index(c.training)])
+        for c in clients.members
+    }
+    updates = clients.map(train_local, payloads=sent)
+    students, _ = naive_feddf(updates, server, TWO, x, number=2)
+    for member, twin in zip(outcome.model.members, students, strict=True):  # type: ignore[arg-type]
+        for name, tensor in twin.state_dict().items():
+            torch.testing.assert_close(member.state_dict()[name], tensor, rtol=1e-3, atol=1e-5)
+    assert [r["accuracy"] for r in outcome.figures["per_round"]] == [
+        e.accuracy for e in outcome.epochs
+    ]
+    assert server.evaluate(outcome.model) == outcome.epochs[1]
+
+
 def test_labels_of_the_auxiliary_images_are_never_there() -> None:
     clients, server = tiny_federation(TWO, cast=cast, num_clients=4)
-    feddf.run(clients, server, TWO, auxiliary=auxiliary(20))
+    feddf.run(clients, server, TWO, auxiliary=auxiliary(20), rounds=Rounds(1))
     assert set(server.fits["fusion"][1]) == {"images", "teacher_logits"}
 
 
 def test_the_vote_is_tested_after_every_epoch_and_the_last_one_counts() -> None:
     clients, server = tiny_federation(TWO, cast=cast, num_clients=4)
-    outcome = feddf.run(clients, server, TWO, auxiliary=auxiliary(20))
+    outcome = feddf.run(clients, server, TWO, auxiliary=auxiliary(20), rounds=Rounds(1))
     assert len(outcome.epochs) == 2
     assert server.evaluate(outcome.model) == outcome.epochs[-1]
     assert outcome.start == server.evaluate(averages(clients.map(train_local), server))
