@@ -1,9 +1,12 @@
-"""Time per round: clients on Ray against the same clients one after another in this process.
+"""Time per round: ours, in one process and on Ray, against a plain loop over rounds and clients.
 
-    python benchmarks/rounds.py --preset mnist-small --data-root DIR --json FILE
+    python benchmarks/rounds.py --methods fedavg feddm fedaf --preset fedaf-mnist-small \\
+        --data-root DIR --json FILE
 
-Both play the same rounds of the same method to the same result; ways take turns. Figures are
-medians over the rounds but the first, in which processes start. Other arguments go to the launch.
+All play the same rounds of the same method with the same settings: ours to the same result, the
+plain loop (plain_rounds.py) with random numbers of its own, so its accuracy is told too. Ways take
+turns. Figures are medians over the rounds but the first, in which processes start. Other arguments
+go to the launch.
 """
 
 import json
@@ -13,7 +16,7 @@ import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import tyro
@@ -21,17 +24,18 @@ from distance import describe_machine
 from rich.console import Console
 from rich.table import Table
 
-WAYS = {"one after another": "inprocess", "on Ray": "ray"}
-BASELINE = next(iter(WAYS))
+PLAIN = "plain loop"
+WAYS = {"ours, one process": "inprocess", "ours, on Ray": "ray"}
 PARTS = ("local", "server", "overhead")
+Row = dict[str, float]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
     """Times rounds."""
 
-    methods: tuple[str, ...] = ("fedavg",)
-    """Methods that have rounds."""
+    methods: tuple[Literal["fedavg", "feddm", "fedaf"], ...] = ("fedavg", "feddm", "fedaf")
+    """Methods to time."""
     rounds: int = 4
     """Rounds of each run, 2 or more."""
     repeats: int = 1
@@ -45,47 +49,54 @@ def main() -> None:
     device = "cuda" if torch.cuda.is_available() else "cpu"
     options, others = tyro.cli(Options, return_unknown_args=True)
     figures: dict[str, Any] = {"machine": describe_machine(device), "methods": {}}
-    table = Table("method", "way", "seconds a round", *PARTS, f"{BASELINE} over it")
+    table = Table("method", "way", "seconds a round", *PARTS, f"{PLAIN} over it", "last accuracy")
     for method in options.methods:
         told = timed(method, options, others)
         figures["methods"][method] = told
         for way, row in told.items():
-            ratio = told[BASELINE]["total"] / row["total"]
-            seconds = [f"{row[name]:.3f}" for name in ("total", *PARTS)]
-            table.add_row(method, way, *seconds, f"{ratio:.2f}")
+            row["speedup"] = told[PLAIN]["total"] / row["total"]
+            seconds = [f"{row[name]:.3f}" if name in row else "" for name in ("total", *PARTS)]
+            table.add_row(method, way, *seconds, f"{row['speedup']:.2f}", f"{row['accuracy']:.4f}")
     Console().print(table)
     if options.json:
         options.json.write_text(json.dumps(figures, indent=2))
 
 
-def timed(method: str, options: Options, others: list[str]) -> dict[str, dict[str, float]]:
-    """Median seconds of a round and of its parts, by way."""
-    rows: dict[str, list[dict[str, float]]] = {way: [] for way in WAYS}
+def timed(method: str, options: Options, others: list[str]) -> dict[str, Row]:
+    """Median seconds of a round and of its parts, and the last accuracy, by way."""
+    rows: dict[str, list[Row]] = {PLAIN: [], **{way: [] for way in WAYS}}
     for _ in range(options.repeats):
-        accuracies = set()
+        common = [f"--method={method}", f"--rounds={options.rounds}", *others]
+        rows[PLAIN] += plain(common)
         for way, runtime in WAYS.items():
-            result = launch(method, runtime, options.rounds, others)
-            rows[way] += [r["seconds"] for r in result["per_round"][1:]]
-            accuracies.add(tuple(result["accuracy_curve"]))
-        if len(accuracies) > 1:
-            print(f"{method}: the ways do not agree: {sorted(accuracies)}", file=sys.stderr)
+            rows[way] += launched([*common, f"--runtime={runtime}"])
     return {
-        way: {
-            "total": statistics.median(sum(row.values()) for row in own),
-            **{part: statistics.median(row[part] for row in own) for part in PARTS},
-        }
+        way: {name: statistics.median(row[name] for row in own) for name in own[0]}
         for way, own in rows.items()
     }
 
 
-def launch(method: str, runtime: str, rounds: int, others: list[str]) -> dict[str, Any]:
-    """Runs it in a directory of its own, so that nothing is reused; returns its result."""
+def plain(arguments: list[str]) -> list[Row]:
+    """Each round but the first."""
+    script = Path(__file__).with_name("plain_rounds.py")
+    told = json.loads(output_of([str(script), *arguments]).splitlines()[-1])
+    last = told["accuracies"][-1]
+    return [{"total": seconds, "accuracy": last} for seconds in told["seconds"][1:]]
+
+
+def launched(arguments: list[str]) -> list[Row]:
+    """The same of a run in a directory of its own, so that nothing is reused."""
     with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, "-m", "cluster.launch", *others]
-        command += [f"--method={method}", f"--rounds={rounds}", f"--runtime={runtime}"]
-        subprocess.run([*command, f"--output-dir={folder}", "--name=run"], check=True)
+        output_of(["-m", "cluster.launch", *arguments, f"--output-dir={folder}", "--name=run"])
         result: dict[str, Any] = json.loads((Path(folder) / "run" / "result.json").read_text())
-        return result
+    rounds = [r["seconds"] for r in result["per_round"][1:]]
+    return [{"total": sum(r.values()), **r, "accuracy": result["accuracy"]} for r in rounds]
+
+
+def output_of(arguments: list[str]) -> str:
+    """What a Python command printed."""
+    command = [sys.executable, *arguments]
+    return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
 
 
 if __name__ == "__main__":

@@ -1,0 +1,28 @@
+"""The benchmark of rounds plays every method every way."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.slow
+def test_every_way_plays_its_rounds_and_is_told(tmp_path: Path, mnist_root: Path) -> None:
+    """FedAF alone: its plain loop is the longest, with all that the others have."""
+    command = [sys.executable, str(ROOT / "benchmarks" / "rounds.py"), "--methods", "fedaf"]
+    command += ["--rounds=2", "--preset=fedaf-mnist-small", f"--data-root={mnist_root}"]
+    command += ["--data.max-train=300", "--data.max-test=200", "--condensation.steps=3"]
+    command += ["--num-clients=3", "--fusion.epochs=20", "--json", str(tmp_path / "figures.json")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=280)
+    assert done.returncode == 0, done.stderr
+    figures = json.loads((tmp_path / "figures.json").read_text())
+    ways = figures["methods"]["fedaf"]
+    assert len(ways) == 3
+    for row in ways.values():
+        assert row["total"] > 0
+        assert row["accuracy"] > 0.15
+    assert len({row["accuracy"] for row in list(ways.values())[1:]}) == 1  # ours, twice
