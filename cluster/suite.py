@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 import tyro
 from rich.console import Console
 
-from cluster import fedaf_small, fedaf_table7
+from cluster import fedaf_table7
 from cluster.cells import TABLES, Cell, Scale, make
 from cluster.command_line import as_arguments, parse, stop_with
 from cluster.comparison import Figure, as_json, as_markdown
@@ -45,12 +45,12 @@ def suite(
     dry_run: bool = False,
     slurm: SlurmOptions = ALLOCATION,
 ) -> None:
-    """Regenerate a table or figure of the FedMHO paper.
+    """Regenerate a table or figure of the FedMHO paper, or of FedAF's.
 
     Args:
         name: Table: table3, table4, table5, table6, table8, table9 or loss-weights. Figure: fig5,
-            fig6, fig7, fig8 or fid, with a picture. Of FedAF's paper: fedaf-table7 (bytes) or
-            fedaf-small (accuracy over rounds).
+            fig6, fig7, fig8 or fid, with a picture. Of FedAF's paper: fedaf (accuracy over rounds,
+            Tables 1 and 4 and Figure 3) or fedaf-table7 (bytes).
         scale: small: a sixth of the images and narrow models, for two cores. paper: for GPUs.
         seeds: Seeds of a cell's runs, with commas between.
         only: Patterns of the cells to run, as in 'mnist-alpha0.5-*'. Default: all.
@@ -62,13 +62,10 @@ def suite(
         slurm: Send what is not finished to Slurm as one job array. Once all is finished, the same
             command makes the table.
     """
-    choice("table", name, (*TABLES, "fedaf-table7", "fedaf-small"))
+    choice("table", name, (*TABLES, "fedaf-table7"))
     where = (f"--output-dir={output_dir}", f"--data-root={data_root}", f"--runtime={runtime}")
     if name == "fedaf-table7":
         fedaf_table7.make(_numbers(seeds), output_dir)
-        return
-    if name == "fedaf-small":
-        _over_rounds(_numbers(seeds), only, where, output_dir, dry_run)
         return
     if dataset:
         choice("data set", dataset, NAMES)
@@ -123,25 +120,6 @@ def _write(
     print(f"table    {path.with_suffix('.md')}")
     if name in EXHIBITS:
         print(f"picture  {path.with_suffix('.png')}")
-
-
-def _over_rounds(
-    seeds: Sequence[int],
-    only: Sequence[str],
-    where: Sequence[str],
-    output_dir: Path,
-    dry_run: bool,
-) -> None:
-    runs = fedaf_small.runs(seeds, only, where)
-    if dry_run:
-        _name(runs.values())
-        return
-    found: dict[fedaf_small.Line, list[dict[str, Any]]] = {}
-    for number, ((line, seed), arguments) in enumerate(runs.items(), start=1):
-        result = _result(arguments)
-        found.setdefault(line, []).append(result)
-        _tell(number, len(runs), line.name, seed, result)
-    fedaf_small.show(found, seeds, output_dir)
 
 
 def _name(runs: Iterable[Sequence[str]]) -> None:

@@ -18,6 +18,7 @@ from cluster.suite_tables import (
     tell_fid,
     tell_forgetting,
     tell_nothing_more,
+    tell_rounds,
     tell_targets,
 )
 from fl.report import style
@@ -30,6 +31,13 @@ COLOURS = {
     "dense": style.GLOBAL_MODEL,
     "co-boosting": style.BEST,
     "fedcvae-ens": style.TIME,
+    "fedaf": style.INK,
+    "fedaf-without-cdc": style.ROLES["classifier"],
+    "fedaf-without-lgkm": style.OTHER_ROLE,
+    "fedaf-clipped": style.GLOBAL_MODEL,
+    "feddm": style.ROLES["generator"],
+    "fedavg": style.TIME,
+    "fedprox": style.BEST,
 }
 
 
@@ -42,7 +50,7 @@ class Exhibit:
 
 
 def draw_targets(figures: Sequence[Figure]) -> drawn.Figure:
-    """Epochs over target, a panel per alpha."""
+    """Epochs over target, a panel per data set and alpha."""
 
     def line(axes: Axes, figure: Figure) -> None:
         reached = {t: epochs_to_target(figure, t / 100) for t in TARGETS}
@@ -52,20 +60,20 @@ def draw_targets(figures: Sequence[Figure]) -> drawn.Figure:
     return _panels(figures, line, "target accuracy, %", "epochs at the server")
 
 
-def draw_curves(figures: Sequence[Figure]) -> drawn.Figure:
-    """Accuracy over epochs, a panel per alpha: mean, and the range of the seeds."""
+def draw_curves(time: str) -> Callable[[Sequence[Figure]], drawn.Figure]:
+    """Accuracy over epochs or rounds, a panel per data set and alpha: mean and range of the seeds."""
 
     def line(axes: Axes, figure: Figure) -> None:
         found, look = curves(figure), _look(figure)
-        epochs = np.arange(found.shape[1])
-        axes.plot(epochs, found.mean(axis=0), **look)
-        axes.fill_between(epochs, found.min(0), found.max(0), color=look["color"], alpha=0.15)
+        times = np.arange(found.shape[1])
+        axes.plot(times, found.mean(axis=0), **look)
+        axes.fill_between(times, found.min(0), found.max(0), color=look["color"], alpha=0.15)
 
-    return _accuracy(_panels(figures, line, "epoch at the server", "accuracy"))
+    return lambda figures: _accuracy(_panels(figures, line, time, "accuracy"))
 
 
 def draw_setting(name: str, label: str) -> Callable[[Sequence[Figure]], drawn.Figure]:
-    """Accuracy over a setting, a panel per alpha: mean and deviation."""
+    """Accuracy over a setting, a panel per data set and alpha: mean and deviation."""
 
     def draw(figures: Sequence[Figure]) -> drawn.Figure:
         def line(axes: Axes, figure: Figure) -> None:
@@ -98,24 +106,25 @@ def draw_fid(figures: Sequence[Figure]) -> drawn.Figure:
 
 EXHIBITS = {
     "fig5": Exhibit(draw_targets, tell_targets),
-    "fig6": Exhibit(draw_curves, tell_forgetting),
+    "fig6": Exhibit(draw_curves("epoch at the server"), tell_forgetting),
     "fig7": Exhibit(draw_setting("classifier.epochs", "local epochs"), tell_nothing_more),
     "fig8": Exhibit(draw_setting("num-samples", "synthetic samples"), tell_nothing_more),
     "fid": Exhibit(draw_fid, tell_fid),
+    "fedaf": Exhibit(draw_curves("round"), tell_rounds),
 }
 
 
 def _panels(
     figures: Sequence[Figure], line: Callable[[Axes, Figure], None], x: str, y: str
 ) -> drawn.Figure:
-    alphas = list(dict.fromkeys(dict(figure.cell.settings)["alpha"] for figure in figures))
-    width = style.WIDE if len(alphas) > 1 else style.HALF
-    sheet, panels = style.new_panels(width, 3.6, len(alphas))
+    places = list(dict.fromkeys(_place(figure) for figure in figures))
+    width = style.WIDE * max(1.0, len(places) / 3) if len(places) > 1 else style.HALF
+    sheet, panels = style.new_panels(width, 3.6, len(places))
     for figure in figures:
-        line(panels[alphas.index(dict(figure.cell.settings)["alpha"])], figure)
-    for alpha, axes in zip(alphas, panels, strict=True):
+        line(panels[places.index(_place(figure))], figure)
+    for (dataset, alpha), axes in zip(places, panels, strict=True):
         axes.set(xlabel=x)
-        axes.set_title(f"Dir({alpha})", fontsize=style.LABEL, color=style.INK)
+        axes.set_title(f"{dataset}, Dir({alpha})", fontsize=style.LABEL, color=style.INK)
     panels[0].set(ylabel=y)
     handles, labels = panels[0].get_legend_handles_labels()
     sheet.legend(
@@ -133,5 +142,10 @@ def _look(figure: Figure) -> dict[str, Any]:
     return {"color": COLOURS[figure.cell.method], "label": figure.cell.method}
 
 
-def _line_of(figure: Figure) -> tuple[str, str]:
-    return dict(figure.cell.settings)["alpha"], figure.cell.method
+def _place(figure: Figure) -> tuple[str, str]:
+    """Data set and alpha: what has a panel of its own."""
+    return figure.cell.row.partition("-")[0], dict(figure.cell.settings)["alpha"]
+
+
+def _line_of(figure: Figure) -> tuple[tuple[str, str], str]:
+    return _place(figure), figure.cell.method

@@ -5,7 +5,7 @@ from statistics import mean, stdev
 
 import numpy as np
 
-from cluster.comparison import NOTHING, Figure
+from cluster.comparison import NOTHING, Figure, shown
 from cluster.published import FID_XI
 
 TARGETS = range(10, 100, 5)
@@ -60,6 +60,25 @@ def tell_forgetting(figures: Sequence[Figure]) -> list[str]:
     return lines
 
 
+def tell_rounds(figures: Sequence[Figure]) -> list[str]:
+    """The best round beside the last one, and bytes: FedAF's paper prints the best."""
+    lines = [
+        "The best round is chosen by the test split, as FedAF's paper does; what is in the table "
+        "above is the last one:",
+        "",
+        _line(["Row", "Method", "Last round, %", "Best round, %", "Paper's best", "MiB up"]),
+        _line(["---"] * 6),
+    ]
+    for figure in figures:
+        best = [100 * result["best_accuracy"] for result in figure.results]
+        printed = figure.cell.paper
+        beside = shown(printed.mean, printed.spread) if printed else NOTHING
+        points = [shown(figure.mean, figure.spread), shown(mean(best), _spread(best)), beside]
+        mib = mean(result["bytes_up"] for result in figure.results) / 2**20
+        lines.append(_line([figure.cell.row, figure.cell.method, *points, f"{mib:.2f}"]))
+    return lines
+
+
 def tell_nothing_more(figures: Sequence[Figure]) -> list[str]:
     """The table of accuracies says it all."""
     return []
@@ -80,8 +99,9 @@ def tell_fid(figures: Sequence[Figure]) -> list[str]:
         epochs = dict(figure.cell.settings)["generator.epochs"]
         printed = FID_XI.get(epochs, NOTHING) if figure.cell.paper else NOTHING
         distances = [result["fid"]["kept"] for result in figure.results]
-        spread = f" ± {stdev(distances):.2g}" if len(distances) > 1 else ""
-        found = f"{mean(distances):.4g}{spread}"  # its scale is not known beforehand
+        spread = _spread(distances)
+        found = f"{mean(distances):.4g}"  # its scale is not known beforehand
+        found += "" if spread is None else f" ± {spread:.2g}"
         lines.append(_line([f"{epochs} epochs", found, str(printed)]))
     return [*lines, _line(["real, two halves", f"{first['real']:.4g}", "0.000002"])]
 
@@ -89,6 +109,10 @@ def tell_fid(figures: Sequence[Figure]) -> list[str]:
 def curves(figure: Figure) -> np.ndarray:
     """Accuracy, 0 to 1, by seed and epoch at the server; the start is epoch 0."""
     return np.array([[r["start_accuracy"], *r["accuracy_curve"]] for r in figure.results])
+
+
+def _spread(values: Sequence[float]) -> float | None:
+    return stdev(values) if len(values) > 1 else None
 
 
 def _line(cells: Sequence[str]) -> str:

@@ -1,13 +1,14 @@
 """The commands for FedAF's paper: bytes from the ledger, and the comparison over rounds."""
 
-import json
 from pathlib import Path
 
 import pytest
 
-from cluster import fedaf_small, fedaf_table7, suite
+from cluster import fedaf_table7, suite
+from cluster.cells import make
 from cluster.command_line import parse
 from cluster.fedaf_table7 import closed_form, measure, upload_of
+from cluster.published import Published
 
 
 @pytest.mark.parametrize("name", ["cifar10", "cifar100", "fmnist", "mnist-small"])
@@ -42,14 +43,22 @@ def test_averaging_uploads_all_weights_and_batchnorms_statistics() -> None:
     assert (count, size) == (320_010, 4 * 320_010 + statistics)
 
 
-def test_every_line_is_a_run_of_its_own(tmp_path: Path) -> None:
-    runs = fedaf_small.runs([0, 1], ["*-fed*"], [f"--output-dir={tmp_path}"])
-    assert len({parse(arguments).name for arguments in runs.values()}) == 3 * 6 * 2
-    by_name = {line.name: parse(a).run for (line, seed), a in runs.items() if seed == 1}
-    without = by_name["alpha0.02-fedaf-without-cdc"]
-    assert (without.alpha, without.seed, without.options.collaboration) == (0.02, 1, 0)
-    assert by_name["alpha0.1-fedaf-without-lgkm"].options.knowledge == 0
-    assert by_name["alpha0.05-fedprox"].options.classifier.proximal == 0.001
+def test_every_line_is_a_run_of_its_own() -> None:
+    runs = {cell.name: parse(cell.arguments).run for cell in make("fedaf", "small")}
+    assert len(runs) == 3 * 7
+    assert {run.rounds for run in runs.values()} == {10}
+    without = runs["mnist-alpha0.02-fedaf-without-cdc"]
+    assert (without.alpha, without.options.collaboration) == (0.02, 0)
+    assert runs["mnist-alpha0.1-fedaf-without-lgkm"].options.knowledge == 0
+    assert runs["mnist-alpha0.1-fedaf-clipped"].options.clip == 2
+    assert runs["mnist-alpha0.05-fedprox"].options.classifier.proximal == 0.001
+
+
+def test_at_paper_scale_the_papers_figures_are_beside_ours() -> None:
+    cells = {cell.name: cell for cell in make("fedaf", "paper")}
+    assert cells["cifar10-alpha0.02-fedaf"].paper == Published(65.15, 0.86)
+    assert cells["fmnist-alpha0.1-fedaf-without-cdc"].paper is None
+    assert parse(cells["cifar100-alpha0.05-fedaf"].arguments).run.rounds == 20
 
 
 def test_the_comparison_shows_means_spreads_and_curves(
@@ -60,15 +69,16 @@ def test_the_comparison_shows_means_spreads_and_curves(
         return {
             "accuracy": last,
             "best_accuracy": 0.8,
+            "start_accuracy": 0.1,
             "accuracy_curve": [0.3, 0.8, last],
             "bytes_up": 2**20,
+            "protocol": "rounds",
             "seconds": {"total": 1.0},
         }
 
     monkeypatch.setattr(suite, "_result", finished)
     out = f"--output-dir={tmp_path}"
-    assert suite.main(["fedaf-small", "--only", "alpha0.1-*", "--seeds", "0,1", out]) == 0
-    assert "| 0.1 | fedaf | 65.00 ± 7.07 | 80.00 ± 0.00 | 1.00 |" in capsys.readouterr().out
-    kept = json.loads((tmp_path / "fedaf-small.json").read_text())["curves"]
-    assert kept["alpha0.1-feddm"] == [[0.3, 0.8, 0.6], [0.3, 0.8, 0.7]]
-    assert (tmp_path / "fedaf-small-alpha0.1.png").read_bytes().startswith(b"\x89PNG")
+    assert suite.main(["fedaf", "--only", "mnist-alpha0.1-*", "--seeds", "0,1", out]) == 0
+    told = capsys.readouterr().out
+    assert "| mnist-alpha0.1 | fedaf | 65.00 ± 7.07 | 80.00 ± 0.00 | - | 1.00 |" in told
+    assert (tmp_path / "fedaf-small.png").read_bytes().startswith(b"\x89PNG")
