@@ -61,7 +61,7 @@ def draw_targets(figures: Sequence[Figure]) -> drawn.Figure:
 
 
 def draw_curves(time: str) -> Callable[[Sequence[Figure]], drawn.Figure]:
-    """Accuracy over epochs or rounds, a panel per data set and alpha: mean and range of the seeds."""
+    """Accuracy over epochs or rounds, a panel per data set and alpha: mean and seeds' range."""
 
     def line(axes: Axes, figure: Figure) -> None:
         found, look = curves(figure), _look(figure)
