@@ -1,0 +1,67 @@
+"""The main command with many rounds: killed in the middle of them, it ends where it would have."""
+
+import contextlib
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.cluster.commands import environment, events, result
+from tests.waiting import wait_until
+
+FEDAF = [
+    *("--method=fedaf", "--num-clients=4", "--rounds=8", "--name=run"),
+    *("--data.max-train=200", "--data.max-test=100", "--fusion.epochs=2", "--fusion.test-every=2"),
+    *("--condensation.width=0.05", "--condensation.steps=20", "--condensation.images-per-class=2"),
+]
+
+
+def command(root: Path, *more: str) -> list[str]:
+    return [sys.executable, "-m", "cluster.launch", *FEDAF, f"--output-dir={root}", *more]
+
+
+def outcome(run: Path) -> tuple[object, ...]:
+    """What two equal runs have in common, round by round."""
+    figures = result(run)
+    rounds = [{k: v for k, v in r.items() if k != "seconds"} for r in figures["per_round"]]
+    model = (run / "model" / "global.safetensors").read_bytes()
+    return figures["accuracy_curve"], figures["bytes_up"], figures["bytes_down"], rounds, model
+
+
+def rounds_played(run: Path) -> int:
+    metrics = run / "metrics.jsonl"
+    return metrics.read_text().count('"event": "round"') if metrics.exists() else 0
+
+
+@pytest.mark.slow
+def test_rounds_on_ray_that_are_killed_go_on_to_the_result_of_one_process(tmp_path: Path) -> None:
+    here, there = tmp_path / "here", tmp_path / "there"
+    whole = command(here, "--runtime=inprocess")
+    done = subprocess.run(
+        whole, env=environment(), capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+    process = subprocess.Popen(command(there), env=environment(), stdout=subprocess.DEVNULL)
+    wait_until(lambda: rounds_played(there / "run") >= 2, seconds=120)
+    family = psutil.Process(process.pid).children(recursive=True)
+    process.send_signal(signal.SIGKILL)
+    process.wait(timeout=20)
+    for member in family:  # Ray's agents would linger for a minute
+        with contextlib.suppress(psutil.NoSuchProcess):
+            member.kill()
+    before = rounds_played(there / "run")
+    assert before < 8
+
+    line = command(there, "--resume")
+    done = subprocess.run(
+        line, env=environment(), capture_output=True, text=True, timeout=180, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert outcome(there / "run") == outcome(here / "run")
+    told = [e for e in events(there / "run") if e["event"] == "rounds_resumed"]
+    assert [e["round"] for e in told] == [pytest.approx(before, abs=1)]  # not from the beginning
+    assert not (there / "run" / "fusion").exists()
