@@ -37,16 +37,17 @@ def rounds_played(run: Path) -> int:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_rounds_on_ray_that_are_killed_go_on_to_the_result_of_one_process(tmp_path: Path) -> None:
     here, there = tmp_path / "here", tmp_path / "there"
     whole = command(here, "--runtime=inprocess")
     done = subprocess.run(
-        whole, env=environment(), capture_output=True, text=True, timeout=120, check=False
+        whole, env=environment(), capture_output=True, text=True, timeout=240, check=False
     )
     assert done.returncode == 0, done.stderr
 
     process = subprocess.Popen(command(there), env=environment(), stdout=subprocess.DEVNULL)
-    wait_until(lambda: rounds_played(there / "run") >= 2, seconds=120)
+    wait_until(lambda: rounds_played(there / "run") >= 2, seconds=240)
     family = psutil.Process(process.pid).children(recursive=True)
     process.send_signal(signal.SIGKILL)
     process.wait(timeout=20)
@@ -58,7 +59,7 @@ def test_rounds_on_ray_that_are_killed_go_on_to_the_result_of_one_process(tmp_pa
 
     line = command(there, "--resume")
     done = subprocess.run(
-        line, env=environment(), capture_output=True, text=True, timeout=180, check=False
+        line, env=environment(), capture_output=True, text=True, timeout=240, check=False
     )
     assert done.returncode == 0, done.stderr
     assert outcome(there / "run") == outcome(here / "run")
