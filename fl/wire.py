@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import safe_open
 from safetensors.torch import load, load_file, save
 from torch import Tensor, nn
 
@@ -36,17 +37,22 @@ class StoredTensors(Mapping[str, Tensor]):
         self._path = path
 
     def __getitem__(self, name: str) -> Tensor:
-        return load_file(self._path)[name]
+        with safe_open(self._path, "pt") as file:
+            if name not in set(file.keys()):
+                raise KeyError(name)
+            found: Tensor = file.get_tensor(name)
+            return found
 
     def __iter__(self) -> Iterator[str]:
-        return iter(load_file(self._path))
-
-    def items(self) -> ItemsView[str, Tensor]:
-        """All of them by one reading: one at a time, a deep model's hundreds take minutes."""
-        return load_file(self._path).items()
+        with safe_open(self._path, "pt") as file:
+            return iter(file.keys())
 
     def __len__(self) -> int:
-        return len(load_file(self._path))
+        return sum(1 for _ in self)
+
+    def items(self) -> ItemsView[str, Tensor]:
+        """All of them by one reading: a deep model has hundreds."""
+        return load_file(self._path).items()
 
 
 def unpack_note(packed: bytes) -> dict[str, Any]:
