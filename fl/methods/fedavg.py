@@ -56,7 +56,7 @@ def run(clients: Clients, server: Server, config: FedAvgConfig, *, rounds: Round
         payloads = sent(model, (clients.members[k] for k in chosen)) if number > 1 else None
         updates = clients.map(train_local, only=chosen, payloads=payloads)
         with server.events.phase("fusion"):
-            average_each(model, updates, server, by_samples=by_samples)
+            average_each(model, updates, clients, server, by_samples=by_samples)
     return rounds.outcome(vote)
 
 

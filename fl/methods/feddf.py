@@ -66,7 +66,7 @@ def run(
     if rounds.count == 1:
         updates = clients.map(train_local)
         with server.events.phase("fusion"):
-            average_each(model, updates, server, by_samples=False)
+            average_each(model, updates, clients, server, by_samples=False)
             start = server.evaluate(vote)
             result = distil(vote, updates, server, config, auxiliary)
         return Outcome(model=vote, start=start, epochs=result.epochs, figures=about)
@@ -74,7 +74,7 @@ def run(
         payloads = sent(model, clients.members) if number > 1 else None
         updates = clients.map(train_local, payloads=payloads)
         with server.events.phase("fusion"):
-            average_each(model, updates, server, by_samples=False)
+            average_each(model, updates, clients, server, by_samples=False)
             distil(vote, updates, server, config, auxiliary)
     return rounds.outcome(vote, figures=about)
 

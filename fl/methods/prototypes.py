@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor, nn
 
-from fl.errors import UserError
+from fl.clients import Clients
+from fl.errors import ClientFailed, UserError
 from fl.federation import Client, Problem, Server, Update
 from fl.fusion.average import average_into
 from fl.methods.cast import Part
@@ -83,6 +84,7 @@ def by_prototype(updates: Sequence[Update]) -> list[list[Update]]:
 def average_each(
     model: Mapping[LocalConfig, nn.Module],
     updates: Sequence[Update],
+    clients: Clients,
     server: Server,
     *,
     by_samples: bool,
@@ -90,7 +92,15 @@ def average_each(
     """Puts each prototype's average into its model, in place; one without an update stays.
 
     ``by_samples``: whether a client counts by its samples, or all count alike.
+
+    Raises:
+        ClientFailed: all clients of a prototype were dropped, so its model would stay untrained.
     """
+    for training in model:
+        own = [client for client in clients.members if client.training == training]
+        if all(client.id in clients.dropped for client in own):
+            reason = f"{clients.dropped[own[-1].id]}; no client with its model is left"
+            raise ClientFailed(own[-1].id, own[-1].model, reason)
     for group in by_prototype(updates):
         states = (load_classifier(update, server).state_dict() for update in group)
         weights = [update.client.num_samples if by_samples else 1 for update in group]

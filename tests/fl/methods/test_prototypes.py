@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fl.errors import UserError
+from fl.errors import ClientFailed, UserError
 from fl.federation import Problem
 from fl.methods import fedavg, fedmho
 from fl.methods.fedavg import FedAvgConfig
@@ -95,6 +95,17 @@ def test_fedavg_is_the_vote_of_the_averages_and_trains_nothing() -> None:
         torch.testing.assert_close(outcome.model.state_dict()[name], tensor)
     assert [e.accuracy for e in outcome.epochs] == [server.evaluate(twin).accuracy]
     assert server.fits == {}
+
+
+def test_a_prototype_that_lost_all_its_clients_stops_the_run() -> None:
+    clients, server = tiny_federation(TINY_TWO, cast=cast, num_clients=4)
+    clients.dropped.update({2: "out of memory", 3: "out of power"})
+    with pytest.raises(
+        ClientFailed, match=r"client 3 \(cnn\).*out of power; no client with its mo"
+    ):
+        fedavg.run(clients, server, TINY_TWO, rounds=Rounds(1))
+    del clients.dropped[2]
+    fedavg.run(clients, server, TINY_TWO, rounds=Rounds(1))
 
 
 def test_the_teacher_is_frozen_and_in_eval_mode() -> None:
