@@ -15,10 +15,10 @@ import yaml
 from tests.cluster.commands import environment, result
 from tests.waiting import wait_until
 
-CLIENTS = 4
+CLIENTS = 10
 RUN = {
     "num_clients": CLIENTS,
-    "data": {"max_train": 240, "max_test": 100},
+    "data": {"max_train": 400, "max_test": 100},
     "classifier": {"width": 0.05, "epochs": 1},
     "generator": {"width": 0.1, "epochs": 2},
     "num_samples": 60,
