@@ -20,13 +20,14 @@ from cluster.options import LaunchOptions
 from cluster.prepare import Prepared, prepare
 from fl.events import Event
 from fl.spaces import Space
+from tune.moved import Moved
 from tune.options import METRICS, SweepOptions
 from tune.population import interval, run_member
 from tune.room import bundle, concurrency
 from tune.rows import REPORTED, is_epoch, last_scores, shown
 from tune.search import make_scheduler, make_searcher, param_space
 from tune.spaces import changeable, longest_fit
-from tune.trials import derive, run_trial, share_of
+from tune.trials import FAILURE, derive, run_trial, share_of
 
 ENVIRONMENT = {
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",  # a trial's run directory has all of it
@@ -93,7 +94,7 @@ def run_trials(
                 name=STATES,
                 storage_path=str(storage),
                 stop={FINISHED: True},  # else a scheduler could still tell it to go on
-                callbacks=[Lines()],
+                callbacks=[Lines(), Moved()],
                 verbose=0,
             ),
         )
@@ -120,7 +121,7 @@ def trainable_of(
                 own,
                 plain,
                 every=interval(epochs),
-                donor=donor(launch.output_dir / str(launch.name)),
+                donor=donor(),
                 prepare_with=ready,
                 hand_on=report_state,
             )
@@ -137,13 +138,10 @@ def report(event: Event) -> None:
         tune.report({name: event[name] for name in REPORTED})
 
 
-def donor(folder: Path) -> Path | None:
-    """The state from which Tune has this trial go on, in the sweep's own folder.
-
-    If that was moved, Tune still says where another trial's state was.
-    """
+def donor() -> Path | None:
+    """The state from which Tune has this trial go on, its own or another's."""
     given = tune.get_checkpoint()
-    return folder.joinpath(STORAGE, STATES, *Path(given.path).parts[-2:]) if given else None
+    return Path(given.path) if given else None
 
 
 def report_state(event: Event, folder: Path) -> None:
@@ -169,7 +167,12 @@ class Lines(tune.Callback):
         self._print(trial, told)
 
     def on_trial_error(self, iteration: int, trials: list[Trial], trial: Trial, **_: Any) -> None:
-        """Prints that it failed; why is in its directory."""
+        """Prints that it failed; why is in its directory, also where Tune could not start it."""
+        storage: Any = trial.storage
+        run_dir = Path(storage.experiment_fs_path).parents[1] / "trials" / number(trial)
+        if run_dir.exists() and not (run_dir / FAILURE).exists() and trial.error_file:
+            last = Path(trial.error_file).read_text().strip().splitlines()[-1]
+            (run_dir / FAILURE).write_text(f"{last}\n")
         self._print(trial, "failed")
 
     def _print(self, trial: Trial, told: str) -> None:
