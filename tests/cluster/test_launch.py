@@ -4,6 +4,7 @@ import contextlib
 import json
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -115,6 +116,22 @@ def test_a_runs_config_file_reproduces_it(runs: Path, tmp_path: Path) -> None:
     done = launch(tmp_path, "--name=run", "--runtime=inprocess", f"--config={config}")
     assert done.returncode == 0, done.stderr
     assert fingerprint(tmp_path / "run") == fingerprint(runs / "here" / "run")
+
+
+def test_feddf_over_rounds_is_the_released_protocol_by_name(
+    tmp_path: Path, mnist_root: Path
+) -> None:
+    sizes = ["--num-clients=4", "--data.max-train=200", "--data.max-test=100", "--distil.epochs=1"]
+    sizes += ["--classifier.width=0.05", "--classifier.epochs=1", "--auxiliary.max-images=50"]
+    arguments = ["--method=feddf", "--rounds=2", f"--data-root={mnist_root}", *sizes]
+    where = [f"--output-dir={tmp_path}", "--name=run", "--runtime=inprocess"]
+    line = [sys.executable, "-m", "cluster.launch", *arguments, *where]
+    done = subprocess.run(line, env=environment(), capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    figures = result(tmp_path / "run")
+    assert (figures["protocol"], figures["rounds"]) == ("released", 2)
+    assert len(figures["accuracy_curve"]) == 2
+    assert figures["bytes_down"] > 0
 
 
 def test_dry_run_prints_plan_and_leaves_nothing(tmp_path: Path) -> None:
