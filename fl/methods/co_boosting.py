@@ -48,7 +48,8 @@ class CoBoostingConfig(PrototypesConfig):
     weight_decay: float = 0.99
     """Factor on that step from epoch to epoch."""
     inversion: InversionConfig = InversionConfig()
-    kd: DistillationConfig = DistillationConfig(temperature=4.0, weight_decay=1e-4)
+    # At the released 0.01, which is for batches of 128, batches of 16 end in a dead network.
+    kd: DistillationConfig = DistillationConfig(lr=3e-3, temperature=4.0, weight_decay=1e-4)
 
     def __post_init__(self) -> None:
         super().__post_init__()
