@@ -10,14 +10,7 @@ from typing import Literal
 
 from fl.clients import Clients
 from fl.federation import Outcome, Server
-from fl.methods.prototypes import (
-    LOCAL,
-    PrototypesConfig,
-    average_each,
-    prototypes,
-    sent,
-    untrained,
-)
+from fl.methods.prototypes import LOCAL, PrototypesConfig, average_each, sent, untrained
 from fl.rounds import Rounds
 from fl.seeding import in_round, numpy_generator
 from fl.spaces import Spaces
@@ -48,8 +41,7 @@ def run(clients: Clients, server: Server, config: FedAvgConfig, *, rounds: Round
 
     In the first round nothing is sent: where clients start from follows from the seed.
     """
-    vote = untrained(clients.members, server)
-    model = dict(zip(prototypes(clients.members), vote.members, strict=True))
+    vote, model = untrained(clients.members, server)
     by_samples = (config.weighting or ("samples" if rounds.count > 1 else "uniform")) == "samples"
     for number in rounds.play(clients, server, vote):
         chosen = participants(clients, config.participation, number)

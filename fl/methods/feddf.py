@@ -15,14 +15,7 @@ from fl.data.auxiliary import AuxiliaryConfig
 from fl.federation import FitResult, Outcome, Server, Update
 from fl.fusion.distillation import EachMember, FusionLoss
 from fl.fusion.fit import FitConfig, changeable
-from fl.methods.prototypes import (
-    LOCAL,
-    PrototypesConfig,
-    average_each,
-    prototypes,
-    sent,
-    untrained,
-)
+from fl.methods.prototypes import LOCAL, PrototypesConfig, average_each, sent, untrained
 from fl.methods.uploads import load_classifier
 from fl.models.ensemble import Ensemble
 from fl.rounds import Rounds
@@ -61,8 +54,7 @@ def run(
     data select nothing.
     """
     about = {"auxiliary": {"dataset": config.auxiliary.dataset, "images": len(auxiliary)}}
-    vote = untrained(clients.members, server)
-    model = dict(zip(prototypes(clients.members), vote.members, strict=True))
+    vote, model = untrained(clients.members, server)
     if rounds.count == 1:
         updates = clients.map(train_local)
         with server.events.phase("fusion"):

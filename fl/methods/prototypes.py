@@ -120,10 +120,17 @@ def prototypes(members: Iterable[Client]) -> list[LocalConfig]:
     return [*dict.fromkeys(client.training for client in members)]
 
 
-def untrained(members: Iterable[Client], server: Server) -> Ensemble:
-    """The vote of the :func:`prototypes` by the weights that the clients first start from."""
-    models = [untrained_classifier(training, server) for training in prototypes(members)]
-    return Ensemble(models).to(server.device).eval()
+def untrained(
+    members: Iterable[Client], server: Server
+) -> tuple[Ensemble, dict[LocalConfig, nn.Module]]:
+    """The vote of the :func:`prototypes` by the weights that the clients first start from.
+
+    And the models that vote, by the way in which clients train them.
+    """
+    trainings = prototypes(members)
+    vote = Ensemble(untrained_classifier(training, server) for training in trainings)
+    vote = vote.to(server.device).eval()
+    return vote, dict(zip(trainings, vote.members, strict=True))
 
 
 def all_classifiers(updates: Sequence[Update], server: Server) -> Ensemble:

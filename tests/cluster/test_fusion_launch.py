@@ -1,15 +1,13 @@
 """The main command with the server over ranks: the same answer, and killed in the middle of it."""
 
-import contextlib
-import signal
 import subprocess
 from pathlib import Path
 
-import psutil
 import pytest
 
 from cluster.launch import main
 from tests.cluster.commands import command, environment, events, fingerprint, launch, result
+from tests.cluster.living import kill_with_family
 from tests.waiting import wait_until
 
 LONG = ["--name=run", "--fusion.epochs=40", "--fusion-checkpoint=2"]
@@ -51,12 +49,7 @@ def test_a_run_killed_inside_fusion_goes_on_there_to_the_same_model(
         command(tmp_path / "killed", *LONG, how), env=environment(), stdout=subprocess.DEVNULL
     )
     wait_until(lambda: epochs(run) >= 6, seconds=120)
-    family = psutil.Process(process.pid).children(recursive=True)
-    process.send_signal(signal.SIGKILL)
-    process.wait(timeout=20)
-    for member in family:  # Ray's agents would linger for a minute
-        with contextlib.suppress(psutil.NoSuchProcess):
-            member.kill()
+    kill_with_family(process)
     before = epochs(run)
     assert before < 40
 

@@ -1,15 +1,13 @@
 """The main command with many rounds: killed in the middle of them, it ends where it would have."""
 
-import contextlib
-import signal
 import subprocess
 import sys
 from pathlib import Path
 
-import psutil
 import pytest
 
 from tests.cluster.commands import environment, events, result
+from tests.cluster.living import kill_with_family
 from tests.waiting import wait_until
 
 FEDAF = [
@@ -48,12 +46,7 @@ def test_rounds_on_ray_that_are_killed_go_on_to_the_result_of_one_process(tmp_pa
 
     process = subprocess.Popen(command(there), env=environment(), stdout=subprocess.DEVNULL)
     wait_until(lambda: rounds_played(there / "run") >= 2, seconds=240)
-    family = psutil.Process(process.pid).children(recursive=True)
-    process.send_signal(signal.SIGKILL)
-    process.wait(timeout=20)
-    for member in family:  # Ray's agents would linger for a minute
-        with contextlib.suppress(psutil.NoSuchProcess):
-            member.kill()
+    kill_with_family(process)
     before = rounds_played(there / "run")
     assert before < 8
 

@@ -1,18 +1,16 @@
 """The sweep command in tests: on a federation so small that the trials' own start dominates."""
 
-import contextlib
 import os
-import signal
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import psutil
 import yaml
 
 from tests.cluster.commands import environment, result
+from tests.cluster.living import kill_with_family
 from tests.waiting import wait_until
 
 CLIENTS = 10
@@ -66,13 +64,7 @@ def kill_sweep(line: list[str], enough: Callable[[], object]) -> None:
         line, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=workplace()
     )
     wait_until(enough, seconds=400)
-    family = psutil.Process(process.pid).children(recursive=True)
-    process.send_signal(signal.SIGKILL)
-    process.wait(timeout=20)
-    for orphan in family:  # as if the machine had gone; by itself Ray takes a minute to notice
-        with contextlib.suppress(psutil.NoSuchProcess):
-            orphan.kill()
-    psutil.wait_procs(family, timeout=30)
+    kill_with_family(process)
 
 
 def workplace() -> dict[str, str]:
