@@ -23,7 +23,6 @@ from fl.errors import UserError
 from fl.federation import Client, Problem
 from fl.methods.cast import Part
 from fl.methods.registry import Method, get_method
-from fl.models import MODELS
 from fl.seeding import numpy_generator
 
 
@@ -136,21 +135,14 @@ def _members(parts: Sequence[Part], partition: Partition, requests: Requests) ->
 
 
 def _ranks_asked(launch: LaunchOptions[Any], method: Method) -> int | None:
-    reason = _why_one_rank(launch.run, method)
-    if reason is None:
+    if not method.one_rank:
         return launch.fusion_ranks
     if launch.fusion_ranks is not None and launch.fusion_ranks > 1:
-        raise UserError(f"{reason}: fusion_ranks must be 1, got {launch.fusion_ranks}")
+        raise UserError(
+            f"{launch.run.method} needs a server of one rank: fusion_ranks must be 1, "
+            f"got {launch.fusion_ranks}"
+        )
     return 1
-
-
-def _why_one_rank(run: RunConfig[Any], method: Method) -> str | None:
-    if method.one_rank:
-        return f"{run.method} needs a server of one rank"
-    for name in method.fitted(run.options):
-        if MODELS[name].batch_norm:
-            return f"{name} normalises over a batch, which ranks would cut"
-    return None
 
 
 def _inputs(launch: LaunchOptions[Any], method: Method) -> dict[str, Tensor]:

@@ -33,7 +33,7 @@ class Masks:
                 f"dropout met {len(x)} rows, and the step has {0 if keys is None else len(keys)} "
                 "samples: a loss must pass the model one row for each sample"
             )
-        bits = draw_bits(keys, stream, x[0].numel()).view(x.shape)
+        bits = draw_bits(keys, stream, x.shape[1:].numel()).view(x.shape)
         kept = (bits >= round(layer.p * 2**BITS)).to(x.dtype)
         return x * kept.mul_(1 / (1 - layer.p) if layer.p < 1 else 0)
 

@@ -7,13 +7,12 @@ computes its slice of every batch, and the summed gradient is that of the global
 import io
 import math
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
 
 from fl.errors import UserError
 from fl.federation import Batch, Loss
@@ -21,6 +20,7 @@ from fl.fusion.draws import sample_keys
 from fl.fusion.dropout import Masks, sample_dropout
 from fl.fusion.gradients import Gradients
 from fl.fusion.group import Group
+from fl.fusion.whole_batch import WholeBatch, needs_whole_batch
 from fl.models.ensemble import Ensemble
 from fl.seeding import torch_generator
 from fl.training.optimizers import SGD, Adam, KeptOptimizer
@@ -86,7 +86,7 @@ class Fit:
         group: this rank and its peers.
 
     Raises:
-        UserError: the model has layers whose result would depend on the number of ranks.
+        UserError: the result would depend on the number of ranks.
     """
 
     def __init__(
@@ -101,8 +101,8 @@ class Fit:
         group: Group | None = None,
     ) -> None:
         self._group = group or Group()
-        if self._group.size > 1:
-            _refuse_batch_statistics(model)
+        several = self._group.size > 1 and needs_whole_batch(model, loss)
+        self._whole = WholeBatch(model, self._group) if several else None
         self._model, self._data, self._loss, self._config = model, data, loss, config
         self._seed, self._stage = seed, stage
         first = next(iter(data.values()))
@@ -125,6 +125,7 @@ class Fit:
                 with (
                     sample_dropout(self._model) as masks,
                     self._gradients.watching(),
+                    self._whole.watching() if self._whole else nullcontext(),
                     precision(self._config.precision),
                 ):
                     batches = shuffled.split(self._config.batch_size)
@@ -142,18 +143,29 @@ class Fit:
         self._model.zero_grad()
         self._gradients.start_step(first, len(own))
         loss = torch.zeros((), device=self._device)
-        if len(own):  # ranks without a sample of the last batch still take part in the sum
-            batch = self._batch(epoch, own)
-            masks.start_step(batch["key"])
+        if len(own) or self._whole:  # who has no sample still takes part in the sums
+            model, batch, share = self._part(epoch, rows, first, own, masks)
             with torch.autocast(
                 self._device.type, torch.bfloat16, self._config.precision == "bf16"
             ):
-                loss = self._loss(self._model, batch) * (len(own) / len(rows))
+                loss = self._loss(model, batch) * share
             loss.backward()
         loss = self._gradients.sum(loss.detach())
         self._clip()
         self._optimizer.step([0])
         return loss
+
+    def _part(
+        self, epoch: int, rows: Tensor, first: int, own: Tensor, masks: Masks
+    ) -> tuple[nn.Module, Batch, float]:
+        """What this rank's loss is of, and its share in the whole batch's."""
+        batch = self._batch(epoch, own)
+        masks.start_step(batch["key"])
+        if not self._whole:
+            return self._model, batch, len(own) / len(rows)
+        self._whole.start_step(first, len(own), len(rows))
+        whole = self._batch(epoch, rows, but="images")
+        return self._whole.model, {**whole, "images": batch["images"]}, 1 / self._group.size
 
     def _set_rate(self, passed: float) -> None:
         """``passed``: the share of all steps that lies behind, 0 to 1."""
@@ -171,8 +183,9 @@ class Fit:
         parts = rows.tensor_split(self._group.size)
         return sum(map(len, parts[: self._group.rank])), parts[self._group.rank]
 
-    def _batch(self, epoch: int, rows: Tensor) -> Batch:
-        batch = {name: _take(tensor, rows, self._device) for name, tensor in self._data.items()}
+    def _batch(self, epoch: int, rows: Tensor, but: str = "") -> Batch:
+        columns = {name: tensor for name, tensor in self._data.items() if name != but}
+        batch = {name: _take(tensor, rows, self._device) for name, tensor in columns.items()}
         key = sample_keys(self._seed, f"{self._stage}/dropout", epoch, rows)
         return {**batch, "key": key.to(self._device)}
 
@@ -223,15 +236,6 @@ def _take(tensor: Tensor, rows: Tensor, device: torch.device) -> Tensor:
     if taken.device == device:
         return taken
     return taken.pin_memory().to(device, non_blocking=True)
-
-
-def _refuse_batch_statistics(model: nn.Module) -> None:
-    for name, module in model.named_modules():
-        if isinstance(module, _BatchNorm):
-            raise UserError(
-                f"{name} ({type(module).__name__}) normalises over a rank's part of a batch, so "
-                "its result depends on the number of ranks; fit this model with one rank"
-            )
 
 
 def _optimizer(model: nn.Module, config: FitConfig) -> KeptOptimizer:

@@ -111,11 +111,6 @@ def large_generator(config: FedCVAEConfig) -> GeneratorConfig:
     )
 
 
-def fitted(config: FedCVAEConfig) -> tuple[str, ...]:
-    """The architecture that the server fits."""
-    return (config.global_model,)
-
-
 def run(clients: Clients, server: Server, config: FedCVAEConfig) -> Outcome:
     """Algorithm FEDCVAE-ENS; ``start`` is the untrained classifier."""
     updates = clients.map(train_local)

@@ -39,11 +39,6 @@ SPACES = Spaces(
 )
 
 
-def fitted(config: FedDFConfig) -> tuple[str, ...]:
-    """The architectures that the server fits: every prototype's average is a student."""
-    return (*(config.prototypes or (config.classifier.model,)), config.small_model)
-
-
 def run(
     clients: Clients, server: Server, config: FedDFConfig, *, auxiliary: Tensor, rounds: Rounds
 ) -> Outcome:

@@ -149,11 +149,6 @@ def cast(config: FedMHOConfig, num_clients: int, problem: Problem) -> list[Part]
     return classifiers + [Part("generator", config.generator)] * (num_clients - strong)
 
 
-def fitted(config: FedMHOConfig) -> tuple[str, ...]:
-    """The architecture that the server fits: the global model's."""
-    return (config.prototypes or (config.classifier.model,))[:1]
-
-
 def run(clients: Clients, server: Server, config: FedMHOConfig, *, teacher: Teacher) -> Outcome:
     """Algorithm 1. ``teacher``: none (FedMHO), models (-MD, Eq. 5) or start (-SD, Eq. 6)."""
     updates = clients.map(train_local)  # lines 3 to 7, the one round

@@ -1,6 +1,6 @@
 """Every method by its name on the command line."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from operator import attrgetter
@@ -26,10 +26,6 @@ from fl.methods.cast import Part
 from fl.spaces import Spaces
 
 
-def _none(config: Any) -> Collection[str]:
-    return ()
-
-
 @dataclass(frozen=True, kw_only=True)
 class Method:
     """A method: its settings, the parts it deals to the clients, and its algorithm."""
@@ -43,10 +39,7 @@ class Method:
     """Protocol of a run of several rounds; ``released`` where only the released code has them."""
     one_rank: bool = False
     """Whether its server must have one rank, on the driver's device: it trains a model in a loop
-    of its own there, or by statistics of whole batches."""
-    fitted: Callable[[Any], Collection[str]] = _none
-    """Names the architectures that the server fits: one that normalises over a batch needs one
-    rank."""
+    of its own there."""
     auxiliary: Callable[[Any], AuxiliaryConfig] | None = None
     """Names the auxiliary data set in the settings, if ``run`` takes one as ``auxiliary``."""
     spaces: Spaces = Spaces()
@@ -58,7 +51,6 @@ def _fedmho(teacher: fedmho.Teacher) -> Method:
         config=fedmho.FedMHOConfig,
         cast=fedmho.cast,
         run=partial(fedmho.run, teacher=teacher),
-        fitted=fedmho.fitted,
         spaces=fedmho.spaces(teacher),
     )
 
@@ -84,7 +76,6 @@ METHODS = {
         run=feddf.run,
         one_shot=False,
         many_rounds="released",
-        fitted=feddf.fitted,
         auxiliary=attrgetter("auxiliary"),
         spaces=feddf.SPACES,
     ),
@@ -107,7 +98,6 @@ METHODS = {
         cast=fedaf.cast,
         run=fedaf.run,
         one_shot=False,
-        one_rank=True,
         spaces=fedaf.SPACES,
     ),
     "feddm": Method(
@@ -115,14 +105,12 @@ METHODS = {
         cast=fedaf.cast,
         run=feddm.run,
         one_shot=False,
-        one_rank=True,
         spaces=feddm.SPACES,
     ),
     "fedcvae-ens": Method(
         config=fedcvae_ens.FedCVAEConfig,
         cast=fedcvae_ens.cast,
         run=fedcvae_ens.run,
-        fitted=fedcvae_ens.fitted,
         spaces=fedcvae_ens.SPACES,
     ),
     "fedcvae-kd": Method(

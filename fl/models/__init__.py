@@ -10,7 +10,6 @@ from fl.models.cvae import CVAE, Decoder, elbo_loss, elbo_losses, one_hot, sampl
 from fl.models.registry import (
     CLASSIFIERS,
     GENERATORS,
-    MODELS,
     ModelInfo,
     build_classifier,
     build_decoder,
@@ -24,7 +23,6 @@ __all__ = [
     "CLASSIFIERS",
     "CVAE",
     "GENERATORS",
-    "MODELS",
     "Decoder",
     "ImageShape",
     "ModelInfo",

@@ -33,8 +33,6 @@ class ModelInfo:
     needs: str
     """What `supports` asks for, in words."""
     summary: str
-    batch_norm: bool = False
-    """Whether it normalises over a batch: its fit depends on how batches are cut."""
 
 
 def _deep(name: str) -> Callable[..., nn.Module]:
@@ -88,7 +86,6 @@ MODELS = {
                 _more_than_16,
                 "sides above 16",
                 text,
-                batch_norm=True,
             )
             for name, builder, text in (
                 ("efficientnet-v2", "efficientnet_v2", "EfficientNetV2-S: Table 9's global model"),
@@ -103,7 +100,6 @@ MODELS = {
             _at_least_8,
             "sides of at least 8",
             "three convolutions with BatchNorm and average pooling: FedDM's and FedAF's classifier",
-            batch_norm=True,
         ),
         ModelInfo(
             "resnet18",
@@ -112,7 +108,6 @@ MODELS = {
             _at_least_8,
             "sides of at least 8",
             "ResNet-18 with the 7x7 stem, FedAF's larger classifier",
-            batch_norm=True,
         ),
         ModelInfo(
             "cvae-small",

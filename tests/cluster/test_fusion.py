@@ -13,6 +13,7 @@ import pytest
 import ray
 import torch
 import torch.distributed as dist
+import torch.nn.functional as F
 from ray.cluster_utils import Cluster
 from torch import Tensor, nn
 
@@ -25,6 +26,7 @@ from fl.events import Event, Events
 from fl.federation import Batch, Job, Request, Samples
 from fl.fusion.distillation import EachMember, FusionLoss
 from fl.fusion.fit import FitConfig
+from fl.methods.fedaf import KnowledgeLoss
 from fl.models.ensemble import Ensemble
 from fl.server import RankedServer, ServerFailed, SingleServer
 from fl.training.local import starting_classifier, starting_generator, train_local
@@ -159,6 +161,20 @@ def test_the_whole_stage_is_that_of_one_rank(server: FusionServer, heard: list[E
     assert [e["epoch"] for e in named(heard, "epoch")] == [1, 2, 3, 4]
 
 
+def test_what_looks_at_whole_batches_is_fitted_as_by_one_rank(server: FusionServer) -> None:
+    """FedAF's fit: BatchNorm, and a loss of class-wise means."""
+    config = replace(CONFIG, optimizer="sgd", lr=0.01)
+    loss = KnowledgeLoss(weight=1.0, temperature=1.0)
+    columns = {**data(), "soft_labels": data()["teacher_logits"].softmax(1)}
+    results, models = [], []
+    for one in (server, alone()):
+        models.append(starting_classifier(replace(VGG, model="convnet"), PROBLEM))
+        results.append(one.fit(models[-1], columns, loss=loss, config=config, stage="fusion"))
+    ours, expected = results
+    assert ours.step_losses == pytest.approx(expected.step_losses, rel=1e-4)
+    torch.testing.assert_close(models[0].state_dict(), models[1].state_dict(), rtol=1e-3, atol=1e-4)
+
+
 def test_ranks_sit_on_both_nodes_and_are_reused(server: FusionServer) -> None:
     first = server.fit(model(), data(), loss=LOSS, config=CONFIG, stage="fusion")
     crew = server._crew
@@ -221,10 +237,16 @@ def test_what_a_rank_raises_ends_the_fit_with_its_traceback(server: FusionServer
     assert server.fit(model(), data(), loss=LOSS, config=CONFIG, stage="fusion").epochs
 
 
-def test_batch_statistics_are_refused_in_one_line(server: FusionServer) -> None:
+def cross_entropy(model: nn.Module, batch: Batch) -> Tensor:
+    return F.cross_entropy(model(batch["images"]), batch["labels"])
+
+
+def test_a_loss_that_promises_nothing_is_refused_where_batches_must_be_whole(
+    server: FusionServer,
+) -> None:
     normalising = nn.Sequential(nn.Flatten(), nn.BatchNorm1d(784), nn.Linear(784, 3))
-    with pytest.raises(UserError, match="BatchNorm1d"):
-        server.fit(normalising, data(), loss=LOSS, config=CONFIG, stage="fusion")
+    with pytest.raises(UserError, match="fit this model with one rank"):
+        server.fit(normalising, data(), loss=cross_entropy, config=CONFIG, stage="fusion")
 
 
 def test_closing_ends_every_process(server: FusionServer) -> None:

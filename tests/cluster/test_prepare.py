@@ -19,25 +19,11 @@ def test_methods_with_a_loop_of_their_own_have_one_rank(method: str) -> None:
         prepare(launch)
 
 
-@pytest.mark.parametrize(
-    ("method", "option"),
-    [
-        ("fedmho-sd", "--prototypes=mobilenet-v2"),
-        ("feddf", "--prototypes=mobilenet-v2"),
-        ("fedcvae-ens", "--global-model=mobilenet-v2"),
-    ],
-)
-def test_a_fit_that_normalises_over_batches_has_one_rank(method: str, option: str) -> None:
-    if method == "fedmho-sd":
-        assert prepare(parse([f"--method={method}", option, *SMALL])).fusion_ranks == 1
-    launch = parse([f"--method={method}", option, *SMALL[:2], "--fusion-ranks=2"])
-    with pytest.raises(UserError, match="fusion_ranks must be 1, got 2"):
-        prepare(launch)
-
-
 def test_other_methods_have_as_many_as_are_asked_for() -> None:
     assert prepare(parse(["--method=fedavg", *SMALL])).fusion_ranks is None
     assert prepare(parse(["--method=fedavg", *SMALL, "--fusion-ranks=1"])).fusion_ranks == 1
+    condensing = ["--method=fedaf", "--fusion-ranks=2", *SMALL[:2]]
+    assert prepare(parse(condensing)).fusion_ranks == 2
 
 
 def test_missing_auxiliary_data_are_found_before_anything_starts(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """One to four ranks in real processes, over gloo: the same losses and the same model."""
 
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
@@ -11,12 +12,16 @@ import torch.multiprocessing as mp
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fl.federation import Batch
-from fl.fusion.distillation import FusionLoss
+from fl.errors import UserError
+from fl.federation import Batch, Loss
+from fl.fusion.distillation import EachMember, FusionLoss
 from fl.fusion.fit import Fit, FitConfig
 from fl.fusion.gradients import _wide_layers
 from fl.fusion.group import Group, ProcessGroup
+from fl.fusion.whole_batch import needs_whole_batch
+from fl.methods.fedaf import KnowledgeLoss
 from fl.models import build_classifier
+from fl.models.ensemble import Ensemble
 
 SIZE, CLASSES = 53, 10
 CONFIG = FitConfig(epochs=3, lr=2e-3, batch_size=12)  # the last batch has 5 samples
@@ -29,14 +34,60 @@ def two_passes(model: nn.Module, batch: Batch) -> Tensor:
     return F.cross_entropy(first, batch["labels"]) + (first - second).square().mean()
 
 
+def vgg9() -> nn.Module:
+    return build_classifier("vgg9", (1, 28, 28), CLASSES, width=0.05)
+
+
+def convnet() -> nn.Module:
+    """Has BatchNorm behind each convolution."""
+    return build_classifier("convnet", (1, 28, 28), CLASSES, width=0.05)
+
+
+def cumulative() -> nn.Module:
+    """BatchNorm whose running statistics are plain means, and one that keeps none."""
+    layers = nn.Linear(784, 6), nn.BatchNorm1d(6, momentum=None), nn.ReLU()
+    bare = nn.BatchNorm1d(6, affine=False, track_running_stats=False)
+    return nn.Sequential(nn.Flatten(), *layers, bare, nn.Dropout(0.2), nn.Linear(6, CLASSES))
+
+
+def mixed() -> nn.Module:
+    return Ensemble([convnet(), vgg9()])
+
+
+@dataclass(frozen=True)
+class Case:
+    loss: Loss = LOSS
+    config: FitConfig = CONFIG
+    dtype: torch.dtype = torch.float64
+    model: Callable[[], nn.Module] = vgg9
+
+    def network(self) -> nn.Module:
+        torch.manual_seed(0)
+        return self.model().to(self.dtype)
+
+
+KNOWLEDGE = KnowledgeLoss(weight=3.0, temperature=2.0)
+BF16 = replace(CONFIG, precision="bf16")
+# Adam makes steps of the rounding that is all the gradient a bias before BatchNorm has.
+SGD = replace(CONFIG, optimizer="sgd", lr=0.05)
 CASES = {
-    "adam": (LOSS, CONFIG, torch.float64),
-    "sgd": (LOSS, replace(CONFIG, optimizer="sgd", lr=0.05), torch.float64),
-    "two passes": (two_passes, CONFIG, torch.float64),
-    "a last batch of one": (LOSS, replace(CONFIG, batch_size=13), torch.float64),
-    "fewer samples than ranks": (LOSS, replace(CONFIG, batch_size=2, epochs=1), torch.float64),
-    "bfloat16": (LOSS, replace(CONFIG, precision="bf16"), torch.float32),
-    "float32": (LOSS, CONFIG, torch.float32),
+    "adam": Case(),
+    "sgd": Case(config=SGD),
+    "two passes": Case(loss=two_passes),
+    "a last batch of one": Case(config=replace(CONFIG, batch_size=13)),
+    "fewer samples than ranks": Case(config=replace(CONFIG, batch_size=2, epochs=1)),
+    "bfloat16": Case(config=BF16, dtype=torch.float32),
+    "float32": Case(dtype=torch.float32),
+    "batch norm": Case(config=SGD, model=convnet),
+    "batch norm, a last batch of one": Case(config=replace(SGD, batch_size=13), model=convnet),
+    "batch norm, fewer samples than ranks": Case(
+        config=replace(SGD, batch_size=2, epochs=1), model=convnet
+    ),
+    "batch norm of other kinds": Case(config=SGD, model=cumulative),
+    "batch norm, bfloat16": Case(config=BF16, dtype=torch.float32, model=convnet),
+    "batch norm in an ensemble": Case(EachMember(LOSS), SGD, model=mixed),
+    "class by class": Case(loss=KNOWLEDGE),
+    "class by class, batch norm": Case(KNOWLEDGE, SGD, model=convnet),
 }
 Results = dict[str, tuple[Tensor, dict[str, Tensor]]]
 
@@ -47,12 +98,8 @@ def data(dtype: torch.dtype) -> Batch:
         "images": torch.rand(SIZE, 1, 28, 28, generator=stream).to(dtype),
         "labels": torch.randint(CLASSES, (SIZE,), generator=stream),
         "teacher_logits": torch.randn(SIZE, CLASSES, generator=stream).to(dtype),
+        "soft_labels": torch.randn(SIZE, CLASSES, generator=stream).to(dtype).softmax(1),
     }
-
-
-def network(dtype: torch.dtype) -> nn.Module:
-    torch.manual_seed(0)
-    return build_classifier("vgg9", (1, 28, 28), CLASSES, width=0.05).to(dtype)
 
 
 def train_all(rank: int, size: int, folder: str) -> None:
@@ -63,9 +110,10 @@ def train_all(rank: int, size: int, folder: str) -> None:
         store = dist.FileStore(f"{folder}/store{size}", size)
         group = ProcessGroup(store, rank, size, torch.device("cpu"), 60)
     results: Results = {}
-    for name, (loss, config, dtype) in CASES.items():
-        model = network(dtype)
-        fit = Fit(model, data(dtype), loss=loss, config=config, seed=7, stage="f", group=group)
+    for name, case in CASES.items():
+        model, batch = case.network(), data(case.dtype)
+        own = {"loss": case.loss, "config": case.config, "group": group}
+        fit = Fit(model, batch, **own, seed=7, stage="f")
         results[name] = torch.cat(list(fit.epochs())), model.state_dict()
     torch.save(results, f"{folder}/{size}-{rank}.pt")
 
@@ -90,7 +138,7 @@ def trained(folder: Path, size: int) -> list[Results]:
 def test_the_number_of_ranks_does_not_change_the_answer(case: str, size: int, folder: Path) -> None:
     losses, state = trained(folder, 1)[0][case]
     own_losses, own_state = trained(folder, size)[0][case]
-    if CASES[case][2] == torch.float64:  # where rounding cannot hide a mistake
+    if CASES[case].dtype == torch.float64:  # where rounding cannot hide a mistake
         torch.testing.assert_close(own_losses, losses, rtol=1e-10, atol=1e-10)
         for name, tensor in own_state.items():
             torch.testing.assert_close(tensor, state[name], rtol=1e-9, atol=1e-9)
@@ -112,5 +160,12 @@ def test_the_cases_exchange_factors_where_that_is_less() -> None:
     """Else what is tested above would not be what it is meant to be."""
     assert LOSS.one_pass
     assert not hasattr(two_passes, "one_pass")
-    assert _wide_layers(network(torch.float32), CONFIG.batch_size)
-    assert not _wide_layers(network(torch.float32), 10_000)
+    assert _wide_layers(vgg9(), CONFIG.batch_size)
+    assert not _wide_layers(vgg9(), 10_000)
+
+
+def test_a_loss_with_passes_of_its_own_is_refused_where_batches_must_be_whole() -> None:
+    assert needs_whole_batch(convnet(), LOSS)
+    assert not needs_whole_batch(vgg9(), two_passes)
+    with pytest.raises(UserError, match=r"features.1 looks at whole batches, .* with one rank"):
+        needs_whole_batch(convnet(), two_passes)

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 from torchvision import models
 
-from fl.models import CLASSIFIERS, MODELS, build_classifier
+from fl.models import build_classifier
 from fl.models.cost import parameters
 
 ORIGINALS = {
@@ -58,11 +58,3 @@ def test_width_scales_and_color_images_fit(name: str) -> None:
         narrow, wide = (build_classifier(name, (3, 32, 32), 7, width=w) for w in (0.25, 0.5))
         assert wide(torch.rand(2, 3, 32, 32)).shape == (2, 7)
     assert parameters(narrow) < parameters(wide) / 2
-
-
-@pytest.mark.parametrize("name", CLASSIFIERS)
-def test_the_registry_knows_who_normalises_over_a_batch(name: str) -> None:
-    with torch.device("meta"):
-        layers = build_classifier(name, (1, 28, 28), 10, width=0.1).modules()
-    found = any(isinstance(layer, nn.BatchNorm2d) for layer in layers)
-    assert MODELS[name].batch_norm == found

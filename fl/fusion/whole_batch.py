@@ -1,0 +1,161 @@
+"""What needs a whole batch, for ranks that each hold a part of it.
+
+BatchNorm normalises by the statistics of all rows, and some losses are no mean over rows. So ranks
+sum BatchNorm's statistics, forwards and backwards, and exchange the rows' logits, of which each
+computes the whole batch's loss. Both are small beside what a layer exchanges of its gradients.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from fl.errors import UserError
+from fl.federation import Loss
+from fl.fusion.group import Group
+from fl.models import shell
+from fl.models.ensemble import Ensemble
+
+
+class WholeBatch:
+    """Lets a model on one rank see its part of a batch as the part of a whole that it is."""
+
+    def __init__(self, model: nn.Module, group: Group) -> None:
+        self._group = group
+        self._norms = [m for m in model.modules() if isinstance(m, _BatchNorm)]
+        self.model = self._gathering(model)
+        """The same model with other answers: of its own rows' images, the logits of all rows."""
+
+    def start_step(self, first: int, count: int, rows: int) -> None:
+        """This rank has ``count`` of the batch's ``rows``, from ``first`` on; perhaps none."""
+        self._first, self._count, self._rows = first, count, rows
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """While it lasts BatchNorm layers in train mode normalise over the whole batch."""
+        try:
+            for layer in self._norms:
+                layer.forward = partial(self._normalised, layer)  # type: ignore[method-assign]
+            yield
+        finally:
+            for layer in self._norms:
+                layer.__dict__.pop("forward", None)
+
+    def gathered(self, own: Tensor) -> Tensor:
+        """All ranks' rows, (B, ...), of this rank's (b, ...)."""
+        return _Gathered.apply(own, self._first, self._rows, self._group)
+
+    def _gathering(self, model: nn.Module) -> nn.Module:
+        if not isinstance(model, Ensemble):
+            return _Gathering(model, self)
+        twin = shell(model)
+        twin._modules["members"] = nn.ModuleList(_Gathering(m, self) for m in model.members)
+        return twin
+
+    def _normalised(self, layer: _BatchNorm, x: Tensor) -> Tensor:
+        if not layer.training:
+            return type(layer).forward(layer, x)
+        count = self._rows * x.shape[2:].numel()
+        if len(x) != self._count or count < 2:
+            raise ValueError(
+                f"BatchNorm met {len(x)} rows of {self._count} and {count} values per channel; "
+                "it needs a row for each sample, and two values"
+            )
+        channels = (1, -1, *[1] * (x.dim() - 2))
+        values = x.to(torch.promote_types(x.dtype, torch.float32))
+        mean = self._sum(_by_channel(values)) / count
+        centred = values - mean.view(channels)
+        variance = self._sum(_by_channel(centred.square())) / count
+        _update(layer, mean.detach(), variance.detach() * (count / (count - 1)))
+        normal = centred * (variance + layer.eps).rsqrt().view(channels)
+        if layer.affine:
+            normal = normal * layer.weight.view(channels) + layer.bias.view(channels)
+        return normal.to(x.dtype)
+
+    def _sum(self, x: Tensor) -> Tensor:
+        return _Sum.apply(x, self._group)
+
+
+def needs_whole_batch(model: nn.Module, loss: Loss) -> bool:
+    """Whether ranks would differ from one rank if each saw its own rows alone.
+
+    They would if the model has BatchNorm, or the loss says so by a true ``whole_batch``.
+
+    Raises:
+        UserError: so it is, and the loss calls the model otherwise than ``one_pass`` promises.
+    """
+    norms = [n for n, m in model.named_modules() if isinstance(m, _BatchNorm)]
+    if not norms and not getattr(loss, "whole_batch", False):
+        return False
+    if not getattr(loss, "one_pass", False):
+        raise UserError(
+            f"{', '.join(norms[:1]) or 'the loss'} looks at whole batches, and the loss does not "
+            "pass each sample through the model once; fit this model with one rank"
+        )
+    return True
+
+
+class _Gathering(nn.Module):
+    """A model that answers for its own rows, and tells everybody's answers."""
+
+    def __init__(self, model: nn.Module, whole: WholeBatch) -> None:
+        super().__init__()
+        self._model, self._whole = model, whole
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Logits of all ranks' rows, (B, classes), of this rank's images (b, C, H, W)."""
+        return self._whole.gathered(self._model(images))
+
+
+class _Sum(torch.autograd.Function):
+    """Sum over ranks; every rank's share gets the gradients of all ranks."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, group: Group) -> Tensor:
+        ctx.group = group
+        total = x.clone()
+        group.sum(total)
+        return total
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        total = gradient.clone()
+        ctx.group.sum(total)
+        return total, None
+
+
+class _Gathered(torch.autograd.Function):
+    """All ranks' rows. Of what all compute alike from them each counts its share, so the gradient
+    of a rank's rows is that of all ranks: the number of ranks times its own."""
+
+    @staticmethod
+    def forward(ctx: Any, own: Tensor, first: int, rows: int, group: Group) -> Tensor:
+        ctx.own, ctx.size = slice(first, first + len(own)), group.size
+        whole = own.new_zeros(rows, *own.shape[1:])
+        whole[ctx.own] = own
+        group.sum(whole)
+        return whole
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None]:
+        return gradient[ctx.own] * ctx.size, None, None, None
+
+
+def _by_channel(x: Tensor) -> Tensor:
+    return x.sum([d for d in range(x.dim()) if d != 1])
+
+
+def _update(layer: _BatchNorm, mean: Tensor, variance: Tensor) -> None:
+    """Running statistics, as torch moves them."""
+    if layer.running_mean is None or layer.running_var is None:
+        return
+    assert layer.num_batches_tracked is not None
+    layer.num_batches_tracked += 1
+    momentum = layer.momentum
+    share = 1 / layer.num_batches_tracked.item() if momentum is None else momentum
+    layer.running_mean.lerp_(mean.to(layer.running_mean.dtype), share)
+    layer.running_var.lerp_(variance.to(layer.running_var.dtype), share)
