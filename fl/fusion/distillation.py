@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -57,16 +58,61 @@ class FusionLoss:
         if self.ce_weight:
             loss = loss + self.ce_weight * F.cross_entropy(logits, batch["labels"])
         if self.kd_weight:
-            kl = F.kl_div(
-                F.log_softmax(logits, dim=1),
-                F.log_softmax(batch["teacher_logits"], dim=1),
-                log_target=True,
-                reduction="sum",
-            )
-            # Divided here: torch warns of its own "mean", and will change what it means.
-            count = len(logits) if self.kl_reduction == "batchmean" else logits.numel()
-            loss = loss + self.kd_weight * kl / count
+            loss = loss + self.kd_weight * _kl(logits, batch["teacher_logits"], self.kl_reduction)
         return loss
+
+
+class Weighing(nn.Module):
+    """A model, and the weights of the two terms of its loss, which are learned with it.
+
+    The papers say no more than that the weights are trainable. Ours are 1 / sigma^2 of Kendall et
+    al. (CVPR 2018), so that none can be won by shrinking them; they start as 1 and 1.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+        self.log_variances = nn.Parameter(torch.zeros(2))
+
+    def forward(self, images: Tensor) -> Tensor:
+        """The model's logits."""
+        logits: Tensor = self.model(images)
+        return logits
+
+    @property
+    def betas(self) -> tuple[float, float]:
+        """Weights of KD and CE."""
+        kd, ce = (-self.log_variances.detach()).exp().tolist()
+        return kd, ce
+
+
+@dataclass(frozen=True, kw_only=True)
+class LearnedFusionLoss:
+    """Eq. 7 with learned weights: sum over KL and CE of exp(-s) L + s / 2, of a :class:`Weighing`
+    model's log variances s."""
+
+    kl_reduction: KLReduction = "batchmean"
+    one_pass: ClassVar[bool] = True
+    """See :class:`fl.fusion.gradients.Gradients`."""
+
+    def __call__(self, model: nn.Module, batch: Batch) -> Tensor:
+        if not isinstance(model, Weighing):
+            raise TypeError(f"has no weights to learn: {type(model).__name__}")
+        logits = model(batch["images"])
+        kd = _kl(logits, batch["teacher_logits"], self.kl_reduction)
+        terms = torch.stack([kd, F.cross_entropy(logits, batch["labels"])])
+        return ((-model.log_variances).exp() * terms + model.log_variances / 2).sum()
+
+
+def _kl(logits: Tensor, teacher: Tensor, reduction: KLReduction) -> Tensor:
+    kl = F.kl_div(
+        F.log_softmax(logits, dim=1),
+        F.log_softmax(teacher, dim=1),
+        log_target=True,
+        reduction="sum",
+    )
+    # Divided here: torch warns of its own "mean", and will change what it means.
+    return kl / (len(logits) if reduction == "batchmean" else logits.numel())
 
 
 @dataclass(frozen=True)

@@ -144,11 +144,11 @@ class Fit:
         self._gradients.start_step(first, len(own))
         loss = torch.zeros((), device=self._device)
         if len(own) or self._whole:  # who has no sample still takes part in the sums
-            model, batch, share = self._part(epoch, rows, first, own, masks)
+            batch, share = self._part(epoch, rows, first, own, masks)
             with torch.autocast(
                 self._device.type, torch.bfloat16, self._config.precision == "bf16"
             ):
-                loss = self._loss(model, batch) * share
+                loss = self._loss(self._model, batch) * share
             loss.backward()
         loss = self._gradients.sum(loss.detach())
         self._clip()
@@ -157,15 +157,15 @@ class Fit:
 
     def _part(
         self, epoch: int, rows: Tensor, first: int, own: Tensor, masks: Masks
-    ) -> tuple[nn.Module, Batch, float]:
+    ) -> tuple[Batch, float]:
         """What this rank's loss is of, and its share in the whole batch's."""
         batch = self._batch(epoch, own)
         masks.start_step(batch["key"])
         if not self._whole:
-            return self._model, batch, len(own) / len(rows)
+            return batch, len(own) / len(rows)
         self._whole.start_step(first, len(own), len(rows))
         whole = self._batch(epoch, rows, but="images")
-        return self._whole.model, {**whole, "images": batch["images"]}, 1 / self._group.size
+        return {**whole, "images": batch["images"]}, 1 / self._group.size
 
     def _set_rate(self, passed: float) -> None:
         """``passed``: the share of all steps that lies behind, 0 to 1."""

@@ -5,7 +5,7 @@ sum BatchNorm's statistics, forwards and backwards, and exchange the rows' logit
 computes the whole batch's loss. Both are small beside what a layer exchanges of its gradients.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -17,7 +17,6 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from fl.errors import UserError
 from fl.federation import Loss
 from fl.fusion.group import Group
-from fl.models import shell
 from fl.models.ensemble import Ensemble
 
 
@@ -27,8 +26,7 @@ class WholeBatch:
     def __init__(self, model: nn.Module, group: Group) -> None:
         self._group = group
         self._norms = [m for m in model.modules() if isinstance(m, _BatchNorm)]
-        self.model = self._gathering(model)
-        """The same model with other answers: of its own rows' images, the logits of all rows."""
+        self._models = list(model.members) if isinstance(model, Ensemble) else [model]
 
     def start_step(self, first: int, count: int, rows: int) -> None:
         """This rank has ``count`` of the batch's ``rows``, from ``first`` on; perhaps none."""
@@ -36,25 +34,20 @@ class WholeBatch:
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """While it lasts BatchNorm layers in train mode normalise over the whole batch."""
+        """While it lasts the model, or each member of an ensemble, takes its own rows' images and
+        answers with the logits of all rows; BatchNorm in train mode normalises over all of them."""
         try:
             for layer in self._norms:
                 layer.forward = partial(self._normalised, layer)  # type: ignore[method-assign]
+            for model in self._models:
+                model.forward = partial(self._of_all, model.forward)
             yield
         finally:
-            for layer in self._norms:
-                layer.__dict__.pop("forward", None)
+            for module in (*self._norms, *self._models):
+                module.__dict__.pop("forward", None)
 
-    def gathered(self, own: Tensor) -> Tensor:
-        """All ranks' rows, (B, ...), of this rank's (b, ...)."""
-        return _Gathered.apply(own, self._first, self._rows, self._group)
-
-    def _gathering(self, model: nn.Module) -> nn.Module:
-        if not isinstance(model, Ensemble):
-            return _Gathering(model, self)
-        twin = shell(model)
-        twin._modules["members"] = nn.ModuleList(_Gathering(m, self) for m in model.members)
-        return twin
+    def _of_all(self, forward: Callable[[Tensor], Tensor], images: Tensor) -> Tensor:
+        return _Gathered.apply(forward(images), self._first, self._rows, self._group)
 
     def _normalised(self, layer: _BatchNorm, x: Tensor) -> Tensor:
         if not layer.training:
@@ -97,18 +90,6 @@ def needs_whole_batch(model: nn.Module, loss: Loss) -> bool:
             "pass each sample through the model once; fit this model with one rank"
         )
     return True
-
-
-class _Gathering(nn.Module):
-    """A model that answers for its own rows, and tells everybody's answers."""
-
-    def __init__(self, model: nn.Module, whole: WholeBatch) -> None:
-        super().__init__()
-        self._model, self._whole = model, whole
-
-    def forward(self, images: Tensor) -> Tensor:
-        """Logits of all ranks' rows, (B, classes), of this rank's images (b, C, H, W)."""
-        return self._whole.gathered(self._model(images))
 
 
 class _Sum(torch.autograd.Function):

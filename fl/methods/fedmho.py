@@ -18,7 +18,7 @@ from fl.errors import UserError
 from fl.federation import Outcome, Problem, Samples, Server, Update
 from fl.fusion.allocation import label_share, squared_counts
 from fl.fusion.average import average_into
-from fl.fusion.distillation import FusionLoss, describe_teacher
+from fl.fusion.distillation import FusionLoss, LearnedFusionLoss, Weighing, describe_teacher
 from fl.fusion.fit import FitConfig, changeable
 from fl.fusion.synthesis import truncate_to_bytes
 from fl.methods.cast import Part
@@ -67,8 +67,9 @@ class FedMHOConfig:
     only average those of its architecture."""
     lam: float = 0.5
     """lambda of Eq. 7: weight of cross-entropy; 1 - lambda weighs the distillation."""
-    betas: tuple[float, float] | None = None
-    """Weights (KD, CE) in place of lambda; the released code's are 1 1."""
+    betas: tuple[float, float] | Literal["learned"] | None = None
+    """Weights (KD, CE) in place of lambda; the released code's are 1 1. learned: trained with the
+    model, from 1 1 on."""
     kl_reduction: Literal["batchmean", "mean"] = "batchmean"
     """KL per sample, or also divided by the classes as in the released code."""
     classifier: ClassifierConfig = ClassifierConfig()
@@ -81,16 +82,19 @@ class FedMHOConfig:
         at_least("num_samples", self.num_samples, 1)
         if not 0 <= self.lam <= 1:
             raise UserError(f"lam must be in [0, 1], got {self.lam}")
-        if self.betas and (min(self.betas) < 0 or sum(self.betas) == 0):
+        betas = self.betas
+        if isinstance(betas, tuple) and (min(betas) < 0 or sum(betas) == 0):
             raise UserError(f"betas must not be negative nor both 0, got {self.betas}")
         for name in self.prototypes:
             choice("prototypes", name, CLASSIFIERS)
 
-    def loss(self, teacher: Teacher) -> FusionLoss:
+    def loss(self, teacher: Teacher) -> FusionLoss | LearnedFusionLoss:
         """Eq. 7 with this configuration's weights; plain FedMHO has cross-entropy alone."""
-        kd, ce = self.betas or (1 - self.lam, self.lam)
         if teacher == "none":
-            kd, ce = 0.0, 1.0
+            return FusionLoss(ce_weight=1.0, kd_weight=0.0)
+        if self.betas == "learned":
+            return LearnedFusionLoss(kl_reduction=self.kl_reduction)
+        kd, ce = self.betas or (1 - self.lam, self.lam)
         return FusionLoss(ce_weight=ce, kd_weight=kd, kl_reduction=self.kl_reduction)
 
 
@@ -172,9 +176,13 @@ def run(clients: Clients, server: Server, config: FedMHOConfig, *, teacher: Teac
         if teacher != "none":
             asked = (server.fetch(optimised, name) for name in ("teacher_logits", "labels"))
             figures["teacher"] = describe_teacher(*asked)
+        loss = config.loss(teacher)
+        trained = Weighing(model) if isinstance(loss, LearnedFusionLoss) else model
         result = server.fit(  # lines 15 to 17, Eq. 7
-            model, optimised, loss=config.loss(teacher), config=config.fusion, stage="fusion"
+            trained, optimised, loss=loss, config=config.fusion, stage="fusion"
         )
+        if isinstance(trained, Weighing):
+            figures["betas"] = trained.betas
     return Outcome(
         model=model,
         start=start,

@@ -51,7 +51,8 @@ def test_cells_carry_what_their_table_is_about() -> None:
     assert run("table4", "mnist-alpha0.3-fedmho-md").options.filter == "none"
     assert run("table5", "emnist-num-clients12-fedcvae-ens").num_clients == 12
     assert run("table6", "emnist-alpha0.3-keep0.6-fedmho-sd").options.keep == 0.6
-    assert run("loss-weights", "*-betas1,2-fedmho-md").options.betas == (1.0, 2.0)
+    assert run("loss-weights", "*0.5-betas1,2-fedmho-md").options.betas == (1.0, 2.0)
+    assert run("loss-weights", "*0.3-betaslearned-fedmho-sd").options.betas == "learned"
     mixed = run("table9", "emnist-alpha0.1-fedmho-md").options
     assert mixed.prototypes == ("efficientnet-v2", "resnet50", "mobilenet-v2", "vgg9")
     assert (mixed.num_classifiers, mixed.classifier.optimizer) == (8, "adam")

@@ -8,7 +8,13 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from fl.federation import Batch
-from fl.fusion.distillation import FusionLoss, KLReduction, describe_teacher
+from fl.fusion.distillation import (
+    FusionLoss,
+    KLReduction,
+    LearnedFusionLoss,
+    Weighing,
+    describe_teacher,
+)
 
 CLASSES = 4
 
@@ -122,6 +128,37 @@ def test_sure_students_and_teachers_give_finite_losses() -> None:
     assert torch.isfinite(loss)
     assert student.logits.grad is not None
     assert torch.isfinite(student.logits.grad).all()
+
+
+def test_learned_weights_start_as_ones_and_weigh_what_their_variances_say() -> None:
+    logits, batch = random_batch(5)
+    model, fixed = Weighing(Table(logits)), FusionLoss(ce_weight=1, kd_weight=1)
+    assert model.betas == (1.0, 1.0)
+    torch.testing.assert_close(LearnedFusionLoss()(model, batch), fixed(Table(logits), batch))
+    with torch.no_grad():
+        model.log_variances.copy_(torch.tensor([math.log(4.0), math.log(0.5)]))
+    assert model.betas == pytest.approx((0.25, 2.0))
+    expected = naive_loss(logits, batch, 2.0, 0.25, "batchmean") + math.log(4.0 * 0.5) / 2
+    assert LearnedFusionLoss()(model, batch).item() == pytest.approx(expected, rel=1e-5)
+
+
+def test_learned_weights_settle_at_half_the_inverse_of_their_losses() -> None:
+    """Where exp(-s) L + s / 2 is least; both terms stay in the loss."""
+    logits, batch = random_batch(6)
+    model = Weighing(Table(logits))
+    optimizer = torch.optim.SGD([model.log_variances], lr=0.1)
+    for _ in range(500):
+        optimizer.zero_grad()
+        LearnedFusionLoss()(model, batch).backward()
+        optimizer.step()
+    kd, ce = (naive_loss(logits, batch, *weights, "batchmean") for weights in ((0, 1), (1, 0)))
+    assert model.betas == pytest.approx((1 / (2 * kd), 1 / (2 * ce)), rel=1e-3)
+
+
+def test_a_model_without_weights_to_learn_is_refused() -> None:
+    logits, batch = random_batch(7)
+    with pytest.raises(TypeError, match="no weights to learn: Table"):
+        LearnedFusionLoss()(Table(logits), batch)
 
 
 def test_a_teacher_is_described_by_agreement_and_confidence() -> None:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from fl.errors import UserError
 from fl.federation import Batch, Loss
-from fl.fusion.distillation import EachMember, FusionLoss
+from fl.fusion.distillation import EachMember, FusionLoss, LearnedFusionLoss, Weighing
 from fl.fusion.fit import Fit, FitConfig
 from fl.fusion.gradients import _wide_layers
 from fl.fusion.group import Group, ProcessGroup
@@ -86,6 +86,10 @@ CASES = {
     "batch norm of other kinds": Case(config=SGD, model=cumulative),
     "batch norm, bfloat16": Case(config=BF16, dtype=torch.float32, model=convnet),
     "batch norm in an ensemble": Case(EachMember(LOSS), SGD, model=mixed),
+    "learned weights": Case(LearnedFusionLoss(), model=lambda: Weighing(vgg9())),
+    "learned weights, batch norm": Case(
+        LearnedFusionLoss(), SGD, model=lambda: Weighing(convnet())
+    ),
     "class by class": Case(loss=KNOWLEDGE),
     "class by class, batch norm": Case(KNOWLEDGE, SGD, model=convnet),
 }

@@ -110,6 +110,18 @@ def test_released_loss_weights_and_lambda_give_the_same_direction() -> None:
     assert TINY.loss("none").kd_weight == 0
 
 
+def test_learned_weights_move_from_one_and_are_told() -> None:
+    fixed, _ = rerun(changed(betas=(1.0, 1.0)), "models")
+    learned, _ = rerun(changed(betas="learned"), "models")
+    assert "betas" not in fixed.figures
+    assert learned.figures["betas"] != (1.0, 1.0)
+    assert learned.figures["betas"] == pytest.approx((1.0, 1.0), abs=0.5)
+    ours, theirs = learned.model.state_dict(), fixed.model.state_dict()
+    assert ours.keys() == theirs.keys()  # the weights are no part of the global model
+    assert any(not torch.equal(ours[n], theirs[n]) for n in ours)
+    assert "betas" not in rerun(changed(betas="learned"), "none")[0].figures
+
+
 def test_random_start_ignores_what_the_classifiers_learned() -> None:
     _, averaged = rerun(TINY, "none")
     _, random = rerun(changed(start="random"), "none")
