@@ -40,7 +40,9 @@ class StoredTensors(Mapping[str, Tensor]):
         with safe_open(self._path, "pt") as file:
             if name not in set(file.keys()):
                 raise KeyError(name)
-            found: Tensor = file.get_tensor(name)
+            # A copy: the tensor itself would keep its file mapped for as long as it is held, and
+            # with it every page of the upload that has been looked at.
+            found: Tensor = file.get_tensor(name).clone()
             return found
 
     def __iter__(self) -> Iterator[str]:

@@ -163,6 +163,15 @@ def test_stored_tensors_are_those_of_the_file_and_of_no_other_name(tmp_path: Pat
     assert num_packed_bytes(packed) == num_bytes(message)
 
 
+def test_a_small_tensor_that_is_kept_does_not_keep_its_file_mapped(tmp_path: Path) -> None:
+    """Ten thousand label counts would hold ten thousand uploads."""
+    path = tmp_path / "some update"
+    path.write_bytes(pack({"small": torch.ones(2), "large": torch.zeros(300_000)}, {}))
+    kept = [StoredTensors(path)["small"] for _ in range(3)]
+    assert all(torch.equal(tensor, torch.ones(2)) for tensor in kept)
+    assert path.name not in Path("/proc/self/maps").read_text()
+
+
 def test_all_of_a_files_tensors_are_read_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
