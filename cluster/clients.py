@@ -125,12 +125,13 @@ class _Shift:
     def work(self) -> Generator[tuple[Job, bytes | ClientFailed], None, None]:
         """Seats, awaits, and yields results until no job is left."""
         while self._placement.waiting or self._running:
-            while started := self._placement.start():
-                self._seat(*started)
+            self._seat_who_fit()
             done, _ = ray.wait(list(self._running), num_returns=1, timeout=NODE_CHECK_S)
             for reference in done:
                 seated = self._running.pop(reference)
-                yield from zip(seated.cohort, self._receive(reference, seated), strict=False)
+                results = self._receive(reference, seated)
+                self._seat_who_fit()  # who trains while the results are being kept
+                yield from zip(seated.cohort, results, strict=False)
             self._leave_lost_rooms()
             while self._given_up:
                 yield self._given_up.pop()
@@ -150,6 +151,10 @@ class _Shift:
     def _most_at_once(self, request: Request) -> int:
         seats = sum(int(room.cpus / request.cpus) for room in self._rooms.rooms)
         return max(1, min(seats, self._executor.max_actors or seats))
+
+    def _seat_who_fit(self) -> None:
+        while started := self._placement.start():
+            self._seat(*started)
 
     def _seat(self, leader: int, seat: Seat) -> None:
         cohort, rest = self._waiting.pop(leader)

@@ -24,9 +24,9 @@ class DataConfig:
     """How much of the data set to use."""
 
     max_train: int | None = None
-    """Use a fixed random subset of this many training images."""
+    """Use this many training images at most, a fixed random subset."""
     max_test: int | None = None
-    """Use a fixed random subset of this many test images."""
+    """Use this many test images at most, a fixed random subset."""
     folder: str | None = None
     """Of data set folder: where a folder per domain lies, in each a folder per class (DomainNet's
     layout). A fifth of each domain's images, drawn by the seed, is the test split."""

@@ -79,8 +79,9 @@ def load(
     """Reads data set `name` from `data_root`, in torchvision's folder layout. Never downloads.
 
     `max_train` and `max_test` take a shuffled subset of a split, the same one in every run; a
-    smaller subset is the beginning of a larger one. Raises UserError for an unknown name, for
-    files that are missing or damaged, and for a subset larger than its split.
+    smaller subset is the beginning of a larger one, and one larger than the split is all of it.
+    Raises UserError for an unknown name, for files that are missing or damaged, and for an empty
+    subset.
     """
     info = dataset_info(name)
     problems = find_problems(name, data_root)
@@ -127,8 +128,7 @@ def _check(name: str, info: DatasetInfo, split: Split) -> None:
 def _subset(name: str, option: str, split: Split, size: int | None) -> Split:
     if size is None:
         return split
-    available = len(split.labels)
-    if not 1 <= size <= available:
-        raise UserError(f"{option} {size} for {name}; allowed: 1 to {available}")
-    chosen = numpy_generator(0, f"{name} {option}").permutation(available)[:size]
+    if size < 1:
+        raise UserError(f"{option} {size} for {name}; allowed: 1 and more")
+    chosen = numpy_generator(0, f"{name} {option}").permutation(len(split.labels))[:size]
     return split.take(chosen)

@@ -88,10 +88,17 @@ def test_subsets_are_fixed_nested_and_paired(digits: Dataset) -> None:
     assert len(np.unique(small.train.labels)) > 5
 
 
-@pytest.mark.parametrize("size", [0, -1, 1438])
-def test_a_subset_larger_than_its_split_is_refused(size: int) -> None:
-    with pytest.raises(UserError, match=rf"max_train {size} for digits; allowed: 1 to 1437"):
+@pytest.mark.parametrize("size", [0, -1])
+def test_an_empty_subset_is_refused(size: int) -> None:
+    with pytest.raises(UserError, match=rf"max_train {size} for digits; allowed: 1 and more"):
         load("digits", Path("unused"), max_train=size)
+
+
+def test_a_subset_larger_than_its_split_is_all_of_it() -> None:
+    """A preset for a large data set serves a small one."""
+    whole, larger = (load("digits", Path("unused"), max_train=size) for size in (1437, 1438))
+    assert len(whole.train.labels) == 1437
+    assert np.array_equal(whole.train.images, larger.train.images)
 
 
 def test_an_unknown_name_lists_the_known_ones() -> None:
