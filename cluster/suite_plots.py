@@ -81,7 +81,8 @@ def draw_setting(name: str, label: str) -> Callable[[Sequence[Figure]], drawn.Fi
             x = [float(dict(f.cell.settings)[name]) for f in same]
             y = [f.mean / 100 for f in same]
             axes.errorbar(x, y, [(f.spread or 0) / 100 for f in same], marker="o", **_look(figure))
-            axes.set(xscale="log")
+            # Said outright: of a single value a log scale finds limits that leave it out.
+            axes.set(xscale="log", xlim=(min(x) / 1.2, max(x) * 1.2))
             axes.set_xticks(x, labels=[f"{value:g}" for value in x])
             axes.minorticks_off()
 

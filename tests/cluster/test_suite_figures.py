@@ -61,3 +61,17 @@ def test_every_figure_is_drawn(name: str) -> None:
     assert len(drawn.axes) == len(places)
     assert len(lines) == len(methods) * len(places)
     assert png(drawn).startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("name", EXHIBITS)
+@pytest.mark.filterwarnings("error")
+def test_a_single_row_is_drawn_within_its_panel(name: str) -> None:
+    """As with --only."""
+    first, *others = figures(name)
+    drawn = EXHIBITS[name].draw([first, *(f for f in others if f.cell.row == first.cell.row)])
+    drawn.draw_without_rendering()
+    (axes,) = drawn.axes
+    (left, right), (low, high) = axes.get_xlim(), axes.get_ylim()
+    for line in axes.get_lines():
+        points = [(x, y) for x, y in line.get_xydata() if x == x and y == y]
+        assert all(left <= x <= right and low <= y <= high for x, y in points)
