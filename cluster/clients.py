@@ -130,7 +130,8 @@ class _Shift:
             for reference in done:
                 seated = self._running.pop(reference)
                 results = self._receive(reference, seated)
-                self._seat_who_fit()  # who trains while the results are being kept
+                if results:  # after a failure it is looked first whether the node is gone
+                    self._seat_who_fit()  # who trains while the results are being kept
                 yield from zip(seated.cohort, results, strict=False)
             self._leave_lost_rooms()
             while self._given_up:
