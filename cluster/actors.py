@@ -4,6 +4,7 @@ import gc
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import ray
 import torch
 
@@ -23,14 +24,16 @@ class ClientActor:
         # What was imported stays: collecting garbage need not look at it again and again.
         gc.freeze()
 
-    def run(self, jobs: list[Job], images: Any, labels: Any) -> list[bytes]:
-        """Runs a cohort; the training split comes from the object store without a copy."""
-        context = ray.get_runtime_context()
+    def run(self, jobs: list[Job], size: int, images: Any, labels: Any) -> list[np.ndarray]:
+        """Runs cohorts of that size; the training split comes from the store without a copy."""
+        assigned, train = ray.get_runtime_context().get_assigned_resources(), Split(images, labels)
+        packed: list[bytes] = []
         try:
-            with capped(jobs[0].client.request):
-                return run_jobs(
-                    jobs, Split(images, labels), assigned=context.get_assigned_resources()
-                )
+            for first in range(0, len(jobs), size):
+                with capped(jobs[0].client.request):
+                    packed += run_jobs(jobs[first : first + size], train, assigned)
+            # As arrays Ray writes them into its store once; bytes it would pickle before.
+            return [np.frombuffer(p, np.uint8) for p in packed]
         finally:
             if torch.cuda.is_available():  # to whoever comes next: a client here, or the server
                 torch.cuda.empty_cache()
@@ -59,9 +62,9 @@ class Actors:
         self._capacity = {room.name: room for room in rooms.rooms}
         self.processes: list[Process] = []
 
-    def submit(self, process: Process, cohort: list[Job]) -> Any:
+    def submit(self, process: Process, jobs: list[Job], size: int) -> Any:
         """Starts the jobs in the process and returns the reference to their results."""
-        return process.actor.run.remote(cohort, self._images, self._labels)
+        return process.actor.run.remote(jobs, size, self._images, self._labels)
 
     def hire(self, seat: Seat, request: Request) -> Process:
         """A process at that seat with what the client asks for: an idle one, else a new one."""

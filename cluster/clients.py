@@ -16,6 +16,7 @@ from ray.exceptions import RayError
 
 from cluster.actors import Actors, Process
 from cluster.placement import Placement, Seat
+from cluster.portions import portion
 from cluster.retries import Retries, give_up, reason_of
 from cluster.rooms import Rooms, await_gpus
 from fl.data.datasets import Split
@@ -31,9 +32,9 @@ NODE_CHECK_S = 5.0
 
 @dataclass
 class Seated:
-    """A cohort of clients at work: light ones of one make, or a single client."""
+    """Clients at work: light ones of one make, cohort after cohort, or a single one."""
 
-    cohort: list[Job]
+    jobs: list[Job]
     process: Process
 
 
@@ -132,7 +133,7 @@ class _Shift:
                 results = self._receive(reference, seated)
                 if results:  # after a failure it is looked first whether the node is gone
                     self._seat_who_fit()  # who trains while the results are being kept
-                yield from zip(seated.cohort, results, strict=False)
+                yield from zip(seated.jobs, map(bytes, results), strict=False)
             self._leave_lost_rooms()
             while self._given_up:
                 yield self._given_up.pop()
@@ -142,12 +143,14 @@ class _Shift:
         self._actors.end_all(but_idle=self._executor.keep)
 
     def _enqueue(self, group: deque[Job]) -> None:
-        """Lets the group's next cohort wait for a seat, in its first client's name."""
-        leader = group[0].client
-        fair = -(-len(group) // self._most_at_once(leader.request))
-        cohort = take(group, min(fair, self._executor.sizes.next(group[0])))
-        self._waiting[leader.id] = cohort, group
-        self._placement.add(leader.id, leader.request, leader.model, sum(map(work, cohort)))
+        """Lets the group's next clients wait for a seat, in the first one's name."""
+        leader, sizes = group[0].client, self._executor.sizes
+        seconds = work(group[0]) * self.rates.get(leader.model, 0)
+        processes = self._most_at_once(leader.request)
+        known = seconds if sizes.knows(group[0]) else None
+        jobs = take(group, portion(sizes.next(group[0]), len(group), processes, known))
+        self._waiting[leader.id] = jobs, group
+        self._placement.add(leader.id, leader.request, leader.model, sum(map(work, jobs)))
 
     def _most_at_once(self, request: Request) -> int:
         seats = sum(int(room.cpus / request.cpus) for room in self._rooms.rooms)
@@ -158,11 +161,11 @@ class _Shift:
             self._seat(*started)
 
     def _seat(self, leader: int, seat: Seat) -> None:
-        cohort, rest = self._waiting.pop(leader)
+        jobs, rest = self._waiting.pop(leader)
         if rest:
             self._enqueue(rest)
-        process = self._actors.hire(seat, cohort[0].client.request)
-        for job in cohort:
+        process = self._actors.hire(seat, jobs[0].client.request)
+        for job in jobs:
             client = job.client
             self._events.emit(
                 "client_start",
@@ -170,25 +173,27 @@ class _Shift:
                 attempt=self._retries.attempt(client.id),
                 requested=asdict(client.request),
             )
-        self._running[self._actors.submit(process, cohort)] = Seated(cohort, process)
+        size = self._executor.sizes.next(jobs[0])
+        self._running[self._actors.submit(process, jobs, size)] = Seated(jobs, process)
 
-    def _receive(self, reference: Any, seated: Seated) -> list[bytes]:
-        """The cohort's results; none where it failed and waits to be tried again."""
-        cohort, leader = seated.cohort, seated.cohort[0].client
+    def _receive(self, reference: Any, seated: Seated) -> list[memoryview]:
+        """The clients' results; none where they failed and wait to be tried again."""
+        jobs, leader = seated.jobs, seated.jobs[0].client
         try:
-            results: list[bytes] = ray.get(reference)
+            # Views into the object store: they are copied when the next clients are on their way.
+            results = [memoryview(packed) for packed in ray.get(reference)]
         except RayError as error:
             self._actors.end(seated.process)
             self._placement.finish(leader.id, None)
-            if len(cohort) == 1:
-                self._try_again(cohort[0], reason_of(error), error)
+            if len(jobs) == 1:
+                self._try_again(jobs[0], reason_of(error), error)
             else:  # who of them it was shows when each trains alone
-                for job in cohort:
+                for job in jobs:
                     self._enqueue(deque([job]))
             return []
         seconds = sum(unpack_note(packed)["seconds"] for packed in results)
         self._placement.finish(leader.id, seconds)
-        self._executor.sizes.learn(cohort, results)
+        self._executor.sizes.learn(jobs, results)
         if leader.request.shared or self._executor.keep:
             seated.process.idle = True
         else:
@@ -215,7 +220,7 @@ class _Shift:
             self._actors.end_all(room=room)
             gone = set(self._placement.drop_room(room))
             for reference, seated in list(self._running.items()):
-                if seated.cohort[0].client.id in gone:
+                if seated.jobs[0].client.id in gone:
                     del self._running[reference]
-                    for job in seated.cohort:
+                    for job in seated.jobs:
                         self._try_again(job, f"node {self._rooms.nodes[room][:8]} is gone")

@@ -13,7 +13,7 @@ from fl.data.shard import Shard
 from fl.errors import ClientFailed
 from fl.events import Events
 from fl.federation import Job, TaskInput
-from fl.memory import peak_memory
+from fl.memory import keep_freed, peak_memory
 from fl.training.sizes import CohortSizes, groups, take
 from fl.training.task import train_many
 from fl.wire import pack, unpack
@@ -34,6 +34,7 @@ def run_jobs(
     scheduler gave this process; it goes into the note beside place, time and peak memory, of which
     a client's part is told: time by its samples, memory in equal parts.
     """
+    keep_freed()
     began, begin = time.time(), time.perf_counter()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     threads_before = torch.get_num_threads()

@@ -1,12 +1,20 @@
-"""How much memory a piece of work needs at its peak."""
+"""How much memory a piece of work needs at its peak, and what becomes of it in between."""
 
+import ctypes
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import lru_cache
 from pathlib import Path
 
 import torch
 
 STATUS, CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
+
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
+"""glibc's numbers of what it can be told."""
+LARGEST_KEPT_BYTES = 32 * 2**20
+"""The most that glibc's second threshold may be."""
+KEPT_BYTES = 2**30
 
 
 class Peak:
@@ -28,6 +36,19 @@ def peak_memory(device: torch.device) -> Iterator[Peak]:
     yield peak
     if before is not None:
         peak.bytes = max(0, _status_bytes("VmHWM") - before)
+
+
+@lru_cache
+def keep_freed() -> None:
+    """Has the C library keep what is freed for what is asked for next.
+
+    A training step frees and asks for the same megabytes again and again; returned to the system,
+    every page of them costs a fault, microseconds on a virtual machine, each time.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt:  # glibc
+        mallopt(M_MMAP_THRESHOLD, LARGEST_KEPT_BYTES)
+        mallopt(M_TRIM_THRESHOLD, KEPT_BYTES)
 
 
 def _reset_high_water() -> int | None:

@@ -23,7 +23,7 @@ class ShareConfig:
     """Bytes of main memory beyond the bare process, enforced; 0 for no limit. Default: measured on
     one step where there is no GPU, else no limit."""
     shared: bool = False
-    """Light clients that ask for the same share a process, one after another."""
+    """Light clients that ask for the same share processes, and train as one where it is quicker."""
 
     def check(self, setting: str) -> None:
         """Refuses impossible values; ``setting`` is what the configuration calls this record."""

@@ -39,3 +39,18 @@ def torch_seeded(seed: int, purpose: str, client: int | None = None) -> Iterator
     with torch.random.fork_rng():
         torch.manual_seed(seed_for(seed, purpose, client))
         yield
+
+
+class OwnStream:
+    """torch's global stream on a CPU as somebody's own: entered again, it goes on where it was."""
+
+    def __init__(self, seed: int, purpose: str, client: int | None = None) -> None:
+        self._own = torch_generator(seed, purpose, client).get_state()
+
+    def __enter__(self) -> None:
+        self._others = torch.get_rng_state()
+        torch.set_rng_state(self._own)
+
+    def __exit__(self, *error: object) -> None:
+        self._own = torch.get_rng_state()
+        torch.set_rng_state(self._others)

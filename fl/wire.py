@@ -57,10 +57,10 @@ class StoredTensors(Mapping[str, Tensor]):
         return load_file(self._path).items()
 
 
-def unpack_note(packed: bytes) -> dict[str, Any]:
+def unpack_note(packed: bytes | memoryview) -> dict[str, Any]:
     """Only the note: the tensors stay as they are."""
     header_size = _header_size(packed)
-    header = json.loads(packed[8 : 8 + header_size])
+    header = json.loads(bytes(packed[8 : 8 + header_size]))
     note: dict[str, Any] = json.loads(header["__metadata__"]["note"])
     return note
 
@@ -70,7 +70,7 @@ def num_packed_bytes(packed: bytes) -> int:
     return len(packed) - 8 - _header_size(packed)
 
 
-def _header_size(packed: bytes) -> int:
+def _header_size(packed: bytes | memoryview) -> int:
     return int.from_bytes(packed[:8], "little")
 
 

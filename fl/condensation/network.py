@@ -1,18 +1,18 @@
 """The network whose features are matched: the global model, moved a little in every step."""
 
-import copy
-
 import torch
 from torch import Tensor, nn
 
 from fl.condensation.config import LocalCondensation
 from fl.federation import TaskInput
-from fl.models import build_classifier
+from fl.models import build_classifier, copied
+from fl.seeding import OwnStream, in_round
+from fl.training.per_client import PerClient
 
 
 def features_and_logits(model: nn.Module, images: Tensor) -> tuple[Tensor, Tensor]:
     """h_w(x), what enters the model's last linear layer, (B, d), and the logits f_w(x)."""
-    last = [layer for layer in model.modules() if isinstance(layer, nn.Linear)][-1]
+    last = [layer for layer in model.modules() if _is_linear(layer)][-1]
     entered: list[Tensor] = []
     hook = last.register_forward_pre_hook(lambda _, inputs: entered.extend(inputs))
     try:
@@ -22,32 +22,39 @@ def features_and_logits(model: nn.Module, images: Tensor) -> tuple[Tensor, Tenso
     return entered[0], logits
 
 
+def _is_linear(layer: nn.Module) -> bool:
+    return isinstance(layer, nn.Linear) or (isinstance(layer, PerClient) and layer.is_linear)
+
+
 class Networks:
     """One network after another near the global model w, in place of one another.
 
     Each is drawn from w anew: gamma w + (1 - gamma) w', w' a random start (FedAF, Eq. 17), or
-    w + d, d of a random direction and a norm of at most rho (FedDM). w' draws from torch's global
-    stream, as dropout does, d from the client's own.
+    w + d, d of a random direction and a norm of at most rho (FedDM). Both draw from the client's
+    own streams.
     """
 
     def __init__(self, model: nn.Module, inputs: TaskInput, config: LocalCondensation) -> None:
         self._model, self._problem, self._config = model, inputs.problem, config
         self._stream = inputs.stream("condense/radius")
-        self._network = copy.deepcopy(model).train(config.network == "train")
-        self._network.requires_grad_(False)
+        purpose = in_round("condense/network", inputs.round)
+        self._starts = OwnStream(inputs.problem.seed, purpose, inputs.client.id)
+        self.network = copied(model).train(config.network == "train")
+        """The present step's network, frozen."""
+        self.network.requires_grad_(False)
 
     @torch.no_grad()
-    def next(self) -> nn.Module:
-        """The network of the next step, frozen."""
+    def move(self) -> None:
+        """Makes the network the next step's."""
         weights = [w.detach() for w in self._model.parameters()]
         if self._config.gamma < 1:
-            fresh = [w.to(weights[0].device) for w in self._fresh().parameters()]
+            with self._starts:
+                fresh = [w.to(weights[0].device) for w in self._fresh().parameters()]
             weights = [f.lerp(w, self._config.gamma) for f, w in zip(fresh, weights, strict=True)]
         if self._config.rho > 0:
             weights = within_radius(weights, self._config.rho, self._stream)
-        for parameter, w in zip(self._network.parameters(), weights, strict=True):
+        for parameter, w in zip(self.network.parameters(), weights, strict=True):
             parameter.copy_(w)
-        return self._network
 
     def _fresh(self) -> nn.Module:
         config, problem = self._config, self._problem

@@ -14,6 +14,8 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from fl.models import shell
+from fl.training import products
+from fl.training.products import product
 
 
 class Turns:
@@ -30,14 +32,14 @@ class PerClient(nn.Module):
         super().__init__()
         # A plain list: the weights belong to the clients' models, not to this one.
         self._layers = list(layers)
-        self._linear = all(type(layer) is nn.Linear for layer in layers)
+        self.is_linear = all(type(layer) is nn.Linear for layer in layers)
         self._turns = turns
 
     def forward(self, x: Tensor) -> Tensor:
         """Rows (N, ...) in, rows (N, ...) out."""
         turns = self._turns
         layers = [self._layers[k] for k in turns.clients]
-        if self._linear and x.dim() == 2 and _has_onednn(x):
+        if self.is_linear and x.dim() == 2 and products.available(x):
             weights = [layer.weight for layer in layers]
             biases = [layer.bias for layer in layers if layer.bias is not None]
             return _Linear.apply(x, turns.rows, *weights, *biases)
@@ -57,6 +59,14 @@ def cohort_model(models: Sequence[nn.Module], turns: Turns) -> nn.Module:
     for name, _ in first.named_children():
         merged._modules[name] = cohort_model([m.get_submodule(name) for m in models], turns)
     return merged
+
+
+def dropout_in(model: nn.Module) -> str | None:
+    """The model's first dropout that is on, named; its masks come from torch's one stream."""
+    for name, layer in model.named_modules():
+        if isinstance(layer, nn.modules.dropout._DropoutNd) and layer.p > 0:
+            return f"{name} is a {type(layer).__name__}"
+    return None
 
 
 ALIKE = (
@@ -81,20 +91,6 @@ def _joined(parts: Sequence[Tensor]) -> Tensor:
     return parts[0] if len(parts) == 1 else torch.cat(list(parts))
 
 
-def _has_onednn(x: Tensor) -> bool:
-    on_cpu = x.device.type == "cpu" and x.dtype == torch.float32
-    return on_cpu and torch.backends.mkldnn.is_available()
-
-
-def _product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """``x weight' + bias`` with oneDNN: the operator behind torch's own compiled Linear.
-
-    torch multiplies float32 matrices with MKL, which reaches half of oneDNN's speed on AMD's
-    processors, and rounds differently where memory is aligned differently.
-    """
-    return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
-
-
 class _Linear(torch.autograd.Function):
     """nn.Linear of every client on its rows."""
 
@@ -103,17 +99,26 @@ class _Linear(torch.autograd.Function):
         weights, biases = parameters[: len(rows)], parameters[len(rows) :] or [None] * len(rows)
         ctx.rows, ctx.has_biases = rows, len(parameters) > len(rows)
         ctx.save_for_backward(x, *weights)
-        parts = zip(_parts(x, rows), weights, biases, strict=True)
-        return _joined([_product(own, weight, bias) for own, weight, bias in parts])
+        out = x.new_empty(len(x), len(weights[0]))
+        parts = zip(_parts(x, rows), weights, biases, _parts(out, rows), strict=True)
+        for own, weight, bias, own_out in parts:
+            product(own, weight.t(), add=bias, out=own_out)
+        return out
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
         x, *weights = ctx.saved_tensors
-        grads, inputs = _parts(grad.contiguous(), ctx.rows), _parts(x, ctx.rows)
+        grads = _parts(grad.contiguous(), ctx.rows)
         of_x = None
         if ctx.needs_input_grad[0]:
-            of_x = _joined([_product(g, w.t()) for g, w in zip(grads, weights, strict=True)])
-        of_weights = [_product(g.t(), own.t()) for g, own in zip(grads, inputs, strict=True)]
+            of_x = torch.empty_like(x)
+            for g, w, own in zip(grads, weights, _parts(of_x, ctx.rows), strict=True):
+                product(g, w, out=own)
+        if not any(ctx.needs_input_grad[2:]):  # frozen weights
+            return of_x, *[None] * (len(ctx.needs_input_grad) - 1)
+        of_weights = [torch.empty_like(w) for w in weights]
+        for g, own, of_weight in zip(grads, _parts(x, ctx.rows), of_weights, strict=True):
+            product(g.t(), own, out=of_weight)
         of_biases = [g.sum(0) for g in grads] if ctx.has_biases else []
         return of_x, None, *of_weights, *of_biases

@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 
 from fl.federation import Job
-from fl.training.task import recipe_of
+from fl.training.task import may_have_company
 from fl.wire import unpack_note
 
 SIZES = (1, 2, 4, 8, 16, 32)
@@ -72,7 +72,11 @@ class CohortSizes:
             return size or self._best(kind)
         return self._chosen[kind]
 
-    def learn(self, cohort: Sequence[Job], results: Sequence[bytes]) -> None:
+    def knows(self, job: Job) -> bool:
+        """Whether this kind of training has been tried out, or needs no trials."""
+        return not _may_have_company(job) or _kind(job) in self._chosen
+
+    def learn(self, cohort: Sequence[Job], results: Sequence[bytes | memoryview]) -> None:
         """Takes note of how long a cohort took, and of the memory that it needed at its peak."""
         size, kind = len(cohort), _kind(cohort[0])
         if kind in self._chosen or size not in SIZES or not _may_have_company(cohort[0]):
@@ -127,7 +131,7 @@ def _kind(job: Job) -> str:
 
 
 def _may_have_company(job: Job) -> bool:
-    return job.client.request.shared and recipe_of(job.task) is not None
+    return job.client.request.shared and may_have_company(job.task)
 
 
 @lru_cache

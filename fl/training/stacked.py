@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from fl.federation import Batch, TaskOutput
-from fl.training.per_client import Turns, cohort_model
+from fl.training.per_client import Turns, cohort_model, dropout_in
 from fl.training.recipe import MeanLoss, Recipe, batches
 
 
@@ -53,9 +53,8 @@ def obstacle(probe: Recipe) -> str | None:
 
     ``probe`` is a recipe made for this question: its first batch is used up.
     """
-    for name, layer in probe.model.named_modules():
-        if isinstance(layer, nn.modules.dropout._DropoutNd) and layer.p > 0:
-            return f"{name} is a {type(layer).__name__}, which draws from one stream for all"
+    if dropout := dropout_in(probe.model):
+        return f"{dropout}, which draws from one stream for all"
     batch = next(next(probe.epochs))
     # Another client's batch: other samples (the same ones in reverse), and another number.
     size = len(next(iter(batch.values())))

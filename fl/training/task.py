@@ -1,4 +1,4 @@
-"""A task made of a recipe: one way to train, for one client and for many."""
+"""Tasks that run for one client or for many at once; and such a task, made of a recipe."""
 
 from collections.abc import Callable, Sequence
 from functools import wraps
@@ -9,16 +9,34 @@ from fl.training.config import LocalConfig
 from fl.training.recipe import Recipe, one_by_one
 
 RecipeFunction = Callable[[TaskInput], Recipe]
+Together = Callable[[Sequence[TaskInput]], list[TaskOutput]]
 
 
 def task_of(recipe: RecipeFunction) -> Task:
     """Makes a task of a function that says how a client trains."""
 
     @wraps(recipe)
-    def task(inputs: TaskInput) -> TaskOutput:
-        return train_many(task, [inputs])[0]
+    def together(clients: Sequence[TaskInput]) -> list[TaskOutput]:
+        if obstacle(recipe, clients[0]) is not None:
+            return [one_by_one(client, recipe(client)) for client in clients]
+        return stacked.train([recipe(client) for client in clients])
 
+    task = task_for_many(together)
     task.recipe = recipe  # type: ignore[attr-defined]
+    return task
+
+
+def task_for_many(together: Together) -> Task:
+    """Makes a task of a function that runs it for several clients of one training record at once.
+
+    Their number and their company must not change a bit of what it returns.
+    """
+
+    @wraps(together)
+    def task(inputs: TaskInput) -> TaskOutput:
+        return together([inputs])[0]
+
+    task.together = together  # type: ignore[attr-defined]
     return task
 
 
@@ -27,17 +45,18 @@ def recipe_of(task: Task) -> RecipeFunction | None:
     return getattr(task, "recipe", None)
 
 
+def may_have_company(task: Task) -> bool:
+    """Whether the task can be run for several clients at once."""
+    return hasattr(task, "together")
+
+
 def train_many(task: Task, clients: Sequence[TaskInput]) -> list[TaskOutput]:
     """Runs the task for clients of one training record: as one computation where that is possible.
 
     A client without company goes the same way, so that its upload is the same to the last bit.
     """
-    recipe = recipe_of(task)
-    if recipe is None:
-        return [task(client) for client in clients]
-    if obstacle(recipe, clients[0]) is not None:
-        return [one_by_one(client, recipe(client)) for client in clients]
-    return stacked.train([recipe(client) for client in clients])
+    together: Together | None = getattr(task, "together", None)
+    return [task(client) for client in clients] if together is None else together(clients)
 
 
 def obstacle(recipe: RecipeFunction, client: TaskInput) -> str | None:

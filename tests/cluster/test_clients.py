@@ -1,7 +1,7 @@
 """Clients as Ray actors: the same answer as in this process, and failures that carry a name."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,9 +10,12 @@ import psutil
 import pytest
 import torch
 
+from cluster.actors import Actors, Process
 from cluster.clients import RayExecutor
 from cluster.private_ray import private_ray
 from cluster.rooms import Rooms, open_rooms
+from fl.condensation.config import LocalCondensation
+from fl.condensation.task import condense
 from fl.data.datasets import Split
 from fl.errors import ClientFailed
 from fl.events import Event, Events
@@ -182,10 +185,58 @@ def test_the_pool_trains_cohorts_to_the_same_bits_as_each_client_alone(rooms: Ro
     assert sorted(cohorts) == [1, 2, 2, 3, 3, 3, 4, 4, 4, 4]  # the last are cut to end together
 
 
-def test_who_fails_in_a_cohort_is_named_alone(rooms: Rooms) -> None:
+def known_pairs() -> CohortSizes:
+    sizes = CohortSizes()
+    sizes.next = lambda job: 2
+    sizes.knows = lambda job: True
+    return sizes
+
+
+def test_a_process_is_given_several_small_cohorts_at_once(
+    rooms: Rooms, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[tuple[int, int]] = []
+    submit = Actors.submit
+
+    def counted(self: Actors, process: Process, jobs: list[Job], size: int) -> object:
+        calls.append((len(jobs), size))
+        return submit(self, process, jobs, size)
+
+    monkeypatch.setattr(Actors, "submit", counted)
+    jobs = [light(k) for k in range(24)]
+    executor = RayExecutor(TRAIN, rooms, sizes=known_pairs(), rates={"cvae-small": 1e-9})
+    results = uploads(executor, jobs)
+    assert max(clients for clients, _ in calls) > 2
+    assert sum(clients for clients, _ in calls) == 24
+    assert {size for _, size in calls} <= {1, 2}
+    for own in jobs:
+        ((_, alone),) = InProcess(TRAIN).run([own], Events())
+        theirs, note = unpack(results[own.client.id])
+        assert all(torch.equal(t, theirs[n]) for n, t in unpack(alone)[0].items())
+        assert note["cohort"] <= 2
+
+
+def test_light_condensers_condense_in_company_to_the_same_bits(rooms: Rooms) -> None:
+    config = LocalCondensation(width=0.03, images_per_class=1, steps=2, batch_size=2)
+    jobs = [light(k, condense) for k in range(6)]
+    jobs = [replace(own, client=replace(own.client, training=config)) for own in jobs]
+    results = uploads(RayExecutor(TRAIN, rooms, sizes=in_fours()), jobs)
+    cohorts = [unpack(packed)[1]["cohort"] for packed in results.values()]
+    assert max(cohorts) > 1
+    for own in jobs:
+        ((_, alone),) = InProcess(TRAIN).run([own], Events())
+        theirs = unpack(results[own.client.id])[0]
+        assert all(torch.equal(t, theirs[n]) for n, t in unpack(alone)[0].items())
+
+
+@pytest.mark.parametrize("sizes", [in_fours, known_pairs])
+def test_who_fails_in_company_is_named_alone(
+    rooms: Rooms, sizes: Callable[[], CohortSizes]
+) -> None:
     seen: list[Event] = []
-    executor = RayExecutor(TRAIN, rooms, sizes=in_fours())
-    jobs = [light(k, recipe_fails_on_two) for k in range(6)]
+    rates = {"cvae-small": 1e-9}
+    executor = RayExecutor(TRAIN, rooms, sizes=sizes(), rates=rates)
+    jobs = [light(k, recipe_fails_on_two) for k in range(8)]
     with pytest.raises(ClientFailed, match=r"client 2 \(cvae-small\) failed: ArithmeticError"):
         uploads(executor, jobs, Events(seen.append))
     assert {e["client"] for e in seen if e["event"] == "client_failed"} == {2}

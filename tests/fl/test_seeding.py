@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fl.seeding import numpy_generator, seed_for, torch_generator, torch_seeded
+from fl.seeding import OwnStream, numpy_generator, seed_for, torch_generator, torch_seeded
 
 purposes = st.text("abc/01", max_size=6)
 clients = st.none() | st.integers(0, 1000)
@@ -72,3 +72,23 @@ def test_the_seeded_block_leaves_the_global_state_as_it_was(fails: bool) -> None
     except ArithmeticError:
         pass
     assert torch.equal(torch.rand(5), expected)
+
+
+def test_an_own_stream_goes_on_where_it_was_whoever_draws_in_between() -> None:
+    with torch_seeded(5, "weights", 2):
+        expected = torch.rand(6)
+    streams = OwnStream(5, "weights", 2), OwnStream(5, "weights", 3)
+    torch.manual_seed(1)
+    others = torch.rand(4)
+    torch.manual_seed(1)
+    drawn = []
+    for _ in range(2):
+        for stream in streams:
+            with stream:
+                drawn.append(torch.rand(3))
+        torch.rand(2)
+    assert torch.equal(torch.cat([drawn[0], drawn[2]]), expected)
+    torch.manual_seed(1)
+    with streams[0]:
+        torch.rand(7)
+    assert torch.equal(torch.rand(4), others)

@@ -14,8 +14,9 @@ from fl.data.shard import Shard
 from fl.federation import TaskInput
 from fl.models import build_classifier
 from fl.seeding import torch_seeded
+from fl.training.task import train_many
 from fl.wire import prefixed
-from tests.fl.toy import PROBLEM, same_bits, shard, task_input
+from tests.fl.toy import PROBLEM, client, same_bits, shard, task_input
 
 CONFIG = LocalCondensation(
     width=0.03, images_per_class=3, steps=3, lr=5.0, batch_size=4, gamma=0.8, clip=0.5
@@ -148,6 +149,39 @@ def test_one_sample_more_images_than_samples_and_no_class_at_all() -> None:
     assert condense(inputs(few)).tensors["images"].shape == (0, 1, 28, 28)
     assert tell_mean_logits(inputs(few)).tensors["mean_logits"].isnan().all()
     assert condense(inputs(replace(CONFIG, min_samples=4))).tensors["classes"].tolist() == [0]
+
+
+COMPANY = [shard(6, 0, 3), shard(1, 1, 1), shard(0, 0, 0), shard(0, 9, 0), shard(40, 2, 7)]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"gamma": 1.0, "rho": 1.0, "clip": None},
+        {"network": "eval", "augment": ("rotate", "cutout"), "init": "noise"},
+        {"model": "resnet18", "width": 0.03},
+        {"model": "vgg9", "width": 0.03},  # whose dropout draws from one stream
+    ],
+    ids=["fedaf", "feddm", "eval", "resnet18", "vgg9"],
+)
+def test_company_leaves_every_bit_as_it_is(changes: dict[str, object]) -> None:
+    config = replace(CONFIG, **changes)  # type: ignore[arg-type]
+    goals = torch.randn(3, 3, generator=torch.Generator().manual_seed(1))
+    sent = {**prefixed("classifier", global_model(config)), "mean_logits": goals}
+    clients = [
+        replace(inputs(config, data), client=client(k, config), broadcast=sent)
+        for k, data in enumerate(COMPANY)
+    ]
+    together = train_many(condense, clients)
+    backwards = train_many(condense, clients[::-1])[::-1]
+    for own, one, other in zip(clients, together, backwards, strict=True):
+        alone = condense(own)
+        for found in (one, other):
+            assert same_bits(alone.tensors, found.tensors)
+            assert alone.stats == found.stats
+    assert not same_bits(together[0].tensors, together[4].tensors)
+    assert together[2].tensors["images"].shape == (0, 1, 28, 28)
 
 
 def test_images_come_to_resemble_the_real_ones_features() -> None:

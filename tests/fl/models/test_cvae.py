@@ -86,7 +86,7 @@ def test_all_parameters_learn(name):
 
 @forms
 def test_stacked_gradients_are_each_models_own(name, shape, classes):
-    """Cohorts train many CVAEs in one vmapped computation."""
+    """Under torch.func: nothing in the model or its loss keeps a method from using it."""
     models = [build_generator(name, shape, classes, width=0.25) for _ in range(2)]
     batches = batch(shape, classes), batch(shape, classes)
     inputs = [torch.stack(tensors) for tensors in zip(*batches, strict=True)]

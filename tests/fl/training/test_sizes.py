@@ -75,6 +75,8 @@ def test_what_was_learned_is_remembered_by_model_and_device(tmp_path: Path) -> N
     learn(CohortSizes(cache), job(), lambda size: 1 / size)
     again = CohortSizes(cache)
     assert again.next(job()) == SIZES[-1]
+    assert again.knows(job())
+    assert not CohortSizes().knows(job())
     other = replace(job(), client=replace(job().client, training=replace(GENERATOR, width=0.2)))
     assert again.next(other) == 1
 

@@ -1,0 +1,25 @@
+"""How many light clients a process is given in one call."""
+
+CALL_SECONDS = 0.5
+"""What a call may take. Each costs the process some milliseconds of waiting, as long as small
+clients train; longer ones would keep results, and the other processes, waiting."""
+MOST = 64
+"""Clients in a call: their uploads are in memory together."""
+
+
+def portion(cohort: int, left: int, processes: int, seconds_each: float | None) -> int:
+    """How many of the ``left`` clients go into one call: a number of cohorts.
+
+    Args:
+        cohort: clients that train together.
+        left: clients that wait.
+        processes: how many processes may share them.
+        seconds_each: what a client takes; None while that is not known.
+    """
+    fair = -(-left // processes)
+    cohort = min(cohort, fair)
+    if not seconds_each:
+        return cohort
+    # Half a fair share at most, so that the last calls are short and all end together.
+    clients = min(CALL_SECONDS / seconds_each, fair / 2, MOST)
+    return cohort * max(1, int(clients / cohort))
