@@ -3,48 +3,40 @@
     python benchmarks/stacked.py --data-root DIR --json FILE
 
 Every way trains the same clients: 200 MNIST images each, the fully connected CVAE-small, Adam,
-batches of 64, 3 epochs. Rounds take the ways in turn, so that all see the same machine; a rate is
-the median over rounds, of the clients that finished after the first ones did. Start-up, from the
-start of Ray to the first finished client, is told apart; an actor per client is all start-up, and
-counts whole. The bound is what the cores could do if training were nothing but its matrix products
-at the best speed measured here for a product of its size. Ratios are to the quicker of plain
-PyTorch on one thread and on all.
+batches of 64, 3 epochs. Each runs in a process of its own. Rounds take the ways in turn, so that
+all see the same machine; a rate is the median over rounds, of the clients that finished after the
+first ones did. Start-up, from the start of the process to the first finished client, is told apart;
+an actor per client is all start-up, and counts whole. The bound is what the cores could do if
+training were nothing but its matrix products at the best speed measured here for a product of its
+size. Ratios are to the quicker of plain PyTorch on one thread and on all.
 """
 
 import json
+import os
 import statistics
+import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import psutil  # type: ignore[import-untyped]
 import torch
 import tyro
 from distance import describe_machine
 from rich.console import Console
 from rich.table import Table
+from stacked_way import BASELINES, SAMPLES, TRAINING, Plainly, Way, alone, job, ways
 from torch.utils.flop_counter import FlopCounterMode
 
-from cluster.inventory import take_inventory
-from cluster.private_ray import private_ray
 from fl.data.datasets import Dataset, load
 from fl.events import Events
-from fl.executor import InProcess
-from fl.federation import Client, Executor, Job, Problem, Request, Task, TaskInput, TaskOutput
-from fl.training.config import GeneratorConfig
-from fl.training.local import train_local
-from fl.training.sizes import CohortSizes
-from fl.training.task import recipe_of
-
-TRAINING = GeneratorConfig(epochs=3, batch_size=64, lr=1e-3)
-SAMPLES = 200
-BASELINES = ("one by one, one process", "one by one, one process, one thread")
+from fl.federation import Request
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,61 +53,18 @@ class Options:
     """Also write the figures to this file."""
 
 
-@dataclass(frozen=True)
-class Way:
-    """One way to run the clients."""
-
-    name: str
-    task: Task
-    request: Request
-    clients: int
-    on_ray: bool
-    whole: bool = False
-    """Whether start-up counts."""
-
-
-def alone(inputs: TaskInput) -> TaskOutput:
-    """The same training, written plainly in PyTorch: torch.optim's fused Adam, no cohorts."""
-    make_recipe = recipe_of(train_local)
-    assert make_recipe is not None
-    recipe = make_recipe(inputs)
-    optimizer = torch.optim.Adam(recipe.model.parameters(), lr=TRAINING.lr, fused=True)
-    for epoch in recipe.epochs:
-        for batch in epoch:
-            optimizer.zero_grad()
-            recipe.losses(recipe.model, batch).mean().backward()
-            optimizer.step()
-    return TaskOutput(tensors=recipe.upload())
-
-
-def ways(clients: int) -> list[Way]:
-    """All ways; the baselines first."""
-    cores = torch.get_num_threads()
-    one, shared = Request(cpus=1, gpus=0.1), Request(cpus=1, gpus=0.1, shared=True)
-    part = min(clients, max(100, clients // 5))
-    return [
-        Way(BASELINES[0], alone, replace(one, cpus=cores), part, on_ray=False),
-        Way(BASELINES[1], alone, one, part, on_ray=False),
-        Way("an actor per client", alone, one, min(clients, 8), on_ray=True, whole=True),
-        Way("pool of actors, one by one", alone, shared, part, on_ray=True),
-        Way("stacked, one process", train_local, shared, part, on_ray=False),
-        Way("stacked, pool of actors", train_local, shared, clients, on_ray=True),
-    ]
-
-
 def main(options: Options) -> int:
     """Prints the table; writes the JSON if asked to."""
     dataset = load("mnist", options.data_root, max_train=None, max_test=None)
     console = Console(width=130)
     torch.set_num_threads(psutil.cpu_count())
-    sizes: dict[str, CohortSizes] = {}
     runs: dict[str, list[dict[str, float]]] = {}
-    everyone = ways(options.clients)
-    for number in range(options.rounds):
-        for way in everyone:
-            console.print(f"round {number + 1} of {options.rounds}: {way.name} …", style="dim")
-            known = sizes.setdefault(way.name, CohortSizes())
-            runs.setdefault(way.name, []).append(measure(way, dataset, known))
+    with tempfile.TemporaryDirectory() as learned:
+        for number in range(options.rounds):
+            for way in ways(options.clients):
+                console.print(f"round {number + 1} of {options.rounds}: {way.name} …", style="dim")
+                sizes = Path(learned, f"{way.name}.json")
+                runs.setdefault(way.name, []).append(measure(way, options, sizes))
     bound = arithmetic_bound(dataset)
     rows = summarise(runs, bound)
     machine = describe_machine("cpu" if not torch.cuda.is_available() else "cuda")
@@ -126,65 +75,37 @@ def main(options: Options) -> int:
     return 0
 
 
-def measure(way: Way, dataset: Dataset, sizes: CohortSizes) -> dict[str, float]:
+def measure(way: Way, options: Options, sizes: Path) -> dict[str, float]:
     """Clients per second, seconds until the first one finished, and bytes of memory at the peak."""
-    jobs = [job(k, way, len(dataset.train.labels)) for k in range(way.clients)]
-    begin = time.perf_counter()
-    finished = []
-    with peak_bytes() as peak, executor(way, dataset, sizes) as running:
-        for _, outcome in running.run(jobs, Events()):
-            if isinstance(outcome, Exception):
-                raise outcome
-            finished.append(time.perf_counter() - begin)
+    command = [sys.executable, str(Path(__file__).with_name("stacked_way.py")), way.name]
+    command += [str(options.clients), str(options.data_root), str(sizes)]
+    begin = time.time()
+    # Importing cluster sets how threads wait; plain PyTorch shall have its own default.
+    env = {name: value for name, value in os.environ.items() if name != "OMP_WAIT_POLICY"}
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=env)
+    with peak_bytes(process.pid) as peak:
+        printed, _ = process.communicate()
+    if process.returncode:
+        raise SystemExit(f"{way.name}: its process failed")
+    times = [t - begin for t in json.loads(printed)]
     # Cohorts come back together: who came with the first one does not count.
-    later = [t for t in finished if t > finished[0] + 0.05]
+    later = [t for t in times if t > times[0] + 0.05]
     whole = way.whole or not later
-    rate = len(finished) / finished[-1] if whole else len(later) / (later[-1] - finished[0])
-    return {"rate": rate, "start": finished[0], "bytes": peak()}
+    rate = len(times) / times[-1] if whole else len(later) / (later[-1] - times[0])
+    return {"rate": rate, "start": times[0], "bytes": peak()}
 
 
 @contextmanager
-def executor(way: Way, dataset: Dataset, sizes: CohortSizes) -> Iterator[Executor]:
-    """What runs the jobs: this process, or a Ray cluster of our own."""
-    if not way.on_ray:
-        yield InProcess(dataset.train, sizes)
-        return
-    gpus = torch.cuda.device_count()
-    memory = take_inventory().memory_bytes
-    with private_ray(cpus=psutil.cpu_count(), gpus=gpus, memory_bytes=memory):
-        from cluster.clients import RayExecutor
-        from cluster.rooms import open_rooms
-
-        with open_rooms() as rooms:
-            yield RayExecutor(dataset.train, rooms, sizes=sizes)
-
-
-def job(k: int, way: Way, samples: int) -> Job:
-    """Client k, with images of its own choice: K times 200 may be more than there are."""
-    return Job(
-        task=way.task,
-        client=Client(
-            id=k, role="generator", training=TRAINING, num_samples=SAMPLES, request=way.request
-        ),
-        problem=Problem(image_shape=(1, 28, 28), num_classes=10, seed=0),
-        indices=np.random.default_rng(k).choice(samples, SAMPLES, replace=False),
-        broadcast=None,
-        payload=None,
-    )
-
-
-@contextmanager
-def peak_bytes() -> Iterator[Callable[[], float]]:
-    """Memory of this process and all below it at the peak, shared pages counted once."""
+def peak_bytes(pid: int) -> Iterator[Callable[[], float]]:
+    """Memory of a process and all below it at the peak, shared pages counted once."""
     seen, done = [0.0], threading.Event()
 
     def watch() -> None:
-        while True:
-            seen.append(sum(map(_proportional, [me, *me.children(recursive=True)])))
-            if done.wait(1.0):
-                return
+        process = psutil.Process(pid)
+        while not done.wait(0.5):
+            with suppress(psutil.Error):
+                seen.append(sum(map(_proportional, [process, *process.children(recursive=True)])))
 
-    me = psutil.Process()
     watcher = threading.Thread(target=watch, daemon=True)
     watcher.start()
     yield lambda: max(seen)
@@ -203,7 +124,7 @@ def arithmetic_bound(dataset: Dataset) -> dict[str, float]:
     """Clients per second if only products took time, on all cores."""
     way = Way("", alone, Request(cpus=1, gpus=0), 1, on_ray=False)
     with FlopCounterMode(display=False) as counter:
-        next(InProcess(dataset.train).run([job(0, way, SAMPLES)], Events()))
+        next(Plainly(dataset.train).run([job(0, way, SAMPLES)], Events()))
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     x, w = torch.randn(64, 784), torch.randn(256, 784)

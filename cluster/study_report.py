@@ -1,5 +1,6 @@
 """The study's table, slopes and pictures."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -105,12 +106,19 @@ def _log_log(group: Mapping[str, Mapping[int, float]], label: str) -> bytes:
             label=name + slope,
         )
     axes.set(xscale="log", yscale="log", ylabel=label)
-    if "bytes" in label:
-        axes.yaxis.set_major_formatter(lambda value, position: size(value))
-        axes.yaxis.set_minor_formatter(lambda value, position: size(value))
+    told = size if "bytes" in label else "{:,g}".format
+    axes.yaxis.set_major_formatter(lambda value, position: told(value))
+    axes.yaxis.set_minor_formatter(NullFormatter())
+    if "bytes" in label or _decades(group) < 2:
+        axes.yaxis.set_minor_formatter(lambda value, position: told(value))
         axes.yaxis.set_minor_locator(LogLocator(subs=(2, 5)))
     _finish(axes)
     return style.png(figure)
+
+
+def _decades(group: Mapping[str, Mapping[int, float]]) -> float:
+    values = [value for curve in group.values() for value in curve.values()]
+    return math.log10(max(values) / min(values))
 
 
 def _accuracy(curve: Mapping[int, float]) -> bytes:
@@ -126,6 +134,7 @@ def _accuracy(curve: Mapping[int, float]) -> bytes:
 
 def _finish(axes: Axes) -> None:
     axes.set_xlabel("clients")
+    axes.tick_params(which="both", labelsize=style.TICK, labelcolor=style.INK)
     axes.xaxis.set_major_formatter(lambda value, position: f"{value:,.0f}")
     axes.xaxis.set_minor_formatter(NullFormatter())
     # Above the axes: curves go anywhere.

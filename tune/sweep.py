@@ -96,7 +96,8 @@ def search(
             raise UserError(f"no trial finished; the reasons are in {folder / 'trials'}")
         settings = {} if best.name == DEFAULT else dict(best.settings)
         write_configuration(folder / "best.yaml", derive(launch, settings, "best").run)
-        console.print(f"best and default with {options.final_seeds} seeds, on the test split")
+        seeds = "one seed" if options.final_seeds == 1 else f"{options.final_seeds} seeds"
+        console.print(f"best and default with {seeds}, on the test split")
         comparison = compare(launch, settings, prepared.inventory, seeds=options.final_seeds)
     sweep = Sweep(
         folder=folder,

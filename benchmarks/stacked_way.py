@@ -1,0 +1,153 @@
+"""One way of running many small clients, in a process of its own, as stacked.py starts it:
+
+    python benchmarks/stacked_way.py NAME CLIENTS DATA_ROOT SIZES_FILE
+
+The way's name is one of :func:`ways`; the file is where cohort sizes are remembered.
+"""
+
+import json
+import sys
+import time
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import psutil  # type: ignore[import-untyped]
+import torch
+
+from cluster.inventory import take_inventory
+from cluster.private_ray import private_ray
+from fl.data.datasets import Split, load
+from fl.data.shard import Shard
+from fl.events import Events
+from fl.executor import InProcess
+from fl.federation import Client, Executor, Job, Problem, Request, Task, TaskInput, TaskOutput
+from fl.training.config import GeneratorConfig
+from fl.training.local import train_local
+from fl.training.sizes import CohortSizes
+from fl.training.task import recipe_of
+from fl.wire import pack
+
+TRAINING = GeneratorConfig(epochs=3, batch_size=64, lr=1e-3)
+SAMPLES = 200
+BASELINES = ("one by one, one process", "one by one, one process, one thread")
+
+
+@dataclass(frozen=True)
+class Way:
+    """One way to run the clients."""
+
+    name: str
+    task: Task
+    request: Request
+    clients: int
+    on_ray: bool
+    whole: bool = False
+    """Whether start-up counts."""
+
+
+def alone(inputs: TaskInput) -> TaskOutput:
+    """The same training, written plainly in PyTorch: torch.optim's fused Adam, no cohorts."""
+    make_recipe = recipe_of(train_local)
+    assert make_recipe is not None
+    recipe = make_recipe(inputs)
+    optimizer = torch.optim.Adam(recipe.model.parameters(), lr=TRAINING.lr, fused=True)
+    for epoch in recipe.epochs:
+        for batch in epoch:
+            optimizer.zero_grad()
+            recipe.losses(recipe.model, batch).mean().backward()
+            optimizer.step()
+    return TaskOutput(tensors=recipe.upload())
+
+
+def ways(clients: int) -> list[Way]:
+    """All ways; the baselines first."""
+    cores = torch.get_num_threads()
+    one, shared = Request(cpus=1, gpus=0.1), Request(cpus=1, gpus=0.1, shared=True)
+    part = min(clients, max(100, clients // 5))
+    return [
+        Way(BASELINES[0], alone, replace(one, cpus=cores), part, on_ray=False),
+        Way(BASELINES[1], alone, one, part, on_ray=False),
+        Way("an actor per client", alone, one, min(clients, 8), on_ray=True, whole=True),
+        Way("pool of actors, one by one", alone, shared, part, on_ray=True),
+        Way("stacked, one process", train_local, shared, part, on_ray=False),
+        Way("stacked, pool of actors", train_local, shared, clients, on_ray=True),
+    ]
+
+
+def main(name: str, clients: int, data_root: Path, sizes: Path) -> None:
+    """Runs the clients, and prints when each one finished, in seconds since the epoch."""
+    (way,) = (way for way in ways(clients) if way.name == name)
+    train = load("mnist", data_root, max_train=None, max_test=None).train
+    jobs = [job(k, way, len(train.labels)) for k in range(way.clients)]
+    finished = []
+    with executor(way, train, CohortSizes(sizes)) as running:
+        for _, outcome in running.run(jobs, Events()):
+            if isinstance(outcome, Exception):
+                raise outcome
+            finished.append(time.time())
+    print(json.dumps(finished))
+
+
+@contextmanager
+def executor(way: Way, train: Split, sizes: CohortSizes) -> Iterator[Executor]:
+    """What runs the jobs: this process, or a Ray cluster of our own."""
+    if way.task is alone and not way.on_ray:
+        yield Plainly(train)
+        return
+    if not way.on_ray:
+        yield InProcess(train, sizes)
+        return
+    gpus = torch.cuda.device_count()
+    memory = take_inventory().memory_bytes
+    with private_ray(cpus=psutil.cpu_count(), gpus=gpus, memory_bytes=memory):
+        from cluster.clients import RayExecutor
+        from cluster.rooms import open_rooms
+
+        with open_rooms() as rooms:
+            yield RayExecutor(train, rooms, sizes=sizes)
+
+
+class Plainly:
+    """A loop over the clients, and nothing of ours around it."""
+
+    def __init__(self, train: Split) -> None:
+        self._train = train
+
+    def run(self, jobs: Sequence[Job], events: Events) -> Generator[tuple[Job, bytes], None, None]:
+        """Yields each job with its upload, packed as ours are."""
+        device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        torch.set_num_threads(jobs[0].client.request.threads)
+        for job in jobs:
+            shard = Shard.from_split(self._train, job.indices, job.problem.num_classes)
+            output = job.task(
+                TaskInput(
+                    client=job.client,
+                    problem=job.problem,
+                    shard=shard,
+                    device=device,
+                    broadcast={},
+                    payload={},
+                )
+            )
+            yield job, pack(output.tensors, {})
+
+
+def job(k: int, way: Way, samples: int) -> Job:
+    """Client k, with images of its own choice: K times 200 may be more than there are."""
+    return Job(
+        task=way.task,
+        client=Client(
+            id=k, role="generator", training=TRAINING, num_samples=SAMPLES, request=way.request
+        ),
+        problem=Problem(image_shape=(1, 28, 28), num_classes=10, seed=0),
+        indices=np.random.default_rng(k).choice(samples, SAMPLES, replace=False),
+        broadcast=None,
+        payload=None,
+    )
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]), Path(sys.argv[3]), Path(sys.argv[4]))
