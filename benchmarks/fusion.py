@@ -31,7 +31,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from cluster.fusion import FusionServer
 from cluster.inventory import take_inventory
 from cluster.private_ray import private_ray
-from cluster.rooms import open_rooms
+from cluster.rooms import gpu_names, open_rooms
 from cluster.world import posts
 from fl.data.shard import Shard
 from fl.events import Event, Events
@@ -205,10 +205,10 @@ def servers(options: Fusion, device: torch.device) -> Iterator[dict[str, RankedS
     memory = take_inventory().memory_bytes
     cluster = private_ray(cpus=max(options.ranks), gpus=gpus, memory_bytes=memory)
     with cluster, open_rooms() as rooms:
-        started = []
+        names, started = gpu_names(rooms), []
         for ranks in options.ranks:
             if ranks > 1:
-                where = [replace(p, threads=1) for p in posts(rooms.rooms, ranks)]
+                where = [replace(p, threads=1) for p in posts(rooms.rooms, ranks, names)]
                 server = FusionServer(PROBLEM, test, events, rooms, where, timeout_s=600)
                 started.append(server)
                 made[f"{ranks} ranks"] = server

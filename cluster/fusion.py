@@ -1,4 +1,4 @@
-"""The server over a persistent group of ranks: Ray actors, with a GPU each or with cores.
+"""The server over a persistent group of ranks: Ray actors, on a GPU each or on cores.
 
 Ranks keep nothing that cannot be given to others: columns lie in Ray's object store, states of a
 fit here. When a rank dies the whole group is replaced, and what it was doing is done again.
@@ -51,15 +51,14 @@ class FusionServer(RankedServer):
         super().__init__(problem, test, events, torch.device("cpu"), checkpoints)
         self.size = len(posts)
         self.restarts = 0
-        self.holds_gpus = any(post.gpus for post in posts)
         self._rooms, self._posts, self._test = rooms, posts, test
         self._timeout_s, self._attempts = timeout_s, attempts
         self._crew: Crew | None = None
 
     def release(self) -> None:
-        """Ends ranks that hold GPUs, which clients need next; the next verb starts them again."""
-        if self.holds_gpus:
-            self.close()
+        """Has the ranks give back what they keep of their GPUs' memory."""
+        if self._crew:
+            super().release()
 
     def close(self) -> None:
         """Ends all ranks."""

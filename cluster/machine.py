@@ -47,7 +47,7 @@ def open_cluster(
 def open_executor(
     launch: LaunchOptions[Any], prepared: Prepared, rooms: "Rooms | None", server: RankedServer
 ) -> Iterator[Executor]:
-    """What runs the clients, who take turns with the server's ranks where both need GPUs."""
+    """What runs the clients, who take turns with the server's ranks."""
     sizes = CohortSizes(launch.output_dir / ".store" / "cohorts.json")
     if rooms is None:
         yield InProcess(prepared.dataset.train, sizes)
@@ -61,7 +61,7 @@ def open_executor(
         rates=prepared.rates,
         before=server.release,
         sizes=sizes,
-        keep=launch.run.rounds > 1 and not server.holds_gpus,
+        keep=launch.run.rounds > 1,
     )
     with closing(executor):
         yield executor
@@ -85,8 +85,9 @@ def open_server(
         yield SingleServer(problem, test, events, device, checkpoints)
         return
     from cluster.fusion import FusionServer
+    from cluster.rooms import gpu_names
 
-    where, timeout_s = posts(rooms.rooms, ranks), launch.fusion_timeout
+    where, timeout_s = posts(rooms.rooms, ranks, gpu_names(rooms)), launch.fusion_timeout
     server = FusionServer(
         problem, test, events, rooms, where, timeout_s=timeout_s, checkpoints=checkpoints
     )

@@ -28,7 +28,9 @@ WITNESS_S = 5.0
 class RankActor:
     """A rank's process. Columns travel as arrays, which Ray's object store shares uncopied."""
 
-    def __init__(self, threads: int) -> None:
+    def __init__(self, threads: int, gpu: str | None) -> None:
+        if gpu is not None:  # before anything has looked for GPUs
+            os.environ["CUDA_VISIBLE_DEVICES"] = gpu
         torch.set_num_threads(threads)
         self._address = ray.util.get_node_ip_address()
         use_interface_of(self._address)
@@ -107,13 +109,12 @@ class Crew:
         self.actors: list[Any] = [
             ray.remote(RankActor)
             .options(
-                # Without GPUs ranks take nothing by name: while they work no client does.
+                # Ranks take nothing by name: while they work no client does.
                 num_cpus=0,
-                num_gpus=post.gpus,
                 max_restarts=0,
                 scheduling_strategy=rooms.strategy(post.room),
             )
-            .remote(post.threads)
+            .remote(post.threads, post.gpu)
             for post in where
         ]
         try:

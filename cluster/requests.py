@@ -94,10 +94,12 @@ def _completed(
     """The request with what was measured in place of what was left open."""
     total, once = inventory.memory_bytes, SLACK_BYTES
     if inventory.gpus:
-        total, once = min(gpu.memory_bytes for gpu in inventory.gpus), CUDA_BYTES
+        # A rank of the server stays on the GPU, and CUDA takes as much for it.
+        total = min(gpu.memory_bytes for gpu in inventory.gpus) - CUDA_BYTES
+        once = CUDA_BYTES
     if (share.gpus if inventory.gpus else share.memory_bytes) is not None:
         return request
-    if not total:
+    if total <= 0:
         raise UserError(
             f"the GPUs of {inventory.source} do not tell their memory: set "
             "resources.classifier.gpus and resources.generator.gpus"

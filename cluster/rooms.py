@@ -42,6 +42,22 @@ class Rooms:
         return {room for room, node in self.nodes.items() if node not in alive}
 
 
+def gpu_names(rooms: Rooms) -> dict[str, list[str]]:
+    """What each room's GPUs are called on its node; asked before anyone has a share of them."""
+    asked = {
+        room.name: ray.remote(_own_gpus)
+        .options(num_cpus=0, num_gpus=room.gpus, scheduling_strategy=rooms.strategy(room.name))
+        .remote()
+        for room in rooms.rooms
+        if room.gpus
+    }
+    return dict(zip(asked, ray.get(list(asked.values())), strict=True))
+
+
+def _own_gpus() -> list[str]:
+    return ray.get_runtime_context().get_accelerator_ids()["GPU"]
+
+
 def await_gpus(rooms: Rooms, within_s: float = 10.0) -> None:
     """Waits, so long at most, until no process holds a share of the rooms' GPUs.
 

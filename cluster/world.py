@@ -1,6 +1,7 @@
 """How many ranks the server has, and where they sit. Pure: no Ray."""
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from cluster.capacity import Room
@@ -12,21 +13,26 @@ class Post:
     """Where a rank sits, and with what."""
 
     room: str
-    gpus: int
+    gpu: str | None
+    """What ``CUDA_VISIBLE_DEVICES`` calls its GPU there."""
     threads: int
 
 
-def posts(rooms: Sequence[Room], ranks: int) -> list[Post]:
-    """One for each rank: a whole GPU each where there are GPUs, else cores, room after room."""
-    with_gpus = [room for room in rooms for _ in range(room.gpus)]
-    seats = with_gpus[:ranks] or [rooms[i * len(rooms) // ranks] for i in range(ranks)]
+def posts(rooms: Sequence[Room], ranks: int, gpus: Mapping[str, Sequence[str]]) -> list[Post]:
+    """One for each rank: on a GPU of its own where there are GPUs, else on cores, room after room.
+
+    Args:
+        rooms: where there is capacity.
+        ranks: how many; no more than GPUs, if there are any.
+        gpus: names of each room's GPUs.
+    """
+    on_gpus = [(room, gpu) for room in rooms for gpu in gpus.get(room.name, ())]
+    on_cores = [(rooms[i * len(rooms) // ranks], None) for i in range(ranks)]
+    seats = on_gpus[:ranks] or on_cores
+    neighbours = Counter(room.name for room, _ in seats)
     return [
-        Post(
-            room=room.name,
-            gpus=int(bool(with_gpus)),
-            threads=max(1, int(room.cpus) // seats.count(room)),
-        )
-        for room in seats
+        Post(room=room.name, gpu=gpu, threads=max(1, int(room.cpus) // neighbours[room.name]))
+        for room, gpu in seats
     ]
 
 

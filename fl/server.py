@@ -37,8 +37,6 @@ class RankedServer(ABC):
     """Number of ranks."""
     restarts = 0
     """How often ranks had to be replaced."""
-    holds_gpus = False
-    """Whether ranks have GPUs to themselves, so that no client's process may be left meanwhile."""
 
     def __init__(
         self,
@@ -175,8 +173,9 @@ class RankedServer(ABC):
         hits = sum(self._values("count_hits", [(shared,)] * self.size))
         return self._evaluation(hits.tolist())
 
-    def release(self) -> None:  # noqa: B027
-        """Gives back, until the next verb, what clients need: in this process nothing."""
+    def release(self) -> None:
+        """Gives back what is kept of GPUs' memory: clients need it next."""
+        self._each("release", [()] * self.size)
 
     @abstractmethod
     def _each(

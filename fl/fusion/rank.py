@@ -121,6 +121,11 @@ class Rank:
         groups = self._test_groups[right]
         return torch.bincount(groups, minlength=self.problem.num_groups).cpu()
 
+    def release(self) -> None:
+        """Gives the memory that its allocator keeps back to the GPU."""
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()
+
     def fit(
         self,
         model: nn.Module,

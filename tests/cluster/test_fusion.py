@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from cluster.clients import RayExecutor
 from cluster.fusion import FusionServer
-from cluster.rooms import Rooms, open_rooms
+from cluster.rooms import Rooms, gpu_names, open_rooms
 from cluster.world import posts
 from fl.errors import UserError
 from fl.events import Event, Events
@@ -56,10 +56,10 @@ SILENT_S = 8.0
 
 @pytest.fixture(scope="module")
 def rooms(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rooms]:
-    """Two nodes of two cores and one logical GPU."""
+    """Two nodes of two cores, with one logical GPU and with two."""
     os.environ[FOLDER] = str(tmp_path_factory.mktemp("markers"))
     nodes = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "num_gpus": 1})
-    nodes.add_node(num_cpus=2, num_gpus=1)
+    nodes.add_node(num_cpus=2, num_gpus=2)
     ray.init(address=nodes.address, log_to_driver=False)
     with open_rooms() as opened:
         yield opened
@@ -79,13 +79,16 @@ def heard() -> list[Event]:
 
 @pytest.fixture(scope="module")
 def server(rooms: Rooms) -> Iterator[FusionServer]:
-    """Two ranks, one on each node, with a logical GPU each."""
+    """Two ranks, one on each node, each on a logical GPU."""
+    names = gpu_names(rooms)
+    assert sorted(names.values()) == [["0"], ["0", "1"]]
+    where = posts(rooms.rooms, 3, names)
     made = FusionServer(
         PROBLEM,
         TEST,
         Events(HEARD.append),
         rooms,
-        posts(rooms.rooms, 2),
+        [where[0], where[2]],
         timeout_s=SILENT_S,
     )
     yield made
@@ -181,13 +184,22 @@ def test_ranks_sit_on_both_nodes_and_are_reused(server: FusionServer) -> None:
     again = server.fit(model(), data(), loss=LOSS, config=CONFIG, stage="fusion")
     assert server._crew is crew
     assert again == first
-    assert {(post.room, post.gpus) for post in server._posts} == {("0", 1), ("1", 1)}
+    assert {post.room for post in server._posts} == {"0", "1"}
+    assert crew is not None
+    seen = ray.get([actor.__ray_call__.remote(_visible_gpus) for actor in crew.actors])
+    assert seen == [post.gpu for post in server._posts]
 
 
-def test_ranks_give_their_gpus_to_clients_and_come_back(server: FusionServer, rooms: Rooms) -> None:
+def _visible_gpus(_: Any) -> str | None:
+    return os.environ.get("CUDA_VISIBLE_DEVICES")
+
+
+def test_ranks_and_clients_stay_on_the_same_gpus_round_after_round(
+    server: FusionServer, rooms: Rooms
+) -> None:
     placed = server._place(data())
     train = split(8, 8, 8)
-    executor = RayExecutor(train, rooms, before=server.release)
+    executor = RayExecutor(train, rooms, before=server.release, keep=True)
     job = Job(
         task=train_local,
         client=replace(client(0), request=Request(cpus=1, gpus=1.0)),
@@ -196,8 +208,14 @@ def test_ranks_give_their_gpus_to_clients_and_come_back(server: FusionServer, ro
         broadcast=None,
         payload=None,
     )
-    server.evaluate(model())
-    assert len(uploads(executor, [job])) == 1
+    there = []
+    for _ in range(3):
+        assert len(uploads(executor, [job])) == 1
+        server.evaluate(model())
+        there.append((server._crew, *(process.actor for process in executor.actors.processes)))
+    executor.close()
+    assert len(there[0]) == 2  # the ranks, and a client that holds a whole GPU
+    assert there[1:] == there[:1] * 2
     # What they were given before is still there.
     assert torch.equal(
         server.fetch(server.apply(placed, "labels", torch.neg), "labels"), -data()["labels"]

@@ -21,21 +21,22 @@ def test_more_ranks_than_gpus_are_refused() -> None:
         world_size(3, 2)
 
 
-def test_each_rank_has_a_whole_gpu_and_its_share_of_the_cores() -> None:
+def test_each_rank_has_a_gpu_of_its_own_and_its_share_of_the_cores() -> None:
     rooms = [room("0", 9, gpus=2), room("1", 4), room("2", 8, gpus=1)]
-    assert posts(rooms, 3) == [
-        Post(room="0", gpus=1, threads=4),
-        Post(room="0", gpus=1, threads=4),
-        Post(room="2", gpus=1, threads=8),
+    gpus = {"0": ["4", "7"], "2": ["0"]}
+    assert posts(rooms, 3, gpus) == [
+        Post(room="0", gpu="4", threads=4),
+        Post(room="0", gpu="7", threads=4),
+        Post(room="2", gpu="0", threads=8),
     ]
-    assert posts(rooms, 1) == [Post(room="0", gpus=1, threads=9)]
+    assert posts(rooms, 1, gpus) == [Post(room="0", gpu="4", threads=9)]
 
 
 def test_without_gpus_ranks_spread_over_the_rooms() -> None:
     rooms = [room("0", 2), room("1", 2)]
-    assert [(p.room, p.gpus, p.threads) for p in posts(rooms, 3)] == [
-        ("0", 0, 1),
-        ("0", 0, 1),
-        ("1", 0, 2),
+    assert [(p.room, p.gpu, p.threads) for p in posts(rooms, 3, {})] == [
+        ("0", None, 1),
+        ("0", None, 1),
+        ("1", None, 2),
     ]
-    assert [p.threads for p in posts(rooms[:1], 5)] == [1] * 5
+    assert [p.threads for p in posts(rooms[:1], 5, {})] == [1] * 5
