@@ -16,7 +16,7 @@ from fl.errors import UserError
 from fl.federation import Batch, Loss
 from fl.fusion.distillation import EachMember, FusionLoss, LearnedFusionLoss, Weighing
 from fl.fusion.fit import Fit, FitConfig
-from fl.fusion.gradients import _wide_layers
+from fl.fusion.gradients import wide_layers
 from fl.fusion.group import Group, ProcessGroup
 from fl.fusion.whole_batch import needs_whole_batch
 from fl.methods.fedaf import KnowledgeLoss
@@ -54,6 +54,10 @@ def mixed() -> nn.Module:
     return Ensemble([convnet(), vgg9()])
 
 
+def twins() -> nn.Module:
+    return Ensemble([vgg9(), vgg9()])
+
+
 @dataclass(frozen=True)
 class Case:
     loss: Loss = LOSS
@@ -73,6 +77,8 @@ SGD = replace(CONFIG, optimizer="sgd", lr=0.05)
 CASES = {
     "adam": Case(),
     "sgd": Case(config=SGD),
+    "clipped": Case(config=replace(SGD, clip=0.01)),
+    "an ensemble, each clipped": Case(EachMember(LOSS), replace(SGD, clip=0.01), model=twins),
     "two passes": Case(loss=two_passes),
     "a last batch of one": Case(config=replace(CONFIG, batch_size=13)),
     "fewer samples than ranks": Case(config=replace(CONFIG, batch_size=2, epochs=1)),
@@ -93,6 +99,7 @@ CASES = {
     "class by class": Case(loss=KNOWLEDGE),
     "class by class, batch norm": Case(KNOWLEDGE, SGD, model=convnet),
 }
+OPTIMIZERS = ("adam", "sgd")
 Results = dict[str, tuple[Tensor, dict[str, Tensor]]]
 
 
@@ -115,11 +122,33 @@ def train_all(rank: int, size: int, folder: str) -> None:
         group = ProcessGroup(store, rank, size, torch.device("cpu"), 60)
     results: Results = {}
     for name, case in CASES.items():
-        model, batch = case.network(), data(case.dtype)
-        own = {"loss": case.loss, "config": case.config, "group": group}
-        fit = Fit(model, batch, **own, seed=7, stage="f")
-        results[name] = torch.cat(list(fit.epochs())), model.state_dict()
+        model = case.network()
+        results[name] = torch.cat(list(a_fit(case, model, group).epochs())), model.state_dict()
     torch.save(results, f"{folder}/{size}-{rank}.pt")
+    for name in OPTIMIZERS:
+        fit = a_fit(CASES[name], CASES[name].network(), group)
+        next(fit.epochs())
+        Path(f"{folder}/{size}-{rank}-{name}").write_bytes(fit.state())
+
+
+def a_fit(case: Case, model: nn.Module, group: Group) -> Fit:
+    batch = data(case.dtype)
+    return Fit(model, batch, loss=case.loss, config=case.config, seed=7, stage="f", group=group)
+
+
+def go_on(rank: int, size: int, folder: str) -> None:
+    """A rank's process: goes on from the states that one rank and three had."""
+    torch.set_num_threads(1)
+    store = dist.FileStore(f"{folder}/store-on{size}", size)
+    group = ProcessGroup(store, rank, size, torch.device("cpu"), 60)
+    for name in OPTIMIZERS:
+        for before in (1, 3):
+            model = CASES[name].network()
+            fit = a_fit(CASES[name], model, group)
+            assert fit.load_state(Path(f"{folder}/{before}-0-{name}").read_bytes()) == 1
+            for _ in fit.epochs():
+                pass
+            torch.save(model.state_dict(), f"{folder}/on-{before}-{size}-{rank}-{name}")
 
 
 @pytest.fixture(scope="module")
@@ -160,12 +189,24 @@ def test_all_ranks_end_with_the_same_bits(size: int, folder: Path) -> None:
             assert all(torch.equal(state[n], other[case][1][n]) for n in state)
 
 
-def test_the_cases_exchange_factors_where_that_is_less() -> None:
+@pytest.mark.slow
+def test_a_state_goes_on_with_another_number_of_ranks(folder: Path) -> None:
+    expected = trained(folder, 1)[0]
+    trained(folder, 3)
+    mp.spawn(go_on, args=(2, str(folder)), nprocs=2)
+    for name in OPTIMIZERS:
+        for before in (1, 3):
+            for rank in (0, 1):
+                state = torch.load(folder / f"on-{before}-2-{rank}-{name}")
+                torch.testing.assert_close(state, expected[name][1], rtol=1e-9, atol=1e-9)
+
+
+def test_the_cases_deal_layers_out_where_that_is_less() -> None:
     """Else what is tested above would not be what it is meant to be."""
     assert LOSS.one_pass
     assert not hasattr(two_passes, "one_pass")
-    assert _wide_layers(vgg9(), CONFIG.batch_size)
-    assert not _wide_layers(vgg9(), 10_000)
+    assert wide_layers(vgg9(), CONFIG.batch_size)
+    assert not wide_layers(vgg9(), 10_000)
 
 
 def test_a_loss_with_passes_of_its_own_is_refused_where_batches_must_be_whole() -> None:
