@@ -6,7 +6,7 @@ computes its slice of every batch, and the summed gradient is that of the global
 
 import io
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -108,8 +108,8 @@ class Fit:
         first = next(iter(data.values()))
         self._size, self._home = len(first), first.device
         self._device = next(model.parameters()).device
+        self._optimizer = _optimizer(model, config)
         self._gradients = Gradients(model, loss, config.batch_size, self._group)
-        self._optimizer = _optimizer(self._gradients.parameters, config)
         self._done = 0
 
     def epochs(self) -> Iterator[Tensor]:
@@ -139,28 +139,30 @@ class Fit:
         self._model.eval()
 
     def _step(self, epoch: int, rows: Tensor, masks: Masks) -> Tensor:
+        first, own = self._slice(rows)
         self._model.zero_grad()
-        batch, share = self._part(epoch, rows, masks)
-        with torch.autocast(self._device.type, torch.bfloat16, self._config.precision == "bf16"):
-            loss = self._loss(self._model, batch) * share
-        loss.backward()
+        self._gradients.start_step(first, len(own))
+        loss = torch.zeros((), device=self._device)
+        if len(own) or self._whole:  # who has no sample still takes part in the sums
+            batch, share = self._part(epoch, rows, first, own, masks)
+            with torch.autocast(
+                self._device.type, torch.bfloat16, self._config.precision == "bf16"
+            ):
+                loss = self._loss(self._model, batch) * share
+            loss.backward()
         loss = self._gradients.sum(loss.detach())
         self._clip()
         self._optimizer.step([0])
         return loss
 
-    def _part(self, epoch: int, rows: Tensor, masks: Masks) -> tuple[Batch, float]:
+    def _part(
+        self, epoch: int, rows: Tensor, first: int, own: Tensor, masks: Masks
+    ) -> tuple[Batch, float]:
         """What this rank's loss is of, and its share in the whole batch's."""
-        parts = rows.tensor_split(self._group.size)
-        first, own = sum(map(len, parts[: self._group.rank])), parts[self._group.rank]
-        share = len(own) / len(rows)
-        if not len(own) and not self._whole:
-            own = rows[:1]  # without a share: all ranks go through every layer
         batch = self._batch(epoch, own)
         masks.start_step(batch["key"])
-        self._gradients.start_step(len(own), len(parts[0]))
         if not self._whole:
-            return batch, share
+            return batch, len(own) / len(rows)
         self._whole.start_step(first, len(own), len(rows))
         whole = self._batch(epoch, rows, but="images")
         return {**whole, "images": batch["images"]}, 1 / self._group.size
@@ -173,8 +175,13 @@ class Fit:
     def _clip(self) -> None:
         if self._config.clip is not None:
             model = self._model
-            each = list(model.members) if isinstance(model, Ensemble) else [model]
-            self._gradients.clip(each, self._config.clip)
+            for part in model.members if isinstance(model, Ensemble) else [model]:
+                nn.utils.clip_grad_norm_(part.parameters(), self._config.clip)
+
+    def _slice(self, rows: Tensor) -> tuple[int, Tensor]:
+        """This rank's part of a batch, and where in the batch it begins."""
+        parts = rows.tensor_split(self._group.size)
+        return sum(map(len, parts[: self._group.rank])), parts[self._group.rank]
 
     def _batch(self, epoch: int, rows: Tensor, but: str = "") -> Batch:
         columns = {name: tensor for name, tensor in self._data.items() if name != but}
@@ -183,16 +190,13 @@ class Fit:
         return {**batch, "key": key.to(self._device)}
 
     def state(self) -> bytes:
-        """Everything that the rest of the fit depends on, beside what it was made of.
-
-        The same for any number of ranks, which must all ask for it.
-        """
+        """Everything that the rest of the fit depends on, beside what it was made of."""
         file = io.BytesIO()
         torch.save(
             {
                 "epoch": self._done,
                 "model": self._model.state_dict(),
-                "optimizer": self._gradients.columns.whole(self._optimizer.state()),
+                "optimizer": self._optimizer.state(),
             },
             file,
         )
@@ -205,7 +209,7 @@ class Fit:
         """
         loaded = load_state(state, self._device)
         self._model.load_state_dict(loaded["model"])
-        self._optimizer.load_state(self._gradients.columns.part(loaded["optimizer"]))
+        self._optimizer.load_state(loaded["optimizer"])
         self._done = loaded["epoch"]
         return self._done
 
@@ -234,7 +238,7 @@ def _take(tensor: Tensor, rows: Tensor, device: torch.device) -> Tensor:
     return taken.pin_memory().to(device, non_blocking=True)
 
 
-def _optimizer(parameters: Sequence[Tensor], config: FitConfig) -> KeptOptimizer:
+def _optimizer(model: nn.Module, config: FitConfig) -> KeptOptimizer:
     adam = config.optimizer == "adam"
     settings = Adam(config.lr) if adam else SGD(config.lr, config.momentum)
-    return settings.together([parameters])
+    return settings.together([[p for p in model.parameters() if p.requires_grad]])

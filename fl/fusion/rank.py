@@ -159,7 +159,7 @@ class Rank:
         for epoch, losses in enumerate(fit.epochs(), start=done + 1):
             last = epoch == config.epochs
             keep = keep_every and (epoch % keep_every == 0 or last)
-            state, hits = fit.state() if keep else None, None
+            hits = None
             if epoch % config.test_every == 0 or last:
                 hits = self.count_hits(model).to(self.device)
                 self.group.sum(hits)
@@ -167,7 +167,7 @@ class Rank:
                 epoch=epoch,
                 losses=losses.tolist(),
                 hits=None if hits is None else hits.tolist(),
-                state=state if self.group.rank == 0 else None,
+                state=fit.state() if keep and self.group.rank == 0 else None,
             )
 
     def _gathered(self, columns: Mapping[str, Sequence[Tensor]]) -> Batch:

@@ -16,7 +16,7 @@ from fl.errors import UserError
 from fl.federation import Batch, Loss
 from fl.fusion.distillation import EachMember, FusionLoss, LearnedFusionLoss, Weighing
 from fl.fusion.fit import Fit, FitConfig
-from fl.fusion.gradients import wide_layers
+from fl.fusion.gradients import _wide_layers
 from fl.fusion.group import Group, ProcessGroup
 from fl.fusion.whole_batch import needs_whole_batch
 from fl.methods.fedaf import KnowledgeLoss
@@ -201,12 +201,12 @@ def test_a_state_goes_on_with_another_number_of_ranks(folder: Path) -> None:
                 torch.testing.assert_close(state, expected[name][1], rtol=1e-9, atol=1e-9)
 
 
-def test_the_cases_deal_layers_out_where_that_is_less() -> None:
+def test_the_cases_exchange_factors_where_that_is_less() -> None:
     """Else what is tested above would not be what it is meant to be."""
     assert LOSS.one_pass
     assert not hasattr(two_passes, "one_pass")
-    assert wide_layers(vgg9(), CONFIG.batch_size)
-    assert not wide_layers(vgg9(), 10_000)
+    assert _wide_layers(vgg9(), CONFIG.batch_size)
+    assert not _wide_layers(vgg9(), 10_000)
 
 
 def test_a_loss_with_passes_of_its_own_is_refused_where_batches_must_be_whole() -> None:
