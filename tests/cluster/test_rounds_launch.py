@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.commands import environment, events, result
+from tests.cluster.fake_driver import ROWS, nvidia_smi
 from tests.cluster.living import kill_with_family
 from tests.waiting import wait_until
 
@@ -59,3 +60,30 @@ def test_rounds_on_ray_that_are_killed_go_on_to_the_result_of_one_process(tmp_pa
     told = [e for e in events(there / "run") if e["event"] == "rounds_resumed"]
     assert [e["round"] for e in told] == [pytest.approx(before, abs=1)]  # not from the beginning
     assert not (there / "run" / "fusion").exists()
+
+
+@pytest.mark.slow
+def test_rounds_on_several_gpus_are_those_of_one_process(tmp_path: Path) -> None:
+    """Clients with shares of GPUs, and a rank on each, side by side to the end."""
+    here, there = tmp_path / "here", tmp_path / "there"
+    for line, driver in (
+        (command(here, "--rounds=3", "--runtime=inprocess"), {}),
+        (command(there, "--rounds=3"), nvidia_smi(tmp_path, ROWS)),
+    ):
+        done = subprocess.run(
+            line,
+            env=environment() | driver,
+            capture_output=True,
+            text=True,
+            timeout=240,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+    figures, expected = result(there / "run"), result(here / "run")
+    assert figures["fusion"] == {"ranks": 3, "restarts": 0}
+    assert all(0 < p["assigned"]["GPU"] < 1 for p in figures["placements"])
+    # The first round's uploads are the same bits; what three ranks fit of them is but for rounding.
+    assert figures["bytes_up"] == expected["bytes_up"]
+    assert figures["per_round"][-1]["accuracy"] == pytest.approx(
+        expected["per_round"][-1]["accuracy"], abs=0.05
+    )
