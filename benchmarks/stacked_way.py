@@ -28,7 +28,7 @@ from fl.training.config import GeneratorConfig
 from fl.training.local import train_local
 from fl.training.sizes import CohortSizes
 from fl.training.task import recipe_of
-from fl.wire import pack
+from fl.wire import pack, unpack_note
 
 TRAINING = GeneratorConfig(epochs=3, batch_size=64, lr=1e-3)
 SAMPLES = 200
@@ -78,17 +78,18 @@ def ways(clients: int) -> list[Way]:
 
 
 def main(name: str, clients: int, data_root: Path, sizes: Path) -> None:
-    """Runs the clients, and prints when each one finished, in seconds since the epoch."""
+    """Runs the clients; prints when the first began and when each finished, as Unix times."""
     (way,) = (way for way in ways(clients) if way.name == name)
     train = load("mnist", data_root, max_train=None, max_test=None).train
     jobs = [job(k, way, len(train.labels)) for k in range(way.clients)]
-    finished = []
+    began, finished = [], []
     with executor(way, train, CohortSizes(sizes)) as running:
         for _, outcome in running.run(jobs, Events()):
             if isinstance(outcome, Exception):
                 raise outcome
             finished.append(time.time())
-    print(json.dumps(finished))
+            began.append(unpack_note(outcome)["span"][0])
+    print(json.dumps({"ready": min(began), "finished": finished}))
 
 
 @contextmanager
@@ -121,6 +122,7 @@ class Plainly:
         device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         torch.set_num_threads(jobs[0].client.request.threads)
         for job in jobs:
+            began = time.time()
             shard = Shard.from_split(self._train, job.indices, job.problem.num_classes)
             output = job.task(
                 TaskInput(
@@ -132,7 +134,7 @@ class Plainly:
                     payload={},
                 )
             )
-            yield job, pack(output.tensors, {})
+            yield job, pack(output.tensors, {"span": (began, time.time())})
 
 
 def job(k: int, way: Way, samples: int) -> Job:

@@ -137,8 +137,11 @@ class KnowledgeLoss:
     temperature: float
     one_pass: ClassVar[bool] = True
     """See :class:`fl.fusion.gradients.Gradients`."""
-    whole_batch: ClassVar[bool] = True
-    """Class-wise means are of the whole batch; see :mod:`fl.fusion.whole_batch`."""
+
+    @property
+    def whole_batch(self) -> bool:
+        """Class-wise means are of the whole batch; see :mod:`fl.fusion.whole_batch`."""
+        return bool(self.weight)
 
     def __call__(self, model: nn.Module, batch: Batch) -> Tensor:
         logits, labels = model(batch["images"]), batch["labels"]

@@ -23,5 +23,6 @@ def test_every_way_trains_and_is_told(tmp_path: Path, mnist_root: Path) -> None:
     for row in figures["ways"].values():
         assert row["clients_per_second"] > 0
         assert row["peak_bytes"] > 2**26
+        assert row["ready_seconds"] > 0
     ratios = [row["over_one_by_one"] for row in list(figures["ways"].values())[:2]]
     assert max(ratios) == 1

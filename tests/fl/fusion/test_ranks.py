@@ -212,5 +212,7 @@ def test_the_cases_exchange_factors_where_that_is_less() -> None:
 def test_a_loss_with_passes_of_its_own_is_refused_where_batches_must_be_whole() -> None:
     assert needs_whole_batch(convnet(), LOSS)
     assert not needs_whole_batch(vgg9(), two_passes)
+    assert needs_whole_batch(vgg9(), KNOWLEDGE)
+    assert not needs_whole_batch(vgg9(), replace(KNOWLEDGE, weight=0.0))
     with pytest.raises(UserError, match=r"features.1 looks at whole batches, .* with one rank"):
         needs_whole_batch(convnet(), two_passes)
