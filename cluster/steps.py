@@ -9,7 +9,6 @@ import contextlib
 import ctypes
 import hashlib
 import json
-import os
 import pickle
 import subprocess
 import sys
@@ -21,6 +20,7 @@ import numpy as np
 import torch
 
 from cluster.store import code_version, write_atomically
+from fl.cache import cache_dir
 from fl.condensation.config import LocalCondensation
 from fl.condensation.task import condense
 from fl.data.datasets import Split
@@ -154,9 +154,8 @@ def _give_back_memory() -> None:
 
 
 def cache_file() -> Path:
-    """In the user's cache directory, as XDG_CACHE_HOME names it."""
-    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(home) / "onefold" / "steps.json"
+    """Where measurements lie."""
+    return cache_dir() / "steps.json"
 
 
 def _key(subject: Subject, device: str) -> str:

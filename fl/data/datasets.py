@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
+from fl.data import kept
 from fl.data.digits import read_digits
 from fl.data.files import describe, find_problems
 from fl.data.vision import read_split
@@ -84,12 +85,6 @@ def load(
     subset.
     """
     info = dataset_info(name)
-    problems = find_problems(name, data_root)
-    if problems:
-        raise UserError(
-            f"{name}: {describe(problems)}; "
-            f"`python -m fl.data prepare {name} --data-root {data_root}` fetches them"
-        )
     train, test = _read(name, data_root)
     _check(name, info, train)
     _check(name, info, test)
@@ -107,10 +102,29 @@ def subset(dataset: Dataset, *, max_train: int | None, max_test: int | None) -> 
 def _read(name: str, data_root: Path) -> tuple[Split, Split]:
     if name == "digits":
         train, test = read_digits()
-    else:
-        train = read_split(name, data_root, train=True)
-        test = read_split(name, data_root, train=False)
-    return Split(*train), Split(*test)
+        return Split(*train), Split(*test)
+    found = kept.find(name, data_root)
+    if found is None:
+        found = _read_files(name, data_root)
+        kept.keep(name, data_root, found)
+    return (
+        Split(found["train_images"], found["train_labels"]),
+        Split(found["test_images"], found["test_labels"]),
+    )
+
+
+def _read_files(name: str, data_root: Path) -> dict[str, np.ndarray]:
+    problems = find_problems(name, data_root)
+    if problems:
+        raise UserError(
+            f"{name}: {describe(problems)}; "
+            f"`python -m fl.data prepare {name} --data-root {data_root}` fetches them"
+        )
+    found: dict[str, np.ndarray] = {}
+    for split in ("train", "test"):
+        images, labels = read_split(name, data_root, train=split == "train")
+        found |= {f"{split}_images": images, f"{split}_labels": labels}
+    return found
 
 
 def _check(name: str, info: DatasetInfo, split: Split) -> None:
