@@ -22,6 +22,26 @@ def command(root: Path, *more: str) -> list[str]:
     return [sys.executable, "-m", "cluster.launch", *FEDAF, f"--output-dir={root}", *more]
 
 
+def run(root: Path, *more: str, **environ: str) -> Path:
+    """Runs the command to its end, and returns the run's directory."""
+    done = subprocess.run(
+        command(root, *more),
+        env=environment() | environ,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return root / "run"
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """All rounds in one process."""
+    return run(tmp_path_factory.mktemp("here"), "--runtime=inprocess")
+
+
 def outcome(run: Path) -> tuple[object, ...]:
     """What two equal runs have in common, round by round."""
     figures = result(run)
@@ -37,53 +57,30 @@ def rounds_played(run: Path) -> int:
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_rounds_on_ray_that_are_killed_go_on_to_the_result_of_one_process(tmp_path: Path) -> None:
-    here, there = tmp_path / "here", tmp_path / "there"
-    whole = command(here, "--runtime=inprocess")
-    done = subprocess.run(
-        whole, env=environment(), capture_output=True, text=True, timeout=240, check=False
-    )
-    assert done.returncode == 0, done.stderr
-
-    process = subprocess.Popen(command(there), env=environment(), stdout=subprocess.DEVNULL)
-    wait_until(lambda: rounds_played(there / "run") >= 2, seconds=240)
+def test_rounds_on_ray_that_are_killed_go_on_to_the_result_of_one_process(
+    tmp_path: Path, undisturbed: Path
+) -> None:
+    process = subprocess.Popen(command(tmp_path), env=environment(), stdout=subprocess.DEVNULL)
+    wait_until(lambda: rounds_played(tmp_path / "run") >= 2, seconds=240)
     kill_with_family(process)
-    before = rounds_played(there / "run")
+    before = rounds_played(tmp_path / "run")
     assert before < 8
 
-    line = command(there, "--resume")
-    done = subprocess.run(
-        line, env=environment(), capture_output=True, text=True, timeout=240, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    assert outcome(there / "run") == outcome(here / "run")
-    told = [e for e in events(there / "run") if e["event"] == "rounds_resumed"]
+    resumed = run(tmp_path, "--resume")
+    assert outcome(resumed) == outcome(undisturbed)
+    told = [e for e in events(resumed) if e["event"] == "rounds_resumed"]
     assert [e["round"] for e in told] == [pytest.approx(before, abs=1)]  # not from the beginning
-    assert not (there / "run" / "fusion").exists()
+    assert not (resumed / "fusion").exists()
 
 
 @pytest.mark.slow
-def test_rounds_on_several_gpus_are_those_of_one_process(tmp_path: Path) -> None:
+def test_rounds_on_several_gpus_are_those_of_one_process(tmp_path: Path, undisturbed: Path) -> None:
     """Clients with shares of GPUs, and a rank on each, side by side to the end."""
-    here, there = tmp_path / "here", tmp_path / "there"
-    for line, driver in (
-        (command(here, "--rounds=3", "--runtime=inprocess"), {}),
-        (command(there, "--rounds=3"), nvidia_smi(tmp_path, ROWS)),
-    ):
-        done = subprocess.run(
-            line,
-            env=environment() | driver,
-            capture_output=True,
-            text=True,
-            timeout=240,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr
-    figures, expected = result(there / "run"), result(here / "run")
+    figures = result(run(tmp_path, "--rounds=3", **nvidia_smi(tmp_path, ROWS)))
+    expected = result(undisturbed)
     assert figures["fusion"] == {"ranks": 3, "restarts": 0}
     assert all(0 < p["assigned"]["GPU"] < 1 for p in figures["placements"])
-    # The first round's uploads are the same bits; what three ranks fit of them is but for rounding.
-    assert figures["bytes_up"] == expected["bytes_up"]
-    assert figures["per_round"][-1]["accuracy"] == pytest.approx(
-        expected["per_round"][-1]["accuracy"], abs=0.05
-    )
+    # As much travels, and what three ranks fit is the same but for rounding.
+    for ours, theirs in zip(figures["per_round"], expected["per_round"], strict=False):
+        assert (ours["bytes_up"], ours["bytes_down"]) == (theirs["bytes_up"], theirs["bytes_down"])
+        assert ours["accuracy"] == pytest.approx(theirs["accuracy"], abs=0.05)
