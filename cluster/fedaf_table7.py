@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from cluster.run_dir import write_json
-from cluster.store import Store, write_atomically
+from cluster.store import Store
 from fl.clients import Clients
 from fl.condensation.config import CondensationConfig
 from fl.data.datasets import INFO, Split
@@ -31,6 +31,7 @@ from fl.models import build_classifier
 from fl.models.cost import parameters
 from fl.rounds import Rounds
 from fl.server import SingleServer
+from fl.whole_files import write_atomically
 
 MIB = 2**20
 CLIENTS, IPC = 10, 50

@@ -29,7 +29,7 @@ from cluster.private_ray import (
     short_root,
 )
 from cluster.processes import end_descendants, start
-from cluster.store import write_atomically
+from fl.whole_files import write_atomically
 
 HEAD_S = 120.0
 """Seconds that the head may take to start."""

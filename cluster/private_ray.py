@@ -13,8 +13,8 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
-from cluster.store import write_atomically
 from fl.errors import UserError
+from fl.whole_files import write_atomically
 
 SHORT_TMP = Path("/tmp")
 """Ray's socket paths must stay under 107 bytes, which a long TMPDIR breaks."""

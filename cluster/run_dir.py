@@ -12,9 +12,9 @@ import yaml
 
 from cluster.command_line import FLATTENED, flatten, load_yaml
 from cluster.options import LaunchOptions
-from cluster.store import write_atomically
 from fl.config import RunConfig
 from fl.errors import UserError
+from fl.whole_files import write_atomically
 
 PACKAGES = ("torch", "torchvision", "numpy", "ray", "safetensors", "scikit-learn")
 

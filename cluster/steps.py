@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from cluster.store import code_version, write_atomically
+from cluster.store import code_version
 from fl.cache import cache_dir
 from fl.condensation.config import LocalCondensation
 from fl.condensation.task import condense
@@ -29,6 +29,7 @@ from fl.executor import run_job
 from fl.federation import Client, Job, Problem, Request
 from fl.training.config import LocalConfig
 from fl.training.local import train_local
+from fl.whole_files import write_atomically
 from fl.wire import unpack_note
 
 TIMED_STEPS = 4

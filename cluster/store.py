@@ -17,6 +17,7 @@ from cluster.locks import Locks
 from fl.data.datasets import Split
 from fl.data.shard import shard_digest
 from fl.federation import Job
+from fl.whole_files import write_atomically
 
 CLIENT_CODE = ("fl.condensation", "fl.data.shard", "fl.models", "fl.seeding", "fl.training")
 """Modules and packages whose code decides what a client uploads."""
@@ -120,13 +121,6 @@ class Store:
             os.link(self.file(key), name)
         except OSError:  # a file system without hard links
             shutil.copyfile(self.file(key), name)
-
-
-def write_atomically(path: Path, content: bytes) -> None:
-    """Readers see the whole file or none of it."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_bytes(content)
-    os.replace(temporary, path)
 
 
 @cache

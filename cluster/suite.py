@@ -21,7 +21,6 @@ from cluster.comparison import Figure, as_json, as_markdown
 from cluster.prepare import prepare
 from cluster.run_dir import claim, locate, write_json
 from cluster.slurm_options import SlurmOptions
-from cluster.store import write_atomically
 from cluster.suite_plots import EXHIBITS
 from fl.data.datasets import NAMES
 from fl.errors import ClientFailed, UserError
@@ -29,6 +28,7 @@ from fl.report.style import png
 from fl.report.words import duration
 from fl.server import ServerFailed
 from fl.validate import choice
+from fl.whole_files import write_atomically
 
 ALLOCATION = SlurmOptions()
 

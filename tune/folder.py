@@ -10,10 +10,10 @@ import yaml
 from cluster.command_line import flatten, load_yaml
 from cluster.options import LaunchOptions
 from cluster.run_dir import nested, versions
-from cluster.store import write_atomically
 from fl.config import RunConfig
 from fl.errors import UserError
 from fl.spaces import Space
+from fl.whole_files import write_atomically
 from tune.options import SweepOptions
 
 

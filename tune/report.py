@@ -3,10 +3,10 @@
 import base64
 from pathlib import Path
 
-from cluster.store import write_atomically
 from fl.report import style
 from fl.report.template import render
 from fl.report.words import duration, percent, tally
+from fl.whole_files import write_atomically
 from tune.outcome import Sweep, gained, listed, ranked, with_spread
 from tune.plots import effects, parallel_coordinates
 from tune.rows import shown

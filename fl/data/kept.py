@@ -5,7 +5,6 @@ the data set's own files lie, of their sizes and times: other files are never ta
 """
 
 import hashlib
-import os
 from contextlib import suppress
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from fl.cache import cache_dir
+from fl.whole_files import replacing
 
 SOURCES = {
     "mnist": "MNIST/raw/*",
@@ -39,19 +39,16 @@ def find(name: str, root: Path) -> Arrays | None:
 
 def keep(name: str, root: Path, arrays: Arrays) -> None:
     """Keeps the arrays for the next :func:`find`; without room for them nothing happens."""
-    path = _path(name, root)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
+    with suppress(OSError, SafetensorError):
+        path = _path(name, root)
         path.parent.mkdir(parents=True, exist_ok=True)
-        save_file({k: torch.from_numpy(array) for k, array in arrays.items()}, temporary)
-        os.replace(temporary, path)
-    except (OSError, SafetensorError):
-        with suppress(OSError):
-            temporary.unlink(missing_ok=True)
+        with replacing(path) as temporary:
+            save_file({k: torch.from_numpy(array) for k, array in arrays.items()}, temporary)
 
 
 def _path(name: str, root: Path) -> Path:
     files = sorted(root.resolve().glob(SOURCES[name]))
-    stamps = [(str(file), file.stat().st_size, file.stat().st_mtime_ns) for file in files]
+    stats = [file.stat() for file in files]
+    stamps = [(str(f), s.st_size, s.st_mtime_ns) for f, s in zip(files, stats, strict=True)]
     digest = hashlib.sha256(repr(stamps).encode()).hexdigest()[:16]
     return cache_dir() / "data" / f"{name}-{digest}.safetensors"

@@ -1,12 +1,12 @@
 """States of unfinished fits on disk, so that a killed run goes on where it was."""
 
-import os
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from fl.fusion.rank import Report
+from fl.whole_files import replacing
 
 ANY_FIT = "any fit"
 """In place of a key: the state is continued under whatever settings the next fit has."""
@@ -44,9 +44,8 @@ class Checkpoints:
 def keep(path: Path, value: Any) -> None:
     """Writes tensors and plain values; readers see the whole file or none of it."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    torch.save(value, temporary)
-    os.replace(temporary, path)
+    with replacing(path) as temporary:
+        torch.save(value, temporary)
 
 
 def load_kept(path: Path) -> Any:

@@ -1,6 +1,5 @@
 """The report: the plots as PNG files, and one page that shows them and needs nothing beside it."""
 
-import os
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +11,7 @@ from fl.report import style, words
 from fl.report.figures import Picture, pictures
 from fl.report.read import RunRecord, read_run
 from fl.report.template import HERE, render
+from fl.whole_files import write_atomically
 
 
 @dataclass(frozen=True)
@@ -38,11 +38,9 @@ def write_report(run_dir: Path) -> Path:
 
 
 def write(path: Path, content: bytes) -> None:
-    """Writes beside the file and renames: a reader never sees half of it."""
+    """Writes the file in one piece, and its folder if there is none."""
     path.parent.mkdir(exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_bytes(content)
-    os.replace(temporary, path)
+    write_atomically(path, content)
 
 
 def _render(run: RunRecord, drawn: list[Picture]) -> str:
