@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from cluster.placement import Room
+from cluster.scheduling.placement import Room
 from fl.data.dirichlet import dirichlet_lists
 from fl.federation import Request
 

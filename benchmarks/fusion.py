@@ -28,11 +28,11 @@ from rich.table import Table
 from torch import nn, optim
 from torch.utils.data import DataLoader, TensorDataset
 
-from cluster.fusion import FusionServer
-from cluster.inventory import take_inventory
-from cluster.private_ray import private_ray
-from cluster.rooms import gpu_names, open_rooms
-from cluster.world import posts
+from cluster.hardware.bundles import gpu_names, open_rooms
+from cluster.hardware.inventory import take_inventory
+from cluster.hardware.private_ray import private_ray
+from cluster.server.fusion_server import FusionServer
+from cluster.server.rank_placement import posts
 from fl.data.shard import Shard
 from fl.events import Event, Events
 from fl.federation import Batch, Problem

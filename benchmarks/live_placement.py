@@ -8,7 +8,7 @@ from typing import Any
 from federations import Job, Machine
 from schedulers import Scheduler
 
-from cluster.private_ray import private_ray
+from cluster.hardware.private_ray import private_ray
 
 
 @dataclass(frozen=True)

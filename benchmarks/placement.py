@@ -25,7 +25,7 @@ from rich.console import Console
 from rich.table import Table
 from schedulers import SCHEDULERS, simulate
 
-from cluster.placement import lower_bound
+from cluster.scheduling.placement import lower_bound
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,8 +18,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn, optim
 from torch.utils.data import DataLoader, TensorDataset
 
-from cluster.command_line import parse
-from cluster.prepare import Prepared, prepare
+from cluster.run.command_line import parse
+from cluster.run.prepare import Prepared, prepare
 from fl.condensation.losses import sliced_wasserstein
 from fl.condensation.network import features_and_logits, within_radius
 from fl.methods.fedaf import KnowledgeLoss

@@ -6,8 +6,8 @@ from typing import Protocol
 
 from federations import Job, Machine, with_largest_request
 
-from cluster.capacity import Need, Seat, Space, need_of
-from cluster.placement import Placement, Room
+from cluster.scheduling.capacity import Need, Seat, Space, need_of
+from cluster.scheduling.placement import Placement, Room
 
 
 class Scheduler(Protocol):

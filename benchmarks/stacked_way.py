@@ -17,8 +17,8 @@ import numpy as np
 import psutil  # type: ignore[import-untyped]
 import torch
 
-from cluster.inventory import take_inventory
-from cluster.private_ray import private_ray
+from cluster.hardware.inventory import take_inventory
+from cluster.hardware.private_ray import private_ray
 from fl.data.datasets import Split, load
 from fl.data.shard import Shard
 from fl.events import Events
@@ -104,8 +104,8 @@ def executor(way: Way, train: Split, sizes: CohortSizes) -> Iterator[Executor]:
     gpus = torch.cuda.device_count()
     memory = take_inventory().memory_bytes
     with private_ray(cpus=psutil.cpu_count(), gpus=gpus, memory_bytes=memory):
-        from cluster.clients import RayExecutor
-        from cluster.rooms import open_rooms
+        from cluster.clients.executor import RayExecutor
+        from cluster.hardware.bundles import open_rooms
 
         with open_rooms() as rooms:
             yield RayExecutor(train, rooms, sizes=sizes)

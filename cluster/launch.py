@@ -12,10 +12,10 @@ from typing import Any
 
 from rich.console import Console
 
-from cluster.command_line import parse, stop_with
-from cluster.plan import print_dry_run
-from cluster.prepare import prepare
-from cluster.run_dir import claim
+from cluster.run.command_line import parse, stop_with
+from cluster.run.plan import print_dry_run
+from cluster.run.prepare import prepare
+from cluster.run.run_dir import claim
 from fl.errors import ClientFailed, UserError
 from fl.server import ServerFailed
 
@@ -40,7 +40,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except UserError as error:
         return stop_with(error)
 
-    from cluster.runner import execute
+    from cluster.run.runner import execute
 
     for stop in (signal.SIGINT, signal.SIGTERM):
         signal.signal(stop, interrupt)

@@ -7,11 +7,11 @@ from typing import Any
 
 from rich.console import Console
 
-from cluster.command_line import stop_with
-from cluster.run_dir import write_json
-from cluster.study_cell import finished, run_cell
-from cluster.study_options import Cell, cells, parse_study
-from cluster.study_report import pictures, slopes, table
+from cluster.run.command_line import stop_with
+from cluster.run.run_dir import write_json
+from cluster.studies.study_cell import finished, run_cell
+from cluster.studies.study_options import Cell, cells, parse_study
+from cluster.studies.study_report import pictures, slopes, table
 from fl.errors import ClientFailed, UserError
 from fl.server import ServerFailed
 

@@ -14,14 +14,14 @@ from typing import Annotated, Any, Literal
 import tyro
 from rich.console import Console
 
-from cluster import fedaf_table7
-from cluster.cells import TABLES, Cell, Scale, make
-from cluster.command_line import as_arguments, parse, stop_with
-from cluster.comparison import Figure, as_json, as_markdown
-from cluster.prepare import prepare
-from cluster.run_dir import claim, locate, write_json
-from cluster.slurm_options import SlurmOptions
-from cluster.suite_plots import EXHIBITS
+from cluster.run.command_line import as_arguments, parse, stop_with
+from cluster.run.prepare import prepare
+from cluster.run.run_dir import claim, locate, write_json
+from cluster.run.slurm_options import SlurmOptions
+from cluster.studies import fedaf_table7
+from cluster.studies.cells import TABLES, Cell, Scale, make
+from cluster.studies.comparison import Figure, as_json, as_markdown
+from cluster.studies.suite_plots import EXHIBITS
 from fl.data.datasets import NAMES
 from fl.errors import ClientFailed, UserError
 from fl.report.style import png
@@ -154,7 +154,7 @@ def _result(arguments: Sequence[str]) -> dict[str, Any]:
         found: dict[str, Any] = json.loads(finished.read_text())
         return found
     prepared = prepare(launch)
-    from cluster.runner import execute
+    from cluster.run.runner import execute
 
     return execute(launch, prepared, claim(launch), Console(quiet=True))
 

@@ -1,7 +1,7 @@
 """What crosses between the two nouns a method talks to, the clients and the server; and the server.
 
 The other noun is :class:`fl.clients.Clients`. How and where a client's job runs is the executor's
-business: in this process (:mod:`fl.executor`) or on Ray (:mod:`cluster.clients`).
+business: in this process (:mod:`fl.executor`) or on Ray (:mod:`cluster.clients.executor`).
 """
 
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence

@@ -13,10 +13,10 @@ from typing import Any
 
 from rich.console import Console
 
-from cluster.command_line import parse, stop_with
-from cluster.options import LaunchOptions
-from cluster.prepare import prepare
-from cluster.run_dir import claim, locate
+from cluster.run.command_line import parse, stop_with
+from cluster.run.options import LaunchOptions
+from cluster.run.prepare import prepare
+from cluster.run.run_dir import claim, locate
 from fl.errors import UserError
 from slurm.executor import Executor, require_sbatch
 from slurm.scheduler import Scheduler

@@ -13,7 +13,7 @@ from typing import Any
 from submitit import JobEnvironment, SlurmExecutor
 from submitit.core.utils import FailedJobError
 
-from cluster.slurm_options import SlurmOptions
+from cluster.run.slurm_options import SlurmOptions
 from fl.errors import UserError
 from slurm.job import Job
 

@@ -8,8 +8,8 @@ from typing import Any
 
 from rich.console import Console
 
-from cluster.gathering import tail
-from cluster.progress import progress
+from cluster.hardware.multi_node_ray import tail
+from cluster.run.progress import progress
 from fl.events import Event
 from fl.federation import Client
 from slurm.scheduler import Said, Scheduler

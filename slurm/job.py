@@ -12,9 +12,9 @@ from types import FrameType
 from submitit import JobEnvironment
 from submitit.core.utils import DelayedSubmission
 
-from cluster.gathering import attend, gather
-from cluster.inventory import take_inventory
-from cluster.processes import adopt_orphans, end_descendants, start
+from cluster.hardware.inventory import take_inventory
+from cluster.hardware.multi_node_ray import attend, gather
+from cluster.hardware.processes import adopt_orphans, end_descendants, start
 from slurm.state import State, write_state
 
 SIGNALLED_S = 10.0

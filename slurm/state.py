@@ -4,7 +4,7 @@ import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from cluster.run_dir import write_json
+from cluster.run.run_dir import write_json
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,11 +7,11 @@ from typing import Any
 
 from rich.console import Console
 
-from cluster.command_line import as_arguments
-from cluster.options import LaunchOptions
-from cluster.plan import print_dry_run
-from cluster.prepare import prepare
-from cluster.run_dir import claim, locate
+from cluster.run.command_line import as_arguments
+from cluster.run.options import LaunchOptions
+from cluster.run.plan import print_dry_run
+from cluster.run.prepare import prepare
+from cluster.run.run_dir import claim, locate
 from fl.errors import UserError
 from slurm.executor import Executor, refuse_path, require_sbatch
 from slurm.follow import follow

@@ -15,6 +15,8 @@ FORBIDDEN = {
     "cluster": {"slurm", "tune", "submitit"},
     "slurm": {"tune"},
 }
+WINGS = ("scheduling", "hardware", "clients", "server", "profiling", "run", "studies")
+"""Of ``cluster/``: each imports from those before it alone."""
 KERNELS_MAY_IMPORT = set(sys.stdlib_module_names) | {"torch", "triton", "kernels"}
 
 
@@ -66,6 +68,19 @@ def test_kernels_import_only_torch_and_triton() -> None:
         if name.split(".")[0] == "kernels":
             others = {i for i in imports(path) if i.split(".")[0] not in KERNELS_MAY_IMPORT}
             assert not others, f"{name} imports {others}"
+
+
+def test_no_arrow_between_wings_runs_backwards() -> None:
+    found = {p.parent.name for p in (ROOT / "cluster").glob("*/__init__.py")}
+    assert found == set(WINGS)
+    for name, path in modules().items():
+        package, *wing = name.split(".")[:2]
+        if package != "cluster" or not set(wing) & set(WINGS):
+            continue
+        allowed = WINGS[: WINGS.index(wing[0]) + 1]
+        inside = {i for i in imports(path) if i.startswith("cluster.")}
+        wrong = {i for i in inside if i.split(".")[1] not in allowed}
+        assert not wrong, f"{name} imports {wrong}"
 
 
 def test_no_modules_import_each_other_in_a_circle() -> None:

@@ -5,9 +5,9 @@ from dataclasses import asdict, dataclass
 from statistics import mean, stdev
 from typing import Any
 
-from cluster.inventory import Inventory
-from cluster.options import LaunchOptions
-from cluster.prepare import prepare
+from cluster.hardware.inventory import Inventory
+from cluster.run.options import LaunchOptions
+from cluster.run.prepare import prepare
 from tune.trials import DEFAULT, derive, run_trial
 
 BEST = "best"

@@ -7,9 +7,9 @@ from typing import Any
 
 import yaml
 
-from cluster.command_line import flatten, load_yaml
-from cluster.options import LaunchOptions
-from cluster.run_dir import nested, versions
+from cluster.run.command_line import flatten, load_yaml
+from cluster.run.options import LaunchOptions
+from cluster.run.run_dir import nested, versions
 from fl.config import RunConfig
 from fl.errors import UserError
 from fl.spaces import Space

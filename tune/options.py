@@ -5,8 +5,8 @@ from dataclasses import dataclass, fields
 from importlib.util import find_spec
 from typing import Any
 
-from cluster.command_line import parse, parse_record
-from cluster.options import LaunchOptions
+from cluster.run.command_line import parse, parse_record
+from cluster.run.options import LaunchOptions
 from fl.errors import UserError
 from fl.validate import at_least, choice, positive
 

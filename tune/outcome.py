@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.measure import Measurement
 from rich.table import Table
 
-from cluster.run_dir import versions, write_json
+from cluster.run.run_dir import versions, write_json
 from fl.config import RunConfig
 from fl.report.words import duration, percent, points, tally
 from fl.spaces import Space

@@ -14,10 +14,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from cluster.options import LaunchOptions
-from cluster.prepare import Prepared
-from cluster.run_dir import write_json
-from cluster.runner import CHECKPOINTS
+from cluster.run.options import LaunchOptions
+from cluster.run.prepare import Prepared
+from cluster.run.run_dir import write_json
+from cluster.run.runner import CHECKPOINTS
 from fl.events import Event
 from fl.fusion.checkpoints import Checkpoints
 from tune.folder import write_configuration

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from cluster.inventory import Inventory
+from cluster.hardware.inventory import Inventory
 from fl.federation import Client
 from tune.rows import Row
 

@@ -5,9 +5,9 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from cluster.command_line import flatten, load_yaml, setting_types, unknown_setting
-from cluster.options import LaunchOptions
-from cluster.run_dir import nested
+from cluster.run.command_line import flatten, load_yaml, setting_types, unknown_setting
+from cluster.run.options import LaunchOptions
+from cluster.run.run_dir import nested
 from fl.errors import UserError, unknown
 from fl.methods.registry import get_method
 from fl.spaces import Choice, Distribution, Integers, LogUniform, Space, Uniform

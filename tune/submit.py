@@ -6,8 +6,8 @@ from typing import Any
 
 from rich.console import Console
 
-from cluster.command_line import as_arguments
-from cluster.options import LaunchOptions
+from cluster.run.command_line import as_arguments
+from cluster.run.options import LaunchOptions
 from fl.errors import UserError
 from fl.spaces import Space
 from slurm.executor import Executor, refuse_path, require_sbatch

@@ -10,13 +10,13 @@ from typing import Any
 
 from rich.console import Console
 
-from cluster.command_line import flatten, stop_with
 from cluster.launch import INTERRUPTED, interrupt
-from cluster.machine import ray_cluster
-from cluster.options import LaunchOptions
-from cluster.plan import print_plan
-from cluster.prepare import Prepared, prepare
-from cluster.run_dir import nested
+from cluster.run.command_line import flatten, stop_with
+from cluster.run.options import LaunchOptions
+from cluster.run.plan import print_plan
+from cluster.run.prepare import Prepared, prepare
+from cluster.run.run_dir import nested
+from cluster.run.runtime import ray_cluster
 from fl.errors import ClientFailed, UserError
 from fl.server import ServerFailed
 from fl.spaces import Space

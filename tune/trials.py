@@ -9,11 +9,11 @@ from typing import Any
 
 from rich.console import Console
 
-from cluster.command_line import as_arguments, flatten, parse
-from cluster.inventory import Inventory
-from cluster.options import LaunchOptions
-from cluster.prepare import Prepared
-from cluster.run_dir import claim, nested, write_json
+from cluster.hardware.inventory import Inventory
+from cluster.run.command_line import as_arguments, flatten, parse
+from cluster.run.options import LaunchOptions
+from cluster.run.prepare import Prepared
+from cluster.run.run_dir import claim, nested, write_json
 from fl.errors import UserError
 from fl.events import Event
 
@@ -56,7 +56,7 @@ def run_trial(
     ``prepare_with`` makes it ready to start; ``listeners`` hear its events. What it prints goes to
     ``log.txt`` there, and what makes it fail to ``failure.txt``.
     """
-    from cluster.runner import execute
+    from cluster.run.runner import execute
 
     run_dir = _claim(launch)
     write_json(run_dir / SETTINGS, dict(settings))

@@ -15,9 +15,9 @@ from ray.tune.experiment import Trial
 from ray.util.placement_group import get_current_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from cluster.inventory import Inventory
-from cluster.options import LaunchOptions
-from cluster.prepare import Prepared, prepare
+from cluster.hardware.inventory import Inventory
+from cluster.run.options import LaunchOptions
+from cluster.run.prepare import Prepared, prepare
 from fl.events import Event
 from fl.spaces import Space
 from tune.moved import Moved

@@ -6,7 +6,7 @@ from fractions import Fraction
 
 from hypothesis import strategies as st
 
-from cluster.placement import Placement, Room, Seat
+from cluster.scheduling.placement import Placement, Room, Seat
 from fl.federation import Request
 
 MEMORY = 100

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from cluster.studies.study_options import cells, parse_study
+from cluster.studies.study_report import pictures, slopes, table
 from cluster.study import main
-from cluster.study_options import cells, parse_study
-from cluster.study_report import pictures, slopes, table
 from fl.errors import UserError
 from tests.cluster.commands import environment
 
@@ -81,7 +81,7 @@ def test_data_for_each_client_can_be_fixed(tmp_path: Path, each: int, drawn: boo
 
 
 def test_a_drawn_client_holds_samples_of_the_classes_it_is_said_to_hold() -> None:
-    from cluster.prepare import prepare
+    from cluster.run.prepare import prepare
 
     arguments = [*SMALL, "--num-clients=5", "--samples-per-client=400"]
     (cell,) = cells(parse_study(arguments))

@@ -4,11 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from cluster import cells, suite
-from cluster.cells import TABLES, Cell, make
-from cluster.command_line import parse
-from cluster.comparison import Figure, as_json, as_markdown, remarks
-from cluster.published import TABLE_3, TABLE_6, TABLE_8, Published, rows
+from cluster import suite
+from cluster.run.command_line import parse
+from cluster.studies import cells
+from cluster.studies.cells import TABLES, Cell, make
+from cluster.studies.comparison import Figure, as_json, as_markdown, remarks
+from cluster.studies.published import TABLE_3, TABLE_6, TABLE_8, Published, rows
 from tests.cluster.commands import SMALL
 
 PAPER = Published(90.0, 1.0)

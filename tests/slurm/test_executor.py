@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cluster.slurm_options import SlurmOptions
+from cluster.run.slurm_options import SlurmOptions
 from fl.errors import UserError
 from slurm.executor import Executor, inherited, refuse_path, without_allocation
 from slurm.job import Job

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from cluster.cells import TABLES, Cell
-from cluster.command_line import parse
 from cluster.launch import main
+from cluster.run.command_line import parse
+from cluster.studies.cells import TABLES, Cell
 from cluster.suite import main as suite
 from slurm.array import main as array
 from slurm.state import State, read_state
@@ -102,7 +102,7 @@ def test_the_job_is_the_same_launch_without_slurm(tmp_path: Path) -> None:
     submitted = parse([*SMALL, "--slurm.nodes=2", "--max-actors=3", "--seed=5", "--wait"])
     run_dir = tmp_path / "runs" / "a b"
     run_dir.mkdir(parents=True)
-    from cluster.run_dir import nested, write_json
+    from cluster.run.run_dir import nested, write_json
 
     write_json(run_dir / "config.yaml", nested(submitted.run))  # JSON is YAML
     job = job_of(submitted, run_dir)

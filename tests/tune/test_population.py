@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from cluster.prepare import prepare
+from cluster.run.prepare import prepare
 from fl.events import Event
 from tests.cluster.commands import events, fingerprint, result
 from tests.tune.sweeps import CLIENTS, RUN, command, kill_sweep, run, trials, write

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from cluster.inventory import Inventory
+from cluster.hardware.inventory import Inventory
 from fl.federation import Client, Request
 from fl.spaces import Choice, Integers, LogUniform, Uniform
 from fl.training.config import ClassifierConfig, GeneratorConfig

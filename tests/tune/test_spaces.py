@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from cluster.command_line import flatten
-from cluster.run_dir import nested
+from cluster.run.command_line import flatten
+from cluster.run.run_dir import nested
 from fl.errors import UserError
 from fl.methods.registry import METHODS
 from fl.spaces import Choice, Integers, LogUniform, Uniform

@@ -1,0 +1,116 @@
+"""The clients' processes: Ray actors in rooms."""
+
+import gc
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import ray
+import torch
+
+from cluster.clients.memory_cap import capped
+from cluster.hardware.bundles import Rooms
+from cluster.scheduling.capacity import Space, need_of
+from cluster.scheduling.placement import Seat
+from fl.data.datasets import Split
+from fl.executor import run_jobs
+from fl.federation import Job, Request
+
+
+class ClientActor:
+    """A client's process. It sees only the devices that Ray assigned to it."""
+
+    def __init__(self) -> None:
+        # What was imported stays: collecting garbage need not look at it again and again.
+        gc.freeze()
+
+    def run(self, jobs: list[Job], size: int, images: Any, labels: Any) -> list[np.ndarray]:
+        """Runs cohorts of that size; the training split comes from the store without a copy."""
+        assigned, train = ray.get_runtime_context().get_assigned_resources(), Split(images, labels)
+        packed: list[bytes] = []
+        try:
+            for first in range(0, len(jobs), size):
+                with capped(jobs[0].client.request):
+                    packed += run_jobs(jobs[first : first + size], train, assigned)
+            # As arrays Ray writes them into its store once; bytes it would pickle before.
+            return [np.frombuffer(p, np.uint8) for p in packed]
+        finally:
+            if torch.cuda.is_available():  # to whoever comes next: a client here, or the server
+                torch.cuda.empty_cache()
+
+
+@dataclass(eq=False)
+class Process:
+    """A client process, where it sits, and what it holds there, at work or idle."""
+
+    actor: Any
+    seat: Seat
+    request: Request
+    idle: bool = False
+
+
+class Actors:
+    """Hires processes, gives them work, and lets them go; the training split lies once in the
+    object store.
+
+    An idle process holds what it asked for, until another one needs its room.
+    """
+
+    def __init__(self, train: Split, rooms: Rooms) -> None:
+        self._images, self._labels = ray.put(train.images), ray.put(train.labels)
+        self._rooms = rooms
+        self._capacity = {room.name: room for room in rooms.rooms}
+        self.processes: list[Process] = []
+
+    def submit(self, process: Process, jobs: list[Job], size: int) -> Any:
+        """Starts the jobs in the process and returns the reference to their results."""
+        return process.actor.run.remote(jobs, size, self._images, self._labels)
+
+    def hire(self, seat: Seat, request: Request) -> Process:
+        """A process at that seat with what the client asks for: an idle one, else a new one."""
+        for process in self.processes:
+            if process.idle and (process.seat, process.request) == (seat, request):
+                process.idle = False
+                return process
+        self._make_room(seat, request)
+        process = Process(self._start(seat, request), seat, request)
+        self.processes.append(process)
+        return process
+
+    def end(self, process: Process) -> None:
+        """Ends the process, whatever it is doing."""
+        self.processes.remove(process)
+        ray.kill(process.actor)
+
+    def end_all(self, *, room: str | None = None, but_idle: bool = False) -> None:
+        """Ends all processes, or those of a room, or all that are at work."""
+        for process in list(self.processes):
+            if room in (None, process.seat.room) and not (but_idle and process.idle):
+                self.end(process)
+
+    def _make_room(self, seat: Seat, request: Request) -> None:
+        """Ends idle processes of the room, the longest there first, until another one fits."""
+        with_gpus = any(room.gpus for room in self._capacity.values())
+        there = [p for p in self.processes if p.seat.room == seat.room]
+        space = Space(self._capacity[seat.room])
+        for process in there:
+            space.take(need_of(process.request, with_gpus=with_gpus), process.seat)
+        for process in there:
+            if space.fits(need_of(request, with_gpus=with_gpus), seat):
+                return
+            if process.idle:
+                space.give(need_of(process.request, with_gpus=with_gpus), process.seat)
+                self.end(process)
+
+    def _start(self, seat: Seat, request: Request) -> Any:
+        return (
+            ray.remote(ClientActor)
+            .options(
+                num_cpus=request.cpus,
+                num_gpus=request.gpus if seat.gpu is not None else 0,
+                memory=request.memory_bytes or None,
+                max_restarts=0,
+                scheduling_strategy=self._rooms.strategy(seat.room),
+            )
+            .remote()
+        )

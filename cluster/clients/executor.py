@@ -1,0 +1,226 @@
+"""Runs clients' jobs on Ray: actors seated by longest-first placement, and nothing lost.
+
+A client that needs much has a process of its own; light ones share a few, a cohort after another,
+each trained as one computation. A client whose process, node or task fails is tried again
+elsewhere, and computes the same; one that went over its share is tried once more with twice as
+much.
+"""
+
+from collections import deque
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import ray
+from ray.exceptions import RayError
+
+from cluster.clients.actors import Actors, Process
+from cluster.clients.retries import Retries, give_up, reason_of
+from cluster.hardware.bundles import Rooms, await_gpus
+from cluster.scheduling.call_size import portion
+from cluster.scheduling.placement import Placement, Seat
+from fl.data.datasets import Split
+from fl.errors import ClientFailed, UserError
+from fl.events import Events
+from fl.federation import Job, Request
+from fl.training.sizes import CohortSizes, groups, take, work
+from fl.wire import unpack_note
+
+NODE_CHECK_S = 5.0
+"""Completions are awaited; only whether a node silently vanished is looked up this often."""
+
+
+@dataclass
+class Seated:
+    """Clients at work: light ones of one make, cohort after cohort, or a single one."""
+
+    jobs: list[Job]
+    process: Process
+
+
+class RayExecutor:
+    """Starts actors as room allows, and ends each when nobody needs it any more.
+
+    A run of many rounds keeps them for those who follow, heavy clients too: starting a process
+    takes longer than many a client's round.
+
+    Which clients run at once, where, or after how many failures, has no influence on what they
+    compute.
+
+    Args:
+        train: the training split, put once into the object store.
+        rooms: where clients may sit.
+        max_actors: clients at once, at most; None for as many as fit.
+        attempts: how often a client is tried before it has failed for good.
+        rates: seconds per sample by model, measured before the run; what clients take adds to it.
+        before: called when clients are about to start, to make room for them.
+        sizes: how many light clients train together.
+        keep: whether processes outlive their client and the map, until :meth:`close`.
+    """
+
+    def __init__(
+        self,
+        train: Split,
+        rooms: Rooms,
+        *,
+        max_actors: int | None = None,
+        attempts: int = 3,
+        rates: Mapping[str, float] | None = None,
+        before: Callable[[], None] = lambda: None,
+        sizes: CohortSizes | None = None,
+        keep: bool = False,
+    ) -> None:
+        self.actors = Actors(train, rooms)
+        self.rooms = rooms
+        self.max_actors = max_actors
+        self.attempts = attempts
+        self.rates = dict(rates or {})
+        self.before = before
+        self.sizes = sizes or CohortSizes()
+        self.keep = keep
+
+    def run(
+        self, jobs: Sequence[Job], events: Events
+    ) -> Generator[tuple[Job, bytes | ClientFailed], None, None]:
+        """Yields each job with what became of it; see :class:`fl.federation.Executor`."""
+        if jobs:
+            self.before()
+        shift = _Shift(self, jobs, events)
+        try:
+            yield from shift.work()
+        finally:
+            shift.close()
+            self.rates |= shift.rates
+        if not self.keep:
+            await_gpus(self.rooms)  # the server's ranks come next
+
+    def close(self) -> None:
+        """Ends every process."""
+        self.actors.end_all()
+
+
+class _Shift:
+    """One map's clients, from first start to last finish."""
+
+    def __init__(self, executor: RayExecutor, jobs: Sequence[Job], events: Events) -> None:
+        self._executor = executor
+        self._actors = executor.actors
+        self._rooms = executor.rooms
+        self._events = events
+        self._waiting: dict[int, tuple[list[Job], deque[Job]]] = {}
+        self._placement = Placement(
+            self._rooms.rooms, most=executor.max_actors, rates=executor.rates
+        )
+        self._retries = Retries(executor.attempts)
+        self._given_up: list[tuple[Job, ClientFailed]] = []
+        self._lost: set[str] = set()
+        self._running: dict[Any, Seated] = {}
+        for group in groups(jobs):
+            self._enqueue(group)
+
+    @property
+    def rates(self) -> Mapping[str, float]:
+        """Seconds per sample by model, by what is known now."""
+        return self._placement.rates
+
+    def work(self) -> Generator[tuple[Job, bytes | ClientFailed], None, None]:
+        """Seats, awaits, and yields results until no job is left."""
+        while self._placement.waiting or self._running:
+            self._seat_who_fit()
+            done, _ = ray.wait(list(self._running), num_returns=1, timeout=NODE_CHECK_S)
+            for reference in done:
+                seated = self._running.pop(reference)
+                results = self._receive(reference, seated)
+                if results:  # after a failure it is looked first whether the node is gone
+                    self._seat_who_fit()  # who trains while the results are being kept
+                yield from zip(seated.jobs, map(bytes, results), strict=False)
+            self._leave_lost_rooms()
+            while self._given_up:
+                yield self._given_up.pop()
+
+    def close(self) -> None:
+        """Ends every process at work; unless they are kept, no client holds memory from now on."""
+        self._actors.end_all(but_idle=self._executor.keep)
+
+    def _enqueue(self, group: deque[Job]) -> None:
+        """Lets the group's next clients wait for a seat, in the first one's name."""
+        leader, sizes = group[0].client, self._executor.sizes
+        seconds = work(group[0]) * self.rates.get(leader.model, 0)
+        processes = self._most_at_once(leader.request)
+        known = seconds if sizes.knows(group[0]) else None
+        jobs = take(group, portion(sizes.next(group[0]), len(group), processes, known))
+        self._waiting[leader.id] = jobs, group
+        self._placement.add(leader.id, leader.request, leader.model, sum(map(work, jobs)))
+
+    def _most_at_once(self, request: Request) -> int:
+        seats = sum(int(room.cpus / request.cpus) for room in self._rooms.rooms)
+        return max(1, min(seats, self._executor.max_actors or seats))
+
+    def _seat_who_fit(self) -> None:
+        while started := self._placement.start():
+            self._seat(*started)
+
+    def _seat(self, leader: int, seat: Seat) -> None:
+        jobs, rest = self._waiting.pop(leader)
+        if rest:
+            self._enqueue(rest)
+        process = self._actors.hire(seat, jobs[0].client.request)
+        for job in jobs:
+            client = job.client
+            self._events.emit(
+                "client_start",
+                client=client.id,
+                attempt=self._retries.attempt(client.id),
+                requested=asdict(client.request),
+            )
+        size = self._executor.sizes.next(jobs[0])
+        self._running[self._actors.submit(process, jobs, size)] = Seated(jobs, process)
+
+    def _receive(self, reference: Any, seated: Seated) -> list[memoryview]:
+        """The clients' results; none where they failed and wait to be tried again."""
+        jobs, leader = seated.jobs, seated.jobs[0].client
+        try:
+            # Views into the object store: they are copied when the next clients are on their way.
+            results = [memoryview(packed) for packed in ray.get(reference)]
+        except RayError as error:
+            self._actors.end(seated.process)
+            self._placement.finish(leader.id, None)
+            if len(jobs) == 1:
+                self._try_again(jobs[0], reason_of(error), error)
+            else:  # who of them it was shows when each trains alone
+                for job in jobs:
+                    self._enqueue(deque([job]))
+            return []
+        seconds = sum(unpack_note(packed)["seconds"] for packed in results)
+        self._placement.finish(leader.id, seconds)
+        self._executor.sizes.learn(jobs, results)
+        if leader.request.shared or self._executor.keep:
+            seated.process.idle = True
+        else:
+            self._actors.end(seated.process)
+        return results
+
+    def _try_again(self, job: Job, reason: str, error: Exception | None = None) -> None:
+        client = job.client
+        attempt = self._retries.attempt(client.id)
+        self._events.emit("client_failed", client=client.id, attempt=attempt, reason=reason)
+        next_try = self._retries.after(job, reason, error)
+        if isinstance(next_try, ClientFailed):
+            self._given_up.append((job, next_try))
+            return
+        try:
+            self._enqueue(deque([next_try]))
+        except UserError as refusal:
+            failed = give_up(job, f"{reason}; with twice its share {refusal}", error)
+            self._given_up.append((job, failed))
+
+    def _leave_lost_rooms(self) -> None:
+        for room in self._rooms.lost() - self._lost:
+            self._lost.add(room)
+            self._actors.end_all(room=room)
+            gone = set(self._placement.drop_room(room))
+            for reference, seated in list(self._running.items()):
+                if seated.jobs[0].client.id in gone:
+                    del self._running[reference]
+                    for job in seated.jobs:
+                        self._try_again(job, f"node {self._rooms.nodes[room][:8]} is gone")

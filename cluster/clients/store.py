@@ -1,0 +1,144 @@
+"""The store of client updates: trained once, kept under a key made of what determined them."""
+
+import contextlib
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
+from functools import cache
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from pkgutil import iter_modules
+
+from cluster.clients.locks import Locks
+from fl.data.datasets import Split
+from fl.data.shard import shard_digest
+from fl.federation import Job
+from fl.whole_files import write_atomically
+
+CLIENT_CODE = ("fl.condensation", "fl.data.shard", "fl.models", "fl.seeding", "fl.training")
+"""Modules and packages whose code decides what a client uploads."""
+
+
+class Store:
+    """Updates of all runs below one output directory, and this run's own view of them.
+
+    ``pool`` holds each update once under its content key; ``updates`` of the run holds the same
+    files under the clients' names, as hard links, so that a run's directory is complete by itself.
+    Updates of later rounds than the first, which no other run could want, lie in ``updates`` alone,
+    until the round's outcome is kept: so a run of many rounds takes no more room than one of two.
+    """
+
+    def __init__(self, pool: Path, updates: Path, train: Split) -> None:
+        self._pool, self._updates, self._train = pool, updates, train
+        pool.mkdir(parents=True, exist_ok=True)
+        updates.mkdir(parents=True, exist_ok=True)
+        self._locks = Locks(pool / ".locks")
+
+    def key(self, job: Job) -> str:
+        """Hash of task, code, client, its training record and threads, seed, shard, messages.
+
+        Of a later round than the first it begins with the folder of that round.
+        """
+        parts = {
+            "task": f"{job.task.__module__}.{job.task.__qualname__}",
+            "code": code_version(),
+            "client": job.client.id,
+            "role": job.client.role,
+            "training": asdict(job.client.training),
+            "threads": job.client.request.threads,
+            "problem": asdict(job.problem),
+            "shard": shard_digest(self._train, job.indices),
+            "broadcast": _sha(job.broadcast or b""),
+            "payload": _sha(job.payload or b""),
+        }
+        if job.round == 1:
+            return _sha(json.dumps(parts, sort_keys=True).encode())
+        parts["round"] = job.round
+        return _folder(job.round) + _sha(json.dumps(parts, sort_keys=True).encode())
+
+    def get(self, key: str, client: int) -> bytes | None:
+        """The packed update, or None where it was never made or its file is damaged."""
+        try:
+            packed = self.file(key).read_bytes()
+            checksum = self._checksum(key).read_text()
+        except FileNotFoundError:
+            return None
+        if _sha(packed) != checksum:
+            return None
+        self._link(key, client)
+        return packed
+
+    def put(self, key: str, client: int, packed: bytes) -> None:
+        """Keeps a packed update; safe against a crash in the middle and a neighbour's same key."""
+        self.file(key).parent.mkdir(exist_ok=True)
+        write_atomically(self.file(key), packed)
+        write_atomically(self._checksum(key), _sha(packed).encode())
+        self._link(key, client)
+        self._locks.release(key)
+
+    @contextlib.contextmanager
+    def claimed(self, keys: Mapping[int, str]) -> Iterator[list[int]]:
+        """Gives the clients whose keys are now this process's to train, by their locks.
+
+        Those that others hold are left out; if they hold all, it waits for the first. Nobody waits
+        who holds a lock, so no two wait for each other, and the kernel drops the locks of a
+        process that dies. :meth:`put` gives up a lock, the end of the context those that are left.
+        """
+        ours = [client for client, key in keys.items() if self._locks.acquire(key)]
+        if not ours:
+            first = next(iter(keys))
+            self._locks.acquire(keys[first], wait=True)
+            ours = [first]
+        try:
+            yield ours
+        finally:
+            for client in ours:
+                self._locks.release(keys[client])
+
+    def end_round(self, number: int) -> None:
+        """Removes what this round uploaded, but for each client's last update and for round 1."""
+        shutil.rmtree(self._updates / _folder(number), ignore_errors=True)
+
+    def file(self, key: str) -> Path:
+        """Where the update of that key lies."""
+        return self._home(key) / f"{key}.safetensors"
+
+    def _checksum(self, key: str) -> Path:
+        return self._home(key) / f"{key}.sha256"
+
+    def _home(self, key: str) -> Path:
+        """The first round's updates are for all runs, those that build on it for this one."""
+        return self._updates if "/" in key else self._pool
+
+    def _link(self, key: str, client: int) -> None:
+        name = self._updates / f"client-{client:05d}.safetensors"
+        name.unlink(missing_ok=True)
+        try:
+            os.link(self.file(key), name)
+        except OSError:  # a file system without hard links
+            shutil.copyfile(self.file(key), name)
+
+
+@cache
+def code_version() -> str:
+    """Hash of the source of everything that decides what a client uploads."""
+    digest = hashlib.sha256()
+    for name in CLIENT_CODE:
+        module = import_module(name)
+        below = iter_modules(module.__path__, f"{name}.") if hasattr(module, "__path__") else ()
+        for part in (name, *(m.name for m in below if not m.name.endswith("__main__"))):
+            source = find_spec(part)  # not imported: some bring libraries that take seconds
+            digest.update(Path(str(source and source.origin)).read_bytes())
+    return digest.hexdigest()
+
+
+def _folder(number: int) -> str:
+    return f"round-{number:05d}/"
+
+
+def _sha(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()

@@ -1,0 +1,125 @@
+"""The rooms of a run: one placement group over all nodes, a bundle of it per node."""
+
+import time
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import ray
+from ray.util.placement_group import (
+    get_current_placement_group,
+    placement_group,
+    placement_group_table,
+    remove_placement_group,
+)
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+from cluster.scheduling.placement import Room
+from fl.errors import UserError
+
+REFUSED_AFTER_S = 60.0
+"""A cluster that cannot give what it announced within this time is said to be full."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rooms:
+    """Where clients may sit. Room number i is bundle i of the placement group."""
+
+    group: Any
+    rooms: tuple[Room, ...]
+    nodes: dict[str, str]
+    """Ray's node id of each room."""
+
+    def strategy(self, room: str) -> PlacementGroupSchedulingStrategy:
+        """Schedules an actor into that room and nowhere else."""
+        return PlacementGroupSchedulingStrategy(self.group, placement_group_bundle_index=int(room))
+
+    def lost(self) -> set[str]:
+        """Rooms whose node is gone."""
+        alive = {n["NodeID"] for n in ray.nodes() if n["Alive"]}
+        return {room for room, node in self.nodes.items() if node not in alive}
+
+
+def gpu_names(rooms: Rooms) -> dict[str, list[str]]:
+    """What each room's GPUs are called on its node; asked before anyone has a share of them."""
+    asked = {
+        room.name: ray.remote(_own_gpus)
+        .options(num_cpus=0, num_gpus=room.gpus, scheduling_strategy=rooms.strategy(room.name))
+        .remote()
+        for room in rooms.rooms
+        if room.gpus
+    }
+    return dict(zip(asked, ray.get(list(asked.values())), strict=True))
+
+
+def _own_gpus() -> list[str]:
+    return ray.get_runtime_context().get_accelerator_ids()["GPU"]
+
+
+def await_gpus(rooms: Rooms, within_s: float = 10.0) -> None:
+    """Waits, so long at most, until no process holds a share of the rooms' GPUs.
+
+    Ray takes a share back when its process has ended, and with the process goes its memory. If
+    some are held even then, a warning says how much.
+    """
+    name = f"GPU_group_{rooms.group.id.hex()}"
+    deadline = time.monotonic() + within_s
+    while (
+        held := ray.cluster_resources().get(name, 0) - ray.available_resources().get(name, 0)
+    ) > 0:
+        if time.monotonic() > deadline:
+            warnings.warn(
+                f"{held:g} GPUs are still held {within_s:g} s after the last client's process was "
+                "ended; the server starts beside what holds them",
+                stacklevel=2,
+            )
+            return
+        time.sleep(0.05)
+
+
+@contextmanager
+def open_rooms() -> Iterator[Rooms]:
+    """Reserves every node of the cluster; inside a sweep's trial, the trial's own reservation.
+
+    A trial that reserved anew within its reservation would wait for its siblings, and they for it.
+
+    Raises:
+        UserError: others hold the cluster's resources.
+    """
+    own = get_current_placement_group()
+    if own is not None:
+        yield _rooms(own)
+        return
+    bundles = [_bundle(n["Resources"]) for n in ray.nodes() if n["Alive"]]
+    group = placement_group([b for b in bundles if b.get("CPU")], strategy="SPREAD")
+    try:
+        if not group.wait(REFUSED_AFTER_S):
+            raise UserError(
+                f"asked the Ray cluster for {bundles} and got nothing in {REFUSED_AFTER_S:.0f} s; "
+                f"available now: {ray.available_resources()}"
+            )
+        yield _rooms(group)
+    finally:
+        remove_placement_group(group)
+
+
+def _bundle(resources: dict[str, float]) -> dict[str, float]:
+    """A node's resources as a bundle: names that only label the node are left out."""
+    return {k: v for k, v in resources.items() if k in ("CPU", "GPU", "memory") and v > 0}
+
+
+def _rooms(group: Any) -> Rooms:
+    rooms = tuple(
+        Room(
+            name=str(index),
+            cpus=bundle.get("CPU", 0),
+            gpus=int(bundle.get("GPU", 0)),
+            memory_bytes=int(bundle.get("memory", 0)),
+        )
+        for index, bundle in enumerate(group.bundle_specs)
+    )
+    homes = placement_group_table(group)["bundles_to_node_id"]
+    nodes = {str(index): node for index, node in homes.items()}
+    return Rooms(group=group, rooms=rooms, nodes=nodes)

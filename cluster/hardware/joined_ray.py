@@ -1,0 +1,38 @@
+"""What a Ray cluster that is joined has: its strongest node stands for it."""
+
+from typing import Any
+
+from cluster.hardware.gpus import Gpu
+from cluster.hardware.inventory import Inventory, take_inventory
+from cluster.hardware.private_ray import joined_ray
+
+
+def joined_inventory(address: str) -> Inventory:
+    """The strongest node of the cluster at ``HOST:PORT``; where each client fits is seen later.
+
+    Raises:
+        UserError: the cluster cannot be joined.
+    """
+    with joined_ray(address):
+        import ray
+
+        nodes = [n["Resources"] for n in ray.nodes() if n["Alive"]]
+    best = max(nodes, key=_strength)
+    return Inventory(
+        node=f"the strongest of {len(nodes)} nodes",
+        cpus=int(best.get("CPU", 0)),
+        memory_bytes=int(best.get("memory", 0)),
+        gpus=_gpus(best),
+        source=f"Ray cluster {address}",
+    )
+
+
+def _strength(resources: dict[str, Any]) -> tuple[float, ...]:
+    return tuple(resources.get(kind, 0) for kind in ("GPU", "CPU", "memory"))
+
+
+def _gpus(resources: dict[str, Any]) -> tuple[Gpu, ...]:
+    """This machine's GPUs where their number is right: Ray tells no memory."""
+    count = int(resources.get("GPU", 0))
+    here = take_inventory().gpus
+    return here if len(here) == count else (Gpu(uuid="", name="GPU", memory_bytes=0),) * count

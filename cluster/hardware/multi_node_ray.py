@@ -1,0 +1,230 @@
+"""A Ray cluster over the nodes of an allocation, gathered through a directory that they share.
+
+The first node starts the head and writes where it is; every other node waits for that, however
+late it comes, and joins. Each offers what the allocation has on it and no more. Everything is a
+child of the process that started it and ends with it.
+"""
+
+import contextlib
+import itertools
+import json
+import os
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from cluster.hardware.inventory import Inventory
+from cluster.hardware.private_ray import (
+    joined_ray,
+    object_store_bytes,
+    parse_address,
+    prepare_environment,
+    short_root,
+)
+from cluster.hardware.processes import end_descendants, start
+from fl.whole_files import write_atomically
+
+HEAD_S = 120.0
+"""Seconds that the head may take to start."""
+JOIN_S = 300.0
+"""Seconds that the other nodes may take to join once the head is there."""
+LOOK_S = 0.5
+"""A shared directory is looked at this often."""
+LOOKS_PER_CALL = 20
+"""Every so many looks, one asks whether the head still answers."""
+LINES = 15
+"""So many last lines of a log are shown."""
+
+
+class GatheringError(RuntimeError):
+    """The cluster did not come up; the message has the last log lines of who is missing."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Head:
+    """Where the head is, and what the others need to join it."""
+
+    address: str
+    host: str
+    root: str
+    token: str
+
+
+@contextlib.contextmanager
+def gather(
+    meeting: Path,
+    *,
+    nodes: int,
+    inventory: Inventory,
+    ignoring: Sequence[signal.Signals] = (),
+    patience_s: float = JOIN_S,
+) -> Iterator[str]:
+    """On the first node: the cluster's ``HOST:PORT`` once all nodes are there.
+
+    When the context ends, so does the whole cluster.
+
+    Args:
+        meeting: the shared directory, which belongs to this start of this job alone.
+        nodes: how many, this one included.
+        inventory: what this node offers.
+        ignoring: signals that Ray's processes shall not notice.
+        patience_s: seconds to wait for the other nodes.
+
+    Raises:
+        GatheringError: the head does not start, or a node never joins.
+    """
+    prepare_environment()
+    token = os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
+    os.environ.setdefault("RAY_AUTH_MODE", "token")
+    meeting.mkdir(mode=0o700, parents=True, exist_ok=True)
+    try:
+        with short_root() as root:
+            log = meeting / "node-0.log"
+            options = ["--head", "--port=0", "--include-dashboard=false", f"--temp-dir={root}"]
+            try:
+                raylet = _start_raylet(options, 0, inventory, log, ignoring)
+                address = _address(root / "ray_current_cluster", raylet, log)
+                head = Head(address=address, host=socket.gethostname(), root=str(root), token=token)
+                _publish(meeting / "head.json", head)
+                _await_nodes(meeting, address, nodes, patience_s)
+                yield address
+            finally:
+                (meeting / "over").touch()
+                end_descendants()
+    finally:
+        (meeting / "head.json").unlink(missing_ok=True)
+
+
+def attend(
+    meeting: Path,
+    *,
+    node: int,
+    inventory: Inventory,
+    ignoring: Sequence[signal.Signals] = (),
+) -> None:
+    """On every other node: joins the head, and stays until the head ends the gathering.
+
+    A node whose raylet ends early is lost to the run, which goes on without it.
+
+    Raises:
+        GatheringError: the head vanished without a word.
+    """
+    prepare_environment()
+    meeting.mkdir(mode=0o700, parents=True, exist_ok=True)
+    log = meeting / f"node-{node}.log"
+    _say(log, f"{socket.gethostname()}: waiting for the head")
+    head = _await_head(meeting)
+    if head is None:
+        return
+    os.environ |= {"RAY_AUTH_TOKEN": head.token, "RAY_AUTH_MODE": "token"}
+    try:
+        raylet = _start_raylet([f"--address={head.address}"], node, inventory, log, ignoring)
+        for look in itertools.count():
+            if (meeting / "over").exists():
+                break
+            if raylet.poll() is not None:
+                (meeting / f"node-{node}.gone").touch()
+            # Ray itself would wait for a head that is gone for a minute.
+            if look % LOOKS_PER_CALL == 0 and not _answers(head.address):
+                raise GatheringError(f"the head at {head.address} is gone")
+            time.sleep(LOOK_S)
+    finally:
+        end_descendants()
+        if socket.gethostname() != head.host:
+            shutil.rmtree(head.root, ignore_errors=True)
+
+
+def tail(log: Path) -> str:
+    """The last lines of a log, or that there is none."""
+    try:
+        lines = log.read_text(errors="replace").splitlines()[-LINES:]
+    except OSError:
+        return f"it wrote nothing: is {log.parent} shared with it?"
+    return "\n".join(lines)
+
+
+def _start_raylet(
+    options: Sequence[str],
+    node: int,
+    inventory: Inventory,
+    log: Path,
+    ignoring: Sequence[signal.Signals],
+) -> subprocess.Popen[bytes]:
+    store_bytes = object_store_bytes(inventory.memory_bytes)
+    command = [
+        *(sys.executable, "-m", "ray.scripts.scripts", "start", "--block", *options),
+        f"--node-name=node-{node}",
+        f"--num-cpus={inventory.cpus}",
+        f"--num-gpus={len(inventory.gpus)}",
+        f"--memory={inventory.memory_bytes - store_bytes}",
+        f"--object-store-memory={store_bytes}",
+        # Two raylets may share a host: nothing has a fixed port.
+        *("--min-worker-port=0", "--max-worker-port=0", "--dashboard-agent-listen-port=0"),
+        "--disable-usage-stats",
+    ]
+    _say(log, f"{socket.gethostname()}: {inventory.room}")
+    with log.open("ab") as output:
+        return start(command, output, ignoring)
+
+
+def _address(published: Path, raylet: subprocess.Popen[bytes], log: Path) -> str:
+    deadline = time.monotonic() + HEAD_S
+    while not (published.exists() and published.read_text().strip()):
+        if raylet.poll() is not None or time.monotonic() > deadline:
+            raise GatheringError(f"the head's Ray did not start; its log ends:\n{tail(log)}")
+        time.sleep(0.1)
+    return published.read_text().strip()
+
+
+def _publish(file: Path, head: Head) -> None:
+    # The directory is open to nobody else, since the file holds the cluster's secret.
+    write_atomically(file, json.dumps(asdict(head)).encode())
+
+
+def _await_head(meeting: Path) -> Head | None:
+    """The head's record; None if the gathering is over before it began."""
+    while not (meeting / "over").exists():
+        try:
+            return Head(**json.loads((meeting / "head.json").read_text()))
+        except FileNotFoundError:
+            time.sleep(LOOK_S)
+    return None
+
+
+def _await_nodes(meeting: Path, address: str, nodes: int, patience_s: float) -> None:
+    expected = {f"node-{node}" for node in range(nodes)}
+    deadline = time.monotonic() + patience_s
+    with joined_ray(address):
+        import ray
+
+        while missing := expected - {n["NodeName"] for n in ray.nodes() if n["Alive"]}:
+            gone = any((meeting / f"{name}.gone").exists() for name in missing)
+            if gone or time.monotonic() > deadline:
+                logs = "\n".join(f"{n}: {tail(meeting / f'{n}.log')}" for n in sorted(missing))
+                raise GatheringError(
+                    f"{len(missing)} of {nodes} nodes did not join the Ray cluster at {address}; "
+                    f"their last lines:\n{logs}"
+                )
+            time.sleep(LOOK_S)
+
+
+def _answers(address: str) -> bool:
+    """Whether something listens there; a busy host may need more than one attempt."""
+    for _ in range(3):
+        with contextlib.suppress(OSError):
+            socket.create_connection(parse_address(address), timeout=5).close()
+            return True
+        time.sleep(1)
+    return False
+
+
+def _say(log: Path, line: str) -> None:
+    with log.open("a") as file:
+        file.write(f"{time.strftime('%H:%M:%S')} {line}\n")

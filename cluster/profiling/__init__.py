@@ -1,0 +1,1 @@
+"""What a client needs of the machine, measured on one real step of its training."""

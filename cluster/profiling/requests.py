@@ -1,0 +1,112 @@
+"""What each client class asks for: what the configuration says, and for the rest what was measured.
+
+A client class is a role and a way of training. Its request holds for all its clients, so that
+light ones can share processes and train together.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from cluster.clients.memory_cap import CUDA_BYTES
+from cluster.hardware.inventory import Inventory
+from cluster.profiling.steps import Subject, measure_steps
+from fl.errors import UserError
+from fl.federation import Problem, Request
+from fl.methods.cast import Part
+from fl.resources import ResourcesConfig, ShareConfig
+from fl.training.sizes import SIZES
+
+MARGIN = 1.25
+"""How much more than the measured peak a client gets."""
+SLACK_BYTES = 128 * 2**20
+"""And so much more: allocators take memory in pieces, and a task may import what ours does not."""
+COHORT = max(SIZES)
+"""Light clients are trained together, so their share is that of so many, or of as many as fit."""
+BYTES_PER_PIXEL = 5
+"""A shard's images as bytes and as float32."""
+
+
+@dataclass(frozen=True)
+class Requests:
+    """Requests by client class, and seconds per sample by model as far as they were measured."""
+
+    by_part: Mapping[Part, Request]
+    rates: Mapping[str, float]
+
+
+def stated(parts: Sequence[Part], config: ResourcesConfig, inventory: Inventory) -> Requests:
+    """What the configuration says, and nothing for what it leaves open."""
+    requests = {}
+    for part in set(parts):
+        share = config.share(part.role, part.training.model)
+        request = Request(
+            cpus=share.cpus,
+            gpus=share.gpus or 0,
+            memory_bytes=share.memory_bytes or 0,
+            shared=share.shared,
+        )
+        inventory.check(part.role, request)
+        requests[part] = inventory.scaled(request)
+    return Requests(requests, {})
+
+
+def measured(
+    parts: Sequence[Part],
+    num_samples: Sequence[int],
+    problem: Problem,
+    config: ResourcesConfig,
+    inventory: Inventory,
+) -> Requests:
+    """What the configuration says, and what one step was seen to need for what it leaves open.
+
+    Where there are GPUs their share is measured and main memory is not limited, else main memory
+    is measured.
+
+    Args:
+        parts: of each client.
+        num_samples: of each client; a class's request covers its largest shard.
+        problem: the shape of the task.
+        config: what was said by hand.
+        inventory: this machine.
+
+    Raises:
+        UserError: a step fails, or a class needs more than there is.
+    """
+    plain = stated(parts, config, inventory).by_part
+    subjects = {p: Subject(p.training, problem, request.threads) for p, request in plain.items()}
+    steps = measure_steps(subjects.values(), inventory.device)
+    image_bytes = BYTES_PER_PIXEL * math.prod(problem.image_shape)
+    requests = {}
+    for part, request in plain.items():
+        largest = max(n for p, n in zip(parts, num_samples, strict=True) if p == part)
+        share = config.share(part.role, part.training.model)
+        need = round(MARGIN * (steps[subjects[part]].peak_bytes + largest * image_bytes))
+        requests[part] = _completed(request, share, need, inventory)
+        inventory.check(part.role, requests[part], measured=requests[part] != request)
+    rates = {p.training.model: steps[s].seconds_per_sample for p, s in subjects.items()}
+    return Requests(requests, rates)
+
+
+def _completed(
+    request: Request, share: ShareConfig, need_bytes: int, inventory: Inventory
+) -> Request:
+    """The request with what was measured in place of what was left open."""
+    total, once = inventory.memory_bytes, SLACK_BYTES
+    if inventory.gpus:
+        # A rank of the server stays on the GPU, and CUDA takes as much for it.
+        total = min(gpu.memory_bytes for gpu in inventory.gpus) - CUDA_BYTES
+        once = CUDA_BYTES
+    if (share.gpus if inventory.gpus else share.memory_bytes) is not None:
+        return request
+    if total <= 0:
+        raise UserError(
+            f"the GPUs of {inventory.source} do not tell their memory: set "
+            "resources.classifier.gpus and resources.generator.gpus"
+        )
+    if request.shared:
+        fair = total * max(len(inventory.gpus), 1) / max(1, inventory.cpus // request.cpus)
+        need_bytes *= max(1, min(COHORT, int((fair - once) / need_bytes)))
+    if inventory.gpus:
+        return replace(request, gpus=math.ceil(100 * (once + need_bytes) / total) / 100)
+    return replace(request, memory_bytes=once + need_bytes)

@@ -1,0 +1,197 @@
+"""What one step of a client's training needs: measured once per model, batch and device.
+
+A process of its own runs the client's real task on a few random images and tells the peak of its
+memory and its seconds per sample. What was measured is kept in the user's cache directory, so only
+the first run of a model on a machine waits for it.
+"""
+
+import contextlib
+import ctypes
+import hashlib
+import json
+import pickle
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from cluster.clients.store import code_version
+from fl.cache import cache_dir
+from fl.condensation.config import LocalCondensation
+from fl.condensation.task import condense
+from fl.data.datasets import Split
+from fl.errors import UserError
+from fl.executor import run_job
+from fl.federation import Client, Job, Problem, Request
+from fl.training.config import LocalConfig
+from fl.training.local import train_local
+from fl.whole_files import write_atomically
+from fl.wire import unpack_note
+
+TIMED_STEPS = 4
+TIMEOUT_S = 600.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """What was measured: bytes at the peak, on the device that trains, and time."""
+
+    peak_bytes: int
+    seconds_per_sample: float
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What is measured: one way of training, by so many threads."""
+
+    training: LocalConfig
+    problem: Problem
+    threads: int
+
+
+def measure_steps(subjects: Iterable[Subject], device: str) -> dict[Subject, Step]:
+    """Looks each subject up in the cache, or measures it there and now.
+
+    Args:
+        subjects: what to measure.
+        device: name of the device that trains; part of what the cache goes by.
+
+    Raises:
+        UserError: a step failed, with its reason.
+    """
+    known = _read()
+    keys = {subject: _key(subject, device) for subject in subjects}
+    missing = [subject for subject, key in keys.items() if key not in known]
+    if missing:
+        measured = zip(missing, _in_child(missing), strict=True)
+        known |= {keys[subject]: asdict(step) for subject, step in measured}
+        _write(known)
+    return {subject: _step(known[key]) for subject, key in keys.items()}
+
+
+def _in_child(subjects: list[Subject]) -> list[Step]:
+    """In a process that ends: the driver itself must not hold a GPU's memory."""
+    command = [sys.executable, "-m", "cluster.profiling.steps"]
+    try:
+        child = subprocess.run(
+            command, input=pickle.dumps(subjects), capture_output=True, timeout=TIMEOUT_S
+        )
+    except subprocess.TimeoutExpired:
+        raise _failed(subjects, f"no answer within {TIMEOUT_S:.0f} s") from None
+    steps = [_step(json.loads(line)) for line in child.stdout.splitlines()]
+    if child.returncode:
+        said = child.stderr.decode(errors="replace").strip().splitlines()
+        reason = said[-1][:300] if said else f"it ended with status {child.returncode}"
+        raise _failed(subjects[len(steps) :], reason)
+    return steps
+
+
+def _step(entry: Mapping[str, float]) -> Step:
+    return Step(peak_bytes=int(entry["peak_bytes"]), seconds_per_sample=entry["seconds_per_sample"])
+
+
+def _failed(subjects: list[Subject], reason: str) -> UserError:
+    training = subjects[0].training
+    return UserError(
+        f"one step of {training.model} with batches of {training.batch_size} failed: {reason}"
+    )
+
+
+def measure(subject: Subject) -> Step:
+    """Trains on random images in this process: one step for the peak, a few more for the time."""
+    # What the first step of a process loads is no part of the step, nor is what it keeps.
+    _run(subject, _shortened(subject, 1)[0], 2)  # two: of one sample BatchNorm has no variance
+    _give_back_memory()
+    one = _run(subject, *_shortened(subject, 1))
+    many = _run(subject, *_shortened(subject, 1 + TIMED_STEPS))
+    seconds = max(many["seconds"] - one["seconds"], many["seconds"] / (1 + TIMED_STEPS))
+    training, count = _shortened(subject, TIMED_STEPS)
+    return Step(
+        peak_bytes=int(one["peak_bytes"] or 0),
+        seconds_per_sample=seconds / training.work(count),
+    )
+
+
+def _shortened(subject: Subject, steps: int) -> tuple[LocalConfig, int]:
+    """The training, but of so many steps, and the samples for that."""
+    training = subject.training
+    if isinstance(training, LocalCondensation):  # each step sees all classes
+        return replace(training, steps=steps), subject.problem.num_classes * training.batch_size
+    return replace(training, epochs=1), steps * training.batch_size
+
+
+def _run(subject: Subject, training: LocalConfig, count: int) -> Mapping[str, float]:
+    stream, problem = np.random.default_rng(0), subject.problem
+    images = stream.integers(0, 256, (count, *problem.image_shape), dtype=np.uint8)
+    split = Split(images, stream.integers(0, problem.num_classes, count))
+    client = Client(
+        id=0,
+        role="measured",
+        training=training,
+        num_samples=count,
+        request=Request(cpus=subject.threads, gpus=1),
+    )
+    job = Job(
+        task=condense if isinstance(training, LocalCondensation) else train_local,
+        client=client,
+        problem=problem,
+        indices=np.arange(count),
+        broadcast=None,
+        payload=None,
+    )
+    return unpack_note(run_job(job, split))
+
+
+def _give_back_memory() -> None:
+    """To the system, where that can be asked for: else the next peak would reuse it unseen."""
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL("libc.so.6").malloc_trim(0)
+
+
+def cache_file() -> Path:
+    """Where measurements lie."""
+    return cache_dir() / "steps.json"
+
+
+def _key(subject: Subject, device: str) -> str:
+    parts = {
+        # A rate takes neither memory nor time.
+        "training": {**asdict(subject.training), "epochs": 1, "steps": 1, "lr": 0},
+        "problem": {**asdict(subject.problem), "seed": 0},
+        "threads": subject.threads,
+        "device": device,
+        "torch": torch.__version__,
+        "code": code_version(),
+    }
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+
+
+def _read() -> dict[str, dict[str, float]]:
+    try:
+        entries = json.loads(cache_file().read_text())
+    except (OSError, ValueError):
+        return {}
+    if not isinstance(entries, dict):
+        return {}
+    names = {field.name for field in fields(Step)}
+    return {k: v for k, v in entries.items() if isinstance(v, dict) and v.keys() == names}
+
+
+def _write(entries: Mapping[str, Mapping[str, float]]) -> None:
+    path = cache_file()
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, json.dumps(entries, indent=1).encode())
+    except OSError:  # measured again next time, and nothing worse
+        pass
+
+
+if __name__ == "__main__":
+    for subject in pickle.load(sys.stdin.buffer):
+        print(json.dumps(asdict(measure(subject))), flush=True)

@@ -1,0 +1,1 @@
+"""One run: from the command line to a finished run directory."""

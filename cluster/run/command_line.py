@@ -1,0 +1,219 @@
+"""From a command line to typed options: preset, then YAML file, then the command line itself."""
+
+import argparse
+import contextlib
+import difflib
+import io
+import itertools
+import re
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import fields, is_dataclass
+from importlib.resources import files
+from pathlib import Path
+from types import GenericAlias
+from typing import Any, get_args, get_origin, get_type_hints
+
+import tyro
+import yaml
+
+from cluster.run.options import LaunchOptions
+from fl.errors import UserError, unknown
+from fl.methods.registry import METHODS, get_method
+
+FLATTENED = ("run", "options")
+"""Records whose fields stand at the top level on the command line and in YAML."""
+
+RECORDED = ("versions",)
+"""What a run's config.yaml holds beside settings; ignored when it is read back."""
+
+
+def parse(
+    argv: Sequence[str], *, prog: str = "python -m cluster.launch", beside: Iterable[str] = ()
+) -> LaunchOptions[Any]:
+    """Parses the command line.
+
+    Settings from a preset or a file are turned into arguments in front of the user's own, so one
+    parser converts and checks them all, and what comes last wins. A preset speaks to all methods:
+    what only other methods have is passed over.
+
+    Args:
+        argv: the arguments.
+        prog: the command, for its help.
+        beside: options that the command has of its own, which an error lists too.
+
+    Raises:
+        UserError: one line, for whatever is wrong.
+        SystemExit: with 0, after printing help.
+    """
+    early = _early_arguments(argv)
+    layers: list[tuple[str, dict[str, Any]]] = []
+    if early.preset:
+        layers.append((f"preset {early.preset}", load_preset(early.preset)))
+    if early.config:
+        layers.append((str(early.config), load_yaml(Path(early.config))))
+    settings = [flatten(values) for _, values in layers]
+    method = early.method or _last(settings, "method") or "fedmho-sd"
+    record: Any = GenericAlias(LaunchOptions, (get_method(str(method)).config,))
+    valid = dict(setting_types(record))
+    arguments: list[str] = []
+    for (source, _), values in zip(layers, settings, strict=True):
+        for name, value in values.items():
+            if name in valid:
+                arguments += as_arguments(name, value)
+            elif not (source.startswith("preset ") and name in _settings_of_any_method()):
+                raise UserError(f"{source}: {unknown_setting(name, valid)}")
+    if any(a == "--slurm" or a.startswith("--slurm.") for a in argv):
+        arguments.append("--slurm.submit")
+    own = [a for a in argv if a != "--slurm"]
+    return parse_record(record, [*arguments, *own], [*valid, *beside], prog)
+
+
+def presets() -> list[str]:
+    """Names of the presets that come with Onefold."""
+    return sorted(f.name.removesuffix(".yaml") for f in _preset_dir().iterdir())
+
+
+def load_preset(name: str) -> dict[str, Any]:
+    """The settings of a preset."""
+    if name not in presets():
+        raise unknown("preset", name, presets())
+    return load_yaml(_preset_dir() / f"{name}.yaml")
+
+
+def load_yaml(path: Any) -> dict[str, Any]:
+    """A mapping of settings from a YAML file, without what a finished run recorded beside them."""
+    try:
+        values = yaml.safe_load(path.read_text())
+    except FileNotFoundError:
+        raise UserError(f"no such configuration file: {path}") from None
+    except (yaml.YAMLError, UnicodeDecodeError, OSError) as error:
+        raise UserError(f"cannot read {path}: {' '.join(str(error).split())}") from None
+    if values is None:
+        return {}
+    if not isinstance(values, dict):
+        raise UserError(f"{path} must hold a mapping of settings, got {type(values).__name__}")
+    return {k: v for k, v in values.items() if k not in RECORDED}
+
+
+def _settings_of_any_method() -> set[str]:
+    return {
+        name
+        for method in METHODS.values()
+        for name, _ in setting_types(GenericAlias(LaunchOptions, (method.config,)))
+    }
+
+
+def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested settings by dotted name: ``{"fusion": {"lr": 1}}`` to ``{"fusion.lr": 1}``."""
+    flat: dict[str, Any] = {}
+    for key, value in values.items():
+        name = f"{prefix}{key}".replace("-", "_")
+        flat |= flatten(value, f"{name}.") if isinstance(value, Mapping) else {name: value}
+    return flat
+
+
+def setting_types(record: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Every setting's dotted name and type, as the command line and YAML spell it."""
+    origin = get_origin(record) or record
+    bound = dict(zip(getattr(origin, "__parameters__", ()), get_args(record), strict=False))
+    hints = get_type_hints(origin)
+    for field in fields(origin):
+        kind = hints[field.name]
+        if get_origin(kind) and get_args(kind) and get_args(kind)[0] in bound:
+            kind = get_origin(kind)[bound[get_args(kind)[0]]]
+        kind = bound.get(kind, kind)
+        if is_dataclass(get_origin(kind) or kind):
+            below = prefix if field.name in FLATTENED else f"{prefix}{field.name}."
+            yield from setting_types(kind, below)
+        else:
+            yield prefix + field.name, kind
+
+
+def as_arguments(name: str, value: Any) -> list[str]:
+    """One setting as command-line arguments."""
+    *parents, last = name.replace("_", "-").split(".")
+    if isinstance(value, bool):
+        return ["--" + ".".join([*parents, last if value else f"no-{last}"])]
+    flag = "--" + ".".join([*parents, last])
+    if isinstance(value, list | tuple):
+        return [flag, *(str(v) for v in value)]
+    return [flag, str(value)]
+
+
+def _early_arguments(argv: Sequence[str]) -> argparse.Namespace:
+    """What has to be known before the rest can be parsed: it decides which settings there are."""
+    early = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
+    for name in ("--preset", "--config", "--method"):
+        early.add_argument(name, nargs="?")
+    return early.parse_known_args(list(argv))[0]
+
+
+def _last(settings: list[dict[str, Any]], name: str) -> Any:
+    return next((s[name] for s in reversed(settings) if name in s), None)
+
+
+def _preset_dir() -> Any:
+    return files("cluster") / "presets"
+
+
+def parse_record(
+    record: Any, arguments: Sequence[str], valid: Iterable[str], prog: str, **how: Any
+) -> Any:
+    """Arguments to a record. Tyro's messages are boxes of many lines; ours are one line.
+
+    Args:
+        record: the record's type.
+        arguments: the command line.
+        valid: names that an error about an unknown option lists.
+        prog: the command, for its help.
+        how: what else tyro shall know.
+
+    Raises:
+        UserError: whatever is wrong.
+        SystemExit: with 0, after printing help.
+    """
+    said = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(said):
+            return tyro.cli(record, prog=prog, args=arguments, **how)
+    except SystemExit as stop:
+        if not stop.code:
+            raise
+        raise UserError(_one_line(said.getvalue(), valid)) from None
+
+
+def _one_line(box: str, valid: Iterable[str]) -> str:
+    inner = [re.sub(r"^[│╭╰]\s?|\s*[│╮╯]$", "", line).strip() for line in box.splitlines()]
+    title, body = inner[0] if inner else "", inner[1:]
+    if body and _is_rule(body[0]):  # where the terminal knows no box
+        body = body[1:]
+    message = list(itertools.takewhile(lambda line: not _is_rule(line), body))
+    text = " ".join(message)
+    if "nrecognized option" in title + text:
+        option = re.search(r"--([\w.-]+)", text)
+        if option:
+            return unknown_setting(option.group(1).replace("-", "_"), valid, "option")
+    number = re.match(r"Error parsing (--\S+): .*base 10: (.*)", text)
+    if number:
+        return f"{number.group(1)} must be a whole number, got {number.group(2)}"
+    return re.sub(r"^Error parsing ((?!--)[\w.]*: )?", "", text)
+
+
+def _is_rule(line: str) -> bool:
+    return set(line) <= set("─- ")
+
+
+def unknown_setting(name: str, valid: Iterable[str], kind: str = "setting") -> str:
+    """The line for a name that is no setting; lists those there are."""
+    spell = (lambda n: "--" + n.replace("_", "-")) if kind == "option" else str
+    valid = sorted(valid)
+    near = difflib.get_close_matches(name, valid, n=1)
+    hint = f" (did you mean {spell(near[0])}?)" if near else ""
+    return f"unknown {kind} {spell(name)!r}{hint}; valid: {', '.join(map(spell, valid))}"
+
+
+def stop_with(error: UserError) -> int:
+    """Prints the error as one line on stderr; returns the exit status for bad input."""
+    print(f"onefold: {error}", file=sys.stderr)
+    return 2

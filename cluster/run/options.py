@@ -1,0 +1,78 @@
+"""The launch command's options: how to run, beside what determines the result."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Generic, Literal, TypeVar
+
+import tyro
+
+from cluster.hardware.private_ray import parse_address
+from cluster.run.slurm_options import SlurmOptions
+from fl.config import RunConfig
+from fl.errors import UserError
+from fl.validate import at_least, positive
+
+Options = TypeVar("Options")
+
+
+@dataclass(frozen=True, kw_only=True)
+class LaunchOptions(Generic[Options]):
+    """Train a federation's clients, gather their one upload, and fuse them into one model."""
+
+    config: Path | None = None
+    """YAML file of settings, below the command line and above the preset."""
+    preset: str | None = None
+    """A named file of settings that comes with Onefold."""
+    output_dir: Path = Path("runs")
+    """Where runs are kept, each in a directory of its own."""
+    name: str | None = None
+    """Name of the run's directory. Default: made of method, data set, alpha and seed."""
+    data_root: Path = Path("data")
+    """Where the data sets lie, in torchvision's layout."""
+    runtime: Literal["ray", "inprocess"] = "ray"
+    """ray: every client an actor of its own. inprocess: one after another, here."""
+    ray_address: str | None = None
+    """HOST:PORT of a Ray cluster to join and to leave running. Default: one of our own."""
+    max_actors: int | None = None
+    """Most client actors at once. Default: as many as the resources allow."""
+    on_client_failure: Literal["stop", "drop"] = "stop"
+    """When a client has failed for good: end the run, or go on without it and record that."""
+    fusion_ranks: int | None = None
+    """Ranks that the server's work is spread over. Default: one per GPU; without GPUs one, in the
+    launch's own process."""
+    fusion_timeout: float = 600.0
+    """Seconds after which ranks give up waiting for one that is silent."""
+    fusion_checkpoint: int = 5
+    """Epochs between two states of a fit, from which --resume goes on."""
+    dry_run: bool = False
+    """Print the resolved configuration and the placement plan, and start nothing."""
+    resume: bool = False
+    """Continue the run in the directory; finished clients are not trained again."""
+    overwrite: bool = False
+    """Replace the run in the directory."""
+    slurm: SlurmOptions = SlurmOptions()
+    wait: bool = False
+    """With --slurm: follow the job, and exit with its status."""
+    run: Annotated[RunConfig[Options], tyro.conf.arg(name="")]
+
+    def __post_init__(self) -> None:
+        if self.resume and self.overwrite:
+            raise UserError("--resume and --overwrite exclude each other")
+        if self.max_actors is not None:
+            at_least("max_actors", self.max_actors, 1)
+        if self.wait and not self.slurm.submit:
+            raise UserError("--wait goes with --slurm")
+        if self.slurm.submit and self.ray_address:
+            raise UserError("--slurm brings up a Ray cluster of its own; leave out --ray-address")
+        if self.slurm.nodes > 1 and self.runtime != "ray":
+            raise UserError("only --runtime ray can use more than one node")
+        if self.ray_address is not None:
+            if self.runtime != "ray":
+                raise UserError("--ray-address goes with --runtime ray")
+            parse_address(self.ray_address)
+        if self.fusion_ranks is not None:
+            at_least("fusion_ranks", self.fusion_ranks, 1)
+            if self.fusion_ranks > 1 and self.runtime == "inprocess":
+                raise UserError("fusion_ranks above 1 need --runtime ray")
+        positive("fusion_timeout", self.fusion_timeout)
+        at_least("fusion_checkpoint", self.fusion_checkpoint, 1)

@@ -1,0 +1,87 @@
+"""Who ran where and when: the placements that a result records and the report draws."""
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from cluster.scheduling.bound import lower_bound
+from cluster.scheduling.capacity import Room
+from fl.events import Event
+from fl.federation import Client, Request
+
+
+class Attendance:
+    """Listens to a run and keeps one entry per client: of the last round that it took part in."""
+
+    def __init__(self, members: tuple[Client, ...]) -> None:
+        self._entries: dict[int, dict[str, Any]] = {
+            c.id: {
+                "client": c.id,
+                "role": c.role,
+                "model": c.model,
+                "requested": asdict(c.request),
+                "assigned": None,
+                "node": None,
+                "device_uuid": None,
+                "peak_bytes": None,
+                "seconds": 0.0,
+                "start": None,
+                "end": None,
+                "attempts": 0,
+                "reused": False,
+                "failures": [],
+                "dropped": False,
+            }
+            for c in members
+        }
+        self._last_round = self._next_round = 0.0
+
+    def __call__(self, event: Event) -> None:
+        """Takes note of starts, failures, ends, and who was dropped."""
+        match event["event"]:
+            case "client_start":
+                entry = self._entries[event["client"]]
+                if entry["end"] is not None:  # that was an earlier round
+                    entry |= {"end": None, "attempts": 0, "failures": []}
+                entry["attempts"] += 1
+                entry["start"] = event["seconds"]
+                entry["requested"] = event["requested"]
+            case "client_failed":
+                entry = self._entries[event["client"]]
+                failure = {"reason": event["reason"], "start": entry["start"]}
+                entry["failures"].append({**failure, "end": event["seconds"]})
+            case "client_dropped":
+                self._entries[event["client"]]["dropped"] = True
+            case "client_end":
+                entry = self._entries[event["client"]]
+                entry["seconds"] = event["seconds_training"]
+                entry["reused"] = event["reused"]
+                entry["peak_bytes"] = event["peak_bytes"]
+                if not event["reused"]:
+                    entry["end"] = event["seconds"]
+                    for name in ("assigned", "node", "device_uuid"):
+                        entry[name] = event[name]
+            case "round":
+                self._last_round, self._next_round = self._next_round, event["seconds"]
+
+    def makespan(self, rooms: Sequence[Room]) -> dict[str, float] | None:
+        """Seconds from the first start to the last end, beside what no placement undercuts.
+
+        Of the last round, where there were many. None where every client was reused. A client
+        counts from its start to its end, its process's start included.
+        """
+        ended = (e for e in self._entries.values() if e["end"] is not None)
+        trained = [e for e in ended if e["start"] >= self._last_round]
+        if not trained:
+            return None
+        jobs = [(Request(**e["requested"]), e["end"] - e["start"]) for e in trained]
+        starts = [e["start"] for e in trained]
+        starts += [failure["start"] for e in trained for failure in e["failures"]]
+        seconds = max(e["end"] for e in trained) - min(starts)
+        bound = lower_bound(rooms, jobs)
+        return {"seconds": round(seconds, 3), "lower_bound": round(bound, 3)}
+
+    @property
+    def placements(self) -> list[dict[str, Any]]:
+        """One entry per client, by client id."""
+        return [self._entries[k] for k in sorted(self._entries)]

@@ -1,0 +1,67 @@
+"""The placement plan as a table: who trains what, on which share of the machine."""
+
+import sys
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+import yaml
+from rich.console import Console
+from rich.table import Table
+
+from cluster.run.options import LaunchOptions
+from cluster.run.prepare import Prepared
+from cluster.run.run_dir import locate, nested
+from fl.federation import Client
+from fl.report.words import size
+
+LISTED = 32
+"""Federations larger than this are shown by role, not client by client."""
+
+
+def print_dry_run(launch: LaunchOptions[Any], prepared: Prepared, console: Console) -> None:
+    """Prints the whole configuration, the placement plan, and where the run would be."""
+    console.print(yaml.safe_dump(nested(launch.run), sort_keys=False), highlight=False)
+    print_plan(prepared, console)
+    console.print(f"would run in {locate(launch)}", soft_wrap=True)
+
+
+def print_plan(prepared: Prepared, console: Console) -> None:
+    """Prints what there is, what each client asks for, and how many run at once."""
+    inventory = prepared.inventory
+    gpus = Counter(gpu.name for gpu in inventory.gpus)
+    named = ", ".join(f"{count} x {name}" for name, count in gpus.items())
+    known = inventory.memory_bytes < sys.maxsize
+    memory = f"{size(inventory.memory_bytes)} of memory" if known else "the partition's memory"
+    console.print(
+        f"\nplacement on {inventory.node} ({inventory.source}): {inventory.cpus} cores, "
+        f"{memory}, {named or 'no GPUs'}\n"
+        f"partition {prepared.partition.digest}"
+    )
+    headings = ("client", "role", "model", "samples", "cores", "GPU share", "memory", "at once")
+    table = Table(*headings, "expected", box=None, padding=(0, 2))
+    shown = prepared.members if len(prepared.members) <= LISTED else _one_of_each(prepared)
+    for client in shown:
+        request = inventory.scaled(client.request)
+        table.add_row(
+            str(client.id) if shown is prepared.members else "…",
+            client.role,
+            client.model,
+            str(client.num_samples),
+            f"{request.cpus:g}",
+            f"{request.gpus:g}" if inventory.gpus else "none",
+            size(request.memory_bytes) if request.memory_bytes else "no limit",
+            str(inventory.at_once(client.request)),
+            _expected(client, prepared.rates),
+        )
+    console.print(table)
+
+
+def _expected(client: Client, rates: Mapping[str, float]) -> str:
+    if client.model not in rates:
+        return "unknown"
+    return f"{client.training.work(client.num_samples) * rates[client.model]:.1f} s"
+
+
+def _one_of_each(prepared: Prepared) -> tuple[Client, ...]:
+    return tuple({(c.role, c.model): c for c in prepared.members}.values())

@@ -1,0 +1,162 @@
+"""Everything that can be wrong is found here, before anything starts."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from cluster.hardware.inventory import Inventory, take_inventory
+from cluster.hardware.joined_ray import joined_inventory
+from cluster.profiling.requests import Requests, measured, stated
+from cluster.run.options import LaunchOptions
+from cluster.server.rank_placement import world_size
+from fl.config import RunConfig
+from fl.data.auxiliary import load_auxiliary
+from fl.data.datasets import Dataset, load, subset
+from fl.data.domains import load_domains
+from fl.data.partition import Partition, make_partition
+from fl.data.validation import hold_out
+from fl.errors import UserError
+from fl.federation import Client, Problem
+from fl.methods.cast import Part
+from fl.methods.registry import Method, get_method
+from fl.seeding import numpy_generator
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prepared:
+    """A run that is ready to start."""
+
+    method: Method
+    problem: Problem
+    dataset: Dataset
+    partition: Partition
+    members: tuple[Client, ...]
+    inventory: Inventory
+    rates: Mapping[str, float]
+    """Seconds per sample by model, where one step was measured."""
+    inputs: Mapping[str, Tensor]
+    """What the method's ``run`` takes by name, beside clients, server and options."""
+    fusion_ranks: int | None
+    """Ranks of the server: asked for, or all that the method can use; None for one per GPU."""
+
+
+def prepare(
+    launch: LaunchOptions[Any], inventory: Inventory | None = None, *, drawn: int | None = None
+) -> Prepared:
+    """Reads the data, cuts it among the clients and deals them their parts.
+
+    Args:
+        launch: the run.
+        inventory: what it may use. Default: what there is on this machine or cluster.
+        drawn: cut not the training samples themselves but so many drawn from them with
+            replacement, for a study of more clients than there is data for.
+
+    Raises:
+        UserError: one line, for whatever the configuration, the data or this machine rule out.
+    """
+    run = launch.run
+    method = get_method(run.method)
+    problem = run.problem  # of a folder it is read from disk
+    parts = method.cast(run.options, run.num_clients, problem)
+    inventory = inventory or _inventory(launch)
+    ranks = _ranks_asked(launch, method)
+    if not (launch.slurm.submit or launch.ray_address):  # of many nodes this is but one
+        world_size(ranks, len(inventory.gpus))
+    requests = stated(parts, run.resources, inventory)
+    dataset = _dataset(launch)
+    partition = _partition(run, dataset, drawn)
+    if launch.runtime == "ray" and not launch.slurm.submit:  # the job will measure on its own node
+        num_samples = [len(indices) for indices in partition.train]
+        requests = measured(parts, num_samples, problem, run.resources, inventory)
+    return Prepared(
+        method=method,
+        problem=problem,
+        dataset=dataset,
+        partition=partition,
+        members=_members(parts, partition, requests),
+        inventory=inventory,
+        rates=requests.rates,
+        inputs=_inputs(launch, method),
+        fusion_ranks=ranks,
+    )
+
+
+def _dataset(launch: LaunchOptions[Any]) -> Dataset:
+    """The data set, as much of it as the run takes; with validation that is its test split."""
+    run, data = launch.run, launch.run.data
+    if data.folder is None:
+        limits = {"max_train": data.max_train, "max_test": data.max_test}
+        dataset = load(run.dataset, launch.data_root, **limits)
+    else:
+        whole = load_domains(Path(data.folder), data.side, run.seed)
+        dataset = subset(whole, max_train=data.max_train, max_test=data.max_test)
+    if run.data.validation:
+        return hold_out(dataset, run.data.validation, run.seed)
+    return dataset
+
+
+def _partition(run: RunConfig[Any], dataset: Dataset, drawn: int | None) -> Partition:
+    """The clients' shares of the training samples, or of so many drawn from them."""
+    pool = np.arange(len(dataset.train.labels))
+    if drawn is not None:
+        pool = numpy_generator(run.seed, "drawn").choice(pool, drawn)
+    partition = make_partition(
+        dataset.train.labels[pool],
+        run.num_clients,
+        dataset.num_classes,
+        run.partition,
+        alpha=run.alpha,
+        seed=run.seed,
+        domains=None if dataset.train.domains is None else dataset.train.domains[pool],
+    )
+    return replace(
+        partition,
+        train=tuple(pool[own] for own in partition.train),
+        test=tuple(pool[own] for own in partition.test),
+    )
+
+
+def _members(parts: Sequence[Part], partition: Partition, requests: Requests) -> tuple[Client, ...]:
+    """The clients: a part each, a share of the data, and what it asks for."""
+    return tuple(
+        Client(
+            id=k,
+            role=part.role,
+            training=part.training,
+            num_samples=len(partition.train[k]),
+            request=requests.by_part[part],
+        )
+        for k, part in enumerate(parts)
+    )
+
+
+def _ranks_asked(launch: LaunchOptions[Any], method: Method) -> int | None:
+    if not method.one_rank:
+        return launch.fusion_ranks
+    if launch.fusion_ranks is not None and launch.fusion_ranks > 1:
+        raise UserError(
+            f"{launch.run.method} needs a server of one rank: fusion_ranks must be 1, "
+            f"got {launch.fusion_ranks}"
+        )
+    return 1
+
+
+def _inputs(launch: LaunchOptions[Any], method: Method) -> dict[str, Tensor]:
+    if method.auxiliary is None:
+        return {}
+    run = launch.run
+    config = method.auxiliary(run.options)
+    shape = run.problem.image_shape
+    return {"auxiliary": load_auxiliary(config, run.dataset, shape, launch.data_root)}
+
+
+def _inventory(launch: LaunchOptions[Any]) -> Inventory:
+    if launch.slurm.submit:
+        return launch.slurm.shape
+    if launch.ray_address:
+        return joined_inventory(launch.ray_address)
+    return take_inventory()

@@ -1,0 +1,106 @@
+"""The run directory: claimed once, written so that it is readable at any moment."""
+
+import json
+import platform
+import shutil
+from dataclasses import asdict
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from cluster.run.command_line import FLATTENED, flatten, load_yaml
+from cluster.run.options import LaunchOptions
+from fl.config import RunConfig
+from fl.errors import UserError
+from fl.whole_files import write_atomically
+
+PACKAGES = ("torch", "torchvision", "numpy", "ray", "safetensors", "scikit-learn")
+
+
+def claim(launch: LaunchOptions[Any]) -> Path:
+    """Makes the run's directory, or takes up one there is, as ``--resume`` or ``--overwrite`` say.
+
+    Without ``--name`` a free name is chosen, so only a name that was given can be taken already.
+
+    Raises:
+        UserError: the directory holds another run, or its configuration differs on ``--resume``.
+    """
+    path = locate(launch)
+    settings = nested(launch.run)
+    config_file = path / "config.yaml"
+    if launch.overwrite and config_file.exists():
+        shutil.rmtree(path)
+    if path.exists() and not path.is_dir():
+        raise UserError(f"{path} is a file; choose another --name or --output-dir")
+    if config_file.exists():
+        if not launch.resume:
+            raise UserError(
+                f"{path} holds another run: --resume continues it, --overwrite replaces it, "
+                "--name starts one beside it"
+            )
+        _refuse_changes(config_file, settings)
+    elif path.exists() and any(path.iterdir()):
+        raise UserError(f"{path} holds files that are no run; choose another --name")
+    path.mkdir(parents=True, exist_ok=True)
+    content = yaml.safe_dump({**settings, "versions": versions()}, sort_keys=False)
+    write_atomically(config_file, content.encode())
+    return path
+
+
+def locate(launch: LaunchOptions[Any]) -> Path:
+    """The run's directory: the given name, or one made of the configuration.
+
+    A made name that is taken gets the next number, but on ``--resume`` and ``--overwrite`` the
+    last one taken is meant.
+    """
+    if launch.name:
+        return launch.output_dir / launch.name
+    run = launch.run
+    base = f"{run.method}-{run.dataset}-alpha{run.alpha:g}-k{run.num_clients}-seed{run.seed}"
+    taken = [base, *(f"{base}-{n}" for n in range(2, 10_000))]
+    free = next(i for i, name in enumerate(taken) if not (launch.output_dir / name).exists())
+    if free and (launch.resume or launch.overwrite):
+        free -= 1
+    return launch.output_dir / taken[free]
+
+
+def nested(config: RunConfig[Any]) -> dict[str, Any]:
+    """The configuration as YAML spells it."""
+    plain = _plain(asdict(config))
+    for name in FLATTENED:
+        plain |= plain.pop(name, {})
+    return plain
+
+
+def versions() -> dict[str, str]:
+    """Versions of what computes the result."""
+    found = {"python": platform.python_version(), "onefold": _version("onefold")}
+    return found | {name: _version(name) for name in PACKAGES}
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Writes JSON for people and programs, atomically."""
+    write_atomically(path, (json.dumps(value, indent=2) + "\n").encode())
+
+
+def _refuse_changes(config_file: Path, settings: dict[str, Any]) -> None:
+    before, now = flatten(load_yaml(config_file)), flatten(settings)
+    changed = [n for n in sorted(before | now) if before.get(n) != now.get(n)]
+    if changed:
+        shown = ", ".join(f"{n}: {before.get(n)} -> {now.get(n)}" for n in changed)
+        raise UserError(f"cannot resume {config_file.parent} with another configuration: {shown}")
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {k: _plain(v) for k, v in value.items()}
+    return [_plain(v) for v in value] if isinstance(value, list | tuple) else value
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "not installed"

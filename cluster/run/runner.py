@@ -1,0 +1,192 @@
+"""One run from prepared federation to finished directory."""
+
+import os
+import shutil
+from contextlib import ExitStack, closing
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from rich.console import Console
+from safetensors.torch import save_file
+
+from cluster.clients.store import Store
+from cluster.run.options import LaunchOptions
+from cluster.run.placements import Attendance
+from cluster.run.prepare import Prepared
+from cluster.run.progress import progress
+from cluster.run.record import JsonLines, TensorBoard
+from cluster.run.run_dir import versions, write_json
+from cluster.run.runtime import open_cluster, open_executor, open_server
+from fl.clients import Clients
+from fl.data.datasets import Dataset
+from fl.data.shard import Shard
+from fl.events import Events, Listener
+from fl.federation import Evaluation, Outcome
+from fl.fusion.checkpoints import Checkpoints
+from fl.metrics.fid import measure
+from fl.report.gallery import gallery
+from fl.report.page import write_report
+from fl.rounds import Rounds
+from fl.server import RankedServer
+
+if TYPE_CHECKING:
+    from cluster.hardware.bundles import Rooms
+
+CHECKPOINTS = "fusion"
+"""Where an unfinished run keeps the states of its fits, and of its last round."""
+
+
+def execute(
+    launch: LaunchOptions[Any],
+    prepared: Prepared,
+    run_dir: Path,
+    console: Console,
+    *others: Listener,
+) -> dict[str, Any]:
+    """Runs the method and leaves everything a run leaves; returns what ``result.json`` holds.
+
+    ``others`` hear the run's events too.
+    """
+    write_json(run_dir / "partition.json", _partition(launch, prepared))
+    with ExitStack() as stack:
+        attendance = Attendance(prepared.members)
+        listeners: list[Listener] = [
+            attendance,
+            stack.enter_context(closing(JsonLines(run_dir / "metrics.jsonl"))),
+            stack.enter_context(closing(TensorBoard(run_dir / "tensorboard"))),
+            stack.enter_context(progress(prepared.members, console)),
+            *others,
+        ]
+        events = Events(*listeners)
+        events.emit("run_start", run=run_dir.name, rounds=launch.run.rounds)
+        rooms = stack.enter_context(open_cluster(launch, prepared.inventory, run_dir))
+        clients, server = _federation(launch, prepared, run_dir, events, rooms, stack)
+        inputs: dict[str, Any] = dict(prepared.inputs)
+        if not prepared.method.one_shot:
+            inputs["rounds"] = Rounds(launch.run.rounds, run_dir / CHECKPOINTS)
+        outcome = prepared.method.run(clients, server, launch.run.options, **inputs)
+        result = _result(launch, prepared, outcome, clients, server)
+        if launch.run.fid and outcome.synthetic:
+            real, classes = prepared.dataset.train, prepared.dataset.num_classes
+            with events.phase("fid"):
+                result["fid"] = measure(real, classes, outcome.synthetic, server.device)
+        result["placements"] = attendance.placements
+        if rooms:
+            result["makespan"] = attendance.makespan(rooms.rooms)
+        _save(run_dir, prepared, outcome)
+        events.emit("run_end", accuracy=result["accuracy"])
+    write_json(run_dir / "result.json", result)
+    shutil.rmtree(run_dir / CHECKPOINTS, ignore_errors=True)
+    write_report(run_dir)
+    return result
+
+
+def _federation(
+    launch: LaunchOptions[Any],
+    prepared: Prepared,
+    run_dir: Path,
+    events: Events,
+    rooms: "Rooms | None",
+    stack: ExitStack,
+) -> tuple[Clients, RankedServer]:
+    dataset = prepared.dataset
+    every_test = np.arange(len(dataset.test.labels))
+    test = Shard.from_split(dataset.test, every_test, dataset.num_classes)
+    checkpoints = Checkpoints(run_dir / CHECKPOINTS, every=launch.fusion_checkpoint)
+    settings = replace(launch, fusion_ranks=prepared.fusion_ranks)
+    server = stack.enter_context(
+        open_server(settings, prepared.problem, test, events, rooms, checkpoints)
+    )
+    clients = Clients(
+        prepared.members,
+        prepared.partition.train,
+        prepared.problem,
+        stack.enter_context(open_executor(launch, prepared, rooms, server)),
+        Store(launch.output_dir / ".store", run_dir / "updates", dataset.train),
+        events,
+        on_failure=launch.on_client_failure,
+    )
+    return clients, server
+
+
+def _result(
+    launch: LaunchOptions[Any],
+    prepared: Prepared,
+    outcome: Outcome,
+    clients: Clients,
+    server: RankedServer,
+) -> dict[str, Any]:
+    run = launch.run
+    last = outcome.epochs[-1]
+    accuracies = [e.accuracy for e in outcome.epochs]
+    best = max(accuracies)
+    seconds = {name: round(s, 3) for name, s in server.events.phase_seconds.items()}
+    return {
+        "method": run.method,
+        "protocol": "one-shot" if run.rounds == 1 else prepared.method.many_rounds,
+        "dataset": run.dataset,
+        "alpha": run.alpha,
+        "clients": run.num_clients,
+        "rounds": run.rounds,
+        "seed": run.seed,
+        "scored_on": "validation" if run.data.validation else "test",
+        "accuracy": last.accuracy,
+        "per_class_accuracy": last.per_class,
+        **_by_domain(prepared.problem.domains, last),
+        "start_accuracy": outcome.start.accuracy,
+        "best_accuracy": best,
+        "best_epoch": accuracies.index(best) + 1,
+        "accuracy_curve": accuracies,
+        "bytes_up": sum(clients.bytes_up.values()),
+        "bytes_down": sum(clients.bytes_down.values()),
+        "on_client_failure": launch.on_client_failure,
+        "dropped": clients.dropped,
+        "seconds": {**seconds, "total": round(server.events.elapsed, 3)},
+        "partition": {"kind": run.partition.kind, "hash": prepared.partition.digest},
+        **outcome.figures,
+        "runtime": launch.runtime,
+        "fusion": {"ranks": server.size, "restarts": server.restarts},
+        "device": _device_name(server.device),
+        "versions": versions(),
+    }
+
+
+def _by_domain(domains: tuple[str, ...], last: Evaluation) -> dict[str, Any]:
+    if not last.per_domain:
+        return {}
+    return {"per_domain_accuracy": dict(zip(domains, last.per_domain, strict=True))}
+
+
+def _device_name(device: torch.device) -> str:
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    return f"cpu ({len(os.sched_getaffinity(0))} cores)"
+
+
+def _save(run_dir: Path, prepared: Prepared, outcome: Outcome) -> None:
+    (run_dir / "model").mkdir(exist_ok=True)
+    state = {n: t.cpu().contiguous() for n, t in outcome.model.state_dict().items()}
+    save_file(state, run_dir / "model" / "global.safetensors")
+    if outcome.synthetic:
+        (run_dir / "synthetic").mkdir(exist_ok=True)
+        pictures = gallery(prepared.dataset, outcome.synthetic)
+        save_file(pictures, run_dir / "synthetic" / "samples.safetensors")
+
+
+def _partition(launch: LaunchOptions[Any], prepared: Prepared) -> dict[str, Any]:
+    run = launch.run
+    return {
+        "kind": run.partition.kind,
+        "hash": prepared.partition.digest,
+        "alpha": run.alpha,
+        "counts": prepared.partition.counts.tolist(),
+        "class_names": _class_names(prepared.dataset),
+        "roles": [c.role for c in prepared.members],
+    }
+
+
+def _class_names(dataset: Dataset) -> list[str]:
+    return list(dataset.class_names) or [str(c) for c in range(dataset.num_classes)]

@@ -1,0 +1,117 @@
+"""What a run computes on: a Ray cluster or this process, the clients' executor, the server's ranks.
+
+Ray is imported only where it is used: it takes a second, and reads its environment then.
+"""
+
+import sys
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from cluster.hardware.inventory import Inventory
+from cluster.hardware.private_ray import joined_ray, private_ray
+from cluster.run.options import LaunchOptions
+from cluster.run.prepare import Prepared
+from cluster.server.rank_placement import posts, world_size
+from fl.data.shard import Shard
+from fl.events import Events
+from fl.executor import InProcess
+from fl.federation import Executor, Problem
+from fl.fusion.checkpoints import Checkpoints
+from fl.server import RankedServer, SingleServer
+from fl.training.sizes import CohortSizes
+
+if TYPE_CHECKING:
+    from cluster.hardware.bundles import Rooms
+
+
+@contextmanager
+def open_cluster(
+    launch: LaunchOptions[Any], inventory: Inventory, run_dir: Path
+) -> "Iterator[Rooms | None]":
+    """The rooms of a Ray cluster, which is there as long as they are; None without Ray."""
+    if launch.runtime == "inprocess":
+        yield None
+        return
+    with ray_cluster(launch, inventory, run_dir):
+        from cluster.hardware.bundles import open_rooms
+
+        with open_rooms() as rooms:
+            yield rooms
+
+
+@contextmanager
+def open_executor(
+    launch: LaunchOptions[Any], prepared: Prepared, rooms: "Rooms | None", server: RankedServer
+) -> Iterator[Executor]:
+    """What runs the clients, who take turns with the server's ranks."""
+    sizes = CohortSizes(launch.output_dir / ".store" / "cohorts.json")
+    if rooms is None:
+        yield InProcess(prepared.dataset.train, sizes)
+        return
+    from cluster.clients.executor import RayExecutor
+
+    executor = RayExecutor(
+        prepared.dataset.train,
+        rooms,
+        max_actors=launch.max_actors,
+        rates=prepared.rates,
+        before=server.release,
+        sizes=sizes,
+        keep=launch.run.rounds > 1,
+    )
+    with closing(executor):
+        yield executor
+
+
+@contextmanager
+def open_server(
+    launch: LaunchOptions[Any],
+    problem: Problem,
+    test: Shard,
+    events: Events,
+    rooms: "Rooms | None",
+    checkpoints: Checkpoints,
+) -> Iterator[RankedServer]:
+    """The server over as many ranks as the launch asks for, or as there are GPUs."""
+    gpus = sum(room.gpus for room in rooms.rooms) if rooms else 0
+    ranks = world_size(launch.fusion_ranks, gpus)
+    # One rank needs no process of its own, unless the only GPU is on another node.
+    if rooms is None or (ranks == 1 and (not gpus or torch.cuda.is_available())):
+        device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        yield SingleServer(problem, test, events, device, checkpoints)
+        return
+    from cluster.hardware.bundles import gpu_names
+    from cluster.server.fusion_server import FusionServer
+
+    where, timeout_s = posts(rooms.rooms, ranks, gpu_names(rooms)), launch.fusion_timeout
+    server = FusionServer(
+        problem, test, events, rooms, where, timeout_s=timeout_s, checkpoints=checkpoints
+    )
+    with closing(server):
+        yield server
+
+
+def has_ray() -> bool:
+    """Whether this process is part of a Ray cluster already."""
+    ray = sys.modules.get("ray")
+    return ray is not None and ray.is_initialized()
+
+
+def ray_cluster(
+    launch: LaunchOptions[Any], inventory: Inventory, run_dir: Path
+) -> AbstractContextManager[None]:
+    """The cluster that the launch is for: the one there is, one to join, or one of its own."""
+    if has_ray():  # a sweep's, which outlives its trials
+        return nullcontext()
+    if launch.ray_address:
+        return joined_ray(launch.ray_address)
+    return private_ray(
+        cpus=inventory.cpus,
+        gpus=len(inventory.gpus),
+        memory_bytes=inventory.memory_bytes,
+        published=run_dir / "ray-address",
+    )

@@ -1,0 +1,107 @@
+"""What to ask Slurm for: plain records, so that the command line knows them without Slurm."""
+
+import math
+import re
+import sys
+from dataclasses import asdict, dataclass
+
+from cluster.hardware.gpus import Gpu
+from cluster.hardware.inventory import Inventory
+from fl.errors import UserError
+from fl.validate import at_least, positive
+
+TIME = re.compile(
+    r"(?P<minutes>\d{1,7})(:(?P<seconds>\d{1,2}))?"
+    r"|(?P<h>\d{1,5}):(?P<m>\d{1,2}):(?P<s>\d{1,2})"
+    r"|(?P<days>\d{1,4})-(?P<dh>\d{1,2})(:(?P<dm>\d{1,2})(:(?P<ds>\d{1,2}))?)?"
+)
+"""What sbatch takes as --time."""
+FLAG = re.compile(r"(?P<key>[a-z][a-z0-9-]*)(=(?P<value>.*))?")
+OURS = {
+    **{"nodes": "nodes", "ntasks-per-node": "nodes", "ntasks": "nodes", "array": "array"},
+    **{"output": "logs", "error": "logs", "open-mode": "logs", "signal": "preemption"},
+    **{"requeue": "preemption", "no-requeue": "preemption", "chdir": "the working directory"},
+}
+"""sbatch settings that the launcher itself depends on, and for what."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SlurmOptions:
+    """The allocation that a run asks for."""
+
+    submit: bool = False
+    """Send the run to Slurm. ``--slurm`` alone, or any of these settings, says the same."""
+    partition: str | None = None
+    """Default: the cluster's."""
+    nodes: int = 1
+    gpus_per_node: int = 0
+    cpus_per_task: int = 4
+    """Cores per node: there is one task on each."""
+    mem_gb: float | None = None
+    """Memory per node. Default: the partition's."""
+    time: str = "1:00:00"
+    """Time limit as sbatch takes it: minutes, H:MM:SS or D-HH:MM:SS."""
+    account: str | None = None
+    qos: str | None = None
+    constraint: str | None = None
+    array_parallelism: int = 16
+    """Most runs of a job array at once; see ``python -m slurm.array``."""
+    setup: tuple[str, ...] = ()
+    """Shell lines that come before the run on the first node, such as "module load cuda"."""
+    additional: tuple[str, ...] = ()
+    """Any other sbatch setting, as KEY or KEY=VALUE without dashes: exclusive reservation=x."""
+
+    def __post_init__(self) -> None:
+        at_least("slurm.nodes", self.nodes, 1)
+        at_least("slurm.gpus_per_node", self.gpus_per_node, 0)
+        at_least("slurm.cpus_per_task", self.cpus_per_task, 1)
+        at_least("slurm.array_parallelism", self.array_parallelism, 1)
+        if self.mem_gb is not None:
+            positive("slurm.mem_gb", self.mem_gb)
+        for name, value in asdict(self).items():
+            words = value if isinstance(value, tuple | list) else (value,)
+            if any(isinstance(word, str) and not word.isprintable() for word in words):
+                raise UserError(f"slurm.{name} must be printable text on one line, got {value!r}")
+        _ = self.minutes, self.flags
+
+    @property
+    def minutes(self) -> int:
+        """The time limit in whole minutes, rounded up."""
+        found = TIME.fullmatch(self.time)
+        if not found:
+            raise UserError(f"slurm.time must be minutes, H:MM:SS or D-HH:MM:SS, got {self.time!r}")
+        part = {name: int(text or 0) for name, text in found.groupdict().items()}
+        hours = 24 * part["days"] + part["dh"] + part["h"]
+        minutes = 60 * hours + part["dm"] + part["m"] + part["minutes"]
+        minutes += math.ceil((part["ds"] + part["s"] + part["seconds"]) / 60)
+        at_least("slurm.time in minutes", minutes, 1)
+        return minutes
+
+    @property
+    def flags(self) -> dict[str, str | bool]:
+        """The additional sbatch settings; True for one without a value."""
+        flags: dict[str, str | bool] = {}
+        for text in self.additional:
+            found = FLAG.fullmatch(text)
+            if not found:
+                raise UserError(f"slurm.additional takes KEY or KEY=VALUE, got {text!r}")
+            if found["key"] in OURS:
+                raise UserError(
+                    f"slurm.additional cannot set {found['key']}: the launcher sets it itself, "
+                    f"for {OURS[found['key']]}"
+                )
+            flags[found["key"]] = True if found["value"] is None else found["value"]
+        return flags
+
+    @property
+    def shape(self) -> Inventory:
+        """One node of the allocation, as far as one knows before there is one."""
+        memory = sys.maxsize if self.mem_gb is None else int(self.mem_gb * 2**30)
+        count = "a node" if self.nodes == 1 else f"each of {self.nodes} nodes"
+        return Inventory(
+            node=count,
+            cpus=self.cpus_per_task,
+            memory_bytes=memory,
+            gpus=(Gpu(uuid="", name="GPU", memory_bytes=0),) * self.gpus_per_node,
+            source=f"slurm partition {self.partition}" if self.partition else "slurm",
+        )

@@ -1,0 +1,1 @@
+"""Which client starts next, and on which slot. Pure: no clock, no Ray."""

@@ -1,0 +1,156 @@
+"""The server over a persistent group of ranks: Ray actors, on a GPU each or on cores.
+
+Ranks keep nothing that cannot be given to others: columns lie in Ray's object store, states of a
+fit here. When a rank dies the whole group is replaced, and what it was doing is done again.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeVar
+
+import ray
+import torch
+from torch import nn
+
+from cluster.hardware.bundles import Rooms
+from cluster.server.rank_group import Crew, RankFailed, as_array, as_tensor
+from cluster.server.rank_placement import Post
+from fl.data.shard import Shard
+from fl.errors import UserError
+from fl.events import Events
+from fl.federation import Batch, Loss, Problem, Samples
+from fl.fusion.checkpoints import Checkpoints
+from fl.fusion.fit import FitConfig
+from fl.fusion.rank import Report
+from fl.server import RankedServer, ServerFailed
+
+KEEP_EVERY = 5
+"""Epochs between states where no checkpoints are asked for: what a restart goes on from."""
+
+Result = TypeVar("Result")
+
+
+class FusionServer(RankedServer):
+    """:class:`fl.federation.Server` over ranks in processes of their own.
+
+    Started at the first verb, reused by all that follow, ended by :meth:`close`.
+    """
+
+    def __init__(
+        self,
+        problem: Problem,
+        test: Shard,
+        events: Events,
+        rooms: Rooms,
+        posts: Sequence[Post],
+        *,
+        timeout_s: float,
+        checkpoints: Checkpoints | None = None,
+        attempts: int = 3,
+    ) -> None:
+        """``timeout_s``: of a collective; ``attempts``: at one verb, before its failure stays."""
+        super().__init__(problem, test, events, torch.device("cpu"), checkpoints)
+        self.size = len(posts)
+        self.restarts = 0
+        self._rooms, self._posts, self._test = rooms, posts, test
+        self._timeout_s, self._attempts = timeout_s, attempts
+        self._crew: Crew | None = None
+
+    def release(self) -> None:
+        """Has the ranks give back what they keep of their GPUs' memory."""
+        if self._crew:
+            super().release()
+
+    def close(self) -> None:
+        """Ends all ranks."""
+        if self._crew:
+            self._crew.dismiss()
+            self._crew = None
+
+    def _each(
+        self, method: str, arguments: Sequence[tuple[Any, ...]], returns: int = 1
+    ) -> list[Any]:
+        def work(crew: Crew) -> list[Any]:
+            kept = [
+                actor.call.options(num_returns=returns + 1).remote(
+                    method, *(as_array(a) for a in own)
+                )
+                for actor, own in zip(crew.actors, arguments, strict=True)
+            ]
+            # Waits for the last result alone, which is empty: the others stay where they are.
+            crew.get([results[-1] for results in kept])
+            return [r[0] if returns == 1 else tuple(r[:-1]) for r in kept]
+
+        return self._persistently(work)
+
+    def _get(self, kept: Sequence[Any]) -> list[Any]:
+        return [as_tensor(value) for value in ray.get(list(kept))]
+
+    def _place(self, data: Batch) -> Samples:
+        parts = {n: t.cpu().tensor_split(self.size) for n, t in data.items()}
+        return Samples(
+            columns={n: tuple(ray.put(as_array(t)) for t in ts) for n, ts in parts.items()},
+            counts=tuple(len(t) for t in next(iter(parts.values()))),
+        )
+
+    def _share(self, value: Any) -> Any:
+        return ray.put(value)
+
+    def _fit(
+        self,
+        model: nn.Module,
+        samples: Samples,
+        loss: Loss,
+        config: FitConfig,
+        stage: str,
+        reports: Sequence[Report],
+    ) -> Iterator[Report]:
+        every = self._checkpoints.every if self._checkpoints else KEEP_EVERY
+        shared = self._share(model.cpu())
+        columns = {name: list(blocks) for name, blocks in samples.columns.items()}
+        told = reports[-1].epoch if reports else 0
+        state = reports[-1].state if reports else None
+        failures = 0
+        while True:
+            try:
+                crew = self._present()
+                for report in crew.fit(shared, columns, loss, config, stage, state, every):
+                    state = report.state or state
+                    if report.epoch > told:  # after a restart some come once more
+                        told = report.epoch
+                        yield report
+                return
+            except RankFailed as failure:
+                failures += 1
+                self._replace(failure, failures)
+
+    def _persistently(self, work: Callable[[Crew], Result]) -> Result:
+        failures = 0
+        while True:
+            try:
+                return work(self._present())
+            except RankFailed as failure:
+                failures += 1
+                self._replace(failure, failures)
+
+    def _present(self) -> Crew:
+        if self._crew is None:
+            self._crew = Crew(self._rooms, self._posts, self.problem, self._test, self._timeout_s)
+        return self._crew
+
+    def _replace(self, failure: RankFailed, failures: int) -> None:
+        """Ends the ranks; the next that is wanted starts new ones.
+
+        Raises:
+            UserError: a rank raised it.
+            ServerFailed: a rank's own code failed, or this was the last attempt.
+        """
+        self.close()
+        self.events.emit("rank_failed", rank=failure.rank, attempt=failures, reason=failure.reason)
+        if failure.error is not None:
+            cause = getattr(failure.error, "cause", None)
+            if isinstance(cause, UserError):
+                raise cause
+            raise ServerFailed(str(failure)) from failure.error
+        if failures >= self._attempts:
+            raise ServerFailed(f"{failure} (attempt {failures} of {failures})") from failure
+        self.restarts += 1

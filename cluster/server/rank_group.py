@@ -1,0 +1,223 @@
+"""The server's ranks as Ray actors: where they sit, how they start, and who of them failed."""
+
+import os
+import socket
+import time
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import ray
+import torch
+from ray.exceptions import RayError, RayTaskError
+from torch import Tensor
+
+from cluster.hardware.bundles import Rooms
+from cluster.server.rank_placement import Post
+from cluster.server.rendezvous import find_store, open_store, use_interface_of
+from fl.data.shard import Shard
+from fl.federation import Problem
+from fl.fusion.group import Group, PeerLostError, ProcessGroup
+from fl.fusion.rank import Rank, Report
+
+WITNESS_S = 5.0
+"""How long to wait, once a rank lost its peers, for Ray to tell which of them died."""
+
+
+class RankActor:
+    """A rank's process. Columns travel as arrays, which Ray's object store shares uncopied."""
+
+    def __init__(self, threads: int, gpu: str | None) -> None:
+        if gpu is not None:  # before anything has looked for GPUs
+            os.environ["CUDA_VISIBLE_DEVICES"] = gpu
+        torch.set_num_threads(threads)
+        self._address = ray.util.get_node_ip_address()
+        use_interface_of(self._address)
+
+    def identity(self) -> str:
+        """Process and node, for people."""
+        return f"process {os.getpid()} on {socket.gethostname()}"
+
+    def open_store(self) -> tuple[str, int]:
+        """Opens the place where the ranks meet, and tells where it is."""
+        self._store = open_store(self._address)
+        return self._address, self._store.port
+
+    def join(
+        self,
+        problem: Problem,
+        test: Shard,
+        number: int,
+        size: int,
+        meeting: tuple[str, int],
+        timeout_s: float,
+    ) -> None:
+        """Becomes rank ``number``, once all have come."""
+        device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        group = Group()
+        if size > 1:
+            store = self._store if number == 0 else find_store(*meeting)
+            group = ProcessGroup(store, number, size, device, timeout_s)
+        self._rank = Rank(problem, test, device, group)
+
+    def call(self, method: str, *arguments: Any) -> tuple[Any, ...]:
+        """Calls the rank's method; returns its results, and None to tell that it is done."""
+        result = getattr(self._rank, method)(*map(as_tensor, arguments))
+        results = result if isinstance(result, tuple) else (result,)
+        return *map(as_array, results), None
+
+    def fit(self, model: Any, columns: Mapping[str, Sequence[Any]], *rest: Any) -> Iterator[Report]:
+        """See :meth:`fl.fusion.rank.Rank.fit`; the columns' blocks are references."""
+        blocks = {n: [as_tensor(b) for b in ray.get(list(refs))] for n, refs in columns.items()}
+        yield from self._rank.fit(model, blocks, *rest)
+
+
+def as_array(value: Any) -> Any:
+    """A tensor as an array on the host; anything else as it is."""
+    return value.cpu().numpy() if isinstance(value, Tensor) else value
+
+
+def as_tensor(value: Any) -> Any:
+    """An array as a tensor over the same memory, not to be written to; anything else as it is."""
+    if not isinstance(value, np.ndarray):
+        return value
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch knows no tensors that cannot be written to
+        return torch.from_numpy(value)
+
+
+class RankFailed(Exception):
+    """A rank did not do its part."""
+
+    def __init__(self, rank: int, who: str, reason: str, error: Exception | None) -> None:
+        super().__init__(f"rank {rank} of the server ({who}) {reason}")
+        self.rank = rank
+        self.reason = reason
+        self.error = error
+        """What its own code raised; None if its process died or was silent: worth another try."""
+
+
+class Crew:
+    """A group of ranks that live and die together."""
+
+    def __init__(
+        self, rooms: Rooms, where: Sequence[Post], problem: Problem, test: Shard, timeout_s: float
+    ) -> None:
+        self._identities = ["starting"] * len(where)
+        self._timeout_s = timeout_s
+        self.actors: list[Any] = [
+            ray.remote(RankActor)
+            .options(
+                # Ranks take nothing by name: while they work no client does.
+                num_cpus=0,
+                max_restarts=0,
+                scheduling_strategy=rooms.strategy(post.room),
+            )
+            .remote(post.threads, post.gpu)
+            for post in where
+        ]
+        try:
+            self._identities = self.get([actor.identity.remote() for actor in self.actors])
+            self._meet(problem, test)
+        except BaseException:
+            self.dismiss()
+            raise
+
+    def _meet(self, problem: Problem, test: Shard) -> None:
+        size = len(self.actors)
+        (meeting,) = self.get([self.actors[0].open_store.remote()])
+        joining = (
+            actor.join.remote(problem, part(test, k, size), k, size, meeting, self._timeout_s)
+            for k, actor in enumerate(self.actors)
+        )
+        self.get(list(joining))
+
+    def get(self, references: Sequence[Any]) -> list[Any]:
+        """One result of each rank.
+
+        Raises:
+            RankFailed: the first that failed.
+        """
+        waiting = {reference: rank for rank, reference in enumerate(references)}
+        while waiting:
+            (ready,), _ = ray.wait(list(waiting), num_returns=1)
+            rank = waiting.pop(ready)
+            try:
+                ray.get(ready)
+            except RayError as error:
+                raise self._failure({rank: error}, list(waiting.items())) from None
+        return ray.get(list(references))
+
+    def fit(self, *arguments: Any) -> Iterator[Report]:
+        """All ranks' :meth:`RankActor.fit` together; yields the first rank's reports.
+
+        Raises:
+            RankFailed: who is to blame, not who noticed.
+        """
+        streams: dict[Any, int] = {
+            actor.fit.options(num_returns="streaming").remote(*arguments): rank
+            for rank, actor in enumerate(self.actors)
+        }
+        while streams:
+            ready, _ = ray.wait(list(streams), num_returns=1)
+            stream: Any = ready[0]
+            try:
+                report = ray.get(next(stream))
+            except StopIteration:
+                del streams[stream]
+                continue
+            except RayError as error:
+                rank = streams.pop(stream)
+                raise self._failure({rank: error}, list(streams.items())) from None
+            if streams[stream] == 0:
+                yield report
+
+    def dismiss(self) -> None:
+        """Ends all processes."""
+        for actor in self.actors:
+            ray.kill(actor)
+
+    def _failure(self, errors: dict[int, RayError], others: list[tuple[Any, int]]) -> RankFailed:
+        """Who is to blame: who raised or died, else who let the others wait in vain."""
+        deadline = time.monotonic() + WITNESS_S
+        waiting = dict(others)
+        while waiting and all(_lost_peers(e) for e in errors.values()):
+            ready, _ = ray.wait(list(waiting), timeout=max(0, deadline - time.monotonic()))
+            if not ready:
+                break
+            told: Any = ready[0]
+            rank = waiting[told]
+            try:
+                ray.get(next(told) if hasattr(told, "__next__") else told)
+            except StopIteration:
+                del waiting[told]
+            except RayError as error:
+                del waiting[told]
+                errors[rank] = error
+        for rank, found in errors.items():
+            if not _lost_peers(found):
+                return self._blame(rank, found)
+        silent, heard = min(waiting.values(), default=min(errors)), min(errors)
+        reason = f"was silent: {getattr(errors[heard], 'cause', None)}"
+        return RankFailed(silent, self._identities[silent], reason, None)
+
+    def _blame(self, rank: int, error: RayError) -> RankFailed:
+        if isinstance(error, RayTaskError):
+            reason = f"raised {type(error.cause).__name__}: {error.cause}"
+            return RankFailed(rank, self._identities[rank], reason, error)
+        return RankFailed(rank, self._identities[rank], f"died ({type(error).__name__})", None)
+
+
+def part(test: Shard, number: int, size: int) -> Shard:
+    """A rank's part of the test split."""
+    return Shard(
+        images=test.images[number::size],
+        labels=test.labels[number::size],
+        num_classes=test.num_classes,
+        domains=None if test.domains is None else test.domains[number::size],
+    )
+
+
+def _lost_peers(error: RayError) -> bool:
+    return isinstance(error, RayTaskError) and isinstance(error.cause, PeerLostError)

@@ -1,0 +1,1 @@
+"""The papers' tables and figures, and scalability studies: many runs, compared."""

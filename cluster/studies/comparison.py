@@ -1,0 +1,133 @@
+"""Our figures beside the paper's: means, spreads, differences, and what the seeds cannot tell."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from statistics import mean, stdev
+from typing import Any
+
+from scipy.stats import ttest_rel
+
+from cluster.studies.cells import Cell
+
+LEVEL = 0.05
+"""p-value above which two methods are not told apart."""
+
+NOTHING = "-"
+"""Stands where the paper prints no number."""
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A cell and what its runs found, by seed."""
+
+    cell: Cell
+    results: tuple[Mapping[str, Any], ...]
+    """As ``result.json`` holds them."""
+
+    @property
+    def accuracies(self) -> tuple[float, ...]:
+        """0 to 1, by seed."""
+        return tuple(result["accuracy"] for result in self.results)
+
+    @property
+    def mean(self) -> float:
+        """In percent."""
+        return 100 * mean(self.accuracies)
+
+    @property
+    def spread(self) -> float | None:
+        """Sample standard deviation in points; None for one seed."""
+        return 100 * stdev(self.accuracies) if len(self.accuracies) > 1 else None
+
+
+def as_markdown(name: str, scale: str, seeds: Sequence[int], figures: Sequence[Figure]) -> str:
+    """A table with a line per cell, ranks within each row, and remarks below."""
+    lines = [
+        f"# {name} at {scale} scale, seeds {', '.join(map(str, seeds))}",
+        "",
+        "| Row | Method | Accuracy, % | Paper | Difference | Rank | Rank in the paper |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for row in _by_row(figures):
+        ours = _ranks([figure.mean for figure in row])
+        theirs = _ranks([f.cell.paper.mean if f.cell.paper else None for f in row])
+        lines += [
+            f"| {figure.cell.row} | {figure.cell.method} | {shown(figure.mean, figure.spread)} "
+            f"| {_beside(figure)} | {own} | {paper} |"
+            for figure, own, paper in zip(row, ours, theirs, strict=True)
+        ]
+    return "\n".join([*lines, "", *remarks(figures), ""])
+
+
+def as_json(
+    name: str, scale: str, seeds: Sequence[int], figures: Sequence[Figure]
+) -> dict[str, Any]:
+    """The same for programs; accuracies in percent."""
+    cells = [
+        {
+            "row": figure.cell.row,
+            "method": figure.cell.method,
+            "accuracies": [100 * a for a in figure.accuracies],
+            "mean": figure.mean,
+            "spread": figure.spread,
+            "paper_mean": figure.cell.paper and figure.cell.paper.mean,
+            "paper_spread": figure.cell.paper and figure.cell.paper.spread,
+            "protocol": figure.results[0]["protocol"],
+        }
+        for figure in figures
+    ]
+    return {"table": name, "scale": scale, "seeds": list(seeds), "cells": cells}
+
+
+def remarks(figures: Sequence[Figure]) -> list[str]:
+    """Which neighbours in the ranking the seeds do not separate: a paired t-test over seeds.
+
+    Paired, since methods of one seed share partition and uploads.
+    """
+    if any(len(figure.accuracies) < 2 for figure in figures):
+        return ["One seed: no spread, and no ranking can be relied on."]
+    found = []
+    for row in _by_row(figures):
+        ranked = sorted(row, key=lambda figure: -figure.mean)
+        for better, worse in pairwise(ranked):
+            p = _p_value(better.accuracies, worse.accuracies)
+            if p > LEVEL:
+                found.append(
+                    f"- {better.cell.row}: {len(better.accuracies)} seeds do not separate "
+                    f"{better.cell.method} from {worse.cell.method} (paired t-test, p = {p:.2f})"
+                )
+    return found or ["The seeds separate all neighbours in every row (paired t-test, 5 %)."]
+
+
+def _p_value(one: Sequence[float], other: Sequence[float]) -> float:
+    differences = [a - b for a, b in zip(one, other, strict=True)]
+    if len(set(differences)) == 1:  # no variance: the test is not defined
+        return 0.0 if differences[0] else 1.0
+    return float(ttest_rel(one, other).pvalue)
+
+
+def _by_row(figures: Sequence[Figure]) -> list[list[Figure]]:
+    rows: dict[str, list[Figure]] = {}
+    for figure in figures:
+        rows.setdefault(figure.cell.row, []).append(figure)
+    return list(rows.values())
+
+
+def _ranks(values: Sequence[float | None]) -> list[int | str]:
+    """1 for the largest; equal values share a rank; what is not there has none."""
+    there = [value for value in values if value is not None]
+    return [NOTHING if v is None else 1 + sum(other > v for other in there) for v in values]
+
+
+def _beside(figure: Figure) -> str:
+    """The paper's number and the difference."""
+    paper = figure.cell.paper
+    if paper is None:
+        return f"{NOTHING} | {NOTHING}"
+    return f"{shown(paper.mean, paper.spread)} | {figure.mean - paper.mean:+.2f}"
+
+
+def shown(mean: float, spread: float | None) -> str:
+    """A number with its spread, if there is one."""
+    return f"{mean:.2f}" + (f" ± {spread:.2f}" if spread is not None else "")

@@ -1,0 +1,179 @@
+"""FedAF's Table 7 (CVPR'24, Appendix C): bytes up per client and round, from our own ledger.
+
+What is uploaded depends on labels and sizes alone. So the real method runs one round on blank
+images with the data sets' label counts, with the smallest of networks and a single step; the
+averaging methods' column is one real upload of the network named.
+"""
+
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import mean
+
+import numpy as np
+import torch
+
+from cluster.clients.store import Store
+from cluster.run.run_dir import write_json
+from fl.clients import Clients
+from fl.condensation.config import CondensationConfig
+from fl.data.datasets import INFO, Split
+from fl.data.partition import PartitionConfig, make_partition
+from fl.data.shard import Shard
+from fl.events import Events
+from fl.executor import InProcess
+from fl.federation import Client, Problem, Request
+from fl.fusion.fit import FitConfig
+from fl.methods import fedaf
+from fl.methods.fedaf import FedAFConfig
+from fl.models import build_classifier
+from fl.models.cost import parameters
+from fl.rounds import Rounds
+from fl.server import SingleServer
+from fl.whole_files import write_atomically
+
+MIB = 2**20
+CLIENTS, IPC = 10, 50
+PER_CLASS = {"fmnist": 6000, "cifar10": 5000, "cifar100": 500}
+"""Training images of each class."""
+FEDAF = {
+    **{("fmnist", 0.02): 0.06, ("fmnist", 0.05): 0.09, ("fmnist", 0.1): 0.14},
+    **{("cifar10", 0.02): 0.22, ("cifar10", 0.05): 0.31, ("cifar10", 0.1): 0.44},
+    **{("cifar100", 0.02): 1.93, ("cifar100", 0.05): 2.46, ("cifar100", 0.1): 3.22},
+}
+"""MiB, as printed."""
+FEDAVG = {"convnet": 1.46, "resnet18": 42.65}
+"""MiB, as printed for every data set: 4 bytes for each of 381,450 and 11,181,642 parameters."""
+SMALLEST = FedAFConfig(
+    condensation=CondensationConfig(
+        model="cnn",
+        width=0.01,
+        images_per_class=IPC,
+        min_samples=IPC,
+        steps=1,
+        batch_size=1,
+        averaged=1,
+        pixels="uint8",
+    ),
+    fusion=FitConfig(epochs=1, optimizer="sgd", batch_size=4096),
+)
+
+
+@dataclass(frozen=True)
+class Row:
+    """A line of the table: means over seeds and clients."""
+
+    dataset: str
+    alpha: float
+    classes: float
+    """Classes a client condenses."""
+    ours: float
+    """MiB in the ledger."""
+    closed: float
+    """MiB by the closed form, for those classes."""
+
+    @property
+    def paper(self) -> float:
+        """MiB, as printed."""
+        return FEDAF[self.dataset, self.alpha]
+
+    @property
+    def papers_classes(self) -> float:
+        """Classes per client that the closed form needs for the printed figure."""
+        labels = closed_form(self.dataset, 0)
+        return (self.paper - labels) / (closed_form(self.dataset, 1) - labels)
+
+
+def closed_form(dataset: str, classes: float) -> float:
+    """MiB up: 8-bit condensed images, and two matrices of float32."""
+    info = INFO[dataset]
+    pixels = classes * IPC * np.prod(info.image_shape)
+    return float(pixels + 2 * 4 * info.num_classes**2) / MIB
+
+
+def measure(dataset: str, alpha: float, seeds: Sequence[int]) -> Row:
+    """Plays one round of FedAF for each seed and reads the ledger."""
+    info = INFO[dataset]
+    labels = np.repeat(np.arange(info.num_classes), PER_CLASS[dataset])
+    blank = np.broadcast_to(np.zeros(1, np.uint8), (len(labels), *info.image_shape))
+    split = Split(blank, labels)
+    sent, classes = [], []
+    for seed in seeds:
+        cut = make_partition(
+            labels, CLIENTS, info.num_classes, PartitionConfig(), alpha=alpha, seed=seed
+        )
+        problem = Problem(image_shape=info.image_shape, num_classes=info.num_classes, seed=seed)
+        classes += (cut.counts >= IPC).sum(axis=1).tolist()
+        sent += _ledger(problem, split, cut.train)
+    return Row(dataset, alpha, mean(classes), mean(sent) / MIB, closed_form(dataset, mean(classes)))
+
+
+def _ledger(problem: Problem, split: Split, indices: Sequence[np.ndarray]) -> list[int]:
+    """Bytes up by client."""
+    parts = fedaf.cast(SMALLEST, len(indices), problem)
+    members = [
+        Client(
+            id=k,
+            role=part.role,
+            training=part.training,
+            num_samples=len(indices[k]),
+            request=Request(cpus=1, gpus=0),
+        )
+        for k, part in enumerate(parts)
+    ]
+    events = Events()
+    test = Shard.from_split(split, np.arange(1), problem.num_classes)
+    server = SingleServer(problem, test, events, torch.device("cpu"))
+    with tempfile.TemporaryDirectory() as home:
+        store = Store(Path(home) / "store", Path(home) / "updates", split)
+        clients = Clients(members, indices, problem, InProcess(split), store, events)
+        fedaf.run(clients, server, SMALLEST, rounds=Rounds(1))
+    return list(clients.bytes_up.values())
+
+
+def upload_of(model: str, dataset: str) -> tuple[int, int]:
+    """Parameters of the network, and bytes of what a client of an averaging method uploads."""
+    info = INFO[dataset]
+    with torch.device("meta"):
+        built = build_classifier(model, info.image_shape, info.num_classes)
+    return parameters(built), sum(t.nbytes for t in built.state_dict().values())
+
+
+def as_markdown(rows: Sequence[Row], seeds: Sequence[int]) -> str:
+    """The table, with the averaging methods' uploads below it."""
+    lines = [
+        f"# FedAF's Table 7: MiB up per client and round, IPC {IPC}, {CLIENTS} clients, "
+        f"seeds {', '.join(map(str, seeds))}",
+        "",
+        "| Data set | Alpha | Classes per client | Ledger | Closed form | Paper "
+        "| Classes per client behind the paper's |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    lines += [
+        f"| {r.dataset} | {r.alpha} | {r.classes:.1f} | {r.ours:.2f} | {r.closed:.2f} "
+        f"| {r.paper:.2f} | {r.papers_classes:.1f} |"
+        for r in rows
+    ]
+    lines += [
+        "",
+        f"A class counts for a client that has {IPC} samples of it or more.",
+        "",
+        "| Averaging | Data set | Parameters | Upload, MiB | Paper |",
+        "|---|---|---|---|---|",
+    ]
+    for model, printed in FEDAVG.items():
+        for dataset in PER_CLASS:
+            count, size = upload_of(model, dataset)
+            lines.append(f"| {model} | {dataset} | {count:,} | {size / MIB:.2f} | {printed:.2f} |")
+    return "\n".join([*lines, ""])
+
+
+def make(seeds: Sequence[int], output_dir: Path) -> None:
+    """Measures, prints and keeps the table."""
+    rows = [measure(dataset, alpha, seeds) for dataset, alpha in FEDAF]
+    table = as_markdown(rows, seeds)
+    output_dir.mkdir(parents=True, exist_ok=True)
+    write_atomically(output_dir / "fedaf-table7.md", table.encode())
+    write_json(output_dir / "fedaf-table7.json", [{**vars(r), "paper": r.paper} for r in rows])
+    print(f"{table}\ntable    {output_dir / 'fedaf-table7.md'}")

@@ -1,0 +1,184 @@
+"""The study command's options, and the cells they make: one run for each K and seed."""
+
+import argparse
+import math
+import shutil
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from cluster.run.command_line import parse
+from cluster.run.options import LaunchOptions
+from cluster.run.prepare import prepare
+from fl.condensation.config import LocalCondensation
+from fl.config import RunConfig
+from fl.data.datasets import load
+from fl.errors import UserError
+from fl.federation import Problem
+from fl.methods.registry import get_method
+from fl.models.cost import parameters
+from fl.report.words import size
+from fl.training.config import ClassifierConfig, LocalConfig
+from fl.training.local import starting_classifier, starting_generator
+
+CLIENTS = "10,100,1000,10000"
+FLOAT_BYTES = 4
+FILE_BYTES = 4096 * 3
+"""Beside its tensors an update takes a header, a checksum's file and a line of events."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cell:
+    """One run of the study."""
+
+    launch: LaunchOptions[Any]
+    drawn: int | None
+    """Training samples drawn with replacement; None where there are enough to cut."""
+
+    @property
+    def run_dir(self) -> Path:
+        """Where the run is kept."""
+        return self.launch.output_dir / str(self.launch.name)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StudyOptions:
+    """The study's own options; all others are the launch command's."""
+
+    num_clients: tuple[int, ...]
+    seeds: tuple[int, ...]
+    samples_per_client: int | None
+    output_dir: Path
+    launch_arguments: tuple[str, ...]
+
+
+def parse_study(argv: Sequence[str]) -> StudyOptions:
+    """Parses the command line.
+
+    Raises:
+        UserError: a list that is none, or a number out of range.
+        SystemExit: with 0, after printing help.
+    """
+    parser = argparse.ArgumentParser(
+        prog="python -m cluster.study",
+        description="Run a method for growing numbers of clients; see how time, memory and bytes "
+        "grow. Finished runs are not repeated.",
+        epilog="Every other option is one of python -m cluster.launch, and holds for all runs.",
+        allow_abbrev=False,
+        exit_on_error=False,
+    )
+    parser.add_argument("--num-clients", default=CLIENTS, help=f"list; default {CLIENTS}")
+    parser.add_argument("--seeds", default="0", help="list; default 0")
+    parser.add_argument(
+        "--samples-per-client",
+        help="the same number of samples for each client on average, drawn with replacement where "
+        "there are too few; default: all samples, shared by all clients",
+    )
+    parser.add_argument("--output-dir", default="runs/study", help="default runs/study")
+    try:
+        own, rest = parser.parse_known_args(list(argv))
+    except argparse.ArgumentError as error:
+        raise UserError(str(error)) from None
+    each = own.samples_per_client
+    return StudyOptions(
+        num_clients=_numbers("num-clients", own.num_clients, least=1),
+        seeds=_numbers("seeds", own.seeds, least=0),
+        samples_per_client=None if each is None else _number("samples-per-client", each, least=1),
+        output_dir=Path(own.output_dir),
+        launch_arguments=tuple(rest),
+    )
+
+
+def cells(options: StudyOptions) -> list[Cell]:
+    """The study's runs, smallest first; each has been prepared once, so that none fails late.
+
+    Raises:
+        UserError: a setting is wrong, there are too few samples for so many clients, or the
+            uploads would not fit on the disk.
+    """
+    planned = [_cell(options, k, seed) for k in options.num_clients for seed in options.seeds]
+    _check_disk([cell for cell in planned if not (cell.run_dir / "result.json").exists()])
+    for cell in planned:
+        prepare(cell.launch, drawn=cell.drawn)
+    return planned
+
+
+def upload_bytes(run: RunConfig[Any]) -> int:
+    """About how many bytes the clients' updates take on the disk."""
+    parts = get_method(run.method).cast(run.options, run.num_clients, run.problem)
+    trainings = Counter(part.training for part in parts)
+    return sum(count * _one_upload(t, run.problem) for t, count in trainings.items())
+
+
+def _check_disk(unfinished: Sequence[Cell]) -> None:
+    if not unfinished:
+        return
+    needed = sum(upload_bytes(cell.launch.run) for cell in unfinished)
+    directory = unfinished[0].launch.output_dir
+    there = directory.absolute()
+    while not there.exists():
+        there = there.parent
+    free = shutil.disk_usage(there).free
+    if needed > free:
+        most = max(cell.launch.run.num_clients for cell in unfinished)
+        raise UserError(
+            f"the uploads of up to {most} clients need about {size(needed)} in {directory}, where "
+            f"{size(free)} are free: use fewer clients, fewer seeds or another --output-dir"
+        )
+
+
+def _one_upload(training: LocalConfig, problem: Problem) -> int:
+    if isinstance(training, ClassifierConfig):
+        sent = starting_classifier(training, problem)
+    elif isinstance(training, LocalCondensation):
+        images = problem.num_classes * training.images_per_class
+        return FLOAT_BYTES * images * math.prod(problem.image_shape) + FILE_BYTES
+    else:
+        model = starting_generator(training, problem)
+        sent = model if training.upload == "cvae" else model.decoder
+    return FLOAT_BYTES * parameters(sent) + FILE_BYTES
+
+
+def _cell(options: StudyOptions, clients: int, seed: int) -> Cell:
+    name = f"k{clients}-seed{seed}"
+    fixed = [f"--num-clients={clients}", f"--seed={seed}", f"--name={name}"]
+    fixed.append(f"--output-dir={options.output_dir}")
+    launch = parse([*options.launch_arguments, *fixed])
+    if (launch.output_dir / name / "config.yaml").exists():
+        launch = replace(launch, resume=True)
+    each = options.samples_per_client
+    if each is None:
+        return Cell(launch=launch, drawn=None)
+    return _with_samples(launch, clients * each)
+
+
+def _with_samples(launch: LaunchOptions[Any], wanted: int) -> Cell:
+    """So many samples for all clients together: a subset, or drawn with replacement."""
+    run = launch.run
+    available = len(load(run.dataset, launch.data_root, max_train=None, max_test=1).train.labels)
+    if run.data.max_train is not None:
+        raise UserError("--samples-per-client and --data.max-train exclude each other")
+    if wanted > available:
+        return Cell(launch=launch, drawn=wanted)
+    data = replace(run.data, max_train=wanted)
+    return Cell(launch=replace(launch, run=replace(run, data=data)), drawn=None)
+
+
+def _numbers(option: str, text: str, *, least: int) -> tuple[int, ...]:
+    numbers = tuple(_number(option, part, least=least) for part in text.split(","))
+    return tuple(sorted(set(numbers)))
+
+
+def _number(option: str, text: str, *, least: int) -> int:
+    try:
+        number = int(text)
+    except ValueError:
+        number = least - 1
+    if number < least:
+        raise UserError(
+            f"--{option} takes whole numbers of at least {least}, with commas between where it "
+            f"takes several, such as 10,100; got {text!r}"
+        )
+    return number

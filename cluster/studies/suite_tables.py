@@ -1,0 +1,119 @@
+"""What the paper's figures show, as tables of numbers: beside the table of accuracies."""
+
+from collections.abc import Sequence
+from statistics import mean, stdev
+
+import numpy as np
+
+from cluster.studies.comparison import NOTHING, Figure, shown
+from cluster.studies.published import FID_XI
+
+TARGETS = range(10, 100, 5)
+"""Accuracies in percent, of which Figure 5 shows those that some method reaches."""
+
+
+def epochs_to_target(figure: Figure, target: float) -> float | None:
+    """Epochs at the server until ``target`` (0 to 1) is reached first, mean over seeds.
+
+    0 where the start is as good already; None where a seed never gets there.
+    """
+    found = []
+    for result in figure.results:
+        curve = [result["start_accuracy"], *result["accuracy_curve"]]
+        reached = [epoch for epoch, accuracy in enumerate(curve) if accuracy >= target]
+        if not reached:
+            return None
+        found.append(reached[0])
+    return mean(found)
+
+
+def tell_targets(figures: Sequence[Figure]) -> list[str]:
+    """A line per method and row, a column per target that some method reaches."""
+    targets = [t for t in TARGETS if any(epochs_to_target(f, t / 100) is not None for f in figures)]
+    lines = [
+        "Epochs at the server until an accuracy is reached by every seed, mean over seeds:",
+        "",
+        _line(["Row", "Method", *(f"{t} %" for t in targets)]),
+        _line(["---"] * (2 + len(targets))),
+    ]
+    for figure in figures:
+        epochs = [epochs_to_target(figure, t / 100) for t in targets]
+        cells = [NOTHING if e is None else f"{e:.1f}" for e in epochs]
+        lines.append(_line([figure.cell.row, figure.cell.method, *cells]))
+    return lines
+
+
+def tell_forgetting(figures: Sequence[Figure]) -> list[str]:
+    """Start, peak and end of the mean curve, and the fall from peak to end."""
+    lines = [
+        "Mean curve over seeds, in percent; a fall after the best epoch is forgetting:",
+        "",
+        _line(["Row", "Method", "Start", "Best", "Epoch", "Last", "Fall"]),
+        _line(["---"] * 7),
+    ]
+    for figure in figures:
+        curve = 100 * curves(figure).mean(axis=0)
+        best = int(curve.argmax())
+        points = [f"{curve[0]:.2f}", f"{curve[best]:.2f}", str(best), f"{curve[-1]:.2f}"]
+        fall = f"{curve[best] - curve[-1]:.2f}"
+        lines.append(_line([figure.cell.row, figure.cell.method, *points, fall]))
+    return lines
+
+
+def tell_rounds(figures: Sequence[Figure]) -> list[str]:
+    """The best round beside the last one, and bytes: FedAF's paper prints the best."""
+    lines = [
+        "The best round is chosen by the test split, as FedAF's paper does; what is in the table "
+        "above is the last one:",
+        "",
+        _line(["Row", "Method", "Last round, %", "Best round, %", "Paper's best", "MiB up"]),
+        _line(["---"] * 6),
+    ]
+    for figure in figures:
+        best = [100 * result["best_accuracy"] for result in figure.results]
+        printed = figure.cell.paper
+        beside = shown(printed.mean, printed.spread) if printed else NOTHING
+        points = [shown(figure.mean, figure.spread), shown(mean(best), _spread(best)), beside]
+        mib = mean(result["bytes_up"] for result in figure.results) / 2**20
+        lines.append(_line([figure.cell.row, figure.cell.method, *points, f"{mib:.2f}"]))
+    return lines
+
+
+def tell_nothing_more(figures: Sequence[Figure]) -> list[str]:
+    """The table of accuracies says it all."""
+    return []
+
+
+def tell_fid(figures: Sequence[Figure]) -> list[str]:
+    """A line per number of CVAE epochs, between the two ends of the scale."""
+    first = figures[0].results[0]["fid"]
+    lines = [
+        f"Fréchet distance to the real training images: {first['features']}. The paper names no "
+        "network: its distances are on another scale, and only their order can be compared.",
+        "",
+        _line(["Images", "Distance", "Paper"]),
+        _line(["---"] * 3),
+        _line(["Gaussian noise", f"{first['noise']:.4g}", "360.53"]),
+    ]
+    for figure in {f.cell.row: f for f in figures}.values():  # the variants share their samples
+        epochs = dict(figure.cell.settings)["generator.epochs"]
+        printed = FID_XI.get(epochs, NOTHING) if figure.cell.paper else NOTHING
+        distances = [result["fid"]["kept"] for result in figure.results]
+        spread = _spread(distances)
+        found = f"{mean(distances):.4g}"  # its scale is not known beforehand
+        found += "" if spread is None else f" ± {spread:.2g}"
+        lines.append(_line([f"{epochs} epochs", found, str(printed)]))
+    return [*lines, _line(["real, two halves", f"{first['real']:.4g}", "0.000002"])]
+
+
+def curves(figure: Figure) -> np.ndarray:
+    """Accuracy, 0 to 1, by seed and epoch at the server; the start is epoch 0."""
+    return np.array([[r["start_accuracy"], *r["accuracy_curve"]] for r in figure.results])
+
+
+def _spread(values: Sequence[float]) -> float | None:
+    return stdev(values) if len(values) > 1 else None
+
+
+def _line(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"

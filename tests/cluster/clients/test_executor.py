@@ -1,0 +1,260 @@
+"""Clients as Ray actors: the same answer as in this process, and failures that carry a name."""
+
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+import torch
+
+from cluster.clients.actors import Actors, Process
+from cluster.clients.executor import RayExecutor
+from cluster.hardware.bundles import Rooms, open_rooms
+from cluster.hardware.private_ray import private_ray
+from fl.condensation.config import LocalCondensation
+from fl.condensation.task import condense
+from fl.data.datasets import Split
+from fl.errors import ClientFailed
+from fl.events import Event, Events
+from fl.executor import InProcess
+from fl.federation import Client, Job, Problem, Request, TaskInput, TaskOutput
+from fl.training.config import ClassifierConfig, GeneratorConfig, LocalConfig
+from fl.training.local import train_local
+from fl.training.recipe import Recipe
+from fl.training.sizes import CohortSizes
+from fl.training.task import recipe_of, task_of
+from fl.wire import unpack
+from tests.cluster.outcomes import uploads
+
+RNG = np.random.default_rng(0)
+TRAIN = Split(
+    RNG.integers(0, 256, (60, 1, 28, 28), dtype=np.uint8), RNG.integers(0, 10, 60).astype(np.int64)
+)
+CLASSIFIER = ClassifierConfig(model="cnn", width=0.3, epochs=2)
+GENERATOR = GeneratorConfig(width=0.1, latent=4, epochs=2)
+
+
+def job(client: int, training: LocalConfig = CLASSIFIER, task=train_local, cpus: float = 1) -> Job:  # type: ignore[no-untyped-def]
+    return Job(
+        task=task,
+        client=Client(
+            id=client,
+            role="classifier",
+            training=training,
+            num_samples=15,
+            request=Request(cpus=cpus, gpus=0),
+        ),
+        problem=Problem(image_shape=(1, 28, 28), num_classes=10, seed=0),
+        indices=np.arange(client * 15, client * 15 + 15),
+        broadcast=None,
+        payload=None,
+    )
+
+
+JOBS = [job(0), job(1), job(2, GENERATOR, cpus=0.5), job(3, GENERATOR, cpus=0.5)]
+
+
+def whoami(inputs: TaskInput) -> TaskOutput:
+    import ray
+
+    assigned = ray.get_runtime_context().get_assigned_resources()
+    figures = {"pid": float(os.getpid()), "cpus": assigned["CPU"]}
+    figures["cuda"] = float(torch.cuda.is_available())
+    return TaskOutput(tensors={"none": torch.zeros(0)}, stats=figures)
+
+
+def fails_on_two(inputs: TaskInput) -> TaskOutput:
+    if inputs.client.id == 2:
+        raise ArithmeticError("the loss is NaN")
+    return TaskOutput(tensors={"x": torch.ones(1)})
+
+
+def dies(inputs: TaskInput) -> TaskOutput:
+    os._exit(7)
+
+
+@pytest.fixture(scope="module")
+def rooms() -> Iterator[Rooms]:
+    with private_ray(cpus=2, gpus=0, memory_bytes=2**32), open_rooms() as rooms:
+        yield rooms
+
+
+def run(rooms: Rooms, jobs: list[Job], max_actors: int | None = None) -> dict[int, bytes]:
+    executor = RayExecutor(TRAIN, rooms, max_actors=max_actors)
+    return uploads(executor, jobs)
+
+
+def test_same_uploads_in_process_one_by_one_and_at_once(rooms: Rooms) -> None:
+    here = uploads(InProcess(TRAIN), JOBS)
+    for there in (run(rooms, JOBS), run(rooms, JOBS, max_actors=1)):
+        assert there.keys() == here.keys()
+        for client, packed in there.items():
+            ours, theirs = unpack(here[client])[0], unpack(packed)[0]
+            assert ours.keys() == theirs.keys()
+            assert all(torch.equal(ours[n], theirs[n]) for n in ours)
+
+
+def test_every_client_has_a_process_of_its_own_with_what_it_asked_for(rooms: Rooms) -> None:
+    jobs = [job(0, task=whoami), job(1, task=whoami), job(2, task=whoami, cpus=0.5)]
+    stats = {k: unpack(p)[1]["stats"] for k, p in run(rooms, jobs).items()}
+    assert len({s["pid"] for s in stats.values()} | {os.getpid()}) == 4
+    assert [stats[k]["cpus"] for k in (0, 1, 2)] == [1, 1, 0.5]
+    assert not any(s["cuda"] for s in stats.values())
+
+
+def test_no_more_actors_at_once_than_there_is_room(rooms: Rooms) -> None:
+    seen: list[Event] = []
+    executor = RayExecutor(TRAIN, rooms)
+    jobs = [job(k, task=whoami) for k in range(4)]
+    at_once = []
+    for finished, _ in enumerate(executor.run(jobs, Events(seen.append)), start=1):
+        at_once.append(len(seen) - finished)  # who follows is seated before the result is told
+    assert max(at_once) == 2
+
+
+def test_a_failing_client_is_named_with_its_reason(rooms: Rooms) -> None:
+    jobs = [job(k, task=fails_on_two) for k in range(4)]
+    with pytest.raises(ClientFailed, match=r"client 2 \(cnn\) failed: ArithmeticError: the loss"):
+        run(rooms, jobs)
+
+
+def test_a_dying_client_is_named(rooms: Rooms) -> None:
+    with pytest.raises(ClientFailed, match="client 1"):
+        run(rooms, [job(1, task=dies)])
+
+
+def test_nothing_is_left_after_the_cluster(tmp_path: Path) -> None:
+    """In a process of its own, as the module's cluster is still up in this one."""
+    import subprocess
+    import sys
+
+    script = (
+        "from cluster.hardware.private_ray import private_ray\n"
+        "import ray, psutil\n"
+        "with private_ray(cpus=1, gpus=0, memory_bytes=2**30):\n"
+        "    ray.get(ray.remote(num_cpus=1)(lambda: 1).remote())\n"
+        "    root = ray._private.worker._global_node.get_session_dir_path()\n"
+        "    pids = [p.pid for p in psutil.Process().children(recursive=True)]\n"
+        "print(root, *pids)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=True
+    )
+    root, *pids = done.stdout.split()
+    assert len(root) < 80
+    assert not Path(root).parent.exists()
+    assert len(pids) >= 3
+    assert not [p for p in pids if psutil.pid_exists(int(p))]
+
+
+def light(client: int, task=train_local) -> Job:  # type: ignore[no-untyped-def]
+    own = job(client, GENERATOR, task)
+    request = Request(cpus=1, gpus=0, shared=True)
+    return replace(own, client=replace(own.client, request=request), indices=np.arange(5 + client))
+
+
+@task_of
+def recipe_fails_on_two(inputs: TaskInput) -> Recipe:
+    if inputs.client.id == 2:
+        raise ArithmeticError("the loss is NaN")
+    return recipe_of(train_local)(inputs)
+
+
+def in_fours() -> CohortSizes:
+    sizes = CohortSizes()
+    sizes.next = lambda job: 4
+    return sizes
+
+
+def test_the_pool_trains_cohorts_to_the_same_bits_as_each_client_alone(rooms: Rooms) -> None:
+    jobs = [light(k) for k in range(10)]
+    seen: list[Event] = []
+    executor = RayExecutor(TRAIN, rooms, sizes=in_fours())
+    results = uploads(executor, jobs, Events(seen.append))
+    assert sorted(e["client"] for e in seen if e["event"] == "client_start") == [*range(10)]
+    assert len(results) == 10
+    cohorts = []
+    for own in jobs:
+        ((_, alone),) = InProcess(TRAIN).run([own], Events())
+        theirs, note = unpack(results[own.client.id])
+        assert all(torch.equal(t, theirs[n]) for n, t in unpack(alone)[0].items())
+        cohorts.append(note["cohort"])
+    assert sorted(cohorts) == [1, 2, 2, 3, 3, 3, 4, 4, 4, 4]  # the last are cut to end together
+
+
+def known_pairs() -> CohortSizes:
+    sizes = CohortSizes()
+    sizes.next = lambda job: 2
+    sizes.knows = lambda job: True
+    return sizes
+
+
+def test_a_process_is_given_several_small_cohorts_at_once(
+    rooms: Rooms, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[tuple[int, int]] = []
+    submit = Actors.submit
+
+    def counted(self: Actors, process: Process, jobs: list[Job], size: int) -> object:
+        calls.append((len(jobs), size))
+        return submit(self, process, jobs, size)
+
+    monkeypatch.setattr(Actors, "submit", counted)
+    jobs = [light(k) for k in range(24)]
+    executor = RayExecutor(TRAIN, rooms, sizes=known_pairs(), rates={"cvae-small": 1e-9})
+    results = uploads(executor, jobs)
+    assert max(clients for clients, _ in calls) > 2
+    assert sum(clients for clients, _ in calls) == 24
+    assert {size for _, size in calls} <= {1, 2}
+    for own in jobs:
+        ((_, alone),) = InProcess(TRAIN).run([own], Events())
+        theirs, note = unpack(results[own.client.id])
+        assert all(torch.equal(t, theirs[n]) for n, t in unpack(alone)[0].items())
+        assert note["cohort"] <= 2
+
+
+def test_light_condensers_condense_in_company_to_the_same_bits(rooms: Rooms) -> None:
+    config = LocalCondensation(width=0.03, images_per_class=1, steps=2, batch_size=2)
+    jobs = [light(k, condense) for k in range(6)]
+    jobs = [replace(own, client=replace(own.client, training=config)) for own in jobs]
+    results = uploads(RayExecutor(TRAIN, rooms, sizes=in_fours()), jobs)
+    cohorts = [unpack(packed)[1]["cohort"] for packed in results.values()]
+    assert max(cohorts) > 1
+    for own in jobs:
+        ((_, alone),) = InProcess(TRAIN).run([own], Events())
+        theirs = unpack(results[own.client.id])[0]
+        assert all(torch.equal(t, theirs[n]) for n, t in unpack(alone)[0].items())
+
+
+@pytest.mark.parametrize("sizes", [in_fours, known_pairs])
+def test_who_fails_in_company_is_named_alone(
+    rooms: Rooms, sizes: Callable[[], CohortSizes]
+) -> None:
+    seen: list[Event] = []
+    rates = {"cvae-small": 1e-9}
+    executor = RayExecutor(TRAIN, rooms, sizes=sizes(), rates=rates)
+    jobs = [light(k, recipe_fails_on_two) for k in range(8)]
+    with pytest.raises(ClientFailed, match=r"client 2 \(cvae-small\) failed: ArithmeticError"):
+        uploads(executor, jobs, Events(seen.append))
+    assert {e["client"] for e in seen if e["event"] == "client_failed"} == {2}
+
+
+def test_kept_processes_serve_the_next_map_and_end_with_the_executor(rooms: Rooms) -> None:
+    def pids(jobs: list[Job]) -> set[float]:
+        return {unpack(p)[1]["stats"]["pid"] for p in uploads(executor, jobs).values()}
+
+    executor = RayExecutor(TRAIN, rooms, keep=True)
+    four = [job(k, task=whoami) for k in range(4)]
+    first = pids(four)
+    assert len(first) == 2  # as many as there are cores
+    assert pids(four) == first
+    (half,) = pids([job(0, task=whoami, cpus=0.5)])
+    assert half not in first
+    assert len(pids(four) & first) == 1  # one had to make room
+    executor.close()
+    assert executor.actors.processes == []
+    assert not pids(four) & first
+    executor.close()

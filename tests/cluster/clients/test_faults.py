@@ -1,0 +1,278 @@
+"""Clients, processes and nodes that die, on a real cluster of two nodes: nothing is lost."""
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import ray
+import torch
+from ray.cluster_utils import Cluster
+
+from cluster.clients.executor import RayExecutor
+from cluster.clients.memory_cap import OverspentError
+from cluster.hardware.bundles import open_rooms
+from fl.data.datasets import Split
+from fl.errors import ClientFailed
+from fl.events import Event, Events
+from fl.executor import InProcess
+from fl.federation import Client, Job, Problem, Request, Task, TaskInput, TaskOutput
+from fl.training.config import ClassifierConfig
+from fl.training.local import train_local
+from fl.wire import unpack
+from tests.cluster.outcomes import uploads
+from tests.waiting import wait_until
+
+RNG = np.random.default_rng(0)
+TRAIN = Split(
+    RNG.integers(0, 256, (60, 1, 28, 28), dtype=np.uint8), RNG.integers(0, 10, 60).astype(np.int64)
+)
+FOLDER = "ONEFOLD_TEST_FOLDER"
+TIMEOUT_S = 60
+
+
+def hangs_at_first(inputs: TaskInput) -> TaskOutput:
+    """Client 1 waits to be killed the first time; whoever else, and it later, trains."""
+    marker = Path(os.environ[FOLDER]) / f"client-{inputs.client.id}"
+    if inputs.client.id == 1 and not marker.exists():
+        marker.write_text(f"{os.getpid()} {ray.get_runtime_context().get_node_id()}")
+        time.sleep(TIMEOUT_S)
+    return train_local(inputs)
+
+
+def hangs_away_from_head(inputs: TaskInput) -> TaskOutput:
+    """Whoever sits on the second node waits for its end."""
+    here = ray.get_runtime_context().get_node_id()
+    (resources,) = (n["Resources"] for n in ray.nodes() if n["NodeID"] == here)
+    if "node:__internal_head__" not in resources:
+        (Path(os.environ[FOLDER]) / "client-1").write_text(f"{os.getpid()} {here}")
+        time.sleep(TIMEOUT_S)
+    return train_local(inputs)
+
+
+def kills_itself(inputs: TaskInput) -> TaskOutput:
+    if inputs.client.id == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return train_local(inputs)
+
+
+def overspends(inputs: TaskInput) -> TaskOutput:
+    """Client 1 needs 300 MB, client 2 more than twice what anyone has; the others train."""
+    need = {1: 300 * 10**6, 2: 900 * 10**6}.get(inputs.client.id)
+    if need:
+        return TaskOutput(
+            tensors={"size": torch.tensor([len(torch.empty(need, dtype=torch.int8))])}
+        )
+    return train_local(inputs)
+
+
+def overspends_at_once(inputs: TaskInput) -> TaskOutput:
+    raise OverspentError("went over its share")
+
+
+def where(inputs: TaskInput) -> TaskOutput:
+    pid = torch.tensor([os.getpid()])
+    time.sleep(0.2)
+    return TaskOutput(tensors={"pid": pid})
+
+
+def job(client: int, task: Task = train_local, request: Request | None = None) -> Job:
+    return Job(
+        task=task,
+        client=Client(
+            id=client,
+            role="classifier",
+            training=ClassifierConfig(model="cnn", width=0.3, epochs=2),
+            num_samples=15,
+            request=request or Request(cpus=1, gpus=0.5),
+        ),
+        problem=Problem(image_shape=(1, 28, 28), num_classes=10, seed=0),
+        indices=np.arange(client * 8, client * 8 + 15),
+        broadcast=None,
+        payload=None,
+    )
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Where clients leave word; the nodes' processes are told of it when they start."""
+    with pytest.MonkeyPatch.context() as patch:
+        made = tmp_path_factory.mktemp("markers")
+        patch.setenv(FOLDER, str(made))
+        yield made
+
+
+@pytest.fixture(scope="module")
+def nodes(folder: Path) -> Iterator[Cluster]:
+    """Two nodes of two cores and one logical GPU."""
+    made = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "num_gpus": 1})
+    made.add_node(num_cpus=2, num_gpus=1)
+    ray.init(address=made.address, log_to_driver=False)
+    yield made
+    ray.shutdown()
+    made.shutdown()
+
+
+@pytest.fixture
+def cluster(nodes: Cluster, folder: Path) -> Cluster:
+    """The nodes, as many as ever, where no client has left word yet."""
+    for marker in folder.iterdir():
+        marker.unlink()
+    if not nodes.worker_nodes:
+        nodes.add_node(num_cpus=2, num_gpus=1)
+    wait_until(lambda: ray.available_resources().get("CPU") == 4)
+    return nodes
+
+
+def run(jobs: list[Job], listener: list[Event]) -> dict[int, bytes]:
+    with open_rooms() as rooms:
+        executor = RayExecutor(TRAIN, rooms)
+        return uploads(executor, jobs, Events(listener.append))
+
+
+def when_marked(folder: Path, act) -> threading.Thread:  # type: ignore[no-untyped-def]
+    """Calls ``act(pid, node)`` as soon as client 1 hangs."""
+
+    def watch() -> None:
+        marker = folder / "client-1"
+        deadline = time.monotonic() + TIMEOUT_S
+        while not (marker.exists() and " " in marker.read_text()):
+            if time.monotonic() > deadline:
+                return
+            time.sleep(0.05)
+        pid, node = marker.read_text().split()
+        act(int(pid), node)
+
+    thread = threading.Thread(target=watch, daemon=True)
+    thread.start()
+    return thread
+
+
+def same(ours: dict[int, bytes], theirs: dict[int, bytes]) -> None:
+    assert ours.keys() == theirs.keys()
+    for client, packed in ours.items():
+        a, b = unpack(packed)[0], unpack(theirs[client])[0]
+        assert all(torch.equal(a[n], b[n]) for n in a)
+
+
+def undisturbed(jobs: int) -> dict[int, bytes]:
+    plain = [job(k) for k in range(jobs)]
+    return uploads(InProcess(TRAIN), plain)
+
+
+def test_a_killed_client_is_trained_again_to_the_same_bits(cluster: Cluster, folder: Path) -> None:
+    events: list[Event] = []
+    when_marked(folder, lambda pid, node: os.kill(pid, signal.SIGKILL))
+    updates = run([job(k, hangs_at_first) for k in range(4)], events)
+    same(updates, undisturbed(4))
+    failed = [e for e in events if e["event"] == "client_failed"]
+    assert [e["client"] for e in failed] == [1]
+    assert "process died" in failed[0]["reason"]
+
+
+def test_clients_of_a_lost_node_are_trained_on_the_other(cluster: Cluster, folder: Path) -> None:
+    events: list[Event] = []
+    (second,) = cluster.worker_nodes
+    watcher = when_marked(folder, lambda *_: cluster.remove_node(second, allow_graceful=False))
+    updates = run([job(k, hangs_away_from_head) for k in range(4)], events)
+    watcher.join(timeout=TIMEOUT_S)
+    same(updates, undisturbed(4))
+    failed = {e["client"] for e in events if e["event"] == "client_failed"}
+    assert 1 <= len(failed) <= 2  # as many as sat on the lost node
+    assert sum(n["Alive"] for n in ray.nodes()) == 1
+
+
+def test_a_client_that_keeps_dying_stops_the_run_by_name(cluster: Cluster) -> None:
+    events: list[Event] = []
+    with pytest.raises(ClientFailed, match=r"client 1 .*process died.*attempt 3 of 3"):
+        run([job(k, kills_itself) for k in range(3)], events)
+    assert sum(e["event"] == "client_failed" for e in events) == 3
+
+
+ROOMY = Request(cpus=1, gpus=0, memory_bytes=200 * 10**6)
+
+
+def test_a_client_over_its_share_fails_alone_with_the_bytes_and_gets_twice_as_much(
+    cluster: Cluster,
+) -> None:
+    events: list[Event] = []
+    updates = run([job(k, overspends, ROOMY) for k in (0, 1, 3)], events)
+    neighbours = {k: p for k, p in undisturbed(4).items() if k in (0, 3)}
+    same({k: updates[k] for k in neighbours}, neighbours)
+    assert int(unpack(updates[1])[0]["size"]) == 300 * 10**6
+    (failed,) = [e for e in events if e["event"] == "client_failed"]
+    assert failed["client"] == 1
+    assert "200000000 bytes of memory: asked for 300000000 bytes more" in failed["reason"]
+    asked = [
+        e["requested"]["memory_bytes"]
+        for e in events
+        if e["event"] == "client_start" and e["client"] == 1
+    ]
+    assert asked == [200 * 10**6, 400 * 10**6]
+    assert unpack(updates[1])[1]["assigned"]["memory"] == 400 * 10**6
+
+
+def test_a_client_over_twice_its_share_too_has_failed_for_good(cluster: Cluster) -> None:
+    events: list[Event] = []
+    message = r"client 2 .*400000000 bytes.*with twice the share it had first"
+    with pytest.raises(ClientFailed, match=message):
+        run([job(2, overspends, ROOMY)], events)
+    assert sum(e["event"] == "client_failed" for e in events) == 2
+
+
+def test_a_larger_share_that_fits_nowhere_is_said(cluster: Cluster) -> None:
+    most = int(max(n["Resources"]["memory"] for n in ray.nodes() if n["Alive"]))
+    nearly_all = Request(cpus=1, gpus=0, memory_bytes=most * 2 // 3)
+    with pytest.raises(ClientFailed, match=r"client 2 .*fits nowhere: there is 2 cores"):
+        run([job(2, overspends_at_once, nearly_all)], [])
+
+
+def test_three_client_classes_are_assigned_three_different_shares(cluster: Cluster) -> None:
+    """On logical GPUs, as three models of one run ask for them."""
+    shares = [
+        Request(cpus=2, gpus=0.75, memory_bytes=300 * 10**6),
+        Request(cpus=1, gpus=0.5, memory_bytes=200 * 10**6),
+        Request(cpus=0.5, gpus=0.25, memory_bytes=100 * 10**6, shared=True),
+    ]
+    updates = run([job(k, where, shares[k % 3]) for k in range(6)], [])
+    for k, packed in updates.items():
+        assigned, share = unpack(packed)[1]["assigned"], shares[k % 3]
+        assert assigned["CPU"] == share.cpus
+        assert assigned["GPU"] == share.gpus
+        assert assigned["memory"] == share.memory_bytes
+
+
+def test_what_clients_took_is_known_to_the_next_map(cluster: Cluster) -> None:
+    with open_rooms() as rooms:
+        executor = RayExecutor(TRAIN, rooms, rates={"cnn": 100.0, "vgg9": 7.0})
+        uploads(executor, [job(0)])
+        assert executor.rates["vgg9"] == 7.0
+        assert executor.rates["cnn"] < 1.0
+
+
+def test_light_clients_share_processes_and_heavy_ones_do_not(cluster: Cluster) -> None:
+    def processes(shared: bool) -> int:
+        request = Request(cpus=1, gpus=0, shared=shared)
+        updates = run([job(k, where, request) for k in range(6)], [])
+        return len({int(unpack(p)[0]["pid"]) for p in updates.values()})
+
+    assert processes(shared=False) == 6
+    assert processes(shared=True) <= 4  # as many as there are cores
+
+
+def test_nothing_runs_or_holds_resources_when_the_map_is_over(cluster: Cluster) -> None:
+    before = ray.cluster_resources()
+    run([job(k, where, Request(cpus=1, gpus=0.5, shared=True)) for k in range(4)], [])
+    wait_until(lambda: ray.available_resources().get("GPU") == before["GPU"], seconds=20)
+
+
+def test_no_share_of_a_gpu_is_held_when_fusion_starts(cluster: Cluster) -> None:
+    with open_rooms() as rooms:
+        name = f"GPU_group_{rooms.group.id.hex()}"
+        jobs = [job(k, where, Request(cpus=1, gpus=0.5)) for k in range(4)]
+        uploads(RayExecutor(TRAIN, rooms), jobs)
+        assert ray.available_resources()[name] == ray.cluster_resources()[name] == 2

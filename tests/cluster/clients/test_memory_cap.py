@@ -1,0 +1,54 @@
+"""The memory cap: inside it nothing is noticed, beyond it the client is told by how much."""
+
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from cluster.clients.memory_cap import OverspentError, capped
+from fl.federation import Request
+
+MIB = 2**20
+
+
+def test_work_within_the_share_is_not_disturbed() -> None:
+    with capped(Request(cpus=1, gpus=0, memory_bytes=256 * MIB)):
+        assert torch.ones(MIB).sum() == MIB
+
+
+def test_without_a_request_nothing_is_capped() -> None:
+    with capped(Request(cpus=1, gpus=0)):
+        assert len(torch.empty(64 * MIB)) == 64 * MIB
+
+
+def test_going_over_fails_with_the_bytes_and_the_cap_ends() -> None:
+    with (
+        pytest.raises(OverspentError, match=f"{32 * MIB} bytes of memory: asked for {400 * MIB}"),
+        capped(Request(cpus=1, gpus=0, memory_bytes=32 * MIB)),
+    ):
+        torch.empty(400 * MIB, dtype=torch.uint8)
+    assert len(torch.empty(400 * MIB, dtype=torch.uint8)) == 400 * MIB
+
+
+def test_other_errors_pass_unchanged() -> None:
+    with (
+        pytest.raises(RuntimeError, match=r"^mine$"),
+        capped(Request(cpus=1, gpus=0, memory_bytes=32 * MIB)),
+    ):
+        raise RuntimeError("mine")
+
+
+def test_python_and_numpy_allocations_are_capped_too() -> None:
+    script = (
+        "import numpy as np\n"
+        "from cluster.clients.memory_cap import capped, OverspentError\n"
+        "from fl.federation import Request\n"
+        "try:\n"
+        "    with capped(Request(cpus=1, gpus=0, memory_bytes=2**25)):\n"
+        "        np.ones(2**28)\n"
+        "except OverspentError as e:\n"
+        "    print('told')\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.stdout == "told\n", done.stderr

@@ -1,0 +1,137 @@
+"""The store of updates: keys that name content, files that survive what happens to files."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.torch import load_file
+
+from cluster.clients.store import Store, code_version
+from fl.data.datasets import Split
+from fl.federation import Client, Job, Problem, Request
+from fl.training.config import ClassifierConfig
+from fl.training.local import train_local
+from fl.wire import pack
+
+RNG = np.random.default_rng(0)
+TRAIN = Split(RNG.integers(0, 256, (20, 1, 8, 8), dtype=np.uint8), RNG.integers(0, 3, 20))
+JOB = Job(
+    task=train_local,
+    client=Client(
+        id=0,
+        role="classifier",
+        training=ClassifierConfig(),
+        num_samples=5,
+        request=Request(cpus=1, gpus=0),
+    ),
+    problem=Problem(image_shape=(1, 8, 8), num_classes=3, seed=0),
+    indices=np.arange(5),
+    broadcast=None,
+    payload=None,
+)
+
+
+def packed() -> bytes:
+    import torch
+
+    return pack({"w": torch.arange(6.0)}, {"seconds": 1.0, "stats": {}})
+
+
+def store(root: Path, run: str = "a") -> Store:
+    return Store(root / ".store", root / run / "updates", TRAIN)
+
+
+def other(**changes: Any) -> Job:
+    return replace(JOB, **changes)
+
+
+@pytest.mark.parametrize(
+    "job",
+    [
+        other(indices=np.arange(6)),
+        other(problem=replace(JOB.problem, seed=1)),
+        other(client=replace(JOB.client, id=1)),
+        other(client=replace(JOB.client, training=ClassifierConfig(epochs=31))),
+        other(client=replace(JOB.client, training=ClassifierConfig(model="cnn"))),
+        other(client=replace(JOB.client, request=Request(cpus=2, gpus=0))),
+        other(broadcast=b"x"),
+        other(payload=b"x"),
+        other(round=2),
+    ],
+)
+def test_whatever_determines_the_upload_changes_the_key(tmp_path: Path, job: Job) -> None:
+    assert store(tmp_path).key(job) != store(tmp_path).key(JOB)
+
+
+def test_what_does_not_determine_it_leaves_the_key(tmp_path: Path) -> None:
+    asks_more = replace(JOB.client, request=Request(cpus=0.5, gpus=1), num_samples=6)
+    assert store(tmp_path).key(other(client=asks_more)) == store(tmp_path).key(JOB)
+
+
+def test_same_content_elsewhere_in_the_data_set_has_the_same_key(tmp_path: Path) -> None:
+    moved = Split(TRAIN.images[::-1].copy(), TRAIN.labels[::-1].copy())
+    there = Store(tmp_path / ".store", tmp_path / "updates", moved)
+    assert there.key(other(indices=np.arange(19, 14, -1))) == store(tmp_path).key(JOB)
+
+
+def test_an_update_is_found_again_by_another_run(tmp_path: Path) -> None:
+    key = store(tmp_path).key(JOB)
+    assert store(tmp_path).get(key, 0) is None
+    store(tmp_path, "a").put(key, 0, packed())
+    assert store(tmp_path, "b").get(key, 0) == packed()
+    for run in ("a", "b"):
+        kept = load_file(tmp_path / run / "updates" / "client-00000.safetensors")
+        assert kept["w"].tolist() == [0, 1, 2, 3, 4, 5]
+
+
+def test_a_damaged_file_is_not_used(tmp_path: Path) -> None:
+    key = store(tmp_path).key(JOB)
+    store(tmp_path).put(key, 0, packed())
+    file = tmp_path / ".store" / f"{key}.safetensors"
+    content = bytearray(file.read_bytes())
+    content[-1] ^= 1
+    file.write_bytes(content)
+    assert store(tmp_path).get(key, 0) is None
+    file.write_bytes(content[: len(content) // 2])
+    assert store(tmp_path).get(key, 0) is None
+    store(tmp_path).put(key, 0, packed())
+    assert store(tmp_path).get(key, 0) == packed()
+
+
+def test_a_lost_checksum_means_no_update(tmp_path: Path) -> None:
+    key = store(tmp_path).key(JOB)
+    store(tmp_path).put(key, 0, packed())
+    (tmp_path / ".store" / f"{key}.sha256").unlink()
+    assert store(tmp_path).get(key, 0) is None
+
+
+def test_repairing_one_run_leaves_the_others_file_alone(tmp_path: Path) -> None:
+    """Files of runs are hard links: a new update must be a new file, not a rewrite."""
+    key = store(tmp_path).key(JOB)
+    store(tmp_path, "a").put(key, 0, packed())
+    before = (tmp_path / "a/updates/client-00000.safetensors").stat().st_ino
+    store(tmp_path, "b").put(key, 0, packed())
+    assert (tmp_path / "a/updates/client-00000.safetensors").stat().st_ino == before
+
+
+def test_code_version_is_stable_within_a_process() -> None:
+    assert code_version() == code_version()
+    assert len(code_version()) == 64
+
+
+def test_a_later_rounds_update_is_the_runs_own_until_the_round_is_over(tmp_path: Path) -> None:
+    here, second = store(tmp_path), other(round=2, broadcast=b"x")
+    first_key, key = here.key(JOB), here.key(second)
+    here.put(first_key, 0, packed())
+    here.put(key, 0, packed())
+    assert here.get(key, 0) == packed()
+    assert store(tmp_path, "b").get(key, 0) is None
+    here.end_round(2)
+    assert here.get(key, 0) is None
+    assert here.get(first_key, 0) == packed()
+    here.end_round(1)
+    assert here.get(first_key, 0) == packed()
+    left = [path.name for path in (tmp_path / "a" / "updates").iterdir()]
+    assert left == ["client-00000.safetensors"]

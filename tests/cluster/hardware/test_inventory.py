@@ -1,0 +1,113 @@
+"""What a process may use, how many clients fit at once, and requests that can never be met."""
+
+import os
+import socket
+from pathlib import Path
+
+import pytest
+
+from cluster.hardware.gpus import Gpu
+from cluster.hardware.inventory import Inventory, take_inventory
+from fl.errors import UserError
+from fl.federation import Request
+from tests.cluster.fake_driver import ROWS, C, nvidia_smi
+
+CPU_ONLY = {"CUDA_VISIBLE_DEVICES": ""}
+
+
+def machine(*, cpus: int, gpus: int = 0, memory: int = 2**40, source: str = "machine") -> Inventory:
+    cards = tuple(Gpu(uuid=f"GPU-{i}", name="H200", memory_bytes=2**37) for i in range(gpus))
+    return Inventory(node="here", cpus=cpus, memory_bytes=memory, gpus=cards, source=source)
+
+
+def test_cores_alone_bound_clients_on_a_machine_without_gpus() -> None:
+    assert machine(cpus=4).at_once(Request(cpus=1, gpus=0.5)) == 4
+    assert machine(cpus=4).at_once(Request(cpus=0.5, gpus=0)) == 8
+    assert machine(cpus=4).at_once(Request(cpus=0.1, gpus=0)) == 40
+    assert machine(cpus=4).scaled(Request(cpus=1, gpus=0.5)).gpus == 0
+
+
+def test_a_gpu_share_never_spans_two_gpus() -> None:
+    two = machine(cpus=64, gpus=2)
+    assert two.at_once(Request(cpus=1, gpus=0.4)) == 4
+    assert two.at_once(Request(cpus=1, gpus=0.2)) == 10
+    assert two.at_once(Request(cpus=32, gpus=0.2)) == 2
+
+
+def test_memory_bounds_clients_where_it_is_asked_for() -> None:
+    asks = Request(cpus=1, gpus=0.5, memory_bytes=3000)
+    assert machine(cpus=8, memory=10_000).at_once(asks) == 3
+    assert machine(cpus=8, memory=10_000, gpus=1).at_once(asks) == 2
+    assert machine(cpus=2, memory=10_000).at_once(asks) == 2
+    assert machine(cpus=8).scaled(asks).memory_bytes == 3000
+
+
+@pytest.mark.parametrize(
+    ("request_", "message"),
+    [
+        (
+            Request(cpus=3, gpus=0),
+            r"a classifier client asks for 3 cores, this machine has 2; lower resources\.class",
+        ),
+        (
+            Request(cpus=1, gpus=0, memory_bytes=20 * 10**9),
+            r"asks for 20\.0 GB of memory, this machine has 10\.0 GB; lower .*\.memory_bytes",
+        ),
+        (Request(cpus=1, gpus=1.5), r"asks for 1\.5 of a GPU, this machine has 2 and"),
+    ],
+)
+def test_what_can_never_be_met_is_refused(request_: Request, message: str) -> None:
+    with pytest.raises(UserError, match=message) as caught:
+        machine(cpus=2, gpus=2, memory=10**10).check("classifier", request_)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_refusal_names_the_job() -> None:
+    with pytest.raises(UserError, match="asks for 3 cores, slurm job 7 has 2"):
+        machine(cpus=2, source="slurm job 7").check("generator", Request(cpus=3, gpus=0))
+
+
+def test_all_of_it_is_not_too_much() -> None:
+    everything = Request(cpus=2, gpus=1, memory_bytes=10**10)
+    machine(cpus=2, gpus=1, memory=10**10).check("classifier", everything)
+    machine(cpus=2, memory=10**10).check("classifier", Request(cpus=1, gpus=7))
+
+
+def test_this_machine() -> None:
+    here = take_inventory(CPU_ONLY)
+    assert 1 <= here.cpus <= len(os.sched_getaffinity(0))
+    assert 2**28 < here.memory_bytes < 2**50
+    assert (here.node, here.source, here.gpus) == (socket.gethostname(), "machine", ())
+
+
+def test_a_slurm_job_bounds_it(tmp_path: Path) -> None:
+    job = nvidia_smi(tmp_path, ROWS) | {
+        "SLURM_JOB_ID": "123",
+        "SLURM_JOB_GPUS": "2",
+        "SLURM_CPUS_ON_NODE": "1",
+        "SLURM_MEM_PER_NODE": "64",
+    }
+    here = take_inventory(job)
+    assert (here.cpus, here.memory_bytes, here.source) == (1, 64 * 2**20, "slurm job 123")
+    assert [gpu.uuid for gpu in here.gpus] == [C]
+
+
+def test_a_job_never_has_more_than_the_machine() -> None:
+    job = {"SLURM_JOB_ID": "1", "SLURM_CPUS_ON_NODE": "4096", "SLURM_MEM_PER_NODE": str(2**40)}
+    assert take_inventory(CPU_ONLY | job).cpus == take_inventory(CPU_ONLY).cpus
+    assert take_inventory(CPU_ONLY | job).memory_bytes == take_inventory(CPU_ONLY).memory_bytes
+
+
+@pytest.mark.parametrize("quota", ["20000 100000", "199999 100000"])
+def test_a_container_bounds_it_in_whole_cores(tmp_path: Path, quota: str) -> None:
+    (tmp_path / "mountinfo").write_text(f"31 23 0:28 / {tmp_path} rw - cgroup2 none rw\n")
+    (tmp_path / "cgroup").write_text("0::/\n")
+    (tmp_path / "cpu.max").write_text(quota)
+    (tmp_path / "memory.max").write_text("1000000")
+    here = take_inventory(CPU_ONLY, proc=tmp_path)
+    assert (here.cpus, here.memory_bytes) == (1, 1_000_000)
+
+
+@pytest.mark.parametrize(("cpus", "threads"), [(0.1, 1), (1, 1), (3, 3)])
+def test_threads_follow_from_the_request_alone(cpus: float, threads: int) -> None:
+    assert Request(cpus=cpus, gpus=0).threads == threads

@@ -1,0 +1,218 @@
+"""A private cluster disturbs nobody, and a joined one is left as it was."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from cluster.hardware.private_ray import LEAST_STORE_BYTES, object_store_bytes, parse_address
+from cluster.run.options import LaunchOptions
+from fl.errors import UserError
+from tests.cluster.commands import command, environment, fingerprint, launch, result
+from tests.waiting import wait_until
+
+NEIGHBOUR = """
+import sys, time, ray
+ray.init(address="local", num_cpus=2, num_gpus=1, include_dashboard=False, log_to_driver=False)
+
+@ray.remote(num_cpus=0)
+class Counter:
+    def __init__(self): self.count = 0
+    def up(self):
+        self.count += 1
+        return self.count
+
+counter = Counter.remote()
+print(ray.get_runtime_context().gcs_address, flush=True)
+for line in sys.stdin:
+    print(ray.get(counter.up.remote()), len(ray.nodes()), flush=True)
+"""
+
+
+class Neighbour:
+    """Another program with a Ray cluster of its own, on this host."""
+
+    def __init__(self) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", NEIGHBOUR],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert self.process.stdout is not None
+        self.address = self.process.stdout.readline().strip()
+        self.family = set(psutil.Process(self.process.pid).children(recursive=True))
+
+    def count(self) -> str:
+        """Lets its actor count, which only an undisturbed cluster can."""
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.write("\n")
+        self.process.stdin.flush()
+        return self.process.stdout.readline().strip()
+
+    def close(self) -> None:
+        self.process.communicate(timeout=60)
+
+
+# The neighbour's GPU is a logical one, whose memory nobody knows.
+SHARES = ("--resources.classifier.gpus=0.5", "--resources.generator.gpus=0.25")
+
+
+@pytest.fixture(scope="module")
+def neighbour() -> Iterator[Neighbour]:
+    there = Neighbour()
+    yield there
+    there.close()
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("alone")
+    done = launch(root, "--name=run", "--runtime=inprocess")
+    assert done.returncode == 0, done.stderr
+    return root / "run"
+
+
+def start(output_dir: Path, **environ: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        command(output_dir, "--name=run"),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment() | environ,
+    )
+
+
+@pytest.mark.slow
+def test_two_launches_beside_a_neighbour_all_finish(
+    neighbour: Neighbour, alone: Path, tmp_path: Path
+) -> None:
+    long = tmp_path / ("x" * 200)
+    long.mkdir()
+    before = int(neighbour.count().split()[0])
+    # RAY_ADDRESS is how a neighbour's cluster would be found by chance.
+    runs = {
+        name: start(tmp_path / name, TMPDIR=str(long), RAY_ADDRESS=neighbour.address)
+        for name in ("one", "two")
+    }
+    published = [tmp_path / name / "run" / "ray-address" for name in runs]
+    wait_until(lambda: all(file.exists() for file in published), seconds=120)
+    addresses = {neighbour.address, *(file.read_text().strip() for file in published)}
+    assert len(addresses) == 3
+    families = [
+        p for run in runs.values() for p in psutil.Process(run.pid).children(recursive=True)
+    ]
+    for name, run in runs.items():
+        _, stderr = run.communicate(timeout=240)
+        assert run.returncode == 0, stderr
+        assert fingerprint(tmp_path / name / "run") == fingerprint(alone)
+    assert not psutil.wait_procs(families, timeout=10)[1]
+    assert not any(file.exists() for file in published)
+    assert not any("ray" in path.name for path in long.iterdir())
+    assert neighbour.count() == f"{before + 1} 1"
+    assert all(process.is_running() for process in neighbour.family)
+
+
+@pytest.mark.slow
+def test_a_joined_cluster_is_used_and_left_running(
+    neighbour: Neighbour, alone: Path, tmp_path: Path
+) -> None:
+    before = int(neighbour.count().split()[0])
+    done = launch(tmp_path, "--name=run", *SHARES, f"--ray-address={neighbour.address}")
+    assert done.returncode == 0, done.stderr
+    # Its rank fuses with all of a node's cores, so only the uploads are the same to the bit.
+    assert fingerprint(tmp_path / "run")[2] == fingerprint(alone)[2]
+    gpus = [p["assigned"].get("GPU") for p in result(tmp_path / "run")["placements"]]
+    assert any(gpus)  # only the neighbour's cluster has one
+    assert neighbour.count() == f"{before + 1} 1"
+
+
+def test_an_interrupted_guest_leaves_the_cluster_running(
+    neighbour: Neighbour, tmp_path: Path
+) -> None:
+    before = int(neighbour.count().split()[0])
+    process = subprocess.Popen(
+        command(tmp_path, "--name=run", *SHARES, f"--ray-address={neighbour.address}"),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        env=environment(),
+    )
+    metrics = tmp_path / "run" / "metrics.jsonl"
+    wait_until(lambda: metrics.exists() and "client_start" in metrics.read_text(), seconds=120)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(timeout=20) == 130
+    assert neighbour.count() == f"{before + 1} 1"
+
+
+def test_where_no_cluster_answers_one_line_says_so(tmp_path: Path) -> None:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{unused.getsockname()[1]}"
+        done = launch(tmp_path / "runs", f"--ray-address={address}")
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"onefold: no Ray cluster answers at {address}")
+    assert done.stderr.count("\n") == 1
+    assert not (tmp_path / "runs").exists()
+
+
+SIGNALLED = """
+import os, signal, sys
+from pathlib import Path
+from cluster.hardware.private_ray import joined_ray, private_ray
+
+def ours(signum, frame):
+    print("ours", flush=True)
+
+signal.signal(signal.SIGTERM, ours)
+address = sys.argv[2:]
+ray = joined_ray(*address) if address else private_ray(
+    cpus=1, gpus=0, memory_bytes=2**30, published=Path(sys.argv[1])
+)
+with ray:
+    os.kill(os.getpid(), signal.SIGTERM)
+os.kill(os.getpid(), signal.SIGTERM)
+"""
+
+
+@pytest.mark.parametrize("guest", [False, True])
+def test_sigterm_stays_with_the_program(guest: bool, neighbour: Neighbour, tmp_path: Path) -> None:
+    address = [neighbour.address] if guest else []
+    done = subprocess.run(
+        [sys.executable, "-c", SIGNALLED, str(tmp_path / "address"), *address],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (0, "ours\nours\n"), done.stderr
+
+
+@pytest.mark.parametrize("address", ["auto", "local", "ray://a:1", "host", "host:0", "host:66666"])
+def test_only_an_explicit_address_is_joined(address: str) -> None:
+    with pytest.raises(UserError, match="HOST:PORT"):
+        parse_address(address)
+
+
+def test_addresses_of_either_family() -> None:
+    assert parse_address("192.0.2.2:6379") == ("192.0.2.2", 6379)
+    assert parse_address("[::1]:6379") == ("::1", 6379)
+
+
+def test_a_cluster_goes_with_ray_only() -> None:
+    with pytest.raises(UserError, match="--runtime ray"):
+        LaunchOptions(runtime="inprocess", ray_address="a:1", run=None)  # type: ignore[arg-type]
+
+
+def test_the_object_store_keeps_within_memory_and_shared_memory() -> None:
+    free = os.statvfs("/dev/shm")
+    assert object_store_bytes(2**30) <= 0.3 * 2**30
+    assert object_store_bytes(2**60) <= free.f_bavail * free.f_frsize
+    assert object_store_bytes(1) == LEAST_STORE_BYTES
+    assert object_store_bytes(2**30, Path("/nowhere")) == int(0.3 * 2**30)

@@ -1,0 +1,107 @@
+"""What a step needs is measured for real, and once."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from cluster.profiling import steps
+from cluster.profiling.steps import Step, Subject, cache_file, measure_steps
+from fl.errors import UserError
+from fl.federation import Problem
+from fl.training.config import ClassifierConfig, GeneratorConfig
+
+PROBLEM = Problem(image_shape=(1, 28, 28), num_classes=10, seed=0)
+SMALL = Subject(ClassifierConfig(model="cnn", width=0.5, batch_size=16), PROBLEM, 1)
+LARGE = replace(SMALL, training=ClassifierConfig(model="vgg9", width=0.5, batch_size=16))
+LIGHT = replace(SMALL, training=GeneratorConfig(width=0.1))
+MIB = 2**20
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+
+
+@pytest.fixture
+def child(monkeypatch: pytest.MonkeyPatch) -> list[Subject]:
+    """Instead of measuring: a list of what was asked for."""
+    asked: list[Subject] = []
+
+    def pretend(subjects: list[Subject]) -> list[Step]:
+        asked.extend(subjects)
+        return [Step(peak_bytes=7, seconds_per_sample=0.5) for _ in subjects]
+
+    monkeypatch.setattr(steps, "_in_child", pretend)
+    return asked
+
+
+@pytest.mark.slow
+def test_a_larger_model_needs_more_memory_and_time_whatever_was_measured_before() -> None:
+    measured = measure_steps([LARGE, SMALL, LIGHT], "cpu")
+    # Half-width VGG-9 has 4.3 million weights: with gradients and momentum, 50 MB at least.
+    assert 50e6 < measured[LARGE].peak_bytes < 1e9
+    assert measured[SMALL].peak_bytes < measured[LARGE].peak_bytes / 3
+    assert measured[LIGHT].peak_bytes < measured[LARGE].peak_bytes / 3
+    assert measured[LARGE].seconds_per_sample > measured[LIGHT].seconds_per_sample > 0
+
+
+def test_a_second_run_measures_only_what_is_new(child: list[Subject]) -> None:
+    measure_steps([SMALL], "cpu")
+    found = measure_steps([SMALL, LARGE], "cpu")
+    assert child == [SMALL, LARGE]
+    assert found[SMALL] == Step(peak_bytes=7, seconds_per_sample=0.5)
+
+
+def test_epochs_and_seed_do_not_matter_but_batch_model_threads_and_device_do(
+    child: list[Subject],
+) -> None:
+    measure_steps([SMALL], "cpu")
+    same = [
+        replace(SMALL, training=replace(SMALL.training, epochs=99)),
+        replace(SMALL, problem=replace(PROBLEM, seed=9)),
+    ]
+    measure_steps(same, "cpu")
+    assert child == [SMALL]
+    others = [
+        replace(SMALL, training=replace(SMALL.training, batch_size=17)),
+        replace(SMALL, training=replace(SMALL.training, width=0.6)),
+        replace(SMALL, problem=replace(PROBLEM, image_shape=(3, 32, 32))),
+        replace(SMALL, threads=2),
+    ]
+    measure_steps(others, "cpu")
+    measure_steps([SMALL], "another device")
+    assert child == [SMALL, *others, SMALL]
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{", '{"a": 1}'])
+def test_a_spoilt_cache_is_measured_anew(child: list[Subject], content: str) -> None:
+    cache_file().parent.mkdir(parents=True)
+    cache_file().write_text(content)
+    measure_steps([SMALL], "cpu")
+    assert child == [SMALL]
+    assert len(json.loads(cache_file().read_text())) >= 1
+
+
+def test_a_cache_that_cannot_be_written_does_no_harm(
+    child: list[Subject], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    assert measure_steps([SMALL], "cpu")[SMALL].peak_bytes == 7
+
+
+def test_a_step_that_fails_is_one_line_that_names_the_model() -> None:
+    wrong = replace(SMALL, problem=replace(PROBLEM, image_shape=(1, 2, 2)))
+    with pytest.raises(
+        UserError, match=r"^one step of cnn with batches of 16 failed: \S"
+    ) as caught:
+        measure_steps([wrong], "cpu")
+    assert "\n" not in str(caught.value)
+
+
+def test_a_step_that_hangs_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(steps, "TIMEOUT_S", 0.01)
+    with pytest.raises(UserError, match="no answer within"):
+        measure_steps([SMALL], "cpu")

@@ -1,0 +1,184 @@
+"""From command line, preset and YAML to one validated configuration."""
+
+import io
+from pathlib import Path
+
+import pytest
+import yaml
+
+from cluster.run.command_line import flatten, load_preset, parse, presets, setting_types
+from cluster.run.options import LaunchOptions
+from cluster.run.run_dir import nested
+from fl.errors import UserError
+from fl.methods.fedmho import FedMHOConfig
+from fl.methods.registry import METHODS
+
+
+def write(path: Path, values: object) -> Path:
+    path.write_text(yaml.safe_dump(values))
+    return path
+
+
+def test_defaults_are_the_main_job() -> None:
+    launch = parse([])
+    assert (launch.run.method, launch.run.dataset, launch.run.alpha) == ("fedmho-sd", "digits", 0.5)
+    assert (launch.run.num_clients, launch.run.seed, launch.runtime) == (10, 0, "ray")
+    assert isinstance(launch.run.options, FedMHOConfig)
+
+
+def test_command_line_beats_file_beats_preset(tmp_path: Path) -> None:
+    file = write(tmp_path / "c.yaml", {"alpha": 0.2, "fusion": {"epochs": 7, "lr": 1e-4}})
+    args = ["--preset", "paper-mnist", "--config", str(file), "--fusion.lr", "0.5"]
+    run = parse(args).run
+    assert run.dataset == "mnist"  # preset
+    assert (run.alpha, run.options.fusion.epochs) == (0.2, 7)  # file
+    assert run.options.fusion.lr == 0.5  # command line
+    assert run.options.classifier.epochs == 200  # preset
+
+
+def test_order_of_arguments_does_not_matter(tmp_path: Path) -> None:
+    file = write(tmp_path / "c.yaml", {"alpha": 0.2})
+    assert parse(["--alpha=0.7", "--config", str(file)]).run.alpha == 0.7
+    assert parse(["--config", str(file), "--alpha=0.7"]).run.alpha == 0.7
+
+
+@pytest.mark.parametrize("preset", presets())
+def test_every_preset_is_valid_for_every_method(preset: str) -> None:
+    for name, method in METHODS.items():
+        # A preset of many rounds is for those that have them; the others say why not.
+        arguments = ["--preset", preset, "--method", name, *(["--rounds=1"] * method.one_shot)]
+        assert parse(arguments).run.method == name
+
+
+def test_a_preset_gives_each_method_what_it_has_and_passes_over_the_rest() -> None:
+    dense = parse(["--preset=paper-mnist", "--method=dense"]).run.options
+    assert (dense.classifier.epochs, dense.kd.epochs, dense.inversion.width) == (200, 200, 1.0)
+    cvae = parse(["--preset=paper-mnist", "--method=fedcvae-ens"]).run.options
+    assert (cvae.generator.lr, cvae.large_lr, cvae.global_width) == (5e-2, 1e-3, 1.0)
+
+
+def test_a_file_may_only_hold_what_the_method_has(tmp_path: Path) -> None:
+    file = write(tmp_path / "c.yaml", {"num_samples": 60})
+    with pytest.raises(UserError, match="unknown setting 'num_samples'"):
+        parse(["--method=fedavg", "--config", str(file)])
+
+
+def test_paper_presets_carry_table_7() -> None:
+    table = {  # local epochs VGG, CVAE; local LR VGG, CVAE; global epochs, LR; samples
+        "paper-mnist": (200, 30, 5e-3, 5e-2, 10, 1e-5, 6000),
+        "paper-fmnist": (200, 40, 5e-3, 5e-2, 20, 5e-4, 6000),
+        "paper-svhn": (200, 40, 5e-3, 1e-3, 20, 5e-5, 6000),
+        "paper-emnist": (200, 50, 1e-3, 3e-3, 30, 5e-5, 12000),
+    }
+    for preset, figures in table.items():
+        o = parse(["--preset", preset]).run.options
+        assert figures == (
+            o.classifier.epochs,
+            o.generator.epochs,
+            o.classifier.lr,
+            o.generator.lr,
+            o.fusion.epochs,
+            o.fusion.lr,
+            o.num_samples,
+        )
+        assert (o.classifier.width, o.generator.width, o.keep, o.lam) == (1.0, 1.0, 0.8, 0.5)
+        batches = {o.classifier.batch_size, o.generator.batch_size, o.fusion.batch_size}
+        assert batches == {64}
+
+
+def test_a_runs_config_reproduces_its_configuration(tmp_path: Path) -> None:
+    args = ["--method=fedmho-md", "--prototypes", "vgg9", "cnn", "--betas", "1", "2"]
+    first = parse([*args, "--data.max-train=9", "--partition.recut", "--seed=3"]).run
+    file = write(tmp_path / "config.yaml", {**nested(first), "versions": {"torch": "1"}})
+    assert parse(["--config", str(file)]).run == first
+
+
+def test_every_setting_can_stand_in_yaml(tmp_path: Path) -> None:
+    everything = nested(parse([]).run)
+    names = {n for n, _ in setting_types(LaunchOptions[FedMHOConfig])}
+    assert set(flatten(everything)) <= names
+    assert parse(["--config", str(write(tmp_path / "all.yaml", everything))]).run == parse([]).run
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            ["--method", "fedmoh"],
+            r"unknown method 'fedmoh'; valid: co-boosting, .*, fedmho-sd",
+        ),
+        (["--dataset", "minst"], "unknown data set 'minst'; valid: cifar10, cifar100, digits"),
+        (
+            ["--alhpa", "1"],
+            r"unknown option '--alhpa' \(did you mean --alpha\?\); valid: .*--a",
+        ),
+        (["--preset", "papr"], "unknown preset 'papr'; valid: .*mnist-small, paper-emnist"),
+        (["--alpha", "0"], "alpha must be a positive number, got 0"),
+        (["--alpha", "nan"], "alpha must be a positive number"),
+        (["--alpha", "high"], "--alpha"),
+        (["--seed", "one"], "--seed must be a whole number, got 'one'"),
+        (["--seed", "1.5"], "--seed must be a whole number"),
+        (["--keep", "0"], r"keep must be in \(0, 1\]"),
+        (["--keep", "1.2"], r"keep must be in \(0, 1\]"),
+        (["--num-clients", "0"], "num_clients must be at least 1"),
+        (["--rounds", "2"], "one-shot method: rounds must be 1"),
+        (["--classifier.model", "vgg"], "unknown classifier.model 'vgg'; valid: cnn, .*vgg9"),
+        (["--generator.latent", "0"], "generator.latent must be at least 1"),
+        (["--fusion.epochs", "-1"], "epochs must be at least 1"),
+        (["--runtime", "slurm"], "inprocess"),
+        (["--resume", "--overwrite"], "exclude each other"),
+        (["--max-actors", "0"], "max_actors must be at least 1"),
+        (["--resources.classifier.gpus", "2"], r"resources.classifier.gpus must be in \[0, 1\]"),
+        (["--resources.generator.cpus", "0"], "resources.generator.cpus must be a positive number"),
+        (["--config", "nowhere.yaml"], "no such configuration file: nowhere.yaml"),
+        (["--seed"], "seed"),
+    ],
+)
+def test_bad_input_is_one_line_that_says_what_is_allowed(
+    arguments: list[str], message: str
+) -> None:
+    with pytest.raises(UserError, match=message) as caught:
+        parse(arguments)
+    assert "\n" not in str(caught.value)
+
+
+def test_messages_are_read_in_a_plain_locale(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdout", io.TextIOWrapper(io.BytesIO(), encoding="ascii"))
+    for arguments, message in (
+        (["--sed", "1"], "unknown option '--sed'"),
+        (["--seed", "x"], "--seed must be a whole number, got 'x'"),
+    ):
+        with pytest.raises(UserError, match=message):
+            parse(arguments)
+
+
+def test_bad_files_are_named(tmp_path: Path) -> None:
+    for content, message in (
+        ("fusion: {epoch: 3}", r"c.yaml: unknown setting 'fusion.epoch' \(did you mean"),
+        ("[1, 2]", "must hold a mapping of settings, got list"),
+        ("a: [", "cannot read"),
+        ("keep: 3", "keep must be in"),
+    ):
+        file = tmp_path / "c.yaml"
+        file.write_text(content)
+        with pytest.raises(UserError, match=message):
+            parse(["--config", str(file)])
+
+
+def test_an_empty_file_changes_nothing(tmp_path: Path) -> None:
+    file = tmp_path / "empty.yaml"
+    file.write_text("")
+    assert parse(["--config", str(file)]).run == parse([]).run
+
+
+def test_help_is_grouped_and_ends_well(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stop:
+        parse(["--help"])
+    assert not stop.value.code
+    text = capsys.readouterr().out
+    for word in ("classifier options", "generator options", "fusion options", "--alpha", "--keep"):
+        assert word in text
+
+
+def test_mnist_small_stays_within_its_promise() -> None:
+    assert load_preset("mnist-small")["data"]["max_train"] <= 10_000

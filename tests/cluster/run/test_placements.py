@@ -1,0 +1,94 @@
+"""Who ran where and when, from the events of a run."""
+
+from dataclasses import asdict
+
+from cluster.run.placements import Attendance
+from cluster.scheduling.capacity import Room
+from fl.federation import Client, Request
+from fl.training.config import ClassifierConfig
+
+ROOM = Room(name="here", cpus=2, gpus=0, memory_bytes=0)
+
+
+def members(count: int) -> tuple[Client, ...]:
+    return tuple(
+        Client(
+            id=k,
+            role="classifier",
+            training=ClassifierConfig(),
+            num_samples=5,
+            request=Request(cpus=1, gpus=0),
+        )
+        for k in range(count)
+    )
+
+
+def end(client: int, seconds: float, *, reused: bool = False) -> dict:
+    place = {"node": "vm", "device_uuid": None, "assigned": {"CPU": 1.0}, "peak_bytes": 7}
+    return {
+        "event": "client_end",
+        "client": client,
+        "seconds": seconds,
+        "seconds_training": 1.5,
+        "reused": reused,
+        **place,
+    }
+
+
+def start(client: int, seconds: float, memory_bytes: int = 0) -> dict:
+    requested = asdict(Request(cpus=1, gpus=0, memory_bytes=memory_bytes))
+    return {"event": "client_start", "client": client, "seconds": seconds, "requested": requested}
+
+
+def fail(client: int, seconds: float, reason: str) -> dict:
+    return {"event": "client_failed", "client": client, "seconds": seconds, "reason": reason}
+
+
+def test_a_client_that_failed_once_has_two_attempts_and_all_their_times() -> None:
+    attendance = Attendance(members(1))
+    for event in (start(0, 1.0, 10), fail(0, 2.0, "it died"), start(0, 3.0, 20), end(0, 5.0)):
+        attendance(event)
+    (entry,) = attendance.placements
+    assert entry["attempts"] == 2
+    assert entry["failures"] == [{"reason": "it died", "start": 1.0, "end": 2.0}]
+    assert entry["requested"]["memory_bytes"] == 20
+    assert attendance.makespan([ROOM]) == {"seconds": 4.0, "lower_bound": 2.0}
+    assert (entry["start"], entry["end"], entry["node"]) == (3.0, 5.0, "vm")
+    assert (entry["assigned"], entry["peak_bytes"]) == ({"CPU": 1.0}, 7)
+
+
+def test_makespan_stands_beside_its_lower_bound() -> None:
+    attendance = Attendance(members(3))
+    for client, (began, stop) in enumerate([(0.0, 4.0), (0.0, 2.0), (2.0, 5.0)]):
+        attendance(start(client, began))
+        attendance(end(client, stop))
+    assert attendance.makespan([ROOM]) == {"seconds": 5.0, "lower_bound": 4.5}
+
+
+def test_reused_clients_have_no_place_and_make_no_span() -> None:
+    attendance = Attendance(members(1))
+    attendance(end(0, 0.1, reused=True))
+    (entry,) = attendance.placements
+    assert (entry["reused"], entry["assigned"], entry["start"]) == (True, None, None)
+    assert attendance.makespan([ROOM]) is None
+
+
+def test_a_dropped_client_is_marked_and_has_no_end() -> None:
+    attendance = Attendance(members(2))
+    dropped = {"event": "client_dropped", "client": 1, "seconds": 3.0, "reason": "it died"}
+    for event in (start(1, 1.0), fail(1, 2.0, "it died"), dropped, start(0, 1.0), end(0, 4.0)):
+        attendance(event)
+    kept, left_out = attendance.placements
+    assert (kept["dropped"], left_out["dropped"], left_out["end"]) == (False, True, None)
+
+
+def test_of_many_rounds_the_last_one_counts() -> None:
+    attendance = Attendance(members(2))
+    first = (start(0, 1.0), fail(0, 2.0, "it died"), start(0, 3.0), end(0, 5.0))
+    for event in (*first, start(1, 1.0), end(1, 9.0), {"event": "round", "seconds": 10.0}):
+        attendance(event)
+    for event in (start(0, 11.0), end(0, 13.0), {"event": "round", "seconds": 14.0}):
+        attendance(event)
+    entry, _ = attendance.placements
+    assert (entry["attempts"], entry["failures"]) == (1, [])
+    assert attendance.makespan([ROOM]) == {"seconds": 2.0, "lower_bound": 2.0}

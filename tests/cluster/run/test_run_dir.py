@@ -1,0 +1,84 @@
+"""Claiming, resuming and naming run directories."""
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+from cluster.run.command_line import parse
+from cluster.run.run_dir import claim, locate, versions, write_json
+from fl.errors import UserError
+
+
+def options(tmp_path: Path, *arguments: str):  # type: ignore[no-untyped-def]
+    return parse([f"--output-dir={tmp_path}", *arguments])
+
+
+def test_claim_writes_the_whole_configuration_and_versions(tmp_path: Path) -> None:
+    run_dir = claim(options(tmp_path, "--name=a", "--keep=0.5"))
+    config = yaml.safe_load((run_dir / "config.yaml").read_text())
+    assert (config["keep"], config["fusion"]["epochs"]) == (0.5, 15)
+    assert config["versions"]["torch"] == versions()["torch"] != "not installed"
+
+
+def test_a_named_run_is_never_taken_over(tmp_path: Path) -> None:
+    claim(options(tmp_path, "--name=a"))
+    with pytest.raises(UserError, match="holds another run: --resume continues it"):
+        claim(options(tmp_path, "--name=a"))
+
+
+def test_a_made_name_is_free_or_gets_the_next_number(tmp_path: Path) -> None:
+    first, second = claim(options(tmp_path)), claim(options(tmp_path))
+    assert first.name == "fedmho-sd-digits-alpha0.5-k10-seed0"
+    assert second.name == f"{first.name}-2"
+    assert locate(options(tmp_path, "--resume")) == second
+    assert locate(options(tmp_path, "--overwrite")) == second
+    assert locate(options(tmp_path, "--seed=1")).name.endswith("seed1")
+
+
+def test_resume_takes_the_same_configuration_up(tmp_path: Path) -> None:
+    run_dir = claim(options(tmp_path, "--name=a"))
+    (run_dir / "kept").touch()
+    assert claim(options(tmp_path, "--name=a", "--resume")) == run_dir
+    assert (run_dir / "kept").exists()
+
+
+def test_resume_refuses_a_changed_configuration_and_shows_it(tmp_path: Path) -> None:
+    claim(options(tmp_path, "--name=a"))
+    message = r"another configuration: alpha: 0.5 -> 0.1, fusion.lr: 0.0005 -> 0.1"
+    with pytest.raises(UserError, match=message):
+        claim(options(tmp_path, "--name=a", "--resume", "--alpha=0.1", "--fusion.lr=0.1"))
+
+
+def test_resume_where_nothing_is_starts_anew(tmp_path: Path) -> None:
+    assert claim(options(tmp_path, "--name=a", "--resume")).is_dir()
+
+
+def test_overwrite_replaces_the_run(tmp_path: Path) -> None:
+    run_dir = claim(options(tmp_path, "--name=a"))
+    (run_dir / "old").touch()
+    claim(options(tmp_path, "--name=a", "--overwrite", "--alpha=0.1"))
+    assert not (run_dir / "old").exists()
+
+
+def test_overwrite_never_deletes_what_is_no_run(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "thesis.tex").touch()
+    for extra in ([], ["--overwrite"], ["--resume"]):
+        with pytest.raises(UserError, match="files that are no run"):
+            claim(options(tmp_path, "--name=a", *extra))
+    assert (tmp_path / "a" / "thesis.tex").exists()
+
+
+def test_a_file_in_the_way_is_named(tmp_path: Path) -> None:
+    (tmp_path / "a").touch()
+    with pytest.raises(UserError, match="is a file"):
+        claim(options(tmp_path, "--name=a"))
+
+
+def test_json_is_replaced_whole(tmp_path: Path) -> None:
+    write_json(tmp_path / "r.json", {"a": 1})
+    write_json(tmp_path / "r.json", {"a": 2})
+    assert json.loads((tmp_path / "r.json").read_text()) == {"a": 2}
+    assert [p.name for p in tmp_path.iterdir()] == ["r.json"]

@@ -1,0 +1,119 @@
+"""Runs that need the same updates at the same moment: each is trained once, whoever dies."""
+
+import multiprocessing
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from cluster.clients.store import Store
+from fl.clients import Clients
+from fl.events import Event, Events
+from fl.executor import InProcess
+from fl.federation import TaskInput, TaskOutput
+from tests.fl.toy import PROBLEM, client, split
+
+FORK = multiprocessing.get_context("fork")
+IDS = range(4)
+TRAIN = split(4, 4)
+
+
+def slow(inputs: TaskInput) -> TaskOutput:
+    """Leaves a line for each training, and takes a while; one process dies of client 1."""
+    if inputs.client.id == 1 and os.environ.get("DEADLY"):
+        os.kill(os.getpid(), signal.SIGKILL)
+    with Path(os.environ["TRAININGS"]).open("a") as file:
+        file.write(f"{inputs.client.id}\n")
+    time.sleep(0.3)
+    return TaskOutput(tensors={"id": torch.tensor([inputs.client.id])}, stats={"train_loss": 0.0})
+
+
+def federation(root: Path, run: str, heard: list[Event]) -> Clients:
+    store = Store(root / ".store", root / run / "updates", TRAIN)
+    indices = [np.array([k, k + 1]) for k in IDS]
+    members = [client(k) for k in IDS]
+    return Clients(members, indices, PROBLEM, InProcess(TRAIN), store, Events(heard.append))
+
+
+def collect(root: Path, run: str, answers: Any) -> None:
+    heard: list[Event] = []
+    if run == "dying":
+        os.environ["DEADLY"] = "1"
+    updates = federation(root, run, heard).map(slow)
+    reused = [e["client"] for e in heard if e["event"] == "client_end" and e["reused"]]
+    answers.put((run, [u.tensors["id"].item() for u in updates], len(reused)))
+
+
+@pytest.fixture
+def trainings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("TRAININGS", str(tmp_path / "trainings"))
+    return tmp_path / "trainings"
+
+
+def start(root: Path, run: str, answers: Any) -> Any:
+    process = FORK.Process(target=collect, args=(root, run, answers))
+    process.start()
+    return process
+
+
+def test_three_runs_at_once_train_each_client_once(tmp_path: Path, trainings: Path) -> None:
+    answers = FORK.Queue()
+    processes = [start(tmp_path, run, answers) for run in "abc"]
+    told = [answers.get(timeout=60) for _ in processes]
+    for process in processes:
+        process.join(60)
+    assert sorted(trainings.read_text().split()) == list("0123")
+    assert all(ids == [0, 1, 2, 3] for _, ids, _ in told)
+    assert sum(reused for _, _, reused in told) == 8
+    for run in "abc":  # each run's directory is complete by itself
+        assert len(list((tmp_path / run / "updates").iterdir())) == 4
+
+
+def test_who_is_killed_holds_up_nobody(tmp_path: Path, trainings: Path) -> None:
+    answers = FORK.Queue()
+    dying = start(tmp_path, "dying", answers)
+    while not trainings.exists():
+        time.sleep(0.01)
+    waiting = start(tmp_path, "waiting", answers)
+    assert answers.get(timeout=60) == ("waiting", [0, 1, 2, 3], 1)
+    for process in (dying, waiting):
+        process.join(60)
+    assert dying.exitcode == -signal.SIGKILL
+    assert sorted(trainings.read_text().split()) == list("0123")
+
+
+def test_what_one_run_has_claimed_is_left_out_for_another(tmp_path: Path) -> None:
+    one, two = (Store(tmp_path / ".store", tmp_path / run, TRAIN) for run in "ab")
+    with one.claimed({0: "x", 1: "y"}) as ours:
+        assert ours == [0, 1]
+        with two.claimed({1: "y", 2: "z"}) as theirs:
+            assert theirs == [2]
+        one.put("y", 1, b"update")
+        with two.claimed({1: "y"}) as theirs:  # given up as soon as it was kept
+            assert theirs == [1]
+            assert two.get("y", 1) == b"update"
+
+
+def test_thousands_are_claimed_at_once_in_one_file(tmp_path: Path) -> None:
+    one, two = (Store(tmp_path / ".store", tmp_path / run, TRAIN) for run in "ab")
+    keys = {k: f"key {k}" for k in range(5000)}
+    with one.claimed(keys) as ours:
+        assert ours == list(keys)
+        with two.claimed({**keys, 5000: "another"}) as theirs:
+            assert theirs == [5000]
+    with two.claimed(keys) as theirs:
+        assert theirs == list(keys)
+    assert [path.name for path in (tmp_path / ".store").iterdir()] == [".locks"]
+
+
+def test_a_failure_gives_up_all_claims(tmp_path: Path) -> None:
+    one, two = (Store(tmp_path / ".store", tmp_path / run, TRAIN) for run in "ab")
+    with pytest.raises(RuntimeError), one.claimed({0: "x"}):
+        raise RuntimeError
+    with two.claimed({0: "x"}) as ours:
+        assert ours == [0]

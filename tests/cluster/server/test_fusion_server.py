@@ -1,0 +1,305 @@
+"""The server over ranks in real processes, on a cluster of two nodes: equal answers, and faults."""
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import ray
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from ray.cluster_utils import Cluster
+from torch import Tensor, nn
+
+from cluster.clients.executor import RayExecutor
+from cluster.hardware.bundles import Rooms, gpu_names, open_rooms
+from cluster.server.fusion_server import FusionServer
+from cluster.server.rank_placement import posts
+from fl.errors import UserError
+from fl.events import Event, Events
+from fl.federation import Batch, Job, Request, Samples
+from fl.fusion.distillation import EachMember, FusionLoss
+from fl.fusion.fit import FitConfig
+from fl.methods.fedaf import KnowledgeLoss
+from fl.models.ensemble import Ensemble
+from fl.server import RankedServer, ServerFailed, SingleServer
+from fl.training.local import starting_classifier, starting_generator, train_local
+from tests.cluster.outcomes import uploads
+from tests.fl.toy import (
+    CLASSIFIER,
+    CPU,
+    GENERATOR,
+    PROBLEM,
+    VGG,
+    client,
+    named,
+    same_bits,
+    shard,
+    split,
+)
+from tests.waiting import wait_until
+
+pytestmark = pytest.mark.slow
+
+TEST = shard(5, 6, 7, seed=1)
+CONFIG = FitConfig(epochs=4, lr=5e-3, batch_size=8)
+LOSS = FusionLoss(ce_weight=0.5, kd_weight=0.5)
+FOLDER = "ONEFOLD_TEST_FOLDER"
+SILENT_S = 8.0
+
+
+@pytest.fixture(scope="module")
+def rooms(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rooms]:
+    """Two nodes of two cores, with one logical GPU and with two."""
+    os.environ[FOLDER] = str(tmp_path_factory.mktemp("markers"))
+    nodes = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "num_gpus": 1})
+    nodes.add_node(num_cpus=2, num_gpus=2)
+    ray.init(address=nodes.address, log_to_driver=False)
+    with open_rooms() as opened:
+        yield opened
+    ray.shutdown()
+    nodes.shutdown()
+
+
+HEARD: list[Event] = []
+
+
+@pytest.fixture
+def heard() -> list[Event]:
+    """What is heard from now on."""
+    HEARD.clear()
+    return HEARD
+
+
+@pytest.fixture(scope="module")
+def server(rooms: Rooms) -> Iterator[FusionServer]:
+    """Two ranks, one on each node, each on a logical GPU."""
+    names = gpu_names(rooms)
+    assert sorted(names.values()) == [["0"], ["0", "1"]]
+    where = posts(rooms.rooms, 3, names)
+    made = FusionServer(
+        PROBLEM,
+        TEST,
+        Events(HEARD.append),
+        rooms,
+        [where[0], where[2]],
+        timeout_s=SILENT_S,
+    )
+    yield made
+    made.close()
+
+
+def alone() -> SingleServer:
+    return SingleServer(PROBLEM, TEST, Events(), CPU)
+
+
+def data() -> Batch:
+    train = shard(9, 10, 11)
+    stream = torch.Generator().manual_seed(2)
+    logits = torch.randn(30, 3, generator=stream)
+    return {"images": train.images, "labels": train.labels, "teacher_logits": logits}
+
+
+def model() -> nn.Module:
+    return starting_classifier(VGG, PROBLEM)
+
+
+class Faulty:
+    """The loss; but on rank 1, after some steps, a fault happens once for each name."""
+
+    one_pass = True
+
+    def __init__(self, name: str, fault: str, steps: int = 9) -> None:
+        self.name, self.fault, self.steps = name, fault, steps
+
+    def __call__(self, model: nn.Module, batch: Batch) -> Tensor:
+        self.steps -= 1
+        marker = Path(os.environ[FOLDER]) / self.name
+        if self.steps < 0 and dist.get_rank() == 1 and not marker.exists():
+            if self.fault != "raises":
+                marker.touch()
+            match self.fault:
+                case "dies":
+                    os.kill(os.getpid(), signal.SIGKILL)
+                case "sleeps":
+                    time.sleep(600)
+                case "raises":
+                    raise ZeroDivisionError("on purpose")
+        return LOSS(model, batch)
+
+
+def whole_stage(server: RankedServer) -> tuple[Samples, Tensor, dict[str, Tensor]]:
+    """Samples, filters, and asks two teachers."""
+    decoders = {k: starting_generator(GENERATOR, PROBLEM).decoder for k in (3, 5)}
+    allocation = torch.tensor([[300, 0, 50], [100, 260, 20]]).numpy()
+    made = server.sample(decoders, allocation, latent=GENERATOR.latent)
+    kept = server.nearest(made, 0.7)
+    taught = server.teach(server.take(made, kept), (model() for _ in range(2)))
+    return taught, kept, {name: server.fetch(taught, name) for name in taught.columns}
+
+
+def test_the_whole_stage_is_that_of_one_rank(server: FusionServer, heard: list[Event]) -> None:
+    here, there = alone(), server
+    ours, kept, columns = whole_stage(there)
+    theirs, kept_alone, columns_alone = whole_stage(here)
+    assert torch.equal(kept, kept_alone)
+    assert min(ours.counts) > 0
+    assert sum(ours.counts) == len(theirs)
+    for name in ("images", "labels"):
+        assert torch.equal(columns[name], columns_alone[name])
+    torch.testing.assert_close(columns["teacher_logits"], columns_alone["teacher_logits"])
+
+    fitted, reference = model(), model()
+    result = there.fit(fitted, ours, loss=LOSS, config=CONFIG, stage="fusion")
+    expected = here.fit(reference, theirs, loss=LOSS, config=CONFIG, stage="fusion")
+    assert result.step_losses == pytest.approx(expected.step_losses, rel=1e-4)
+    assert there.evaluate(reference) == here.evaluate(reference)
+    assert result.epochs[-1] == there.evaluate(fitted) == here.evaluate(fitted)
+    assert [e["epoch"] for e in named(heard, "epoch")] == [1, 2, 3, 4]
+
+
+def test_what_looks_at_whole_batches_is_fitted_as_by_one_rank(server: FusionServer) -> None:
+    """FedAF's fit: BatchNorm, and a loss of class-wise means."""
+    config = replace(CONFIG, optimizer="sgd", lr=0.01)
+    loss = KnowledgeLoss(weight=1.0, temperature=1.0)
+    columns = {**data(), "soft_labels": data()["teacher_logits"].softmax(1)}
+    results, models = [], []
+    for one in (server, alone()):
+        models.append(starting_classifier(replace(VGG, model="convnet"), PROBLEM))
+        results.append(one.fit(models[-1], columns, loss=loss, config=config, stage="fusion"))
+    ours, expected = results
+    assert ours.step_losses == pytest.approx(expected.step_losses, rel=1e-4)
+    torch.testing.assert_close(models[0].state_dict(), models[1].state_dict(), rtol=1e-3, atol=1e-4)
+
+
+def test_ranks_sit_on_both_nodes_and_are_reused(server: FusionServer) -> None:
+    first = server.fit(model(), data(), loss=LOSS, config=CONFIG, stage="fusion")
+    crew = server._crew
+    again = server.fit(model(), data(), loss=LOSS, config=CONFIG, stage="fusion")
+    assert server._crew is crew
+    assert again == first
+    assert {post.room for post in server._posts} == {"0", "1"}
+    assert crew is not None
+    seen = ray.get([actor.__ray_call__.remote(_visible_gpus) for actor in crew.actors])
+    assert seen == [post.gpu for post in server._posts]
+
+
+def _visible_gpus(_: Any) -> str | None:
+    return os.environ.get("CUDA_VISIBLE_DEVICES")
+
+
+def test_ranks_and_clients_stay_on_the_same_gpus_round_after_round(
+    server: FusionServer, rooms: Rooms
+) -> None:
+    placed = server._place(data())
+    train = split(8, 8, 8)
+    executor = RayExecutor(train, rooms, before=server.release, keep=True)
+    job = Job(
+        task=train_local,
+        client=replace(client(0), request=Request(cpus=1, gpus=1.0)),
+        problem=PROBLEM,
+        indices=np.arange(24),
+        broadcast=None,
+        payload=None,
+    )
+    there = []
+    for _ in range(3):
+        assert len(uploads(executor, [job])) == 1
+        server.evaluate(model())
+        there.append((server._crew, *(process.actor for process in executor.actors.processes)))
+    executor.close()
+    assert len(there[0]) == 2  # the ranks, and a client that holds a whole GPU
+    assert there[1:] == there[:1] * 2
+    # What they were given before is still there.
+    assert torch.equal(
+        server.fetch(server.apply(placed, "labels", torch.neg), "labels"), -data()["labels"]
+    )
+
+
+def test_a_killed_rank_is_replaced_and_the_fit_goes_on_to_the_same_bits(
+    server: FusionServer, heard: list[Event]
+) -> None:
+    fitted, undisturbed = model(), model()
+    loss = Faulty("killed", "dies")
+    result = server.fit(fitted, data(), loss=loss, config=CONFIG, stage="fusion")
+    expected = server.fit(undisturbed, data(), loss=LOSS, config=CONFIG, stage="fusion")
+    assert same_bits(fitted.state_dict(), undisturbed.state_dict())
+    assert result == expected
+    (failed,) = named(heard, "rank_failed")
+    assert failed["rank"] == 1
+    assert "died" in failed["reason"]
+    assert [e["epoch"] for e in named(heard, "epoch")] == [1, 2, 3, 4] * 2
+
+
+def test_a_silent_rank_is_named(server: FusionServer, heard: list[Event]) -> None:
+    loss = Faulty("silent", "sleeps")
+    server.fit(model(), data(), loss=loss, config=CONFIG, stage="fusion")
+    (failed,) = named(heard, "rank_failed")
+    assert failed["rank"] == 1
+    assert "silent" in failed["reason"]
+
+
+def test_what_a_rank_raises_ends_the_fit_with_its_traceback(server: FusionServer) -> None:
+    loss = Faulty("raised", "raises")
+    with pytest.raises(ServerFailed, match=r"rank 1 .* raised ZeroDivisionError") as caught:
+        server.fit(model(), data(), loss=loss, config=CONFIG, stage="fusion")
+    assert "on purpose" in str(caught.value.__cause__)
+    assert "__call__" in str(caught.value.__cause__)
+    # And the server is still of use.
+    assert server.fit(model(), data(), loss=LOSS, config=CONFIG, stage="fusion").epochs
+
+
+def cross_entropy(model: nn.Module, batch: Batch) -> Tensor:
+    return F.cross_entropy(model(batch["images"]), batch["labels"])
+
+
+def test_a_loss_that_promises_nothing_is_refused_where_batches_must_be_whole(
+    server: FusionServer,
+) -> None:
+    normalising = nn.Sequential(nn.Flatten(), nn.BatchNorm1d(784), nn.Linear(784, 3))
+    with pytest.raises(UserError, match="fit this model with one rank"):
+        server.fit(normalising, data(), loss=cross_entropy, config=CONFIG, stage="fusion")
+
+
+def test_closing_ends_every_process(server: FusionServer) -> None:
+    server.evaluate(model())
+    assert server._crew is not None
+    actors = server._crew.actors
+    server.close()
+    for actor in actors:  # Ray ends them when it gets to it
+        wait_until(lambda a=actor: is_gone(a), seconds=30)
+
+
+def is_gone(actor: Any) -> bool:
+    try:
+        ray.get(actor.identity.remote(), timeout=5)
+    except ray.exceptions.RayActorError:
+        return True
+    except ray.exceptions.GetTimeoutError:
+        pass
+    return False
+
+
+def test_an_ensembles_members_learn_over_ranks_as_on_one(server: FusionServer) -> None:
+    """FedDF's fit: several students, a falling rate, each student's gradient cut by itself."""
+    config = replace(CONFIG, schedule="cosine", clip=0.01)
+    distil = EachMember(FusionLoss(ce_weight=0.0, kd_weight=1.0))
+    images = {"images": shard(9, 10, 12).images}
+    teacher = model()  # not what the students start from
+    with torch.no_grad():
+        for parameter in teacher.parameters():
+            parameter.mul_(2)
+    states = []
+    for one in (alone(), server):
+        taught = one.teach(images, [teacher])
+        students = Ensemble([model(), starting_classifier(CLASSIFIER, PROBLEM)])
+        one.fit(students, taught, loss=distil, config=config, stage="fusion")
+        states.append(students.state_dict())
+    for name, tensor in states[0].items():
+        torch.testing.assert_close(states[1][name].cpu(), tensor, rtol=1e-3, atol=1e-5)

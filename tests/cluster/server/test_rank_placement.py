@@ -1,0 +1,42 @@
+import pytest
+
+from cluster.scheduling.capacity import Room
+from cluster.server.rank_placement import Post, posts, world_size
+from fl.errors import UserError
+
+
+def room(name: str, cpus: float, gpus: int = 0) -> Room:
+    return Room(name=name, cpus=cpus, gpus=gpus, memory_bytes=0)
+
+
+def test_there_are_as_many_ranks_as_gpus_unless_fewer_are_asked_for() -> None:
+    assert world_size(None, 4) == 4
+    assert world_size(3, 4) == 3
+    assert world_size(None, 0) == 1
+    assert world_size(3, 0) == 3
+
+
+def test_more_ranks_than_gpus_are_refused() -> None:
+    with pytest.raises(UserError, match="at most the 2 GPUs there are, got 3"):
+        world_size(3, 2)
+
+
+def test_each_rank_has_a_gpu_of_its_own_and_its_share_of_the_cores() -> None:
+    rooms = [room("0", 9, gpus=2), room("1", 4), room("2", 8, gpus=1)]
+    gpus = {"0": ["4", "7"], "2": ["0"]}
+    assert posts(rooms, 3, gpus) == [
+        Post(room="0", gpu="4", threads=4),
+        Post(room="0", gpu="7", threads=4),
+        Post(room="2", gpu="0", threads=8),
+    ]
+    assert posts(rooms, 1, gpus) == [Post(room="0", gpu="4", threads=9)]
+
+
+def test_without_gpus_ranks_spread_over_the_rooms() -> None:
+    rooms = [room("0", 2), room("1", 2)]
+    assert [(p.room, p.gpu, p.threads) for p in posts(rooms, 3, {})] == [
+        ("0", None, 1),
+        ("0", None, 1),
+        ("1", None, 2),
+    ]
+    assert [p.threads for p in posts(rooms[:1], 5, {})] == [1] * 5
