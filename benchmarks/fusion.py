@@ -40,10 +40,10 @@ from fl.fusion.distillation import FusionLoss
 from fl.fusion.draws import sample_keys
 from fl.fusion.dropout import sample_dropout
 from fl.fusion.fit import FitConfig
+from fl.fusion.ranked_server import RankedServer, SingleServer
 from fl.models import build_classifier
 from fl.models.cost import macs
 from fl.seeding import torch_generator, torch_seeded
-from fl.server import RankedServer, SingleServer
 
 PROBLEM = Problem(image_shape=(1, 28, 28), num_classes=10, seed=0)
 LOSS = FusionLoss(ce_weight=0.5, kd_weight=0.5)

@@ -24,8 +24,7 @@ from fl.data.shard import Shard
 from fl.events import Events
 from fl.executor import InProcess
 from fl.federation import Client, Executor, Job, Problem, Request, Task, TaskInput, TaskOutput
-from fl.training.config import GeneratorConfig
-from fl.training.local import train_local
+from fl.training.generator import GeneratorConfig, train_generator
 from fl.training.sizes import CohortSizes
 from fl.training.task import recipe_of
 from fl.wire import pack, unpack_note
@@ -50,7 +49,7 @@ class Way:
 
 def alone(inputs: TaskInput) -> TaskOutput:
     """The same training, written plainly in PyTorch: torch.optim's fused Adam, no cohorts."""
-    make_recipe = recipe_of(train_local)
+    make_recipe = recipe_of(train_generator)
     assert make_recipe is not None
     recipe = make_recipe(inputs)
     optimizer = torch.optim.Adam(recipe.model.parameters(), lr=TRAINING.lr, fused=True)
@@ -72,8 +71,8 @@ def ways(clients: int) -> list[Way]:
         Way(BASELINES[1], alone, one, part, on_ray=False),
         Way("an actor per client", alone, one, min(clients, 8), on_ray=True, whole=True),
         Way("pool of actors, one by one", alone, shared, part, on_ray=True),
-        Way("stacked, one process", train_local, shared, part, on_ray=False),
-        Way("stacked, pool of actors", train_local, shared, clients, on_ray=True),
+        Way("stacked, one process", train_generator, shared, part, on_ray=False),
+        Way("stacked, pool of actors", train_generator, shared, clients, on_ray=True),
     ]
 
 

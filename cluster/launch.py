@@ -17,7 +17,7 @@ from cluster.run.plan import print_dry_run
 from cluster.run.prepare import prepare
 from cluster.run.run_dir import claim
 from fl.errors import ClientFailed, UserError
-from fl.server import ServerFailed
+from fl.fusion.ranked_server import ServerFailed
 
 INTERRUPTED = 130
 """Exit status after Ctrl-C, as shells have it."""

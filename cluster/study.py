@@ -13,7 +13,7 @@ from cluster.studies.study_cell import finished, run_cell
 from cluster.studies.study_options import Cell, cells, parse_study
 from cluster.studies.study_report import pictures, slopes, table
 from fl.errors import ClientFailed, UserError
-from fl.server import ServerFailed
+from fl.fusion.ranked_server import ServerFailed
 
 INTERRUPTED = 130
 

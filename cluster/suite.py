@@ -24,9 +24,9 @@ from cluster.studies.comparison import Figure, as_json, as_markdown
 from cluster.studies.suite_plots import EXHIBITS
 from fl.data.datasets import NAMES
 from fl.errors import ClientFailed, UserError
+from fl.fusion.ranked_server import ServerFailed
 from fl.report.style import png
 from fl.report.words import duration
-from fl.server import ServerFailed
 from fl.validate import choice
 from fl.whole_files import write_atomically
 

@@ -32,7 +32,7 @@ OnFailure = Literal["stop", "drop"]
 
 
 class Clients:
-    """The federation's clients. One verb: map a task over all or some of them.
+    """The federation's clients. Two verbs: have them train, or map any task over them.
 
     ``dropped`` holds the clients that failed for good, with the reason, where ``on_failure`` lets
     the run go on without them.
@@ -65,9 +65,20 @@ class Clients:
         """Wall time in which at least one client was at work."""
         self._at_work: list[tuple[float, float]] = []
 
+    def train(
+        self,
+        *,
+        only: Iterable[int] | None = None,
+        broadcast: Tensors | None = None,
+        known: Tensors | None = None,
+        payloads: Mapping[int, Tensors] | None = None,
+    ) -> list[Update]:
+        """Has each client run the task of its own training record; else as :meth:`map`."""
+        return self.map(None, only=only, broadcast=broadcast, known=known, payloads=payloads)
+
     def map(
         self,
-        task: Task,
+        task: Task | None,
         *,
         only: Iterable[int] | None = None,
         broadcast: Tensors | None = None,
@@ -75,6 +86,8 @@ class Clients:
         payloads: Mapping[int, Tensors] | None = None,
     ) -> list[Update]:
         """Runs ``task`` for each client (or those in ``only``) and returns updates by client id.
+
+        Without a task each runs its own.
 
         ``broadcast`` reaches every chosen client, ``payloads`` one client each; both count as
         bytes down. ``known`` is what the clients were sent earlier in this round and still have: it
@@ -105,7 +118,7 @@ class Clients:
             if own and id(own) not in packed:
                 packed[id(own)] = pack(own, {})
             jobs[client.id] = Job(
-                task=task,
+                task=task or client.training.task,
                 client=client,
                 problem=self.problem,
                 indices=self._indices[client.id],

@@ -1,28 +1,27 @@
-"""What crosses between the two nouns a method talks to, the clients and the server; and the server.
+"""Clients, how they train, what they are sent and what they upload: records and protocols.
 
-The other noun is :class:`fl.clients.Clients`. How and where a client's job runs is the executor's
-business: in this process (:mod:`fl.executor`) or on Ray (:mod:`cluster.clients.executor`).
+How and where a client's job runs is the executor's business: in this process (:mod:`fl.executor`)
+or on Ray (:mod:`cluster.clients.executor`).
 """
 
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from fl.data.shard import Shard
 from fl.errors import ClientFailed
 from fl.events import Events
-from fl.models import Decoder
 from fl.seeding import in_round, torch_generator
-from fl.training.config import LocalConfig
-from fl.wire import (
-    Tensors,
-)
+from fl.wire import Tensors
+
+Batch = dict[str, Tensor]
+"""Columns of one length, by name."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,13 +65,54 @@ class Request:
         return max(1, int(self.cpus))
 
 
+class Training(Protocol):
+    """How a client trains: a frozen dataclass of JSON values, with the task that runs it.
+
+    Who writes a new one writes one file: the record and its task. What is shared by trainings that
+    go over the client's samples in epochs is in :class:`fl.training.epochs.EpochTraining`.
+    """
+
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
+    @property
+    def model(self) -> str:
+        """Name of the model, by which resources are set and times are told."""
+        ...
+
+    @property
+    def task(self) -> "Task":
+        """What a client with this record runs: a function of a module, which other processes
+        find by its name."""
+        ...
+
+    def check(self, problem: Problem) -> None:
+        """Raises `UserError` if the model cannot take such images."""
+        ...
+
+    def work(self, num_samples: int) -> int:
+        """Samples passed through the model: what a client's time is reckoned by."""
+        ...
+
+    def probe(self, steps: int, num_classes: int) -> "tuple[Training, int]":
+        """The same training in so many steps, and the number of samples that make them."""
+        ...
+
+    def speed_settings(self) -> Mapping[str, object]:
+        """The settings that memory and time per sample depend on."""
+        ...
+
+    def upload_bytes(self, problem: Problem) -> int:
+        """About how many bytes a client uploads."""
+        ...
+
+
 @dataclass(frozen=True, kw_only=True)
 class Client:
     """One client as the server knows it."""
 
     id: int
     role: str
-    training: LocalConfig
+    training: Training
     num_samples: int
     request: Request
 
@@ -176,103 +216,3 @@ class UpdateStore(Protocol):
     def end_round(self, number: int) -> None:
         """What was uploaded up to this round is not needed any more to go on."""
         ...
-
-
-Batch = dict[str, Tensor]
-Loss = Callable[[nn.Module, Batch], Tensor]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Evaluation:
-    """Top-1 accuracy on the test split, 0 to 1, and the same per class (None: no test sample)."""
-
-    accuracy: float
-    per_class: tuple[float | None, ...]
-    per_domain: tuple[float | None, ...] = ()
-    """The same per domain, where there are any."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class FitResult:
-    """What a fit leaves: the loss of every step, and the test accuracy after every tested epoch."""
-
-    step_losses: list[float]
-    epochs: list[Evaluation]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Samples:
-    """Labelled rows that lie with the server's ranks: a handle, which only their server reads.
-
-    Rows count through the ranks: those of the first rank come first.
-    """
-
-    columns: dict[str, tuple[Any, ...]]
-    """Each column's blocks, one for each rank."""
-    counts: tuple[int, ...]
-    """Rows of each block."""
-
-    def __len__(self) -> int:
-        return sum(self.counts)
-
-    def only(self, *names: str) -> "Samples":
-        """These columns alone."""
-        return Samples(columns={n: self.columns[n] for n in names}, counts=self.counts)
-
-
-class Server(Protocol):
-    """The server, over however many ranks. What it computes does not depend on their number."""
-
-    problem: Problem
-    device: torch.device
-    """Where models are built; the ranks move them to their own."""
-    events: Events
-    round: int
-    """The round that is played; see :mod:`fl.rounds`."""
-
-    def sample(
-        self, decoders: Mapping[int, Decoder], allocation: np.ndarray, *, latent: int
-    ) -> Samples:
-        """Draws from each client's decoder as often as its row (of its classes) says.
-
-        Columns ``images`` (N, C, H, W) in [0, 1] and ``labels`` (N,).
-        """
-
-    def apply(self, samples: Samples, column: str, function: Callable[[Tensor], Tensor]) -> Samples:
-        """The samples with ``function`` (of some rows, row by row) applied to a column."""
-
-    def nearest(self, samples: Samples, keep: float) -> Tensor:
-        """Indices (M,), ascending, of the share of each class nearest to the class's mean."""
-
-    def take(self, samples: Samples, indices: Tensor) -> Samples:
-        """The samples at ``indices``, ascending."""
-
-    def teach(self, samples: Samples | Batch, teachers: Iterable[nn.Module]) -> Samples:
-        """Adds ``teacher_logits`` (N, classes), the mean of the teachers': asked once for all.
-
-        Of samples, or of tensors that are here.
-        """
-
-    def fetch(self, samples: Samples, column: str) -> Tensor:
-        """A column, brought together here."""
-
-    def fit(
-        self, model: nn.Module, data: Samples | Batch, *, loss: Loss, config: Any, stage: str
-    ) -> FitResult:
-        """Trains ``model`` in place on samples, or on tensors of one length that are here."""
-
-    def evaluate(self, model: nn.Module) -> Evaluation:
-        """Accuracy on the test split, which no method ever sees."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Outcome:
-    """What a method returns: the global model, how it came about, and pictures of the way."""
-
-    model: nn.Module
-    start: Evaluation
-    """The initial global model, before any training at the server."""
-    epochs: list[Evaluation]
-    synthetic: dict[str, Tensor] = field(default_factory=dict)
-    figures: dict[str, Any] = field(default_factory=dict)
-    """Further JSON values for the result."""

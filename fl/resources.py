@@ -1,14 +1,23 @@
 """What a client may be given of the machine, as the configuration says it."""
 
 import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 from fl.errors import UserError, unknown
 from fl.models import CLASSIFIERS, GENERATORS
 from fl.validate import at_least, positive
 
-QUANTITIES = {"cpus": float, "gpus": float, "memory_bytes": int}
+QUANTITIES: Mapping[str, tuple[Callable[[str], float], str]] = {
+    "cpus": (float, "a number"),
+    "gpus": (float, "a number"),
+    "memory_bytes": (int, "a number"),
+    "shared": ({"true": True, "false": False}.__getitem__, "true or false"),
+}
+"""How a share's fields are read, and what to call what they take."""
+MODELS = (*CLASSIFIERS, *GENERATORS)
+NAMED_ROLES = ("classifier", "generator", "condenser")
+"""Roles with settings of their own; any other's are in ``roles``."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,39 +52,52 @@ class ResourcesConfig:
     classifier: ShareConfig = ShareConfig(cpus=1)
     generator: ShareConfig = ShareConfig(cpus=1, shared=True)
     condenser: ShareConfig = ShareConfig(cpus=1)
+    roles: tuple[str, ...] = ()
+    """Roles of other methods: ROLE.QUANTITY=VALUE, as in head.cpus=2. Default: one core each."""
     models: tuple[str, ...] = ()
     """Single models, above their role: MODEL.QUANTITY=VALUE, as in vgg9.gpus=0.5 cnn.cpus=2."""
 
     def __post_init__(self) -> None:
-        for role in ("classifier", "generator", "condenser"):
+        for role in NAMED_ROLES:
             getattr(self, role).check(f"resources.{role}")
+        for entry in self.roles:
+            role = _parse("roles", entry)[0]
+            if role in NAMED_ROLES:
+                raise UserError(f"resources.roles {entry}: that is resources.{role}")
+            self.share(role, "").check(f"resources.roles {entry}:")
         for entry in self.models:
-            self.share("classifier", _parse(entry)[0]).check(f"resources.models {entry}:")
+            self.share("classifier", _parse("models", entry)[0]).check(f"resources.models {entry}:")
 
     def share(self, role: str, model: str) -> ShareConfig:
         """What a client of that role and model asks for."""
-        share: ShareConfig = getattr(self, role)
-        for entry in self.models:
-            name, quantity, value = _parse(entry)
-            if name == model:
-                share = replace(share, **{quantity: value})
+        share: ShareConfig = getattr(self, role) if role in NAMED_ROLES else ShareConfig(cpus=1)
+        for setting, wanted in (("roles", role), ("models", model)):
+            for entry in getattr(self, setting):
+                name, quantity, value = _parse(setting, entry)
+                if name == wanted:
+                    share = replace(share, **{quantity: value})  # type: ignore[arg-type]
         return share
 
+    @staticmethod
+    def setting(role: str) -> str:
+        """What the user sets a role's share by."""
+        return f"resources.{role}" if role in NAMED_ROLES else f"resources.roles {role}"
 
-def _parse(entry: str) -> tuple[str, str, Any]:
-    """Model, quantity and value of an entry such as ``vgg9.gpus=0.5``."""
+
+def _parse(setting: str, entry: str) -> tuple[str, str, float]:
+    """Name, quantity and value of an entry such as ``vgg9.gpus=0.5``."""
     left, _, text = entry.partition("=")
-    model, _, quantity = left.partition(".")
+    name, _, quantity = left.partition(".")
     quantity = quantity.replace("-", "_")
-    models = (*CLASSIFIERS, *GENERATORS)
-    if model not in models:
-        raise unknown("model in resources.models", model, models)
+    if setting == "models" and name not in MODELS:
+        raise unknown("model in resources.models", name, MODELS)
     if quantity not in QUANTITIES:
-        raise unknown(f"quantity of {model} in resources.models", quantity, QUANTITIES)
+        raise unknown(f"quantity of {name} in resources.{setting}", quantity, QUANTITIES)
+    read, kind = QUANTITIES[quantity]
     try:
-        value = QUANTITIES[quantity](text)
-    except ValueError:
+        value = read(text)
+    except (ValueError, KeyError):
         value = math.nan
     if not math.isfinite(value):
-        raise UserError(f"resources.models {entry}: {text!r} is not a number")
-    return model, quantity, value
+        raise UserError(f"resources.{setting} {entry}: {text!r} is not {kind}")
+    return name, quantity, value

@@ -14,8 +14,8 @@ from typing import Any
 from torch import Tensor, nn
 
 from fl.clients import Clients
-from fl.federation import Evaluation, Outcome, Server
 from fl.fusion.checkpoints import keep, load_kept
+from fl.server import Evaluation, Outcome, Server
 from fl.wire import Tensors
 
 TARGETS = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.95, 0.97, 0.99)

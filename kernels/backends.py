@@ -1,7 +1,6 @@
 """Which implementation runs."""
 
 import importlib.util
-import os
 from collections.abc import Callable
 
 import torch
@@ -9,6 +8,7 @@ from torch import Tensor
 
 from kernels.batched import TorchGroups
 from kernels.groups import Groups
+from kernels.interpreter import interpreted
 
 NAMES = ("auto", "reference", "torch", "triton")
 # Looked up once and without importing it: CPU builds of torch and macOS come without Triton.
@@ -34,11 +34,6 @@ def resolve(backend: str, device: torch.device) -> str:
                 "TRITON_INTERPRET=1 runs it on the CPU"
             )
     return backend
-
-
-def interpreted() -> bool:
-    """Whether Triton kernels run in its interpreter, on the CPU."""
-    return os.environ.get("TRITON_INTERPRET", "").lower() in ("1", "true", "on", "yes", "y")
 
 
 def grouping(backend: str) -> Callable[[Tensor, Tensor, int], Groups]:

@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from kernels.backends import interpreted
+from kernels.interpreter import interpreted
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from cluster.run.prepare import Prepared, prepare
 from cluster.run.run_dir import nested
 from cluster.run.runtime import ray_cluster
 from fl.errors import ClientFailed, UserError
-from fl.server import ServerFailed
+from fl.fusion.ranked_server import ServerFailed
 from fl.spaces import Space
 from tune.final import compare
 from tune.folder import claim_sweep, named, write_configuration

@@ -7,20 +7,14 @@ import os
 import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
-from functools import cache
-from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
-from pkgutil import iter_modules
 
 from cluster.clients.locks import Locks
+from fl.client_code import client_code
 from fl.data.datasets import Split
 from fl.data.shard import shard_digest
-from fl.federation import Job
+from fl.federation import Job, Task
 from fl.whole_files import write_atomically
-
-CLIENT_CODE = ("fl.condensation", "fl.data.shard", "fl.models", "fl.seeding", "fl.training")
-"""Modules and packages whose code decides what a client uploads."""
 
 
 class Store:
@@ -37,6 +31,7 @@ class Store:
         pool.mkdir(parents=True, exist_ok=True)
         updates.mkdir(parents=True, exist_ok=True)
         self._locks = Locks(pool / ".locks")
+        self._codes: dict[tuple[Task, type], str] = {}
 
     def key(self, job: Job) -> str:
         """Hash of task, code, client, its training record and threads, seed, shard, messages.
@@ -45,7 +40,7 @@ class Store:
         """
         parts = {
             "task": f"{job.task.__module__}.{job.task.__qualname__}",
-            "code": code_version(),
+            "code": self._code(job),
             "client": job.client.id,
             "role": job.client.role,
             "training": asdict(job.client.training),
@@ -107,6 +102,14 @@ class Store:
         """Where the update of that key lies."""
         return self._home(key) / f"{key}.safetensors"
 
+    def _code(self, job: Job) -> str:
+        """The version of the task's code, read once a run and not once a client."""
+        task, training = job.task, job.client.training
+        kind = (task, type(training))
+        if kind not in self._codes:
+            self._codes[kind] = client_code(task, training)
+        return self._codes[kind]
+
     def _checksum(self, key: str) -> Path:
         return self._home(key) / f"{key}.sha256"
 
@@ -121,19 +124,6 @@ class Store:
             os.link(self.file(key), name)
         except OSError:  # a file system without hard links
             shutil.copyfile(self.file(key), name)
-
-
-@cache
-def code_version() -> str:
-    """Hash of the source of everything that decides what a client uploads."""
-    digest = hashlib.sha256()
-    for name in CLIENT_CODE:
-        module = import_module(name)
-        below = iter_modules(module.__path__, f"{name}.") if hasattr(module, "__path__") else ()
-        for part in (name, *(m.name for m in below if not m.name.endswith("__main__"))):
-            source = find_spec(part)  # not imported: some bring libraries that take seconds
-            digest.update(Path(str(source and source.origin)).read_bytes())
-    return digest.hexdigest()
 
 
 def _folder(number: int) -> str:

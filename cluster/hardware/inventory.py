@@ -14,6 +14,7 @@ from cluster.scheduling.capacity import Room
 from fl.errors import UserError
 from fl.federation import Request
 from fl.report.words import size
+from fl.resources import ResourcesConfig
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,14 +61,15 @@ class Inventory:
         Raises:
             UserError: with what was asked for and what there is.
         """
-        advice = f"lower resources.{role}"
+        setting = ResourcesConfig.setting(role)
+        advice = f"lower {setting}"
         if measured:
-            advice = f"one step took it: shrink model or batch, or set resources.{role}"
+            advice = f"one step took it: shrink model or batch, or set {setting}"
         place = "this machine" if self.source == "machine" else self.source
         if request.cpus > self.cpus:
             raise UserError(
                 f"a {role} client asks for {request.cpus:g} cores, {place} has {self.cpus}; "
-                f"lower resources.{role}.cpus"
+                f"lower {setting}.cpus"
             )
         if request.memory_bytes > self.memory_bytes:
             raise UserError(

@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 from cluster.clients.memory_cap import CUDA_BYTES
 from cluster.hardware.inventory import Inventory
 from cluster.profiling.steps import Subject, measure_steps
-from fl.errors import UserError
+from fl.errors import UserError, unknown
 from fl.federation import Problem, Request
-from fl.methods.cast import Part
+from fl.methods.method import Assignment
 from fl.resources import ResourcesConfig, ShareConfig
 from fl.training.sizes import SIZES
 
@@ -31,28 +31,34 @@ BYTES_PER_PIXEL = 5
 class Requests:
     """Requests by client class, and seconds per sample by model as far as they were measured."""
 
-    by_part: Mapping[Part, Request]
+    by_assignment: Mapping[Assignment, Request]
     rates: Mapping[str, float]
 
 
-def stated(parts: Sequence[Part], config: ResourcesConfig, inventory: Inventory) -> Requests:
+def stated(
+    assignments: Sequence[Assignment], config: ResourcesConfig, inventory: Inventory
+) -> Requests:
     """What the configuration says, and nothing for what it leaves open."""
+    roles = {assignment.role for assignment in assignments}
+    for entry in config.roles:
+        if (role := entry.partition(".")[0]) not in roles:
+            raise unknown("role in resources.roles", role, roles)
     requests = {}
-    for part in set(parts):
-        share = config.share(part.role, part.training.model)
+    for assignment in set(assignments):
+        share = config.share(assignment.role, assignment.training.model)
         request = Request(
             cpus=share.cpus,
             gpus=share.gpus or 0,
             memory_bytes=share.memory_bytes or 0,
             shared=share.shared,
         )
-        inventory.check(part.role, request)
-        requests[part] = inventory.scaled(request)
+        inventory.check(assignment.role, request)
+        requests[assignment] = inventory.scaled(request)
     return Requests(requests, {})
 
 
 def measured(
-    parts: Sequence[Part],
+    assignments: Sequence[Assignment],
     num_samples: Sequence[int],
     problem: Problem,
     config: ResourcesConfig,
@@ -64,7 +70,7 @@ def measured(
     is measured.
 
     Args:
-        parts: of each client.
+        assignments: of each client.
         num_samples: of each client; a class's request covers its largest shard.
         problem: the shape of the task.
         config: what was said by hand.
@@ -73,18 +79,20 @@ def measured(
     Raises:
         UserError: a step fails, or a class needs more than there is.
     """
-    plain = stated(parts, config, inventory).by_part
-    subjects = {p: Subject(p.training, problem, request.threads) for p, request in plain.items()}
+    plain = stated(assignments, config, inventory).by_assignment
+    subjects = {a: Subject(a.training, problem, request.threads) for a, request in plain.items()}
     steps = measure_steps(subjects.values(), inventory.device)
     image_bytes = BYTES_PER_PIXEL * math.prod(problem.image_shape)
     requests = {}
-    for part, request in plain.items():
-        largest = max(n for p, n in zip(parts, num_samples, strict=True) if p == part)
-        share = config.share(part.role, part.training.model)
-        need = round(MARGIN * (steps[subjects[part]].peak_bytes + largest * image_bytes))
-        requests[part] = _completed(request, share, need, inventory)
-        inventory.check(part.role, requests[part], measured=requests[part] != request)
-    rates = {p.training.model: steps[s].seconds_per_sample for p, s in subjects.items()}
+    for assignment, request in plain.items():
+        largest = max(n for a, n in zip(assignments, num_samples, strict=True) if a == assignment)
+        share = config.share(assignment.role, assignment.training.model)
+        need = round(MARGIN * (steps[subjects[assignment]].peak_bytes + largest * image_bytes))
+        requests[assignment] = _completed(request, share, need, inventory)
+        inventory.check(
+            assignment.role, requests[assignment], measured=requests[assignment] != request
+        )
+    rates = {a.training.model: steps[s].seconds_per_sample for a, s in subjects.items()}
     return Requests(requests, rates)
 
 
@@ -101,8 +109,8 @@ def _completed(
         return request
     if total <= 0:
         raise UserError(
-            f"the GPUs of {inventory.source} do not tell their memory: set "
-            "resources.classifier.gpus and resources.generator.gpus"
+            f"the GPUs of {inventory.source} do not tell their memory: set the gpus of each role, "
+            "as in resources.classifier.gpus"
         )
     if request.shared:
         fair = total * max(len(inventory.gpus), 1) / max(1, inventory.cpus // request.cpus)

@@ -13,22 +13,18 @@ import pickle
 import subprocess
 import sys
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 import numpy as np
 import torch
 
-from cluster.clients.store import code_version
 from fl.cache import cache_dir
-from fl.condensation.config import LocalCondensation
-from fl.condensation.task import condense
+from fl.client_code import client_code
 from fl.data.datasets import Split
 from fl.errors import UserError
 from fl.executor import run_job
-from fl.federation import Client, Job, Problem, Request
-from fl.training.config import LocalConfig
-from fl.training.local import train_local
+from fl.federation import Client, Job, Problem, Request, Training
 from fl.whole_files import write_atomically
 from fl.wire import unpack_note
 
@@ -48,7 +44,7 @@ class Step:
 class Subject:
     """What is measured: one way of training, by so many threads."""
 
-    training: LocalConfig
+    training: Training
     problem: Problem
     threads: int
 
@@ -95,36 +91,30 @@ def _step(entry: Mapping[str, float]) -> Step:
 
 
 def _failed(subjects: list[Subject], reason: str) -> UserError:
-    training = subjects[0].training
-    return UserError(
-        f"one step of {training.model} with batches of {training.batch_size} failed: {reason}"
-    )
+    (_, samples), model = _probe(subjects[0], 1), subjects[0].training.model
+    return UserError(f"one step of {model} on {samples} samples failed: {reason}")
 
 
 def measure(subject: Subject) -> Step:
     """Trains on random images in this process: one step for the peak, a few more for the time."""
     # What the first step of a process loads is no part of the step, nor is what it keeps.
-    _run(subject, _shortened(subject, 1)[0], 2)  # two: of one sample BatchNorm has no variance
+    _run(subject, _probe(subject, 1)[0], 2)  # two: of one sample BatchNorm has no variance
     _give_back_memory()
-    one = _run(subject, *_shortened(subject, 1))
-    many = _run(subject, *_shortened(subject, 1 + TIMED_STEPS))
+    one = _run(subject, *_probe(subject, 1))
+    many = _run(subject, *_probe(subject, 1 + TIMED_STEPS))
     seconds = max(many["seconds"] - one["seconds"], many["seconds"] / (1 + TIMED_STEPS))
-    training, count = _shortened(subject, TIMED_STEPS)
+    training, count = _probe(subject, TIMED_STEPS)
     return Step(
         peak_bytes=int(one["peak_bytes"] or 0),
         seconds_per_sample=seconds / training.work(count),
     )
 
 
-def _shortened(subject: Subject, steps: int) -> tuple[LocalConfig, int]:
-    """The training, but of so many steps, and the samples for that."""
-    training = subject.training
-    if isinstance(training, LocalCondensation):  # each step sees all classes
-        return replace(training, steps=steps), subject.problem.num_classes * training.batch_size
-    return replace(training, epochs=1), steps * training.batch_size
+def _probe(subject: Subject, steps: int) -> tuple[Training, int]:
+    return subject.training.probe(steps, subject.problem.num_classes)
 
 
-def _run(subject: Subject, training: LocalConfig, count: int) -> Mapping[str, float]:
+def _run(subject: Subject, training: Training, count: int) -> Mapping[str, float]:
     stream, problem = np.random.default_rng(0), subject.problem
     images = stream.integers(0, 256, (count, *problem.image_shape), dtype=np.uint8)
     split = Split(images, stream.integers(0, problem.num_classes, count))
@@ -136,7 +126,7 @@ def _run(subject: Subject, training: LocalConfig, count: int) -> Mapping[str, fl
         request=Request(cpus=subject.threads, gpus=1),
     )
     job = Job(
-        task=condense if isinstance(training, LocalCondensation) else train_local,
+        task=training.task,
         client=client,
         problem=problem,
         indices=np.arange(count),
@@ -161,13 +151,12 @@ def cache_file() -> Path:
 
 def _key(subject: Subject, device: str) -> str:
     parts = {
-        # A rate takes neither memory nor time.
-        "training": {**asdict(subject.training), "epochs": 1, "steps": 1, "lr": 0},
+        "training": [type(subject.training).__qualname__, dict(subject.training.speed_settings())],
         "problem": {**asdict(subject.problem), "seed": 0},
         "threads": subject.threads,
         "device": device,
         "torch": torch.__version__,
-        "code": code_version(),
+        "code": client_code(subject.training.task, subject.training),
     }
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 

@@ -21,7 +21,7 @@ from fl.data.partition import Partition, make_partition
 from fl.data.validation import hold_out
 from fl.errors import UserError
 from fl.federation import Client, Problem
-from fl.methods.cast import Part
+from fl.methods.method import Assignment
 from fl.methods.registry import Method, get_method
 from fl.seeding import numpy_generator
 
@@ -47,7 +47,7 @@ class Prepared:
 def prepare(
     launch: LaunchOptions[Any], inventory: Inventory | None = None, *, drawn: int | None = None
 ) -> Prepared:
-    """Reads the data, cuts it among the clients and deals them their parts.
+    """Reads the data, cuts it among the clients and gives each its assignment.
 
     Args:
         launch: the run.
@@ -61,23 +61,23 @@ def prepare(
     run = launch.run
     method = get_method(run.method)
     problem = run.problem  # of a folder it is read from disk
-    parts = method.cast(run.options, run.num_clients, problem)
+    assignments = method.assign(run.options, run.num_clients, problem)
     inventory = inventory or _inventory(launch)
     ranks = _ranks_asked(launch, method)
     if not (launch.slurm.submit or launch.ray_address):  # of many nodes this is but one
         world_size(ranks, len(inventory.gpus))
-    requests = stated(parts, run.resources, inventory)
+    requests = stated(assignments, run.resources, inventory)
     dataset = _dataset(launch)
     partition = _partition(run, dataset, drawn)
     if launch.runtime == "ray" and not launch.slurm.submit:  # the job will measure on its own node
         num_samples = [len(indices) for indices in partition.train]
-        requests = measured(parts, num_samples, problem, run.resources, inventory)
+        requests = measured(assignments, num_samples, problem, run.resources, inventory)
     return Prepared(
         method=method,
         problem=problem,
         dataset=dataset,
         partition=partition,
-        members=_members(parts, partition, requests),
+        members=_members(assignments, partition, requests),
         inventory=inventory,
         rates=requests.rates,
         inputs=_inputs(launch, method),
@@ -120,17 +120,19 @@ def _partition(run: RunConfig[Any], dataset: Dataset, drawn: int | None) -> Part
     )
 
 
-def _members(parts: Sequence[Part], partition: Partition, requests: Requests) -> tuple[Client, ...]:
-    """The clients: a part each, a share of the data, and what it asks for."""
+def _members(
+    assignments: Sequence[Assignment], partition: Partition, requests: Requests
+) -> tuple[Client, ...]:
+    """The clients: an assignment each, a share of the data, and what it asks for."""
     return tuple(
         Client(
             id=k,
-            role=part.role,
-            training=part.training,
+            role=assignment.role,
+            training=assignment.training,
             num_samples=len(partition.train[k]),
-            request=requests.by_part[part],
+            request=requests.by_assignment[assignment],
         )
-        for k, part in enumerate(parts)
+        for k, assignment in enumerate(assignments)
     )
 
 

@@ -24,13 +24,13 @@ from fl.clients import Clients
 from fl.data.datasets import Dataset
 from fl.data.shard import Shard
 from fl.events import Events, Listener
-from fl.federation import Evaluation, Outcome
 from fl.fusion.checkpoints import Checkpoints
+from fl.fusion.ranked_server import RankedServer
 from fl.metrics.fid import measure
 from fl.report.gallery import gallery
 from fl.report.page import write_report
 from fl.rounds import Rounds
-from fl.server import RankedServer
+from fl.server import Evaluation, Outcome
 
 if TYPE_CHECKING:
     from cluster.hardware.bundles import Rooms

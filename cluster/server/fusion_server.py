@@ -17,11 +17,12 @@ from cluster.server.rank_placement import Post
 from fl.data.shard import Shard
 from fl.errors import UserError
 from fl.events import Events
-from fl.federation import Batch, Loss, Problem, Samples
+from fl.federation import Batch, Problem
 from fl.fusion.checkpoints import Checkpoints
 from fl.fusion.fit import FitConfig
 from fl.fusion.rank import Report
-from fl.server import RankedServer, ServerFailed
+from fl.fusion.ranked_server import RankedServer, ServerFailed
+from fl.server import Loss, Samples
 
 KEEP_EVERY = 5
 """Epochs between states where no checkpoints are asked for: what a restart goes on from."""
@@ -30,7 +31,7 @@ Result = TypeVar("Result")
 
 
 class FusionServer(RankedServer):
-    """:class:`fl.federation.Server` over ranks in processes of their own.
+    """:class:`fl.server.Server` over ranks in processes of their own.
 
     Started at the first verb, reused by all that follow, ended by :meth:`close`.
     """

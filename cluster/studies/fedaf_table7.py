@@ -25,12 +25,12 @@ from fl.events import Events
 from fl.executor import InProcess
 from fl.federation import Client, Problem, Request
 from fl.fusion.fit import FitConfig
+from fl.fusion.ranked_server import SingleServer
 from fl.methods import fedaf
 from fl.methods.fedaf import FedAFConfig
 from fl.models import build_classifier
 from fl.models.cost import parameters
 from fl.rounds import Rounds
-from fl.server import SingleServer
 from fl.whole_files import write_atomically
 
 MIB = 2**20
@@ -111,16 +111,16 @@ def measure(dataset: str, alpha: float, seeds: Sequence[int]) -> Row:
 
 def _ledger(problem: Problem, split: Split, indices: Sequence[np.ndarray]) -> list[int]:
     """Bytes up by client."""
-    parts = fedaf.cast(SMALLEST, len(indices), problem)
+    assignments = fedaf.assign(SMALLEST, len(indices), problem)
     members = [
         Client(
             id=k,
-            role=part.role,
-            training=part.training,
+            role=assignment.role,
+            training=assignment.training,
             num_samples=len(indices[k]),
             request=Request(cpus=1, gpus=0),
         )
-        for k, part in enumerate(parts)
+        for k, assignment in enumerate(assignments)
     ]
     events = Events()
     test = Shard.from_split(split, np.arange(1), problem.num_classes)

@@ -1,7 +1,6 @@
 """The study command's options, and the cells they make: one run for each K and seed."""
 
 import argparse
-import math
 import shutil
 from collections import Counter
 from collections.abc import Sequence
@@ -12,19 +11,13 @@ from typing import Any
 from cluster.run.command_line import parse
 from cluster.run.options import LaunchOptions
 from cluster.run.prepare import prepare
-from fl.condensation.config import LocalCondensation
 from fl.config import RunConfig
 from fl.data.datasets import load
 from fl.errors import UserError
-from fl.federation import Problem
 from fl.methods.registry import get_method
-from fl.models.cost import parameters
 from fl.report.words import size
-from fl.training.config import ClassifierConfig, LocalConfig
-from fl.training.local import starting_classifier, starting_generator
 
 CLIENTS = "10,100,1000,10000"
-FLOAT_BYTES = 4
 FILE_BYTES = 4096 * 3
 """Beside its tensors an update takes a header, a checksum's file and a line of events."""
 
@@ -107,9 +100,9 @@ def cells(options: StudyOptions) -> list[Cell]:
 
 def upload_bytes(run: RunConfig[Any]) -> int:
     """About how many bytes the clients' updates take on the disk."""
-    parts = get_method(run.method).cast(run.options, run.num_clients, run.problem)
-    trainings = Counter(part.training for part in parts)
-    return sum(count * _one_upload(t, run.problem) for t, count in trainings.items())
+    assignments = get_method(run.method).assign(run.options, run.num_clients, run.problem)
+    trainings = Counter(assignment.training for assignment in assignments)
+    return sum(count * (t.upload_bytes(run.problem) + FILE_BYTES) for t, count in trainings.items())
 
 
 def _check_disk(unfinished: Sequence[Cell]) -> None:
@@ -127,18 +120,6 @@ def _check_disk(unfinished: Sequence[Cell]) -> None:
             f"the uploads of up to {most} clients need about {size(needed)} in {directory}, where "
             f"{size(free)} are free: use fewer clients, fewer seeds or another --output-dir"
         )
-
-
-def _one_upload(training: LocalConfig, problem: Problem) -> int:
-    if isinstance(training, ClassifierConfig):
-        sent = starting_classifier(training, problem)
-    elif isinstance(training, LocalCondensation):
-        images = problem.num_classes * training.images_per_class
-        return FLOAT_BYTES * images * math.prod(problem.image_shape) + FILE_BYTES
-    else:
-        model = starting_generator(training, problem)
-        sent = model if training.upload == "cvae" else model.decoder
-    return FLOAT_BYTES * parameters(sent) + FILE_BYTES
 
 
 def _cell(options: StudyOptions, clients: int, seed: int) -> Cell:

@@ -1,11 +1,14 @@
 """How a client condenses its data: the records that, with shard and seed, determine its upload."""
 
-from dataclasses import dataclass
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
 from typing import Literal, Self
 
 from fl.condensation.augment import KINDS
 from fl.errors import UserError
-from fl.models import CLASSIFIERS
+from fl.federation import Problem, Task
+from fl.models import CLASSIFIERS, check_classifier
 from fl.validate import at_least, choice, positive
 
 
@@ -81,6 +84,30 @@ class LocalCondensation(CondensationConfig):
         """The record with these shared settings and the method's own."""
         return cls(**vars(shared), **own)  # type: ignore[arg-type]
 
+    @property
+    def task(self) -> Task:
+        """What such a client runs; it imports this record."""
+        from fl.condensation.task import condense
+
+        return condense
+
+    def check(self, problem: Problem) -> None:
+        """Raises `UserError` if the model cannot take such images."""
+        check_classifier(self.model, problem.image_shape, problem.num_classes, width=self.width)
+
     def work(self, num_samples: int) -> int:
         """Samples passed through the model, were each step to see all the client has."""
         return self.steps * num_samples
+
+    def probe(self, steps: int, num_classes: int) -> tuple[Self, int]:
+        """So many steps, each of which sees all classes."""
+        return replace(self, steps=steps), num_classes * self.batch_size
+
+    def speed_settings(self) -> Mapping[str, object]:
+        """All but the learning rate, which takes neither memory nor time, and the steps."""
+        return {n: v for n, v in asdict(self).items() if n not in ("steps", "lr")}
+
+    def upload_bytes(self, problem: Problem) -> int:
+        """Bytes of the images as float32, with all classes."""
+        images = problem.num_classes * self.images_per_class
+        return 4 * images * math.prod(problem.image_shape)

@@ -21,7 +21,7 @@ from fl.condensation.losses import (
 from fl.condensation.network import Networks, features_and_logits
 from fl.federation import TaskInput
 from fl.seeding import in_round, torch_seeded
-from fl.training.local import received_classifier
+from fl.training.classifier import received_classifier
 from fl.training.optimizers import SGD
 from fl.training.per_client import Turns, cohort_model, dropout_in
 

@@ -8,7 +8,7 @@ from fl.condensation.config import LocalCondensation
 from fl.condensation.images import ByClass
 from fl.condensation.learning import Condensing, learn
 from fl.federation import TaskInput, TaskOutput
-from fl.training.local import received_classifier
+from fl.training.classifier import received_classifier
 from fl.training.task import task_for_many
 
 ROWS = 1024

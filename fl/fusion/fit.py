@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from fl.errors import UserError
-from fl.federation import Batch, Loss
+from fl.federation import Batch
 from fl.fusion.draws import sample_keys
 from fl.fusion.dropout import Masks, sample_dropout
 from fl.fusion.gradients import Gradients
@@ -23,6 +23,7 @@ from fl.fusion.group import Group
 from fl.fusion.whole_batch import WholeBatch, needs_whole_batch
 from fl.models.ensemble import Ensemble
 from fl.seeding import torch_generator
+from fl.server import Loss
 from fl.training.optimizers import SGD, Adam, KeptOptimizer
 from fl.validate import at_least, choice, positive
 

@@ -14,8 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fl.federation import Loss
 from fl.fusion.group import Group
+from fl.server import Loss
 
 Keep = Callable[[Tensor, Tensor], None]
 

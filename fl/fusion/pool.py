@@ -1,6 +1,6 @@
 """Distillation on a pool of images that grows from epoch to epoch: DENSE's and Co-Boosting's.
 
-It is no :meth:`fl.federation.Server.fit`, since between two epochs the global model itself decides
+It is no :meth:`fl.server.Server.fit`, since between two epochs the global model itself decides
 which images come next, while its optimiser goes on.
 """
 
@@ -12,9 +12,9 @@ import torch
 from torch import Tensor, nn, optim
 
 from fl.errors import UserError
-from fl.federation import Evaluation, Server
 from fl.fusion.distillation import kl_to_teacher
 from fl.seeding import torch_generator, torch_seeded
+from fl.server import Evaluation, Server
 from fl.validate import at_least, positive
 
 
@@ -76,7 +76,7 @@ class Pool:
             yield {name: column[rows] for name, column in self._columns.items()}
 
     def told(self, **figures: Any) -> dict[str, Any]:
-        """What an :class:`fl.federation.Outcome` says of the images; none is filtered out."""
+        """What an :class:`fl.server.Outcome` says of the images; none is filtered out."""
         count = len(self._columns["labels"])
         synthetic = {name: self._columns[name] for name in ("images", "labels")}
         return {

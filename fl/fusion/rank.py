@@ -13,12 +13,13 @@ import torch
 from torch import Tensor, nn
 
 from fl.data.shard import Shard
-from fl.federation import Batch, Loss, Problem
+from fl.federation import Batch, Problem
 from fl.fusion.fit import Fit, FitConfig
 from fl.fusion.group import Group
 from fl.fusion.synthesis import Draw, draw_samples
 from fl.metrics.accuracy import answers
 from fl.models import Decoder
+from fl.server import Loss
 from kernels import sharded
 
 ASKED = 1024

@@ -15,9 +15,9 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from fl.errors import UserError
-from fl.federation import Loss
 from fl.fusion.group import Group
 from fl.models.ensemble import Ensemble
+from fl.server import Loss
 
 
 class WholeBatch:

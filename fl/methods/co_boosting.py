@@ -13,16 +13,17 @@ from torch import Tensor, nn, optim
 
 from fl.clients import Clients
 from fl.errors import UserError
-from fl.federation import Outcome, Server
 from fl.fusion.distillation import kl_to_teacher
 from fl.fusion.inversion import InversionConfig, InversionLoss, invert
 from fl.fusion.pool import DistillationConfig, Pool, distil_epoch
+from fl.methods.dense import assign
+from fl.methods.method import Method
 from fl.methods.prototypes import LOCAL, PrototypesConfig, all_classifiers
 from fl.methods.uploads import untrained_classifier
 from fl.models.ensemble import Ensemble, weighted_mean
 from fl.seeding import torch_generator
+from fl.server import Outcome, Server
 from fl.spaces import Choice, LogUniform, Spaces, Uniform
-from fl.training.local import train_local
 from fl.validate import positive
 
 CLIP = 10.0
@@ -74,7 +75,7 @@ SPACES = Spaces(
 
 def run(clients: Clients, server: Server, config: CoBoostingConfig) -> Outcome:
     """Algorithm 1; ``start`` is the untrained global model. The last epoch counts."""
-    updates, seed = clients.map(train_local), server.problem.seed
+    updates, seed = clients.train(), server.problem.seed
     teacher = all_classifiers(updates, server)
     student = untrained_classifier(updates[0].client.training, server)
     start = server.evaluate(student)
@@ -152,3 +153,13 @@ def perturbed(images: Tensor, teacher: Ensemble, size: float, stream: torch.Gene
 def ask(teacher: Ensemble, images: Tensor) -> Tensor:
     """The ensemble's logits, of which nothing is differentiated."""
     return teacher(images)
+
+
+METHOD = Method(
+    name="co-boosting",
+    config=CoBoostingConfig,
+    assign=assign,
+    run=run,
+    one_rank=True,
+    spaces=SPACES,
+)

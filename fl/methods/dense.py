@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from fl.clients import Clients
 from fl.errors import UserError
-from fl.federation import Outcome, Problem, Server
+from fl.federation import Problem
 from fl.fusion.inversion import (
     BatchNormDistance,
     InversionConfig,
@@ -25,14 +25,14 @@ from fl.fusion.inversion import (
 )
 from fl.fusion.pool import DistillationConfig, Pool, distil_epoch
 from fl.methods import prototypes
-from fl.methods.cast import Part
+from fl.methods.method import Assignment, Method
 from fl.methods.prototypes import LOCAL, PrototypesConfig, all_classifiers
 from fl.methods.uploads import untrained_classifier
 from fl.models.ensemble import Ensemble
 from fl.models.image_generator import check_image_generator
 from fl.seeding import torch_generator
+from fl.server import Outcome, Server
 from fl.spaces import Choice, LogUniform, Spaces, Uniform
-from fl.training.local import train_local
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,15 +67,15 @@ SPACES = Spaces(
 )
 
 
-def cast(config: PrototypesConfig, num_clients: int, problem: Problem) -> list[Part]:
+def assign(config: PrototypesConfig, num_clients: int, problem: Problem) -> list[Assignment]:
     """As FedAvg's; there must be a generator for these images."""
     check_image_generator(problem.image_shape)
-    return prototypes.cast(config, num_clients, problem)
+    return prototypes.assign(config, num_clients, problem)
 
 
 def run(clients: Clients, server: Server, config: DenseConfig) -> Outcome:
     """Algorithm 1; ``start`` is the untrained global model. The last epoch counts."""
-    updates = clients.map(train_local)
+    updates = clients.train()
     teacher = all_classifiers(updates, server)
     student = untrained_classifier(updates[0].client.training, server)
     start = server.evaluate(student)
@@ -120,3 +120,8 @@ def generator_loss(
         return value
 
     return loss
+
+
+METHOD = Method(
+    name="dense", config=DenseConfig, assign=assign, run=run, one_rank=True, spaces=SPACES
+)

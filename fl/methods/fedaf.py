@@ -14,16 +14,16 @@ from torch import Tensor, nn
 from fl.clients import Clients
 from fl.condensation.config import CondensationConfig, LocalCondensation
 from fl.condensation.losses import class_means, knowledge_matching
-from fl.condensation.task import condense, tell_mean_logits
+from fl.condensation.task import tell_mean_logits
 from fl.condensation.uploads import condensed_data, mean_over_holders
 from fl.errors import UserError
-from fl.federation import Batch, Outcome, Problem, Server
+from fl.federation import Batch, Problem
 from fl.fusion.fit import FitConfig
-from fl.methods.cast import Part
-from fl.models import check_classifier
+from fl.methods.method import Assignment, Method
 from fl.rounds import Rounds
+from fl.server import Outcome, Server
 from fl.spaces import Choice, LogUniform, Spaces, Uniform
-from fl.training.local import starting_classifier
+from fl.training.classifier import starting_classifier
 from fl.validate import at_least, not_negative, positive
 from fl.wire import prefixed
 
@@ -94,15 +94,15 @@ class Condensing(Protocol):
     def local(self) -> LocalCondensation: ...
 
 
-def cast(config: Condensing, num_clients: int, problem: Problem) -> list[Part]:
+def assign(config: Condensing, num_clients: int, problem: Problem) -> list[Assignment]:
     """Every client condenses (FedDM's too).
 
     Raises:
         UserError: the model cannot take these images.
     """
     own: LocalCondensation = config.local
-    check_classifier(own.model, problem.image_shape, problem.num_classes, width=own.width)
-    return [Part("condenser", own)] * num_clients
+    own.check(problem)
+    return [Assignment("condenser", own)] * num_clients
 
 
 def run(clients: Clients, server: Server, config: FedAFConfig, *, rounds: Rounds) -> Outcome:
@@ -117,7 +117,7 @@ def run(clients: Clients, server: Server, config: FedAFConfig, *, rounds: Rounds
         v = mean_over_holders(told, "mean_logits", server.problem)  # Eq. 8
         r = mean_over_holders(told, "soft_labels", server.problem)  # Eq. 12
         shared = {"mean_logits": v} if config.collaboration else {}
-        updates = clients.map(condense, broadcast=shared, known=weights)  # Eq. 10
+        updates = clients.train(broadcast=shared, known=weights)  # Eq. 10
         data = condensed_data(updates, server.problem, own)
         data["soft_labels"] = r[data["labels"]]
         with server.events.phase("fusion"):
@@ -161,3 +161,8 @@ def pictures(data: Batch) -> dict[str, Tensor]:
         return {}
     images, labels = data["images"].clamp(0, 1), data["labels"]
     return {"images": images, "labels": labels, "kept": labels.new_tensor(range(len(labels)))}
+
+
+METHOD = Method(
+    name="fedaf", config=FedAFConfig, assign=assign, run=run, one_shot=False, spaces=SPACES
+)

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from typing import Literal
 
 from fl.clients import Clients
-from fl.federation import Outcome, Server
-from fl.methods.prototypes import LOCAL, PrototypesConfig, average_each, sent, untrained
+from fl.methods.method import Method
+from fl.methods.prototypes import LOCAL, PrototypesConfig, assign, average_each, sent, untrained
 from fl.rounds import Rounds
 from fl.seeding import in_round, numpy_generator
+from fl.server import Outcome, Server
 from fl.spaces import Spaces
-from fl.training.local import train_local
 from fl.validate import fraction
 
 
@@ -33,9 +33,6 @@ class FedAvgConfig(PrototypesConfig):
         fraction("participation", self.participation)
 
 
-SPACES = Spaces(local=LOCAL)  # the average has nothing to search
-
-
 def run(clients: Clients, server: Server, config: FedAvgConfig, *, rounds: Rounds) -> Outcome:
     """Rounds of local training and averaging; ``start`` is the vote of the untrained prototypes.
 
@@ -46,7 +43,7 @@ def run(clients: Clients, server: Server, config: FedAvgConfig, *, rounds: Round
     for number in rounds.play(clients, server, vote):
         chosen = participants(clients, config.participation, number)
         payloads = sent(model, (clients.members[k] for k in chosen)) if number > 1 else None
-        updates = clients.map(train_local, only=chosen, payloads=payloads)
+        updates = clients.train(only=chosen, payloads=payloads)
         with server.events.phase("fusion"):
             average_each(model, updates, clients, server, by_samples=by_samples)
     return rounds.outcome(vote)
@@ -60,3 +57,13 @@ def participants(clients: Clients, share: float, number: int) -> list[int]:
     stream = numpy_generator(clients.problem.seed, in_round("participation", number))
     count = max(1, round(share * len(clients.members)))
     return sorted(stream.choice(able, min(count, len(able)), replace=False).tolist())
+
+
+METHOD = Method(
+    name="fedavg",
+    config=FedAvgConfig,
+    assign=assign,
+    run=run,
+    one_shot=False,
+    spaces=Spaces(local=LOCAL),  # the average has nothing to search
+)

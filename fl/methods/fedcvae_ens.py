@@ -15,18 +15,19 @@ from torch import nn
 
 from fl.clients import Clients
 from fl.errors import UserError
-from fl.federation import Outcome, Problem, Samples, Server, Update
+from fl.federation import Problem, Update
 from fl.fusion.allocation import client_shares, squared_counts
 from fl.fusion.distillation import FusionLoss
 from fl.fusion.fit import FitConfig, changeable
-from fl.methods.cast import Part
+from fl.methods.method import Assignment, Method
 from fl.methods.uploads import load_decoder, load_label_counts
-from fl.models import CLASSIFIERS, GENERATORS, check_classifier, check_generator
+from fl.models import CLASSIFIERS, GENERATORS, check_classifier
 from fl.models.truncated import TruncatedDecoder
 from fl.seeding import numpy_generator
+from fl.server import Outcome, Samples, Server
 from fl.spaces import Choice, LogUniform, Spaces, Uniform
-from fl.training.config import ClassifierConfig, GeneratorConfig
-from fl.training.local import starting_classifier, train_local
+from fl.training.classifier import ClassifierConfig, starting_classifier
+from fl.training.generator import GeneratorConfig
 from fl.validate import at_least, choice, positive
 
 
@@ -84,8 +85,8 @@ SPACES = Spaces(
 )
 
 
-def cast(config: FedCVAEConfig, num_clients: int, problem: Problem) -> list[Part]:
-    """Deals the parts: large generators to client 0 to num_large - 1, small ones to the rest.
+def assign(config: FedCVAEConfig, num_clients: int, problem: Problem) -> list[Assignment]:
+    """Large generators for client 0 to num_large - 1, small ones for the rest.
 
     Raises:
         UserError: more large clients than clients, or a model that cannot make these images.
@@ -93,12 +94,12 @@ def cast(config: FedCVAEConfig, num_clients: int, problem: Problem) -> list[Part
     large = num_clients // 2 if config.num_large is None else config.num_large
     if not 0 <= large <= num_clients:
         raise UserError(f"num_large must be in 0 to {num_clients}, the clients, got {large}")
-    small, shape, classes = config.generator, problem.image_shape, problem.num_classes
-    strong = large_generator(config)
+    small, strong = config.generator, large_generator(config)
     for training in (small, strong):
-        check_generator(training.model, shape, classes, latent=small.latent, width=training.width)
+        training.check(problem)
+    shape, classes = problem.image_shape, problem.num_classes
     check_classifier(config.global_model, shape, classes, width=config.global_width)
-    return [Part("generator", strong if k < large else small) for k in range(num_clients)]
+    return [Assignment("generator", strong if k < large else small) for k in range(num_clients)]
 
 
 def large_generator(config: FedCVAEConfig) -> GeneratorConfig:
@@ -113,7 +114,7 @@ def large_generator(config: FedCVAEConfig) -> GeneratorConfig:
 
 def run(clients: Clients, server: Server, config: FedCVAEConfig) -> Outcome:
     """Algorithm FEDCVAE-ENS; ``start`` is the untrained classifier."""
-    updates = clients.map(train_local)
+    updates = clients.train()
     with server.events.phase("synthesis"):
         decoders = {u.client.id: truncated(u, server, config) for u in updates}
         allocation = allocate(updates, server, config, config.num_samples)
@@ -171,3 +172,6 @@ def untrained_global(server: Server, config: FedCVAEConfig) -> nn.Module:
     """The global model before it saw anything."""
     shape = ClassifierConfig(model=config.global_model, width=config.global_width)
     return starting_classifier(shape, server.problem).to(server.device).eval()
+
+
+METHOD = Method(name="fedcvae-ens", config=FedCVAEConfig, assign=assign, run=run, spaces=SPACES)

@@ -14,21 +14,24 @@ import torch.nn.functional as F
 from torch import Tensor, optim
 
 from fl.clients import Clients
-from fl.federation import Outcome, Samples, Server, Update
+from fl.federation import Update
 from fl.methods import fedcvae_ens
 from fl.methods.fedcvae_ens import (
     FedCVAEConfig,
     allocate,
+    assign,
     classify,
     large_generator,
     truncated,
 )
+from fl.methods.method import Method
 from fl.methods.uploads import load_label_counts
 from fl.models import Decoder, one_hot, sample
 from fl.models.truncated import TruncatedDecoder, truncate
 from fl.seeding import torch_generator
+from fl.server import Outcome, Samples, Server
 from fl.spaces import Choice, LogUniform
-from fl.training.local import starting_generator, train_local
+from fl.training.generator import starting_generator
 from fl.validate import at_least, positive
 
 SERVER = -1
@@ -76,7 +79,7 @@ SPACES = replace(
 
 def run(clients: Clients, server: Server, config: FedCVAEKDConfig) -> Outcome:
     """Algorithm FEDCVAE-KD; ``start`` is the untrained classifier."""
-    updates = clients.map(train_local)
+    updates = clients.train()
     with server.events.phase("synthesis"):
         examples = draw_examples(updates, server, config)
         decoder = regress(examples, server, config)
@@ -140,3 +143,13 @@ def draw_uniform(
     decoders = {SERVER: TruncatedDecoder(decoder, config.truncation)}
     allocation = np.where(held, quota, 0)[None]
     return server.sample(decoders, allocation, latent=config.generator.latent)
+
+
+METHOD = Method(
+    name="fedcvae-kd",
+    config=FedCVAEKDConfig,
+    assign=assign,
+    run=run,
+    one_rank=True,
+    spaces=SPACES,
+)

@@ -7,20 +7,22 @@ rounds, as the released code has it, clients go on from their prototype's studen
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 
 from torch import Tensor
 
 from fl.clients import Clients
 from fl.data.auxiliary import AuxiliaryConfig
-from fl.federation import FitResult, Outcome, Server, Update
+from fl.federation import Update
 from fl.fusion.distillation import EachMember, FusionLoss
 from fl.fusion.fit import FitConfig, changeable
-from fl.methods.prototypes import LOCAL, PrototypesConfig, average_each, sent, untrained
+from fl.methods.method import Method
+from fl.methods.prototypes import LOCAL, PrototypesConfig, assign, average_each, sent, untrained
 from fl.methods.uploads import load_classifier
 from fl.models.ensemble import Ensemble
 from fl.rounds import Rounds
+from fl.server import FitResult, Outcome, Server
 from fl.spaces import Choice, LogUniform, Spaces
-from fl.training.local import train_local
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +53,7 @@ def run(
     about = {"auxiliary": {"dataset": config.auxiliary.dataset, "images": len(auxiliary)}}
     vote, model = untrained(clients.members, server)
     if rounds.count == 1:
-        updates = clients.map(train_local)
+        updates = clients.train()
         with server.events.phase("fusion"):
             average_each(model, updates, clients, server, by_samples=False)
             start = server.evaluate(vote)
@@ -59,7 +61,7 @@ def run(
         return Outcome(model=vote, start=start, epochs=result.epochs, figures=about)
     for number in rounds.play(clients, server, vote):
         payloads = sent(model, clients.members) if number > 1 else None
-        updates = clients.map(train_local, payloads=payloads)
+        updates = clients.train(payloads=payloads)
         with server.events.phase("fusion"):
             average_each(model, updates, clients, server, by_samples=False)
             distil(vote, updates, server, config, auxiliary)
@@ -78,3 +80,15 @@ def distil(
     taught = server.teach({"images": auxiliary}, teachers)
     loss = EachMember(FusionLoss(ce_weight=0.0, kd_weight=1.0))
     return server.fit(students, taught, loss=loss, config=config.distil, stage="fusion")
+
+
+METHOD = Method(
+    name="feddf",
+    config=FedDFConfig,
+    assign=assign,
+    run=run,
+    one_shot=False,
+    many_rounds="released",
+    auxiliary=attrgetter("auxiliary"),
+    spaces=SPACES,
+)

@@ -8,15 +8,16 @@ from dataclasses import dataclass
 
 from fl.clients import Clients
 from fl.condensation.config import CondensationConfig, LocalCondensation
-from fl.condensation.task import condense
 from fl.condensation.uploads import condensed_data
-from fl.federation import Batch, Outcome, Server
+from fl.federation import Batch
 from fl.fusion.distillation import FusionLoss
 from fl.fusion.fit import FitConfig
-from fl.methods.fedaf import FUSION, pictures
+from fl.methods.fedaf import FUSION, assign, pictures
+from fl.methods.method import Method
 from fl.rounds import Rounds
+from fl.server import Outcome, Server
 from fl.spaces import Choice, LogUniform, Spaces, Uniform
-from fl.training.local import starting_classifier
+from fl.training.classifier import starting_classifier
 from fl.validate import not_negative, positive
 from fl.wire import prefixed
 
@@ -60,8 +61,13 @@ def run(clients: Clients, server: Server, config: FedDMConfig, *, rounds: Rounds
     loss = FusionLoss(ce_weight=1.0, kd_weight=0.0)
     data: Batch = {}
     for _ in rounds.play(clients, server, model):
-        updates = clients.map(condense, broadcast=prefixed("classifier", model))
+        updates = clients.train(broadcast=prefixed("classifier", model))
         data = condensed_data(updates, server.problem, own)
         with server.events.phase("fusion"):
             server.fit(model, data, loss=loss, config=config.fusion, stage="fusion")
     return rounds.outcome(model, synthetic=pictures(data))
+
+
+METHOD = Method(
+    name="feddm", config=FedDMConfig, assign=assign, run=run, one_shot=False, spaces=SPACES
+)

@@ -7,6 +7,7 @@ it does not forget them.
 """
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -15,24 +16,25 @@ from torch import Tensor, nn
 
 from fl.clients import Clients
 from fl.errors import UserError
-from fl.federation import Outcome, Problem, Samples, Server, Update
+from fl.federation import Problem, Update
 from fl.fusion.allocation import label_share, squared_counts
 from fl.fusion.average import average_into
 from fl.fusion.distillation import FusionLoss, LearnedFusionLoss, Weighing, describe_teacher
 from fl.fusion.fit import FitConfig, changeable
 from fl.fusion.synthesis import truncate_to_bytes
-from fl.methods.cast import Part
+from fl.methods.method import Assignment, Method
 from fl.methods.uploads import (
     Decoders,
     load_classifier,
     load_label_counts,
     untrained_classifier,
 )
-from fl.models import CLASSIFIERS, check_classifier, check_generator
+from fl.models import CLASSIFIERS
 from fl.seeding import torch_generator
+from fl.server import Outcome, Samples, Server
 from fl.spaces import Choice, Distribution, LogUniform, Spaces, Uniform
-from fl.training.config import ClassifierConfig, GeneratorConfig
-from fl.training.local import train_local
+from fl.training.classifier import ClassifierConfig
+from fl.training.generator import GeneratorConfig
 from fl.validate import at_least, choice, fraction
 from kernels import nearest_to_centroid
 
@@ -121,8 +123,8 @@ def spaces(teacher: Teacher) -> Spaces:
     return Spaces(server=server, local=local, epochs="fusion.epochs", changeable=during)
 
 
-def cast(config: FedMHOConfig, num_clients: int, problem: Problem) -> list[Part]:
-    """Deals the parts: client 0 to num_classifiers - 1 classifiers, the rest generators.
+def assign(config: FedMHOConfig, num_clients: int, problem: Problem) -> list[Assignment]:
+    """Classifiers for client 0 to num_classifiers - 1, generators for the rest.
 
     Raises:
         UserError: a role without a client, a model that cannot take these images, or too few
@@ -137,25 +139,24 @@ def cast(config: FedMHOConfig, num_clients: int, problem: Problem) -> list[Part]
     names = config.prototypes or (config.classifier.model,)
     if len(names) > strong:
         raise UserError(f"{len(names)} prototypes need as many classifier clients, got {strong}")
-    shape, classes = problem.image_shape, problem.num_classes
+    classes = problem.num_classes
     if config.num_samples < classes:
         raise UserError(
             f"num_samples must be at least the {classes} classes, got {config.num_samples}"
         )
-    generator = config.generator
-    for name in names:
-        check_classifier(name, shape, classes, width=config.classifier.width)
-    check_generator(generator.model, shape, classes, latent=generator.latent, width=generator.width)
     classifiers = [
-        Part("classifier", replace(config.classifier, model=names[i % len(names)]))
+        Assignment("classifier", replace(config.classifier, model=names[i % len(names)]))
         for i in range(strong)
     ]
-    return classifiers + [Part("generator", config.generator)] * (num_clients - strong)
+    assignments = classifiers + [Assignment("generator", config.generator)] * (num_clients - strong)
+    for assignment in dict.fromkeys(assignments):
+        assignment.training.check(problem)
+    return assignments
 
 
 def run(clients: Clients, server: Server, config: FedMHOConfig, *, teacher: Teacher) -> Outcome:
     """Algorithm 1. ``teacher``: none (FedMHO), models (-MD, Eq. 5) or start (-SD, Eq. 6)."""
-    updates = clients.map(train_local)  # lines 3 to 7, the one round
+    updates = clients.train()  # lines 3 to 7, the one round
     classifiers = [u for u in updates if u.client.role == "classifier"]
     generators = [u for u in updates if u.client.role == "generator"]
 
@@ -246,3 +247,20 @@ def initialise(
         distil = FusionLoss(ce_weight=0.0, kd_weight=1.0)
         server.fit(model, taught, loss=distil, config=config.distil_init, stage="distil-init")
     return model.eval()
+
+
+def _method(name: str, teacher: Teacher) -> Method:
+    return Method(
+        name=name,
+        config=FedMHOConfig,
+        assign=assign,
+        run=partial(run, teacher=teacher),
+        spaces=spaces(teacher),
+    )
+
+
+METHODS = (
+    _method("fedmho", "none"),
+    _method("fedmho-md", "models"),
+    _method("fedmho-sd", "start"),
+)

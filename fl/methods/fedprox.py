@@ -6,10 +6,11 @@ A client minimises its loss plus mu/2 |w - w_global|^2 (``classifier.proximal``)
 
 from dataclasses import dataclass
 
-from fl.methods.fedavg import FedAvgConfig
-from fl.methods.prototypes import LOCAL
+from fl.methods.fedavg import FedAvgConfig, run
+from fl.methods.method import Method
+from fl.methods.prototypes import LOCAL, assign
 from fl.spaces import LogUniform, Spaces
-from fl.training.config import ClassifierConfig
+from fl.training.classifier import ClassifierConfig
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,4 +20,11 @@ class FedProxConfig(FedAvgConfig):
     classifier: ClassifierConfig = ClassifierConfig(proximal=0.01)
 
 
-SPACES = Spaces(local={**LOCAL, "classifier.proximal": LogUniform(1e-3, 1.0)})
+METHOD = Method(
+    name="fedprox",
+    config=FedProxConfig,
+    assign=assign,
+    run=run,
+    one_shot=False,
+    spaces=Spaces(local={**LOCAL, "classifier.proximal": LogUniform(1e-3, 1.0)}),
+)

@@ -10,14 +10,15 @@ from torch import Tensor, nn
 
 from fl.clients import Clients
 from fl.errors import ClientFailed, UserError
-from fl.federation import Client, Problem, Server, Update
+from fl.federation import Client, Problem, Training, Update
 from fl.fusion.average import average_into
-from fl.methods.cast import Part
+from fl.methods.method import Assignment
 from fl.methods.uploads import load_classifier, untrained_classifier
-from fl.models import CLASSIFIERS, check_classifier
+from fl.models import CLASSIFIERS
 from fl.models.ensemble import Ensemble
+from fl.server import Server
 from fl.spaces import Choice, Distribution, LogUniform
-from fl.training.config import ClassifierConfig, LocalConfig
+from fl.training.classifier import ClassifierConfig
 from fl.validate import choice, positive
 from fl.wire import prefixed
 
@@ -52,8 +53,8 @@ LOCAL: dict[str, Distribution] = {
 """What a sweep tries of the clients' training, for all methods whose clients train classifiers."""
 
 
-def cast(config: PrototypesConfig, num_clients: int, problem: Problem) -> list[Part]:
-    """Deals the parts: large classifiers to client 0 to num_large - 1, small ones to the rest.
+def assign(config: PrototypesConfig, num_clients: int, problem: Problem) -> list[Assignment]:
+    """Large classifiers for client 0 to num_large - 1, small ones for the rest.
 
     Raises:
         UserError: no large client or more than clients, or a model that cannot take these images.
@@ -68,9 +69,8 @@ def cast(config: PrototypesConfig, num_clients: int, problem: Problem) -> list[P
     trainings = [replace(config.classifier, model=names[i % len(names)]) for i in range(large)]
     trainings += [small] * (num_clients - large)
     for training in dict.fromkeys(trainings):
-        shape, classes = problem.image_shape, problem.num_classes
-        check_classifier(training.model, shape, classes, width=training.width)
-    return [Part("classifier", training) for training in trainings]
+        training.check(problem)
+    return [Assignment("classifier", training) for training in trainings]
 
 
 def by_prototype(updates: Sequence[Update]) -> list[list[Update]]:
@@ -82,7 +82,7 @@ def by_prototype(updates: Sequence[Update]) -> list[list[Update]]:
 
 
 def average_each(
-    model: Mapping[LocalConfig, nn.Module],
+    model: Mapping[Training, nn.Module],
     updates: Sequence[Update],
     clients: Clients,
     server: Server,
@@ -108,21 +108,21 @@ def average_each(
 
 
 def sent(
-    model: Mapping[LocalConfig, nn.Module], members: Iterable[Client]
+    model: Mapping[Training, nn.Module], members: Iterable[Client]
 ) -> dict[int, dict[str, Tensor]]:
     """What the server sends each client: the weights of its prototype."""
     weights = {training: prefixed("classifier", member) for training, member in model.items()}
     return {client.id: weights[client.training] for client in members}
 
 
-def prototypes(members: Iterable[Client]) -> list[LocalConfig]:
+def prototypes(members: Iterable[Client]) -> list[Training]:
     """The ways of training that there are, in the clients' order."""
     return [*dict.fromkeys(client.training for client in members)]
 
 
 def untrained(
     members: Iterable[Client], server: Server
-) -> tuple[Ensemble, dict[LocalConfig, nn.Module]]:
+) -> tuple[Ensemble, dict[Training, nn.Module]]:
     """The vote of the :func:`prototypes` by the weights that the clients first start from.
 
     And the models that vote, by the way in which clients train them.

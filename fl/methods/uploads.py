@@ -6,10 +6,11 @@ import numpy as np
 import torch
 from torch import nn
 
-from fl.federation import Server, Update
+from fl.federation import Training, Update
 from fl.models import Decoder
-from fl.training.config import ClassifierConfig, GeneratorConfig, LocalConfig
-from fl.training.local import starting_classifier, starting_generator
+from fl.server import Server
+from fl.training.classifier import ClassifierConfig, starting_classifier
+from fl.training.generator import GeneratorConfig, starting_generator
 from fl.wire import load_prefixed
 
 
@@ -24,7 +25,7 @@ def load_classifier(update: Update, server: Server) -> nn.Module:
     return model.eval()
 
 
-def untrained_classifier(training: LocalConfig, server: Server) -> nn.Module:
+def untrained_classifier(training: Training, server: Server) -> nn.Module:
     """The weights from which such clients first start, on the server's device, in eval mode."""
     if not isinstance(training, ClassifierConfig):
         raise TypeError(f"{training.model} is no classifier")

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from fl.federation import Evaluation
+from fl.server import Evaluation
 
 
 @torch.no_grad()

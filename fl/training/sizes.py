@@ -3,7 +3,6 @@
 import json
 from collections import deque
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict
 from functools import lru_cache
 from pathlib import Path
 
@@ -125,7 +124,7 @@ def _read(cache: Path) -> dict[str, int]:
 
 
 def _kind(job: Job) -> str:
-    training = {n: v for n, v in asdict(job.client.training).items() if n not in ("epochs", "lr")}
+    training = dict(job.client.training.speed_settings())
     problem = (job.problem.image_shape, job.problem.num_classes)
     return json.dumps([_device(), training, problem, job.client.request.threads], sort_keys=True)
 

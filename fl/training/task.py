@@ -3,9 +3,8 @@
 from collections.abc import Callable, Sequence
 from functools import wraps
 
-from fl.federation import Problem, Task, TaskInput, TaskOutput
+from fl.federation import Problem, Task, TaskInput, TaskOutput, Training
 from fl.training import stacked
-from fl.training.config import LocalConfig
 from fl.training.recipe import Recipe, one_by_one
 
 RecipeFunction = Callable[[TaskInput], Recipe]
@@ -67,5 +66,5 @@ def obstacle(recipe: RecipeFunction, client: TaskInput) -> str | None:
     return _OBSTACLES[kind]
 
 
-_OBSTACLES: dict[tuple[RecipeFunction, LocalConfig, Problem], str | None] = {}
+_OBSTACLES: dict[tuple[RecipeFunction, Training, Problem], str | None] = {}
 """Looked for once per process: the answer depends on the training record alone."""

@@ -22,11 +22,25 @@ def test_a_model_set_by_hand_stands_above_its_role_and_leaves_others_alone() -> 
     assert config.share("generator", "cvae-small") == ShareConfig(cpus=1, shared=True)
 
 
+def test_any_role_has_a_share() -> None:
+    config = ResourcesConfig(roles=("head.cpus=2", "head.shared=true"), models=("cnn.gpus=0.5",))
+    assert config.share("head", "vgg9") == ShareConfig(cpus=2, shared=True)
+    assert config.share("head", "cnn") == ShareConfig(cpus=2, gpus=0.5, shared=True)
+    assert config.share("tail", "vgg9") == ShareConfig(cpus=1)
+    with pytest.raises(UserError, match=r"that is resources\.classifier"):
+        ResourcesConfig(roles=("classifier.cpus=2",))
+    with pytest.raises(UserError, match="'yes' is not true or false"):
+        ResourcesConfig(roles=("head.shared=yes",))
+
+
 @pytest.mark.parametrize(
     ("entry", "message"),
     [
         ("vgg.gpus=1", r"unknown model in resources\.models 'vgg'; valid: .*vgg9"),
-        ("vgg9.gpu=1", r"unknown quantity of vgg9 .*'gpu'; valid: cpus, gpus, memory_bytes"),
+        (
+            "vgg9.gpu=1",
+            r"unknown quantity of vgg9 .*'gpu'; valid: cpus, gpus, memory_bytes, shared",
+        ),
         ("vgg9.gpus", r"resources\.models vgg9\.gpus: '' is not a number"),
         ("vgg9.gpus=half", r"'half' is not a number"),
         ("vgg9.gpus=nan", r"'nan' is not a number"),

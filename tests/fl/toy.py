@@ -6,8 +6,9 @@ import torch
 from fl.data.datasets import Split
 from fl.data.shard import Shard
 from fl.events import Event
-from fl.federation import Client, Problem, Request, TaskInput
-from fl.training.config import ClassifierConfig, GeneratorConfig, LocalConfig
+from fl.federation import Client, Problem, Request, TaskInput, Training
+from fl.training.classifier import ClassifierConfig
+from fl.training.generator import GeneratorConfig
 from fl.wire import Tensors
 
 PROBLEM = Problem(image_shape=(1, 28, 28), num_classes=3, seed=0)
@@ -30,14 +31,14 @@ def shard(*counts: int, seed: int = 0) -> Shard:
     return Shard.from_split(split(*counts, seed=seed), np.arange(sum(counts)), PROBLEM.num_classes)
 
 
-def client(id: int, training: LocalConfig = CLASSIFIER, *, cpus: float = 1) -> Client:
+def client(id: int, training: Training = CLASSIFIER, *, cpus: float = 1) -> Client:
     role = "classifier" if isinstance(training, ClassifierConfig) else "generator"
     request = Request(cpus=cpus, gpus=0)
     return Client(id=id, role=role, training=training, num_samples=9, request=request)
 
 
 def task_input(
-    training: LocalConfig,
+    training: Training,
     data: Shard,
     *,
     id: int = 0,

@@ -7,7 +7,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from kernels import nearest_to_centroid, refusals
-from kernels.backends import interpreted
+from kernels.interpreter import interpreted
 from tests.kernels.cases import (
     CLASSES,
     DEVICE,

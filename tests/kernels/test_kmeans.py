@@ -6,7 +6,7 @@ import torch
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from kernels.backends import interpreted
+from kernels.interpreter import interpreted
 from tests.kernels.cases import (
     CLASSES,
     SEEDS,

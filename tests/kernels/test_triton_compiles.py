@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from kernels.backends import interpreted
+from kernels.interpreter import interpreted
 from tests.kernels.cases import HAS_CUDA
 
 pytest.importorskip("triton")

@@ -9,7 +9,8 @@ import pytest
 from cluster.hardware.inventory import Inventory
 from fl.federation import Client, Request
 from fl.spaces import Choice, Integers, LogUniform, Uniform
-from fl.training.config import ClassifierConfig, GeneratorConfig
+from fl.training.classifier import ClassifierConfig
+from fl.training.generator import GeneratorConfig
 from tune.final import Comparison, spread
 from tune.options import SweepOptions, parse_sweep
 from tune.outcome import Sweep, gained, ranked, with_spread, write_sweep

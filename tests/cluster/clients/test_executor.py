@@ -20,9 +20,9 @@ from fl.data.datasets import Split
 from fl.errors import ClientFailed
 from fl.events import Event, Events
 from fl.executor import InProcess
-from fl.federation import Client, Job, Problem, Request, TaskInput, TaskOutput
-from fl.training.config import ClassifierConfig, GeneratorConfig, LocalConfig
-from fl.training.local import train_local
+from fl.federation import Client, Job, Problem, Request, TaskInput, TaskOutput, Training
+from fl.training.classifier import ClassifierConfig
+from fl.training.generator import GeneratorConfig, train_generator
 from fl.training.recipe import Recipe
 from fl.training.sizes import CohortSizes
 from fl.training.task import recipe_of, task_of
@@ -37,9 +37,9 @@ CLASSIFIER = ClassifierConfig(model="cnn", width=0.3, epochs=2)
 GENERATOR = GeneratorConfig(width=0.1, latent=4, epochs=2)
 
 
-def job(client: int, training: LocalConfig = CLASSIFIER, task=train_local, cpus: float = 1) -> Job:  # type: ignore[no-untyped-def]
+def job(client: int, training: Training = CLASSIFIER, task=None, cpus: float = 1) -> Job:  # type: ignore[no-untyped-def]
     return Job(
-        task=task,
+        task=task or training.task,
         client=Client(
             id=client,
             role="classifier",
@@ -150,7 +150,7 @@ def test_nothing_is_left_after_the_cluster(tmp_path: Path) -> None:
     assert not [p for p in pids if psutil.pid_exists(int(p))]
 
 
-def light(client: int, task=train_local) -> Job:  # type: ignore[no-untyped-def]
+def light(client: int, task=train_generator) -> Job:  # type: ignore[no-untyped-def]
     own = job(client, GENERATOR, task)
     request = Request(cpus=1, gpus=0, shared=True)
     return replace(own, client=replace(own.client, request=request), indices=np.arange(5 + client))
@@ -160,7 +160,7 @@ def light(client: int, task=train_local) -> Job:  # type: ignore[no-untyped-def]
 def recipe_fails_on_two(inputs: TaskInput) -> Recipe:
     if inputs.client.id == 2:
         raise ArithmeticError("the loss is NaN")
-    return recipe_of(train_local)(inputs)
+    return recipe_of(train_generator)(inputs)
 
 
 def in_fours() -> CohortSizes:

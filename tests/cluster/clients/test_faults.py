@@ -21,8 +21,7 @@ from fl.errors import ClientFailed
 from fl.events import Event, Events
 from fl.executor import InProcess
 from fl.federation import Client, Job, Problem, Request, Task, TaskInput, TaskOutput
-from fl.training.config import ClassifierConfig
-from fl.training.local import train_local
+from fl.training.classifier import ClassifierConfig, train_classifier
 from fl.wire import unpack
 from tests.cluster.outcomes import uploads
 from tests.waiting import wait_until
@@ -41,7 +40,7 @@ def hangs_at_first(inputs: TaskInput) -> TaskOutput:
     if inputs.client.id == 1 and not marker.exists():
         marker.write_text(f"{os.getpid()} {ray.get_runtime_context().get_node_id()}")
         time.sleep(TIMEOUT_S)
-    return train_local(inputs)
+    return train_classifier(inputs)
 
 
 def hangs_away_from_head(inputs: TaskInput) -> TaskOutput:
@@ -51,13 +50,13 @@ def hangs_away_from_head(inputs: TaskInput) -> TaskOutput:
     if "node:__internal_head__" not in resources:
         (Path(os.environ[FOLDER]) / "client-1").write_text(f"{os.getpid()} {here}")
         time.sleep(TIMEOUT_S)
-    return train_local(inputs)
+    return train_classifier(inputs)
 
 
 def kills_itself(inputs: TaskInput) -> TaskOutput:
     if inputs.client.id == 1:
         os.kill(os.getpid(), signal.SIGKILL)
-    return train_local(inputs)
+    return train_classifier(inputs)
 
 
 def overspends(inputs: TaskInput) -> TaskOutput:
@@ -67,7 +66,7 @@ def overspends(inputs: TaskInput) -> TaskOutput:
         return TaskOutput(
             tensors={"size": torch.tensor([len(torch.empty(need, dtype=torch.int8))])}
         )
-    return train_local(inputs)
+    return train_classifier(inputs)
 
 
 def overspends_at_once(inputs: TaskInput) -> TaskOutput:
@@ -80,7 +79,7 @@ def where(inputs: TaskInput) -> TaskOutput:
     return TaskOutput(tensors={"pid": pid})
 
 
-def job(client: int, task: Task = train_local, request: Request | None = None) -> Job:
+def job(client: int, task: Task = train_classifier, request: Request | None = None) -> Job:
     return Job(
         task=task,
         client=Client(

@@ -19,10 +19,10 @@ from fl.data.datasets import Split
 from fl.errors import ClientFailed
 from fl.events import Event, Events
 from fl.federation import Client, Job, Problem, TaskInput, TaskOutput
-from fl.methods.cast import Part
+from fl.methods.method import Assignment
 from fl.resources import ResourcesConfig
-from fl.training.config import ClassifierConfig, GeneratorConfig
-from fl.training.local import train_local
+from fl.training.classifier import ClassifierConfig
+from fl.training.generator import GeneratorConfig
 from fl.wire import unpack_note
 from tests.cluster.outcomes import uploads
 
@@ -36,9 +36,9 @@ RNG = np.random.default_rng(0)
 TRAIN = Split(RNG.integers(0, 256, (200, 1, 28, 28), dtype=np.uint8), RNG.integers(0, 10, 200))
 PROBLEM = Problem(image_shape=(1, 28, 28), num_classes=10, seed=0)
 CLASSES = [
-    Part("classifier", ClassifierConfig(width=1.0, epochs=2)),
-    Part("classifier", ClassifierConfig(model="cnn", width=1.0, epochs=2)),
-    Part("generator", GeneratorConfig(epochs=2)),
+    Assignment("classifier", ClassifierConfig(width=1.0, epochs=2)),
+    Assignment("classifier", ClassifierConfig(model="cnn", width=1.0, epochs=2)),
+    Assignment("generator", GeneratorConfig(epochs=2)),
 ]
 PARTS = [CLASSES[k % 3] for k in range(10)]
 
@@ -48,7 +48,7 @@ def takes_the_card(inputs: TaskInput) -> TaskOutput:
     if inputs.client.id == 4:
         total = torch.cuda.get_device_properties(0).total_memory
         torch.empty(total // 2, dtype=torch.int8, device=inputs.device)
-    return train_local(inputs)
+    return inputs.client.training.task(inputs)
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,8 @@ from fl.fusion.pool import DistillationConfig
 from fl.methods.fedcvae_kd import RegressionConfig
 from fl.methods.registry import METHODS
 from fl.rounds import Rounds
-from fl.training.config import ClassifierConfig, GeneratorConfig
+from fl.training.classifier import ClassifierConfig
+from fl.training.generator import GeneratorConfig
 from tests.fl.methods.tiny import tiny_data, tiny_federation
 
 CLASSIFIER = ClassifierConfig(model="vgg9", width=0.02, epochs=1)
@@ -52,7 +53,7 @@ def trained(name: str, root: Path, data: Dataset) -> tuple[list[str], list[str]]
     config = method.config(**OPTIONS[name])
     store = Store(root / ".store", root / name / "updates", data.train)
     clients, server = tiny_federation(
-        config, cast=method.cast, num_clients=4, data=data, store=store
+        config, assign=method.assign, num_clients=4, data=data, store=store
     )
     clients._events._listeners = (seen.append,)
     more: dict[str, Any] = {"auxiliary": torch.rand(8, 1, 28, 28)} if method.auxiliary else {}

@@ -1,5 +1,7 @@
 """The store of updates: keys that name content, files that survive what happens to files."""
 
+import importlib
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -8,17 +10,19 @@ import numpy as np
 import pytest
 from safetensors.torch import load_file
 
-from cluster.clients.store import Store, code_version
+from cluster.clients.store import Store
+from fl.clients import Clients
 from fl.data.datasets import Split
+from fl.events import Events
+from fl.executor import InProcess
 from fl.federation import Client, Job, Problem, Request
-from fl.training.config import ClassifierConfig
-from fl.training.local import train_local
+from fl.training.classifier import ClassifierConfig, train_classifier
 from fl.wire import pack
 
 RNG = np.random.default_rng(0)
 TRAIN = Split(RNG.integers(0, 256, (20, 1, 8, 8), dtype=np.uint8), RNG.integers(0, 3, 20))
 JOB = Job(
-    task=train_local,
+    task=train_classifier,
     client=Client(
         id=0,
         role="classifier",
@@ -31,6 +35,12 @@ JOB = Job(
     broadcast=None,
     payload=None,
 )
+
+
+TASK = """import torch
+from fl.federation import TaskOutput
+def answer(inputs):
+    return TaskOutput(tensors={"answer": torch.tensor(["""
 
 
 def packed() -> bytes:
@@ -116,9 +126,23 @@ def test_repairing_one_run_leaves_the_others_file_alone(tmp_path: Path) -> None:
     assert (tmp_path / "a/updates/client-00000.safetensors").stat().st_ino == before
 
 
-def test_code_version_is_stable_within_a_process() -> None:
-    assert code_version() == code_version()
-    assert len(code_version()) == 64
+def test_a_task_of_ones_own_that_was_edited_trains_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    file = tmp_path / "task_of_my_own.py"
+
+    def upload(value: int) -> tuple[float, bool]:
+        file.write_text(f"{TASK}{value}.0])}})\n")
+        module = importlib.reload(importlib.import_module("task_of_my_own"))
+        one = ([JOB.client], [JOB.indices], JOB.problem, InProcess(TRAIN))
+        (update,) = Clients(*one, store(tmp_path), Events()).map(module.answer)
+        return update.tensors["answer"].item(), update.reused
+
+    assert upload(41) == (41.0, False)
+    assert upload(41) == (41.0, True)
+    assert upload(42) == (42.0, False)
 
 
 def test_a_later_rounds_update_is_the_runs_own_until_the_round_is_over(tmp_path: Path) -> None:

@@ -13,14 +13,15 @@ from cluster.profiling.requests import COHORT, MARGIN, SLACK_BYTES, measured, st
 from cluster.profiling.steps import Step, Subject
 from fl.errors import UserError
 from fl.federation import Problem, Request
-from fl.methods.cast import Part
+from fl.methods.method import Assignment
 from fl.resources import ResourcesConfig, ShareConfig
-from fl.training.config import ClassifierConfig, GeneratorConfig
+from fl.training.classifier import ClassifierConfig
+from fl.training.generator import GeneratorConfig
 
 PROBLEM = Problem(image_shape=(1, 28, 28), num_classes=10, seed=0)
-VGG = Part("classifier", ClassifierConfig())
-CNN = Part("classifier", ClassifierConfig(model="cnn"))
-CVAE = Part("generator", GeneratorConfig())
+VGG = Assignment("classifier", ClassifierConfig())
+CNN = Assignment("classifier", ClassifierConfig(model="cnn"))
+CVAE = Assignment("generator", GeneratorConfig())
 PARTS = [VGG, CNN, CVAE, CVAE]
 SAMPLES = [100, 100, 50, 200]
 PEAKS = {"vgg9": 800 * 2**20, "cnn": 100 * 2**20, "cvae-small": 8 * 2**20}
@@ -47,8 +48,8 @@ def devices(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return asked
 
 
-def ask(config: ResourcesConfig, there: Inventory) -> dict[Part, Request]:
-    return dict(measured(PARTS, SAMPLES, PROBLEM, config, there).by_part)
+def ask(config: ResourcesConfig, there: Inventory) -> dict[Assignment, Request]:
+    return dict(measured(PARTS, SAMPLES, PROBLEM, config, there).by_assignment)
 
 
 def test_without_gpus_memory_covers_the_peak_and_the_largest_shard() -> None:
@@ -109,7 +110,7 @@ def test_a_model_that_outgrows_the_machine_is_refused() -> None:
 
 def test_cards_of_unknown_memory_want_a_share_by_hand() -> None:
     unknown = machine(gpus=1, gpu_memory=0)
-    with pytest.raises(UserError, match=r"set resources\.classifier\.gpus and"):
+    with pytest.raises(UserError, match=r"as in resources\.classifier\.gpus"):
         ask(ResourcesConfig(), unknown)
     by_hand = ShareConfig(cpus=1, gpus=0.5)
     found = ask(ResourcesConfig(classifier=by_hand, generator=by_hand), unknown)
@@ -117,6 +118,6 @@ def test_cards_of_unknown_memory_want_a_share_by_hand() -> None:
 
 
 def test_stated_alone_asks_for_nothing_it_was_not_told() -> None:
-    found = stated(PARTS, ResourcesConfig(models=("cnn.gpus=0.5",)), machine(gpus=1)).by_part
+    found = stated(PARTS, ResourcesConfig(models=("cnn.gpus=0.5",)), machine(gpus=1)).by_assignment
     assert found[VGG] == Request(cpus=1, gpus=0)
     assert found[CNN] == Request(cpus=1, gpus=0.5)

@@ -10,7 +10,8 @@ from cluster.profiling import steps
 from cluster.profiling.steps import Step, Subject, cache_file, measure_steps
 from fl.errors import UserError
 from fl.federation import Problem
-from fl.training.config import ClassifierConfig, GeneratorConfig
+from fl.training.classifier import ClassifierConfig
+from fl.training.generator import GeneratorConfig
 
 PROBLEM = Problem(image_shape=(1, 28, 28), num_classes=10, seed=0)
 SMALL = Subject(ClassifierConfig(model="cnn", width=0.5, batch_size=16), PROBLEM, 1)
@@ -94,9 +95,7 @@ def test_a_cache_that_cannot_be_written_does_no_harm(
 
 def test_a_step_that_fails_is_one_line_that_names_the_model() -> None:
     wrong = replace(SMALL, problem=replace(PROBLEM, image_shape=(1, 2, 2)))
-    with pytest.raises(
-        UserError, match=r"^one step of cnn with batches of 16 failed: \S"
-    ) as caught:
+    with pytest.raises(UserError, match=r"^one step of cnn on 16 samples failed: \S") as caught:
         measure_steps([wrong], "cpu")
     assert "\n" not in str(caught.value)
 

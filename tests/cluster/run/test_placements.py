@@ -5,7 +5,7 @@ from dataclasses import asdict
 from cluster.run.placements import Attendance
 from cluster.scheduling.capacity import Room
 from fl.federation import Client, Request
-from fl.training.config import ClassifierConfig
+from fl.training.classifier import ClassifierConfig
 
 ROOM = Room(name="here", cpus=2, gpus=0, memory_bytes=0)
 

@@ -23,13 +23,15 @@ from cluster.server.fusion_server import FusionServer
 from cluster.server.rank_placement import posts
 from fl.errors import UserError
 from fl.events import Event, Events
-from fl.federation import Batch, Job, Request, Samples
+from fl.federation import Batch, Job, Request
 from fl.fusion.distillation import EachMember, FusionLoss
 from fl.fusion.fit import FitConfig
+from fl.fusion.ranked_server import RankedServer, ServerFailed, SingleServer
 from fl.methods.fedaf import KnowledgeLoss
 from fl.models.ensemble import Ensemble
-from fl.server import RankedServer, ServerFailed, SingleServer
-from fl.training.local import starting_classifier, starting_generator, train_local
+from fl.server import Samples
+from fl.training.classifier import starting_classifier, train_classifier
+from fl.training.generator import starting_generator
 from tests.cluster.outcomes import uploads
 from tests.fl.toy import (
     CLASSIFIER,
@@ -201,7 +203,7 @@ def test_ranks_and_clients_stay_on_the_same_gpus_round_after_round(
     train = split(8, 8, 8)
     executor = RayExecutor(train, rooms, before=server.release, keep=True)
     job = Job(
-        task=train_local,
+        task=train_classifier,
         client=replace(client(0), request=Request(cpus=1, gpus=1.0)),
         problem=PROBLEM,
         indices=np.arange(24),

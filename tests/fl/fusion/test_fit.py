@@ -10,10 +10,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fl.errors import UserError
-from fl.federation import Batch, Loss
+from fl.federation import Batch
 from fl.fusion.fit import Fit, FitConfig
 from fl.models.ensemble import Ensemble
 from fl.seeding import torch_generator
+from fl.server import Loss
 from tests.fl.toy import same_bits
 
 SIZE, CLASSES = 11, 3

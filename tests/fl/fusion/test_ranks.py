@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fl.errors import UserError
-from fl.federation import Batch, Loss
+from fl.federation import Batch
 from fl.fusion.distillation import EachMember, FusionLoss, LearnedFusionLoss, Weighing
 from fl.fusion.fit import Fit, FitConfig
 from fl.fusion.gradients import _wide_layers
@@ -22,6 +22,7 @@ from fl.fusion.whole_batch import needs_whole_batch
 from fl.methods.fedaf import KnowledgeLoss
 from fl.models import build_classifier
 from fl.models.ensemble import Ensemble
+from fl.server import Loss
 
 SIZE, CLASSES = 53, 10
 CONFIG = FitConfig(epochs=3, lr=2e-3, batch_size=12)  # the last batch has 5 samples

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from fl.fusion import synthesis
 from fl.fusion.synthesis import draw_samples, plan_draws, share_out, truncate_to_bytes
 from fl.models import Decoder
-from fl.training.local import starting_generator
+from fl.training.generator import starting_generator
 from tests.fl.toy import CPU, GENERATOR, PROBLEM
 
 LATENT, CLASSES = 4, 3

@@ -5,10 +5,11 @@ from collections.abc import Sequence
 
 import torch
 
-from fl.federation import Server, Update
+from fl.federation import Update
 from fl.methods.prototypes import by_prototype
 from fl.methods.uploads import load_classifier
 from fl.models.ensemble import Ensemble
+from fl.server import Server
 
 
 def averages(updates: Sequence[Update], server: Server) -> Ensemble:

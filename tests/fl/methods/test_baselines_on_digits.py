@@ -8,13 +8,15 @@ import pytest
 import torch
 
 from fl.data.datasets import Dataset, load
-from fl.federation import Job, Outcome
+from fl.federation import Job
 from fl.fusion.inversion import InversionConfig
 from fl.fusion.pool import DistillationConfig
 from fl.methods.fedcvae_kd import RegressionConfig
 from fl.methods.registry import get_method
 from fl.rounds import Rounds
-from fl.training.config import ClassifierConfig, GeneratorConfig
+from fl.server import Outcome
+from fl.training.classifier import ClassifierConfig
+from fl.training.generator import GeneratorConfig
 from tests.fl.methods.tiny import NoStore, tiny_data, tiny_federation
 
 CHANCE = 0.1
@@ -85,7 +87,7 @@ def outcome(name: str) -> Outcome:
     method = get_method(name)
     config = method.config(**OPTIONS[name])
     clients, server = tiny_federation(
-        config, cast=method.cast, num_clients=4, alpha=0.2, data=digits(), store=MEMORY
+        config, assign=method.assign, num_clients=4, alpha=0.2, data=digits(), store=MEMORY
     )
     more: dict[str, Any] = {"auxiliary": unseen_digits()} if method.auxiliary else {}
     if not method.one_shot:

@@ -18,10 +18,10 @@ from fl.methods.co_boosting import (
     perturbed,
     reweigh,
 )
-from fl.methods.dense import DenseConfig, cast, generator_loss
+from fl.methods.dense import DenseConfig, assign, generator_loss
 from fl.methods.registry import get_method
 from fl.models.ensemble import Ensemble
-from fl.training.config import ClassifierConfig
+from fl.training.classifier import ClassifierConfig
 from tests.fl.methods.tiny import tiny_federation
 
 CLASSIFIER = ClassifierConfig(model="cnn", width=0.3, epochs=1)
@@ -165,7 +165,7 @@ def test_the_perturbation_moves_each_pixel_by_its_size_in_the_direction_of_chang
 def test_a_run_is_a_pool_that_grows_and_one_pass_over_it_per_epoch(name: str) -> None:
     config = DENSE if name == "dense" else BOOST
     seen: list[dict] = []
-    clients, server = tiny_federation(config, cast=cast, num_clients=4)
+    clients, server = tiny_federation(config, assign=assign, num_clients=4)
     server.events._listeners = (seen.append,)
     outcome = get_method(name).run(clients, server, config)
     assert len(outcome.synthetic["images"]) == 3 * 8
@@ -183,7 +183,7 @@ def test_same_seed_same_model(method) -> None:  # type: ignore[no-untyped-def]
     config = DENSE if method is dense else BOOST
 
     def weights(seed: int) -> Tensor:
-        clients, server = tiny_federation(config, cast=cast, num_clients=2, seed=seed)
+        clients, server = tiny_federation(config, assign=assign, num_clients=2, seed=seed)
         model = method.run(clients, server, config).model
         return torch.cat([p.flatten() for p in model.parameters()])
 
@@ -207,7 +207,7 @@ def test_neither_method_changes_its_teachers() -> None:
 def test_the_ensemble_is_weighed_from_the_second_epoch_on() -> None:
     def weights(epochs: int) -> list[float]:
         config = replace(BOOST, kd=replace(BOOST.kd, epochs=epochs))
-        clients, server = tiny_federation(config, cast=cast, num_clients=4)
+        clients, server = tiny_federation(config, assign=assign, num_clients=4)
         return co_boosting.run(clients, server, config).figures["ensemble_weights"]
 
     assert weights(1) == pytest.approx([0.25] * 4)
@@ -217,7 +217,7 @@ def test_the_ensemble_is_weighed_from_the_second_epoch_on() -> None:
 def test_the_global_model_learns_from_perturbed_images() -> None:
     def weights(size: float) -> Tensor:
         config = replace(BOOST, perturbation=size, kd=replace(BOOST.kd, epochs=1))
-        clients, server = tiny_federation(config, cast=cast, num_clients=2)
+        clients, server = tiny_federation(config, assign=assign, num_clients=2)
         model = co_boosting.run(clients, server, config).model
         return torch.cat([p.detach().flatten() for p in model.parameters()])
 

@@ -11,16 +11,17 @@ import torch
 from torch import Tensor, nn
 
 from fl.clients import Clients
-from fl.condensation.config import CondensationConfig
+from fl.condensation.config import CondensationConfig, LocalCondensation
 from fl.condensation.task import condense, tell_mean_logits
 from fl.errors import UserError
-from fl.federation import Outcome, TaskInput
+from fl.federation import TaskInput
 from fl.fusion.fit import FitConfig
 from fl.methods import fedaf, feddm
 from fl.methods.fedaf import FedAFConfig, KnowledgeLoss
 from fl.methods.feddm import FedDMConfig
 from fl.models.cost import parameters
 from fl.rounds import Rounds
+from fl.server import Outcome
 from tests.fl.methods.tiny import WatchedServer, tiny_data, tiny_federation
 
 SMALL = CondensationConfig(width=0.03, images_per_class=2, steps=2, batch_size=4, pixels="uint8")
@@ -31,7 +32,9 @@ DM = FedDMConfig(condensation=SMALL, fusion=FIT)
 
 def federation(config: Any, seed: int = 0) -> tuple[Clients, WatchedServer]:
     data = tiny_data(train=120, test=40)
-    return tiny_federation(config, num_clients=3, seed=seed, alpha=0.1, cast=fedaf.cast, data=data)
+    return tiny_federation(
+        config, num_clients=3, seed=seed, alpha=0.1, assign=fedaf.assign, data=data
+    )
 
 
 def play(config: Any, count: int = 1, *, seed: int = 0) -> tuple[Outcome, Clients, WatchedServer]:
@@ -157,7 +160,7 @@ def test_rounds_build_on_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
         before.setdefault(inputs.round, inputs.broadcast["classifier.classifier.bias"])
         return condense(inputs)
 
-    monkeypatch.setattr(feddm, "condense", remember)
+    monkeypatch.setattr(LocalCondensation, "task", property(lambda record: remember))
     outcome, _, _ = play(DM, 2)
     assert len(outcome.epochs) == 2
     assert not torch.equal(before[1], before[2])
@@ -166,7 +169,7 @@ def test_rounds_build_on_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_clients_that_could_not_take_the_images_are_refused() -> None:
     problem = replace(federation(DM)[0].problem, image_shape=(1, 4, 4))
     with pytest.raises(UserError, match="convnet does not take images"):
-        fedaf.cast(DM, 3, problem)
+        fedaf.assign(DM, 3, problem)
 
 
 @pytest.mark.parametrize(

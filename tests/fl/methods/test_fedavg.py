@@ -12,15 +12,14 @@ from torch import nn, optim
 from fl.clients import Clients
 from fl.errors import UserError
 from fl.events import Event
-from fl.federation import Outcome
 from fl.fusion.average import average_states
 from fl.methods import fedavg, prototypes
 from fl.methods.fedavg import FedAvgConfig, participants
 from fl.methods.registry import get_method
 from fl.rounds import Rounds
 from fl.seeding import seed_for
-from fl.training.config import ClassifierConfig
-from fl.training.local import starting_classifier
+from fl.server import Outcome
+from fl.training.classifier import ClassifierConfig, starting_classifier
 from tests.fl.methods.tiny import WatchedServer, tiny_data, tiny_federation
 from tests.fl.toy import same_bits
 
@@ -29,7 +28,7 @@ ALIKE = FedAvgConfig(num_large=4, classifier=LOCAL)
 
 
 def federation(config: Any = ALIKE) -> tuple[Clients, WatchedServer]:
-    return tiny_federation(config, num_clients=4, cast=prototypes.cast)
+    return tiny_federation(config, num_clients=4, assign=prototypes.assign)
 
 
 def play(config: Any = ALIKE, rounds: int = 2, directory: Path | None = None) -> Outcome:
@@ -108,7 +107,7 @@ def test_who_takes_part_is_drawn_anew_in_every_round() -> None:
 
 def test_one_round_is_unweighted_unless_it_is_told_otherwise() -> None:
     clients, _ = federation()
-    states = [u.tensors for u in clients.map(fedavg.train_local)]
+    states = [u.tensors for u in clients.train()]
     sizes = [c.num_samples for c in clients.members]
     assert len(set(sizes)) > 1
 

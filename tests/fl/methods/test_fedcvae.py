@@ -9,18 +9,18 @@ import torch
 from torch import Tensor, nn, optim
 
 from fl.errors import UserError
-from fl.federation import Problem, Samples
+from fl.federation import Problem
 from fl.fusion.allocation import client_shares
 from fl.fusion.fit import FitConfig
 from fl.methods import fedcvae_ens, fedcvae_kd, fedmho
-from fl.methods.fedcvae_ens import FedCVAEConfig, cast, large_generator
+from fl.methods.fedcvae_ens import FedCVAEConfig, assign, large_generator
 from fl.methods.fedcvae_kd import FedCVAEKDConfig, RegressionConfig
 from fl.methods.fedmho import FedMHOConfig
 from fl.models import Decoder
 from fl.models.truncated import TruncatedDecoder, truncate
 from fl.seeding import seed_for
-from fl.training.config import GeneratorConfig
-from fl.training.local import starting_generator, train_local
+from fl.server import Samples
+from fl.training.generator import GeneratorConfig, starting_generator
 from tests.fl.methods.naive_fedmho import decoder
 from tests.fl.methods.tiny import WatchedServer, tiny_federation
 
@@ -40,24 +40,24 @@ KD = FedCVAEKDConfig(
 
 
 def test_half_the_clients_have_the_large_generator_as_in_table_1() -> None:
-    parts = cast(FedCVAEConfig(), 10, PROBLEM)
+    parts = assign(FedCVAEConfig(), 10, PROBLEM)
     assert [p.training.model for p in parts] == ["cvae-large"] * 5 + ["cvae-small"] * 5
     assert {p.role for p in parts} == {"generator"}
-    assert {p.training.model for p in cast(FedCVAEConfig(num_large=10), 10, PROBLEM)} == {
+    assert {p.training.model for p in assign(FedCVAEConfig(num_large=10), 10, PROBLEM)} == {
         "cvae-large"
     }
 
 
 def test_small_clients_train_exactly_as_fedmhos_generator_clients() -> None:
     own = GeneratorConfig(epochs=3, lr=0.1)
-    mine = cast(FedCVAEConfig(generator=own), 10, PROBLEM)
-    assert mine[5:] == fedmho.cast(FedMHOConfig(generator=own), 10, PROBLEM)[5:]
+    mine = assign(FedCVAEConfig(generator=own), 10, PROBLEM)
+    assert mine[5:] == fedmho.assign(FedMHOConfig(generator=own), 10, PROBLEM)[5:]
 
 
 @pytest.mark.parametrize("large", [-1, 5])
 def test_impossible_casts_are_refused(large: int) -> None:
     with pytest.raises(UserError, match="num_large must be in 0 to 4"):
-        cast(FedCVAEConfig(num_large=large), 4, PROBLEM)
+        assign(FedCVAEConfig(num_large=large), 4, PROBLEM)
 
 
 @pytest.mark.parametrize(
@@ -122,9 +122,9 @@ def test_decoders_draw_in_proportion_to_their_clients_data() -> None:
 
 
 def test_ens_trains_a_fresh_classifier_on_what_the_decoders_draw() -> None:
-    clients, server = tiny_federation(ENS, cast=cast, num_clients=4)
+    clients, server = tiny_federation(ENS, assign=assign, num_clients=4)
     outcome = fedcvae_ens.run(clients, server, ENS)
-    updates = clients.map(train_local)
+    updates = clients.train()
     rows = fedcvae_ens.allocate(updates, server, ENS, 40)
     images, labels = [], []
     for update, row in zip(updates, rows, strict=True):
@@ -158,8 +158,8 @@ def first_loss(model: nn.Module, data: dict[str, Tensor], batch: int) -> float:
 
 
 def test_kds_decoder_regresses_what_the_clients_draw_for_the_same_z_and_label() -> None:
-    clients, server = tiny_federation(KD, cast=cast, num_clients=4)
-    updates = clients.map(train_local)
+    clients, server = tiny_federation(KD, assign=assign, num_clients=4)
+    updates = clients.train()
     examples = fedcvae_kd.draw_examples(updates, server, KD)
     assert len(examples["labels"]) == 30
     assert examples["z"].abs().max() <= 1.0
@@ -205,16 +205,16 @@ def test_color_images_are_regressed_by_their_squared_error() -> None:
 
 
 def test_kds_classifier_learns_from_as_many_samples_of_each_class() -> None:
-    clients, server = tiny_federation(KD, cast=cast, num_clients=4)
+    clients, server = tiny_federation(KD, assign=assign, num_clients=4)
     outcome = fedcvae_kd.run(clients, server, KD)
     assert torch.bincount(outcome.synthetic["labels"]).tolist() == [4] * 10
     assert len(outcome.epochs) == 2
 
 
 def test_a_class_that_nobody_holds_is_not_drawn() -> None:
-    clients, server = tiny_federation(KD, cast=cast, num_clients=4)
+    clients, server = tiny_federation(KD, assign=assign, num_clients=4)
     updates = []
-    for update in clients.map(train_local):
+    for update in clients.train():
         counts = update.tensors["label_counts"].clone()
         counts[3] = 0
         updates.append(replace(update, tensors={**update.tensors, "label_counts": counts}))
@@ -227,8 +227,8 @@ def test_a_class_that_nobody_holds_is_not_drawn() -> None:
 
 
 def test_fedmhos_own_allocation_can_be_had() -> None:
-    clients, server = tiny_federation(ENS, cast=cast, num_clients=4)
-    updates = clients.map(train_local)
+    clients, server = tiny_federation(ENS, assign=assign, num_clients=4)
+    updates = clients.train()
     squared = replace(ENS, allocation="squared-counts")
     rows = fedcvae_ens.allocate(updates, server, squared, 400)
     assert rows.sum(axis=0).max() <= 40

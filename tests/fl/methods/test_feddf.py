@@ -11,12 +11,11 @@ from fl.federation import Update
 from fl.fusion.fit import FitConfig
 from fl.methods import feddf
 from fl.methods.feddf import FedDFConfig
-from fl.methods.prototypes import all_classifiers, cast, prototypes
+from fl.methods.prototypes import all_classifiers, assign, prototypes
 from fl.models.ensemble import Ensemble
 from fl.rounds import Rounds
 from fl.seeding import in_round, seed_for
-from fl.training.config import ClassifierConfig
-from fl.training.local import train_local
+from fl.training.classifier import ClassifierConfig
 from fl.wire import prefixed
 from tests.fl.methods.averages import averages
 from tests.fl.methods.tiny import WatchedServer, tiny_data, tiny_federation
@@ -35,10 +34,10 @@ def auxiliary(count: int, train: int = 240) -> Tensor:
 
 
 def test_agrees_with_students_that_train_alone() -> None:
-    clients, server = tiny_federation(TWO, cast=cast, num_clients=4)
+    clients, server = tiny_federation(TWO, assign=assign, num_clients=4)
     x = auxiliary(40)
     outcome = feddf.run(clients, server, TWO, auxiliary=x, rounds=Rounds(1))
-    students, losses = naive_feddf(clients.map(train_local), server, TWO, x)
+    students, losses = naive_feddf(clients.train(), server, TWO, x)
     for member, twin in zip(outcome.model.members, students, strict=True):  # type: ignore[arg-type]
         for name, tensor in twin.state_dict().items():
             torch.testing.assert_close(member.state_dict()[name], tensor, rtol=1e-3, atol=1e-5)
@@ -78,11 +77,11 @@ def naive_feddf(
 
 
 def test_in_a_second_round_clients_go_on_from_their_prototypes_student() -> None:
-    clients, server = tiny_federation(TWO, cast=cast, num_clients=4)
+    clients, server = tiny_federation(TWO, assign=assign, num_clients=4)
     x = auxiliary(40)
     outcome = feddf.run(clients, server, TWO, auxiliary=x, rounds=Rounds(2))
 
-    clients, server = tiny_federation(TWO, cast=cast, num_clients=4)
+    clients, server = tiny_federation(TWO, assign=assign, num_clients=4)
     first = feddf.run(clients, server, TWO, auxiliary=x, rounds=Rounds(1)).model
     assert isinstance(first, Ensemble)
     clients.round = 2
@@ -91,7 +90,7 @@ def test_in_a_second_round_clients_go_on_from_their_prototypes_student() -> None
         c.id: prefixed("classifier", first.members[trainings.index(c.training)])
         for c in clients.members
     }
-    updates = clients.map(train_local, payloads=sent)
+    updates = clients.train(payloads=sent)
     students, _ = naive_feddf(updates, server, TWO, x, number=2)
     for member, twin in zip(outcome.model.members, students, strict=True):  # type: ignore[arg-type]
         for name, tensor in twin.state_dict().items():
@@ -103,14 +102,14 @@ def test_in_a_second_round_clients_go_on_from_their_prototypes_student() -> None
 
 
 def test_labels_of_the_auxiliary_images_are_never_there() -> None:
-    clients, server = tiny_federation(TWO, cast=cast, num_clients=4)
+    clients, server = tiny_federation(TWO, assign=assign, num_clients=4)
     feddf.run(clients, server, TWO, auxiliary=auxiliary(20), rounds=Rounds(1))
     assert set(server.fits["fusion"][1]) == {"images", "teacher_logits"}
 
 
 def test_the_vote_is_tested_after_every_epoch_and_the_last_one_counts() -> None:
-    clients, server = tiny_federation(TWO, cast=cast, num_clients=4)
+    clients, server = tiny_federation(TWO, assign=assign, num_clients=4)
     outcome = feddf.run(clients, server, TWO, auxiliary=auxiliary(20), rounds=Rounds(1))
     assert len(outcome.epochs) == 2
     assert server.evaluate(outcome.model) == outcome.epochs[-1]
-    assert outcome.start == server.evaluate(averages(clients.map(train_local), server))
+    assert outcome.start == server.evaluate(averages(clients.train(), server))

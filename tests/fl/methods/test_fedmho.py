@@ -11,11 +11,10 @@ from fl.clients import Clients
 from fl.errors import UserError
 from fl.federation import Problem, Update
 from fl.methods import fedmho
-from fl.methods.fedmho import FedMHOConfig, cast
+from fl.methods.fedmho import FedMHOConfig, assign
 from fl.methods.registry import METHODS, get_method
 from fl.methods.uploads import load_classifier
-from fl.training.config import ClassifierConfig
-from fl.training.local import train_local
+from fl.training.classifier import ClassifierConfig
 from tests.fl.methods.naive_fedmho import naive_fedmho
 from tests.fl.methods.tiny import TINY, WatchedServer, changed, tiny_data, tiny_federation, whole
 
@@ -26,7 +25,7 @@ TEACHERS = ("none", "models", "start")
 @cache
 def tiny_updates() -> list[Update]:
     clients, _ = tiny_federation()
-    return clients.map(train_local)
+    return clients.train()
 
 
 class Replay(Clients):
@@ -160,7 +159,7 @@ def test_different_architectures_are_never_averaged_together() -> None:
     clients, server = tiny_federation(config)
     outcome = fedmho.run(clients, server, config, teacher="models")
     before, data, _ = server.fits["distil-init"]
-    updates = [u for u in clients.map(train_local) if u.client.model == "cnn"]
+    updates = [u for u in clients.train() if u.client.model == "cnn"]
     assert [u.client.id for u in updates] == [0, 2]
     cnns = [load_classifier(u, server).state_dict() for u in updates]
     for name, tensor in before.items():
@@ -184,15 +183,15 @@ def test_test_split_reaches_no_fit() -> None:
 
 
 def test_parts_are_dealt_half_and_half_by_default() -> None:
-    roles = [p.role for p in cast(FedMHOConfig(), 10, PROBLEM)]
+    roles = [p.role for p in assign(FedMHOConfig(), 10, PROBLEM)]
     assert roles == ["classifier"] * 5 + ["generator"] * 5
-    assert [p.role for p in cast(FedMHOConfig(num_classifiers=8), 10, PROBLEM)].count(
+    assert [p.role for p in assign(FedMHOConfig(num_classifiers=8), 10, PROBLEM)].count(
         "generator"
     ) == 2
 
 
 def test_prototypes_are_dealt_in_turn() -> None:
-    parts = cast(FedMHOConfig(prototypes=("cnn", "vgg9")), 8, PROBLEM)
+    parts = assign(FedMHOConfig(prototypes=("cnn", "vgg9")), 8, PROBLEM)
     assert [p.training.model for p in parts[:4]] == ["cnn", "vgg9", "cnn", "vgg9"]
 
 
@@ -213,7 +212,7 @@ def test_prototypes_are_dealt_in_turn() -> None:
 )
 def test_impossible_casts_are_refused(config: FedMHOConfig, clients: int, message: str) -> None:
     with pytest.raises(UserError, match=message):
-        cast(config, clients, PROBLEM)
+        assign(config, clients, PROBLEM)
 
 
 @pytest.mark.parametrize(
@@ -235,7 +234,7 @@ def test_impossible_settings_are_refused_on_construction(change: dict) -> None:
 def test_every_method_is_registered_with_what_it_needs() -> None:
     for name, method in METHODS.items():
         assert get_method(name) is method
-        parts = method.cast(method.config(), 10, PROBLEM)
+        parts = method.assign(method.config(), 10, PROBLEM)
         assert len(parts) == 10
     with pytest.raises(UserError, match="fedmho, fedmho-md, fedmho-sd"):
         get_method("fedmoh")

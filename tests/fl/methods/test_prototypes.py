@@ -11,11 +11,10 @@ from fl.federation import Problem
 from fl.methods import fedavg, fedmho
 from fl.methods.fedavg import FedAvgConfig
 from fl.methods.fedmho import FedMHOConfig
-from fl.methods.prototypes import PrototypesConfig, all_classifiers, by_prototype, cast
+from fl.methods.prototypes import PrototypesConfig, all_classifiers, assign, by_prototype
 from fl.models.ensemble import Ensemble
 from fl.rounds import Rounds
-from fl.training.config import ClassifierConfig
-from fl.training.local import train_local
+from fl.training.classifier import ClassifierConfig
 from tests.fl.methods.averages import averages
 from tests.fl.methods.tiny import tiny_federation
 
@@ -24,19 +23,19 @@ TINY_TWO = FedAvgConfig(classifier=ClassifierConfig(width=0.05, epochs=1), small
 
 
 def test_half_the_clients_are_large_as_in_table_1() -> None:
-    parts = cast(PrototypesConfig(), 10, PROBLEM)
+    parts = assign(PrototypesConfig(), 10, PROBLEM)
     assert [p.training.model for p in parts] == ["vgg9"] * 5 + ["cnn"] * 5
     assert {p.role for p in parts} == {"classifier"}
 
 
 def test_all_can_be_large_as_in_table_8() -> None:
-    parts = cast(PrototypesConfig(num_large=10), 10, PROBLEM)
+    parts = assign(PrototypesConfig(num_large=10), 10, PROBLEM)
     assert {p.training.model for p in parts} == {"vgg9"}
 
 
 def test_several_prototypes_are_dealt_in_turn_as_in_table_9() -> None:
     config = PrototypesConfig(num_large=8, prototypes=("vgg9", "cnn"), small_width=0.5)
-    parts = cast(config, 10, PROBLEM)
+    parts = assign(config, 10, PROBLEM)
     assert [p.training.model for p in parts[:8]] == ["vgg9", "cnn"] * 4
     assert {(p.training.model, p.training.width) for p in parts[8:]} == {("cnn", 0.5)}
 
@@ -44,8 +43,8 @@ def test_several_prototypes_are_dealt_in_turn_as_in_table_9() -> None:
 def test_large_clients_train_exactly_as_fedmhos_classifier_clients() -> None:
     """So FedMHO and the baselines share those uploads too."""
     own = ClassifierConfig(epochs=3, lr=0.1)
-    baseline = cast(PrototypesConfig(classifier=own), 10, PROBLEM)
-    assert baseline[:5] == fedmho.cast(FedMHOConfig(classifier=own), 10, PROBLEM)[:5]
+    baseline = assign(PrototypesConfig(classifier=own), 10, PROBLEM)
+    assert baseline[:5] == fedmho.assign(FedMHOConfig(classifier=own), 10, PROBLEM)[:5]
 
 
 @pytest.mark.parametrize(
@@ -58,7 +57,7 @@ def test_large_clients_train_exactly_as_fedmhos_classifier_clients() -> None:
 )
 def test_impossible_casts_are_refused(config: PrototypesConfig, message: str) -> None:
     with pytest.raises(UserError, match=message):
-        cast(config, 4, PROBLEM)
+        assign(config, 4, PROBLEM)
 
 
 @pytest.mark.parametrize("change", [{"small_model": "vgg"}, {"prototypes": ("vgg",)}])
@@ -68,8 +67,8 @@ def test_unknown_models_are_refused_on_construction(change: dict) -> None:
 
 
 def test_each_prototype_is_averaged_by_itself_and_the_averages_vote() -> None:
-    clients, server = tiny_federation(TINY_TWO, cast=cast, num_clients=4)
-    updates = clients.map(train_local)
+    clients, server = tiny_federation(TINY_TWO, assign=assign, num_clients=4)
+    updates = clients.train()
     vote = fedavg.run(clients, server, TINY_TWO, rounds=Rounds(1)).model
     assert isinstance(vote, Ensemble)
     assert [len(group) for group in by_prototype(updates)] == [2, 2]
@@ -83,14 +82,14 @@ def test_each_prototype_is_averaged_by_itself_and_the_averages_vote() -> None:
 
 def test_models_of_one_architecture_but_another_width_are_not_averaged() -> None:
     config = replace(TINY_TWO, classifier=replace(TINY_TWO.classifier, model="cnn", width=0.2))
-    clients, _ = tiny_federation(config, cast=cast, num_clients=4)
-    assert [len(group) for group in by_prototype(clients.map(train_local))] == [2, 2]
+    clients, _ = tiny_federation(config, assign=assign, num_clients=4)
+    assert [len(group) for group in by_prototype(clients.train())] == [2, 2]
 
 
 def test_fedavg_is_the_vote_of_the_averages_and_trains_nothing() -> None:
-    clients, server = tiny_federation(TINY_TWO, cast=cast, num_clients=4)
+    clients, server = tiny_federation(TINY_TWO, assign=assign, num_clients=4)
     outcome = fedavg.run(clients, server, TINY_TWO, rounds=Rounds(1))
-    twin = averages(clients.map(train_local), server)
+    twin = averages(clients.train(), server)
     for name, tensor in twin.state_dict().items():
         torch.testing.assert_close(outcome.model.state_dict()[name], tensor)
     assert [e.accuracy for e in outcome.epochs] == [server.evaluate(twin).accuracy]
@@ -98,7 +97,7 @@ def test_fedavg_is_the_vote_of_the_averages_and_trains_nothing() -> None:
 
 
 def test_a_prototype_that_lost_all_its_clients_stops_the_run() -> None:
-    clients, server = tiny_federation(TINY_TWO, cast=cast, num_clients=4)
+    clients, server = tiny_federation(TINY_TWO, assign=assign, num_clients=4)
     clients.dropped.update({2: "out of memory", 3: "out of power"})
     with pytest.raises(
         ClientFailed, match=r"client 3 \(cnn\).*out of power; no client with its mo"
@@ -109,8 +108,8 @@ def test_a_prototype_that_lost_all_its_clients_stops_the_run() -> None:
 
 
 def test_the_teacher_is_frozen_and_in_eval_mode() -> None:
-    clients, server = tiny_federation(TINY_TWO, cast=cast, num_clients=4)
-    teacher = all_classifiers(clients.map(train_local), server)
+    clients, server = tiny_federation(TINY_TWO, assign=assign, num_clients=4)
+    teacher = all_classifiers(clients.train(), server)
     assert not any(p.requires_grad for p in teacher.parameters())
     assert not any(m.training for m in teacher.modules())
     assert len(teacher.members) == 4

@@ -16,12 +16,14 @@ from fl.data.partition import PartitionConfig, make_partition
 from fl.data.shard import Shard
 from fl.events import Events
 from fl.executor import InProcess
-from fl.federation import Batch, Client, FitResult, Loss, Problem, Request, Samples, UpdateStore
+from fl.federation import Batch, Client, Problem, Request, UpdateStore
 from fl.fusion.fit import FitConfig
-from fl.methods.cast import Part
-from fl.methods.fedmho import FedMHOConfig, cast
-from fl.server import SingleServer
-from fl.training.config import ClassifierConfig, GeneratorConfig
+from fl.fusion.ranked_server import SingleServer
+from fl.methods.fedmho import FedMHOConfig, assign
+from fl.methods.method import Assignment
+from fl.server import FitResult, Loss, Samples
+from fl.training.classifier import ClassifierConfig
+from fl.training.generator import GeneratorConfig
 
 TINY = FedMHOConfig(
     num_samples=120,
@@ -31,7 +33,7 @@ TINY = FedMHOConfig(
     distil_init=FitConfig(epochs=2, batch_size=32, lr=1e-3),
 )
 
-Cast = Callable[[Any, int, Problem], list[Part]]
+Cast = Callable[[Any, int, Problem], list[Assignment]]
 
 
 class NoStore:
@@ -84,7 +86,7 @@ def tiny_federation(
     num_clients: int = 6,
     seed: int = 0,
     alpha: float = 0.5,
-    cast: Cast = cast,
+    assign: Cast = assign,
     data: Dataset | None = None,
     store: UpdateStore | None = None,
 ) -> tuple[Clients, WatchedServer]:
@@ -101,7 +103,7 @@ def tiny_federation(
             num_samples=len(cut.train[k]),
             request=Request(cpus=1, gpus=0),
         )
-        for k, part in enumerate(cast(config, num_clients, problem))
+        for k, part in enumerate(assign(config, num_clients, problem))
     ]
     events = Events()
     clients = Clients(

@@ -5,9 +5,11 @@ from typing import Any
 import pytest
 
 from fl.errors import UserError
-from fl.training.config import ClassifierConfig, GeneratorConfig, LocalConfig
+from fl.federation import Training
+from fl.training.classifier import ClassifierConfig
+from fl.training.generator import GeneratorConfig
 
-RECORDS: list[type[LocalConfig]] = [ClassifierConfig, GeneratorConfig]
+RECORDS: list[type[Training]] = [ClassifierConfig, GeneratorConfig]
 
 
 @pytest.mark.parametrize("record", RECORDS)
@@ -22,7 +24,7 @@ RECORDS: list[type[LocalConfig]] = [ClassifierConfig, GeneratorConfig]
     ],
 )
 def test_a_setting_out_of_range_is_refused_by_its_name(
-    record: type[LocalConfig], setting: str, value: Any, complaint: str
+    record: type[Training], setting: str, value: Any, complaint: str
 ) -> None:
     role = record.__name__.removesuffix("Config").lower()
     with pytest.raises(UserError, match=rf"^{role}\.{setting} {complaint}, got {value}$"):
@@ -49,7 +51,7 @@ def test_each_role_trains_its_own_kind_of_model() -> None:
 
 
 @pytest.mark.parametrize("record", RECORDS)
-def test_a_record_is_frozen_and_made_of_json_values(record: type[LocalConfig]) -> None:
+def test_a_record_is_frozen_and_made_of_json_values(record: type[Training]) -> None:
     """The store makes its keys of them."""
     made = record()
     assert record(**json.loads(json.dumps(asdict(made)))) == made

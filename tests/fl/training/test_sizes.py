@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from fl.federation import Job
-from fl.training.local import train_local
+from fl.training.generator import train_generator
 from fl.training.sizes import SIZES, TRIALS, CohortSizes, groups, take
 from fl.wire import pack
 from tests.fl.toy import CLASSIFIER, GENERATOR, PROBLEM, client
@@ -19,7 +19,7 @@ def job(id: int = 0, *, samples: int = 10, shared: bool = True, memory_bytes: in
     own = client(id, GENERATOR)
     request = replace(own.request, shared=shared, memory_bytes=memory_bytes)
     return Job(
-        task=train_local,
+        task=train_generator,
         client=replace(own, num_samples=samples, request=request),
         problem=PROBLEM,
         indices=np.arange(samples),

@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from fl.federation import Batch, Problem, TaskInput, TaskOutput
+from fl.federation import Batch, Problem, TaskInput, TaskOutput, Training
 from fl.training import stacked
-from fl.training.config import ClassifierConfig, GeneratorConfig, LocalConfig
-from fl.training.local import train_local
+from fl.training.classifier import ClassifierConfig
+from fl.training.generator import GeneratorConfig, train_generator
 from fl.training.optimizers import SGD
 from fl.training.recipe import Recipe, one_by_one
 from fl.training.task import recipe_of, task_of
@@ -35,11 +35,15 @@ STACKABLE = {
     "cnn-proximal": (PROBLEM, ClassifierConfig(model="cnn", lr=0.05, proximal=0.3, **WIDE)),
     "cnn-adam": (EMNIST, ClassifierConfig(model="cnn", optimizer="adam", lr=2e-3, **WIDE)),
 }
-recipe_for = recipe_of(train_local)
-assert recipe_for is not None
 
 
-def inputs(training: LocalConfig, size: int, id: int, problem: Problem = PROBLEM) -> TaskInput:
+def recipe_for(inputs: TaskInput) -> Recipe:
+    recipe = recipe_of(inputs.client.training.task)
+    assert recipe is not None
+    return recipe(inputs)
+
+
+def inputs(training: Training, size: int, id: int, problem: Problem = PROBLEM) -> TaskInput:
     images = torch.rand(size, *problem.image_shape, generator=torch.Generator().manual_seed(id))
     data = replace(shard(1, 0, 0), images=images, labels=torch.arange(size) % 3)
     data = replace(data, num_classes=problem.num_classes)
@@ -94,7 +98,7 @@ def test_each_client_of_a_cohort_stops_when_its_own_loss_no_longer_falls() -> No
     [replace(VGG, epochs=3), replace(VGG, epochs=3, optimizer="adam", lr=2e-3), GENERATOR],
     ids=["sgd", "adam", "generator"],
 )
-def test_one_by_one_is_the_plain_way(training: LocalConfig) -> None:
+def test_one_by_one_is_the_plain_way(training: Training) -> None:
     """With dropout too, whose masks come from the client's own stream."""
     own = inputs(training, 20, 3)
     assert_close(one_by_one(own, recipe_for(own)), train_plainly(own, recipe_for(own)))
@@ -241,7 +245,7 @@ def test_a_loss_that_is_reduced_already_is_found_out() -> None:
 def test_a_task_knows_its_recipe_and_travels_by_name() -> None:
     import pickle
 
-    assert pickle.loads(pickle.dumps(train_local)) is train_local
+    assert pickle.loads(pickle.dumps(train_generator)) is train_generator
     assert recipe_of(lambda own: TaskOutput(tensors={})) is None
     task = task_of(recipe_with(Own(nn.Identity())))  # type: ignore[arg-type]
     assert task(inputs(CLASSIFIER, 9, 0)).stats["train_loss"] > 0

@@ -6,14 +6,15 @@ import torch
 from torch import Tensor, nn
 
 from fl.events import Event, Events
-from fl.federation import Batch, Samples
+from fl.federation import Batch
 from fl.fusion import rank
 from fl.fusion.checkpoints import Checkpoints
 from fl.fusion.distillation import FusionLoss
 from fl.fusion.fit import Fit, FitConfig
+from fl.fusion.ranked_server import SingleServer
 from fl.metrics.accuracy import evaluate
-from fl.server import SingleServer
-from fl.training.local import starting_classifier
+from fl.server import Samples
+from fl.training.classifier import starting_classifier
 from kernels import nearest_to_centroid
 from tests.fl.toy import CPU, PROBLEM, VGG, named, same_bits, shard
 

@@ -7,10 +7,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fl.data.shard import Shard
-from fl.federation import TaskOutput
+from fl.federation import TaskOutput, Training
 from fl.models import build_decoder, build_generator
-from fl.training.config import ClassifierConfig, LocalConfig
-from fl.training.local import starting_classifier, starting_generator, train_local
+from fl.training.classifier import ClassifierConfig, starting_classifier
+from fl.training.generator import starting_generator
 from fl.wire import Tensors, load_prefixed, prefixed
 from tests.fl.toy import CLASSIFIER, GENERATOR, PROBLEM, VGG, same_bits, shard, task_input
 
@@ -22,12 +22,12 @@ STILL = 1e-12  # a learning rate at which nothing moves
 
 
 def train(
-    training: LocalConfig, data: Shard = DATA, *, id: int = 0, seed: int = PROBLEM.seed
+    training: Training, data: Shard = DATA, *, id: int = 0, seed: int = PROBLEM.seed
 ) -> TaskOutput:
-    return train_local(task_input(training, data, id=id, problem=replace(PROBLEM, seed=seed)))
+    return training.task(task_input(training, data, id=id, problem=replace(PROBLEM, seed=seed)))
 
 
-def start_of(training: LocalConfig, *, seed: int = PROBLEM.seed) -> Tensors:
+def start_of(training: Training, *, seed: int = PROBLEM.seed) -> Tensors:
     """The starting weights, named as in an upload."""
     problem = replace(PROBLEM, seed=seed)
     if isinstance(training, ClassifierConfig):
@@ -46,7 +46,7 @@ def weights(output: TaskOutput) -> Tensors:
 
 
 @KINDS
-def test_the_same_seed_makes_the_same_upload_bit_for_bit(training: LocalConfig) -> None:
+def test_the_same_seed_makes_the_same_upload_bit_for_bit(training: Training) -> None:
     first, second = train(training), train(training)
     assert same_bits(first.tensors, second.tensors)
     assert first.stats == second.stats
@@ -54,7 +54,7 @@ def test_the_same_seed_makes_the_same_upload_bit_for_bit(training: LocalConfig) 
 
 
 @KINDS
-def test_a_client_does_not_notice_what_ran_before_it(training: LocalConfig) -> None:
+def test_a_client_does_not_notice_what_ran_before_it(training: Training) -> None:
     torch.manual_seed(1)
     alone = train(training)
     torch.manual_seed(2)
@@ -65,7 +65,7 @@ def test_a_client_does_not_notice_what_ran_before_it(training: LocalConfig) -> N
 
 
 @KINDS
-def test_global_random_state_is_left_as_it_was(training: LocalConfig) -> None:
+def test_global_random_state_is_left_as_it_was(training: Training) -> None:
     torch.manual_seed(3)
     before = torch.random.get_rng_state()
     train(training)
@@ -73,7 +73,7 @@ def test_global_random_state_is_left_as_it_was(training: LocalConfig) -> None:
 
 
 @KINDS
-def test_all_clients_of_an_architecture_start_from_the_same_weights(training: LocalConfig) -> None:
+def test_all_clients_of_an_architecture_start_from_the_same_weights(training: Training) -> None:
     still = replace(training, epochs=1, lr=STILL)
     start = start_of(training)
     for id, data in ((0, DATA), (5, shard(0, 3, 1))):
@@ -83,13 +83,13 @@ def test_all_clients_of_an_architecture_start_from_the_same_weights(training: Lo
 
 
 @KINDS
-def test_the_start_does_not_depend_on_how_a_client_trains(training: LocalConfig) -> None:
+def test_the_start_does_not_depend_on_how_a_client_trains(training: Training) -> None:
     other = replace(training, epochs=9, lr=0.3, batch_size=3)
     assert same_bits(start_of(training), start_of(other))
 
 
 @KINDS
-def test_clients_go_through_their_samples_in_an_order_of_their_own(training: LocalConfig) -> None:
+def test_clients_go_through_their_samples_in_an_order_of_their_own(training: Training) -> None:
     """With the same samples they end elsewhere."""
     assert not close(weights(train(training, id=0)), weights(train(training, id=1)))
 
@@ -100,14 +100,14 @@ def test_order_is_all_that_tells_classifiers_with_the_same_samples_apart() -> No
 
 
 @pytest.mark.parametrize("training", [replace(VGG, width=0.05), GENERATOR], ids=lambda t: t.model)
-def test_dropout_and_latent_noise_are_a_clients_own(training: LocalConfig) -> None:
+def test_dropout_and_latent_noise_are_a_clients_own(training: Training) -> None:
     """One sample leaves no order in which clients could differ."""
     data = shard(0, 1, 0)
     assert not close(weights(train(training, data, id=0)), weights(train(training, data, id=1)))
 
 
 @pytest.mark.parametrize("training", [CLASSIFIER, GENERATOR], ids=lambda t: t.model)
-def test_training_lowers_the_loss(training: LocalConfig) -> None:
+def test_training_lowers_the_loss(training: Training) -> None:
     first = train(replace(training, epochs=1)).stats["train_loss"]
     last = train(replace(training, epochs=15)).stats["train_loss"]
     assert last < 0.75 * first
@@ -186,7 +186,7 @@ def test_a_classifier_uploads_every_weight_and_nothing_else(training: Classifier
 
 
 @KINDS
-def test_one_sample_is_enough(training: LocalConfig) -> None:
+def test_one_sample_is_enough(training: Training) -> None:
     output = train(training, shard(0, 1, 0))
     assert all(torch.isfinite(t).all() for t in output.tensors.values())
     assert output.stats["train_loss"] > 0

@@ -1,0 +1,42 @@
+"""What a method is: its settings, what it assigns to the clients, and its algorithm."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from fl.data.auxiliary import AuxiliaryConfig
+from fl.federation import Problem, Training
+from fl.server import Outcome
+from fl.spaces import Spaces
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """A client's role, and how it trains."""
+
+    role: str
+    training: Training
+
+
+@dataclass(frozen=True, kw_only=True)
+class Method:
+    """A method's entry in the registry; it stands at the end of the method's file."""
+
+    name: str
+    """As ``--method`` takes it."""
+    config: type[Any]
+    assign: Callable[[Any, int, Problem], list[Assignment]]
+    """Of settings and number of clients: what each client does, by client id."""
+    run: Callable[..., Outcome]
+    """Of clients, server and settings; with ``auxiliary`` and ``rounds`` where it has such."""
+    one_shot: bool = True
+    """Whether it has one round only; else ``run`` takes :class:`fl.rounds.Rounds` as ``rounds``."""
+    many_rounds: str = "rounds"
+    """Protocol of a run of several rounds; ``released`` where only the released code has them."""
+    one_rank: bool = False
+    """Whether its server must have one rank, on the driver's device: it trains a model in a loop
+    of its own there."""
+    auxiliary: Callable[[Any], AuxiliaryConfig] | None = None
+    """Names the auxiliary data set in the settings, if ``run`` takes one as ``auxiliary``."""
+    spaces: Spaces = Spaces()
+    """What a sweep tries unless it is told otherwise."""

@@ -1,0 +1,137 @@
+"""Local training of a classifier (Eq. 2): its settings, where it starts, and the task."""
+
+from dataclasses import dataclass
+from functools import lru_cache
+from math import inf
+from typing import Literal, Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from fl.errors import UserError
+from fl.federation import Batch, Problem, Task, TaskInput
+from fl.models import CLASSIFIERS, build_classifier, check_classifier, copied
+from fl.seeding import torch_seeded
+from fl.training.epochs import EpochTraining, epochs_of
+from fl.training.optimizers import SGD, Adam, Proximal
+from fl.training.recipe import Recipe
+from fl.training.task import task_of
+from fl.validate import at_least, choice, positive
+from fl.wire import load_prefixed, num_bytes, prefixed
+
+
+class Architecture(Protocol):
+    """A record that names a classifier and its width."""
+
+    @property
+    def model(self) -> str: ...
+    @property
+    def width(self) -> float: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClassifierConfig(EpochTraining):
+    """Local training of a classifier client (Eq. 2). It uploads ``classifier.*``."""
+
+    model: str = "vgg9"
+    """Classifier architecture: vgg9, cnn, convnet, resnet18, efficientnet-v2, resnet50 or
+    mobilenet-v2."""
+    width: float = 0.25
+    """Factor on channels and hidden units; 1 is the paper's size."""
+    epochs: int = 30
+    """Local epochs."""
+    patience: int | None = None
+    """Epochs without a lower training loss after which a client stops. Default: it never does."""
+    lr: float = 0.02
+    """Learning rate."""
+    optimizer: Literal["sgd", "adam"] = "sgd"
+    """Local optimiser; sgd uses the momentum below."""
+    momentum: float = 0.9
+    """Momentum of sgd."""
+    batch_size: int = 16
+    """Samples per step."""
+    proximal: float = 0.0
+    """FedProx's mu: mu/2 times the squared distance from the weights at the start of the round is
+    added to the loss. 0: nothing is."""
+
+    def __post_init__(self) -> None:
+        choice("classifier.model", self.model, CLASSIFIERS)
+        positive("classifier.width", self.width)
+        at_least("classifier.epochs", self.epochs, 1)
+        if self.patience is not None:
+            at_least("classifier.patience", self.patience, 1)
+        positive("classifier.lr", self.lr)
+        at_least("classifier.batch_size", self.batch_size, 1)
+        if not 0 <= self.momentum < 1:
+            raise UserError(f"classifier.momentum must be in [0, 1), got {self.momentum}")
+        if not 0 <= self.proximal < inf:
+            raise UserError(f"classifier.proximal must be 0 or more, got {self.proximal}")
+
+    @property
+    def task(self) -> Task:
+        """What such a client runs."""
+        return train_classifier
+
+    def check(self, problem: Problem) -> None:
+        """Raises `UserError` if the classifier cannot take such images."""
+        check_classifier(self.model, problem.image_shape, problem.num_classes, width=self.width)
+
+    def upload_bytes(self, problem: Problem) -> int:
+        """Bytes of the weights."""
+        return num_bytes(prefixed("classifier", starting_classifier(self, problem)))
+
+
+@task_of
+def train_classifier(inputs: TaskInput) -> Recipe:
+    """Trains a classifier; Algorithm 1, lines 3 to 7.
+
+    It starts from the weights ``classifier.*`` that the server sent; where it sent none, from those
+    that follow from the seed.
+    """
+    config = inputs.client.training
+    assert isinstance(config, ClassifierConfig)
+    model = received_classifier(inputs, config).train()
+    adam = config.optimizer == "adam"
+    optimizer = Adam(config.lr) if adam else SGD(config.lr, config.momentum)
+    return Recipe(
+        model=model,
+        losses=_cross_entropies,
+        optimizer=Proximal(optimizer, config.proximal) if config.proximal else optimizer,
+        epochs=epochs_of(inputs, config),
+        patience=config.patience,
+        upload=lambda: prefixed("classifier", model),
+    )
+
+
+def starting_classifier(config: Architecture, problem: Problem) -> nn.Module:
+    """The weights from which every client of one architecture starts.
+
+    They follow from the run's seed, so they cost no bytes; without a shared start the average of
+    Eq. 4 means nothing.
+    """
+    return copied(_start(config.model, config.width, problem))
+
+
+def received_classifier(inputs: TaskInput, config: Architecture) -> nn.Module:
+    """The weights ``classifier.*`` that the server sent, or the start, on the client's device."""
+    model = starting_classifier(config, inputs.problem)
+    received = {**inputs.broadcast, **inputs.payload}
+    if any(name.startswith("classifier.") for name in received):
+        load_prefixed(model, received, "classifier", sender="the server")
+    return model.to(inputs.device)
+
+
+@lru_cache(maxsize=8)
+def _start(name: str, width: float, problem: Problem) -> nn.Module:
+    """Drawn once a process: a thousand light clients train faster than their start is drawn.
+
+    In channels-last layout, which copies keep: convolutions are faster in it.
+    """
+    with torch_seeded(problem.seed, f"start/{name}"):
+        model = build_classifier(name, problem.image_shape, problem.num_classes, width=width)
+    return model.to(memory_format=torch.channels_last)
+
+
+def _cross_entropies(model: nn.Module, batch: Batch) -> Tensor:
+    return F.cross_entropy(model(batch["images"]), batch["labels"], reduction="none")

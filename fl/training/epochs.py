@@ -1,0 +1,55 @@
+"""What trainings share that go over a client's samples in epochs."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, replace
+from typing import Any, ClassVar, Self
+
+import torch
+
+from fl.federation import TaskInput
+from fl.training.recipe import Epoch
+
+
+class EpochTraining:
+    """A part of :class:`fl.federation.Training`, for dataclasses with these settings."""
+
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+    epochs: int
+    lr: float
+    batch_size: int
+
+    def work(self, num_samples: int) -> int:
+        """Samples passed through the model."""
+        return self.epochs * num_samples
+
+    def probe(self, steps: int, num_classes: int) -> tuple[Self, int]:
+        """One epoch of so many batches, and their samples."""
+        return replace(self, epochs=1), steps * self.batch_size
+
+    def speed_settings(self) -> Mapping[str, object]:
+        """All but the learning rate, which takes neither memory nor time, and the epochs."""
+        return {n: v for n, v in asdict(self).items() if n not in ("epochs", "lr")}
+
+
+def epochs_of(
+    inputs: TaskInput, config: EpochTraining, *, latent: int | None = None
+) -> Iterator[Epoch]:
+    """Per epoch, the shard's samples in a fresh order, cut into batches.
+
+    Batches hold ``images`` (B, C, H, W) and ``labels`` (B,); with ``latent`` also ``noise``
+    (B, latent), from N(0, 1).
+    """
+    device = inputs.device
+    images, labels = inputs.shard.images.to(device), inputs.shard.labels.to(device)
+    order, noise = inputs.stream("local/order"), inputs.stream("local/latent")
+
+    def batches() -> Epoch:
+        shuffled = torch.randperm(len(labels), generator=order).to(device)
+        for positions in shuffled.split(config.batch_size):
+            batch = {"images": images[positions], "labels": labels[positions]}
+            if latent is not None:
+                drawn = torch.randn(len(positions), latent, generator=noise)
+                batch["noise"] = drawn.to(device)
+            yield batch
+
+    return (batches() for _ in range(config.epochs))

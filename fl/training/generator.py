@@ -1,0 +1,114 @@
+"""Local training of a conditional VAE (Eq. 3): its settings, where it starts, and the task."""
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from fl.federation import Batch, Problem, Task, TaskInput
+from fl.models import CVAE, GENERATORS, build_generator, check_generator, copied, elbo_losses
+from fl.seeding import torch_seeded
+from fl.training.epochs import EpochTraining, epochs_of
+from fl.training.optimizers import Adam
+from fl.training.recipe import Recipe
+from fl.training.task import task_of
+from fl.validate import at_least, choice, positive
+from fl.wire import Tensors, num_bytes, prefixed
+
+
+@dataclass(frozen=True, kw_only=True)
+class GeneratorConfig(EpochTraining):
+    """Local training of a generator client (Eq. 3, with Adam).
+
+    It uploads ``decoder.*`` or ``cvae.*``, and ``label_counts``.
+    """
+
+    model: str = "cvae-small"
+    """Generator architecture: cvae-small, cvae-large or cvae-cifar."""
+    width: float = 1.0
+    """Factor on channels and hidden units; 1 is the paper's size."""
+    latent: int = 20
+    """Size of the latent code z."""
+    epochs: int = 80
+    """Local epochs."""
+    patience: int | None = None
+    """Epochs without a lower training loss after which a client stops. Default: it never does."""
+    lr: float = 2e-3
+    """Learning rate of Adam."""
+    batch_size: int = 16
+    """Samples per step."""
+    loss_reduction: Literal["mean", "sum"] = "mean"
+    """Eq. 3 divided by the batch size, or summed over it as in the released code."""
+    upload: Literal["decoder", "cvae"] = "decoder"
+    """What leaves the client beside its label counts; cvae is the released code's way."""
+
+    def __post_init__(self) -> None:
+        choice("generator.model", self.model, GENERATORS)
+        positive("generator.width", self.width)
+        at_least("generator.latent", self.latent, 1)
+        at_least("generator.epochs", self.epochs, 1)
+        if self.patience is not None:
+            at_least("generator.patience", self.patience, 1)
+        positive("generator.lr", self.lr)
+        at_least("generator.batch_size", self.batch_size, 1)
+
+    @property
+    def task(self) -> Task:
+        """What such a client runs."""
+        return train_generator
+
+    def check(self, problem: Problem) -> None:
+        """Raises `UserError` if the generator cannot make such images."""
+        shape, classes = problem.image_shape, problem.num_classes
+        check_generator(self.model, shape, classes, latent=self.latent, width=self.width)
+
+    def upload_bytes(self, problem: Problem) -> int:
+        """Bytes of the weights."""
+        model = starting_generator(self, problem)
+        return num_bytes(prefixed("", model if self.upload == "cvae" else model.decoder))
+
+
+@task_of
+def train_generator(inputs: TaskInput) -> Recipe:
+    """Trains a conditional VAE; Algorithm 1, lines 3 to 7."""
+    config = inputs.client.training
+    assert isinstance(config, GeneratorConfig)
+    model = starting_generator(config, inputs.problem).to(inputs.device).train()
+    label_counts = inputs.shard.label_counts
+
+    def upload() -> Tensors:
+        whole = config.upload == "cvae"
+        tensors = prefixed("cvae", model) if whole else prefixed("decoder", model.decoder)
+        # The local label distribution, as exact counts: the server divides.
+        return {**tensors, "label_counts": label_counts}
+
+    return Recipe(
+        model=model,
+        losses=_elbo_losses,
+        reduction=config.loss_reduction,
+        optimizer=Adam(config.lr),
+        epochs=epochs_of(inputs, config, latent=config.latent),
+        patience=config.patience,
+        upload=upload,
+    )
+
+
+def starting_generator(config: GeneratorConfig, problem: Problem) -> CVAE:
+    """The weights from which every generator client starts."""
+    return copied(_start(config.model, config.width, config.latent, problem))
+
+
+@lru_cache(maxsize=8)
+def _start(name: str, width: float, latent: int, problem: Problem) -> CVAE:
+    """Drawn once a process, in channels-last layout, as a classifier's start is."""
+    shape, classes = problem.image_shape, problem.num_classes
+    with torch_seeded(problem.seed, f"start/{name}"):
+        model = build_generator(name, shape, classes, latent=latent, width=width)
+    return model.to(memory_format=torch.channels_last)
+
+
+def _elbo_losses(model: nn.Module, batch: Batch) -> Tensor:
+    logits, mean, log_variance = model(batch["images"], batch["labels"], batch["noise"])
+    return elbo_losses(logits, batch["images"], mean, log_variance)

@@ -1,0 +1,8 @@
+"""Whether Triton runs its kernels on the CPU."""
+
+import os
+
+
+def interpreted() -> bool:
+    """Whether Triton kernels run in its interpreter, on the CPU."""
+    return os.environ.get("TRITON_INTERPRET", "").lower() in ("1", "true", "on", "yes", "y")

@@ -1,0 +1,90 @@
+"""The version of a client's code: what an edit changes it, and what does not."""
+
+import importlib
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from fl.client_code import client_code
+from fl.condensation.task import tell_mean_logits
+from fl.training.classifier import ClassifierConfig, train_classifier
+from fl.training.generator import GeneratorConfig
+
+TRAINING = ClassifierConfig()
+Load = Callable[[str], ModuleType]
+
+
+@pytest.fixture
+def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Load]:
+    """Imports a module from the test's own directory."""
+    monkeypatch.syspath_prepend(tmp_path)
+    before = set(sys.modules)
+
+    def imported(name: str) -> ModuleType:
+        importlib.invalidate_caches()
+        return importlib.import_module(name)
+
+    yield imported
+    for name in set(sys.modules) - before:
+        del sys.modules[name]
+
+
+def write(folder: Path, **files: str) -> None:
+    for name, text in files.items():
+        path = folder / f"{name.replace('__', '/')}.py"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+
+
+def test_it_is_the_same_twice_and_for_all_records_of_a_kind() -> None:
+    version = client_code(train_classifier, TRAINING)
+    assert version == client_code(train_classifier, ClassifierConfig(model="cnn"))
+    assert version == client_code(tell_mean_logits, GeneratorConfig())  # all of it ours
+    assert len(version) == 64
+
+
+def test_what_a_task_imports_from_its_own_package_counts(tmp_path: Path, load: Load) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "__init__.py").touch()
+    write(
+        tmp_path,
+        mine__tasks="from . import help\nfrom mine.more import x\ndef task(inputs): pass\n",
+        mine__help="import json\nfrom .deep import y\n",
+        mine__deep="y = 1\n",
+        mine__more="x = 1\n",
+        mine__other="z = 1\n",
+    )
+    task = load("mine.tasks").task
+    versions = [client_code(task, TRAINING)]
+    for name in ("tasks", "help", "deep", "more"):
+        with (tmp_path / "mine" / f"{name}.py").open("a") as file:
+            file.write("# edited\n")
+        versions.append(client_code(task, TRAINING))
+    assert len(set(versions)) == 5
+    (tmp_path / "mine" / "other.py").write_text("z = 2\n")
+    assert client_code(task, TRAINING) == versions[-1]
+
+
+def test_what_lies_beside_a_task_that_is_in_no_package_counts(tmp_path: Path, load: Load) -> None:
+    write(tmp_path, my_task="import my_help\ndef task(inputs): pass\n", my_help="y = 1\n")
+    task = load("my_task").task
+    before = client_code(task, TRAINING)
+    (tmp_path / "my_help.py").write_text("y = 2\n")
+    assert client_code(task, TRAINING) != before
+
+
+def test_the_module_of_a_record_counts_too(tmp_path: Path, load: Load) -> None:
+    write(
+        tmp_path,
+        my_record="from fl.training.classifier import ClassifierConfig\n"
+        "class Mine(ClassifierConfig): pass\n",
+    )
+    record = load("my_record").Mine()
+    before = client_code(train_classifier, record)
+    assert before != client_code(train_classifier, TRAINING)
+    with (tmp_path / "my_record.py").open("a") as file:
+        file.write("# edited\n")
+    assert client_code(train_classifier, record) != before
