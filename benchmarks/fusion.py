@@ -34,13 +34,14 @@ from cluster.hardware.private_ray import private_ray
 from cluster.server.fusion_server import FusionServer
 from cluster.server.rank_placement import posts
 from fl.data.shard import Shard
-from fl.events import Event, Events
+from fl.events import Epoch, Event, Events
 from fl.federation import Batch, Problem
 from fl.fusion.distillation import FusionLoss
 from fl.fusion.draws import sample_keys
 from fl.fusion.dropout import sample_dropout
 from fl.fusion.fit import FitConfig
-from fl.fusion.ranked_server import RankedServer, SingleServer
+from fl.fusion.ranked_server import RankedServer
+from fl.fusion.single_server import SingleServer
 from fl.models import build_classifier
 from fl.models.cost import macs
 from fl.seeding import torch_generator, torch_seeded
@@ -182,8 +183,9 @@ def by_server(
     asking = time.perf_counter() - began
     server.fit(student, taught, loss=LOSS, config=config, stage="fusion")
     seconds = time.perf_counter() - began
-    last: Event = HEARD[-1]
-    return seconds, asking, last["loss"]
+    last = HEARD[-1]
+    assert isinstance(last, Epoch)
+    return seconds, asking, last.loss
 
 
 HEARD: list[Event] = []

@@ -19,6 +19,7 @@ import torch
 
 from cluster.hardware.inventory import take_inventory
 from cluster.hardware.private_ray import private_ray
+from fl.client_note import ClientNote
 from fl.data.datasets import Split, load
 from fl.data.shard import Shard
 from fl.events import Events
@@ -27,7 +28,6 @@ from fl.federation import Client, Executor, Job, Problem, Request, Task, TaskInp
 from fl.training.generator import GeneratorConfig, train_generator
 from fl.training.sizes import CohortSizes
 from fl.training.task import recipe_of
-from fl.wire import pack, unpack_note
 
 TRAINING = GeneratorConfig(epochs=3, batch_size=64, lr=1e-3)
 SAMPLES = 200
@@ -87,7 +87,7 @@ def main(name: str, clients: int, data_root: Path, sizes: Path) -> None:
             if isinstance(outcome, Exception):
                 raise outcome
             finished.append(time.time())
-            began.append(unpack_note(outcome)["span"][0])
+            began.append(ClientNote.of(outcome).span[0])
     print(json.dumps({"ready": min(began), "finished": finished}))
 
 
@@ -133,7 +133,7 @@ class Plainly:
                     payload={},
                 )
             )
-            yield job, pack(output.tensors, {"span": (began, time.time())})
+            yield job, ClientNote(seconds=0.0, span=(began, time.time())).pack(output.tensors)
 
 
 def job(k: int, way: Way, samples: int) -> Job:

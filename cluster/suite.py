@@ -23,11 +23,10 @@ from cluster.studies.cells import TABLES, Cell, Scale, make
 from cluster.studies.comparison import Figure, as_json, as_markdown
 from cluster.studies.suite_plots import EXHIBITS
 from fl.data.datasets import NAMES
-from fl.errors import ClientFailed, UserError
+from fl.errors import ClientFailed, UserError, unknown
 from fl.fusion.ranked_server import ServerFailed
 from fl.report.style import png
 from fl.report.words import duration
-from fl.validate import choice
 from fl.whole_files import write_atomically
 
 ALLOCATION = SlurmOptions()
@@ -62,13 +61,14 @@ def suite(
         slurm: Send what is not finished to Slurm as one job array. Once all is finished, the same
             command makes the table.
     """
-    choice("table", name, (*TABLES, "fedaf-table7"))
+    if name not in (*TABLES, "fedaf-table7"):
+        raise unknown("table", name, (*TABLES, "fedaf-table7"))
     where = (f"--output-dir={output_dir}", f"--data-root={data_root}", f"--runtime={runtime}")
     if name == "fedaf-table7":
         fedaf_table7.make(_numbers(seeds), output_dir)
         return
-    if dataset:
-        choice("data set", dataset, NAMES)
+    if dataset and dataset not in NAMES:
+        raise unknown("data set", dataset, NAMES)
     cells, numbers = make(name, scale, only, dataset), _numbers(seeds)
     if not cells:
         example = make(name, scale, dataset=dataset)[0].name

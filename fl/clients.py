@@ -10,8 +10,9 @@ from typing import Literal
 
 import numpy as np
 
+from fl.client_note import ClientNote
 from fl.errors import ClientFailed
-from fl.events import Events
+from fl.events import ClientDropped, ClientEnd, Events
 from fl.federation import Client, Executor, Job, Problem, Task, Update, UpdateStore
 from fl.wire import (
     StoredTensors,
@@ -20,12 +21,7 @@ from fl.wire import (
     num_packed_bytes,
     pack,
     unpack,
-    unpack_note,
 )
-
-PLACE = ("node", "device_uuid", "assigned", "peak_bytes")
-"""What a client's note says of where it trained."""
-
 
 OnFailure = Literal["stop", "drop"]
 """What becomes of a run one of whose clients failed for good."""
@@ -176,7 +172,7 @@ class Clients:
         if self._on_failure == "stop":
             raise failed
         self.dropped[failed.client] = failed.reason
-        self._events.emit("client_dropped", client=failed.client, reason=failed.reason)
+        self._events.emit(ClientDropped(client=failed.client, reason=failed.reason))
 
     def _refuse_empty_roles(self, jobs: dict[int, Job], updates: dict[int, Update]) -> None:
         left = {update.client.role for update in updates.values()}
@@ -186,31 +182,34 @@ class Clients:
                 raise ClientFailed(k, job.client.model, reason)
 
     def _receive(self, job: Job, key: str, packed: bytes, *, reused: bool) -> Update:
-        client, note = job.client, unpack_note(packed)
+        client, note = job.client, ClientNote.of(packed)
         up = num_packed_bytes(packed)
         self.bytes_up[client.id] += up
         if not reused:
-            self._at_work.append(tuple(note["span"]))
+            self._at_work.append(note.span)
         self._events.emit(
-            "client_end",
-            client=client.id,
-            role=client.role,
-            model=client.model,
-            num_samples=client.num_samples,
-            round=job.round,
-            seconds_training=note["seconds"],
-            # A store may hold updates from before a figure was noted.
-            **{name: note.get(name) for name in PLACE},
-            bytes_up=up,
-            reused=reused,
-            **note["stats"],
+            ClientEnd(
+                client=client.id,
+                role=client.role,
+                model=client.model,
+                num_samples=client.num_samples,
+                round=job.round,
+                seconds_training=note.seconds,
+                node=note.node,
+                device_uuid=note.device_uuid,
+                assigned=note.assigned,
+                peak_bytes=note.peak_bytes,
+                bytes_up=up,
+                reused=reused,
+                stats=note.stats,
+            )
         )
         path = self._store.file(key)
         return Update(
             client=client,
             tensors=StoredTensors(path) if path else unpack(packed)[0],
-            stats=note["stats"],
-            seconds=note["seconds"],
+            stats=note.stats,
+            seconds=note.seconds,
             reused=reused,
         )
 

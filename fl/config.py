@@ -6,62 +6,53 @@ from typing import Annotated, Generic, TypeVar
 
 import tyro
 
+from fl.bounds import Count, OneOf, Positive, Settings, Within
 from fl.data.datasets import INFO, NAMES
 from fl.data.domains import NAME as FOLDER
 from fl.data.domains import find_names
 from fl.data.partition import PartitionConfig
 from fl.errors import UserError
 from fl.federation import Problem
-from fl.methods.registry import get_method
+from fl.methods.registry import METHODS, get_method
 from fl.resources import ResourcesConfig
-from fl.validate import at_least, choice, positive
 
 Options = TypeVar("Options")
+OVER_ROUNDS = (name for name, method in METHODS.items() if not method.one_shot)
+METHOD_HELP = f"Method: {', '.join(METHODS)}."
+ROUNDS_HELP = f"Communication rounds; one for all methods but {', '.join(OVER_ROUNDS)}."
 
 
 @dataclass(frozen=True, kw_only=True)
-class DataConfig:
+class DataConfig(Settings):
     """How much of the data set to use."""
 
-    max_train: int | None = None
+    max_train: Count | None = None
     """Use this many training images at most, a fixed random subset."""
-    max_test: int | None = None
+    max_test: Count | None = None
     """Use this many test images at most, a fixed random subset."""
     folder: str | None = None
     """Of data set folder: where a folder per domain lies, in each a folder per class (DomainNet's
     layout). A fifth of each domain's images, drawn by the seed, is the test split."""
-    side: int = 64
+    side: Count = 64
     """Of data set folder: images are scaled to this many pixels in height and width."""
-    validation: float = 0.0
+    validation: Annotated[float, Within(0, 1, "[)")] = 0.0
     """Share of the training images that no client gets; accuracy is measured on them, and not on
     the test split. 0: on the test split. For choosing settings."""
 
-    def __post_init__(self) -> None:
-        for name in ("max_train", "max_test"):
-            if getattr(self, name) is not None:
-                at_least(f"data.{name}", getattr(self, name), 1)
-        at_least("data.side", self.side, 1)
-        if not 0 <= self.validation < 1:
-            raise UserError(f"data.validation must be from 0 to below 1, got {self.validation}")
-
 
 @dataclass(frozen=True, kw_only=True)
-class RunConfig(Generic[Options]):
+class RunConfig(Settings, Generic[Options]):
     """Everything that determines a run's result."""
 
-    method: str = "fedmho-sd"
-    """Method: fedmho, fedmho-md, fedmho-sd, fedavg, fedprox, feddf, dense, co-boosting,
-    fedcvae-ens, fedcvae-kd, feddm or fedaf."""
-    dataset: str = "digits"
+    method: Annotated[str, OneOf(METHODS), tyro.conf.arg(help=METHOD_HELP)] = "fedmho-sd"
+    dataset: Annotated[str, OneOf((*NAMES, FOLDER))] = "digits"
     """Data set: digits, mnist, fmnist, emnist, svhn, cifar10, cifar100, or folder: images of
     several domains, for which see data.folder and partition.kind domains."""
-    alpha: float = 0.5
+    alpha: Positive = 0.5
     """Concentration of the Dirichlet label partition; smaller is more skewed."""
-    num_clients: int = 10
+    num_clients: Count = 10
     """Clients, K."""
-    rounds: int = 1
-    """Communication rounds; one for all methods but fedavg, fedprox, feddf, feddm and
-    fedaf."""
+    rounds: Annotated[Count, tyro.conf.arg(help=ROUNDS_HELP)] = 1
     seed: int = 0
     """Seed of everything random."""
     fid: bool = False
@@ -72,15 +63,11 @@ class RunConfig(Generic[Options]):
     resources: ResourcesConfig = ResourcesConfig()
     options: Annotated[Options, tyro.conf.arg(name="")]
 
-    def __post_init__(self) -> None:
-        choice("data set", self.dataset, (*NAMES, FOLDER))
+    def check_further(self) -> None:
         if (self.dataset == FOLDER) != (self.data.folder is not None):
             raise UserError("data set folder and data.folder go together: name both or none")
         if self.partition.kind == "domains" and self.dataset != FOLDER:
             raise UserError(f"partition.kind domains needs data set folder, got {self.dataset}")
-        positive("alpha", self.alpha)
-        at_least("num_clients", self.num_clients, 1)
-        at_least("rounds", self.rounds, 1)
         if get_method(self.method).one_shot and self.rounds != 1:
             raise UserError(f"{self.method} is a one-shot method: rounds must be 1")
 

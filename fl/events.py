@@ -1,11 +1,179 @@
-"""What happens in a run, as named events: the one channel to terminal, files and TensorBoard."""
+"""What happens in a run, as typed events: the one channel to terminal, files and TensorBoard."""
 
+import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from dataclasses import asdict, dataclass, field, fields, replace
+from typing import Any, ClassVar, Literal, Self
 
-Event = dict[str, Any]
+
+@dataclass(frozen=True, kw_only=True)
+class Event:
+    """Something that happened in a run. ``name`` is what it is called in ``metrics.jsonl``."""
+
+    name: ClassVar[str]
+    seconds: float = 0.0
+    """Since the run began; set when it is told."""
+
+    def to_json(self) -> dict[str, Any]:
+        """As it stands in ``metrics.jsonl``."""
+        return {"event": self.name, **asdict(self)}
+
+    @classmethod
+    def of_json(cls, values: Mapping[str, Any]) -> Self:
+        """The event of what :meth:`to_json` made, perhaps by another version of it.
+
+        Raises:
+            TypeError: a value is missing.
+        """
+        names = {f.name for f in fields(cls)}
+        return cls(**{name: value for name, value in values.items() if name in names})
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunStart(Event):
+    """A run began, or was resumed."""
+
+    name = "run_start"
+    run: str = ""
+    rounds: int = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunEnd(Event):
+    """A run is over."""
+
+    name = "run_end"
+    accuracy: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Phase(Event):
+    """A phase of the run began or ended."""
+
+    name = "phase"
+    phase: str
+    status: Literal["start", "end"]
+    took: float | None = None
+    """Seconds, at its end; without those of the phases within it."""
+
+    def to_json(self) -> dict[str, Any]:
+        """As it stands in ``metrics.jsonl``; a start says nothing of how long it took."""
+        return {n: v for n, v in super().to_json().items() if (n, v) != ("took", None)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClientStart(Event):
+    """An attempt to train a client began."""
+
+    name = "client_start"
+    client: int
+    attempt: int = 1
+    requested: dict[str, Any]
+    """The fields of its :class:`fl.federation.Request`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttemptFailed(Event):
+    """An attempt to train a client failed."""
+
+    name = "client_failed"
+    client: int
+    attempt: int
+    reason: str = "unknown"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClientDropped(Event):
+    """A client failed for good, and the run goes on without it."""
+
+    name = "client_dropped"
+    client: int
+    reason: str = "unknown"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClientEnd(Event):
+    """A client's upload is here, trained now or before."""
+
+    name = "client_end"
+    client: int
+    role: str = "client"
+    model: str | None = None
+    num_samples: int | None = None
+    round: int = 1
+    seconds_training: float = 0.0
+    node: str | None = None
+    device_uuid: str | None = None
+    assigned: dict[str, float] | None = None
+    peak_bytes: int | None = None
+    bytes_up: int = 0
+    reused: bool = False
+    """It came from the store."""
+    stats: dict[str, float] = field(default_factory=dict)
+    """What the task tells of the training, such as ``train_loss``."""
+
+    def to_json(self) -> dict[str, Any]:
+        """As it stands in ``metrics.jsonl``: the task's figures beside the others."""
+        values = super().to_json()
+        return values | values.pop("stats")
+
+    @classmethod
+    def of_json(cls, values: Mapping[str, Any]) -> Self:
+        """See :meth:`Event.of_json`; what is no other field is the task's."""
+        names = {"event", *(f.name for f in fields(cls))}
+        stats = {name: value for name, value in values.items() if name not in names}
+        return super().of_json({**values, "stats": stats})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Epoch(Event):
+    """An epoch of a fit at the server is over, and its model was tested."""
+
+    name = "epoch"
+    stage: str
+    round: int = 1
+    epoch: int
+    epochs: int
+    loss: float
+    accuracy: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class RoundEnd(Event):
+    """A round is over, and the global model was tested."""
+
+    name = "round"
+    rounds: int
+    took: dict[str, float]
+    """Seconds of its parts: local, server, overhead."""
+    round: int
+    accuracy: float
+    bytes_up: int
+    bytes_down: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class RoundsResumed(Event):
+    """A run of many rounds goes on after the last one that was finished."""
+
+    name = "rounds_resumed"
+    round: int
+    rounds: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankFailure(Event):
+    """A rank of the server failed."""
+
+    name = "rank_failed"
+    rank: int
+    attempt: int
+    reason: str
+
+
+KINDS: dict[str, type[Event]] = {kind.name: kind for kind in Event.__subclasses__()}
 Listener = Callable[[Event], None]
 
 
@@ -16,24 +184,46 @@ class Events:
         self._listeners = listeners
         self._start = time.perf_counter()
         self.phase_seconds: dict[str, float] = {}
+        self._inner_seconds = 0.0
 
     @property
     def elapsed(self) -> float:
         """Seconds since the run began."""
         return time.perf_counter() - self._start
 
-    def emit(self, event: str, **fields: Any) -> None:
-        """Tells every listener; ``fields`` are JSON values."""
-        record = {"event": event, "seconds": round(self.elapsed, 3), **fields}
+    def emit(self, event: Event) -> None:
+        """Tells every listener."""
+        stamped = replace(event, seconds=round(self.elapsed, 3))
         for listener in self._listeners:
-            listener(record)
+            listener(stamped)
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """Times one phase of the run; a phase entered again adds to its time."""
-        self.emit("phase", phase=name, status="start")
+        """Times one phase of the run; a phase entered again adds to its time.
+
+        A phase within another one is no part of the other's time.
+        """
+        self.emit(Phase(phase=name, status="start"))
+        outer, self._inner_seconds = self._inner_seconds, 0.0
         begin = time.perf_counter()
         yield
-        took = time.perf_counter() - begin
+        whole = time.perf_counter() - begin
+        took = whole - self._inner_seconds
+        self._inner_seconds = outer + whole
         self.phase_seconds[name] = self.phase_seconds.get(name, 0.0) + took
-        self.emit("phase", phase=name, status="end", took=round(took, 3))
+        self.emit(Phase(phase=name, status="end", took=round(took, 3)))
+
+
+def parse_events(lines: Iterable[str]) -> Iterator[Event]:
+    """The events of a metrics file's lines; what is none is left out.
+
+    A run that was killed leaves half a line, in the middle of the file once it has been resumed.
+    """
+    for line in lines:
+        try:
+            values = json.loads(line)
+            kind = KINDS[values["event"]]
+            event = kind.of_json(values)
+        except (ValueError, KeyError, TypeError):
+            continue
+        yield event

@@ -1,38 +1,48 @@
 """Runs a client's job: the part that is the same in this process and in a Ray actor."""
 
-import os
 import socket
 import time
 from collections.abc import Generator, Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 
 import torch
 
+from fl.client_note import ClientNote
 from fl.data.datasets import Split
 from fl.data.shard import Shard
 from fl.errors import ClientFailed
-from fl.events import Events
+from fl.events import ClientStart, Events
 from fl.federation import Job, TaskInput
 from fl.memory import keep_freed, peak_memory
 from fl.training.sizes import CohortSizes, groups, take
 from fl.training.task import train_many
-from fl.wire import pack, unpack
+from fl.wire import unpack
 
 
-def run_job(job: Job, train: Split, assigned: Mapping[str, float] | None = None) -> bytes:
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """Where a process runs, as whoever started it knows."""
+
+    node: str | None = None
+    """Name of the node; None for this host's."""
+    assigned: Mapping[str, float] | None = None
+    """What a scheduler gave the process."""
+
+
+HERE = Place()
+
+
+def run_job(job: Job, train: Split, place: Place = HERE) -> bytes:
     """Runs one client's job; see :func:`run_jobs`."""
-    return run_jobs([job], train, assigned)[0]
+    return run_jobs([job], train, place)[0]
 
 
-def run_jobs(
-    jobs: Sequence[Job], train: Split, assigned: Mapping[str, float] | None = None
-) -> list[bytes]:
+def run_jobs(jobs: Sequence[Job], train: Split, place: Place = HERE) -> list[bytes]:
     """Runs a cohort's jobs on this process's device and packs what each client uploads.
 
     The jobs are of one task, training record and request. The number of threads comes from the
-    request, since sums over another number of threads round differently. ``assigned`` is what a
-    scheduler gave this process; it goes into the note beside place, time and peak memory, of which
-    a client's part is told: time by its samples, memory in equal parts.
+    request, since sums over another number of threads round differently. The note tells place, time
+    and peak memory, of which a client's part: time by its samples, memory in equal parts.
     """
     keep_freed()
     began, begin = time.time(), time.perf_counter()
@@ -46,28 +56,23 @@ def run_jobs(
         torch.set_num_threads(threads_before)
     took = time.perf_counter() - begin
     seconds_per_sample = took / sum(len(job.indices) for job in jobs)
-    place = {
-        # Several of a cluster's nodes may share a host.
-        "node": os.environ.get("SLURMD_NODENAME") or socket.gethostname(),
-        "device": device.type,
-        "device_uuid": device_uuid(device),
-        "assigned": dict(assigned) if assigned is not None else None,
-        "peak_bytes": None if peak.bytes is None else peak.bytes // len(jobs),
-        "cohort": len(jobs),
-    }
-    notes = (
-        {
-            "client": job.client.id,
-            "role": job.client.role,
-            "model": job.client.model,
-            "seconds": round(seconds_per_sample * len(job.indices), 4),
-            "span": (began, began + took),
-            **place,
-            "stats": output.stats,
-        }
+    return [
+        ClientNote(
+            client=job.client.id,
+            role=job.client.role,
+            model=job.client.model,
+            seconds=round(seconds_per_sample * len(job.indices), 4),
+            span=(began, began + took),
+            node=place.node or socket.gethostname(),
+            device=device.type,
+            device_uuid=device_uuid(device),
+            assigned=dict(place.assigned) if place.assigned is not None else None,
+            peak_bytes=None if peak.bytes is None else peak.bytes // len(jobs),
+            cohort=len(jobs),
+            stats=output.stats,
+        ).pack(output.tensors)
         for job, output in zip(jobs, outputs, strict=True)
-    )
-    return [pack(output.tensors, note) for output, note in zip(outputs, notes, strict=True)]
+    ]
 
 
 def _input(job: Job, train: Split, device: torch.device) -> TaskInput:
@@ -106,7 +111,7 @@ class InProcess:
                 cohort = take(group, self._sizes.next(group[0]))
                 for job in cohort:
                     client = job.client
-                    events.emit("client_start", client=client.id, requested=asdict(client.request))
+                    events.emit(ClientStart(client=client.id, requested=asdict(client.request)))
                 yield from self._run(cohort)
 
     def _run(self, cohort: list[Job]) -> Iterator[tuple[Job, bytes | ClientFailed]]:

@@ -3,10 +3,11 @@
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from typing import Annotated, Any
 
+from fl.bounds import AtLeast, Positive, Settings, Within
 from fl.errors import UserError, unknown
 from fl.models import CLASSIFIERS, GENERATORS
-from fl.validate import at_least, positive
 
 QUANTITIES: Mapping[str, tuple[Callable[[str], float], str]] = {
     "cpus": (float, "a number"),
@@ -21,32 +22,26 @@ NAMED_ROLES = ("classifier", "generator", "condenser")
 
 
 @dataclass(frozen=True, kw_only=True)
-class ShareConfig:
+class ShareConfig(Settings):
     """What a client asks of the machine. What is not said is measured."""
 
-    cpus: float
+    cpus: Positive
     """Cores; also the number of threads, at least one."""
-    gpus: float | None = None
+    gpus: Annotated[float, Within(0, 1)] | None = None
     """Share of one GPU, enforced; counts where there are GPUs. Default: measured on one step."""
-    memory_bytes: int | None = None
+    memory_bytes: Annotated[int, AtLeast(0)] | None = None
     """Bytes of main memory beyond the bare process, enforced; 0 for no limit. Default: measured on
     one step where there is no GPU, else no limit."""
     shared: bool = False
     """Light clients that ask for the same share processes, and train as one where it is quicker."""
 
-    def check(self, setting: str) -> None:
-        """Refuses impossible values; ``setting`` is what the configuration calls this record."""
-        positive(f"{setting}.cpus", self.cpus)
+    def check_further(self) -> None:
         if self.cpus > 1 and self.cpus != int(self.cpus):
-            raise UserError(f"{setting}.cpus above 1 must be whole, got {self.cpus}")
-        if self.gpus is not None and not 0 <= self.gpus <= 1:
-            raise UserError(f"{setting}.gpus must be in [0, 1], got {self.gpus}")
-        if self.memory_bytes is not None:
-            at_least(f"{setting}.memory_bytes", self.memory_bytes, 0)
+            raise UserError(f"cpus above 1 must be whole, got {self.cpus}")
 
 
 @dataclass(frozen=True, kw_only=True)
-class ResourcesConfig:
+class ResourcesConfig(Settings):
     """What clients ask of the machine: by role, and by model above it."""
 
     classifier: ShareConfig = ShareConfig(cpus=1)
@@ -57,16 +52,13 @@ class ResourcesConfig:
     models: tuple[str, ...] = ()
     """Single models, above their role: MODEL.QUANTITY=VALUE, as in vgg9.gpus=0.5 cnn.cpus=2."""
 
-    def __post_init__(self) -> None:
-        for role in NAMED_ROLES:
-            getattr(self, role).check(f"resources.{role}")
-        for entry in self.roles:
-            role = _parse("roles", entry)[0]
-            if role in NAMED_ROLES:
-                raise UserError(f"resources.roles {entry}: that is resources.{role}")
-            self.share(role, "").check(f"resources.roles {entry}:")
-        for entry in self.models:
-            self.share("classifier", _parse("models", entry)[0]).check(f"resources.models {entry}:")
+    def check_further(self) -> None:
+        for setting in ("roles", "models"):
+            for entry in getattr(self, setting):
+                try:
+                    _check_entry(setting, entry)
+                except UserError as error:
+                    raise UserError(f"{setting} {entry}: {error}") from None
 
     def share(self, role: str, model: str) -> ShareConfig:
         """What a client of that role and model asks for."""
@@ -84,20 +76,28 @@ class ResourcesConfig:
         return f"resources.{role}" if role in NAMED_ROLES else f"resources.roles {role}"
 
 
+def _check_entry(setting: str, entry: str) -> None:
+    name, quantity, value = _parse(setting, entry)
+    if setting == "roles" and name in NAMED_ROLES:
+        raise UserError(f"that is resources.{name}")
+    shares: dict[str, Any] = {"cpus": 1, quantity: value}
+    ShareConfig(**shares)  # which refuses the value, if it is out of bounds
+
+
 def _parse(setting: str, entry: str) -> tuple[str, str, float]:
     """Name, quantity and value of an entry such as ``vgg9.gpus=0.5``."""
     left, _, text = entry.partition("=")
     name, _, quantity = left.partition(".")
     quantity = quantity.replace("-", "_")
     if setting == "models" and name not in MODELS:
-        raise unknown("model in resources.models", name, MODELS)
+        raise unknown("model", name, MODELS)
     if quantity not in QUANTITIES:
-        raise unknown(f"quantity of {name} in resources.{setting}", quantity, QUANTITIES)
+        raise unknown("quantity", quantity, QUANTITIES)
     read, kind = QUANTITIES[quantity]
     try:
         value = read(text)
     except (ValueError, KeyError):
         value = math.nan
     if not math.isfinite(value):
-        raise UserError(f"resources.{setting} {entry}: {text!r} is not {kind}")
+        raise UserError(f"{text!r} is not {kind}")
     return name, quantity, value

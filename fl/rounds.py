@@ -14,6 +14,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from fl.clients import Clients
+from fl.events import RoundEnd, RoundsResumed
 from fl.fusion.checkpoints import keep, load_kept
 from fl.server import Evaluation, Outcome, Server
 from fl.wire import Tensors
@@ -77,7 +78,7 @@ class Rounds:
             evaluation = server.evaluate(model)
             after = _Reading(clients, server)
             self.played.append(_round(number, evaluation, before, after, keeping))
-            self._emit(server, self.played[-1])
+            server.events.emit(_event(self.played[-1], self.count))
             self._keep(clients, model, memory)
             clients.end_round()
             before, keeping = after, time.perf_counter() - after.now
@@ -101,11 +102,6 @@ class Rounds:
             synthetic=dict(synthetic or {}),
             figures={**(figures or {}), "per_round": per_round, "rounds_to": reached},
         )
-
-    def _emit(self, server: Server, played: Round) -> None:
-        figures = _figures(played)
-        took = figures.pop("seconds")
-        server.events.emit("round", rounds=self.count, took=took, **figures)
 
     def _keep(self, clients: Clients, model: nn.Module, memory: Tensors) -> None:
         if self._file is None:
@@ -138,7 +134,7 @@ class Rounds:
         clients.dropped.update(state["dropped"])
         clients.round = server.round = len(self.played)
         clients.end_round()  # in case it was killed just before that
-        server.events.emit("rounds_resumed", round=len(self.played), rounds=self.count)
+        server.events.emit(RoundsResumed(round=len(self.played), rounds=self.count))
 
 
 def rounds_to(accuracies: Sequence[float]) -> dict[str, int]:
@@ -192,3 +188,14 @@ def _figures(played: Round) -> dict[str, Any]:
         "bytes_up": played.bytes_up,
         "bytes_down": played.bytes_down,
     }
+
+
+def _event(played: Round, rounds: int) -> RoundEnd:
+    return RoundEnd(
+        rounds=rounds,
+        took=played.seconds,
+        round=played.number,
+        accuracy=played.evaluation.accuracy,
+        bytes_up=played.bytes_up,
+        bytes_down=played.bytes_down,
+    )

@@ -5,7 +5,7 @@ It is implemented over ranks: :mod:`fl.fusion.ranked_server`.
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -56,6 +56,25 @@ class Samples:
         return Samples(columns={n: self.columns[n] for n in names}, counts=self.counts)
 
 
+@runtime_checkable
+class Lessons(Protocol):
+    """Data that is made anew for each epoch of a fit, from the model as the epochs before left it.
+
+    It is made in the launch's process.
+    """
+
+    memory: dict[str, Tensor]
+    """What the epochs to come depend on beside the model: kept with the fit's state."""
+
+    def epoch(self, number: int) -> Batch:
+        """What the model learns in this epoch, from 1 on: tensors of one length."""
+        ...
+
+    def digest(self) -> str:
+        """Of all that the lessons depend on beside model and memory."""
+        ...
+
+
 class Server(Protocol):
     """The server, over however many ranks. What it computes does not depend on their number."""
 
@@ -67,11 +86,18 @@ class Server(Protocol):
     """The round that is played; see :mod:`fl.rounds`."""
 
     def sample(
-        self, decoders: Mapping[int, Decoder], allocation: np.ndarray, *, latent: int
+        self,
+        decoders: Mapping[int, Decoder],
+        allocation: np.ndarray,
+        *,
+        latent: int,
+        stream: str = "synthesis",
+        with_z: bool = False,
     ) -> Samples:
         """Draws from each client's decoder as often as its row (of its classes) says.
 
-        Columns ``images`` (N, C, H, W) in [0, 1] and ``labels`` (N,).
+        Columns ``images`` (N, C, H, W) in [0, 1] and ``labels`` (N,), and ``z`` (N, latent) if that
+        is wanted; ``stream`` names the random numbers.
         """
 
     def apply(self, samples: Samples, column: str, function: Callable[[Tensor], Tensor]) -> Samples:
@@ -93,9 +119,17 @@ class Server(Protocol):
         """A column, brought together here."""
 
     def fit(
-        self, model: nn.Module, data: Samples | Batch, *, loss: Loss, config: Any, stage: str
+        self,
+        model: nn.Module,
+        data: "Samples | Batch | Lessons",
+        *,
+        loss: Loss,
+        config: Any,
+        stage: str,
+        tested: bool = True,
     ) -> FitResult:
-        """Trains ``model`` in place on samples, or on tensors of one length that are here."""
+        """Trains ``model`` in place on samples, on tensors of one length that are here, or on what
+        lessons give for each epoch. A model that is no classifier is not ``tested``."""
 
     def evaluate(self, model: nn.Module) -> Evaluation:
         """Accuracy on the test split, which no method ever sees."""

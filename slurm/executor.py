@@ -10,12 +10,12 @@ from contextlib import contextmanager, redirect_stderr
 from pathlib import Path
 from typing import Any
 
-from submitit import JobEnvironment, SlurmExecutor
-from submitit.core.utils import FailedJobError
+from submitit import SlurmExecutor
 
 from cluster.run.slurm_options import SlurmOptions
 from fl.errors import UserError
 from slurm.job import Job
+from slurm.submitit_internals import FailedJobError, preemption_name, sbatch_text
 
 REQUEUED_AT_MOST = 100
 """So often a job that reaches its time limit is continued in another one."""
@@ -31,7 +31,7 @@ class Executor(SlurmExecutor):
 
     def __init__(self, folder: Path, options: SlurmOptions) -> None:
         refuse_path(folder)
-        name = JobEnvironment.USR_SIG
+        name = preemption_name()
         if f"SIG{name}" not in signal.Signals.__members__:
             raise UserError(
                 f"SUBMITIT_PREEMPT_SIGNAL must name a signal, such as USR2, got {name!r}"
@@ -47,7 +47,7 @@ class Executor(SlurmExecutor):
     @property
     def text(self) -> str:
         """The sbatch script, to the letter."""
-        return self._make_submission_file_text(self._submitit_command_str, uid="")
+        return sbatch_text(self)
 
     def send(self, jobs: Sequence[Job]) -> list[str]:
         """Submits the jobs, several as one array, and returns their ids.

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from cluster.hardware.multi_node_ray import tail
 from cluster.run.progress import progress
-from fl.events import Event
+from fl.events import Event, parse_events
 from fl.federation import Client
 from slurm.scheduler import Said, Scheduler
 from slurm.state import State, read_state
@@ -79,7 +79,7 @@ class Tail:
                     if not line.endswith(b"\n"):
                         return
                     self._offset += len(line)
-                    yield json.loads(line)
+                    yield from parse_events([line.decode(errors="replace")])
         except FileNotFoundError:
             return
 

@@ -10,12 +10,13 @@ from pathlib import Path
 from types import FrameType
 
 from submitit import JobEnvironment
-from submitit.core.utils import DelayedSubmission
+from submitit.helpers import DelayedSubmission
 
 from cluster.hardware.inventory import take_inventory
 from cluster.hardware.multi_node_ray import attend, gather
 from cluster.hardware.processes import adopt_orphans, end_descendants, start
 from slurm.state import State, write_state
+from slurm.submitit_internals import preemption_name
 
 SIGNALLED_S = 10.0
 """A launch that a signal ended was not the only one to get it: ours comes within this time."""
@@ -121,7 +122,7 @@ class Job:
 
 def _preemption() -> signal.Signals:
     """The signal before preemption or the time limit; ``SUBMITIT_PREEMPT_SIGNAL`` names it."""
-    return signal.Signals[f"SIG{JobEnvironment.USR_SIG}"]
+    return signal.Signals[f"SIG{preemption_name()}"]
 
 
 def _end(signum: int, frame: FrameType | None) -> None:

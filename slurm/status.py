@@ -10,7 +10,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from fl.events import Event
+from fl.events import ClientEnd, Epoch, Event, Phase, RunEnd, RunStart, parse_events
 from slurm.scheduler import GONE, Scheduler
 from slurm.state import State, read_state
 
@@ -81,17 +81,17 @@ def read_progress(run: Path) -> Progress:
     phase, accuracy = "", None
     finished: set[int] = set()
     for event in _events(run / "metrics.jsonl"):
-        match event["event"]:
-            case "run_start":
+        match event:
+            case RunStart():
                 phase, accuracy, finished = "", None, set()
-            case "phase" if event["status"] == "start":
-                phase = event["phase"]
-            case "client_end":
-                finished.add(event["client"])
-            case "epoch":
-                accuracy = event["accuracy"]
-            case "run_end":
-                phase, accuracy = "done", event["accuracy"]
+            case Phase(status="start"):
+                phase = event.phase
+            case ClientEnd():
+                finished.add(event.client)
+            case Epoch():
+                accuracy = event.accuracy
+            case RunEnd():
+                phase, accuracy = "done", event.accuracy
     return Progress(
         phase=phase, finished=len(finished), clients=_num_clients(run), accuracy=accuracy
     )
@@ -100,9 +100,7 @@ def read_progress(run: Path) -> Progress:
 def _events(path: Path) -> Iterator[Event]:
     try:
         with path.open() as file:
-            for line in file:
-                if line.endswith("\n"):
-                    yield json.loads(line)
+            yield from parse_events(file)
     except FileNotFoundError:
         return
 

@@ -4,6 +4,9 @@ from pathlib import Path
 from typing import Any
 
 from ray import tune
+from ray.tune.experiment import Trial
+
+from tune.tune_internals import go_on_from, state_of
 
 
 class Moved(tune.Callback):
@@ -13,13 +16,13 @@ class Moved(tune.Callback):
     trial's, from which pbt has told it to go on: that one it would look for in the old place.
     """
 
-    def on_step_begin(self, iteration: int, trials: list[Any], **_: Any) -> None:
+    def on_step_begin(self, iteration: int, trials: list[Trial], **_: Any) -> None:
         """Before Tune starts any trial."""
         for trial in trials:
-            state = trial.run_metadata.checkpoint_manager.latest_checkpoint_result
+            state = state_of(trial)
             if state is None:
                 continue
-            of_trial = Path(state.checkpoint.path).parts[-2:]  # its folder, and in it the state's
-            now = Path(trial.storage.experiment_fs_path).joinpath(*of_trial)
-            if now != Path(state.checkpoint.path):
-                state.checkpoint = tune.Checkpoint(str(now))
+            of_trial = state.parts[-2:]  # its folder, and in it the state's
+            now = Path(trial.remote_experiment_path).joinpath(*of_trial)
+            if now != state:
+                go_on_from(trial, now)

@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from importlib.util import find_spec
-from typing import Any
+from typing import Annotated, Any
 
 from cluster.run.command_line import parse, parse_record
 from cluster.run.options import LaunchOptions
+from fl.bounds import Count, OneOf, Positive, Settings, Within
 from fl.errors import UserError
-from fl.validate import at_least, choice, positive
 
 PROG = "python -m tune.sweep"
 
@@ -20,7 +20,7 @@ SEARCHERS = {"random": None, "grid": None, "optuna": "optuna", "hyperopt": "hype
 
 
 @dataclass(frozen=True, kw_only=True)
-class SweepOptions:
+class SweepOptions(Settings):
     """Search a method's settings with Ray Tune. Clients whose settings stay the same train once.
 
     Every option of python -m cluster.launch can be given too, except --num-samples, which is the
@@ -29,29 +29,25 @@ class SweepOptions:
 
     space: str = "server"
     """What to search: server, local or both, as the method declares them, or a YAML file."""
-    num_samples: int = 20
+    num_samples: Count = 20
     """Trials, beside the default configuration."""
-    metric: str = "accuracy"
+    metric: Annotated[str, OneOf(METRICS)] = "accuracy"
     """What is compared: accuracy, or the loss of the server's fit."""
-    scheduler: str = "fifo"
+    scheduler: Annotated[str, OneOf(SCHEDULERS)] = "fifo"
     """fifo: every trial to its end. asha: stops those that fall behind. pbt: lets them go on from a
     better one's state, with its settings a little changed."""
-    search: str = "random"
+    search: Annotated[str, OneOf(SEARCHERS)] = "random"
     """random, grid (all combinations), optuna or hyperopt."""
-    max_concurrent: int | None = None
+    max_concurrent: Count | None = None
     """Most trials at once. Default: one per GPU, else as many as cores and memory allow."""
-    time_budget: float | None = None
+    time_budget: Positive | None = None
     """Seconds after which no trial goes on."""
-    validation: float = 0.1
+    validation: Annotated[float, Within(0, 1, "()")] = 0.1
     """Share of the training images that trials are compared on; no client holds them."""
-    final_seeds: int = 3
+    final_seeds: Count = 3
     """Seeds with which best and default configuration are compared on the test split."""
 
-    def __post_init__(self) -> None:
-        at_least("num_samples", self.num_samples, 1)
-        choice("metric", self.metric, METRICS)
-        choice("scheduler", self.scheduler, SCHEDULERS)
-        choice("search", self.search, SEARCHERS)
+    def check_further(self) -> None:
         package = SEARCHERS[self.search]
         if self.scheduler == "pbt" and package:
             raise UserError(f"scheduler pbt changes settings itself: search {self.search} cannot")
@@ -60,13 +56,6 @@ class SweepOptions:
                 f"search {self.search} needs a package that is not installed: "
                 f"pip install 'onefold[{package}]'"
             )
-        if self.max_concurrent is not None:
-            at_least("max_concurrent", self.max_concurrent, 1)
-        if self.time_budget is not None:
-            positive("time_budget", self.time_budget)
-        if not 0 < self.validation < 1:
-            raise UserError(f"validation must be above 0 and below 1, got {self.validation}")
-        at_least("final_seeds", self.final_seeds, 1)
 
     @property
     def sign(self) -> int:

@@ -18,7 +18,7 @@ from cluster.run.options import LaunchOptions
 from cluster.run.prepare import Prepared
 from cluster.run.run_dir import write_json
 from cluster.run.runner import CHECKPOINTS
-from fl.events import Event
+from fl.events import Epoch, Event
 from fl.fusion.checkpoints import Checkpoints
 from tune.folder import write_configuration
 from tune.rows import is_epoch
@@ -44,7 +44,7 @@ def run_member(
     every: int,
     donor: Path | None,
     prepare_with: Callable[[LaunchOptions[Any]], Prepared],
-    hand_on: Callable[[Event, Path], None],
+    hand_on: Callable[[Epoch, Path], None],
 ) -> None:
     """Runs a trial of the population; see :func:`tune.trials.run_trial`.
 
@@ -69,11 +69,11 @@ def run_member(
 
     def listen(event: Event) -> None:
         # Not of the last epoch: then the run is not over.
-        if not is_epoch(event) or event["epoch"] % every or event["epoch"] == event["epochs"]:
+        if not is_epoch(event) or event.epoch % every or event.epoch == event.epochs:
             return
         with TemporaryDirectory() as folder:
             shutil.copy(_states(run_dir / CHECKPOINTS).path(STAGE), folder)
-            write_json(Path(folder) / ORIGIN, {"epoch": event["epoch"], "schedule": schedule})
+            write_json(Path(folder) / ORIGIN, {"epoch": event.epoch, "schedule": schedule})
             hand_on(event, Path(folder))
 
     run_trial(launch, settings, listen, prepare_with=prepare)

@@ -1,17 +1,14 @@
 """What became of each trial, read from its directory: nothing else is asked, so nothing is lost."""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeGuard
 
-from fl.events import Event
+from fl.events import ClientEnd, Epoch, Event, RunStart, parse_events
 from tune.options import SweepOptions
 from tune.trials import DEFAULT, FAILURE, SCHEDULE, SETTINGS, read_result
-
-REPORTED = ("accuracy", "loss", "epoch")
-"""What Tune is told of each epoch."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,12 +56,18 @@ def best_of(rows: Sequence[Row], options: SweepOptions) -> Row | None:
 def read_epochs(run_dir: Path) -> list[dict[str, float]]:
     """What each epoch of the server's fit reported, in order, over all starts of the run."""
     epochs: list[dict[str, float]] = []
-    for event in filter(is_epoch, _events(run_dir)):
-        # A fit that went on from an earlier state has done what follows once more.
-        while epochs and epochs[-1]["epoch"] >= event["epoch"]:
-            epochs.pop()
-        epochs.append({name: event[name] for name in REPORTED})
+    for event in _events(run_dir):
+        if is_epoch(event):
+            # A fit that went on from an earlier state has done what follows once more.
+            while epochs and epochs[-1]["epoch"] >= event.epoch:
+                epochs.pop()
+            epochs.append(reported(event))
     return epochs
+
+
+def reported(event: Epoch) -> dict[str, float]:
+    """What Tune is told of an epoch."""
+    return {"accuracy": event.accuracy, "loss": event.loss, "epoch": event.epoch}
 
 
 def last_scores(run_dir: Path) -> dict[str, float]:
@@ -78,9 +81,9 @@ def last_scores(run_dir: Path) -> dict[str, float]:
     return {"epoch": 0, "accuracy": result["accuracy"]} if result else {}
 
 
-def is_epoch(event: Event) -> bool:
+def is_epoch(event: Event) -> TypeGuard[Epoch]:
     """Whether it ends an epoch of the fit that a method's result comes from."""
-    return bool(event["event"] == "epoch" and event["stage"] == "fusion")
+    return isinstance(event, Epoch) and event.stage == "fusion"
 
 
 def shown(value: Any) -> str:
@@ -89,8 +92,8 @@ def shown(value: Any) -> str:
 
 
 def _read(run_dir: Path, defaults: Mapping[str, Any]) -> Row:
-    events = list(_events(run_dir))
-    ends = [e for e in events if e["event"] == "client_end"]
+    events = _events(run_dir)
+    ends = [event for event in events if isinstance(event, ClientEnd)]
     failure = run_dir / FAILURE
     status: Literal["finished", "stopped", "failed"] = "stopped"
     if read_result(run_dir) is not None:
@@ -98,8 +101,8 @@ def _read(run_dir: Path, defaults: Mapping[str, Any]) -> Row:
     elif failure.exists():
         status = "failed"
     schedule = run_dir / SCHEDULE
-    trained = {e["client"]: e["seconds_training"] for e in ends if not e["reused"]}
-    reused = {e["client"]: e["seconds_training"] for e in ends if e["reused"]}
+    trained = {end.client: end.seconds_training for end in ends if not end.reused}
+    reused = {end.client: end.seconds_training for end in ends if end.reused}
     return Row(
         name=run_dir.name,
         settings={**defaults, **json.loads((run_dir / SETTINGS).read_text())},
@@ -114,17 +117,11 @@ def _read(run_dir: Path, defaults: Mapping[str, Any]) -> Row:
     )
 
 
-def _events(run_dir: Path) -> Iterator[Event]:
-    """The run's events; a line that a killed process did not finish is left out."""
+def _events(run_dir: Path) -> list[Event]:
     try:
-        lines = (run_dir / "metrics.jsonl").read_text().splitlines()
+        return list(parse_events((run_dir / "metrics.jsonl").read_text().splitlines()))
     except FileNotFoundError:
-        return
-    for line in lines:
-        try:
-            yield json.loads(line)
-        except json.JSONDecodeError:
-            continue
+        return []
 
 
 def _seconds(events: Sequence[Event]) -> float:
@@ -132,7 +129,7 @@ def _seconds(events: Sequence[Event]) -> float:
     last = 0.0
     total = 0.0
     for event in events:
-        if event["event"] == "run_start":
+        if isinstance(event, RunStart):
             total += last
-        last = event["seconds"]
+        last = event.seconds
     return total + last

@@ -18,16 +18,17 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from cluster.hardware.inventory import Inventory
 from cluster.run.options import LaunchOptions
 from cluster.run.prepare import Prepared, prepare
-from fl.events import Event
+from fl.events import Epoch, Event
 from fl.spaces import Space
 from tune.moved import Moved
 from tune.options import METRICS, SweepOptions
 from tune.population import interval, run_member
 from tune.room import bundle, concurrency
-from tune.rows import REPORTED, is_epoch, last_scores, shown
+from tune.rows import is_epoch, last_scores, reported, shown
 from tune.search import make_scheduler, make_searcher, param_space
 from tune.spaces import changeable, longest_fit
 from tune.trials import FAILURE, derive, run_trial, share_of
+from tune.tune_internals import number_in
 
 ENVIRONMENT = {
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",  # a trial's run directory has all of it
@@ -113,7 +114,7 @@ def trainable_of(
         # As many as its room has cores: neighbours have the others.
         torch.set_num_threads(max(1, share.cpus))
         plain = {n: v.item() if hasattr(v, "item") else v for n, v in settings.items()}
-        name = f"{launch.name}/trials/{_number(tune.get_context().get_trial_id())}"
+        name = f"{launch.name}/trials/{number_in(tune.get_context().get_trial_id())}"
         own = derive(launch, plain, name, validation=options.validation)
         ready = partial(prepare_in_room, share=share)
         if options.scheduler == "pbt":
@@ -134,8 +135,8 @@ def trainable_of(
 
 def report(event: Event) -> None:
     """Tells Tune how the server's fit goes, all but its last epoch: then the run is not over."""
-    if is_epoch(event) and event["epoch"] < event["epochs"]:
-        tune.report({name: event[name] for name in REPORTED})
+    if is_epoch(event) and event.epoch < event.epochs:
+        tune.report(reported(event))
 
 
 def donor() -> Path | None:
@@ -144,10 +145,9 @@ def donor() -> Path | None:
     return Path(given.path) if given else None
 
 
-def report_state(event: Event, folder: Path) -> None:
+def report_state(event: Epoch, folder: Path) -> None:
     """Tells Tune how the fit goes, and gives it the state from which a trial can go on."""
-    metrics = {name: event[name] for name in REPORTED}
-    tune.report(metrics, checkpoint=tune.Checkpoint.from_directory(folder))
+    tune.report(reported(event), checkpoint=tune.Checkpoint.from_directory(folder))
 
 
 class Lines(tune.Callback):
@@ -168,8 +168,7 @@ class Lines(tune.Callback):
 
     def on_trial_error(self, iteration: int, trials: list[Trial], trial: Trial, **_: Any) -> None:
         """Prints that it failed; why is in its directory, also where Tune could not start it."""
-        storage: Any = trial.storage
-        run_dir = Path(storage.experiment_fs_path).parents[1] / "trials" / number(trial)
+        run_dir = Path(trial.remote_experiment_path).parents[1] / "trials" / number(trial)
         if run_dir.exists() and not (run_dir / FAILURE).exists() and trial.error_file:
             last = Path(trial.error_file).read_text().strip().splitlines()[-1]
             (run_dir / FAILURE).write_text(f"{last}\n")
@@ -183,11 +182,7 @@ class Lines(tune.Callback):
 
 def number(trial: Trial) -> str:
     """What a trial's directory is called: its number in the sweep."""
-    return _number(trial.trial_id)
-
-
-def _number(trial_id: str) -> str:
-    return trial_id.rpartition("_")[2]
+    return number_in(trial.trial_id)
 
 
 def prepare_in_room(launch: LaunchOptions[Any], share: Inventory) -> Prepared:

@@ -1,6 +1,7 @@
 """The clients' processes: Ray actors in rooms."""
 
 import gc
+import os
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +14,7 @@ from cluster.hardware.bundles import Rooms
 from cluster.scheduling.capacity import Space, need_of
 from cluster.scheduling.placement import Seat
 from fl.data.datasets import Split
-from fl.executor import run_jobs
+from fl.executor import Place, run_jobs
 from fl.federation import Job, Request
 
 
@@ -26,12 +27,15 @@ class ClientActor:
 
     def run(self, jobs: list[Job], size: int, images: Any, labels: Any) -> list[np.ndarray]:
         """Runs cohorts of that size; the training split comes from the store without a copy."""
-        assigned, train = ray.get_runtime_context().get_assigned_resources(), Split(images, labels)
+        train = Split(images, labels)
+        assigned = ray.get_runtime_context().get_assigned_resources()
+        # Several of a Slurm job's nodes may share a host.
+        place = Place(node=os.environ.get("SLURMD_NODENAME"), assigned=assigned)
         packed: list[bytes] = []
         try:
             for first in range(0, len(jobs), size):
                 with capped(jobs[0].client.request):
-                    packed += run_jobs(jobs[first : first + size], train, assigned)
+                    packed += run_jobs(jobs[first : first + size], train, place)
             # As arrays Ray writes them into its store once; bytes it would pickle before.
             return [np.frombuffer(p, np.uint8) for p in packed]
         finally:

@@ -19,12 +19,12 @@ from cluster.clients.retries import Retries, give_up, reason_of
 from cluster.hardware.bundles import Rooms, await_gpus
 from cluster.scheduling.call_size import portion
 from cluster.scheduling.placement import Placement, Seat
+from fl.client_note import ClientNote
 from fl.data.datasets import Split
 from fl.errors import ClientFailed, UserError
-from fl.events import Events
+from fl.events import AttemptFailed, ClientStart, Events
 from fl.federation import Job, Request
 from fl.training.sizes import CohortSizes, groups, take, work
-from fl.wire import unpack_note
 
 NODE_CHECK_S = 5.0
 """Completions are awaited; only whether a node silently vanished is looked up this often."""
@@ -167,12 +167,9 @@ class _Shift:
         process = self._actors.hire(seat, jobs[0].client.request)
         for job in jobs:
             client = job.client
-            self._events.emit(
-                "client_start",
-                client=client.id,
-                attempt=self._retries.attempt(client.id),
-                requested=asdict(client.request),
-            )
+            attempt, requested = self._retries.attempt(client.id), asdict(client.request)
+            start = ClientStart(client=client.id, attempt=attempt, requested=requested)
+            self._events.emit(start)
         size = self._executor.sizes.next(jobs[0])
         self._running[self._actors.submit(process, jobs, size)] = Seated(jobs, process)
 
@@ -191,7 +188,7 @@ class _Shift:
                 for job in jobs:
                     self._enqueue(deque([job]))
             return []
-        seconds = sum(unpack_note(packed)["seconds"] for packed in results)
+        seconds = sum(ClientNote.of(packed).seconds for packed in results)
         self._placement.finish(leader.id, seconds)
         self._executor.sizes.learn(jobs, results)
         if leader.request.shared or self._executor.keep:
@@ -203,7 +200,7 @@ class _Shift:
     def _try_again(self, job: Job, reason: str, error: Exception | None = None) -> None:
         client = job.client
         attempt = self._retries.attempt(client.id)
-        self._events.emit("client_failed", client=client.id, attempt=attempt, reason=reason)
+        self._events.emit(AttemptFailed(client=client.id, attempt=attempt, reason=reason))
         next_try = self._retries.after(job, reason, error)
         if isinstance(next_try, ClientFailed):
             self._given_up.append((job, next_try))

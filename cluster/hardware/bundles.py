@@ -16,6 +16,7 @@ from ray.util.placement_group import (
 )
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
+from cluster.hardware.ray_internals import gpus_of_group
 from cluster.scheduling.placement import Room
 from fl.errors import UserError
 
@@ -64,7 +65,7 @@ def await_gpus(rooms: Rooms, within_s: float = 10.0) -> None:
     Ray takes a share back when its process has ended, and with the process goes its memory. If
     some are held even then, a warning says how much.
     """
-    name = f"GPU_group_{rooms.group.id.hex()}"
+    name = gpus_of_group(rooms.group)
     deadline = time.monotonic() + within_s
     while (
         held := ray.cluster_resources().get(name, 0) - ray.available_resources().get(name, 0)

@@ -14,7 +14,6 @@ import shutil
 import signal
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -29,6 +28,12 @@ from cluster.hardware.private_ray import (
     short_root,
 )
 from cluster.hardware.processes import end_descendants, start
+from cluster.hardware.ray_internals import (
+    AUTHENTICATION,
+    TOKEN,
+    published_address,
+    start_command,
+)
 from fl.whole_files import write_atomically
 
 HEAD_S = 120.0
@@ -81,8 +86,8 @@ def gather(
         GatheringError: the head does not start, or a node never joins.
     """
     prepare_environment()
-    token = os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
-    os.environ.setdefault("RAY_AUTH_MODE", "token")
+    token = os.environ.setdefault(TOKEN, secrets.token_hex(32))
+    os.environ.setdefault(AUTHENTICATION, "token")
     meeting.mkdir(mode=0o700, parents=True, exist_ok=True)
     try:
         with short_root() as root:
@@ -90,7 +95,7 @@ def gather(
             options = ["--head", "--port=0", "--include-dashboard=false", f"--temp-dir={root}"]
             try:
                 raylet = _start_raylet(options, 0, inventory, log, ignoring)
-                address = _address(root / "ray_current_cluster", raylet, log)
+                address = _address(root, raylet, log)
                 head = Head(address=address, host=socket.gethostname(), root=str(root), token=token)
                 _publish(meeting / "head.json", head)
                 _await_nodes(meeting, address, nodes, patience_s)
@@ -123,7 +128,7 @@ def attend(
     head = _await_head(meeting)
     if head is None:
         return
-    os.environ |= {"RAY_AUTH_TOKEN": head.token, "RAY_AUTH_MODE": "token"}
+    os.environ |= {TOKEN: head.token, AUTHENTICATION: "token"}
     try:
         raylet = _start_raylet([f"--address={head.address}"], node, inventory, log, ignoring)
         for look in itertools.count():
@@ -159,11 +164,10 @@ def _start_raylet(
 ) -> subprocess.Popen[bytes]:
     store_bytes = object_store_bytes(inventory.memory_bytes)
     command = [
-        *(sys.executable, "-m", "ray.scripts.scripts", "start", "--block", *options),
-        f"--node-name=node-{node}",
+        *start_command(name=f"node-{node}", memory_bytes=inventory.memory_bytes - store_bytes),
+        *("--block", *options),
         f"--num-cpus={inventory.cpus}",
         f"--num-gpus={len(inventory.gpus)}",
-        f"--memory={inventory.memory_bytes - store_bytes}",
         f"--object-store-memory={store_bytes}",
         # Two raylets may share a host: nothing has a fixed port.
         *("--min-worker-port=0", "--max-worker-port=0", "--dashboard-agent-listen-port=0"),
@@ -174,13 +178,13 @@ def _start_raylet(
         return start(command, output, ignoring)
 
 
-def _address(published: Path, raylet: subprocess.Popen[bytes], log: Path) -> str:
+def _address(root: Path, raylet: subprocess.Popen[bytes], log: Path) -> str:
     deadline = time.monotonic() + HEAD_S
-    while not (published.exists() and published.read_text().strip()):
+    while (address := published_address(root)) is None:
         if raylet.poll() is not None or time.monotonic() > deadline:
             raise GatheringError(f"the head's Ray did not start; its log ends:\n{tail(log)}")
         time.sleep(0.1)
-    return published.read_text().strip()
+    return address
 
 
 def _publish(file: Path, head: Head) -> None:

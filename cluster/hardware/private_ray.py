@@ -13,6 +13,14 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+from cluster.hardware.ray_internals import (
+    AUTHENTICATION,
+    DEFAULTS,
+    TOKEN,
+    TOKEN_FILE,
+    start_cluster,
+    token_at_home,
+)
 from fl.errors import UserError
 from fl.whole_files import write_atomically
 
@@ -41,23 +49,19 @@ def private_ray(
     prepare_environment()
     # A secret of this process: whoever else is on the host cannot connect. Ray's own default
     # keeps one in the home directory, which two first launches at once overwrite for each other.
-    os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
+    os.environ.setdefault(TOKEN, secrets.token_hex(32))
     import ray
 
     store_bytes = object_store_bytes(memory_bytes)
     with short_root() as root, _sigterm_kept():
         try:
             with _sigterm_kept():
-                ray.init(
-                    address="local",
-                    num_cpus=cpus,  # type: ignore[arg-type]
-                    num_gpus=gpus,  # type: ignore[arg-type]
-                    object_store_memory=store_bytes,
-                    include_dashboard=False,
-                    log_to_driver=False,
-                    logging_level=logging.ERROR,
-                    _memory=memory_bytes - store_bytes,
-                    _temp_dir=str(root),
+                start_cluster(
+                    cpus=cpus,
+                    gpus=gpus,
+                    memory_bytes=memory_bytes - store_bytes,
+                    store_bytes=store_bytes,
+                    root=root,
                 )
             address = ray.get_runtime_context().gcs_address
             if published:
@@ -79,7 +83,7 @@ def joined_ray(address: str) -> Iterator[None]:
     prepare_environment()
     _expect_answer(address)
     if _has_token():
-        os.environ.setdefault("RAY_AUTH_MODE", "token")
+        os.environ.setdefault(AUTHENTICATION, "token")
     import ray
 
     with _sigterm_kept():
@@ -97,10 +101,8 @@ def joined_ray(address: str) -> Iterator[None]:
 
 def prepare_environment() -> None:
     """Sets what Ray reads when it is imported, unless the user has set it."""
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "1")
-    # Ray would wait half a minute for clients that are to be ended with it.
-    os.environ.setdefault("RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S", "0")
+    for name, value in DEFAULTS.items():
+        os.environ.setdefault(name, value)
 
 
 @contextlib.contextmanager
@@ -147,8 +149,7 @@ def _sigterm_kept() -> Iterator[None]:
 
 def _has_token() -> bool:
     """Whether the user holds a token; a cluster that asks for none does not mind it."""
-    named = os.environ.keys() & {"RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"}
-    return bool(named) or (Path.home() / ".ray" / "auth_token").exists()
+    return bool(os.environ.keys() & {TOKEN, TOKEN_FILE}) or token_at_home().exists()
 
 
 def _expect_answer(address: str) -> None:

@@ -21,12 +21,12 @@ import torch
 
 from fl.cache import cache_dir
 from fl.client_code import client_code
+from fl.client_note import ClientNote
 from fl.data.datasets import Split
 from fl.errors import UserError
 from fl.executor import run_job
 from fl.federation import Client, Job, Problem, Request, Training
 from fl.whole_files import write_atomically
-from fl.wire import unpack_note
 
 TIMED_STEPS = 4
 TIMEOUT_S = 600.0
@@ -102,10 +102,10 @@ def measure(subject: Subject) -> Step:
     _give_back_memory()
     one = _run(subject, *_probe(subject, 1))
     many = _run(subject, *_probe(subject, 1 + TIMED_STEPS))
-    seconds = max(many["seconds"] - one["seconds"], many["seconds"] / (1 + TIMED_STEPS))
+    seconds = max(many.seconds - one.seconds, many.seconds / (1 + TIMED_STEPS))
     training, count = _probe(subject, TIMED_STEPS)
     return Step(
-        peak_bytes=int(one["peak_bytes"] or 0),
+        peak_bytes=one.peak_bytes or 0,
         seconds_per_sample=seconds / training.work(count),
     )
 
@@ -114,7 +114,7 @@ def _probe(subject: Subject, steps: int) -> tuple[Training, int]:
     return subject.training.probe(steps, subject.problem.num_classes)
 
 
-def _run(subject: Subject, training: Training, count: int) -> Mapping[str, float]:
+def _run(subject: Subject, training: Training, count: int) -> ClientNote:
     stream, problem = np.random.default_rng(0), subject.problem
     images = stream.integers(0, 256, (count, *problem.image_shape), dtype=np.uint8)
     split = Split(images, stream.integers(0, problem.num_classes, count))
@@ -133,7 +133,7 @@ def _run(subject: Subject, training: Training, count: int) -> Mapping[str, float
         broadcast=None,
         payload=None,
     )
-    return unpack_note(run_job(job, split))
+    return ClientNote.of(run_job(job, split))
 
 
 def _give_back_memory() -> None:

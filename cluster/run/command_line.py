@@ -4,8 +4,6 @@ import argparse
 import contextlib
 import difflib
 import io
-import itertools
-import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
@@ -18,6 +16,8 @@ import tyro
 import yaml
 
 from cluster.run.options import LaunchOptions
+from cluster.run.tyro_errors import one_line
+from fl.bounds import check_tree, deferred
 from fl.errors import UserError, unknown
 from fl.methods.registry import METHODS, get_method
 
@@ -162,6 +162,8 @@ def parse_record(
 ) -> Any:
     """Arguments to a record. Tyro's messages are boxes of many lines; ours are one line.
 
+    The record is checked once it is whole, so that complaints name settings as the user types them.
+
     Args:
         record: the record's type.
         arguments: the command line.
@@ -175,33 +177,15 @@ def parse_record(
     """
     said = io.StringIO()
     try:
-        with contextlib.redirect_stderr(said):
-            return tyro.cli(record, prog=prog, args=arguments, **how)
+        with contextlib.redirect_stderr(said), deferred():
+            parsed = tyro.cli(record, prog=prog, args=arguments, **how)
     except SystemExit as stop:
         if not stop.code:
             raise
-        raise UserError(_one_line(said.getvalue(), valid)) from None
-
-
-def _one_line(box: str, valid: Iterable[str]) -> str:
-    inner = [re.sub(r"^[│╭╰]\s?|\s*[│╮╯]$", "", line).strip() for line in box.splitlines()]
-    title, body = inner[0] if inner else "", inner[1:]
-    if body and _is_rule(body[0]):  # where the terminal knows no box
-        body = body[1:]
-    message = list(itertools.takewhile(lambda line: not _is_rule(line), body))
-    text = " ".join(message)
-    if "nrecognized option" in title + text:
-        option = re.search(r"--([\w.-]+)", text)
-        if option:
-            return unknown_setting(option.group(1).replace("-", "_"), valid, "option")
-    number = re.match(r"Error parsing (--\S+): .*base 10: (.*)", text)
-    if number:
-        return f"{number.group(1)} must be a whole number, got {number.group(2)}"
-    return re.sub(r"^Error parsing ((?!--)[\w.]*: )?", "", text)
-
-
-def _is_rule(line: str) -> bool:
-    return set(line) <= set("─- ")
+        line = one_line(said.getvalue(), lambda name: unknown_setting(name, valid, "option"))
+        raise UserError(line) from None
+    check_tree(parsed[0] if isinstance(parsed, tuple) else parsed, flat=FLATTENED)
+    return parsed
 
 
 def unknown_setting(name: str, valid: Iterable[str], kind: str = "setting") -> str:

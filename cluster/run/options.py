@@ -8,15 +8,15 @@ import tyro
 
 from cluster.hardware.private_ray import parse_address
 from cluster.run.slurm_options import SlurmOptions
+from fl.bounds import Count, Positive, Settings
 from fl.config import RunConfig
 from fl.errors import UserError
-from fl.validate import at_least, positive
 
 Options = TypeVar("Options")
 
 
 @dataclass(frozen=True, kw_only=True)
-class LaunchOptions(Generic[Options]):
+class LaunchOptions(Settings, Generic[Options]):
     """Train a federation's clients, gather their one upload, and fuse them into one model."""
 
     config: Path | None = None
@@ -33,16 +33,16 @@ class LaunchOptions(Generic[Options]):
     """ray: every client an actor of its own. inprocess: one after another, here."""
     ray_address: str | None = None
     """HOST:PORT of a Ray cluster to join and to leave running. Default: one of our own."""
-    max_actors: int | None = None
+    max_actors: Count | None = None
     """Most client actors at once. Default: as many as the resources allow."""
     on_client_failure: Literal["stop", "drop"] = "stop"
     """When a client has failed for good: end the run, or go on without it and record that."""
-    fusion_ranks: int | None = None
+    fusion_ranks: Count | None = None
     """Ranks that the server's work is spread over. Default: one per GPU; without GPUs one, in the
     launch's own process."""
-    fusion_timeout: float = 600.0
+    fusion_timeout: Positive = 600.0
     """Seconds after which ranks give up waiting for one that is silent."""
-    fusion_checkpoint: int = 5
+    fusion_checkpoint: Count = 5
     """Epochs between two states of a fit, from which --resume goes on."""
     dry_run: bool = False
     """Print the resolved configuration and the placement plan, and start nothing."""
@@ -55,11 +55,9 @@ class LaunchOptions(Generic[Options]):
     """With --slurm: follow the job, and exit with its status."""
     run: Annotated[RunConfig[Options], tyro.conf.arg(name="")]
 
-    def __post_init__(self) -> None:
+    def check_further(self) -> None:
         if self.resume and self.overwrite:
             raise UserError("--resume and --overwrite exclude each other")
-        if self.max_actors is not None:
-            at_least("max_actors", self.max_actors, 1)
         if self.wait and not self.slurm.submit:
             raise UserError("--wait goes with --slurm")
         if self.slurm.submit and self.ray_address:
@@ -70,9 +68,5 @@ class LaunchOptions(Generic[Options]):
             if self.runtime != "ray":
                 raise UserError("--ray-address goes with --runtime ray")
             parse_address(self.ray_address)
-        if self.fusion_ranks is not None:
-            at_least("fusion_ranks", self.fusion_ranks, 1)
-            if self.fusion_ranks > 1 and self.runtime == "inprocess":
-                raise UserError("fusion_ranks above 1 need --runtime ray")
-        positive("fusion_timeout", self.fusion_timeout)
-        at_least("fusion_checkpoint", self.fusion_checkpoint, 1)
+        if self.fusion_ranks is not None and self.fusion_ranks > 1 and self.runtime == "inprocess":
+            raise UserError("fusion_ranks above 1 need --runtime ray")

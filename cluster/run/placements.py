@@ -6,11 +6,11 @@ from typing import Any
 
 from cluster.scheduling.bound import lower_bound
 from cluster.scheduling.capacity import Room
-from fl.events import Event
+from fl.events import AttemptFailed, ClientDropped, ClientEnd, ClientStart, Event, RoundEnd
 from fl.federation import Client, Request
 
 
-class Attendance:
+class Placements:
     """Listens to a run and keeps one entry per client: of the last round that it took part in."""
 
     def __init__(self, members: tuple[Client, ...]) -> None:
@@ -38,31 +38,37 @@ class Attendance:
 
     def __call__(self, event: Event) -> None:
         """Takes note of starts, failures, ends, and who was dropped."""
-        match event["event"]:
-            case "client_start":
-                entry = self._entries[event["client"]]
-                if entry["end"] is not None:  # that was an earlier round
-                    entry |= {"end": None, "attempts": 0, "failures": []}
-                entry["attempts"] += 1
-                entry["start"] = event["seconds"]
-                entry["requested"] = event["requested"]
-            case "client_failed":
-                entry = self._entries[event["client"]]
-                failure = {"reason": event["reason"], "start": entry["start"]}
-                entry["failures"].append({**failure, "end": event["seconds"]})
-            case "client_dropped":
-                self._entries[event["client"]]["dropped"] = True
-            case "client_end":
-                entry = self._entries[event["client"]]
-                entry["seconds"] = event["seconds_training"]
-                entry["reused"] = event["reused"]
-                entry["peak_bytes"] = event["peak_bytes"]
-                if not event["reused"]:
-                    entry["end"] = event["seconds"]
-                    for name in ("assigned", "node", "device_uuid"):
-                        entry[name] = event[name]
-            case "round":
-                self._last_round, self._next_round = self._next_round, event["seconds"]
+        match event:
+            case ClientStart():
+                self._start(event)
+            case AttemptFailed():
+                entry = self._entries[event.client]
+                failure = {"reason": event.reason, "start": entry["start"]}
+                entry["failures"].append({**failure, "end": event.seconds})
+            case ClientDropped():
+                self._entries[event.client]["dropped"] = True
+            case ClientEnd():
+                self._end(event)
+            case RoundEnd():
+                self._last_round, self._next_round = self._next_round, event.seconds
+
+    def _start(self, event: ClientStart) -> None:
+        entry = self._entries[event.client]
+        if entry["end"] is not None:  # that was an earlier round
+            entry |= {"end": None, "attempts": 0, "failures": []}
+        entry["attempts"] += 1
+        entry["start"] = event.seconds
+        entry["requested"] = event.requested
+
+    def _end(self, event: ClientEnd) -> None:
+        entry = self._entries[event.client]
+        entry["seconds"] = event.seconds_training
+        entry["reused"] = event.reused
+        entry["peak_bytes"] = event.peak_bytes
+        if not event.reused:
+            entry["end"] = event.seconds
+            entry["assigned"] = event.assigned
+            entry["node"], entry["device_uuid"] = event.node, event.device_uuid
 
     def makespan(self, rooms: Sequence[Room]) -> dict[str, float] | None:
         """Seconds from the first start to the last end, beside what no placement undercuts.
@@ -82,6 +88,6 @@ class Attendance:
         return {"seconds": round(seconds, 3), "lower_bound": round(bound, 3)}
 
     @property
-    def placements(self) -> list[dict[str, Any]]:
+    def entries(self) -> list[dict[str, Any]]:
         """One entry per client, by client id."""
         return [self._entries[k] for k in sorted(self._entries)]

@@ -19,7 +19,6 @@ from fl.data.datasets import Dataset, load, subset
 from fl.data.domains import load_domains
 from fl.data.partition import Partition, make_partition
 from fl.data.validation import hold_out
-from fl.errors import UserError
 from fl.federation import Client, Problem
 from fl.methods.method import Assignment
 from fl.methods.registry import Method, get_method
@@ -41,7 +40,7 @@ class Prepared:
     inputs: Mapping[str, Tensor]
     """What the method's ``run`` takes by name, beside clients, server and options."""
     fusion_ranks: int | None
-    """Ranks of the server: asked for, or all that the method can use; None for one per GPU."""
+    """Ranks of the server: asked for, or the method's default; None for one per GPU."""
 
 
 def prepare(
@@ -63,7 +62,7 @@ def prepare(
     problem = run.problem  # of a folder it is read from disk
     assignments = method.assign(run.options, run.num_clients, problem)
     inventory = inventory or _inventory(launch)
-    ranks = _ranks_asked(launch, method)
+    ranks = launch.fusion_ranks or method.default_ranks
     if not (launch.slurm.submit or launch.ray_address):  # of many nodes this is but one
         world_size(ranks, len(inventory.gpus))
     requests = stated(assignments, run.resources, inventory)
@@ -134,17 +133,6 @@ def _members(
         )
         for k, assignment in enumerate(assignments)
     )
-
-
-def _ranks_asked(launch: LaunchOptions[Any], method: Method) -> int | None:
-    if not method.one_rank:
-        return launch.fusion_ranks
-    if launch.fusion_ranks is not None and launch.fusion_ranks > 1:
-        raise UserError(
-            f"{launch.run.method} needs a server of one rank: fusion_ranks must be 1, "
-            f"got {launch.fusion_ranks}"
-        )
-    return 1
 
 
 def _inputs(launch: LaunchOptions[Any], method: Method) -> dict[str, Tensor]:

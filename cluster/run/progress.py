@@ -15,7 +15,20 @@ from rich.progress import (
 )
 from rich.table import Table
 
-from fl.events import Event, Listener
+from fl.events import (
+    AttemptFailed,
+    ClientDropped,
+    ClientEnd,
+    ClientStart,
+    Epoch,
+    Event,
+    Listener,
+    Phase,
+    RankFailure,
+    RoundEnd,
+    RoundsResumed,
+    RunStart,
+)
 from fl.federation import Client
 
 LISTED = 32
@@ -33,10 +46,6 @@ def progress(members: tuple[Client, ...], console: Console) -> Iterator[Listener
         yield live
 
 
-QUIET = ("phase", "client_end", "epoch")
-"""Events that get no line in a run of many rounds: there a round does."""
-
-
 class PlainLines:
     """One line per event worth one; with many clients, a line for every twentieth of them."""
 
@@ -52,43 +61,42 @@ class PlainLines:
         line = self._line(event)
         if line:
             self._console.print(
-                f"[{event['seconds']:7.1f} s] {line}", markup=False, highlight=False, soft_wrap=True
+                f"[{event.seconds:7.1f} s] {line}", markup=False, highlight=False, soft_wrap=True
             )
 
     def _line(self, event: Event) -> str | None:
-        match event["event"]:
-            case "run_start":
-                self._rounds = event["rounds"]
-            case name if self._rounds > 1 and name in QUIET:
-                return None
-            case "round" if self._rounds > 1:
+        match event:
+            case RunStart():
+                self._rounds = event.rounds
+            case Phase() | ClientEnd() | Epoch() if self._rounds > 1:
+                return None  # there a round has a line
+            case RoundEnd() if self._rounds > 1:
                 return _round(event)
-            case "rounds_resumed":
-                return f"goes on after round {event['round']} of {event['rounds']}"
-            case "phase" if event["status"] == "start":
-                if event["phase"] == "local":
-                    self._finished = 0  # a round may map more than once
-                return f"{event['phase']} …"
-            case "phase":
-                return f"{event['phase']} took {event['took']:.1f} s"
-            case "client_end":
+            case RoundsResumed():
+                return f"goes on after round {event.round} of {event.rounds}"
+            case Phase():
+                return self._phase(event)
+            case ClientEnd():
                 self._finished += 1
                 if self._finished % self._stride and self._finished < len(self._members):
                     return None
                 return f"{_describe(event)} ({self._finished} of {len(self._members)} clients)"
-            case "client_failed":
-                who = f"client {event['client']} failed"
-                return f"{who}, attempt {event['attempt']}: {event['reason']}"
-            case "client_dropped":
-                return f"client {event['client']} is left out: {event['reason']}"
-            case "epoch":
-                return (
-                    f"{event['stage']} epoch {event['epoch']}/{event['epochs']}: "
-                    f"loss {event['loss']:.4f}, accuracy {event['accuracy']:.4f}"
-                )
-            case "rank_failed":
-                return f"rank {event['rank']} of the server {event['reason']}"
+            case AttemptFailed():
+                return f"client {event.client} failed, attempt {event.attempt}: {event.reason}"
+            case ClientDropped():
+                return f"client {event.client} is left out: {event.reason}"
+            case Epoch():
+                return _epoch(event)
+            case RankFailure():
+                return f"rank {event.rank} of the server {event.reason}"
         return None
+
+    def _phase(self, event: Phase) -> str:
+        if event.took is not None:
+            return f"{event.phase} took {event.took:.1f} s"
+        if event.phase == "local":
+            self._finished = 0  # a round may map more than once
+        return f"{event.phase} …"
 
 
 class LiveTable:
@@ -109,34 +117,38 @@ class LiveTable:
 
     def __call__(self, event: Event) -> None:
         """Takes note of the event; the screen follows by itself."""
-        match event["event"]:
-            case "client_start":
-                self._state[event["client"]] = "[yellow]training"
-            case "client_failed":
-                self._state[event["client"]] = f"[red]attempt {event['attempt']} failed"
-            case "client_dropped":
-                self._state[event["client"]] = "[red]left out"
+        match event:
+            case ClientStart():
+                self._state[event.client] = "[yellow]training"
+            case AttemptFailed():
+                self._state[event.client] = f"[red]attempt {event.attempt} failed"
+            case ClientDropped():
+                self._state[event.client] = "[red]left out"
                 self._bars.advance(self._local)
-            case "client_end":
-                self._state[event["client"]] = f"[green]{_outcome(event)}"
+            case ClientEnd():
+                self._state[event.client] = f"[green]{_outcome(event)}"
                 self._bars.advance(self._local)
-            case "round":
-                bar = self._bar("rounds", total=event["rounds"])
-                note = f"accuracy [bold]{event['accuracy']:.4f}"
-                self._bars.update(bar, completed=event["round"], note=note)
-            case "phase" if event["status"] == "start":
-                if event["phase"] == "local":  # a round may map more than once
-                    self._bars.reset(self._local, start=False)
-                self._bars.start_task(self._bar(event["phase"], total=1))
-            case "phase":
-                bar = self._bar(event["phase"], total=1)
-                if event["phase"] != "local":
-                    self._bars.update(bar, completed=self._bars.tasks[bar].total)
-                self._bars.stop_task(bar)
-            case "epoch":
-                note = f"loss {event['loss']:.3f}  accuracy [bold]{event['accuracy']:.4f}"
-                bar = self._bar(event["stage"], total=event["epochs"])
-                self._bars.update(bar, total=event["epochs"], completed=event["epoch"], note=note)
+            case RoundEnd():
+                bar = self._bar("rounds", total=event.rounds)
+                note = f"accuracy [bold]{event.accuracy:.4f}"
+                self._bars.update(bar, completed=event.round, note=note)
+            case Phase():
+                self._phase(event)
+            case Epoch():
+                note = f"loss {event.loss:.3f}  accuracy [bold]{event.accuracy:.4f}"
+                bar = self._bar(event.stage, total=event.epochs)
+                self._bars.update(bar, total=event.epochs, completed=event.epoch, note=note)
+
+    def _phase(self, event: Phase) -> None:
+        if event.status == "start":
+            if event.phase == "local":  # a round may map more than once
+                self._bars.reset(self._local, start=False)
+            self._bars.start_task(self._bar(event.phase, total=1))
+            return
+        bar = self._bar(event.phase, total=1)
+        if event.phase != "local":
+            self._bars.update(bar, completed=self._bars.tasks[bar].total)
+        self._bars.stop_task(bar)
 
     def render(self) -> RenderableType:
         """What is on the screen now."""
@@ -153,19 +165,23 @@ class LiveTable:
         return self._phases[name]
 
 
-def _round(event: Event) -> str:
-    took = ", ".join(f"{part} {seconds:.1f} s" for part, seconds in event["took"].items())
-    accuracy = f"accuracy {event['accuracy']:.4f}"
-    return f"round {event['round']}/{event['rounds']}: {accuracy} ({took})"
+def _round(event: RoundEnd) -> str:
+    took = ", ".join(f"{part} {seconds:.1f} s" for part, seconds in event.took.items())
+    return f"round {event.round}/{event.rounds}: accuracy {event.accuracy:.4f} ({took})"
 
 
-def _describe(event: Event) -> str:
-    who = f"client {event['client']} {event['model']} ({event['num_samples']} samples)"
+def _epoch(event: Epoch) -> str:
+    figures = f"loss {event.loss:.4f}, accuracy {event.accuracy:.4f}"
+    return f"{event.stage} epoch {event.epoch}/{event.epochs}: {figures}"
+
+
+def _describe(event: ClientEnd) -> str:
+    who = f"client {event.client} {event.model} ({event.num_samples} samples)"
     return f"{who} {_outcome(event)}"
 
 
-def _outcome(event: Event) -> str:
-    size = f"{event['bytes_up'] / 2**20:.1f} MiB up"
-    if event["reused"]:
+def _outcome(event: ClientEnd) -> str:
+    size = f"{event.bytes_up / 2**20:.1f} MiB up"
+    if event.reused:
         return f"reused from the store, {size}"
-    return f"trained in {event['seconds_training']:.1f} s, {size}"
+    return f"trained in {event.seconds_training:.1f} s, {size}"

@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from fl.events import Event
+from fl.events import ClientEnd, Epoch, Event, RoundEnd
 
 
 class JsonLines:
@@ -14,7 +14,7 @@ class JsonLines:
 
     def __call__(self, event: Event) -> None:
         """Writes one line."""
-        self._file.write(json.dumps(event) + "\n")
+        self._file.write(json.dumps(event.to_json()) + "\n")
 
     def close(self) -> None:
         """Closes the file."""
@@ -31,20 +31,19 @@ class TensorBoard:
 
     def __call__(self, event: Event) -> None:
         """Writes the event's figures, if it has any."""
-        match event["event"]:
-            case "epoch":
-                stage, epoch = event["stage"], event["epoch"]
-                self._writer.add_scalar(f"{stage}/loss", event["loss"], epoch)
-                self._writer.add_scalar(f"{stage}/accuracy", event["accuracy"], epoch)
-            case "round":
-                self._writer.add_scalar("rounds/accuracy", event["accuracy"], event["round"])
-                for part, seconds in event["took"].items():
-                    self._writer.add_scalar(f"rounds/{part}_seconds", seconds, event["round"])
-            case "client_end":
-                client = event["client"]
-                self._writer.add_scalar("local/seconds", event["seconds_training"], client)
-                if "train_loss" in event:  # not every task trains
-                    self._writer.add_scalar("local/train_loss", event["train_loss"], client)
+        add = self._writer.add_scalar
+        match event:
+            case Epoch(stage=stage, epoch=epoch):
+                add(f"{stage}/loss", event.loss, epoch)
+                add(f"{stage}/accuracy", event.accuracy, epoch)
+            case RoundEnd(round=number):
+                add("rounds/accuracy", event.accuracy, number)
+                for part, seconds in event.took.items():
+                    add(f"rounds/{part}_seconds", seconds, number)
+            case ClientEnd(client=client):
+                add("local/seconds", event.seconds_training, client)
+                if "train_loss" in event.stats:  # not every task trains
+                    add("local/train_loss", event.stats["train_loss"], client)
 
     def close(self) -> None:
         """Flushes and closes the event file."""

@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 
 from cluster.clients.store import Store
 from cluster.run.options import LaunchOptions
-from cluster.run.placements import Attendance
+from cluster.run.placements import Placements
 from cluster.run.prepare import Prepared
 from cluster.run.progress import progress
 from cluster.run.record import JsonLines, TensorBoard
@@ -23,7 +23,7 @@ from cluster.run.runtime import open_cluster, open_executor, open_server
 from fl.clients import Clients
 from fl.data.datasets import Dataset
 from fl.data.shard import Shard
-from fl.events import Events, Listener
+from fl.events import Events, Listener, RunEnd, RunStart
 from fl.fusion.checkpoints import Checkpoints
 from fl.fusion.ranked_server import RankedServer
 from fl.metrics.fid import measure
@@ -52,16 +52,16 @@ def execute(
     """
     write_json(run_dir / "partition.json", _partition(launch, prepared))
     with ExitStack() as stack:
-        attendance = Attendance(prepared.members)
+        placements = Placements(prepared.members)
         listeners: list[Listener] = [
-            attendance,
+            placements,
             stack.enter_context(closing(JsonLines(run_dir / "metrics.jsonl"))),
             stack.enter_context(closing(TensorBoard(run_dir / "tensorboard"))),
             stack.enter_context(progress(prepared.members, console)),
             *others,
         ]
         events = Events(*listeners)
-        events.emit("run_start", run=run_dir.name, rounds=launch.run.rounds)
+        events.emit(RunStart(run=run_dir.name, rounds=launch.run.rounds))
         rooms = stack.enter_context(open_cluster(launch, prepared.inventory, run_dir))
         clients, server = _federation(launch, prepared, run_dir, events, rooms, stack)
         inputs: dict[str, Any] = dict(prepared.inputs)
@@ -73,11 +73,11 @@ def execute(
             real, classes = prepared.dataset.train, prepared.dataset.num_classes
             with events.phase("fid"):
                 result["fid"] = measure(real, classes, outcome.synthetic, server.device)
-        result["placements"] = attendance.placements
+        result["placements"] = placements.entries
         if rooms:
-            result["makespan"] = attendance.makespan(rooms.rooms)
+            result["makespan"] = placements.makespan(rooms.rooms)
         _save(run_dir, prepared, outcome)
-        events.emit("run_end", accuracy=result["accuracy"])
+        events.emit(RunEnd(accuracy=result["accuracy"]))
     write_json(run_dir / "result.json", result)
     shutil.rmtree(run_dir / CHECKPOINTS, ignore_errors=True)
     write_report(run_dir)

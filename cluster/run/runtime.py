@@ -21,7 +21,8 @@ from fl.events import Events
 from fl.executor import InProcess
 from fl.federation import Executor, Problem
 from fl.fusion.checkpoints import Checkpoints
-from fl.fusion.ranked_server import RankedServer, SingleServer
+from fl.fusion.ranked_server import RankedServer
+from fl.fusion.single_server import SingleServer
 from fl.training.sizes import CohortSizes
 
 if TYPE_CHECKING:

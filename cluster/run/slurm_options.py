@@ -4,11 +4,12 @@ import math
 import re
 import sys
 from dataclasses import asdict, dataclass
+from typing import Annotated
 
 from cluster.hardware.gpus import Gpu
 from cluster.hardware.inventory import Inventory
+from fl.bounds import AtLeast, Count, Positive, Settings
 from fl.errors import UserError
-from fl.validate import at_least, positive
 
 TIME = re.compile(
     r"(?P<minutes>\d{1,7})(:(?P<seconds>\d{1,2}))?"
@@ -26,42 +27,36 @@ OURS = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class SlurmOptions:
+class SlurmOptions(Settings):
     """The allocation that a run asks for."""
 
     submit: bool = False
     """Send the run to Slurm. ``--slurm`` alone, or any of these settings, says the same."""
     partition: str | None = None
     """Default: the cluster's."""
-    nodes: int = 1
-    gpus_per_node: int = 0
-    cpus_per_task: int = 4
+    nodes: Count = 1
+    gpus_per_node: Annotated[int, AtLeast(0)] = 0
+    cpus_per_task: Count = 4
     """Cores per node: there is one task on each."""
-    mem_gb: float | None = None
+    mem_gb: Positive | None = None
     """Memory per node. Default: the partition's."""
     time: str = "1:00:00"
     """Time limit as sbatch takes it: minutes, H:MM:SS or D-HH:MM:SS."""
     account: str | None = None
     qos: str | None = None
     constraint: str | None = None
-    array_parallelism: int = 16
+    array_parallelism: Count = 16
     """Most runs of a job array at once; see ``python -m slurm.array``."""
     setup: tuple[str, ...] = ()
     """Shell lines that come before the run on the first node, such as "module load cuda"."""
     additional: tuple[str, ...] = ()
     """Any other sbatch setting, as KEY or KEY=VALUE without dashes: exclusive reservation=x."""
 
-    def __post_init__(self) -> None:
-        at_least("slurm.nodes", self.nodes, 1)
-        at_least("slurm.gpus_per_node", self.gpus_per_node, 0)
-        at_least("slurm.cpus_per_task", self.cpus_per_task, 1)
-        at_least("slurm.array_parallelism", self.array_parallelism, 1)
-        if self.mem_gb is not None:
-            positive("slurm.mem_gb", self.mem_gb)
+    def check_further(self) -> None:
         for name, value in asdict(self).items():
             words = value if isinstance(value, tuple | list) else (value,)
             if any(isinstance(word, str) and not word.isprintable() for word in words):
-                raise UserError(f"slurm.{name} must be printable text on one line, got {value!r}")
+                raise UserError(f"{name} must be printable text on one line, got {value!r}")
         _ = self.minutes, self.flags
 
     @property
@@ -69,12 +64,13 @@ class SlurmOptions:
         """The time limit in whole minutes, rounded up."""
         found = TIME.fullmatch(self.time)
         if not found:
-            raise UserError(f"slurm.time must be minutes, H:MM:SS or D-HH:MM:SS, got {self.time!r}")
+            raise UserError(f"time must be minutes, H:MM:SS or D-HH:MM:SS, got {self.time!r}")
         part = {name: int(text or 0) for name, text in found.groupdict().items()}
         hours = 24 * part["days"] + part["dh"] + part["h"]
         minutes = 60 * hours + part["dm"] + part["m"] + part["minutes"]
         minutes += math.ceil((part["ds"] + part["s"] + part["seconds"]) / 60)
-        at_least("slurm.time in minutes", minutes, 1)
+        if minutes < 1:
+            raise UserError(f"time in minutes must be at least 1, got {minutes}")
         return minutes
 
     @property
@@ -84,10 +80,10 @@ class SlurmOptions:
         for text in self.additional:
             found = FLAG.fullmatch(text)
             if not found:
-                raise UserError(f"slurm.additional takes KEY or KEY=VALUE, got {text!r}")
+                raise UserError(f"additional takes KEY or KEY=VALUE, got {text!r}")
             if found["key"] in OURS:
                 raise UserError(
-                    f"slurm.additional cannot set {found['key']}: the launcher sets it itself, "
+                    f"additional cannot set {found['key']}: the launcher sets it itself, "
                     f"for {OURS[found['key']]}"
                 )
             flags[found["key"]] = True if found["value"] is None else found["value"]

@@ -5,24 +5,24 @@ fit here. When a rank dies the whole group is replaced, and what it was doing is
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import ray
 import torch
-from torch import nn
 
 from cluster.hardware.bundles import Rooms
 from cluster.server.rank_group import Crew, RankFailed, as_array, as_tensor
 from cluster.server.rank_placement import Post
 from fl.data.shard import Shard
 from fl.errors import UserError
-from fl.events import Events
+from fl.events import Events, RankFailure
 from fl.federation import Batch, Problem
 from fl.fusion.checkpoints import Checkpoints
-from fl.fusion.fit import FitConfig
-from fl.fusion.rank import Report
-from fl.fusion.ranked_server import RankedServer, ServerFailed
-from fl.server import Loss, Samples
+from fl.fusion.fit import FitSpec
+from fl.fusion.rank import Rank, Report
+from fl.fusion.ranked_server import Arguments, Kept, RankedServer, ServerFailed, Value
+from fl.server import Samples
 
 KEEP_EVERY = 5
 """Epochs between states where no checkpoints are asked for: what a restart goes on from."""
@@ -67,10 +67,13 @@ class FusionServer(RankedServer):
             self._crew.dismiss()
             self._crew = None
 
-    def _each(
-        self, method: str, arguments: Sequence[tuple[Any, ...]], returns: int = 1
-    ) -> list[Any]:
-        def work(crew: Crew) -> list[Any]:
+    def _on_each(
+        self,
+        method: Callable[[Rank, *Arguments], Any],
+        arguments: Sequence[tuple[*Arguments]],
+        returns: int = 1,
+    ) -> list[Kept]:
+        def work(crew: Crew) -> list[Kept]:
             kept = [
                 actor.call.options(num_returns=returns + 1).remote(
                     method, *(as_array(a) for a in own)
@@ -83,7 +86,7 @@ class FusionServer(RankedServer):
 
         return self._persistently(work)
 
-    def _get(self, kept: Sequence[Any]) -> list[Any]:
+    def _get(self, kept: Sequence[Kept]) -> list[Any]:
         return [as_tensor(value) for value in ray.get(list(kept))]
 
     def _place(self, data: Batch) -> Samples:
@@ -93,29 +96,19 @@ class FusionServer(RankedServer):
             counts=tuple(len(t) for t in next(iter(parts.values()))),
         )
 
-    def _share(self, value: Any) -> Any:
-        return ray.put(value)
+    def _share(self, value: Value) -> Value:
+        shared: Any = ray.put(value)
+        return shared
 
-    def _fit(
-        self,
-        model: nn.Module,
-        samples: Samples,
-        loss: Loss,
-        config: FitConfig,
-        stage: str,
-        reports: Sequence[Report],
-    ) -> Iterator[Report]:
-        every = self._checkpoints.every if self._checkpoints else KEEP_EVERY
-        shared = self._share(model.cpu())
-        columns = {name: list(blocks) for name, blocks in samples.columns.items()}
-        told = reports[-1].epoch if reports else 0
-        state = reports[-1].state if reports else None
-        failures = 0
+    def _fit(self, spec: FitSpec, done: int) -> Iterator[Report]:
+        # A restart needs a state to go on from, where no checkpoints are asked for too.
+        every = spec.state_every or KEEP_EVERY
+        spec = replace(spec, model=self._share(spec.model.cpu()), state_every=every)
+        told, failures = done, 0
         while True:
             try:
-                crew = self._present()
-                for report in crew.fit(shared, columns, loss, config, stage, state, every):
-                    state = report.state or state
+                for report in self._present().fit(spec):
+                    spec = replace(spec, state=report.state or spec.state)
                     if report.epoch > told:  # after a restart some come once more
                         told = report.epoch
                         yield report
@@ -146,7 +139,8 @@ class FusionServer(RankedServer):
             ServerFailed: a rank's own code failed, or this was the last attempt.
         """
         self.close()
-        self.events.emit("rank_failed", rank=failure.rank, attempt=failures, reason=failure.reason)
+        told = RankFailure(rank=failure.rank, attempt=failures, reason=failure.reason)
+        self.events.emit(told)
         if failure.error is not None:
             cause = getattr(failure.error, "cause", None)
             if isinstance(cause, UserError):

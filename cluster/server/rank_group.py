@@ -4,7 +4,8 @@ import os
 import socket
 import time
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from cluster.server.rank_placement import Post
 from cluster.server.rendezvous import find_store, open_store, use_interface_of
 from fl.data.shard import Shard
 from fl.federation import Problem
+from fl.fusion.fit import FitSpec
 from fl.fusion.group import Group, PeerLostError, ProcessGroup
 from fl.fusion.rank import Rank, Report
 
@@ -61,16 +63,18 @@ class RankActor:
             group = ProcessGroup(store, number, size, device, timeout_s)
         self._rank = Rank(problem, test, device, group)
 
-    def call(self, method: str, *arguments: Any) -> tuple[Any, ...]:
-        """Calls the rank's method; returns its results, and None to tell that it is done."""
-        result = getattr(self._rank, method)(*map(as_tensor, arguments))
+    def call(self, method: Callable[..., Any], *arguments: Any) -> tuple[Any, ...]:
+        """Calls a method of the rank; returns its results, and None to tell that it is done."""
+        result = method(self._rank, *map(as_tensor, arguments))
         results = result if isinstance(result, tuple) else (result,)
         return *map(as_array, results), None
 
-    def fit(self, model: Any, columns: Mapping[str, Sequence[Any]], *rest: Any) -> Iterator[Report]:
-        """See :meth:`fl.fusion.rank.Rank.fit`; the columns' blocks are references."""
-        blocks = {n: [as_tensor(b) for b in ray.get(list(refs))] for n, refs in columns.items()}
-        yield from self._rank.fit(model, blocks, *rest)
+    def fit(self, spec: FitSpec) -> Iterator[Report]:
+        """See :meth:`fl.fusion.rank.Rank.fit`; the model and the columns' blocks are references."""
+        references: Mapping[str, Sequence[Any]] = spec.columns
+        blocks = {n: [as_tensor(b) for b in ray.get(list(r))] for n, r in references.items()}
+        model: Any = spec.model
+        yield from self._rank.fit(replace(spec, model=ray.get(model), columns=blocks))
 
 
 def as_array(value: Any) -> Any:
@@ -149,14 +153,14 @@ class Crew:
                 raise self._failure({rank: error}, list(waiting.items())) from None
         return ray.get(list(references))
 
-    def fit(self, *arguments: Any) -> Iterator[Report]:
+    def fit(self, spec: FitSpec) -> Iterator[Report]:
         """All ranks' :meth:`RankActor.fit` together; yields the first rank's reports.
 
         Raises:
             RankFailed: who is to blame, not who noticed.
         """
         streams: dict[Any, int] = {
-            actor.fit.options(num_returns="streaming").remote(*arguments): rank
+            actor.fit.options(num_returns="streaming").remote(spec): rank
             for rank, actor in enumerate(self.actors)
         }
         while streams:

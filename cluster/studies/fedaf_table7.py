@@ -25,7 +25,7 @@ from fl.events import Events
 from fl.executor import InProcess
 from fl.federation import Client, Problem, Request
 from fl.fusion.fit import FitConfig
-from fl.fusion.ranked_server import SingleServer
+from fl.fusion.single_server import SingleServer
 from fl.methods import fedaf
 from fl.methods.fedaf import FedAFConfig
 from fl.models import build_classifier

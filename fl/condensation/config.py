@@ -3,62 +3,47 @@
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
+from fl.bounds import Count, OneOf, Positive, Settings, Within
 from fl.condensation.augment import KINDS
-from fl.errors import UserError
 from fl.federation import Problem, Task
 from fl.models import CLASSIFIERS, check_classifier
-from fl.validate import at_least, choice, positive
 
 
 @dataclass(frozen=True, kw_only=True)
-class CondensationConfig:
+class CondensationConfig(Settings):
     """Learning of condensed images by distribution matching, sized for a laptop."""
 
-    model: str = "convnet"
+    model: Annotated[str, OneOf(CLASSIFIERS)] = "convnet"
     """Architecture of the global model, whose features are matched: convnet, resnet18, cnn or
     vgg9."""
-    width: float = 0.25
+    width: Positive = 0.25
     """Factor on its channels and hidden units; 1 is the paper's size."""
-    images_per_class: int = 10
+    images_per_class: Count = 10
     """Condensed images of each class the client holds, however few samples it has (IPC)."""
-    min_samples: int = 1
+    min_samples: Count = 1
     """Classes of which the client has fewer samples are left out."""
-    steps: int = 50
+    steps: Count = 50
     """Steps of SGD on the images."""
-    lr: float = 0.1
+    lr: Positive = 0.1
     """Image learning rate, for pixels in [0, 1]."""
-    momentum: float = 0.9
+    momentum: Annotated[float, Within(0, 1, "[)")] = 0.9
     """Momentum of SGD."""
-    batch_size: int = 32
+    batch_size: Count = 32
     """Real samples of each class per step; a class with fewer repeats them."""
     init: Literal["average", "noise"] = "average"
     """What images start from: averages of random local ones of their class, or noise."""
-    averaged: int = 5
+    averaged: Count = 5
     """Local images in each of those averages; 1 starts from real images."""
     network: Literal["train", "eval"] = "train"
     """Mode of the network: train normalises by the statistics of the step's batch, of all classes
     together; eval by the global model's running ones."""
-    augment: tuple[str, ...] = ()
+    augment: tuple[Annotated[str, OneOf(KINDS)], ...] = ()
     """Differentiable augmentations, of which each step draws one for real and condensed images
     alike: brightness, contrast, saturation, shift, scale, rotate, flip, cutout."""
     pixels: Literal["float", "uint8"] = "float"
     """How images are uploaded; uint8 rounds them to 8 bits, as the paper counts them."""
-
-    def __post_init__(self) -> None:
-        choice("condensation.model", self.model, CLASSIFIERS)
-        for name in ("width", "lr"):
-            positive(f"condensation.{name}", getattr(self, name))
-        for name in ("images_per_class", "min_samples", "steps", "batch_size", "averaged"):
-            at_least(f"condensation.{name}", getattr(self, name), 1)
-        if not 0 <= self.momentum < 1:
-            raise UserError(f"condensation.momentum must be in [0, 1), got {self.momentum}")
-        choice("condensation.init", self.init, ("average", "noise"))
-        choice("condensation.network", self.network, ("train", "eval"))
-        choice("condensation.pixels", self.pixels, ("float", "uint8"))
-        for name in self.augment:
-            choice("condensation.augment", name, KINDS)
 
 
 @dataclass(frozen=True, kw_only=True)

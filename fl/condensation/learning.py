@@ -5,7 +5,7 @@ batch. What has weights or a state, BatchNorm too, runs for each client on its o
 for all at once; so a client's images do not depend on its company, bit for bit.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -22,6 +22,7 @@ from fl.condensation.network import Networks, features_and_logits
 from fl.federation import TaskInput
 from fl.seeding import in_round, torch_seeded
 from fl.training.classifier import received_classifier
+from fl.training.loop import Step, minimise
 from fl.training.optimizers import SGD
 from fl.training.per_client import Turns, cohort_model, dropout_in
 
@@ -89,16 +90,20 @@ def learn(clients: Sequence[Condensing], config: LocalCondensation) -> None:
     images = [client.images.requires_grad_() for client in clients]
     optimizer = SGD(config.lr, config.momentum).together([[own] for own in images])
     losses: list[Tensor] = []
-    with torch_seeded(*clients[0].dropout):
+
+    def steps() -> Iterator[Step]:
+        nonlocal losses
         for _ in range(config.steps):
             losses = _losses(clients, network, turns)
+            yield Step(torch.stack(losses).sum(), turns.clients)
+
+    def clip() -> None:
+        if config.clip is not None:
             for own in images:
-                own.grad = None
-            torch.stack(losses).sum().backward()
-            if config.clip is not None:
-                for own in images:
-                    nn.utils.clip_grad_norm_([own], config.clip)
-            optimizer.step(turns.clients)
+                nn.utils.clip_grad_norm_([own], config.clip)
+
+    with torch_seeded(*clients[0].dropout):
+        minimise(steps(), [[own] for own in images], optimizer, clip)
     for client, loss in zip(clients, losses, strict=True):
         client.images.requires_grad_(False)
         client.stats["train_loss"] = loss.item()

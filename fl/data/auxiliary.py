@@ -2,29 +2,25 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from fl.bounds import Count, OneOf, Settings
 from fl.data.datasets import NAMES, load
 from fl.errors import UserError
-from fl.validate import at_least, choice
 
 
 @dataclass(frozen=True, kw_only=True)
-class AuxiliaryConfig:
+class AuxiliaryConfig(Settings):
     """The auxiliary data set."""
 
-    dataset: str = "mnist"
+    dataset: Annotated[str, OneOf(NAMES)] = "mnist"
     """A data set other than the run's; its labels are not used."""
-    max_images: int | None = None
+    max_images: Count | None = None
     """Use a fixed random subset of this many of its training images."""
-
-    def __post_init__(self) -> None:
-        choice("auxiliary.dataset", self.dataset, NAMES)
-        if self.max_images is not None:
-            at_least("auxiliary.max_images", self.max_images, 1)
 
 
 def load_auxiliary(

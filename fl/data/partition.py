@@ -4,13 +4,14 @@ import hashlib
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Annotated, Literal
 
 import numpy as np
 
+from fl.bounds import Count, Settings, Within
 from fl.data.classes import class_lists
 from fl.data.dirichlet import dirichlet_lists, recut
-from fl.errors import UserError, unknown
+from fl.errors import UserError
 from fl.seeding import numpy_generator
 
 Kind = Literal["dirichlet", "classes", "iid", "domains"]
@@ -18,36 +19,28 @@ MAX_ALPHA = 1e6  # as good as even; far larger ones overflow in the draw
 
 
 @dataclass(frozen=True, kw_only=True)
-class PartitionConfig:
+class PartitionConfig(Settings):
     """How the train split is dealt to clients."""
 
     kind: Kind = "dirichlet"
     """dirichlet: skewed by alpha; classes: a fixed number of classes each; iid: at random;
     domains: a client per domain, of data set folder"""
 
-    classes_per_client: int = 2
+    classes_per_client: Count = 2
     """classes each client holds, for kind classes"""
 
-    min_samples: int = 10
+    min_samples: Count = 10
     """every client has at least so many training samples"""
 
     recut: bool = False
     """re-cut a Dirichlet partition into equal pieces, as FedMHO's released code does"""
 
-    test_fraction: float = 0.0
+    test_fraction: Annotated[float, Within(0, 1, "[)")] = 0.0
     """share of each client's samples held out for its own test, from 0 to below 1"""
 
-    def __post_init__(self) -> None:
-        if self.kind not in get_args(Kind):
-            raise unknown("partition kind", self.kind, get_args(Kind))
-        if self.classes_per_client < 1:
-            raise UserError(f"classes_per_client {self.classes_per_client}; allowed: 1 or more")
-        if self.min_samples < 1:
-            raise UserError(f"min_samples {self.min_samples}; allowed: 1 or more")
+    def check_further(self) -> None:
         if self.recut and self.kind != "dirichlet":
             raise UserError(f"recut with kind {self.kind}; allowed: with kind dirichlet only")
-        if not 0 <= self.test_fraction < 1:
-            raise UserError(f"test_fraction {self.test_fraction}; allowed: 0 to below 1")
 
 
 @dataclass(frozen=True, eq=False)

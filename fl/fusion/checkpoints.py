@@ -1,10 +1,14 @@
 """States of unfinished fits on disk, so that a killed run goes on where it was."""
 
+import hashlib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
+from fl.fusion.fit import FitConfig
 from fl.fusion.rank import Report
 from fl.whole_files import replacing
 
@@ -31,6 +35,10 @@ class Checkpoints:
         """Keeps the reports, the last with its state."""
         keep(self.path(stage), {"key": key, "reports": [vars(report) for report in reports]})
 
+    def is_due(self, report: Report, config: FitConfig) -> bool:
+        """Whether a state of this epoch is wanted."""
+        return report.epoch % self.every == 0 or report.epoch == config.epochs
+
     def adopt(self, stage: str, other: "Checkpoints") -> None:
         """Takes over another run's state of a stage: the next fit goes on from it."""
         kept = torch.load(other.path(stage), weights_only=True)
@@ -39,6 +47,15 @@ class Checkpoints:
     def path(self, stage: str) -> Path:
         """The file of a stage."""
         return self._directory / f"{stage}.pt"
+
+
+def digest_of(tensors: Mapping[str, Tensor], about: str) -> str:
+    """A hash of named tensors and of a text."""
+    digest = hashlib.sha256(about.encode())
+    for name, tensor in tensors.items():
+        digest.update(name.encode())
+        digest.update(tensor.cpu().contiguous().numpy().data)
+    return digest.hexdigest()
 
 
 def keep(path: Path, value: Any) -> None:

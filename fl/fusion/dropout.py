@@ -5,10 +5,10 @@ from contextlib import contextmanager
 from functools import partial
 
 from torch import Tensor, nn
-from torch.nn.modules.dropout import _DropoutNd
 
 from fl.errors import UserError
 from fl.fusion.draws import BITS, draw_bits
+from fl.models.layers import AnyDropout
 
 
 class Masks:
@@ -50,7 +50,7 @@ def sample_dropout(model: nn.Module) -> Iterator[Masks]:
     for module in model.modules():
         if isinstance(module, nn.Dropout):
             layers.append(module)
-        elif isinstance(module, _DropoutNd):
+        elif isinstance(module, AnyDropout):
             raise UserError(f"the server trains with nn.Dropout only, not {type(module).__name__}")
     try:
         for layer in layers:

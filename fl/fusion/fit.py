@@ -6,15 +6,15 @@ computes its slice of every batch, and the summed gradient is that of the global
 
 import io
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 from torch import Tensor, nn
 
-from fl.errors import UserError
+from fl.bounds import Count, Positive, Settings, Within
 from fl.federation import Batch
 from fl.fusion.draws import sample_keys
 from fl.fusion.dropout import Masks, sample_dropout
@@ -24,48 +24,44 @@ from fl.fusion.whole_batch import WholeBatch, needs_whole_batch
 from fl.models.ensemble import Ensemble
 from fl.seeding import torch_generator
 from fl.server import Loss
-from fl.training.optimizers import SGD, Adam, KeptOptimizer
-from fl.validate import at_least, choice, positive
-
-PRECISIONS = ("fp32", "tf32", "bf16")
-SCHEDULES = ("constant", "cosine")
+from fl.training.loop import Step, minimise
+from fl.training.optimizers import SGD, Adam
 
 
 @dataclass(frozen=True, kw_only=True)
-class FitConfig:
+class FitConfig(Settings):
     """Training of the global model at the server."""
 
-    epochs: int = 15
+    epochs: Count = 15
     """Epochs over the data."""
-    lr: float = 5e-4
+    lr: Positive = 5e-4
     """Learning rate."""
     optimizer: Literal["adam", "sgd"] = "adam"
     """Optimiser; sgd uses the momentum below."""
-    momentum: float = 0.9
+    momentum: Annotated[float, Within(0, 1, "[)")] = 0.9
     """Momentum of sgd."""
-    batch_size: int = 64
+    batch_size: Count = 64
     """Samples per step, over all ranks together."""
     schedule: Literal["constant", "cosine"] = "constant"
     """Learning rate over the steps: as it is, or falling to zero along a half cosine."""
-    clip: float | None = None
+    clip: Positive | None = None
     """Norm to which gradients are cut; of an ensemble each member's. Default: none."""
-    test_every: int = 1
+    test_every: Count = 1
     """Epochs between two tests of the model; the last epoch is always tested."""
     precision: Literal["fp32", "tf32", "bf16"] = "fp32"
     """Arithmetic of forward and backward passes: tf32 rounds the factors of matrix products on
     GPUs that can, bf16 computes in bfloat16 where that is safe; weights stay in float32."""
 
-    def __post_init__(self) -> None:
-        at_least("epochs", self.epochs, 1)
-        positive("lr", self.lr)
-        at_least("batch_size", self.batch_size, 1)
-        at_least("test_every", self.test_every, 1)
-        choice("precision", self.precision, PRECISIONS)
-        choice("schedule", self.schedule, SCHEDULES)
-        if self.clip is not None:
-            positive("clip", self.clip)
-        if not 0 <= self.momentum < 1:
-            raise UserError(f"momentum must be in [0, 1), got {self.momentum}")
+    def make_optimizer(self) -> SGD | Adam:
+        """The optimiser that these settings name."""
+        return Adam(self.lr) if self.optimizer == "adam" else SGD(self.lr, self.momentum)
+
+    def rate(self, epoch: int, passed: float) -> float:
+        """Learning rate in an epoch of which a share has passed, 0 to 1."""
+        if self.schedule == "constant":
+            return self.lr
+        share = (epoch - 1 + passed) / self.epochs
+        return self.lr * (1 + math.cos(math.pi * share)) / 2
 
 
 def changeable(name: str) -> tuple[str, ...]:
@@ -73,17 +69,45 @@ def changeable(name: str) -> tuple[str, ...]:
     return tuple(f"{name}.{setting}" for setting in ("lr", "momentum", "batch_size", "clip"))
 
 
+@dataclass(frozen=True, kw_only=True)
+class FitSpec:
+    """A fit as it passes from a method to the ranks, whole."""
+
+    model: nn.Module
+    """What is trained."""
+    columns: Mapping[str, Sequence[Tensor]]
+    """The data by name: all ranks' blocks of rows, as the server that passes them on keeps them."""
+    loss: Loss
+    """Of a model on a batch, a mean over the batch's samples."""
+    config: FitConfig
+    stage: str
+    """What the fit is called in the run."""
+    streams: str
+    """What its random numbers are called: the stage, in its round."""
+    tested: bool = True
+    """Whether the model is a classifier, to be tested between epochs."""
+    until: int | None = None
+    """The last epoch to be trained now; None for the last of all."""
+    state: bytes | None = None
+    """Of the epochs that were trained before, by :meth:`Fit.state`."""
+    state_every: int | None = None
+    """Epochs between two states to be told of; the last epoch's is one. None for none."""
+
+    @property
+    def last(self) -> int:
+        """The last epoch to be trained now."""
+        return self.config.epochs if self.until is None else self.until
+
+
 class Fit:
-    """Trains ``model`` in place, epoch by epoch.
+    """Trains the spec's model in place, epoch by epoch.
 
     Args:
-        model: on its device; left in train mode during an epoch, in eval mode at the end.
+        spec: what to train, and how; its model on its device, left in train mode during an epoch
+            and in eval mode at the end. If it has a state, the fit goes on from there.
         data: tensors of one length, all of them on every rank, on the model's device or the host.
             A batch also has ``key`` (B,): see :mod:`fl.fusion.draws`.
-        loss: of a model on a batch, a mean over the batch's samples.
-        config: epochs, optimiser, batch size.
-        seed: the run's seed; with ``stage`` it names the streams of order and dropout.
-        stage: what this fit is called in the run.
+        seed: the run's seed; with the spec's ``streams`` it names those of order and dropout.
         group: this rank and its peers.
 
     Raises:
@@ -91,70 +115,75 @@ class Fit:
     """
 
     def __init__(
-        self,
-        model: nn.Module,
-        data: Batch,
-        *,
-        loss: Loss,
-        config: FitConfig,
-        seed: int,
-        stage: str,
-        group: Group | None = None,
+        self, spec: FitSpec, data: Batch, *, seed: int, group: Group | None = None
     ) -> None:
+        model, config = spec.model, spec.config
         self._group = group or Group()
-        several = self._group.size > 1 and needs_whole_batch(model, loss)
+        several = self._group.size > 1 and needs_whole_batch(model, spec.loss)
         self._whole = WholeBatch(model, self._group) if several else None
-        self._model, self._data, self._loss, self._config = model, data, loss, config
-        self._seed, self._stage = seed, stage
+        self._spec, self._model, self._config = spec, model, config
+        self._data, self._seed = data, seed
         first = next(iter(data.values()))
         self._size, self._home = len(first), first.device
         self._device = next(model.parameters()).device
-        self._optimizer = _optimizer(model, config)
-        self._gradients = Gradients(model, loss, config.batch_size, self._group)
-        self._done = 0
+        self._parameters = [p for p in model.parameters() if p.requires_grad]
+        self._optimizer = config.make_optimizer().together([self._parameters])
+        self._gradients = Gradients(model, spec.loss, config.batch_size, self._group)
+        self.done = 0
+        """Epochs that are behind."""
+        if spec.state:
+            self._load_state(spec.state)
 
     def epochs(self) -> Iterator[Tensor]:
         """Trains an epoch and yields the loss of each of its steps, (steps,), until all are done.
 
         Between two epochs the model may be evaluated and the state be saved.
         """
-        order = torch_generator(self._seed, f"{self._stage}/order")
-        for epoch in range(1, self._config.epochs + 1):
+        order = torch_generator(self._seed, f"{self._spec.streams}/order")
+        for epoch in range(1, self._spec.last + 1):
             shuffled = torch.randperm(self._size, generator=order).to(self._home)
-            if epoch > self._done:
-                self._model.train()
-                with (
-                    sample_dropout(self._model) as masks,
-                    self._gradients.watching(),
-                    self._whole.watching() if self._whole else nullcontext(),
-                    precision(self._config.precision),
-                ):
-                    batches = shuffled.split(self._config.batch_size)
-                    losses = []
-                    for number, rows in enumerate(batches):
-                        self._set_rate((epoch - 1 + number / len(batches)) / self._config.epochs)
-                        losses.append(self._step(epoch, rows, masks))
-                self._done = epoch
+            if epoch > self.done:
+                losses = self._train(epoch, shuffled.split(self._config.batch_size))
+                self.done = epoch
                 # One transfer an epoch: reading each step's loss would wait for the device.
                 yield torch.stack(losses).cpu()
         self._model.eval()
 
-    def _step(self, epoch: int, rows: Tensor, masks: Masks) -> Tensor:
+    def _train(self, epoch: int, batches: Sequence[Tensor]) -> list[Tensor]:
+        """Trains one epoch; the loss of each step, over the whole batch."""
+        self._model.train()
+        losses: list[Tensor] = []
+        own = torch.empty(0)
+
+        def steps(masks: Masks) -> Iterator[Step]:
+            nonlocal own
+            for number, rows in enumerate(batches):
+                self._optimizer.lr = self._config.rate(epoch, number / len(batches))
+                own = self._own_loss(epoch, rows, masks)
+                yield Step(own)
+
+        def exchange() -> None:
+            losses.append(self._gradients.sum(own.detach()))
+            self._clip()
+
+        with (
+            sample_dropout(self._model) as masks,
+            self._gradients.watching(),
+            self._whole.watching() if self._whole else nullcontext(),
+            precision(self._config.precision),
+        ):
+            minimise(steps(masks), [self._parameters], self._optimizer, exchange)
+        return losses
+
+    def _own_loss(self, epoch: int, rows: Tensor, masks: Masks) -> Tensor:
+        """This rank's part of the batch's loss."""
         first, own = self._slice(rows)
-        self._model.zero_grad()
         self._gradients.start_step(first, len(own))
-        loss = torch.zeros((), device=self._device)
-        if len(own) or self._whole:  # who has no sample still takes part in the sums
-            batch, share = self._part(epoch, rows, first, own, masks)
-            with torch.autocast(
-                self._device.type, torch.bfloat16, self._config.precision == "bf16"
-            ):
-                loss = self._loss(self._model, batch) * share
-            loss.backward()
-        loss = self._gradients.sum(loss.detach())
-        self._clip()
-        self._optimizer.step([0])
-        return loss
+        if not len(own) and not self._whole:  # who has no sample still takes part in the sums
+            return torch.zeros((), device=self._device)
+        batch, share = self._part(epoch, rows, first, own, masks)
+        with torch.autocast(self._device.type, torch.bfloat16, self._config.precision == "bf16"):
+            return self._spec.loss(self._model, batch) * share
 
     def _part(
         self, epoch: int, rows: Tensor, first: int, own: Tensor, masks: Masks
@@ -167,11 +196,6 @@ class Fit:
         self._whole.start_step(first, len(own), len(rows))
         whole = self._batch(epoch, rows, but="images")
         return {**whole, "images": batch["images"]}, 1 / self._group.size
-
-    def _set_rate(self, passed: float) -> None:
-        """``passed``: the share of all steps that lies behind, 0 to 1."""
-        if self._config.schedule == "cosine":
-            self._optimizer.lr = self._config.lr * (1 + math.cos(math.pi * passed)) / 2
 
     def _clip(self) -> None:
         if self._config.clip is not None:
@@ -187,7 +211,7 @@ class Fit:
     def _batch(self, epoch: int, rows: Tensor, but: str = "") -> Batch:
         columns = {name: tensor for name, tensor in self._data.items() if name != but}
         batch = {name: _take(tensor, rows, self._device) for name, tensor in columns.items()}
-        key = sample_keys(self._seed, f"{self._stage}/dropout", epoch, rows)
+        key = sample_keys(self._seed, f"{self._spec.streams}/dropout", epoch, rows)
         return {**batch, "key": key.to(self._device)}
 
     def state(self) -> bytes:
@@ -195,7 +219,7 @@ class Fit:
         file = io.BytesIO()
         torch.save(
             {
-                "epoch": self._done,
+                "epoch": self.done,
                 "model": self._model.state_dict(),
                 "optimizer": self._optimizer.state(),
             },
@@ -203,16 +227,12 @@ class Fit:
         )
         return file.getvalue()
 
-    def load_state(self, state: bytes) -> int:
-        """Continues where the fit was that gave ``state``; returns the epochs done there.
-
-        The optimiser keeps its moments; its rate is this fit's own, which may have another.
-        """
+    def _load_state(self, state: bytes) -> None:
+        """The optimiser keeps its moments; its rate is this fit's own, which may have another."""
         loaded = load_state(state, self._device)
         self._model.load_state_dict(loaded["model"])
         self._optimizer.load_state(loaded["optimizer"])
-        self._done = loaded["epoch"]
-        return self._done
+        self.done = loaded["epoch"]
 
 
 def load_state(state: bytes, device: torch.device) -> dict[str, Any]:
@@ -237,9 +257,3 @@ def _take(tensor: Tensor, rows: Tensor, device: torch.device) -> Tensor:
     if taken.device == device:
         return taken
     return taken.pin_memory().to(device, non_blocking=True)
-
-
-def _optimizer(model: nn.Module, config: FitConfig) -> KeptOptimizer:
-    adam = config.optimizer == "adam"
-    settings = Adam(config.lr) if adam else SGD(config.lr, config.momentum)
-    return settings.together([[p for p in model.parameters() if p.requires_grad]])

@@ -7,44 +7,41 @@ they are meant to be. The terms of that loss are here too.
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn, optim
-from torch.nn.modules.batchnorm import _BatchNorm
+from torch import Tensor, nn
 
+from fl.bounds import AtLeast, Count, Positive, Settings
 from fl.federation import Problem
 from fl.fusion.distillation import kl_to_teacher
 from fl.models.image_generator import ImageGenerator
+from fl.models.layers import AnyBatchNorm
 from fl.seeding import torch_seeded
-from fl.validate import at_least, positive
+from fl.training.loop import Step, minimise
+from fl.training.optimizers import Adam
 
+BETAS = (0.5, 0.999)
+"""Of Adam, as the released codes have them."""
 InversionLoss = Callable[[Tensor, Tensor], Tensor]
 """Of images (B, C, H, W) and the labels (B,) they are meant to have: a scalar."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class InversionConfig:
+class InversionConfig(Settings):
     """Training of the generator, new in each epoch."""
 
-    batch_size: int = 64
+    batch_size: Annotated[int, AtLeast(2)] = 64  # BatchNorm needs two
     """Images made per epoch."""
-    steps: int = 20
+    steps: Count = 20
     """Steps of Adam on the generator and its input."""
-    lr: float = 1e-3
+    lr: Positive = 1e-3
     """Learning rate of Adam."""
-    latent: int = 256
+    latent: Count = 256
     """Size of the generator's input z."""
-    width: float = 0.25
+    width: Positive = 0.25
     """Factor on the generator's channels; 1 is the released code's."""
-
-    def __post_init__(self) -> None:
-        at_least("inversion.batch_size", self.batch_size, 2)  # BatchNorm needs two
-        at_least("inversion.steps", self.steps, 1)
-        positive("inversion.lr", self.lr)
-        at_least("inversion.latent", self.latent, 1)
-        positive("inversion.width", self.width)
 
 
 def invert(
@@ -66,18 +63,24 @@ def invert(
         z = torch.randn(config.batch_size, config.latent).to(device).requires_grad_()
         labels = torch.randint(problem.num_classes, (config.batch_size,)).to(device)
     generator.train()
-    optimizer = optim.Adam([*generator.parameters(), z], lr=config.lr, betas=(0.5, 0.999))
+    parameters = [*generator.parameters(), z]
     lowest, best = torch.inf, torch.empty(0)
-    for _ in range(config.steps):
-        images = generator(z)
-        value = loss(images, labels)
-        if value.item() < lowest or not len(best):
-            lowest, best = value.item(), images.detach()
-        optimizer.zero_grad()
-        value.backward()
+
+    def steps() -> Iterator[Step]:
+        nonlocal lowest, best
+        for _ in range(config.steps):
+            images = generator(z)
+            value = loss(images, labels)
+            if value.item() < lowest or not len(best):
+                lowest, best = value.item(), images.detach()
+            yield Step(value)
+
+    def cut() -> None:
         if clip is not None:
             nn.utils.clip_grad_norm_(generator.parameters(), clip)
-        optimizer.step()
+
+    optimizer = Adam(config.lr, BETAS).together([parameters])
+    minimise(steps(), [parameters], optimizer, cut)
     return best, labels
 
 
@@ -111,11 +114,11 @@ class BatchNormDistance:
     """
 
     def __init__(self, models: nn.ModuleList) -> None:
-        self._layers: list[_BatchNorm] = [
-            module for module in models.modules() if isinstance(module, _BatchNorm)
+        self._layers: list[AnyBatchNorm] = [
+            module for module in models.modules() if isinstance(module, AnyBatchNorm)
         ]
         self._models = len(models)
-        self._distances: dict[_BatchNorm, Tensor] = {}
+        self._distances: dict[AnyBatchNorm, Tensor] = {}
 
     @contextmanager
     def watching(self) -> Iterator["BatchNormDistance"]:

@@ -1,58 +1,76 @@
-"""Distillation on a pool of images that grows from epoch to epoch: DENSE's and Co-Boosting's.
+"""Distillation on a pool of images that grows from epoch to epoch: DENSE's and Co-Boosting's."""
 
-It is no :meth:`fl.server.Server.fit`, since between two epochs the global model itself decides
-which images come next, while its optimiser goes on.
-"""
-
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any, ClassVar
 
 import torch
-from torch import Tensor, nn, optim
+from torch import Tensor, nn
 
-from fl.errors import UserError
+from fl.bounds import Count, NotNegative, Positive, Settings, Within
+from fl.federation import Batch
 from fl.fusion.distillation import kl_to_teacher
-from fl.seeding import torch_generator, torch_seeded
-from fl.server import Evaluation, Server
-from fl.validate import at_least, positive
+from fl.fusion.fit import FitConfig
+from fl.seeding import torch_generator
+from fl.training.optimizers import SGD
 
 
 @dataclass(frozen=True, kw_only=True)
-class DistillationConfig:
+class DistillationConfig(Settings):
     """The global model's training on the pool: SGD, one pass per epoch."""
 
-    epochs: int = 30
+    epochs: Count = 30
     """Epochs; each makes one batch of images."""
-    lr: float = 0.01
+    lr: Positive = 0.01
     """Learning rate of SGD."""
-    momentum: float = 0.9
+    momentum: Annotated[float, Within(0, 1, "[)")] = 0.9
     """Momentum of SGD."""
-    weight_decay: float = 0.0
+    weight_decay: NotNegative = 0.0
     """Weight decay of SGD."""
-    batch_size: int = 16
+    batch_size: Count = 16
     """Samples per step."""
-    temperature: float = 20.0
+    temperature: Positive = 20.0
     """Temperature T of the distillation, whose loss is multiplied by T squared."""
 
-    def __post_init__(self) -> None:
-        at_least("kd.epochs", self.epochs, 1)
-        positive("kd.lr", self.lr)
-        at_least("kd.batch_size", self.batch_size, 1)
-        positive("kd.temperature", self.temperature)
-        if not 0 <= self.momentum < 1:
-            raise UserError(f"kd.momentum must be in [0, 1), got {self.momentum}")
-        if self.weight_decay < 0:
-            raise UserError(f"kd.weight_decay must not be negative, got {self.weight_decay}")
-
-    def optimizer(self, model: nn.Module) -> optim.SGD:
-        """The optimiser of ``model``, kept over all epochs."""
-        return optim.SGD(
-            model.parameters(),
+    def fit_config(self, *, cosine: bool = False) -> "PoolFitConfig":
+        """As the server's fit takes them; with ``cosine`` the rate falls from epoch to epoch."""
+        return PoolFitConfig(
+            epochs=self.epochs,
             lr=self.lr,
+            optimizer="sgd",
             momentum=self.momentum,
+            batch_size=self.batch_size,
+            schedule="cosine" if cosine else "constant",
             weight_decay=self.weight_decay,
         )
+
+
+@dataclass(frozen=True, kw_only=True)
+class PoolFitConfig(FitConfig):
+    """A fit by SGD with weight decay, whose rate is the same for all steps of an epoch."""
+
+    weight_decay: float = 0.0
+
+    def make_optimizer(self) -> SGD:
+        """The optimiser that these settings name."""
+        return SGD(self.lr, self.momentum, self.weight_decay)
+
+    def rate(self, epoch: int, passed: float) -> float:
+        """Learning rate in an epoch."""
+        return super().rate(epoch, 0.0)
+
+
+@dataclass(frozen=True)
+class DistillationLoss:
+    """T^2 KL(teacher || student) of ``images`` and ``teacher_logits``, mean over the batch."""
+
+    temperature: float
+    one_pass: ClassVar[bool] = True
+    """See :class:`fl.fusion.gradients.Gradients`."""
+
+    def __call__(self, model: nn.Module, batch: Batch) -> Tensor:
+        student = model(batch["images"])
+        return kl_to_teacher(student, batch["teacher_logits"], self.temperature).mean()
 
 
 class Pool:
@@ -60,56 +78,27 @@ class Pool:
 
     def __init__(self, seed: int) -> None:
         self._seed = seed
-        self._columns: dict[str, Tensor] = {}
+        self.columns: dict[str, Tensor] = {}
+        """Rows of one length, by name; ``images`` and ``labels`` are two."""
 
     def add(self, **rows: Tensor) -> None:
-        """Appends rows to every column, of which ``images`` and ``labels`` are two."""
+        """Appends rows to every column."""
         for name, new in rows.items():
-            old = self._columns.get(name)
-            self._columns[name] = new if old is None else torch.cat([old, new])
+            old = self.columns.get(name)
+            self.columns[name] = new if old is None else torch.cat([old.to(new.device), new])
 
     def batches(self, purpose: str, epoch: int, size: int) -> Iterator[dict[str, Tensor]]:
         """All rows once, shuffled by (seed, purpose, epoch)."""
         order = torch_generator(self._seed, f"{purpose}/{epoch}")
-        labels = self._columns["labels"]
+        labels = self.columns["labels"]
         for rows in torch.randperm(len(labels), generator=order).to(labels.device).split(size):
-            yield {name: column[rows] for name, column in self._columns.items()}
+            yield {name: column[rows] for name, column in self.columns.items()}
 
     def told(self, **figures: Any) -> dict[str, Any]:
         """What an :class:`fl.server.Outcome` says of the images; none is filtered out."""
-        count = len(self._columns["labels"])
-        synthetic = {name: self._columns[name] for name in ("images", "labels")}
+        count = len(self.columns["labels"])
+        synthetic = {name: self.columns[name] for name in ("images", "labels")}
         return {
             "synthetic": {**synthetic, "kept": torch.arange(count)},
             "figures": {"synthetic": {"generated": count, "kept": count}, **figures},
         }
-
-
-def distil_epoch(
-    student: nn.Module,
-    lessons: Iterable[tuple[Tensor, Tensor]],
-    optimizer: optim.Optimizer,
-    config: DistillationConfig,
-    server: Server,
-    epoch: int,
-) -> Evaluation:
-    """Trains ``student`` on batches of images and the teacher's logits; tests and tells of it."""
-    losses = []
-    student.train().requires_grad_(True)
-    with torch_seeded(server.problem.seed, f"fusion/dropout/{epoch}"):
-        for images, wanted in lessons:
-            loss = kl_to_teacher(student(images), wanted, config.temperature).mean()
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-            losses.append(loss.detach())
-    found = server.evaluate(student.eval())
-    server.events.emit(
-        "epoch",
-        stage="fusion",
-        epoch=epoch,
-        epochs=config.epochs,
-        loss=torch.stack(losses).mean().item(),
-        accuracy=found.accuracy,
-    )
-    return found

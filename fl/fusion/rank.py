@@ -7,19 +7,18 @@ columns' blocks, on its device or, where they are large beside the device's memo
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
 
 from fl.data.shard import Shard
 from fl.federation import Batch, Problem
-from fl.fusion.fit import Fit, FitConfig
+from fl.fusion.fit import Fit, FitSpec
 from fl.fusion.group import Group
 from fl.fusion.synthesis import Draw, draw_samples
 from fl.metrics.accuracy import answers
 from fl.models import Decoder
-from fl.server import Loss
 from kernels import sharded
 
 ASKED = 1024
@@ -39,6 +38,8 @@ class Report:
     """Right answers for each group of the whole test split, if the model was tested."""
     state: bytes | None
     """What :meth:`fl.fusion.fit.Fit.state` gave, if this was an epoch to keep."""
+    memory: dict[str, Tensor] | None = None
+    """Of lessons, with the state: see :class:`fl.server.Lessons`."""
 
 
 class Rank:
@@ -56,23 +57,24 @@ class Rank:
         self._test_groups = problem.groups(test).to(device)
 
     def sample(
-        self, decoders: Mapping[int, Decoder], draws: Sequence[Draw], latent: int
-    ) -> tuple[Tensor, Tensor]:
-        """Images and labels of these draws."""
-        shape = (sum(map(len, draws)), *self.problem.image_shape)
+        self, decoders: Mapping[int, Decoder], draws: Sequence[Draw], latent: int, stream: str
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Images of these draws, their labels, and the z that they were drawn from."""
+        count = sum(map(len, draws))
+        shape = (count, *self.problem.image_shape)
         home = self._home(4 * torch.Size(shape).numel())
-        images = torch.empty(shape, device=home)
+        images, z = torch.empty(shape, device=home), torch.empty(count, latent, device=home)
         with _one_thread():
             draw_samples(
                 decoders,
                 draws,
                 latent=latent,
-                seed=self.problem.seed,
+                stream=(self.problem.seed, stream),
                 device=self.device,
-                into=images,
+                into=(images, z),
             )
         labels = [draw.labels for draw in draws]
-        return images, torch.cat([torch.empty(0, dtype=torch.int64), *labels]).to(home)
+        return images, torch.cat([torch.empty(0, dtype=torch.int64), *labels]).to(home), z
 
     def apply(self, function: Callable[[Tensor], Tensor], column: Tensor) -> Tensor:
         """The function of the column, some rows at a time."""
@@ -127,49 +129,30 @@ class Rank:
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
 
-    def fit(
-        self,
-        model: nn.Module,
-        columns: Mapping[str, Sequence[Tensor]],
-        loss: Loss,
-        config: FitConfig,
-        stage: str,
-        state: bytes | None,
-        keep_every: int | None,
-    ) -> Iterator[Report]:
-        """Trains ``model`` in place and tells of every epoch; all ranks must do so together.
-
-        Args:
-            model: what to train.
-            columns: all blocks of each column.
-            loss, config, stage: see :class:`fl.fusion.fit.Fit`.
-            state: of an earlier fit, to be continued.
-            keep_every: epochs after which a state comes with the report, and with the last; None
-                for none.
-        """
+    def fit(self, spec: FitSpec) -> Iterator[Report]:
+        """Trains the model in place and tells of every epoch; all ranks must do so together."""
+        model = self._here(spec.model)
         fit = Fit(
-            self._here(model),
-            self._gathered(columns),
-            loss=loss,
-            config=config,
+            replace(spec, model=model),
+            self._gathered(spec.columns),
             seed=self.problem.seed,
-            stage=stage,
             group=self.group,
         )
-        done = fit.load_state(state) if state else 0
-        for epoch, losses in enumerate(fit.epochs(), start=done + 1):
-            last = epoch == config.epochs
-            keep = keep_every and (epoch % keep_every == 0 or last)
-            hits = None
-            if epoch % config.test_every == 0 or last:
-                hits = self.count_hits(model).to(self.device)
-                self.group.sum(hits)
+        for epoch, losses in enumerate(fit.epochs(), start=fit.done + 1):
+            last = epoch == spec.last
+            due = spec.state_every and (epoch % spec.state_every == 0 or last)
             yield Report(
                 epoch=epoch,
                 losses=losses.tolist(),
-                hits=None if hits is None else hits.tolist(),
-                state=fit.state() if keep and self.group.rank == 0 else None,
+                hits=self._test(model) if _is_tested(spec, epoch) else None,
+                state=fit.state() if due and self.group.rank == 0 else None,
             )
+
+    def _test(self, model: nn.Module) -> list[int]:
+        """Right answers for each group of the whole test split."""
+        hits = self.count_hits(model).to(self.device)
+        self.group.sum(hits)
+        return hits.tolist()
 
     def _gathered(self, columns: Mapping[str, Sequence[Tensor]]) -> Batch:
         """Whole columns on the device, or all on the host where they do not fit there."""
@@ -197,6 +180,11 @@ class Rank:
         if self.device.type == "cuda" and 2 * nbytes > torch.cuda.mem_get_info(self.device)[0]:
             return torch.device("cpu")
         return self.device
+
+
+def _is_tested(spec: FitSpec, epoch: int) -> bool:
+    every, last = spec.config.test_every, epoch == spec.config.epochs
+    return spec.tested and (epoch % every == 0 or last)
 
 
 @contextmanager

@@ -1,27 +1,31 @@
 """The server's verbs, over ranks that lie in this process or elsewhere."""
 
-import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar, TypeVarTuple
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from fl.data.shard import Shard
-from fl.events import Events
+from fl.events import Epoch, Events
 from fl.federation import Batch, Problem
-from fl.fusion.checkpoints import Checkpoints
-from fl.fusion.fit import FitConfig, load_state
+from fl.fusion.checkpoints import Checkpoints, digest_of
+from fl.fusion.fit import FitConfig, FitSpec, load_state
 from fl.fusion.rank import Rank, Report
 from fl.fusion.synthesis import Draw, plan_draws, share_out
 from fl.metrics.accuracy import accuracies
 from fl.models import Decoder
 from fl.seeding import in_round
-from fl.server import Evaluation, FitResult, Loss, Samples
+from fl.server import Evaluation, FitResult, Lessons, Loss, Samples
 from kernels import sharded
+
+Value = TypeVar("Value")
+Arguments = TypeVarTuple("Arguments")
+Kept = Any
+"""A value where the ranks left it: what stands for it here is the subclasses' business."""
 
 
 class ServerFailed(RuntimeError):
@@ -56,34 +60,39 @@ class RankedServer(ABC):
         self._totals = totals.tolist()
 
     def sample(
-        self, decoders: Mapping[int, Decoder], allocation: np.ndarray, *, latent: int
+        self,
+        decoders: Mapping[int, Decoder],
+        allocation: np.ndarray,
+        *,
+        latent: int,
+        stream: str = "synthesis",
+        with_z: bool = False,
     ) -> Samples:
         """See :meth:`fl.server.Server.sample`."""
         shares = share_out(plan_draws(list(decoders), allocation), self.size)
-        blocks = self._each(
-            "sample",
-            [(self._part(decoders, draws), draws, latent) for draws in shares],
-            returns=2,
-        )
-        images, labels = zip(*blocks, strict=True)
-        counts = tuple(sum(map(len, draws)) for draws in shares)
-        return Samples(columns={"images": images, "labels": labels}, counts=counts)
+        own = [(self._part(decoders, draws), draws, latent, stream) for draws in shares]
+        blocks = zip(*self._on_each(Rank.sample, own, returns=3), strict=True)
+        columns = dict(zip(("images", "labels", "z"), map(tuple, blocks), strict=True))
+        if not with_z:
+            del columns["z"]
+        return Samples(columns=columns, counts=tuple(sum(map(len, draws)) for draws in shares))
 
     def apply(self, samples: Samples, column: str, function: Callable[[Tensor], Tensor]) -> Samples:
         """See :meth:`fl.server.Server.apply`."""
-        changed = self._each("apply", [(function, block) for block in samples.columns[column]])
-        return _with_column(samples, column, changed)
+        own = [(function, block) for block in samples.columns[column]]
+        return _with_column(samples, column, self._on_each(Rank.apply, own))
 
     def nearest(self, samples: Samples, keep: float) -> Tensor:
         """See :meth:`fl.server.Server.nearest`: Algorithm 2, to the bits of one rank."""
         images, labels = samples.columns["images"], samples.columns["labels"]
         classes = self.problem.num_classes
-        largest = max(self._values("magnitude", [(block,) for block in images]))
+        largest = max(self._values(Rank.magnitude, [(block,) for block in images]))
         unit = sharded.unit_for(largest, len(samples))
         pairs = list(zip(images, labels, strict=True))
-        sums = sum(self._values("class_sums", [(*pair, unit) for pair in pairs]))
+        sums = torch.stack(self._values(Rank.class_sums, [(*pair, unit) for pair in pairs])).sum(0)
         centroids = sharded.centroids(sums, unit)
-        distances = torch.cat(self._values("distances", [(*pair, centroids) for pair in pairs]))
+        own = [(*pair, centroids) for pair in pairs]
+        distances = torch.cat(self._values(Rank.distances, own))
         return sharded.nearest(distances, self.fetch(samples, "labels").cpu(), classes, keep)
 
     def take(self, samples: Samples, indices: Tensor) -> Samples:
@@ -96,7 +105,7 @@ class RankedServer(ABC):
         ]
         names = list(samples.columns)
         arguments = [(i, *(samples.columns[n][rank] for n in names)) for rank, i in enumerate(own)]
-        blocks = self._each("take", arguments, returns=len(names))
+        blocks = self._on_each(Rank.take, arguments, returns=len(names))
         columns = dict(zip(names, zip(*blocks, strict=True), strict=True))
         return Samples(columns=columns, counts=tuple(map(len, own)))
 
@@ -104,19 +113,17 @@ class RankedServer(ABC):
         """See :meth:`fl.server.Server.teach`. One teacher is held at a time."""
         samples = samples if isinstance(samples, Samples) else self._place(samples)
         images = samples.columns["images"]
-        totals: Sequence[Any] = [None] * self.size
+        totals: Sequence[Kept] = [None] * self.size
         count = 0
         for teacher in teachers:
             shared = self._share(teacher)
-            totals = self._each(
-                "ask", [(shared, *pair) for pair in zip(images, totals, strict=True)]
-            )
+            own = [(shared, *pair) for pair in zip(images, totals, strict=True)]
+            totals = self._on_each(Rank.ask, own)
             count += 1
         if not count:
             raise ValueError("teach needs at least one teacher")
-        return self.apply(
-            _with_column(samples, "teacher_logits", totals), "teacher_logits", _Divided(count)
-        )
+        asked = _with_column(samples, "teacher_logits", totals)
+        return self.apply(asked, "teacher_logits", _Divided(count))
 
     def fetch(self, samples: Samples, column: str) -> Tensor:
         """See :meth:`fl.server.Server.fetch`."""
@@ -126,40 +133,40 @@ class RankedServer(ABC):
     def fit(
         self,
         model: nn.Module,
-        data: Samples | Batch,
+        data: Samples | Batch | Lessons,
         *,
         loss: Loss,
         config: FitConfig,
         stage: str,
+        tested: bool = True,
     ) -> FitResult:
         """Trains ``model`` in place, tests it between epochs; see :class:`fl.fusion.fit.Fit`.
 
         With checkpoints it goes on from the last one of the same fit, and leaves its own. Each
         round draws other random numbers for the same ``stage``.
         """
-        streams = in_round(stage, self.round)
-        samples = data if isinstance(data, Samples) else self._place(data)
+        given: Samples | Lessons = self._place(data) if isinstance(data, dict) else data
+        spec = FitSpec(
+            model=model,
+            columns=given.columns if isinstance(given, Samples) else {},
+            loss=loss,
+            config=config,
+            stage=stage,
+            streams=in_round(stage, self.round),
+            tested=tested,
+        )
         key, reports = "", list[Report]()
         if self._checkpoints:
-            key = self._fit_key(model, samples, loss, config, streams)
+            key = self._fit_key(spec, given)
             reports = self._checkpoints.load(stage, key)
-        for report in self._fit(model, samples, loss, config, streams, reports):
+        for report in self._reports(spec, given, reports):
             if report.state:  # one is enough
-                reports = [replace(earlier, state=None) for earlier in reports]
+                reports = [replace(r, state=None, memory=None) for r in reports]
             reports.append(report)
             # First the state: who hears of an epoch may hand it on.
-            if self._checkpoints and report.state:
+            if self._checkpoints and report.state and self._checkpoints.is_due(report, config):
                 self._checkpoints.save(stage, key, reports)
-            if report.hits is not None:
-                self.events.emit(
-                    "epoch",
-                    stage=stage,
-                    round=self.round,
-                    epoch=report.epoch,
-                    epochs=config.epochs,
-                    loss=sum(report.losses) / len(report.losses),
-                    accuracy=self._evaluation(report.hits).accuracy,
-                )
+            self._tell(spec, report)
         if reports[-1].state:
             model.load_state_dict(load_state(reports[-1].state, self.device)["model"])
         model.eval()
@@ -168,27 +175,63 @@ class RankedServer(ABC):
             epochs=[self._evaluation(r.hits) for r in reports if r.hits is not None],
         )
 
+    def _reports(
+        self, spec: FitSpec, data: Samples | Lessons, reports: Sequence[Report]
+    ) -> Iterator[Report]:
+        """The reports that follow after ``reports``, of which the last has a state, if any."""
+        before = reports[-1] if reports else None
+        spec = replace(spec, state=before.state if before else None)
+        if isinstance(data, Samples):
+            every = self._checkpoints.every if self._checkpoints else None
+            yield from self._fit(replace(spec, state_every=every), before.epoch if before else 0)
+            return
+        if before and before.memory is not None:
+            data.memory = before.memory
+        for epoch in range(before.epoch + 1 if before else 1, spec.config.epochs + 1):
+            if spec.state:  # the lessons look at the model
+                spec.model.load_state_dict(load_state(spec.state, self.device)["model"])
+            columns = self._place(data.epoch(epoch)).columns
+            part = replace(spec, columns=columns, until=epoch, state_every=1)
+            for report in self._fit(part, epoch - 1):
+                spec = replace(spec, state=report.state)
+                yield replace(report, memory=data.memory)
+
+    def _tell(self, spec: FitSpec, report: Report) -> None:
+        if report.hits is not None:
+            epoch = Epoch(
+                stage=spec.stage,
+                round=self.round,
+                epoch=report.epoch,
+                epochs=spec.config.epochs,
+                loss=sum(report.losses) / len(report.losses),
+                accuracy=self._evaluation(report.hits).accuracy,
+            )
+            self.events.emit(epoch)
+
     def evaluate(self, model: nn.Module) -> Evaluation:
         """Accuracy on the test split."""
         shared = self._share(model)
-        hits = sum(self._values("count_hits", [(shared,)] * self.size))
+        hits = torch.stack(self._values(Rank.count_hits, [(shared,)] * self.size)).sum(0)
         return self._evaluation(hits.tolist())
 
     def release(self) -> None:
         """Gives back what is kept of GPUs' memory: clients need it next."""
-        self._each("release", [()] * self.size)
+        self._on_each(Rank.release, [()] * self.size)
 
     @abstractmethod
-    def _each(
-        self, method: str, arguments: Sequence[tuple[Any, ...]], returns: int = 1
-    ) -> list[Any]:
+    def _on_each(
+        self,
+        method: Callable[[Rank, *Arguments], Any],
+        arguments: Sequence[tuple[*Arguments]],
+        returns: int = 1,
+    ) -> list[Kept]:
         """Calls the method on every rank, each with its own arguments.
 
         Gives each rank's result, a tuple of them where ``returns`` is not 1, as kept there.
         """
 
     @abstractmethod
-    def _get(self, kept: Sequence[Any]) -> list[Any]:
+    def _get(self, kept: Sequence[Kept]) -> list[Any]:
         """Brings here what ranks keep."""
 
     @abstractmethod
@@ -196,91 +239,38 @@ class RankedServer(ABC):
         """Makes tensors that are here into samples."""
 
     @abstractmethod
-    def _share(self, value: Any) -> Any:
+    def _share(self, value: Value) -> Value:
         """What to pass to every rank in place of a large value."""
 
     @abstractmethod
-    def _fit(
-        self,
-        model: nn.Module,
-        samples: Samples,
-        loss: Loss,
-        config: FitConfig,
-        stage: str,
-        reports: Sequence[Report],
-    ) -> Iterator[Report]:
-        """The reports that follow after ``reports``, of which the last has a state, if any."""
+    def _fit(self, spec: FitSpec, done: int) -> Iterator[Report]:
+        """The reports of the epochs after those ``done``."""
 
-    def _part(self, decoders: Mapping[int, Decoder], draws: Sequence[Draw]) -> Any:
+    def _part(
+        self, decoders: Mapping[int, Decoder], draws: Sequence[Draw]
+    ) -> Mapping[int, Decoder]:
         """The decoders that a rank needs for its draws."""
         return {draw.client: decoders[draw.client] for draw in draws}
 
-    def _values(self, method: str, arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
-        return self._get(self._each(method, arguments))
+    def _values(
+        self,
+        method: Callable[[Rank, *Arguments], Value],
+        arguments: Sequence[tuple[*Arguments]],
+    ) -> list[Value]:
+        return self._get(self._on_each(method, arguments))
 
     def _evaluation(self, hits: list[int]) -> Evaluation:
         return accuracies(hits, self._totals, self.problem.num_classes)
 
-    def _fit_key(
-        self, model: nn.Module, samples: Samples, loss: Loss, config: FitConfig, stage: str
-    ) -> str:
+    def _fit_key(self, spec: FitSpec, data: Samples | Lessons) -> str:
         """A hash of all that determines the fit's result."""
-        digest = hashlib.sha256(f"{stage} {self.problem} {config} {_name(loss)}".encode())
-        for name, tensor in model.state_dict().items():
-            digest.update(name.encode())
-            digest.update(tensor.cpu().contiguous().numpy().data)
-        blocks = zip(*samples.columns.values(), strict=True)
-        for block in self._values("digest", list(blocks)):
-            digest.update(block.encode())
-        return digest.hexdigest()
-
-
-class SingleServer(RankedServer):
-    """One rank, in this process."""
-
-    size = 1
-
-    def __init__(
-        self,
-        problem: Problem,
-        test: Shard,
-        events: Events,
-        device: torch.device,
-        checkpoints: Checkpoints | None = None,
-    ) -> None:
-        super().__init__(problem, test, events, device, checkpoints)
-        self._rank = Rank(problem, test, device)
-
-    def _each(
-        self, method: str, arguments: Sequence[tuple[Any, ...]], returns: int = 1
-    ) -> list[Any]:
-        return [getattr(self._rank, method)(*own) for own in arguments]
-
-    def _get(self, kept: Sequence[Any]) -> list[Any]:
-        return list(kept)
-
-    def _place(self, data: Batch) -> Samples:
-        count = len(next(iter(data.values())))
-        return Samples(columns={n: (t,) for n, t in data.items()}, counts=(count,))
-
-    def _share(self, value: Any) -> Any:
-        return value
-
-    def _part(self, decoders: Mapping[int, Decoder], draws: Sequence[Draw]) -> Any:
-        return decoders  # which may be read one at a time
-
-    def _fit(
-        self,
-        model: nn.Module,
-        samples: Samples,
-        loss: Loss,
-        config: FitConfig,
-        stage: str,
-        reports: Sequence[Report],
-    ) -> Iterator[Report]:
-        state = reports[-1].state if reports else None
-        every = self._checkpoints.every if self._checkpoints else None
-        return self._rank.fit(model, samples.columns, loss, config, stage, state, every)
+        about = f"{spec.streams} {self.problem} {spec.config} {_name(spec.loss)}"
+        if isinstance(data, Samples):
+            blocks = list(zip(*data.columns.values(), strict=True))
+            about = " ".join([about, *self._values(Rank.digest, blocks)])
+        else:
+            about = f"{about} {data.digest()}"
+        return digest_of(spec.model.state_dict(), about)
 
 
 class _Divided:
@@ -293,7 +283,7 @@ class _Divided:
         return rows / self._count
 
 
-def _with_column(samples: Samples, name: str, blocks: Sequence[Any]) -> Samples:
+def _with_column(samples: Samples, name: str, blocks: Sequence[Kept]) -> Samples:
     return Samples(columns={**samples.columns, name: tuple(blocks)}, counts=samples.counts)
 
 

@@ -60,9 +60,9 @@ def draw_samples(
     draws: Sequence[Draw],
     *,
     latent: int,
-    seed: int,
+    stream: tuple[int, str],
     device: torch.device,
-    into: Tensor,
+    into: tuple[Tensor, Tensor],
 ) -> None:
     """Draws x ~ p_theta_k(x | z, c), z ~ N(0, I), batch by batch.
 
@@ -73,18 +73,21 @@ def draw_samples(
         decoders: decoder of each client by client id, looked up once for each client.
         draws: what to draw; a client's batches stand together.
         latent: size of z.
-        seed: the run's seed.
+        stream: the run's seed, and the purpose that names the noise.
         device: where the samples are made.
-        into: (N, C, H, W) float32, for as many as the draws have; may lie elsewhere.
+        into: images (N, C, H, W) and z (N, latent), float32, for as many as the draws have; may lie
+            elsewhere.
     """
     drawing, noise, position = None, torch.empty(0), 0
     for draw in draws:
         if draw.client != drawing:
             drawing, decoder = draw.client, decoders[draw.client].to(device).eval()
-            stream = torch_generator(seed, "synthesis", draw.client)
-            noise = torch.randn(draw.total, latent, generator=stream)
-        z = noise[draw.start : draw.start + len(draw)].to(device)
-        into[position : position + len(draw)] = sample(decoder, draw.labels.to(device), z)
+            own = torch_generator(*stream, draw.client)
+            noise = torch.randn(draw.total, latent, generator=own)
+        z = noise[draw.start : draw.start + len(draw)]
+        rows = slice(position, position + len(draw))
+        into[0][rows] = sample(decoder, draw.labels.to(device), z.to(device))
+        into[1][rows] = z
         position += len(draw)
 
 

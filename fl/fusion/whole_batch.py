@@ -12,11 +12,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
 
 from fl.errors import UserError
 from fl.fusion.group import Group
 from fl.models.ensemble import Ensemble
+from fl.models.layers import AnyBatchNorm
 from fl.server import Loss
 
 
@@ -25,7 +25,7 @@ class WholeBatch:
 
     def __init__(self, model: nn.Module, group: Group) -> None:
         self._group = group
-        self._norms = [m for m in model.modules() if isinstance(m, _BatchNorm)]
+        self._norms = [m for m in model.modules() if isinstance(m, AnyBatchNorm)]
         self._models = list(model.members) if isinstance(model, Ensemble) else [model]
 
     def start_step(self, first: int, count: int, rows: int) -> None:
@@ -49,9 +49,10 @@ class WholeBatch:
     def _of_all(self, forward: Callable[[Tensor], Tensor], images: Tensor) -> Tensor:
         return _Gathered.apply(forward(images), self._first, self._rows, self._group)
 
-    def _normalised(self, layer: _BatchNorm, x: Tensor) -> Tensor:
+    def _normalised(self, layer: AnyBatchNorm, x: Tensor) -> Tensor:
         if not layer.training:
-            return type(layer).forward(layer, x)
+            own: Any = type(layer).forward
+            return own(layer, x)
         count = self._rows * x.shape[2:].numel()
         if len(x) != self._count or count < 2:
             raise ValueError(
@@ -81,7 +82,7 @@ def needs_whole_batch(model: nn.Module, loss: Loss) -> bool:
     Raises:
         UserError: so it is, and the loss calls the model otherwise than ``one_pass`` promises.
     """
-    norms = [n for n, m in model.named_modules() if isinstance(m, _BatchNorm)]
+    norms = [n for n, m in model.named_modules() if isinstance(m, AnyBatchNorm)]
     if not norms and not getattr(loss, "whole_batch", False):
         return False
     if not getattr(loss, "one_pass", False):
@@ -130,7 +131,7 @@ def _by_channel(x: Tensor) -> Tensor:
     return x.sum([d for d in range(x.dim()) if d != 1])
 
 
-def _update(layer: _BatchNorm, mean: Tensor, variance: Tensor) -> None:
+def _update(layer: AnyBatchNorm, mean: Tensor, variance: Tensor) -> None:
     """Running statistics, as torch moves them."""
     if layer.running_mean is None or layer.running_var is None:
         return

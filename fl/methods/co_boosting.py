@@ -9,13 +9,15 @@ from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn, optim
+from torch import Tensor, nn
 
+from fl.bounds import NotNegative, Positive
 from fl.clients import Clients
-from fl.errors import UserError
+from fl.federation import Batch
+from fl.fusion.checkpoints import digest_of
 from fl.fusion.distillation import kl_to_teacher
 from fl.fusion.inversion import InversionConfig, InversionLoss, invert
-from fl.fusion.pool import DistillationConfig, Pool, distil_epoch
+from fl.fusion.pool import DistillationConfig, DistillationLoss, Pool
 from fl.methods.dense import assign
 from fl.methods.method import Method
 from fl.methods.prototypes import LOCAL, PrototypesConfig, all_classifiers
@@ -24,7 +26,6 @@ from fl.models.ensemble import Ensemble, weighted_mean
 from fl.seeding import torch_generator
 from fl.server import Outcome, Server
 from fl.spaces import Choice, LogUniform, Spaces, Uniform
-from fl.validate import positive
 
 CLIP = 10.0
 """Norm to which the generator's gradient is cut."""
@@ -32,31 +33,27 @@ ADV_TEMPERATURE = 3.0
 """Temperature at which generator and global model compete."""
 PERTURBATION_TEMPERATURE = 4.0
 """Temperature of the answers that the perturbation changes."""
+ROWS = 256
+"""Images that are perturbed together."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class CoBoostingConfig(PrototypesConfig):
     """Co-Boosting's own settings, sized for a laptop; the released code's: docs/methods.md."""
 
-    ce: float = 1.0
+    ce: NotNegative = 1.0
     """Weight of the ensemble's cross-entropy, each sample's times 1 minus its probability."""
-    adv: float = 1.0
+    adv: NotNegative = 1.0
     """Weight of the term that sets the generator against the global model."""
-    perturbation: float = 8 / 255
+    perturbation: NotNegative = 8 / 255
     """Step by which pixels move before the global model learns from them."""
-    weight_step: float = 0.01
+    weight_step: NotNegative = 0.01
     """First step of the ensemble's weights."""
-    weight_decay: float = 0.99
+    weight_decay: Positive = 0.99
     """Factor on that step from epoch to epoch."""
     inversion: InversionConfig = InversionConfig()
     # At the released 0.01, which is for batches of 128, batches of 16 end in a dead network.
     kd: DistillationConfig = DistillationConfig(lr=3e-3, temperature=4.0, weight_decay=1e-4)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if min(self.ce, self.adv, self.perturbation, self.weight_step) < 0:
-            raise UserError("ce, adv, perturbation, weight_step must not be negative")
-        positive("weight_decay", self.weight_decay)
 
 
 SPACES = Spaces(
@@ -75,38 +72,76 @@ SPACES = Spaces(
 
 def run(clients: Clients, server: Server, config: CoBoostingConfig) -> Outcome:
     """Algorithm 1; ``start`` is the untrained global model. The last epoch counts."""
-    updates, seed = clients.train(), server.problem.seed
+    updates = clients.train()
     teacher = all_classifiers(updates, server)
     student = untrained_classifier(updates[0].client.training, server)
     start = server.evaluate(student)
-    optimizer = config.kd.optimizer(student)
-    schedule = optim.lr_scheduler.CosineAnnealingLR(optimizer, config.kd.epochs)
-    pool, epochs = Pool(seed), []
-    for epoch in range(1, config.kd.epochs + 1):
-        with server.events.phase("synthesis"):
+    lessons = BoostingLessons(teacher, student, server, config)
+    with server.events.phase("fusion"):
+        result = server.fit(
+            student,
+            lessons,
+            loss=DistillationLoss(config.kd.temperature),
+            config=config.kd.fit_config(cosine=True),
+            stage="fusion",
+        )
+    about = lessons.pool.told(ensemble_weights=teacher.weights.tolist())
+    return Outcome(model=student, start=start, epochs=result.epochs, **about)
+
+
+class BoostingLessons:
+    """Each epoch the pool grows by hard images, the ensemble is weighed, and the whole pool is
+    learned, perturbed."""
+
+    def __init__(
+        self, teacher: Ensemble, student: nn.Module, server: Server, config: CoBoostingConfig
+    ) -> None:
+        self._teacher, self._student = teacher, student
+        self._server, self._config = server, config
+        self.pool = Pool(server.problem.seed)
+
+    @property
+    def memory(self) -> dict[str, Tensor]:
+        """The pool's columns, and the ensemble's weights."""
+        return {**self.pool.columns, "weights": self._teacher.weights}
+
+    @memory.setter
+    def memory(self, memory: dict[str, Tensor]) -> None:
+        self._teacher.weights.copy_(memory["weights"])
+        self.pool.columns = {n: column for n, column in memory.items() if n != "weights"}
+
+    def digest(self) -> str:
+        """Of teachers and settings."""
+        return digest_of(self._teacher.members.state_dict(), f"{self._config}")
+
+    def epoch(self, number: int) -> Batch:
+        """Steps 1 to 4 of an epoch: all but the student's training."""
+        config, events = self._config, self._server.events
+        with events.phase("synthesis"):
             images, labels = invert(
-                hard_sample_loss(teacher, student, config),
-                server.problem,
+                hard_sample_loss(self._teacher, self._student, config),
+                self._server.problem,
                 config.inversion,
-                epoch=epoch,
-                device=server.device,
+                epoch=number,
+                device=self._server.device,
                 clip=CLIP,
             )
             with torch.no_grad():
-                each = teacher.each(images).transpose(0, 1)
-            pool.add(images=images, labels=labels, member_logits=each)
-        with server.events.phase("fusion"):
-            if epoch > 1:
-                reweigh(teacher, pool, config, epoch)
-            batches = pool.batches("fusion/order", epoch, config.kd.batch_size)
-            stream = torch_generator(seed, f"perturbation/{epoch}")
-            harder = (perturbed(b["images"], teacher, config.perturbation, stream) for b in batches)
-            lessons = ((images, ask(teacher, images)) for images in harder)
-            found = distil_epoch(student, lessons, optimizer, config.kd, server, epoch)
-            epochs.append(found)
-            schedule.step()
-    figures = {"ensemble_weights": teacher.weights.tolist()}
-    return Outcome(model=student, start=start, epochs=epochs, **pool.told(**figures))
+                each = self._teacher.each(images).transpose(0, 1)
+            self.pool.add(images=images, labels=labels, member_logits=each)
+        self._student.requires_grad_(True)
+        if number > 1:
+            reweigh(self._teacher, self.pool, config, number)
+        return self._perturbed_pool(number)
+
+    def _perturbed_pool(self, epoch: int) -> Batch:
+        """The pool's images, moved, and the ensemble's logits of what they have become."""
+        stream = torch_generator(self._server.problem.seed, f"perturbation/{epoch}")
+        size = self._config.perturbation
+        parts = self.pool.columns["images"].split(ROWS)
+        moved = [perturbed(rows, self._teacher, size, stream) for rows in parts]
+        logits = [ask(self._teacher, rows) for rows in moved]
+        return {"images": torch.cat(moved), "teacher_logits": torch.cat(logits)}
 
 
 def hard_sample_loss(
@@ -160,6 +195,6 @@ METHOD = Method(
     config=CoBoostingConfig,
     assign=assign,
     run=run,
-    one_rank=True,
+    default_ranks=1,
     spaces=SPACES,
 )

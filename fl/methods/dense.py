@@ -12,9 +12,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from fl.bounds import NotNegative
 from fl.clients import Clients
-from fl.errors import UserError
-from fl.federation import Problem
+from fl.federation import Batch, Problem
+from fl.fusion.checkpoints import digest_of
 from fl.fusion.inversion import (
     BatchNormDistance,
     InversionConfig,
@@ -23,7 +24,7 @@ from fl.fusion.inversion import (
     crop_and_flip,
     invert,
 )
-from fl.fusion.pool import DistillationConfig, Pool, distil_epoch
+from fl.fusion.pool import DistillationConfig, DistillationLoss, Pool
 from fl.methods import prototypes
 from fl.methods.method import Assignment, Method
 from fl.methods.prototypes import LOCAL, PrototypesConfig, all_classifiers
@@ -39,20 +40,15 @@ from fl.spaces import Choice, LogUniform, Spaces, Uniform
 class DenseConfig(PrototypesConfig):
     """DENSE's own settings, sized for a laptop; the released code's are in docs/methods.md."""
 
-    ce: float = 1.0
+    ce: NotNegative = 1.0
     """Weight of the ensemble's cross-entropy on the images."""
-    bn: float = 1.0
+    bn: NotNegative = 1.0
     """Weight of the distance to the clients' BatchNorm statistics, where they have any. 0 is what
     the released code does, whose hooks never fire."""
-    adv: float = 1.0
+    adv: NotNegative = 1.0
     """Weight of the boundary-support term."""
     inversion: InversionConfig = InversionConfig()
     kd: DistillationConfig = DistillationConfig()
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if min(self.ce, self.bn, self.adv) < 0:
-            raise UserError(f"ce, bn, adv must not be negative: {self.ce}, {self.bn}, {self.adv}")
 
 
 SPACES = Spaces(
@@ -79,24 +75,61 @@ def run(clients: Clients, server: Server, config: DenseConfig) -> Outcome:
     teacher = all_classifiers(updates, server)
     student = untrained_classifier(updates[0].client.training, server)
     start = server.evaluate(student)
-    optimizer = config.kd.optimizer(student)
-    pool, epochs = Pool(server.problem.seed), []
-    with BatchNormDistance(teacher.members).watching() as statistics:
-        for epoch in range(1, config.kd.epochs + 1):
-            with server.events.phase("synthesis"):
-                stream = torch_generator(server.problem.seed, f"augmentation/{epoch}")
-                loss = generator_loss(teacher, student, statistics, config, stream)
-                images, labels = invert(
-                    loss, server.problem, config.inversion, epoch=epoch, device=server.device
-                )
-                with torch.no_grad():  # neither images nor teachers change: asked once
-                    pool.add(images=images, labels=labels, wanted=teacher(images))
-            with server.events.phase("fusion"):
-                batches = pool.batches("fusion/order", epoch, config.kd.batch_size)
-                lessons = ((batch["images"], batch["wanted"]) for batch in batches)
-                found = distil_epoch(student, lessons, optimizer, config.kd, server, epoch)
-                epochs.append(found)
-    return Outcome(model=student, start=start, epochs=epochs, **pool.told())
+    lessons = DenseLessons(teacher, student, server, config)
+    with server.events.phase("fusion"):
+        result = server.fit(
+            student,
+            lessons,
+            loss=DistillationLoss(config.kd.temperature),
+            config=config.kd.fit_config(),
+            stage="fusion",
+        )
+    return Outcome(model=student, start=start, epochs=result.epochs, **lessons.pool.told())
+
+
+class DenseLessons:
+    """Each epoch the pool grows by images for which the student is wanted, and is learned whole."""
+
+    def __init__(
+        self, teacher: Ensemble, student: nn.Module, server: Server, config: DenseConfig
+    ) -> None:
+        self._teacher, self._student = teacher, student
+        self._server, self._config = server, config
+        self.pool = Pool(server.problem.seed)
+
+    @property
+    def memory(self) -> dict[str, Tensor]:
+        """The pool's columns."""
+        return self.pool.columns
+
+    @memory.setter
+    def memory(self, columns: dict[str, Tensor]) -> None:
+        self.pool.columns = columns
+
+    def digest(self) -> str:
+        """Of teachers and settings."""
+        return digest_of(self._teacher.state_dict(), f"{self._config}")
+
+    def epoch(self, number: int) -> Batch:
+        """Makes images (the generator's training) and asks the teachers about them, once for all:
+        neither changes."""
+        with (
+            self._server.events.phase("synthesis"),
+            BatchNormDistance(self._teacher.members).watching() as statistics,
+        ):
+            stream = torch_generator(self._server.problem.seed, f"augmentation/{number}")
+            loss = generator_loss(self._teacher, self._student, statistics, self._config, stream)
+            images, labels = invert(
+                loss,
+                self._server.problem,
+                self._config.inversion,
+                epoch=number,
+                device=self._server.device,
+            )
+            with torch.no_grad():
+                self.pool.add(images=images, labels=labels, teacher_logits=self._teacher(images))
+        self._student.requires_grad_(True)
+        return {name: self.pool.columns[name] for name in ("images", "teacher_logits")}
 
 
 def generator_loss(
@@ -123,5 +156,5 @@ def generator_loss(
 
 
 METHOD = Method(
-    name="dense", config=DenseConfig, assign=assign, run=run, one_rank=True, spaces=SPACES
+    name="dense", config=DenseConfig, assign=assign, run=run, default_ranks=1, spaces=SPACES
 )

@@ -6,17 +6,17 @@ The server trains the global model on the images of all clients, and keeps its a
 """
 
 from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from typing import Annotated, ClassVar, Protocol
 
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from fl.bounds import AtLeast, NotNegative, Positive, Settings, Within
 from fl.clients import Clients
 from fl.condensation.config import CondensationConfig, LocalCondensation
 from fl.condensation.losses import class_means, knowledge_matching
 from fl.condensation.task import tell_mean_logits
 from fl.condensation.uploads import condensed_data, mean_over_holders
-from fl.errors import UserError
 from fl.federation import Batch, Problem
 from fl.fusion.fit import FitConfig
 from fl.methods.method import Assignment, Method
@@ -24,7 +24,6 @@ from fl.rounds import Rounds
 from fl.server import Outcome, Server
 from fl.spaces import Choice, LogUniform, Spaces, Uniform
 from fl.training.classifier import starting_classifier
-from fl.validate import at_least, not_negative, positive
 from fl.wire import prefixed
 
 FUSION = FitConfig(epochs=50, lr=0.01, optimizer="sgd", batch_size=64, test_every=50)
@@ -32,35 +31,25 @@ FUSION = FitConfig(epochs=50, lr=0.01, optimizer="sgd", batch_size=64, test_ever
 
 
 @dataclass(frozen=True, kw_only=True)
-class FedAFConfig:
+class FedAFConfig(Settings):
     """FedAF's settings, sized for a laptop; the paper's are in the presets fedaf-*."""
 
     condensation: CondensationConfig = CondensationConfig()
-    gamma: float = 0.9
+    gamma: Annotated[float, Within(0, 1)] = 0.9
     """Share of the global model in the network of each step; the rest is a fresh random one."""
-    collaboration: float = 1e-3
+    collaboration: NotNegative = 1e-3
     """Weight of the collaborative term, the distance of the images' class-wise mean logits from
     all clients' (lambda_loc); 0 leaves it out."""
-    projections: int = 0
+    projections: Annotated[int, AtLeast(0)] = 0
     """Random directions of that sliced Wasserstein distance; 0 takes its closed form."""
-    knowledge: float = 0.01
+    knowledge: NotNegative = 0.01
     """Weight of local-global knowledge matching (lambda_glob); 0 leaves the term out."""
-    temperature: float = 1.0
+    temperature: Positive = 1.0
     """Temperature tau of the soft labels that it matches."""
-    clip: float | None = None
+    clip: Positive | None = None
     """Norm to which the gradient of all of a client's images together is cut, as FedDM has it; the
     paper names none for FedAF."""
     fusion: FitConfig = FUSION
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.gamma <= 1:
-            raise UserError(f"gamma must be in [0, 1], got {self.gamma}")
-        not_negative("collaboration", self.collaboration)
-        at_least("projections", self.projections, 0)
-        not_negative("knowledge", self.knowledge)
-        positive("temperature", self.temperature)
-        if self.clip is not None:
-            positive("clip", self.clip)
 
     @property
     def local(self) -> LocalCondensation:

@@ -6,8 +6,9 @@ Nothing is trained at the server.
 """
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
+from fl.bounds import Within
 from fl.clients import Clients
 from fl.methods.method import Method
 from fl.methods.prototypes import LOCAL, PrototypesConfig, assign, average_each, sent, untrained
@@ -15,22 +16,17 @@ from fl.rounds import Rounds
 from fl.seeding import in_round, numpy_generator
 from fl.server import Outcome, Server
 from fl.spaces import Spaces
-from fl.validate import fraction
 
 
 @dataclass(frozen=True, kw_only=True)
 class FedAvgConfig(PrototypesConfig):
     """FedAvg's settings, beside those of its clients."""
 
-    participation: float = 1.0
+    participation: Annotated[float, Within(0, 1, "(]")] = 1.0
     """Share of the clients that take part in a round, drawn anew in each; at least one does."""
     weighting: Literal["samples", "uniform"] | None = None
     """Whether a client counts by its samples, or all count alike. Default: by samples in many
     rounds, as McMahan et al. have it; alike in one, as FedMHO has it."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        fraction("participation", self.participation)
 
 
 def run(clients: Clients, server: Server, config: FedAvgConfig, *, rounds: Rounds) -> Outcome:

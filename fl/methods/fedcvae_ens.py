@@ -7,12 +7,13 @@ are those of FedMHO's Table 1, which calls this FEDCVAE.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
 import torch
 from torch import nn
 
+from fl.bounds import Count, OneOf, Positive, Settings
 from fl.clients import Clients
 from fl.errors import UserError
 from fl.federation import Problem, Update
@@ -28,45 +29,34 @@ from fl.server import Outcome, Samples, Server
 from fl.spaces import Choice, LogUniform, Spaces, Uniform
 from fl.training.classifier import ClassifierConfig, starting_classifier
 from fl.training.generator import GeneratorConfig
-from fl.validate import at_least, choice, positive
 
 
 @dataclass(frozen=True, kw_only=True)
-class FedCVAEConfig:
+class FedCVAEConfig(Settings):
     """FEDCVAE's settings, sized for a laptop; the small clients are FedMHO's generator clients."""
 
     num_large: int | None = None
     """Clients with the large generator, the first ones; the rest have the small one. Default:
     half. As many as there are clients for the homogeneous form of Table 8."""
-    large_model: str = "cvae-large"
+    large_model: Annotated[str, OneOf(GENERATORS)] = "cvae-large"
     """Generator architecture of the large clients."""
-    large_width: float = 0.25
+    large_width: Positive = 0.25
     """Factor on its channels; 1 is the paper's size."""
-    large_lr: float = 1e-3
+    large_lr: Positive = 1e-3
     """Its learning rate; how it trains besides is what generator says."""
     generator: GeneratorConfig = GeneratorConfig()
-    num_samples: int = 3000
+    num_samples: Count = 3000
     """Synthetic samples that the classifier learns from."""
     allocation: Literal["client-size", "squared-counts"] = "client-size"
     """Samples per decoder and class: by the client's size and label distribution, drawn; or as
     FedMHO's released code does for its FEDCVAE."""
-    truncation: float = 3.0
+    truncation: Positive = 3.0
     """Bound r of z, whose entries are N(0, 1) truncated to [-r, r]."""
-    global_model: str = "vgg9"
+    global_model: Annotated[str, OneOf(CLASSIFIERS)] = "vgg9"
     """Architecture of the global model."""
-    global_width: float = 0.25
+    global_width: Positive = 0.25
     """Factor on its channels and hidden units; 1 is the paper's size."""
     classify: FitConfig = FitConfig(epochs=15, lr=1e-3, batch_size=32)
-
-    def __post_init__(self) -> None:
-        choice("large_model", self.large_model, GENERATORS)
-        positive("large_width", self.large_width)
-        positive("large_lr", self.large_lr)
-        at_least("num_samples", self.num_samples, 1)
-        choice("allocation", self.allocation, ("client-size", "squared-counts"))
-        positive("truncation", self.truncation)
-        choice("global_model", self.global_model, CLASSIFIERS)
-        positive("global_width", self.global_width)
 
 
 SPACES = Spaces(

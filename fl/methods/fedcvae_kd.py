@@ -7,14 +7,16 @@ which each class has as many as any other.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import numpy as np
-import torch
 import torch.nn.functional as F
-from torch import Tensor, optim
+from torch import Tensor, nn
 
+from fl.bounds import Count, Positive, Settings
 from fl.clients import Clients
-from fl.federation import Update
+from fl.federation import Batch, Update
+from fl.fusion.fit import FitConfig
 from fl.methods import fedcvae_ens
 from fl.methods.fedcvae_ens import (
     FedCVAEConfig,
@@ -26,43 +28,39 @@ from fl.methods.fedcvae_ens import (
 )
 from fl.methods.method import Method
 from fl.methods.uploads import load_label_counts
-from fl.models import Decoder, one_hot, sample
+from fl.models import Decoder, one_hot
 from fl.models.truncated import TruncatedDecoder, truncate
-from fl.seeding import torch_generator
 from fl.server import Outcome, Samples, Server
 from fl.spaces import Choice, LogUniform
 from fl.training.generator import starting_generator
-from fl.validate import at_least, positive
 
 SERVER = -1
 """The server's own decoder, where decoders are named by client id."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class RegressionConfig:
+class RegressionConfig(Settings):
     """Training of the server's decoder, with Adam."""
 
-    num_samples: int = 3000
+    num_samples: Count = 3000
     """Images drawn from the clients' decoders."""
-    epochs: int = 10
+    epochs: Count = 10
     """Epochs over them."""
-    lr: float = 0.01
+    lr: Positive = 0.01
     """Learning rate."""
-    batch_size: int = 32
+    batch_size: Count = 32
     """Samples per step."""
 
-    def __post_init__(self) -> None:
-        at_least("decoder.num_samples", self.num_samples, 1)
-        at_least("decoder.epochs", self.epochs, 1)
-        positive("decoder.lr", self.lr)
-        at_least("decoder.batch_size", self.batch_size, 1)
+    def fit_config(self) -> FitConfig:
+        """As the server's fit takes them."""
+        return FitConfig(epochs=self.epochs, lr=self.lr, batch_size=self.batch_size)
 
 
 @dataclass(frozen=True, kw_only=True)
 class FedCVAEKDConfig(FedCVAEConfig):
     """FEDCVAE-KD's settings: those of -ENS, and how the server's decoder trains."""
 
-    truncation: float = 1.0
+    truncation: Positive = 1.0
     """Bound r of z, whose entries are N(0, 1) truncated to [-r, r]."""
     decoder: RegressionConfig = RegressionConfig()
 
@@ -87,41 +85,50 @@ def run(clients: Clients, server: Server, config: FedCVAEKDConfig) -> Outcome:
     return classify(samples, server, config)
 
 
-def draw_examples(
-    updates: Sequence[Update], server: Server, config: FedCVAEKDConfig
-) -> dict[str, Tensor]:
+def draw_examples(updates: Sequence[Update], server: Server, config: FedCVAEKDConfig) -> Samples:
     """What the clients' decoders draw: ``z`` (N, latent), truncated, ``labels``, ``images``."""
     allocation = allocate(updates, server, config, config.decoder.num_samples)
-    parts: dict[str, list[Tensor]] = {"z": [], "labels": [], "images": []}
-    for update, counts in zip(updates, allocation, strict=True):
-        labels = torch.repeat_interleave(torch.from_numpy(counts)).to(server.device)
-        stream = torch_generator(server.problem.seed, "examples", update.client.id)
-        noise = torch.randn(len(labels), config.generator.latent, generator=stream)
-        teacher = truncated(update, server, config).to(server.device).eval()
-        noise = noise.to(server.device)
-        parts["z"].append(truncate(noise, config.truncation))
-        parts["labels"].append(labels)
-        parts["images"] += [
-            sample(teacher, *pair) for pair in zip(labels.split(256), noise.split(256), strict=True)
-        ]
-    return {name: torch.cat(columns) for name, columns in parts.items()}
+    decoders = {u.client.id: truncated(u, server, config) for u in updates}
+    latent = config.generator.latent
+    drawn = server.sample(decoders, allocation, latent=latent, stream="examples", with_z=True)
+    return server.apply(drawn, "z", Truncation(config.truncation))
 
 
-def regress(examples: dict[str, Tensor], server: Server, config: FedCVAEKDConfig) -> Decoder:
+@dataclass(frozen=True)
+class Truncation:
+    """Noise as a truncated decoder takes it: a function that can travel."""
+
+    bound: float
+
+    def __call__(self, z: Tensor) -> Tensor:
+        return truncate(z, self.bound)
+
+
+def regress(examples: Samples, server: Server, config: FedCVAEKDConfig) -> Decoder:
     """A decoder of the large architecture, fresh, that learns to draw the examples."""
     decoder = starting_generator(large_generator(config), server.problem).decoder
-    decoder.to(server.device).train()
-    optimizer = optim.Adam(decoder.parameters(), lr=config.decoder.lr)
-    order = torch_generator(server.problem.seed, "examples/order")
-    z, labels, images = (examples[name] for name in ("z", "labels", "images"))
-    for _ in range(config.decoder.epochs):
-        for rows in torch.randperm(len(z), generator=order).split(config.decoder.batch_size):
-            onehot = one_hot(labels[rows], server.problem.num_classes)
-            loss = reconstruction(decoder(z[rows], onehot), images[rows])
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-    return decoder.eval()
+    server.fit(
+        decoder.to(server.device),
+        examples,
+        loss=RegressionLoss(server.problem.num_classes),
+        config=config.decoder.fit_config(),
+        stage="examples",
+        tested=False,
+    )
+    return decoder
+
+
+@dataclass(frozen=True)
+class RegressionLoss:
+    """How far a decoder's image for ``z`` and ``labels`` is from ``images``."""
+
+    num_classes: int
+    one_pass: ClassVar[bool] = True
+    """See :class:`fl.fusion.gradients.Gradients`."""
+
+    def __call__(self, model: nn.Module, batch: Batch) -> Tensor:
+        onehot = one_hot(batch["labels"], self.num_classes)
+        return reconstruction(model(batch["z"], onehot), batch["images"])
 
 
 def reconstruction(logits: Tensor, images: Tensor) -> Tensor:
@@ -150,6 +157,5 @@ METHOD = Method(
     config=FedCVAEKDConfig,
     assign=assign,
     run=run,
-    one_rank=True,
     spaces=SPACES,
 )

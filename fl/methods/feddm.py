@@ -6,6 +6,7 @@ near the global model. The server trains the global model on the images of all c
 
 from dataclasses import dataclass
 
+from fl.bounds import NotNegative, Positive, Settings
 from fl.clients import Clients
 from fl.condensation.config import CondensationConfig, LocalCondensation
 from fl.condensation.uploads import condensed_data
@@ -18,25 +19,19 @@ from fl.rounds import Rounds
 from fl.server import Outcome, Server
 from fl.spaces import Choice, LogUniform, Spaces, Uniform
 from fl.training.classifier import starting_classifier
-from fl.validate import not_negative, positive
 from fl.wire import prefixed
 
 
 @dataclass(frozen=True, kw_only=True)
-class FedDMConfig:
+class FedDMConfig(Settings):
     """FedDM's settings, sized for a laptop."""
 
     condensation: CondensationConfig = CondensationConfig()
-    rho: float = 5.0
+    rho: NotNegative = 5.0
     """Radius around the global model within which the network of each step is drawn."""
-    clip: float | None = 2.0
+    clip: Positive | None = 2.0
     """Norm to which the gradient of all of a client's images together is cut."""
     fusion: FitConfig = FUSION
-
-    def __post_init__(self) -> None:
-        not_negative("rho", self.rho)
-        if self.clip is not None:
-            positive("clip", self.clip)
 
     @property
     def local(self) -> LocalCondensation:

@@ -8,14 +8,16 @@ it does not forget them.
 
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Literal
+from math import inf
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from fl.bounds import Count, OneOf, Settings, Within
 from fl.clients import Clients
-from fl.errors import UserError
+from fl.errors import UserError, unknown
 from fl.federation import Problem, Update
 from fl.fusion.allocation import label_share, squared_counts
 from fl.fusion.average import average_into
@@ -35,22 +37,21 @@ from fl.server import Outcome, Samples, Server
 from fl.spaces import Choice, Distribution, LogUniform, Spaces, Uniform
 from fl.training.classifier import ClassifierConfig
 from fl.training.generator import GeneratorConfig
-from fl.validate import at_least, choice, fraction
 from kernels import nearest_to_centroid
 
 Teacher = Literal["none", "models", "start"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class FedMHOConfig:
+class FedMHOConfig(Settings):
     """FedMHO's own settings. Defaults are the paper's form, sized for a laptop."""
 
     num_classifiers: int | None = None
     """Clients that train a classifier, the first ones; the rest train generators. Default: half."""
-    prototypes: tuple[str, ...] = ()
+    prototypes: tuple[Annotated[str, OneOf(CLASSIFIERS)], ...] = ()
     """Architectures dealt in turn to the classifier clients; the first is the global model's.
     Default: classifier.model for all."""
-    num_samples: int = 3000
+    num_samples: Count = 3000
     """Synthetic samples, N_s."""
     allocation: Literal["squared-counts", "label-share"] = "squared-counts"
     """Samples per decoder and class: by squared label counts (released code), or every decoder
@@ -60,14 +61,14 @@ class FedMHOConfig:
     filter: Literal["nearest", "random", "none"] = "nearest"
     """Distance filter of Algorithm 2; random keeps as many by chance (what the released code
     does by mistake), none keeps all."""
-    keep: float = 0.8
+    keep: Annotated[float, Within(0, 1, "(]")] = 0.8
     """Share of each class that the filter keeps, R_th in (0, 1]."""
     start: Literal["average", "random"] = "average"
     """Global model before fusion: average of the classifiers (Eq. 4), or the untrained start."""
     mixed_init: Literal["distillation", "average"] = "distillation"
     """With several prototypes: distil all classifiers into the global model before fusion, or
     only average those of its architecture."""
-    lam: float = 0.5
+    lam: Annotated[float, Within(0, 1)] = 0.5
     """lambda of Eq. 7: weight of cross-entropy; 1 - lambda weighs the distillation."""
     betas: tuple[float, float] | Literal["learned"] | None = None
     """Weights (KD, CE) in place of lambda; the released code's are 1 1. learned: trained with the
@@ -79,16 +80,14 @@ class FedMHOConfig:
     fusion: FitConfig = FitConfig()
     distil_init: FitConfig = FitConfig(lr=1e-3, epochs=10)
 
-    def __post_init__(self) -> None:
-        fraction("keep", self.keep)
-        at_least("num_samples", self.num_samples, 1)
-        if not 0 <= self.lam <= 1:
-            raise UserError(f"lam must be in [0, 1], got {self.lam}")
+    def check_further(self) -> None:
         betas = self.betas
-        if isinstance(betas, tuple) and (min(betas) < 0 or sum(betas) == 0):
-            raise UserError(f"betas must not be negative nor both 0, got {self.betas}")
-        for name in self.prototypes:
-            choice("prototypes", name, CLASSIFIERS)
+        if betas is None or betas == "learned":
+            return
+        if isinstance(betas, str):
+            raise unknown("betas", betas, ["learned"])
+        if not all(0 <= beta < inf for beta in betas) or sum(betas) == 0:
+            raise UserError(f"betas must not be negative nor both 0, got {betas}")
 
     def loss(self, teacher: Teacher) -> FusionLoss | LearnedFusionLoss:
         """Eq. 7 with this configuration's weights; plain FedMHO has cross-entropy alone."""

@@ -33,9 +33,9 @@ class Method:
     """Whether it has one round only; else ``run`` takes :class:`fl.rounds.Rounds` as ``rounds``."""
     many_rounds: str = "rounds"
     """Protocol of a run of several rounds; ``released`` where only the released code has them."""
-    one_rank: bool = False
-    """Whether its server must have one rank, on the driver's device: it trains a model in a loop
-    of its own there."""
+    default_ranks: int | None = None
+    """Ranks of the server where none are asked for; None for one per GPU. One for a method that
+    makes each epoch's data in the launch's process: there it has a GPU of its own."""
     auxiliary: Callable[[Any], AuxiliaryConfig] | None = None
     """Names the auxiliary data set in the settings, if ``run`` takes one as ``auxiliary``."""
     spaces: Spaces = Spaces()

@@ -5,9 +5,11 @@ Their clients' records are the same for the same settings, so all four reuse one
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Annotated
 
 from torch import Tensor, nn
 
+from fl.bounds import OneOf, Positive, Settings
 from fl.clients import Clients
 from fl.errors import ClientFailed, UserError
 from fl.federation import Client, Problem, Training, Update
@@ -19,31 +21,24 @@ from fl.models.ensemble import Ensemble
 from fl.server import Server
 from fl.spaces import Choice, Distribution, LogUniform
 from fl.training.classifier import ClassifierConfig
-from fl.validate import choice, positive
 from fl.wire import prefixed
 
 
 @dataclass(frozen=True, kw_only=True)
-class PrototypesConfig:
+class PrototypesConfig(Settings):
     """Which client trains which classifier (Table 1)."""
 
     num_large: int | None = None
     """Clients with a large classifier, the first ones; the rest have the small one. Default: half.
     As many as there are clients for the homogeneous form of Table 8."""
-    prototypes: tuple[str, ...] = ()
+    prototypes: tuple[Annotated[str, OneOf(CLASSIFIERS)], ...] = ()
     """Architectures dealt in turn to the large clients; the first is the global model's. Default:
     classifier.model for all."""
-    small_model: str = "cnn"
+    small_model: Annotated[str, OneOf(CLASSIFIERS)] = "cnn"
     """Classifier architecture of the small clients."""
-    small_width: float = 1.0
+    small_width: Positive = 1.0
     """Factor on its channels; how it trains is what classifier says."""
     classifier: ClassifierConfig = ClassifierConfig()
-
-    def __post_init__(self) -> None:
-        for name in self.prototypes:
-            choice("prototypes", name, CLASSIFIERS)
-        choice("small_model", self.small_model, CLASSIFIERS)
-        positive("small_width", self.small_width)
 
 
 LOCAL: dict[str, Distribution] = {

@@ -1,35 +1,26 @@
-"""Every method by its name on the command line."""
+"""Every method by its name on the command line, as the files beside this one have them."""
 
+from importlib import import_module
+from pkgutil import iter_modules
+
+import fl.methods
 from fl.errors import unknown
-from fl.methods import (
-    co_boosting,
-    dense,
-    fedaf,
-    fedavg,
-    fedcvae_ens,
-    fedcvae_kd,
-    feddf,
-    feddm,
-    fedmho,
-    fedprox,
-)
 from fl.methods.method import Method
 
-METHODS = {
-    method.name: method
-    for method in (
-        fedavg.METHOD,
-        fedprox.METHOD,
-        feddf.METHOD,
-        dense.METHOD,
-        co_boosting.METHOD,
-        fedaf.METHOD,
-        feddm.METHOD,
-        fedcvae_ens.METHOD,
-        fedcvae_kd.METHOD,
-        *fedmho.METHODS,
-    )
-}
+
+def _collect() -> dict[str, Method]:
+    """A method's file ends with its entry ``METHOD``, or with several in ``METHODS``."""
+    found: list[Method] = []
+    for file in iter_modules(fl.methods.__path__, f"{fl.methods.__name__}."):
+        if file.name != __name__:
+            module = import_module(file.name)
+            found += getattr(module, "METHODS", None) or [
+                entry for entry in [getattr(module, "METHOD", None)] if entry
+            ]
+    return {method.name: method for method in found}
+
+
+METHODS = _collect()
 
 
 def get_method(name: str) -> Method:

@@ -6,15 +6,18 @@ the same order. So a distance compares generators on one data set and one traini
 InceptionV3 FID, and not to be compared with printed ones: its scale is another.
 """
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn, optim
+from torch import Tensor, nn
 
 from fl.data.datasets import Split
 from fl.seeding import torch_generator, torch_seeded
+from fl.training.loop import Step, minimise
+from fl.training.optimizers import Adam
 
 FEATURES = 128
 EPOCHS = 3
@@ -66,14 +69,16 @@ def train_features(
     """The network, trained to classify images (N, C, H, W) in [0, 1] by Adam."""
     with torch_seeded(SEED, "fid/start"):
         network = FeatureNetwork(images.shape[1], num_classes).to(device)
-    optimizer = optim.Adam(network.parameters(), lr=1e-3)
+    parameters = list(network.parameters())
     order = torch_generator(SEED, "fid/order")
-    for _ in range(EPOCHS):
-        for rows in torch.randperm(len(labels), generator=order).split(BATCH):
-            loss = F.cross_entropy(network(images[rows].to(device)), labels[rows].to(device))
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
+
+    def steps() -> Iterator[Step]:
+        for _ in range(EPOCHS):
+            for rows in torch.randperm(len(labels), generator=order).split(BATCH):
+                logits = network(images[rows].to(device))
+                yield Step(F.cross_entropy(logits, labels[rows].to(device)))
+
+    minimise(steps(), [parameters], Adam(lr=1e-3).together([parameters]))
     return network.eval()
 
 

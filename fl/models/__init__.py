@@ -5,12 +5,12 @@
 8490
 """
 
-from fl.models.copied import copied, shell
+from fl.models.copied import copied
 from fl.models.cvae import CVAE, Decoder, elbo_loss, elbo_losses, one_hot, sample
+from fl.models.info import ModelInfo
 from fl.models.registry import (
     CLASSIFIERS,
     GENERATORS,
-    ModelInfo,
     build_classifier,
     build_decoder,
     build_generator,
@@ -18,6 +18,7 @@ from fl.models.registry import (
     check_generator,
 )
 from fl.models.shapes import ImageShape
+from fl.models.torch_internals import shell
 
 __all__ = [
     "CLASSIFIERS",

@@ -1,10 +1,10 @@
 """A model's copy, at the price of copying its numbers."""
 
-from typing import TypeVar
+from typing import Any
 
 from torch import Tensor, nn
 
-Model = TypeVar("Model", bound=nn.Module)
+from fl.models.torch_internals import Model, shell
 
 
 def copied(model: Model) -> Model:
@@ -13,18 +13,18 @@ def copied(model: Model) -> Model:
     As `copy.deepcopy`, without looking for what it has copied already: thousands of small clients
     start from one model.
     """
-    twin = shell(model)
-    twin._parameters = {n: p if p is None else _parameter(p) for n, p in model._parameters.items()}
-    twin._buffers = {n: b if b is None else b.clone() for n, b in model._buffers.items()}
-    twin._modules = {n: m if m is None else copied(m) for n, m in model._modules.items()}
-    return twin
-
-
-def shell(model: Model) -> Model:
-    """The same weights, buffers and layers in a module whose own can be exchanged for others."""
-    twin = model.__class__.__new__(model.__class__)
-    twin.__dict__ = {n: v.copy() if isinstance(v, dict) else v for n, v in vars(model).items()}
-    return twin
+    twins: dict[str, Any] = {}
+    for path, layer in model.named_modules(remove_duplicate=False):
+        twins[path] = twin = shell(layer)
+        for name, parameter in layer.named_parameters(recurse=False, remove_duplicate=False):
+            setattr(twin, name, _parameter(parameter))
+        for name, buffer in layer.named_buffers(recurse=False, remove_duplicate=False):
+            setattr(twin, name, buffer.clone())
+        above, _, name = path.rpartition(".")
+        if path:
+            setattr(twins[above], name, twin)
+    whole: Model = twins[""]
+    return whole
 
 
 def _parameter(parameter: Tensor) -> nn.Parameter:

@@ -1,11 +1,19 @@
 """What metrics.jsonl tells: which clients reported, and the accuracy after each fusion epoch."""
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-Event = dict[str, Any]
+from fl.events import (
+    AttemptFailed,
+    ClientDropped,
+    ClientEnd,
+    Epoch,
+    Event,
+    RoundEnd,
+    RoundsResumed,
+    RunStart,
+    parse_events,
+)
 
 
 @dataclass(frozen=True)
@@ -43,31 +51,20 @@ class Failure:
 
 
 def read_events(path: Path) -> list[Event]:
-    """Every complete event of a metrics file, in order; none when there is no file.
-
-    A run that was killed leaves half a line, in the middle of the file once it has been resumed.
-    """
+    """Every complete event of a metrics file, in order; none when there is no file."""
     if not path.exists():
         return []
-    events = []
-    for line in path.read_text(encoding="utf-8", errors="replace").split("\n"):
-        try:
-            event = json.loads(line)
-        except json.JSONDecodeError:
-            continue
-        if isinstance(event, dict):
-            events.append(event)
-    return events
+    text = path.read_text(encoding="utf-8", errors="replace")
+    return list(parse_events(text.split("\n")))
 
 
 def fusion_accuracy(events: list[Event]) -> dict[int, float]:
     """Epoch to accuracy, ascending. Where a resumed run went back, what it then did counts."""
     found: dict[int, float] = {}
     for event in events:
-        match event:
-            case {"event": "epoch", "stage": "fusion", "epoch": int(epoch), "accuracy": accuracy}:
-                found = {earlier: found[earlier] for earlier in found if earlier < epoch}
-                found[epoch] = accuracy
+        if isinstance(event, Epoch) and event.stage == "fusion":
+            found = {earlier: found[earlier] for earlier in found if earlier < event.epoch}
+            found[event.epoch] = event.accuracy
     return found
 
 
@@ -75,28 +72,27 @@ def round_rows(events: list[Event]) -> list[RoundRow]:
     """The rounds of a run of many, ascending; what a resumed run did again counts."""
     found: dict[int, RoundRow] = {}
     for event in events:
-        match event:
-            case {"event": "round", "round": int(number), "rounds": int(of)} if of > 1:
-                took, sent = event["took"], event["bytes_up"]
-                found[number] = RoundRow(number, event["accuracy"], took, sent)
+        if isinstance(event, RoundEnd) and event.rounds > 1:
+            row = RoundRow(event.round, event.accuracy, event.took, event.bytes_up)
+            found[event.round] = row
     return [found[number] for number in sorted(found)]
 
 
 def client_rows(events: list[Event]) -> dict[int, ClientRow]:
     """What each client reported, summed over the rounds of a method that has many."""
-    ends: list[Event] = []
-    before: list[Event] = []
+    ends: list[ClientEnd] = []
+    before: list[ClientEnd] = []
     for event in events:
         match event:
-            case {"event": "run_start"}:  # a resumed run reports all of its clients again,
+            case RunStart():  # a resumed run reports all of its clients again,
                 before, ends = before + ends, []
-            case {"event": "rounds_resumed", "round": int(done)}:  # but for the rounds it had done
-                ends = [end for end in before if end.get("round", 1) <= done]
-            case {"event": "client_end", "client": int()}:
+            case RoundsResumed(round=done):  # but for the rounds it had done
+                ends = [end for end in before if end.round <= done]
+            case ClientEnd():
                 ends.append(event)
-    by_client: dict[int, list[Event]] = {}
+    by_client: dict[int, list[ClientEnd]] = {}
     for end in ends:
-        by_client.setdefault(end["client"], []).append(end)
+        by_client.setdefault(end.client, []).append(end)
     return {client: _row(client, by_client[client]) for client in sorted(by_client)}
 
 
@@ -105,23 +101,23 @@ def client_failures(events: list[Event]) -> list[Failure]:
     failures: list[Failure] = []
     for event in events:
         match event:
-            case {"event": "run_start"}:
+            case RunStart():
                 failures.clear()
-            case {"event": "client_failed", "client": int(client), "attempt": int(attempt)}:
-                failures.append(Failure(client, attempt, str(event.get("reason", "unknown"))))
-            case {"event": "client_dropped", "client": int(client)}:
-                failures.append(Failure(client, None, str(event.get("reason", "unknown"))))
+            case AttemptFailed():
+                failures.append(Failure(event.client, event.attempt, event.reason))
+            case ClientDropped():
+                failures.append(Failure(event.client, None, event.reason))
     return failures
 
 
-def _row(client: int, rounds: list[Event]) -> ClientRow:
+def _row(client: int, rounds: list[ClientEnd]) -> ClientRow:
     latest = rounds[-1]
     return ClientRow(
         client=client,
-        role=str(latest.get("role", "client")),
-        model=latest.get("model"),
-        samples=latest.get("num_samples"),
-        seconds=sum(event.get("seconds_training") or 0.0 for event in rounds),
-        bytes_up=sum(event.get("bytes_up") or 0 for event in rounds),
-        reused=all(event.get("reused", False) for event in rounds),
+        role=latest.role,
+        model=latest.model,
+        samples=latest.num_samples,
+        seconds=sum(event.seconds_training for event in rounds),
+        bytes_up=sum(event.bytes_up for event in rounds),
+        reused=all(event.reused for event in rounds),
     )

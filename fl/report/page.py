@@ -84,8 +84,8 @@ def _progress(run: RunRecord) -> str:
     parts = [f"{reported} of {clients} clients had reported"]
     if run.accuracy:
         parts.append(f"it had reached {run.step} {max(run.accuracy)}")
-    if run.last_event is not None and "seconds" in run.last_event:
-        parts.append(f"the last event came {words.duration(run.last_event['seconds'])} in")
+    if run.last_event is not None:
+        parts.append(f"the last event came {words.duration(run.last_event.seconds)} in")
     return "; ".join(parts)
 
 

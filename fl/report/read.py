@@ -12,9 +12,9 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
 from fl.errors import UserError
+from fl.events import Event
 from fl.report.events import (
     ClientRow,
-    Event,
     Failure,
     RoundRow,
     client_failures,

@@ -2,14 +2,13 @@
 
 from dataclasses import dataclass
 from functools import lru_cache
-from math import inf
-from typing import Literal, Protocol
+from typing import Annotated, Literal, Protocol
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fl.errors import UserError
+from fl.bounds import Count, NotNegative, OneOf, Positive, Settings, Within
 from fl.federation import Batch, Problem, Task, TaskInput
 from fl.models import CLASSIFIERS, build_classifier, check_classifier, copied
 from fl.seeding import torch_seeded
@@ -17,7 +16,6 @@ from fl.training.epochs import EpochTraining, epochs_of
 from fl.training.optimizers import SGD, Adam, Proximal
 from fl.training.recipe import Recipe
 from fl.training.task import task_of
-from fl.validate import at_least, choice, positive
 from fl.wire import load_prefixed, num_bytes, prefixed
 
 
@@ -31,42 +29,28 @@ class Architecture(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ClassifierConfig(EpochTraining):
+class ClassifierConfig(EpochTraining, Settings):
     """Local training of a classifier client (Eq. 2). It uploads ``classifier.*``."""
 
-    model: str = "vgg9"
-    """Classifier architecture: vgg9, cnn, convnet, resnet18, efficientnet-v2, resnet50 or
-    mobilenet-v2."""
-    width: float = 0.25
+    model: Annotated[str, OneOf(CLASSIFIERS)] = "vgg9"
+    """Classifier architecture, such as vgg9 or cnn: docs/models.md has all."""
+    width: Positive = 0.25
     """Factor on channels and hidden units; 1 is the paper's size."""
-    epochs: int = 30
+    epochs: Count = 30
     """Local epochs."""
-    patience: int | None = None
+    patience: Count | None = None
     """Epochs without a lower training loss after which a client stops. Default: it never does."""
-    lr: float = 0.02
+    lr: Positive = 0.02
     """Learning rate."""
     optimizer: Literal["sgd", "adam"] = "sgd"
     """Local optimiser; sgd uses the momentum below."""
-    momentum: float = 0.9
+    momentum: Annotated[float, Within(0, 1, "[)")] = 0.9
     """Momentum of sgd."""
-    batch_size: int = 16
+    batch_size: Count = 16
     """Samples per step."""
-    proximal: float = 0.0
+    proximal: NotNegative = 0.0
     """FedProx's mu: mu/2 times the squared distance from the weights at the start of the round is
     added to the loss. 0: nothing is."""
-
-    def __post_init__(self) -> None:
-        choice("classifier.model", self.model, CLASSIFIERS)
-        positive("classifier.width", self.width)
-        at_least("classifier.epochs", self.epochs, 1)
-        if self.patience is not None:
-            at_least("classifier.patience", self.patience, 1)
-        positive("classifier.lr", self.lr)
-        at_least("classifier.batch_size", self.batch_size, 1)
-        if not 0 <= self.momentum < 1:
-            raise UserError(f"classifier.momentum must be in [0, 1), got {self.momentum}")
-        if not 0 <= self.proximal < inf:
-            raise UserError(f"classifier.proximal must be 0 or more, got {self.proximal}")
 
     @property
     def task(self) -> Task:

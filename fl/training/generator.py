@@ -2,11 +2,12 @@
 
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 from torch import Tensor, nn
 
+from fl.bounds import Count, OneOf, Positive, Settings
 from fl.federation import Batch, Problem, Task, TaskInput
 from fl.models import CVAE, GENERATORS, build_generator, check_generator, copied, elbo_losses
 from fl.seeding import torch_seeded
@@ -14,45 +15,34 @@ from fl.training.epochs import EpochTraining, epochs_of
 from fl.training.optimizers import Adam
 from fl.training.recipe import Recipe
 from fl.training.task import task_of
-from fl.validate import at_least, choice, positive
 from fl.wire import Tensors, num_bytes, prefixed
 
 
 @dataclass(frozen=True, kw_only=True)
-class GeneratorConfig(EpochTraining):
+class GeneratorConfig(EpochTraining, Settings):
     """Local training of a generator client (Eq. 3, with Adam).
 
     It uploads ``decoder.*`` or ``cvae.*``, and ``label_counts``.
     """
 
-    model: str = "cvae-small"
+    model: Annotated[str, OneOf(GENERATORS)] = "cvae-small"
     """Generator architecture: cvae-small, cvae-large or cvae-cifar."""
-    width: float = 1.0
+    width: Positive = 1.0
     """Factor on channels and hidden units; 1 is the paper's size."""
-    latent: int = 20
+    latent: Count = 20
     """Size of the latent code z."""
-    epochs: int = 80
+    epochs: Count = 80
     """Local epochs."""
-    patience: int | None = None
+    patience: Count | None = None
     """Epochs without a lower training loss after which a client stops. Default: it never does."""
-    lr: float = 2e-3
+    lr: Positive = 2e-3
     """Learning rate of Adam."""
-    batch_size: int = 16
+    batch_size: Count = 16
     """Samples per step."""
     loss_reduction: Literal["mean", "sum"] = "mean"
     """Eq. 3 divided by the batch size, or summed over it as in the released code."""
     upload: Literal["decoder", "cvae"] = "decoder"
     """What leaves the client beside its label counts; cvae is the released code's way."""
-
-    def __post_init__(self) -> None:
-        choice("generator.model", self.model, GENERATORS)
-        positive("generator.width", self.width)
-        at_least("generator.latent", self.latent, 1)
-        at_least("generator.epochs", self.epochs, 1)
-        if self.patience is not None:
-            at_least("generator.patience", self.patience, 1)
-        positive("generator.lr", self.lr)
-        at_least("generator.batch_size", self.batch_size, 1)
 
     @property
     def task(self) -> Task:

@@ -12,6 +12,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from fl.training.torch_internals import adam_step, add_differences, sgd_step
+
 State = dict[str, list[Tensor]]
 
 
@@ -44,6 +46,7 @@ class SGD:
 
     lr: float
     momentum: float = 0.0
+    weight_decay: float = 0.0
 
     def together(self, parameters: Sequence[Sequence[Tensor]]) -> KeptOptimizer:
         """For a cohort: one list of parameters per client."""
@@ -52,9 +55,10 @@ class SGD:
 
 @dataclass(frozen=True)
 class Adam:
-    """Adam with torch's defaults."""
+    """Adam with torch's defaults, but for the rate and where it is told otherwise."""
 
     lr: float
+    betas: tuple[float, float] = (0.9, 0.999)
 
     def together(self, parameters: Sequence[Sequence[Tensor]]) -> KeptOptimizer:
         """For a cohort: one list of parameters per client."""
@@ -76,6 +80,7 @@ class Proximal:
 class _TogetherSGD:
     def __init__(self, settings: SGD, parameters: Sequence[Sequence[Tensor]]) -> None:
         self.lr, self._momentum = settings.lr, settings.momentum
+        self._weight_decay = settings.weight_decay
         self._parameters = parameters
         self._velocities = _zeros(parameters) if settings.momentum else []
         self._first = True
@@ -84,17 +89,14 @@ class _TogetherSGD:
     def step(self, clients: Sequence[int]) -> None:
         """See :class:`CohortOptimizer`."""
         parameters = _of(self._parameters, clients)
-        torch._fused_sgd_(
+        sgd_step(
             parameters,
             _gradients(parameters),
             _of(self._velocities, clients) if self._momentum else [],
-            weight_decay=0.0,
-            momentum=self._momentum,
             lr=self.lr,
-            dampening=0.0,
-            nesterov=False,
-            maximize=False,
-            is_first_step=self._first,
+            momentum=self._momentum,
+            weight_decay=self._weight_decay,
+            is_first=self._first,
         )
         self._first = False
 
@@ -110,7 +112,7 @@ class _TogetherSGD:
 
 class _TogetherAdam:
     def __init__(self, settings: Adam, parameters: Sequence[Sequence[Tensor]]) -> None:
-        self.lr = settings.lr
+        self.lr, self._betas = settings.lr, settings.betas
         self._parameters = parameters
         self._means, self._squares = _zeros(parameters), _zeros(parameters)
         # One counter for all: who still trains has taken every step so far.
@@ -121,20 +123,14 @@ class _TogetherAdam:
         """See :class:`CohortOptimizer`."""
         parameters = _of(self._parameters, clients)
         self._steps += 1
-        torch._fused_adam_(
+        adam_step(
             parameters,
             _gradients(parameters),
             _of(self._means, clients),
             _of(self._squares, clients),
-            [],
-            [self._steps] * len(parameters),
+            self._steps,
             lr=self.lr,
-            beta1=0.9,
-            beta2=0.999,
-            weight_decay=0.0,
-            eps=1e-8,
-            amsgrad=False,
-            maximize=False,
+            betas=self._betas,
         )
 
     def state(self) -> State:
@@ -159,8 +155,7 @@ class _TogetherProximal:
     def step(self, clients: Sequence[int]) -> None:
         """See :class:`CohortOptimizer`."""
         parameters = _of(self._parameters, clients)
-        drift = torch._foreach_sub(parameters, _of(self._starts, clients))
-        torch._foreach_add_(_gradients(parameters), drift, alpha=self._mu)
+        add_differences(_gradients(parameters), parameters, _of(self._starts, clients), self._mu)
         self._optimizer.step(clients)
 
 

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from fl.models import shell
+from fl.models.layers import AnyDropout
 from fl.training import products
 from fl.training.products import product
 
@@ -57,14 +58,14 @@ def cohort_model(models: Sequence[nn.Module], turns: Turns) -> nn.Module:
         return PerClient(models, turns)
     merged = shell(first)
     for name, _ in first.named_children():
-        merged._modules[name] = cohort_model([m.get_submodule(name) for m in models], turns)
+        setattr(merged, name, cohort_model([m.get_submodule(name) for m in models], turns))
     return merged
 
 
 def dropout_in(model: nn.Module) -> str | None:
     """The model's first dropout that is on, named; its masks come from torch's one stream."""
     for name, layer in model.named_modules():
-        if isinstance(layer, nn.modules.dropout._DropoutNd) and layer.p > 0:
+        if isinstance(layer, AnyDropout) and layer.p > 0:
             return f"{name} is a {type(layer).__name__}"
     return None
 
@@ -79,8 +80,11 @@ as the sigmoid, round differently in the last few elements of a tensor than befo
 
 def _is_own(layer: nn.Module) -> bool:
     """Whether the layer runs for each client by itself."""
+    weights, buffers = layer.parameters(recurse=False), layer.buffers(recurse=False)
+    if [*weights, *buffers]:
+        return True
     is_leaf = next(layer.children(), None) is None
-    return bool(layer._parameters or layer._buffers) or (is_leaf and not isinstance(layer, ALIKE))
+    return is_leaf and not isinstance(layer, ALIKE)
 
 
 def _parts(x: Tensor, rows: Sequence[int]) -> Sequence[Tensor]:

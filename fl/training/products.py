@@ -12,6 +12,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from fl.training.torch_internals import onednn_product
+
 CPUINFO = Path("/proc/cpuinfo")
 ALIGNED_BYTES = 64
 
@@ -25,8 +27,7 @@ def available(x: Tensor) -> bool:
 def product(a: Tensor, b: Tensor, *, add: Tensor | None = None, out: Tensor) -> None:
     """Writes ``a b + add`` to ``out``: a (n, k), b (k, m), add (m,), out (n, m)."""
     if not _uses_mkl():
-        # The operator behind torch's own compiled Linear.
-        out.copy_(torch.ops.mkldnn._linear_pointwise(a, b.t(), add, "none", [], ""))
+        out.copy_(onednn_product(a, b, add))
     elif not _is_aligned(out):
         aligned = torch.empty_like(out)
         product(a, b, add=add, out=aligned)

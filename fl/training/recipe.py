@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from fl.federation import Batch, TaskInput, TaskOutput
 from fl.seeding import in_round, torch_seeded
+from fl.training.loop import Step, minimise
 from fl.training.optimizers import SGD, Adam, Proximal
 from fl.wire import Tensors
 
@@ -96,13 +97,13 @@ def one_by_one(inputs: TaskInput, recipe: Recipe) -> TaskOutput:
     optimizer = recipe.optimizer.together([parameters])
     mean_loss = MeanLoss()
     dropout = in_round("local/dropout", inputs.round)
-    with torch_seeded(inputs.problem.seed, dropout, inputs.client.id):
+
+    def steps() -> Iterator[Step]:
         for batch in batches(recipe, mean_loss):
             losses = recipe.losses(recipe.model, batch)
-            loss = losses.mean() if recipe.reduction == "mean" else losses.sum()
-            for p in parameters:
-                p.grad = None
-            loss.backward()
-            optimizer.step([0])
+            yield Step(losses.mean() if recipe.reduction == "mean" else losses.sum())
             mean_loss.add(losses)
+
+    with torch_seeded(inputs.problem.seed, dropout, inputs.client.id):
+        minimise(steps(), [parameters], optimizer)
     return TaskOutput(tensors=recipe.upload(), stats=mean_loss.stats)

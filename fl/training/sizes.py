@@ -8,9 +8,9 @@ from pathlib import Path
 
 import torch
 
+from fl.client_note import ClientNote
 from fl.federation import Job
 from fl.training.task import may_have_company
-from fl.wire import unpack_note
 
 SIZES = (1, 2, 4, 8, 16, 32)
 """Cohort sizes that are tried."""
@@ -80,10 +80,10 @@ class CohortSizes:
         size, kind = len(cohort), _kind(cohort[0])
         if kind in self._chosen or size not in SIZES or not _may_have_company(cohort[0]):
             return
-        notes = [unpack_note(packed) for packed in results]
-        rate = sum(note["seconds"] for note in notes) / sum(map(work, cohort))
+        notes = [ClientNote.of(packed) for packed in results]
+        rate = sum(note.seconds for note in notes) / sum(map(work, cohort))
         self._trials.setdefault(kind, {}).setdefault(size, []).append(rate)
-        self._peaks.setdefault(kind, {})[size] = sum(note["peak_bytes"] or 0 for note in notes)
+        self._peaks.setdefault(kind, {})[size] = sum(note.peak_bytes or 0 for note in notes)
         share = cohort[0].client.request.memory_bytes
         if self._to_try(kind, share) is None:
             self._chosen[kind] = self._best(kind)

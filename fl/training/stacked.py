@@ -8,13 +8,14 @@ everything else is done to each row alike. Only against training alone do sums r
 in the last bits.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 
 import torch
 from torch import Tensor, nn
 
 from fl.federation import Batch, TaskOutput
+from fl.training.loop import Step, minimise
 from fl.training.per_client import Turns, cohort_model, dropout_in
 from fl.training.recipe import MeanLoss, Recipe, batches
 
@@ -32,16 +33,17 @@ def train(recipes: Sequence[Recipe]) -> list[TaskOutput]:
     optimizer = recipes[0].optimizer.together(parameters)
     mean_losses = [MeanLoss() for _ in recipes]
     feeds = [batches(r, loss) for r, loss in zip(recipes, mean_losses, strict=True)]
-    while step := {k: batch for k in range(len(recipes)) if (batch := next(feeds[k], None))}:
-        losses = _losses(recipes[0], model, turns, step)
-        for k in turns.clients:
-            for p in parameters[k]:
-                p.grad = None
-        # A product: given a gradient outright, torch would import sympy to look at its shape.
-        losses.dot(_weights(tuple(turns.rows), recipes[0].reduction, losses.device)).backward()
-        optimizer.step(turns.clients)
-        for k, own in zip(turns.clients, losses.split(list(turns.rows)), strict=True):
-            mean_losses[k].add(own)
+
+    def steps() -> Iterator[Step]:
+        while step := {k: b for k, feed in enumerate(feeds) if (b := next(feed, None))}:
+            losses = _losses(recipes[0], model, turns, step)
+            shares = _weights(tuple(turns.rows), recipes[0].reduction, losses.device)
+            # A product: given a gradient outright, torch would import sympy to look at its shape.
+            yield Step(losses.dot(shares), turns.clients)
+            for k, own in zip(turns.clients, losses.split(list(turns.rows)), strict=True):
+                mean_losses[k].add(own)
+
+    minimise(steps(), parameters, optimizer)
     return [
         TaskOutput(tensors=recipe.upload(), stats=loss.stats)
         for recipe, loss in zip(recipes, mean_losses, strict=True)

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from fl.errors import ClientFailed
-from fl.events import Event, Events
+from fl.events import Events
 from fl.executor import InProcess, run_job
 from fl.federation import Job, Task, TaskInput, TaskOutput
 from fl.training.classifier import train_classifier
@@ -14,7 +14,7 @@ from fl.training.recipe import Recipe
 from fl.training.sizes import CohortSizes
 from fl.training.task import recipe_of, task_of
 from fl.wire import pack, unpack
-from tests.fl.toy import GENERATOR, PROBLEM, VGG, client, named, same_bits, split
+from tests.fl.toy import GENERATOR, PROBLEM, VGG, Told, client, into, named, same_bits, split
 
 TRAIN = split(4, 4, 4)
 
@@ -103,8 +103,8 @@ def test_an_upload_does_not_depend_on_the_threads_of_the_process() -> None:
 
 
 def test_in_process_jobs_run_in_turn_and_tell_when_they_start() -> None:
-    heard: list[Event] = []
-    results = InProcess(TRAIN).run([job(echoes, id=4), job(echoes, id=2)], Events(heard.append))
+    heard: list[Told] = []
+    results = InProcess(TRAIN).run([job(echoes, id=4), job(echoes, id=2)], Events(into(heard)))
     assert heard == []
     first, _ = next(results)
     assert first.client.id == 4
@@ -148,9 +148,9 @@ def fixed(size: int) -> CohortSizes:
 @pytest.mark.parametrize("size", [2, 8])
 def test_a_cohort_leaves_what_each_client_would_have_left_alone(size: int) -> None:
     jobs = [light(k, size=3 + k) for k in range(5)]
-    events: list[Event] = []
+    events: list[Told] = []
     executor = InProcess(TRAIN, fixed(size))
-    results = {j.client.id: p for j, p in executor.run(jobs, Events(events.append))}
+    results = {j.client.id: p for j, p in executor.run(jobs, Events(into(events)))}
     assert sorted(e["client"] for e in named(events, "client_start")) == [0, 1, 2, 3, 4]
     for own in jobs:
         tensors, note = unpack(results[own.client.id])

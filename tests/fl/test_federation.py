@@ -8,11 +8,11 @@ from torch import nn
 
 from fl.clients import Clients, OnFailure
 from fl.errors import ClientFailed
-from fl.events import Event, Events
+from fl.events import Events
 from fl.executor import InProcess
 from fl.federation import Executor, Job, Request, TaskInput, TaskOutput
 from fl.wire import Tensors, load_prefixed, pack, unpack
-from tests.fl.toy import GENERATOR, PROBLEM, client, named, split
+from tests.fl.toy import GENERATOR, PROBLEM, Told, client, into, named, split
 
 IDS = range(4)
 Outcomes = Generator[tuple[Job, bytes | ClientFailed], None, None]
@@ -70,7 +70,7 @@ class MemoryStore:
 def federation(
     executor: Executor,
     store: MemoryStore | None = None,
-    heard: list[Event] | None = None,
+    heard: list[Told] | None = None,
     on_failure: OnFailure = "stop",
 ) -> Clients:
     return Clients(
@@ -79,7 +79,7 @@ def federation(
         PROBLEM,
         executor,
         store or MemoryStore(),
-        Events(*([heard.append] if heard is not None else [])),
+        Events(*([into(heard)] if heard is not None else [])),
         on_failure=on_failure,
     )
 
@@ -196,7 +196,7 @@ def test_a_client_that_is_sent_something_else_is_asked_again() -> None:
 def test_every_received_update_is_told() -> None:
     store = MemoryStore()
     federation(FakeExecutor(), store).map(never_run, only=[0])
-    heard: list[Event] = []
+    heard: list[Told] = []
     clients = federation(FakeExecutor(), store, heard)
     clients.map(never_run, only=[0, 2])
     ends = named(heard, "client_end")
@@ -245,7 +245,7 @@ def test_the_failure_carries_the_clients_own_traceback() -> None:
 
 
 def test_a_failing_client_can_be_dropped_by_name_and_the_others_stay() -> None:
-    heard: list[Event] = []
+    heard: list[Told] = []
     store = MemoryStore()
     executor = InProcess(split(2, 2, 2))
     clients = federation(executor, store, heard, on_failure="drop")

@@ -6,10 +6,10 @@ import torch
 from torch import nn
 
 from fl.clients import covered
-from fl.events import Event
 from fl.federation import TaskInput, TaskOutput
 from fl.rounds import Rounds
 from tests.fl.methods.tiny import tiny_federation
+from tests.fl.toy import Told, into
 
 WORK_S, SERVER_S = 0.05, 0.1
 
@@ -25,9 +25,8 @@ def linear() -> nn.Module:
 
 
 def test_a_round_is_timed_and_its_bytes_are_counted() -> None:
-    clients, server = tiny_federation(num_clients=3)
-    heard: list[Event] = []
-    server.events._listeners = (heard.append,)
+    heard: list[Told] = []
+    clients, server = tiny_federation(num_clients=3, listener=into(heard))
     rounds, model = Rounds(2), linear()
     for _ in rounds.play(clients, server, model):
         clients.map(works, broadcast={"sent": torch.zeros(5)})

@@ -1,11 +1,13 @@
 """A tiny federation: tiny models, and data that the eye could tell apart."""
 
+from typing import Any
+
 import numpy as np
 import torch
 
 from fl.data.datasets import Split
 from fl.data.shard import Shard
-from fl.events import Event
+from fl.events import Listener
 from fl.federation import Client, Problem, Request, TaskInput, Training
 from fl.training.classifier import ClassifierConfig
 from fl.training.generator import GeneratorConfig
@@ -58,5 +60,14 @@ def same_bits(one: Tensors, other: Tensors) -> bool:
     return one.keys() == other.keys() and all(torch.equal(one[n], other[n]) for n in one)
 
 
-def named(events: list[Event], name: str) -> list[Event]:
+Told = dict[str, Any]
+"""An event as it stands in metrics.jsonl."""
+
+
+def into(heard: list[Told]) -> Listener:
+    """A listener that keeps what it is told."""
+    return lambda event: heard.append(event.to_json())
+
+
+def named(events: list[Told], name: str) -> list[Told]:
     return [event for event in events if event["event"] == name]

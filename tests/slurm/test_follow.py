@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from fl.events import RunStart
 from slurm.follow import INTERRUPTED, SETTLE_S, Tail, follow
 from slurm.scheduler import Scheduler
 from slurm.state import State, write_state
@@ -127,13 +128,13 @@ def test_ctrl_c_leaves_the_job_alone(world: World) -> None:
 
 def test_only_whole_new_lines_are_read(tmp_path: Path) -> None:
     file = tmp_path / "metrics.jsonl"
-    file.write_text('{"event": "old"}\n')
+    file.write_text('{"event": "run_start", "run": "old"}\n')
     tail = Tail(file)
     assert not list(tail.read())
     with file.open("a") as more:
-        more.write('{"event": "new"}\n{"event": "ha')
-    assert [e["event"] for e in tail.read()] == ["new"]
+        more.write('{"event": "run_start", "run": "new"}\n{"event": "run_')
+    assert list(tail.read()) == [RunStart(run="new")]
     with file.open("a") as more:
-        more.write('lf"}\n')
-    assert [e["event"] for e in tail.read()] == ["half"]
+        more.write('start", "run": "half"}\n')
+    assert list(tail.read()) == [RunStart(run="half")]
     assert not list(Tail(tmp_path / "none").read())

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from fl.events import Epoch
 from slurm.scheduler import Scheduler
 from slurm.state import State, write_state
 from slurm.status import Progress, describe, main, overview, read_progress, submitted
@@ -32,7 +33,7 @@ FUSION = {"event": "phase", "phase": "fusion", "status": "start"}
 
 def test_progress_is_that_of_the_last_start(tmp_path: Path) -> None:
     start = {"event": "run_start"}
-    epoch = {"event": "epoch", "accuracy": 0.25}
+    epoch = Epoch(stage="fusion", epoch=1, epochs=2, loss=0.5, accuracy=0.25).to_json()
     run = make_run(
         tmp_path, "a", State(job="1", phase="running"), start, LOCAL, end(0), end(1), start, LOCAL
     )

@@ -18,7 +18,7 @@ from fl.condensation.config import LocalCondensation
 from fl.condensation.task import condense
 from fl.data.datasets import Split
 from fl.errors import ClientFailed
-from fl.events import Event, Events
+from fl.events import Events
 from fl.executor import InProcess
 from fl.federation import Client, Job, Problem, Request, TaskInput, TaskOutput, Training
 from fl.training.classifier import ClassifierConfig
@@ -28,6 +28,7 @@ from fl.training.sizes import CohortSizes
 from fl.training.task import recipe_of, task_of
 from fl.wire import unpack
 from tests.cluster.outcomes import uploads
+from tests.fl.toy import Told, into
 
 RNG = np.random.default_rng(0)
 TRAIN = Split(
@@ -106,11 +107,11 @@ def test_every_client_has_a_process_of_its_own_with_what_it_asked_for(rooms: Roo
 
 
 def test_no_more_actors_at_once_than_there_is_room(rooms: Rooms) -> None:
-    seen: list[Event] = []
+    seen: list[Told] = []
     executor = RayExecutor(TRAIN, rooms)
     jobs = [job(k, task=whoami) for k in range(4)]
     at_once = []
-    for finished, _ in enumerate(executor.run(jobs, Events(seen.append)), start=1):
+    for finished, _ in enumerate(executor.run(jobs, Events(into(seen))), start=1):
         at_once.append(len(seen) - finished)  # who follows is seated before the result is told
     assert max(at_once) == 2
 
@@ -171,9 +172,9 @@ def in_fours() -> CohortSizes:
 
 def test_the_pool_trains_cohorts_to_the_same_bits_as_each_client_alone(rooms: Rooms) -> None:
     jobs = [light(k) for k in range(10)]
-    seen: list[Event] = []
+    seen: list[Told] = []
     executor = RayExecutor(TRAIN, rooms, sizes=in_fours())
-    results = uploads(executor, jobs, Events(seen.append))
+    results = uploads(executor, jobs, Events(into(seen)))
     assert sorted(e["client"] for e in seen if e["event"] == "client_start") == [*range(10)]
     assert len(results) == 10
     cohorts = []
@@ -233,12 +234,12 @@ def test_light_condensers_condense_in_company_to_the_same_bits(rooms: Rooms) -> 
 def test_who_fails_in_company_is_named_alone(
     rooms: Rooms, sizes: Callable[[], CohortSizes]
 ) -> None:
-    seen: list[Event] = []
+    seen: list[Told] = []
     rates = {"cvae-small": 1e-9}
     executor = RayExecutor(TRAIN, rooms, sizes=sizes(), rates=rates)
     jobs = [light(k, recipe_fails_on_two) for k in range(8)]
     with pytest.raises(ClientFailed, match=r"client 2 \(cvae-small\) failed: ArithmeticError"):
-        uploads(executor, jobs, Events(seen.append))
+        uploads(executor, jobs, Events(into(seen)))
     assert {e["client"] for e in seen if e["event"] == "client_failed"} == {2}
 
 

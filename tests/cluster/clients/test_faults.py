@@ -18,12 +18,13 @@ from cluster.clients.memory_cap import OverspentError
 from cluster.hardware.bundles import open_rooms
 from fl.data.datasets import Split
 from fl.errors import ClientFailed
-from fl.events import Event, Events
+from fl.events import Events
 from fl.executor import InProcess
 from fl.federation import Client, Job, Problem, Request, Task, TaskInput, TaskOutput
 from fl.training.classifier import ClassifierConfig, train_classifier
 from fl.wire import unpack
 from tests.cluster.outcomes import uploads
+from tests.fl.toy import Told, into
 from tests.waiting import wait_until
 
 RNG = np.random.default_rng(0)
@@ -127,10 +128,10 @@ def cluster(nodes: Cluster, folder: Path) -> Cluster:
     return nodes
 
 
-def run(jobs: list[Job], listener: list[Event]) -> dict[int, bytes]:
+def run(jobs: list[Job], listener: list[Told]) -> dict[int, bytes]:
     with open_rooms() as rooms:
         executor = RayExecutor(TRAIN, rooms)
-        return uploads(executor, jobs, Events(listener.append))
+        return uploads(executor, jobs, Events(into(listener)))
 
 
 def when_marked(folder: Path, act) -> threading.Thread:  # type: ignore[no-untyped-def]
@@ -164,7 +165,7 @@ def undisturbed(jobs: int) -> dict[int, bytes]:
 
 
 def test_a_killed_client_is_trained_again_to_the_same_bits(cluster: Cluster, folder: Path) -> None:
-    events: list[Event] = []
+    events: list[Told] = []
     when_marked(folder, lambda pid, node: os.kill(pid, signal.SIGKILL))
     updates = run([job(k, hangs_at_first) for k in range(4)], events)
     same(updates, undisturbed(4))
@@ -174,7 +175,7 @@ def test_a_killed_client_is_trained_again_to_the_same_bits(cluster: Cluster, fol
 
 
 def test_clients_of_a_lost_node_are_trained_on_the_other(cluster: Cluster, folder: Path) -> None:
-    events: list[Event] = []
+    events: list[Told] = []
     (second,) = cluster.worker_nodes
     watcher = when_marked(folder, lambda *_: cluster.remove_node(second, allow_graceful=False))
     updates = run([job(k, hangs_away_from_head) for k in range(4)], events)
@@ -186,7 +187,7 @@ def test_clients_of_a_lost_node_are_trained_on_the_other(cluster: Cluster, folde
 
 
 def test_a_client_that_keeps_dying_stops_the_run_by_name(cluster: Cluster) -> None:
-    events: list[Event] = []
+    events: list[Told] = []
     with pytest.raises(ClientFailed, match=r"client 1 .*process died.*attempt 3 of 3"):
         run([job(k, kills_itself) for k in range(3)], events)
     assert sum(e["event"] == "client_failed" for e in events) == 3
@@ -198,7 +199,7 @@ ROOMY = Request(cpus=1, gpus=0, memory_bytes=200 * 10**6)
 def test_a_client_over_its_share_fails_alone_with_the_bytes_and_gets_twice_as_much(
     cluster: Cluster,
 ) -> None:
-    events: list[Event] = []
+    events: list[Told] = []
     updates = run([job(k, overspends, ROOMY) for k in (0, 1, 3)], events)
     neighbours = {k: p for k, p in undisturbed(4).items() if k in (0, 3)}
     same({k: updates[k] for k in neighbours}, neighbours)
@@ -216,7 +217,7 @@ def test_a_client_over_its_share_fails_alone_with_the_bytes_and_gets_twice_as_mu
 
 
 def test_a_client_over_twice_its_share_too_has_failed_for_good(cluster: Cluster) -> None:
-    events: list[Event] = []
+    events: list[Told] = []
     message = r"client 2 .*400000000 bytes.*with twice the share it had first"
     with pytest.raises(ClientFailed, match=message):
         run([job(2, overspends, ROOMY)], events)

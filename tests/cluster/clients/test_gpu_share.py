@@ -17,7 +17,7 @@ from cluster.hardware.private_ray import private_ray
 from cluster.profiling.requests import measured
 from fl.data.datasets import Split
 from fl.errors import ClientFailed
-from fl.events import Event, Events
+from fl.events import Events
 from fl.federation import Client, Job, Problem, TaskInput, TaskOutput
 from fl.methods.method import Assignment
 from fl.resources import ResourcesConfig
@@ -25,6 +25,7 @@ from fl.training.classifier import ClassifierConfig
 from fl.training.generator import GeneratorConfig
 from fl.wire import unpack_note
 from tests.cluster.outcomes import uploads
+from tests.fl.toy import Told, into
 
 pytestmark = [
     pytest.mark.gpu,
@@ -91,9 +92,9 @@ def jobs() -> list[Job]:
 def test_ten_clients_share_a_card_and_the_one_that_overspends_fails_alone(
     rooms: Rooms, jobs: list[Job]
 ) -> None:
-    events: list[Event] = []
+    events: list[Told] = []
     outcomes = {}
-    for job, outcome in RayExecutor(TRAIN, rooms).run(jobs, Events(events.append)):
+    for job, outcome in RayExecutor(TRAIN, rooms).run(jobs, Events(into(events))):
         outcomes[job.client.id] = outcome
     assert isinstance(outcomes[4], ClientFailed)
     assert "of the GPU" in outcomes[4].reason

@@ -16,6 +16,7 @@ from fl.rounds import Rounds
 from fl.training.classifier import ClassifierConfig
 from fl.training.generator import GeneratorConfig
 from tests.fl.methods.tiny import tiny_data, tiny_federation
+from tests.fl.toy import into
 
 CLASSIFIER = ClassifierConfig(model="vgg9", width=0.02, epochs=1)
 GENERATOR = GeneratorConfig(width=0.05, latent=2, epochs=1)
@@ -53,9 +54,8 @@ def trained(name: str, root: Path, data: Dataset) -> tuple[list[str], list[str]]
     config = method.config(**OPTIONS[name])
     store = Store(root / ".store", root / name / "updates", data.train)
     clients, server = tiny_federation(
-        config, assign=method.assign, num_clients=4, data=data, store=store
+        config, assign=method.assign, num_clients=4, data=data, store=store, listener=into(seen)
     )
-    clients._events._listeners = (seen.append,)
     more: dict[str, Any] = {"auxiliary": torch.rand(8, 1, 28, 28)} if method.auxiliary else {}
     if not method.one_shot:
         more["rounds"] = Rounds(1)

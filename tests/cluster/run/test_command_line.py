@@ -1,6 +1,7 @@
 """From command line, preset and YAML to one validated configuration."""
 
 import io
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import yaml
 from cluster.run.command_line import flatten, load_preset, parse, presets, setting_types
 from cluster.run.options import LaunchOptions
 from cluster.run.run_dir import nested
+from fl.bounds import Settings
 from fl.errors import UserError
 from fl.methods.fedmho import FedMHOConfig
 from fl.methods.registry import METHODS
@@ -107,7 +109,7 @@ def test_every_setting_can_stand_in_yaml(tmp_path: Path) -> None:
             ["--method", "fedmoh"],
             r"unknown method 'fedmoh'; valid: co-boosting, .*, fedmho-sd",
         ),
-        (["--dataset", "minst"], "unknown data set 'minst'; valid: cifar10, cifar100, digits"),
+        (["--dataset", "minst"], "unknown dataset 'minst'; valid: cifar10, cifar100, digits"),
         (
             ["--alhpa", "1"],
             r"unknown option '--alhpa' \(did you mean --alpha\?\); valid: .*--a",
@@ -124,7 +126,13 @@ def test_every_setting_can_stand_in_yaml(tmp_path: Path) -> None:
         (["--rounds", "2"], "one-shot method: rounds must be 1"),
         (["--classifier.model", "vgg"], "unknown classifier.model 'vgg'; valid: cnn, .*vgg9"),
         (["--generator.latent", "0"], "generator.latent must be at least 1"),
-        (["--fusion.epochs", "-1"], "epochs must be at least 1"),
+        (["--fusion.epochs", "0"], "^fusion.epochs must be at least 1, got 0$"),
+        (["--method=dense", "--kd.temperature=-1"], r"^kd\.temperature must be a positive number"),
+        (["--slurm.nodes", "0"], r"^slurm\.nodes must be at least 1, got 0$"),
+        (["--classifier.model", "x"], r"^unknown classifier\.model 'x'; valid: cnn, .*vgg9$"),
+        (["--prototypes", "cnn", "x"], "^unknown prototypes 'x'; valid: cnn, .*vgg9$"),
+        (["--partition.kind=iid", "--partition.recut"], r"^partition\.recut with kind iid; "),
+        (["--betas", "0", "0"], "^betas must not be negative nor both 0"),
         (["--runtime", "slurm"], "inprocess"),
         (["--resume", "--overwrite"], "exclude each other"),
         (["--max-actors", "0"], "max_actors must be at least 1"),
@@ -140,6 +148,16 @@ def test_bad_input_is_one_line_that_says_what_is_allowed(
     with pytest.raises(UserError, match=message) as caught:
         parse(arguments)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_all_records_of_settings_are_checked(method: str) -> None:
+    waiting: list[object] = [parse(["--method", method])]
+    while waiting:
+        record = waiting.pop()
+        assert isinstance(record, Settings), type(record)
+        values = [getattr(record, field.name) for field in fields(record)]
+        waiting += [value for value in values if is_dataclass(value)]
 
 
 def test_messages_are_read_in_a_plain_locale(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -158,6 +176,7 @@ def test_bad_files_are_named(tmp_path: Path) -> None:
         ("[1, 2]", "must hold a mapping of settings, got list"),
         ("a: [", "cannot read"),
         ("keep: 3", "keep must be in"),
+        ("fusion: {lr: -1}", r"^fusion\.lr must be a positive number, got -1\.0$"),
     ):
         file = tmp_path / "c.yaml"
         file.write_text(content)

@@ -2,8 +2,9 @@
 
 from dataclasses import asdict
 
-from cluster.run.placements import Attendance
+from cluster.run.placements import Placements
 from cluster.scheduling.capacity import Room
+from fl.events import AttemptFailed, ClientDropped, ClientEnd, ClientStart, RoundEnd
 from fl.federation import Client, Request
 from fl.training.classifier import ClassifierConfig
 
@@ -23,72 +24,77 @@ def members(count: int) -> tuple[Client, ...]:
     )
 
 
-def end(client: int, seconds: float, *, reused: bool = False) -> dict:
-    place = {"node": "vm", "device_uuid": None, "assigned": {"CPU": 1.0}, "peak_bytes": 7}
-    return {
-        "event": "client_end",
-        "client": client,
-        "seconds": seconds,
-        "seconds_training": 1.5,
-        "reused": reused,
-        **place,
-    }
+def end(client: int, seconds: float, *, reused: bool = False) -> ClientEnd:
+    return ClientEnd(
+        client=client,
+        seconds=seconds,
+        seconds_training=1.5,
+        reused=reused,
+        node="vm",
+        assigned={"CPU": 1.0},
+        peak_bytes=7,
+    )
 
 
-def start(client: int, seconds: float, memory_bytes: int = 0) -> dict:
+def start(client: int, seconds: float, memory_bytes: int = 0) -> ClientStart:
     requested = asdict(Request(cpus=1, gpus=0, memory_bytes=memory_bytes))
-    return {"event": "client_start", "client": client, "seconds": seconds, "requested": requested}
+    return ClientStart(client=client, seconds=seconds, requested=requested)
 
 
-def fail(client: int, seconds: float, reason: str) -> dict:
-    return {"event": "client_failed", "client": client, "seconds": seconds, "reason": reason}
+def fail(client: int, seconds: float, reason: str) -> AttemptFailed:
+    return AttemptFailed(client=client, attempt=1, seconds=seconds, reason=reason)
+
+
+def end_of_round(seconds: float) -> RoundEnd:
+    figures = {"round": 1, "rounds": 2, "accuracy": 0.5, "bytes_up": 0, "bytes_down": 0}
+    return RoundEnd(seconds=seconds, took={}, **figures)
 
 
 def test_a_client_that_failed_once_has_two_attempts_and_all_their_times() -> None:
-    attendance = Attendance(members(1))
+    placements = Placements(members(1))
     for event in (start(0, 1.0, 10), fail(0, 2.0, "it died"), start(0, 3.0, 20), end(0, 5.0)):
-        attendance(event)
-    (entry,) = attendance.placements
+        placements(event)
+    (entry,) = placements.entries
     assert entry["attempts"] == 2
     assert entry["failures"] == [{"reason": "it died", "start": 1.0, "end": 2.0}]
     assert entry["requested"]["memory_bytes"] == 20
-    assert attendance.makespan([ROOM]) == {"seconds": 4.0, "lower_bound": 2.0}
+    assert placements.makespan([ROOM]) == {"seconds": 4.0, "lower_bound": 2.0}
     assert (entry["start"], entry["end"], entry["node"]) == (3.0, 5.0, "vm")
     assert (entry["assigned"], entry["peak_bytes"]) == ({"CPU": 1.0}, 7)
 
 
 def test_makespan_stands_beside_its_lower_bound() -> None:
-    attendance = Attendance(members(3))
+    placements = Placements(members(3))
     for client, (began, stop) in enumerate([(0.0, 4.0), (0.0, 2.0), (2.0, 5.0)]):
-        attendance(start(client, began))
-        attendance(end(client, stop))
-    assert attendance.makespan([ROOM]) == {"seconds": 5.0, "lower_bound": 4.5}
+        placements(start(client, began))
+        placements(end(client, stop))
+    assert placements.makespan([ROOM]) == {"seconds": 5.0, "lower_bound": 4.5}
 
 
 def test_reused_clients_have_no_place_and_make_no_span() -> None:
-    attendance = Attendance(members(1))
-    attendance(end(0, 0.1, reused=True))
-    (entry,) = attendance.placements
+    placements = Placements(members(1))
+    placements(end(0, 0.1, reused=True))
+    (entry,) = placements.entries
     assert (entry["reused"], entry["assigned"], entry["start"]) == (True, None, None)
-    assert attendance.makespan([ROOM]) is None
+    assert placements.makespan([ROOM]) is None
 
 
 def test_a_dropped_client_is_marked_and_has_no_end() -> None:
-    attendance = Attendance(members(2))
-    dropped = {"event": "client_dropped", "client": 1, "seconds": 3.0, "reason": "it died"}
+    placements = Placements(members(2))
+    dropped = ClientDropped(client=1, seconds=3.0, reason="it died")
     for event in (start(1, 1.0), fail(1, 2.0, "it died"), dropped, start(0, 1.0), end(0, 4.0)):
-        attendance(event)
-    kept, left_out = attendance.placements
+        placements(event)
+    kept, left_out = placements.entries
     assert (kept["dropped"], left_out["dropped"], left_out["end"]) == (False, True, None)
 
 
 def test_of_many_rounds_the_last_one_counts() -> None:
-    attendance = Attendance(members(2))
+    placements = Placements(members(2))
     first = (start(0, 1.0), fail(0, 2.0, "it died"), start(0, 3.0), end(0, 5.0))
-    for event in (*first, start(1, 1.0), end(1, 9.0), {"event": "round", "seconds": 10.0}):
-        attendance(event)
-    for event in (start(0, 11.0), end(0, 13.0), {"event": "round", "seconds": 14.0}):
-        attendance(event)
-    entry, _ = attendance.placements
+    for event in (*first, start(1, 1.0), end(1, 9.0), end_of_round(10.0)):
+        placements(event)
+    for event in (start(0, 11.0), end(0, 13.0), end_of_round(14.0)):
+        placements(event)
+    entry, _ = placements.entries
     assert (entry["attempts"], entry["failures"]) == (1, [])
-    assert attendance.makespan([ROOM]) == {"seconds": 2.0, "lower_bound": 2.0}
+    assert placements.makespan([ROOM]) == {"seconds": 2.0, "lower_bound": 2.0}

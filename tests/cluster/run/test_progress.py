@@ -5,26 +5,24 @@ import io
 from rich.console import Console
 
 from cluster.run.progress import LiveTable, PlainLines
+from fl.events import ClientEnd, Event, Phase, RunStart
 from fl.federation import Client
 from tests.fl.toy import CLASSIFIER, client
 
 MEMBERS = (client(0, CLASSIFIER), client(1, CLASSIFIER))
 
 
-def events(members: tuple[Client, ...] = MEMBERS) -> list[dict]:
+def events(members: tuple[Client, ...] = MEMBERS) -> list[Event]:
     """One round whose method maps over its clients twice."""
-    told = [{"event": "run_start", "rounds": 1}]
+    told: list[Event] = [RunStart(run="run")]
     for _ in range(2):
-        told.append({"event": "phase", "phase": "local", "status": "start"})
+        told.append(Phase(phase="local", status="start"))
         told += [
-            {
-                **{"event": "client_end", "client": c.id, "role": c.role, "model": c.model},
-                **{"num_samples": 5, "seconds_training": 1.0, "bytes_up": 10, "reused": False},
-            }
+            ClientEnd(client=c.id, role=c.role, model=c.model, num_samples=5, bytes_up=10)
             for c in members
         ]
-        told.append({"event": "phase", "phase": "local", "status": "end", "took": 1.0})
-    return [{"seconds": 0.0, **event} for event in told]
+        told.append(Phase(phase="local", status="end", took=1.0))
+    return told
 
 
 def test_each_map_counts_its_own_clients() -> None:

@@ -22,11 +22,12 @@ from cluster.hardware.bundles import Rooms, gpu_names, open_rooms
 from cluster.server.fusion_server import FusionServer
 from cluster.server.rank_placement import posts
 from fl.errors import UserError
-from fl.events import Event, Events
+from fl.events import Events
 from fl.federation import Batch, Job, Request
 from fl.fusion.distillation import EachMember, FusionLoss
 from fl.fusion.fit import FitConfig
-from fl.fusion.ranked_server import RankedServer, ServerFailed, SingleServer
+from fl.fusion.ranked_server import RankedServer, ServerFailed
+from fl.fusion.single_server import SingleServer
 from fl.methods.fedaf import KnowledgeLoss
 from fl.models.ensemble import Ensemble
 from fl.server import Samples
@@ -39,7 +40,9 @@ from tests.fl.toy import (
     GENERATOR,
     PROBLEM,
     VGG,
+    Told,
     client,
+    into,
     named,
     same_bits,
     shard,
@@ -69,11 +72,11 @@ def rooms(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rooms]:
     nodes.shutdown()
 
 
-HEARD: list[Event] = []
+HEARD: list[Told] = []
 
 
 @pytest.fixture
-def heard() -> list[Event]:
+def heard() -> list[Told]:
     """What is heard from now on."""
     HEARD.clear()
     return HEARD
@@ -88,7 +91,7 @@ def server(rooms: Rooms) -> Iterator[FusionServer]:
     made = FusionServer(
         PROBLEM,
         TEST,
-        Events(HEARD.append),
+        Events(into(HEARD)),
         rooms,
         [where[0], where[2]],
         timeout_s=SILENT_S,
@@ -146,7 +149,7 @@ def whole_stage(server: RankedServer) -> tuple[Samples, Tensor, dict[str, Tensor
     return taught, kept, {name: server.fetch(taught, name) for name in taught.columns}
 
 
-def test_the_whole_stage_is_that_of_one_rank(server: FusionServer, heard: list[Event]) -> None:
+def test_the_whole_stage_is_that_of_one_rank(server: FusionServer, heard: list[Told]) -> None:
     here, there = alone(), server
     ours, kept, columns = whole_stage(there)
     theirs, kept_alone, columns_alone = whole_stage(here)
@@ -178,6 +181,40 @@ def test_what_looks_at_whole_batches_is_fitted_as_by_one_rank(server: FusionServ
     ours, expected = results
     assert ours.step_losses == pytest.approx(expected.step_losses, rel=1e-4)
     torch.testing.assert_close(models[0].state_dict(), models[1].state_dict(), rtol=1e-3, atol=1e-4)
+
+
+class Growing:
+    """Lessons: one image more in each epoch, brighter the larger the model's first bias."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.model, self.memory = model, {"images": data()["images"][:8]}
+
+    def digest(self) -> str:
+        return "growing"
+
+    def epoch(self, number: int) -> Batch:
+        brightness = next(self.model.parameters()).detach().sum().sigmoid()
+        images = self.memory["images"]
+        self.memory = {"images": torch.cat([images, data()["images"][-number:][:1] * brightness])}
+        labels = torch.arange(len(images) + 1) % 3
+        logits = F.one_hot(labels, 3).float()
+        return {"images": self.memory["images"], "labels": labels, "teacher_logits": logits}
+
+
+def test_lessons_made_between_epochs_are_fitted_as_by_one_rank(server: FusionServer) -> None:
+    """What DENSE and Co-Boosting do; the second fit's rank dies on the way."""
+    results, models = [], []
+    losses = LOSS, LOSS, Faulty("growing", "dies", 6)
+    for one, loss in zip((alone(), server, server), losses, strict=True):
+        models.append(model())
+        lessons = Growing(models[-1])
+        results.append(one.fit(models[-1], lessons, loss=loss, config=CONFIG, stage="fusion"))
+        assert len(lessons.memory["images"]) == 8 + CONFIG.epochs
+    assert results[1].step_losses == pytest.approx(results[0].step_losses, rel=1e-4)
+    assert results[1] == results[2]
+    states = [fitted.state_dict() for fitted in models]
+    torch.testing.assert_close(states[0], states[1], rtol=1e-3, atol=1e-4)
+    assert same_bits(states[1], states[2])
 
 
 def test_ranks_sit_on_both_nodes_and_are_reused(server: FusionServer) -> None:
@@ -225,7 +262,7 @@ def test_ranks_and_clients_stay_on_the_same_gpus_round_after_round(
 
 
 def test_a_killed_rank_is_replaced_and_the_fit_goes_on_to_the_same_bits(
-    server: FusionServer, heard: list[Event]
+    server: FusionServer, heard: list[Told]
 ) -> None:
     fitted, undisturbed = model(), model()
     loss = Faulty("killed", "dies")
@@ -239,7 +276,7 @@ def test_a_killed_rank_is_replaced_and_the_fit_goes_on_to_the_same_bits(
     assert [e["epoch"] for e in named(heard, "epoch")] == [1, 2, 3, 4] * 2
 
 
-def test_a_silent_rank_is_named(server: FusionServer, heard: list[Event]) -> None:
+def test_a_silent_rank_is_named(server: FusionServer, heard: list[Told]) -> None:
     loss = Faulty("silent", "sleeps")
     server.fit(model(), data(), loss=loss, config=CONFIG, stage="fusion")
     (failed,) = named(heard, "rank_failed")

@@ -277,13 +277,13 @@ def test_classes_of_uneven_size_can_leave_a_client_short() -> None:
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"kind": "dirichelt"}, "unknown partition kind 'dirichelt'; valid: classes, dirichlet"),
-        ({"classes_per_client": 0}, "classes_per_client 0; allowed: 1 or more"),
-        ({"min_samples": 0}, "min_samples 0; allowed: 1 or more"),
+        ({"kind": "dirichelt"}, "unknown kind 'dirichelt'; valid: classes, dirichlet"),
+        ({"classes_per_client": 0}, "classes_per_client must be at least 1, got 0"),
+        ({"min_samples": 0}, "min_samples must be at least 1, got 0"),
         ({"kind": "iid", "recut": True}, "recut with kind iid; allowed: with kind dirichlet"),
-        ({"test_fraction": 1.0}, "test_fraction 1.0; allowed: 0 to below 1"),
-        ({"test_fraction": -0.1}, "test_fraction -0.1"),
-        ({"test_fraction": float("nan")}, "test_fraction nan"),
+        ({"test_fraction": 1.0}, r"test_fraction must be in \[0, 1\), got 1.0"),
+        ({"test_fraction": -0.1}, r"test_fraction must be in \[0, 1\), got -0.1"),
+        ({"test_fraction": float("nan")}, r"test_fraction must be in \[0, 1\), got nan"),
     ],
 )
 def test_wrong_settings_are_refused_at_once(wrong: dict[str, object], message: str) -> None:

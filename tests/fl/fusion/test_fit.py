@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from fl.errors import UserError
 from fl.federation import Batch
-from fl.fusion.fit import Fit, FitConfig
+from fl.fusion.fit import Fit, FitConfig, FitSpec
 from fl.models.ensemble import Ensemble
 from fl.seeding import torch_generator
 from fl.server import Loss
@@ -46,6 +46,11 @@ def cross_entropy(model: nn.Module, batch: Batch) -> Tensor:
     return F.cross_entropy(model(batch["images"]), batch["labels"])
 
 
+def spec(model: nn.Module, *, loss: Loss = cross_entropy, **how: Any) -> FitSpec:
+    how = {"config": CONFIG, "streams": "fusion"} | how
+    return FitSpec(model=model, columns={}, loss=loss, stage="fusion", **how)
+
+
 def train(
     model: nn.Module,
     *,
@@ -56,7 +61,7 @@ def train(
     after_epoch: AfterEpoch = lambda epoch, loss: None,
 ) -> list[float]:
     losses: list[float] = []
-    fit = Fit(model, data(), loss=loss, config=config, seed=seed, stage=stage)
+    fit = Fit(spec(model, loss=loss, config=config, streams=stage), data(), seed=seed)
     for epoch, own in enumerate(fit.epochs(), start=1):
         losses += own.tolist()
         after_epoch(epoch, own.mean().item())
@@ -226,12 +231,11 @@ def test_a_schedule_goes_on_where_a_state_was_kept() -> None:
     config = replace(CONFIG, schedule="cosine")
     whole, halves = linear(), linear()
     train(whole, config=config)
-    fit = Fit(halves, data(), loss=cross_entropy, config=config, seed=0, stage="fusion")
+    fit = Fit(spec(halves, config=config), data(), seed=0)
     next(fit.epochs())
-    again = Fit(linear(), data(), loss=cross_entropy, config=config, seed=0, stage="fusion")
-    again.load_state(fit.state())
-    list(again.epochs())
-    assert same_bits(again._model.state_dict(), whole.state_dict())
+    continued = linear()
+    list(Fit(spec(continued, config=config, state=fit.state()), data(), seed=0).epochs())
+    assert same_bits(continued.state_dict(), whole.state_dict())
 
 
 @pytest.mark.parametrize("config", [CONFIG, SGD], ids=["adam", "sgd"])
@@ -248,14 +252,10 @@ def test_a_state_is_continued_under_other_settings(config: FitConfig) -> None:
             optimizer.zero_grad()
             cross_entropy(plain, {name: t[rows] for name, t in data().items()}).backward()
             optimizer.step()
-    first, second = (
-        Fit(linear(), data(), loss=cross_entropy, config=c, seed=0, stage="fusion")
-        for c in (config, later)
-    )
+    first, continued = Fit(spec(linear(), config=config), data(), seed=0), linear()
     next(first.epochs())
-    second.load_state(first.state())
-    list(second.epochs())
-    for name, tensor in second._model.state_dict().items():
+    list(Fit(spec(continued, config=later, state=first.state()), data(), seed=0).epochs())
+    for name, tensor in continued.state_dict().items():
         torch.testing.assert_close(tensor, plain.state_dict()[name], rtol=1e-5, atol=1e-6)
 
 

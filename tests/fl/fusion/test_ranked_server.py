@@ -5,28 +5,26 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fl.events import Event, Events
+from fl.events import Epoch, Event, Events
 from fl.federation import Batch
 from fl.fusion import rank
 from fl.fusion.checkpoints import Checkpoints
 from fl.fusion.distillation import FusionLoss
-from fl.fusion.fit import Fit, FitConfig
-from fl.fusion.ranked_server import SingleServer
+from fl.fusion.fit import Fit, FitConfig, FitSpec
+from fl.fusion.single_server import SingleServer
 from fl.metrics.accuracy import evaluate
 from fl.server import Samples
 from fl.training.classifier import starting_classifier
 from kernels import nearest_to_centroid
-from tests.fl.toy import CPU, PROBLEM, VGG, named, same_bits, shard
+from tests.fl.toy import CPU, PROBLEM, VGG, Told, into, named, same_bits, shard
 
 TEST = shard(5, 5, 5, seed=1)
 CONFIG = FitConfig(epochs=3, lr=5e-3, batch_size=8)
 CE = FusionLoss(ce_weight=1, kd_weight=0)
 
 
-def server(
-    heard: list[Event] | None = None, checkpoints: Checkpoints | None = None
-) -> SingleServer:
-    events = Events(*([heard.append] if heard is not None else []))
+def server(heard: list[Told] | None = None, checkpoints: Checkpoints | None = None) -> SingleServer:
+    events = Events(*([into(heard)] if heard is not None else []))
     return SingleServer(PROBLEM, TEST, events, CPU, checkpoints)
 
 
@@ -40,7 +38,7 @@ def model() -> nn.Module:
 
 
 def test_a_fit_is_tested_after_every_epoch() -> None:
-    heard: list[Event] = []
+    heard: list[Told] = []
     fitted = model()
     result = server(heard).fit(fitted, data(), loss=CE, config=CONFIG, stage="fusion")
     assert len(result.epochs) == 3
@@ -58,7 +56,10 @@ def test_a_fit_is_tested_after_every_epoch() -> None:
 def test_testing_has_no_influence_on_the_fit() -> None:
     at_server, alone = model(), model().to(memory_format=torch.channels_last)
     result = server().fit(at_server, data(), loss=CE, config=CONFIG, stage="fusion")
-    fit = Fit(alone, data(), loss=CE, config=CONFIG, seed=PROBLEM.seed, stage="fusion")
+    spec = FitSpec(
+        model=alone, columns={}, loss=CE, config=CONFIG, stage="fusion", streams="fusion"
+    )
+    fit = Fit(spec, data(), seed=PROBLEM.seed)
     assert result.step_losses == torch.cat(list(fit.epochs())).tolist()
     assert same_bits(at_server.state_dict(), alone.state_dict())
 
@@ -148,7 +149,7 @@ def test_a_function_is_applied_to_one_column() -> None:
 
 
 def fitted(checkpoints: Checkpoints | None, epochs: int = 3, lr: float = 5e-3):  # type: ignore[no-untyped-def]
-    heard: list[Event] = []
+    heard: list[Told] = []
     own, config = model(), replace(CONFIG, epochs=epochs, lr=lr)
     result = server(heard, checkpoints).fit(own, data(), loss=CE, config=config, stage="fusion")
     return own.state_dict(), result, [e["epoch"] for e in named(heard, "epoch")]
@@ -162,7 +163,7 @@ def kill_after(epoch: int, checkpoints: Checkpoints) -> None:
     """Begins the fit and is gone in the middle of it."""
 
     def listener(event: Event) -> None:
-        if event["event"] == "epoch" and event["epoch"] == epoch:
+        if isinstance(event, Epoch) and event.epoch == epoch:
             raise Killed
 
     made = SingleServer(PROBLEM, TEST, Events(listener), CPU, checkpoints)

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from fl.errors import UserError
 from fl.federation import Batch
 from fl.fusion.distillation import EachMember, FusionLoss, LearnedFusionLoss, Weighing
-from fl.fusion.fit import Fit, FitConfig
+from fl.fusion.fit import Fit, FitConfig, FitSpec
 from fl.fusion.gradients import _wide_layers
 from fl.fusion.group import Group, ProcessGroup
 from fl.fusion.whole_batch import needs_whole_batch
@@ -132,9 +132,10 @@ def train_all(rank: int, size: int, folder: str) -> None:
         Path(f"{folder}/{size}-{rank}-{name}").write_bytes(fit.state())
 
 
-def a_fit(case: Case, model: nn.Module, group: Group) -> Fit:
-    batch = data(case.dtype)
-    return Fit(model, batch, loss=case.loss, config=case.config, seed=7, stage="f", group=group)
+def a_fit(case: Case, model: nn.Module, group: Group, state: bytes | None = None) -> Fit:
+    how = {"loss": case.loss, "config": case.config, "stage": "f", "streams": "f"}
+    spec = FitSpec(model=model, columns={}, state=state, **how)  # type: ignore[arg-type]
+    return Fit(spec, data(case.dtype), seed=7, group=group)
 
 
 def go_on(rank: int, size: int, folder: str) -> None:
@@ -145,8 +146,9 @@ def go_on(rank: int, size: int, folder: str) -> None:
     for name in OPTIMIZERS:
         for before in (1, 3):
             model = CASES[name].network()
-            fit = a_fit(CASES[name], model, group)
-            assert fit.load_state(Path(f"{folder}/{before}-0-{name}").read_bytes()) == 1
+            state = Path(f"{folder}/{before}-0-{name}").read_bytes()
+            fit = a_fit(CASES[name], model, group, state)
+            assert fit.done == 1
             for _ in fit.epochs():
                 pass
             torch.save(model.state_dict(), f"{folder}/on-{before}-{size}-{rank}-{name}")

@@ -37,8 +37,11 @@ def sampled(
     shares = share_out(plan_draws(list(decoders), allocation), ranks)
     images = []
     for draws in shares:
-        images.append(torch.empty(sum(map(len, draws)), 1, *pixels))
-        draw_samples(decoders, draws, latent=LATENT, seed=seed, device=CPU, into=images[-1])
+        count = sum(map(len, draws))
+        into = torch.empty(count, 1, *pixels), torch.empty(count, LATENT)
+        stream = (seed, "synthesis")
+        draw_samples(decoders, draws, latent=LATENT, stream=stream, device=CPU, into=into)
+        images.append(into[0])
     labels = [draw.labels for draws in shares for draw in draws]
     return Drawn(torch.cat(images), torch.cat([torch.empty(0, dtype=torch.int64), *labels]))
 

@@ -3,11 +3,15 @@
 import copy
 import math
 from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
 
 import pytest
 import torch
 from torch import Tensor, nn
 
+from fl.events import Epoch, Event, Listener
+from fl.fusion.checkpoints import Checkpoints
 from fl.fusion.inversion import BatchNormDistance, InversionConfig, crop_and_flip
 from fl.fusion.pool import DistillationConfig, Pool
 from fl.methods import co_boosting, dense
@@ -21,8 +25,10 @@ from fl.methods.co_boosting import (
 from fl.methods.dense import DenseConfig, assign, generator_loss
 from fl.methods.registry import get_method
 from fl.models.ensemble import Ensemble
+from fl.server import Outcome
 from fl.training.classifier import ClassifierConfig
 from tests.fl.methods.tiny import tiny_federation
+from tests.fl.toy import Told, into, same_bits
 
 CLASSIFIER = ClassifierConfig(model="cnn", width=0.3, epochs=1)
 INVERSION = InversionConfig(batch_size=8, steps=2, width=0.05, latent=8)
@@ -165,8 +171,7 @@ def test_the_perturbation_moves_each_pixel_by_its_size_in_the_direction_of_chang
 def test_a_run_is_a_pool_that_grows_and_one_pass_over_it_per_epoch(name: str) -> None:
     config = DENSE if name == "dense" else BOOST
     seen: list[dict] = []
-    clients, server = tiny_federation(config, assign=assign, num_clients=4)
-    server.events._listeners = (seen.append,)
+    clients, server = tiny_federation(config, assign=assign, num_clients=4, listener=into(seen))
     outcome = get_method(name).run(clients, server, config)
     assert len(outcome.synthetic["images"]) == 3 * 8
     assert len(outcome.epochs) == 3
@@ -191,6 +196,35 @@ def test_same_seed_same_model(method) -> None:  # type: ignore[no-untyped-def]
     torch.rand(3)  # the global stream decides nothing
     assert torch.equal(first, weights(0))
     assert not torch.equal(first, weights(1))
+
+
+@pytest.mark.parametrize("method", [dense, co_boosting])
+def test_a_run_that_was_killed_between_epochs_goes_on_to_the_same_bits(
+    method: ModuleType, tmp_path: Path
+) -> None:
+    config = DENSE if method is dense else BOOST
+
+    def killed(event: Event) -> None:
+        if isinstance(event, Epoch) and event.epoch == 2:
+            raise KeyboardInterrupt
+
+    def run(folder: str, listener: Listener = lambda event: None) -> Outcome:
+        checkpoints = Checkpoints(tmp_path / folder, every=1)
+        clients, server = tiny_federation(
+            config, assign=assign, num_clients=2, listener=listener, checkpoints=checkpoints
+        )
+        outcome: Outcome = method.run(clients, server, config)
+        return outcome
+
+    with pytest.raises(KeyboardInterrupt):
+        run("killed", killed)
+    epochs: list[Told] = []
+    resumed, whole = run("killed", into(epochs)), run("undisturbed")
+    assert [e["epoch"] for e in epochs if e["event"] == "epoch"] == [3]
+    assert same_bits(resumed.model.state_dict(), whole.model.state_dict())
+    assert torch.equal(resumed.synthetic["images"], whole.synthetic["images"])
+    assert resumed.epochs == whole.epochs
+    assert resumed.figures == whole.figures
 
 
 def test_neither_method_changes_its_teachers() -> None:

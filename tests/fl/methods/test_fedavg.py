@@ -11,7 +11,7 @@ from torch import nn, optim
 
 from fl.clients import Clients
 from fl.errors import UserError
-from fl.events import Event
+from fl.events import ClientEnd, Event, Listener
 from fl.fusion.average import average_states
 from fl.methods import fedavg, prototypes
 from fl.methods.fedavg import FedAvgConfig, participants
@@ -21,14 +21,16 @@ from fl.seeding import seed_for
 from fl.server import Outcome
 from fl.training.classifier import ClassifierConfig, starting_classifier
 from tests.fl.methods.tiny import WatchedServer, tiny_data, tiny_federation
-from tests.fl.toy import same_bits
+from tests.fl.toy import Told, into, same_bits
 
 LOCAL = ClassifierConfig(model="cnn", width=0.3, epochs=2, lr=0.05)
 ALIKE = FedAvgConfig(num_large=4, classifier=LOCAL)
 
 
-def federation(config: Any = ALIKE) -> tuple[Clients, WatchedServer]:
-    return tiny_federation(config, num_clients=4, assign=prototypes.assign)
+def federation(
+    config: Any = ALIKE, listener: Listener = lambda event: None
+) -> tuple[Clients, WatchedServer]:
+    return tiny_federation(config, num_clients=4, assign=prototypes.assign, listener=listener)
 
 
 def play(config: Any = ALIKE, rounds: int = 2, directory: Path | None = None) -> Outcome:
@@ -144,18 +146,16 @@ class Killed(Exception):
 def test_a_killed_run_goes_on_after_its_last_round_to_the_same_bits(tmp_path: Path) -> None:
     half = replace(ALIKE, participation=0.5)
     undisturbed = play(half, rounds=4)
-    heard: list[Event] = []
+    heard: list[Told] = []
 
     def killer(event: Event) -> None:
-        if event["event"] == "client_end" and event["round"] == 3:
+        if isinstance(event, ClientEnd) and event.round == 3:
             raise Killed
 
-    clients, server = federation(half)
-    server.events._listeners = (killer,)
+    clients, server = federation(half, killer)
     with pytest.raises(Killed):
         fedavg.run(clients, server, half, rounds=Rounds(4, tmp_path))
-    clients, server = federation(half)
-    server.events._listeners = (heard.append,)
+    clients, server = federation(half, into(heard))
     resumed = fedavg.run(clients, server, half, rounds=Rounds(4, tmp_path))
     assert [e["round"] for e in heard if e["event"] == "round"] == [3, 4]
     assert same_bits(resumed.model.state_dict(), undisturbed.model.state_dict())

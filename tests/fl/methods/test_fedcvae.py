@@ -160,7 +160,8 @@ def first_loss(model: nn.Module, data: dict[str, Tensor], batch: int) -> float:
 def test_kds_decoder_regresses_what_the_clients_draw_for_the_same_z_and_label() -> None:
     clients, server = tiny_federation(KD, assign=assign, num_clients=4)
     updates = clients.train()
-    examples = fedcvae_kd.draw_examples(updates, server, KD)
+    drawn_by_clients = fedcvae_kd.draw_examples(updates, server, KD)
+    examples = {name: server.fetch(drawn_by_clients, name) for name in drawn_by_clients.columns}
     assert len(examples["labels"]) == 30
     assert examples["z"].abs().max() <= 1.0
     rows = fedcvae_ens.allocate(updates, server, KD, 30).sum(axis=1)
@@ -172,7 +173,7 @@ def test_kds_decoder_regresses_what_the_clients_draw_for_the_same_z_and_label() 
         drawn = torch.sigmoid(decode(z[None], torch.eye(10)[[int(label)]]))[0]
         torch.testing.assert_close(image, drawn)
 
-    found = fedcvae_kd.regress(examples, server, KD)
+    found = fedcvae_kd.regress(drawn_by_clients, server, KD)
     twin = naive_regression(examples, server, KD)
     for name, tensor in twin.state_dict().items():
         torch.testing.assert_close(found.state_dict()[name], tensor, atol=1e-5, rtol=1e-3)

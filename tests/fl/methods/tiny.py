@@ -14,14 +14,15 @@ from fl.clients import Clients
 from fl.data.datasets import Dataset, Split, load
 from fl.data.partition import PartitionConfig, make_partition
 from fl.data.shard import Shard
-from fl.events import Events
+from fl.events import Events, Listener
 from fl.executor import InProcess
 from fl.federation import Batch, Client, Problem, Request, UpdateStore
+from fl.fusion.checkpoints import Checkpoints
 from fl.fusion.fit import FitConfig
-from fl.fusion.ranked_server import SingleServer
+from fl.fusion.single_server import SingleServer
 from fl.methods.fedmho import FedMHOConfig, assign
 from fl.methods.method import Assignment
-from fl.server import FitResult, Loss, Samples
+from fl.server import FitResult, Lessons, Loss, Samples
 from fl.training.classifier import ClassifierConfig
 from fl.training.generator import GeneratorConfig
 
@@ -33,7 +34,7 @@ TINY = FedMHOConfig(
     distil_init=FitConfig(epochs=2, batch_size=32, lr=1e-3),
 )
 
-Cast = Callable[[Any, int, Problem], list[Assignment]]
+Assign = Callable[[Any, int, Problem], list[Assignment]]
 
 
 class NoStore:
@@ -66,13 +67,20 @@ class WatchedServer(SingleServer):
         self.fits: dict[str, tuple[dict[str, torch.Tensor], Batch, FitResult]] = {}
 
     def fit(
-        self, model: nn.Module, data: Samples | Batch, *, loss: Loss, config: FitConfig, stage: str
+        self,
+        model: nn.Module,
+        data: Samples | Batch | Lessons,
+        *,
+        loss: Loss,
+        config: FitConfig,
+        stage: str,
+        tested: bool = True,
     ) -> FitResult:
         before = {n: t.clone() for n, t in model.state_dict().items()}
-        result = super().fit(model, data, loss=loss, config=config, stage=stage)
+        result = super().fit(model, data, loss=loss, config=config, stage=stage, tested=tested)
         if isinstance(data, Samples):
             data = {name: self.fetch(data, name) for name in data.columns}
-        self.fits[stage] = (before, data, result)
+        self.fits[stage] = (before, data if isinstance(data, dict) else {}, result)
         return result
 
 
@@ -86,9 +94,11 @@ def tiny_federation(
     num_clients: int = 6,
     seed: int = 0,
     alpha: float = 0.5,
-    assign: Cast = assign,
+    assign: Assign = assign,
     data: Dataset | None = None,
     store: UpdateStore | None = None,
+    listener: Listener = lambda event: None,
+    checkpoints: Checkpoints | None = None,
 ) -> tuple[Clients, WatchedServer]:
     data = data or tiny_data()
     problem = Problem(image_shape=data.image_shape, num_classes=10, seed=seed)
@@ -98,18 +108,18 @@ def tiny_federation(
     members = [
         Client(
             id=k,
-            role=part.role,
-            training=part.training,
+            role=assignment.role,
+            training=assignment.training,
             num_samples=len(cut.train[k]),
             request=Request(cpus=1, gpus=0),
         )
-        for k, part in enumerate(assign(config, num_clients, problem))
+        for k, assignment in enumerate(assign(config, num_clients, problem))
     ]
-    events = Events()
+    events = Events(listener)
     clients = Clients(
         members, cut.train, problem, InProcess(data.train), store or NoStore(), events
     )
-    server = WatchedServer(problem, whole(data.test), events, torch.device("cpu"))
+    server = WatchedServer(problem, whole(data.test), events, torch.device("cpu"), checkpoints)
     return clients, server
 
 

@@ -4,6 +4,7 @@ from itertools import pairwise
 
 from torch import Tensor, nn
 
+from fl.models.info import ModelInfo, at_least_8
 from fl.models.shapes import ImageShape, paper_form, scaled
 
 
@@ -50,3 +51,13 @@ def _padded(image_channels: int, channels: list[int]) -> nn.Sequential:
         if depth < 3:
             layers.append(nn.MaxPool2d(2))
     return nn.Sequential(*layers)
+
+
+MODEL = ModelInfo(
+    "cnn",
+    "classifier",
+    CNN,
+    at_least_8,
+    "sides of at least 8",
+    "two to five convolutions, by data set: FedMHO's small classifier",
+)

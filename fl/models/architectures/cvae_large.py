@@ -5,6 +5,7 @@ from math import prod
 from torch import nn
 
 from fl.models.cvae import CVAE, ConvEncoder, Decoder
+from fl.models.info import ModelInfo, divisible
 from fl.models.shapes import ImageShape, scaled
 
 
@@ -31,3 +32,13 @@ def cvae_large(image_shape: ImageShape, num_classes: int, latent: int, width: fl
 
 def _enlarge() -> nn.Upsample:
     return nn.Upsample(scale_factor=2, mode="bilinear", align_corners=False)
+
+
+MODEL = ModelInfo(
+    "cvae-large",
+    "generator",
+    cvae_large,
+    lambda shape: divisible(shape, 4),
+    "sides divisible by 4",
+    "3x3 convolutions and bilinear enlargement: FedMHO's large generator",
+)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from fl.models.cvae import CVAE, ConvEncoder, Decoder, Encoder
+from fl.models.info import ModelInfo, divisible
 from fl.models.shapes import ImageShape, paper_form, scaled
 
 HIDDEN = 256
@@ -93,3 +94,23 @@ def _up(channels: list[int]) -> list[nn.Module]:
     for inputs, outputs in pairwise(channels):
         layers += [nn.ConvTranspose2d(inputs, outputs, 4, stride=2, padding=1), nn.ReLU()]
     return layers[:-1]  # the last layer gives logits
+
+
+MODELS = (
+    ModelInfo(
+        "cvae-small",
+        "generator",
+        cvae_small,
+        lambda shape: divisible(shape, 4 if shape[0] == 1 else 8),
+        "sides divisible by 4 (gray) or 8 (color)",
+        "fully connected or strided convolutions, by data set: FedMHO's small generator",
+    ),
+    ModelInfo(
+        "cvae-cifar",
+        "generator",
+        cvae_cifar,
+        lambda shape: shape[0] == 3 and divisible(shape, 8),
+        "color images with sides divisible by 8",
+        "a wider cvae-small with a label-free encoder, from FedMHO's code for CIFAR-10",
+    ),
+)

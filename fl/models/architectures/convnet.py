@@ -4,6 +4,7 @@ from itertools import pairwise
 
 from torch import Tensor, nn
 
+from fl.models.info import ModelInfo, at_least_8
 from fl.models.shapes import ImageShape, scaled
 
 DEPTH = 3
@@ -38,3 +39,13 @@ class ConvNet(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         """Logits (B, num_classes) of images (B, C, H, W)."""
         return self.classifier(self.features(images).flatten(1))
+
+
+MODEL = ModelInfo(
+    "convnet",
+    "classifier",
+    ConvNet,
+    at_least_8,
+    "sides of at least 8",
+    "three convolutions with BatchNorm and average pooling: FedDM's and FedAF's classifier",
+)

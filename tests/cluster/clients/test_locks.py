@@ -13,10 +13,10 @@ import torch
 
 from cluster.clients.store import Store
 from fl.clients import Clients
-from fl.events import Event, Events
+from fl.events import Events
 from fl.executor import InProcess
 from fl.federation import TaskInput, TaskOutput
-from tests.fl.toy import PROBLEM, client, split
+from tests.fl.toy import PROBLEM, Told, client, into, split
 
 FORK = multiprocessing.get_context("fork")
 IDS = range(4)
@@ -33,15 +33,15 @@ def slow(inputs: TaskInput) -> TaskOutput:
     return TaskOutput(tensors={"id": torch.tensor([inputs.client.id])}, stats={"train_loss": 0.0})
 
 
-def federation(root: Path, run: str, heard: list[Event]) -> Clients:
+def federation(root: Path, run: str, heard: list[Told]) -> Clients:
     store = Store(root / ".store", root / run / "updates", TRAIN)
     indices = [np.array([k, k + 1]) for k in IDS]
     members = [client(k) for k in IDS]
-    return Clients(members, indices, PROBLEM, InProcess(TRAIN), store, Events(heard.append))
+    return Clients(members, indices, PROBLEM, InProcess(TRAIN), store, Events(into(heard)))
 
 
 def collect(root: Path, run: str, answers: Any) -> None:
-    heard: list[Event] = []
+    heard: list[Told] = []
     if run == "dying":
         os.environ["DEADLY"] = "1"
     updates = federation(root, run, heard).map(slow)

@@ -2,6 +2,7 @@
 
 from torch import Tensor, nn
 
+from fl.models.info import ModelInfo, at_least_8
 from fl.models.shapes import ImageShape, scaled
 
 POOLED = 7  # side of the feature map that the first fully connected layer sees
@@ -47,3 +48,13 @@ def _conv(inputs: int, outputs: int) -> tuple[nn.Module, ...]:
 
 def _hidden(inputs: int, outputs: int) -> tuple[nn.Module, ...]:
     return nn.Linear(inputs, outputs), nn.ReLU(), nn.Dropout(0.5)
+
+
+MODEL = ModelInfo(
+    "vgg9",
+    "classifier",
+    VGG9,
+    at_least_8,
+    "sides of at least 8",
+    "VGG-9 without batch normalisation: FedMHO's large classifier",
+)

@@ -4,6 +4,7 @@ from itertools import pairwise
 
 from torch import Tensor, nn
 
+from fl.models.info import ModelInfo, at_least_8
 from fl.models.shapes import ImageShape, scaled
 
 
@@ -60,3 +61,13 @@ class Block(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """(B, inputs, H, W) to (B, outputs, H / stride, W / stride), rounded up."""
         return self.relu(self.residual(x) + self.shortcut(x))
+
+
+MODEL = ModelInfo(
+    "resnet18",
+    "classifier",
+    ResNet18,
+    at_least_8,
+    "sides of at least 8",
+    "ResNet-18 with the 7x7 stem, FedAF's larger classifier",
+)

@@ -1,0 +1,86 @@
+"""What we use of Ray that Ray does not promise to keep.
+
+- ``_memory`` and ``_temp_dir`` of ``ray.init``: no public argument says how much memory a cluster
+  hands out, or where its sockets lie, whose paths must be short.
+- ``GPU_group_...``, the resource that stands for the GPUs in a placement group: Ray says nowhere
+  else how many of them are taken.
+- The file in which a head that chose its own port writes where it is: `ray start` only prints it.
+- That the module behind the command ``ray`` can be run with this Python, as the command itself may
+  not be on the PATH, and two options of ``ray start`` that its help hides.
+- Names of environment variables; Ray's documentation has some, and a name that it no longer reads
+  is no error.
+"""
+
+import logging
+import sys
+from importlib.metadata import distribution
+from pathlib import Path
+from typing import Any
+
+TESTED_WITH = "2.60.0"
+"""The Ray that tests/cluster/hardware/test_ray_internals.py last held against this file."""
+
+TOKEN, TOKEN_FILE = "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"
+"""Environment variables: a cluster's secret, or the file that holds it."""
+AUTHENTICATION = "RAY_AUTH_MODE"
+"""Environment variable: ``token`` has a process show its token, and refuse who has another."""
+DEFAULTS = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    # Who asks for no GPU shall see none.
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "1",
+    # Ray would wait half a minute for clients that are to be ended with it.
+    "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0",
+}
+"""Environment of every process that imports Ray, where the user has not set it."""
+
+
+def start_cluster(
+    *, cpus: float, gpus: float, memory_bytes: int, store_bytes: int, root: Path
+) -> None:
+    """Starts a cluster in this process, which is its driver.
+
+    Args:
+        cpus: cores it hands out.
+        gpus: GPUs it hands out.
+        memory_bytes: memory it hands out.
+        store_bytes: size of its object store.
+        root: directory of its sockets and logs.
+    """
+    import ray
+
+    ray.init(
+        address="local",
+        num_cpus=cpus,  # type: ignore[arg-type]
+        num_gpus=gpus,  # type: ignore[arg-type]
+        object_store_memory=store_bytes,
+        include_dashboard=False,
+        log_to_driver=False,
+        logging_level=logging.ERROR,
+        _memory=memory_bytes,
+        _temp_dir=str(root),
+    )
+
+
+def gpus_of_group(group: Any) -> str:
+    """The resource in Ray's figures that stands for all GPUs of a placement group."""
+    return f"GPU_group_{group.id.hex()}"
+
+
+def start_command(*, name: str, memory_bytes: int) -> list[str]:
+    """``ray start``, with this Python, for a node of that name that hands out so much memory."""
+    (entry,) = distribution("ray").entry_points.select(group="console_scripts", name="ray")
+    own = [f"--node-name={name}", f"--memory={memory_bytes}"]
+    return [sys.executable, "-m", entry.module, "start", *own]
+
+
+def published_address(root: Path) -> str | None:
+    """Where the head is that was started with ``--temp-dir=root``; None until it says."""
+    try:
+        return (root / "ray_current_cluster").read_text().strip() or None
+    except FileNotFoundError:
+        return None
+
+
+def token_at_home() -> Path:
+    """Where Ray looks for a token that no environment variable names."""
+    return Path.home() / ".ray" / "auth_token"

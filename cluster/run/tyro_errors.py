@@ -1,0 +1,45 @@
+"""What tyro complains of, read from the box that it prints.
+
+Tyro prints its errors and ends the process; it has no public way to be told of one instead. (Its
+``_errors`` module has, and says that it may change in any release.) So the boxes are read here, and
+here alone: a title, a message over one or more lines, a rule, and advice that we leave out.
+"""
+
+import itertools
+import re
+from collections.abc import Callable
+
+TESTED_WITH = "1.0.17"
+"""The tyro that tests/cluster/run/test_tyro_errors.py last held against this file."""
+
+
+def one_line(box: str, unknown: Callable[[str], str]) -> str:
+    """The message of a box, as one line.
+
+    Args:
+        box: what tyro printed.
+        unknown: the line for an option that does not exist, by its name without dashes.
+    """
+    title, message = _parts(box)
+    if "nrecognized option" in title + message:
+        option = re.search(r"--([\w.-]+)", message)
+        if option:
+            return unknown(option.group(1).replace("-", "_"))
+    number = re.match(r"Error parsing (--\S+): .*base 10: (.*)", message)
+    if number:
+        return f"{number.group(1)} must be a whole number, got {number.group(2)}"
+    # Our own records' complaints name the setting; the type that tyro names says nobody anything.
+    return re.sub(r"^Error parsing ((?!--)[\w.]*: )?", "", message)
+
+
+def _parts(box: str) -> tuple[str, str]:
+    """A box's title and its message, without the frame and the advice below them."""
+    inner = [re.sub(r"^[│╭╰]\s?|\s*[│╮╯]$", "", line).strip() for line in box.splitlines()]
+    title, body = inner[0] if inner else "", inner[1:]
+    if body and _is_rule(body[0]):  # where the terminal knows no box
+        body = body[1:]
+    return title, " ".join(itertools.takewhile(lambda line: not _is_rule(line), body))
+
+
+def _is_rule(line: str) -> bool:
+    return set(line) <= set("─- ")

@@ -1,0 +1,196 @@
+"""Bounds of settings: declared at a record's field, checked here, named as the user types them.
+
+::
+
+    @dataclass(frozen=True, kw_only=True)
+    class FitConfig(Settings):
+        epochs: Count = 15
+        momentum: Annotated[float, Within(0, 1, "[)")] = 0.9
+
+A record checks itself as it is built and calls a field by its own name: ``epochs``. Only the
+command line knows where in the tree of records it stands: it builds the tree with checks
+:func:`deferred`, then :func:`check_tree` checks them all by their whole names: ``fusion.epochs``.
+"""
+
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, fields
+from functools import cache
+from math import inf
+from numbers import Real
+from operator import ge, gt, le, lt
+from types import NoneType, UnionType
+from typing import Annotated, Any, ClassVar, Literal, Union, get_args, get_origin, get_type_hints
+
+from fl.errors import UserError, unknown
+
+_deferred: ContextVar[bool] = ContextVar("deferred", default=False)
+
+
+class Bound:
+    """What values a setting may have."""
+
+    def allows(self, value: Any) -> bool:
+        """Whether the value is one of them."""
+        raise NotImplementedError
+
+    def refusal(self, name: str, value: Any) -> UserError:
+        """The error for another value of the setting of that name."""
+        return UserError(f"{name} must be {self}, got {value}")
+
+
+@dataclass(frozen=True)
+class AtLeast(Bound):
+    """A finite number, no smaller than ``least``."""
+
+    least: float
+
+    def __str__(self) -> str:
+        return f"at least {self.least}"
+
+    def allows(self, value: Any) -> bool:
+        return _is_finite(value) and value >= self.least
+
+
+@dataclass(frozen=True)
+class Above(Bound):
+    """A finite number, larger than ``limit``."""
+
+    limit: float
+
+    def __str__(self) -> str:
+        return f"above {self.limit}" if self.limit else "a positive number"
+
+    def allows(self, value: Any) -> bool:
+        return _is_finite(value) and value > self.limit
+
+
+@dataclass(frozen=True)
+class Within(Bound):
+    """A number from ``low`` to ``high``; a round bracket in ``ends`` leaves that end out."""
+
+    low: float
+    high: float
+    ends: Literal["[]", "[)", "(]", "()"] = "[]"
+
+    def __str__(self) -> str:
+        return f"in {self.ends[0]}{self.low}, {self.high}{self.ends[1]}"
+
+    def allows(self, value: Any) -> bool:
+        above_low = gt if self.ends[0] == "(" else ge
+        below_high = lt if self.ends[1] == ")" else le
+        return _is_finite(value) and above_low(value, self.low) and below_high(value, self.high)
+
+
+@dataclass(frozen=True, eq=False)  # compared by identity: names may be a dict, which has no hash
+class OneOf(Bound):
+    """One of these words."""
+
+    names: Collection[str]
+
+    def allows(self, value: Any) -> bool:
+        return value in self.names
+
+    def refusal(self, name: str, value: Any) -> UserError:
+        return unknown(name, value, self.names)
+
+
+Count = Annotated[int, AtLeast(1)]
+Positive = Annotated[float, Above(0)]
+NotNegative = Annotated[float, AtLeast(0)]
+
+
+class Settings:
+    """A part of dataclasses whose fields have bounds; a ``Literal`` is one by itself.
+
+    None is let pass where the type has it. Of a tuple each element is checked.
+    """
+
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
+    def __post_init__(self) -> None:
+        if not _deferred.get():
+            _check(self, prefix="")
+
+    def check_further(self) -> None:
+        """What bounds cannot say; called where all values are within theirs.
+
+        Raises:
+            UserError: its message begins with a setting's name, so that the path to the record
+                can be put in front.
+        """
+
+
+@contextmanager
+def deferred() -> Iterator[None]:
+    """Inside, records are built unchecked; :func:`check_tree` has to follow."""
+    token = _deferred.set(True)
+    try:
+        yield
+    finally:
+        _deferred.reset(token)
+
+
+def check_tree(record: Settings, flat: Collection[str] = (), prefix: str = "") -> None:
+    """Checks a record and all that are nested in it, as if they were built anew.
+
+    Args:
+        record: the root.
+        flat: nested records whose settings have no name of the record in front.
+        prefix: what stands in front of the root's settings.
+
+    Raises:
+        UserError: a value is out of bounds, or does not go with another.
+    """
+    for field in fields(record):
+        nested = getattr(record, field.name)
+        if isinstance(nested, Settings):
+            check_tree(nested, flat, prefix if field.name in flat else f"{prefix}{field.name}.")
+    _check(record, prefix)
+
+
+def _check(record: Settings, prefix: str) -> None:
+    """Checks one record without those nested in it."""
+    kind: Any = type(record)  # mypy takes no class for hashable
+    for name, (bounds, optional) in _bounds(kind).items():
+        value = getattr(record, name)
+        if value is None and optional:
+            continue
+        for element in value if isinstance(value, tuple | list) else (value,):
+            for bound in bounds:
+                if not bound.allows(element):
+                    raise bound.refusal(prefix + name, element)
+    try:
+        record.check_further()
+    except UserError as error:
+        raise UserError(f"{prefix}{error}") from None
+
+
+@cache
+def _bounds(record: type[Any]) -> dict[str, tuple[list[Bound], bool]]:
+    """The bounds of each field, and whether it may be None."""
+    hints = get_type_hints(record, include_extras=True)
+    kinds = {field.name: hints[field.name] for field in fields(record)}
+    return {n: (_bounds_in(kind), NoneType in get_args(kind)) for n, kind in kinds.items()}
+
+
+def _bounds_in(kind: Any) -> list[Bound]:
+    """The bounds in a type; none in a union of several kinds, which a record checks itself."""
+    origin, inner = get_origin(kind), get_args(kind)
+    if origin is Literal:
+        return [OneOf(inner)]
+    if origin is Annotated:
+        return [*_bounds_in(inner[0]), *(mark for mark in inner[1:] if isinstance(mark, Bound))]
+    if origin in (Union, UnionType):
+        inner = tuple(part for part in inner if part is not NoneType)
+        return _bounds_in(inner[0]) if len(inner) == 1 else []
+    if origin is tuple:
+        return [bound for part in inner if part is not ... for bound in _bounds_in(part)]
+    return []
+
+
+def _is_finite(value: Any) -> bool:
+    is_number = isinstance(value, Real)  # NumPy's too
+    # Not math.isfinite, which fails on whole numbers that are too large for a float.
+    return is_number and -inf < value < inf

@@ -1,0 +1,59 @@
+"""What a client tells of its training beside its upload: where, how long, with how much memory."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any, Self
+
+from fl.wire import Tensors, pack, unpack_note
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClientNote:
+    """Travels with the packed upload, and is not counted as bytes."""
+
+    client: int = -1
+    role: str = ""
+    model: str = ""
+    seconds: float
+    """Of training: this client's part of its cohort's, by its samples."""
+    span: tuple[float, float] = (0.0, 0.0)
+    """Begin and end of the cohort's training, on its machine's clock."""
+    node: str | None = None
+    device: str | None = None
+    device_uuid: str | None = None
+    assigned: dict[str, float] | None = None
+    """What a scheduler gave the process."""
+    peak_bytes: int | None = None
+    """The client's part of its cohort's peak memory; None where that cannot be told."""
+    cohort: int = 1
+    """Clients that trained as one."""
+    stats: dict[str, float] = field(default_factory=dict)
+    """What the task tells of the training."""
+
+    @classmethod
+    def of(cls, packed: bytes | memoryview) -> Self:
+        """The note of a packed upload; a store may hold some from before a field was noted.
+
+        Raises:
+            ValueError: it is no note; a client's word is checked like a stranger's.
+        """
+        values = unpack_note(packed)
+        names = {f.name for f in fields(cls)}
+        given = {name: value for name, value in values.items() if name in names}
+        _check(given)
+        return cls(**given | {"span": tuple(given.get("span", (0.0, 0.0)))})
+
+    def pack(self, tensors: Tensors) -> bytes:
+        """The upload with this note."""
+        return pack(tensors, asdict(self))
+
+
+def _check(note: Mapping[str, Any]) -> None:
+    seconds, span = note.get("seconds"), note.get("span", (0.0, 0.0))
+    stats = note.get("stats", {})
+    numbers = [seconds, *span, note.get("peak_bytes") or 0]
+    if not all(isinstance(n, int | float) and math.isfinite(n) for n in numbers):
+        raise ValueError(f"client {note.get('client')} tells impossible times or bytes: {numbers}")
+    if len(span) != 2 or not isinstance(stats, dict):
+        raise ValueError(f"client {note.get('client')} tells neither span nor stats as it should")

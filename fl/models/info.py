@@ -1,0 +1,34 @@
+"""What the registry says of a model; its entry stands at the end of its architecture's file."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from torch import nn
+
+from fl.models.shapes import ImageShape
+
+
+@dataclass(frozen=True)
+class ModelInfo:
+    """One model: its name, its builder, and the images it takes."""
+
+    name: str
+    kind: Literal["classifier", "generator"]
+    build: Callable[..., nn.Module]
+    """Of image shape, classes and width; a generator's of image shape, classes, latent, width."""
+    supports: Callable[[ImageShape], bool]
+    """Whether the model takes gray or color images of this shape."""
+    needs: str
+    """What `supports` asks for, in words."""
+    summary: str
+
+
+def at_least_8(image_shape: ImageShape) -> bool:
+    """Whether both sides have 8 pixels."""
+    return min(image_shape[1:]) >= 8
+
+
+def divisible(image_shape: ImageShape, factor: int) -> bool:
+    """Whether both sides are multiples of the factor."""
+    return all(side % factor == 0 for side in image_shape[1:])

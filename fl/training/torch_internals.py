@@ -1,0 +1,85 @@
+"""What local training uses of torch that torch does not promise to keep.
+
+The fused kernels are those that torch.optim calls. Torch offers them nowhere else, and importing
+torch.optim takes a process a second and 90 MiB. The functions over lists of tensors are one kernel
+for all of them, where a loop would be one for each. The product is the operator behind torch's own
+compiled Linear: a public one leaves it to torch whether oneDNN computes it or MKL.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+TESTED_WITH = "2.14.1"
+"""The torch that tests/fl/training/test_torch_internals.py last held against this file."""
+
+
+def sgd_step(
+    parameters: list[Tensor],
+    gradients: list[Tensor],
+    velocities: list[Tensor],
+    *,
+    lr: float,
+    momentum: float,
+    weight_decay: float,
+    is_first: bool,
+) -> None:
+    """A step of SGD in place; ``velocities`` are empty without momentum.
+
+    On the first step a velocity is the gradient, whatever it was before.
+    """
+    torch._fused_sgd_(
+        parameters,
+        gradients,
+        velocities,
+        weight_decay=weight_decay,
+        momentum=momentum,
+        lr=lr,
+        dampening=0.0,
+        nesterov=False,
+        maximize=False,
+        is_first_step=is_first,
+    )
+
+
+def adam_step(
+    parameters: list[Tensor],
+    gradients: list[Tensor],
+    means: list[Tensor],
+    squares: list[Tensor],
+    steps: Tensor,
+    *,
+    lr: float,
+    betas: tuple[float, float],
+) -> None:
+    """A step of Adam in place, the one whose number, counted from 1, is in the scalar ``steps``."""
+    torch._fused_adam_(
+        parameters,
+        gradients,
+        means,
+        squares,
+        [],
+        [steps] * len(parameters),
+        lr=lr,
+        beta1=betas[0],
+        beta2=betas[1],
+        weight_decay=0.0,
+        eps=1e-8,
+        amsgrad=False,
+        maximize=False,
+    )
+
+
+def add_differences(
+    targets: Sequence[Tensor], ends: Sequence[Tensor], starts: Sequence[Tensor], factor: float
+) -> None:
+    """Adds ``factor (end - start)`` to each target, in place."""
+    drift = torch._foreach_sub(list(ends), list(starts))
+    torch._foreach_add_(list(targets), drift, alpha=factor)
+
+
+def onednn_product(a: Tensor, b: Tensor, add: Tensor | None) -> Tensor:
+    """oneDNN's ``a b + add`` on a CPU: a (n, k), b (k, m), add (m,)."""
+    product: Tensor = torch.ops.mkldnn._linear_pointwise(a, b.t(), add, "none", [], "")
+    return product

@@ -1,0 +1,140 @@
+"""What we use of Ray's internals is still there, in clusters that are started for it."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+import ray
+
+from cluster.hardware.private_ray import LEAST_STORE_BYTES, short_root
+from cluster.hardware.ray_internals import (
+    AUTHENTICATION,
+    DEFAULTS,
+    TESTED_WITH,
+    TOKEN,
+    TOKEN_FILE,
+    published_address,
+    start_command,
+    token_at_home,
+)
+from tests.contracts import contract
+from tests.waiting import wait_until
+
+MEMORY = 300 * 2**20
+CLUSTER = """
+import json, sys, time
+from pathlib import Path
+from cluster.hardware.ray_internals import gpus_of_group, start_cluster
+root, memory, store = Path(sys.argv[1]), *map(int, sys.argv[2:])
+start_cluster(cpus=1, gpus=2, memory_bytes=memory, store_bytes=store, root=root)
+import ray
+group = ray.util.placement_group([{"CPU": 1, "GPU": 2}])
+assert group.wait(60)
+name = gpus_of_group(group)
+
+@ray.remote(num_gpus=0.5)
+class Holder:
+    def hold(self): pass
+
+def free():
+    return ray.available_resources().get(name)
+
+where = ray.util.scheduling_strategies.PlacementGroupSchedulingStrategy(group)
+holder = Holder.options(num_cpus=0, scheduling_strategy=where).remote()
+ray.get(holder.hold.remote())
+deadline = time.monotonic() + 20  # Ray counts a little later
+while free() == 2 and time.monotonic() < deadline:
+    time.sleep(0.1)
+print(json.dumps({
+    "memory": ray.cluster_resources()["memory"],
+    "gpus": ray.cluster_resources().get(name),
+    "free": free(),
+    "sockets": [p.name for p in root.glob("session_*/sockets/*")],
+}))
+ray.shutdown()
+"""
+
+
+def installed(command: list[str], **environment: str) -> subprocess.CompletedProcess[str]:
+    """The command, in this environment but for Ray's own variables."""
+    plain = {k: v for k, v in os.environ.items() if not k.startswith("RAY_")}
+    return subprocess.run(
+        command,
+        env=plain | DEFAULTS | environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+
+
+def test_a_cluster_has_the_memory_and_the_directory_that_ray_init_was_told() -> None:
+    with short_root() as root:
+        arguments = [str(root), str(MEMORY), str(LEAST_STORE_BYTES)]
+        with contract("ray", "ray.init", TESTED_WITH):
+            done = installed([sys.executable, "-c", CLUSTER, *arguments])
+            found = json.loads(done.stdout.splitlines()[-1])
+        with contract("ray", "ray.init(_memory=...)", TESTED_WITH):
+            assert found["memory"] == MEMORY
+        with contract("ray", "ray.init(_temp_dir=...)", TESTED_WITH):
+            assert "raylet" in found["sockets"]
+        with contract("ray", "the resource GPU_group_...", TESTED_WITH):
+            assert (found["gpus"], found["free"]) == (2, 1.5)
+
+
+@pytest.mark.slow
+def test_a_head_says_where_it_is_and_what_it_was_told() -> None:
+    command = [
+        *start_command(name="node-7", memory_bytes=MEMORY),
+        *("--head", "--block", "--port=0", "--include-dashboard=false", "--num-cpus=1"),
+        f"--object-store-memory={LEAST_STORE_BYTES}",
+    ]
+    environment = {**os.environ, **DEFAULTS, TOKEN: "a" * 64, AUTHENTICATION: "token"}
+    ask = "import json, ray; ray.init(); print(json.dumps(ray.nodes()))"
+    with short_root() as root:
+        head = subprocess.Popen(
+            [*command, f"--temp-dir={root}"],
+            env=environment,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        family: list[psutil.Process] = []
+        try:
+            with contract("ray", "the file ray_current_cluster", TESTED_WITH):
+                wait_until(lambda: published_address(root), seconds=60)
+                address = published_address(root)
+            family = psutil.Process(head.pid).children(recursive=True)
+            own = {TOKEN: "a" * 64, AUTHENTICATION: "token", "RAY_ADDRESS": str(address)}
+            with contract("ray", "ray start --memory or --node-name", TESTED_WITH):
+                (node,) = json.loads(installed([sys.executable, "-c", ask], **own).stdout)
+                assert (node["NodeName"], node["Resources"]["memory"]) == ("node-7", MEMORY)
+        finally:
+            head.terminate()
+            head.wait()
+            psutil.wait_procs(family, timeout=30)
+
+
+@pytest.mark.parametrize("name", [*DEFAULTS, TOKEN, TOKEN_FILE, AUTHENTICATION])
+def test_environment_variables_are_still_read(name: str) -> None:
+    folder = Path(ray.__file__).parent
+    files = [
+        folder / "_raylet.so",
+        *folder.glob("_private/**/*.py"),
+        *folder.glob("_common/**/*.py"),
+    ]
+    with contract("ray", f"environment variable {name}", TESTED_WITH):
+        assert any(name.encode() in file.read_bytes() for file in files)
+
+
+def test_a_token_lies_at_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    token_at_home().parent.mkdir()
+    token_at_home().write_text("b" * 64)
+    command = start_command(name="", memory_bytes=0)[:3]
+    with contract("ray", "the file of a token that no variable names", TESTED_WITH):
+        said = installed([*command, "get-auth-token"], HOME=str(tmp_path))
+        assert said.stdout.splitlines()[-1] == "b" * 64
