@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from cluster.scheduling.placement import Room
+from cluster.scheduling.placement import Bundle
 from fl.data.dirichlet import dirichlet_lists
 from fl.federation import Request
 
@@ -26,7 +26,7 @@ class Machine:
     """Where clients run: its capacity, and what each class asks of it and takes on it."""
 
     name: str
-    rooms: tuple[Room, ...]
+    bundles: tuple[Bundle, ...]
     requests: dict[str, Request]
     rates: dict[str, float]
     """Seconds per sample and epoch."""
@@ -46,7 +46,7 @@ class Job:
 def _node(gpus: int) -> Machine:
     return Machine(
         name=f"16 cores, {gpus} GPU{'s' if gpus > 1 else ''}",
-        rooms=(Room(name="node", cpus=16, gpus=gpus, memory_bytes=128 * GB),),
+        bundles=(Bundle(name="node", cpus=16, gpus=gpus, memory_bytes=128 * GB),),
         requests={
             "vgg9": Request(cpus=2, gpus=0.25, memory_bytes=6 * GB),
             "cnn": Request(cpus=1, gpus=0.1, memory_bytes=3 * GB),
@@ -59,7 +59,7 @@ def _node(gpus: int) -> Machine:
 MACHINES = (
     Machine(
         name="2 cores",
-        rooms=(Room(name="box", cpus=2, gpus=0, memory_bytes=16 * GB),),
+        bundles=(Bundle(name="box", cpus=2, gpus=0, memory_bytes=16 * GB),),
         requests={
             "vgg9": Request(cpus=2, gpus=0, memory_bytes=2 * GB),
             "cnn": Request(cpus=1, gpus=0, memory_bytes=1 * GB),

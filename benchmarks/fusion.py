@@ -28,14 +28,14 @@ from rich.table import Table
 from torch import nn, optim
 from torch.utils.data import DataLoader, TensorDataset
 
-from cluster.hardware.bundles import gpu_names, open_rooms
+from cluster.hardware.bundles import gpu_names, open_bundles
 from cluster.hardware.inventory import take_inventory
 from cluster.hardware.private_ray import private_ray
 from cluster.server.fusion_server import FusionServer
-from cluster.server.rank_placement import posts
+from cluster.server.rank_placement import place_ranks
 from fl.data.shard import Shard
 from fl.events import Epoch, Event, Events
-from fl.federation import Batch, Problem
+from fl.federation import Batch, RunSpec
 from fl.fusion.distillation import FusionLoss
 from fl.fusion.draws import sample_keys
 from fl.fusion.dropout import sample_dropout
@@ -46,7 +46,7 @@ from fl.models import build_classifier
 from fl.models.cost import macs
 from fl.seeding import torch_generator, torch_seeded
 
-PROBLEM = Problem(image_shape=(1, 28, 28), num_classes=10, seed=0)
+PROBLEM = RunSpec(image_shape=(1, 28, 28), num_classes=10, seed=0)
 LOSS = FusionLoss(ce_weight=0.5, kd_weight=0.5)
 Times = tuple[float, float, float]  # seconds in all, of which asking teachers, and the last loss
 
@@ -206,12 +206,12 @@ def servers(options: Fusion, device: torch.device) -> Iterator[dict[str, RankedS
     gpus = torch.cuda.device_count()
     memory = take_inventory().memory_bytes
     cluster = private_ray(cpus=max(options.ranks), gpus=gpus, memory_bytes=memory)
-    with cluster, open_rooms() as rooms:
-        names, started = gpu_names(rooms), []
+    with cluster, open_bundles() as bundles:
+        names, started = gpu_names(bundles), []
         for ranks in options.ranks:
             if ranks > 1:
-                where = [replace(p, threads=1) for p in posts(rooms.rooms, ranks, names)]
-                server = FusionServer(PROBLEM, test, events, rooms, where, timeout_s=600)
+                where = [replace(p, threads=1) for p in place_ranks(bundles.all, ranks, names)]
+                server = FusionServer(PROBLEM, test, events, bundles, where, timeout_s=600)
                 started.append(server)
                 made[f"{ranks} ranks"] = server
         yield made

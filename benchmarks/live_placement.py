@@ -34,11 +34,11 @@ def run_live(machine: Machine, scheduler: Scheduler, jobs: Sequence[Job]) -> Liv
     """An actor per client with its request as logical resources, ended when it is done."""
     import ray
 
-    (room,) = machine.rooms
+    (bundle,) = machine.bundles
     by_client = {job.client: job for job in jobs}
     running: dict[Any, tuple[int, Any, float]] = {}
     startup: dict[int, float] = {}
-    with private_ray(cpus=room.cpus, gpus=room.gpus, memory_bytes=room.memory_bytes):
+    with private_ray(cpus=bundle.cpus, gpus=bundle.gpus, memory_bytes=bundle.memory_bytes):
         begin = time.time()
         while True:
             while started := scheduler.start():
@@ -49,7 +49,7 @@ def run_live(machine: Machine, scheduler: Scheduler, jobs: Sequence[Job]) -> Liv
             if not running:
                 return Live(time.time() - begin, startup)
             (done,), _ = ray.wait(list(running), num_returns=1)
-            client, actor, seated = running.pop(done)
-            startup[client] = ray.get(done) - seated
+            client, actor, cohort = running.pop(done)
+            startup[client] = ray.get(done) - cohort
             ray.kill(actor)
             scheduler.finish(client, by_client[client].seconds)

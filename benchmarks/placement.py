@@ -88,7 +88,7 @@ def main(options: Options) -> int:
 
 def bound_of(machine: Machine, jobs: list[Job]) -> float:
     """Seconds below which no placement can come, each client asking for its own."""
-    return lower_bound(machine.rooms, [(job.request, job.seconds) for job in jobs])
+    return lower_bound(machine.bundles, [(job.request, job.seconds) for job in jobs])
 
 
 def compare(machine: Machine, clients: int, seeds: int) -> Row:

@@ -81,7 +81,7 @@ def condensing(
     prepared: Prepared, config: Any, shards: list[Data], rounds: int, device: torch.device
 ) -> Iterator[nn.Module]:
     """FedAF, or FedDM, whose settings have neither of FedAF's terms."""
-    how, classes = config.local, prepared.problem.num_classes
+    how, classes = config.local, prepared.run_spec.num_classes
     model = new_model(prepared, how.model, how.width).to(device)
     loss = KnowledgeLoss(weight=getattr(config, "knowledge", 0.0), temperature=how.temperature)
     for _ in range(rounds):
@@ -188,8 +188,8 @@ def batches(data: Data, size: int) -> DataLoader[Any]:
 
 def new_model(prepared: Prepared, name: str, width: float) -> nn.Module:
     """An untrained one."""
-    problem = prepared.problem
-    return build_classifier(name, problem.image_shape, problem.num_classes, width=width)
+    run_spec = prepared.run_spec
+    return build_classifier(name, run_spec.image_shape, run_spec.num_classes, width=width)
 
 
 def as_images(pixels: Any, device: torch.device) -> Tensor:

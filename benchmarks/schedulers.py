@@ -6,14 +6,14 @@ from typing import Protocol
 
 from federations import Job, Machine, with_largest_request
 
-from cluster.scheduling.capacity import Need, Seat, Space, need_of
-from cluster.scheduling.placement import Placement, Room
+from cluster.scheduling.capacity import Need, Slot, Space, need_of
+from cluster.scheduling.placement import Bundle, Placement
 
 
 class Scheduler(Protocol):
     """Starts clients as there is room."""
 
-    def start(self) -> tuple[int, Seat] | None:
+    def start(self) -> tuple[int, Slot] | None:
         """The next client to start now, and its seat."""
         ...
 
@@ -25,37 +25,37 @@ class Scheduler(Protocol):
 class FirstCome:
     """By client id, the first that fits: as Ray seats actors that all wait from the beginning."""
 
-    def __init__(self, rooms: Sequence[Room], jobs: Sequence[Job]) -> None:
-        with_gpus = any(room.gpus for room in rooms)
-        self._spaces = {room.name: Space(room) for room in rooms}
+    def __init__(self, bundles: Sequence[Bundle], jobs: Sequence[Job]) -> None:
+        with_gpus = any(bundle.gpus for bundle in bundles)
+        self._spaces = {bundle.name: Space(bundle) for bundle in bundles}
         self._needs = {job.client: need_of(job.request, with_gpus=with_gpus) for job in jobs}
         self._waiting = sorted(self._needs)
-        self._seats: dict[int, Seat] = {}
+        self._slots: dict[int, Slot] = {}
 
-    def start(self) -> tuple[int, Seat] | None:
+    def start(self) -> tuple[int, Slot] | None:
         """The first waiting client that fits, on the first seat that it fits."""
         for client in self._waiting:
-            seat = self._first_seat(self._needs[client])
-            if seat is not None:
+            slot = self._first_slot(self._needs[client])
+            if slot is not None:
                 self._waiting.remove(client)
-                self._seats[client] = seat
-                self._spaces[seat.room].take(self._needs[client], seat)
-                return client, seat
+                self._slots[client] = slot
+                self._spaces[slot.bundle].take(self._needs[client], slot)
+                return client, slot
         return None
 
-    def _first_seat(self, need: Need) -> Seat | None:
-        seats = (s for space in self._spaces.values() for s in space.seats(need))
-        return next((s for s in seats if self._spaces[s.room].fits(need, s)), None)
+    def _first_slot(self, need: Need) -> Slot | None:
+        slots = (s for space in self._spaces.values() for s in space.slots(need))
+        return next((s for s in slots if self._spaces[s.bundle].fits(need, s)), None)
 
     def finish(self, client: int, seconds: float | None) -> None:
         """Frees the seat; learns nothing."""
-        seat = self._seats.pop(client)
-        self._spaces[seat.room].give(self._needs[client], seat)
+        slot = self._slots.pop(client)
+        self._spaces[slot.bundle].give(self._needs[client], slot)
 
 
 def ours(machine: Machine, jobs: Sequence[Job]) -> Placement:
     """The placement that runs use; it knows work and nominal rates, not the true seconds."""
-    placement = Placement(machine.rooms, rates=machine.rates)
+    placement = Placement(machine.bundles, rates=machine.rates)
     for job in jobs:
         placement.add(job.client, job.request, job.model, job.work)
     return placement
@@ -63,12 +63,12 @@ def ours(machine: Machine, jobs: Sequence[Job]) -> Placement:
 
 def first_come(machine: Machine, jobs: Sequence[Job]) -> FirstCome:
     """Every client asks for its own."""
-    return FirstCome(machine.rooms, jobs)
+    return FirstCome(machine.bundles, jobs)
 
 
 def uniform(machine: Machine, jobs: Sequence[Job]) -> FirstCome:
     """Flower's rule: every client gets the same share, which must do for the largest."""
-    return FirstCome(machine.rooms, with_largest_request(jobs))
+    return FirstCome(machine.bundles, with_largest_request(jobs))
 
 
 SCHEDULERS: dict[str, Callable[[Machine, Sequence[Job]], Scheduler]] = {

@@ -24,7 +24,7 @@ from fl.data.datasets import Split, load
 from fl.data.shard import Shard
 from fl.events import Events
 from fl.executor import InProcess
-from fl.federation import Client, Executor, Job, Problem, Request, Task, TaskInput, TaskOutput
+from fl.federation import Client, Executor, Job, Request, RunSpec, Task, TaskInput, TaskOutput
 from fl.training.generator import GeneratorConfig, train_generator
 from fl.training.sizes import CohortSizes
 from fl.training.task import recipe_of
@@ -104,10 +104,10 @@ def executor(way: Way, train: Split, sizes: CohortSizes) -> Iterator[Executor]:
     memory = take_inventory().memory_bytes
     with private_ray(cpus=psutil.cpu_count(), gpus=gpus, memory_bytes=memory):
         from cluster.clients.executor import RayExecutor
-        from cluster.hardware.bundles import open_rooms
+        from cluster.hardware.bundles import open_bundles
 
-        with open_rooms() as rooms:
-            yield RayExecutor(train, rooms, sizes=sizes)
+        with open_bundles() as bundles:
+            yield RayExecutor(train, bundles, sizes=sizes)
 
 
 class Plainly:
@@ -122,11 +122,11 @@ class Plainly:
         torch.set_num_threads(jobs[0].client.request.threads)
         for job in jobs:
             began = time.time()
-            shard = Shard.from_split(self._train, job.indices, job.problem.num_classes)
+            shard = Shard.from_split(self._train, job.indices, job.run_spec.num_classes)
             output = job.task(
                 TaskInput(
                     client=job.client,
-                    problem=job.problem,
+                    run_spec=job.run_spec,
                     shard=shard,
                     device=device,
                     broadcast={},
@@ -143,7 +143,7 @@ def job(k: int, way: Way, samples: int) -> Job:
         client=Client(
             id=k, role="generator", training=TRAINING, num_samples=SAMPLES, request=way.request
         ),
-        problem=Problem(image_shape=(1, 28, 28), num_classes=10, seed=0),
+        run_spec=RunSpec(image_shape=(1, 28, 28), num_classes=10, seed=0),
         indices=np.random.default_rng(k).choice(samples, SAMPLES, replace=False),
         broadcast=None,
         payload=None,

@@ -10,7 +10,7 @@ from rich.console import Console
 from cluster.run.command_line import stop_with
 from cluster.run.run_dir import write_json
 from cluster.studies.study_cell import finished, run_cell
-from cluster.studies.study_options import Cell, cells, parse_study
+from cluster.studies.study_options import StudyRun, cells, parse_study
 from cluster.studies.study_report import pictures, slopes, table
 from fl.errors import ClientFailed, UserError
 from fl.fusion.ranked_server import ServerFailed
@@ -49,7 +49,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _run(cell: Cell) -> int:
+def _run(cell: StudyRun) -> int:
     """Runs the cell in a process of its own, so that its memory is its own; the exit status."""
     process = multiprocessing.get_context("spawn").Process(target=_in_process, args=(cell,))
     process.start()
@@ -61,7 +61,7 @@ def _run(cell: Cell) -> int:
     return process.exitcode or 0
 
 
-def _in_process(cell: Cell) -> None:
+def _in_process(cell: StudyRun) -> None:
     try:
         run_cell(cell)
     except KeyboardInterrupt:

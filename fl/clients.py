@@ -13,7 +13,7 @@ import numpy as np
 from fl.client_note import ClientNote
 from fl.errors import ClientFailed
 from fl.events import ClientDropped, ClientEnd, Events
-from fl.federation import Client, Executor, Job, Problem, Task, Update, UpdateStore
+from fl.federation import Client, Executor, Job, RunSpec, Task, Update, UpdateStore
 from fl.wire import (
     StoredTensors,
     Tensors,
@@ -38,7 +38,7 @@ class Clients:
         self,
         members: Sequence[Client],
         indices: Sequence[np.ndarray],
-        problem: Problem,
+        run_spec: RunSpec,
         executor: Executor,
         store: UpdateStore,
         events: Events,
@@ -46,7 +46,7 @@ class Clients:
         on_failure: OnFailure = "stop",
     ) -> None:
         self.members = tuple(members)
-        self.problem = problem
+        self.run_spec = run_spec
         self._indices = indices
         self._executor = executor
         self._store = store
@@ -66,11 +66,13 @@ class Clients:
         *,
         only: Iterable[int] | None = None,
         broadcast: Tensors | None = None,
-        known: Tensors | None = None,
+        already_sent: Tensors | None = None,
         payloads: Mapping[int, Tensors] | None = None,
     ) -> list[Update]:
         """Has each client run the task of its own training record; else as :meth:`map`."""
-        return self.map(None, only=only, broadcast=broadcast, known=known, payloads=payloads)
+        return self.map(
+            None, only=only, broadcast=broadcast, already_sent=already_sent, payloads=payloads
+        )
 
     def map(
         self,
@@ -78,7 +80,7 @@ class Clients:
         *,
         only: Iterable[int] | None = None,
         broadcast: Tensors | None = None,
-        known: Tensors | None = None,
+        already_sent: Tensors | None = None,
         payloads: Mapping[int, Tensors] | None = None,
     ) -> list[Update]:
         """Runs ``task`` for each client (or those in ``only``) and returns updates by client id.
@@ -102,7 +104,7 @@ class Clients:
         strangers = (chosen - everyone) | (payloads.keys() - chosen)
         if strangers:
             raise ValueError(f"no such clients to map over: {sorted(strangers)}")
-        told = {**(known or {}), **(broadcast or {})}
+        told = {**(already_sent or {}), **(broadcast or {})}
         sent = pack(told, {}) if told else None
         jobs = {}
         packed: dict[int, bytes] = {}  # what several are given is one message
@@ -116,7 +118,7 @@ class Clients:
             jobs[client.id] = Job(
                 task=task or client.training.task,
                 client=client,
-                problem=self.problem,
+                run_spec=self.run_spec,
                 indices=self._indices[client.id],
                 broadcast=sent,
                 payload=packed.get(id(own)),
@@ -138,13 +140,13 @@ class Clients:
         missing = {k: keys[k] for k in jobs if k not in updates}
         while missing:
             # Another run may be training some of them: ours first, then what became of theirs.
-            with self._store.claimed(missing) as ours:
-                claimed = {k: jobs[k] for k in ours}
-                found = self._reuse(claimed, keys)
+            with self._store.locked(missing) as ours:
+                locked = {k: jobs[k] for k in ours}
+                found = self._reuse(locked, keys)
                 updates |= found
-                if left := [job for k, job in claimed.items() if k not in found]:
+                if left := [job for k, job in locked.items() if k not in found]:
                     updates |= self._train(left, keys)
-            missing = {k: key for k, key in missing.items() if k not in claimed}
+            missing = {k: key for k, key in missing.items() if k not in locked}
         self._refuse_empty_roles(jobs, updates)
         return updates
 

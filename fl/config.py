@@ -12,7 +12,7 @@ from fl.data.domains import NAME as FOLDER
 from fl.data.domains import find_names
 from fl.data.partition import PartitionConfig
 from fl.errors import UserError
-from fl.federation import Problem
+from fl.federation import RunSpec
 from fl.methods.registry import METHODS, get_method
 from fl.resources import ResourcesConfig
 
@@ -72,13 +72,13 @@ class RunConfig(Settings, Generic[Options]):
             raise UserError(f"{self.method} is a one-shot method: rounds must be 1")
 
     @property
-    def problem(self) -> Problem:
+    def run_spec(self) -> RunSpec:
         """The shape of the task, known without reading an image."""
         if self.data.folder is not None:
             domains, classes = find_names(Path(self.data.folder))
             shape = (3, self.data.side, self.data.side)
-            return Problem(
+            return RunSpec(
                 image_shape=shape, num_classes=len(classes), seed=self.seed, domains=domains
             )
         info = INFO[self.dataset]
-        return Problem(image_shape=info.image_shape, num_classes=info.num_classes, seed=self.seed)
+        return RunSpec(image_shape=info.image_shape, num_classes=info.num_classes, seed=self.seed)

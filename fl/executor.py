@@ -13,7 +13,7 @@ from fl.data.shard import Shard
 from fl.errors import ClientFailed
 from fl.events import ClientStart, Events
 from fl.federation import Job, TaskInput
-from fl.memory import keep_freed, peak_memory
+from fl.memory import peak_memory, retain_freed_memory
 from fl.training.sizes import CohortSizes, groups, take
 from fl.training.task import train_many
 from fl.wire import unpack
@@ -44,7 +44,7 @@ def run_jobs(jobs: Sequence[Job], train: Split, place: Place = HERE) -> list[byt
     request, since sums over another number of threads round differently. The note tells place, time
     and peak memory, of which a client's part: time by its samples, memory in equal parts.
     """
-    keep_freed()
+    retain_freed_memory()
     began, begin = time.time(), time.perf_counter()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     threads_before = torch.get_num_threads()
@@ -78,8 +78,8 @@ def run_jobs(jobs: Sequence[Job], train: Split, place: Place = HERE) -> list[byt
 def _input(job: Job, train: Split, device: torch.device) -> TaskInput:
     return TaskInput(
         client=job.client,
-        problem=job.problem,
-        shard=Shard.from_split(train, job.indices, job.problem.num_classes),
+        run_spec=job.run_spec,
+        shard=Shard.from_split(train, job.indices, job.run_spec.num_classes),
         device=device,
         broadcast=unpack(job.broadcast)[0] if job.broadcast else {},
         payload=unpack(job.payload)[0] if job.payload else {},

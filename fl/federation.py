@@ -25,7 +25,7 @@ Batch = dict[str, Tensor]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Problem:
+class RunSpec:
     """What everyone knows before training: the shape of the task, and the run's seed."""
 
     image_shape: tuple[int, int, int]
@@ -85,7 +85,7 @@ class Training(Protocol):
         find by its name."""
         ...
 
-    def check(self, problem: Problem) -> None:
+    def check(self, run_spec: RunSpec) -> None:
         """Raises `UserError` if the model cannot take such images."""
         ...
 
@@ -101,7 +101,7 @@ class Training(Protocol):
         """The settings that memory and time per sample depend on."""
         ...
 
-    def upload_bytes(self, problem: Problem) -> int:
+    def upload_bytes(self, run_spec: RunSpec) -> int:
         """About how many bytes a client uploads."""
         ...
 
@@ -127,7 +127,7 @@ class TaskInput:
     """What a task sees: its client, that client's data, and what the server sent."""
 
     client: Client
-    problem: Problem
+    run_spec: RunSpec
     shard: Shard
     device: torch.device
     broadcast: Tensors
@@ -137,7 +137,7 @@ class TaskInput:
     def stream(self, purpose: str) -> torch.Generator:
         """The client's own random numbers for a purpose, others in every round."""
         named = in_round(purpose, self.round)
-        return torch_generator(self.problem.seed, named, self.client.id)
+        return torch_generator(self.run_spec.seed, named, self.client.id)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,7 +157,7 @@ class Job:
 
     task: Task
     client: Client
-    problem: Problem
+    run_spec: RunSpec
     indices: np.ndarray
     broadcast: bytes | None
     payload: bytes | None
@@ -209,7 +209,7 @@ class UpdateStore(Protocol):
         """The file that holds a kept update, or None where the update must be held in memory."""
         ...
 
-    def claimed(self, keys: Mapping[int, str]) -> AbstractContextManager[list[int]]:
+    def locked(self, keys: Mapping[int, str]) -> AbstractContextManager[list[int]]:
         """Some of these clients, at least one, whom nobody else is training meanwhile."""
         ...
 

@@ -12,9 +12,9 @@ STATUS, CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 """glibc's numbers of what it can be told."""
-LARGEST_KEPT_BYTES = 32 * 2**20
+LARGEST_RETAINED_BYTES = 32 * 2**20
 """The most that glibc's second threshold may be."""
-KEPT_BYTES = 2**30
+RETAINED_BYTES = 2**30
 
 
 class Peak:
@@ -39,7 +39,7 @@ def peak_memory(device: torch.device) -> Iterator[Peak]:
 
 
 @lru_cache
-def keep_freed() -> None:
+def retain_freed_memory() -> None:
     """Has the C library keep what is freed for what is asked for next.
 
     A training step frees and asks for the same megabytes again and again; returned to the system,
@@ -47,8 +47,8 @@ def keep_freed() -> None:
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt:  # glibc
-        mallopt(M_MMAP_THRESHOLD, LARGEST_KEPT_BYTES)
-        mallopt(M_TRIM_THRESHOLD, KEPT_BYTES)
+        mallopt(M_MMAP_THRESHOLD, LARGEST_RETAINED_BYTES)
+        mallopt(M_TRIM_THRESHOLD, RETAINED_BYTES)
 
 
 def _reset_high_water() -> int | None:

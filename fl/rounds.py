@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from fl.clients import Clients
 from fl.events import RoundEnd, RoundsResumed
-from fl.fusion.checkpoints import keep, load_kept
+from fl.fusion.checkpoints import load_tensors, save_tensors
 from fl.server import Evaluation, Outcome, Server
 from fl.wire import Tensors
 
@@ -71,17 +71,17 @@ class Rounds:
         self._go_on(clients, server, model, memory)
         if self.start is None:
             self.start = server.evaluate(model)
-        before, keeping = _Reading(clients, server), 0.0
+        before, saving = _Reading(clients, server), 0.0
         for number in range(len(self.played) + 1, self.count + 1):
             clients.round = server.round = number
             yield number
             evaluation = server.evaluate(model)
             after = _Reading(clients, server)
-            self.played.append(_round(number, evaluation, before, after, keeping))
+            self.played.append(_round(number, evaluation, before, after, saving))
             server.events.emit(_event(self.played[-1], self.count))
-            self._keep(clients, model, memory)
+            self._save(clients, model, memory)
             clients.end_round()
-            before, keeping = after, time.perf_counter() - after.now
+            before, saving = after, time.perf_counter() - after.now
 
     def outcome(
         self,
@@ -103,7 +103,7 @@ class Rounds:
             figures={**(figures or {}), "per_round": per_round, "rounds_to": reached},
         )
 
-    def _keep(self, clients: Clients, model: nn.Module, memory: Tensors) -> None:
+    def _save(self, clients: Clients, model: nn.Module, memory: Tensors) -> None:
         if self._file is None:
             return
         state = {
@@ -115,11 +115,11 @@ class Rounds:
             "bytes_down": clients.bytes_down,
             "dropped": clients.dropped,
         }
-        keep(self._file, state)
+        save_tensors(self._file, state)
 
     def _go_on(self, clients: Clients, server: Server, model: nn.Module, memory: Tensors) -> None:
         """Takes up the state kept after the last round, if there is one."""
-        state = load_kept(self._file) if self._file else None
+        state = load_tensors(self._file) if self._file else None
         if state is None:
             return
         model.load_state_dict(state["model"])
@@ -162,14 +162,14 @@ class _Reading:
 
 
 def _round(
-    number: int, evaluation: Evaluation, before: _Reading, after: _Reading, keeping: float
+    number: int, evaluation: Evaluation, before: _Reading, after: _Reading, saving: float
 ) -> Round:
     mapping = after.mapping - before.mapping
     local = min(mapping, after.busy - before.busy)
     seconds = {
         "local": local,
-        "server": after.now - before.now - keeping - mapping,
-        "overhead": mapping - local + keeping,
+        "server": after.now - before.now - saving - mapping,
+        "overhead": mapping - local + saving,
     }
     return Round(
         number=number,

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from fl.events import Events
-from fl.federation import Batch, Problem
+from fl.federation import Batch, RunSpec
 from fl.models import Decoder
 
 Loss = Callable[[nn.Module, Batch], Tensor]
@@ -78,7 +78,7 @@ class Lessons(Protocol):
 class Server(Protocol):
     """The server, over however many ranks. What it computes does not depend on their number."""
 
-    problem: Problem
+    run_spec: RunSpec
     device: torch.device
     """Where models are built; the ranks move them to their own."""
     events: Events

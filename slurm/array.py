@@ -18,7 +18,7 @@ from cluster.run.options import LaunchOptions
 from cluster.run.prepare import prepare
 from cluster.run.run_dir import claim, locate
 from fl.errors import UserError
-from slurm.executor import Executor, require_sbatch
+from slurm.sbatch import Sbatch, require_sbatch
 from slurm.scheduler import Scheduler
 from slurm.submit import job_of, print_text, under_way, write_submitted
 
@@ -85,7 +85,7 @@ def submit_all(launches: Sequence[LaunchOptions[Any]], console: Console) -> int:
     """
     first = launches[0]
     folder = (first.output_dir / ".slurm").absolute()
-    executor = Executor(folder, first.slurm)
+    executor = Sbatch(folder, first.slurm)
     if first.dry_run:
         executor.parameters["map_count"] = len(launches)
         print_text(f"{len(launches)} runs by this job array:\n\n{executor.text}", console)

@@ -13,9 +13,9 @@ from cluster.run.plan import print_dry_run
 from cluster.run.prepare import prepare
 from cluster.run.run_dir import claim, locate
 from fl.errors import UserError
-from slurm.executor import Executor, refuse_path, require_sbatch
 from slurm.follow import follow
-from slurm.job import Job
+from slurm.node_task import NodeTask
+from slurm.sbatch import Sbatch, refuse_path, require_sbatch
 from slurm.scheduler import Scheduler
 from slurm.state import State, read_state, write_state
 
@@ -41,13 +41,13 @@ def submit(launch: LaunchOptions[Any], console: Console) -> int:
     if launch.dry_run:
         print_dry_run(launch, prepared, console)
         console.print("\nby this job:\n", highlight=False)
-        print_text(Executor(folder, launch.slurm).text, console)
+        print_text(Sbatch(folder, launch.slurm).text, console)
         return 0
     _refuse_second_job(folder.parent)
     new = not folder.parent.exists()
     run_dir = claim(launch).absolute()
     try:
-        (job,) = Executor(run_dir / "slurm", launch.slurm).send([job_of(launch, run_dir)])
+        (job,) = Sbatch(run_dir / "slurm", launch.slurm).send([job_of(launch, run_dir)])
     except UserError:
         if new:  # nothing has run in it: the next attempt may have the name
             shutil.rmtree(run_dir)
@@ -66,13 +66,13 @@ def submit(launch: LaunchOptions[Any], console: Console) -> int:
     return follow(run_dir, job, prepared.members, console, Scheduler())
 
 
-def job_of(launch: LaunchOptions[Any], run_dir: Path) -> Job:
+def job_of(launch: LaunchOptions[Any], run_dir: Path) -> NodeTask:
     """The launch as it is run inside the allocation, from the run's own configuration file."""
     arguments = [
         f"--config={run_dir / 'config.yaml'}",
         *forwarded(launch, run_dir),
     ]
-    return Job(arguments, run_dir, nodes=launch.slurm.nodes, ray=launch.runtime == "ray")
+    return NodeTask(arguments, run_dir, nodes=launch.slurm.nodes, ray=launch.runtime == "ray")
 
 
 def forwarded(launch: LaunchOptions[Any], folder: Path) -> list[str]:

@@ -15,7 +15,7 @@ from fl.report.words import duration, percent, points, tally
 from fl.spaces import Space
 from tune.final import Comparison, Spread
 from tune.options import SweepOptions
-from tune.rows import Row, shown
+from tune.rows import TrialRow, shown
 from tune.savings import Savings
 
 NOTHING = "-"
@@ -30,9 +30,9 @@ class Sweep:
     options: SweepOptions
     run: RunConfig[Any]
     space: Space
-    rows: tuple[Row, ...]
+    rows: tuple[TrialRow, ...]
     """The default trial first."""
-    best: Row
+    best: TrialRow
     comparison: Comparison
     savings: Savings
     seconds: float
@@ -48,7 +48,7 @@ def print_space(space: Space, console: Console) -> None:
 
 
 def print_trials(
-    rows: Sequence[Row], options: SweepOptions, names: Sequence[str], console: Console
+    rows: Sequence[TrialRow], options: SweepOptions, names: Sequence[str], console: Console
 ) -> None:
     """The trials as a table, the best first, then those that did not finish."""
     table = Table("trial", "validation", "loss", "epochs", *names, "status", box=None)
@@ -70,10 +70,10 @@ def print_trials(
             console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
-def ranked(rows: Sequence[Row], options: SweepOptions) -> list[Row]:
+def ranked(rows: Sequence[TrialRow], options: SweepOptions) -> list[TrialRow]:
     """The best first, then those that did not finish."""
 
-    def place(row: Row) -> tuple[bool, float]:
+    def place(row: TrialRow) -> tuple[bool, float]:
         score = row.scores.get(options.metric)
         return row.status != "finished", 0.0 if score is None else -options.sign * score
 
@@ -120,7 +120,7 @@ def listed(settings: Mapping[str, Any]) -> str:
     return ", ".join(f"{name} {shown(value)}" for name, value in settings.items())
 
 
-def _scheduled(row: Row) -> list[str]:
+def _scheduled(row: TrialRow) -> list[str]:
     """With pbt: what the trial's score came of, and that its last settings are tested alone."""
     if not row.schedule:
         return []
@@ -163,7 +163,7 @@ def write_sweep(sweep: Sweep) -> None:
     _write_tensorboard(sweep)
 
 
-def _row(row: Row) -> Mapping[str, Any]:
+def _row(row: TrialRow) -> Mapping[str, Any]:
     return {
         "name": row.name,
         "status": row.status,

@@ -12,7 +12,7 @@ from tune.trials import DEFAULT, FAILURE, SCHEDULE, SETTINGS, read_result
 
 
 @dataclass(frozen=True, kw_only=True)
-class Row:
+class TrialRow:
     """A trial: what it tried, how far it came, and what its clients cost."""
 
     name: str
@@ -33,7 +33,7 @@ class Row:
     """With pbt: from which ``epoch`` on it had which ``settings``, in which ``trial``'s fit."""
 
 
-def read_rows(folder: Path, defaults: Mapping[str, Any]) -> list[Row]:
+def read_rows(folder: Path, defaults: Mapping[str, Any]) -> list[TrialRow]:
     """The sweep's trials by name, the default first.
 
     Args:
@@ -47,7 +47,7 @@ def read_rows(folder: Path, defaults: Mapping[str, Any]) -> list[Row]:
     return [_read(path, defaults) for path in paths]
 
 
-def best_of(rows: Sequence[Row], options: SweepOptions) -> Row | None:
+def best_of(rows: Sequence[TrialRow], options: SweepOptions) -> TrialRow | None:
     """The finished trial with the best last epoch; of equals the first."""
     finished = [row for row in rows if row.status == "finished"]
     return max(finished, key=lambda row: options.sign * row.scores[options.metric], default=None)
@@ -91,7 +91,7 @@ def shown(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-def _read(run_dir: Path, defaults: Mapping[str, Any]) -> Row:
+def _read(run_dir: Path, defaults: Mapping[str, Any]) -> TrialRow:
     events = _events(run_dir)
     ends = [event for event in events if isinstance(event, ClientEnd)]
     failure = run_dir / FAILURE
@@ -103,7 +103,7 @@ def _read(run_dir: Path, defaults: Mapping[str, Any]) -> Row:
     schedule = run_dir / SCHEDULE
     trained = {end.client: end.seconds_training for end in ends if not end.reused}
     reused = {end.client: end.seconds_training for end in ends if end.reused}
-    return Row(
+    return TrialRow(
         name=run_dir.name,
         settings={**defaults, **json.loads((run_dir / SETTINGS).read_text())},
         status=status,

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from cluster.hardware.inventory import Inventory
 from fl.federation import Client
-from tune.rows import Row
+from tune.rows import TrialRow
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,7 +25,7 @@ class Savings:
     sweep would have taken more."""
 
 
-def savings(rows: Sequence[Row], members: Iterable[Client], inventory: Inventory) -> Savings:
+def savings(rows: Sequence[TrialRow], members: Iterable[Client], inventory: Inventory) -> Savings:
     """Adds up what the trials' events say."""
     at_once = {c.id: max(1, inventory.at_once(c.request)) for c in members}
     saved = [(client, s) for row in rows for client, s in row.reused.items()]

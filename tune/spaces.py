@@ -56,7 +56,7 @@ def check_space(space: Space, options: SweepOptions, launch: LaunchOptions[Any])
         for value in (distribution.grid[0], distribution.grid[-1]):
             try:
                 run = derive(launch, {name: value}, "check").run
-                method.assign(run.options, run.num_clients, run.problem)
+                method.assign(run.options, run.num_clients, run.run_spec)
             except UserError as error:
                 raise UserError(f"space {options.space}: {name} = {value}: {error}") from None
     if options.search == "grid" and grid_size(space) > options.num_samples:

@@ -10,8 +10,8 @@ from cluster.run.command_line import as_arguments
 from cluster.run.options import LaunchOptions
 from fl.errors import UserError
 from fl.spaces import Space
-from slurm.executor import Executor, refuse_path, require_sbatch
-from slurm.job import Job
+from slurm.node_task import NodeTask
+from slurm.sbatch import Sbatch, refuse_path, require_sbatch
 from slurm.submit import forwarded, print_text, write_submitted
 from tune.folder import claim_sweep
 from tune.options import SweepOptions
@@ -30,7 +30,7 @@ def submit(
     require_sbatch()
     refuse_path(launch.output_dir / str(launch.name) / "slurm")
     folder = claim_sweep(options, launch, space)
-    (job,) = Executor(folder / "slurm", launch.slurm).send([job_of(options, launch, folder)])
+    (job,) = Sbatch(folder / "slurm", launch.slurm).send([job_of(options, launch, folder)])
     write_submitted(folder, job)
     print_text(
         f"job      {job}\n"
@@ -42,11 +42,11 @@ def submit(
     return 0
 
 
-def job_of(options: SweepOptions, launch: LaunchOptions[Any], folder: Path) -> Job:
+def job_of(options: SweepOptions, launch: LaunchOptions[Any], folder: Path) -> NodeTask:
     """The sweep as it is run inside the allocation: each start of the job resumes it."""
     own = asdict(options)
     if Path(options.space).suffix:
         own["space"] = str(Path(options.space).absolute())
     arguments = [a for n, value in own.items() if value is not None for a in as_arguments(n, value)]
     arguments += [f"--config={folder / 'default.yaml'}", *forwarded(launch, folder)]
-    return Job(arguments, folder, nodes=launch.slurm.nodes, ray=True, module="tune.sweep")
+    return NodeTask(arguments, folder, nodes=launch.slurm.nodes, ray=True, module="tune.sweep")

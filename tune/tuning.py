@@ -23,10 +23,10 @@ from fl.spaces import Space
 from tune.moved import Moved
 from tune.options import METRICS, SweepOptions
 from tune.population import interval, run_member
-from tune.room import bundle, concurrency
 from tune.rows import is_epoch, last_scores, reported, shown
 from tune.search import make_scheduler, make_searcher, param_space
 from tune.spaces import changeable, longest_fit
+from tune.trial_bundle import concurrency, trial_bundle
 from tune.trials import FAILURE, derive, run_trial, share_of
 from tune.tune_internals import number_in
 
@@ -61,12 +61,12 @@ def run_trials(
     nodes = [n["Resources"] for n in ray.nodes() if n["Alive"] and n["Resources"].get("CPU")]
     requests = [client.request for client in prepared.members]
     at_once = options.max_concurrent or concurrency(nodes, requests)
-    room = bundle(nodes, requests, at_once)
+    bundle = trial_bundle(nodes, requests, at_once)
     epochs = longest_fit(space, launch)
     trainable = tune.with_resources(
-        trainable_of(launch, share_of(prepared.inventory, room), options, epochs),
+        trainable_of(launch, share_of(prepared.inventory, bundle), options, epochs),
         # The trial itself waits for its clients and ranks, who have the room to themselves.
-        PlacementGroupFactory([{}, room]),
+        PlacementGroupFactory([{}, bundle]),
     )
     storage = folder / STORAGE
     path = str(storage / STATES)
@@ -116,7 +116,7 @@ def trainable_of(
         plain = {n: v.item() if hasattr(v, "item") else v for n, v in settings.items()}
         name = f"{launch.name}/trials/{number_in(tune.get_context().get_trial_id())}"
         own = derive(launch, plain, name, validation=options.validation)
-        ready = partial(prepare_in_room, share=share)
+        ready = partial(prepare_in_bundle, share=share)
         if options.scheduler == "pbt":
             run_member(
                 own,
@@ -185,7 +185,7 @@ def number(trial: Trial) -> str:
     return number_in(trial.trial_id)
 
 
-def prepare_in_room(launch: LaunchOptions[Any], share: Inventory) -> Prepared:
+def prepare_in_bundle(launch: LaunchOptions[Any], share: Inventory) -> Prepared:
     """Prepares a trial where its clients will be: what they need is measured on their GPU."""
     if not share.gpus:
         return prepare(launch, share)

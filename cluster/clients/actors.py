@@ -10,9 +10,9 @@ import ray
 import torch
 
 from cluster.clients.memory_cap import capped
-from cluster.hardware.bundles import Rooms
-from cluster.scheduling.capacity import Space, need_of
-from cluster.scheduling.placement import Seat
+from cluster.hardware.bundles import Bundles
+from cluster.scheduling.capacity import FreeCapacity, need_of
+from cluster.scheduling.placement import Slot
 from fl.data.datasets import Split
 from fl.executor import Place, run_jobs
 from fl.federation import Job, Request
@@ -48,7 +48,7 @@ class Process:
     """A client process, where it sits, and what it holds there, at work or idle."""
 
     actor: Any
-    seat: Seat
+    slot: Slot
     request: Request
     idle: bool = False
 
@@ -60,24 +60,24 @@ class Actors:
     An idle process holds what it asked for, until another one needs its room.
     """
 
-    def __init__(self, train: Split, rooms: Rooms) -> None:
+    def __init__(self, train: Split, bundles: Bundles) -> None:
         self._images, self._labels = ray.put(train.images), ray.put(train.labels)
-        self._rooms = rooms
-        self._capacity = {room.name: room for room in rooms.rooms}
+        self._bundles = bundles
+        self._capacity = {bundle.name: bundle for bundle in bundles.all}
         self.processes: list[Process] = []
 
     def submit(self, process: Process, jobs: list[Job], size: int) -> Any:
         """Starts the jobs in the process and returns the reference to their results."""
         return process.actor.run.remote(jobs, size, self._images, self._labels)
 
-    def hire(self, seat: Seat, request: Request) -> Process:
+    def hire(self, slot: Slot, request: Request) -> Process:
         """A process at that seat with what the client asks for: an idle one, else a new one."""
         for process in self.processes:
-            if process.idle and (process.seat, process.request) == (seat, request):
+            if process.idle and (process.slot, process.request) == (slot, request):
                 process.idle = False
                 return process
-        self._make_room(seat, request)
-        process = Process(self._start(seat, request), seat, request)
+        self._end_idle(slot, request)
+        process = Process(self._start(slot, request), slot, request)
         self.processes.append(process)
         return process
 
@@ -86,35 +86,35 @@ class Actors:
         self.processes.remove(process)
         ray.kill(process.actor)
 
-    def end_all(self, *, room: str | None = None, but_idle: bool = False) -> None:
+    def end_all(self, *, bundle: str | None = None, but_idle: bool = False) -> None:
         """Ends all processes, or those of a room, or all that are at work."""
         for process in list(self.processes):
-            if room in (None, process.seat.room) and not (but_idle and process.idle):
+            if bundle in (None, process.slot.bundle) and not (but_idle and process.idle):
                 self.end(process)
 
-    def _make_room(self, seat: Seat, request: Request) -> None:
+    def _end_idle(self, slot: Slot, request: Request) -> None:
         """Ends idle processes of the room, the longest there first, until another one fits."""
-        with_gpus = any(room.gpus for room in self._capacity.values())
-        there = [p for p in self.processes if p.seat.room == seat.room]
-        space = Space(self._capacity[seat.room])
+        with_gpus = any(bundle.gpus for bundle in self._capacity.values())
+        there = [p for p in self.processes if p.slot.bundle == slot.bundle]
+        free = FreeCapacity(self._capacity[slot.bundle])
         for process in there:
-            space.take(need_of(process.request, with_gpus=with_gpus), process.seat)
+            free.take(need_of(process.request, with_gpus=with_gpus), process.slot)
         for process in there:
-            if space.fits(need_of(request, with_gpus=with_gpus), seat):
+            if free.fits(need_of(request, with_gpus=with_gpus), slot):
                 return
             if process.idle:
-                space.give(need_of(process.request, with_gpus=with_gpus), process.seat)
+                free.give(need_of(process.request, with_gpus=with_gpus), process.slot)
                 self.end(process)
 
-    def _start(self, seat: Seat, request: Request) -> Any:
+    def _start(self, slot: Slot, request: Request) -> Any:
         return (
             ray.remote(ClientActor)
             .options(
                 num_cpus=request.cpus,
-                num_gpus=request.gpus if seat.gpu is not None else 0,
+                num_gpus=request.gpus if slot.gpu is not None else 0,
                 memory=request.memory_bytes or None,
                 max_restarts=0,
-                scheduling_strategy=self._rooms.strategy(seat.room),
+                scheduling_strategy=self._bundles.strategy(slot.bundle),
             )
             .remote()
         )

@@ -16,9 +16,9 @@ from ray.exceptions import RayError
 
 from cluster.clients.actors import Actors, Process
 from cluster.clients.retries import Retries, give_up, reason_of
-from cluster.hardware.bundles import Rooms, await_gpus
-from cluster.scheduling.call_size import portion
-from cluster.scheduling.placement import Placement, Seat
+from cluster.hardware.bundles import Bundles, await_gpus
+from cluster.scheduling.call_size import clients_per_call
+from cluster.scheduling.placement import Placement, Slot
 from fl.client_note import ClientNote
 from fl.data.datasets import Split
 from fl.errors import ClientFailed, UserError
@@ -31,7 +31,7 @@ NODE_CHECK_S = 5.0
 
 
 @dataclass
-class Seated:
+class RunningCohort:
     """Clients at work: light ones of one make, cohort after cohort, or a single one."""
 
     jobs: list[Job]
@@ -61,23 +61,23 @@ class RayExecutor:
     def __init__(
         self,
         train: Split,
-        rooms: Rooms,
+        bundles: Bundles,
         *,
         max_actors: int | None = None,
         attempts: int = 3,
         rates: Mapping[str, float] | None = None,
         before: Callable[[], None] = lambda: None,
         sizes: CohortSizes | None = None,
-        keep: bool = False,
+        reuse_processes: bool = False,
     ) -> None:
-        self.actors = Actors(train, rooms)
-        self.rooms = rooms
+        self.actors = Actors(train, bundles)
+        self.bundles = bundles
         self.max_actors = max_actors
         self.attempts = attempts
         self.rates = dict(rates or {})
         self.before = before
         self.sizes = sizes or CohortSizes()
-        self.keep = keep
+        self.reuse_processes = reuse_processes
 
     def run(
         self, jobs: Sequence[Job], events: Events
@@ -85,36 +85,36 @@ class RayExecutor:
         """Yields each job with what became of it; see :class:`fl.federation.Executor`."""
         if jobs:
             self.before()
-        shift = _Shift(self, jobs, events)
+        shift = _Map(self, jobs, events)
         try:
             yield from shift.work()
         finally:
             shift.close()
             self.rates |= shift.rates
-        if not self.keep:
-            await_gpus(self.rooms)  # the server's ranks come next
+        if not self.reuse_processes:
+            await_gpus(self.bundles)  # the server's ranks come next
 
     def close(self) -> None:
         """Ends every process."""
         self.actors.end_all()
 
 
-class _Shift:
+class _Map:
     """One map's clients, from first start to last finish."""
 
     def __init__(self, executor: RayExecutor, jobs: Sequence[Job], events: Events) -> None:
         self._executor = executor
         self._actors = executor.actors
-        self._rooms = executor.rooms
+        self._bundles = executor.bundles
         self._events = events
         self._waiting: dict[int, tuple[list[Job], deque[Job]]] = {}
         self._placement = Placement(
-            self._rooms.rooms, most=executor.max_actors, rates=executor.rates
+            self._bundles.all, most=executor.max_actors, rates=executor.rates
         )
         self._retries = Retries(executor.attempts)
         self._given_up: list[tuple[Job, ClientFailed]] = []
         self._lost: set[str] = set()
-        self._running: dict[Any, Seated] = {}
+        self._running: dict[Any, RunningCohort] = {}
         for group in groups(jobs):
             self._enqueue(group)
 
@@ -126,21 +126,21 @@ class _Shift:
     def work(self) -> Generator[tuple[Job, bytes | ClientFailed], None, None]:
         """Seats, awaits, and yields results until no job is left."""
         while self._placement.waiting or self._running:
-            self._seat_who_fit()
+            self._start_those_that_fit()
             done, _ = ray.wait(list(self._running), num_returns=1, timeout=NODE_CHECK_S)
             for reference in done:
-                seated = self._running.pop(reference)
-                results = self._receive(reference, seated)
+                cohort = self._running.pop(reference)
+                results = self._receive(reference, cohort)
                 if results:  # after a failure it is looked first whether the node is gone
-                    self._seat_who_fit()  # who trains while the results are being kept
-                yield from zip(seated.jobs, map(bytes, results), strict=False)
-            self._leave_lost_rooms()
+                    self._start_those_that_fit()  # who trains while the results are being kept
+                yield from zip(cohort.jobs, map(bytes, results), strict=False)
+            self._leave_lost_bundles()
             while self._given_up:
                 yield self._given_up.pop()
 
     def close(self) -> None:
         """Ends every process at work; unless they are kept, no client holds memory from now on."""
-        self._actors.end_all(but_idle=self._executor.keep)
+        self._actors.end_all(but_idle=self._executor.reuse_processes)
 
     def _enqueue(self, group: deque[Job]) -> None:
         """Lets the group's next clients wait for a seat, in the first one's name."""
@@ -148,39 +148,39 @@ class _Shift:
         seconds = work(group[0]) * self.rates.get(leader.model, 0)
         processes = self._most_at_once(leader.request)
         known = seconds if sizes.knows(group[0]) else None
-        jobs = take(group, portion(sizes.next(group[0]), len(group), processes, known))
+        jobs = take(group, clients_per_call(sizes.next(group[0]), len(group), processes, known))
         self._waiting[leader.id] = jobs, group
         self._placement.add(leader.id, leader.request, leader.model, sum(map(work, jobs)))
 
     def _most_at_once(self, request: Request) -> int:
-        seats = sum(int(room.cpus / request.cpus) for room in self._rooms.rooms)
-        return max(1, min(seats, self._executor.max_actors or seats))
+        slots = sum(int(bundle.cpus / request.cpus) for bundle in self._bundles.all)
+        return max(1, min(slots, self._executor.max_actors or slots))
 
-    def _seat_who_fit(self) -> None:
+    def _start_those_that_fit(self) -> None:
         while started := self._placement.start():
-            self._seat(*started)
+            self._start(*started)
 
-    def _seat(self, leader: int, seat: Seat) -> None:
+    def _start(self, leader: int, slot: Slot) -> None:
         jobs, rest = self._waiting.pop(leader)
         if rest:
             self._enqueue(rest)
-        process = self._actors.hire(seat, jobs[0].client.request)
+        process = self._actors.hire(slot, jobs[0].client.request)
         for job in jobs:
             client = job.client
             attempt, requested = self._retries.attempt(client.id), asdict(client.request)
             start = ClientStart(client=client.id, attempt=attempt, requested=requested)
             self._events.emit(start)
         size = self._executor.sizes.next(jobs[0])
-        self._running[self._actors.submit(process, jobs, size)] = Seated(jobs, process)
+        self._running[self._actors.submit(process, jobs, size)] = RunningCohort(jobs, process)
 
-    def _receive(self, reference: Any, seated: Seated) -> list[memoryview]:
+    def _receive(self, reference: Any, cohort: RunningCohort) -> list[memoryview]:
         """The clients' results; none where they failed and wait to be tried again."""
-        jobs, leader = seated.jobs, seated.jobs[0].client
+        jobs, leader = cohort.jobs, cohort.jobs[0].client
         try:
             # Views into the object store: they are copied when the next clients are on their way.
             results = [memoryview(packed) for packed in ray.get(reference)]
         except RayError as error:
-            self._actors.end(seated.process)
+            self._actors.end(cohort.process)
             self._placement.finish(leader.id, None)
             if len(jobs) == 1:
                 self._try_again(jobs[0], reason_of(error), error)
@@ -191,10 +191,10 @@ class _Shift:
         seconds = sum(ClientNote.of(packed).seconds for packed in results)
         self._placement.finish(leader.id, seconds)
         self._executor.sizes.learn(jobs, results)
-        if leader.request.shared or self._executor.keep:
-            seated.process.idle = True
+        if leader.request.shared or self._executor.reuse_processes:
+            cohort.process.idle = True
         else:
-            self._actors.end(seated.process)
+            self._actors.end(cohort.process)
         return results
 
     def _try_again(self, job: Job, reason: str, error: Exception | None = None) -> None:
@@ -211,13 +211,13 @@ class _Shift:
             failed = give_up(job, f"{reason}; with twice its share {refusal}", error)
             self._given_up.append((job, failed))
 
-    def _leave_lost_rooms(self) -> None:
-        for room in self._rooms.lost() - self._lost:
-            self._lost.add(room)
-            self._actors.end_all(room=room)
-            gone = set(self._placement.drop_room(room))
-            for reference, seated in list(self._running.items()):
-                if seated.jobs[0].client.id in gone:
+    def _leave_lost_bundles(self) -> None:
+        for bundle in self._bundles.lost() - self._lost:
+            self._lost.add(bundle)
+            self._actors.end_all(bundle=bundle)
+            gone = set(self._placement.drop_bundle(bundle))
+            for reference, cohort in list(self._running.items()):
+                if cohort.jobs[0].client.id in gone:
                     del self._running[reference]
-                    for job in seated.jobs:
-                        self._try_again(job, f"node {self._rooms.nodes[room][:8]} is gone")
+                    for job in cohort.jobs:
+                        self._try_again(job, f"node {self._bundles.nodes[bundle][:8]} is gone")

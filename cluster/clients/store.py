@@ -45,7 +45,7 @@ class Store:
             "role": job.client.role,
             "training": asdict(job.client.training),
             "threads": job.client.request.threads,
-            "problem": asdict(job.problem),
+            "problem": asdict(job.run_spec),
             "shard": shard_digest(self._train, job.indices),
             "broadcast": _sha(job.broadcast or b""),
             "payload": _sha(job.payload or b""),
@@ -76,7 +76,7 @@ class Store:
         self._locks.release(key)
 
     @contextlib.contextmanager
-    def claimed(self, keys: Mapping[int, str]) -> Iterator[list[int]]:
+    def locked(self, keys: Mapping[int, str]) -> Iterator[list[int]]:
         """Gives the clients whose keys are now this process's to train, by their locks.
 
         Those that others hold are left out; if they hold all, it waits for the first. Nobody waits

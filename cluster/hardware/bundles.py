@@ -17,7 +17,7 @@ from ray.util.placement_group import (
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from cluster.hardware.ray_internals import gpus_of_group
-from cluster.scheduling.placement import Room
+from cluster.scheduling.placement import Bundle
 from fl.errors import UserError
 
 REFUSED_AFTER_S = 60.0
@@ -25,32 +25,36 @@ REFUSED_AFTER_S = 60.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rooms:
+class Bundles:
     """Where clients may sit. Room number i is bundle i of the placement group."""
 
     group: Any
-    rooms: tuple[Room, ...]
+    all: tuple[Bundle, ...]
     nodes: dict[str, str]
     """Ray's node id of each room."""
 
-    def strategy(self, room: str) -> PlacementGroupSchedulingStrategy:
+    def strategy(self, bundle: str) -> PlacementGroupSchedulingStrategy:
         """Schedules an actor into that room and nowhere else."""
-        return PlacementGroupSchedulingStrategy(self.group, placement_group_bundle_index=int(room))
+        return PlacementGroupSchedulingStrategy(
+            self.group, placement_group_bundle_index=int(bundle)
+        )
 
     def lost(self) -> set[str]:
         """Rooms whose node is gone."""
         alive = {n["NodeID"] for n in ray.nodes() if n["Alive"]}
-        return {room for room, node in self.nodes.items() if node not in alive}
+        return {bundle for bundle, node in self.nodes.items() if node not in alive}
 
 
-def gpu_names(rooms: Rooms) -> dict[str, list[str]]:
+def gpu_names(bundles: Bundles) -> dict[str, list[str]]:
     """What each room's GPUs are called on its node; asked before anyone has a share of them."""
     asked = {
-        room.name: ray.remote(_own_gpus)
-        .options(num_cpus=0, num_gpus=room.gpus, scheduling_strategy=rooms.strategy(room.name))
+        bundle.name: ray.remote(_own_gpus)
+        .options(
+            num_cpus=0, num_gpus=bundle.gpus, scheduling_strategy=bundles.strategy(bundle.name)
+        )
         .remote()
-        for room in rooms.rooms
-        if room.gpus
+        for bundle in bundles.all
+        if bundle.gpus
     }
     return dict(zip(asked, ray.get(list(asked.values())), strict=True))
 
@@ -59,13 +63,13 @@ def _own_gpus() -> list[str]:
     return ray.get_runtime_context().get_accelerator_ids()["GPU"]
 
 
-def await_gpus(rooms: Rooms, within_s: float = 10.0) -> None:
+def await_gpus(bundles: Bundles, within_s: float = 10.0) -> None:
     """Waits, so long at most, until no process holds a share of the rooms' GPUs.
 
     Ray takes a share back when its process has ended, and with the process goes its memory. If
     some are held even then, a warning says how much.
     """
-    name = gpus_of_group(rooms.group)
+    name = gpus_of_group(bundles.group)
     deadline = time.monotonic() + within_s
     while (
         held := ray.cluster_resources().get(name, 0) - ray.available_resources().get(name, 0)
@@ -81,7 +85,7 @@ def await_gpus(rooms: Rooms, within_s: float = 10.0) -> None:
 
 
 @contextmanager
-def open_rooms() -> Iterator[Rooms]:
+def open_bundles() -> Iterator[Bundles]:
     """Reserves every node of the cluster; inside a sweep's trial, the trial's own reservation.
 
     A trial that reserved anew within its reservation would wait for its siblings, and they for it.
@@ -91,7 +95,7 @@ def open_rooms() -> Iterator[Rooms]:
     """
     own = get_current_placement_group()
     if own is not None:
-        yield _rooms(own)
+        yield _bundles(own)
         return
     bundles = [_bundle(n["Resources"]) for n in ray.nodes() if n["Alive"]]
     group = placement_group([b for b in bundles if b.get("CPU")], strategy="SPREAD")
@@ -101,7 +105,7 @@ def open_rooms() -> Iterator[Rooms]:
                 f"asked the Ray cluster for {bundles} and got nothing in {REFUSED_AFTER_S:.0f} s; "
                 f"available now: {ray.available_resources()}"
             )
-        yield _rooms(group)
+        yield _bundles(group)
     finally:
         remove_placement_group(group)
 
@@ -111,9 +115,9 @@ def _bundle(resources: dict[str, float]) -> dict[str, float]:
     return {k: v for k, v in resources.items() if k in ("CPU", "GPU", "memory") and v > 0}
 
 
-def _rooms(group: Any) -> Rooms:
-    rooms = tuple(
-        Room(
+def _bundles(group: Any) -> Bundles:
+    bundles = tuple(
+        Bundle(
             name=str(index),
             cpus=bundle.get("CPU", 0),
             gpus=int(bundle.get("GPU", 0)),
@@ -123,4 +127,4 @@ def _rooms(group: Any) -> Rooms:
     )
     homes = placement_group_table(group)["bundles_to_node_id"]
     nodes = {str(index): node for index, node in homes.items()}
-    return Rooms(group=group, rooms=rooms, nodes=nodes)
+    return Bundles(group=group, all=bundles, nodes=nodes)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from cluster.hardware.gpus import Gpu, find_gpus
 from cluster.hardware.limits import PROC, cgroup_limits, slurm_limits
-from cluster.scheduling.capacity import Room
+from cluster.scheduling.capacity import Bundle
 from fl.errors import UserError
 from fl.federation import Request
 from fl.report.words import size
@@ -37,9 +37,9 @@ class Inventory:
         return self.gpus[0].name if self.gpus else self.cpu
 
     @property
-    def room(self) -> Room:
+    def bundle(self) -> Bundle:
         """All of it, as one room to place clients in."""
-        return Room(
+        return Bundle(
             name=self.node,
             cpus=self.cpus,
             gpus=len(self.gpus),

@@ -173,7 +173,7 @@ def _start_raylet(
         *("--min-worker-port=0", "--max-worker-port=0", "--dashboard-agent-listen-port=0"),
         "--disable-usage-stats",
     ]
-    _say(log, f"{socket.gethostname()}: {inventory.room}")
+    _say(log, f"{socket.gethostname()}: {inventory.bundle}")
     with log.open("ab") as output:
         return start(command, output, ignoring)
 

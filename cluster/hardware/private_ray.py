@@ -53,9 +53,9 @@ def private_ray(
     import ray
 
     store_bytes = object_store_bytes(memory_bytes)
-    with short_root() as root, _sigterm_kept():
+    with short_root() as root, _sigterm_restored():
         try:
-            with _sigterm_kept():
+            with _sigterm_restored():
                 start_cluster(
                     cpus=cpus,
                     gpus=gpus,
@@ -86,9 +86,9 @@ def joined_ray(address: str) -> Iterator[None]:
         os.environ.setdefault(AUTHENTICATION, "token")
     import ray
 
-    with _sigterm_kept():
+    with _sigterm_restored():
         try:
-            with _sigterm_kept():
+            with _sigterm_restored():
                 ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
         except (OSError, RuntimeError, ValueError) as error:
             reason = " ".join(str(error).split())[:200]
@@ -137,7 +137,7 @@ def parse_address(address: str) -> tuple[str, int]:
 
 
 @contextlib.contextmanager
-def _sigterm_kept() -> Iterator[None]:
+def _sigterm_restored() -> Iterator[None]:
     """Ray takes SIGTERM for itself when it starts, and leaves it to nobody when it ends."""
     ours = signal.getsignal(signal.SIGTERM)
     try:

@@ -12,7 +12,7 @@ from cluster.clients.memory_cap import CUDA_BYTES
 from cluster.hardware.inventory import Inventory
 from cluster.profiling.steps import Subject, measure_steps
 from fl.errors import UserError, unknown
-from fl.federation import Problem, Request
+from fl.federation import Request, RunSpec
 from fl.methods.method import Assignment
 from fl.resources import ResourcesConfig, ShareConfig
 from fl.training.sizes import SIZES
@@ -60,7 +60,7 @@ def stated(
 def measured(
     assignments: Sequence[Assignment],
     num_samples: Sequence[int],
-    problem: Problem,
+    run_spec: RunSpec,
     config: ResourcesConfig,
     inventory: Inventory,
 ) -> Requests:
@@ -80,9 +80,9 @@ def measured(
         UserError: a step fails, or a class needs more than there is.
     """
     plain = stated(assignments, config, inventory).by_assignment
-    subjects = {a: Subject(a.training, problem, request.threads) for a, request in plain.items()}
+    subjects = {a: Subject(a.training, run_spec, request.threads) for a, request in plain.items()}
     steps = measure_steps(subjects.values(), inventory.device)
-    image_bytes = BYTES_PER_PIXEL * math.prod(problem.image_shape)
+    image_bytes = BYTES_PER_PIXEL * math.prod(run_spec.image_shape)
     requests = {}
     for assignment, request in plain.items():
         largest = max(n for a, n in zip(assignments, num_samples, strict=True) if a == assignment)

@@ -25,7 +25,7 @@ from fl.client_note import ClientNote
 from fl.data.datasets import Split
 from fl.errors import UserError
 from fl.executor import run_job
-from fl.federation import Client, Job, Problem, Request, Training
+from fl.federation import Client, Job, Request, RunSpec, Training
 from fl.whole_files import write_atomically
 
 TIMED_STEPS = 4
@@ -45,7 +45,7 @@ class Subject:
     """What is measured: one way of training, by so many threads."""
 
     training: Training
-    problem: Problem
+    run_spec: RunSpec
     threads: int
 
 
@@ -111,13 +111,13 @@ def measure(subject: Subject) -> Step:
 
 
 def _probe(subject: Subject, steps: int) -> tuple[Training, int]:
-    return subject.training.probe(steps, subject.problem.num_classes)
+    return subject.training.probe(steps, subject.run_spec.num_classes)
 
 
 def _run(subject: Subject, training: Training, count: int) -> ClientNote:
-    stream, problem = np.random.default_rng(0), subject.problem
-    images = stream.integers(0, 256, (count, *problem.image_shape), dtype=np.uint8)
-    split = Split(images, stream.integers(0, problem.num_classes, count))
+    stream, run_spec = np.random.default_rng(0), subject.run_spec
+    images = stream.integers(0, 256, (count, *run_spec.image_shape), dtype=np.uint8)
+    split = Split(images, stream.integers(0, run_spec.num_classes, count))
     client = Client(
         id=0,
         role="measured",
@@ -128,7 +128,7 @@ def _run(subject: Subject, training: Training, count: int) -> ClientNote:
     job = Job(
         task=training.task,
         client=client,
-        problem=problem,
+        run_spec=run_spec,
         indices=np.arange(count),
         broadcast=None,
         payload=None,
@@ -152,7 +152,7 @@ def cache_file() -> Path:
 def _key(subject: Subject, device: str) -> str:
     parts = {
         "training": [type(subject.training).__qualname__, dict(subject.training.speed_settings())],
-        "problem": {**asdict(subject.problem), "seed": 0},
+        "problem": {**asdict(subject.run_spec), "seed": 0},
         "threads": subject.threads,
         "device": device,
         "torch": torch.__version__,

@@ -5,7 +5,7 @@ from dataclasses import asdict
 from typing import Any
 
 from cluster.scheduling.bound import lower_bound
-from cluster.scheduling.capacity import Room
+from cluster.scheduling.capacity import Bundle
 from fl.events import AttemptFailed, ClientDropped, ClientEnd, ClientStart, Event, RoundEnd
 from fl.federation import Client, Request
 
@@ -70,7 +70,7 @@ class Placements:
             entry["assigned"] = event.assigned
             entry["node"], entry["device_uuid"] = event.node, event.device_uuid
 
-    def makespan(self, rooms: Sequence[Room]) -> dict[str, float] | None:
+    def makespan(self, bundles: Sequence[Bundle]) -> dict[str, float] | None:
         """Seconds from the first start to the last end, beside what no placement undercuts.
 
         Of the last round, where there were many. None where every client was reused. A client
@@ -84,7 +84,7 @@ class Placements:
         starts = [e["start"] for e in trained]
         starts += [failure["start"] for e in trained for failure in e["failures"]]
         seconds = max(e["end"] for e in trained) - min(starts)
-        bound = lower_bound(rooms, jobs)
+        bound = lower_bound(bundles, jobs)
         return {"seconds": round(seconds, 3), "lower_bound": round(bound, 3)}
 
     @property

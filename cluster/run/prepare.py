@@ -19,7 +19,7 @@ from fl.data.datasets import Dataset, load, subset
 from fl.data.domains import load_domains
 from fl.data.partition import Partition, make_partition
 from fl.data.validation import hold_out
-from fl.federation import Client, Problem
+from fl.federation import Client, RunSpec
 from fl.methods.method import Assignment
 from fl.methods.registry import Method, get_method
 from fl.seeding import numpy_generator
@@ -30,7 +30,7 @@ class Prepared:
     """A run that is ready to start."""
 
     method: Method
-    problem: Problem
+    run_spec: RunSpec
     dataset: Dataset
     partition: Partition
     members: tuple[Client, ...]
@@ -59,8 +59,8 @@ def prepare(
     """
     run = launch.run
     method = get_method(run.method)
-    problem = run.problem  # of a folder it is read from disk
-    assignments = method.assign(run.options, run.num_clients, problem)
+    run_spec = run.run_spec  # of a folder it is read from disk
+    assignments = method.assign(run.options, run.num_clients, run_spec)
     inventory = inventory or _inventory(launch)
     ranks = launch.fusion_ranks or method.default_ranks
     if not (launch.slurm.submit or launch.ray_address):  # of many nodes this is but one
@@ -70,10 +70,10 @@ def prepare(
     partition = _partition(run, dataset, drawn)
     if launch.runtime == "ray" and not launch.slurm.submit:  # the job will measure on its own node
         num_samples = [len(indices) for indices in partition.train]
-        requests = measured(assignments, num_samples, problem, run.resources, inventory)
+        requests = measured(assignments, num_samples, run_spec, run.resources, inventory)
     return Prepared(
         method=method,
-        problem=problem,
+        run_spec=run_spec,
         dataset=dataset,
         partition=partition,
         members=_members(assignments, partition, requests),
@@ -140,7 +140,7 @@ def _inputs(launch: LaunchOptions[Any], method: Method) -> dict[str, Tensor]:
         return {}
     run = launch.run
     config = method.auxiliary(run.options)
-    shape = run.problem.image_shape
+    shape = run.run_spec.image_shape
     return {"auxiliary": load_auxiliary(config, run.dataset, shape, launch.data_root)}
 
 

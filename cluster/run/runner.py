@@ -33,7 +33,7 @@ from fl.rounds import Rounds
 from fl.server import Evaluation, Outcome
 
 if TYPE_CHECKING:
-    from cluster.hardware.bundles import Rooms
+    from cluster.hardware.bundles import Bundles
 
 CHECKPOINTS = "fusion"
 """Where an unfinished run keeps the states of its fits, and of its last round."""
@@ -62,8 +62,8 @@ def execute(
         ]
         events = Events(*listeners)
         events.emit(RunStart(run=run_dir.name, rounds=launch.run.rounds))
-        rooms = stack.enter_context(open_cluster(launch, prepared.inventory, run_dir))
-        clients, server = _federation(launch, prepared, run_dir, events, rooms, stack)
+        bundles = stack.enter_context(open_cluster(launch, prepared.inventory, run_dir))
+        clients, server = _federation(launch, prepared, run_dir, events, bundles, stack)
         inputs: dict[str, Any] = dict(prepared.inputs)
         if not prepared.method.one_shot:
             inputs["rounds"] = Rounds(launch.run.rounds, run_dir / CHECKPOINTS)
@@ -74,8 +74,8 @@ def execute(
             with events.phase("fid"):
                 result["fid"] = measure(real, classes, outcome.synthetic, server.device)
         result["placements"] = placements.entries
-        if rooms:
-            result["makespan"] = placements.makespan(rooms.rooms)
+        if bundles:
+            result["makespan"] = placements.makespan(bundles.all)
         _save(run_dir, prepared, outcome)
         events.emit(RunEnd(accuracy=result["accuracy"]))
     write_json(run_dir / "result.json", result)
@@ -89,7 +89,7 @@ def _federation(
     prepared: Prepared,
     run_dir: Path,
     events: Events,
-    rooms: "Rooms | None",
+    bundles: "Bundles | None",
     stack: ExitStack,
 ) -> tuple[Clients, RankedServer]:
     dataset = prepared.dataset
@@ -98,13 +98,13 @@ def _federation(
     checkpoints = Checkpoints(run_dir / CHECKPOINTS, every=launch.fusion_checkpoint)
     settings = replace(launch, fusion_ranks=prepared.fusion_ranks)
     server = stack.enter_context(
-        open_server(settings, prepared.problem, test, events, rooms, checkpoints)
+        open_server(settings, prepared.run_spec, test, events, bundles, checkpoints)
     )
     clients = Clients(
         prepared.members,
         prepared.partition.train,
-        prepared.problem,
-        stack.enter_context(open_executor(launch, prepared, rooms, server)),
+        prepared.run_spec,
+        stack.enter_context(open_executor(launch, prepared, bundles, server)),
         Store(launch.output_dir / ".store", run_dir / "updates", dataset.train),
         events,
         on_failure=launch.on_client_failure,
@@ -135,7 +135,7 @@ def _result(
         "scored_on": "validation" if run.data.validation else "test",
         "accuracy": last.accuracy,
         "per_class_accuracy": last.per_class,
-        **_by_domain(prepared.problem.domains, last),
+        **_by_domain(prepared.run_spec.domains, last),
         "start_accuracy": outcome.start.accuracy,
         "best_accuracy": best,
         "best_epoch": accuracies.index(best) + 1,

@@ -15,54 +15,54 @@ from cluster.hardware.inventory import Inventory
 from cluster.hardware.private_ray import joined_ray, private_ray
 from cluster.run.options import LaunchOptions
 from cluster.run.prepare import Prepared
-from cluster.server.rank_placement import posts, world_size
+from cluster.server.rank_placement import place_ranks, world_size
 from fl.data.shard import Shard
 from fl.events import Events
 from fl.executor import InProcess
-from fl.federation import Executor, Problem
+from fl.federation import Executor, RunSpec
 from fl.fusion.checkpoints import Checkpoints
 from fl.fusion.ranked_server import RankedServer
 from fl.fusion.single_server import SingleServer
 from fl.training.sizes import CohortSizes
 
 if TYPE_CHECKING:
-    from cluster.hardware.bundles import Rooms
+    from cluster.hardware.bundles import Bundles
 
 
 @contextmanager
 def open_cluster(
     launch: LaunchOptions[Any], inventory: Inventory, run_dir: Path
-) -> "Iterator[Rooms | None]":
+) -> "Iterator[Bundles | None]":
     """The rooms of a Ray cluster, which is there as long as they are; None without Ray."""
     if launch.runtime == "inprocess":
         yield None
         return
     with ray_cluster(launch, inventory, run_dir):
-        from cluster.hardware.bundles import open_rooms
+        from cluster.hardware.bundles import open_bundles
 
-        with open_rooms() as rooms:
-            yield rooms
+        with open_bundles() as bundles:
+            yield bundles
 
 
 @contextmanager
 def open_executor(
-    launch: LaunchOptions[Any], prepared: Prepared, rooms: "Rooms | None", server: RankedServer
+    launch: LaunchOptions[Any], prepared: Prepared, bundles: "Bundles | None", server: RankedServer
 ) -> Iterator[Executor]:
     """What runs the clients, who take turns with the server's ranks."""
     sizes = CohortSizes(launch.output_dir / ".store" / "cohorts.json")
-    if rooms is None:
+    if bundles is None:
         yield InProcess(prepared.dataset.train, sizes)
         return
     from cluster.clients.executor import RayExecutor
 
     executor = RayExecutor(
         prepared.dataset.train,
-        rooms,
+        bundles,
         max_actors=launch.max_actors,
         rates=prepared.rates,
         before=server.release,
         sizes=sizes,
-        keep=launch.run.rounds > 1,
+        reuse_processes=launch.run.rounds > 1,
     )
     with closing(executor):
         yield executor
@@ -71,26 +71,26 @@ def open_executor(
 @contextmanager
 def open_server(
     launch: LaunchOptions[Any],
-    problem: Problem,
+    run_spec: RunSpec,
     test: Shard,
     events: Events,
-    rooms: "Rooms | None",
+    bundles: "Bundles | None",
     checkpoints: Checkpoints,
 ) -> Iterator[RankedServer]:
     """The server over as many ranks as the launch asks for, or as there are GPUs."""
-    gpus = sum(room.gpus for room in rooms.rooms) if rooms else 0
+    gpus = sum(bundle.gpus for bundle in bundles.all) if bundles else 0
     ranks = world_size(launch.fusion_ranks, gpus)
     # One rank needs no process of its own, unless the only GPU is on another node.
-    if rooms is None or (ranks == 1 and (not gpus or torch.cuda.is_available())):
+    if bundles is None or (ranks == 1 and (not gpus or torch.cuda.is_available())):
         device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        yield SingleServer(problem, test, events, device, checkpoints)
+        yield SingleServer(run_spec, test, events, device, checkpoints)
         return
     from cluster.hardware.bundles import gpu_names
     from cluster.server.fusion_server import FusionServer
 
-    where, timeout_s = posts(rooms.rooms, ranks, gpu_names(rooms)), launch.fusion_timeout
+    where, timeout_s = place_ranks(bundles.all, ranks, gpu_names(bundles)), launch.fusion_timeout
     server = FusionServer(
-        problem, test, events, rooms, where, timeout_s=timeout_s, checkpoints=checkpoints
+        run_spec, test, events, bundles, where, timeout_s=timeout_s, checkpoints=checkpoints
     )
     with closing(server):
         yield server

@@ -3,30 +3,30 @@
 from collections.abc import Iterable, Sequence
 from math import fsum
 
-from cluster.scheduling.capacity import Need, Room, capacity, need_of
+from cluster.scheduling.capacity import Bundle, Need, capacity, need_of
 from fl.federation import Request
 
 
-def lower_bound(rooms: Sequence[Room], jobs: Iterable[tuple[Request, float]]) -> float:
+def lower_bound(bundles: Sequence[Bundle], jobs: Iterable[tuple[Request, float]]) -> float:
     """Seconds that no placement of the jobs, each a request and its seconds, can undercut.
 
     The longest job alone, or everything that is asked for of a kind spread evenly over all there
     is of it, whichever takes longer. It is seldom attainable: shares and cores do not pack evenly.
     """
-    with_gpus = any(room.gpus for room in rooms)
+    with_gpus = any(bundle.gpus for bundle in bundles)
     needs = [(need_of(request, with_gpus=with_gpus), seconds) for request, seconds in jobs]
     longest = max((seconds for _, seconds in needs), default=0.0)
-    return max(longest, *spread_evenly(rooms, needs))
+    return max(longest, *spread_evenly(bundles, needs))
 
 
 def spread_evenly(
-    rooms: Sequence[Room], jobs: Sequence[tuple[Need, float]]
+    bundles: Sequence[Bundle], jobs: Sequence[tuple[Need, float]]
 ) -> tuple[float, float, float]:
     """Seconds that cores, GPUs and memory need for the jobs if each could be divided at will.
 
     The order of the jobs makes no difference, to the last bit.
     """
-    there = capacity(rooms)
+    there = capacity(bundles)
     asked = (fsum(need[kind] * seconds for need, seconds in jobs) for kind in range(len(there)))
     cpus, gpus, memory = (a / t if t else 0.0 for a, t in zip(asked, there, strict=True))
     return cpus, gpus, memory

@@ -7,7 +7,7 @@ MOST = 64
 """Clients in a call: their uploads are in memory together."""
 
 
-def portion(cohort: int, left: int, processes: int, seconds_each: float | None) -> int:
+def clients_per_call(cohort: int, left: int, processes: int, seconds_each: float | None) -> int:
     """How many of the ``left`` clients go into one call: a number of cohorts.
 
     Args:

@@ -13,7 +13,7 @@ UNITS = 10_000
 
 
 @dataclass(frozen=True, kw_only=True)
-class Room:
+class Bundle:
     """What one node, or one bundle of a placement group, has for clients."""
 
     name: str
@@ -27,10 +27,10 @@ class Room:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Seat:
+class Slot:
     """Where a client sits."""
 
-    room: str
+    bundle: str
     gpu: int | None
     """Index of the GPU within the room, None for a client that has no share of one."""
 
@@ -53,62 +53,62 @@ def _units(amount: float) -> int:
     return round(UNITS * amount)
 
 
-class Space:
+class FreeCapacity:
     """What is left of a room."""
 
-    def __init__(self, room: Room) -> None:
-        self.room = room
-        self.cpus = _units(room.cpus)
-        self.memory_bytes = room.memory_bytes
-        self.gpus = [UNITS] * room.gpus
+    def __init__(self, bundle: Bundle) -> None:
+        self.bundle = bundle
+        self.cpus = _units(bundle.cpus)
+        self.memory_bytes = bundle.memory_bytes
+        self.gpus = [UNITS] * bundle.gpus
 
-    def seats(self, need: Need) -> Iterator[Seat]:
+    def slots(self, need: Need) -> Iterator[Slot]:
         """Every seat of the kind that the need asks for, taken or not."""
         places = range(len(self.gpus)) if need.gpu else (None,)
-        return (Seat(room=self.room.name, gpu=gpu) for gpu in places)
+        return (Slot(bundle=self.bundle.name, gpu=gpu) for gpu in places)
 
-    def fits(self, need: Need, seat: Seat) -> bool:
+    def fits(self, need: Need, slot: Slot) -> bool:
         """Whether enough is left at that seat."""
         enough = self.cpus >= need.cpus and self.memory_bytes >= need.memory_bytes
-        return enough and (seat.gpu is None or self.gpus[seat.gpu] >= need.gpu)
+        return enough and (slot.gpu is None or self.gpus[slot.gpu] >= need.gpu)
 
-    def take(self, need: Need, seat: Seat) -> None:
+    def take(self, need: Need, slot: Slot) -> None:
         """Takes the need away; what is left may become negative, where one reckons ahead."""
         self.cpus -= need.cpus
         self.memory_bytes -= need.memory_bytes
-        if seat.gpu is not None:
-            self.gpus[seat.gpu] -= need.gpu
+        if slot.gpu is not None:
+            self.gpus[slot.gpu] -= need.gpu
 
-    def give(self, need: Need, seat: Seat) -> None:
+    def give(self, need: Need, slot: Slot) -> None:
         """Puts back what was taken."""
-        self.take(Need(-need.cpus, -need.gpu, -need.memory_bytes), seat)
+        self.take(Need(-need.cpus, -need.gpu, -need.memory_bytes), slot)
 
-    def copy(self) -> "Space":
+    def copy(self) -> "FreeCapacity":
         """The same space, to reckon ahead in."""
-        space = Space(self.room)
-        space.cpus, space.memory_bytes, space.gpus = self.cpus, self.memory_bytes, [*self.gpus]
-        return space
+        free = FreeCapacity(self.bundle)
+        free.cpus, free.memory_bytes, free.gpus = self.cpus, self.memory_bytes, [*self.gpus]
+        return free
 
 
-def capacity(rooms: Iterable[Room]) -> Need:
+def capacity(bundles: Iterable[Bundle]) -> Need:
     """All that the rooms have together."""
-    spaces = [Space(room) for room in rooms]
+    all_free = [FreeCapacity(bundle) for bundle in bundles]
     return Need(
-        cpus=sum(space.cpus for space in spaces),
-        gpu=sum(sum(space.gpus) for space in spaces),
-        memory_bytes=sum(space.memory_bytes for space in spaces),
+        cpus=sum(free.cpus for free in all_free),
+        gpu=sum(sum(free.gpus) for free in all_free),
+        memory_bytes=sum(free.memory_bytes for free in all_free),
     )
 
 
-def could_seat(room: Room, need: Need) -> bool:
+def could_fit(bundle: Bundle, need: Need) -> bool:
     """Whether the need fits the room when it is empty."""
-    space = Space(room)
-    return any(space.fits(need, seat) for seat in space.seats(need))
+    free = FreeCapacity(bundle)
+    return any(free.fits(need, slot) for slot in free.slots(need))
 
 
-def refusal(who: str, request: Request, rooms: Iterable[Room]) -> UserError:
+def refusal(who: str, request: Request, bundles: Iterable[Bundle]) -> UserError:
     """The error for a request that fits no room: what was asked for and what there is."""
-    there = "; ".join(map(str, rooms)) or "nothing"
+    there = "; ".join(map(str, bundles)) or "nothing"
     return UserError(
         f"{who} asks for {request.cpus:g} cores, {request.gpus:g} of a GPU and "
         f"{size(request.memory_bytes)} of memory, and fits nowhere: there is {there}"

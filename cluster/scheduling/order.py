@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from cluster.scheduling.bound import spread_evenly
-from cluster.scheduling.capacity import Need, Room
+from cluster.scheduling.capacity import Bundle, Need
 
 
 @dataclass(frozen=True)
@@ -24,10 +24,10 @@ class Waiting:
     seconds: float
 
 
-def in_order(waiting: Iterable[Waiting], rooms: Sequence[Room]) -> list[int]:
+def in_order(waiting: Iterable[Waiting], bundles: Sequence[Bundle]) -> list[int]:
     """The clients, the most urgent first; equally long ones by id."""
     waiting = list(waiting)
-    kinds = spread_evenly(rooms, [(w.need, w.seconds) for w in waiting])
+    kinds = spread_evenly(bundles, [(w.need, w.seconds) for w in waiting])
     scarcest = max(range(len(kinds)), key=kinds.__getitem__)
 
     def rank(w: Waiting) -> tuple[bool, float, int]:

@@ -15,14 +15,22 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from cluster.scheduling.bound import lower_bound
-from cluster.scheduling.capacity import Need, Room, Seat, Space, could_seat, need_of, refusal
+from cluster.scheduling.capacity import (
+    Bundle,
+    FreeCapacity,
+    Need,
+    Slot,
+    could_fit,
+    need_of,
+    refusal,
+)
 from cluster.scheduling.order import Waiting, in_order
 from cluster.scheduling.rates import Rates
-from cluster.scheduling.reservation import Claim, Sitting, stake
+from cluster.scheduling.reservation import Occupant, Reservation, reserve
 from fl.errors import UserError
 from fl.federation import Request
 
-__all__ = ["Placement", "Room", "Seat", "lower_bound"]
+__all__ = ["Bundle", "Placement", "Slot", "lower_bound"]
 
 
 @dataclass(frozen=True)
@@ -37,7 +45,7 @@ class _Entry:
 @dataclass(frozen=True)
 class _Running:
     entry: _Entry
-    seat: Seat
+    slot: Slot
     began: float
 
 
@@ -52,21 +60,21 @@ class Placement:
 
     def __init__(
         self,
-        rooms: Sequence[Room],
+        bundles: Sequence[Bundle],
         *,
         most: int | None = None,
         rates: Mapping[str, float] | None = None,
     ) -> None:
-        self._spaces = {room.name: Space(room) for room in rooms}
-        if len(self._spaces) < len(rooms):
-            raise ValueError(f"two rooms of one name: {[room.name for room in rooms]}")
-        self._with_gpus = any(room.gpus for room in rooms)
+        self._free = {bundle.name: FreeCapacity(bundle) for bundle in bundles}
+        if len(self._free) < len(bundles):
+            raise ValueError(f"two rooms of one name: {[bundle.name for bundle in bundles]}")
+        self._with_gpus = any(bundle.gpus for bundle in bundles)
         self._most = most
         self._rates = Rates(rates or {})
         self._entries: dict[int, _Entry] = {}
         self._waiting: set[int] = set()
         self._running: dict[int, _Running] = {}
-        self._claim: Claim | None = None
+        self._reservation: Reservation | None = None
         self._now = 0.0
 
     @property
@@ -93,12 +101,12 @@ class Placement:
             raise ValueError(f"client {client} is waiting or running already")
         need = need_of(request, with_gpus=self._with_gpus)
         entry = _Entry(client, request, need, model, work)
-        if not any(could_seat(space.room, need) for space in self._spaces.values()):
+        if not any(could_fit(free.bundle, need) for free in self._free.values()):
             raise self._refusal(entry)
         self._entries[client] = entry
         self._waiting.add(client)
 
-    def start(self) -> tuple[int, Seat] | None:
+    def start(self) -> tuple[int, Slot] | None:
         """Seats the next client; None if no other can start now.
 
         Raises:
@@ -110,12 +118,12 @@ class Placement:
         for entry in self._queue():
             if entry.need in full:
                 continue
-            free = self._free_seats(entry.need)
+            free = self._free_slots(entry.need)
             if not free:
                 full.add(entry.need)
-                self._claim = self._claim or self._stake(entry)
-            elif seats := [seat for seat in free if self._admits(entry, seat)]:
-                return self._sit(entry, min(seats, key=self._tightness))
+                self._reservation = self._reservation or self._reserve(entry)
+            elif slots := [slot for slot in free if self._admits(entry, slot)]:
+                return self._sit(entry, min(slots, key=self._tightness))
         if self._waiting and not self._running:
             raise self._refusal(self._queue()[0])
         return None
@@ -131,20 +139,20 @@ class Placement:
             self._now = max(self._now, left.began + seconds)
             self._rates.learn(left.entry.model, left.entry.work, seconds)
 
-    def drop_room(self, name: str) -> list[int]:
+    def drop_bundle(self, name: str) -> list[int]:
         """Forgets a room that is gone; returns who sat there, who must be added again."""
-        lost = sorted(client for client, at in self._running.items() if at.seat.room == name)
+        lost = sorted(client for client, at in self._running.items() if at.slot.bundle == name)
         for client in lost:
             self._leave(client)
-        del self._spaces[name]
-        if self._claim is not None and self._claim.seat.room == name:
-            self._claim = None
+        del self._free[name]
+        if self._reservation is not None and self._reservation.slot.bundle == name:
+            self._reservation = None
         return lost
 
     @property
     def rates(self) -> Mapping[str, float]:
         """Seconds per unit of work by model: measured here, else as given."""
-        return self._rates.known
+        return self._rates.current
 
     def estimate(self, client: int) -> float:
         """Seconds that the client is expected to run for, by what is known now."""
@@ -154,51 +162,51 @@ class Placement:
     def _queue(self) -> list[_Entry]:
         """The waiting clients: the one with the claim, then by urgency."""
         waiting = [Waiting(c, self._entries[c].need, self.estimate(c)) for c in self._waiting]
-        order = in_order(waiting, [space.room for space in self._spaces.values()])
-        holder = self._claim.client if self._claim else None
+        order = in_order(waiting, [free.bundle for free in self._free.values()])
+        holder = self._reservation.client if self._reservation else None
         order.sort(key=lambda client: client != holder)
         return [self._entries[client] for client in order]
 
-    def _free_seats(self, need: Need) -> list[Seat]:
-        spaces = self._spaces.values()
-        return [seat for s in spaces for seat in s.seats(need) if s.fits(need, seat)]
+    def _free_slots(self, need: Need) -> list[Slot]:
+        all_free = self._free.values()
+        return [slot for s in all_free for slot in s.slots(need) if s.fits(need, slot)]
 
-    def _tightness(self, seat: Seat) -> tuple[int, int]:
+    def _tightness(self, slot: Slot) -> tuple[int, int]:
         """Best fit on GPUs, to keep large shares whole; elsewhere most cores, apart from GPUs."""
-        space = self._spaces[seat.room]
-        first = len(space.gpus) if seat.gpu is None else space.gpus[seat.gpu]
-        return first, -space.cpus
+        free = self._free[slot.bundle]
+        first = len(free.gpus) if slot.gpu is None else free.gpus[slot.gpu]
+        return first, -free.cpus
 
-    def _admits(self, entry: _Entry, seat: Seat) -> bool:
-        if self._claim is None or self._claim.client == entry.client:
+    def _admits(self, entry: _Entry, slot: Slot) -> bool:
+        if self._reservation is None or self._reservation.client == entry.client:
             return True
-        newcomer = self._sitting(_Running(entry, seat, self._now))
-        return self._claim.admits(newcomer, self._spaces[seat.room])
+        newcomer = self._occupant(_Running(entry, slot, self._now))
+        return self._reservation.admits(newcomer, self._free[slot.bundle])
 
-    def _stake(self, entry: _Entry) -> Claim | None:
-        everyone = [self._sitting(running) for running in self._running.values()]
-        return stake(entry.client, entry.need, self._spaces.values(), everyone, self._now)
+    def _reserve(self, entry: _Entry) -> Reservation | None:
+        everyone = [self._occupant(running) for running in self._running.values()]
+        return reserve(entry.client, entry.need, self._free.values(), everyone, self._now)
 
-    def _sitting(self, running: _Running) -> Sitting:
+    def _occupant(self, running: _Running) -> Occupant:
         entry = running.entry
         end = max(self._now, running.began + self.estimate(entry.client))
-        return Sitting(client=entry.client, need=entry.need, seat=running.seat, end=end)
+        return Occupant(client=entry.client, need=entry.need, slot=running.slot, end=end)
 
-    def _sit(self, entry: _Entry, seat: Seat) -> tuple[int, Seat]:
-        if self._claim is not None and self._claim.client == entry.client:
-            self._claim = None
+    def _sit(self, entry: _Entry, slot: Slot) -> tuple[int, Slot]:
+        if self._reservation is not None and self._reservation.client == entry.client:
+            self._reservation = None
         self._waiting.remove(entry.client)
-        self._running[entry.client] = _Running(entry, seat, self._now)
-        self._spaces[seat.room].take(entry.need, seat)
-        return entry.client, seat
+        self._running[entry.client] = _Running(entry, slot, self._now)
+        self._free[slot.bundle].take(entry.need, slot)
+        return entry.client, slot
 
     def _leave(self, client: int) -> _Running:
         left = self._running.pop(client)
-        self._spaces[left.seat.room].give(left.entry.need, left.seat)
-        if self._claim is not None:
-            self._claim.note_left(client)
+        self._free[left.slot.bundle].give(left.entry.need, left.slot)
+        if self._reservation is not None:
+            self._reservation.note_left(client)
         return left
 
     def _refusal(self, entry: _Entry) -> UserError:
-        rooms = [space.room for space in self._spaces.values()]
-        return refusal(f"client {entry.client} ({entry.model})", entry.request, rooms)
+        bundles = [free.bundle for free in self._free.values()]
+        return refusal(f"client {entry.client} ({entry.model})", entry.request, bundles)

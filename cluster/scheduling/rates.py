@@ -23,13 +23,13 @@ class Rates:
 
     def rate(self, model: str) -> float:
         """Measured, else the prior, else the mean of the other models', else 1."""
-        known = self.known
-        if model in known:
-            return known[model]
-        return fmean(known.values()) if known else 1.0
+        current = self.current
+        if model in current:
+            return current[model]
+        return fmean(current.values()) if current else 1.0
 
     @property
-    def known(self) -> dict[str, float]:
+    def current(self) -> dict[str, float]:
         """Measured rates, and priors for the other models."""
         measured = {m: self._seconds[m] / w for m, w in self._work.items() if w > 0}
         return self._prior | measured

@@ -11,72 +11,76 @@ the room by then.
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from cluster.scheduling.capacity import Need, Seat, Space
+from cluster.scheduling.capacity import FreeCapacity, Need, Slot
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sitting:
+class Occupant:
     """A running client."""
 
     client: int
     need: Need
-    seat: Seat
+    slot: Slot
     end: float
     """When it is expected to end, in seconds since the first start."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Claim:
+class Reservation:
     """What a waiting client is promised."""
 
     client: int
     need: Need
-    seat: Seat
-    awaited: dict[int, Sitting]
+    slot: Slot
+    awaited: dict[int, Occupant]
     """Those whose capacity it counts on and who have not left yet."""
     moment: float
     """Seconds at which the last of them is expected to end."""
 
-    def admits(self, newcomer: Sitting, space: Space) -> bool:
+    def admits(self, newcomer: Occupant, free: FreeCapacity) -> bool:
         """Whether the newcomer may start before the client; `space`: what is left of its room."""
-        if newcomer.seat.room != self.seat.room or newcomer.end <= self.moment:
+        if newcomer.slot.bundle != self.slot.bundle or newcomer.end <= self.moment:
             return True
-        then = space.copy()
+        then = free.copy()
         for other in self.awaited.values():
-            then.give(other.need, other.seat)
-        then.take(self.need, self.seat)
-        return then.fits(newcomer.need, newcomer.seat)
+            then.give(other.need, other.slot)
+        then.take(self.need, self.slot)
+        return then.fits(newcomer.need, newcomer.slot)
 
     def note_left(self, client: int) -> None:
         """The client has left its seat: nobody waits for it any more."""
         self.awaited.pop(client, None)
 
 
-def stake(
-    client: int, need: Need, spaces: Iterable[Space], sitting: Iterable[Sitting], now: float
-) -> Claim | None:
+def reserve(
+    client: int,
+    need: Need,
+    all_free: Iterable[FreeCapacity],
+    occupants: Iterable[Occupant],
+    now: float,
+) -> Reservation | None:
     """The client's claim to the seat that is expected to be free soonest; None if none ever is."""
-    leaving = sorted(sitting, key=lambda other: (other.end, other.client))
+    leaving = sorted(occupants, key=lambda other: (other.end, other.client))
     claims = []
-    for space in spaces:
-        own = [other for other in leaving if other.seat.room == space.room.name]
-        for seat in space.seats(need):
-            awaited = _awaited(need, seat, space.copy(), own)
+    for free in all_free:
+        own = [other for other in leaving if other.slot.bundle == free.bundle.name]
+        for slot in free.slots(need):
+            awaited = _awaited(need, slot, free.copy(), own)
             if awaited is not None:
                 moment = max([now, *(other.end for other in awaited)])
                 by_id = {other.client: other for other in awaited}
                 claims.append(
-                    Claim(client=client, need=need, seat=seat, awaited=by_id, moment=moment)
+                    Reservation(client=client, need=need, slot=slot, awaited=by_id, moment=moment)
                 )
-    return min(claims, key=lambda claim: claim.moment, default=None)
+    return min(claims, key=lambda reservation: reservation.moment, default=None)
 
 
 def _awaited(
-    need: Need, seat: Seat, space: Space, leaving: Sequence[Sitting]
-) -> Sequence[Sitting] | None:
+    need: Need, slot: Slot, free: FreeCapacity, leaving: Sequence[Occupant]
+) -> Sequence[Occupant] | None:
     """The first to leave after whom the need fits; None if it does not fit the empty room."""
     for count, other in enumerate(leaving):
-        if space.fits(need, seat):
+        if free.fits(need, slot):
             return leaving[:count]
-        space.give(other.need, other.seat)
-    return leaving if space.fits(need, seat) else None
+        free.give(other.need, other.slot)
+    return leaving if free.fits(need, slot) else None

@@ -11,20 +11,20 @@ from typing import Any, TypeVar
 import ray
 import torch
 
-from cluster.hardware.bundles import Rooms
-from cluster.server.rank_group import Crew, RankFailed, as_array, as_tensor
-from cluster.server.rank_placement import Post
+from cluster.hardware.bundles import Bundles
+from cluster.server.rank_group import RankFailed, RankGroup, as_array, as_tensor
+from cluster.server.rank_placement import RankPlacement
 from fl.data.shard import Shard
 from fl.errors import UserError
 from fl.events import Events, RankFailure
-from fl.federation import Batch, Problem
+from fl.federation import Batch, RunSpec
 from fl.fusion.checkpoints import Checkpoints
 from fl.fusion.fit import FitSpec
 from fl.fusion.rank import Rank, Report
-from fl.fusion.ranked_server import Arguments, Kept, RankedServer, ServerFailed, Value
+from fl.fusion.ranked_server import Arguments, Block, RankedServer, ServerFailed, Value
 from fl.server import Samples
 
-KEEP_EVERY = 5
+STATE_EVERY = 5
 """Epochs between states where no checkpoints are asked for: what a restart goes on from."""
 
 Result = TypeVar("Result")
@@ -38,56 +38,56 @@ class FusionServer(RankedServer):
 
     def __init__(
         self,
-        problem: Problem,
+        run_spec: RunSpec,
         test: Shard,
         events: Events,
-        rooms: Rooms,
-        posts: Sequence[Post],
+        bundles: Bundles,
+        place_ranks: Sequence[RankPlacement],
         *,
         timeout_s: float,
         checkpoints: Checkpoints | None = None,
         attempts: int = 3,
     ) -> None:
         """``timeout_s``: of a collective; ``attempts``: at one verb, before its failure stays."""
-        super().__init__(problem, test, events, torch.device("cpu"), checkpoints)
-        self.size = len(posts)
+        super().__init__(run_spec, test, events, torch.device("cpu"), checkpoints)
+        self.size = len(place_ranks)
         self.restarts = 0
-        self._rooms, self._posts, self._test = rooms, posts, test
+        self._bundles, self._placements, self._test = bundles, place_ranks, test
         self._timeout_s, self._attempts = timeout_s, attempts
-        self._crew: Crew | None = None
+        self._group: RankGroup | None = None
 
     def release(self) -> None:
         """Has the ranks give back what they keep of their GPUs' memory."""
-        if self._crew:
+        if self._group:
             super().release()
 
     def close(self) -> None:
         """Ends all ranks."""
-        if self._crew:
-            self._crew.dismiss()
-            self._crew = None
+        if self._group:
+            self._group.dismiss()
+            self._group = None
 
     def _on_each(
         self,
         method: Callable[[Rank, *Arguments], Any],
         arguments: Sequence[tuple[*Arguments]],
         returns: int = 1,
-    ) -> list[Kept]:
-        def work(crew: Crew) -> list[Kept]:
-            kept = [
+    ) -> list[Block]:
+        def work(group: RankGroup) -> list[Block]:
+            results = [
                 actor.call.options(num_returns=returns + 1).remote(
                     method, *(as_array(a) for a in own)
                 )
-                for actor, own in zip(crew.actors, arguments, strict=True)
+                for actor, own in zip(group.actors, arguments, strict=True)
             ]
             # Waits for the last result alone, which is empty: the others stay where they are.
-            crew.get([results[-1] for results in kept])
-            return [r[0] if returns == 1 else tuple(r[:-1]) for r in kept]
+            group.get([results[-1] for results in results])
+            return [r[0] if returns == 1 else tuple(r[:-1]) for r in results]
 
         return self._persistently(work)
 
-    def _get(self, kept: Sequence[Kept]) -> list[Any]:
-        return [as_tensor(value) for value in ray.get(list(kept))]
+    def _get(self, results: Sequence[Block]) -> list[Any]:
+        return [as_tensor(value) for value in ray.get(list(results))]
 
     def _place(self, data: Batch) -> Samples:
         parts = {n: t.cpu().tensor_split(self.size) for n, t in data.items()}
@@ -102,7 +102,7 @@ class FusionServer(RankedServer):
 
     def _fit(self, spec: FitSpec, done: int) -> Iterator[Report]:
         # A restart needs a state to go on from, where no checkpoints are asked for too.
-        every = spec.state_every or KEEP_EVERY
+        every = spec.state_every or STATE_EVERY
         spec = replace(spec, model=self._share(spec.model.cpu()), state_every=every)
         told, failures = done, 0
         while True:
@@ -117,7 +117,7 @@ class FusionServer(RankedServer):
                 failures += 1
                 self._replace(failure, failures)
 
-    def _persistently(self, work: Callable[[Crew], Result]) -> Result:
+    def _persistently(self, work: Callable[[RankGroup], Result]) -> Result:
         failures = 0
         while True:
             try:
@@ -126,10 +126,12 @@ class FusionServer(RankedServer):
                 failures += 1
                 self._replace(failure, failures)
 
-    def _present(self) -> Crew:
-        if self._crew is None:
-            self._crew = Crew(self._rooms, self._posts, self.problem, self._test, self._timeout_s)
-        return self._crew
+    def _present(self) -> RankGroup:
+        if self._group is None:
+            self._group = RankGroup(
+                self._bundles, self._placements, self.run_spec, self._test, self._timeout_s
+            )
+        return self._group
 
     def _replace(self, failure: RankFailed, failures: int) -> None:
         """Ends the ranks; the next that is wanted starts new ones.

@@ -14,11 +14,11 @@ import torch
 from ray.exceptions import RayError, RayTaskError
 from torch import Tensor
 
-from cluster.hardware.bundles import Rooms
-from cluster.server.rank_placement import Post
+from cluster.hardware.bundles import Bundles
+from cluster.server.rank_placement import RankPlacement
 from cluster.server.rendezvous import find_store, open_store, use_interface_of
 from fl.data.shard import Shard
-from fl.federation import Problem
+from fl.federation import RunSpec
 from fl.fusion.fit import FitSpec
 from fl.fusion.group import Group, PeerLostError, ProcessGroup
 from fl.fusion.rank import Rank, Report
@@ -48,7 +48,7 @@ class RankActor:
 
     def join(
         self,
-        problem: Problem,
+        run_spec: RunSpec,
         test: Shard,
         number: int,
         size: int,
@@ -61,7 +61,7 @@ class RankActor:
         if size > 1:
             store = self._store if number == 0 else find_store(*meeting)
             group = ProcessGroup(store, number, size, device, timeout_s)
-        self._rank = Rank(problem, test, device, group)
+        self._rank = Rank(run_spec, test, device, group)
 
     def call(self, method: Callable[..., Any], *arguments: Any) -> tuple[Any, ...]:
         """Calls a method of the rank; returns its results, and None to tell that it is done."""
@@ -102,11 +102,16 @@ class RankFailed(Exception):
         """What its own code raised; None if its process died or was silent: worth another try."""
 
 
-class Crew:
+class RankGroup:
     """A group of ranks that live and die together."""
 
     def __init__(
-        self, rooms: Rooms, where: Sequence[Post], problem: Problem, test: Shard, timeout_s: float
+        self,
+        bundles: Bundles,
+        where: Sequence[RankPlacement],
+        run_spec: RunSpec,
+        test: Shard,
+        timeout_s: float,
     ) -> None:
         self._identities = ["starting"] * len(where)
         self._timeout_s = timeout_s
@@ -116,23 +121,23 @@ class Crew:
                 # Ranks take nothing by name: while they work no client does.
                 num_cpus=0,
                 max_restarts=0,
-                scheduling_strategy=rooms.strategy(post.room),
+                scheduling_strategy=bundles.strategy(placement.bundle),
             )
-            .remote(post.threads, post.gpu)
-            for post in where
+            .remote(placement.threads, placement.gpu)
+            for placement in where
         ]
         try:
             self._identities = self.get([actor.identity.remote() for actor in self.actors])
-            self._meet(problem, test)
+            self._meet(run_spec, test)
         except BaseException:
             self.dismiss()
             raise
 
-    def _meet(self, problem: Problem, test: Shard) -> None:
+    def _meet(self, run_spec: RunSpec, test: Shard) -> None:
         size = len(self.actors)
         (meeting,) = self.get([self.actors[0].open_store.remote()])
         joining = (
-            actor.join.remote(problem, part(test, k, size), k, size, meeting, self._timeout_s)
+            actor.join.remote(run_spec, part(test, k, size), k, size, meeting, self._timeout_s)
             for k, actor in enumerate(self.actors)
         )
         self.get(list(joining))

@@ -4,21 +4,23 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from cluster.scheduling.capacity import Room
+from cluster.scheduling.capacity import Bundle
 from fl.errors import UserError
 
 
 @dataclass(frozen=True, kw_only=True)
-class Post:
+class RankPlacement:
     """Where a rank sits, and with what."""
 
-    room: str
+    bundle: str
     gpu: str | None
     """What ``CUDA_VISIBLE_DEVICES`` calls its GPU there."""
     threads: int
 
 
-def posts(rooms: Sequence[Room], ranks: int, gpus: Mapping[str, Sequence[str]]) -> list[Post]:
+def place_ranks(
+    bundles: Sequence[Bundle], ranks: int, gpus: Mapping[str, Sequence[str]]
+) -> list[RankPlacement]:
     """One for each rank: on a GPU of its own where there are GPUs, else on cores, room after room.
 
     Args:
@@ -26,13 +28,15 @@ def posts(rooms: Sequence[Room], ranks: int, gpus: Mapping[str, Sequence[str]]) 
         ranks: how many; no more than GPUs, if there are any.
         gpus: names of each room's GPUs.
     """
-    on_gpus = [(room, gpu) for room in rooms for gpu in gpus.get(room.name, ())]
-    on_cores = [(rooms[i * len(rooms) // ranks], None) for i in range(ranks)]
-    seats = on_gpus[:ranks] or on_cores
-    neighbours = Counter(room.name for room, _ in seats)
+    on_gpus = [(bundle, gpu) for bundle in bundles for gpu in gpus.get(bundle.name, ())]
+    on_cores = [(bundles[i * len(bundles) // ranks], None) for i in range(ranks)]
+    slots = on_gpus[:ranks] or on_cores
+    neighbours = Counter(bundle.name for bundle, _ in slots)
     return [
-        Post(room=room.name, gpu=gpu, threads=max(1, int(room.cpus) // neighbours[room.name]))
-        for room, gpu in seats
+        RankPlacement(
+            bundle=bundle.name, gpu=gpu, threads=max(1, int(bundle.cpus) // neighbours[bundle.name])
+        )
+        for bundle, gpu in slots
     ]
 
 

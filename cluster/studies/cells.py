@@ -7,7 +7,7 @@ from itertools import product
 from typing import Literal
 
 from cluster.studies import published
-from cluster.studies.published import Published, Row
+from cluster.studies.published import Published, PublishedRow
 
 Scale = Literal["small", "paper"]
 VARIANTS = ("fedmho", "fedmho-md", "fedmho-sd")
@@ -64,7 +64,7 @@ def _on(dataset: str, cell: Cell) -> Cell:
     return replace(cell, row=row, arguments=arguments, paper=None)
 
 
-Rows = Callable[[Scale], Iterable[Row]]
+Rows = Callable[[Scale], Iterable[PublishedRow]]
 
 
 def _table(
@@ -88,7 +88,7 @@ def _table(
     return cells
 
 
-def _arguments(preset: str, row: Row, method: str) -> tuple[str, ...]:
+def _arguments(preset: str, row: PublishedRow, method: str) -> tuple[str, ...]:
     own = VARIATIONS.get(method, (f"--method={method}",))
     settings = [
         argument
@@ -102,17 +102,17 @@ def _arguments(preset: str, row: Row, method: str) -> tuple[str, ...]:
 def _grid(methods: Sequence[str], **settings: Mapping[Scale, Sequence[str]]) -> Rows:
     """A figure of the paper on EMNIST: every alpha with every value; it prints no numbers."""
 
-    def rows(scale: Scale) -> list[Row]:
+    def rows(scale: Scale) -> list[PublishedRow]:
         axes = {"alpha": ALPHAS, **{name: values[scale] for name, values in settings.items()}}
         return [
-            Row("emnist", dict(zip(axes, values, strict=True)), dict.fromkeys(methods))
+            PublishedRow("emnist", dict(zip(axes, values, strict=True)), dict.fromkeys(methods))
             for values in product(*axes.values())
         ]
 
     return rows
 
 
-def _fid(scale: Scale) -> list[Row]:
+def _fid(scale: Scale) -> list[PublishedRow]:
     """Table XI. At small scale CVAEs train for six fifths of the paper's epochs."""
     return [
         replace(row, settings={**row.settings, "generator.epochs": epochs})
@@ -124,13 +124,13 @@ def _fid(scale: Scale) -> list[Row]:
     ]
 
 
-def _over_rounds(scale: Scale) -> list[Row]:
+def _over_rounds(scale: Scale) -> list[PublishedRow]:
     """FedAF's paper has no MNIST; at small scale its order is compared, not its figures."""
     if scale == "paper":
         return published.rows(published.FEDAF)
     methods = (*published.rows(published.FEDAF)[0].figures, "fedaf-clipped")
     alphas = ("0.02", "0.05", "0.1")
-    return [Row("mnist", {"alpha": alpha}, dict.fromkeys(methods)) for alpha in alphas]
+    return [PublishedRow("mnist", {"alpha": alpha}, dict.fromkeys(methods)) for alpha in alphas]
 
 
 LOCAL_EPOCHS: Mapping[Scale, Sequence[str]] = {

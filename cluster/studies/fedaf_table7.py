@@ -23,7 +23,7 @@ from fl.data.partition import PartitionConfig, make_partition
 from fl.data.shard import Shard
 from fl.events import Events
 from fl.executor import InProcess
-from fl.federation import Client, Problem, Request
+from fl.federation import Client, Request, RunSpec
 from fl.fusion.fit import FitConfig
 from fl.fusion.single_server import SingleServer
 from fl.methods import fedaf
@@ -61,7 +61,7 @@ SMALLEST = FedAFConfig(
 
 
 @dataclass(frozen=True)
-class Row:
+class BytesRow:
     """A line of the table: means over seeds and clients."""
 
     dataset: str
@@ -92,7 +92,7 @@ def closed_form(dataset: str, classes: float) -> float:
     return float(pixels + 2 * 4 * info.num_classes**2) / MIB
 
 
-def measure(dataset: str, alpha: float, seeds: Sequence[int]) -> Row:
+def measure(dataset: str, alpha: float, seeds: Sequence[int]) -> BytesRow:
     """Plays one round of FedAF for each seed and reads the ledger."""
     info = INFO[dataset]
     labels = np.repeat(np.arange(info.num_classes), PER_CLASS[dataset])
@@ -103,15 +103,17 @@ def measure(dataset: str, alpha: float, seeds: Sequence[int]) -> Row:
         cut = make_partition(
             labels, CLIENTS, info.num_classes, PartitionConfig(), alpha=alpha, seed=seed
         )
-        problem = Problem(image_shape=info.image_shape, num_classes=info.num_classes, seed=seed)
+        run_spec = RunSpec(image_shape=info.image_shape, num_classes=info.num_classes, seed=seed)
         classes += (cut.counts >= IPC).sum(axis=1).tolist()
-        sent += _ledger(problem, split, cut.train)
-    return Row(dataset, alpha, mean(classes), mean(sent) / MIB, closed_form(dataset, mean(classes)))
+        sent += _ledger(run_spec, split, cut.train)
+    return BytesRow(
+        dataset, alpha, mean(classes), mean(sent) / MIB, closed_form(dataset, mean(classes))
+    )
 
 
-def _ledger(problem: Problem, split: Split, indices: Sequence[np.ndarray]) -> list[int]:
+def _ledger(run_spec: RunSpec, split: Split, indices: Sequence[np.ndarray]) -> list[int]:
     """Bytes up by client."""
-    assignments = fedaf.assign(SMALLEST, len(indices), problem)
+    assignments = fedaf.assign(SMALLEST, len(indices), run_spec)
     members = [
         Client(
             id=k,
@@ -123,11 +125,11 @@ def _ledger(problem: Problem, split: Split, indices: Sequence[np.ndarray]) -> li
         for k, assignment in enumerate(assignments)
     ]
     events = Events()
-    test = Shard.from_split(split, np.arange(1), problem.num_classes)
-    server = SingleServer(problem, test, events, torch.device("cpu"))
+    test = Shard.from_split(split, np.arange(1), run_spec.num_classes)
+    server = SingleServer(run_spec, test, events, torch.device("cpu"))
     with tempfile.TemporaryDirectory() as home:
         store = Store(Path(home) / "store", Path(home) / "updates", split)
-        clients = Clients(members, indices, problem, InProcess(split), store, events)
+        clients = Clients(members, indices, run_spec, InProcess(split), store, events)
         fedaf.run(clients, server, SMALLEST, rounds=Rounds(1))
     return list(clients.bytes_up.values())
 
@@ -140,7 +142,7 @@ def upload_of(model: str, dataset: str) -> tuple[int, int]:
     return parameters(built), sum(t.nbytes for t in built.state_dict().values())
 
 
-def as_markdown(rows: Sequence[Row], seeds: Sequence[int]) -> str:
+def as_markdown(rows: Sequence[BytesRow], seeds: Sequence[int]) -> str:
     """The table, with the averaging methods' uploads below it."""
     lines = [
         f"# FedAF's Table 7: MiB up per client and round, IPC {IPC}, {CLIENTS} clients, "

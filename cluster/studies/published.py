@@ -139,7 +139,7 @@ FID_XI = {"10": 145.71, "20": 127.91, "30": 110.65, "40": 102.51, "50": 100.01}
 
 
 @dataclass(frozen=True)
-class Row:
+class PublishedRow:
     """A row of a table: settings by their names on the command line, and a figure per method."""
 
     dataset: str
@@ -153,13 +153,13 @@ class Row:
         return "-".join([self.dataset, *(f"{n}{v}" for n, v in self.settings.items())])
 
 
-def rows(table: str) -> list[Row]:
+def rows(table: str) -> list[PublishedRow]:
     """The table's rows, in order."""
     (names, methods), *lines = (
         [part.split() for part in line.split(":")] for line in table.strip().splitlines()
     )
     return [
-        Row(
+        PublishedRow(
             dataset,
             dict(zip(names[1:], values, strict=True)),
             {

@@ -15,7 +15,7 @@ from rich.console import Console
 
 from cluster.run.prepare import prepare
 from cluster.run.run_dir import claim, write_json
-from cluster.studies.study_options import Cell
+from cluster.studies.study_options import StudyRun
 from fl.errors import UserError
 
 PROC = Path("/proc")
@@ -24,7 +24,7 @@ EVERY_S = 0.5
 FIGURES = "study.json"
 
 
-def run_cell(cell: Cell) -> None:
+def run_cell(cell: StudyRun) -> None:
     """Runs the cell and leaves its figures in the run's directory."""
     from cluster.run.runner import execute
 
@@ -36,7 +36,7 @@ def run_cell(cell: Cell) -> None:
     write_json(run_dir / FIGURES, figures(cell, result, peak))
 
 
-def figures(cell: Cell, result: dict[str, Any], peak: "Peaks") -> dict[str, Any]:
+def figures(cell: StudyRun, result: dict[str, Any], peak: "Peaks") -> dict[str, Any]:
     """A finished run's figures, as the study's table and pictures need them."""
     placements = result["placements"]
     local = result["seconds"]["local"]
@@ -60,7 +60,7 @@ def figures(cell: Cell, result: dict[str, Any], peak: "Peaks") -> dict[str, Any]
     }
 
 
-def finished(cell: Cell) -> dict[str, Any] | None:
+def finished(cell: StudyRun) -> dict[str, Any] | None:
     """The figures of a cell that ran already, with the same settings; None if it has not.
 
     Raises:

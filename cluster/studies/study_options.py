@@ -23,7 +23,7 @@ FILE_BYTES = 4096 * 3
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cell:
+class StudyRun:
     """One run of the study."""
 
     launch: LaunchOptions[Any]
@@ -84,7 +84,7 @@ def parse_study(argv: Sequence[str]) -> StudyOptions:
     )
 
 
-def cells(options: StudyOptions) -> list[Cell]:
+def cells(options: StudyOptions) -> list[StudyRun]:
     """The study's runs, smallest first; each has been prepared once, so that none fails late.
 
     Raises:
@@ -100,12 +100,14 @@ def cells(options: StudyOptions) -> list[Cell]:
 
 def upload_bytes(run: RunConfig[Any]) -> int:
     """About how many bytes the clients' updates take on the disk."""
-    assignments = get_method(run.method).assign(run.options, run.num_clients, run.problem)
+    assignments = get_method(run.method).assign(run.options, run.num_clients, run.run_spec)
     trainings = Counter(assignment.training for assignment in assignments)
-    return sum(count * (t.upload_bytes(run.problem) + FILE_BYTES) for t, count in trainings.items())
+    return sum(
+        count * (t.upload_bytes(run.run_spec) + FILE_BYTES) for t, count in trainings.items()
+    )
 
 
-def _check_disk(unfinished: Sequence[Cell]) -> None:
+def _check_disk(unfinished: Sequence[StudyRun]) -> None:
     if not unfinished:
         return
     needed = sum(upload_bytes(cell.launch.run) for cell in unfinished)
@@ -122,7 +124,7 @@ def _check_disk(unfinished: Sequence[Cell]) -> None:
         )
 
 
-def _cell(options: StudyOptions, clients: int, seed: int) -> Cell:
+def _cell(options: StudyOptions, clients: int, seed: int) -> StudyRun:
     name = f"k{clients}-seed{seed}"
     fixed = [f"--num-clients={clients}", f"--seed={seed}", f"--name={name}"]
     fixed.append(f"--output-dir={options.output_dir}")
@@ -131,20 +133,20 @@ def _cell(options: StudyOptions, clients: int, seed: int) -> Cell:
         launch = replace(launch, resume=True)
     each = options.samples_per_client
     if each is None:
-        return Cell(launch=launch, drawn=None)
+        return StudyRun(launch=launch, drawn=None)
     return _with_samples(launch, clients * each)
 
 
-def _with_samples(launch: LaunchOptions[Any], wanted: int) -> Cell:
+def _with_samples(launch: LaunchOptions[Any], wanted: int) -> StudyRun:
     """So many samples for all clients together: a subset, or drawn with replacement."""
     run = launch.run
     available = len(load(run.dataset, launch.data_root, max_train=None, max_test=1).train.labels)
     if run.data.max_train is not None:
         raise UserError("--samples-per-client and --data.max-train exclude each other")
     if wanted > available:
-        return Cell(launch=launch, drawn=wanted)
+        return StudyRun(launch=launch, drawn=wanted)
     data = replace(run.data, max_train=wanted)
-    return Cell(launch=replace(launch, run=replace(run, data=data)), drawn=None)
+    return StudyRun(launch=replace(launch, run=replace(run, data=data)), drawn=None)
 
 
 def _numbers(option: str, text: str, *, least: int) -> tuple[int, ...]:

@@ -7,7 +7,7 @@ from typing import Annotated, Literal, Self
 
 from fl.bounds import Count, OneOf, Positive, Settings, Within
 from fl.condensation.augment import KINDS
-from fl.federation import Problem, Task
+from fl.federation import RunSpec, Task
 from fl.models import CLASSIFIERS, check_classifier
 
 
@@ -76,9 +76,9 @@ class LocalCondensation(CondensationConfig):
 
         return condense
 
-    def check(self, problem: Problem) -> None:
+    def check(self, run_spec: RunSpec) -> None:
         """Raises `UserError` if the model cannot take such images."""
-        check_classifier(self.model, problem.image_shape, problem.num_classes, width=self.width)
+        check_classifier(self.model, run_spec.image_shape, run_spec.num_classes, width=self.width)
 
     def work(self, num_samples: int) -> int:
         """Samples passed through the model, were each step to see all the client has."""
@@ -92,7 +92,7 @@ class LocalCondensation(CondensationConfig):
         """All but the learning rate, which takes neither memory nor time, and the steps."""
         return {n: v for n, v in asdict(self).items() if n not in ("steps", "lr")}
 
-    def upload_bytes(self, problem: Problem) -> int:
+    def upload_bytes(self, run_spec: RunSpec) -> int:
         """Bytes of the images as float32, with all classes."""
-        images = problem.num_classes * self.images_per_class
-        return 4 * images * math.prod(problem.image_shape)
+        images = run_spec.num_classes * self.images_per_class
+        return 4 * images * math.prod(run_spec.image_shape)

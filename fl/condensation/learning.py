@@ -38,7 +38,7 @@ class Condensing:
         self._chance = inputs.stream("condense/augmentation")
         self._directions = inputs.stream("condense/directions")
         purpose = in_round("condense/dropout", inputs.round)
-        self.dropout = (inputs.problem.seed, purpose, inputs.client.id)
+        self.dropout = (inputs.run_spec.seed, purpose, inputs.client.id)
         """Names torch's global stream while the client learns."""
         self.networks = Networks(received_classifier(inputs, config), inputs, config)
         self.images = self._data.start(
@@ -88,7 +88,7 @@ def learn(clients: Sequence[Condensing], config: LocalCondensation) -> None:
     turns.clients = range(len(clients))
     network = cohort_model([client.networks.network for client in clients], turns)
     images = [client.images.requires_grad_() for client in clients]
-    optimizer = SGD(config.lr, config.momentum).together([[own] for own in images])
+    optimizer = SGD(config.lr, config.momentum).for_cohort([[own] for own in images])
     losses: list[Tensor] = []
 
     def steps() -> Iterator[Step]:

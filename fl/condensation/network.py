@@ -35,10 +35,10 @@ class Networks:
     """
 
     def __init__(self, model: nn.Module, inputs: TaskInput, config: LocalCondensation) -> None:
-        self._model, self._problem, self._config = model, inputs.problem, config
+        self._model, self._run_spec, self._config = model, inputs.run_spec, config
         self._stream = inputs.stream("condense/radius")
         purpose = in_round("condense/network", inputs.round)
-        self._starts = OwnStream(inputs.problem.seed, purpose, inputs.client.id)
+        self._starts = OwnStream(inputs.run_spec.seed, purpose, inputs.client.id)
         self.network = copied(model).train(config.network == "train")
         """The present step's network, frozen."""
         self.network.requires_grad_(False)
@@ -57,9 +57,9 @@ class Networks:
             parameter.copy_(w)
 
     def _fresh(self) -> nn.Module:
-        config, problem = self._config, self._problem
+        config, run_spec = self._config, self._run_spec
         return build_classifier(
-            config.model, problem.image_shape, problem.num_classes, width=config.width
+            config.model, run_spec.image_shape, run_spec.num_classes, width=config.width
         )
 
 

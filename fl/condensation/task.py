@@ -25,7 +25,7 @@ def tell_mean_logits(inputs: TaskInput) -> TaskOutput:
     config = _config(inputs)
     model = received_classifier(inputs, config).eval()
     data = ByClass(inputs.shard, config.min_samples, inputs.device)
-    classes = inputs.problem.num_classes
+    classes = inputs.run_spec.num_classes
     logits = torch.full((classes, classes), torch.nan)
     for c, images in zip(data.classes.tolist(), data, strict=True):
         logits[c] = torch.cat([model(rows) for rows in images.split(ROWS)]).mean(0).cpu()

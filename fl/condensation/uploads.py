@@ -6,11 +6,11 @@ import torch
 from torch import Tensor
 
 from fl.condensation.config import CondensationConfig
-from fl.federation import Batch, Problem, Update
+from fl.federation import Batch, RunSpec, Update
 
 
 def condensed_data(
-    updates: Sequence[Update], problem: Problem, config: CondensationConfig
+    updates: Sequence[Update], run_spec: RunSpec, config: CondensationConfig
 ) -> Batch:
     """All clients' condensed ``images`` (N, C, H, W), float32, and their ``labels`` (N,).
 
@@ -20,7 +20,7 @@ def condensed_data(
     images, labels = [], []
     for update in updates:
         own, classes = _sent(update, "images"), _sent(update, "classes")
-        _check_condensed(update, own, classes, problem, config)
+        _check_condensed(update, own, classes, run_spec, config)
         images.append(own.float() / 255 if config.pixels == "uint8" else own)
         labels.append(classes.repeat_interleave(config.images_per_class))
     data = {"images": torch.cat(images), "labels": torch.cat(labels)}
@@ -29,7 +29,7 @@ def condensed_data(
     return data
 
 
-def mean_over_holders(updates: Sequence[Update], name: str, problem: Problem) -> Tensor:
+def mean_over_holders(updates: Sequence[Update], name: str, run_spec: RunSpec) -> Tensor:
     """Mean of each class's row over the clients that have the class (Eqs. 8, 12), (classes, d).
 
     The paper divides by all clients. Rows of classes that nobody has are NaN.
@@ -40,7 +40,7 @@ def mean_over_holders(updates: Sequence[Update], name: str, problem: Problem) ->
     rows = []
     for update in updates:
         own = _sent(update, name)
-        shape = (problem.num_classes, problem.num_classes)
+        shape = (run_spec.num_classes, run_spec.num_classes)
         if own.shape != shape or own.dtype != torch.float32:
             raise ValueError(
                 f"client {update.client.id} sent {name} as {own.dtype} {tuple(own.shape)}, "
@@ -59,13 +59,13 @@ def _sent(update: Update, name: str) -> Tensor:
 
 
 def _check_condensed(
-    update: Update, images: Tensor, classes: Tensor, problem: Problem, config: CondensationConfig
+    update: Update, images: Tensor, classes: Tensor, run_spec: RunSpec, config: CondensationConfig
 ) -> None:
     sender = f"client {update.client.id}"
-    possible = sorted(set(classes.flatten().tolist()) & set(range(problem.num_classes)))
+    possible = sorted(set(classes.flatten().tolist()) & set(range(run_spec.num_classes)))
     if classes.dtype != torch.int64 or classes.tolist() != possible:
         raise ValueError(f"{sender} sent impossible classes {classes.tolist()}")
-    shape = (len(classes) * config.images_per_class, *problem.image_shape)
+    shape = (len(classes) * config.images_per_class, *run_spec.image_shape)
     dtype = torch.uint8 if config.pixels == "uint8" else torch.float32
     if images.shape != shape or images.dtype != dtype:
         raise ValueError(

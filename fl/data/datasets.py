@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fl.data import kept
+from fl.data import array_cache
 from fl.data.digits import read_digits
 from fl.data.files import describe, find_problems
 from fl.data.vision import read_split
@@ -103,10 +103,10 @@ def _read(name: str, data_root: Path) -> tuple[Split, Split]:
     if name == "digits":
         train, test = read_digits()
         return Split(*train), Split(*test)
-    found = kept.find(name, data_root)
+    found = array_cache.find(name, data_root)
     if found is None:
         found = _read_files(name, data_root)
-        kept.keep(name, data_root, found)
+        array_cache.save(name, data_root, found)
     return (
         Split(found["train_images"], found["train_labels"]),
         Split(found["test_images"], found["test_labels"]),

@@ -26,14 +26,16 @@ class Checkpoints:
 
     def load(self, stage: str, key: str) -> list[Report]:
         """The reports up to the last state, which the last of them has; none for another key."""
-        kept = load_kept(self.path(stage))
-        if kept is None or kept["key"] not in (key, ANY_FIT):
+        saved = load_tensors(self.path(stage))
+        if saved is None or saved["key"] not in (key, ANY_FIT):
             return []
-        return [Report(**fields) for fields in kept["reports"]]
+        return [Report(**fields) for fields in saved["reports"]]
 
     def save(self, stage: str, key: str, reports: list[Report]) -> None:
         """Keeps the reports, the last with its state."""
-        keep(self.path(stage), {"key": key, "reports": [vars(report) for report in reports]})
+        save_tensors(
+            self.path(stage), {"key": key, "reports": [vars(report) for report in reports]}
+        )
 
     def is_due(self, report: Report, config: FitConfig) -> bool:
         """Whether a state of this epoch is wanted."""
@@ -41,8 +43,8 @@ class Checkpoints:
 
     def adopt(self, stage: str, other: "Checkpoints") -> None:
         """Takes over another run's state of a stage: the next fit goes on from it."""
-        kept = torch.load(other.path(stage), weights_only=True)
-        self.save(stage, ANY_FIT, [Report(**fields) for fields in kept["reports"]])
+        saved = torch.load(other.path(stage), weights_only=True)
+        self.save(stage, ANY_FIT, [Report(**fields) for fields in saved["reports"]])
 
     def path(self, stage: str) -> Path:
         """The file of a stage."""
@@ -58,14 +60,14 @@ def digest_of(tensors: Mapping[str, Tensor], about: str) -> str:
     return digest.hexdigest()
 
 
-def keep(path: Path, value: Any) -> None:
+def save_tensors(path: Path, value: Any) -> None:
     """Writes tensors and plain values; readers see the whole file or none of it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with replacing(path) as temporary:
         torch.save(value, temporary)
 
 
-def load_kept(path: Path) -> Any:
+def load_tensors(path: Path) -> Any:
     """What :func:`keep` wrote, on the CPU; None where there is nothing, or it is damaged."""
     try:
         return torch.load(path, map_location="cpu", weights_only=True)

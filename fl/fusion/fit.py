@@ -127,7 +127,7 @@ class Fit:
         self._size, self._home = len(first), first.device
         self._device = next(model.parameters()).device
         self._parameters = [p for p in model.parameters() if p.requires_grad]
-        self._optimizer = config.make_optimizer().together([self._parameters])
+        self._optimizer = config.make_optimizer().for_cohort([self._parameters])
         self._gradients = Gradients(model, spec.loss, config.batch_size, self._group)
         self.done = 0
         """Epochs that are behind."""

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from fl.fusion.group import Group
 from fl.server import Loss
 
-Keep = Callable[[Tensor, Tensor], None]
+StoreFactors = Callable[[Tensor, Tensor], None]
 
 
 class Gradients:
@@ -95,26 +95,28 @@ class Gradients:
             )
         self._passed.add(layer)
 
-        def keep(x: Tensor, gradient: Tensor) -> None:
+        def store(x: Tensor, gradient: Tensor) -> None:
             inputs[self._own] = x
             outputs[self._own] = gradient
 
-        return _Factors.apply(x, layer.weight, layer.bias, keep)
+        return _Factors.apply(x, layer.weight, layer.bias, store)
 
 
 class _Factors(torch.autograd.Function):
     """A fully connected layer whose backward pass keeps its weight gradient's factors."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, keep: Keep) -> Tensor:
+    def forward(
+        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, store: StoreFactors
+    ) -> Tensor:
         ctx.save_for_backward(x, weight)
-        ctx.keep = keep
+        ctx.store = store
         return F.linear(x, weight, bias)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         x, weight = ctx.saved_tensors
-        ctx.keep(x, gradient)
+        ctx.store(x, gradient)
         need_x, _, need_bias, _ = ctx.needs_input_grad
         own = (gradient @ weight.to(gradient.dtype)).to(x.dtype) if need_x else None
         bias = gradient.sum(0).to(weight.dtype) if need_bias else None

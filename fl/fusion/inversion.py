@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fl.bounds import AtLeast, Count, Positive, Settings
-from fl.federation import Problem
+from fl.federation import RunSpec
 from fl.fusion.distillation import kl_to_teacher
 from fl.models.image_generator import ImageGenerator
 from fl.models.layers import AnyBatchNorm
@@ -46,7 +46,7 @@ class InversionConfig(Settings):
 
 def invert(
     loss: InversionLoss,
-    problem: Problem,
+    run_spec: RunSpec,
     config: InversionConfig,
     *,
     epoch: int,
@@ -58,10 +58,10 @@ def invert(
     Generator, input and labels start anew from (seed, epoch). ``clip``: norm to which the
     generator's gradient is cut.
     """
-    with torch_seeded(problem.seed, f"inversion/{epoch}"):
-        generator = ImageGenerator(problem.image_shape, config.latent, config.width).to(device)
+    with torch_seeded(run_spec.seed, f"inversion/{epoch}"):
+        generator = ImageGenerator(run_spec.image_shape, config.latent, config.width).to(device)
         z = torch.randn(config.batch_size, config.latent).to(device).requires_grad_()
-        labels = torch.randint(problem.num_classes, (config.batch_size,)).to(device)
+        labels = torch.randint(run_spec.num_classes, (config.batch_size,)).to(device)
     generator.train()
     parameters = [*generator.parameters(), z]
     lowest, best = torch.inf, torch.empty(0)
@@ -79,7 +79,7 @@ def invert(
         if clip is not None:
             nn.utils.clip_grad_norm_(generator.parameters(), clip)
 
-    optimizer = Adam(config.lr, BETAS).together([parameters])
+    optimizer = Adam(config.lr, BETAS).for_cohort([parameters])
     minimise(steps(), [parameters], optimizer, cut)
     return best, labels
 

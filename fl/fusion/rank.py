@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from fl.data.shard import Shard
-from fl.federation import Batch, Problem
+from fl.federation import Batch, RunSpec
 from fl.fusion.fit import Fit, FitSpec
 from fl.fusion.group import Group
 from fl.fusion.synthesis import Draw, draw_samples
@@ -46,22 +46,22 @@ class Rank:
     """One of the server's ranks."""
 
     def __init__(
-        self, problem: Problem, test: Shard, device: torch.device, group: Group | None = None
+        self, run_spec: RunSpec, test: Shard, device: torch.device, group: Group | None = None
     ) -> None:
         """``test`` is this rank's part of the test split."""
-        self.problem = problem
+        self.run_spec = run_spec
         self.device = device
         self.group = group or Group()
         self._test_images = test.images.to(device)
         self._test_labels = test.labels.to(device)
-        self._test_groups = problem.groups(test).to(device)
+        self._test_groups = run_spec.groups(test).to(device)
 
     def sample(
         self, decoders: Mapping[int, Decoder], draws: Sequence[Draw], latent: int, stream: str
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Images of these draws, their labels, and the z that they were drawn from."""
         count = sum(map(len, draws))
-        shape = (count, *self.problem.image_shape)
+        shape = (count, *self.run_spec.image_shape)
         home = self._home(4 * torch.Size(shape).numel())
         images, z = torch.empty(shape, device=home), torch.empty(count, latent, device=home)
         with _one_thread():
@@ -69,7 +69,7 @@ class Rank:
                 decoders,
                 draws,
                 latent=latent,
-                stream=(self.problem.seed, stream),
+                stream=(self.run_spec.seed, stream),
                 device=self.device,
                 into=(images, z),
             )
@@ -90,7 +90,7 @@ class Rank:
 
     def class_sums(self, images: Tensor, labels: Tensor, unit: float) -> Tensor:
         """See :func:`kernels.sharded.class_sums`."""
-        classes, features = self.problem.num_classes, images[0:1].flatten(1).shape[1]
+        classes, features = self.run_spec.num_classes, images[0:1].flatten(1).shape[1]
         sums = torch.zeros(classes, features + 1, dtype=torch.float64)
         for rows, own in self._visiting(images, labels):
             sums += sharded.class_sums(rows, own, classes, unit).cpu()
@@ -122,7 +122,7 @@ class Rank:
         """Right answers for each group of this rank's part of the test split, (groups,)."""
         right = answers(self._here(model), self._test_images) == self._test_labels
         groups = self._test_groups[right]
-        return torch.bincount(groups, minlength=self.problem.num_groups).cpu()
+        return torch.bincount(groups, minlength=self.run_spec.num_groups).cpu()
 
     def release(self) -> None:
         """Gives the memory that its allocator keeps back to the GPU."""
@@ -135,7 +135,7 @@ class Rank:
         fit = Fit(
             replace(spec, model=model),
             self._gathered(spec.columns),
-            seed=self.problem.seed,
+            seed=self.run_spec.seed,
             group=self.group,
         )
         for epoch, losses in enumerate(fit.epochs(), start=fit.done + 1):

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from fl.data.shard import Shard
 from fl.events import Epoch, Events
-from fl.federation import Batch, Problem
+from fl.federation import Batch, RunSpec
 from fl.fusion.checkpoints import Checkpoints, digest_of
 from fl.fusion.fit import FitConfig, FitSpec, load_state
 from fl.fusion.rank import Rank, Report
@@ -24,7 +24,7 @@ from kernels import sharded
 
 Value = TypeVar("Value")
 Arguments = TypeVarTuple("Arguments")
-Kept = Any
+Block = Any
 """A value where the ranks left it: what stands for it here is the subclasses' business."""
 
 
@@ -45,18 +45,18 @@ class RankedServer(ABC):
 
     def __init__(
         self,
-        problem: Problem,
+        run_spec: RunSpec,
         test: Shard,
         events: Events,
         device: torch.device,
         checkpoints: Checkpoints | None = None,
     ) -> None:
-        self.problem = problem
+        self.run_spec = run_spec
         self.events = events
         self.device = device
         self.round = 1
         self._checkpoints = checkpoints
-        totals = torch.bincount(problem.groups(test), minlength=problem.num_groups)
+        totals = torch.bincount(run_spec.groups(test), minlength=run_spec.num_groups)
         self._totals = totals.tolist()
 
     def sample(
@@ -85,7 +85,7 @@ class RankedServer(ABC):
     def nearest(self, samples: Samples, keep: float) -> Tensor:
         """See :meth:`fl.server.Server.nearest`: Algorithm 2, to the bits of one rank."""
         images, labels = samples.columns["images"], samples.columns["labels"]
-        classes = self.problem.num_classes
+        classes = self.run_spec.num_classes
         largest = max(self._values(Rank.magnitude, [(block,) for block in images]))
         unit = sharded.unit_for(largest, len(samples))
         pairs = list(zip(images, labels, strict=True))
@@ -113,7 +113,7 @@ class RankedServer(ABC):
         """See :meth:`fl.server.Server.teach`. One teacher is held at a time."""
         samples = samples if isinstance(samples, Samples) else self._place(samples)
         images = samples.columns["images"]
-        totals: Sequence[Kept] = [None] * self.size
+        totals: Sequence[Block] = [None] * self.size
         count = 0
         for teacher in teachers:
             shared = self._share(teacher)
@@ -224,14 +224,14 @@ class RankedServer(ABC):
         method: Callable[[Rank, *Arguments], Any],
         arguments: Sequence[tuple[*Arguments]],
         returns: int = 1,
-    ) -> list[Kept]:
+    ) -> list[Block]:
         """Calls the method on every rank, each with its own arguments.
 
         Gives each rank's result, a tuple of them where ``returns`` is not 1, as kept there.
         """
 
     @abstractmethod
-    def _get(self, kept: Sequence[Kept]) -> list[Any]:
+    def _get(self, blocks: Sequence[Block]) -> list[Any]:
         """Brings here what ranks keep."""
 
     @abstractmethod
@@ -260,11 +260,11 @@ class RankedServer(ABC):
         return self._get(self._on_each(method, arguments))
 
     def _evaluation(self, hits: list[int]) -> Evaluation:
-        return accuracies(hits, self._totals, self.problem.num_classes)
+        return accuracies(hits, self._totals, self.run_spec.num_classes)
 
     def _fit_key(self, spec: FitSpec, data: Samples | Lessons) -> str:
         """A hash of all that determines the fit's result."""
-        about = f"{spec.streams} {self.problem} {spec.config} {_name(spec.loss)}"
+        about = f"{spec.streams} {self.run_spec} {spec.config} {_name(spec.loss)}"
         if isinstance(data, Samples):
             blocks = list(zip(*data.columns.values(), strict=True))
             about = " ".join([about, *self._values(Rank.digest, blocks)])
@@ -283,7 +283,7 @@ class _Divided:
         return rows / self._count
 
 
-def _with_column(samples: Samples, name: str, blocks: Sequence[Kept]) -> Samples:
+def _with_column(samples: Samples, name: str, blocks: Sequence[Block]) -> Samples:
     return Samples(columns={**samples.columns, name: tuple(blocks)}, counts=samples.counts)
 
 

@@ -7,11 +7,11 @@ import torch
 
 from fl.data.shard import Shard
 from fl.events import Events
-from fl.federation import Batch, Problem
+from fl.federation import Batch, RunSpec
 from fl.fusion.checkpoints import Checkpoints
 from fl.fusion.fit import FitSpec
 from fl.fusion.rank import Rank, Report
-from fl.fusion.ranked_server import Arguments, Kept, RankedServer, Value
+from fl.fusion.ranked_server import Arguments, Block, RankedServer, Value
 from fl.fusion.synthesis import Draw
 from fl.models import Decoder
 from fl.server import Samples
@@ -24,25 +24,25 @@ class SingleServer(RankedServer):
 
     def __init__(
         self,
-        problem: Problem,
+        run_spec: RunSpec,
         test: Shard,
         events: Events,
         device: torch.device,
         checkpoints: Checkpoints | None = None,
     ) -> None:
-        super().__init__(problem, test, events, device, checkpoints)
-        self._rank = Rank(problem, test, device)
+        super().__init__(run_spec, test, events, device, checkpoints)
+        self._rank = Rank(run_spec, test, device)
 
     def _on_each(
         self,
         method: Callable[[Rank, *Arguments], Any],
         arguments: Sequence[tuple[*Arguments]],
         returns: int = 1,
-    ) -> list[Kept]:
+    ) -> list[Block]:
         return [method(self._rank, *own) for own in arguments]
 
-    def _get(self, kept: Sequence[Kept]) -> list[Any]:
-        return list(kept)
+    def _get(self, blocks: Sequence[Block]) -> list[Any]:
+        return list(blocks)
 
     def _place(self, data: Batch) -> Samples:
         count = len(next(iter(data.values())))

@@ -98,7 +98,7 @@ class BoostingLessons:
     ) -> None:
         self._teacher, self._student = teacher, student
         self._server, self._config = server, config
-        self.pool = Pool(server.problem.seed)
+        self.pool = Pool(server.run_spec.seed)
 
     @property
     def memory(self) -> dict[str, Tensor]:
@@ -120,7 +120,7 @@ class BoostingLessons:
         with events.phase("synthesis"):
             images, labels = invert(
                 hard_sample_loss(self._teacher, self._student, config),
-                self._server.problem,
+                self._server.run_spec,
                 config.inversion,
                 epoch=number,
                 device=self._server.device,
@@ -136,7 +136,7 @@ class BoostingLessons:
 
     def _perturbed_pool(self, epoch: int) -> Batch:
         """The pool's images, moved, and the ensemble's logits of what they have become."""
-        stream = torch_generator(self._server.problem.seed, f"perturbation/{epoch}")
+        stream = torch_generator(self._server.run_spec.seed, f"perturbation/{epoch}")
         size = self._config.perturbation
         parts = self.pool.columns["images"].split(ROWS)
         moved = [perturbed(rows, self._teacher, size, stream) for rows in parts]

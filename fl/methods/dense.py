@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from fl.bounds import NotNegative
 from fl.clients import Clients
-from fl.federation import Batch, Problem
+from fl.federation import Batch, RunSpec
 from fl.fusion.checkpoints import digest_of
 from fl.fusion.inversion import (
     BatchNormDistance,
@@ -63,10 +63,10 @@ SPACES = Spaces(
 )
 
 
-def assign(config: PrototypesConfig, num_clients: int, problem: Problem) -> list[Assignment]:
+def assign(config: PrototypesConfig, num_clients: int, run_spec: RunSpec) -> list[Assignment]:
     """As FedAvg's; there must be a generator for these images."""
-    check_image_generator(problem.image_shape)
-    return prototypes.assign(config, num_clients, problem)
+    check_image_generator(run_spec.image_shape)
+    return prototypes.assign(config, num_clients, run_spec)
 
 
 def run(clients: Clients, server: Server, config: DenseConfig) -> Outcome:
@@ -95,7 +95,7 @@ class DenseLessons:
     ) -> None:
         self._teacher, self._student = teacher, student
         self._server, self._config = server, config
-        self.pool = Pool(server.problem.seed)
+        self.pool = Pool(server.run_spec.seed)
 
     @property
     def memory(self) -> dict[str, Tensor]:
@@ -117,11 +117,11 @@ class DenseLessons:
             self._server.events.phase("synthesis"),
             BatchNormDistance(self._teacher.members).watching() as statistics,
         ):
-            stream = torch_generator(self._server.problem.seed, f"augmentation/{number}")
+            stream = torch_generator(self._server.run_spec.seed, f"augmentation/{number}")
             loss = generator_loss(self._teacher, self._student, statistics, self._config, stream)
             images, labels = invert(
                 loss,
-                self._server.problem,
+                self._server.run_spec,
                 self._config.inversion,
                 epoch=number,
                 device=self._server.device,

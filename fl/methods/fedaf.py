@@ -17,7 +17,7 @@ from fl.condensation.config import CondensationConfig, LocalCondensation
 from fl.condensation.losses import class_means, knowledge_matching
 from fl.condensation.task import tell_mean_logits
 from fl.condensation.uploads import condensed_data, mean_over_holders
-from fl.federation import Batch, Problem
+from fl.federation import Batch, RunSpec
 from fl.fusion.fit import FitConfig
 from fl.methods.method import Assignment, Method
 from fl.rounds import Rounds
@@ -83,31 +83,31 @@ class Condensing(Protocol):
     def local(self) -> LocalCondensation: ...
 
 
-def assign(config: Condensing, num_clients: int, problem: Problem) -> list[Assignment]:
+def assign(config: Condensing, num_clients: int, run_spec: RunSpec) -> list[Assignment]:
     """Every client condenses (FedDM's too).
 
     Raises:
         UserError: the model cannot take these images.
     """
     own: LocalCondensation = config.local
-    own.check(problem)
+    own.check(run_spec)
     return [Assignment("condenser", own)] * num_clients
 
 
 def run(clients: Clients, server: Server, config: FedAFConfig, *, rounds: Rounds) -> Outcome:
     """The rounds of Section 4, each with two exchanges: V_k depends on the newest global model."""
     own = config.local
-    model = starting_classifier(own, server.problem).to(server.device)
+    model = starting_classifier(own, server.run_spec).to(server.device)
     loss = KnowledgeLoss(weight=config.knowledge, temperature=config.temperature)
     data: Batch = {}
     for _ in rounds.play(clients, server, model):
         weights = prefixed("classifier", model)
         told = clients.map(tell_mean_logits, broadcast=weights)  # Eqs. 5, 11
-        v = mean_over_holders(told, "mean_logits", server.problem)  # Eq. 8
-        r = mean_over_holders(told, "soft_labels", server.problem)  # Eq. 12
+        v = mean_over_holders(told, "mean_logits", server.run_spec)  # Eq. 8
+        r = mean_over_holders(told, "soft_labels", server.run_spec)  # Eq. 12
         shared = {"mean_logits": v} if config.collaboration else {}
-        updates = clients.train(broadcast=shared, known=weights)  # Eq. 10
-        data = condensed_data(updates, server.problem, own)
+        updates = clients.train(broadcast=shared, already_sent=weights)  # Eq. 10
+        data = condensed_data(updates, server.run_spec, own)
         data["soft_labels"] = r[data["labels"]]
         with server.events.phase("fusion"):
             server.fit(model, data, loss=loss, config=config.fusion, stage="fusion")  # Eq. 14

@@ -34,15 +34,15 @@ def run(clients: Clients, server: Server, config: FedAvgConfig, *, rounds: Round
 
     In the first round nothing is sent: where clients start from follows from the seed.
     """
-    vote, model = untrained(clients.members, server)
+    ensemble, model = untrained(clients.members, server)
     by_samples = (config.weighting or ("samples" if rounds.count > 1 else "uniform")) == "samples"
-    for number in rounds.play(clients, server, vote):
+    for number in rounds.play(clients, server, ensemble):
         chosen = participants(clients, config.participation, number)
         payloads = sent(model, (clients.members[k] for k in chosen)) if number > 1 else None
         updates = clients.train(only=chosen, payloads=payloads)
         with server.events.phase("fusion"):
             average_each(model, updates, clients, server, by_samples=by_samples)
-    return rounds.outcome(vote)
+    return rounds.outcome(ensemble)
 
 
 def participants(clients: Clients, share: float, number: int) -> list[int]:
@@ -50,7 +50,7 @@ def participants(clients: Clients, share: float, number: int) -> list[int]:
     able = [client.id for client in clients.members if client.id not in clients.dropped]
     if share == 1:
         return able
-    stream = numpy_generator(clients.problem.seed, in_round("participation", number))
+    stream = numpy_generator(clients.run_spec.seed, in_round("participation", number))
     count = max(1, round(share * len(clients.members)))
     return sorted(stream.choice(able, min(count, len(able)), replace=False).tolist())
 

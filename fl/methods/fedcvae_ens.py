@@ -16,7 +16,7 @@ from torch import nn
 from fl.bounds import Count, OneOf, Positive, Settings
 from fl.clients import Clients
 from fl.errors import UserError
-from fl.federation import Problem, Update
+from fl.federation import RunSpec, Update
 from fl.fusion.allocation import client_shares, squared_counts
 from fl.fusion.distillation import FusionLoss
 from fl.fusion.fit import FitConfig, changeable
@@ -75,7 +75,7 @@ SPACES = Spaces(
 )
 
 
-def assign(config: FedCVAEConfig, num_clients: int, problem: Problem) -> list[Assignment]:
+def assign(config: FedCVAEConfig, num_clients: int, run_spec: RunSpec) -> list[Assignment]:
     """Large generators for client 0 to num_large - 1, small ones for the rest.
 
     Raises:
@@ -86,8 +86,8 @@ def assign(config: FedCVAEConfig, num_clients: int, problem: Problem) -> list[As
         raise UserError(f"num_large must be in 0 to {num_clients}, the clients, got {large}")
     small, strong = config.generator, large_generator(config)
     for training in (small, strong):
-        training.check(problem)
-    shape, classes = problem.image_shape, problem.num_classes
+        training.check(run_spec)
+    shape, classes = run_spec.image_shape, run_spec.num_classes
     check_classifier(config.global_model, shape, classes, width=config.global_width)
     return [Assignment("generator", strong if k < large else small) for k in range(num_clients)]
 
@@ -127,7 +127,7 @@ def allocate(
     """
     counts = np.stack([load_label_counts(u, server) for u in updates])
     if config.allocation == "client-size":
-        seed = server.problem.seed
+        seed = server.run_spec.seed
         streams = [numpy_generator(seed, "synthesis/labels", u.client.id) for u in updates]
         allocation = client_shares(counts, total, streams)
     else:
@@ -161,7 +161,7 @@ def classify(samples: Samples, server: Server, config: FedCVAEConfig) -> Outcome
 def untrained_global(server: Server, config: FedCVAEConfig) -> nn.Module:
     """The global model before it saw anything."""
     shape = ClassifierConfig(model=config.global_model, width=config.global_width)
-    return starting_classifier(shape, server.problem).to(server.device).eval()
+    return starting_classifier(shape, server.run_spec).to(server.device).eval()
 
 
 METHOD = Method(name="fedcvae-ens", config=FedCVAEConfig, assign=assign, run=run, spaces=SPACES)

@@ -106,11 +106,11 @@ class Truncation:
 
 def regress(examples: Samples, server: Server, config: FedCVAEKDConfig) -> Decoder:
     """A decoder of the large architecture, fresh, that learns to draw the examples."""
-    decoder = starting_generator(large_generator(config), server.problem).decoder
+    decoder = starting_generator(large_generator(config), server.run_spec).decoder
     server.fit(
         decoder.to(server.device),
         examples,
-        loss=RegressionLoss(server.problem.num_classes),
+        loss=RegressionLoss(server.run_spec.num_classes),
         config=config.decoder.fit_config(),
         stage="examples",
         tested=False,

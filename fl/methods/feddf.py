@@ -51,21 +51,21 @@ def run(
     data select nothing.
     """
     about = {"auxiliary": {"dataset": config.auxiliary.dataset, "images": len(auxiliary)}}
-    vote, model = untrained(clients.members, server)
+    ensemble, model = untrained(clients.members, server)
     if rounds.count == 1:
         updates = clients.train()
         with server.events.phase("fusion"):
             average_each(model, updates, clients, server, by_samples=False)
-            start = server.evaluate(vote)
-            result = distil(vote, updates, server, config, auxiliary)
-        return Outcome(model=vote, start=start, epochs=result.epochs, figures=about)
-    for number in rounds.play(clients, server, vote):
+            start = server.evaluate(ensemble)
+            result = distil(ensemble, updates, server, config, auxiliary)
+        return Outcome(model=ensemble, start=start, epochs=result.epochs, figures=about)
+    for number in rounds.play(clients, server, ensemble):
         payloads = sent(model, clients.members) if number > 1 else None
         updates = clients.train(payloads=payloads)
         with server.events.phase("fusion"):
             average_each(model, updates, clients, server, by_samples=False)
-            distil(vote, updates, server, config, auxiliary)
-    return rounds.outcome(vote, figures=about)
+            distil(ensemble, updates, server, config, auxiliary)
+    return rounds.outcome(ensemble, figures=about)
 
 
 def distil(

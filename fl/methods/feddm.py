@@ -52,12 +52,12 @@ SPACES = Spaces(
 def run(clients: Clients, server: Server, config: FedDMConfig, *, rounds: Rounds) -> Outcome:
     """One exchange per round."""
     own = config.local
-    model = starting_classifier(own, server.problem).to(server.device)
+    model = starting_classifier(own, server.run_spec).to(server.device)
     loss = FusionLoss(ce_weight=1.0, kd_weight=0.0)
     data: Batch = {}
     for _ in rounds.play(clients, server, model):
         updates = clients.train(broadcast=prefixed("classifier", model))
-        data = condensed_data(updates, server.problem, own)
+        data = condensed_data(updates, server.run_spec, own)
         with server.events.phase("fusion"):
             server.fit(model, data, loss=loss, config=config.fusion, stage="fusion")
     return rounds.outcome(model, synthetic=pictures(data))

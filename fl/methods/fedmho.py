@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from fl.bounds import Count, OneOf, Settings, Within
 from fl.clients import Clients
 from fl.errors import UserError, unknown
-from fl.federation import Problem, Update
+from fl.federation import RunSpec, Update
 from fl.fusion.allocation import label_share, squared_counts
 from fl.fusion.average import average_into
 from fl.fusion.distillation import FusionLoss, LearnedFusionLoss, Weighing, describe_teacher
@@ -122,7 +122,7 @@ def spaces(teacher: Teacher) -> Spaces:
     return Spaces(server=server, local=local, epochs="fusion.epochs", changeable=during)
 
 
-def assign(config: FedMHOConfig, num_clients: int, problem: Problem) -> list[Assignment]:
+def assign(config: FedMHOConfig, num_clients: int, run_spec: RunSpec) -> list[Assignment]:
     """Classifiers for client 0 to num_classifiers - 1, generators for the rest.
 
     Raises:
@@ -138,7 +138,7 @@ def assign(config: FedMHOConfig, num_clients: int, problem: Problem) -> list[Ass
     names = config.prototypes or (config.classifier.model,)
     if len(names) > strong:
         raise UserError(f"{len(names)} prototypes need as many classifier clients, got {strong}")
-    classes = problem.num_classes
+    classes = run_spec.num_classes
     if config.num_samples < classes:
         raise UserError(
             f"num_samples must be at least the {classes} classes, got {config.num_samples}"
@@ -149,7 +149,7 @@ def assign(config: FedMHOConfig, num_clients: int, problem: Problem) -> list[Ass
     ]
     assignments = classifiers + [Assignment("generator", config.generator)] * (num_clients - strong)
     for assignment in dict.fromkeys(assignments):
-        assignment.training.check(problem)
+        assignment.training.check(run_spec)
     return assignments
 
 
@@ -225,10 +225,10 @@ def keep_best(synthetic: Samples, server: Server, config: FedMHOConfig) -> Tenso
     if config.filter == "nearest":
         return server.nearest(synthetic, config.keep)
     # Random features have random distances: a random share of each class, of the same size.
-    stream = torch_generator(server.problem.seed, "filter/random")
+    stream = torch_generator(server.run_spec.seed, "filter/random")
     features = torch.rand(len(synthetic), 1, generator=stream)
     labels = server.fetch(synthetic, "labels").cpu()
-    return nearest_to_centroid(features, labels, server.problem.num_classes, config.keep).indices
+    return nearest_to_centroid(features, labels, server.run_spec.num_classes, config.keep).indices
 
 
 def initialise(

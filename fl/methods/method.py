@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fl.data.auxiliary import AuxiliaryConfig
-from fl.federation import Problem, Training
+from fl.federation import RunSpec, Training
 from fl.server import Outcome
 from fl.spaces import Spaces
 
@@ -25,7 +25,7 @@ class Method:
     name: str
     """As ``--method`` takes it."""
     config: type[Any]
-    assign: Callable[[Any, int, Problem], list[Assignment]]
+    assign: Callable[[Any, int, RunSpec], list[Assignment]]
     """Of settings and number of clients: what each client does, by client id."""
     run: Callable[..., Outcome]
     """Of clients, server and settings; with ``auxiliary`` and ``rounds`` where it has such."""

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from fl.bounds import OneOf, Positive, Settings
 from fl.clients import Clients
 from fl.errors import ClientFailed, UserError
-from fl.federation import Client, Problem, Training, Update
+from fl.federation import Client, RunSpec, Training, Update
 from fl.fusion.average import average_into
 from fl.methods.method import Assignment
 from fl.methods.uploads import load_classifier, untrained_classifier
@@ -48,7 +48,7 @@ LOCAL: dict[str, Distribution] = {
 """What a sweep tries of the clients' training, for all methods whose clients train classifiers."""
 
 
-def assign(config: PrototypesConfig, num_clients: int, problem: Problem) -> list[Assignment]:
+def assign(config: PrototypesConfig, num_clients: int, run_spec: RunSpec) -> list[Assignment]:
     """Large classifiers for client 0 to num_large - 1, small ones for the rest.
 
     Raises:
@@ -64,7 +64,7 @@ def assign(config: PrototypesConfig, num_clients: int, problem: Problem) -> list
     trainings = [replace(config.classifier, model=names[i % len(names)]) for i in range(large)]
     trainings += [small] * (num_clients - large)
     for training in dict.fromkeys(trainings):
-        training.check(problem)
+        training.check(run_spec)
     return [Assignment("classifier", training) for training in trainings]
 
 
@@ -123,9 +123,9 @@ def untrained(
     And the models that vote, by the way in which clients train them.
     """
     trainings = prototypes(members)
-    vote = Ensemble(untrained_classifier(training, server) for training in trainings)
-    vote = vote.to(server.device).eval()
-    return vote, dict(zip(trainings, vote.members, strict=True))
+    ensemble = Ensemble(untrained_classifier(training, server) for training in trainings)
+    ensemble = ensemble.to(server.device).eval()
+    return ensemble, dict(zip(trainings, ensemble.members, strict=True))
 
 
 def all_classifiers(updates: Sequence[Update], server: Server) -> Ensemble:

@@ -29,7 +29,7 @@ def untrained_classifier(training: Training, server: Server) -> nn.Module:
     """The weights from which such clients first start, on the server's device, in eval mode."""
     if not isinstance(training, ClassifierConfig):
         raise TypeError(f"{training.model} is no classifier")
-    return starting_classifier(training, server.problem).to(server.device).eval()
+    return starting_classifier(training, server.run_spec).to(server.device).eval()
 
 
 def load_decoder(update: Update, server: Server) -> Decoder:
@@ -38,10 +38,10 @@ def load_decoder(update: Update, server: Server) -> Decoder:
     Raises:
         ValueError: the upload is not what this architecture's weights look like.
     """
-    training, problem = update.client.training, server.problem
+    training, run_spec = update.client.training, server.run_spec
     if not isinstance(training, GeneratorConfig):
         raise TypeError(f"{_sender(update)} trains no generator")
-    whole = starting_generator(training, problem)
+    whole = starting_generator(training, run_spec)
     if training.upload == "cvae":
         load_prefixed(whole, update.tensors, "cvae", sender=_sender(update))
     else:
@@ -73,7 +73,7 @@ def load_label_counts(update: Update, server: Server) -> np.ndarray:
         ValueError: another shape or type, a negative count, or no sample at all.
     """
     counts = update.tensors.get("label_counts", torch.empty(0))
-    if counts.shape != (server.problem.num_classes,) or counts.dtype != torch.int64:
+    if counts.shape != (server.run_spec.num_classes,) or counts.dtype != torch.int64:
         raise ValueError(f"{_sender(update)} sent no label counts of its classes")
     if int(counts.min()) < 0 or int(counts.sum()) == 0:
         raise ValueError(f"{_sender(update)} sent impossible label counts {counts.tolist()}")

@@ -78,7 +78,7 @@ def train_features(
                 logits = network(images[rows].to(device))
                 yield Step(F.cross_entropy(logits, labels[rows].to(device)))
 
-    minimise(steps(), [parameters], Adam(lr=1e-3).together([parameters]))
+    minimise(steps(), [parameters], Adam(lr=1e-3).for_cohort([parameters]))
     return network.eval()
 
 

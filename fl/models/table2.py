@@ -13,7 +13,7 @@ GRAY, COLOR = (1, 28, 28), (3, 32, 32)
 
 
 @dataclass(frozen=True)
-class Row:
+class Table2Row:
     """One printed figure of the table, and the setting under which it comes out."""
 
     model: str
@@ -40,18 +40,18 @@ ENLARGING = "MACs + bilinear enlarging, latent 10"
 TRANSPOSED = "strided transposed convolutions counted fourfold"
 
 ROWS = (
-    Row("vgg9", "MNIST", GRAY, 10, "126.47M", POOLING),
-    Row("vgg9", "SVHN", COLOR, 10, "145.48M", POOLING),
-    Row("vgg9", "EMNIST", GRAY, 47, "126.47M", "no: MNIST's figure, for 10 classes"),
-    Row("cnn", "MNIST", GRAY, 10, "467.23K", "MACs + the code's softmax", paper_softmax=True),
-    Row("cnn", "SVHN", COLOR, 10, "4.00M", "MACs"),
-    Row("cnn", "EMNIST", GRAY, 47, "3.96M", "MACs"),
-    Row("cvae-small", "MNIST", GRAY, 10, "408.06K", "MACs, latent 2", paper_latent=2),
-    Row("cvae-small", "SVHN", COLOR, 10, "2.08M", TRANSPOSED),
-    Row("cvae-small", "EMNIST", GRAY, 47, "1.06M", TRANSPOSED),
-    Row("cvae-large", "MNIST", GRAY, 10, "152.67M", ENLARGING, paper_latent=10),
-    Row("cvae-large", "SVHN", COLOR, 10, "201.76M", ENLARGING, paper_latent=10),
-    Row(
+    Table2Row("vgg9", "MNIST", GRAY, 10, "126.47M", POOLING),
+    Table2Row("vgg9", "SVHN", COLOR, 10, "145.48M", POOLING),
+    Table2Row("vgg9", "EMNIST", GRAY, 47, "126.47M", "no: MNIST's figure, for 10 classes"),
+    Table2Row("cnn", "MNIST", GRAY, 10, "467.23K", "MACs + the code's softmax", paper_softmax=True),
+    Table2Row("cnn", "SVHN", COLOR, 10, "4.00M", "MACs"),
+    Table2Row("cnn", "EMNIST", GRAY, 47, "3.96M", "MACs"),
+    Table2Row("cvae-small", "MNIST", GRAY, 10, "408.06K", "MACs, latent 2", paper_latent=2),
+    Table2Row("cvae-small", "SVHN", COLOR, 10, "2.08M", TRANSPOSED),
+    Table2Row("cvae-small", "EMNIST", GRAY, 47, "1.06M", TRANSPOSED),
+    Table2Row("cvae-large", "MNIST", GRAY, 10, "152.67M", ENLARGING, paper_latent=10),
+    Table2Row("cvae-large", "SVHN", COLOR, 10, "201.76M", ENLARGING, paper_latent=10),
+    Table2Row(
         "cvae-large",
         "EMNIST",
         GRAY,
@@ -63,7 +63,7 @@ ROWS = (
 )
 
 
-def count(row: Row) -> Counted:
+def count(row: Table2Row) -> Counted:
     """Counts a row's model on the meta device; parameters and MACs are at latent 20."""
     with torch.device("meta"):
         model, inputs = _model_and_inputs(row, latent=20)
@@ -80,7 +80,7 @@ def as_printed(figure: int, like: str) -> str:
     return f"{figure / {'K': 1e3, 'M': 1e6}[unit]:.2f}{unit}"
 
 
-def _model_and_inputs(row: Row, latent: int) -> tuple[nn.Module, tuple[Tensor, ...]]:
+def _model_and_inputs(row: Table2Row, latent: int) -> tuple[nn.Module, tuple[Tensor, ...]]:
     image = torch.empty(1, *row.image_shape)
     if row.model in CLASSIFIERS:
         return build_classifier(row.model, row.image_shape, row.num_classes), (image,)

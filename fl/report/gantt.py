@@ -27,15 +27,15 @@ def placement_chart(placed: Sequence[Placed], lower_bound: float | None = None) 
 
     `lower_bound`, in seconds, is drawn as a line: nobody's placement could have ended left of it.
     """
-    seats = [_lanes(list(there)) for _, there in groupby(sorted(placed, key=_seat), key=_seat)]
-    rows = sum(map(len, seats)) + GAP * (len(seats) - 1)
+    slots = [_lanes(list(there)) for _, there in groupby(sorted(placed, key=_start), key=_start)]
+    rows = sum(map(len, slots)) + GAP * (len(slots) - 1)
     inches = min(TALLEST, max(LOWEST, ALL_ROWS / rows))
     figure, axes = style.new_axes(style.WIDE, 1.1 + inches * max(rows, 3), grid="x")
     begin = min(client.start for client in placed)
     span = max(max(client.end for client in placed) - begin, lower_bound or 0.0)
     lettered = inches >= LETTERED and len(placed) <= MOST_LETTERED
     top, middles = 0.0, []
-    for lanes in seats:
+    for lanes in slots:
         for row, lane in enumerate(lanes):
             for client in lane:
                 _bar(axes, top + row, client, begin)
@@ -44,7 +44,7 @@ def placement_chart(placed: Sequence[Placed], lower_bound: float | None = None) 
         middles.append(top + (len(lanes) - 1) / 2)
         top += len(lanes) + GAP
     axes.set(xlabel="seconds since the first client started", xlim=(0, 1.01 * span))
-    axes.set_yticks(middles, labels=_names(seats), parse_math=False)
+    axes.set_yticks(middles, labels=_names(slots), parse_math=False)
     axes.set_ylim(rows - 0.4, -0.6)
     axes.tick_params(axis="y", length=0)
     axes.spines["left"].set_visible(False)
@@ -52,7 +52,7 @@ def placement_chart(placed: Sequence[Placed], lower_bound: float | None = None) 
     return figure
 
 
-def _seat(client: Placed) -> tuple[str, str]:
+def _start(client: Placed) -> tuple[str, str]:
     return client.node, client.device
 
 
@@ -68,9 +68,9 @@ def _lanes(clients: list[Placed]) -> list[Lane]:
     return lanes
 
 
-def _names(seats: list[list[Lane]]) -> list[str]:
+def _names(slots: list[list[Lane]]) -> list[str]:
     """What to call each seat; where there is one node only, its name goes without saying."""
-    firsts = [lanes[0][0] for lanes in seats]
+    firsts = [lanes[0][0] for lanes in slots]
     if len(firsts) > 1 and len({client.node for client in firsts}) == 1:
         return [client.device or "cores" for client in firsts]
     names = [(client.node[:NODE_LETTERS], client.device) for client in firsts]

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from fl.report import style
-from fl.report.read import Samples
+from fl.report.read import ExampleImages
 
 GROUPS = ("real", "raw synthetic", "kept by filter")
 WHITE = 255
@@ -51,7 +51,7 @@ def _band(images: NDArray[np.uint8]) -> NDArray[np.uint8]:
     return rows.reshape(classes * (height + gap), examples * (width + gap), 3)
 
 
-def sample_grid(samples: Samples, class_names: Sequence[str]) -> Figure:
+def sample_grid(samples: ExampleImages, class_names: Sequence[str]) -> Figure:
     """The samples of every class; many classes stand in several columns, with fewer examples."""
     classes, width = len(samples.real), samples.real.shape[-1]
     columns = 1 if classes <= 16 else 2
@@ -62,8 +62,8 @@ def sample_grid(samples: Samples, class_names: Sequence[str]) -> Figure:
     pictures = [mosaic([group[part] for group in groups]) for part in parts]
 
     margin = 0.25 + style.LETTER * max(map(len, class_names))
-    room = style.WIDE / columns - margin
-    inches_per_pixel = min(room / pictures[0].shape[1], LARGEST_TILE / width)
+    bundle = style.WIDE / columns - margin
+    inches_per_pixel = min(bundle / pictures[0].shape[1], LARGEST_TILE / width)
     picture_height, picture_width = (n * inches_per_pixel for n in pictures[0].shape[:2])
     figure_width = len(parts) * (margin + picture_width)
     figure_height = HEADING + picture_height

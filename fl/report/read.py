@@ -38,7 +38,7 @@ class Partition:
 
 
 @dataclass(frozen=True)
-class Samples:
+class ExampleImages:
     """Example images, uint8 of shape (classes, examples, channels, height, width).
 
     An image of zeros stands for one that does not exist.
@@ -63,7 +63,7 @@ class RunRecord:
     """After each round where there were many, else after each epoch of fusion."""
     rounds: list[RoundRow]
     partition: Partition | None
-    samples: Samples | None
+    samples: ExampleImages | None
     last_event: Event | None
 
     @property
@@ -134,12 +134,12 @@ def _read_partition(path: Path) -> Partition | None:
         raise UserError(f"{path} does not hold a partition: kind, hash, counts, names") from None
 
 
-def _read_samples(path: Path) -> Samples | None:
+def _read_samples(path: Path) -> ExampleImages | None:
     if not path.exists():
         return None
     try:
         tensors = load_file(path)
-        return Samples(tensors["real"], tensors["before"], tensors["after"])
+        return ExampleImages(tensors["real"], tensors["before"], tensors["after"])
     except (SafetensorError, KeyError):
         raise UserError(f"{path} does not hold the tensors real, before and after") from None
 

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fl.bounds import Count, NotNegative, OneOf, Positive, Settings, Within
-from fl.federation import Batch, Problem, Task, TaskInput
+from fl.federation import Batch, RunSpec, Task, TaskInput
 from fl.models import CLASSIFIERS, build_classifier, check_classifier, copied
 from fl.seeding import torch_seeded
 from fl.training.epochs import EpochTraining, epochs_of
@@ -57,13 +57,13 @@ class ClassifierConfig(EpochTraining, Settings):
         """What such a client runs."""
         return train_classifier
 
-    def check(self, problem: Problem) -> None:
+    def check(self, run_spec: RunSpec) -> None:
         """Raises `UserError` if the classifier cannot take such images."""
-        check_classifier(self.model, problem.image_shape, problem.num_classes, width=self.width)
+        check_classifier(self.model, run_spec.image_shape, run_spec.num_classes, width=self.width)
 
-    def upload_bytes(self, problem: Problem) -> int:
+    def upload_bytes(self, run_spec: RunSpec) -> int:
         """Bytes of the weights."""
-        return num_bytes(prefixed("classifier", starting_classifier(self, problem)))
+        return num_bytes(prefixed("classifier", starting_classifier(self, run_spec)))
 
 
 @task_of
@@ -88,18 +88,18 @@ def train_classifier(inputs: TaskInput) -> Recipe:
     )
 
 
-def starting_classifier(config: Architecture, problem: Problem) -> nn.Module:
+def starting_classifier(config: Architecture, run_spec: RunSpec) -> nn.Module:
     """The weights from which every client of one architecture starts.
 
     They follow from the run's seed, so they cost no bytes; without a shared start the average of
     Eq. 4 means nothing.
     """
-    return copied(_start(config.model, config.width, problem))
+    return copied(_start(config.model, config.width, run_spec))
 
 
 def received_classifier(inputs: TaskInput, config: Architecture) -> nn.Module:
     """The weights ``classifier.*`` that the server sent, or the start, on the client's device."""
-    model = starting_classifier(config, inputs.problem)
+    model = starting_classifier(config, inputs.run_spec)
     received = {**inputs.broadcast, **inputs.payload}
     if any(name.startswith("classifier.") for name in received):
         load_prefixed(model, received, "classifier", sender="the server")
@@ -107,13 +107,13 @@ def received_classifier(inputs: TaskInput, config: Architecture) -> nn.Module:
 
 
 @lru_cache(maxsize=8)
-def _start(name: str, width: float, problem: Problem) -> nn.Module:
+def _start(name: str, width: float, run_spec: RunSpec) -> nn.Module:
     """Drawn once a process: a thousand light clients train faster than their start is drawn.
 
     In channels-last layout, which copies keep: convolutions are faster in it.
     """
-    with torch_seeded(problem.seed, f"start/{name}"):
-        model = build_classifier(name, problem.image_shape, problem.num_classes, width=width)
+    with torch_seeded(run_spec.seed, f"start/{name}"):
+        model = build_classifier(name, run_spec.image_shape, run_spec.num_classes, width=width)
     return model.to(memory_format=torch.channels_last)
 
 

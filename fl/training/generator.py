@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from fl.bounds import Count, OneOf, Positive, Settings
-from fl.federation import Batch, Problem, Task, TaskInput
+from fl.federation import Batch, RunSpec, Task, TaskInput
 from fl.models import CVAE, GENERATORS, build_generator, check_generator, copied, elbo_losses
 from fl.seeding import torch_seeded
 from fl.training.epochs import EpochTraining, epochs_of
@@ -49,14 +49,14 @@ class GeneratorConfig(EpochTraining, Settings):
         """What such a client runs."""
         return train_generator
 
-    def check(self, problem: Problem) -> None:
+    def check(self, run_spec: RunSpec) -> None:
         """Raises `UserError` if the generator cannot make such images."""
-        shape, classes = problem.image_shape, problem.num_classes
+        shape, classes = run_spec.image_shape, run_spec.num_classes
         check_generator(self.model, shape, classes, latent=self.latent, width=self.width)
 
-    def upload_bytes(self, problem: Problem) -> int:
+    def upload_bytes(self, run_spec: RunSpec) -> int:
         """Bytes of the weights."""
-        model = starting_generator(self, problem)
+        model = starting_generator(self, run_spec)
         return num_bytes(prefixed("", model if self.upload == "cvae" else model.decoder))
 
 
@@ -65,7 +65,7 @@ def train_generator(inputs: TaskInput) -> Recipe:
     """Trains a conditional VAE; Algorithm 1, lines 3 to 7."""
     config = inputs.client.training
     assert isinstance(config, GeneratorConfig)
-    model = starting_generator(config, inputs.problem).to(inputs.device).train()
+    model = starting_generator(config, inputs.run_spec).to(inputs.device).train()
     label_counts = inputs.shard.label_counts
 
     def upload() -> Tensors:
@@ -85,16 +85,16 @@ def train_generator(inputs: TaskInput) -> Recipe:
     )
 
 
-def starting_generator(config: GeneratorConfig, problem: Problem) -> CVAE:
+def starting_generator(config: GeneratorConfig, run_spec: RunSpec) -> CVAE:
     """The weights from which every generator client starts."""
-    return copied(_start(config.model, config.width, config.latent, problem))
+    return copied(_start(config.model, config.width, config.latent, run_spec))
 
 
 @lru_cache(maxsize=8)
-def _start(name: str, width: float, latent: int, problem: Problem) -> CVAE:
+def _start(name: str, width: float, latent: int, run_spec: RunSpec) -> CVAE:
     """Drawn once a process, in channels-last layout, as a classifier's start is."""
-    shape, classes = problem.image_shape, problem.num_classes
-    with torch_seeded(problem.seed, f"start/{name}"):
+    shape, classes = run_spec.image_shape, run_spec.num_classes
+    with torch_seeded(run_spec.seed, f"start/{name}"):
         model = build_generator(name, shape, classes, latent=latent, width=width)
     return model.to(memory_format=torch.channels_last)
 

@@ -25,7 +25,7 @@ class CohortOptimizer(Protocol):
         ...
 
 
-class KeptOptimizer(CohortOptimizer, Protocol):
+class ResumableOptimizer(CohortOptimizer, Protocol):
     """One whose training can be kept and gone on with, at another rate too."""
 
     lr: float
@@ -48,9 +48,9 @@ class SGD:
     momentum: float = 0.0
     weight_decay: float = 0.0
 
-    def together(self, parameters: Sequence[Sequence[Tensor]]) -> KeptOptimizer:
+    def for_cohort(self, parameters: Sequence[Sequence[Tensor]]) -> ResumableOptimizer:
         """For a cohort: one list of parameters per client."""
-        return _TogetherSGD(self, parameters)
+        return _CohortSGD(self, parameters)
 
 
 @dataclass(frozen=True)
@@ -60,9 +60,9 @@ class Adam:
     lr: float
     betas: tuple[float, float] = (0.9, 0.999)
 
-    def together(self, parameters: Sequence[Sequence[Tensor]]) -> KeptOptimizer:
+    def for_cohort(self, parameters: Sequence[Sequence[Tensor]]) -> ResumableOptimizer:
         """For a cohort: one list of parameters per client."""
-        return _TogetherAdam(self, parameters)
+        return _CohortAdam(self, parameters)
 
 
 @dataclass(frozen=True)
@@ -72,12 +72,12 @@ class Proximal:
     optimizer: SGD | Adam
     mu: float
 
-    def together(self, parameters: Sequence[Sequence[Tensor]]) -> CohortOptimizer:
+    def for_cohort(self, parameters: Sequence[Sequence[Tensor]]) -> CohortOptimizer:
         """For a cohort: one list of parameters per client."""
-        return _TogetherProximal(self, parameters)
+        return _CohortProximal(self, parameters)
 
 
-class _TogetherSGD:
+class _CohortSGD:
     def __init__(self, settings: SGD, parameters: Sequence[Sequence[Tensor]]) -> None:
         self.lr, self._momentum = settings.lr, settings.momentum
         self._weight_decay = settings.weight_decay
@@ -110,7 +110,7 @@ class _TogetherSGD:
         self._first = False
 
 
-class _TogetherAdam:
+class _CohortAdam:
     def __init__(self, settings: Adam, parameters: Sequence[Sequence[Tensor]]) -> None:
         self.lr, self._betas = settings.lr, settings.betas
         self._parameters = parameters
@@ -144,9 +144,9 @@ class _TogetherAdam:
             _copy(tensors, state[name])
 
 
-class _TogetherProximal:
+class _CohortProximal:
     def __init__(self, settings: Proximal, parameters: Sequence[Sequence[Tensor]]) -> None:
-        self._optimizer = settings.optimizer.together(parameters)
+        self._optimizer = settings.optimizer.for_cohort(parameters)
         self._mu = settings.mu
         self._parameters = parameters
         self._starts = [[p.detach().clone() for p in own] for own in parameters]

@@ -94,7 +94,7 @@ def one_by_one(inputs: TaskInput, recipe: Recipe) -> TaskOutput:
     """Trains one client by itself, for who has an obstacle to company."""
     parameters = list(recipe.model.parameters())
     # Not torch.optim itself, which takes a process a second and 90 MiB to import.
-    optimizer = recipe.optimizer.together([parameters])
+    optimizer = recipe.optimizer.for_cohort([parameters])
     mean_loss = MeanLoss()
     dropout = in_round("local/dropout", inputs.round)
 
@@ -104,6 +104,6 @@ def one_by_one(inputs: TaskInput, recipe: Recipe) -> TaskOutput:
             yield Step(losses.mean() if recipe.reduction == "mean" else losses.sum())
             mean_loss.add(losses)
 
-    with torch_seeded(inputs.problem.seed, dropout, inputs.client.id):
+    with torch_seeded(inputs.run_spec.seed, dropout, inputs.client.id):
         minimise(steps(), [parameters], optimizer)
     return TaskOutput(tensors=recipe.upload(), stats=mean_loss.stats)

@@ -10,7 +10,7 @@ import torch
 
 from fl.client_note import ClientNote
 from fl.federation import Job
-from fl.training.task import may_have_company
+from fl.training.task import trains_in_cohorts
 
 SIZES = (1, 2, 4, 8, 16, 32)
 """Cohort sizes that are tried."""
@@ -63,7 +63,7 @@ class CohortSizes:
 
     def next(self, job: Job) -> int:
         """How many clients of this kind should train together next."""
-        if not _may_have_company(job):
+        if not _trains_in_cohorts(job):
             return 1
         kind = _kind(job)
         if kind not in self._chosen:
@@ -73,12 +73,12 @@ class CohortSizes:
 
     def knows(self, job: Job) -> bool:
         """Whether this kind of training has been tried out, or needs no trials."""
-        return not _may_have_company(job) or _kind(job) in self._chosen
+        return not _trains_in_cohorts(job) or _kind(job) in self._chosen
 
     def learn(self, cohort: Sequence[Job], results: Sequence[bytes | memoryview]) -> None:
         """Takes note of how long a cohort took, and of the memory that it needed at its peak."""
         size, kind = len(cohort), _kind(cohort[0])
-        if kind in self._chosen or size not in SIZES or not _may_have_company(cohort[0]):
+        if kind in self._chosen or size not in SIZES or not _trains_in_cohorts(cohort[0]):
             return
         notes = [ClientNote.of(packed) for packed in results]
         rate = sum(note.seconds for note in notes) / sum(map(work, cohort))
@@ -125,12 +125,12 @@ def _read(cache: Path) -> dict[str, int]:
 
 def _kind(job: Job) -> str:
     training = dict(job.client.training.speed_settings())
-    problem = (job.problem.image_shape, job.problem.num_classes)
-    return json.dumps([_device(), training, problem, job.client.request.threads], sort_keys=True)
+    run_spec = (job.run_spec.image_shape, job.run_spec.num_classes)
+    return json.dumps([_device(), training, run_spec, job.client.request.threads], sort_keys=True)
 
 
-def _may_have_company(job: Job) -> bool:
-    return job.client.request.shared and may_have_company(job.task)
+def _trains_in_cohorts(job: Job) -> bool:
+    return job.client.request.shared and trains_in_cohorts(job.task)
 
 
 @lru_cache

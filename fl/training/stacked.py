@@ -30,7 +30,7 @@ def train(recipes: Sequence[Recipe]) -> list[TaskOutput]:
     turns = Turns()
     model = cohort_model(models, turns)
     parameters = [list(m.parameters()) for m in models]
-    optimizer = recipes[0].optimizer.together(parameters)
+    optimizer = recipes[0].optimizer.for_cohort(parameters)
     mean_losses = [MeanLoss() for _ in recipes]
     feeds = [batches(r, loss) for r, loss in zip(recipes, mean_losses, strict=True)]
 
@@ -50,7 +50,7 @@ def train(recipes: Sequence[Recipe]) -> list[TaskOutput]:
     ]
 
 
-def obstacle(probe: Recipe) -> str | None:
+def conflict(probe: Recipe) -> str | None:
     """Why this training cannot be run for many clients at once; None if nothing speaks against it.
 
     ``probe`` is a recipe made for this question: its first batch is used up.

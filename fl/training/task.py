@@ -3,39 +3,39 @@
 from collections.abc import Callable, Sequence
 from functools import wraps
 
-from fl.federation import Problem, Task, TaskInput, TaskOutput, Training
+from fl.federation import RunSpec, Task, TaskInput, TaskOutput, Training
 from fl.training import stacked
 from fl.training.recipe import Recipe, one_by_one
 
 RecipeFunction = Callable[[TaskInput], Recipe]
-Together = Callable[[Sequence[TaskInput]], list[TaskOutput]]
+CohortTask = Callable[[Sequence[TaskInput]], list[TaskOutput]]
 
 
 def task_of(recipe: RecipeFunction) -> Task:
     """Makes a task of a function that says how a client trains."""
 
     @wraps(recipe)
-    def together(clients: Sequence[TaskInput]) -> list[TaskOutput]:
-        if obstacle(recipe, clients[0]) is not None:
+    def run_cohort(clients: Sequence[TaskInput]) -> list[TaskOutput]:
+        if conflict(recipe, clients[0]) is not None:
             return [one_by_one(client, recipe(client)) for client in clients]
         return stacked.train([recipe(client) for client in clients])
 
-    task = task_for_many(together)
+    task = task_for_many(run_cohort)
     task.recipe = recipe  # type: ignore[attr-defined]
     return task
 
 
-def task_for_many(together: Together) -> Task:
+def task_for_many(run_cohort: CohortTask) -> Task:
     """Makes a task of a function that runs it for several clients of one training record at once.
 
     Their number and their company must not change a bit of what it returns.
     """
 
-    @wraps(together)
+    @wraps(run_cohort)
     def task(inputs: TaskInput) -> TaskOutput:
-        return together([inputs])[0]
+        return run_cohort([inputs])[0]
 
-    task.together = together  # type: ignore[attr-defined]
+    task.run_cohort = run_cohort  # type: ignore[attr-defined]
     return task
 
 
@@ -44,9 +44,9 @@ def recipe_of(task: Task) -> RecipeFunction | None:
     return getattr(task, "recipe", None)
 
 
-def may_have_company(task: Task) -> bool:
+def trains_in_cohorts(task: Task) -> bool:
     """Whether the task can be run for several clients at once."""
-    return hasattr(task, "together")
+    return hasattr(task, "run_cohort")
 
 
 def train_many(task: Task, clients: Sequence[TaskInput]) -> list[TaskOutput]:
@@ -54,17 +54,17 @@ def train_many(task: Task, clients: Sequence[TaskInput]) -> list[TaskOutput]:
 
     A client without company goes the same way, so that its upload is the same to the last bit.
     """
-    together: Together | None = getattr(task, "together", None)
-    return [task(client) for client in clients] if together is None else together(clients)
+    run_cohort: CohortTask | None = getattr(task, "run_cohort", None)
+    return [task(client) for client in clients] if run_cohort is None else run_cohort(clients)
 
 
-def obstacle(recipe: RecipeFunction, client: TaskInput) -> str | None:
+def conflict(recipe: RecipeFunction, client: TaskInput) -> str | None:
     """Why clients with this one's training record cannot train as one; None if they can."""
-    kind = (recipe, client.client.training, client.problem)
-    if kind not in _OBSTACLES:
-        _OBSTACLES[kind] = stacked.obstacle(recipe(client))
-    return _OBSTACLES[kind]
+    kind = (recipe, client.client.training, client.run_spec)
+    if kind not in _CONFLICTS:
+        _CONFLICTS[kind] = stacked.conflict(recipe(client))
+    return _CONFLICTS[kind]
 
 
-_OBSTACLES: dict[tuple[RecipeFunction, Training, Problem], str | None] = {}
+_CONFLICTS: dict[tuple[RecipeFunction, Training, RunSpec], str | None] = {}
 """Looked for once per process: the answer depends on the training record alone."""

@@ -6,7 +6,7 @@ from fractions import Fraction
 
 from hypothesis import strategies as st
 
-from cluster.scheduling.placement import Placement, Room, Seat
+from cluster.scheduling.placement import Bundle, Placement, Slot
 from fl.federation import Request
 
 MEMORY = 100
@@ -25,7 +25,7 @@ class Work:
 class Stay:
     """When and where a client ran."""
 
-    seat: Seat
+    slot: Slot
     start: float
     end: float
 
@@ -34,7 +34,7 @@ class Stay:
 class Machine:
     """Runs clients in simulated time, asking the placement whom to start."""
 
-    rooms: Sequence[Room]
+    bundles: Sequence[Bundle]
     clients: Mapping[int, Work]
     placement: Placement
     now: float = 0.0
@@ -55,10 +55,10 @@ class Machine:
                 if started is None:
                     yield first[0], None
                     break
-                client, seat = started
+                client, slot = started
                 assert client not in self.stays, "seated twice"
                 end = self.now + self.clients[client].seconds
-                self.stays[client] = Stay(seat, self.now, end)
+                self.stays[client] = Stay(slot, self.now, end)
                 self.check_capacity()
                 yield first[0], client
             running = self.placement.running
@@ -74,40 +74,40 @@ class Machine:
         """Whether it has started and not been reported as finished."""
         return client in self.stays and client not in self.finished
 
-    def where(self, client: int) -> Seat:
+    def where(self, client: int) -> Slot:
         """Its seat, now or before."""
-        return self.stays[client].seat
+        return self.stays[client].slot
 
     def check_capacity(self) -> None:
         """Adds up what those at work take, room by room and GPU by GPU."""
-        for room in self.rooms:
+        for bundle in self.bundles:
             here = [
-                c for c, s in self.stays.items() if s.seat.room == room.name and self.at_work(c)
+                c for c, s in self.stays.items() if s.slot.bundle == bundle.name and self.at_work(c)
             ]
             asked = [self.clients[c].request for c in here]
-            assert sum(Fraction(str(r.cpus)) for r in asked) <= room.cpus
-            assert sum(r.memory_bytes for r in asked) <= room.memory_bytes
-            for gpu in range(room.gpus):
+            assert sum(Fraction(str(r.cpus)) for r in asked) <= bundle.cpus
+            assert sum(r.memory_bytes for r in asked) <= bundle.memory_bytes
+            for gpu in range(bundle.gpus):
                 on = [self.clients[c].request for c in here if self.where(c).gpu == gpu]
                 assert sum(Fraction(str(r.gpus)) for r in on) <= 1
             for client, request in zip(here, asked, strict=True):
                 gpu = self.where(client).gpu
-                assert (gpu in range(room.gpus)) if request.gpus else (gpu is None)
+                assert (gpu in range(bundle.gpus)) if request.gpus else (gpu is None)
 
 
 def machine(
-    rooms: Sequence[Room], clients: Mapping[int, Work], *, most: int | None = None
+    bundles: Sequence[Bundle], clients: Mapping[int, Work], *, most: int | None = None
 ) -> Machine:
     """A machine whose placement knows every client, all of one model."""
-    placement = Placement(rooms, most=most, rates={"m": 1.0})
+    placement = Placement(bundles, most=most, rates={"m": 1.0})
     for client, work in clients.items():
         placement.add(client, work.request, "m", work.expected)
-    return Machine(rooms, clients, placement)
+    return Machine(bundles, clients, placement)
 
 
-def room(name: str = "a", cpus: float = 4, gpus: int = 0) -> Room:
+def bundle(name: str = "a", cpus: float = 4, gpus: int = 0) -> Bundle:
     """A room with MEMORY bytes."""
-    return Room(name=name, cpus=cpus, gpus=gpus, memory_bytes=MEMORY)
+    return Bundle(name=name, cpus=cpus, gpus=gpus, memory_bytes=MEMORY)
 
 
 seconds = st.one_of(st.sampled_from([1.0, 2.0, 4.0, 8.0]), st.floats(0.1, 10))
@@ -115,14 +115,14 @@ noise = st.sampled_from([0.25, 0.8, 1.0, 1.0, 1.2, 4.0])
 
 
 @st.composite
-def rooms_and_clients(draw: st.DrawFn) -> tuple[list[Room], dict[int, Work]]:
+def bundles_and_clients(draw: st.DrawFn) -> tuple[list[Bundle], dict[int, Work]]:
     """One to three rooms, with GPUs or not, and clients that each fit one of them."""
     sizes = st.tuples(st.sampled_from([1, 4, 16]), st.integers(0, 3))
     drawn = draw(st.lists(sizes, min_size=1, max_size=3))
-    rooms = [room(str(index), cpus, gpus) for index, (cpus, gpus) in enumerate(drawn)]
+    bundles = [bundle(str(index), cpus, gpus) for index, (cpus, gpus) in enumerate(drawn)]
     clients = {}
     for client in range(draw(st.integers(1, 14))):
-        where = draw(st.sampled_from(rooms))
+        where = draw(st.sampled_from(bundles))
         request = Request(
             cpus=where.cpus * draw(st.sampled_from([0.1, 0.25, 0.5, 0.7, 1.0])),
             gpus=draw(st.sampled_from([0, 0.1, 0.3, 0.35, 0.6, 1.0])) if where.gpus else 0,
@@ -130,4 +130,4 @@ def rooms_and_clients(draw: st.DrawFn) -> tuple[list[Room], dict[int, Work]]:
         )
         expected = draw(seconds)
         clients[client] = Work(request, expected, expected * draw(noise))
-    return rooms, clients
+    return bundles, clients

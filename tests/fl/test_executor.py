@@ -23,7 +23,7 @@ def job(task: Task, id: int = 0, *, cpus: float = 1) -> Job:
     return Job(
         task=task,
         client=client(id, cpus=cpus),
-        problem=PROBLEM,
+        run_spec=PROBLEM,
         indices=np.array([0, 5, 6]),
         broadcast=None,
         payload=None,
@@ -40,7 +40,7 @@ def counts_threads(inputs: TaskInput) -> TaskOutput:
 
 
 def echoes(inputs: TaskInput) -> TaskOutput:
-    assert inputs.problem == PROBLEM
+    assert inputs.run_spec == PROBLEM
     return TaskOutput(tensors={**inputs.broadcast, **inputs.payload})
 
 

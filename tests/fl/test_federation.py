@@ -63,7 +63,7 @@ class MemoryStore:
     def file(self, key: str) -> None:
         return None
 
-    def claimed(self, keys: Mapping[int, str]) -> AbstractContextManager[list[int]]:
+    def locked(self, keys: Mapping[int, str]) -> AbstractContextManager[list[int]]:
         return nullcontext(list(keys))
 
 
@@ -100,7 +100,7 @@ def test_a_job_carries_the_clients_own_shard() -> None:
     for job in executor.jobs:
         assert job.indices.tolist() == [job.client.id, job.client.id + 1]
         assert job.task is never_run
-        assert job.problem == PROBLEM
+        assert job.run_spec == PROBLEM
         assert job.broadcast is None
         assert job.payload is None
 

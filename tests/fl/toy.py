@@ -8,12 +8,12 @@ import torch
 from fl.data.datasets import Split
 from fl.data.shard import Shard
 from fl.events import Listener
-from fl.federation import Client, Problem, Request, TaskInput, Training
+from fl.federation import Client, Request, RunSpec, TaskInput, Training
 from fl.training.classifier import ClassifierConfig
 from fl.training.generator import GeneratorConfig
 from fl.wire import Tensors
 
-PROBLEM = Problem(image_shape=(1, 28, 28), num_classes=3, seed=0)
+PROBLEM = RunSpec(image_shape=(1, 28, 28), num_classes=3, seed=0)
 CLASSIFIER = ClassifierConfig(model="cnn", width=0.2, epochs=2, lr=0.05, batch_size=8)
 VGG = ClassifierConfig(model="vgg9", width=0.02, epochs=2, lr=0.05, batch_size=8)
 GENERATOR = GeneratorConfig(width=0.1, latent=4, epochs=2, lr=5e-3, batch_size=8)
@@ -44,11 +44,11 @@ def task_input(
     data: Shard,
     *,
     id: int = 0,
-    problem: Problem = PROBLEM,
+    run_spec: RunSpec = PROBLEM,
 ) -> TaskInput:
     return TaskInput(
         client=client(id, training),
-        problem=problem,
+        run_spec=run_spec,
         shard=data,
         device=CPU,
         broadcast={},

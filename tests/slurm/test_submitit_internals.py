@@ -8,7 +8,7 @@ import pytest
 from submitit import SlurmExecutor
 
 from cluster.run.slurm_options import SlurmOptions
-from slurm.executor import Executor
+from slurm.sbatch import Sbatch
 from slurm.submitit_internals import TESTED_WITH, FailedJobError, preemption_name, sbatch_text
 from tests.contracts import contract
 from tests.slurm.fake import fake_command
@@ -27,7 +27,7 @@ def test_the_text_is_what_sbatch_is_sent(tmp_path: Path, monkeypatch: pytest.Mon
     sent = tmp_path / "bin" / "sent"
     script = f"cp \"$1\" '{sent}'; echo 'Submitted batch job 7'"
     with_slurm(tmp_path / "bin", script, monkeypatch)
-    executor = Executor(tmp_path / "jobs", SlurmOptions(nodes=2, mem_gb=3))
+    executor = Sbatch(tmp_path / "jobs", SlurmOptions(nodes=2, mem_gb=3))
     with contract("submitit", TEXT, TESTED_WITH):
         executor.submit(print)
         assert sbatch_text(executor) == sent.read_text()

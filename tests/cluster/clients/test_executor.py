@@ -12,7 +12,7 @@ import torch
 
 from cluster.clients.actors import Actors, Process
 from cluster.clients.executor import RayExecutor
-from cluster.hardware.bundles import Rooms, open_rooms
+from cluster.hardware.bundles import Bundles, open_bundles
 from cluster.hardware.private_ray import private_ray
 from fl.condensation.config import LocalCondensation
 from fl.condensation.task import condense
@@ -20,7 +20,7 @@ from fl.data.datasets import Split
 from fl.errors import ClientFailed
 from fl.events import Events
 from fl.executor import InProcess
-from fl.federation import Client, Job, Problem, Request, TaskInput, TaskOutput, Training
+from fl.federation import Client, Job, Request, RunSpec, TaskInput, TaskOutput, Training
 from fl.training.classifier import ClassifierConfig
 from fl.training.generator import GeneratorConfig, train_generator
 from fl.training.recipe import Recipe
@@ -48,7 +48,7 @@ def job(client: int, training: Training = CLASSIFIER, task=None, cpus: float = 1
             num_samples=15,
             request=Request(cpus=cpus, gpus=0),
         ),
-        problem=Problem(image_shape=(1, 28, 28), num_classes=10, seed=0),
+        run_spec=RunSpec(image_shape=(1, 28, 28), num_classes=10, seed=0),
         indices=np.arange(client * 15, client * 15 + 15),
         broadcast=None,
         payload=None,
@@ -78,19 +78,19 @@ def dies(inputs: TaskInput) -> TaskOutput:
 
 
 @pytest.fixture(scope="module")
-def rooms() -> Iterator[Rooms]:
-    with private_ray(cpus=2, gpus=0, memory_bytes=2**32), open_rooms() as rooms:
-        yield rooms
+def bundles() -> Iterator[Bundles]:
+    with private_ray(cpus=2, gpus=0, memory_bytes=2**32), open_bundles() as bundles:
+        yield bundles
 
 
-def run(rooms: Rooms, jobs: list[Job], max_actors: int | None = None) -> dict[int, bytes]:
-    executor = RayExecutor(TRAIN, rooms, max_actors=max_actors)
+def run(bundles: Bundles, jobs: list[Job], max_actors: int | None = None) -> dict[int, bytes]:
+    executor = RayExecutor(TRAIN, bundles, max_actors=max_actors)
     return uploads(executor, jobs)
 
 
-def test_same_uploads_in_process_one_by_one_and_at_once(rooms: Rooms) -> None:
+def test_same_uploads_in_process_one_by_one_and_at_once(bundles: Bundles) -> None:
     here = uploads(InProcess(TRAIN), JOBS)
-    for there in (run(rooms, JOBS), run(rooms, JOBS, max_actors=1)):
+    for there in (run(bundles, JOBS), run(bundles, JOBS, max_actors=1)):
         assert there.keys() == here.keys()
         for client, packed in there.items():
             ours, theirs = unpack(here[client])[0], unpack(packed)[0]
@@ -98,17 +98,17 @@ def test_same_uploads_in_process_one_by_one_and_at_once(rooms: Rooms) -> None:
             assert all(torch.equal(ours[n], theirs[n]) for n in ours)
 
 
-def test_every_client_has_a_process_of_its_own_with_what_it_asked_for(rooms: Rooms) -> None:
+def test_every_client_has_a_process_of_its_own_with_what_it_asked_for(bundles: Bundles) -> None:
     jobs = [job(0, task=whoami), job(1, task=whoami), job(2, task=whoami, cpus=0.5)]
-    stats = {k: unpack(p)[1]["stats"] for k, p in run(rooms, jobs).items()}
+    stats = {k: unpack(p)[1]["stats"] for k, p in run(bundles, jobs).items()}
     assert len({s["pid"] for s in stats.values()} | {os.getpid()}) == 4
     assert [stats[k]["cpus"] for k in (0, 1, 2)] == [1, 1, 0.5]
     assert not any(s["cuda"] for s in stats.values())
 
 
-def test_no_more_actors_at_once_than_there_is_room(rooms: Rooms) -> None:
+def test_no_more_actors_at_once_than_there_is_room(bundles: Bundles) -> None:
     seen: list[Told] = []
-    executor = RayExecutor(TRAIN, rooms)
+    executor = RayExecutor(TRAIN, bundles)
     jobs = [job(k, task=whoami) for k in range(4)]
     at_once = []
     for finished, _ in enumerate(executor.run(jobs, Events(into(seen))), start=1):
@@ -116,15 +116,15 @@ def test_no_more_actors_at_once_than_there_is_room(rooms: Rooms) -> None:
     assert max(at_once) == 2
 
 
-def test_a_failing_client_is_named_with_its_reason(rooms: Rooms) -> None:
+def test_a_failing_client_is_named_with_its_reason(bundles: Bundles) -> None:
     jobs = [job(k, task=fails_on_two) for k in range(4)]
     with pytest.raises(ClientFailed, match=r"client 2 \(cnn\) failed: ArithmeticError: the loss"):
-        run(rooms, jobs)
+        run(bundles, jobs)
 
 
-def test_a_dying_client_is_named(rooms: Rooms) -> None:
+def test_a_dying_client_is_named(bundles: Bundles) -> None:
     with pytest.raises(ClientFailed, match="client 1"):
-        run(rooms, [job(1, task=dies)])
+        run(bundles, [job(1, task=dies)])
 
 
 def test_nothing_is_left_after_the_cluster(tmp_path: Path) -> None:
@@ -170,10 +170,10 @@ def in_fours() -> CohortSizes:
     return sizes
 
 
-def test_the_pool_trains_cohorts_to_the_same_bits_as_each_client_alone(rooms: Rooms) -> None:
+def test_the_pool_trains_cohorts_to_the_same_bits_as_each_client_alone(bundles: Bundles) -> None:
     jobs = [light(k) for k in range(10)]
     seen: list[Told] = []
-    executor = RayExecutor(TRAIN, rooms, sizes=in_fours())
+    executor = RayExecutor(TRAIN, bundles, sizes=in_fours())
     results = uploads(executor, jobs, Events(into(seen)))
     assert sorted(e["client"] for e in seen if e["event"] == "client_start") == [*range(10)]
     assert len(results) == 10
@@ -194,7 +194,7 @@ def known_pairs() -> CohortSizes:
 
 
 def test_a_process_is_given_several_small_cohorts_at_once(
-    rooms: Rooms, monkeypatch: pytest.MonkeyPatch
+    bundles: Bundles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls: list[tuple[int, int]] = []
     submit = Actors.submit
@@ -205,7 +205,7 @@ def test_a_process_is_given_several_small_cohorts_at_once(
 
     monkeypatch.setattr(Actors, "submit", counted)
     jobs = [light(k) for k in range(24)]
-    executor = RayExecutor(TRAIN, rooms, sizes=known_pairs(), rates={"cvae-small": 1e-9})
+    executor = RayExecutor(TRAIN, bundles, sizes=known_pairs(), rates={"cvae-small": 1e-9})
     results = uploads(executor, jobs)
     assert max(clients for clients, _ in calls) > 2
     assert sum(clients for clients, _ in calls) == 24
@@ -217,11 +217,11 @@ def test_a_process_is_given_several_small_cohorts_at_once(
         assert note["cohort"] <= 2
 
 
-def test_light_condensers_condense_in_company_to_the_same_bits(rooms: Rooms) -> None:
+def test_light_condensers_condense_in_company_to_the_same_bits(bundles: Bundles) -> None:
     config = LocalCondensation(width=0.03, images_per_class=1, steps=2, batch_size=2)
     jobs = [light(k, condense) for k in range(6)]
     jobs = [replace(own, client=replace(own.client, training=config)) for own in jobs]
-    results = uploads(RayExecutor(TRAIN, rooms, sizes=in_fours()), jobs)
+    results = uploads(RayExecutor(TRAIN, bundles, sizes=in_fours()), jobs)
     cohorts = [unpack(packed)[1]["cohort"] for packed in results.values()]
     assert max(cohorts) > 1
     for own in jobs:
@@ -232,22 +232,22 @@ def test_light_condensers_condense_in_company_to_the_same_bits(rooms: Rooms) -> 
 
 @pytest.mark.parametrize("sizes", [in_fours, known_pairs])
 def test_who_fails_in_company_is_named_alone(
-    rooms: Rooms, sizes: Callable[[], CohortSizes]
+    bundles: Bundles, sizes: Callable[[], CohortSizes]
 ) -> None:
     seen: list[Told] = []
     rates = {"cvae-small": 1e-9}
-    executor = RayExecutor(TRAIN, rooms, sizes=sizes(), rates=rates)
+    executor = RayExecutor(TRAIN, bundles, sizes=sizes(), rates=rates)
     jobs = [light(k, recipe_fails_on_two) for k in range(8)]
     with pytest.raises(ClientFailed, match=r"client 2 \(cvae-small\) failed: ArithmeticError"):
         uploads(executor, jobs, Events(into(seen)))
     assert {e["client"] for e in seen if e["event"] == "client_failed"} == {2}
 
 
-def test_kept_processes_serve_the_next_map_and_end_with_the_executor(rooms: Rooms) -> None:
+def test_kept_processes_serve_the_next_map_and_end_with_the_executor(bundles: Bundles) -> None:
     def pids(jobs: list[Job]) -> set[float]:
         return {unpack(p)[1]["stats"]["pid"] for p in uploads(executor, jobs).values()}
 
-    executor = RayExecutor(TRAIN, rooms, keep=True)
+    executor = RayExecutor(TRAIN, bundles, reuse_processes=True)
     four = [job(k, task=whoami) for k in range(4)]
     first = pids(four)
     assert len(first) == 2  # as many as there are cores

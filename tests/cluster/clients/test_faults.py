@@ -15,12 +15,12 @@ from ray.cluster_utils import Cluster
 
 from cluster.clients.executor import RayExecutor
 from cluster.clients.memory_cap import OverspentError
-from cluster.hardware.bundles import open_rooms
+from cluster.hardware.bundles import open_bundles
 from fl.data.datasets import Split
 from fl.errors import ClientFailed
 from fl.events import Events
 from fl.executor import InProcess
-from fl.federation import Client, Job, Problem, Request, Task, TaskInput, TaskOutput
+from fl.federation import Client, Job, Request, RunSpec, Task, TaskInput, TaskOutput
 from fl.training.classifier import ClassifierConfig, train_classifier
 from fl.wire import unpack
 from tests.cluster.outcomes import uploads
@@ -90,7 +90,7 @@ def job(client: int, task: Task = train_classifier, request: Request | None = No
             num_samples=15,
             request=request or Request(cpus=1, gpus=0.5),
         ),
-        problem=Problem(image_shape=(1, 28, 28), num_classes=10, seed=0),
+        run_spec=RunSpec(image_shape=(1, 28, 28), num_classes=10, seed=0),
         indices=np.arange(client * 8, client * 8 + 15),
         broadcast=None,
         payload=None,
@@ -129,8 +129,8 @@ def cluster(nodes: Cluster, folder: Path) -> Cluster:
 
 
 def run(jobs: list[Job], listener: list[Told]) -> dict[int, bytes]:
-    with open_rooms() as rooms:
-        executor = RayExecutor(TRAIN, rooms)
+    with open_bundles() as bundles:
+        executor = RayExecutor(TRAIN, bundles)
         return uploads(executor, jobs, Events(into(listener)))
 
 
@@ -247,8 +247,8 @@ def test_three_client_classes_are_assigned_three_different_shares(cluster: Clust
 
 
 def test_what_clients_took_is_known_to_the_next_map(cluster: Cluster) -> None:
-    with open_rooms() as rooms:
-        executor = RayExecutor(TRAIN, rooms, rates={"cnn": 100.0, "vgg9": 7.0})
+    with open_bundles() as bundles:
+        executor = RayExecutor(TRAIN, bundles, rates={"cnn": 100.0, "vgg9": 7.0})
         uploads(executor, [job(0)])
         assert executor.rates["vgg9"] == 7.0
         assert executor.rates["cnn"] < 1.0
@@ -271,8 +271,8 @@ def test_nothing_runs_or_holds_resources_when_the_map_is_over(cluster: Cluster) 
 
 
 def test_no_share_of_a_gpu_is_held_when_fusion_starts(cluster: Cluster) -> None:
-    with open_rooms() as rooms:
-        name = f"GPU_group_{rooms.group.id.hex()}"
+    with open_bundles() as bundles:
+        name = f"GPU_group_{bundles.group.id.hex()}"
         jobs = [job(k, where, Request(cpus=1, gpus=0.5)) for k in range(4)]
-        uploads(RayExecutor(TRAIN, rooms), jobs)
+        uploads(RayExecutor(TRAIN, bundles), jobs)
         assert ray.available_resources()[name] == ray.cluster_resources()[name] == 2

@@ -11,14 +11,14 @@ import torch
 
 from cluster.clients.executor import RayExecutor
 from cluster.clients.memory_cap import CUDA_BYTES
-from cluster.hardware.bundles import Rooms, open_rooms
+from cluster.hardware.bundles import Bundles, open_bundles
 from cluster.hardware.inventory import take_inventory
 from cluster.hardware.private_ray import private_ray
 from cluster.profiling.requests import measured
 from fl.data.datasets import Split
 from fl.errors import ClientFailed
 from fl.events import Events
-from fl.federation import Client, Job, Problem, TaskInput, TaskOutput
+from fl.federation import Client, Job, RunSpec, TaskInput, TaskOutput
 from fl.methods.method import Assignment
 from fl.resources import ResourcesConfig
 from fl.training.classifier import ClassifierConfig
@@ -35,7 +35,7 @@ pytestmark = [
 
 RNG = np.random.default_rng(0)
 TRAIN = Split(RNG.integers(0, 256, (200, 1, 28, 28), dtype=np.uint8), RNG.integers(0, 10, 200))
-PROBLEM = Problem(image_shape=(1, 28, 28), num_classes=10, seed=0)
+PROBLEM = RunSpec(image_shape=(1, 28, 28), num_classes=10, seed=0)
 CLASSES = [
     Assignment("classifier", ClassifierConfig(width=1.0, epochs=2)),
     Assignment("classifier", ClassifierConfig(model="cnn", width=1.0, epochs=2)),
@@ -53,7 +53,7 @@ def takes_the_card(inputs: TaskInput) -> TaskOutput:
 
 
 @pytest.fixture(scope="module")
-def rooms() -> Iterator[Rooms]:
+def bundles() -> Iterator[Bundles]:
     inventory = take_inventory()
     with (
         private_ray(
@@ -61,9 +61,9 @@ def rooms() -> Iterator[Rooms]:
             gpus=len(inventory.gpus),
             memory_bytes=inventory.memory_bytes,
         ),
-        open_rooms() as rooms,
+        open_bundles() as bundles,
     ):
-        yield rooms
+        yield bundles
 
 
 @pytest.fixture(scope="module")
@@ -80,7 +80,7 @@ def jobs() -> list[Job]:
                 num_samples=20,
                 request=found.by_part[part],
             ),
-            problem=PROBLEM,
+            run_spec=PROBLEM,
             indices=np.arange(20 * k, 20 * k + 20),
             broadcast=None,
             payload=None,
@@ -90,11 +90,11 @@ def jobs() -> list[Job]:
 
 
 def test_ten_clients_share_a_card_and_the_one_that_overspends_fails_alone(
-    rooms: Rooms, jobs: list[Job]
+    bundles: Bundles, jobs: list[Job]
 ) -> None:
     events: list[Told] = []
     outcomes = {}
-    for job, outcome in RayExecutor(TRAIN, rooms).run(jobs, Events(into(events))):
+    for job, outcome in RayExecutor(TRAIN, bundles).run(jobs, Events(into(events))):
         outcomes[job.client.id] = outcome
     assert isinstance(outcomes[4], ClientFailed)
     assert "of the GPU" in outcomes[4].reason
@@ -111,9 +111,9 @@ def test_ten_clients_share_a_card_and_the_one_that_overspends_fails_alone(
 
 
 def test_no_client_holds_memory_of_the_card_when_the_map_is_over(
-    rooms: Rooms, jobs: list[Job]
+    bundles: Bundles, jobs: list[Job]
 ) -> None:
     before, _ = torch.cuda.mem_get_info()
-    uploads(RayExecutor(TRAIN, rooms), [job for job in jobs if job.client.id != 4])
+    uploads(RayExecutor(TRAIN, bundles), [job for job in jobs if job.client.id != 4])
     after, _ = torch.cuda.mem_get_info()
     assert before - after < CUDA_BYTES / 2

@@ -89,12 +89,12 @@ def test_who_is_killed_holds_up_nobody(tmp_path: Path, trainings: Path) -> None:
 
 def test_what_one_run_has_claimed_is_left_out_for_another(tmp_path: Path) -> None:
     one, two = (Store(tmp_path / ".store", tmp_path / run, TRAIN) for run in "ab")
-    with one.claimed({0: "x", 1: "y"}) as ours:
+    with one.locked({0: "x", 1: "y"}) as ours:
         assert ours == [0, 1]
-        with two.claimed({1: "y", 2: "z"}) as theirs:
+        with two.locked({1: "y", 2: "z"}) as theirs:
             assert theirs == [2]
         one.put("y", 1, b"update")
-        with two.claimed({1: "y"}) as theirs:  # given up as soon as it was kept
+        with two.locked({1: "y"}) as theirs:  # given up as soon as it was kept
             assert theirs == [1]
             assert two.get("y", 1) == b"update"
 
@@ -102,18 +102,18 @@ def test_what_one_run_has_claimed_is_left_out_for_another(tmp_path: Path) -> Non
 def test_thousands_are_claimed_at_once_in_one_file(tmp_path: Path) -> None:
     one, two = (Store(tmp_path / ".store", tmp_path / run, TRAIN) for run in "ab")
     keys = {k: f"key {k}" for k in range(5000)}
-    with one.claimed(keys) as ours:
+    with one.locked(keys) as ours:
         assert ours == list(keys)
-        with two.claimed({**keys, 5000: "another"}) as theirs:
+        with two.locked({**keys, 5000: "another"}) as theirs:
             assert theirs == [5000]
-    with two.claimed(keys) as theirs:
+    with two.locked(keys) as theirs:
         assert theirs == list(keys)
     assert [path.name for path in (tmp_path / ".store").iterdir()] == [".locks"]
 
 
 def test_a_failure_gives_up_all_claims(tmp_path: Path) -> None:
     one, two = (Store(tmp_path / ".store", tmp_path / run, TRAIN) for run in "ab")
-    with pytest.raises(RuntimeError), one.claimed({0: "x"}):
+    with pytest.raises(RuntimeError), one.locked({0: "x"}):
         raise RuntimeError
-    with two.claimed({0: "x"}) as ours:
+    with two.locked({0: "x"}) as ours:
         assert ours == [0]

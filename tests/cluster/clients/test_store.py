@@ -15,7 +15,7 @@ from fl.clients import Clients
 from fl.data.datasets import Split
 from fl.events import Events
 from fl.executor import InProcess
-from fl.federation import Client, Job, Problem, Request
+from fl.federation import Client, Job, Request, RunSpec
 from fl.training.classifier import ClassifierConfig, train_classifier
 from fl.wire import pack
 
@@ -30,7 +30,7 @@ JOB = Job(
         num_samples=5,
         request=Request(cpus=1, gpus=0),
     ),
-    problem=Problem(image_shape=(1, 8, 8), num_classes=3, seed=0),
+    run_spec=RunSpec(image_shape=(1, 8, 8), num_classes=3, seed=0),
     indices=np.arange(5),
     broadcast=None,
     payload=None,
@@ -61,7 +61,7 @@ def other(**changes: Any) -> Job:
     "job",
     [
         other(indices=np.arange(6)),
-        other(problem=replace(JOB.problem, seed=1)),
+        other(run_spec=replace(JOB.run_spec, seed=1)),
         other(client=replace(JOB.client, id=1)),
         other(client=replace(JOB.client, training=ClassifierConfig(epochs=31))),
         other(client=replace(JOB.client, training=ClassifierConfig(model="cnn"))),
@@ -136,7 +136,7 @@ def test_a_task_of_ones_own_that_was_edited_trains_again(
     def upload(value: int) -> tuple[float, bool]:
         file.write_text(f"{TASK}{value}.0])}})\n")
         module = importlib.reload(importlib.import_module("task_of_my_own"))
-        one = ([JOB.client], [JOB.indices], JOB.problem, InProcess(TRAIN))
+        one = ([JOB.client], [JOB.indices], JOB.run_spec, InProcess(TRAIN))
         (update,) = Clients(*one, store(tmp_path), Events()).map(module.answer)
         return update.tensors["answer"].item(), update.reused
 

@@ -6,12 +6,12 @@ from types import SimpleNamespace
 import pytest
 
 from cluster.hardware import bundles
-from cluster.hardware.bundles import Rooms, await_gpus
+from cluster.hardware.bundles import Bundles, await_gpus
 
 GROUP = "GPU_group_aa"
 
 
-def with_gpus(monkeypatch: pytest.MonkeyPatch, *available: float) -> Rooms:
+def with_gpus(monkeypatch: pytest.MonkeyPatch, *available: float) -> Bundles:
     """Rooms with two GPUs of which Ray says that so many are free, one answer after another."""
     answers = list(available)
     ray = SimpleNamespace(
@@ -20,7 +20,7 @@ def with_gpus(monkeypatch: pytest.MonkeyPatch, *available: float) -> Rooms:
     )
     monkeypatch.setattr(bundles, "ray", ray)
     group = SimpleNamespace(id=SimpleNamespace(hex=lambda: "aa"))
-    return Rooms(group=group, rooms=(), nodes={})
+    return Bundles(group=group, all=(), nodes={})
 
 
 def test_gpus_that_stay_held_are_told_of_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:

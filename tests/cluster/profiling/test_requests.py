@@ -12,13 +12,13 @@ from cluster.profiling import requests
 from cluster.profiling.requests import COHORT, MARGIN, SLACK_BYTES, measured, stated
 from cluster.profiling.steps import Step, Subject
 from fl.errors import UserError
-from fl.federation import Problem, Request
+from fl.federation import Request, RunSpec
 from fl.methods.method import Assignment
 from fl.resources import ResourcesConfig, ShareConfig
 from fl.training.classifier import ClassifierConfig
 from fl.training.generator import GeneratorConfig
 
-PROBLEM = Problem(image_shape=(1, 28, 28), num_classes=10, seed=0)
+PROBLEM = RunSpec(image_shape=(1, 28, 28), num_classes=10, seed=0)
 VGG = Assignment("classifier", ClassifierConfig())
 CNN = Assignment("classifier", ClassifierConfig(model="cnn"))
 CVAE = Assignment("generator", GeneratorConfig())

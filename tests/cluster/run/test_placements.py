@@ -3,12 +3,12 @@
 from dataclasses import asdict
 
 from cluster.run.placements import Placements
-from cluster.scheduling.capacity import Room
+from cluster.scheduling.capacity import Bundle
 from fl.events import AttemptFailed, ClientDropped, ClientEnd, ClientStart, RoundEnd
 from fl.federation import Client, Request
 from fl.training.classifier import ClassifierConfig
 
-ROOM = Room(name="here", cpus=2, gpus=0, memory_bytes=0)
+BUNDLE = Bundle(name="here", cpus=2, gpus=0, memory_bytes=0)
 
 
 def members(count: int) -> tuple[Client, ...]:
@@ -58,7 +58,7 @@ def test_a_client_that_failed_once_has_two_attempts_and_all_their_times() -> Non
     assert entry["attempts"] == 2
     assert entry["failures"] == [{"reason": "it died", "start": 1.0, "end": 2.0}]
     assert entry["requested"]["memory_bytes"] == 20
-    assert placements.makespan([ROOM]) == {"seconds": 4.0, "lower_bound": 2.0}
+    assert placements.makespan([BUNDLE]) == {"seconds": 4.0, "lower_bound": 2.0}
     assert (entry["start"], entry["end"], entry["node"]) == (3.0, 5.0, "vm")
     assert (entry["assigned"], entry["peak_bytes"]) == ({"CPU": 1.0}, 7)
 
@@ -68,7 +68,7 @@ def test_makespan_stands_beside_its_lower_bound() -> None:
     for client, (began, stop) in enumerate([(0.0, 4.0), (0.0, 2.0), (2.0, 5.0)]):
         placements(start(client, began))
         placements(end(client, stop))
-    assert placements.makespan([ROOM]) == {"seconds": 5.0, "lower_bound": 4.5}
+    assert placements.makespan([BUNDLE]) == {"seconds": 5.0, "lower_bound": 4.5}
 
 
 def test_reused_clients_have_no_place_and_make_no_span() -> None:
@@ -76,7 +76,7 @@ def test_reused_clients_have_no_place_and_make_no_span() -> None:
     placements(end(0, 0.1, reused=True))
     (entry,) = placements.entries
     assert (entry["reused"], entry["assigned"], entry["start"]) == (True, None, None)
-    assert placements.makespan([ROOM]) is None
+    assert placements.makespan([BUNDLE]) is None
 
 
 def test_a_dropped_client_is_marked_and_has_no_end() -> None:
@@ -97,4 +97,4 @@ def test_of_many_rounds_the_last_one_counts() -> None:
         placements(event)
     entry, _ = placements.entries
     assert (entry["attempts"], entry["failures"]) == (1, [])
-    assert placements.makespan([ROOM]) == {"seconds": 2.0, "lower_bound": 2.0}
+    assert placements.makespan([BUNDLE]) == {"seconds": 2.0, "lower_bound": 2.0}

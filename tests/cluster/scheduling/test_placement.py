@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cluster.scheduling.placement import Placement, Room, Seat, lower_bound
+from cluster.scheduling.placement import Bundle, Placement, Slot, lower_bound
 from fl.errors import UserError
 from fl.federation import Request
-from tests.cluster.placing import MEMORY, Work, machine, room, rooms_and_clients, seconds
+from tests.cluster.placing import MEMORY, Work, bundle, bundles_and_clients, machine, seconds
 
 examples = settings(deadline=None, derandomize=True)
 
@@ -21,8 +21,8 @@ def ask(cpus: float = 1, gpus: float = 0, memory_bytes: int = 0) -> Request:
 def started(placement: Placement) -> list[int]:
     """Everyone who starts now, in order."""
     clients = []
-    while seated := placement.start():
-        clients.append(seated[0])
+    while cohort := placement.start():
+        clients.append(cohort[0])
     return clients
 
 
@@ -31,27 +31,27 @@ def cores(*widths_and_seconds: tuple[float, float]) -> dict[int, Work]:
 
 
 @examples
-@given(rooms_and_clients(), st.sampled_from([None, 1, 3]))
+@given(bundles_and_clients(), st.sampled_from([None, 1, 3]))
 def test_everyone_sits_once_and_no_seat_is_overbooked(
-    case: tuple[list[Room], dict[int, Work]], most: int | None
+    case: tuple[list[Bundle], dict[int, Work]], most: int | None
 ) -> None:
-    rooms, clients = case
-    run = machine(rooms, clients, most=most)
+    bundles, clients = case
+    run = machine(bundles, clients, most=most)
     for _ in run.steps():
         assert most is None or len(run.placement.running) <= most
     assert run.stays.keys() == clients.keys()
     makespan = max(stay.end for stay in run.stays.values())
     jobs = [(work.request, work.seconds) for work in clients.values()]
-    assert makespan >= lower_bound(rooms, jobs) * (1 - 1e-9)
+    assert makespan >= lower_bound(bundles, jobs) * (1 - 1e-9)
 
 
 @examples
-@given(rooms_and_clients())
+@given(bundles_and_clients())
 def test_who_is_passed_waits_only_for_those_who_started_by_the_promised_moment(
-    case: tuple[list[Room], dict[int, Work]],
+    case: tuple[list[Bundle], dict[int, Work]],
 ) -> None:
-    rooms, clients = case
-    run = machine(rooms, clients)
+    bundles, clients = case
+    run = machine(bundles, clients)
     promises: dict[int, float] = {}
     for first, client in run.steps():
         if client != first and first not in promises:
@@ -64,14 +64,14 @@ def test_who_is_passed_waits_only_for_those_who_started_by_the_promised_moment(
 
 
 @examples
-@given(rooms_and_clients(), st.randoms(use_true_random=False))
+@given(bundles_and_clients(), st.randoms(use_true_random=False))
 def test_the_order_of_adding_does_not_matter(
-    case: tuple[list[Room], dict[int, Work]], random
+    case: tuple[list[Bundle], dict[int, Work]], random
 ) -> None:
-    rooms, clients = case
+    bundles, clients = case
     order = list(clients)
     random.shuffle(order)
-    run, other = machine(rooms, clients), machine(rooms, {c: clients[c] for c in order})
+    run, other = machine(bundles, clients), machine(bundles, {c: clients[c] for c in order})
     run.run()
     other.run()
     assert run.stays == other.stays
@@ -83,8 +83,8 @@ def test_on_one_resource_it_takes_at_most_twice_the_bound(total: int, data: st.D
     pairs = data.draw(st.lists(st.tuples(st.integers(1, total), seconds), min_size=1, max_size=14))
     clients = cores(*pairs)
     jobs = [(work.request, work.seconds) for work in clients.values()]
-    bound = lower_bound([room(cpus=total)], jobs)
-    assert machine([room(cpus=total)], clients).run() <= 2 * bound * (1 + 1e-9)
+    bound = lower_bound([bundle(cpus=total)], jobs)
+    assert machine([bundle(cpus=total)], clients).run() <= 2 * bound * (1 + 1e-9)
 
 
 @examples
@@ -92,7 +92,7 @@ def test_on_one_resource_it_takes_at_most_twice_the_bound(total: int, data: st.D
 def test_on_equal_slots_it_keeps_longest_first_within_its_known_bound(
     slots: int, lengths: list[float]
 ) -> None:
-    makespan = machine([room(cpus=slots)], cores(*((1, s) for s in lengths))).run()
+    makespan = machine([bundle(cpus=slots)], cores(*((1, s) for s in lengths))).run()
     best = min(
         max(sum(s for s, at in zip(lengths, deal, strict=True) if at == slot) for slot in deal)
         for deal in product(range(slots), repeat=len(lengths))
@@ -103,24 +103,24 @@ def test_on_equal_slots_it_keeps_longest_first_within_its_known_bound(
 def test_a_wide_client_is_not_starved_by_a_stream_of_narrow_ones() -> None:
     # Two narrow ones overlap at any time: were all let past, the wide one would come last.
     narrow = [(1, 9.9 - 0.1 * k) for k in range(40)]
-    run = machine([room(cpus=2)], cores((1, 11), (2, 10), *narrow))
+    run = machine([bundle(cpus=2)], cores((1, 11), (2, 10), *narrow))
     run.run()
     assert run.stays[1].start == 11
     assert run.stays[2].start == 0, "gone before the wide one can start"
 
 
 def test_what_the_longest_leaves_free_is_used_meanwhile() -> None:
-    run = machine([room(cpus=5)], cores((3, 10), (3, 9), (2, 30)))
+    run = machine([bundle(cpus=5)], cores((3, 10), (3, 9), (2, 30)))
     run.run()
     assert [run.stays[c].start for c in range(3)] == [0, 10, 0]
-    run = machine([room(cpus=5)], cores((3, 10), (3, 9), (2, 8), (2, 7)))
+    run = machine([bundle(cpus=5)], cores((3, 10), (3, 9), (2, 8), (2, 7)))
     run.run()
     assert [run.stays[c].start for c in range(4)] == [0, 10, 0, 8]
 
 
 def test_clients_that_want_no_gpu_do_not_keep_the_cores_from_those_that_do() -> None:
     # The GPU has 40 s of work, the cores 25: the long clients on cores can wait, or nearly all.
-    placement = Placement([room(cpus=4, gpus=1)])
+    placement = Placement([bundle(cpus=4, gpus=1)])
     for client, (gpus, work) in enumerate([(0, 15)] * 4 + [(1, 10)] * 4):
         placement.add(client, ask(gpus=gpus), "m", work)
     assert placement.waiting == (4, 5, 6, 7, 0, 1, 2, 3)
@@ -130,42 +130,42 @@ def test_clients_that_want_no_gpu_do_not_keep_the_cores_from_those_that_do() -> 
 
 
 def test_ten_tenths_fill_a_gpu_and_a_share_never_spans_two() -> None:
-    placement = Placement([room(cpus=64, gpus=2)])
+    placement = Placement([bundle(cpus=64, gpus=2)])
     for client in range(25):
         placement.add(client, ask(gpus=0.1), "m", 1)
     assert len(started(placement)) == 20
-    placement = Placement([room(cpus=64, gpus=2)])
+    placement = Placement([bundle(cpus=64, gpus=2)])
     for client in range(3):
         placement.add(client, ask(gpus=0.6), "m", 1)
     assert len(started(placement)) == 2
 
 
 def test_a_share_takes_the_fullest_gpu_that_has_room() -> None:
-    placement = Placement([room(cpus=8, gpus=3)])
+    placement = Placement([bundle(cpus=8, gpus=3)])
     for client, share in enumerate([0.7, 0.5, 0.3, 0.8, 0.5]):
         placement.add(client, ask(gpus=share), "m", 10 - client)
-    seats = [seated[1] for seated in iter(placement.start, None)]
-    assert [s.gpu for s in seats] == [0, 1, 0, 2, 1]
+    slots = [cohort[1] for cohort in iter(placement.start, None)]
+    assert [s.gpu for s in slots] == [0, 1, 0, 2, 1]
 
 
 def test_clients_without_a_share_leave_the_gpu_nodes_alone() -> None:
-    rooms = [room("gpu", cpus=8, gpus=1), room("small", cpus=2), room("large", cpus=3)]
-    placement = Placement(rooms)
+    bundles = [bundle("gpu", cpus=8, gpus=1), bundle("small", cpus=2), bundle("large", cpus=3)]
+    placement = Placement(bundles)
     for client in range(6):
         placement.add(client, ask(), "m", 1)
-    seats = [seated[1] for seated in iter(placement.start, None)]
-    assert [s.room for s in seats] == ["large", "small", "large", "small", "large", "gpu"]
-    assert {s.gpu for s in seats} == {None}
+    slots = [cohort[1] for cohort in iter(placement.start, None)]
+    assert [s.bundle for s in slots] == ["large", "small", "large", "small", "large", "gpu"]
+    assert {s.gpu for s in slots} == {None}
 
 
 def test_without_gpus_no_share_is_asked_for() -> None:
-    placement = Placement([room(cpus=1)])
+    placement = Placement([bundle(cpus=1)])
     placement.add(0, ask(gpus=0.5), "m", 1)
-    assert placement.start() == (0, Seat(room="a", gpu=None))
+    assert placement.start() == (0, Slot(bundle="a", gpu=None))
 
 
 def test_estimates_start_from_the_prior_and_follow_what_is_measured() -> None:
-    placement = Placement([room()], rates={"vgg9": 2.0, "cnn": 1.0})
+    placement = Placement([bundle()], rates={"vgg9": 2.0, "cnn": 1.0})
     for client, (model, work) in enumerate(
         [("vgg9", 10), ("vgg9", 30), ("cnn", 10), ("cvae", 10), ("vgg9", 5)]
     ):
@@ -181,47 +181,47 @@ def test_estimates_start_from_the_prior_and_follow_what_is_measured() -> None:
 
 
 def test_unknown_models_are_ranked_by_work() -> None:
-    placement = Placement([room(cpus=1)])
+    placement = Placement([bundle(cpus=1)])
     for client, work in enumerate([5, 7, 6, 7]):
         placement.add(client, ask(), f"model {client}", work)
     order = []
-    while seated := placement.start():
-        order.append(seated[0])
-        placement.finish(seated[0], None)
+    while cohort := placement.start():
+        order.append(cohort[0])
+        placement.finish(cohort[0], None)
     assert order == [1, 3, 2, 0]
 
 
 def test_a_lost_room_returns_those_who_sat_there_and_seats_no_one_more() -> None:
-    placement = Placement([room("a", cpus=2), room("b", cpus=2)])
+    placement = Placement([bundle("a", cpus=2), bundle("b", cpus=2)])
     for client in range(6):
         placement.add(client, ask(), "m", 1)
-    seats = dict(iter(placement.start, None))
-    there = sorted(client for client, seat in seats.items() if seat.room == "a")
-    assert placement.drop_room("a") == there
+    slots = dict(iter(placement.start, None))
+    there = sorted(client for client, slot in slots.items() if slot.bundle == "a")
+    assert placement.drop_bundle("a") == there
     assert len(there) == 2
     assert placement.start() is None, "b is full"
     for client in there:
         placement.add(client, ask(), "m", 1)
     while placement.running:
         placement.finish(placement.running[0], 1)
-        while seated := placement.start():
-            assert seated[1].room == "b"
+        while cohort := placement.start():
+            assert cohort[1].bundle == "b"
     assert not placement.waiting
 
 
 def test_a_claim_dies_with_its_room() -> None:
-    placement = Placement([room("a", cpus=2), room("b", cpus=2)])
+    placement = Placement([bundle("a", cpus=2), bundle("b", cpus=2)])
     for client, cpus in enumerate([2, 1, 2, 1]):
         placement.add(client, ask(cpus), "m", 10 - client)
     assert started(placement) == [0, 1, 3]
-    placement.drop_room("a")
+    placement.drop_bundle("a")
     placement.finish(1, 1)
     placement.finish(3, 1)
     assert started(placement) == [2]
 
 
 def test_a_client_that_failed_may_come_back_asking_for_more() -> None:
-    placement = Placement([room(gpus=1)])
+    placement = Placement([bundle(gpus=1)])
     placement.add(0, ask(gpus=0.2), "m", 1)
     assert started(placement) == [0]
     with pytest.raises(ValueError, match="client 0 is waiting or running already"):
@@ -242,7 +242,7 @@ def test_a_client_that_failed_may_come_back_asking_for_more() -> None:
     ],
 )
 def test_what_fits_no_room_is_refused_with_what_exists(request_: Request, what: str) -> None:
-    placement = Placement([room("a", cpus=2, gpus=2), room("b", cpus=4)])
+    placement = Placement([bundle("a", cpus=2, gpus=2), bundle("b", cpus=4)])
     with pytest.raises(UserError, match=what) as refused:
         placement.add(7, request_, "vgg9", 1)
     assert "client 7 (vgg9)" in str(refused.value)
@@ -250,13 +250,13 @@ def test_what_fits_no_room_is_refused_with_what_exists(request_: Request, what: 
 
 
 def test_who_no_longer_fits_anywhere_is_refused_once_the_others_are_done() -> None:
-    placement = Placement([room("a", gpus=1), room("b", cpus=1)])
+    placement = Placement([bundle("a", gpus=1), bundle("b", cpus=1)])
     placement.add(0, ask(gpus=1), "m", 10)
     placement.add(1, ask(gpus=1), "m", 9)
     placement.add(2, ask(), "m", 8)
     placement.add(3, ask(), "m", 7)
     assert started(placement) == [0, 2, 3]
-    assert placement.drop_room("a") == [0, 3]
+    assert placement.drop_bundle("a") == [0, 3]
     placement.add(3, ask(), "m", 7)
     placement.finish(2, 1)
     assert started(placement) == [3]
@@ -267,7 +267,7 @@ def test_who_no_longer_fits_anywhere_is_refused_once_the_others_are_done() -> No
 
 def test_rooms_need_names_of_their_own() -> None:
     with pytest.raises(ValueError, match="two rooms of one name"):
-        Placement([room(), room()])
+        Placement([bundle(), bundle()])
 
 
 @pytest.mark.parametrize(
@@ -281,8 +281,8 @@ def test_rooms_need_names_of_their_own() -> None:
     ],
 )
 def test_the_lower_bound(jobs: list[tuple[Request, float]], bound: float) -> None:
-    assert lower_bound([room(cpus=4, gpus=2)], jobs) == pytest.approx(bound)
+    assert lower_bound([bundle(cpus=4, gpus=2)], jobs) == pytest.approx(bound)
 
 
 def test_shares_count_in_the_bound_only_where_there_are_gpus() -> None:
-    assert lower_bound([room()], [(ask(1, 1), 6), (ask(1, 1), 6)]) == 6
+    assert lower_bound([bundle()], [(ask(1, 1), 6), (ask(1, 1), 6)]) == 6

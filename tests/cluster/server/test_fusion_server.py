@@ -18,9 +18,9 @@ from ray.cluster_utils import Cluster
 from torch import Tensor, nn
 
 from cluster.clients.executor import RayExecutor
-from cluster.hardware.bundles import Rooms, gpu_names, open_rooms
+from cluster.hardware.bundles import Bundles, gpu_names, open_bundles
 from cluster.server.fusion_server import FusionServer
-from cluster.server.rank_placement import posts
+from cluster.server.rank_placement import place_ranks
 from fl.errors import UserError
 from fl.events import Events
 from fl.federation import Batch, Job, Request
@@ -60,13 +60,13 @@ SILENT_S = 8.0
 
 
 @pytest.fixture(scope="module")
-def rooms(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rooms]:
+def bundles(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bundles]:
     """Two nodes of two cores, with one logical GPU and with two."""
     os.environ[FOLDER] = str(tmp_path_factory.mktemp("markers"))
     nodes = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "num_gpus": 1})
     nodes.add_node(num_cpus=2, num_gpus=2)
     ray.init(address=nodes.address, log_to_driver=False)
-    with open_rooms() as opened:
+    with open_bundles() as opened:
         yield opened
     ray.shutdown()
     nodes.shutdown()
@@ -83,16 +83,16 @@ def heard() -> list[Told]:
 
 
 @pytest.fixture(scope="module")
-def server(rooms: Rooms) -> Iterator[FusionServer]:
+def server(bundles: Bundles) -> Iterator[FusionServer]:
     """Two ranks, one on each node, each on a logical GPU."""
-    names = gpu_names(rooms)
+    names = gpu_names(bundles)
     assert sorted(names.values()) == [["0"], ["0", "1"]]
-    where = posts(rooms.rooms, 3, names)
+    where = place_ranks(bundles.all, 3, names)
     made = FusionServer(
         PROBLEM,
         TEST,
         Events(into(HEARD)),
-        rooms,
+        bundles,
         [where[0], where[2]],
         timeout_s=SILENT_S,
     )
@@ -219,14 +219,14 @@ def test_lessons_made_between_epochs_are_fitted_as_by_one_rank(server: FusionSer
 
 def test_ranks_sit_on_both_nodes_and_are_reused(server: FusionServer) -> None:
     first = server.fit(model(), data(), loss=LOSS, config=CONFIG, stage="fusion")
-    crew = server._crew
+    group = server._group
     again = server.fit(model(), data(), loss=LOSS, config=CONFIG, stage="fusion")
-    assert server._crew is crew
+    assert server._group is group
     assert again == first
-    assert {post.room for post in server._posts} == {"0", "1"}
-    assert crew is not None
-    seen = ray.get([actor.__ray_call__.remote(_visible_gpus) for actor in crew.actors])
-    assert seen == [post.gpu for post in server._posts]
+    assert {placement.bundle for placement in server._placements} == {"0", "1"}
+    assert group is not None
+    seen = ray.get([actor.__ray_call__.remote(_visible_gpus) for actor in group.actors])
+    assert seen == [placement.gpu for placement in server._placements]
 
 
 def _visible_gpus(_: Any) -> str | None:
@@ -234,15 +234,15 @@ def _visible_gpus(_: Any) -> str | None:
 
 
 def test_ranks_and_clients_stay_on_the_same_gpus_round_after_round(
-    server: FusionServer, rooms: Rooms
+    server: FusionServer, bundles: Bundles
 ) -> None:
     placed = server._place(data())
     train = split(8, 8, 8)
-    executor = RayExecutor(train, rooms, before=server.release, keep=True)
+    executor = RayExecutor(train, bundles, before=server.release, reuse_processes=True)
     job = Job(
         task=train_classifier,
         client=replace(client(0), request=Request(cpus=1, gpus=1.0)),
-        problem=PROBLEM,
+        run_spec=PROBLEM,
         indices=np.arange(24),
         broadcast=None,
         payload=None,
@@ -251,7 +251,7 @@ def test_ranks_and_clients_stay_on_the_same_gpus_round_after_round(
     for _ in range(3):
         assert len(uploads(executor, [job])) == 1
         server.evaluate(model())
-        there.append((server._crew, *(process.actor for process in executor.actors.processes)))
+        there.append((server._group, *(process.actor for process in executor.actors.processes)))
     executor.close()
     assert len(there[0]) == 2  # the ranks, and a client that holds a whole GPU
     assert there[1:] == there[:1] * 2
@@ -308,8 +308,8 @@ def test_a_loss_that_promises_nothing_is_refused_where_batches_must_be_whole(
 
 def test_closing_ends_every_process(server: FusionServer) -> None:
     server.evaluate(model())
-    assert server._crew is not None
-    actors = server._crew.actors
+    assert server._group is not None
+    actors = server._group.actors
     server.close()
     for actor in actors:  # Ray ends them when it gets to it
         wait_until(lambda a=actor: is_gone(a), seconds=30)

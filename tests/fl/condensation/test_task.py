@@ -38,7 +38,7 @@ def inputs(
 
 def naive(given: TaskInput, config: LocalCondensation, goals: Tensor) -> Tensor:
     """Eqs. 3 to 6, 10 and 17, class by class, with torch's own optimiser."""
-    data, seed = given.shard, given.problem.seed
+    data, seed = given.shard, given.run_spec.seed
     held = [c for c in range(3) if (data.labels == c).any()]
     own = {c: data.images[data.labels == c] for c in held}
     start = given.stream("condense/start")

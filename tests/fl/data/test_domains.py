@@ -113,8 +113,8 @@ def test_a_malformed_folder_is_refused_in_one_line(tmp_path: Path, how: str, sai
 def test_the_configuration_names_data_set_and_folder_together(tmp_path: Path) -> None:
     data = DataConfig(folder=str(tree(tmp_path)), side=16)
     config = RunConfig(method="fedavg", dataset="folder", data=data, options=FedAvgConfig())
-    assert config.problem.image_shape == (3, 16, 16)
-    assert config.problem.domains == tuple(sorted(SHADES))
+    assert config.run_spec.image_shape == (3, 16, 16)
+    assert config.run_spec.domains == tuple(sorted(SHADES))
     for wrong in ({"dataset": "folder"}, {"data": data}):
         with pytest.raises(UserError, match="go together"):
             RunConfig(method="fedavg", options=FedAvgConfig(), **wrong)

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fl.federation import Problem
+from fl.federation import RunSpec
 from fl.fusion.distillation import kl_to_teacher
 from fl.fusion.inversion import (
     BatchNormDistance,
@@ -17,7 +17,7 @@ from fl.fusion.inversion import (
     invert,
 )
 
-PROBLEM = Problem(image_shape=(1, 8, 8), num_classes=3, seed=0)
+PROBLEM = RunSpec(image_shape=(1, 8, 8), num_classes=3, seed=0)
 SMALL = InversionConfig(batch_size=6, steps=5, width=0.05, latent=4)
 CPU = torch.device("cpu")
 

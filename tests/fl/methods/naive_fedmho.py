@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn, optim
 
-from fl.federation import Problem, Update
+from fl.federation import RunSpec, Update
 from fl.methods.fedmho import FedMHOConfig
 from fl.models import build_classifier, build_decoder
 from fl.seeding import seed_for
@@ -30,12 +30,12 @@ class NaiveRun:
 
 
 def naive_fedmho(
-    updates: list[Update], problem: Problem, config: FedMHOConfig, teacher: str, steps: int
+    updates: list[Update], run_spec: RunSpec, config: FedMHOConfig, teacher: str, steps: int
 ) -> NaiveRun:
     strong = [u for u in updates if u.client.role == "classifier"]
     weak = [u for u in updates if u.client.role == "generator"]
 
-    locals_ = [classifier(u, problem) for u in strong]
+    locals_ = [classifier(u, run_spec) for u in strong]
     model = copy.deepcopy(locals_[0])
     start = {}
     for name in model.state_dict():  # Eq. 4
@@ -46,8 +46,8 @@ def naive_fedmho(
     counts = []
     for u in weak:  # the released code's allocation
         row = []
-        for c in range(problem.num_classes):
-            quota = config.num_samples // problem.num_classes
+        for c in range(run_spec.num_classes):
+            quota = config.num_samples // run_spec.num_classes
             all_squares = sum(int(v.tensors["label_counts"][c]) ** 2 for v in weak)
             own = int(u.tensors["label_counts"][c]) ** 2
             row.append(quota * own // all_squares if all_squares else 0)
@@ -55,18 +55,18 @@ def naive_fedmho(
 
     images, labels = [], []
     for u, row in zip(weak, counts, strict=True):  # Section 4.2.2
-        decode = decoder(u, problem)
-        stream = torch.Generator().manual_seed(seed_for(problem.seed, "synthesis", u.client.id))
+        decode = decoder(u, run_spec)
+        stream = torch.Generator().manual_seed(seed_for(run_spec.seed, "synthesis", u.client.id))
         noise = torch.randn(sum(row), config.generator.latent, generator=stream)
         own_labels = [c for c, n in enumerate(row) for _ in range(n)]
         for z, c in zip(noise, own_labels, strict=True):
-            onehot = torch.eye(problem.num_classes)[[c]]
+            onehot = torch.eye(run_spec.num_classes)[[c]]
             with torch.no_grad():
                 images.append(torch.sigmoid(decode(z[None], onehot))[0])
         labels += own_labels
 
     kept = []
-    for c in range(problem.num_classes):  # Algorithm 2
+    for c in range(run_spec.num_classes):  # Algorithm 2
         mine = [i for i, label in enumerate(labels) if label == c]
         if mine:
             centre = sum(images[i].double() for i in mine) / len(mine)
@@ -78,7 +78,7 @@ def naive_fedmho(
     teachers = {"none": [], "models": locals_, "start": [start_model]}[teacher]
     x = torch.stack([images[i] for i in kept])
     y = torch.tensor([labels[i] for i in kept])
-    losses = naive_fit(model, x, y, teachers, problem, config, steps)
+    losses = naive_fit(model, x, y, teachers, run_spec, config, steps)
     return NaiveRun(start, counts, torch.stack(images), labels, kept, losses)
 
 
@@ -87,12 +87,12 @@ def naive_fit(
     x: Tensor,
     y: Tensor,
     teachers: list[nn.Module],
-    problem: Problem,
+    run_spec: RunSpec,
     config: FedMHOConfig,
     steps: int,
 ) -> list[float]:
     optimizer = optim.Adam(model.parameters(), lr=config.fusion.lr)
-    order = torch.Generator().manual_seed(seed_for(problem.seed, "fusion/order"))
+    order = torch.Generator().manual_seed(seed_for(run_spec.seed, "fusion/order"))
     model.train()
     losses: list[float] = []
     epoch = 0
@@ -101,7 +101,7 @@ def naive_fit(
         shuffled = torch.randperm(len(y), generator=order)
         for first in range(0, len(y), config.fusion.batch_size):
             batch = shuffled[first : first + config.fusion.batch_size]
-            with naive_dropout(model, problem.seed, epoch, batch.tolist()):
+            with naive_dropout(model, run_spec.seed, epoch, batch.tolist()):
                 student = torch.softmax(model(x[batch]), dim=1)
             loss = 0.0
             for p, label, image in zip(student, y[batch], x[batch], strict=True):
@@ -151,21 +151,21 @@ def scrambled(x: int) -> int:
     return x ^ x >> 15
 
 
-def classifier(update: Update, problem: Problem) -> nn.Module:
+def classifier(update: Update, run_spec: RunSpec) -> nn.Module:
     training = update.client.training
     model = build_classifier(
-        training.model, problem.image_shape, problem.num_classes, width=training.width
+        training.model, run_spec.image_shape, run_spec.num_classes, width=training.width
     )
     model.load_state_dict(stripped(update, "classifier."))
     return model.eval()
 
 
-def decoder(update: Update, problem: Problem) -> nn.Module:
+def decoder(update: Update, run_spec: RunSpec) -> nn.Module:
     training = update.client.training
     model = build_decoder(
         training.model,
-        problem.image_shape,
-        problem.num_classes,
+        run_spec.image_shape,
+        run_spec.num_classes,
         latent=training.latent,
         width=training.width,
     )

@@ -65,7 +65,7 @@ class Memory(NoStore):
         self._packed: dict[str, bytes] = {}
 
     def key(self, job: Job) -> str:
-        return f"{job.client.id} {job.client.training} {job.problem}"
+        return f"{job.client.id} {job.client.training} {job.run_spec}"
 
     def get(self, key: str, client: int) -> bytes | None:
         return self._packed.get(key)

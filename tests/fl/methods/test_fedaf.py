@@ -167,9 +167,9 @@ def test_rounds_build_on_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_clients_that_could_not_take_the_images_are_refused() -> None:
-    problem = replace(federation(DM)[0].problem, image_shape=(1, 4, 4))
+    run_spec = replace(federation(DM)[0].run_spec, image_shape=(1, 4, 4))
     with pytest.raises(UserError, match="convnet does not take images"):
-        fedaf.assign(DM, 3, problem)
+        fedaf.assign(DM, 3, run_spec)
 
 
 @pytest.mark.parametrize(

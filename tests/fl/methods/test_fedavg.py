@@ -40,8 +40,8 @@ def play(config: Any = ALIKE, rounds: int = 2, directory: Path | None = None) ->
 
 def naive(clients: Clients, who: list[list[int]], mu: float = 0.0) -> nn.Module:
     """FedAvg and FedProx as their papers' boxes have them: a loop over rounds, clients, batches."""
-    data, seed = tiny_data().train, clients.problem.seed
-    model = starting_classifier(LOCAL, clients.problem)
+    data, seed = tiny_data().train, clients.run_spec.seed
+    model = starting_classifier(LOCAL, clients.run_spec)
     for number, chosen in enumerate(who, start=1):
         total = {name: torch.zeros_like(t) for name, t in model.state_dict().items()}
         samples = sum(clients.members[k].num_samples for k in chosen)
@@ -49,7 +49,7 @@ def naive(clients: Clients, who: list[list[int]], mu: float = 0.0) -> nn.Module:
             own = clients._indices[k]
             images = torch.from_numpy(data.images[own]).float() / 255
             labels = torch.from_numpy(data.labels[own])
-            local = starting_classifier(LOCAL, clients.problem)
+            local = starting_classifier(LOCAL, clients.run_spec)
             local.load_state_dict(model.state_dict())
             sgd = optim.SGD(local.parameters(), lr=LOCAL.lr, momentum=LOCAL.momentum)
             purpose = "local/order" if number == 1 else f"local/order/round {number}"

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn, optim
 
 from fl.errors import UserError
-from fl.federation import Problem
+from fl.federation import RunSpec
 from fl.fusion.allocation import client_shares
 from fl.fusion.fit import FitConfig
 from fl.methods import fedcvae_ens, fedcvae_kd, fedmho
@@ -24,7 +24,7 @@ from fl.training.generator import GeneratorConfig, starting_generator
 from tests.fl.methods.naive_fedmho import decoder
 from tests.fl.methods.tiny import WatchedServer, tiny_federation
 
-PROBLEM = Problem(image_shape=(1, 28, 28), num_classes=10, seed=0)
+PROBLEM = RunSpec(image_shape=(1, 28, 28), num_classes=10, seed=0)
 SMALL = {
     "generator": GeneratorConfig(width=0.1, latent=4, epochs=2),
     "large_width": 0.02,
@@ -128,7 +128,7 @@ def test_ens_trains_a_fresh_classifier_on_what_the_decoders_draw() -> None:
     rows = fedcvae_ens.allocate(updates, server, ENS, 40)
     images, labels = [], []
     for update, row in zip(updates, rows, strict=True):
-        decode = decoder(update, server.problem)
+        decode = decoder(update, server.run_spec)
         seed = seed_for(0, "synthesis", update.client.id)
         noise = torch.randn(row.sum(), 4, generator=torch.Generator().manual_seed(seed))
         own = [c for c, n in enumerate(row) for _ in range(n)]
@@ -169,7 +169,7 @@ def test_kds_decoder_regresses_what_the_clients_draw_for_the_same_z_and_label() 
     for z, label, image, owner in zip(
         examples["z"], examples["labels"], examples["images"], owners, strict=True
     ):
-        decode = decoder(updates[owner], server.problem)
+        decode = decoder(updates[owner], server.run_spec)
         drawn = torch.sigmoid(decode(z[None], torch.eye(10)[[int(label)]]))[0]
         torch.testing.assert_close(image, drawn)
 
@@ -182,7 +182,7 @@ def test_kds_decoder_regresses_what_the_clients_draw_for_the_same_z_and_label() 
 def naive_regression(
     examples: dict[str, Tensor], server: WatchedServer, config: FedCVAEKDConfig
 ) -> Decoder:
-    model = starting_generator(large_generator(config), server.problem).decoder
+    model = starting_generator(large_generator(config), server.run_spec).decoder
     optimizer = optim.Adam(model.parameters(), lr=config.decoder.lr)
     order = torch.Generator().manual_seed(seed_for(0, "examples/order"))
     for _ in range(config.decoder.epochs):

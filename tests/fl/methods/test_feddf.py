@@ -54,7 +54,7 @@ def naive_feddf(
     for average in averages(updates, server).members:
         student = copy.deepcopy(average).train()
         optimizer = optim.Adam(student.parameters(), lr=config.distil.lr)
-        order = torch.Generator().manual_seed(seed_for(server.problem.seed, purpose))
+        order = torch.Generator().manual_seed(seed_for(server.run_spec.seed, purpose))
         step = 0
         for _ in range(config.distil.epochs):
             for rows in torch.randperm(len(x), generator=order).split(16):

@@ -9,7 +9,7 @@ import torch
 
 from fl.clients import Clients
 from fl.errors import UserError
-from fl.federation import Problem, Update
+from fl.federation import RunSpec, Update
 from fl.methods import fedmho
 from fl.methods.fedmho import FedMHOConfig, assign
 from fl.methods.registry import METHODS, get_method
@@ -18,7 +18,7 @@ from fl.training.classifier import ClassifierConfig
 from tests.fl.methods.naive_fedmho import naive_fedmho
 from tests.fl.methods.tiny import TINY, WatchedServer, changed, tiny_data, tiny_federation, whole
 
-PROBLEM = Problem(image_shape=(1, 28, 28), num_classes=10, seed=0)
+PROBLEM = RunSpec(image_shape=(1, 28, 28), num_classes=10, seed=0)
 TEACHERS = ("none", "models", "start")
 
 
@@ -46,7 +46,7 @@ def test_agrees_with_the_naive_twin_step_by_step(teacher: str) -> None:
     outcome, server = rerun(TINY, teacher)
     start, _, result = server.fits["fusion"]
     with torch.random.fork_rng():
-        twin = naive_fedmho(tiny_updates(), server.problem, TINY, teacher, steps=10)
+        twin = naive_fedmho(tiny_updates(), server.run_spec, TINY, teacher, steps=10)
 
     for name, tensor in twin.start.items():
         torch.testing.assert_close(start[name], tensor)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from fl.errors import ClientFailed, UserError
-from fl.federation import Problem
+from fl.federation import RunSpec
 from fl.methods import fedavg, fedmho
 from fl.methods.fedavg import FedAvgConfig
 from fl.methods.fedmho import FedMHOConfig
@@ -18,7 +18,7 @@ from fl.training.classifier import ClassifierConfig
 from tests.fl.methods.averages import averages
 from tests.fl.methods.tiny import tiny_federation
 
-PROBLEM = Problem(image_shape=(1, 28, 28), num_classes=10, seed=0)
+PROBLEM = RunSpec(image_shape=(1, 28, 28), num_classes=10, seed=0)
 TINY_TWO = FedAvgConfig(classifier=ClassifierConfig(width=0.05, epochs=1), small_width=0.5)
 
 
@@ -69,15 +69,15 @@ def test_unknown_models_are_refused_on_construction(change: dict) -> None:
 def test_each_prototype_is_averaged_by_itself_and_the_averages_vote() -> None:
     clients, server = tiny_federation(TINY_TWO, assign=assign, num_clients=4)
     updates = clients.train()
-    vote = fedavg.run(clients, server, TINY_TWO, rounds=Rounds(1)).model
-    assert isinstance(vote, Ensemble)
+    ensemble = fedavg.run(clients, server, TINY_TWO, rounds=Rounds(1)).model
+    assert isinstance(ensemble, Ensemble)
     assert [len(group) for group in by_prototype(updates)] == [2, 2]
-    for k, member in enumerate(vote.members):
+    for k, member in enumerate(ensemble.members):
         for name, tensor in member.state_dict().items():
             pair = [u.tensors[f"classifier.{name}"] for u in updates[2 * k : 2 * k + 2]]
             torch.testing.assert_close(tensor, (pair[0] + pair[1]) / 2)
     x = torch.rand(5, 1, 28, 28)
-    torch.testing.assert_close(vote(x), (vote.members[0](x) + vote.members[1](x)) / 2)
+    torch.testing.assert_close(ensemble(x), (ensemble.members[0](x) + ensemble.members[1](x)) / 2)
 
 
 def test_models_of_one_architecture_but_another_width_are_not_averaged() -> None:

@@ -16,7 +16,7 @@ from fl.data.partition import PartitionConfig, make_partition
 from fl.data.shard import Shard
 from fl.events import Events, Listener
 from fl.executor import InProcess
-from fl.federation import Batch, Client, Problem, Request, UpdateStore
+from fl.federation import Batch, Client, Request, RunSpec, UpdateStore
 from fl.fusion.checkpoints import Checkpoints
 from fl.fusion.fit import FitConfig
 from fl.fusion.single_server import SingleServer
@@ -34,7 +34,7 @@ TINY = FedMHOConfig(
     distil_init=FitConfig(epochs=2, batch_size=32, lr=1e-3),
 )
 
-Assign = Callable[[Any, int, Problem], list[Assignment]]
+Assign = Callable[[Any, int, RunSpec], list[Assignment]]
 
 
 class NoStore:
@@ -52,7 +52,7 @@ class NoStore:
     def file(self, key: str) -> None:
         return None
 
-    def claimed(self, keys: Mapping[int, str]) -> AbstractContextManager[list[int]]:
+    def locked(self, keys: Mapping[int, str]) -> AbstractContextManager[list[int]]:
         return nullcontext(list(keys))
 
     def end_round(self, number: int) -> None:
@@ -101,7 +101,7 @@ def tiny_federation(
     checkpoints: Checkpoints | None = None,
 ) -> tuple[Clients, WatchedServer]:
     data = data or tiny_data()
-    problem = Problem(image_shape=data.image_shape, num_classes=10, seed=seed)
+    run_spec = RunSpec(image_shape=data.image_shape, num_classes=10, seed=seed)
     cut = make_partition(
         data.train.labels, num_clients, 10, PartitionConfig(), alpha=alpha, seed=seed
     )
@@ -113,13 +113,13 @@ def tiny_federation(
             num_samples=len(cut.train[k]),
             request=Request(cpus=1, gpus=0),
         )
-        for k, assignment in enumerate(assign(config, num_clients, problem))
+        for k, assignment in enumerate(assign(config, num_clients, run_spec))
     ]
     events = Events(listener)
     clients = Clients(
-        members, cut.train, problem, InProcess(data.train), store or NoStore(), events
+        members, cut.train, run_spec, InProcess(data.train), store or NoStore(), events
     )
-    server = WatchedServer(problem, whole(data.test), events, torch.device("cpu"), checkpoints)
+    server = WatchedServer(run_spec, whole(data.test), events, torch.device("cpu"), checkpoints)
     return clients, server
 
 

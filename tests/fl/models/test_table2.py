@@ -10,7 +10,7 @@ from torch import nn
 from fl.models import build_classifier, build_decoder, build_generator
 from fl.models.__main__ import main
 from fl.models.cost import macs, parameters, profiler_ops
-from fl.models.table2 import COLOR, GRAY, ROWS, Row, as_printed, count
+from fl.models.table2 import COLOR, GRAY, ROWS, Table2Row, as_printed, count
 
 # Parameters and true MACs at latent 20, as measured on the released code's layers.
 SHEET = {
@@ -39,7 +39,7 @@ NOT_REPRODUCED = {
 }
 
 
-def find(model: str, data_set: str) -> Row:
+def find(model: str, data_set: str) -> Table2Row:
     return next(row for row in ROWS if (row.model, row.data_set) == (model, data_set))
 
 

@@ -6,7 +6,7 @@ from matplotlib.colors import to_rgb
 
 from fl.report import plots, style
 from fl.report.mosaic import MISSING, mosaic, sample_grid, tile_gap
-from fl.report.read import Samples
+from fl.report.read import ExampleImages
 from tests.fl.report.conftest import CURVE, START
 
 
@@ -106,7 +106,7 @@ def test_images_that_do_not_exist_are_pale_not_black() -> None:
 def test_the_grid_names_every_class_and_fits_the_page(classes: int, columns: int) -> None:
     images = np.ones((classes, 8, 1, 28, 28), np.uint8)
     names = [f"name {index}" for index in range(classes)]
-    figure = sample_grid(Samples(images, images, images), names)
+    figure = sample_grid(ExampleImages(images, images, images), names)
     assert len(figure.axes) == columns
     labels = [label.get_text() for axes in figure.axes for label in axes.get_yticklabels()]
     assert labels == names

@@ -17,7 +17,7 @@ def train_plainly(inputs: TaskInput, recipe: Recipe) -> TaskOutput:
         optimizer: optim.Optimizer = optim.Adam(parameters, lr=how.lr)
     else:
         optimizer = optim.SGD(parameters, lr=how.lr, momentum=how.momentum)
-    with torch_seeded(inputs.problem.seed, "local/dropout", inputs.client.id):
+    with torch_seeded(inputs.run_spec.seed, "local/dropout", inputs.client.id):
         means: list[float] = []
         for epoch in recipe.epochs:
             total, count = 0.0, 0

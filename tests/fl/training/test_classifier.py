@@ -24,15 +24,15 @@ STILL = 1e-12  # a learning rate at which nothing moves
 def train(
     training: Training, data: Shard = DATA, *, id: int = 0, seed: int = PROBLEM.seed
 ) -> TaskOutput:
-    return training.task(task_input(training, data, id=id, problem=replace(PROBLEM, seed=seed)))
+    return training.task(task_input(training, data, id=id, run_spec=replace(PROBLEM, seed=seed)))
 
 
 def start_of(training: Training, *, seed: int = PROBLEM.seed) -> Tensors:
     """The starting weights, named as in an upload."""
-    problem = replace(PROBLEM, seed=seed)
+    run_spec = replace(PROBLEM, seed=seed)
     if isinstance(training, ClassifierConfig):
-        return prefixed("classifier", starting_classifier(training, problem))
-    return prefixed("decoder", starting_generator(training, problem).decoder)
+        return prefixed("classifier", starting_classifier(training, run_spec))
+    return prefixed("decoder", starting_generator(training, run_spec).decoder)
 
 
 def close(one: Tensors, other: Tensors) -> bool:

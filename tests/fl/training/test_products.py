@@ -20,8 +20,8 @@ def library(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 
 def at(offset: int, x: Tensor) -> Tensor:
     """A copy of x that begins so many numbers after an aligned address."""
-    room = torch.empty(offset + x.numel())
-    return room[offset:].view(x.shape).copy_(x)
+    bundle = torch.empty(offset + x.numel())
+    return bundle[offset:].view(x.shape).copy_(x)
 
 
 def result(a: Tensor, b: Tensor, add: Tensor | None, offset: int) -> Tensor:

@@ -21,7 +21,7 @@ def job(id: int = 0, *, samples: int = 10, shared: bool = True, memory_bytes: in
     return Job(
         task=train_generator,
         client=replace(own, num_samples=samples, request=request),
-        problem=PROBLEM,
+        run_spec=PROBLEM,
         indices=np.arange(samples),
         broadcast=None,
         payload=None,

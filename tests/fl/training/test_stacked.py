@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from fl.federation import Batch, Problem, TaskInput, TaskOutput, Training
+from fl.federation import Batch, RunSpec, TaskInput, TaskOutput, Training
 from fl.training import stacked
 from fl.training.classifier import ClassifierConfig
 from fl.training.generator import GeneratorConfig, train_generator
@@ -20,8 +20,8 @@ from fl.training.task import recipe_of, task_of
 from tests.fl.toy import CLASSIFIER, CPU, GENERATOR, PROBLEM, VGG, client, same_bits, shard
 from tests.fl.training.plain import train_plainly
 
-EMNIST = Problem(image_shape=(1, 28, 28), num_classes=12, seed=0)
-SVHN = Problem(image_shape=(3, 16, 16), num_classes=3, seed=0)
+EMNIST = RunSpec(image_shape=(1, 28, 28), num_classes=12, seed=0)
+SVHN = RunSpec(image_shape=(3, 16, 16), num_classes=3, seed=0)
 SIZES = (1, 7, 64, 65, 200)
 WIDE = {"width": 0.3, "epochs": 3, "batch_size": 64}
 STACKABLE = {
@@ -43,13 +43,13 @@ def recipe_for(inputs: TaskInput) -> Recipe:
     return recipe(inputs)
 
 
-def inputs(training: Training, size: int, id: int, problem: Problem = PROBLEM) -> TaskInput:
-    images = torch.rand(size, *problem.image_shape, generator=torch.Generator().manual_seed(id))
+def inputs(training: Training, size: int, id: int, run_spec: RunSpec = PROBLEM) -> TaskInput:
+    images = torch.rand(size, *run_spec.image_shape, generator=torch.Generator().manual_seed(id))
     data = replace(shard(1, 0, 0), images=images, labels=torch.arange(size) % 3)
-    data = replace(data, num_classes=problem.num_classes)
+    data = replace(data, num_classes=run_spec.num_classes)
     return TaskInput(
         client=client(id, training),
-        problem=problem,
+        run_spec=run_spec,
         shard=data,
         device=CPU,
         broadcast={},
@@ -71,9 +71,9 @@ def assert_close(one: TaskOutput, other: TaskOutput) -> None:
 @pytest.mark.parametrize("kind", STACKABLE)
 def test_a_cohort_trains_as_its_clients_do_one_by_one(kind: str) -> None:
     """After several epochs, with shards of very different sizes."""
-    problem, training = STACKABLE[kind]
-    cohort = [inputs(training, size, k, problem) for k, size in enumerate(SIZES)]
-    assert stacked.obstacle(recipe_for(cohort[1])) is None
+    run_spec, training = STACKABLE[kind]
+    cohort = [inputs(training, size, k, run_spec) for k, size in enumerate(SIZES)]
+    assert stacked.conflict(recipe_for(cohort[1])) is None
     for ours, own in zip(together(cohort), cohort, strict=True):
         assert_close(ours, train_plainly(own, recipe_for(own)))
 
@@ -106,8 +106,8 @@ def test_one_by_one_is_the_plain_way(training: Training) -> None:
 
 @pytest.mark.parametrize("kind", STACKABLE)
 def test_company_and_its_number_leave_every_bit_as_it_is(kind: str) -> None:
-    problem, training = STACKABLE[kind]
-    cohort = [inputs(training, size, k, problem) for k, size in enumerate(SIZES)]
+    run_spec, training = STACKABLE[kind]
+    cohort = [inputs(training, size, k, run_spec) for k, size in enumerate(SIZES)]
     everyone = together(cohort)
     backwards = together(cohort[::-1])[::-1]
     for k, own in enumerate(cohort):
@@ -139,13 +139,13 @@ def test_threads_do_not_tell_apart_who_has_company() -> None:
 
 def test_global_random_state_is_left_as_it_was() -> None:
     before = torch.random.get_rng_state()
-    stacked.obstacle(recipe_for(inputs(GENERATOR, 9, 0)))
+    stacked.conflict(recipe_for(inputs(GENERATOR, 9, 0)))
     together([inputs(GENERATOR, 9, 0), inputs(GENERATOR, 5, 1)])
     assert torch.equal(torch.random.get_rng_state(), before)
 
 
 def test_dropout_is_refused_with_the_layers_name() -> None:
-    reason = stacked.obstacle(recipe_for(inputs(VGG, 9, 0)))
+    reason = stacked.conflict(recipe_for(inputs(VGG, 9, 0)))
     assert reason == "classifier.3 is a Dropout, which draws from one stream for all"
 
 
@@ -208,7 +208,7 @@ def test_a_strangers_model_needs_nothing_written_for_cohorts(norm: nn.Module) ->
     """Batch normalisation too: each client's rows have their own statistics."""
     recipe = recipe_with(Own(norm))
     cohort = [inputs(CLASSIFIER, size, k) for k, size in enumerate((10, 2, 34))]
-    assert stacked.obstacle(recipe(cohort[0])) is None  # type: ignore[operator]
+    assert stacked.conflict(recipe(cohort[0])) is None  # type: ignore[operator]
     outputs = stacked.train([recipe(own) for own in cohort])  # type: ignore[operator]
     for ours, own in zip(outputs, cohort, strict=True):
         assert_close(ours, train_plainly(own, recipe(own)))  # type: ignore[operator]
@@ -232,13 +232,13 @@ class Noisy(Mixes):
 @pytest.mark.parametrize("model", [Mixes(), Noisy()], ids=lambda m: type(m).__name__)
 def test_samples_that_influence_each_other_are_found_out(model: nn.Module) -> None:
     recipe = recipe_with(model)
-    reason = stacked.obstacle(recipe(inputs(CLASSIFIER, 9, 0)))  # type: ignore[operator]
+    reason = stacked.conflict(recipe(inputs(CLASSIFIER, 9, 0)))  # type: ignore[operator]
     assert reason == "a sample's loss depends on the other samples of its batch"
 
 
 def test_a_loss_that_is_reduced_already_is_found_out() -> None:
     recipe = recipe_with(Own(nn.Identity()), lambda m, b: cross_entropies(m, b).mean())
-    reason = stacked.obstacle(recipe(inputs(CLASSIFIER, 9, 0)))  # type: ignore[operator]
+    reason = stacked.conflict(recipe(inputs(CLASSIFIER, 9, 0)))  # type: ignore[operator]
     assert reason == "its losses have the shape (), not one for each sample"
 
 

@@ -26,7 +26,7 @@ class RunFailed(RuntimeError):
     """The launch ended with another status than 0."""
 
 
-class Job:
+class NodeTask:
     """A launch inside an allocation. Every start resumes: what is whole on disk is kept."""
 
     def __init__(
@@ -76,7 +76,9 @@ class Job:
         end_descendants()
         self._write("requeued")
         return DelayedSubmission(
-            Job(self.arguments, self.run_dir, nodes=self.nodes, ray=self.ray, module=self.module)
+            NodeTask(
+                self.arguments, self.run_dir, nodes=self.nodes, ray=self.ray, module=self.module
+            )
         )
 
     def _lead(self, ignoring: Sequence[signal.Signals]) -> None:

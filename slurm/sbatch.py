@@ -14,7 +14,7 @@ from submitit import SlurmExecutor
 
 from cluster.run.slurm_options import SlurmOptions
 from fl.errors import UserError
-from slurm.job import Job
+from slurm.node_task import NodeTask
 from slurm.submitit_internals import FailedJobError, preemption_name, sbatch_text
 
 REQUEUED_AT_MOST = 100
@@ -23,10 +23,10 @@ SIGNAL_BEFORE_S = 90
 """Seconds before the time limit at which the job is told."""
 INHERITED = ("SLURM_", "SLURMD_", "SRUN_", "SBATCH_", "SUBMITIT_", "PMI", "PMIX_")
 OF_ALLOCATION = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL", "TMPDIR")
-KEPT = ("SLURM_CONF", "SUBMITIT_PREEMPT_SIGNAL")
+PASSED_ON = ("SLURM_CONF", "SUBMITIT_PREEMPT_SIGNAL")
 
 
-class Executor(SlurmExecutor):
+class Sbatch(SlurmExecutor):
     """Also makes the sbatch text where there is no Slurm."""
 
     def __init__(self, folder: Path, options: SlurmOptions) -> None:
@@ -49,7 +49,7 @@ class Executor(SlurmExecutor):
         """The sbatch script, to the letter."""
         return sbatch_text(self)
 
-    def send(self, jobs: Sequence[Job]) -> list[str]:
+    def send(self, jobs: Sequence[NodeTask]) -> list[str]:
         """Submits the jobs, several as one array, and returns their ids.
 
         Raises:
@@ -135,7 +135,7 @@ def inherited(environ: Mapping[str, str]) -> list[str]:
     return [
         name
         for name in environ
-        if (name.startswith(INHERITED) or name in inside) and name not in KEPT
+        if (name.startswith(INHERITED) or name in inside) and name not in PASSED_ON
     ]
 
 

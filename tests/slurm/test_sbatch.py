@@ -9,8 +9,8 @@ import pytest
 
 from cluster.run.slurm_options import SlurmOptions
 from fl.errors import UserError
-from slurm.executor import Executor, inherited, refuse_path, without_allocation
-from slurm.job import Job
+from slurm.node_task import NodeTask
+from slurm.sbatch import Sbatch, inherited, refuse_path, without_allocation
 from tests.slurm.fake import calls, fake_command
 
 EVERYTHING = SlurmOptions(
@@ -27,18 +27,18 @@ EVERYTHING = SlurmOptions(
     setup=("module load cuda/12", "export NCCL_DEBUG=WARN"),
     additional=("exclusive", "reservation=my res"),
 )
-JOB = Job(["--seed=3"], Path("/run"), nodes=1, ray=True)
+JOB = NodeTask(["--seed=3"], Path("/run"), nodes=1, ray=True)
 
 
 def test_the_script_is_the_recorded_one() -> None:
     folder = Path("/home/a user/runs/x/slurm")
     golden = (Path(__file__).parent / "golden.sh").read_text()
     expected = golden.replace("FOLDER", str(folder)).replace("PYTHON", shlex.quote(sys.executable))
-    assert Executor(folder, EVERYTHING).text == expected
+    assert Sbatch(folder, EVERYTHING).text == expected
 
 
 def test_what_is_not_asked_for_is_not_written(tmp_path: Path) -> None:
-    text = Executor(tmp_path, SlurmOptions()).text
+    text = Sbatch(tmp_path, SlurmOptions()).text
     for name in ("mem", "gres", "partition", "account", "qos", "constraint", "exclusive"):
         assert f"#SBATCH --{name}" not in text
     assert "# setup" not in text
@@ -46,7 +46,7 @@ def test_what_is_not_asked_for_is_not_written(tmp_path: Path) -> None:
 
 def test_the_signal_is_the_users(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("submitit.core.job_environment.JobEnvironment.USR_SIG", "USR1")
-    assert "#SBATCH --signal=USR1@90" in Executor(tmp_path, SlurmOptions()).text
+    assert "#SBATCH --signal=USR1@90" in Sbatch(tmp_path, SlurmOptions()).text
 
 
 def test_a_signal_that_does_not_exist_is_refused(
@@ -54,7 +54,7 @@ def test_a_signal_that_does_not_exist_is_refused(
 ) -> None:
     monkeypatch.setattr("submitit.core.job_environment.JobEnvironment.USR_SIG", "FOO")
     with pytest.raises(UserError, match="SUBMITIT_PREEMPT_SIGNAL must name a signal"):
-        Executor(tmp_path, SlurmOptions())
+        Sbatch(tmp_path, SlurmOptions())
 
 
 @pytest.mark.parametrize("name", ["a%j", "a'b", 'a"b', "a\\b", "a\nb", "a\x7fb"])
@@ -67,14 +67,14 @@ def test_paths_that_a_script_cannot_hold_are_refused(name: str) -> None:
 @pytest.mark.parametrize("name", ["a b", "$(touch x)", "a;b", "#a", "ü", "`a`", "*", "-n"])
 def test_other_odd_paths_are_only_names(name: str, tmp_path: Path) -> None:
     folder = tmp_path / name
-    line = Executor(folder, SlurmOptions()).text.splitlines()[-1]
+    line = Sbatch(folder, SlurmOptions()).text.splitlines()[-1]
     assert shlex.split(line)[-1] == str(folder)
 
 
 def test_without_sbatch_one_line_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(UserError, match="sbatch is not on the PATH"):
-        Executor(tmp_path, SlurmOptions()).send([JOB])
+        Sbatch(tmp_path, SlurmOptions()).send([JOB])
 
 
 def test_a_refusal_of_sbatch_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -82,7 +82,7 @@ def test_a_refusal_of_sbatch_is_one_line(tmp_path: Path, monkeypatch: pytest.Mon
     environ = fake_command(tmp_path / "bin", "sbatch", f"printf '{complaint}\\n' >&2; exit 1")
     monkeypatch.setenv("PATH", environ["PATH"])
     with pytest.raises(UserError, match="sbatch refused: invalid partition specified: x") as caught:
-        Executor(tmp_path, SlurmOptions()).send([JOB])
+        Sbatch(tmp_path, SlurmOptions()).send([JOB])
     assert "\n" not in str(caught.value)
 
 
@@ -97,7 +97,7 @@ def test_a_job_is_sent_once_and_its_id_returned(
         **{"SUBMITIT_PREEMPT_SIGNAL": "USR2"},
     }.items():
         monkeypatch.setenv(name, value)
-    assert Executor(tmp_path / "x", SlurmOptions()).send([JOB]) == ["4711"]
+    assert Sbatch(tmp_path / "x", SlurmOptions()).send([JOB]) == ["4711"]
     assert len(calls(tmp_path / "bin", "sbatch")) == 1
     seen = dict(
         line.partition("=")[::2] for line in (tmp_path / "bin" / "seen").read_text().splitlines()
@@ -114,7 +114,7 @@ def test_many_jobs_are_one_array(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("PATH", fake_command(tmp_path / "bin", "sbatch", script)["PATH"])
     # submitit looks for srun before it makes an array.
     fake_command(tmp_path / "bin", "srun", "")
-    ids = Executor(tmp_path / "x", SlurmOptions(array_parallelism=2)).send([JOB] * 3)
+    ids = Sbatch(tmp_path / "x", SlurmOptions(array_parallelism=2)).send([JOB] * 3)
     assert ids == ["7_0", "7_1", "7_2"]
     assert "#SBATCH --array=0-2%2\n" in (tmp_path / "bin" / "sent").read_text()
     assert len(calls(tmp_path / "bin", "sbatch")) == 1

@@ -20,7 +20,7 @@ def concurrency(nodes: Sequence[Resources], requests: Iterable[Request]) -> int:
     return sum(_fits(node, _least(requests)) for node in nodes)
 
 
-def bundle(
+def trial_bundle(
     nodes: Sequence[Resources], requests: Iterable[Request], trials: int
 ) -> dict[str, float]:
     """What each of so many trials gets: an even part of a node, whole cores and whole GPUs.

@@ -3,7 +3,7 @@
 import pytest
 
 from fl.federation import Request
-from tune.room import DRIVER_BYTES, bundle, concurrency
+from tune.trial_bundle import DRIVER_BYTES, concurrency, trial_bundle
 
 GB = 10**9
 LIGHT, HEAVY = Request(cpus=0.5, gpus=0.1), Request(cpus=2, gpus=0.4, memory_bytes=3 * GB)
@@ -28,7 +28,7 @@ def node(cpus: float, memory: float, gpus: float = 0) -> dict[str, float]:
 def test_a_trial_gets_an_even_part_and_no_less_than_a_client_needs(
     nodes: list[dict[str, float]], trials: int, expected: dict[str, float]
 ) -> None:
-    assert bundle(nodes, [LIGHT, HEAVY], trials) == expected
+    assert trial_bundle(nodes, [LIGHT, HEAVY], trials) == expected
 
 
 def test_without_a_word_there_is_a_trial_per_gpu() -> None:

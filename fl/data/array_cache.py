@@ -30,15 +30,15 @@ Arrays = dict[str, np.ndarray]
 
 
 def find(name: str, root: Path) -> Arrays | None:
-    """What :func:`keep` was given when the data set's files were as they are now."""
+    """What :func:`save` was given when the data set's files were as they are now."""
     try:
         return {k: tensor.numpy() for k, tensor in load_file(_path(name, root)).items()}
     except (OSError, SafetensorError):  # none, or not a whole one
         return None
 
 
-def keep(name: str, root: Path, arrays: Arrays) -> None:
-    """Keeps the arrays for the next :func:`find`; without room for them nothing happens."""
+def save(name: str, root: Path, arrays: Arrays) -> None:
+    """Writes the arrays for the next :func:`find`; on a full disk nothing happens."""
     with suppress(OSError, SafetensorError):
         path = _path(name, root)
         path.parent.mkdir(parents=True, exist_ok=True)

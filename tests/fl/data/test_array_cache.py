@@ -64,8 +64,8 @@ def test_files_that_changed_or_lie_elsewhere_are_read_anew(
 def test_a_broken_file_in_the_cache_is_replaced(tmp_path: Path, readings: list[str]) -> None:
     write_idx_family(tmp_path, "mnist")
     expected = arrays(load("mnist", tmp_path))
-    (kept,) = (cache_dir() / "data").iterdir()
-    kept.write_bytes(b"not what it was")
+    (file,) = (cache_dir() / "data").iterdir()
+    file.write_bytes(b"not what it was")
     for _ in range(2):
         for one, other in zip(arrays(load("mnist", tmp_path)), expected, strict=True):
             assert np.array_equal(one, other)
