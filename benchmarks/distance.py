@@ -24,7 +24,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import psutil  # type: ignore[import-untyped]
 import torch
@@ -33,6 +32,7 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
+from fl.json_values import JsonObject
 from kernels import nearest_to_centroid
 from kernels.backends import TRITON_INSTALLED
 
@@ -105,7 +105,7 @@ def main(options: Distance) -> int:
 
 def time_shape(
     shape: tuple[int, int, int], bandwidth: float, options: Distance, console: Console
-) -> dict[str, Any]:
+) -> JsonObject:
     """Times every procedure for one shape, prints the table, and returns the figures."""
     inputs, labels = draw(shape, options.device)
     num_classes = shape[2]
@@ -328,7 +328,7 @@ def profile(samples: Tensor, labels: Tensor, num_classes: int) -> str:
     return profiler.key_averages().table(sort_by=order, row_limit=20, max_name_column_width=40)
 
 
-def describe_machine(device: str) -> dict[str, Any]:
+def describe_machine(device: str) -> JsonObject:
     """What ran, where and when."""
     versions = {}
     for package in ("torch", "triton", "scikit-learn", "flash-kmeans"):

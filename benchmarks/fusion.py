@@ -18,7 +18,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import torch
 import tyro
@@ -42,6 +41,7 @@ from fl.fusion.dropout import sample_dropout
 from fl.fusion.fit import FitConfig
 from fl.fusion.ranked_server import RankedServer
 from fl.fusion.single_server import SingleServer
+from fl.json_values import JsonObject
 from fl.models import build_classifier
 from fl.models.cost import macs
 from fl.seeding import torch_generator, torch_seeded
@@ -87,7 +87,7 @@ def main(options: Fusion) -> int:
     settings += [(options.samples[0], t) for t in options.teachers[1:]]
     with servers(options, device) as ready:
         rows = [run_setting(n, t, options, ready, device, console) for n, t in settings]
-    report: dict[str, Any] = {"machine": machine, "rows": rows}
+    report: JsonObject = {"machine": machine, "rows": rows}
     if options.precisions:
         report["precisions"] = precisions(options, device, console)
     if options.json:
@@ -102,7 +102,7 @@ def run_setting(
     ready: dict[str, RankedServer],
     device: torch.device,
     console: Console,
-) -> dict[str, Any]:
+) -> JsonObject:
     """One number of samples and of teachers, by the plain loop and by each server."""
     config = FitConfig(epochs=options.epochs, batch_size=options.batch_size)
     counts = {"plain": 3 + teachers, "ours": 3 + teachers / options.epochs}
@@ -219,7 +219,7 @@ def servers(options: Fusion, device: torch.device) -> Iterator[dict[str, RankedS
             server.close()
 
 
-def precisions(options: Fusion, device: torch.device, console: Console) -> list[dict[str, Any]]:
+def precisions(options: Fusion, device: torch.device, console: Console) -> list[JsonObject]:
     """Images per second of one rank in each precision, and what that is of the matrix rate."""
     samples, rows = options.samples[0], []
     per_image = 6 * macs(network(0, options), torch.zeros(1, *PROBLEM.image_shape))

@@ -16,13 +16,15 @@ import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 import tyro
 from distance import describe_machine
 from rich.console import Console
 from rich.table import Table
+
+from fl.json_values import JsonObject
 
 PLAIN = "plain loop"
 WAYS = {"ours, one process": "inprocess", "ours, on Ray": "ray"}
@@ -48,7 +50,7 @@ def main() -> None:
     """Times every method both ways and prints a table."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
     options, others = tyro.cli(Options, return_unknown_args=True)
-    figures: dict[str, Any] = {"machine": describe_machine(device), "methods": {}}
+    figures: JsonObject = {"machine": describe_machine(device), "methods": {}}
     table = Table("method", "way", "seconds a round", *PARTS, f"{PLAIN} over it", "last accuracy")
     for method in options.methods:
         told = timed(method, options, others)
@@ -88,7 +90,7 @@ def launched(arguments: list[str]) -> list[Row]:
     """The same of a run in a directory of its own, so that nothing is reused."""
     with tempfile.TemporaryDirectory() as folder:
         output_of(["-m", "cluster.launch", *arguments, f"--output-dir={folder}", "--name=run"])
-        result: dict[str, Any] = json.loads((Path(folder) / "run" / "result.json").read_text())
+        result: JsonObject = json.loads((Path(folder) / "run" / "result.json").read_text())
     rounds = [r["seconds"] for r in result["per_round"][1:]]
     return [{"total": sum(r.values()), **r, "accuracy": result["accuracy"]} for r in rounds]
 

@@ -37,6 +37,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from fl.data.datasets import Dataset, load
 from fl.events import Events
 from fl.federation import Request
+from fl.json_values import JsonObject
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -176,7 +177,7 @@ def table(
     rows: dict[str, dict[str, float]],
     options: Options,
     bound: dict[str, float],
-    machine: dict[str, Any],
+    machine: JsonObject,
 ) -> Table:
     """The figures, a row for each way."""
     columns = ("clients/s", "lowest to highest", "over one by one", "of the bound")

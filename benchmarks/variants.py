@@ -11,13 +11,13 @@ import statistics
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import tyro
 from rich.console import Console
 from rich.table import Table
 
 from cluster.launch import main as launch
+from fl.json_values import JsonObject
 
 METHODS = ("fedmho", "fedmho-md", "fedmho-sd")
 
@@ -48,7 +48,7 @@ class Variants:
 
 def main(options: Variants) -> int:
     """Runs what is missing and prints the table; returns the exit status."""
-    cells: dict[float, dict[str, list[dict[str, Any]]]] = {}
+    cells: dict[float, dict[str, list[JsonObject]]] = {}
     for alpha in options.alphas:
         cells[alpha] = {}
         for method in METHODS:
@@ -77,7 +77,7 @@ def main(options: Variants) -> int:
     return 0
 
 
-def print_teachers(figures: list[dict[str, Any]], console: Console) -> None:
+def print_teachers(figures: list[JsonObject], console: Console) -> None:
     """How far the teachers agree with the synthetic labels, and how sure they are where not."""
     table = Table("alpha", "teacher of", "agrees", "confidence", "where it disagrees")
     for row in figures:
@@ -88,7 +88,7 @@ def print_teachers(figures: list[dict[str, Any]], console: Console) -> None:
     console.print(table)
 
 
-def run(options: Variants, method: str, alpha: float, seed: int) -> dict[str, Any]:
+def run(options: Variants, method: str, alpha: float, seed: int) -> JsonObject:
     """The result of one run, from its directory where it is finished."""
     name = f"{options.preset}-{method}-alpha{alpha:g}-seed{seed}"
     result = options.output_dir / name / "result.json"
@@ -102,7 +102,7 @@ def run(options: Variants, method: str, alpha: float, seed: int) -> dict[str, An
         )
         if status:
             sys.exit(status)
-    figures: dict[str, Any] = json.loads(result.read_text())
+    figures: JsonObject = json.loads(result.read_text())
     return figures
 
 

@@ -8,7 +8,6 @@ import traceback
 from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
-from typing import Any
 
 from rich.console import Console
 
@@ -18,6 +17,7 @@ from cluster.run.prepare import prepare
 from cluster.run.run_dir import claim
 from fl.errors import ClientFailed, UserError
 from fl.fusion.ranked_server import ServerFailed
+from fl.json_values import JsonObject
 
 INTERRUPTED = 130
 """Exit status after Ctrl-C, as shells have it."""
@@ -69,7 +69,7 @@ def interrupt(signum: int, frame: FrameType | None) -> None:
     raise KeyboardInterrupt
 
 
-def _print_summary(result: dict[str, Any], run_dir: Path, console: Console) -> None:
+def _print_summary(result: JsonObject, run_dir: Path, console: Console) -> None:
     gain = result["accuracy"] - result["start_accuracy"]
     console.print(
         f"\naccuracy {result['accuracy']:.4f} ({result['method']} on {result['dataset']}; "

@@ -3,7 +3,6 @@
 import multiprocessing
 import sys
 from collections.abc import Sequence
-from typing import Any
 
 from rich.console import Console
 
@@ -14,6 +13,7 @@ from cluster.studies.study_options import StudyRun, cells, parse_study
 from cluster.studies.study_report import pictures, slopes, table
 from fl.errors import ClientFailed, UserError
 from fl.fusion.ranked_server import ServerFailed
+from fl.json_values import JsonObject
 
 INTERRUPTED = 130
 
@@ -29,7 +29,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         known = [finished(cell) for cell in planned]
     except UserError as error:
         return stop_with(error)
-    found: list[dict[str, Any]] = []
+    found: list[JsonObject] = []
     for cell, figures in zip(planned, known, strict=True):
         if figures is None:
             console.rule(cell.run_dir.name)

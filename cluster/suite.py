@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import tyro
 from rich.console import Console
@@ -25,6 +25,7 @@ from cluster.studies.suite_plots import EXHIBITS
 from fl.data.datasets import NAMES
 from fl.errors import ClientFailed, UserError, unknown
 from fl.fusion.ranked_server import ServerFailed
+from fl.json_values import JsonObject
 from fl.report.style import png
 from fl.report.words import duration
 from fl.whole_files import write_atomically
@@ -128,14 +129,14 @@ def _name(runs: Iterable[Sequence[str]]) -> None:
         print(f"{path}  {'finished' if (path / 'result.json').exists() else 'to be run'}")
 
 
-def _tell(number: int, of: int, name: str, seed: int, result: dict[str, Any]) -> None:
+def _tell(number: int, of: int, name: str, seed: int, result: JsonObject) -> None:
     took = duration(result["seconds"]["total"])
     accuracy = f"{result['accuracy']:.4f}"
     print(f"[{number} of {of}] {name} seed {seed}: {accuracy}, {took}", flush=True)
 
 
 def _run_all(runs: dict[tuple[Cell, int], list[str]]) -> list[Figure]:
-    results: dict[Cell, list[dict[str, Any]]] = {}
+    results: dict[Cell, list[JsonObject]] = {}
     for number, ((cell, seed), arguments) in enumerate(runs.items(), start=1):
         result = _result(arguments)
         results.setdefault(cell, []).append(result)
@@ -143,7 +144,7 @@ def _run_all(runs: dict[tuple[Cell, int], list[str]]) -> list[Figure]:
     return [Figure(cell, tuple(found)) for cell, found in results.items()]
 
 
-def _result(arguments: Sequence[str]) -> dict[str, Any]:
+def _result(arguments: Sequence[str]) -> JsonObject:
     """What the run found: now, or earlier with the same settings."""
     launch = parse(arguments)
     run_dir = locate(launch)
@@ -151,7 +152,7 @@ def _result(arguments: Sequence[str]) -> dict[str, Any]:
     if finished.exists():
         if parse([f"--config={run_dir / 'config.yaml'}"]).run != launch.run:
             raise UserError(f"{run_dir} was run with other settings; remove it, or name another")
-        found: dict[str, Any] = json.loads(finished.read_text())
+        found: JsonObject = json.loads(finished.read_text())
         return found
     prepared = prepare(launch)
     from cluster.run.runner import execute

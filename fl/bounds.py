@@ -21,7 +21,17 @@ from math import inf
 from numbers import Real
 from operator import ge, gt, le, lt
 from types import NoneType, UnionType
-from typing import Annotated, Any, ClassVar, Literal, Union, get_args, get_origin, get_type_hints
+from typing import (
+    Annotated,
+    Any,
+    ClassVar,
+    Literal,
+    TypeGuard,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 from fl.errors import UserError, unknown
 
@@ -31,11 +41,11 @@ _deferred: ContextVar[bool] = ContextVar("deferred", default=False)
 class Bound:
     """What values a setting may have."""
 
-    def allows(self, value: Any) -> bool:
+    def allows(self, value: object) -> bool:
         """Whether the value is one of them."""
         raise NotImplementedError
 
-    def refusal(self, name: str, value: Any) -> UserError:
+    def refusal(self, name: str, value: object) -> UserError:
         """The error for another value of the setting of that name."""
         return UserError(f"{name} must be {self}, got {value}")
 
@@ -49,7 +59,7 @@ class AtLeast(Bound):
     def __str__(self) -> str:
         return f"at least {self.least}"
 
-    def allows(self, value: Any) -> bool:
+    def allows(self, value: object) -> bool:
         return _is_finite(value) and value >= self.least
 
 
@@ -62,7 +72,7 @@ class Above(Bound):
     def __str__(self) -> str:
         return f"above {self.limit}" if self.limit else "a positive number"
 
-    def allows(self, value: Any) -> bool:
+    def allows(self, value: object) -> bool:
         return _is_finite(value) and value > self.limit
 
 
@@ -77,7 +87,7 @@ class Within(Bound):
     def __str__(self) -> str:
         return f"in {self.ends[0]}{self.low}, {self.high}{self.ends[1]}"
 
-    def allows(self, value: Any) -> bool:
+    def allows(self, value: object) -> bool:
         above_low = gt if self.ends[0] == "(" else ge
         below_high = lt if self.ends[1] == ")" else le
         return _is_finite(value) and above_low(value, self.low) and below_high(value, self.high)
@@ -89,11 +99,11 @@ class OneOf(Bound):
 
     names: Collection[str]
 
-    def allows(self, value: Any) -> bool:
+    def allows(self, value: object) -> bool:
         return value in self.names
 
-    def refusal(self, name: str, value: Any) -> UserError:
-        return unknown(name, value, self.names)
+    def refusal(self, name: str, value: object) -> UserError:
+        return unknown(name, str(value), self.names)
 
 
 Count = Annotated[int, AtLeast(1)]
@@ -190,7 +200,7 @@ def _bounds_in(kind: Any) -> list[Bound]:
     return []
 
 
-def _is_finite(value: Any) -> bool:
+def _is_finite(value: Any) -> TypeGuard[float]:
     is_number = isinstance(value, Real)  # NumPy's too
     # Not math.isfinite, which fails on whole numbers that are too large for a float.
     return is_number and -inf < value < inf

@@ -1,10 +1,10 @@
 """What a client tells of its training beside its upload: where, how long, with how much memory."""
 
 import math
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any, Self
+from typing import Self
 
+from fl.json_values import SettingValues
 from fl.wire import Tensors, pack, unpack_note
 
 
@@ -49,7 +49,7 @@ class ClientNote:
         return pack(tensors, asdict(self))
 
 
-def _check(note: Mapping[str, Any]) -> None:
+def _check(note: SettingValues) -> None:
     seconds, span = note.get("seconds"), note.get("span", (0.0, 0.0))
     stats = note.get("stats", {})
     numbers = [seconds, *span, note.get("peak_bytes") or 0]

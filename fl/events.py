@@ -2,10 +2,12 @@
 
 import json
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields, replace
-from typing import Any, ClassVar, Literal, Self
+from typing import ClassVar, Literal, Self
+
+from fl.json_values import JsonObject, SettingValues
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -16,12 +18,12 @@ class Event:
     seconds: float = 0.0
     """Since the run began; set when it is told."""
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         """As it stands in ``metrics.jsonl``."""
         return {"event": self.name, **asdict(self)}
 
     @classmethod
-    def of_json(cls, values: Mapping[str, Any]) -> Self:
+    def of_json(cls, values: SettingValues) -> Self:
         """The event of what :meth:`to_json` made, perhaps by another version of it.
 
         Raises:
@@ -58,7 +60,7 @@ class Phase(Event):
     took: float | None = None
     """Seconds, at its end; without those of the phases within it."""
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         """As it stands in ``metrics.jsonl``; a start says nothing of how long it took."""
         return {n: v for n, v in super().to_json().items() if (n, v) != ("took", None)}
 
@@ -70,7 +72,7 @@ class ClientStart(Event):
     name = "client_start"
     client: int
     attempt: int = 1
-    requested: dict[str, Any]
+    requested: JsonObject
     """The fields of its :class:`fl.federation.Request`."""
 
 
@@ -114,13 +116,13 @@ class ClientEnd(Event):
     stats: dict[str, float] = field(default_factory=dict)
     """What the task tells of the training, such as ``train_loss``."""
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         """As it stands in ``metrics.jsonl``: the task's figures beside the others."""
         values = super().to_json()
         return values | values.pop("stats")
 
     @classmethod
-    def of_json(cls, values: Mapping[str, Any]) -> Self:
+    def of_json(cls, values: SettingValues) -> Self:
         """See :meth:`Event.of_json`; what is no other field is the task's."""
         names = {"event", *(f.name for f in fields(cls))}
         stats = {name: value for name, value in values.items() if name not in names}

@@ -8,7 +8,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import ClassVar, Protocol
 
 import numpy as np
 import torch
@@ -17,6 +17,7 @@ from torch import Tensor
 from fl.data.shard import Shard
 from fl.errors import ClientFailed
 from fl.events import Events
+from fl.json_values import JsonObject
 from fl.seeding import in_round, torch_generator
 from fl.wire import Tensors
 
@@ -72,7 +73,7 @@ class Training(Protocol):
     go over the client's samples in epochs is in :class:`fl.training.epochs.EpochTraining`.
     """
 
-    __dataclass_fields__: ClassVar[dict[str, Any]]
+    __dataclass_fields__: ClassVar[JsonObject]
 
     @property
     def model(self) -> str:

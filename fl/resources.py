@@ -3,10 +3,11 @@
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Annotated, Any
+from typing import Annotated
 
 from fl.bounds import AtLeast, Positive, Settings, Within
 from fl.errors import UserError, unknown
+from fl.json_values import JsonObject
 from fl.models import CLASSIFIERS, GENERATORS
 
 QUANTITIES: Mapping[str, tuple[Callable[[str], float], str]] = {
@@ -80,7 +81,7 @@ def _check_entry(setting: str, entry: str) -> None:
     name, quantity, value = _parse(setting, entry)
     if setting == "roles" and name in NAMED_ROLES:
         raise UserError(f"that is resources.{name}")
-    shares: dict[str, Any] = {"cpus": 1, quantity: value}
+    shares: JsonObject = {"cpus": 1, quantity: value}
     ShareConfig(**shares)  # which refuses the value, if it is out of bounds
 
 

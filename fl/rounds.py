@@ -9,13 +9,13 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 from torch import Tensor, nn
 
 from fl.clients import Clients
 from fl.events import RoundEnd, RoundsResumed
 from fl.fusion.checkpoints import load_tensors, save_tensors
+from fl.json_values import JsonObject, SettingValues
 from fl.server import Evaluation, Outcome, Server
 from fl.wire import Tensors
 
@@ -88,7 +88,7 @@ class Rounds:
         model: nn.Module,
         *,
         synthetic: Mapping[str, Tensor] | None = None,
-        figures: Mapping[str, Any] | None = None,
+        figures: SettingValues | None = None,
     ) -> Outcome:
         """What the method returns: an evaluation per round, and each round's figures."""
         assert self.start is not None, "the rounds were not played"
@@ -180,7 +180,7 @@ def _round(
     )
 
 
-def _figures(played: Round) -> dict[str, Any]:
+def _figures(played: Round) -> JsonObject:
     return {
         "round": played.number,
         "accuracy": played.evaluation.accuracy,

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from fl.events import Events
 from fl.federation import Batch, RunSpec
+from fl.json_values import JsonObject
 from fl.models import Decoder
 
 Loss = Callable[[nn.Module, Batch], Tensor]
@@ -144,5 +145,5 @@ class Outcome:
     """The initial global model, before any training at the server."""
     epochs: list[Evaluation]
     synthetic: dict[str, Tensor] = field(default_factory=dict)
-    figures: dict[str, Any] = field(default_factory=dict)
+    figures: JsonObject = field(default_factory=dict)
     """Further JSON values for the result."""

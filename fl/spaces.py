@@ -14,7 +14,7 @@ Value = bool | int | float | str
 
 @dataclass(frozen=True)
 class Uniform:
-    """Any number of a range, each as likely."""
+    """A number of a range, each as likely."""
 
     low: float
     high: float
@@ -31,7 +31,7 @@ class Uniform:
 
 @dataclass(frozen=True)
 class LogUniform:
-    """Any number of a range, each order of magnitude as likely."""
+    """A number of a range, each order of magnitude as likely."""
 
     low: float
     high: float
@@ -50,7 +50,7 @@ class LogUniform:
 
 @dataclass(frozen=True)
 class Integers:
-    """Any whole number of a range, both ends among them."""
+    """A whole number of a range, both ends among them."""
 
     low: int
     high: int

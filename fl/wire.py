@@ -3,12 +3,13 @@
 import json
 from collections.abc import ItemsView, Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors import safe_open
 from safetensors.torch import load, load_file, save
 from torch import Tensor, nn
+
+from fl.json_values import JsonObject
 
 Tensors = dict[str, Tensor]
 
@@ -18,13 +19,13 @@ def num_bytes(tensors: Tensors) -> int:
     return sum(t.numel() * t.element_size() for t in tensors.values())
 
 
-def pack(tensors: Tensors, note: dict[str, Any]) -> bytes:
+def pack(tensors: Tensors, note: JsonObject) -> bytes:
     """Serialises tensors with a JSON note (who, how long) that the ledger does not count."""
     plain = {name: t.detach().cpu().contiguous() for name, t in tensors.items()}
     return save(plain, metadata={"note": json.dumps(note)})
 
 
-def unpack(packed: bytes) -> tuple[Tensors, dict[str, Any]]:
+def unpack(packed: bytes) -> tuple[Tensors, JsonObject]:
     """Inverse of :func:`pack`."""
     note = unpack_note(packed)
     return load(packed), note
@@ -57,11 +58,11 @@ class StoredTensors(Mapping[str, Tensor]):
         return load_file(self._path).items()
 
 
-def unpack_note(packed: bytes | memoryview) -> dict[str, Any]:
+def unpack_note(packed: bytes | memoryview) -> JsonObject:
     """Only the note: the tensors stay as they are."""
     header_size = _header_size(packed)
     header = json.loads(bytes(packed[8 : 8 + header_size]))
-    note: dict[str, Any] = json.loads(header["__metadata__"]["note"])
+    note: JsonObject = json.loads(header["__metadata__"]["note"])
     return note
 
 

@@ -9,12 +9,11 @@ import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 
 from cluster.run.command_line import parse, stop_with
-from cluster.run.options import LaunchOptions
+from cluster.run.options import Launch
 from cluster.run.prepare import prepare
 from cluster.run.run_dir import claim, locate
 from fl.errors import UserError
@@ -34,7 +33,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return stop_with(error)
 
 
-def read_runs(file: Path, common: Sequence[str]) -> list[LaunchOptions[Any]]:
+def read_runs(file: Path, common: Sequence[str]) -> list[Launch]:
     """The launches that the file names.
 
     Raises:
@@ -60,7 +59,7 @@ def read_runs(file: Path, common: Sequence[str]) -> list[LaunchOptions[Any]]:
     return launches
 
 
-def submit_unfinished(launches: Sequence[LaunchOptions[Any]], console: Console) -> None:
+def submit_unfinished(launches: Sequence[Launch], console: Console) -> None:
     """Submits those runs that no job is at work on, and names the others' jobs.
 
     Raises:
@@ -77,7 +76,7 @@ def submit_unfinished(launches: Sequence[LaunchOptions[Any]], console: Console) 
         submit_all(free, console)
 
 
-def submit_all(launches: Sequence[LaunchOptions[Any]], console: Console) -> int:
+def submit_all(launches: Sequence[Launch], console: Console) -> int:
     """Checks every run before the first is claimed, then submits all at once.
 
     Raises:

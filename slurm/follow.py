@@ -4,7 +4,6 @@ import json
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 
@@ -12,6 +11,7 @@ from cluster.hardware.multi_node_ray import tail
 from cluster.run.progress import progress
 from fl.events import Event, parse_events
 from fl.federation import Client
+from fl.json_values import JsonObject
 from slurm.scheduler import Said, Scheduler
 from slurm.state import State, read_state
 
@@ -92,7 +92,7 @@ def _conclude(
 
     own = state if state and state.job == job else None
     if own and own.status == 0:
-        result: dict[str, Any] = json.loads((run_dir / "result.json").read_text())
+        result: JsonObject = json.loads((run_dir / "result.json").read_text())
         say(f"\naccuracy {result['accuracy']:.4f}\nreport   {run_dir / 'report.html'}")
         return 0
     if own and own.status is not None:

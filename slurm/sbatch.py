@@ -8,12 +8,12 @@ import signal
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stderr
 from pathlib import Path
-from typing import Any
 
 from submitit import SlurmExecutor
 
 from cluster.run.slurm_options import SlurmOptions
 from fl.errors import UserError
+from fl.json_values import JsonObject
 from slurm.node_task import NodeTask
 from slurm.submitit_internals import FailedJobError, preemption_name, sbatch_text
 
@@ -66,7 +66,7 @@ class Sbatch(SlurmExecutor):
                 raise UserError(f"sbatch refused: {_reason(error)}") from error
 
 
-def parameters(options: SlurmOptions) -> dict[str, Any]:
+def parameters(options: SlurmOptions) -> JsonObject:
     """The options under submitit's names."""
     asked = {
         "job_name": "onefold",

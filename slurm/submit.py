@@ -3,12 +3,11 @@
 import shutil
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 
 from cluster.run.command_line import as_arguments
-from cluster.run.options import LaunchOptions
+from cluster.run.options import Launch
 from cluster.run.plan import print_dry_run
 from cluster.run.prepare import prepare
 from cluster.run.run_dir import claim, locate
@@ -27,7 +26,7 @@ NOT_FORWARDED = {
 }
 
 
-def submit(launch: LaunchOptions[Any], console: Console) -> int:
+def submit(launch: Launch, console: Console) -> int:
     """Checks everything, submits, and returns the exit status: of the job with ``--wait``.
 
     Raises:
@@ -66,7 +65,7 @@ def submit(launch: LaunchOptions[Any], console: Console) -> int:
     return follow(run_dir, job, prepared.members, console, Scheduler())
 
 
-def job_of(launch: LaunchOptions[Any], run_dir: Path) -> NodeTask:
+def job_of(launch: Launch, run_dir: Path) -> NodeTask:
     """The launch as it is run inside the allocation, from the run's own configuration file."""
     arguments = [
         f"--config={run_dir / 'config.yaml'}",
@@ -75,7 +74,7 @@ def job_of(launch: LaunchOptions[Any], run_dir: Path) -> NodeTask:
     return NodeTask(arguments, run_dir, nodes=launch.slurm.nodes, ray=launch.runtime == "ray")
 
 
-def forwarded(launch: LaunchOptions[Any], folder: Path) -> list[str]:
+def forwarded(launch: Launch, folder: Path) -> list[str]:
     """How to run, as arguments of the command inside the allocation that continues ``folder``."""
     arguments = [
         f"--output-dir={folder.parent}",

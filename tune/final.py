@@ -1,13 +1,12 @@
 """The comparison that counts: best and default configuration on the test split, over seeds."""
 
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from statistics import mean, stdev
-from typing import Any
 
 from cluster.hardware.inventory import Inventory
-from cluster.run.options import LaunchOptions
+from cluster.run.options import Launch
 from cluster.run.prepare import prepare
+from fl.json_values import JsonObject, SettingValues
 from tune.trials import DEFAULT, derive, run_trial
 
 BEST = "best"
@@ -30,13 +29,13 @@ class Comparison:
     best: Spread
     gain: Spread
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> JsonObject:
         """For ``result.json``."""
         return asdict(self)
 
 
 def compare(
-    launch: LaunchOptions[Any], settings: Mapping[str, Any], inventory: Inventory, *, seeds: int
+    launch: Launch, settings: SettingValues, inventory: Inventory, *, seeds: int
 ) -> Comparison:
     """Runs both configurations with each seed, from the launch's on, on all training images.
 
@@ -47,7 +46,7 @@ def compare(
         seeds: how many.
     """
 
-    def accuracy(changes: Mapping[str, Any], label: str, seed: int) -> float:
+    def accuracy(changes: SettingValues, label: str, seed: int) -> float:
         changes = {**changes, "seed": seed}
         own = derive(launch, changes, f"{launch.name}/final/{label}-seed{seed}")
         result = run_trial(own, changes, prepare_with=lambda run: prepare(run, inventory))

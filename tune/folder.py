@@ -8,16 +8,17 @@ from typing import Any
 import yaml
 
 from cluster.run.command_line import flatten, load_yaml
-from cluster.run.options import LaunchOptions
+from cluster.run.options import Launch
 from cluster.run.run_dir import nested, versions
 from fl.config import RunConfig
 from fl.errors import UserError
+from fl.json_values import JsonObject
 from fl.spaces import Space
 from fl.whole_files import write_atomically
 from tune.options import SweepOptions
 
 
-def named(options: SweepOptions, launch: LaunchOptions[Any]) -> LaunchOptions[Any]:
+def named(options: SweepOptions, launch: Launch) -> Launch:
     """The launch with the sweep's name, and with paths that hold in every process."""
     run = launch.run
     made = f"sweep-{run.method}-{run.dataset}-{Path(options.space).stem}"
@@ -29,7 +30,7 @@ def named(options: SweepOptions, launch: LaunchOptions[Any]) -> LaunchOptions[An
     )
 
 
-def claim_sweep(options: SweepOptions, launch: LaunchOptions[Any], space: Space) -> Path:
+def claim_sweep(options: SweepOptions, launch: Launch, space: Space) -> Path:
     """Makes the sweep's directory, or takes up the one there is, as ``--resume`` says.
 
     Raises:
@@ -63,12 +64,12 @@ def write_configuration(path: Path, run: RunConfig[Any]) -> None:
     write_atomically(path, content.encode())
 
 
-def _settings(options: SweepOptions, launch: LaunchOptions[Any], space: Space) -> dict[str, Any]:
+def _settings(options: SweepOptions, launch: Launch, space: Space) -> JsonObject:
     described = {name: f"{d}" for name, d in space.items()}
     return {"sweep": asdict(options), "space": described, "run": nested(launch.run)}
 
 
-def _refuse_changes(file: Path, settings: dict[str, Any]) -> None:
+def _refuse_changes(file: Path, settings: JsonObject) -> None:
     before, now = flatten(load_yaml(file)), flatten(settings)
     # A space's own name is a path that may have moved: what it holds is compared.
     changed = [

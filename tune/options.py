@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from importlib.util import find_spec
-from typing import Annotated, Any
+from typing import Annotated
 
 from cluster.run.command_line import parse, parse_record
-from cluster.run.options import LaunchOptions
+from cluster.run.options import Launch
 from fl.bounds import Count, OneOf, Positive, Settings, Within
 from fl.errors import UserError
 
@@ -63,7 +63,7 @@ class SweepOptions(Settings):
         return 1 if METRICS[self.metric] == "max" else -1
 
 
-def parse_sweep(argv: Sequence[str]) -> tuple[SweepOptions, LaunchOptions[Any]]:
+def parse_sweep(argv: Sequence[str]) -> tuple[SweepOptions, Launch]:
     """A sweep's own options, and those of all its runs.
 
     The two are parsed one after the other, since a method's settings stand at the top level too

@@ -1,6 +1,6 @@
 """What a sweep found: on the terminal, as ``result.json``, and for TensorBoard."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ from rich.table import Table
 
 from cluster.run.run_dir import versions, write_json
 from fl.config import RunConfig
+from fl.json_values import SettingValues
 from fl.report.words import duration, percent, points, tally
 from fl.spaces import Space
 from tune.final import Comparison, Spread
@@ -115,7 +116,7 @@ def print_summary(sweep: Sweep, console: Console) -> None:
         console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
-def listed(settings: Mapping[str, Any]) -> str:
+def listed(settings: SettingValues) -> str:
     """Settings and their values, in a line."""
     return ", ".join(f"{name} {shown(value)}" for name, value in settings.items())
 
@@ -163,7 +164,7 @@ def write_sweep(sweep: Sweep) -> None:
     _write_tensorboard(sweep)
 
 
-def _row(row: TrialRow) -> Mapping[str, Any]:
+def _row(row: TrialRow) -> SettingValues:
     return {
         "name": row.name,
         "status": row.status,

@@ -1,6 +1,6 @@
 """The pictures of a sweep's report: plain data in, a matplotlib figure out."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -9,6 +9,7 @@ from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullFormatter, PercentFormatter
 
+from fl.json_values import SettingValues
 from fl.report import style
 from fl.report.words import percent
 from fl.spaces import Choice, Distribution, LogUniform, Space
@@ -20,7 +21,7 @@ PER_ROW = 3
 
 
 def parallel_coordinates(
-    space: Space, tried: Sequence[Mapping[str, Any]], scores: Sequence[float], best: int
+    space: Space, tried: Sequence[SettingValues], scores: Sequence[float], best: int
 ) -> Figure:
     """A line per trial across all parameters to its score.
 
@@ -52,7 +53,7 @@ def parallel_coordinates(
 
 
 def effects(
-    space: Space, tried: Sequence[Mapping[str, Any]], scores: Sequence[float], best: int
+    space: Space, tried: Sequence[SettingValues], scores: Sequence[float], best: int
 ) -> Figure:
     """Accuracy over each parameter's value, a panel each; arguments as above."""
     rows = -(-len(space) // PER_ROW)

@@ -8,18 +8,18 @@ changes: what shaped the samples and the model stays what it was when the fit be
 import json
 import math
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
-from cluster.run.options import LaunchOptions
+from cluster.run.options import Launch
 from cluster.run.prepare import Prepared
 from cluster.run.run_dir import write_json
 from cluster.run.runner import CHECKPOINTS
 from fl.events import Epoch, Event
 from fl.fusion.checkpoints import Checkpoints
+from fl.json_values import JsonObject, SettingValues
 from tune.folder import write_configuration
 from tune.rows import is_epoch
 from tune.trials import RESULT, SCHEDULE, SETTINGS, run_trial
@@ -38,12 +38,12 @@ def interval(epochs: int) -> int:
 
 
 def run_member(
-    launch: LaunchOptions[Any],
-    settings: Mapping[str, Any],
+    launch: Launch,
+    settings: SettingValues,
     *,
     every: int,
     donor: Path | None,
-    prepare_with: Callable[[LaunchOptions[Any]], Prepared],
+    prepare_with: Callable[[Launch], Prepared],
     hand_on: Callable[[Epoch, Path], None],
 ) -> None:
     """Runs a trial of the population; see :func:`tune.trials.run_trial`.
@@ -62,7 +62,7 @@ def run_member(
     if donor:
         _change(run_dir, launch, settings)
 
-    def prepare(launch: LaunchOptions[Any]) -> Prepared:
+    def prepare(launch: Launch) -> Prepared:
         if donor:
             _states(run_dir / CHECKPOINTS).adopt(STAGE, _states(donor))
         return prepare_with(launch)
@@ -80,9 +80,9 @@ def run_member(
     write_json(run_dir / SCHEDULE, schedule)
 
 
-def _schedule(trial: str, settings: Mapping[str, Any], donor: Path | None) -> list[dict[str, Any]]:
+def _schedule(trial: str, settings: SettingValues, donor: Path | None) -> list[JsonObject]:
     """Which trial's fit went through which epochs under which settings, up to this one's."""
-    done, schedule = 0, list[dict[str, Any]]()
+    done, schedule = 0, list[JsonObject]()
     if donor:
         origin = json.loads((donor / ORIGIN).read_text())
         done, schedule = origin["epoch"], origin["schedule"]
@@ -91,7 +91,7 @@ def _schedule(trial: str, settings: Mapping[str, Any], donor: Path | None) -> li
     return [*schedule, {"epoch": done + 1, "trial": trial, "settings": dict(settings)}]
 
 
-def _change(run_dir: Path, launch: LaunchOptions[Any], settings: Mapping[str, Any]) -> None:
+def _change(run_dir: Path, launch: Launch, settings: SettingValues) -> None:
     """Makes a trial's directory that of other settings; the events so far stay."""
     if json.loads((run_dir / SETTINGS).read_text()) != settings:
         (run_dir / RESULT).unlink(missing_ok=True)

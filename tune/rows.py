@@ -4,9 +4,10 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, TypeGuard
+from typing import Literal, TypeGuard
 
 from fl.events import ClientEnd, Epoch, Event, RunStart, parse_events
+from fl.json_values import SettingValues
 from tune.options import SweepOptions
 from tune.trials import DEFAULT, FAILURE, SCHEDULE, SETTINGS, read_result
 
@@ -16,7 +17,7 @@ class TrialRow:
     """A trial: what it tried, how far it came, and what its clients cost."""
 
     name: str
-    settings: Mapping[str, Any]
+    settings: SettingValues
     """By dotted name; of the default trial the configuration's own values."""
     status: Literal["finished", "stopped", "failed"]
     scores: Mapping[str, float]
@@ -29,11 +30,11 @@ class TrialRow:
     """From its first to its last event, over all its starts."""
     reason: str = ""
     """Why it failed."""
-    schedule: tuple[Mapping[str, Any], ...] = ()
+    schedule: tuple[SettingValues, ...] = ()
     """With pbt: from which ``epoch`` on it had which ``settings``, in which ``trial``'s fit."""
 
 
-def read_rows(folder: Path, defaults: Mapping[str, Any]) -> list[TrialRow]:
+def read_rows(folder: Path, defaults: SettingValues) -> list[TrialRow]:
     """The sweep's trials by name, the default first.
 
     Args:
@@ -86,12 +87,12 @@ def is_epoch(event: Event) -> TypeGuard[Epoch]:
     return isinstance(event, Epoch) and event.stage == "fusion"
 
 
-def shown(value: Any) -> str:
+def shown(value: object) -> str:
     """A setting's value, short."""
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-def _read(run_dir: Path, defaults: Mapping[str, Any]) -> TrialRow:
+def _read(run_dir: Path, defaults: SettingValues) -> TrialRow:
     events = _events(run_dir)
     ends = [event for event in events if isinstance(event, ClientEnd)]
     failure = run_dir / FAILURE

@@ -1,7 +1,6 @@
 """Ray Tune's searchers and schedulers, and our distributions in its words."""
 
 import random
-from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -14,6 +13,7 @@ from ray.tune.schedulers import (
 )
 from ray.tune.search import BasicVariantGenerator, SearchAlgorithm, Searcher
 
+from fl.json_values import JsonObject, SettingValues
 from fl.seeding import seed_for
 from fl.spaces import Choice, Distribution, Integers, LogUniform, Space
 from tune.options import METRICS, SweepOptions
@@ -23,7 +23,7 @@ REDUCTION = 3
 """ASHA lets one in so many go on past each of its rungs."""
 
 
-def param_space(space: Space, search: str) -> dict[str, Any]:
+def param_space(space: Space, search: str) -> JsonObject:
     """The space as Tune samples it."""
     if search == "grid":
         return {name: tune.grid_search(list(d.grid)) for name, d in space.items()}
@@ -97,7 +97,7 @@ def _steps(distribution: Distribution) -> Any:
     return list(distribution.values) if isinstance(distribution, Choice) else _domain(distribution)
 
 
-def _within(space: Space, settings: Mapping[str, Any]) -> dict[str, Any]:
+def _within(space: Space, settings: SettingValues) -> JsonObject:
     """The settings with those that left their range at its end."""
     ends = {n: (d.low, d.high) for n, d in space.items() if not isinstance(d, Choice)}
     return {

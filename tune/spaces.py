@@ -6,15 +6,16 @@ from pathlib import Path
 from typing import Any
 
 from cluster.run.command_line import flatten, load_yaml, setting_types, unknown_setting
-from cluster.run.options import LaunchOptions
+from cluster.run.options import Launch
 from cluster.run.run_dir import nested
 from fl.errors import UserError, unknown
+from fl.json_values import JsonObject, SettingValues
 from fl.methods.registry import get_method
 from fl.spaces import Choice, Distribution, Integers, LogUniform, Space, Uniform
 from tune.options import SweepOptions
 from tune.trials import derive
 
-KINDS: Mapping[str, Any] = {"uniform": Uniform, "loguniform": LogUniform, "integers": Integers}
+KINDS: SettingValues = {"uniform": Uniform, "loguniform": LogUniform, "integers": Integers}
 
 
 def read_space(text: str, method: str) -> dict[str, Distribution]:
@@ -40,7 +41,7 @@ def read_space(text: str, method: str) -> dict[str, Distribution]:
     return space
 
 
-def check_space(space: Space, options: SweepOptions, launch: LaunchOptions[Any]) -> None:
+def check_space(space: Space, options: SweepOptions, launch: Launch) -> None:
     """Refuses, before there is any trial, what the configuration would refuse in one.
 
     Raises:
@@ -76,7 +77,7 @@ def grid_size(space: Space) -> int:
     return prod(len(distribution.grid) for distribution in space.values())
 
 
-def longest_fit(space: Space, launch: LaunchOptions[Any]) -> int:
+def longest_fit(space: Space, launch: Launch) -> int:
     """Most epochs at the server that a trial may have."""
     name = get_method(launch.run.method).spaces.epochs
     if name is None:
@@ -91,9 +92,9 @@ def changeable(space: Space, method: str) -> Space:
     return {n: d for n, d in space.items() if n in get_method(method).spaces.changeable}
 
 
-def _leaves(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+def _leaves(values: SettingValues, prefix: str = "") -> JsonObject:
     """Nested settings by dotted name, down to what describes a distribution."""
-    flat: dict[str, Any] = {}
+    flat: JsonObject = {}
     for key, value in values.items():
         name = f"{prefix}{key}".replace("-", "_")
         nested = isinstance(value, Mapping) and not value.keys() & KINDS.keys()

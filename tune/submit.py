@@ -2,12 +2,11 @@
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 
 from cluster.run.command_line import as_arguments
-from cluster.run.options import LaunchOptions
+from cluster.run.options import Launch
 from fl.errors import UserError
 from fl.spaces import Space
 from slurm.node_task import NodeTask
@@ -17,9 +16,7 @@ from tune.folder import claim_sweep
 from tune.options import SweepOptions
 
 
-def submit(
-    options: SweepOptions, launch: LaunchOptions[Any], space: Space, console: Console
-) -> int:
+def submit(options: SweepOptions, launch: Launch, space: Space, console: Console) -> int:
     """Submits the sweep and returns the exit status.
 
     Raises:
@@ -42,7 +39,7 @@ def submit(
     return 0
 
 
-def job_of(options: SweepOptions, launch: LaunchOptions[Any], folder: Path) -> NodeTask:
+def job_of(options: SweepOptions, launch: Launch, folder: Path) -> NodeTask:
     """The sweep as it is run inside the allocation: each start of the job resumes it."""
     own = asdict(options)
     if Path(options.space).suffix:

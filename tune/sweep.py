@@ -6,13 +6,12 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 
 from cluster.launch import INTERRUPTED, interrupt
 from cluster.run.command_line import flatten, stop_with
-from cluster.run.options import LaunchOptions
+from cluster.run.options import Launch
 from cluster.run.plan import print_plan
 from cluster.run.prepare import Prepared, prepare
 from cluster.run.run_dir import nested
@@ -70,7 +69,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def search(
     options: SweepOptions,
-    launch: LaunchOptions[Any],
+    launch: Launch,
     space: Space,
     prepared: Prepared,
     folder: Path,
@@ -116,7 +115,7 @@ def search(
     return sweep
 
 
-def _default(options: SweepOptions, launch: LaunchOptions[Any]) -> LaunchOptions[Any]:
+def _default(options: SweepOptions, launch: Launch) -> Launch:
     name = f"{launch.name}/trials/{DEFAULT}"
     return derive(launch, {}, name, validation=options.validation)
 

@@ -5,17 +5,17 @@ import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 
 from cluster.hardware.inventory import Inventory
 from cluster.run.command_line import as_arguments, flatten, parse
-from cluster.run.options import LaunchOptions
+from cluster.run.options import Launch
 from cluster.run.prepare import Prepared
 from cluster.run.run_dir import claim, nested, write_json
 from fl.errors import UserError
 from fl.events import Event
+from fl.json_values import JsonObject, SettingValues
 
 DEFAULT = "default"
 """The trial that changes nothing: what the others are compared with, and a candidate itself."""
@@ -26,8 +26,8 @@ RESULT = "result.json"
 
 
 def derive(
-    launch: LaunchOptions[Any], settings: Mapping[str, Any], name: str, *, validation: float = 0.0
-) -> LaunchOptions[Any]:
+    launch: Launch, settings: SettingValues, name: str, *, validation: float = 0.0
+) -> Launch:
     """The launch with these settings, parsed and checked as if they came from a command line.
 
     Args:
@@ -46,11 +46,11 @@ def derive(
 
 
 def run_trial(
-    launch: LaunchOptions[Any],
-    settings: Mapping[str, Any],
+    launch: Launch,
+    settings: SettingValues,
     *listeners: Callable[[Event], None],
-    prepare_with: Callable[[LaunchOptions[Any]], Prepared],
-) -> dict[str, Any]:
+    prepare_with: Callable[[Launch], Prepared],
+) -> JsonObject:
     """Runs it in its directory, unless that holds its result already; returns the result.
 
     ``prepare_with`` makes it ready to start; ``listeners`` hear its events. What it prints goes to
@@ -75,10 +75,10 @@ def run_trial(
             raise
 
 
-def read_result(run_dir: Path) -> dict[str, Any] | None:
+def read_result(run_dir: Path) -> JsonObject | None:
     """What a finished run left; None if it is not finished."""
     try:
-        result: dict[str, Any] = json.loads((run_dir / RESULT).read_text())
+        result: JsonObject = json.loads((run_dir / RESULT).read_text())
     except FileNotFoundError:
         return None
     return result
@@ -94,7 +94,7 @@ def share_of(inventory: Inventory, bundle: Mapping[str, float]) -> Inventory:
     )
 
 
-def _claim(launch: LaunchOptions[Any]) -> Path:
+def _claim(launch: Launch) -> Path:
     try:
         return claim(launch)
     except UserError:

@@ -16,9 +16,10 @@ from ray.util.placement_group import get_current_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from cluster.hardware.inventory import Inventory
-from cluster.run.options import LaunchOptions
+from cluster.run.options import Launch
 from cluster.run.prepare import Prepared, prepare
 from fl.events import Epoch, Event
+from fl.json_values import JsonObject
 from fl.spaces import Space
 from tune.moved import Moved
 from tune.options import METRICS, SweepOptions
@@ -47,7 +48,7 @@ FINISHED = "finished"
 
 def run_trials(
     options: SweepOptions,
-    launch: LaunchOptions[Any],
+    launch: Launch,
     space: Space,
     prepared: Prepared,
     folder: Path,
@@ -103,14 +104,14 @@ def run_trials(
 
 
 def trainable_of(
-    launch: LaunchOptions[Any], share: Inventory, options: SweepOptions, epochs: int
-) -> Callable[[dict[str, Any]], None]:
+    launch: Launch, share: Inventory, options: SweepOptions, epochs: int
+) -> Callable[[JsonObject], None]:
     """The function that Tune runs for each trial, in a process inside the trial's reservation.
 
     With pbt it runs again, in the same directory, each time that Tune has the trial go on.
     """
 
-    def trial(settings: dict[str, Any]) -> None:
+    def trial(settings: JsonObject) -> None:
         # As many as its room has cores: neighbours have the others.
         torch.set_num_threads(max(1, share.cpus))
         plain = {n: v.item() if hasattr(v, "item") else v for n, v in settings.items()}
@@ -185,12 +186,12 @@ def number(trial: Trial) -> str:
     return number_in(trial.trial_id)
 
 
-def prepare_in_bundle(launch: LaunchOptions[Any], share: Inventory) -> Prepared:
+def prepare_in_bundle(launch: Launch, share: Inventory) -> Prepared:
     """Prepares a trial where its clients will be: what they need is measured on their GPU."""
     if not share.gpus:
         return prepare(launch, share)
     own: Any = get_current_placement_group()
     strategy = PlacementGroupSchedulingStrategy(own, placement_group_bundle_index=0)
-    task = ray.remote(prepare).options(num_cpus=0, num_gpus=1, scheduling_strategy=strategy)
+    task: Any = ray.remote(prepare).options(num_cpus=0, num_gpus=1, scheduling_strategy=strategy)
     prepared: Prepared = ray.get(task.remote(launch, share))
     return prepared

@@ -1,10 +1,9 @@
 """What a Ray cluster that is joined has: its strongest node stands for it."""
 
-from typing import Any
-
 from cluster.hardware.gpus import Gpu
 from cluster.hardware.inventory import Inventory, take_inventory
 from cluster.hardware.private_ray import joined_ray
+from fl.json_values import JsonObject
 
 
 def joined_inventory(address: str) -> Inventory:
@@ -27,11 +26,11 @@ def joined_inventory(address: str) -> Inventory:
     )
 
 
-def _strength(resources: dict[str, Any]) -> tuple[float, ...]:
+def _strength(resources: JsonObject) -> tuple[float, ...]:
     return tuple(resources.get(kind, 0) for kind in ("GPU", "CPU", "memory"))
 
 
-def _gpus(resources: dict[str, Any]) -> tuple[Gpu, ...]:
+def _gpus(resources: JsonObject) -> tuple[Gpu, ...]:
     """This machine's GPUs where their number is right: Ray tells no memory."""
     count = int(resources.get("GPU", 0))
     here = take_inventory().gpus

@@ -15,10 +15,11 @@ from typing import Any, get_args, get_origin, get_type_hints
 import tyro
 import yaml
 
-from cluster.run.options import LaunchOptions
+from cluster.run.options import Launch, LaunchOptions
 from cluster.run.tyro_errors import one_line
 from fl.bounds import check_tree, deferred
 from fl.errors import UserError, unknown
+from fl.json_values import JsonObject, SettingValues
 from fl.methods.registry import METHODS, get_method
 
 FLATTENED = ("run", "options")
@@ -30,7 +31,7 @@ RECORDED = ("versions",)
 
 def parse(
     argv: Sequence[str], *, prog: str = "python -m cluster.launch", beside: Iterable[str] = ()
-) -> LaunchOptions[Any]:
+) -> Launch:
     """Parses the command line.
 
     Settings from a preset or a file are turned into arguments in front of the user's own, so one
@@ -47,7 +48,7 @@ def parse(
         SystemExit: with 0, after printing help.
     """
     early = _early_arguments(argv)
-    layers: list[tuple[str, dict[str, Any]]] = []
+    layers: list[tuple[str, JsonObject]] = []
     if early.preset:
         layers.append((f"preset {early.preset}", load_preset(early.preset)))
     if early.config:
@@ -74,14 +75,14 @@ def presets() -> list[str]:
     return sorted(f.name.removesuffix(".yaml") for f in _preset_dir().iterdir())
 
 
-def load_preset(name: str) -> dict[str, Any]:
+def load_preset(name: str) -> JsonObject:
     """The settings of a preset."""
     if name not in presets():
         raise unknown("preset", name, presets())
     return load_yaml(_preset_dir() / f"{name}.yaml")
 
 
-def load_yaml(path: Any) -> dict[str, Any]:
+def load_yaml(path: Any) -> JsonObject:
     """A mapping of settings from a YAML file, without what a finished run recorded beside them."""
     try:
         values = yaml.safe_load(path.read_text())
@@ -104,9 +105,9 @@ def _settings_of_any_method() -> set[str]:
     }
 
 
-def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+def flatten(values: SettingValues, prefix: str = "") -> JsonObject:
     """Nested settings by dotted name: ``{"fusion": {"lr": 1}}`` to ``{"fusion.lr": 1}``."""
-    flat: dict[str, Any] = {}
+    flat: JsonObject = {}
     for key, value in values.items():
         name = f"{prefix}{key}".replace("-", "_")
         flat |= flatten(value, f"{name}.") if isinstance(value, Mapping) else {name: value}
@@ -130,7 +131,7 @@ def setting_types(record: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
             yield prefix + field.name, kind
 
 
-def as_arguments(name: str, value: Any) -> list[str]:
+def as_arguments(name: str, value: object) -> list[str]:
     """One setting as command-line arguments."""
     *parents, last = name.replace("_", "-").split(".")
     if isinstance(value, bool):
@@ -149,7 +150,7 @@ def _early_arguments(argv: Sequence[str]) -> argparse.Namespace:
     return early.parse_known_args(list(argv))[0]
 
 
-def _last(settings: list[dict[str, Any]], name: str) -> Any:
+def _last(settings: list[JsonObject], name: str) -> Any:
     return next((s[name] for s in reversed(settings) if name in s), None)
 
 

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Generic, Literal, TypeVar
+from typing import Annotated, Any, Generic, Literal, TypeVar
 
 import tyro
 
@@ -70,3 +70,7 @@ class LaunchOptions(Settings, Generic[Options]):
             parse_address(self.ray_address)
         if self.fusion_ranks is not None and self.fusion_ranks > 1 and self.runtime == "inprocess":
             raise UserError("fusion_ranks above 1 need --runtime ray")
+
+
+Launch = LaunchOptions[Any]
+"""The options with the settings of any method."""

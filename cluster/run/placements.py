@@ -2,19 +2,19 @@
 
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Any
 
 from cluster.scheduling.bound import lower_bound
 from cluster.scheduling.capacity import Bundle
 from fl.events import AttemptFailed, ClientDropped, ClientEnd, ClientStart, Event, RoundEnd
 from fl.federation import Client, Request
+from fl.json_values import JsonObject
 
 
 class Placements:
     """Listens to a run and keeps one entry per client: of the last round that it took part in."""
 
     def __init__(self, members: tuple[Client, ...]) -> None:
-        self._entries: dict[int, dict[str, Any]] = {
+        self._entries: dict[int, JsonObject] = {
             c.id: {
                 "client": c.id,
                 "role": c.role,
@@ -88,6 +88,6 @@ class Placements:
         return {"seconds": round(seconds, 3), "lower_bound": round(bound, 3)}
 
     @property
-    def entries(self) -> list[dict[str, Any]]:
+    def entries(self) -> list[JsonObject]:
         """One entry per client, by client id."""
         return [self._entries[k] for k in sorted(self._entries)]

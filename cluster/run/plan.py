@@ -3,13 +3,12 @@
 import sys
 from collections import Counter
 from collections.abc import Mapping
-from typing import Any
 
 import yaml
 from rich.console import Console
 from rich.table import Table
 
-from cluster.run.options import LaunchOptions
+from cluster.run.options import Launch
 from cluster.run.prepare import Prepared
 from cluster.run.run_dir import locate, nested
 from fl.federation import Client
@@ -19,7 +18,7 @@ LISTED = 32
 """Federations larger than this are shown by role, not client by client."""
 
 
-def print_dry_run(launch: LaunchOptions[Any], prepared: Prepared, console: Console) -> None:
+def print_dry_run(launch: Launch, prepared: Prepared, console: Console) -> None:
     """Prints the whole configuration, the placement plan, and where the run would be."""
     console.print(yaml.safe_dump(nested(launch.run), sort_keys=False), highlight=False)
     print_plan(prepared, console)

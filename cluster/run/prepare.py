@@ -11,7 +11,7 @@ from torch import Tensor
 from cluster.hardware.inventory import Inventory, take_inventory
 from cluster.hardware.joined_ray import joined_inventory
 from cluster.profiling.requests import Requests, measured, stated
-from cluster.run.options import LaunchOptions
+from cluster.run.options import Launch
 from cluster.server.rank_placement import world_size
 from fl.config import RunConfig
 from fl.data.auxiliary import load_auxiliary
@@ -44,7 +44,7 @@ class Prepared:
 
 
 def prepare(
-    launch: LaunchOptions[Any], inventory: Inventory | None = None, *, drawn: int | None = None
+    launch: Launch, inventory: Inventory | None = None, *, drawn: int | None = None
 ) -> Prepared:
     """Reads the data, cuts it among the clients and gives each its assignment.
 
@@ -84,7 +84,7 @@ def prepare(
     )
 
 
-def _dataset(launch: LaunchOptions[Any]) -> Dataset:
+def _dataset(launch: Launch) -> Dataset:
     """The data set, as much of it as the run takes; with validation that is its test split."""
     run, data = launch.run, launch.run.data
     if data.folder is None:
@@ -135,7 +135,7 @@ def _members(
     )
 
 
-def _inputs(launch: LaunchOptions[Any], method: Method) -> dict[str, Tensor]:
+def _inputs(launch: Launch, method: Method) -> dict[str, Tensor]:
     if method.auxiliary is None:
         return {}
     run = launch.run
@@ -144,7 +144,7 @@ def _inputs(launch: LaunchOptions[Any], method: Method) -> dict[str, Tensor]:
     return {"auxiliary": load_auxiliary(config, run.dataset, shape, launch.data_root)}
 
 
-def _inventory(launch: LaunchOptions[Any]) -> Inventory:
+def _inventory(launch: Launch) -> Inventory:
     if launch.slurm.submit:
         return launch.slurm.shape
     if launch.ray_address:

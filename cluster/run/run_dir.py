@@ -11,15 +11,16 @@ from typing import Any
 import yaml
 
 from cluster.run.command_line import FLATTENED, flatten, load_yaml
-from cluster.run.options import LaunchOptions
+from cluster.run.options import Launch
 from fl.config import RunConfig
 from fl.errors import UserError
+from fl.json_values import JsonObject
 from fl.whole_files import write_atomically
 
 PACKAGES = ("torch", "torchvision", "numpy", "ray", "safetensors", "scikit-learn")
 
 
-def claim(launch: LaunchOptions[Any]) -> Path:
+def claim(launch: Launch) -> Path:
     """Makes the run's directory, or takes up one there is, as ``--resume`` or ``--overwrite`` say.
 
     Without ``--name`` a free name is chosen, so only a name that was given can be taken already.
@@ -49,7 +50,7 @@ def claim(launch: LaunchOptions[Any]) -> Path:
     return path
 
 
-def locate(launch: LaunchOptions[Any]) -> Path:
+def locate(launch: Launch) -> Path:
     """The run's directory: the given name, or one made of the configuration.
 
     A made name that is taken gets the next number, but on ``--resume`` and ``--overwrite`` the
@@ -66,7 +67,7 @@ def locate(launch: LaunchOptions[Any]) -> Path:
     return launch.output_dir / taken[free]
 
 
-def nested(config: RunConfig[Any]) -> dict[str, Any]:
+def nested(config: RunConfig[Any]) -> JsonObject:
     """The configuration as YAML spells it."""
     plain = _plain(asdict(config))
     for name in FLATTENED:
@@ -80,12 +81,12 @@ def versions() -> dict[str, str]:
     return found | {name: _version(name) for name in PACKAGES}
 
 
-def write_json(path: Path, value: Any) -> None:
+def write_json(path: Path, value: object) -> None:
     """Writes JSON for people and programs, atomically."""
     write_atomically(path, (json.dumps(value, indent=2) + "\n").encode())
 
 
-def _refuse_changes(config_file: Path, settings: dict[str, Any]) -> None:
+def _refuse_changes(config_file: Path, settings: JsonObject) -> None:
     before, now = flatten(load_yaml(config_file)), flatten(settings)
     changed = [n for n in sorted(before | now) if before.get(n) != now.get(n)]
     if changed:
@@ -93,7 +94,7 @@ def _refuse_changes(config_file: Path, settings: dict[str, Any]) -> None:
         raise UserError(f"cannot resume {config_file.parent} with another configuration: {shown}")
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> Any:
     if isinstance(value, dict):
         return {k: _plain(v) for k, v in value.items()}
     return [_plain(v) for v in value] if isinstance(value, list | tuple) else value

@@ -5,7 +5,7 @@ import shutil
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -13,7 +13,7 @@ from rich.console import Console
 from safetensors.torch import save_file
 
 from cluster.clients.store import Store
-from cluster.run.options import LaunchOptions
+from cluster.run.options import Launch
 from cluster.run.placements import Placements
 from cluster.run.prepare import Prepared
 from cluster.run.progress import progress
@@ -26,6 +26,7 @@ from fl.data.shard import Shard
 from fl.events import Events, Listener, RunEnd, RunStart
 from fl.fusion.checkpoints import Checkpoints
 from fl.fusion.ranked_server import RankedServer
+from fl.json_values import JsonObject
 from fl.metrics.fid import measure
 from fl.report.gallery import gallery
 from fl.report.page import write_report
@@ -40,12 +41,12 @@ CHECKPOINTS = "fusion"
 
 
 def execute(
-    launch: LaunchOptions[Any],
+    launch: Launch,
     prepared: Prepared,
     run_dir: Path,
     console: Console,
     *others: Listener,
-) -> dict[str, Any]:
+) -> JsonObject:
     """Runs the method and leaves everything a run leaves; returns what ``result.json`` holds.
 
     ``others`` hear the run's events too.
@@ -64,7 +65,7 @@ def execute(
         events.emit(RunStart(run=run_dir.name, rounds=launch.run.rounds))
         bundles = stack.enter_context(open_cluster(launch, prepared.inventory, run_dir))
         clients, server = _federation(launch, prepared, run_dir, events, bundles, stack)
-        inputs: dict[str, Any] = dict(prepared.inputs)
+        inputs: JsonObject = dict(prepared.inputs)
         if not prepared.method.one_shot:
             inputs["rounds"] = Rounds(launch.run.rounds, run_dir / CHECKPOINTS)
         outcome = prepared.method.run(clients, server, launch.run.options, **inputs)
@@ -85,7 +86,7 @@ def execute(
 
 
 def _federation(
-    launch: LaunchOptions[Any],
+    launch: Launch,
     prepared: Prepared,
     run_dir: Path,
     events: Events,
@@ -113,12 +114,12 @@ def _federation(
 
 
 def _result(
-    launch: LaunchOptions[Any],
+    launch: Launch,
     prepared: Prepared,
     outcome: Outcome,
     clients: Clients,
     server: RankedServer,
-) -> dict[str, Any]:
+) -> JsonObject:
     run = launch.run
     last = outcome.epochs[-1]
     accuracies = [e.accuracy for e in outcome.epochs]
@@ -154,7 +155,7 @@ def _result(
     }
 
 
-def _by_domain(domains: tuple[str, ...], last: Evaluation) -> dict[str, Any]:
+def _by_domain(domains: tuple[str, ...], last: Evaluation) -> JsonObject:
     if not last.per_domain:
         return {}
     return {"per_domain_accuracy": dict(zip(domains, last.per_domain, strict=True))}
@@ -176,7 +177,7 @@ def _save(run_dir: Path, prepared: Prepared, outcome: Outcome) -> None:
         save_file(pictures, run_dir / "synthetic" / "samples.safetensors")
 
 
-def _partition(launch: LaunchOptions[Any], prepared: Prepared) -> dict[str, Any]:
+def _partition(launch: Launch, prepared: Prepared) -> JsonObject:
     run = launch.run
     return {
         "kind": run.partition.kind,

@@ -7,13 +7,13 @@ import sys
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
 from cluster.hardware.inventory import Inventory
 from cluster.hardware.private_ray import joined_ray, private_ray
-from cluster.run.options import LaunchOptions
+from cluster.run.options import Launch
 from cluster.run.prepare import Prepared
 from cluster.server.rank_placement import place_ranks, world_size
 from fl.data.shard import Shard
@@ -30,9 +30,7 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def open_cluster(
-    launch: LaunchOptions[Any], inventory: Inventory, run_dir: Path
-) -> "Iterator[Bundles | None]":
+def open_cluster(launch: Launch, inventory: Inventory, run_dir: Path) -> "Iterator[Bundles | None]":
     """The rooms of a Ray cluster, which is there as long as they are; None without Ray."""
     if launch.runtime == "inprocess":
         yield None
@@ -46,7 +44,7 @@ def open_cluster(
 
 @contextmanager
 def open_executor(
-    launch: LaunchOptions[Any], prepared: Prepared, bundles: "Bundles | None", server: RankedServer
+    launch: Launch, prepared: Prepared, bundles: "Bundles | None", server: RankedServer
 ) -> Iterator[Executor]:
     """What runs the clients, who take turns with the server's ranks."""
     sizes = CohortSizes(launch.output_dir / ".store" / "cohorts.json")
@@ -70,7 +68,7 @@ def open_executor(
 
 @contextmanager
 def open_server(
-    launch: LaunchOptions[Any],
+    launch: Launch,
     run_spec: RunSpec,
     test: Shard,
     events: Events,
@@ -103,7 +101,7 @@ def has_ray() -> bool:
 
 
 def ray_cluster(
-    launch: LaunchOptions[Any], inventory: Inventory, run_dir: Path
+    launch: Launch, inventory: Inventory, run_dir: Path
 ) -> AbstractContextManager[None]:
     """The cluster that the launch is for: the one there is, one to join, or one of its own."""
     if has_ray():  # a sweep's, which outlives its trials

@@ -1,14 +1,14 @@
 """Our figures beside the paper's: means, spreads, differences, and what the seeds cannot tell."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from statistics import mean, stdev
-from typing import Any
 
 from scipy.stats import ttest_rel
 
 from cluster.studies.cells import Cell
+from fl.json_values import JsonObject, SettingValues
 
 LEVEL = 0.05
 """p-value above which two methods are not told apart."""
@@ -22,7 +22,7 @@ class Figure:
     """A cell and what its runs found, by seed."""
 
     cell: Cell
-    results: tuple[Mapping[str, Any], ...]
+    results: tuple[SettingValues, ...]
     """As ``result.json`` holds them."""
 
     @property
@@ -60,9 +60,7 @@ def as_markdown(name: str, scale: str, seeds: Sequence[int], figures: Sequence[F
     return "\n".join([*lines, "", *remarks(figures), ""])
 
 
-def as_json(
-    name: str, scale: str, seeds: Sequence[int], figures: Sequence[Figure]
-) -> dict[str, Any]:
+def as_json(name: str, scale: str, seeds: Sequence[int], figures: Sequence[Figure]) -> JsonObject:
     """The same for programs; accuracies in percent."""
     cells = [
         {

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import torch
 from rich.console import Console
@@ -17,6 +16,7 @@ from cluster.run.prepare import prepare
 from cluster.run.run_dir import claim, write_json
 from cluster.studies.study_options import StudyRun
 from fl.errors import UserError
+from fl.json_values import JsonObject
 
 PROC = Path("/proc")
 EVERY_S = 0.5
@@ -36,7 +36,7 @@ def run_cell(cell: StudyRun) -> None:
     write_json(run_dir / FIGURES, figures(cell, result, peak))
 
 
-def figures(cell: StudyRun, result: dict[str, Any], peak: "Peaks") -> dict[str, Any]:
+def figures(cell: StudyRun, result: JsonObject, peak: "Peaks") -> JsonObject:
     """A finished run's figures, as the study's table and pictures need them."""
     placements = result["placements"]
     local = result["seconds"]["local"]
@@ -60,7 +60,7 @@ def figures(cell: StudyRun, result: dict[str, Any], peak: "Peaks") -> dict[str, 
     }
 
 
-def finished(cell: StudyRun) -> dict[str, Any] | None:
+def finished(cell: StudyRun) -> JsonObject | None:
     """The figures of a cell that ran already, with the same settings; None if it has not.
 
     Raises:
@@ -70,7 +70,7 @@ def finished(cell: StudyRun) -> dict[str, Any] | None:
     if not path.exists():
         return None
     claim(replace(cell.launch, resume=True))  # refuses another configuration
-    found: dict[str, Any] = json.loads(path.read_text())
+    found: JsonObject = json.loads(path.read_text())
     if found["drawn_with_replacement"] != (cell.drawn is not None):
         raise UserError(f"{cell.run_dir} was run with another --samples-per-client")
     return found
@@ -139,7 +139,7 @@ def _status(process: str) -> str:
         return ""
 
 
-def _device_peak(placements: list[dict[str, Any]]) -> int | None:
+def _device_peak(placements: list[JsonObject]) -> int | None:
     """Most memory that a client or the server took on a GPU; None without one."""
     if not torch.cuda.is_available():
         return None

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from cluster.run.command_line import parse
-from cluster.run.options import LaunchOptions
+from cluster.run.options import Launch
 from cluster.run.prepare import prepare
 from fl.config import RunConfig
 from fl.data.datasets import load
@@ -26,7 +26,7 @@ FILE_BYTES = 4096 * 3
 class StudyRun:
     """One run of the study."""
 
-    launch: LaunchOptions[Any]
+    launch: Launch
     drawn: int | None
     """Training samples drawn with replacement; None where there are enough to cut."""
 
@@ -137,7 +137,7 @@ def _cell(options: StudyOptions, clients: int, seed: int) -> StudyRun:
     return _with_samples(launch, clients * each)
 
 
-def _with_samples(launch: LaunchOptions[Any], wanted: int) -> StudyRun:
+def _with_samples(launch: Launch, wanted: int) -> StudyRun:
     """So many samples for all clients together: a subset, or drawn with replacement."""
     run = launch.run
     available = len(load(run.dataset, launch.data_root, max_train=None, max_test=1).train.labels)

@@ -9,10 +9,11 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import LogLocator, NullFormatter, PercentFormatter
 from rich.table import Table
 
+from fl.json_values import SettingValues
 from fl.report import style
 from fl.report.words import duration, percent, size
 
-Figures = Mapping[str, Any]
+Figures = SettingValues
 COLOURS = (style.ROLES["generator"], style.ROLES["classifier"], style.GLOBAL_MODEL, style.BEST)
 MEMORY = {
     "driver": "driver_peak_bytes",

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import mean
-from typing import Any
 
 import numpy as np
 from matplotlib import figure as drawn
@@ -21,6 +20,7 @@ from cluster.studies.suite_tables import (
     tell_rounds,
     tell_targets,
 )
+from fl.json_values import JsonObject
 from fl.report import style
 
 COLOURS = {
@@ -139,7 +139,7 @@ def _accuracy(sheet: drawn.Figure) -> drawn.Figure:
     return sheet
 
 
-def _look(figure: Figure) -> dict[str, Any]:
+def _look(figure: Figure) -> JsonObject:
     return {"color": COLOURS[figure.cell.method], "label": figure.cell.method}
 
 

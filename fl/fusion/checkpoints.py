@@ -60,7 +60,7 @@ def digest_of(tensors: Mapping[str, Tensor], about: str) -> str:
     return digest.hexdigest()
 
 
-def save_tensors(path: Path, value: Any) -> None:
+def save_tensors(path: Path, value: object) -> None:
     """Writes tensors and plain values; readers see the whole file or none of it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with replacing(path) as temporary:

@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import torch
 from torch import Tensor, nn
@@ -21,6 +21,7 @@ from fl.fusion.dropout import Masks, sample_dropout
 from fl.fusion.gradients import Gradients
 from fl.fusion.group import Group
 from fl.fusion.whole_batch import WholeBatch, needs_whole_batch
+from fl.json_values import JsonObject
 from fl.models.ensemble import Ensemble
 from fl.seeding import torch_generator
 from fl.server import Loss
@@ -235,9 +236,9 @@ class Fit:
         self.done = loaded["epoch"]
 
 
-def load_state(state: bytes, device: torch.device) -> dict[str, Any]:
+def load_state(state: bytes, device: torch.device) -> JsonObject:
     """The ``epoch``, ``model`` and ``optimizer`` that :meth:`Fit.state` kept."""
-    loaded: dict[str, Any] = torch.load(io.BytesIO(state), map_location=device, weights_only=True)
+    loaded: JsonObject = torch.load(io.BytesIO(state), map_location=device, weights_only=True)
     return loaded
 
 

@@ -11,6 +11,7 @@ from fl.bounds import Count, NotNegative, Positive, Settings, Within
 from fl.federation import Batch
 from fl.fusion.distillation import kl_to_teacher
 from fl.fusion.fit import FitConfig
+from fl.json_values import JsonObject
 from fl.seeding import torch_generator
 from fl.training.optimizers import SGD
 
@@ -94,7 +95,7 @@ class Pool:
         for rows in torch.randperm(len(labels), generator=order).to(labels.device).split(size):
             yield {name: column[rows] for name, column in self.columns.items()}
 
-    def told(self, **figures: Any) -> dict[str, Any]:
+    def told(self, **figures: Any) -> JsonObject:
         """What an :class:`fl.server.Outcome` says of the images; none is filtered out."""
         count = len(self.columns["labels"])
         synthetic = {name: self.columns[name] for name in ("images", "labels")}

@@ -9,7 +9,7 @@ it does not forget them.
 from dataclasses import dataclass, replace
 from functools import partial
 from math import inf
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import numpy as np
 import torch
@@ -24,6 +24,7 @@ from fl.fusion.average import average_into
 from fl.fusion.distillation import FusionLoss, LearnedFusionLoss, Weighing, describe_teacher
 from fl.fusion.fit import FitConfig, changeable
 from fl.fusion.synthesis import truncate_to_bytes
+from fl.json_values import JsonObject
 from fl.methods.method import Assignment, Method
 from fl.methods.uploads import (
     Decoders,
@@ -165,7 +166,7 @@ def run(clients: Clients, server: Server, config: FedMHOConfig, *, teacher: Teac
     with server.events.phase("filter"):
         kept = keep_best(synthetic, server, config)  # line 13, Algorithm 2
         optimised = server.take(synthetic, kept)
-    figures: dict[str, Any] = {"synthetic": {"generated": len(synthetic), "kept": len(kept)}}
+    figures: JsonObject = {"synthetic": {"generated": len(synthetic), "kept": len(kept)}}
     with server.events.phase("fusion"):
         model = initialise(classifiers, optimised, server, config)  # line 9, Eq. 4
         start = server.evaluate(model)

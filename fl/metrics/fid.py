@@ -7,7 +7,6 @@ InceptionV3 FID, and not to be compared with printed ones: its scale is another.
 """
 
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 import torch
@@ -15,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fl.data.datasets import Split
+from fl.json_values import JsonObject
 from fl.seeding import torch_generator, torch_seeded
 from fl.training.loop import Step, minimise
 from fl.training.optimizers import Adam
@@ -84,7 +84,7 @@ def train_features(
 
 def measure(
     real: Split, num_classes: int, synthetic: dict[str, Tensor], device: torch.device
-) -> dict[str, Any]:
+) -> JsonObject:
     """Distances to the real training images.
 
     Args:

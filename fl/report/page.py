@@ -3,10 +3,10 @@
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import yaml
 
+from fl.json_values import JsonObject
 from fl.report import style, words
 from fl.report.figures import Picture, pictures
 from fl.report.read import RunRecord, read_run
@@ -104,7 +104,7 @@ def _cards(run: RunRecord) -> list[Card]:
     return cards
 
 
-def _accuracy_cards(run: RunRecord, result: dict[str, Any]) -> list[Card]:
+def _accuracy_cards(run: RunRecord, result: JsonObject) -> list[Card]:
     if not result:
         if not run.accuracy:
             return []

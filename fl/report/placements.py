@@ -1,9 +1,9 @@
 """Who was placed where and when, as result.json tells."""
 
 from dataclasses import dataclass
-from typing import Any
 
 from fl.errors import UserError
+from fl.json_values import JsonObject
 
 UUID_LETTERS = 12  # of "GPU-8f3c2d1e-…": enough to tell the devices of a run apart
 
@@ -28,7 +28,7 @@ class Placed:
         return ", ".join(part for part in (self.node, self.device, tries) if part)
 
 
-def read_placements(result: dict[str, Any] | None) -> dict[int, Placed]:
+def read_placements(result: JsonObject | None) -> dict[int, Placed]:
     """The clients that this run trained; none where the result does not tell.
 
     Raises:
@@ -41,7 +41,7 @@ def read_placements(result: dict[str, Any] | None) -> dict[int, Placed]:
         raise UserError("result.json holds placements without client, node or times") from None
 
 
-def _placed(entry: dict[str, Any]) -> Placed:
+def _placed(entry: JsonObject) -> Placed:
     return Placed(
         client=int(entry["client"]),
         role=str(entry["role"]),

@@ -3,7 +3,6 @@
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import yaml
@@ -13,6 +12,7 @@ from safetensors.numpy import load_file
 
 from fl.errors import UserError
 from fl.events import Event
+from fl.json_values import JsonObject
 from fl.report.events import (
     ClientRow,
     Failure,
@@ -54,8 +54,8 @@ class RunRecord:
     """What a run directory holds. An interrupted run has no result, and may lack the rest."""
 
     path: Path
-    config: dict[str, Any]
-    result: dict[str, Any] | None
+    config: JsonObject
+    result: JsonObject | None
     clients: list[ClientRow]
     failures: list[Failure]
     placements: dict[int, Placed]
@@ -93,7 +93,7 @@ def read_run(run_dir: Path) -> RunRecord:
     )
 
 
-def _read_config(run_dir: Path) -> dict[str, Any]:
+def _read_config(run_dir: Path) -> JsonObject:
     path = run_dir / "config.yaml"
     if not path.is_file():
         raise UserError(f"{run_dir} is not a run directory: it has no config.yaml")
@@ -107,7 +107,7 @@ def _read_config(run_dir: Path) -> dict[str, Any]:
     return config
 
 
-def _read_json(path: Path) -> dict[str, Any] | None:
+def _read_json(path: Path) -> JsonObject | None:
     if not path.exists():
         return None
     try:
@@ -116,7 +116,7 @@ def _read_json(path: Path) -> dict[str, Any] | None:
         raise UserError(f"{path} is not valid JSON") from None
 
 
-def _mapping(value: object, path: Path) -> dict[str, Any]:
+def _mapping(value: object, path: Path) -> JsonObject:
     if not isinstance(value, dict):
         raise UserError(f"{path} does not hold a mapping")
     return value

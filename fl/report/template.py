@@ -1,15 +1,16 @@
 """Pages from templates: everything escaped, nothing undefined passed over."""
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from fl.json_values import SettingValues
+
 HERE = Path(__file__).parent
 
 
-def render(template: Path, filters: Mapping[str, Any], **values: Any) -> str:
+def render(template: Path, filters: SettingValues, **values: Any) -> str:
     """The page. Templates may include those of this package, wherever they lie themselves."""
     environment = Environment(
         loader=FileSystemLoader([template.parent, HERE]),

@@ -2,18 +2,19 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, replace
-from typing import Any, ClassVar, Self
+from typing import ClassVar, Self
 
 import torch
 
 from fl.federation import TaskInput
+from fl.json_values import JsonObject
 from fl.training.recipe import Epoch
 
 
 class EpochTraining:
     """A part of :class:`fl.federation.Training`, for dataclasses with these settings."""
 
-    __dataclass_fields__: ClassVar[dict[str, Any]]
+    __dataclass_fields__: ClassVar[JsonObject]
     epochs: int
     lr: float
     batch_size: int
