@@ -1,4 +1,4 @@
-"""``python -m cluster.launch``: the main command."""
+"""``python -m cluster.launch``: the main command, which trains and fuses one federation."""
 
 import os
 import signal
@@ -61,8 +61,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def interrupt(signum: int, frame: FrameType | None) -> None:
     """Handles a signal by stopping, in a few seconds at most."""
-    # Python drops an interrupt that is raised in a destructor or a callback. Whatever comes of
-    # this one, the process ends in time; what it wrote is whole at any moment.
+    # Python drops an exception that is raised in a destructor or a callback. The timer ends the
+    # process even then; its files are complete at any moment.
     last_resort = threading.Timer(4.0, os._exit, [INTERRUPTED])
     last_resort.daemon = True
     last_resort.start()
@@ -85,6 +85,6 @@ def _print_summary(result: JsonObject, run_dir: Path, console: Console) -> None:
 if __name__ == "__main__":
     status = main()
     if status == INTERRUPTED:
-        # All is closed by now, and taking torch and Ray apart properly takes seconds.
+        # All files are closed by now, and the regular shutdown of torch and Ray takes seconds.
         os._exit(status)
     sys.exit(status)

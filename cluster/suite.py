@@ -9,9 +9,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Literal
 
-import tyro
 from rich.console import Console
 
 from cluster.run.command_line import as_arguments, parse, stop_with
@@ -19,78 +17,59 @@ from cluster.run.prepare import prepare
 from cluster.run.run_dir import claim, locate, write_json
 from cluster.run.slurm_options import SlurmOptions
 from cluster.studies import fedaf_table7
-from cluster.studies.cells import TABLES, Cell, Scale, make
+from cluster.studies.cells import Cell, make
 from cluster.studies.comparison import Figure, as_json, as_markdown
+from cluster.studies.suite_options import BYTES_TABLE, SuiteOptions, parse_suite
 from cluster.studies.suite_plots import EXHIBITS
-from fl.data.datasets import NAMES
-from fl.errors import ClientFailed, UserError, unknown
+from fl.errors import ClientFailed, UserError
 from fl.fusion.ranked_server import ServerFailed
 from fl.json_values import JsonObject
 from fl.report.style import png
 from fl.report.words import duration
 from fl.whole_files import write_atomically
 
-ALLOCATION = SlurmOptions()
 
+def suite(options: SuiteOptions) -> None:
+    """Makes the table or figure: of finished runs, and of those that are still to be run.
 
-def suite(
-    name: Annotated[str, tyro.conf.Positional],
-    scale: Scale = "small",
-    seeds: str = "0,1,2",
-    only: tuple[str, ...] = (),
-    dataset: str | None = None,
-    output_dir: Path = Path("runs"),
-    data_root: Path = Path("data"),
-    runtime: Literal["ray", "inprocess"] = "ray",
-    dry_run: bool = False,
-    slurm: SlurmOptions = ALLOCATION,
-) -> None:
-    """Regenerate a table or figure of the FedMHO paper, or of FedAF's.
-
-    Args:
-        name: Table: table3, table4, table5, table6, table8, table9 or loss-weights. Figure: fig5,
-            fig6, fig7, fig8 or fid, with a picture. Of FedAF's paper: fedaf (accuracy over rounds,
-            Tables 1 and 4 and Figure 3) or fedaf-table7 (bytes).
-        scale: small: a sixth of the images and narrow models, for two cores. paper: for GPUs.
-        seeds: Seeds of a cell's runs, with commas between.
-        only: Patterns of the cells to run, as in 'mnist-alpha0.5-*'. Default: all.
-        dataset: Data set in place of the paper's; then there is no number to compare with.
-        output_dir: Where the runs are kept, and the table.
-        data_root: Where the data sets lie, in torchvision's layout.
-        runtime: As of the launch command.
-        dry_run: Name the runs and whether each is finished; start nothing.
-        slurm: Send what is not finished to Slurm as one job array. Once all is finished, the same
-            command makes the table.
+    Raises:
+        UserError: no cell is to be run, or a run cannot be.
     """
-    if name not in (*TABLES, "fedaf-table7"):
-        raise unknown("table", name, (*TABLES, "fedaf-table7"))
-    where = (f"--output-dir={output_dir}", f"--data-root={data_root}", f"--runtime={runtime}")
-    if name == "fedaf-table7":
-        fedaf_table7.make(_numbers(seeds), output_dir)
+    name, scale, numbers = options.name, options.scale, options.seed_numbers
+    if name == BYTES_TABLE:
+        fedaf_table7.make(numbers, options.output_dir)
         return
-    if dataset and dataset not in NAMES:
-        raise unknown("data set", dataset, NAMES)
-    cells, numbers = make(name, scale, only, dataset), _numbers(seeds)
+    cells = make(name, scale, options.only, options.dataset)
     if not cells:
-        example = make(name, scale, dataset=dataset)[0].name
+        example = make(name, scale, dataset=options.dataset)[0].name
         raise UserError(f"--only fits no cell of {name}; e.g. {example}")
-    runs = {
+    runs = _runs(options, cells, numbers)
+    if options.dry_run:
+        _name(runs.values())
+    elif not (options.slurm.submit and _submit(runs.values(), options.slurm)):
+        _write(options.output_dir / f"{name}-{scale}", name, scale, numbers, _run_all(runs))
+
+
+def _runs(
+    options: SuiteOptions, cells: Sequence[Cell], seeds: Sequence[int]
+) -> dict[tuple[Cell, int], list[str]]:
+    """Each run's arguments of the launch command."""
+    where = [
+        f"--output-dir={options.output_dir}",
+        f"--data-root={options.data_root}",
+        f"--runtime={options.runtime}",
+    ]
+    return {
         (cell, seed): [
             *cell.arguments,
             *where,
             f"--seed={seed}",
-            f"--name={name}-{scale}-{cell.name}-seed{seed}",
+            f"--name={options.name}-{options.scale}-{cell.name}-seed{seed}",
             "--resume",
         ]
         for cell in cells
-        for seed in numbers
+        for seed in seeds
     }
-    if dry_run:
-        _name(runs.values())
-        return
-    if slurm.submit and _submit(runs.values(), slurm):
-        return
-    _write(output_dir / f"{name}-{scale}", name, scale, numbers, _run_all(runs))
 
 
 def _submit(runs: Iterable[Sequence[str]], slurm: SlurmOptions) -> bool:
@@ -160,20 +139,10 @@ def _result(arguments: Sequence[str]) -> JsonObject:
     return execute(launch, prepared, claim(launch), Console(quiet=True))
 
 
-def _numbers(seeds: str) -> list[int]:
-    try:
-        return list(dict.fromkeys(int(seed) for seed in seeds.split(",")))
-    except ValueError:
-        raise UserError(f"seeds must be whole numbers with commas, got {seeds!r}") from None
-
-
 def main(argv: Iterable[str] | None = None) -> int:
     """Runs the command and returns its exit status: 0, 1 a run failed, 2 bad input, 130 Ctrl-C."""
     try:
-        given = sys.argv[1:] if argv is None else list(argv)
-        if any(a == "--slurm" or a.startswith("--slurm.") for a in given):
-            given = [*(a for a in given if a != "--slurm"), "--slurm.submit"]
-        tyro.cli(suite, prog="python -m cluster.suite", args=given)
+        suite(parse_suite(sys.argv[1:] if argv is None else list(argv)))
     except UserError as error:
         return stop_with(error)
     except (ClientFailed, ServerFailed) as error:

@@ -1,4 +1,4 @@
-"""The clients' processes: Ray actors in rooms."""
+"""The clients' processes: Ray actors, each in a slot of a bundle."""
 
 import gc
 import os
@@ -22,7 +22,7 @@ class ClientActor:
     """A client's process. It sees only the devices that Ray assigned to it."""
 
     def __init__(self) -> None:
-        # What was imported stays: collecting garbage need not look at it again and again.
+        # What was imported stays, so the garbage collector need not scan it again and again.
         gc.freeze()
 
     def run(self, jobs: list[Job], size: int, images: Any, labels: Any) -> list[np.ndarray]:
@@ -36,16 +36,16 @@ class ClientActor:
             for first in range(0, len(jobs), size):
                 with capped(jobs[0].client.request):
                     packed += run_jobs(jobs[first : first + size], train, place)
-            # As arrays Ray writes them into its store once; bytes it would pickle before.
+            # Ray writes arrays into its store once; bytes it would pickle first.
             return [np.frombuffer(p, np.uint8) for p in packed]
         finally:
-            if torch.cuda.is_available():  # to whoever comes next: a client here, or the server
+            if torch.cuda.is_available():  # for what uses the GPU next: a client, or the server
                 torch.cuda.empty_cache()
 
 
 @dataclass(eq=False)
 class Process:
-    """A client process, where it sits, and what it holds there, at work or idle."""
+    """A client process, its slot, and what it holds there, at work or idle."""
 
     actor: Any
     slot: Slot
@@ -54,10 +54,10 @@ class Process:
 
 
 class Actors:
-    """Hires processes, gives them work, and lets them go; the training split lies once in the
+    """Starts processes, gives them work, and ends them; the training split lies once in the
     object store.
 
-    An idle process holds what it asked for, until another one needs its room.
+    An idle process holds what it asked for, until another one needs its capacity.
     """
 
     def __init__(self, train: Split, bundles: Bundles) -> None:
@@ -71,7 +71,7 @@ class Actors:
         return process.actor.run.remote(jobs, size, self._images, self._labels)
 
     def hire(self, slot: Slot, request: Request) -> Process:
-        """A process at that seat with what the client asks for: an idle one, else a new one."""
+        """A process in that slot with what the client asks for: an idle one, else a new one."""
         for process in self.processes:
             if process.idle and (process.slot, process.request) == (slot, request):
                 process.idle = False
@@ -87,13 +87,13 @@ class Actors:
         ray.kill(process.actor)
 
     def end_all(self, *, bundle: str | None = None, but_idle: bool = False) -> None:
-        """Ends all processes, or those of a room, or all that are at work."""
+        """Ends all processes, or those of a bundle, or all that are at work."""
         for process in list(self.processes):
             if bundle in (None, process.slot.bundle) and not (but_idle and process.idle):
                 self.end(process)
 
     def _end_idle(self, slot: Slot, request: Request) -> None:
-        """Ends idle processes of the room, the longest there first, until another one fits."""
+        """Ends idle processes of the bundle, the oldest first, until another one fits."""
         with_gpus = any(bundle.gpus for bundle in self._capacity.values())
         there = [p for p in self.processes if p.slot.bundle == slot.bundle]
         free = FreeCapacity(self._capacity[slot.bundle])

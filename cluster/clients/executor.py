@@ -1,9 +1,9 @@
-"""Runs clients' jobs on Ray: actors seated by longest-first placement, and nothing lost.
+"""Runs clients' jobs on Ray: actors placed longest first, with failed clients tried again.
 
-A client that needs much has a process of its own; light ones share a few, a cohort after another,
-each trained as one computation. A client whose process, node or task fails is tried again
-elsewhere, and computes the same; one that went over its share is tried once more with twice as
-much.
+A client that needs much has a process of its own; light ones share a few processes, one cohort
+after another, each trained as one computation. A client is tried again elsewhere if its process,
+node or task fails, and computes the same; one that went over its share is tried once more with
+twice as much.
 """
 
 from collections import deque
@@ -27,7 +27,7 @@ from fl.federation import Job, Request
 from fl.training.sizes import CohortSizes, groups, take, work
 
 NODE_CHECK_S = 5.0
-"""Completions are awaited; only whether a node silently vanished is looked up this often."""
+"""Seconds between checks whether a node has vanished; completions are awaited, not polled."""
 
 
 @dataclass
@@ -39,9 +39,9 @@ class RunningCohort:
 
 
 class RayExecutor:
-    """Starts actors as room allows, and ends each when nobody needs it any more.
+    """Starts actors as capacity allows, and ends each when no client needs it any more.
 
-    A run of many rounds keeps them for those who follow, heavy clients too: starting a process
+    A run of many rounds reuses the processes, those of heavy clients too: starting a process
     takes longer than many a client's round.
 
     Which clients run at once, where, or after how many failures, has no influence on what they
@@ -49,13 +49,13 @@ class RayExecutor:
 
     Args:
         train: the training split, put once into the object store.
-        rooms: where clients may sit.
+        bundles: where clients may run.
         max_actors: clients at once, at most; None for as many as fit.
         attempts: how often a client is tried before it has failed for good.
         rates: seconds per sample by model, measured before the run; what clients take adds to it.
-        before: called when clients are about to start, to make room for them.
+        before: called when clients are about to start, to free memory for them.
         sizes: how many light clients train together.
-        keep: whether processes outlive their client and the map, until :meth:`close`.
+        reuse_processes: whether processes outlive their client and the map, until :meth:`close`.
     """
 
     def __init__(
@@ -85,12 +85,12 @@ class RayExecutor:
         """Yields each job with what became of it; see :class:`fl.federation.Executor`."""
         if jobs:
             self.before()
-        shift = _Map(self, jobs, events)
+        current = _Map(self, jobs, events)
         try:
-            yield from shift.work()
+            yield from current.work()
         finally:
-            shift.close()
-            self.rates |= shift.rates
+            current.close()
+            self.rates |= current.rates
         if not self.reuse_processes:
             await_gpus(self.bundles)  # the server's ranks come next
 
@@ -120,35 +120,35 @@ class _Map:
 
     @property
     def rates(self) -> Mapping[str, float]:
-        """Seconds per sample by model, by what is known now."""
+        """Seconds per sample by model, by what has finished so far."""
         return self._placement.rates
 
     def work(self) -> Generator[tuple[Job, bytes | ClientFailed], None, None]:
-        """Seats, awaits, and yields results until no job is left."""
+        """Places clients, awaits them, and yields results until no job is left."""
         while self._placement.waiting or self._running:
             self._start_those_that_fit()
             done, _ = ray.wait(list(self._running), num_returns=1, timeout=NODE_CHECK_S)
             for reference in done:
                 cohort = self._running.pop(reference)
                 results = self._receive(reference, cohort)
-                if results:  # after a failure it is looked first whether the node is gone
-                    self._start_those_that_fit()  # who trains while the results are being kept
+                if results:  # after a failure, look first whether the node is gone
+                    self._start_those_that_fit()  # these train while the results are being stored
                 yield from zip(cohort.jobs, map(bytes, results), strict=False)
             self._leave_lost_bundles()
             while self._given_up:
                 yield self._given_up.pop()
 
     def close(self) -> None:
-        """Ends every process at work; unless they are kept, no client holds memory from now on."""
+        """Ends every process at work; unless processes are reused, the idle ones too."""
         self._actors.end_all(but_idle=self._executor.reuse_processes)
 
     def _enqueue(self, group: deque[Job]) -> None:
-        """Lets the group's next clients wait for a seat, in the first one's name."""
+        """Lets the group's next clients wait for a slot, under the first one's id."""
         leader, sizes = group[0].client, self._executor.sizes
         seconds = work(group[0]) * self.rates.get(leader.model, 0)
         processes = self._most_at_once(leader.request)
-        known = seconds if sizes.knows(group[0]) else None
-        jobs = take(group, clients_per_call(sizes.next(group[0]), len(group), processes, known))
+        measured = seconds if sizes.knows(group[0]) else None
+        jobs = take(group, clients_per_call(sizes.next(group[0]), len(group), processes, measured))
         self._waiting[leader.id] = jobs, group
         self._placement.add(leader.id, leader.request, leader.model, sum(map(work, jobs)))
 
@@ -177,14 +177,14 @@ class _Map:
         """The clients' results; none where they failed and wait to be tried again."""
         jobs, leader = cohort.jobs, cohort.jobs[0].client
         try:
-            # Views into the object store: they are copied when the next clients are on their way.
+            # Views into the object store: they are copied once the next clients have started.
             results = [memoryview(packed) for packed in ray.get(reference)]
         except RayError as error:
             self._actors.end(cohort.process)
             self._placement.finish(leader.id, None)
             if len(jobs) == 1:
                 self._try_again(jobs[0], reason_of(error), error)
-            else:  # who of them it was shows when each trains alone
+            else:  # each trains alone next, which shows which of them failed
                 for job in jobs:
                     self._enqueue(deque([job]))
             return []

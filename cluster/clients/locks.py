@@ -13,8 +13,8 @@ from pathlib import Path
 class Locks:
     """A byte of the file for each name, locked by this object until it is released.
 
-    Files per name would run out of descriptors with thousands of clients. On a file system without
-    locks everybody gets every lock, so that work may be done twice and nothing worse.
+    A file per name would run out of descriptors with thousands of clients. On a file system without
+    locks every process gets every lock, so that work may be done twice and nothing worse.
     """
 
     def __init__(self, file: Path) -> None:
@@ -24,7 +24,7 @@ class Locks:
         os.close(self._descriptor)
 
     def acquire(self, name: str, *, wait: bool = False) -> bool:
-        """Takes the lock, if need be when its holder has given it up; False if that is not now."""
+        """Takes the lock; if another holds it, waits for it or returns False, as ``wait`` says."""
         try:
             self._set(fcntl.F_WRLCK, name, wait)
         except OSError as error:

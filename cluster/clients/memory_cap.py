@@ -1,4 +1,4 @@
-"""A client's share of memory, enforced: who goes over fails alone, and says by how much."""
+"""A client's share of memory, enforced: one that goes over fails alone and reports by how much."""
 
 import contextlib
 import re
@@ -12,8 +12,8 @@ import torch
 from fl.federation import Request
 
 CUDA_BYTES = 600 * 2**20
-"""What CUDA itself takes of a GPU for a process, beside what the allocator hands out: on the safe
-side of the 400 to 550 MiB that are usual."""
+"""Memory of a GPU that CUDA itself takes for a process, beside what the allocator hands out: more
+than the usual 400 to 550 MiB, to be safe."""
 
 
 class OverspentError(RuntimeError):
@@ -33,7 +33,7 @@ def capped(request: Request) -> Iterator[None]:
     ``memory_bytes`` beyond what the process holds already, where the request names it.
 
     Raises:
-        OverspentError: the client asked for more; the message has the number of bytes.
+        OverspentError: the client needed more; the message has the number of bytes.
     """
     if torch.cuda.is_available() and request.gpus:
         torch.cuda.set_per_process_memory_fraction(_allocator_fraction(request.gpus))
@@ -75,9 +75,9 @@ def _data_bytes() -> int:
 
 
 def _is_out_of_memory(error: Exception) -> bool:
-    # The allocator's words, C++'s, and oneDNN's.
-    told = ("allocate memory", "bad_alloc", "could not create a primitive")
-    return isinstance(error, MemoryError) or any(words in str(error) for words in told)
+    # The wording of torch's allocator, of C++ and of oneDNN.
+    wordings = ("allocate memory", "bad_alloc", "could not create a primitive")
+    return isinstance(error, MemoryError) or any(words in str(error) for words in wordings)
 
 
 def _overspent(share_bytes: int, error: Exception) -> str:

@@ -23,7 +23,7 @@ class Retries:
         return self._failures[client] + 1
 
     def after(self, job: Job, reason: str, error: Exception | None) -> Job | ClientFailed:
-        """What to try after this failure, or that it is final."""
+        """The job to try after this failure, or the failure itself if it is final."""
         client = job.client
         attempt = self.attempt(client.id)
         self._failures[client.id] += 1

@@ -1,4 +1,4 @@
-"""The store of client updates: trained once, kept under a key made of what determined them."""
+"""The store of client updates: trained once, stored under a key made of what determined them."""
 
 import contextlib
 import hashlib
@@ -22,8 +22,8 @@ class Store:
 
     ``pool`` holds each update once under its content key; ``updates`` of the run holds the same
     files under the clients' names, as hard links, so that a run's directory is complete by itself.
-    Updates of later rounds than the first, which no other run could want, lie in ``updates`` alone,
-    until the round's outcome is kept: so a run of many rounds takes no more room than one of two.
+    Updates of later rounds than the first, which no other run could use, lie in ``updates`` alone,
+    until the round's outcome is saved: so a run of many rounds takes no more disk than one of two.
     """
 
     def __init__(self, pool: Path, updates: Path, train: Split) -> None:
@@ -34,9 +34,9 @@ class Store:
         self._codes: dict[tuple[Task, type], str] = {}
 
     def key(self, job: Job) -> str:
-        """Hash of task, code, client, its training record and threads, seed, shard, messages.
+        """Hash of task, code, client, training record, threads, run spec, shard and messages.
 
-        Of a later round than the first it begins with the folder of that round.
+        In a later round than the first the key begins with the folder of that round.
         """
         parts = {
             "task": f"{job.task.__module__}.{job.task.__qualname__}",
@@ -68,7 +68,7 @@ class Store:
         return packed
 
     def put(self, key: str, client: int, packed: bytes) -> None:
-        """Keeps a packed update; safe against a crash in the middle and a neighbour's same key."""
+        """Stores a packed update; a crash midway or another run with the same key does no harm."""
         self.file(key).parent.mkdir(exist_ok=True)
         write_atomically(self.file(key), packed)
         write_atomically(self._checksum(key), _sha(packed).encode())
@@ -77,11 +77,12 @@ class Store:
 
     @contextlib.contextmanager
     def locked(self, keys: Mapping[int, str]) -> Iterator[list[int]]:
-        """Gives the clients whose keys are now this process's to train, by their locks.
+        """Locks the clients' keys and gives the clients that this process is now to train.
 
-        Those that others hold are left out; if they hold all, it waits for the first. Nobody waits
-        who holds a lock, so no two wait for each other, and the kernel drops the locks of a
-        process that dies. :meth:`put` gives up a lock, the end of the context those that are left.
+        Those that other processes have locked are left out; if that is all, it waits for the first.
+        A process that holds a lock never waits for one, so no two wait for each other, and the
+        kernel drops the locks of a process that dies. :meth:`put` releases a lock, the end of the
+        context those that are left.
         """
         ours = [client for client, key in keys.items() if self._locks.acquire(key)]
         if not ours:
@@ -114,7 +115,7 @@ class Store:
         return self._home(key) / f"{key}.sha256"
 
     def _home(self, key: str) -> Path:
-        """The first round's updates are for all runs, those that build on it for this one."""
+        """The pool of all runs for the first round's updates, this run's folder for later ones."""
         return self._updates if "/" in key else self._pool
 
     def _link(self, key: str, client: int) -> None:

@@ -1,1 +1,1 @@
-"""What there is to compute on: cores, memory, GPUs, and the Ray cluster over them."""
+"""The hardware of a run: cores, memory, GPUs, and the Ray cluster over them."""

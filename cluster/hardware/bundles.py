@@ -1,4 +1,4 @@
-"""The rooms of a run: one placement group over all nodes, a bundle of it per node."""
+"""The bundles of a run: one placement group over all nodes, a bundle of it per node."""
 
 import time
 import warnings
@@ -21,32 +21,32 @@ from cluster.scheduling.placement import Bundle
 from fl.errors import UserError
 
 REFUSED_AFTER_S = 60.0
-"""A cluster that cannot give what it announced within this time is said to be full."""
+"""A cluster that cannot give what it announced within this time is reported as full."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Bundles:
-    """Where clients may sit. Room number i is bundle i of the placement group."""
+    """Where clients may run. The bundle named ``i`` is bundle i of the placement group."""
 
     group: Any
     all: tuple[Bundle, ...]
     nodes: dict[str, str]
-    """Ray's node id of each room."""
+    """Ray's node id of each bundle."""
 
     def strategy(self, bundle: str) -> PlacementGroupSchedulingStrategy:
-        """Schedules an actor into that room and nowhere else."""
+        """Schedules an actor into that bundle and nowhere else."""
         return PlacementGroupSchedulingStrategy(
             self.group, placement_group_bundle_index=int(bundle)
         )
 
     def lost(self) -> set[str]:
-        """Rooms whose node is gone."""
+        """Bundles whose node is gone."""
         alive = {n["NodeID"] for n in ray.nodes() if n["Alive"]}
         return {bundle for bundle, node in self.nodes.items() if node not in alive}
 
 
 def gpu_names(bundles: Bundles) -> dict[str, list[str]]:
-    """What each room's GPUs are called on its node; asked before anyone has a share of them."""
+    """Names of each bundle's GPUs on its node; asked before any client has a share of them."""
     asked = {
         bundle.name: ray.remote(_own_gpus)
         .options(
@@ -64,10 +64,10 @@ def _own_gpus() -> list[str]:
 
 
 def await_gpus(bundles: Bundles, within_s: float = 10.0) -> None:
-    """Waits, so long at most, until no process holds a share of the rooms' GPUs.
+    """Waits up to ``within_s`` seconds until no process holds a share of the bundles' GPUs.
 
-    Ray takes a share back when its process has ended, and with the process goes its memory. If
-    some are held even then, a warning says how much.
+    Ray takes a share back when its process has ended, which frees the process's memory too. If
+    some are still held after that time, a warning says how many.
     """
     name = gpus_of_group(bundles.group)
     deadline = time.monotonic() + within_s
@@ -88,7 +88,7 @@ def await_gpus(bundles: Bundles, within_s: float = 10.0) -> None:
 def open_bundles() -> Iterator[Bundles]:
     """Reserves every node of the cluster; inside a sweep's trial, the trial's own reservation.
 
-    A trial that reserved anew within its reservation would wait for its siblings, and they for it.
+    A trial that reserved nodes itself would wait for the other trials, and they for it.
 
     Raises:
         UserError: others hold the cluster's resources.
@@ -111,7 +111,7 @@ def open_bundles() -> Iterator[Bundles]:
 
 
 def _bundle(resources: dict[str, float]) -> dict[str, float]:
-    """A node's resources as a bundle: names that only label the node are left out."""
+    """A node's resources as a bundle, without resources that only label the node."""
     return {k: v for k, v in resources.items() if k in ("CPU", "GPU", "memory") and v > 0}
 
 

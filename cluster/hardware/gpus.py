@@ -1,4 +1,4 @@
-"""The GPUs this process may use, found without touching them."""
+"""The GPUs this process may use, found without initialising CUDA where nvidia-smi is there."""
 
 import contextlib
 import re
@@ -15,7 +15,7 @@ ROW = re.compile(r"(?P<uuid>GPU-[^,\s]+), *(?P<name>.+), *(?P<mebibytes>[^,]+), 
 LISTED_GPU = re.compile(r"GPU \d+: (?P<name>.+) \(UUID: (?P<uuid>GPU-[^)\s]+)\)")
 LISTED_MIG = re.compile(r"MIG (?P<profile>\S+)\s+Device\s+\d+: \(UUID: (?P<uuid>MIG-[^)\s]+)\)")
 PROFILE = re.compile(r"((?P<own>[1-9])c\.)?(?P<all>[1-9])g\.(?P<gigabytes>\d{1,4})gb", re.ASCII)
-"""A MIG profile such as 1g.18gb. 1c.3g.71gb is one slice of a 3g.71gb, whose three share memory."""
+"""A MIG profile such as 1g.18gb. 1c.3g.71gb is one of the three slices that share a 3g.71gb."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,27 +26,27 @@ class Gpu:
     """As ``CUDA_VISIBLE_DEVICES`` takes it: ``GPU-...`` or ``MIG-...``."""
     name: str
     memory_bytes: int
-    """Of a MIG device what its name says, which NVIDIA rounds: up to a twentieth too much."""
+    """Of a MIG device as in its name, which NVIDIA rounds: up to a twentieth too much."""
     mig: bool = False
 
 
 Cards = dict[str, tuple[Gpu, ...]]
-"""Per physical GPU, by UUID and in the driver's order: itself, or its MIG devices."""
+"""What each physical GPU offers, by UUID in the driver's order: itself, or its MIG devices."""
 
 
 class _Unknown(Exception):
-    """The GPUs could not be found out. The message is one line and says why."""
+    """The GPUs could not be determined. The message is one line with the reason."""
 
 
 def find_gpus(environ: Mapping[str, str], *, timeout: float = TIMEOUT) -> tuple[Gpu, ...]:
     """The GPUs that ``CUDA_VISIBLE_DEVICES``, or else the Slurm job, leaves to this process.
 
-    Asks ``nvidia-smi``, or PyTorch where that is not on the PATH. A driver that cannot say what
-    there is means no GPUs, and a warning.
+    Asks ``nvidia-smi``, or PyTorch where that is not on the PATH. If the driver gives no usable
+    answer, there are no GPUs, and a warning.
 
     Args:
         environ: the process's environment.
-        timeout: seconds that each question to nvidia-smi may take.
+        timeout: seconds that each call of nvidia-smi may take.
     """
     visible = environ.get("CUDA_VISIBLE_DEVICES")
     if visible is not None and visible.strip() in ("", "-1"):
@@ -66,9 +66,10 @@ def find_gpus(environ: Mapping[str, str], *, timeout: float = TIMEOUT) -> tuple[
 def select(cards: Cards, wanted: str) -> tuple[Gpu, ...]:
     """The devices that a value of ``CUDA_VISIBLE_DEVICES`` names, in its order.
 
-    As CUDA reads it: an entry is an index, or a UUID or its unique beginning; reading ends at the
-    first entry that names nothing, and a device named twice leaves none at all. Indices count by
-    PCI bus, as nvidia-smi does, and a GPU in MIG mode stands for all its MIG devices.
+    It is read as CUDA reads it: an entry is an index, or a UUID or its unique beginning; reading
+    ends at the first entry that names no device, and if a device is named twice the result is
+    empty. Indices count by PCI bus, as in nvidia-smi, and a GPU in MIG mode means all its MIG
+    devices.
     """
     chosen: list[Gpu] = []
     for entry in wanted.split(","):
@@ -82,7 +83,7 @@ def select(cards: Cards, wanted: str) -> tuple[Gpu, ...]:
 
 
 def _named(cards: Cards, entry: str) -> tuple[Gpu, ...]:
-    # CUDA reads a number as far as it goes: "1st" is 1.
+    # CUDA reads the leading digits as the number: "1st" is 1.
     if number := re.match(r"\+?0*([0-9]+)", entry):
         by_index = {str(i): devices for i, devices in enumerate(cards.values())}
         return by_index.get(number[1], ())
@@ -96,7 +97,7 @@ def _named(cards: Cards, entry: str) -> tuple[Gpu, ...]:
 
 
 def _of_job(cards: Cards, environ: Mapping[str, str]) -> tuple[Gpu, ...]:
-    """The GPUs that Slurm gave the job: none where it names none."""
+    """The GPUs that Slurm gave the job; none if it names none."""
     given = environ.get("SLURM_STEP_GPUS", environ.get("SLURM_JOB_GPUS", ""))
     if not given:
         if cards:
@@ -106,7 +107,7 @@ def _of_job(cards: Cards, environ: Mapping[str, str]) -> tuple[Gpu, ...]:
                 stacklevel=3,
             )
         return ()
-    # Slurm counts all GPUs of the node. A job that sees only its own counts them otherwise.
+    # Slurm's indices count all GPUs of the node, so they do not fit a job that sees only its own.
     return _devices(cards) if len(cards) <= len(given.split(",")) else select(cards, given)
 
 
@@ -125,7 +126,7 @@ def _ask_nvidia_smi(nvidia_smi: str, environ: Mapping[str, str], timeout: float)
 
 
 def _parse_row(row: str) -> Gpu:
-    """One GPU of the query. ``mig`` tells that it is in MIG mode: its memory is then not asked."""
+    """One GPU of the query. ``mig`` means that it is in MIG mode, where its memory is not used."""
     parsed = ROW.fullmatch(row)
     mig = parsed is not None and parsed["mode"] == "Enabled"
     if not parsed or not (mig or re.fullmatch("[0-9]{1,9}", parsed["mebibytes"])):
@@ -150,7 +151,7 @@ def _parse_list(listing: str) -> Cards:
 
 
 def _parse_mig(line: str, card: str) -> Gpu:
-    """One MIG device of the list; its memory stands in its name, in gigabytes."""
+    """One MIG device of the list; its name contains its memory in gigabytes."""
     listed = LISTED_MIG.match(line)
     profile = listed and PROFILE.match(listed["profile"])
     if not listed or not profile:
@@ -165,7 +166,7 @@ def _parse_mig(line: str, card: str) -> Gpu:
 
 
 def _output(command: Sequence[str], environ: Mapping[str, str], timeout: float) -> str:
-    """What nvidia-smi prints; nothing where it finds no GPU, which it counts as a failure."""
+    """What nvidia-smi prints; empty where it finds no GPU, which it reports as a failure."""
     try:
         process = subprocess.Popen(
             command,
@@ -179,23 +180,23 @@ def _output(command: Sequence[str], environ: Mapping[str, str], timeout: float) 
     except OSError as error:
         raise _Unknown(f"cannot run nvidia-smi: {error}") from error
     try:
-        said, complaint = process.communicate(timeout=timeout)
+        output, complaint = process.communicate(timeout=timeout)
     except subprocess.TimeoutExpired:
         process.kill()
-        # One that hangs in the driver cannot be ended, so nothing here may wait for it.
+        # A process that hangs in the driver cannot be killed, so do not wait for it long.
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.communicate(timeout=1)
         raise _Unknown(f"nvidia-smi gave no answer within {timeout:g} seconds") from None
-    if "No devices were found" in said + complaint:
+    if "No devices were found" in output + complaint:
         return ""
     if process.returncode:
-        reason = " ".join((said + complaint).split())[:200]
+        reason = " ".join((output + complaint).split())[:200]
         raise _Unknown(f"nvidia-smi failed with status {process.returncode}: {reason}")
-    return said
+    return output
 
 
 def _ask_torch() -> Cards:
-    """What CUDA shows this process: initialises it, so nvidia-smi is asked first."""
+    """What CUDA shows this process. This initialises CUDA, so nvidia-smi is asked first."""
     import torch
 
     try:

@@ -1,4 +1,4 @@
-"""What this process may use of its machine, and what a client's request comes to on it."""
+"""What this process may use of its machine, and which requests of clients fit it."""
 
 import contextlib
 import os
@@ -38,7 +38,7 @@ class Inventory:
 
     @property
     def bundle(self) -> Bundle:
-        """All of it, as one room to place clients in."""
+        """All of it, as one bundle to place clients in."""
         return Bundle(
             name=self.node,
             cpus=self.cpus,
@@ -47,16 +47,16 @@ class Inventory:
         )
 
     def scaled(self, request: Request) -> Request:
-        """The request on this machine: without GPUs there is no share of one to ask for."""
+        """The request as it applies to this machine: no share of a GPU where there is none."""
         return request if self.gpus else replace(request, gpus=0)
 
     def check(self, role: str, request: Request, *, measured: bool = False) -> None:
-        """Refuses a request that can never be met.
+        """Refuses a request that this machine can never meet.
 
         Args:
             role: the client's role.
             request: what it asks for.
-            measured: its memory was measured, not set by hand.
+            measured: whether its memory was measured, not set by hand.
 
         Raises:
             UserError: with what was asked for and what there is.
@@ -95,11 +95,11 @@ class Inventory:
 
 
 def take_inventory(environ: Mapping[str, str] = os.environ, *, proc: Path = PROC) -> Inventory:
-    """Counts what the machine has, within what cgroups and the Slurm job leave of it.
+    """Counts what the machine has, within the limits of cgroups and the Slurm job.
 
     Args:
         environ: the process's environment: the Slurm job, ``CUDA_VISIBLE_DEVICES``, the PATH.
-        proc: what the kernel tells of the process: see :mod:`cluster.hardware.limits`.
+        proc: the kernel's files about the process; see :mod:`cluster.hardware.limits`.
     """
     gpus = find_gpus(environ)
     cores = len(os.sched_getaffinity(0))

@@ -1,4 +1,4 @@
-"""What a Ray cluster that is joined has: its strongest node stands for it."""
+"""The inventory of a Ray cluster that a run joins: that of its strongest node."""
 
 from cluster.hardware.gpus import Gpu
 from cluster.hardware.inventory import Inventory, take_inventory
@@ -7,7 +7,7 @@ from fl.json_values import JsonObject
 
 
 def joined_inventory(address: str) -> Inventory:
-    """The strongest node of the cluster at ``HOST:PORT``; where each client fits is seen later.
+    """The strongest node of the cluster at ``HOST:PORT``; the placement later looks at all nodes.
 
     Raises:
         UserError: the cluster cannot be joined.
@@ -31,7 +31,7 @@ def _strength(resources: JsonObject) -> tuple[float, ...]:
 
 
 def _gpus(resources: JsonObject) -> tuple[Gpu, ...]:
-    """This machine's GPUs where their number is right: Ray tells no memory."""
+    """This machine's GPUs if their number matches, since Ray does not report a GPU's memory."""
     count = int(resources.get("GPU", 0))
     here = take_inventory().gpus
     return here if len(here) == count else (Gpu(uuid="", name="GPU", memory_bytes=0),) * count

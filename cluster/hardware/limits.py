@@ -1,4 +1,4 @@
-"""What the machine's cgroups and a Slurm job leave of it."""
+"""The limits that cgroups and a Slurm job set on this process's cores and memory."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 PROC = Path("/proc/self")
-"""Where the kernel tells a process about itself."""
+"""The kernel's files about this process."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """Most cores and bytes of memory one may use; infinite where nothing is said."""
+    """Most cores and bytes of memory that may be used; infinite where there is no limit."""
 
     cpus: float = math.inf
     memory_bytes: float = math.inf
@@ -38,7 +38,7 @@ def slurm_limits(environ: Mapping[str, str], *, cpus: float, gpus: int) -> Limit
     A variable that is absent, zero ("all of the node") or malformed limits nothing.
 
     Args:
-        cpus: cores that memory per CPU is multiplied with where Slurm tells no number.
+        cpus: cores to multiply memory per CPU with where Slurm states no number of cores.
         gpus: GPUs likewise.
     """
     if not environ.get("SLURM_JOB_ID"):
@@ -64,7 +64,7 @@ def _groups(proc: Path) -> Iterator[Path]:
         _, _, rest = line.partition(":")
         controllers, _, path = rest.partition(":")
         for root, mount, options in mounts:
-            # The one hierarchy of version 2 names no controllers.
+            # The line of version 2's only hierarchy names no controllers.
             if set(controllers.split(",")) & options or (not controllers and "cgroup2" in options):
                 yield from _up(root, mount, path)
 
@@ -86,7 +86,7 @@ def _up(root: str, mount: Path, path: str) -> Iterator[Path]:
     if inside.is_relative_to(root) and ".." not in inside.parts:
         below = inside.relative_to(root)
         yield from (mount / p for p in (below, *below.parents))
-    else:  # a group outside of what this container sees
+    else:  # a group outside the part of the hierarchy that this container sees
         yield mount
 
 

@@ -1,8 +1,8 @@
 """A Ray cluster over the nodes of an allocation, gathered through a directory that they share.
 
-The first node starts the head and writes where it is; every other node waits for that, however
-late it comes, and joins. Each offers what the allocation has on it and no more. Everything is a
-child of the process that started it and ends with it.
+The first node starts the head and writes its address; every other node waits for that file,
+whichever starts first, and joins. Each node offers what the allocation has on it and no more. Every
+process is a child of the process that started it and ends with it.
 """
 
 import contextlib
@@ -41,15 +41,15 @@ HEAD_S = 120.0
 JOIN_S = 300.0
 """Seconds that the other nodes may take to join once the head is there."""
 LOOK_S = 0.5
-"""A shared directory is looked at this often."""
+"""Seconds between looks at the shared directory."""
 LOOKS_PER_CALL = 20
-"""Every so many looks, one asks whether the head still answers."""
+"""Looks between two checks whether the head still answers."""
 LINES = 15
-"""So many last lines of a log are shown."""
+"""Last lines of a log that are shown."""
 
 
 class GatheringError(RuntimeError):
-    """The cluster did not come up; the message has the last log lines of who is missing."""
+    """The cluster did not come up; the message has the missing nodes' last log lines."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,7 +71,7 @@ def gather(
     ignoring: Sequence[signal.Signals] = (),
     patience_s: float = JOIN_S,
 ) -> Iterator[str]:
-    """On the first node: the cluster's ``HOST:PORT`` once all nodes are there.
+    """On the first node: starts the head; gives the cluster's ``HOST:PORT`` once all nodes joined.
 
     When the context ends, so does the whole cluster.
 
@@ -79,7 +79,7 @@ def gather(
         meeting: the shared directory, which belongs to this start of this job alone.
         nodes: how many, this one included.
         inventory: what this node offers.
-        ignoring: signals that Ray's processes shall not notice.
+        ignoring: signals that Ray's processes ignore.
         patience_s: seconds to wait for the other nodes.
 
     Raises:
@@ -114,12 +114,12 @@ def attend(
     inventory: Inventory,
     ignoring: Sequence[signal.Signals] = (),
 ) -> None:
-    """On every other node: joins the head, and stays until the head ends the gathering.
+    """On every other node: joins the head, and stays until the first node ends the cluster.
 
     A node whose raylet ends early is lost to the run, which goes on without it.
 
     Raises:
-        GatheringError: the head vanished without a word.
+        GatheringError: the head is gone, but did not end the cluster.
     """
     prepare_environment()
     meeting.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -136,7 +136,7 @@ def attend(
                 break
             if raylet.poll() is not None:
                 (meeting / f"node-{node}.gone").touch()
-            # Ray itself would wait for a head that is gone for a minute.
+            # Ray itself would wait a minute for a head that is gone.
             if look % LOOKS_PER_CALL == 0 and not _answers(head.address):
                 raise GatheringError(f"the head at {head.address} is gone")
             time.sleep(LOOK_S)
@@ -169,7 +169,7 @@ def _start_raylet(
         f"--num-cpus={inventory.cpus}",
         f"--num-gpus={len(inventory.gpus)}",
         f"--object-store-memory={store_bytes}",
-        # Two raylets may share a host: nothing has a fixed port.
+        # No fixed ports, since two raylets may share a host.
         *("--min-worker-port=0", "--max-worker-port=0", "--dashboard-agent-listen-port=0"),
         "--disable-usage-stats",
     ]
@@ -188,12 +188,12 @@ def _address(root: Path, raylet: subprocess.Popen[bytes], log: Path) -> str:
 
 
 def _publish(file: Path, head: Head) -> None:
-    # The directory is open to nobody else, since the file holds the cluster's secret.
+    # The directory is closed to other users, since the file holds the cluster's secret.
     write_atomically(file, json.dumps(asdict(head)).encode())
 
 
 def _await_head(meeting: Path) -> Head | None:
-    """The head's record; None if the gathering is over before it began."""
+    """The head's record; None if the first node has ended the cluster already."""
     while not (meeting / "over").exists():
         try:
             return Head(**json.loads((meeting / "head.json").read_text()))

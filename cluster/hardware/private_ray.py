@@ -1,4 +1,4 @@
-"""A Ray cluster of our own on this machine, or another's that we join and leave running."""
+"""A Ray cluster for one run on this machine, or an existing one to join and leave running."""
 
 import contextlib
 import logging
@@ -38,7 +38,7 @@ LEAST_STORE_BYTES = 80 * 2**20
 def private_ray(
     *, cpus: float, gpus: float, memory_bytes: int, published: Path | None = None
 ) -> Iterator[None]:
-    """Starts a cluster that nobody finds by chance, and ends exactly its own processes.
+    """Starts a cluster that no other process finds by chance, and ends only its own processes.
 
     Args:
         cpus: cores it may hand out.
@@ -47,8 +47,8 @@ def private_ray(
         published: file that holds ``HOST:PORT`` of the cluster while it is there.
     """
     prepare_environment()
-    # A secret of this process: whoever else is on the host cannot connect. Ray's own default
-    # keeps one in the home directory, which two first launches at once overwrite for each other.
+    # A secret of this process, so that other users of the host cannot connect. Ray's own default
+    # is a secret in the home directory, which two first launches at once overwrite for each other.
     os.environ.setdefault(TOKEN, secrets.token_hex(32))
     import ray
 
@@ -100,7 +100,7 @@ def joined_ray(address: str) -> Iterator[None]:
 
 
 def prepare_environment() -> None:
-    """Sets what Ray reads when it is imported, unless the user has set it."""
+    """Sets environment variables that Ray reads when imported, unless the user has set them."""
     for name, value in DEFAULTS.items():
         os.environ.setdefault(name, value)
 
@@ -117,7 +117,7 @@ def short_root() -> Iterator[Path]:
 
 
 def object_store_bytes(memory_bytes: int, shared_memory: Path = Path("/dev/shm")) -> int:
-    """Three tenths of the memory, if there is so much shared memory left."""
+    """Three tenths of the memory, or less if less shared memory is free."""
     with contextlib.suppress(OSError):
         free = os.statvfs(shared_memory)
         memory_bytes = min(memory_bytes, free.f_bavail * free.f_frsize * 3)
@@ -128,7 +128,7 @@ def parse_address(address: str) -> tuple[str, int]:
     """Host and port of a cluster.
 
     Raises:
-        UserError: it names none; nothing is looked for that others may have left lying about.
+        UserError: it names none. No cluster is searched for: it could be another user's.
     """
     parsed = re.fullmatch(r"(?P<host>[^\s:/]+|\[[0-9A-Fa-f:.]+\]):(?P<port>[0-9]{1,5})", address)
     if not parsed or not 0 < int(parsed["port"]) < 65536:
@@ -138,7 +138,7 @@ def parse_address(address: str) -> tuple[str, int]:
 
 @contextlib.contextmanager
 def _sigterm_restored() -> Iterator[None]:
-    """Ray takes SIGTERM for itself when it starts, and leaves it to nobody when it ends."""
+    """Restores SIGTERM's handler: Ray replaces it when it starts and resets it when it ends."""
     ours = signal.getsignal(signal.SIGTERM)
     try:
         yield
@@ -148,12 +148,12 @@ def _sigterm_restored() -> Iterator[None]:
 
 
 def _has_token() -> bool:
-    """Whether the user holds a token; a cluster that asks for none does not mind it."""
+    """Whether the user has a token; a cluster that needs none accepts it too."""
     return bool(os.environ.keys() & {TOKEN, TOKEN_FILE}) or token_at_home().exists()
 
 
 def _expect_answer(address: str) -> None:
-    """Ray itself tries for minutes before it gives up."""
+    """Checks that the cluster answers, since Ray itself tries for minutes before it gives up."""
     try:
         socket.create_connection(parse_address(address), timeout=ANSWER_S).close()
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Ending all that this process has started, by process id, and nothing else."""
+"""Starts child processes, and ends all descendants of this process by id, and nothing else."""
 
 import contextlib
 import ctypes
@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import IO
 
 GRACE_S = 8.0
-"""Seconds between asking and killing. Slurm itself kills after half a minute."""
+"""Seconds between SIGTERM and SIGKILL. Slurm itself kills after half a minute."""
 SET_PARENT_DEATH_SIGNAL, SET_CHILD_SUBREAPER = 1, 36
-"""Of Linux's prctl."""
+"""Options of Linux's prctl."""
 
 
 def adopt_orphans() -> None:
-    """Makes this process the parent of whatever its descendants leave behind."""
+    """Makes this process the parent of its descendants whose own parent has ended."""
     ctypes.CDLL(None).prctl(SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
@@ -29,7 +29,7 @@ def start(
     Args:
         command: program and arguments.
         output: where both its streams go; None for this process's own.
-        ignoring: signals that it and its children shall not notice.
+        ignoring: signals that it and its children ignore.
     """
 
     prctl = ctypes.CDLL(None).prctl
@@ -52,16 +52,16 @@ def start(
 def end_descendants(grace_s: float = GRACE_S) -> None:
     """Asks all descendants to end, and kills those that have not after ``grace_s`` seconds.
 
-    With :func:`adopt_orphans` none escapes by leaving its parent, and no id can mean a stranger.
+    After :func:`adopt_orphans` none escapes when its parent ends, and no id is a foreign process's.
     """
     for how, patience in ((signal.SIGTERM, grace_s), (signal.SIGKILL, GRACE_S)):
         deadline = time.monotonic() + patience
-        told: set[int] = set()
+        signalled: set[int] = set()
         while (family := descendants(os.getpid())) and time.monotonic() < deadline:
-            for pid in family - told:
+            for pid in family - signalled:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, how)
-            told |= family
+            signalled |= family
             time.sleep(0.05)
 
 
@@ -70,7 +70,7 @@ def descendants(ancestor: int) -> set[int]:
     children: dict[int, list[int]] = {}
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):
-            # The name, in parentheses, may hold anything.
+            # The process's name, in parentheses, may contain anything, even parentheses.
             state, parent = stat.read_text(errors="replace").rpartition(")")[2].split()[:2]
             if state not in "ZX":
                 children.setdefault(int(parent), []).append(int(stat.parent.name))

@@ -1,13 +1,13 @@
-"""What we use of Ray that Ray does not promise to keep.
+"""Internals of Ray that we use, which may change with any release.
 
-- ``_memory`` and ``_temp_dir`` of ``ray.init``: no public argument says how much memory a cluster
+- ``_memory`` and ``_temp_dir`` of ``ray.init``: no public argument sets how much memory a cluster
   hands out, or where its sockets lie, whose paths must be short.
-- ``GPU_group_...``, the resource that stands for the GPUs in a placement group: Ray says nowhere
+- ``GPU_group_...``, the resource that stands for the GPUs in a placement group: Ray reports nowhere
   else how many of them are taken.
-- The file in which a head that chose its own port writes where it is: `ray start` only prints it.
+- The file in which a head that chose its own port writes its address: `ray start` only prints it.
 - That the module behind the command ``ray`` can be run with this Python, as the command itself may
   not be on the PATH, and two options of ``ray start`` that its help hides.
-- Names of environment variables; Ray's documentation has some, and a name that it no longer reads
+- Names of environment variables: Ray documents only some, and a name that it no longer reads
   is no error.
 """
 
@@ -18,15 +18,15 @@ from pathlib import Path
 from typing import Any
 
 TESTED_WITH = "2.60.0"
-"""The Ray that tests/cluster/hardware/test_ray_internals.py last held against this file."""
+"""The version that tests/cluster/hardware/test_ray_internals.py last checked this file with."""
 
 TOKEN, TOKEN_FILE = "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"
 """Environment variables: a cluster's secret, or the file that holds it."""
 AUTHENTICATION = "RAY_AUTH_MODE"
-"""Environment variable: ``token`` has a process show its token, and refuse who has another."""
+"""Environment variable: ``token`` makes a process send its token, and refuse other tokens."""
 DEFAULTS = {
     "RAY_USAGE_STATS_ENABLED": "0",
-    # Who asks for no GPU shall see none.
+    # A process that asks for no GPU sees none.
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "1",
     # Ray would wait half a minute for clients that are to be ended with it.
     "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0",
@@ -74,7 +74,7 @@ def start_command(*, name: str, memory_bytes: int) -> list[str]:
 
 
 def published_address(root: Path) -> str | None:
-    """Where the head is that was started with ``--temp-dir=root``; None until it says."""
+    """Address of the head started with ``--temp-dir=root``; None until it has written it."""
     try:
         return (root / "ray_current_cluster").read_text().strip() or None
     except FileNotFoundError:
@@ -82,5 +82,5 @@ def published_address(root: Path) -> str | None:
 
 
 def token_at_home() -> Path:
-    """Where Ray looks for a token that no environment variable names."""
+    """The file of the token that Ray uses where no environment variable names one."""
     return Path.home() / ".ray" / "auth_token"

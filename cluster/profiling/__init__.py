@@ -1,1 +1,1 @@
-"""What a client needs of the machine, measured on one real step of its training."""
+"""Measures what a client needs of the machine, on one real step of its training."""

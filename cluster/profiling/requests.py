@@ -1,6 +1,6 @@
-"""What each client class asks for: what the configuration says, and for the rest what was measured.
+"""The requests of clients: what the configuration states, and for the rest what was measured.
 
-A client class is a role and a way of training. Its request holds for all its clients, so that
+There is one request per assignment (a role and a training), for all clients that have it, so that
 light ones can share processes and train together.
 """
 
@@ -18,18 +18,18 @@ from fl.resources import ResourcesConfig, ShareConfig
 from fl.training.sizes import SIZES
 
 MARGIN = 1.25
-"""How much more than the measured peak a client gets."""
+"""Factor between the measured peak and what a client gets."""
 SLACK_BYTES = 128 * 2**20
-"""And so much more: allocators take memory in pieces, and a task may import what ours does not."""
+"""Bytes added to that, since allocators take memory in pieces and a task may import more modules."""
 COHORT = max(SIZES)
-"""Light clients are trained together, so their share is that of so many, or of as many as fit."""
+"""Light clients train together, so their share is for this many clients, or as many as fit."""
 BYTES_PER_PIXEL = 5
 """A shard's images as bytes and as float32."""
 
 
 @dataclass(frozen=True)
 class Requests:
-    """Requests by client class, and seconds per sample by model as far as they were measured."""
+    """Requests by assignment, and seconds per sample by model as far as they were measured."""
 
     by_assignment: Mapping[Assignment, Request]
     rates: Mapping[str, float]
@@ -38,7 +38,7 @@ class Requests:
 def stated(
     assignments: Sequence[Assignment], config: ResourcesConfig, inventory: Inventory
 ) -> Requests:
-    """What the configuration says, and nothing for what it leaves open."""
+    """The requests that the configuration states, with zero for what it leaves open."""
     roles = {assignment.role for assignment in assignments}
     for entry in config.roles:
         if (role := entry.partition(".")[0]) not in roles:
@@ -64,20 +64,20 @@ def measured(
     config: ResourcesConfig,
     inventory: Inventory,
 ) -> Requests:
-    """What the configuration says, and what one step was seen to need for what it leaves open.
+    """The requests that the configuration states; what it leaves open is measured on one step.
 
     Where there are GPUs their share is measured and main memory is not limited, else main memory
     is measured.
 
     Args:
         assignments: of each client.
-        num_samples: of each client; a class's request covers its largest shard.
-        problem: the shape of the task.
-        config: what was said by hand.
+        num_samples: of each client; a request covers its assignment's largest shard.
+        run_spec: image shape, classes and seed of the run.
+        config: what was set by hand.
         inventory: this machine.
 
     Raises:
-        UserError: a step fails, or a class needs more than there is.
+        UserError: a step fails, or an assignment needs more than there is.
     """
     plain = stated(assignments, config, inventory).by_assignment
     subjects = {a: Subject(a.training, run_spec, request.threads) for a, request in plain.items()}
@@ -99,10 +99,10 @@ def measured(
 def _completed(
     request: Request, share: ShareConfig, need_bytes: int, inventory: Inventory
 ) -> Request:
-    """The request with what was measured in place of what was left open."""
+    """The request, with the measured need where the configuration left the share open."""
     total, once = inventory.memory_bytes, SLACK_BYTES
     if inventory.gpus:
-        # A rank of the server stays on the GPU, and CUDA takes as much for it.
+        # A rank of the server stays on the GPU, where CUDA takes as much memory for it.
         total = min(gpu.memory_bytes for gpu in inventory.gpus) - CUDA_BYTES
         once = CUDA_BYTES
     if (share.gpus if inventory.gpus else share.memory_bytes) is not None:

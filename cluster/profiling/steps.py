@@ -1,8 +1,8 @@
 """What one step of a client's training needs: measured once per model, batch and device.
 
-A process of its own runs the client's real task on a few random images and tells the peak of its
-memory and its seconds per sample. What was measured is kept in the user's cache directory, so only
-the first run of a model on a machine waits for it.
+A process of its own runs the client's real task on a few random images and reports its memory peak
+and its seconds per sample. The measurements are saved in the user's cache directory, so only the
+first run of a model on a machine waits for them.
 """
 
 import contextlib
@@ -34,7 +34,7 @@ TIMEOUT_S = 600.0
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """What was measured: bytes at the peak, on the device that trains, and time."""
+    """A measurement: bytes at the peak, on the device that trains, and time."""
 
     peak_bytes: int
     seconds_per_sample: float
@@ -42,7 +42,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Subject:
-    """What is measured: one way of training, by so many threads."""
+    """What is measured: one training on one run spec, by so many threads."""
 
     training: Training
     run_spec: RunSpec
@@ -50,27 +50,27 @@ class Subject:
 
 
 def measure_steps(subjects: Iterable[Subject], device: str) -> dict[Subject, Step]:
-    """Looks each subject up in the cache, or measures it there and now.
+    """Looks each subject up in the cache, or measures it now.
 
     Args:
         subjects: what to measure.
-        device: name of the device that trains; part of what the cache goes by.
+        device: name of the device that trains; part of the cache's keys.
 
     Raises:
         UserError: a step failed, with its reason.
     """
-    known = _read()
+    cached = _read()
     keys = {subject: _key(subject, device) for subject in subjects}
-    missing = [subject for subject, key in keys.items() if key not in known]
+    missing = [subject for subject, key in keys.items() if key not in cached]
     if missing:
         measured = zip(missing, _in_child(missing), strict=True)
-        known |= {keys[subject]: asdict(step) for subject, step in measured}
-        _write(known)
-    return {subject: _step(known[key]) for subject, key in keys.items()}
+        cached |= {keys[subject]: asdict(step) for subject, step in measured}
+        _write(cached)
+    return {subject: _step(cached[key]) for subject, key in keys.items()}
 
 
 def _in_child(subjects: list[Subject]) -> list[Step]:
-    """In a process that ends: the driver itself must not hold a GPU's memory."""
+    """Measures in a child process, since the driver itself must not hold a GPU's memory."""
     command = [sys.executable, "-m", "cluster.profiling.steps"]
     try:
         child = subprocess.run(
@@ -80,8 +80,8 @@ def _in_child(subjects: list[Subject]) -> list[Step]:
         raise _failed(subjects, f"no answer within {TIMEOUT_S:.0f} s") from None
     steps = [_step(json.loads(line)) for line in child.stdout.splitlines()]
     if child.returncode:
-        said = child.stderr.decode(errors="replace").strip().splitlines()
-        reason = said[-1][:300] if said else f"it ended with status {child.returncode}"
+        lines = child.stderr.decode(errors="replace").strip().splitlines()
+        reason = lines[-1][:300] if lines else f"it ended with status {child.returncode}"
         raise _failed(subjects[len(steps) :], reason)
     return steps
 
@@ -97,8 +97,8 @@ def _failed(subjects: list[Subject], reason: str) -> UserError:
 
 def measure(subject: Subject) -> Step:
     """Trains on random images in this process: one step for the peak, a few more for the time."""
-    # What the first step of a process loads is no part of the step, nor is what it keeps.
-    _run(subject, _probe(subject, 1)[0], 2)  # two: of one sample BatchNorm has no variance
+    # The first step of a process loads and allocates what later steps reuse: it is not measured.
+    _run(subject, _probe(subject, 1)[0], 2)  # two samples, as BatchNorm has no variance of one
     _give_back_memory()
     one = _run(subject, *_probe(subject, 1))
     many = _run(subject, *_probe(subject, 1 + TIMED_STEPS))
@@ -137,7 +137,7 @@ def _run(subject: Subject, training: Training, count: int) -> ClientNote:
 
 
 def _give_back_memory() -> None:
-    """To the system, where that can be asked for: else the next peak would reuse it unseen."""
+    """Returns free memory to the system where possible: the next peak would not count it otherwise."""
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
     with contextlib.suppress(OSError, AttributeError):
@@ -145,7 +145,7 @@ def _give_back_memory() -> None:
 
 
 def cache_file() -> Path:
-    """Where measurements lie."""
+    """The file of all measurements."""
     return cache_dir() / "steps.json"
 
 
@@ -177,7 +177,7 @@ def _write(entries: Mapping[str, Mapping[str, float]]) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(path, json.dumps(entries, indent=1).encode())
-    except OSError:  # measured again next time, and nothing worse
+    except OSError:  # then the next run measures again
         pass
 
 

@@ -35,13 +35,13 @@ def parse(
     """Parses the command line.
 
     Settings from a preset or a file are turned into arguments in front of the user's own, so one
-    parser converts and checks them all, and what comes last wins. A preset speaks to all methods:
-    what only other methods have is passed over.
+    parser converts and checks them all, and what comes last wins. A preset serves all methods:
+    settings in it that only other methods have are ignored.
 
     Args:
         argv: the arguments.
         prog: the command, for its help.
-        beside: options that the command has of its own, which an error lists too.
+        beside: the command's own options, which an error about an unknown one lists too.
 
     Raises:
         UserError: one line, for whatever is wrong.
@@ -143,7 +143,7 @@ def as_arguments(name: str, value: object) -> list[str]:
 
 
 def _early_arguments(argv: Sequence[str]) -> argparse.Namespace:
-    """What has to be known before the rest can be parsed: it decides which settings there are."""
+    """The options that decide which settings there are, so they are read before the rest."""
     early = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
     for name in ("--preset", "--config", "--method"):
         early.add_argument(name, nargs="?")
@@ -163,27 +163,27 @@ def parse_record(
 ) -> Any:
     """Arguments to a record. Tyro's messages are boxes of many lines; ours are one line.
 
-    The record is checked once it is whole, so that complaints name settings as the user types them.
+    The record is checked once it is complete, so that errors name settings as the user types them.
 
     Args:
         record: the record's type.
         arguments: the command line.
         valid: names that an error about an unknown option lists.
         prog: the command, for its help.
-        how: what else tyro shall know.
+        how: further arguments of ``tyro.cli``.
 
     Raises:
         UserError: whatever is wrong.
         SystemExit: with 0, after printing help.
     """
-    said = io.StringIO()
+    stderr = io.StringIO()
     try:
-        with contextlib.redirect_stderr(said), deferred():
+        with contextlib.redirect_stderr(stderr), deferred():
             parsed = tyro.cli(record, prog=prog, args=arguments, **how)
     except SystemExit as stop:
         if not stop.code:
             raise
-        line = one_line(said.getvalue(), lambda name: unknown_setting(name, valid, "option"))
+        line = one_line(stderr.getvalue(), lambda name: unknown_setting(name, valid, "option"))
         raise UserError(line) from None
     check_tree(parsed[0] if isinstance(parsed, tuple) else parsed, flat=FLATTENED)
     return parsed

@@ -24,7 +24,7 @@ class LaunchOptions(Settings, Generic[Options]):
     preset: str | None = None
     """A named file of settings that comes with Onefold."""
     output_dir: Path = Path("runs")
-    """Where runs are kept, each in a directory of its own."""
+    """Directory of all runs, each in a directory of its own."""
     name: str | None = None
     """Name of the run's directory. Default: made of method, data set, alpha and seed."""
     data_root: Path = Path("data")
@@ -38,7 +38,7 @@ class LaunchOptions(Settings, Generic[Options]):
     on_client_failure: Literal["stop", "drop"] = "stop"
     """When a client has failed for good: end the run, or go on without it and record that."""
     fusion_ranks: Count | None = None
-    """Ranks that the server's work is spread over. Default: one per GPU; without GPUs one, in the
+    """Ranks that share the server's work. Default: one per GPU; without GPUs one, in the
     launch's own process."""
     fusion_timeout: Positive = 600.0
     """Seconds after which ranks give up waiting for one that is silent."""

@@ -1,4 +1,4 @@
-"""Who ran where and when: the placements that a result records and the report draws."""
+"""Which client ran where and when: the placements that a result records and the report draws."""
 
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -11,7 +11,7 @@ from fl.json_values import JsonObject
 
 
 class Placements:
-    """Listens to a run and keeps one entry per client: of the last round that it took part in."""
+    """Listens to a run and makes one entry per client, of the last round that it took part in."""
 
     def __init__(self, members: tuple[Client, ...]) -> None:
         self._entries: dict[int, JsonObject] = {
@@ -37,7 +37,7 @@ class Placements:
         self._last_round = self._next_round = 0.0
 
     def __call__(self, event: Event) -> None:
-        """Takes note of starts, failures, ends, and who was dropped."""
+        """Records starts, failures, ends, and which clients were dropped."""
         match event:
             case ClientStart():
                 self._start(event)
@@ -54,7 +54,7 @@ class Placements:
 
     def _start(self, event: ClientStart) -> None:
         entry = self._entries[event.client]
-        if entry["end"] is not None:  # that was an earlier round
+        if entry["end"] is not None:  # the entry is of an earlier round
             entry |= {"end": None, "attempts": 0, "failures": []}
         entry["attempts"] += 1
         entry["start"] = event.seconds
@@ -71,10 +71,10 @@ class Placements:
             entry["node"], entry["device_uuid"] = event.node, event.device_uuid
 
     def makespan(self, bundles: Sequence[Bundle]) -> dict[str, float] | None:
-        """Seconds from the first start to the last end, beside what no placement undercuts.
+        """Seconds from the first start to the last end, and the least that any placement needs.
 
-        Of the last round, where there were many. None where every client was reused. A client
-        counts from its start to its end, its process's start included.
+        Of the last round, where there were many. None where every update came from the store. A
+        client counts from its start to its end, its process's start included.
         """
         ended = (e for e in self._entries.values() if e["end"] is not None)
         trained = [e for e in ended if e["start"] >= self._last_round]

@@ -1,4 +1,4 @@
-"""The placement plan as a table: who trains what, on which share of the machine."""
+"""The placement plan as a table: what each client trains, on which share of the machine."""
 
 import sys
 from collections import Counter
@@ -30,8 +30,8 @@ def print_plan(prepared: Prepared, console: Console) -> None:
     inventory = prepared.inventory
     gpus = Counter(gpu.name for gpu in inventory.gpus)
     named = ", ".join(f"{count} x {name}" for name, count in gpus.items())
-    known = inventory.memory_bytes < sys.maxsize
-    memory = f"{size(inventory.memory_bytes)} of memory" if known else "the partition's memory"
+    limited = inventory.memory_bytes < sys.maxsize
+    memory = f"{size(inventory.memory_bytes)} of memory" if limited else "the partition's memory"
     console.print(
         f"\nplacement on {inventory.node} ({inventory.source}): {inventory.cpus} cores, "
         f"{memory}, {named or 'no GPUs'}\n"

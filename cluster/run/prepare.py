@@ -1,4 +1,4 @@
-"""Everything that can be wrong is found here, before anything starts."""
+"""Prepares a run: data, partition, clients and requests, with all checks before anything starts."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -40,7 +40,7 @@ class Prepared:
     inputs: Mapping[str, Tensor]
     """What the method's ``run`` takes by name, beside clients, server and options."""
     fusion_ranks: int | None
-    """Ranks of the server: asked for, or the method's default; None for one per GPU."""
+    """Ranks of the server: as asked for, or the method's default; None for one per GPU."""
 
 
 def prepare(
@@ -51,19 +51,19 @@ def prepare(
     Args:
         launch: the run.
         inventory: what it may use. Default: what there is on this machine or cluster.
-        drawn: cut not the training samples themselves but so many drawn from them with
-            replacement, for a study of more clients than there is data for.
+        drawn: number of samples to draw with replacement from the training samples and cut in
+            their place, for a study with more clients than there is data for.
 
     Raises:
         UserError: one line, for whatever the configuration, the data or this machine rule out.
     """
     run = launch.run
     method = get_method(run.method)
-    run_spec = run.run_spec  # of a folder it is read from disk
+    run_spec = run.run_spec  # reads the disk where the data is a folder
     assignments = method.assign(run.options, run.num_clients, run_spec)
     inventory = inventory or _inventory(launch)
     ranks = launch.fusion_ranks or method.default_ranks
-    if not (launch.slurm.submit or launch.ray_address):  # of many nodes this is but one
+    if not (launch.slurm.submit or launch.ray_address):  # the inventory covers all GPUs of the run
         world_size(ranks, len(inventory.gpus))
     requests = stated(assignments, run.resources, inventory)
     dataset = _dataset(launch)
@@ -99,7 +99,7 @@ def _dataset(launch: Launch) -> Dataset:
 
 
 def _partition(run: RunConfig[Any], dataset: Dataset, drawn: int | None) -> Partition:
-    """The clients' shares of the training samples, or of so many drawn from them."""
+    """The clients' shares of the training samples, or of ``drawn`` samples drawn from them."""
     pool = np.arange(len(dataset.train.labels))
     if drawn is not None:
         pool = numpy_generator(run.seed, "drawn").choice(pool, drawn)
@@ -122,7 +122,7 @@ def _partition(run: RunConfig[Any], dataset: Dataset, drawn: int | None) -> Part
 def _members(
     assignments: Sequence[Assignment], partition: Partition, requests: Requests
 ) -> tuple[Client, ...]:
-    """The clients: an assignment each, a share of the data, and what it asks for."""
+    """The clients, each with its assignment, its share of the data and its request."""
     return tuple(
         Client(
             id=k,

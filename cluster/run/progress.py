@@ -1,4 +1,4 @@
-"""What is shown while a run goes on: a live table on a terminal, plain lines elsewhere."""
+"""Shows a run's progress: a live table on a terminal, plain lines elsewhere."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -69,7 +69,7 @@ class PlainLines:
             case RunStart():
                 self._rounds = event.rounds
             case Phase() | ClientEnd() | Epoch() if self._rounds > 1:
-                return None  # there a round has a line
+                return None  # over rounds, each round has one line instead
             case RoundEnd() if self._rounds > 1:
                 return _round(event)
             case RoundsResumed():
@@ -116,7 +116,7 @@ class LiveTable:
         self._phases = {"local": self._local}
 
     def __call__(self, event: Event) -> None:
-        """Takes note of the event; the screen follows by itself."""
+        """Updates the table's state; the screen is refreshed on its own."""
         match event:
             case ClientStart():
                 self._state[event.client] = "[yellow]training"
@@ -151,7 +151,7 @@ class LiveTable:
         self._bars.stop_task(bar)
 
     def render(self) -> RenderableType:
-        """What is on the screen now."""
+        """The table and the bars as they are now."""
         if len(self._members) > LISTED:
             return self._bars
         table = Table("client", "role", "model", "samples", "state", box=None, padding=(0, 2))
@@ -176,8 +176,8 @@ def _epoch(event: Epoch) -> str:
 
 
 def _describe(event: ClientEnd) -> str:
-    who = f"client {event.client} {event.model} ({event.num_samples} samples)"
-    return f"{who} {_outcome(event)}"
+    client = f"client {event.client} {event.model} ({event.num_samples} samples)"
+    return f"{client} {_outcome(event)}"
 
 
 def _outcome(event: ClientEnd) -> str:

@@ -1,4 +1,4 @@
-"""Listeners that keep events: metrics.jsonl, and TensorBoard scalars."""
+"""Listeners that save a run's events: as metrics.jsonl, and as TensorBoard scalars."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The run directory: claimed once, written so that it is readable at any moment."""
+"""The run directory: reserved for one run, and written so that it is readable at any moment."""
 
 import json
 import platform
@@ -21,7 +21,7 @@ PACKAGES = ("torch", "torchvision", "numpy", "ray", "safetensors", "scikit-learn
 
 
 def claim(launch: Launch) -> Path:
-    """Makes the run's directory, or takes up one there is, as ``--resume`` or ``--overwrite`` say.
+    """Makes the run's directory; with ``--resume`` or ``--overwrite`` it takes an existing one.
 
     Without ``--name`` a free name is chosen, so only a name that was given can be taken already.
 
@@ -53,8 +53,8 @@ def claim(launch: Launch) -> Path:
 def locate(launch: Launch) -> Path:
     """The run's directory: the given name, or one made of the configuration.
 
-    A made name that is taken gets the next number, but on ``--resume`` and ``--overwrite`` the
-    last one taken is meant.
+    A made name that is taken gets the next free number; ``--resume`` and ``--overwrite`` mean the
+    last one that is taken.
     """
     if launch.name:
         return launch.output_dir / launch.name
@@ -68,7 +68,7 @@ def locate(launch: Launch) -> Path:
 
 
 def nested(config: RunConfig[Any]) -> JsonObject:
-    """The configuration as YAML spells it."""
+    """The configuration as it stands in YAML, with the flattened records at the top level."""
     plain = _plain(asdict(config))
     for name in FLATTENED:
         plain |= plain.pop(name, {})
@@ -76,7 +76,7 @@ def nested(config: RunConfig[Any]) -> JsonObject:
 
 
 def versions() -> dict[str, str]:
-    """Versions of what computes the result."""
+    """Versions of Python, of Onefold and of the packages that a result depends on."""
     found = {"python": platform.python_version(), "onefold": _version("onefold")}
     return found | {name: _version(name) for name in PACKAGES}
 

@@ -1,4 +1,4 @@
-"""One run from prepared federation to finished directory."""
+"""Executes one prepared run: trains, fuses, and writes results and report to the run directory."""
 
 import os
 import shutil
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from cluster.hardware.bundles import Bundles
 
 CHECKPOINTS = "fusion"
-"""Where an unfinished run keeps the states of its fits, and of its last round."""
+"""Where an unfinished run saves the states of its fits, and of its last round."""
 
 
 def execute(
@@ -47,9 +47,9 @@ def execute(
     console: Console,
     *others: Listener,
 ) -> JsonObject:
-    """Runs the method and leaves everything a run leaves; returns what ``result.json`` holds.
+    """Runs the method and writes all files of the run; returns what ``result.json`` holds.
 
-    ``others`` hear the run's events too.
+    ``others`` are called with the run's events too.
     """
     write_json(run_dir / "partition.json", _partition(launch, prepared))
     with ExitStack() as stack:

@@ -1,6 +1,6 @@
-"""What a run computes on: a Ray cluster or this process, the clients' executor, the server's ranks.
+"""Opens what a run computes on: a Ray cluster or this process, executor of the clients, server.
 
-Ray is imported only where it is used: it takes a second, and reads its environment then.
+Ray is imported only where it is used, since the import takes a second and reads the environment.
 """
 
 import sys
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def open_cluster(launch: Launch, inventory: Inventory, run_dir: Path) -> "Iterator[Bundles | None]":
-    """The rooms of a Ray cluster, which is there as long as they are; None without Ray."""
+    """The bundles of a Ray cluster, which lives as long as the context; None without Ray."""
     if launch.runtime == "inprocess":
         yield None
         return
@@ -46,7 +46,7 @@ def open_cluster(launch: Launch, inventory: Inventory, run_dir: Path) -> "Iterat
 def open_executor(
     launch: Launch, prepared: Prepared, bundles: "Bundles | None", server: RankedServer
 ) -> Iterator[Executor]:
-    """What runs the clients, who take turns with the server's ranks."""
+    """The executor that runs the clients; clients and the server's ranks never run at once."""
     sizes = CohortSizes(launch.output_dir / ".store" / "cohorts.json")
     if bundles is None:
         yield InProcess(prepared.dataset.train, sizes)
@@ -78,7 +78,7 @@ def open_server(
     """The server over as many ranks as the launch asks for, or as there are GPUs."""
     gpus = sum(bundle.gpus for bundle in bundles.all) if bundles else 0
     ranks = world_size(launch.fusion_ranks, gpus)
-    # One rank needs no process of its own, unless the only GPU is on another node.
+    # A single rank runs in this process, unless the only GPU is on another node.
     if bundles is None or (ranks == 1 and (not gpus or torch.cuda.is_available())):
         device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         yield SingleServer(run_spec, test, events, device, checkpoints)
@@ -103,7 +103,7 @@ def has_ray() -> bool:
 def ray_cluster(
     launch: Launch, inventory: Inventory, run_dir: Path
 ) -> AbstractContextManager[None]:
-    """The cluster that the launch is for: the one there is, one to join, or one of its own."""
+    """The launch's cluster: the one this process is in, one to join, or one of its own."""
     if has_ray():  # a sweep's, which outlives its trials
         return nullcontext()
     if launch.ray_address:

@@ -1,8 +1,8 @@
-"""What tyro complains of, read from the box that it prints.
+"""Tyro's command-line errors as one line each, read from the boxes that it prints.
 
-Tyro prints its errors and ends the process; it has no public way to be told of one instead. (Its
-``_errors`` module has, and says that it may change in any release.) So the boxes are read here, and
-here alone: a title, a message over one or more lines, a rule, and advice that we leave out.
+Tyro prints its errors and ends the process; no public function returns them instead. (One of its
+``_errors`` module does, which may change in any release.) So the boxes are read, in this file
+alone: a title, a message over one or more lines, a rule, and advice that we leave out.
 """
 
 import itertools
@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable
 
 TESTED_WITH = "1.0.17"
-"""The tyro that tests/cluster/run/test_tyro_errors.py last held against this file."""
+"""The version that tests/cluster/run/test_tyro_errors.py last checked this file with."""
 
 
 def one_line(box: str, unknown: Callable[[str], str]) -> str:
@@ -28,7 +28,7 @@ def one_line(box: str, unknown: Callable[[str], str]) -> str:
     number = re.match(r"Error parsing (--\S+): .*base 10: (.*)", message)
     if number:
         return f"{number.group(1)} must be a whole number, got {number.group(2)}"
-    # Our own records' complaints name the setting; the type that tyro names says nobody anything.
+    # Errors of our own records name the setting; the type's name that tyro adds helps no user.
     return re.sub(r"^Error parsing ((?!--)[\w.]*: )?", "", message)
 
 
@@ -36,7 +36,7 @@ def _parts(box: str) -> tuple[str, str]:
     """A box's title and its message, without the frame and the advice below them."""
     inner = [re.sub(r"^[│╭╰]\s?|\s*[│╮╯]$", "", line).strip() for line in box.splitlines()]
     title, body = inner[0] if inner else "", inner[1:]
-    if body and _is_rule(body[0]):  # where the terminal knows no box
+    if body and _is_rule(body[0]):  # where the terminal can draw no box
         body = body[1:]
     return title, " ".join(itertools.takewhile(lambda line: not _is_rule(line), body))
 

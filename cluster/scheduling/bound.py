@@ -10,8 +10,9 @@ from fl.federation import Request
 def lower_bound(bundles: Sequence[Bundle], jobs: Iterable[tuple[Request, float]]) -> float:
     """Seconds that no placement of the jobs, each a request and its seconds, can undercut.
 
-    The longest job alone, or everything that is asked for of a kind spread evenly over all there
-    is of it, whichever takes longer. It is seldom attainable: shares and cores do not pack evenly.
+    The longer of two times: that of the longest job alone, and that of all that is requested of
+    one kind of capacity, spread evenly over all there is of it. It is seldom attainable, since
+    shares and cores do not pack evenly.
     """
     with_gpus = any(bundle.gpus for bundle in bundles)
     needs = [(need_of(request, with_gpus=with_gpus), seconds) for request, seconds in jobs]

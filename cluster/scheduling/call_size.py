@@ -1,14 +1,14 @@
-"""How many light clients a process is given in one call."""
+"""How many light clients (those that share a process) are given to a process in one call."""
 
 CALL_SECONDS = 0.5
-"""What a call may take. Each costs the process some milliseconds of waiting, as long as small
-clients train; longer ones would keep results, and the other processes, waiting."""
+"""Seconds that a call may take. Each call costs the process some milliseconds of waiting, as long
+as small clients train; a longer call would delay its results and leave other processes idle."""
 MOST = 64
-"""Clients in a call: their uploads are in memory together."""
+"""Clients in a call, at most: their uploads are in memory together."""
 
 
 def clients_per_call(cohort: int, left: int, processes: int, seconds_each: float | None) -> int:
-    """How many of the ``left`` clients go into one call: a number of cohorts.
+    """How many of the ``left`` clients go into one call: a whole number of cohorts.
 
     Args:
         cohort: clients that train together.

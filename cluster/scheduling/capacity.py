@@ -1,4 +1,4 @@
-"""What rooms hold and clients take, in whole units: ten shares of 0.1 fill a GPU exactly."""
+"""What bundles hold and clients take, in whole units: ten shares of 0.1 fill a GPU exactly."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from fl.federation import Request
 from fl.report.words import size
 
 UNITS = 10_000
-"""Parts of a core or a GPU; Ray counts in the same ones."""
+"""Units in a core or a GPU; Ray counts in the same ones."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,11 +28,11 @@ class Bundle:
 
 @dataclass(frozen=True, kw_only=True)
 class Slot:
-    """Where a client sits."""
+    """A client's place in a bundle."""
 
     bundle: str
     gpu: int | None
-    """Index of the GPU within the room, None for a client that has no share of one."""
+    """Index of the GPU within the bundle, None for a client that has no share of one."""
 
 
 class Need(NamedTuple):
@@ -54,7 +54,7 @@ def _units(amount: float) -> int:
 
 
 class FreeCapacity:
-    """What is left of a room."""
+    """What is free of a bundle."""
 
     def __init__(self, bundle: Bundle) -> None:
         self.bundle = bundle
@@ -63,17 +63,17 @@ class FreeCapacity:
         self.gpus = [UNITS] * bundle.gpus
 
     def slots(self, need: Need) -> Iterator[Slot]:
-        """Every seat of the kind that the need asks for, taken or not."""
+        """Every slot of the kind that the need asks for, taken or not."""
         places = range(len(self.gpus)) if need.gpu else (None,)
         return (Slot(bundle=self.bundle.name, gpu=gpu) for gpu in places)
 
     def fits(self, need: Need, slot: Slot) -> bool:
-        """Whether enough is left at that seat."""
+        """Whether enough is free at that slot."""
         enough = self.cpus >= need.cpus and self.memory_bytes >= need.memory_bytes
         return enough and (slot.gpu is None or self.gpus[slot.gpu] >= need.gpu)
 
     def take(self, need: Need, slot: Slot) -> None:
-        """Takes the need away; what is left may become negative, where one reckons ahead."""
+        """Subtracts the need; what is free may become negative where a caller reckons ahead."""
         self.cpus -= need.cpus
         self.memory_bytes -= need.memory_bytes
         if slot.gpu is not None:
@@ -84,14 +84,14 @@ class FreeCapacity:
         self.take(Need(-need.cpus, -need.gpu, -need.memory_bytes), slot)
 
     def copy(self) -> "FreeCapacity":
-        """The same space, to reckon ahead in."""
+        """The same free capacity, to reckon ahead with."""
         free = FreeCapacity(self.bundle)
         free.cpus, free.memory_bytes, free.gpus = self.cpus, self.memory_bytes, [*self.gpus]
         return free
 
 
 def capacity(bundles: Iterable[Bundle]) -> Need:
-    """All that the rooms have together."""
+    """All that the bundles have together."""
     all_free = [FreeCapacity(bundle) for bundle in bundles]
     return Need(
         cpus=sum(free.cpus for free in all_free),
@@ -101,13 +101,13 @@ def capacity(bundles: Iterable[Bundle]) -> Need:
 
 
 def could_fit(bundle: Bundle, need: Need) -> bool:
-    """Whether the need fits the room when it is empty."""
+    """Whether the need fits the bundle when it is empty."""
     free = FreeCapacity(bundle)
     return any(free.fits(need, slot) for slot in free.slots(need))
 
 
 def refusal(who: str, request: Request, bundles: Iterable[Bundle]) -> UserError:
-    """The error for a request that fits no room: what was asked for and what there is."""
+    """The error for a request that fits no bundle: what was asked for and what there is."""
     there = "; ".join(map(str, bundles)) or "nothing"
     return UserError(
         f"{who} asks for {request.cpus:g} cores, {request.gpus:g} of a GPU and "

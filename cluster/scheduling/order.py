@@ -1,11 +1,11 @@
-"""In which order waiting clients are offered a seat: the longest first, unless something is scarce.
+"""In which order waiting clients are offered a slot: the longest first, unless something is scarce.
 
-What no placement can undercut is either one client's own time, or the time that the scarcest kind
-of capacity (cores, GPUs or memory) needs for all that is asked of it. In the first case the longest
-goes first. In the second, those who ask for the scarcest kind go before those who ask for none of
-it, longest first among either: were the cores full of long clients that want no GPU, the GPUs would
-idle meanwhile, and all who want them would come too late. Whoever takes as long by itself as all
-of that is as urgent.
+No placement takes less than the longest client's own time, nor less than the time that the scarcest
+kind of capacity (cores, GPUs or memory) needs for all that is requested of it. Where the longest
+client decides, the longest goes first. Where the scarcest kind decides, clients that request it go
+before those that do not, longest first among either: if long clients without a GPU filled the
+cores, the GPUs would idle meanwhile, and the clients that need them would end too late. A client
+that takes as long by itself as all that is requested of the scarcest kind is as urgent.
 """
 
 from collections.abc import Iterable, Sequence

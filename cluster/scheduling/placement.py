@@ -1,14 +1,15 @@
-"""Who starts next, and where: longest first, on seats that are never overbooked.
+"""Which client starts next, and where: longest first, on slots that are never overbooked.
 
 No clock, no Ray, no randomness: the same calls in the same order give the same placement.
 
-- The order is longest first by estimated time, and who needs what is scarcest before who does not
-  (:mod:`cluster.scheduling.order`). Estimates follow what finished clients took
-  (:mod:`cluster.scheduling.rates`).
-- Later ones may pass the first in line when it fits nowhere, within the claim that it then stakes
-  (:mod:`cluster.scheduling.reservation`): nobody starves.
+- The order is longest first by estimated time, but clients that request the scarcest kind of
+  capacity go before those that do not (:mod:`cluster.scheduling.order`). Estimates follow what
+  finished clients took (:mod:`cluster.scheduling.rates`).
+- When the first in line fits nowhere, it gets a reservation, and later ones may pass it as far as
+  that allows (:mod:`cluster.scheduling.reservation`): no client starves.
 
-Time is what finished clients tell: one that ran for 10 s moves it to 10 s after its own start.
+Time advances by what finished clients took: one that ran for 10 s moves it to 10 s after its own
+start.
 """
 
 from collections.abc import Mapping, Sequence
@@ -50,10 +51,10 @@ class _Running:
 
 
 class Placement:
-    """Seats clients in rooms.
+    """Places clients in bundles.
 
     Args:
-        rooms: where there is capacity. If none has a GPU, no client asks for a share of one.
+        bundles: where there is capacity. If none has a GPU, no client asks for a share of one.
         most: clients at once, at most; None for as many as fit.
         rates: seconds per unit of work by model, measured before the run.
     """
@@ -79,22 +80,22 @@ class Placement:
 
     @property
     def waiting(self) -> tuple[int, ...]:
-        """Clients that have not started, in the order in which they are offered a seat."""
+        """Clients that have not started, in the order in which they are offered a slot."""
         return tuple(entry.client for entry in self._queue())
 
     @property
     def running(self) -> tuple[int, ...]:
-        """Clients on a seat, by id."""
+        """Clients in a slot, by id."""
         return tuple(sorted(self._running))
 
     def add(self, client: int, request: Request, model: str, work: float) -> None:
-        """Lets a client wait for a seat; once more when it is to be tried again.
+        """Lets a client wait for a slot; called once more when it is to be tried again.
 
         Args:
             work: samples times epochs.
 
         Raises:
-            UserError: no room could seat it, even an empty one.
+            UserError: it would not fit any bundle, even an empty one.
             ValueError: it is waiting or running already.
         """
         if client in self._waiting or client in self._running:
@@ -107,10 +108,10 @@ class Placement:
         self._waiting.add(client)
 
     def start(self) -> tuple[int, Slot] | None:
-        """Seats the next client; None if no other can start now.
+        """Places the next client; None if no other can start now.
 
         Raises:
-            UserError: all who still wait fit no room that is left, even an empty one.
+            UserError: no waiting client fits any bundle that is left, even an empty one.
         """
         if self._most is not None and len(self._running) >= self._most:
             return None
@@ -129,7 +130,7 @@ class Placement:
         return None
 
     def finish(self, client: int, seconds: float | None) -> None:
-        """Frees the client's seat.
+        """Frees the client's slot.
 
         Args:
             seconds: how long it ran, to learn from; None if it failed, which teaches nothing.
@@ -140,7 +141,7 @@ class Placement:
             self._rates.learn(left.entry.model, left.entry.work, seconds)
 
     def drop_bundle(self, name: str) -> list[int]:
-        """Forgets a room that is gone; returns who sat there, who must be added again."""
+        """Forgets a bundle that is gone; returns the clients that ran there, to be added again."""
         lost = sorted(client for client, at in self._running.items() if at.slot.bundle == name)
         for client in lost:
             self._leave(client)
@@ -155,12 +156,12 @@ class Placement:
         return self._rates.current
 
     def estimate(self, client: int) -> float:
-        """Seconds that the client is expected to run for, by what is known now."""
+        """Seconds that the client is expected to run for, by the current rates."""
         entry = self._entries[client]
         return entry.work * self._rates.rate(entry.model)
 
     def _queue(self) -> list[_Entry]:
-        """The waiting clients: the one with the claim, then by urgency."""
+        """The waiting clients: the one with the reservation, then by urgency."""
         waiting = [Waiting(c, self._entries[c].need, self.estimate(c)) for c in self._waiting]
         order = in_order(waiting, [free.bundle for free in self._free.values()])
         holder = self._reservation.client if self._reservation else None

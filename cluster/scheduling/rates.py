@@ -7,8 +7,8 @@ from statistics import fmean
 class Rates:
     """Seconds per unit of work, by model.
 
-    What has been measured in this run stands in for the prior as soon as the first client of a
-    model is done: a prior comes from a step or two, on a machine that was idle.
+    What has been measured in this run replaces the prior as soon as the first client of a model
+    is done: a prior comes from a step or two, on a machine that was idle.
     """
 
     def __init__(self, prior: Mapping[str, float]) -> None:

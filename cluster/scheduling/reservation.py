@@ -1,11 +1,11 @@
-"""The claim of the longest waiting client, so that shorter ones that pass it cannot starve it.
+"""The reservation of the first client in line, so that others that pass it cannot starve it.
 
-It names the seat that is expected to be free for the client soonest, those who sit in that room
-and must leave first, and the moment at which the last of them is expected to end. Until the client
-has started, another may start in that room only if it is expected to be gone by that moment, or if
-there is room for both once those have left. The claim stands whatever later estimates say, and its
-moment is never put off: the client starts at the latest when everyone has left who had started in
-the room by then.
+It names the slot that is expected to be free for the client soonest, the running clients of that
+bundle that must leave first, and the moment at which the last of them is expected to end. Until
+the client has started, another may start in that bundle only if it is expected to end by that
+moment, or if there is capacity for both once those have left. The reservation stands whatever
+later estimates say, and its moment is never put off: the client starts at the latest when all
+clients that had started in the bundle by then have left.
 """
 
 from collections.abc import Iterable, Sequence
@@ -38,7 +38,7 @@ class Reservation:
     """Seconds at which the last of them is expected to end."""
 
     def admits(self, newcomer: Occupant, free: FreeCapacity) -> bool:
-        """Whether the newcomer may start before the client; `space`: what is left of its room."""
+        """Whether the newcomer may start before the client; ``free``: what its bundle has free."""
         if newcomer.slot.bundle != self.slot.bundle or newcomer.end <= self.moment:
             return True
         then = free.copy()
@@ -48,7 +48,7 @@ class Reservation:
         return then.fits(newcomer.need, newcomer.slot)
 
     def note_left(self, client: int) -> None:
-        """The client has left its seat: nobody waits for it any more."""
+        """The client has left its slot: it is awaited no longer."""
         self.awaited.pop(client, None)
 
 
@@ -59,9 +59,9 @@ def reserve(
     occupants: Iterable[Occupant],
     now: float,
 ) -> Reservation | None:
-    """The client's claim to the seat that is expected to be free soonest; None if none ever is."""
+    """Reserves the slot that is expected to be free soonest; None if none ever is."""
     leaving = sorted(occupants, key=lambda other: (other.end, other.client))
-    claims = []
+    reservations = []
     for free in all_free:
         own = [other for other in leaving if other.slot.bundle == free.bundle.name]
         for slot in free.slots(need):
@@ -69,16 +69,16 @@ def reserve(
             if awaited is not None:
                 moment = max([now, *(other.end for other in awaited)])
                 by_id = {other.client: other for other in awaited}
-                claims.append(
+                reservations.append(
                     Reservation(client=client, need=need, slot=slot, awaited=by_id, moment=moment)
                 )
-    return min(claims, key=lambda reservation: reservation.moment, default=None)
+    return min(reservations, key=lambda reservation: reservation.moment, default=None)
 
 
 def _awaited(
     need: Need, slot: Slot, free: FreeCapacity, leaving: Sequence[Occupant]
 ) -> Sequence[Occupant] | None:
-    """The first to leave after whom the need fits; None if it does not fit the empty room."""
+    """The first to leave after whom the need fits; None if it does not fit the empty bundle."""
     for count, other in enumerate(leaving):
         if free.fits(need, slot):
             return leaving[:count]

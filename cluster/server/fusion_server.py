@@ -1,7 +1,7 @@
 """The server over a persistent group of ranks: Ray actors, on a GPU each or on cores.
 
-Ranks keep nothing that cannot be given to others: columns lie in Ray's object store, states of a
-fit here. When a rank dies the whole group is replaced, and what it was doing is done again.
+No rank holds what a replacement could not be given: columns lie in Ray's object store, and states
+of a fit in this process. When a rank dies the whole group is replaced, and its call is repeated.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -25,7 +25,7 @@ from fl.fusion.ranked_server import Arguments, Block, RankedServer, ServerFailed
 from fl.server import Samples
 
 STATE_EVERY = 5
-"""Epochs between states where no checkpoints are asked for: what a restart goes on from."""
+"""Epochs between states of a fit where no checkpoints are asked for; a restart needs one."""
 
 Result = TypeVar("Result")
 
@@ -33,7 +33,7 @@ Result = TypeVar("Result")
 class FusionServer(RankedServer):
     """:class:`fl.server.Server` over ranks in processes of their own.
 
-    Started at the first verb, reused by all that follow, ended by :meth:`close`.
+    The ranks start at the first call, are reused by all that follow, and end with :meth:`close`.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class FusionServer(RankedServer):
         checkpoints: Checkpoints | None = None,
         attempts: int = 3,
     ) -> None:
-        """``timeout_s``: of a collective; ``attempts``: at one verb, before its failure stays."""
+        """``timeout_s``: of a collective; ``attempts``: at one call, before it has failed."""
         super().__init__(run_spec, test, events, torch.device("cpu"), checkpoints)
         self.size = len(place_ranks)
         self.restarts = 0
@@ -57,7 +57,7 @@ class FusionServer(RankedServer):
         self._group: RankGroup | None = None
 
     def release(self) -> None:
-        """Has the ranks give back what they keep of their GPUs' memory."""
+        """Has the ranks release the GPU memory that they hold but do not use."""
         if self._group:
             super().release()
 
@@ -80,7 +80,7 @@ class FusionServer(RankedServer):
                 )
                 for actor, own in zip(group.actors, arguments, strict=True)
             ]
-            # Waits for the last result alone, which is empty: the others stay where they are.
+            # Waits for the last result alone, which is empty: the others stay in the object store.
             group.get([results[-1] for results in results])
             return [r[0] if returns == 1 else tuple(r[:-1]) for r in results]
 
@@ -89,7 +89,8 @@ class FusionServer(RankedServer):
     def _get(self, results: Sequence[Block]) -> list[Any]:
         return [as_tensor(value) for value in ray.get(list(results))]
 
-    def _place(self, data: Batch) -> Samples:
+    def place(self, data: Batch) -> Samples:
+        """See :meth:`RankedServer.place`."""
         parts = {n: t.cpu().tensor_split(self.size) for n, t in data.items()}
         return Samples(
             columns={n: tuple(ray.put(as_array(t)) for t in ts) for n, ts in parts.items()},
@@ -101,16 +102,16 @@ class FusionServer(RankedServer):
         return shared
 
     def _fit(self, spec: FitSpec, done: int) -> Iterator[Report]:
-        # A restart needs a state to go on from, where no checkpoints are asked for too.
+        # A restart needs a state to go on from, even where no checkpoints are asked for.
         every = spec.state_every or STATE_EVERY
         spec = replace(spec, model=self._share(spec.model.cpu()), state_every=every)
-        told, failures = done, 0
+        last, failures = done, 0
         while True:
             try:
                 for report in self._present().fit(spec):
                     spec = replace(spec, state=report.state or spec.state)
-                    if report.epoch > told:  # after a restart some come once more
-                        told = report.epoch
+                    if report.epoch > last:  # after a restart some come once more
+                        last = report.epoch
                         yield report
                 return
             except RankFailed as failure:
@@ -134,15 +135,15 @@ class FusionServer(RankedServer):
         return self._group
 
     def _replace(self, failure: RankFailed, failures: int) -> None:
-        """Ends the ranks; the next that is wanted starts new ones.
+        """Ends the ranks after a failure; the next call starts new ones.
 
         Raises:
-            UserError: a rank raised it.
+            UserError: the one that a rank raised.
             ServerFailed: a rank's own code failed, or this was the last attempt.
         """
         self.close()
-        told = RankFailure(rank=failure.rank, attempt=failures, reason=failure.reason)
-        self.events.emit(told)
+        event = RankFailure(rank=failure.rank, attempt=failures, reason=failure.reason)
+        self.events.emit(event)
         if failure.error is not None:
             cause = getattr(failure.error, "cause", None)
             if isinstance(cause, UserError):

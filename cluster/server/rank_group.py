@@ -1,4 +1,4 @@
-"""The server's ranks as Ray actors: where they sit, how they start, and who of them failed."""
+"""The server's ranks as Ray actors: their placement, their start, and which of them failed."""
 
 import os
 import socket
@@ -24,7 +24,7 @@ from fl.fusion.group import Group, PeerLostError, ProcessGroup
 from fl.fusion.rank import Rank, Report
 
 WITNESS_S = 5.0
-"""How long to wait, once a rank lost its peers, for Ray to tell which of them died."""
+"""How long to wait, once a rank lost its peers, for Ray to report which of them died."""
 
 
 class RankActor:
@@ -42,7 +42,7 @@ class RankActor:
         return f"process {os.getpid()} on {socket.gethostname()}"
 
     def open_store(self) -> tuple[str, int]:
-        """Opens the place where the ranks meet, and tells where it is."""
+        """Opens the store through which the ranks find each other; returns its host and port."""
         self._store = open_store(self._address)
         return self._address, self._store.port
 
@@ -55,7 +55,7 @@ class RankActor:
         meeting: tuple[str, int],
         timeout_s: float,
     ) -> None:
-        """Becomes rank ``number``, once all have come."""
+        """Becomes rank ``number``, once all ranks have joined."""
         device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         group = Group()
         if size > 1:
@@ -64,7 +64,7 @@ class RankActor:
         self._rank = Rank(run_spec, test, device, group)
 
     def call(self, method: Callable[..., Any], *arguments: Any) -> tuple[Any, ...]:
-        """Calls a method of the rank; returns its results, and None to tell that it is done."""
+        """Calls a method of the rank; returns its results, and None to signal that it is done."""
         result = method(self._rank, *map(as_tensor, arguments))
         results = result if isinstance(result, tuple) else (result,)
         return *map(as_array, results), None
@@ -87,23 +87,23 @@ def as_tensor(value: Any) -> Any:
     if not isinstance(value, np.ndarray):
         return value
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch knows no tensors that cannot be written to
+        warnings.simplefilter("ignore")  # torch has no read-only tensors
         return torch.from_numpy(value)
 
 
 class RankFailed(Exception):
-    """A rank did not do its part."""
+    """A rank raised, died or stayed silent."""
 
     def __init__(self, rank: int, who: str, reason: str, error: Exception | None) -> None:
         super().__init__(f"rank {rank} of the server ({who}) {reason}")
         self.rank = rank
         self.reason = reason
         self.error = error
-        """What its own code raised; None if its process died or was silent: worth another try."""
+        """What its own code raised; None if its process died or was silent: then a retry may help."""
 
 
 class RankGroup:
-    """A group of ranks that live and die together."""
+    """The ranks of a server, which are started, and after a failure replaced, together."""
 
     def __init__(
         self,
@@ -118,7 +118,7 @@ class RankGroup:
         self.actors: list[Any] = [
             ray.remote(RankActor)
             .options(
-                # Ranks take nothing by name: while they work no client does.
+                # Ranks reserve nothing from Ray: while they work no client does.
                 num_cpus=0,
                 max_restarts=0,
                 scheduling_strategy=bundles.strategy(placement.bundle),
@@ -162,7 +162,7 @@ class RankGroup:
         """All ranks' :meth:`RankActor.fit` together; yields the first rank's reports.
 
         Raises:
-            RankFailed: who is to blame, not who noticed.
+            RankFailed: for the rank that failed, not one that noticed it.
         """
         streams: dict[Any, int] = {
             actor.fit.options(num_returns="streaming").remote(spec): rank
@@ -188,27 +188,27 @@ class RankGroup:
             ray.kill(actor)
 
     def _failure(self, errors: dict[int, RayError], others: list[tuple[Any, int]]) -> RankFailed:
-        """Who is to blame: who raised or died, else who let the others wait in vain."""
+        """The rank that failed: one that raised or died, else one that did not answer the others."""
         deadline = time.monotonic() + WITNESS_S
         waiting = dict(others)
         while waiting and all(_lost_peers(e) for e in errors.values()):
             ready, _ = ray.wait(list(waiting), timeout=max(0, deadline - time.monotonic()))
             if not ready:
                 break
-            told: Any = ready[0]
-            rank = waiting[told]
+            answer: Any = ready[0]
+            rank = waiting[answer]
             try:
-                ray.get(next(told) if hasattr(told, "__next__") else told)
+                ray.get(next(answer) if hasattr(answer, "__next__") else answer)
             except StopIteration:
-                del waiting[told]
+                del waiting[answer]
             except RayError as error:
-                del waiting[told]
+                del waiting[answer]
                 errors[rank] = error
         for rank, found in errors.items():
             if not _lost_peers(found):
                 return self._blame(rank, found)
-        silent, heard = min(waiting.values(), default=min(errors)), min(errors)
-        reason = f"was silent: {getattr(errors[heard], 'cause', None)}"
+        silent, waited = min(waiting.values(), default=min(errors)), min(errors)
+        reason = f"was silent: {getattr(errors[waited], 'cause', None)}"
         return RankFailed(silent, self._identities[silent], reason, None)
 
     def _blame(self, rank: int, error: RayError) -> RankFailed:
@@ -219,7 +219,7 @@ class RankGroup:
 
 
 def part(test: Shard, number: int, size: int) -> Shard:
-    """A rank's part of the test split."""
+    """A rank's share of the test split."""
     return Shard(
         images=test.images[number::size],
         labels=test.labels[number::size],

@@ -1,4 +1,4 @@
-"""How many ranks the server has, and where they sit. Pure: no Ray."""
+"""How many ranks the server has, and in which bundles they run. Pure: no Ray."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -10,23 +10,23 @@ from fl.errors import UserError
 
 @dataclass(frozen=True, kw_only=True)
 class RankPlacement:
-    """Where a rank sits, and with what."""
+    """The bundle in which a rank runs, with its GPU and threads."""
 
     bundle: str
     gpu: str | None
-    """What ``CUDA_VISIBLE_DEVICES`` calls its GPU there."""
+    """The name of its GPU for ``CUDA_VISIBLE_DEVICES`` on that node; None on cores."""
     threads: int
 
 
 def place_ranks(
     bundles: Sequence[Bundle], ranks: int, gpus: Mapping[str, Sequence[str]]
 ) -> list[RankPlacement]:
-    """One for each rank: on a GPU of its own where there are GPUs, else on cores, room after room.
+    """Places each rank: on a GPU of its own where there are GPUs, else on cores, spread evenly.
 
     Args:
-        rooms: where there is capacity.
+        bundles: where there is capacity.
         ranks: how many; no more than GPUs, if there are any.
-        gpus: names of each room's GPUs.
+        gpus: names of each bundle's GPUs.
     """
     on_gpus = [(bundle, gpu) for bundle in bundles for gpu in gpus.get(bundle.name, ())]
     on_cores = [(bundles[i * len(bundles) // ranks], None) for i in range(ranks)]

@@ -11,12 +11,12 @@ SIOCGIFADDR = 0x8915
 
 
 def open_store(host: str) -> dist.TCPStore:
-    """Opens the meeting point here, on a port that the system chose (``.port``)."""
+    """Opens the store in this process, on a port that the system chooses (``.port``)."""
     return dist.TCPStore(host, 0, is_master=True, wait_for_workers=False)
 
 
 def find_store(host: str, port: int) -> dist.TCPStore:
-    """The meeting point that another rank opened."""
+    """The store that another rank opened."""
     return dist.TCPStore(host, port, is_master=False)
 
 
@@ -24,7 +24,7 @@ def use_interface_of(address: str) -> None:
     """Makes gloo and NCCL talk over the network that this node's address belongs to.
 
     By themselves they resolve the host name, which on many machines is a loopback address that
-    other nodes cannot reach. What the user set stays.
+    other nodes cannot reach. What the user has set is not changed.
     """
     name = _interface_of(address)
     if name:

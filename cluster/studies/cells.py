@@ -19,7 +19,7 @@ VARIATIONS = {
     "fedaf-without-lgkm": ("--method=fedaf", "--knowledge=0"),
     "fedaf-clipped": ("--method=fedaf", "--clip=2"),  # as FedDM is; not in the paper
 }
-"""The arguments of what is more than the method of that name."""
+"""Launch arguments of the tables' methods that are a registered method with other settings."""
 
 
 @dataclass(frozen=True)
@@ -29,14 +29,14 @@ class Cell:
     row: str
     method: str
     arguments: tuple[str, ...]
-    """For the launch command, but for seed and directories."""
+    """For the launch command, without seed and directories."""
     paper: Published | None = None
     settings: tuple[tuple[str, str], ...] = ()
-    """What makes the row, by the launch command's names."""
+    """The settings that distinguish the row, by the launch command's names."""
 
     @property
     def name(self) -> str:
-        """What ``--only`` picks it by, and a part of its runs' names."""
+        """The name that ``--only`` selects it by, and the beginning of its runs' names."""
         return f"{self.row}-{self.method}"
 
 
@@ -45,7 +45,7 @@ def make(
 ) -> list[Cell]:
     """The table's cells; with ``only`` those whose name fits one of the patterns.
 
-    ``dataset`` takes the place of the paper's, whose numbers then are none to compare with.
+    ``dataset`` replaces the paper's data set; its numbers then are not compared with.
     """
     cells = TABLES[name](scale)
     if dataset:
@@ -100,7 +100,7 @@ def _arguments(preset: str, row: PublishedRow, method: str) -> tuple[str, ...]:
 
 
 def _grid(methods: Sequence[str], **settings: Mapping[Scale, Sequence[str]]) -> Rows:
-    """A figure of the paper on EMNIST: every alpha with every value; it prints no numbers."""
+    """A figure of the paper on EMNIST, which prints no numbers: every alpha with every value."""
 
     def rows(scale: Scale) -> list[PublishedRow]:
         axes = {"alpha": ALPHAS, **{name: values[scale] for name, values in settings.items()}}
@@ -125,7 +125,7 @@ def _fid(scale: Scale) -> list[PublishedRow]:
 
 
 def _over_rounds(scale: Scale) -> list[PublishedRow]:
-    """FedAF's paper has no MNIST; at small scale its order is compared, not its figures."""
+    """FedAF's paper has no MNIST, so at small scale the order of methods is compared alone."""
     if scale == "paper":
         return published.rows(published.FEDAF)
     methods = (*published.rows(published.FEDAF)[0].figures, "fedaf-clipped")
@@ -135,7 +135,7 @@ def _over_rounds(scale: Scale) -> list[PublishedRow]:
 
 LOCAL_EPOCHS: Mapping[Scale, Sequence[str]] = {
     "paper": ("10", "50", "200", "400"),
-    "small": ("2", "10", "40", "80"),  # a fifth, as the preset's 40 are of 200
+    "small": ("2", "10", "40", "80"),  # a fifth of the paper's, as the preset's 40 of 200
 }
 SYNTHETIC: Mapping[Scale, Sequence[str]] = dict.fromkeys(
     ("small", "paper"), ("2000", "6000", "12000", "24000")

@@ -1,4 +1,4 @@
-"""Our figures beside the paper's: means, spreads, differences, and what the seeds cannot tell."""
+"""Our figures beside the paper's: means, spreads, differences, and which of them are significant."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from cluster.studies.cells import Cell
 from fl.json_values import JsonObject, SettingValues
 
 LEVEL = 0.05
-"""p-value above which two methods are not told apart."""
+"""p-value above which two methods count as not separated."""
 
 NOTHING = "-"
 """Stands where the paper prints no number."""
@@ -19,7 +19,7 @@ NOTHING = "-"
 
 @dataclass(frozen=True)
 class Figure:
-    """A cell and what its runs found, by seed."""
+    """A cell and the results of its runs, by seed."""
 
     cell: Cell
     results: tuple[SettingValues, ...]
@@ -113,7 +113,7 @@ def _by_row(figures: Sequence[Figure]) -> list[list[Figure]]:
 
 
 def _ranks(values: Sequence[float | None]) -> list[int | str]:
-    """1 for the largest; equal values share a rank; what is not there has none."""
+    """1 for the largest; equal values share a rank; a missing value has none."""
     there = [value for value in values if value is not None]
     return [NOTHING if v is None else 1 + sum(other > v for other in there) for v in values]
 

@@ -1,6 +1,6 @@
-"""FedAF's Table 7 (CVPR'24, Appendix C): bytes up per client and round, from our own ledger.
+"""FedAF's Table 7 (CVPR'24, Appendix C): bytes up per client and round, as counted in our own runs.
 
-What is uploaded depends on labels and sizes alone. So the real method runs one round on blank
+The size of an upload depends on labels and shapes alone. So the real method runs one round on blank
 images with the data sets' label counts, with the smallest of networks and a single step; the
 averaging methods' column is one real upload of the network named.
 """
@@ -69,7 +69,7 @@ class BytesRow:
     classes: float
     """Classes a client condenses."""
     ours: float
-    """MiB in the ledger."""
+    """MiB as counted by ``Clients``."""
     closed: float
     """MiB by the closed form, for those classes."""
 
@@ -93,7 +93,7 @@ def closed_form(dataset: str, classes: float) -> float:
 
 
 def measure(dataset: str, alpha: float, seeds: Sequence[int]) -> BytesRow:
-    """Plays one round of FedAF for each seed and reads the ledger."""
+    """Runs one round of FedAF for each seed and reads the counted bytes."""
     info = INFO[dataset]
     labels = np.repeat(np.arange(info.num_classes), PER_CLASS[dataset])
     blank = np.broadcast_to(np.zeros(1, np.uint8), (len(labels), *info.image_shape))
@@ -172,7 +172,7 @@ def as_markdown(rows: Sequence[BytesRow], seeds: Sequence[int]) -> str:
 
 
 def make(seeds: Sequence[int], output_dir: Path) -> None:
-    """Measures, prints and keeps the table."""
+    """Measures, prints and saves the table."""
     rows = [measure(dataset, alpha, seeds) for dataset, alpha in FEDAF]
     table = as_markdown(rows, seeds)
     output_dir.mkdir(parents=True, exist_ok=True)

@@ -2,7 +2,7 @@
 FedAF's (CVPR 2024).
 
 A line is a row of a table: a data set, settings, and after the colon the figures of the methods
-named above them, or a dash. The names of settings are those of the launch command.
+named in the first line, or a dash. The names of settings are those of the launch command.
 """
 
 from collections.abc import Mapping
@@ -132,10 +132,10 @@ cifar100 0.02 : 30.80±2.20 - 44.15±0.30 - - 48.71±0.33
 cifar100 0.05 : 33.37±0.75 - 46.27±0.98 - - 49.49±0.33
 cifar100 0.1 : 39.97±1.53 - 47.05±0.13 - - 50.61±0.26
 """
-"""Its Tables 1 and 4, with the ConvNet: of each run the best of 20 rounds by the test split."""
+"""FedAF's Tables 1 and 4, with the ConvNet: each run's best of 20 rounds by the test split."""
 
 FID_XI = {"10": 145.71, "20": 127.91, "30": 110.65, "40": 102.51, "50": 100.01}
-"""Its distances, by the CVAE's epochs. The network that they are measured with is not named."""
+"""Table XI's FIDs, by the CVAE's epochs. The paper does not name the network behind them."""
 
 
 @dataclass(frozen=True)

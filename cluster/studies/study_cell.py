@@ -1,4 +1,4 @@
-"""One run of the study, in a process of its own, and what it cost."""
+"""One run of a scalability study, in a process of its own: its time, memory and bytes."""
 
 import json
 import os
@@ -20,12 +20,12 @@ from fl.json_values import JsonObject
 
 PROC = Path("/proc")
 EVERY_S = 0.5
-"""The kernel keeps each process's peak; looking this often only misses processes that live less."""
+"""Seconds between looks at each process's peak, which the kernel records while the process lives."""
 FIGURES = "study.json"
 
 
 def run_cell(cell: StudyRun) -> None:
-    """Runs the cell and leaves its figures in the run's directory."""
+    """Runs the cell and writes its figures to the run's directory."""
     from cluster.run.runner import execute
 
     console = Console()
@@ -92,7 +92,7 @@ def peaks() -> Iterator[Peaks]:
 
     def watch() -> None:
         while not done.wait(EVERY_S):
-            # The driver's, too: clients that train in it reset the kernel's figure.
+            # The driver's peak too, since clients that train in the driver reset the kernel's value.
             found.driver = max(found.driver, _peak("self"))
             own = [_peak(pid) for pid in _clients_processes()]
             found.workers = max(found.workers, len(own))

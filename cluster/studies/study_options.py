@@ -1,4 +1,4 @@
-"""The study command's options, and the cells they make: one run for each K and seed."""
+"""The scalability study's options, and its cells: one run per number of clients and seed."""
 
 import argparse
 import shutil
@@ -19,7 +19,7 @@ from fl.report.words import size
 
 CLIENTS = "10,100,1000,10000"
 FILE_BYTES = 4096 * 3
-"""Beside its tensors an update takes a header, a checksum's file and a line of events."""
+"""Bytes of an update beside its tensors: a header, a checksum's file and a line of events."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +32,7 @@ class StudyRun:
 
     @property
     def run_dir(self) -> Path:
-        """Where the run is kept."""
+        """The run's directory."""
         return self.launch.output_dir / str(self.launch.name)
 
 
@@ -51,7 +51,7 @@ def parse_study(argv: Sequence[str]) -> StudyOptions:
     """Parses the command line.
 
     Raises:
-        UserError: a list that is none, or a number out of range.
+        UserError: a malformed list, or a number out of range.
         SystemExit: with 0, after printing help.
     """
     parser = argparse.ArgumentParser(
@@ -138,7 +138,7 @@ def _cell(options: StudyOptions, clients: int, seed: int) -> StudyRun:
 
 
 def _with_samples(launch: Launch, wanted: int) -> StudyRun:
-    """So many samples for all clients together: a subset, or drawn with replacement."""
+    """The run with so many samples in all: a subset, or drawn with replacement."""
     run = launch.run
     available = len(load(run.dataset, launch.data_root, max_train=None, max_test=1).train.labels)
     if run.data.max_train is not None:

@@ -1,0 +1,72 @@
+"""The suite command's options: which table or figure, at which scale, where."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+import tyro
+
+from cluster.run.command_line import parse_record, setting_types
+from cluster.run.slurm_options import SlurmOptions
+from cluster.studies.cells import TABLES, Scale
+from fl.bounds import OneOf, Settings
+from fl.data.datasets import NAMES
+from fl.errors import UserError
+
+BYTES_TABLE = "fedaf-table7"
+"""The one table that is computed without a run."""
+EXHIBITS = (*TABLES, BYTES_TABLE)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SuiteOptions(Settings):
+    """Regenerate a table or figure of the FedMHO paper, or of FedAF's."""
+
+    name: Annotated[str, OneOf(EXHIBITS), tyro.conf.Positional]
+    """Table: table3, table4, table5, table6, table8, table9 or loss-weights. Figure: fig5, fig6,
+    fig7, fig8 or fid, with a picture. Of FedAF's paper: fedaf (accuracy over rounds, Tables 1 and 4
+    and Figure 3) or fedaf-table7 (bytes)."""
+    scale: Scale = "small"
+    """small: a sixth of the images and narrow models, for two cores. paper: for GPUs."""
+    seeds: str = "0,1,2"
+    """Seeds of a cell's runs, with commas between."""
+    only: tuple[str, ...] = ()
+    """Patterns of the cells to run, as in 'mnist-alpha0.5-*'. Default: all."""
+    dataset: Annotated[str, OneOf(NAMES)] | None = None
+    """Data set in place of the paper's; then there is no number to compare with."""
+    output_dir: Path = Path("runs")
+    """Where the runs are stored, and the table."""
+    data_root: Path = Path("data")
+    """Where the data sets lie, in torchvision's layout."""
+    runtime: Literal["ray", "inprocess"] = "ray"
+    """As of the launch command."""
+    dry_run: bool = False
+    """Name the runs and whether each is finished; start nothing."""
+    slurm: SlurmOptions = SlurmOptions()
+    """Send what is not finished to Slurm as one job array. Once all is finished, the same command
+    makes the table."""
+
+    @property
+    def seed_numbers(self) -> list[int]:
+        """The seeds, each once."""
+        try:
+            return list(dict.fromkeys(int(seed) for seed in self.seeds.split(",")))
+        except ValueError:
+            raise UserError(
+                f"seeds must be whole numbers with commas, got {self.seeds!r}"
+            ) from None
+
+
+def parse_suite(argv: Sequence[str]) -> SuiteOptions:
+    """Parses the command line.
+
+    Raises:
+        UserError: one line, for whatever is wrong.
+        SystemExit: with 0, after printing help.
+    """
+    if any(a == "--slurm" or a.startswith("--slurm.") for a in argv):
+        argv = [*(a for a in argv if a != "--slurm"), "--slurm.submit"]
+    names = [name for name, _ in setting_types(SuiteOptions) if name != "name"]
+    options: SuiteOptions = parse_record(SuiteOptions, argv, names, "python -m cluster.suite")
+    return options
