@@ -47,6 +47,10 @@ class SuiteOptions(Settings):
     """Send what is not finished to Slurm as one job array. Once all is finished, the same command
     makes the table."""
 
+    def check_further(self) -> None:
+        """Refuses seeds that are no numbers before anything is looked for."""
+        _ = self.seed_numbers
+
     @property
     def seed_numbers(self) -> list[int]:
         """The seeds, each once."""
