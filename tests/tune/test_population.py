@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from cluster.run.prepare import prepare
-from fl.events import Event
+from fl.events import Epoch
 from tests.cluster.commands import events, fingerprint, result
 from tests.tune.sweeps import CLIENTS, RUN, command, kill_sweep, run, trials, write
 from tune.options import parse_sweep
@@ -31,9 +31,9 @@ def trial(root: Path, settings: Mapping[str, Any], donor: Path | None = None, st
     _, launch = parse_sweep([f"--config={config}", "--runtime=inprocess"])
     states = root.with_name(f"{root.name}-{STATES}")
 
-    def hand_on(event: Event, folder: Path) -> None:
-        shutil.copytree(folder, states / str(event["epoch"]), dirs_exist_ok=True)
-        if event["epoch"] == stop:
+    def hand_on(event: Epoch, folder: Path) -> None:
+        shutil.copytree(folder, states / str(event.epoch), dirs_exist_ok=True)
+        if event.epoch == stop:
             raise SystemExit  # as Tune ends a trial
 
     launch = replace(derive(launch, settings, root.name, validation=0.1), output_dir=root.parent)
