@@ -1,4 +1,4 @@
-"""The distance filter against its peers: milliseconds, and how far from reading the samples twice.
+"""The distance filter against its peers: milliseconds, beside the time of reading samples twice.
 
     python benchmarks/distance.py --json FILE
 
@@ -45,8 +45,8 @@ SHAPES = (
     (1_000_000, 3072, 100),
 )
 GPU_ONLY = 1 << 30  # elements: 4 GiB in float32
-ROTATION = 1 << 30  # bytes of inputs taken in turn, many times a cache
-SLOW = 10.0  # seconds: what takes longer runs once, unwarmed
+ROTATION = 1 << 30  # bytes of inputs that are used in turn: many times a cache's size
+SLOW = 10.0  # seconds: a procedure that takes longer runs once, without a warm-up
 KEEP = 0.8
 
 Procedure = Callable[[Tensor, Tensor, int], object]
@@ -63,7 +63,7 @@ class Distance:
     seconds: float = 2.0
     """How long each procedure is repeated; it runs at least once, and once to warm up."""
     profile: bool = False
-    """Also print where the time of our fastest backend goes, by torch's profiler."""
+    """Also print a profile of our fastest backend, by torch's profiler."""
     json: Path | None = None
     """Also write the figures here."""
 
@@ -131,7 +131,7 @@ def time_shape(
 
 
 def draw(shape: tuple[int, int, int], device: str) -> tuple[list[Tensor], Tensor]:
-    """Samples (N, F) in [0, 1), as often as fill any cache, and labels, shuffled, as many each."""
+    """Samples (N, F) in [0, 1), in more copies than fit a cache, and shuffled, balanced labels."""
     num_samples, num_features, num_classes = shape
     stream = torch.Generator(device).manual_seed(0)
     samples = torch.rand(num_samples, num_features, generator=stream, device=device)
@@ -142,7 +142,7 @@ def draw(shape: tuple[int, int, int], device: str) -> tuple[list[Tensor], Tensor
 
 
 def procedures(device: str) -> Iterator[tuple[str, Procedure | str, int]]:
-    """Name, procedure (or why there is none) and threads of each, in the table's order."""
+    """Each procedure's name, function (or why there is none) and threads, in the table's order."""
     threads = torch.get_num_threads()
     for backend in ("reference", "torch", "triton"):
         if backend == "triton" and (device == "cpu" or not TRITON_INSTALLED):
@@ -171,7 +171,7 @@ def ours(backend: str) -> Procedure:
 
 
 def released_procedure(samples: Tensor, labels: Tensor, num_classes: int) -> object:
-    """What the released code does class by class on the CPU, without its plots and data loader."""
+    """The released code's filter: class by class on the CPU, without its plots and data loader."""
     from sklearn.cluster import KMeans
 
     samples, labels = samples.cpu(), labels.cpu()
@@ -198,7 +198,7 @@ def cdist_loop(samples: Tensor, labels: Tensor, num_classes: int) -> object:
 
 
 def flash_kmeans(samples: Tensor, labels: Tensor, num_classes: int) -> object:
-    """flash-kmeans' centre of each class, then norm and topk as it leaves them to its user."""
+    """flash-kmeans' centre of each class, then norm and topk, which it leaves to its user."""
     from flash_kmeans import batch_kmeans_Euclid  # type: ignore[import-not-found]
 
     kept = []
@@ -212,14 +212,14 @@ def flash_kmeans(samples: Tensor, labels: Tensor, num_classes: int) -> object:
 
 
 def two_reads(samples: Tensor, labels: Tensor, num_classes: int) -> object:
-    """The least that must be done: reading all samples, and again."""
+    """The least that any procedure must do: read all samples twice."""
     return samples.sum(), samples.sum()
 
 
 def measure(
     procedure: Procedure, inputs: list[Tensor], labels: Tensor, num_classes: int, options: Distance
 ) -> Times:
-    """Repeats a procedure; one that fails is reported with what it said."""
+    """Repeats a procedure; one that fails is reported with its error."""
     durations: list[float] = []
     turns = itertools.cycle(inputs)
     try:
@@ -261,7 +261,7 @@ def copy_bandwidth(options: Distance) -> float:
 
 @contextlib.contextmanager
 def limited(threads: int) -> Iterator[None]:
-    """As many threads for torch and for what scikit-learn uses."""
+    """Sets so many threads for torch and for the libraries that scikit-learn uses."""
     from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
     before = torch.get_num_threads()
@@ -274,8 +274,8 @@ def limited(threads: int) -> Iterator[None]:
 
 
 def ratios(times: dict[str, Times], bound: float) -> dict[str, dict[str, float]]:
-    """Of each procedure: times faster than the released one at its best, times slower than two
-    reads, and the share of the copy bandwidth that two reads in its time make."""
+    """For each procedure: times faster than the released one at its best, times slower than two
+    reads, and the share of the copy bandwidth that two reads in its time would need."""
     released = [t.median for n, t in times.items() if n.startswith("released") and t.median]
     reads = times["two reads"].median
     found = {}
@@ -316,7 +316,7 @@ def name_of(shape: tuple[int, int, int]) -> str:
 
 
 def profile(samples: Tensor, labels: Tensor, num_classes: int) -> str:
-    """Where the time of ten calls goes, by operation or kernel."""
+    """Profile of ten calls, by operation or kernel."""
     from torch.profiler import ProfilerActivity
 
     activities = [ProfilerActivity.CPU] + [ProfilerActivity.CUDA] * samples.is_cuda
@@ -329,7 +329,7 @@ def profile(samples: Tensor, labels: Tensor, num_classes: int) -> str:
 
 
 def describe_machine(device: str) -> JsonObject:
-    """What ran, where and when."""
+    """Date, machine and versions."""
     versions = {}
     for package in ("torch", "triton", "scikit-learn", "flash-kmeans"):
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):

@@ -2,7 +2,7 @@
 
 Three classes of clients. The times per sample are nominal: on cores, about what one client of each
 takes here (quarter-width VGG-9 on two threads; CNN and CVAE on one, as a second does not help
-them); on a GPU, assumed. Who is how fast does not depend on who else runs: requests are kept.
+them); on a GPU, assumed. A client's time does not depend on the others: none exceeds its request.
 """
 
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ MODEL_NOISE, CLIENT_NOISE = 0.3, 0.2  # standard deviations of log seconds
 
 @dataclass(frozen=True)
 class Machine:
-    """Where clients run: its capacity, and what each class asks of it and takes on it."""
+    """A machine where clients run: its capacity, and each class's request and rate on it."""
 
     name: str
     bundles: tuple[Bundle, ...]
@@ -34,7 +34,7 @@ class Machine:
 
 @dataclass(frozen=True)
 class Job:
-    """One client. The scheduler knows all but `seconds`."""
+    """One client. The scheduler is given all but `seconds`."""
 
     client: int
     model: str
@@ -73,10 +73,10 @@ MACHINES = (
 
 
 def federation(machine: Machine, clients: int, seed: int) -> list[Job]:
-    """Clients of a Dirichlet partition, dealt to the classes in random order.
+    """Clients of a Dirichlet partition, assigned to the classes in random order.
 
-    What a client takes is its nominal time, times an error of its model's rate (which the
-    scheduler can learn), times one of its own (which nobody can foresee).
+    A client takes its nominal time, times an error of its model's rate (which the scheduler can
+    learn), times an error of its own (which no scheduler can foresee).
     """
     rng = np.random.default_rng([seed, clients])
     labels = np.repeat(np.arange(CLASSES), SAMPLES_PER_CLASS)
@@ -94,7 +94,7 @@ def federation(machine: Machine, clients: int, seed: int) -> list[Job]:
 
 
 def with_largest_request(jobs: Sequence[Job]) -> list[Job]:
-    """The same jobs, each asking for the most that any of them asks for, of every kind."""
+    """The same jobs, all with the largest request of every kind."""
     requests = [job.request for job in jobs]
     largest = Request(
         cpus=max(request.cpus for request in requests),

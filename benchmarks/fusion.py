@@ -1,13 +1,14 @@
-"""The server's fit against a plain loop that asks its teachers for every batch, and 2 ranks.
+"""The server's fit on one rank and on two, against a plain loop that asks teachers at every batch.
 
     python benchmarks/fusion.py --json FILE
 
 The same work for all: synthetic images, a VGG-9 student, its VGG-9 teachers, the loss of Eq. 7,
 the same order of samples and the same dropout, so that the last losses agree. The plain loop loads
-each batch by a DataLoader and asks every teacher about it, as the released code does: 3 + T
+each batch by a DataLoader and asks every teacher for logits, as the released code does: 3 + T
 forward-equivalents per sample and epoch (a backward pass counts as two forward passes). Ours asks
-once: 3 + T / E. The ratio of the two is the arithmetic bound. One thread per rank. With a GPU the
-same, and images per second in each precision, against the card's measured matrix rate:
+once: 3 + T / E. The ratio of the two is the arithmetic bound. One thread per rank. With a GPU it
+does the same, and also images per second in each precision, against the card's measured matrix
+rate:
 
     python benchmarks/fusion.py --width 1 --samples 12000 100000 --ranks 1 --json FILE
 """
@@ -68,7 +69,7 @@ class Fusion:
     ranks: tuple[int, ...] = (1, 2)
     """Numbers of ranks, each with one thread or one GPU."""
     rounds: int = 1
-    """How often all loops take their turn; of each the fastest counts."""
+    """How often all loops run in turn; the fastest of each counts."""
     precisions: tuple[str, ...] = ("fp32", "tf32", "bf16") if torch.cuda.is_available() else ()
     """Precisions to compare on one rank."""
     json: Path | None = None
@@ -142,7 +143,7 @@ def run_setting(
 def plain_loop(
     samples: int, teachers: int, options: Fusion, config: FitConfig, device: torch.device
 ) -> Times:
-    """Seconds in all, seconds asking teachers (counted in), and the last epoch's mean loss."""
+    """Seconds in all, of which asking teachers, and the last epoch's mean loss."""
     data, student = images_and_labels(samples), network(0, options).to(device).train()
     asked = [network(k, options).to(device).eval() for k in range(1, teachers + 1)]
     optimizer = optim.Adam(student.parameters(), lr=config.lr)
@@ -173,10 +174,10 @@ def plain_loop(
 def by_server(
     server: RankedServer, samples: int, teachers: int, options: Fusion, config: FitConfig
 ) -> Times:
-    """As :func:`plain_loop`, by the server's verbs."""
-    placed = server._place(images_and_labels(samples))
+    """As :func:`plain_loop`, by the server's operations."""
+    placed = server.place(images_and_labels(samples))
     student = network(0, options)
-    server.evaluate(student)  # ranks are there before the clock starts
+    server.evaluate(student)  # starts the ranks before the clock starts
     began = time.perf_counter()
     taught = server.teach(placed, (network(k, options) for k in range(1, teachers + 1)))
     server.fetch(taught, "teacher_logits")[0, 0].item()  # a GPU has finished by then
@@ -193,7 +194,7 @@ HEARD: list[Event] = []
 
 @contextmanager
 def servers(options: Fusion, device: torch.device) -> Iterator[dict[str, RankedServer]]:
-    """A server for each number of ranks; more than one rank on a Ray cluster of our own."""
+    """A server for each number of ranks; more than one rank on a private Ray cluster."""
     test = Shard(torch.rand(64, 1, 28, 28), torch.zeros(64, dtype=torch.int64), 10)
     events = Events(HEARD.append)
     made: dict[str, RankedServer] = {}
@@ -220,14 +221,14 @@ def servers(options: Fusion, device: torch.device) -> Iterator[dict[str, RankedS
 
 
 def precisions(options: Fusion, device: torch.device, console: Console) -> list[JsonObject]:
-    """Images per second of one rank in each precision, and what that is of the matrix rate."""
+    """Images per second of one rank in each precision, beside the rate of matrix products."""
     samples, rows = options.samples[0], []
     per_image = 6 * macs(network(0, options), torch.zeros(1, *PROBLEM.image_shape))
     for name in options.precisions:
         config = FitConfig(epochs=2, batch_size=options.batch_size, precision=name)  # type: ignore[arg-type]
         test = Shard(torch.rand(64, 1, 28, 28), torch.zeros(64, dtype=torch.int64), 10)
         server = SingleServer(PROBLEM, test, Events(HEARD.append), device)
-        taught = server.teach(server._place(images_and_labels(samples)), [network(1, options)])
+        taught = server.teach(server.place(images_and_labels(samples)), [network(1, options)])
         server.fit(network(0, options), taught, loss=LOSS, config=config, stage="fusion")
         first, second = (e["seconds"] for e in HEARD[-2:])
         rate = samples / (second - first)

@@ -1,4 +1,4 @@
-"""The same federation on real Ray actors that sleep for their time, for benchmarks/placement.py."""
+"""Runs a federation on real Ray actors that sleep for their time, for benchmarks/placement.py."""
 
 import time
 from collections.abc import Sequence
@@ -13,11 +13,11 @@ from cluster.hardware.private_ray import private_ray
 
 @dataclass(frozen=True)
 class Live:
-    """What the clock on the wall says, in seconds."""
+    """Measured wall time, in seconds."""
 
     makespan: float
     startup: dict[int, float]
-    """By client: from its seat to the first line of its task, the process's start included."""
+    """By client: from its placement to the first line of its task, process start included."""
 
 
 class Sleeper:
@@ -49,7 +49,7 @@ def run_live(machine: Machine, scheduler: Scheduler, jobs: Sequence[Job]) -> Liv
             if not running:
                 return Live(time.time() - begin, startup)
             (done,), _ = ray.wait(list(running), num_returns=1)
-            client, actor, cohort = running.pop(done)
-            startup[client] = ray.get(done) - cohort
+            client, actor, placed = running.pop(done)
+            startup[client] = ray.get(done) - placed
             ray.kill(actor)
             scheduler.finish(client, by_client[client].seconds)

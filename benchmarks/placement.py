@@ -5,7 +5,7 @@
 
 The simulation drives the placement that runs use; only the clock is simulated. All three schedulers
 get the same clients, which take the same time under each. The live run takes minutes, most of them
-to start processes; its simulation is given the start-up times that it had, and so tells whether
+to start processes; its simulation is given the start-up times that it had, and so shows whether
 order and overlap of real actors are the simulated ones.
 """
 
@@ -76,7 +76,7 @@ def main(options: Options) -> int:
     console.print(f"{when}, on {where}, load {load:.1f}")
     rows = [compare(m, clients, options.seeds) for m in MACHINES for clients in options.clients]
     console.print(ratio_table(rows, options.seeds))
-    # Two live machines are enough, and their sleepers' processes fit a laptop.
+    # Two live machines are enough, and a laptop can run the processes of their clients.
     live = [row for m in MACHINES[:2] for row in live_rows(m, options)] if options.live else []
     if live:
         console.print(live_table(live))
@@ -87,7 +87,7 @@ def main(options: Options) -> int:
 
 
 def bound_of(machine: Machine, jobs: list[Job]) -> float:
-    """Seconds below which no placement can come, each client asking for its own."""
+    """Seconds that no placement can undercut, with each client's own request."""
     return lower_bound(machine.bundles, [(job.request, job.seconds) for job in jobs])
 
 

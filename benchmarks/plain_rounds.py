@@ -2,8 +2,8 @@
 
     python benchmarks/plain_rounds.py --method fedaf --preset fedaf-mnist-small --data-root DIR
 
-PyTorch as one writes it in an afternoon: torch.optim, a DataLoader, one client after the other.
-Settings, data, partition, models and the losses' formulas are ours. Prints one line of JSON.
+Plain PyTorch code: torch.optim, a DataLoader, one client after the other. Settings, data,
+partition, models and the losses' formulas are Onefold's. Prints one line of JSON.
 """
 
 import copy
@@ -29,7 +29,7 @@ Data = tuple[Tensor, Tensor]
 
 
 def main() -> None:
-    """Plays the rounds of a launch's configuration."""
+    """Runs the rounds of a launch's configuration."""
     launch = parse(sys.argv[1:])
     config, prepared = launch.run.options, prepare(launch)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -103,7 +103,7 @@ def condensing(
 
 @torch.no_grad()
 def mean_logits(model: nn.Module, shard: Data, classes: int) -> Tensor:
-    """The model's mean answer to each class, NaN for those the client lacks."""
+    """The model's mean logits on each class, NaN for classes that the client lacks."""
     model.eval()
     images, labels = shard
     rows = torch.full((classes, classes), torch.nan, device=images.device)
@@ -157,7 +157,7 @@ def condense(prepared: Prepared, model: nn.Module, shard: Data, goals: Tensor, h
 
 @torch.no_grad()
 def moved(prepared: Prepared, model: nn.Module, how: Any) -> nn.Module:
-    """A network near the global model, as each step has its own."""
+    """A network near the global model; each step draws its own."""
     network = copy.deepcopy(model).train().requires_grad_(False)
     if how.gamma < 1:
         fresh = new_model(prepared, how.model, how.width).to(next(model.parameters()).device)
@@ -172,7 +172,7 @@ def moved(prepared: Prepared, model: nn.Module, how: Any) -> nn.Module:
 
 @torch.no_grad()
 def accuracy(model: nn.Module, data: Data) -> float:
-    """Share of images that the model gets right."""
+    """Share of images that the model classifies correctly."""
     model.eval()
     hits = [
         (model(x).argmax(1) == y).sum().item()
@@ -182,12 +182,12 @@ def accuracy(model: nn.Module, data: Data) -> float:
 
 
 def batches(data: Data, size: int) -> DataLoader[Any]:
-    """Shuffled."""
+    """Shuffled batches."""
     return DataLoader(TensorDataset(*data), size, shuffle=True)
 
 
 def new_model(prepared: Prepared, name: str, width: float) -> nn.Module:
-    """An untrained one."""
+    """An untrained model."""
     run_spec = prepared.run_spec
     return build_classifier(name, run_spec.image_shape, run_spec.num_classes, width=width)
 

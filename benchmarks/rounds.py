@@ -3,10 +3,10 @@
     python benchmarks/rounds.py --methods fedavg feddm fedaf --preset fedaf-mnist-small \\
         --data-root DIR --json FILE
 
-All play the same rounds of the same method with the same settings: ours to the same result, the
-plain loop (plain_rounds.py) with random numbers of its own, so its accuracy is told too. Ways take
-turns. Figures are medians over the rounds but the first, in which processes start. Other arguments
-go to the launch.
+All run the same rounds of the same method with the same settings: both of ours to the same result,
+the plain loop (plain_rounds.py) with random numbers of its own, so its accuracy is reported too.
+The ways run in turn. Figures are medians over all rounds but the first, in which processes start.
+Other arguments go to the launch.
 """
 
 import json
@@ -47,16 +47,16 @@ class Options:
 
 
 def main() -> None:
-    """Times every method both ways and prints a table."""
+    """Times every method in each way and prints a table."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
     options, others = tyro.cli(Options, return_unknown_args=True)
     figures: JsonObject = {"machine": describe_machine(device), "methods": {}}
     table = Table("method", "way", "seconds a round", *PARTS, f"{PLAIN} over it", "last accuracy")
     for method in options.methods:
-        told = timed(method, options, others)
-        figures["methods"][method] = told
-        for way, row in told.items():
-            row["speedup"] = told[PLAIN]["total"] / row["total"]
+        medians = timed(method, options, others)
+        figures["methods"][method] = medians
+        for way, row in medians.items():
+            row["speedup"] = medians[PLAIN]["total"] / row["total"]
             seconds = [f"{row[name]:.3f}" if name in row else "" for name in ("total", *PARTS)]
             table.add_row(method, way, *seconds, f"{row['speedup']:.2f}", f"{row['accuracy']:.4f}")
     Console().print(table)
@@ -65,7 +65,7 @@ def main() -> None:
 
 
 def timed(method: str, options: Options, others: list[str]) -> dict[str, Row]:
-    """Median seconds of a round and of its parts, and the last accuracy, by way."""
+    """Median seconds of a round, in all and by kind, and the last accuracy, for each way."""
     rows: dict[str, list[Row]] = {PLAIN: [], **{way: [] for way in WAYS}}
     for _ in range(options.repeats):
         common = [f"--method={method}", f"--rounds={options.rounds}", *others]
@@ -79,15 +79,15 @@ def timed(method: str, options: Options, others: list[str]) -> dict[str, Row]:
 
 
 def plain(arguments: list[str]) -> list[Row]:
-    """Each round but the first."""
+    """Each round of the plain loop but the first."""
     script = Path(__file__).with_name("plain_rounds.py")
-    told = json.loads(output_of([str(script), *arguments]).splitlines()[-1])
-    last = told["accuracies"][-1]
-    return [{"total": seconds, "accuracy": last} for seconds in told["seconds"][1:]]
+    printed = json.loads(output_of([str(script), *arguments]).splitlines()[-1])
+    last = printed["accuracies"][-1]
+    return [{"total": seconds, "accuracy": last} for seconds in printed["seconds"][1:]]
 
 
 def launched(arguments: list[str]) -> list[Row]:
-    """The same of a run in a directory of its own, so that nothing is reused."""
+    """Each round but the first of a run in a directory of its own, so that nothing is reused."""
     with tempfile.TemporaryDirectory() as folder:
         output_of(["-m", "cluster.launch", *arguments, f"--output-dir={folder}", "--name=run"])
         result: JsonObject = json.loads((Path(folder) / "run" / "result.json").read_text())
@@ -96,7 +96,7 @@ def launched(arguments: list[str]) -> list[Row]:
 
 
 def output_of(arguments: list[str]) -> str:
-    """What a Python command printed."""
+    """The output of a Python command."""
     command = [sys.executable, *arguments]
     return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
 

@@ -1,4 +1,4 @@
-"""Whom to start next, for benchmarks/placement.py: our placement, and two to hold it against."""
+"""Which client starts next, for benchmarks/placement.py: our placement, and two to compare with."""
 
 from collections.abc import Callable, Mapping, Sequence
 from heapq import heappop, heappush
@@ -6,15 +6,15 @@ from typing import Protocol
 
 from federations import Job, Machine, with_largest_request
 
-from cluster.scheduling.capacity import Need, Slot, Space, need_of
+from cluster.scheduling.capacity import Need, Slot, FreeCapacity, need_of
 from cluster.scheduling.placement import Bundle, Placement
 
 
 class Scheduler(Protocol):
-    """Starts clients as there is room."""
+    """Starts clients as there is capacity."""
 
     def start(self) -> tuple[int, Slot] | None:
-        """The next client to start now, and its seat."""
+        """The next client to start now, and its slot."""
         ...
 
     def finish(self, client: int, seconds: float | None) -> None:
@@ -23,17 +23,17 @@ class Scheduler(Protocol):
 
 
 class FirstCome:
-    """By client id, the first that fits: as Ray seats actors that all wait from the beginning."""
+    """By client id, the first that fits: as Ray places actors that all wait from the beginning."""
 
     def __init__(self, bundles: Sequence[Bundle], jobs: Sequence[Job]) -> None:
         with_gpus = any(bundle.gpus for bundle in bundles)
-        self._spaces = {bundle.name: Space(bundle) for bundle in bundles}
+        self._spaces = {bundle.name: FreeCapacity(bundle) for bundle in bundles}
         self._needs = {job.client: need_of(job.request, with_gpus=with_gpus) for job in jobs}
         self._waiting = sorted(self._needs)
         self._slots: dict[int, Slot] = {}
 
     def start(self) -> tuple[int, Slot] | None:
-        """The first waiting client that fits, on the first seat that it fits."""
+        """The first waiting client that fits, in the first slot that it fits."""
         for client in self._waiting:
             slot = self._first_slot(self._needs[client])
             if slot is not None:
@@ -44,17 +44,17 @@ class FirstCome:
         return None
 
     def _first_slot(self, need: Need) -> Slot | None:
-        slots = (s for space in self._spaces.values() for s in space.slots(need))
+        slots = (s for free in self._spaces.values() for s in free.slots(need))
         return next((s for s in slots if self._spaces[s.bundle].fits(need, s)), None)
 
     def finish(self, client: int, seconds: float | None) -> None:
-        """Frees the seat; learns nothing."""
+        """Frees the slot; learns nothing."""
         slot = self._slots.pop(client)
         self._spaces[slot.bundle].give(self._needs[client], slot)
 
 
 def ours(machine: Machine, jobs: Sequence[Job]) -> Placement:
-    """The placement that runs use; it knows work and nominal rates, not the true seconds."""
+    """The placement that runs use; it is given work and nominal rates, not the true seconds."""
     placement = Placement(machine.bundles, rates=machine.rates)
     for job in jobs:
         placement.add(job.client, job.request, job.model, job.work)
@@ -62,12 +62,12 @@ def ours(machine: Machine, jobs: Sequence[Job]) -> Placement:
 
 
 def first_come(machine: Machine, jobs: Sequence[Job]) -> FirstCome:
-    """Every client asks for its own."""
+    """First come, with each client's own request."""
     return FirstCome(machine.bundles, jobs)
 
 
 def uniform(machine: Machine, jobs: Sequence[Job]) -> FirstCome:
-    """Flower's rule: every client gets the same share, which must do for the largest."""
+    """Flower's rule: every client gets the same share, which must suffice for the largest."""
     return FirstCome(machine.bundles, with_largest_request(jobs))
 
 
@@ -81,7 +81,7 @@ SCHEDULERS: dict[str, Callable[[Machine, Sequence[Job]], Scheduler]] = {
 def simulate(
     scheduler: Scheduler, jobs: Sequence[Job], startup: Mapping[int, float] | None = None
 ) -> float:
-    """The makespan in simulated seconds; `startup` are seconds a client sits before it trains."""
+    """The makespan in simulated seconds; `startup`: seconds from placement to training."""
     seconds = {job.client: job.seconds for job in jobs}
     now, ends = 0.0, list[tuple[float, int]]()
     while True:

@@ -1,14 +1,15 @@
-"""Many small clients: clients per second, by how they are run.
+"""Many small clients: clients per second by the way in which they are run.
 
     python benchmarks/stacked.py --data-root DIR --json FILE
 
 Every way trains the same clients: 200 MNIST images each, the fully connected CVAE-small, Adam,
-batches of 64, 3 epochs. Each runs in a process of its own. Rounds take the ways in turn, so that
-all see the same machine; a rate is the median over rounds, of the clients that finished after the
-first ones did. Start-up, from the start of the process until the first client trains, is told
-apart; an actor per client is all start-up, and counts whole. The bound is what the cores could do
-if training were nothing but its matrix products at the best speed measured here for a product of
-its size. Ratios are to the quicker of plain PyTorch on one thread and on all.
+batches of 64, 3 epochs. Each runs in a process of its own. In each round all ways run in turn, so
+that all have the same machine; a rate is the median over rounds, of the clients that finished after
+the first ones did. Start-up, from the start of the process until the first client trains, is
+reported separately; with an actor per client nearly all is start-up, so it counts there. The bound
+is what the cores could do if training were nothing but its matrix products at the best speed
+measured here for a product of its size. Ratios are to the quicker of plain PyTorch on one thread
+and on all.
 """
 
 import json
@@ -45,11 +46,11 @@ class Options:
     """Times the ways of running many small clients."""
 
     clients: int = 1000
-    """K, for the ways that train a cohort as one; the slower ones get a part of them."""
+    """Clients of the fastest way; the slower ones get some of them."""
     rounds: int = 3
     """Times that every way is run."""
     data_root: Path = Path("data")
-    """Where MNIST lies, in torchvision's layout."""
+    """Directory of MNIST, in torchvision's layout."""
     json: Path | None = None
     """Also write the figures to this file."""
 
@@ -81,25 +82,25 @@ def measure(way: Way, options: Options, sizes: Path) -> dict[str, float]:
     command = [sys.executable, str(Path(__file__).with_name("stacked_way.py")), way.name]
     command += [str(options.clients), str(options.data_root), str(sizes)]
     begin = time.time()
-    # Importing cluster sets how threads wait; plain PyTorch shall have its own default.
+    # Importing cluster sets how threads wait, but plain PyTorch is to have its own default.
     env = {name: value for name, value in os.environ.items() if name != "OMP_WAIT_POLICY"}
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=env)
     with peak_bytes(process.pid) as peak:
         printed, _ = process.communicate()
     if process.returncode:
         raise SystemExit(f"{way.name}: its process failed")
-    told = json.loads(printed)
-    times = [t - begin for t in told["finished"]]
-    # Cohorts come back together: who came with the first one does not count.
+    moments = json.loads(printed)
+    times = [t - begin for t in moments["finished"]]
+    # Cohorts finish together: clients that finished with the first one do not count.
     later = [t for t in times if t > times[0] + 0.05]
     whole = way.whole or not later
     rate = len(times) / times[-1] if whole else len(later) / (later[-1] - times[0])
-    return {"rate": rate, "ready": told["ready"] - begin, "bytes": peak()}
+    return {"rate": rate, "ready": moments["ready"] - begin, "bytes": peak()}
 
 
 @contextmanager
 def peak_bytes(pid: int) -> Iterator[Callable[[], float]]:
-    """Memory of a process and all below it at the peak, shared pages counted once."""
+    """Peak memory of a process and its descendants together, shared pages counted once."""
     seen, done = [0.0], threading.Event()
 
     def watch() -> None:
@@ -123,7 +124,7 @@ def _proportional(process: Any) -> float:
 
 
 def arithmetic_bound(dataset: Dataset) -> dict[str, float]:
-    """Clients per second if only products took time, on all cores."""
+    """Clients per second on all cores if only matrix products took time."""
     way = Way("", alone, Request(cpus=1, gpus=0), 1, on_ray=False)
     with FlopCounterMode(display=False) as counter:
         next(Plainly(dataset.train).run([job(0, way, SAMPLES)], Events()))

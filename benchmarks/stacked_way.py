@@ -2,7 +2,7 @@
 
     python benchmarks/stacked_way.py NAME CLIENTS DATA_ROOT SIZES_FILE
 
-The way's name is one of :func:`ways`; the file is where cohort sizes are remembered.
+The name is that of one of :func:`ways`; cohort sizes are remembered in the file.
 """
 
 import json
@@ -44,7 +44,7 @@ class Way:
     clients: int
     on_ray: bool
     whole: bool = False
-    """Whether start-up counts."""
+    """Whether the rate includes start-up."""
 
 
 def alone(inputs: TaskInput) -> TaskOutput:
@@ -93,7 +93,7 @@ def main(name: str, clients: int, data_root: Path, sizes: Path) -> None:
 
 @contextmanager
 def executor(way: Way, train: Split, sizes: CohortSizes) -> Iterator[Executor]:
-    """What runs the jobs: this process, or a Ray cluster of our own."""
+    """The executor of the jobs: in this process, or on a private Ray cluster."""
     if way.task is alone and not way.on_ray:
         yield Plainly(train)
         return
@@ -111,7 +111,7 @@ def executor(way: Way, train: Split, sizes: CohortSizes) -> Iterator[Executor]:
 
 
 class Plainly:
-    """A loop over the clients, and nothing of ours around it."""
+    """A plain loop over the clients, without Onefold's executor."""
 
     def __init__(self, train: Split) -> None:
         self._train = train
@@ -137,7 +137,7 @@ class Plainly:
 
 
 def job(k: int, way: Way, samples: int) -> Job:
-    """Client k, with images of its own choice: K times 200 may be more than there are."""
+    """Client k, with its own random images: all clients together may need more than there are."""
     return Job(
         task=way.task,
         client=Client(

@@ -37,7 +37,7 @@ class Variants:
     data_root: Path = Path("data")
     """Where the data sets lie."""
     output_dir: Path = Path("runs/variants")
-    """Where the runs are kept."""
+    """Directory of the runs."""
     alphas: tuple[float, ...] = (0.5, 0.1)
     """Dirichlet concentrations."""
     seeds: tuple[int, ...] = (0, 1, 2)
@@ -78,12 +78,12 @@ def main(options: Variants) -> int:
 
 
 def print_teachers(figures: list[JsonObject], console: Console) -> None:
-    """How far the teachers agree with the synthetic labels, and how sure they are where not."""
+    """Prints how far teachers agree with the synthetic labels, and their confidence elsewhere."""
     table = Table("alpha", "teacher of", "agrees", "confidence", "where it disagrees")
     for row in figures:
         for method in METHODS[1:]:
-            said = row[f"{method} teacher"]
-            columns = [[t[k] for t in said] for k in said[0]]
+            teachers = row[f"{method} teacher"]
+            columns = [[t[k] for t in teachers] for k in teachers[0]]
             table.add_row(f"{row['alpha']:g}", method, *map(spread, columns))
     console.print(table)
 
