@@ -230,7 +230,7 @@ def precisions(options: Fusion, device: torch.device, console: Console) -> list[
         server = SingleServer(PROBLEM, test, Events(HEARD.append), device)
         taught = server.teach(server.place(images_and_labels(samples)), [network(1, options)])
         server.fit(network(0, options), taught, loss=LOSS, config=config, stage="fusion")
-        first, second = (e["seconds"] for e in HEARD[-2:])
+        first, second = (event.seconds for event in HEARD[-2:])
         rate = samples / (second - first)
         peak = matrix_rate(name, device)
         rows.append(

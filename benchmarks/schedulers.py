@@ -6,7 +6,7 @@ from typing import Protocol
 
 from federations import Job, Machine, with_largest_request
 
-from cluster.scheduling.capacity import Need, Slot, FreeCapacity, need_of
+from cluster.scheduling.capacity import FreeCapacity, Need, Slot, need_of
 from cluster.scheduling.placement import Bundle, Placement
 
 

@@ -26,11 +26,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         options = parse_study(sys.argv[1:] if argv is None else argv)
         planned = cells(options)
-        known = [finished(cell) for cell in planned]
+        earlier = [finished(cell) for cell in planned]
     except UserError as error:
         return stop_with(error)
     found: list[JsonObject] = []
-    for cell, figures in zip(planned, known, strict=True):
+    for cell, figures in zip(planned, earlier, strict=True):
         if figures is None:
             console.rule(cell.run_dir.name)
             if status := _run(cell):
@@ -50,12 +50,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(cell: StudyRun) -> int:
-    """Runs the cell in a process of its own, so that its memory is its own; the exit status."""
+    """Runs the cell in a process of its own, to measure its memory alone; returns exit status."""
     process = multiprocessing.get_context("spawn").Process(target=_in_process, args=(cell,))
     process.start()
     try:
         process.join()
-    except KeyboardInterrupt:  # the terminal has told the cell too
+    except KeyboardInterrupt:  # the terminal has interrupted the cell too
         process.join()
         return INTERRUPTED
     return process.exitcode or 0

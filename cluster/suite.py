@@ -73,7 +73,7 @@ def _runs(
 
 
 def _submit(runs: Iterable[Sequence[str]], slurm: SlurmOptions) -> bool:
-    """Sends what is not finished to Slurm; whether there was anything."""
+    """Sends unfinished runs to Slurm; returns whether there were any."""
     settings = {name: value for name, value in asdict(slurm).items() if value not in (None, ())}
     asked = [argument for n, v in settings.items() for argument in as_arguments(f"slurm.{n}", v)]
     launches = [parse([*arguments, *asked]) for arguments in runs]
@@ -88,7 +88,7 @@ def _submit(runs: Iterable[Sequence[str]], slurm: SlurmOptions) -> bool:
 def _write(
     path: Path, name: str, scale: str, seeds: Sequence[int], figures: Sequence[Figure]
 ) -> None:
-    """Prints the table and keeps it, as text, as JSON and, for a figure, as a picture."""
+    """Prints the table and saves it as text, as JSON and, for a figure, as a picture."""
     table = as_markdown(name, scale, seeds, figures)
     if name in EXHIBITS:
         exhibit = EXHIBITS[name]
@@ -124,7 +124,7 @@ def _run_all(runs: dict[tuple[Cell, int], list[str]]) -> list[Figure]:
 
 
 def _result(arguments: Sequence[str]) -> JsonObject:
-    """What the run found: now, or earlier with the same settings."""
+    """The run's result: of an earlier run with the same settings, else of one run now."""
     launch = parse(arguments)
     run_dir = locate(launch)
     finished = run_dir / "result.json"

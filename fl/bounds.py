@@ -1,4 +1,4 @@
-"""Bounds of settings: declared at a record's field, checked here, named as the user types them.
+"""Bounds of settings: declared at a record's fields, checked here, with the names that users type.
 
 ::
 
@@ -7,9 +7,9 @@
         epochs: Count = 15
         momentum: Annotated[float, Within(0, 1, "[)")] = 0.9
 
-A record checks itself as it is built and calls a field by its own name: ``epochs``. Only the
-command line knows where in the tree of records it stands: it builds the tree with checks
-:func:`deferred`, then :func:`check_tree` checks them all by their whole names: ``fusion.epochs``.
+A record checks itself when it is built, and its errors name a field by its own name: ``epochs``.
+Only the command line knows where a record is in the tree of records: it builds the tree with checks
+:func:`deferred`, then :func:`check_tree` checks all fields by their whole names: ``fusion.epochs``.
 """
 
 from collections.abc import Collection, Iterator
@@ -39,14 +39,14 @@ _deferred: ContextVar[bool] = ContextVar("deferred", default=False)
 
 
 class Bound:
-    """What values a setting may have."""
+    """The values that a setting may have."""
 
     def allows(self, value: object) -> bool:
-        """Whether the value is one of them."""
+        """Whether the setting may have the value."""
         raise NotImplementedError
 
     def refusal(self, name: str, value: object) -> UserError:
-        """The error for another value of the setting of that name."""
+        """The error for a value that the setting of that name may not have."""
         return UserError(f"{name} must be {self}, got {value}")
 
 
@@ -103,7 +103,7 @@ class OneOf(Bound):
         return value in self.names
 
     def refusal(self, name: str, value: object) -> UserError:
-        return unknown(name, str(value), self.names)
+        return unknown(name, value, self.names)
 
 
 Count = Annotated[int, AtLeast(1)]
@@ -112,9 +112,9 @@ NotNegative = Annotated[float, AtLeast(0)]
 
 
 class Settings:
-    """A part of dataclasses whose fields have bounds; a ``Literal`` is one by itself.
+    """Base of dataclasses whose fields have bounds; a ``Literal`` is a bound too.
 
-    None is let pass where the type has it. Of a tuple each element is checked.
+    None is allowed where the type includes it. Each element of a tuple is checked.
     """
 
     __dataclass_fields__: ClassVar[dict[str, Any]]
@@ -124,7 +124,7 @@ class Settings:
             _check(self, prefix="")
 
     def check_further(self) -> None:
-        """What bounds cannot say; called where all values are within theirs.
+        """Checks what bounds cannot express; called when all values are within their bounds.
 
         Raises:
             UserError: its message begins with a setting's name, so that the path to the record
@@ -143,12 +143,12 @@ def deferred() -> Iterator[None]:
 
 
 def check_tree(record: Settings, flat: Collection[str] = (), prefix: str = "") -> None:
-    """Checks a record and all that are nested in it, as if they were built anew.
+    """Checks a record and all records nested in it, as if they were built anew.
 
     Args:
         record: the root.
         flat: nested records whose settings have no name of the record in front.
-        prefix: what stands in front of the root's settings.
+        prefix: what to put in front of the root's settings.
 
     Raises:
         UserError: a value is out of bounds, or does not go with another.
@@ -162,7 +162,7 @@ def check_tree(record: Settings, flat: Collection[str] = (), prefix: str = "") -
 
 def _check(record: Settings, prefix: str) -> None:
     """Checks one record without those nested in it."""
-    kind: Any = type(record)  # mypy takes no class for hashable
+    kind: Any = type(record)  # for mypy, which takes no class as hashable
     for name, (bounds, optional) in _bounds(kind).items():
         value = getattr(record, name)
         if value is None and optional:
@@ -186,7 +186,7 @@ def _bounds(record: type[Any]) -> dict[str, tuple[list[Bound], bool]]:
 
 
 def _bounds_in(kind: Any) -> list[Bound]:
-    """The bounds in a type; none in a union of several kinds, which a record checks itself."""
+    """The bounds in a type; none in a union of several types, which a record checks itself."""
     origin, inner = get_origin(kind), get_args(kind)
     if origin is Literal:
         return [OneOf(inner)]

@@ -5,23 +5,21 @@ import hashlib
 import sys
 from collections.abc import Iterator
 from functools import cache
-from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from pkgutil import iter_modules
 
 from fl.federation import Task, Training
 
 SHARED = ("fl.condensation", "fl.data.shard", "fl.models", "fl.seeding", "fl.training")
-"""Modules and packages of ours that tasks are made of."""
+"""Modules and packages of Onefold on which all tasks depend."""
 
 
 def client_code(task: Task, training: Training) -> str:
     """A hash of all source on which a client's upload depends.
 
-    That is ours, and the modules of the task, of the training record and of the record's own task,
-    with what these import from beside themselves: the same package, or the same directory where
-    they are in none.
+    That is Onefold's shared source, and the modules of the task, of the training record and of the
+    record's own task, with what these import from the same package, or from the same directory
+    where they are in none.
     """
     roots = {task.__module__, training.task.__module__, type(training).__module__}
     digest = hashlib.sha256(_shared().encode())
@@ -33,31 +31,37 @@ def client_code(task: Task, training: Training) -> str:
 
 @cache
 def _shared() -> str:
-    """Hash of our own source."""
+    """Hash of the source of the modules in ``SHARED``."""
     digest = hashlib.sha256()
-    for name in SHARED:
-        module = import_module(name)
-        below = iter_modules(module.__path__, f"{name}.") if hasattr(module, "__path__") else ()
-        for part in (name, *(m.name for m in below if not m.name.endswith("__main__"))):
-            digest.update(_source(part).read_bytes())
+    for source in shared_files():
+        digest.update(source.read_bytes())
     return digest.hexdigest()
 
 
+def shared_files() -> list[Path]:
+    """The files of the modules in ``SHARED``, of packages with all that is below them."""
+    found: list[Path] = []
+    for name in SHARED:
+        file = _source(name)
+        found += sorted(file.parent.rglob("*.py")) if file.name == "__init__.py" else [file]
+    return [file for file in found if file.name != "__main__.py"]
+
+
 def _with_neighbours(roots: set[str]) -> set[str]:
-    """The modules that are not among the shared ones, and what they import from beside them."""
+    """The roots that are not shared, and the modules beside them that they import, recursively."""
     found: set[str] = set()
     waiting = [name for name in roots if not name.startswith(SHARED)]
     while waiting:
         name = waiting.pop()
         found.add(name)
-        # Of fl/ itself only the module is taken: what it imports there is shared or no client's.
+        # Imports of a module of fl/ are left out: they are shared, or no client runs them.
         if not name.startswith("fl."):
             waiting += [n for n in _imported(name) if n not in found and _is_beside(n, name)]
     return found
 
 
 def _imported(name: str) -> Iterator[str]:
-    """Names that the module imports, wherever in it, as far as they are modules."""
+    """Names that the module imports, anywhere in it; some are no modules but defined in one."""
     package = name if _source(name).name == "__init__.py" else name.rpartition(".")[0]
     for node in ast.walk(ast.parse(_source(name).read_bytes())):
         if isinstance(node, ast.Import):
@@ -84,9 +88,9 @@ def _is_beside(name: str, other: str) -> bool:
 
 
 def _source(name: str) -> Path:
-    """The module's file; it is not imported for this: some bring libraries that take seconds."""
+    """The module's file, found without importing it, since some imports take seconds."""
     origin = None
-    if name in sys.modules:  # a script's __main__ is found by no other way
+    if name in sys.modules:  # the only way to find a script's __main__
         origin = getattr(sys.modules[name], "__file__", None)
     elif spec := find_spec(name):
         origin = spec.origin

@@ -1,4 +1,4 @@
-"""What a client tells of its training beside its upload: where, how long, with how much memory."""
+"""The note beside a client's upload: where it trained, how long, and with how much memory."""
 
 import math
 from dataclasses import asdict, dataclass, field, fields
@@ -10,13 +10,13 @@ from fl.wire import Tensors, pack, unpack_note
 
 @dataclass(frozen=True, kw_only=True)
 class ClientNote:
-    """Travels with the packed upload, and is not counted as bytes."""
+    """Metadata packed with a client's upload, and not counted in its bytes."""
 
     client: int = -1
     role: str = ""
     model: str = ""
     seconds: float
-    """Of training: this client's part of its cohort's, by its samples."""
+    """Seconds of training: this client's share of its cohort's, by its samples."""
     span: tuple[float, float] = (0.0, 0.0)
     """Begin and end of the cohort's training, on its machine's clock."""
     node: str | None = None
@@ -25,18 +25,18 @@ class ClientNote:
     assigned: dict[str, float] | None = None
     """What a scheduler gave the process."""
     peak_bytes: int | None = None
-    """The client's part of its cohort's peak memory; None where that cannot be told."""
+    """The client's share of its cohort's peak memory; None where that cannot be measured."""
     cohort: int = 1
-    """Clients that trained as one."""
+    """Clients that trained as one computation with this one, itself included."""
     stats: dict[str, float] = field(default_factory=dict)
-    """What the task tells of the training."""
+    """Figures that the task reports of the training."""
 
     @classmethod
     def of(cls, packed: bytes | memoryview) -> Self:
-        """The note of a packed upload; a store may hold some from before a field was noted.
+        """The note of a packed upload, which may be an older one without some fields.
 
         Raises:
-            ValueError: it is no note; a client's word is checked like a stranger's.
+            ValueError: it is no valid note; clients are not trusted to send one.
         """
         values = unpack_note(packed)
         names = {f.name for f in fields(cls)}

@@ -1,7 +1,7 @@
 """The federation's clients, as a method sees them: a task mapped over all or some of them.
 
 :meth:`Clients.map` is the only way data moves between a client and the server, so it is here that
-bytes are counted, uploads are kept, and a client's failure gets its name.
+bytes are counted, uploads are stored, and failed clients are recorded.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -24,11 +24,11 @@ from fl.wire import (
 )
 
 OnFailure = Literal["stop", "drop"]
-"""What becomes of a run one of whose clients failed for good."""
+"""Whether a run stops, or drops the client and goes on, when a client has failed for good."""
 
 
 class Clients:
-    """The federation's clients. Two verbs: have them train, or map any task over them.
+    """The federation's clients, with two operations: have them train, or map any task over them.
 
     ``dropped`` holds the clients that failed for good, with the reason, where ``on_failure`` lets
     the run go on without them.
@@ -56,7 +56,7 @@ class Clients:
         self.bytes_up = dict.fromkeys((c.id for c in members), 0)
         self.bytes_down = dict.fromkeys((c.id for c in members), 0)
         self.round = 1
-        """The round that is played; see :mod:`fl.rounds`."""
+        """The present round; see :mod:`fl.rounds`."""
         self.busy_seconds = 0.0
         """Wall time in which at least one client was at work."""
         self._at_work: list[tuple[float, float]] = []
@@ -85,29 +85,29 @@ class Clients:
     ) -> list[Update]:
         """Runs ``task`` for each client (or those in ``only``) and returns updates by client id.
 
-        Without a task each runs its own.
+        Without a task each client runs that of its own training record.
 
-        ``broadcast`` reaches every chosen client, ``payloads`` one client each; both count as
-        bytes down. ``known`` is what the clients were sent earlier in this round and still have: it
-        reaches them beside the broadcast, and counts no more. A client that fails ends the map with
-        its name, unless failures are to be dropped: then it is missing here, named in ``dropped``,
-        and left out of later maps.
+        ``broadcast`` reaches every chosen client, ``payloads`` one client each; both count as bytes
+        down. ``already_sent`` is what the clients received earlier in this round and still have: it
+        reaches them beside the broadcast, and is not counted again. A client that fails ends the
+        map with an error that names it, unless failures are to be dropped: then it is missing in
+        the result, named in ``dropped``, and left out of later maps.
 
         Raises:
             ClientFailed: a client failed for good; with failures dropped, all clients of a role.
             ValueError: ``only`` names a client that does not exist, or ``payloads`` one that is
                 not chosen.
         """
-        everyone = {c.id for c in self.members}
-        chosen = everyone if only is None else set(only)
+        existing = {c.id for c in self.members}
+        chosen = existing if only is None else set(only)
         payloads = payloads or {}
-        strangers = (chosen - everyone) | (payloads.keys() - chosen)
-        if strangers:
-            raise ValueError(f"no such clients to map over: {sorted(strangers)}")
-        told = {**(already_sent or {}), **(broadcast or {})}
-        sent = pack(told, {}) if told else None
+        missing = (chosen - existing) | (payloads.keys() - chosen)
+        if missing:
+            raise ValueError(f"no such clients to map over: {sorted(missing)}")
+        common = {**(already_sent or {}), **(broadcast or {})}
+        sent = pack(common, {}) if common else None
         jobs = {}
-        packed: dict[int, bytes] = {}  # what several are given is one message
+        packed: dict[int, bytes] = {}  # a payload for several clients is packed once
         for client in self.members:
             if client.id not in chosen or client.id in self.dropped:
                 continue
@@ -131,7 +131,7 @@ class Clients:
         return [updates[k] for k in sorted(jobs) if k in updates or k not in self.dropped]
 
     def end_round(self) -> None:
-        """Says that the round's outcome is kept, so that its uploads need not be."""
+        """Ends the round, once its outcome is saved: its uploads are needed no longer."""
         self._store.end_round(self.round)
 
     def _collect(self, jobs: dict[int, Job]) -> dict[int, Update]:
@@ -139,7 +139,7 @@ class Clients:
         updates = self._reuse(jobs, keys)
         missing = {k: keys[k] for k in jobs if k not in updates}
         while missing:
-            # Another run may be training some of them: ours first, then what became of theirs.
+            # Another run may be training some of them: train ours first, then look for theirs.
             with self._store.locked(missing) as ours:
                 locked = {k: jobs[k] for k in ours}
                 found = self._reuse(locked, keys)

@@ -31,13 +31,13 @@ class DataConfig(Settings):
     max_test: Count | None = None
     """Use this many test images at most, a fixed random subset."""
     folder: str | None = None
-    """Of data set folder: where a folder per domain lies, in each a folder per class (DomainNet's
+    """For data set folder: path with a folder per domain, in each a folder per class (DomainNet's
     layout). A fifth of each domain's images, drawn by the seed, is the test split."""
     side: Count = 64
-    """Of data set folder: images are scaled to this many pixels in height and width."""
+    """For data set folder: images are scaled to this many pixels in height and width."""
     validation: Annotated[float, Within(0, 1, "[)")] = 0.0
-    """Share of the training images that no client gets; accuracy is measured on them, and not on
-    the test split. 0: on the test split. For choosing settings."""
+    """Share of the training images that no client gets; accuracy is measured on them instead of
+    the test split, to choose settings by. 0: on the test split."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,7 +73,7 @@ class RunConfig(Settings, Generic[Options]):
 
     @property
     def run_spec(self) -> RunSpec:
-        """The shape of the task, known without reading an image."""
+        """Image shape, classes, domains and seed, found without reading an image."""
         if self.data.folder is not None:
             domains, classes = find_names(Path(self.data.folder))
             shape = (3, self.data.side, self.data.side)

@@ -8,7 +8,7 @@ class UserError(ValueError):
 
 
 class ClientFailed(RuntimeError):
-    """A client's task failed for good; the message names the client and says why."""
+    """A client's task failed for good; the message has the client and the reason."""
 
     def __init__(self, client: int, model: str, reason: str) -> None:
         super().__init__(f"client {client} ({model}) failed: {reason}")
@@ -16,7 +16,7 @@ class ClientFailed(RuntimeError):
         self.reason = reason
 
 
-def unknown(kind: str, name: str, valid: Iterable[str]) -> UserError:
+def unknown(kind: str, name: object, valid: Iterable[str]) -> UserError:
     """The error for a name that does not exist; lists the names that do.
 
     >>> str(unknown("data set", "minst", ["digits", "mnist"]))

@@ -1,4 +1,4 @@
-"""What happens in a run, as typed events: the one channel to terminal, files and TensorBoard."""
+"""A run's typed events, from which terminal, files and TensorBoard learn what happens."""
 
 import json
 import time
@@ -12,11 +12,11 @@ from fl.json_values import JsonObject, SettingValues
 
 @dataclass(frozen=True, kw_only=True)
 class Event:
-    """Something that happened in a run. ``name`` is what it is called in ``metrics.jsonl``."""
+    """Something that happened in a run. ``name`` is its name in ``metrics.jsonl``."""
 
     name: ClassVar[str]
     seconds: float = 0.0
-    """Since the run began; set when it is told."""
+    """Seconds since the run began; set when the event is emitted."""
 
     def to_json(self) -> JsonObject:
         """As it stands in ``metrics.jsonl``."""
@@ -24,7 +24,7 @@ class Event:
 
     @classmethod
     def of_json(cls, values: SettingValues) -> Self:
-        """The event of what :meth:`to_json` made, perhaps by another version of it.
+        """The event from the result of :meth:`to_json`, perhaps of another version of Onefold.
 
         Raises:
             TypeError: a value is missing.
@@ -61,7 +61,7 @@ class Phase(Event):
     """Seconds, at its end; without those of the phases within it."""
 
     def to_json(self) -> JsonObject:
-        """As it stands in ``metrics.jsonl``; a start says nothing of how long it took."""
+        """As it stands in ``metrics.jsonl``; a start is without ``took``."""
         return {n: v for n, v in super().to_json().items() if (n, v) != ("took", None)}
 
 
@@ -97,7 +97,7 @@ class ClientDropped(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class ClientEnd(Event):
-    """A client's upload is here, trained now or before."""
+    """A client's upload has arrived, trained now or taken from the store."""
 
     name = "client_end"
     client: int
@@ -112,9 +112,9 @@ class ClientEnd(Event):
     peak_bytes: int | None = None
     bytes_up: int = 0
     reused: bool = False
-    """It came from the store."""
+    """Whether the update came from the store."""
     stats: dict[str, float] = field(default_factory=dict)
-    """What the task tells of the training, such as ``train_loss``."""
+    """Figures that the task reports of the training, such as ``train_loss``."""
 
     def to_json(self) -> JsonObject:
         """As it stands in ``metrics.jsonl``: the task's figures beside the others."""
@@ -123,7 +123,7 @@ class ClientEnd(Event):
 
     @classmethod
     def of_json(cls, values: SettingValues) -> Self:
-        """See :meth:`Event.of_json`; what is no other field is the task's."""
+        """See :meth:`Event.of_json`; values that are no field are the task's figures."""
         names = {"event", *(f.name for f in fields(cls))}
         stats = {name: value for name, value in values.items() if name not in names}
         return super().of_json({**values, "stats": stats})
@@ -149,7 +149,7 @@ class RoundEnd(Event):
     name = "round"
     rounds: int
     took: dict[str, float]
-    """Seconds of its parts: local, server, overhead."""
+    """Seconds by kind: local, server, overhead."""
     round: int
     accuracy: float
     bytes_up: int
@@ -194,7 +194,7 @@ class Events:
         return time.perf_counter() - self._start
 
     def emit(self, event: Event) -> None:
-        """Tells every listener."""
+        """Calls every listener with the event."""
         stamped = replace(event, seconds=round(self.elapsed, 3))
         for listener in self._listeners:
             listener(stamped)
@@ -203,21 +203,22 @@ class Events:
     def phase(self, name: str) -> Iterator[None]:
         """Times one phase of the run; a phase entered again adds to its time.
 
-        A phase within another one is no part of the other's time.
+        The time of a phase within another one is not counted in the other's.
         """
         self.emit(Phase(phase=name, status="start"))
         outer, self._inner_seconds = self._inner_seconds, 0.0
         begin = time.perf_counter()
-        yield
-        whole = time.perf_counter() - begin
-        took = whole - self._inner_seconds
-        self._inner_seconds = outer + whole
+        try:
+            yield
+        finally:
+            whole = time.perf_counter() - begin
+            took, self._inner_seconds = whole - self._inner_seconds, outer + whole
         self.phase_seconds[name] = self.phase_seconds.get(name, 0.0) + took
         self.emit(Phase(phase=name, status="end", took=round(took, 3)))
 
 
 def parse_events(lines: Iterable[str]) -> Iterator[Event]:
-    """The events of a metrics file's lines; what is none is left out.
+    """The events of a metrics file's lines; lines that are no event are skipped.
 
     A run that was killed leaves half a line, in the middle of the file once it has been resumed.
     """

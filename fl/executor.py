@@ -1,4 +1,4 @@
-"""Runs a client's job: the part that is the same in this process and in a Ray actor."""
+"""Runs clients' jobs: what is the same in this process and in a Ray actor."""
 
 import socket
 import time
@@ -21,7 +21,7 @@ from fl.wire import unpack
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """Where a process runs, as whoever started it knows."""
+    """Where a process runs, as stated by what started it."""
 
     node: str | None = None
     """Name of the node; None for this host's."""
@@ -41,8 +41,9 @@ def run_jobs(jobs: Sequence[Job], train: Split, place: Place = HERE) -> list[byt
     """Runs a cohort's jobs on this process's device and packs what each client uploads.
 
     The jobs are of one task, training record and request. The number of threads comes from the
-    request, since sums over another number of threads round differently. The note tells place, time
-    and peak memory, of which a client's part: time by its samples, memory in equal parts.
+    request, since sums over another number of threads round differently. The note states place,
+    time and peak memory. A client's share of the time is by its samples, of the memory an equal
+    one.
     """
     retain_freed_memory()
     began, begin = time.time(), time.perf_counter()
@@ -120,7 +121,7 @@ class InProcess:
         except Exception as error:
             if len(cohort) == 1:
                 yield cohort[0], _failed(cohort[0], error)
-            else:  # who of them it was shows when each trains alone
+            else:  # each trains alone next, which shows which of them failed
                 for job in cohort:
                     yield from self._run([job])
             return

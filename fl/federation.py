@@ -1,7 +1,7 @@
-"""Clients, how they train, what they are sent and what they upload: records and protocols.
+"""Records and protocols of a federation: clients, their trainings, requests, jobs and updates.
 
-How and where a client's job runs is the executor's business: in this process (:mod:`fl.executor`)
-or on Ray (:mod:`cluster.clients.executor`).
+An executor decides how and where a client's job runs: in this process (:mod:`fl.executor`) or on
+Ray (:mod:`cluster.clients.executor`).
 """
 
 from collections.abc import Callable, Generator, Mapping, Sequence
@@ -27,13 +27,13 @@ Batch = dict[str, Tensor]
 
 @dataclass(frozen=True, kw_only=True)
 class RunSpec:
-    """What everyone knows before training: the shape of the task, and the run's seed."""
+    """What server and clients have before training: image shape, classes, domains, and the seed."""
 
     image_shape: tuple[int, int, int]
     num_classes: int
     seed: int
     domains: tuple[str, ...] = ()
-    """Names of the domains, where the data set has such: accuracy is then told for each."""
+    """Names of the domains, if the data set has any: accuracy is then reported for each."""
 
     def groups(self, test: Shard) -> Tensor:
         """The group in which each test sample's answer is counted, int64 (n,): domain and class."""
@@ -56,34 +56,34 @@ class Request:
     gpus: float
     """Share of one GPU."""
     memory_bytes: int = 0
-    """Bytes of main memory; 0 asks for none by name."""
+    """Bytes of main memory; 0 sets no limit and reserves none."""
     shared: bool = False
-    """Light clients that ask for the same share a process, one after another."""
+    """Whether light clients with the same request share a process, one cohort after another."""
 
     @property
     def threads(self) -> int:
-        """Threads a client computes with: fixed by its request, so that results are too."""
+        """Threads a client computes with: set by its request, so that results are the same."""
         return max(1, int(self.cpus))
 
 
 class Training(Protocol):
     """How a client trains: a frozen dataclass of JSON values, with the task that runs it.
 
-    Who writes a new one writes one file: the record and its task. What is shared by trainings that
-    go over the client's samples in epochs is in :class:`fl.training.epochs.EpochTraining`.
+    A new training is one file: the record and its task. :class:`fl.training.epochs.EpochTraining`
+    has the common parts of trainings that go over the client's samples in epochs.
     """
 
     __dataclass_fields__: ClassVar[JsonObject]
 
     @property
     def model(self) -> str:
-        """Name of the model, by which resources are set and times are told."""
+        """Name of the model, by which resources are set and rates are learned."""
         ...
 
     @property
     def task(self) -> "Task":
-        """What a client with this record runs: a function of a module, which other processes
-        find by its name."""
+        """The task that a client with this record runs: a function at the top of a module, so that
+        other processes find it by its name."""
         ...
 
     def check(self, run_spec: RunSpec) -> None:
@@ -91,11 +91,11 @@ class Training(Protocol):
         ...
 
     def work(self, num_samples: int) -> int:
-        """Samples passed through the model: what a client's time is reckoned by."""
+        """Samples passed through the model, by which a client's time is estimated."""
         ...
 
     def probe(self, steps: int, num_classes: int) -> "tuple[Training, int]":
-        """The same training in so many steps, and the number of samples that make them."""
+        """The same training with so many steps, and the number of samples for them."""
         ...
 
     def speed_settings(self) -> Mapping[str, object]:
@@ -109,7 +109,7 @@ class Training(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Client:
-    """One client as the server knows it."""
+    """One client, as the server describes it."""
 
     id: int
     role: str
@@ -125,7 +125,7 @@ class Client:
 
 @dataclass(frozen=True, kw_only=True)
 class TaskInput:
-    """What a task sees: its client, that client's data, and what the server sent."""
+    """A task's argument: its client, that client's data, and what the server sent."""
 
     client: Client
     run_spec: RunSpec
@@ -136,14 +136,14 @@ class TaskInput:
     round: int = 1
 
     def stream(self, purpose: str) -> torch.Generator:
-        """The client's own random numbers for a purpose, others in every round."""
+        """The client's own random stream for a purpose, another one in every round."""
         named = in_round(purpose, self.round)
         return torch_generator(self.run_spec.seed, named, self.client.id)
 
 
 @dataclass(frozen=True, kw_only=True)
 class TaskOutput:
-    """What a task returns: the tensors to upload, and a few figures about the training."""
+    """A task's result: the tensors to upload, and a few figures about the training."""
 
     tensors: Tensors
     stats: dict[str, float] = field(default_factory=dict)
@@ -154,7 +154,7 @@ Task = Callable[[TaskInput], TaskOutput]
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """One task for one client: plain data, so that it can travel to another process."""
+    """One task for one client in one round: plain data, which can be sent to other processes."""
 
     task: Task
     client: Client
@@ -171,31 +171,31 @@ class Update:
 
     client: Client
     tensors: Mapping[str, Tensor]
-    """What the client uploaded; read from its file when it is used, where there is one."""
+    """What the client uploaded; where it is stored in a file, it is read when it is used."""
     stats: dict[str, float]
     seconds: float
     reused: bool
 
 
 class Executor(Protocol):
-    """Runs jobs somewhere and yields what became of each as it ends, in any order."""
+    """Runs jobs and yields each with its result as it ends, in any order."""
 
     def run(
         self, jobs: Sequence[Job], events: Events
     ) -> Generator[tuple[Job, bytes | ClientFailed], None, None]:
-        """Packed as :func:`fl.executor.run_job` does, or why there is nothing.
+        """Yields uploads packed as by :func:`fl.executor.run_job`, or a client's failure.
 
-        Emits ``client_start`` as jobs start. Whether the others go on after a failure is for the
-        caller to say, who closes the generator to end them.
+        Emits ``client_start`` as jobs start. After a failure the other jobs go on, unless the
+        caller closes the generator, which ends them.
         """
         ...
 
 
 class UpdateStore(Protocol):
-    """Keeps packed updates under a key made of all that determined them."""
+    """Stores packed updates, each under a key made of all that determined it."""
 
     def key(self, job: Job) -> str:
-        """The content key of what the job will upload."""
+        """The content key of the job's upload."""
         ...
 
     def get(self, key: str, client: int) -> bytes | None:
@@ -203,17 +203,17 @@ class UpdateStore(Protocol):
         ...
 
     def put(self, key: str, client: int, packed: bytes) -> None:
-        """Keeps a packed update."""
+        """Stores a packed update."""
         ...
 
     def file(self, key: str) -> Path | None:
-        """The file that holds a kept update, or None where the update must be held in memory."""
+        """The file of a stored update, or None where the update must be held in memory."""
         ...
 
     def locked(self, keys: Mapping[int, str]) -> AbstractContextManager[list[int]]:
-        """Some of these clients, at least one, whom nobody else is training meanwhile."""
+        """Some of these clients, at least one, that no other process trains meanwhile."""
         ...
 
     def end_round(self, number: int) -> None:
-        """What was uploaded up to this round is not needed any more to go on."""
+        """Releases what was uploaded in this round, which is no longer needed to go on."""
         ...

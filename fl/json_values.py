@@ -1,4 +1,4 @@
-"""Types of values that are known only when a file is read."""
+"""Types of values whose keys and types are known only when a file is read."""
 
 from collections.abc import Mapping
 from typing import Any

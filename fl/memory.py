@@ -1,4 +1,4 @@
-"""How much memory a piece of work needs at its peak, and what becomes of it in between."""
+"""Measures the peak memory of a block of code, and makes the C library reuse freed memory."""
 
 import ctypes
 from collections.abc import Iterator
@@ -11,21 +11,21 @@ import torch
 STATUS, CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
-"""glibc's numbers of what it can be told."""
+"""glibc's numbers of the options of ``mallopt``."""
 LARGEST_RETAINED_BYTES = 32 * 2**20
-"""The most that glibc's second threshold may be."""
+"""The largest value that glibc allows for ``M_MMAP_THRESHOLD``."""
 RETAINED_BYTES = 2**30
 
 
 class Peak:
-    """Bytes at the peak, once the work is done; None where the system does not tell."""
+    """Bytes at the peak, set at the end of the block; None where they cannot be measured."""
 
     bytes: int | None = None
 
 
 @contextmanager
 def peak_memory(device: torch.device) -> Iterator[Peak]:
-    """Measures the work inside: what a GPU's allocator reserved, or resident memory gained."""
+    """Measures the code inside: what a GPU's allocator reserved, or the gain of resident memory."""
     peak = Peak()
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
@@ -40,10 +40,10 @@ def peak_memory(device: torch.device) -> Iterator[Peak]:
 
 @lru_cache
 def retain_freed_memory() -> None:
-    """Has the C library keep what is freed for what is asked for next.
+    """Has the C library hold freed memory for later allocations.
 
-    A training step frees and asks for the same megabytes again and again; returned to the system,
-    every page of them costs a fault, microseconds on a virtual machine, each time.
+    A training step frees and allocates the same megabytes again and again; if they were returned to
+    the system, every page would cost a fault, microseconds on a virtual machine, each time.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt:  # glibc
@@ -52,7 +52,7 @@ def retain_freed_memory() -> None:
 
 
 def _reset_high_water() -> int | None:
-    """Sets the kernel's high-water mark to the present use, and returns that in bytes."""
+    """Sets the kernel's high-water mark to the present use; returns that in bytes, or None."""
     try:
         CLEAR.write_text("5")
         return _status_bytes("VmRSS")

@@ -1,4 +1,4 @@
-"""What a client may be given of the machine, as the configuration says it."""
+"""The settings of clients' resources: cores, memory and GPU shares, by role and by model."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -16,7 +16,7 @@ QUANTITIES: Mapping[str, tuple[Callable[[str], float], str]] = {
     "memory_bytes": (int, "a number"),
     "shared": ({"true": True, "false": False}.__getitem__, "true or false"),
 }
-"""How a share's fields are read, and what to call what they take."""
+"""How a share's fields are read, and the kind of value for error messages."""
 MODELS = (*CLASSIFIERS, *GENERATORS)
 NAMED_ROLES = ("classifier", "generator", "condenser")
 """Roles with settings of their own; any other's are in ``roles``."""
@@ -24,7 +24,7 @@ NAMED_ROLES = ("classifier", "generator", "condenser")
 
 @dataclass(frozen=True, kw_only=True)
 class ShareConfig(Settings):
-    """What a client asks of the machine. What is not said is measured."""
+    """What a client asks of the machine. What is not set is measured."""
 
     cpus: Positive
     """Cores; also the number of threads, at least one."""
@@ -34,7 +34,7 @@ class ShareConfig(Settings):
     """Bytes of main memory beyond the bare process, enforced; 0 for no limit. Default: measured on
     one step where there is no GPU, else no limit."""
     shared: bool = False
-    """Light clients that ask for the same share processes, and train as one where it is quicker."""
+    """Light clients with equal requests share processes, and train together where it is quicker."""
 
     def check_further(self) -> None:
         if self.cpus > 1 and self.cpus != int(self.cpus):
@@ -43,7 +43,7 @@ class ShareConfig(Settings):
 
 @dataclass(frozen=True, kw_only=True)
 class ResourcesConfig(Settings):
-    """What clients ask of the machine: by role, and by model above it."""
+    """What clients ask of the machine: by role, and by model, which overrides the role."""
 
     classifier: ShareConfig = ShareConfig(cpus=1)
     generator: ShareConfig = ShareConfig(cpus=1, shared=True)
@@ -51,7 +51,7 @@ class ResourcesConfig(Settings):
     roles: tuple[str, ...] = ()
     """Roles of other methods: ROLE.QUANTITY=VALUE, as in head.cpus=2. Default: one core each."""
     models: tuple[str, ...] = ()
-    """Single models, above their role: MODEL.QUANTITY=VALUE, as in vgg9.gpus=0.5 cnn.cpus=2."""
+    """Single models, over their role: MODEL.QUANTITY=VALUE, as in vgg9.gpus=0.5 cnn.cpus=2."""
 
     def check_further(self) -> None:
         for setting in ("roles", "models"):
@@ -73,7 +73,7 @@ class ResourcesConfig(Settings):
 
     @staticmethod
     def setting(role: str) -> str:
-        """What the user sets a role's share by."""
+        """The name of the setting of a role's share."""
         return f"resources.{role}" if role in NAMED_ROLES else f"resources.roles {role}"
 
 
@@ -82,7 +82,7 @@ def _check_entry(setting: str, entry: str) -> None:
     if setting == "roles" and name in NAMED_ROLES:
         raise UserError(f"that is resources.{name}")
     shares: JsonObject = {"cpus": 1, quantity: value}
-    ShareConfig(**shares)  # which refuses the value, if it is out of bounds
+    ShareConfig(**shares)  # raises if the value is out of bounds
 
 
 def _parse(setting: str, entry: str) -> tuple[str, str, float]:

@@ -1,7 +1,7 @@
-"""The rounds of a method that has many: what it iterates over.
+"""The rounds of a method that has many: the method iterates over them.
 
 Between two rounds the global model is tested, the round is measured, and all that the next rounds
-depend on is kept, so that a killed run goes on after the last round it finished, to the same bits.
+depend on is saved, so that a killed run goes on after the last round it finished, to the same bits.
 Nothing else happens: the clients' processes and the server's ranks stay as they are.
 """
 
@@ -25,21 +25,21 @@ TARGETS = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.95, 0.97, 0.99)
 
 @dataclass(frozen=True, kw_only=True)
 class Round:
-    """What one round came to."""
+    """One round's results."""
 
     number: int
     evaluation: Evaluation
-    """Of the global model, after the round."""
+    """The global model's evaluation after the round."""
     seconds: dict[str, float]
     """``local``: at least one client was at work. ``server``: outside of maps, the test included.
-    ``overhead``: the rest of the maps (sending, waiting for processes, keeping uploads), and
-    keeping the state of the round before."""
+    ``overhead``: the rest of the maps (sending, waiting for processes, storing uploads), and
+    saving the state of the round before."""
     bytes_up: int
     bytes_down: int
 
 
 class Rounds:
-    """The rounds of one run. A method plays them and returns their outcome::
+    """The rounds of one run. A method iterates over them and returns their outcome::
 
     for number in rounds.play(clients, server, model):
         updates = clients.map(task, broadcast=...)
@@ -48,24 +48,24 @@ class Rounds:
     """
 
     def __init__(self, count: int, directory: Path | None = None) -> None:
-        """``count``: rounds, 1 or more; ``directory``: where the last state is kept, if at all."""
+        """``count``: rounds, 1 or more; ``directory``: where to save the last state, or None."""
         self.count = count
         self.played: list[Round] = []
         self.start: Evaluation | None = None
-        """The global model before the first round."""
+        """Evaluation of the global model before the first round."""
         self._file = directory / "round.pt" if directory else None
 
     def play(
         self, clients: Clients, server: Server, model: nn.Module, memory: Tensors | None = None
     ) -> Iterator[int]:
-        """Yields the number of each round to be played, from 1, or after the last one kept.
+        """Yields the number of each round to run, from 1, or after the last one that was saved.
 
         Randomness that clients and server draw by name differs from round to round.
 
         Args:
-            clients, server: as the method has them.
+            clients, server: the run's.
             model: the global model, which the method changes in place.
-            memory: other tensors that a round leaves to the next, changed in place too.
+            memory: other tensors that the next round depends on, changed in place too.
         """
         memory = {} if memory is None else memory
         self._go_on(clients, server, model, memory)
@@ -90,7 +90,7 @@ class Rounds:
         synthetic: Mapping[str, Tensor] | None = None,
         figures: SettingValues | None = None,
     ) -> Outcome:
-        """What the method returns: an evaluation per round, and each round's figures."""
+        """The method's outcome: an evaluation per round, and each round's figures."""
         assert self.start is not None, "the rounds were not played"
         evaluations = [r.evaluation for r in self.played]
         per_round = [_figures(r) for r in self.played]
@@ -118,7 +118,7 @@ class Rounds:
         save_tensors(self._file, state)
 
     def _go_on(self, clients: Clients, server: Server, model: nn.Module, memory: Tensors) -> None:
-        """Takes up the state kept after the last round, if there is one."""
+        """Restores the state saved after the last round, if there is one."""
         state = load_tensors(self._file) if self._file else None
         if state is None:
             return
@@ -133,7 +133,7 @@ class Rounds:
         clients.bytes_down.update(state["bytes_down"])
         clients.dropped.update(state["dropped"])
         clients.round = server.round = len(self.played)
-        clients.end_round()  # in case it was killed just before that
+        clients.end_round()  # in case the run was killed just before that
         server.events.emit(RoundsResumed(round=len(self.played), rounds=self.count))
 
 
@@ -151,7 +151,7 @@ def rounds_to(accuracies: Sequence[float]) -> dict[str, int]:
 
 
 class _Reading:
-    """The clocks and the ledger at one moment."""
+    """The clocks and byte counts at one moment."""
 
     def __init__(self, clients: Clients, server: Server) -> None:
         self.now = time.perf_counter()

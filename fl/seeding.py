@@ -1,4 +1,4 @@
-"""Randomness by name: every stream derives from (seed, purpose, client), never from order.
+"""Randomness by name: every stream depends on (seed, purpose, client), never on the order of work.
 
 A client's training draws the same numbers whether it runs first or last, alone or beside others,
 in this process or on another node.
@@ -19,17 +19,17 @@ def seed_for(seed: int, purpose: str, client: int | None = None) -> int:
 
 
 def torch_generator(seed: int, purpose: str, client: int | None = None) -> torch.Generator:
-    """A CPU generator on its own stream. CPU, so that the numbers do not depend on the device."""
+    """A generator with its own stream, on the CPU, so that numbers do not depend on the device."""
     return torch.Generator().manual_seed(seed_for(seed, purpose, client))
 
 
 def numpy_generator(seed: int, purpose: str, client: int | None = None) -> np.random.Generator:
-    """A NumPy generator on its own stream."""
+    """A NumPy generator with its own stream."""
     return np.random.default_rng(seed_for(seed, purpose, client))
 
 
 def in_round(purpose: str, number: int) -> str:
-    """The purpose's name in a round: another stream in each. One shot is the first round."""
+    """The purpose's name in a round: another in each. A one-shot method has the first alone."""
     return purpose if number == 1 else f"{purpose}/round {number}"
 
 
@@ -42,7 +42,7 @@ def torch_seeded(seed: int, purpose: str, client: int | None = None) -> Iterator
 
 
 class OwnStream:
-    """torch's global stream on a CPU as somebody's own: entered again, it goes on where it was."""
+    """A stream that is torch's global one on the CPU inside the context, and continues there."""
 
     def __init__(self, seed: int, purpose: str, client: int | None = None) -> None:
         self._own = torch_generator(seed, purpose, client).get_state()

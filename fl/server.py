@@ -1,6 +1,6 @@
-"""The server, as a method sees it: its verbs, and the records they take and give.
+"""The server, as a method sees it: its operations, and the records they take and return.
 
-It is implemented over ranks: :mod:`fl.fusion.ranked_server`.
+:mod:`fl.fusion.ranked_server` implements it over ranks.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -31,7 +31,7 @@ class Evaluation:
 
 @dataclass(frozen=True, kw_only=True)
 class FitResult:
-    """What a fit leaves: the loss of every step, and the test accuracy after every tested epoch."""
+    """A fit's results: the loss of every step, and the test accuracy after every tested epoch."""
 
     step_losses: list[float]
     epochs: list[Evaluation]
@@ -39,9 +39,9 @@ class FitResult:
 
 @dataclass(frozen=True, kw_only=True)
 class Samples:
-    """Labelled rows that lie with the server's ranks: a handle, which only their server reads.
+    """Labelled rows that the server's ranks hold: a handle, which only their server reads.
 
-    Rows count through the ranks: those of the first rank come first.
+    Rows are numbered through all ranks: those of the first rank come first.
     """
 
     columns: dict[str, tuple[Any, ...]]
@@ -59,20 +59,20 @@ class Samples:
 
 @runtime_checkable
 class Lessons(Protocol):
-    """Data that is made anew for each epoch of a fit, from the model as the epochs before left it.
+    """Data made anew for each epoch of a fit, from the model after the epochs before.
 
     It is made in the launch's process.
     """
 
     memory: dict[str, Tensor]
-    """What the epochs to come depend on beside the model: kept with the fit's state."""
+    """What the epochs to come depend on beside the model: saved with the fit's state."""
 
     def epoch(self, number: int) -> Batch:
-        """What the model learns in this epoch, from 1 on: tensors of one length."""
+        """The data of this epoch, counted from 1: tensors of one length."""
         ...
 
     def digest(self) -> str:
-        """Of all that the lessons depend on beside model and memory."""
+        """A hash of all that the lessons depend on beside model and memory."""
         ...
 
 
@@ -81,10 +81,10 @@ class Server(Protocol):
 
     run_spec: RunSpec
     device: torch.device
-    """Where models are built; the ranks move them to their own."""
+    """Where models are built; the ranks move them to their own devices."""
     events: Events
     round: int
-    """The round that is played; see :mod:`fl.rounds`."""
+    """The present round; see :mod:`fl.rounds`."""
 
     def sample(
         self,
@@ -95,10 +95,10 @@ class Server(Protocol):
         stream: str = "synthesis",
         with_z: bool = False,
     ) -> Samples:
-        """Draws from each client's decoder as often as its row (of its classes) says.
+        """Draws from each client's decoder its row of ``allocation``, (clients, classes).
 
-        Columns ``images`` (N, C, H, W) in [0, 1] and ``labels`` (N,), and ``z`` (N, latent) if that
-        is wanted; ``stream`` names the random numbers.
+        Columns ``images`` (N, C, H, W) in [0, 1] and ``labels`` (N,), and ``z`` (N, latent) with
+        ``with_z``; ``stream`` names the random numbers.
         """
 
     def apply(self, samples: Samples, column: str, function: Callable[[Tensor], Tensor]) -> Samples:
@@ -111,13 +111,13 @@ class Server(Protocol):
         """The samples at ``indices``, ascending."""
 
     def teach(self, samples: Samples | Batch, teachers: Iterable[nn.Module]) -> Samples:
-        """Adds ``teacher_logits`` (N, classes), the mean of the teachers': asked once for all.
+        """Adds ``teacher_logits`` (N, classes), the mean of the teachers', computed once.
 
-        Of samples, or of tensors that are here.
+        ``samples`` may be tensors in this process.
         """
 
     def fetch(self, samples: Samples, column: str) -> Tensor:
-        """A column, brought together here."""
+        """A whole column, brought to this process."""
 
     def fit(
         self,
@@ -129,8 +129,8 @@ class Server(Protocol):
         stage: str,
         tested: bool = True,
     ) -> FitResult:
-        """Trains ``model`` in place on samples, on tensors of one length that are here, or on what
-        lessons give for each epoch. A model that is no classifier is not ``tested``."""
+        """Trains ``model`` in place on samples, on tensors of one length in this process, or on
+        lessons' data of each epoch. A model that is no classifier is not ``tested``."""
 
     def evaluate(self, model: nn.Module) -> Evaluation:
         """Accuracy on the test split, which no method ever sees."""
@@ -138,7 +138,7 @@ class Server(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """What a method returns: the global model, how it came about, and pictures of the way."""
+    """A method's result: the global model, its evaluations, its synthetic images, and figures."""
 
     model: nn.Module
     start: Evaluation

@@ -1,4 +1,4 @@
-"""What a sweep may try: distributions of settings, declared beside each method's configuration."""
+"""The spaces of sweeps: distributions of settings, declared beside each method's configuration."""
 
 import math
 from collections.abc import Mapping
@@ -7,14 +7,14 @@ from dataclasses import dataclass, field
 from fl.errors import UserError
 
 GRID_POINTS = 3
-"""A grid tries so many values of a range."""
+"""Values of a range that a grid tries."""
 
 Value = bool | int | float | str
 
 
 @dataclass(frozen=True)
 class Uniform:
-    """A number of a range, each as likely."""
+    """A number of a range, all equally likely."""
 
     low: float
     high: float
@@ -31,7 +31,7 @@ class Uniform:
 
 @dataclass(frozen=True)
 class LogUniform:
-    """A number of a range, each order of magnitude as likely."""
+    """A number of a range, all orders of magnitude equally likely."""
 
     low: float
     high: float
@@ -82,7 +82,7 @@ class Choice:
 
     @property
     def grid(self) -> tuple[Value, ...]:
-        """All of them."""
+        """All values."""
         return self.values
 
 
@@ -93,16 +93,16 @@ Space = Mapping[str, Distribution]
 
 @dataclass(frozen=True, kw_only=True)
 class Spaces:
-    """What a method offers to sweep over."""
+    """The spaces that a method declares for sweeps."""
 
     server: Space = field(default_factory=dict)
-    """Settings of the server alone: trying them trains no client again."""
+    """Settings of the server alone: searching them trains no client again."""
     local: Space = field(default_factory=dict)
     """Settings that change what clients upload."""
     epochs: str | None = None
-    """The setting that says how many epochs the server's last fit has, if it has any."""
+    """The setting of the number of epochs of the server's last fit, if it has one."""
     changeable: tuple[str, ...] = ()
-    """Settings that may change between two epochs of that fit: it can be continued under others."""
+    """Settings that may change between two epochs of that fit, as with pbt."""
 
     def named(self) -> dict[str, Space]:
         """The spaces by the names they have on the command line."""

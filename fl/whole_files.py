@@ -1,4 +1,4 @@
-"""Files that readers see whole or not at all."""
+"""Writes files atomically: readers see the whole file or none of it."""
 
 import os
 from collections.abc import Iterator
@@ -8,7 +8,7 @@ from pathlib import Path
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """A file to write to, which takes ``path``'s place at the end; after a failure it is gone."""
+    """A temporary file to write to, which replaces ``path`` at the end; deleted after a failure."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         yield temporary

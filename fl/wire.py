@@ -1,4 +1,4 @@
-"""What crosses between client and server: safetensors bytes, never pickles."""
+"""Messages between client and server: tensors as safetensors bytes, never pickles, with a note."""
 
 import json
 from collections.abc import ItemsView, Iterator, Mapping
@@ -15,12 +15,12 @@ Tensors = dict[str, Tensor]
 
 
 def num_bytes(tensors: Tensors) -> int:
-    """Bytes of the tensors' data: what the communication ledger counts."""
+    """Bytes of the tensors' data, which count as communication."""
     return sum(t.numel() * t.element_size() for t in tensors.values())
 
 
 def pack(tensors: Tensors, note: JsonObject) -> bytes:
-    """Serialises tensors with a JSON note (who, how long) that the ledger does not count."""
+    """Serialises tensors with a JSON note, which does not count as communication."""
     plain = {name: t.detach().cpu().contiguous() for name, t in tensors.items()}
     return save(plain, metadata={"note": json.dumps(note)})
 
@@ -41,8 +41,8 @@ class StoredTensors(Mapping[str, Tensor]):
         with safe_open(self._path, "pt") as file:
             if name not in set(file.keys()):
                 raise KeyError(name)
-            # A copy: the tensor itself would keep its file mapped for as long as it is held, and
-            # with it every page of the upload that has been looked at.
+            # A copy: the tensor itself would hold its file mapped for as long as it exists, and
+            # with it every page of the upload that has been read.
             found: Tensor = file.get_tensor(name).clone()
             return found
 
@@ -54,12 +54,12 @@ class StoredTensors(Mapping[str, Tensor]):
         return sum(1 for _ in self)
 
     def items(self) -> ItemsView[str, Tensor]:
-        """All of them by one reading: a deep model has hundreds."""
+        """All tensors by one reading, since a deep model has hundreds."""
         return load_file(self._path).items()
 
 
 def unpack_note(packed: bytes | memoryview) -> JsonObject:
-    """Only the note: the tensors stay as they are."""
+    """The note alone, without unpacking the tensors."""
     header_size = _header_size(packed)
     header = json.loads(bytes(packed[8 : 8 + header_size]))
     note: JsonObject = json.loads(header["__metadata__"]["note"])
@@ -67,7 +67,7 @@ def unpack_note(packed: bytes | memoryview) -> JsonObject:
 
 
 def num_packed_bytes(packed: bytes) -> int:
-    """:func:`num_bytes` of packed tensors, which stay as they are."""
+    """:func:`num_bytes` of packed tensors, without unpacking them."""
     return len(packed) - 8 - _header_size(packed)
 
 
@@ -83,7 +83,7 @@ def prefixed(prefix: str, module: nn.Module) -> Tensors:
 def load_prefixed(
     module: nn.Module, tensors: Mapping[str, Tensor], prefix: str, sender: str
 ) -> None:
-    """Loads what :func:`prefixed` made, after checking it as one checks a stranger's message.
+    """Loads what :func:`prefixed` made, after checking it, since the sender is not trusted.
 
     Raises:
         ValueError: a name is missing or left over, or a shape, type or value is not what the

@@ -1,4 +1,4 @@
-"""Which implementation runs."""
+"""Chooses the implementation of the distance filter: reference, torch or Triton."""
 
 import importlib.util
 from collections.abc import Callable
@@ -37,7 +37,7 @@ def resolve(backend: str, device: torch.device) -> str:
 
 
 def grouping(backend: str) -> Callable[[Tensor, Tensor, int], Groups]:
-    """What sorts (N, F) samples into classes for a resolved backend other than the reference."""
+    """The `Groups` class of a resolved backend other than the reference, for (N, F) samples."""
     if backend == "torch":
         return TorchGroups
     from kernels.triton_groups import TritonGroups  # imports triton

@@ -1,4 +1,4 @@
-"""The torch backend: any device, batched over the classes."""
+"""The distance filter's torch backend: on any device, batched over the classes."""
 
 import torch
 import torch.nn.functional as F
@@ -13,7 +13,7 @@ DEVICE_BLOCK = 1 << 26  # elsewhere the block only bounds memory
 
 
 class TorchGroups:
-    """`Groups` by torch operations. Only fixed-order sums, so that runs repeat on CUDA too."""
+    """`Groups` by torch operations, with fixed-order sums only, so that runs repeat on CUDA too."""
 
     def __init__(self, flat: Tensor, labels: Tensor, num_classes: int) -> None:
         self.flat = flat.float()
@@ -21,13 +21,13 @@ class TorchGroups:
         keys, self.order = _sort(self.labels.to(narrow(num_classes)))
         classes = torch.arange(num_classes + 1, device=flat.device)
         self.bounds = torch.searchsorted(keys, classes.to(keys.dtype))
-        # Labels out of range are reported by select; until then they must not lead astray.
+        # Labels out of range are reported by select; until then they must not be used as indices.
         self.labels.clamp_(0, num_classes - 1)
 
     def means(self) -> Tensor:
         # An embedding bag sums rows of a table given by their numbers: here each sample once, in
-        # one reading pass and in a fixed order, where index_add would be slower or atomic. Bags
-        # of at most PIECE samples within a class, then the bags of each class in double.
+        # one pass and in a fixed order, where index_add would be slower or atomic. First bags of at
+        # most PIECE samples within a class are summed, then the bags of each class in double.
         starts, counts = self.bounds[:-1], self.bounds.diff()
         cuts = torch.arange(0, len(self.flat), PIECE, device=self.flat.device)
         cuts = torch.cat((starts, cuts)).sort().values
@@ -39,7 +39,7 @@ class TorchGroups:
         return (sums / counts.clamp(min=1).unsqueeze(1)).float()
 
     def distances(self, centroids: Tensor) -> Tensor:
-        # In blocks: the differences are never written out whole.
+        # In blocks, so that all differences are never in memory at once.
         num_samples, num_features = self.flat.shape
         elements = CPU_BLOCK if self.flat.device.type == "cpu" else DEVICE_BLOCK
         block = min(num_samples, max(1, elements // num_features))
@@ -74,7 +74,7 @@ def _sort(keys: Tensor) -> tuple[Tensor, Tensor]:
     """Sorted whole numbers and where they were, stable.
 
     On the CPU torch sorts by radix from 32,768 numbers on, and is several times slower on half as
-    many than on so many: some thousands are padded with their largest, which stays behind.
+    many than on so many: so some thousands are padded with their largest, which is cut off again.
     """
     missing = RADIX_SIZE - len(keys)
     if keys.device.type != "cpu" or not 0 < missing < RADIX_SIZE - 2048:

@@ -11,7 +11,7 @@ from kernels.operators import kmeans_op, nearest_op
 
 @dataclass(frozen=True)
 class Filtered:
-    """What the filter found.
+    """The result of a distance filter.
 
     ``indices`` (M,) int64: the kept samples, ascending. ``distances`` (N,) float32: of every
     sample to its class's centroid, or to the nearest of them. ``centroids``: zero for an empty
@@ -106,7 +106,7 @@ def _flatten(samples: Tensor) -> Tensor:
 
 
 def _check(flat: Tensor, labels: Tensor, num_classes: int, keep: float) -> None:
-    """What can be refused without looking at the values."""
+    """Checks all that can be checked without looking at the values."""
     if labels.shape != flat.shape[:1]:
         raise ValueError(f"labels must be {tuple(flat.shape[:1])}, got {tuple(labels.shape)}")
     if labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool:

@@ -1,4 +1,4 @@
-"""What a fast backend does for the filter and for k-means, and what all backends share."""
+"""The protocol of fast backends of the filter and of k-means, and functions of all backends."""
 
 from fractions import Fraction
 from functools import lru_cache
@@ -9,12 +9,12 @@ from torch import Tensor
 
 
 class Selection(NamedTuple):
-    """The kept samples, and what tells whether the input was fit to be used."""
+    """The kept samples, and whether the input was valid."""
 
     indices: Tensor
     """(M,) int64, ascending."""
     labels_fit: bool
-    """Whether every label was in range. If not, nothing else here or computed before counts."""
+    """Whether every label was in range. If not, all other results are invalid."""
     largest: float
     """The largest distance: NaN or infinite if any is, 0 without samples."""
 
@@ -47,7 +47,7 @@ def share(keep: float) -> tuple[int, int]:
     """``keep`` as numerator and denominator, so that quotas are exact.
 
     The double 0.29 is a little less than 0.29, and 0.29 * 100 would be 28.999…; the simplest
-    fraction at that double is what was meant. Times 10 million samples it still fits 64 bits.
+    fraction near that double is the intended one. Times 10 million samples it still fits 64 bits.
     """
     return Fraction(keep).limit_denominator(10**9).as_integer_ratio()
 

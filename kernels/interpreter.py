@@ -1,4 +1,4 @@
-"""Whether Triton runs its kernels on the CPU."""
+"""Whether Triton's interpreter is on, which runs kernels on the CPU."""
 
 import os
 

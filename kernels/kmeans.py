@@ -1,4 +1,4 @@
-"""K-means of every class at once, over what a fast backend does for the filter."""
+"""K-means of every class at once, by the operations of a fast backend's `Groups`."""
 
 from collections.abc import Callable
 
@@ -13,7 +13,7 @@ Grouping = Callable[[Tensor, Tensor, int], Groups]
 
 
 def draws(num_classes: int, num_clusters: int, seed: int, device: torch.device) -> Tensor:
-    """(k, C) uniform numbers in [0, 1) that draw the start: the same on every device."""
+    """(k, C) uniform numbers in [0, 1) to draw the start with: the same on every device."""
     stream = torch.Generator().manual_seed(seed)
     chances = torch.rand(num_clusters, num_classes, generator=stream, dtype=torch.float64)
     return chances.to(device, wide(device))
@@ -28,13 +28,14 @@ def cluster(
         group: makes the backend's groups.
         by_class: the samples grouped by class.
         flat: (N, F) samples, N > 0.
-        labels: (N,) classes. Out of range they make nothing fail, and the result means nothing.
+        labels: (N,) classes. If some are out of range nothing fails, but the result is invalid.
         num_clusters: k.
         seed: draws the start.
 
     Returns:
-        centres (C, k, F) float32, zero for empty classes; a cluster that loses all its samples
-        stays where it is. And distances (N,) of the samples to their class's nearest centre.
+        Centres (C, k, F) float32, zero for empty classes; the centre of a cluster that loses all
+        its samples does not move. And distances (N,) of the samples to their class's nearest
+        centre.
     """
     num_classes = len(by_class.bounds) - 1
     if num_clusters == 1:
@@ -53,21 +54,21 @@ def cluster(
 
 
 def _start(by_class: Groups, flat: Tensor, labels: Tensor, chances: Tensor) -> Tensor:
-    """(C, k, F): the first centre any sample, the others by squared distance to the nearest."""
+    """(C, k, F): the first centre is any sample, the others by squared distance to the nearest."""
     starts, ends = by_class.bounds[:-1], by_class.bounds[1:]
     counts = ends - starts
     occupied = (counts > 0).unsqueeze(1)
 
     def take(positions: Tensor) -> Tensor:
-        # Empty classes point anywhere and get zeros.
+        # Empty classes have arbitrary positions, whose samples are set to zero.
         samples = by_class.order[positions.clamp(0, len(labels) - 1)]
         return flat[samples].float() * occupied
 
     centres = [take(starts + (chances[0] * counts).long())]
     nearest = by_class.distances(centres[0])
     for chance in chances[1:]:
-        # Whole numbers, because running sums of floats vary from run to run on CUDA. One sum over
-        # all classes, in their order; what a class adds to it is the class's own.
+        # Whole numbers, because running sums of floats vary from run to run on CUDA. One running
+        # sum over all classes in order; a class's own is the difference between its ends.
         largest = nearest.new_zeros(len(counts)).scatter_reduce(0, labels, nearest, "amax")
         shares = torch.nan_to_num(nearest / largest[labels]).square()
         weights = (shares * RESOLUTION).long()[by_class.order]
@@ -91,7 +92,7 @@ def _assign(by_class: Groups, centres: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _move(group: Grouping, flat: Tensor, clusters: Tensor, centres: Tensor) -> Tensor:
-    """Each centre to the mean of its samples; ``clusters`` (N,) counts through (C, k)."""
+    """Moves each centre to the mean of its samples; ``clusters`` (N,) are indices into (C, k)."""
     shape = centres.shape
     by_cluster = group(flat, clusters, shape[0] * shape[1])
     moved = by_cluster.means()

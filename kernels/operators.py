@@ -93,7 +93,7 @@ def _filter(
     seed: int,
     backend: str,
 ) -> Found:
-    """Centres, distances, selection; then a look at whether the input was fit for it."""
+    """Centres, distances, selection; then checks whether the input was valid."""
     if len(flat) == 0:
         centroids = flat.new_zeros(num_classes, num_clusters, flat.shape[1], dtype=torch.float32)
         return labels.new_empty(0, dtype=torch.int64), centroids.new_empty(0), centroids
@@ -126,7 +126,7 @@ def _select(
 
 
 def _scale(flat: Tensor, largest_distance: float) -> float:
-    """Power of two that brings samples as small as 1e-30 to where squares keep their digits."""
+    """Power of two that scales samples as small as 1e-30 so that squares lose no digits."""
     if largest_distance >= SMALLEST:
         return 1.0
     magnitude = float(flat.abs().max())

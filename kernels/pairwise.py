@@ -11,10 +11,10 @@ NOISE = 2.0**-48  # sixteen roundings of float64
 def pairwise_sq_distances(x: Tensor, y: Tensor) -> Tensor:
     """Squared Euclidean distances of the rows of ``x`` to the rows of ``y``.
 
-    By the Gram matrix, |x|² + |y|² − 2 x·y, which cancels where two rows are close beside their
-    size. So both are moved to the mean of ``y`` first, and the sums are float64: rows 100,000
-    times closer than that mean still have five digits, and equal rows are at exactly 0.
-    Differentiable.
+    By the Gram matrix, |x|² + |y|² − 2 x·y, which loses digits where two rows are close beside
+    their size. So the mean of ``y`` is subtracted from both first, and sums are float64: distances
+    of rows 100,000 times closer than that mean still have five digits, and those of equal rows are
+    exactly 0. Differentiable.
 
     Args:
         x: (B, N, F) or (N, F) floating point.
@@ -78,7 +78,7 @@ pairwise_op.register_autograd(_backward, setup_context=_save)
 
 
 def _centred(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    """Both in float64, moved by the mean of ``y``'s rows (0 if it has none)."""
+    """Both in float64, minus the mean of ``y``'s rows (0 if it has none)."""
     left, right = x.to(wide(x.device)), y.to(wide(y.device))
     middle = right.sum(-2, keepdim=True) / max(1, right.shape[-2])
     return left - middle, right - middle

@@ -1,4 +1,4 @@
-"""The reference backend: Algorithm 2 and k-means as one would write them down, in float64."""
+"""The distance filter's reference backend: Algorithm 2 and k-means in plain form, in float64."""
 
 import torch
 from torch import Tensor
@@ -59,7 +59,7 @@ def _cluster(samples: Tensor, chances: Tensor) -> Tensor:
 
 
 def _start(samples: Tensor, chances: Tensor) -> Tensor:
-    """k-means++: each further centre a sample, drawn by its squared distance to the nearest."""
+    """k-means++: each further centre is a sample, drawn by its squared distance to the nearest."""
     centres = samples[int(chances[0] * len(samples))].unsqueeze(0)
     for chance in chances[1:]:
         cumulated = _all_distances(samples, centres).min(1).values.square().cumsum(0)

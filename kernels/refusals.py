@@ -1,9 +1,9 @@
-"""Values that the filter refuses."""
+"""The errors for values that the distance filter refuses."""
 
 import torch
 from torch import Tensor
 
-BLOCK = 1 << 22  # elements looked at together
+BLOCK = 1 << 22  # elements checked together
 
 
 def refuse_unfit_labels(num_classes: int) -> None:
@@ -12,7 +12,7 @@ def refuse_unfit_labels(num_classes: int) -> None:
 
 
 def refuse_unfit_samples(flat: Tensor) -> None:
-    """Raises ValueError, for (N, F) samples of which some distance came out NaN or infinite."""
+    """Raises ValueError, for (N, F) samples of which some distance is NaN or infinite."""
     step = max(1, BLOCK // flat.shape[1])
     for begin in range(0, len(flat), step):
         bad = (~torch.isfinite(flat[begin : begin + step])).any(1).nonzero()

@@ -1,9 +1,9 @@
-"""The distance filter where the samples lie apart: each place its part, to the same bits.
+"""The distance filter for samples that are spread over several ranks, with the same result.
 
-Every place tells its `magnitude`; with `unit_for` the largest of them, every place adds up its
-`class_sums`, whose totals give the `centroids`; every place finds its `distances`; and `nearest`
-chooses among all of them. However the samples are spread over the places, the same ones are kept:
-the sums are exact, so they do not depend on their order, and all else is done row by row.
+Every rank computes its `magnitude`; with `unit_for` the largest of them, every rank computes its
+`class_sums`, whose totals give the `centroids`; every rank computes its `distances`; and `nearest`
+chooses among all of them. The same samples are kept however they are spread over the ranks: the
+sums are exact, so they do not depend on their order, and all else is done row by row.
 """
 
 import math
@@ -37,20 +37,20 @@ def magnitude(samples: Tensor) -> float:
 
 
 def unit_for(largest: float, count: int) -> float:
-    """The power of two of which ``count`` values up to ``largest`` can be added without loss."""
+    """The power of two in whose multiples ``count`` values up to ``largest`` are added exactly."""
     if largest == 0:
         return 1.0
     return 2.0 ** (math.frexp(largest)[1] + math.ceil(math.log2(max(count, 1))) - DIGITS)
 
 
 def class_sums(samples: Tensor, labels: Tensor, num_classes: int, unit: float) -> Tensor:
-    """(C, F + 1) float64: of each class the sum of its samples in units, and their number.
+    """(C, F + 1) float64: for each class the sum of its samples in units, and their number.
 
     Args:
         samples: (N, ...) floating point, no value above the one that ``unit`` was made for.
         labels: (N,) int64.
         num_classes: C.
-        unit: to whose multiples the values are rounded: a class's sum then is exact.
+        unit: values are rounded to its multiples, so that a class's sum is exact.
 
     Raises:
         ValueError: a label out of range.
@@ -60,14 +60,14 @@ def class_sums(samples: Tensor, labels: Tensor, num_classes: int, unit: float) -
         refuse_unfit_labels(num_classes)
     sums = torch.zeros(num_classes, flat.shape[1], dtype=wide(flat.device), device=flat.device)
     for rows, own in zip(flat.split(ROWS), labels.split(ROWS), strict=True):
-        # Atomic on CUDA, in any order: exact all the same.
+        # Atomic on CUDA, in any order, but exact.
         sums.index_add_(0, own, rows.to(sums.dtype).div_(unit).round_())
     counts = torch.bincount(labels, minlength=num_classes).to(sums)
     return torch.cat((sums, counts.unsqueeze(1)), 1)
 
 
 def centroids(sums: Tensor, unit: float) -> Tensor:
-    """(C, F) float32 means, zero for an empty class, of all places' `class_sums` added up."""
+    """(C, F) float32 means, zero for an empty class, from the total of all `class_sums`."""
     return (sums[:, :-1] / sums[:, -1:].clamp(min=1) * unit).float()
 
 
@@ -83,7 +83,7 @@ def distances(
 
 
 def nearest(distances: Tensor, labels: Tensor, num_classes: int, keep: float) -> Tensor:
-    """(M,) int64, ascending: of each class the nearest ``floor(keep * n)`` of (N,) distances.
+    """(M,) int64, ascending: for each class the nearest ``floor(keep * n)`` of (N,) distances.
 
     Of equally distant samples the earlier ones stay, and a class with samples keeps at least one.
 

@@ -1,4 +1,4 @@
-"""The triton backend: `Groups` by the kernels of this package."""
+"""The distance filter's Triton backend: `Groups` by the Triton kernels of this package."""
 
 import contextlib
 import struct
@@ -22,7 +22,7 @@ class TritonGroups:
     def __init__(self, flat: Tensor, labels: Tensor, num_classes: int) -> None:
         self.flat, self.num_classes = flat, num_classes
         self.shape = Shape.of(flat)
-        # Labels out of range go to the ends, out of the way.
+        # Labels out of range are sorted to the ends, outside of all classes.
         keys = labels.long().clamp(-1, num_classes).to(narrow(num_classes))
         keys, self.order = torch.sort(keys, stable=True)
         self.bounds = self.order.new_empty(num_classes + 1)
@@ -34,7 +34,7 @@ class TritonGroups:
                 piece=PIECE,
                 block=min(1024, triton.next_power_of_2(num_classes + 1)),
             )
-        # Room for all pieces, whatever the sizes of the classes: each ends with a short one.
+        # Enough pieces for classes of any sizes, as each class may end with a short one.
         self.max_pieces = len(flat) // PIECE + min(num_classes, len(flat))
         self.pieces = (self.order, self.bounds, self.piece_ends)
         self.strides = (flat.stride(0), flat.stride(1))
@@ -100,7 +100,7 @@ class TritonGroups:
                 *(kept, counts, self.bounds, indices, status, num_samples, self.num_classes),
                 block=LIST_BLOCK,
             )
-        total, first, last, largest = status.tolist()  # the one time the host waits
+        total, first, last, largest = status.tolist()  # the only time that the host waits
         return Selection(
             indices=indices[:total],
             labels_fit=(first, last) == (0, num_samples),
@@ -109,5 +109,5 @@ class TritonGroups:
 
 
 def _on(tensor: Tensor) -> contextlib.AbstractContextManager[object]:
-    """Triton launches on the current device: makes it the tensor's."""
+    """Makes the tensor's device the current one, on which Triton launches."""
     return torch.cuda.device(tensor.device) if tensor.is_cuda else contextlib.nullcontext()

@@ -1,4 +1,4 @@
-"""The Triton kernels of the filter.
+"""The Triton kernels of the distance filter: class bounds, means and distances.
 
 Samples are sorted by class (``order``), and each class is cut into pieces of at most ``piece``
 samples. A program works on samples of one piece, so that the class's centroid is read once for
@@ -90,7 +90,7 @@ def sums_kernel(  # type: ignore[no-untyped-def]
     rows: tl.constexpr,
     features: tl.constexpr,
 ):
-    """Sum of each piece's samples, for a tile of features: the first reading of the samples."""
+    """Sum of each piece's samples, for a tile of features: reads the samples for the first time."""
     tiles = tl.cdiv(num_features, features)
     number = (tl.program_id(0) // tiles).to(tl.int64)
     columns = (tl.program_id(0) % tiles) * features + tl.arange(0, features)
@@ -152,9 +152,9 @@ def distances_kernel(  # type: ignore[no-untyped-def]
     rows: tl.constexpr,
     features: tl.constexpr,
 ):
-    """Distances of ``rows`` samples of a piece to its centroid: the second reading.
+    """Distances of ``rows`` samples of a piece to its centroid: reads the samples once more.
 
-    Walks the pieces backwards, because the cache still holds the end of the first reading.
+    It goes through the pieces backwards, because the cache still holds those read last.
     """
     program = (tl.num_programs(0) - 1 - tl.program_id(0)).to(tl.int64)
     parts: tl.constexpr = piece // rows

@@ -1,7 +1,7 @@
-"""The Triton kernels that select the nearest samples of each class and list them.
+"""The Triton kernels of the distance filter that select each class's nearest samples and list them.
 
-No sort: a class's threshold, its quota-th smallest distance, is found digit by digit from
-histograms of eight bits. Floats that are not negative order as their bits do.
+They do not sort: a class's threshold, its quota-th smallest distance, is found digit by digit from
+histograms of eight bits. Floats that are not negative are ordered like their bits.
 """
 
 import triton
@@ -36,7 +36,7 @@ def select_kernel(  # type: ignore[no-untyped-def]
             positions = first + tl.arange(0, block)
             real = positions < end
             bits = tl.load(distances + positions, mask=real, other=0).to(tl.int32, bitcast=True)
-            if digit > 0:  # only what shares the threshold's higher digits
+            if digit > 0:  # only distances with the threshold's higher digits
                 real = real & ((bits >> (shift + 8)) == (threshold >> (shift + 8)))
             others = block - tl.sum(real.to(tl.int32), 0)
             counts += tl.histogram(tl.where(real, (bits >> shift) & 255, 0), 256)
@@ -44,7 +44,7 @@ def select_kernel(  # type: ignore[no-untyped-def]
         found = tl.sum((tl.cumsum(counts, 0) < quota).to(tl.int32), 0)
         quota -= tl.sum(tl.where(bins < found, counts, 0), 0)
         threshold |= found << shift
-    # What is left of the quota goes to the first of those at the threshold.
+    # The rest of the quota goes to the first samples whose distance is the threshold.
     equal_before = quota * 0
     largest = quota * 0
     for first in range(begin, end, block):
@@ -80,7 +80,7 @@ def list_kernel(  # type: ignore[no-untyped-def]
     num_classes,
     block: tl.constexpr,
 ):
-    """Lists the kept samples of each block, ascending, and what the host wants to know."""
+    """Lists the kept samples of each block, ascending, and writes the status for the host."""
     number = tl.program_id(0)
     before = tl.zeros((1,), tl.int64)
     for first in range(0, number, block):

@@ -1,4 +1,4 @@
-"""Launch settings of the Triton kernels: measured once per device and shape, kept on the node."""
+"""Launch settings of the Triton kernels: measured once per device and shape, cached on the node."""
 
 import json
 import os
@@ -40,7 +40,7 @@ INTERPRETED = Config(64, 256, 4)  # nothing to measure in the interpreter
 
 @dataclass(frozen=True)
 class Shape:
-    """What the best settings are taken to depend on. ``device``: its name, None if interpreted."""
+    """What the best settings depend on. ``device``: its name, None in the interpreter."""
 
     device: str | None
     dtype: torch.dtype
@@ -62,14 +62,19 @@ _chosen: dict[tuple[str, Shape], Config] = {}
 def tuned(kernel: str, shape: Shape, launch: Callable[[Config], None]) -> Config:
     """The fastest of `CANDIDATES` for a kernel, measured by launching it.
 
-    The first call for a shape looks into the node's cache, then measures and writes there; a cache
-    that cannot be read or written costs another measurement and nothing else.
+    The first call for a shape reads the node's cache, else it measures and writes the cache. If the
+    cache cannot be read or written, the only cost is another measurement.
     """
     if shape.device is None:
         return INTERPRETED
     if (kernel, shape) not in _chosen:
         _chosen[kernel, shape] = _recall(kernel, shape) or _measure(kernel, shape, launch)
     return _chosen[kernel, shape]
+
+
+def forget() -> None:
+    """Clears what this process chose: the next call for a shape looks into the cache again."""
+    _chosen.clear()
 
 
 def _measure(kernel: str, shape: Shape, launch: Callable[[Config], None]) -> Config:
@@ -82,14 +87,15 @@ def _measure(kernel: str, shape: Shape, launch: Callable[[Config], None]) -> Con
 
 
 def cache_file() -> Path:
-    """Beside Triton's own cache where TRITON_CACHE_DIR says so, else in the node's /tmp."""
+    """The cache: in the folder TRITON_CACHE_DIR if that is set, else in the node's /tmp."""
     folder = os.environ.get("TRITON_CACHE_DIR")
     if folder is None:
         folder = os.path.join(tempfile.gettempdir(), f"onefold-{os.getuid()}")
     return Path(folder) / "onefold-launches.json"
 
 
-def _key(kernel: str, shape: Shape) -> str:
+def cache_key(kernel: str, shape: Shape) -> str:
+    """The name of a kernel's settings for a shape in the node's cache."""
     import triton
 
     size = "large" if shape.large else "small"
@@ -106,7 +112,7 @@ def _read() -> dict[str, dict[str, int]]:
 
 
 def _recall(kernel: str, shape: Shape) -> Config | None:
-    entry = _read().get(_key(kernel, shape))
+    entry = _read().get(cache_key(kernel, shape))
     return next((c for c in CANDIDATES if asdict(c) == entry), None)
 
 
@@ -115,7 +121,7 @@ def _remember(kernel: str, shape: Shape, config: Config) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False) as file:
-            json.dump({**_read(), _key(kernel, shape): asdict(config)}, file, indent=1)
-        os.replace(file.name, path)  # whole or not at all, whoever else writes
+            json.dump({**_read(), cache_key(kernel, shape): asdict(config)}, file, indent=1)
+        os.replace(file.name, path)  # atomic, as other processes may write too
     except OSError:
         pass

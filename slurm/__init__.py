@@ -1,1 +1,1 @@
-"""Slurm: a run, or many, as jobs of their own."""
+"""Submits runs as Slurm jobs, one or many, and follows them."""

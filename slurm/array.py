@@ -1,7 +1,7 @@
 """``python -m slurm.array RUNS [launch arguments]``: many runs as one job array.
 
 RUNS is a text file with the arguments of one run per line, as ``cluster.launch`` takes them; the
-arguments that follow hold for all. Empty lines and lines that begin with # are left out.
+arguments that follow are added to every run. Empty lines and lines that begin with # are skipped.
 """
 
 import argparse
@@ -34,10 +34,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def read_runs(file: Path, common: Sequence[str]) -> list[Launch]:
-    """The launches that the file names.
+    """The launches that the file lists.
 
     Raises:
-        UserError: with the line's number; or the runs do not ask for the same allocation.
+        UserError: a line is wrong, with its number; or the runs ask for different allocations.
     """
     try:
         lines = file.read_text().splitlines()
@@ -60,7 +60,7 @@ def read_runs(file: Path, common: Sequence[str]) -> list[Launch]:
 
 
 def submit_unfinished(launches: Sequence[Launch], console: Console) -> None:
-    """Submits those runs that no job is at work on, and names the others' jobs.
+    """Submits the runs that have no job under way, and prints the jobs of the others.
 
     Raises:
         UserError: as :func:`submit_all`.
@@ -77,10 +77,10 @@ def submit_unfinished(launches: Sequence[Launch], console: Console) -> None:
 
 
 def submit_all(launches: Sequence[Launch], console: Console) -> int:
-    """Checks every run before the first is claimed, then submits all at once.
+    """Checks every run before it makes the first run directory, then submits all at once.
 
     Raises:
-        UserError: one line, for the first run that cannot be.
+        UserError: one line, for the first run that cannot be submitted.
     """
     first = launches[0]
     folder = (first.output_dir / ".slurm").absolute()

@@ -1,4 +1,4 @@
-"""``--wait``: the job's progress, read from its run directory as it is written."""
+"""``--wait``: shows a Slurm job's progress, read from its run directory as it is written."""
 
 import json
 import time
@@ -16,7 +16,7 @@ from slurm.scheduler import Said, Scheduler
 from slurm.state import State, read_state
 
 LOOK_S = 1.0
-"""The run directory is looked at this often, Slurm much less."""
+"""Seconds between looks at the run directory; Slurm is asked much less often."""
 SETTLE_S = 60.0
 """A shared directory may show the end of a job later than Slurm does."""
 INTERRUPTED = 130
@@ -34,12 +34,12 @@ def follow(
 ) -> int:
     """Shows what the job does until it ends; returns the run's exit status.
 
-    Ctrl-C leaves the job alone and returns 130.
+    Ctrl-C leaves the job running and returns 130.
     """
     metrics = Tail(run_dir / "metrics.jsonl")
     try:
         with progress(members, console) as listener:
-            said: Said | None = None
+            reported: Said | None = None
             ended_at: float | None = None
             while True:
                 state = read_state(run_dir)
@@ -47,10 +47,11 @@ def follow(
                     listener(event)
                 if state and state.job == job and state.status is not None:
                     break
-                before, said = said, scheduler.state(job)
-                if said and said != before and not said.ended:
-                    console.print(f"job {job}: {said.state.lower()} {said.reason}", markup=False)
-                if said and said.ended:
+                before, reported = reported, scheduler.state(job)
+                if reported and reported != before and not reported.ended:
+                    state_and_reason = f"{reported.state.lower()} {reported.reason}"
+                    console.print(f"job {job}: {state_and_reason}", markup=False)
+                if reported and reported.ended:
                     ended_at = clock() if ended_at is None else ended_at
                     if clock() - ended_at >= SETTLE_S:
                         break
@@ -60,18 +61,18 @@ def follow(
     except KeyboardInterrupt:
         console.print(f"job {job} goes on; scancel {job} ends it", highlight=False)
         return INTERRUPTED
-    return _conclude(run_dir, job, state, said, console)
+    return _conclude(run_dir, job, state, reported, console)
 
 
 class Tail:
-    """Events that are added to a file from now on."""
+    """Reads the events that are appended to a file from now on."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._offset = path.stat().st_size if path.exists() else 0
 
     def read(self) -> Iterator[Event]:
-        """Those that are new and whole."""
+        """The events that are new and complete."""
         try:
             with self._path.open("rb") as file:
                 file.seek(self._offset)
@@ -85,7 +86,7 @@ class Tail:
 
 
 def _conclude(
-    run_dir: Path, job: str, state: State | None, said: Said | None, console: Console
+    run_dir: Path, job: str, state: State | None, reported: Said | None, console: Console
 ) -> int:
     def say(text: str) -> None:
         console.print(text, markup=False, highlight=False, soft_wrap=True)
@@ -99,7 +100,7 @@ def _conclude(
         log = run_dir / "slurm" / f"{job}_0_log.out"
         say(f"job {job}: the run ended with status {own.status}; the end of {log}:\n{tail(log)}")
         return own.status
-    how = said.state.lower() if said else "unknown"
+    how = reported.state.lower() if reported else "unknown"
     if own is None or own.phase == "submitted":
         say(
             f"job {job} ended ({how}) without a word in {run_dir}: was it cancelled before it "

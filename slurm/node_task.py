@@ -1,4 +1,4 @@
-"""What runs on every node of an allocation: the first one gathers the others and launches."""
+"""The task of a Slurm job's nodes: the first starts the Ray cluster and the launch, others join."""
 
 import os
 import signal
@@ -19,7 +19,7 @@ from slurm.state import State, write_state
 from slurm.submitit_internals import preemption_name
 
 SIGNALLED_S = 10.0
-"""A launch that a signal ended was not the only one to get it: ours comes within this time."""
+"""When a signal has ended the launch, this process gets it too, within so many seconds."""
 
 
 class RunFailed(RuntimeError):
@@ -27,7 +27,7 @@ class RunFailed(RuntimeError):
 
 
 class NodeTask:
-    """A launch inside an allocation. Every start resumes: what is whole on disk is kept."""
+    """A launch inside an allocation. Every start resumes from what is complete on disk."""
 
     def __init__(
         self,
@@ -38,7 +38,7 @@ class NodeTask:
         ray: bool,
         module: str = "cluster.launch",
     ) -> None:
-        """``module``: the command that is run; it takes --ray-address."""
+        """``module``: the command to run; it takes --ray-address."""
         self.module = module
         self.arguments = tuple(arguments)
         self.run_dir = run_dir
@@ -46,13 +46,13 @@ class NodeTask:
         self.ray = ray
 
     def __call__(self) -> None:
-        """Runs on each node as its one task."""
-        # Ray's processes die at once with their parent, also if it is killed.
+        """Runs on each node, as the node's only task."""
+        # Ray's processes end at once with their parent, even if it is killed.
         adopt_orphans()
         preempt = _preemption()
         if preempt != signal.SIGTERM:
             signal.signal(signal.SIGTERM, _end)
-        # Slurm signals every process of a job, but this one alone acts on it.
+        # Slurm signals every process of a job, but only this process handles it.
         ignoring = [preempt] if preempt not in (signal.SIGTERM, signal.SIGINT) else []
         try:
             if JobEnvironment().global_rank == 0:
@@ -68,7 +68,7 @@ class NodeTask:
             end_descendants()
 
     def checkpoint(self) -> DelayedSubmission:
-        """Stops, since all that is finished is on disk, and names what is to run next time."""
+        """Stops, since all that is finished is on disk, and returns what to run next time."""
         # Requeueing makes Slurm end this start with signals, which must not interrupt it.
         for one in (_preemption(), signal.SIGTERM):
             signal.signal(one, signal.SIG_IGN)
@@ -123,11 +123,11 @@ class NodeTask:
 
 
 def _preemption() -> signal.Signals:
-    """The signal before preemption or the time limit; ``SUBMITIT_PREEMPT_SIGNAL`` names it."""
+    """The signal before preemption or the time limit, as named by ``SUBMITIT_PREEMPT_SIGNAL``."""
     return signal.Signals[f"SIG{preemption_name()}"]
 
 
 def _end(signum: int, frame: FrameType | None) -> None:
-    """Cancelled: whatever was started ends on the way out."""
+    """Handles a cancelled job: exits, and on the way ends all processes that were started."""
     signal.signal(signum, signal.SIG_IGN)
     raise SystemExit(128 + signum)

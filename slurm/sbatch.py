@@ -1,4 +1,4 @@
-"""submitit's executor with what a run asks for, and every failure as one line."""
+"""Submits jobs by sbatch: submitit's executor with a run's options, and errors of one line."""
 
 import io
 import os
@@ -18,16 +18,16 @@ from slurm.node_task import NodeTask
 from slurm.submitit_internals import FailedJobError, preemption_name, sbatch_text
 
 REQUEUED_AT_MOST = 100
-"""So often a job that reaches its time limit is continued in another one."""
+"""How often a job that reaches its time limit is requeued, at most."""
 SIGNAL_BEFORE_S = 90
-"""Seconds before the time limit at which the job is told."""
+"""Seconds before the time limit at which the job is signalled."""
 INHERITED = ("SLURM_", "SLURMD_", "SRUN_", "SBATCH_", "SUBMITIT_", "PMI", "PMIX_")
 OF_ALLOCATION = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL", "TMPDIR")
 PASSED_ON = ("SLURM_CONF", "SUBMITIT_PREEMPT_SIGNAL")
 
 
 class Sbatch(SlurmExecutor):
-    """Also makes the sbatch text where there is no Slurm."""
+    """submitit's executor, which also makes the sbatch text where there is no Slurm."""
 
     def __init__(self, folder: Path, options: SlurmOptions) -> None:
         refuse_path(folder)
@@ -41,12 +41,12 @@ class Sbatch(SlurmExecutor):
 
     @classmethod
     def affinity(cls) -> int:
-        """That sbatch is there is checked when something is submitted."""
+        """Always available: whether sbatch exists is checked when a job is submitted."""
         return 1
 
     @property
     def text(self) -> str:
-        """The sbatch script, to the letter."""
+        """The exact sbatch script."""
         return sbatch_text(self)
 
     def send(self, jobs: Sequence[NodeTask]) -> list[str]:
@@ -56,7 +56,7 @@ class Sbatch(SlurmExecutor):
             UserError: sbatch is missing or refuses.
         """
         require_sbatch()
-        # submitit repeats what sbatch complains of; the error says it.
+        # submitit prints sbatch's errors on stderr too; the UserError has them.
         with without_allocation(), redirect_stderr(io.StringIO()):
             try:
                 with self.batch():
@@ -67,14 +67,14 @@ class Sbatch(SlurmExecutor):
 
 
 def parameters(options: SlurmOptions) -> JsonObject:
-    """The options under submitit's names."""
+    """The options by submitit's names."""
     asked = {
         "job_name": "onefold",
         "partition": options.partition,
         "nodes": options.nodes,
         "ntasks_per_node": 1,
         "cpus_per_task": options.cpus_per_task,
-        # Unlike gpus-per-node, every select plugin knows it.
+        # Unlike gpus-per-node, every select plugin supports it.
         "gres": f"gpu:{options.gpus_per_node}" if options.gpus_per_node else None,
         "mem": f"{round(options.mem_gb * 1024)}MB" if options.mem_gb else None,
         "time": options.minutes,
@@ -87,14 +87,14 @@ def parameters(options: SlurmOptions) -> JsonObject:
         "stderr_to_stdout": True,
         # A run survives the loss of a node; requeue lets it continue after preemption.
         "additional_parameters": {"no-kill": True, "requeue": True, **options.flags},
-        # Since Slurm 22.05 srun does not take over the cores that sbatch was given.
+        # Since Slurm 22.05 srun does not inherit sbatch's cores per task.
         "srun_args": ["--no-kill", f"--cpus-per-task={options.cpus_per_task}"],
     }
     return {name: value for name, value in asked.items() if value is not None}
 
 
 def refuse_path(path: Path) -> None:
-    """Refuses a path that an sbatch script cannot hold; spaces are fine.
+    """Refuses a path that an sbatch script cannot contain; spaces are fine.
 
     Raises:
         UserError: it has a character that Slurm or submitit would read as something else.
@@ -119,7 +119,7 @@ def require_sbatch() -> None:
 
 @contextmanager
 def without_allocation() -> Iterator[None]:
-    """Hides the allocation this process may itself be in: a job inherits its environment."""
+    """Hides the allocation this process may itself be in, since a job inherits its environment."""
     before = dict(os.environ)
     for name in inherited(before):
         del os.environ[name]
@@ -130,7 +130,7 @@ def without_allocation() -> Iterator[None]:
 
 
 def inherited(environ: Mapping[str, str]) -> list[str]:
-    """Variables that say something about the surrounding job and nothing about a new one."""
+    """Variables that describe the surrounding job, which a new job must not inherit."""
     inside = OF_ALLOCATION if environ.get("SLURM_JOB_ID") else ()
     return [
         name

@@ -1,4 +1,4 @@
-"""What Slurm says of jobs, asked seldom: a controller serves thousands of users."""
+"""Slurm's state of jobs, asked seldom, since a controller serves thousands of users."""
 
 import subprocess
 import time
@@ -6,23 +6,23 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 INTERVAL_S = 30.0
-"""Seconds between two questions, however many jobs there are."""
+"""Seconds between two calls of squeue, however many jobs there are."""
 TIMEOUT_S = 20.0
 SQUEUE = ("squeue", "--me", "--states=all", "--noheader", "--array", "--format=%i|%T|%r")
 """All of the user's jobs at once; needs no accounting."""
 
 GONE = "GONE"
-"""Slurm has forgotten the job, as it does minutes after a job's end."""
+"""State of a job that Slurm no longer lists, as happens minutes after a job's end."""
 ENDED = {
     *("BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", GONE),
     *("OUT_OF_MEMORY", "REVOKED", "TIMEOUT"),
 }
-"""States that a job does not leave by itself."""
+"""States of jobs that have ended."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Said:
-    """A job's state and what Slurm gives as its reason."""
+    """A job's state and its reason, as Slurm reports them."""
 
     state: str
     reason: str = ""
@@ -45,7 +45,7 @@ def ask_squeue() -> str | None:
 
 
 class Scheduler:
-    """Answers from memory between two questions."""
+    """Asks Slurm for all jobs at once, and answers from the last result in between."""
 
     def __init__(
         self,
@@ -58,21 +58,21 @@ class Scheduler:
         self._said: dict[str, Said] | None = None
 
     def state(self, job: str) -> Said | None:
-        """The job as Slurm saw it at most half a minute ago; None if Slurm does not say."""
+        """The job's state at most half a minute ago; None if Slurm has not answered."""
         now = self._clock()
         if self._asked is None or now - self._asked >= INTERVAL_S:
             self._asked = now
             answer = self._ask()
-            # One question without an answer does not undo the last.
+            # If Slurm does not answer, the last answer stays.
             self._said = self._said if answer is None else _parse(answer)
         return None if self._said is None else self._said.get(job, Said(state=GONE))
 
 
 def _parse(answer: str) -> dict[str, Said]:
-    said = {}
+    states = {}
     for line in answer.splitlines():
         job, _, rest = line.strip().partition("|")
         state, _, reason = rest.partition("|")
         if job:
-            said[job] = Said(state=state, reason="" if reason == "None" else reason)
-    return said
+            states[job] = Said(state=state, reason="" if reason == "None" else reason)
+    return states

@@ -1,4 +1,4 @@
-"""What a job says of itself in its run directory, where no scheduler has to be asked."""
+"""The state that a job writes to its run directory, so that no scheduler has to be asked."""
 
 import json
 from dataclasses import asdict, dataclass
@@ -9,7 +9,7 @@ from cluster.run.run_dir import write_json
 
 @dataclass(frozen=True, kw_only=True)
 class State:
-    """How far a job's own processes are."""
+    """How far a job is, as its own processes report it."""
 
     job: str
     phase: str
@@ -20,13 +20,13 @@ class State:
 
 
 def write_state(run_dir: Path, state: State) -> None:
-    """Replaces what the run directory says."""
+    """Replaces the state in the run directory."""
     (run_dir / "slurm").mkdir(exist_ok=True)
     write_json(run_dir / "slurm" / "state.json", asdict(state))
 
 
 def read_state(run_dir: Path) -> State | None:
-    """What the run directory says; None if the run was never submitted."""
+    """The state in the run directory; None if the run was never submitted."""
     try:
         return State(**json.loads((run_dir / "slurm" / "state.json").read_text()))
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""``python -m slurm.status``: what the runs that were sent to Slurm are doing."""
+"""``python -m slurm.status``: the states of all runs that were sent to Slurm."""
 
 import argparse
 import json
@@ -17,14 +17,14 @@ from slurm.state import State, read_state
 
 @dataclass(frozen=True, kw_only=True)
 class Progress:
-    """How far a run is, by its own record."""
+    """How far a run is, by its own events."""
 
     phase: str = ""
     finished: int = 0
-    """Clients that have finished, or were finished before."""
+    """Clients that have finished, those from the store included."""
     clients: int | None = None
     accuracy: float | None = None
-    """The global model's, after the last epoch so far."""
+    """The global model's accuracy after the last epoch so far."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -64,20 +64,20 @@ def overview(runs: dict[Path, State], scheduler: Scheduler) -> Table:
 
 
 def describe(state: State, scheduler: Scheduler) -> str:
-    """The job's state: its own last word, or else what Slurm says, if it says anything."""
+    """The job's state: as the job reported its end, else as Slurm reports it, if it does."""
     if state.status is not None:
         return "finished" if state.status == 0 else f"failed with status {state.status}"
-    said = scheduler.state(state.job)
-    if said is None:
+    reported = scheduler.state(state.job)
+    if reported is None:
         return f"{state.phase}, Slurm does not answer"
-    if said.state == GONE:
+    if reported.state == GONE:
         return f"gone, was {state.phase}"
-    reason = f" ({said.reason})" if said.reason else ""
-    return f"{said.state.lower()}{reason}"
+    reason = f" ({reported.reason})" if reported.reason else ""
+    return f"{reported.state.lower()}{reason}"
 
 
 def read_progress(run: Path) -> Progress:
-    """Reads the run's events; what the job was about to write is left out."""
+    """Reads the run's events; a line that the job has not finished writing is skipped."""
     phase, accuracy = "", None
     finished: set[int] = set()
     for event in _events(run / "metrics.jsonl"):

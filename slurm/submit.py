@@ -1,4 +1,4 @@
-"""``python -m cluster.launch --slurm``: the same run as a job."""
+"""``python -m cluster.launch --slurm``: submits the run as a Slurm job."""
 
 import shutil
 from dataclasses import fields
@@ -19,9 +19,9 @@ from slurm.scheduler import Scheduler
 from slurm.state import State, read_state, write_state
 
 NOT_FORWARDED = {
-    *("config", "preset", "run"),  # the run's own config.yaml has all of them
+    *("config", "preset", "run"),  # all in the run's own config.yaml
     *("output_dir", "name", "data_root"),  # made absolute
-    *("dry_run", "resume", "overwrite"),  # done here; a job always resumes what there is
+    *("dry_run", "resume", "overwrite"),  # handled before the job, which always resumes
     *("slurm", "wait", "ray_address"),
 }
 
@@ -30,7 +30,7 @@ def submit(launch: Launch, console: Console) -> int:
     """Checks everything, submits, and returns the exit status: of the job with ``--wait``.
 
     Raises:
-        UserError: one line, for whatever can be known to be wrong before the job starts.
+        UserError: one line, for any error that can be found before the job starts.
     """
     if not launch.dry_run:
         require_sbatch()
@@ -48,7 +48,7 @@ def submit(launch: Launch, console: Console) -> int:
     try:
         (job,) = Sbatch(run_dir / "slurm", launch.slurm).send([job_of(launch, run_dir)])
     except UserError:
-        if new:  # nothing has run in it: the next attempt may have the name
+        if new:  # nothing has run in it, so the name is free for the next attempt
             shutil.rmtree(run_dir)
         raise
     write_submitted(run_dir, job)
@@ -66,7 +66,7 @@ def submit(launch: Launch, console: Console) -> int:
 
 
 def job_of(launch: Launch, run_dir: Path) -> NodeTask:
-    """The launch as it is run inside the allocation, from the run's own configuration file."""
+    """The launch inside the allocation, from the run's own configuration file."""
     arguments = [
         f"--config={run_dir / 'config.yaml'}",
         *forwarded(launch, run_dir),
@@ -75,7 +75,7 @@ def job_of(launch: Launch, run_dir: Path) -> NodeTask:
 
 
 def forwarded(launch: Launch, folder: Path) -> list[str]:
-    """How to run, as arguments of the command inside the allocation that continues ``folder``."""
+    """The launch's options as arguments of the command in the allocation, to resume ``folder``."""
     arguments = [
         f"--output-dir={folder.parent}",
         f"--name={folder.name}",
@@ -90,23 +90,23 @@ def forwarded(launch: Launch, folder: Path) -> list[str]:
 
 
 def write_submitted(run_dir: Path, job: str) -> None:
-    """Notes the job in the run directory, unless the job was quicker."""
+    """Writes the job to the run directory, unless the job has already done so."""
     state = read_state(run_dir)
     if state is None or state.job != job:
         write_state(run_dir, State(job=job, phase="submitted"))
 
 
 def under_way(run_dir: Path, scheduler: Scheduler) -> str | None:
-    """What the directory's job does, in words, if it has one that has not ended."""
+    """A line about the directory's job, if it has one that has not ended."""
     state = read_state(run_dir)
-    said = scheduler.state(state.job) if state and state.status is None else None
-    if state is None or said is None or said.ended:
+    reported = scheduler.state(state.job) if state and state.status is None else None
+    if state is None or reported is None or reported.ended:
         return None
-    return f"job {state.job} of {run_dir} is {said.state.lower()}; scancel {state.job} ends it"
+    return f"job {state.job} of {run_dir} is {reported.state.lower()}; scancel {state.job} ends it"
 
 
 def _refuse_second_job(run_dir: Path) -> None:
-    """Two jobs in one run directory would write over each other."""
+    """Refuses a second job in one run directory: the two would overwrite each other's files."""
     if job := under_way(run_dir, Scheduler()):
         raise UserError(job)
 

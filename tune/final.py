@@ -1,4 +1,4 @@
-"""The comparison that counts: best and default configuration on the test split, over seeds."""
+"""A sweep's final comparison: best and default configuration on the test split, over seeds."""
 
 from dataclasses import asdict, dataclass
 from statistics import mean, stdev
@@ -14,7 +14,7 @@ BEST = "best"
 
 @dataclass(frozen=True, kw_only=True)
 class Spread:
-    """Values over seeds, their mean, and their standard deviation (one value has none)."""
+    """Values over seeds, their mean, and their standard deviation (None for one value)."""
 
     values: tuple[float, ...]
     mean: float
@@ -41,7 +41,7 @@ def compare(
 
     Args:
         launch: the sweep's.
-        settings: the best; empty if that is the default itself, which is then run only once.
+        settings: the best; empty if that is the default, which is then run only once per seed.
         inventory: what they run on.
         seeds: how many.
     """

@@ -1,4 +1,4 @@
-"""The sweep's directory: claimed once, continued only as what it was."""
+"""The sweep's directory: reserved for one sweep, and resumed only with the same settings."""
 
 import shutil
 from dataclasses import asdict, replace
@@ -31,10 +31,10 @@ def named(options: SweepOptions, launch: Launch) -> Launch:
 
 
 def claim_sweep(options: SweepOptions, launch: Launch, space: Space) -> Path:
-    """Makes the sweep's directory, or takes up the one there is, as ``--resume`` says.
+    """Makes the sweep's directory; with ``--resume`` it takes the existing one.
 
     Raises:
-        UserError: the name is taken, there is nothing to resume, or it was another sweep.
+        UserError: the name is taken, there is nothing to resume, or the settings differ.
     """
     assert launch.name is not None
     folder = launch.output_dir / launch.name
@@ -59,7 +59,7 @@ def claim_sweep(options: SweepOptions, launch: Launch, space: Space) -> Path:
 
 
 def write_configuration(path: Path, run: RunConfig[Any]) -> None:
-    """A file that ``python -m cluster.launch --config`` runs to the digit."""
+    """Writes a file with which ``python -m cluster.launch --config`` repeats the run exactly."""
     content = yaml.safe_dump({**nested(run), "versions": versions()}, sort_keys=False)
     write_atomically(path, content.encode())
 
@@ -71,7 +71,7 @@ def _settings(options: SweepOptions, launch: Launch, space: Space) -> JsonObject
 
 def _refuse_changes(file: Path, settings: JsonObject) -> None:
     before, now = flatten(load_yaml(file)), flatten(settings)
-    # A space's own name is a path that may have moved: what it holds is compared.
+    # The option ``space`` may be a path that has moved, so the space itself is compared.
     changed = [
         name
         for name in sorted(before.keys() | now.keys())

@@ -1,4 +1,4 @@
-"""Where a sweep's states lie now, after its folder was moved."""
+"""Corrects the paths of a sweep's states after the sweep's folder was moved."""
 
 from pathlib import Path
 from typing import Any
@@ -10,19 +10,19 @@ from tune.tune_internals import go_on_from, state_of
 
 
 class Moved(tune.Callback):
-    """Has each trial go on from where its state lies now.
+    """Has each trial continue from its state's present path.
 
-    Of a folder that was moved, Tune changes the paths of a trial's own states, but not of another
-    trial's, from which pbt has told it to go on: that one it would look for in the old place.
+    For a moved folder, Tune corrects the paths of a trial's own states, but not that of another
+    trial's state from which pbt lets it continue: it would look for that one at the old path.
     """
 
     def on_step_begin(self, iteration: int, trials: list[Trial], **_: Any) -> None:
-        """Before Tune starts any trial."""
+        """Corrects all trials' paths before Tune starts any trial."""
         for trial in trials:
             state = state_of(trial)
             if state is None:
                 continue
-            of_trial = state.parts[-2:]  # its folder, and in it the state's
+            of_trial = state.parts[-2:]  # the trial's folder, and the state's folder in it
             now = Path(trial.remote_experiment_path).joinpath(*of_trial)
             if now != state:
                 go_on_from(trial, now)

@@ -1,4 +1,4 @@
-"""A sweep's own options, beside the launch's, which hold for all its runs."""
+"""A sweep's own options; the launch's options apply to all its runs."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
@@ -13,15 +13,15 @@ from fl.errors import UserError
 PROG = "python -m tune.sweep"
 
 METRICS = {"accuracy": "max", "loss": "min"}
-"""What each fusion epoch reports, and which end of it is good."""
+"""What each fusion epoch reports, and whether more or less is better."""
 SCHEDULERS = ("asha", "fifo", "pbt")
 SEARCHERS = {"random": None, "grid": None, "optuna": "optuna", "hyperopt": "hyperopt"}
-"""Ways of choosing settings, and the package that one needs: an extra of the same name."""
+"""Ways of choosing settings, and the package that each needs: an extra of the same name."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SweepOptions(Settings):
-    """Search a method's settings with Ray Tune. Clients whose settings stay the same train once.
+    """Search a method's settings with Ray Tune. Clients with unchanged settings train only once.
 
     Every option of python -m cluster.launch can be given too, except --num-samples, which is the
     number of trials here: a method's own num_samples comes from a file or the space.
@@ -30,20 +30,20 @@ class SweepOptions(Settings):
     space: str = "server"
     """What to search: server, local or both, as the method declares them, or a YAML file."""
     num_samples: Count = 20
-    """Trials, beside the default configuration."""
+    """Trials, in addition to the default configuration."""
     metric: Annotated[str, OneOf(METRICS)] = "accuracy"
-    """What is compared: accuracy, or the loss of the server's fit."""
+    """What trials are compared by: accuracy, or the loss of the server's fit."""
     scheduler: Annotated[str, OneOf(SCHEDULERS)] = "fifo"
-    """fifo: every trial to its end. asha: stops those that fall behind. pbt: lets them go on from a
-    better one's state, with its settings a little changed."""
+    """fifo: every trial to its end. asha: stops trials that fall behind. pbt: lets them continue
+    from a better one's state, with its settings changed a little."""
     search: Annotated[str, OneOf(SEARCHERS)] = "random"
     """random, grid (all combinations), optuna or hyperopt."""
     max_concurrent: Count | None = None
     """Most trials at once. Default: one per GPU, else as many as cores and memory allow."""
     time_budget: Positive | None = None
-    """Seconds after which no trial goes on."""
+    """Seconds after which all trials stop."""
     validation: Annotated[float, Within(0, 1, "()")] = 0.1
-    """Share of the training images that trials are compared on; no client holds them."""
+    """Share of the training images that trials are compared on; no client gets them."""
     final_seeds: Count = 3
     """Seeds with which best and default configuration are compared on the test split."""
 
@@ -66,8 +66,8 @@ class SweepOptions(Settings):
 def parse_sweep(argv: Sequence[str]) -> tuple[SweepOptions, Launch]:
     """A sweep's own options, and those of all its runs.
 
-    The two are parsed one after the other, since a method's settings stand at the top level too
-    and may have the name of one of ours.
+    The two are parsed one after the other, since a method's settings are at the top level too and
+    one may have the name of a sweep's option.
 
     Raises:
         UserError: one line, for whatever is wrong.

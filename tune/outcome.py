@@ -1,4 +1,4 @@
-"""What a sweep found: on the terminal, as ``result.json``, and for TensorBoard."""
+"""A sweep's outcome: printed on the terminal, as ``result.json``, and for TensorBoard."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -20,7 +20,7 @@ from tune.rows import TrialRow, shown
 from tune.savings import Savings
 
 NOTHING = "-"
-"""In place of a figure that there is not."""
+"""In place of a missing figure."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,13 +37,13 @@ class Sweep:
     comparison: Comparison
     savings: Savings
     seconds: float
-    """Of the trials, in this start of the sweep."""
+    """Seconds of the trials, since the sweep's last start."""
     partition: str
     """Hash of the trials' partition."""
 
 
 def print_space(space: Space, console: Console) -> None:
-    """What would be searched."""
+    """Prints the space to search."""
     for name, distribution in space.items():
         console.print(f"{name}: {distribution}", highlight=False, markup=False)
 
@@ -51,7 +51,7 @@ def print_space(space: Space, console: Console) -> None:
 def print_trials(
     rows: Sequence[TrialRow], options: SweepOptions, names: Sequence[str], console: Console
 ) -> None:
-    """The trials as a table, the best first, then those that did not finish."""
+    """Prints the trials as a table, the best first, then those that did not finish."""
     table = Table("trial", "validation", "loss", "epochs", *names, "status", box=None)
     for row in ranked(rows, options):
         table.add_row(
@@ -63,7 +63,7 @@ def print_trials(
             row.status,
         )
     anything = console.options.update(max_width=1000)
-    width = Measurement.get(console, anything, table).maximum  # whole, whatever the terminal's is
+    width = Measurement.get(console, anything, table).maximum  # never cut to the terminal's width
     console.print(table, highlight=False, width=width, crop=False, soft_wrap=True)
     for row in rows:
         if row.status == "failed":
@@ -96,7 +96,7 @@ def _plus_minus(spread: Spread) -> str:
 
 
 def print_summary(sweep: Sweep, console: Console) -> None:
-    """The last lines: what was saved, what is best, and what it gains."""
+    """Prints the last lines: what was saved, what is best, and what it gains."""
     saved, compared = sweep.savings, sweep.comparison
     seeds = len(compared.gain.values)
     lines = (
@@ -122,7 +122,7 @@ def listed(settings: SettingValues) -> str:
 
 
 def _scheduled(row: TrialRow) -> list[str]:
-    """With pbt: what the trial's score came of, and that its last settings are tested alone."""
+    """With pbt: the settings behind the trial's score, of which only the last are tested."""
     if not row.schedule:
         return []
     segments = [
@@ -133,7 +133,7 @@ def _scheduled(row: TrialRow) -> list[str]:
 
 
 def write_sweep(sweep: Sweep) -> None:
-    """``result.json`` and the trials as hyperparameters for TensorBoard."""
+    """Writes ``result.json``, and the trials as hyperparameters for TensorBoard."""
     run = sweep.run
     content = {
         "method": run.method,

@@ -15,7 +15,7 @@ from fl.report.words import percent
 from fl.spaces import Choice, Distribution, LogUniform, Space
 
 QUALITY = LinearSegmentedColormap.from_list("quality", ["#c9d1d9", style.GLOBAL_MODEL])
-"""From pale to the global model's colour: the better, the more of it."""
+"""From pale to the global model's colour, which means the best."""
 PER_ROW = 3
 """Parameters beside each other."""
 
@@ -85,7 +85,7 @@ def _effect(
     places: Sequence[Any] = values
     if isinstance(distribution, Choice):
         names = [str(value) for value in distribution.values]
-        names += sorted({str(v) for v in values} - set(names))  # the default's own
+        names += sorted({str(v) for v in values} - set(names))  # the default's value
         places = [names.index(str(value)) for value in values]
         axes.set_xticks(range(len(names)), labels=names, parse_math=False)
         axes.set_xlim(-0.5, len(names) - 0.5)
@@ -106,7 +106,7 @@ def _effect(
 
 
 def _place(distribution: Distribution, value: Any) -> float:
-    """Where on its axis, from 0 to 1, a value lies; one outside the range at its end."""
+    """A value's position on its axis, clipped to the range's ends at 0 and 1."""
     if isinstance(distribution, Choice):
         names = [str(v) for v in distribution.values]
         at = names.index(str(value)) if str(value) in names else _nearest(distribution, value)

@@ -1,8 +1,8 @@
-"""Population-based training: trials that go on from another's state, under other settings.
+"""Population-based training (pbt): trials continue from another trial's state, with other settings.
 
-What Tune hands from trial to trial is a checkpoint of ours: the state of the server's fit, and the
-schedule that led there. A trial that takes one takes its settings too, all but those that pbt
-changes: what shaped the samples and the model stays what it was when the fit began.
+Tune passes checkpoints from trial to trial: the state of the server's fit, and the schedule of
+settings behind it. A trial that takes a checkpoint takes its settings too, all but those that pbt
+changes: the settings that made the samples and the model stay as they were when the fit began.
 """
 
 import json
@@ -25,15 +25,15 @@ from tune.rows import is_epoch
 from tune.trials import RESULT, SCHEDULE, SETTINGS, run_trial
 
 PARTS = 5
-"""Of the longest fit, at most; between two of them a trial may go on from another's state."""
+"""Parts of the longest fit, at most; after each a trial may continue from another's state."""
 STAGE = "fusion"
-"""The fit that a method's result comes from."""
+"""The fit that gives a method's result."""
 ORIGIN = "origin.json"
-"""Beside a state that is handed on: its epoch, and the schedule that led there."""
+"""File beside a state that is passed on: its epoch, and the schedule behind it."""
 
 
 def interval(epochs: int) -> int:
-    """Epochs of a fit after which a trial hands its state on, and may be given another's."""
+    """Epochs of a fit after which a trial passes its state on, and may be given another's."""
     return math.ceil(epochs / PARTS)
 
 
@@ -52,9 +52,9 @@ def run_member(
         launch: the trial's.
         settings: what it tries, by dotted name.
         every: epochs between two states.
-        donor: a folder that ``hand_on`` was given by this or another trial, to go on from.
-        prepare_with: makes it ready to start.
-        hand_on: is given an epoch's event, and a folder with its state, gone afterwards.
+        donor: a folder that this or another trial gave to ``hand_on``, to continue from.
+        prepare_with: makes the trial ready to start.
+        hand_on: called with an epoch's event and a folder with its state, deleted afterwards.
     """
     launch = replace(launch, fusion_checkpoint=every)
     run_dir = launch.output_dir / str(launch.name)
@@ -68,7 +68,7 @@ def run_member(
         return prepare_with(launch)
 
     def listen(event: Event) -> None:
-        # Not of the last epoch: then the run is not over.
+        # Not after the last epoch, when the run is not over yet.
         if not is_epoch(event) or event.epoch % every or event.epoch == event.epochs:
             return
         with TemporaryDirectory() as folder:
@@ -81,7 +81,7 @@ def run_member(
 
 
 def _schedule(trial: str, settings: SettingValues, donor: Path | None) -> list[JsonObject]:
-    """Which trial's fit went through which epochs under which settings, up to this one's."""
+    """From which epoch on the fit ran in which trial with which settings, up to this trial."""
     done, schedule = 0, list[JsonObject]()
     if donor:
         origin = json.loads((donor / ORIGIN).read_text())
@@ -92,7 +92,7 @@ def _schedule(trial: str, settings: SettingValues, donor: Path | None) -> list[J
 
 
 def _change(run_dir: Path, launch: Launch, settings: SettingValues) -> None:
-    """Makes a trial's directory that of other settings; the events so far stay."""
+    """Changes the settings in a trial's directory; its events so far stay."""
     if json.loads((run_dir / SETTINGS).read_text()) != settings:
         (run_dir / RESULT).unlink(missing_ok=True)
         write_configuration(run_dir / "config.yaml", launch.run)

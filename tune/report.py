@@ -1,4 +1,4 @@
-"""The sweep's page: what was tried, what it did, and what the best is worth."""
+"""Writes a sweep's report page: its trials, their effects, and the best one's gain."""
 
 import base64
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What became of each trial, read from its directory: nothing else is asked, so nothing is lost."""
+"""A sweep's trials as records, read from the trials' directories alone."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -14,18 +14,18 @@ from tune.trials import DEFAULT, FAILURE, SCHEDULE, SETTINGS, read_result
 
 @dataclass(frozen=True, kw_only=True)
 class TrialRow:
-    """A trial: what it tried, how far it came, and what its clients cost."""
+    """A trial: its settings, how far it came, and what its clients cost."""
 
     name: str
     settings: SettingValues
-    """By dotted name; of the default trial the configuration's own values."""
+    """By dotted name; for the default trial the configuration's own values."""
     status: Literal["finished", "stopped", "failed"]
     scores: Mapping[str, float]
     """``accuracy``, ``loss`` and ``epoch`` of its last epoch; empty if it had none."""
     trained: Mapping[int, float]
-    """Clients it trained, and the seconds that took."""
+    """Clients that it trained, and the seconds of each."""
     reused: Mapping[int, float]
-    """Clients it had from the store, and the seconds that would have taken."""
+    """Clients that it had from the store, and the seconds that each training had taken."""
     seconds: float
     """From its first to its last event, over all its starts."""
     reason: str = ""
@@ -39,7 +39,7 @@ def read_rows(folder: Path, defaults: SettingValues) -> list[TrialRow]:
 
     Args:
         folder: holds a directory per trial.
-        defaults: the configuration's own values of what is searched.
+        defaults: the configuration's own values of the settings that are searched.
     """
     paths = sorted(
         (path for path in folder.iterdir() if (path / SETTINGS).exists()),
@@ -49,7 +49,7 @@ def read_rows(folder: Path, defaults: SettingValues) -> list[TrialRow]:
 
 
 def best_of(rows: Sequence[TrialRow], options: SweepOptions) -> TrialRow | None:
-    """The finished trial with the best last epoch; of equals the first."""
+    """The finished trial with the best last epoch; of equal ones the first."""
     finished = [row for row in rows if row.status == "finished"]
     return max(finished, key=lambda row: options.sign * row.scores[options.metric], default=None)
 
@@ -59,7 +59,7 @@ def read_epochs(run_dir: Path) -> list[dict[str, float]]:
     epochs: list[dict[str, float]] = []
     for event in _events(run_dir):
         if is_epoch(event):
-            # A fit that went on from an earlier state has done what follows once more.
+            # A fit that continued from an earlier state has repeated the epochs after it.
             while epochs and epochs[-1]["epoch"] >= event.epoch:
                 epochs.pop()
             epochs.append(reported(event))
@@ -67,14 +67,14 @@ def read_epochs(run_dir: Path) -> list[dict[str, float]]:
 
 
 def reported(event: Epoch) -> dict[str, float]:
-    """What Tune is told of an epoch."""
+    """The figures of an epoch that are reported to Tune."""
     return {"accuracy": event.accuracy, "loss": event.loss, "epoch": event.epoch}
 
 
 def last_scores(run_dir: Path) -> dict[str, float]:
-    """What the run is judged by: its last epoch; empty if it came to none.
+    """The scores of the run's last epoch; empty if it has none.
 
-    Of a finished run whose server fits nothing the accuracy alone, as of epoch 0.
+    For a finished run without a fit at the server, the accuracy alone, as epoch 0.
     """
     if epochs := read_epochs(run_dir):
         return epochs[-1]
@@ -83,7 +83,7 @@ def last_scores(run_dir: Path) -> dict[str, float]:
 
 
 def is_epoch(event: Event) -> TypeGuard[Epoch]:
-    """Whether it ends an epoch of the fit that a method's result comes from."""
+    """Whether the event ends an epoch of the fit that gives a method's result."""
     return isinstance(event, Epoch) and event.stage == "fusion"
 
 
@@ -110,7 +110,7 @@ def _read(run_dir: Path, defaults: SettingValues) -> TrialRow:
         status=status,
         scores=last_scores(run_dir),
         trained=trained,
-        # What it trained itself, before it was interrupted, is no gain.
+        # Clients that it trained itself before it was interrupted do not count as reused.
         reused={client: seconds for client, seconds in reused.items() if client not in trained},
         seconds=_seconds(events),
         reason=failure.read_text().strip() if status == "failed" else "",
@@ -126,7 +126,7 @@ def _events(run_dir: Path) -> list[Event]:
 
 
 def _seconds(events: Sequence[Event]) -> float:
-    """A run that was resumed has begun several times, each time at 0."""
+    """Seconds over all starts: a resumed run has started several times, each time at 0."""
     last = 0.0
     total = 0.0
     for event in events:

@@ -1,4 +1,4 @@
-"""How many clients a sweep did not train, and what that saved."""
+"""How many clients a sweep reused instead of training them, and the time that this saved."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -10,23 +10,23 @@ from tune.rows import TrialRow
 
 @dataclass(frozen=True, kw_only=True)
 class Savings:
-    """Over all trials of a sweep, the default among them."""
+    """Sums over all trials of a sweep, the default among them."""
 
     trained: int
     """Clients that were trained."""
     reused: int
     """Clients that a trial had from the store instead."""
     trained_seconds: float
-    """Of training, added up over clients."""
+    """Seconds of training, summed over the clients that were trained."""
     saved_seconds: float
-    """The same of those that were reused, as long as their training had taken."""
+    """Seconds that the training of the reused clients had taken."""
     least_seconds_saved: float
-    """Of the machine's time, had it been full of clients all the while: at least this long the
-    sweep would have taken more."""
+    """Wall time saved if the machine had been full of clients all the time: without reuse the sweep
+    would have taken at least so much longer."""
 
 
 def savings(rows: Sequence[TrialRow], members: Iterable[Client], inventory: Inventory) -> Savings:
-    """Adds up what the trials' events say."""
+    """Sums the trials' trained and reused clients."""
     at_once = {c.id: max(1, inventory.at_once(c.request)) for c in members}
     saved = [(client, s) for row in rows for client, s in row.reused.items()]
     trained = [s for row in rows for s in row.trained.values()]

@@ -1,4 +1,4 @@
-"""Ray Tune's searchers and schedulers, and our distributions in its words."""
+"""Makes Ray Tune's searchers, schedulers and parameter space from a sweep's options and space."""
 
 import random
 from functools import partial
@@ -20,7 +20,7 @@ from tune.options import METRICS, SweepOptions
 from tune.population import interval
 
 REDUCTION = 3
-"""ASHA lets one in so many go on past each of its rungs."""
+"""ASHA lets one in so many trials continue past each of its rungs."""
 
 
 def param_space(space: Space, search: str) -> JsonObject:
@@ -41,7 +41,7 @@ def _domain(distribution: Distribution) -> Any:
 
 
 def make_searcher(options: SweepOptions, seed: int) -> Searcher | SearchAlgorithm:
-    """What proposes settings; the same seed proposes the same."""
+    """The searcher, which proposes settings; the same seed gives the same ones."""
     how: Any = {"metric": options.metric, "mode": METRICS[options.metric]}
     if options.search == "optuna":
         import optuna
@@ -59,13 +59,13 @@ def make_searcher(options: SweepOptions, seed: int) -> Searcher | SearchAlgorith
 def make_scheduler(
     options: SweepOptions, epochs: int, changing: Space, seed: int
 ) -> TrialScheduler:
-    """What stops trials, or has them go on from another's state.
+    """The scheduler, which stops trials, or has them continue from another's state.
 
     Args:
         options: the sweep's.
-        epochs: of the longest fit among the trials.
-        changing: the part of the space that pbt changes; not empty then.
-        seed: of pbt's own draws.
+        epochs: those of the longest fit among the trials.
+        changing: the part of the space that pbt changes, not empty for pbt.
+        seed: seed of pbt's own draws.
     """
     if options.scheduler == "fifo":
         return FIFOScheduler()
@@ -85,7 +85,7 @@ def make_scheduler(
         time_attr="epoch",
         metric=options.metric,
         mode=METRICS[options.metric],
-        # At its own last step a trial is told to stop, and would not write its result.
+        # At max_t Tune stops a trial, which would then not write its result: so one more.
         max_t=epochs + 1,
         grace_period=max(1, epochs // REDUCTION**2),
         reduction_factor=REDUCTION,
@@ -93,12 +93,12 @@ def make_scheduler(
 
 
 def _steps(distribution: Distribution) -> Any:
-    """What pbt steps along: the neighbour in a list, or a fifth more or less of a number."""
+    """How pbt changes a value: to a list's neighbour, or a number by a fifth up or down."""
     return list(distribution.values) if isinstance(distribution, Choice) else _domain(distribution)
 
 
 def _within(space: Space, settings: SettingValues) -> JsonObject:
-    """The settings with those that left their range at its end."""
+    """The settings, with values outside of their range moved to its end."""
     ends = {n: (d.low, d.high) for n, d in space.items() if not isinstance(d, Choice)}
     return {
         name: min(max(value, ends[name][0]), ends[name][1]) if name in ends else value

@@ -1,4 +1,4 @@
-"""From a space's name or file to distributions, all of them of the method's own settings."""
+"""Reads a sweep's space, by name or from a file, and checks it against the method's settings."""
 
 from collections.abc import Mapping
 from math import prod
@@ -23,10 +23,10 @@ def read_space(text: str, method: str) -> dict[str, Distribution]:
 
     Args:
         text: server, local, both, or a path that ends in .yaml or .yml.
-        method: whose settings they are.
+        method: the method that has the settings.
 
     Raises:
-        UserError: neither of them, a setting that does not exist, or nothing to search.
+        UserError: no such space or file, a setting that does not exist, or nothing to search.
     """
     if text.endswith((".yaml", ".yml")):
         space = {n: _distribution(text, n, v) for n, v in _leaves(load_yaml(Path(text))).items()}
@@ -42,10 +42,10 @@ def read_space(text: str, method: str) -> dict[str, Distribution]:
 
 
 def check_space(space: Space, options: SweepOptions, launch: Launch) -> None:
-    """Refuses, before there is any trial, what the configuration would refuse in one.
+    """Refuses, before any trial starts, values that the configuration would refuse in one.
 
     Raises:
-        UserError: an end of a range is no value of the setting, a grid has too many points, there
+        UserError: the end of a range is no value of the setting, a grid has too many points, there
             is nothing that pbt could change, or no epoch that the scheduler or metric needs.
     """
     method = get_method(launch.run.method)
@@ -68,7 +68,7 @@ def check_space(space: Space, options: SweepOptions, launch: Launch) -> None:
 
 
 def num_trials(space: Space, options: SweepOptions) -> int:
-    """How many trials there will be, beside the default."""
+    """How many trials there will be, without the default."""
     return grid_size(space) if options.search == "grid" else options.num_samples
 
 
@@ -93,7 +93,7 @@ def changeable(space: Space, method: str) -> Space:
 
 
 def _leaves(values: SettingValues, prefix: str = "") -> JsonObject:
-    """Nested settings by dotted name, down to what describes a distribution."""
+    """Nested settings by dotted name, down to the descriptions of distributions."""
     flat: JsonObject = {}
     for key, value in values.items():
         name = f"{prefix}{key}".replace("-", "_")
@@ -109,7 +109,7 @@ def _distribution(source: str, name: str, value: Any) -> Distribution:
         if isinstance(value, Mapping) and len(value) == 1:
             ((kind, ends),) = value.items()
             if isinstance(ends, list) and len(ends) == 2:
-                low, high = map(float, ends)  # YAML reads 1e-5 as a word
+                low, high = map(float, ends)  # YAML reads 1e-5 as a string
                 if kind == "integers" and low.is_integer() and high.is_integer():
                     return Integers(int(low), int(high))
                 distribution: Distribution = KINDS[kind](low, high)
@@ -142,7 +142,7 @@ def _refuse_unchangeable(space: Space, options: SweepOptions, method: str) -> No
 
 
 def _refuse_strangers(source: str, space: Space, method: str) -> None:
-    """Only the method's own settings are searched: others would change the task."""
+    """Refuses settings that are not the method's own, since those would change the task."""
     valid = [name for name, _ in setting_types(get_method(method).config)]
     for name in space:
         if name not in valid:

@@ -20,7 +20,7 @@ def submit(options: SweepOptions, launch: Launch, space: Space, console: Console
     """Submits the sweep and returns the exit status.
 
     Raises:
-        UserError: one line, for whatever can be known to be wrong before the job starts.
+        UserError: one line, for any error that can be found before the job starts.
     """
     if launch.wait:
         raise UserError("--wait is for a single run's job; a sweep's tells how it goes in its log")
@@ -40,7 +40,7 @@ def submit(options: SweepOptions, launch: Launch, space: Space, console: Console
 
 
 def job_of(options: SweepOptions, launch: Launch, folder: Path) -> NodeTask:
-    """The sweep as it is run inside the allocation: each start of the job resumes it."""
+    """The sweep inside the allocation, where each start of the job resumes it."""
     own = asdict(options)
     if Path(options.space).suffix:
         own["space"] = str(Path(options.space).absolute())

@@ -75,11 +75,11 @@ def search(
     folder: Path,
     console: Console,
 ) -> Sweep:
-    """Default, trials, best against default; writes everything that a sweep leaves."""
+    """Runs default, trials, and best against default; writes all files of the sweep."""
     flat = flatten(nested(launch.run))
     defaults = {name: flat[name] for name in space}
     with ray_cluster(launch, prepared.inventory, folder):
-        # On all of the machine, so that the trials find what they share.
+        # First and on the whole machine, so that the trials find the clients' updates stored.
         console.print(f"default configuration, on {options.validation:g} of the training images")
         run_trial(_default(options, launch), {}, prepare_with=lambda _: prepared)
         from tune.tuning import run_trials

@@ -6,13 +6,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from fl.federation import Request
 
 DRIVER_BYTES = 4 * 2**30
-"""Memory that a trial takes beside its clients, roughly: its own process, and the global model."""
+"""Memory that a trial takes beside its clients, roughly: for its own process and the server."""
 
 Resources = Mapping[str, float]
 
 
 def concurrency(nodes: Sequence[Resources], requests: Iterable[Request]) -> int:
-    """Trials at once where nobody says: one per GPU, else what cores and memory allow."""
+    """Trials at once by default: one per GPU, else as many as cores and memory allow."""
     requests = tuple(requests)
     gpus = int(sum(node.get("GPU", 0) for node in nodes))
     if gpus:
@@ -23,7 +23,7 @@ def concurrency(nodes: Sequence[Resources], requests: Iterable[Request]) -> int:
 def trial_bundle(
     nodes: Sequence[Resources], requests: Iterable[Request], trials: int
 ) -> dict[str, float]:
-    """What each of so many trials gets: an even part of a node, whole cores and whole GPUs.
+    """The bundle of each of so many trials: an even part of a node, whole cores and whole GPUs.
 
     It is never less than what the largest client asks for: then fewer trials run at once. Nodes
     may differ, and a trial must fit on each.
@@ -47,7 +47,7 @@ def _fits(node: Resources, least: Resources) -> int:
 
 
 def _least(requests: Iterable[Request]) -> dict[str, float]:
-    """Of each kind what the largest client asks for, in whole cores and GPUs."""
+    """The most that any client asks for of each kind, in whole cores and GPUs."""
     requests = tuple(requests)
     return {
         "CPU": max(1, *(math.ceil(r.cpus) for r in requests)),

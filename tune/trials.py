@@ -1,4 +1,4 @@
-"""A trial's launch: the sweep's own, with other settings, in a directory inside the sweep's."""
+"""A trial of a sweep: the sweep's launch with other settings, run in a directory of its own."""
 
 import json
 import traceback
@@ -18,11 +18,11 @@ from fl.events import Event
 from fl.json_values import JsonObject, SettingValues
 
 DEFAULT = "default"
-"""The trial that changes nothing: what the others are compared with, and a candidate itself."""
+"""The trial that changes no setting: the others are compared with it, and it may be the best."""
 SETTINGS, SCHEDULE, FAILURE = "settings.json", "schedule.json", "failure.txt"
-"""In a trial's directory: what it tries, with pbt since when and what before, why it failed."""
+"""Files of a trial's directory: its settings, with pbt their schedule, and why it failed."""
 RESULT = "result.json"
-"""There once a run is finished."""
+"""File that a run's directory has once the run is finished."""
 
 
 def derive(
@@ -31,9 +31,9 @@ def derive(
     """The launch with these settings, parsed and checked as if they came from a command line.
 
     Args:
-        launch: what the settings change.
+        launch: the launch that the settings change.
         settings: values by dotted name.
-        name: of its directory, below the launch's output directory.
+        name: name of its directory, below the launch's output directory.
         validation: see :class:`fl.config.DataConfig`.
 
     Raises:
@@ -51,10 +51,10 @@ def run_trial(
     *listeners: Callable[[Event], None],
     prepare_with: Callable[[Launch], Prepared],
 ) -> JsonObject:
-    """Runs it in its directory, unless that holds its result already; returns the result.
+    """Runs a trial in its directory, unless that holds its result already; returns the result.
 
-    ``prepare_with`` makes it ready to start; ``listeners`` hear its events. What it prints goes to
-    ``log.txt`` there, and what makes it fail to ``failure.txt``.
+    ``prepare_with`` makes it ready to start; ``listeners`` are called with its events. Its output
+    goes to ``log.txt`` there, and the reason of a failure to ``failure.txt``.
     """
     from cluster.run.runner import execute
 
@@ -76,7 +76,7 @@ def run_trial(
 
 
 def read_result(run_dir: Path) -> JsonObject | None:
-    """What a finished run left; None if it is not finished."""
+    """The result of a finished run; None if it is not finished."""
     try:
         result: JsonObject = json.loads((run_dir / RESULT).read_text())
     except FileNotFoundError:
@@ -85,7 +85,7 @@ def read_result(run_dir: Path) -> JsonObject | None:
 
 
 def share_of(inventory: Inventory, bundle: Mapping[str, float]) -> Inventory:
-    """What a trial has of the machine."""
+    """The part of the inventory that a trial has, as its bundle states."""
     return replace(
         inventory,
         cpus=int(bundle["CPU"]),
@@ -98,5 +98,5 @@ def _claim(launch: Launch) -> Path:
     try:
         return claim(launch)
     except UserError:
-        # A sweep that was killed may have told nobody what it tried under this number.
+        # A sweep that was killed may not have saved which settings it tried under this number.
         return claim(replace(launch, resume=False, overwrite=True))

@@ -1,8 +1,8 @@
-"""What we use of Ray Tune that Tune does not promise to keep.
+"""Internals of Ray Tune that we use, which may change with any release.
 
-- A trial goes on from the path in its checkpoint, also if that was changed: there is no public way
-  to tell a trial where its state is.
-- A trial's id ends with its number in the sweep: Tune gives it nowhere else.
+- A trial continues from the path in its checkpoint, even if that was changed: there is no public
+  way to set the path of a trial's state.
+- A trial's id ends with its number in the sweep: Tune states it nowhere else.
 """
 
 from pathlib import Path
@@ -10,16 +10,16 @@ from pathlib import Path
 from ray.tune.experiment import Trial
 
 TESTED_WITH = "2.60.0"
-"""The Ray that tests/tune/test_tune_internals.py last held against this file."""
+"""The version that tests/tune/test_tune_internals.py last checked this file with."""
 
 
 def state_of(trial: Trial) -> Path | None:
-    """The state from which Tune will have the trial go on, its own or another's."""
+    """The state from which Tune will have the trial continue, its own or another's."""
     return Path(trial.checkpoint.path) if trial.checkpoint else None
 
 
 def go_on_from(trial: Trial, state: Path) -> None:
-    """Has the trial go on from the state where it is now, if it has one at all."""
+    """Has the trial continue from the state at this path, if it has a state at all."""
     if trial.checkpoint:
         trial.checkpoint.path = str(state)
 

@@ -1,4 +1,4 @@
-"""The trials under Ray Tune: each in a placement group of its own, on the sweep's one cluster."""
+"""Runs a sweep's trials under Ray Tune, each in a placement group of its own, on one cluster."""
 
 import logging
 import os
@@ -34,16 +34,16 @@ from tune.tune_internals import number_in
 ENVIRONMENT = {
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",  # a trial's run directory has all of it
     "TUNE_DISABLE_SIGINT_HANDLER": "1",  # Ctrl-C ends the sweep; --resume continues it
-    "TUNE_GLOBAL_CHECKPOINT_S": "1",  # what a killed sweep forgets of itself
-    "TUNE_FORCE_TRIAL_CLEANUP_S": "5",  # one that is busy when it is told to stop
+    "TUNE_GLOBAL_CHECKPOINT_S": "1",  # seconds of its state that a killed sweep loses
+    "TUNE_FORCE_TRIAL_CLEANUP_S": "5",  # for a trial that is busy when it is stopped
     "TUNE_WARN_EXCESSIVE_EXPERIMENT_CHECKPOINT_SYNC_THRESHOLD_S": "0",
     "RAY_CHDIR_TO_TRIAL_DIR": "0",
-    "RAY_AIR_NEW_OUTPUT": "0",  # the new one talks even when told not to
+    "RAY_AIR_NEW_OUTPUT": "0",  # the new output prints even with verbose=0
 }
 STORAGE, STATES = "ray", "trials"
-"""In the sweep's folder: what Tune keeps, and there a folder for each trial."""
+"""Folder of Tune's own files in the sweep's folder, and in it the folder of all trials."""
 FINISHED = "finished"
-"""In the last report of a trial that came to its end."""
+"""Key in the last report of a trial that has finished."""
 
 
 def run_trials(
@@ -55,10 +55,10 @@ def run_trials(
 ) -> None:
     """Runs all trials, or those that are left of an interrupted sweep.
 
-    What became of them is in their directories.
+    Their results are in their directories.
     """
     os.environ |= ENVIRONMENT
-    logging.getLogger("ray.tune").setLevel(logging.CRITICAL)  # failures are told of in our words
+    logging.getLogger("ray.tune").setLevel(logging.CRITICAL)  # Lines prints failures instead
     nodes = [n["Resources"] for n in ray.nodes() if n["Alive"] and n["Resources"].get("CPU")]
     requests = [client.request for client in prepared.members]
     at_once = options.max_concurrent or concurrency(nodes, requests)
@@ -66,7 +66,7 @@ def run_trials(
     epochs = longest_fit(space, launch)
     trainable = tune.with_resources(
         trainable_of(launch, share_of(prepared.inventory, bundle), options, epochs),
-        # The trial itself waits for its clients and ranks, who have the room to themselves.
+        # The trial's process only waits: its clients and ranks have the bundle to themselves.
         PlacementGroupFactory([{}, bundle]),
     )
     storage = folder / STORAGE
@@ -85,17 +85,17 @@ def run_trials(
                 scheduler=make_scheduler(
                     options, epochs, changeable(space, launch.run.method), launch.run.seed
                 ),
-                # A grid counts once.
+                # Tune counts a whole grid as one sample.
                 num_samples=1 if options.search == "grid" else options.num_samples,
                 max_concurrent_trials=at_once,
                 time_budget_s=options.time_budget,
                 trial_dirname_creator=number,
-                reuse_actors=True,  # a process of its own costs each trial the imports
+                reuse_actors=True,  # a new process would cost each trial the imports
             ),
             run_config=tune.RunConfig(
                 name=STATES,
                 storage_path=str(storage),
-                stop={FINISHED: True},  # else a scheduler could still tell it to go on
+                stop={FINISHED: True},  # else a scheduler could still continue the trial
                 callbacks=[Lines(), Moved()],
                 verbose=0,
             ),
@@ -108,11 +108,11 @@ def trainable_of(
 ) -> Callable[[JsonObject], None]:
     """The function that Tune runs for each trial, in a process inside the trial's reservation.
 
-    With pbt it runs again, in the same directory, each time that Tune has the trial go on.
+    With pbt it runs again, in the same directory, each time that Tune continues the trial.
     """
 
     def trial(settings: JsonObject) -> None:
-        # As many as its room has cores: neighbours have the others.
+        # As many threads as its bundle has cores, as other trials use the other cores.
         torch.set_num_threads(max(1, share.cpus))
         plain = {n: v.item() if hasattr(v, "item") else v for n, v in settings.items()}
         name = f"{launch.name}/trials/{number_in(tune.get_context().get_trial_id())}"
@@ -135,24 +135,24 @@ def trainable_of(
 
 
 def report(event: Event) -> None:
-    """Tells Tune how the server's fit goes, all but its last epoch: then the run is not over."""
+    """Reports each epoch of the server's fit to Tune but the last, when the run is not over yet."""
     if is_epoch(event) and event.epoch < event.epochs:
         tune.report(reported(event))
 
 
 def donor() -> Path | None:
-    """The state from which Tune has this trial go on, its own or another's."""
+    """The state from which Tune continues this trial, its own or another's."""
     given = tune.get_checkpoint()
     return Path(given.path) if given else None
 
 
 def report_state(event: Epoch, folder: Path) -> None:
-    """Tells Tune how the fit goes, and gives it the state from which a trial can go on."""
+    """Reports an epoch to Tune, with the state from which a trial can continue."""
     tune.report(reported(event), checkpoint=tune.Checkpoint.from_directory(folder))
 
 
 class Lines(tune.Callback):
-    """A line for each trial that ends."""
+    """Prints a line for each trial that ends."""
 
     def __init__(self) -> None:
         self._ended = 0
@@ -160,34 +160,34 @@ class Lines(tune.Callback):
     def on_trial_complete(
         self, iteration: int, trials: list[Trial], trial: Trial, **_: Any
     ) -> None:
-        """Prints how it went."""
+        """Prints the trial's scores."""
         result = trial.last_result or {}
-        told = ", ".join(f"{name} {result[name]:.4f}" for name in METRICS if name in result)
+        text = ", ".join(f"{name} {result[name]:.4f}" for name in METRICS if name in result)
         if FINISHED not in result:
-            told = f"stopped after epoch {result.get('epoch', 0)}, {told}".rstrip(", ")
-        self._print(trial, told)
+            text = f"stopped after epoch {result.get('epoch', 0)}, {text}".rstrip(", ")
+        self._print(trial, text)
 
     def on_trial_error(self, iteration: int, trials: list[Trial], trial: Trial, **_: Any) -> None:
-        """Prints that it failed; why is in its directory, also where Tune could not start it."""
+        """Prints that it failed; the reason is in its directory, even if Tune never started it."""
         run_dir = Path(trial.remote_experiment_path).parents[1] / "trials" / number(trial)
         if run_dir.exists() and not (run_dir / FAILURE).exists() and trial.error_file:
             last = Path(trial.error_file).read_text().strip().splitlines()[-1]
             (run_dir / FAILURE).write_text(f"{last}\n")
         self._print(trial, "failed")
 
-    def _print(self, trial: Trial, told: str) -> None:
+    def _print(self, trial: Trial, text: str) -> None:
         self._ended += 1
         tried = " ".join(f"{n}={shown(v)}" for n, v in trial.config.items())
-        print(f"trial {number(trial)} ({self._ended} ended): {told}; {tried}", flush=True)
+        print(f"trial {number(trial)} ({self._ended} ended): {text}; {tried}", flush=True)
 
 
 def number(trial: Trial) -> str:
-    """What a trial's directory is called: its number in the sweep."""
+    """The name of a trial's directory: its number in the sweep."""
     return number_in(trial.trial_id)
 
 
 def prepare_in_bundle(launch: Launch, share: Inventory) -> Prepared:
-    """Prepares a trial where its clients will be: what they need is measured on their GPU."""
+    """Prepares a trial in its bundle, so that its clients' needs are measured on their GPU."""
     if not share.gpus:
         return prepare(launch, share)
     own: Any = get_current_placement_group()

@@ -32,7 +32,7 @@ NODE_CHECK_S = 5.0
 
 @dataclass
 class RunningCohort:
-    """Clients at work: light ones of one make, cohort after cohort, or a single one."""
+    """Clients at work in one process: light ones of a group, by cohorts, or a single one."""
 
     jobs: list[Job]
     process: Process

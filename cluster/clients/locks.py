@@ -24,7 +24,7 @@ class Locks:
         os.close(self._descriptor)
 
     def acquire(self, name: str, *, wait: bool = False) -> bool:
-        """Takes the lock; if another holds it, waits for it or returns False, as ``wait`` says."""
+        """Takes the lock; while another holds it, returns False, or waits for it with ``wait``."""
         try:
             self._set(fcntl.F_WRLCK, name, wait)
         except OSError as error:

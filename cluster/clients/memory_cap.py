@@ -49,7 +49,7 @@ def capped(request: Request) -> Iterator[None]:
 
 
 def _allocator_fraction(gpus: float) -> float:
-    """Of a share of a GPU, what is left for the allocator, as a fraction of the GPU."""
+    """The fraction of a GPU that a share leaves to the allocator, after CUDA's own memory."""
     total = torch.cuda.get_device_properties(0).total_memory
     return max(0.0, min(1.0, gpus) - CUDA_BYTES / total)
 

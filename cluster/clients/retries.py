@@ -1,4 +1,4 @@
-"""What becomes of a client whose attempt failed: another attempt, a larger share, or the end."""
+"""Decides what follows a client's failed attempt: another attempt, a larger share, or the end."""
 
 from collections import Counter
 from dataclasses import replace

@@ -100,7 +100,7 @@ class Store:
         shutil.rmtree(self._updates / _folder(number), ignore_errors=True)
 
     def file(self, key: str) -> Path:
-        """Where the update of that key lies."""
+        """The file of the update with that key."""
         return self._home(key) / f"{key}.safetensors"
 
     def _code(self, job: Job) -> str:

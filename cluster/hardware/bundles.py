@@ -40,7 +40,7 @@ class Bundles:
         )
 
     def lost(self) -> set[str]:
-        """Bundles whose node is gone."""
+        """Bundles on nodes that are gone."""
         alive = {n["NodeID"] for n in ray.nodes() if n["Alive"]}
         return {bundle for bundle, node in self.nodes.items() if node not in alive}
 
@@ -125,6 +125,6 @@ def _bundles(group: Any) -> Bundles:
         )
         for index, bundle in enumerate(group.bundle_specs)
     )
-    homes = placement_group_table(group)["bundles_to_node_id"]
-    nodes = {str(index): node for index, node in homes.items()}
+    by_index = placement_group_table(group)["bundles_to_node_id"]
+    nodes = {str(index): node for index, node in by_index.items()}
     return Bundles(group=group, all=bundles, nodes=nodes)

@@ -15,7 +15,7 @@ ROW = re.compile(r"(?P<uuid>GPU-[^,\s]+), *(?P<name>.+), *(?P<mebibytes>[^,]+), 
 LISTED_GPU = re.compile(r"GPU \d+: (?P<name>.+) \(UUID: (?P<uuid>GPU-[^)\s]+)\)")
 LISTED_MIG = re.compile(r"MIG (?P<profile>\S+)\s+Device\s+\d+: \(UUID: (?P<uuid>MIG-[^)\s]+)\)")
 PROFILE = re.compile(r"((?P<own>[1-9])c\.)?(?P<all>[1-9])g\.(?P<gigabytes>\d{1,4})gb", re.ASCII)
-"""A MIG profile such as 1g.18gb. 1c.3g.71gb is one of the three slices that share a 3g.71gb."""
+"""A MIG profile such as 1g.18gb. 1c.3g.71gb is a third of a 3g.71gb, whose slices share memory."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -116,7 +116,7 @@ def attend(
 ) -> None:
     """On every other node: joins the head, and stays until the first node ends the cluster.
 
-    A node whose raylet ends early is lost to the run, which goes on without it.
+    If a node's raylet ends early, the node is lost to the run, which goes on without it.
 
     Raises:
         GatheringError: the head is gone, but did not end the cluster.

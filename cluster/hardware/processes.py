@@ -17,7 +17,7 @@ SET_PARENT_DEATH_SIGNAL, SET_CHILD_SUBREAPER = 1, 36
 
 
 def adopt_orphans() -> None:
-    """Makes this process the parent of its descendants whose own parent has ended."""
+    """Makes this process the parent of its descendants when their own parent has ended."""
     ctypes.CDLL(None).prctl(SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 

@@ -1,7 +1,7 @@
 """Internals of Ray that we use, which may change with any release.
 
 - ``_memory`` and ``_temp_dir`` of ``ray.init``: no public argument sets how much memory a cluster
-  hands out, or where its sockets lie, whose paths must be short.
+  hands out, or the directory of its sockets, which needs a short path.
 - ``GPU_group_...``, the resource that stands for the GPUs in a placement group: Ray reports nowhere
   else how many of them are taken.
 - The file in which a head that chose its own port writes its address: `ray start` only prints it.

@@ -20,7 +20,7 @@ from fl.training.sizes import SIZES
 MARGIN = 1.25
 """Factor between the measured peak and what a client gets."""
 SLACK_BYTES = 128 * 2**20
-"""Bytes added to that, since allocators take memory in pieces and a task may import more modules."""
+"""Bytes added to that: allocators take memory in pieces, and a task may import more modules."""
 COHORT = max(SIZES)
 """Light clients train together, so their share is for this many clients, or as many as fit."""
 BYTES_PER_PIXEL = 5

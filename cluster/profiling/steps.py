@@ -137,7 +137,7 @@ def _run(subject: Subject, training: Training, count: int) -> ClientNote:
 
 
 def _give_back_memory() -> None:
-    """Returns free memory to the system where possible: the next peak would not count it otherwise."""
+    """Returns free memory to the system where possible; else the next peak would miss its reuse."""
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
     with contextlib.suppress(OSError, AttributeError):

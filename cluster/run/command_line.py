@@ -23,7 +23,7 @@ from fl.json_values import JsonObject, SettingValues
 from fl.methods.registry import METHODS, get_method
 
 FLATTENED = ("run", "options")
-"""Records whose fields stand at the top level on the command line and in YAML."""
+"""Records with their fields at the top level on the command line and in YAML."""
 
 RECORDED = ("versions",)
 """What a run's config.yaml holds beside settings; ignored when it is read back."""

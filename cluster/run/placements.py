@@ -11,7 +11,7 @@ from fl.json_values import JsonObject
 
 
 class Placements:
-    """Listens to a run and makes one entry per client, of the last round that it took part in."""
+    """Makes an entry per client from a run's events, of the last round that it took part in."""
 
     def __init__(self, members: tuple[Client, ...]) -> None:
         self._entries: dict[int, JsonObject] = {

@@ -32,12 +32,12 @@ from fl.events import (
 from fl.federation import Client
 
 LISTED = 32
-"""Up to so many clients have a row of their own."""
+"""Most clients for which each has a row of its own."""
 
 
 @contextmanager
 def progress(members: tuple[Client, ...], console: Console) -> Iterator[Listener]:
-    """A listener that keeps the terminal up to date until the context ends."""
+    """A listener that shows the run on the terminal until the context ends."""
     if not console.is_terminal:
         yield PlainLines(members, console)
         return

@@ -1,4 +1,4 @@
-"""What to ask Slurm for: plain records, so that the command line knows them without Slurm."""
+"""The options of Slurm jobs: plain records, so that the command line parses them without Slurm."""
 
 import math
 import re
@@ -31,13 +31,13 @@ class SlurmOptions(Settings):
     """The allocation that a run asks for."""
 
     submit: bool = False
-    """Send the run to Slurm. ``--slurm`` alone, or any of these settings, says the same."""
+    """Send the run to Slurm. ``--slurm`` alone, or any of these settings, does the same."""
     partition: str | None = None
     """Default: the cluster's."""
     nodes: Count = 1
     gpus_per_node: Annotated[int, AtLeast(0)] = 0
     cpus_per_task: Count = 4
-    """Cores per node: there is one task on each."""
+    """Cores per node, as each node has one task."""
     mem_gb: Positive | None = None
     """Memory per node. Default: the partition's."""
     time: str = "1:00:00"
@@ -48,7 +48,7 @@ class SlurmOptions(Settings):
     array_parallelism: Count = 16
     """Most runs of a job array at once; see ``python -m slurm.array``."""
     setup: tuple[str, ...] = ()
-    """Shell lines that come before the run on the first node, such as "module load cuda"."""
+    """Shell lines to run before the run on the first node, such as "module load cuda"."""
     additional: tuple[str, ...] = ()
     """Any other sbatch setting, as KEY or KEY=VALUE without dashes: exclusive reservation=x."""
 
@@ -91,7 +91,7 @@ class SlurmOptions(Settings):
 
     @property
     def shape(self) -> Inventory:
-        """One node of the allocation, as far as one knows before there is one."""
+        """One node of the allocation, as far as it is determined before there is one."""
         memory = sys.maxsize if self.mem_gb is None else int(self.mem_gb * 2**30)
         count = "a node" if self.nodes == 1 else f"each of {self.nodes} nodes"
         return Inventory(

@@ -14,7 +14,7 @@ def clients_per_call(cohort: int, left: int, processes: int, seconds_each: float
         cohort: clients that train together.
         left: clients that wait.
         processes: how many processes may share them.
-        seconds_each: what a client takes; None while that is not known.
+        seconds_each: what a client takes; None while that is not measured.
     """
     fair = -(-left // processes)
     cohort = min(cohort, fair)

@@ -106,10 +106,10 @@ def could_fit(bundle: Bundle, need: Need) -> bool:
     return any(free.fits(need, slot) for slot in free.slots(need))
 
 
-def refusal(who: str, request: Request, bundles: Iterable[Bundle]) -> UserError:
+def refusal(client: str, request: Request, bundles: Iterable[Bundle]) -> UserError:
     """The error for a request that fits no bundle: what was asked for and what there is."""
     there = "; ".join(map(str, bundles)) or "nothing"
     return UserError(
-        f"{who} asks for {request.cpus:g} cores, {request.gpus:g} of a GPU and "
+        f"{client} asks for {request.cpus:g} cores, {request.gpus:g} of a GPU and "
         f"{size(request.memory_bytes)} of memory, and fits nowhere: there is {there}"
     )

@@ -173,7 +173,7 @@ class Placement:
         return [slot for s in all_free for slot in s.slots(need) if s.fits(need, slot)]
 
     def _tightness(self, slot: Slot) -> tuple[int, int]:
-        """Best fit on GPUs, to keep large shares whole; elsewhere most cores, apart from GPUs."""
+        """Best fit on GPUs, to leave large shares free; elsewhere most cores, apart from GPUs."""
         free = self._free[slot.bundle]
         first = len(free.gpus) if slot.gpu is None else free.gpus[slot.gpu]
         return first, -free.cpus
@@ -185,8 +185,8 @@ class Placement:
         return self._reservation.admits(newcomer, self._free[slot.bundle])
 
     def _reserve(self, entry: _Entry) -> Reservation | None:
-        everyone = [self._occupant(running) for running in self._running.values()]
-        return reserve(entry.client, entry.need, self._free.values(), everyone, self._now)
+        occupants = [self._occupant(running) for running in self._running.values()]
+        return reserve(entry.client, entry.need, self._free.values(), occupants, self._now)
 
     def _occupant(self, running: _Running) -> Occupant:
         entry = running.entry

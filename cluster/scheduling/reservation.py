@@ -27,13 +27,13 @@ class Occupant:
 
 @dataclass(frozen=True, kw_only=True)
 class Reservation:
-    """What a waiting client is promised."""
+    """A slot that is promised to a waiting client."""
 
     client: int
     need: Need
     slot: Slot
     awaited: dict[int, Occupant]
-    """Those whose capacity it counts on and who have not left yet."""
+    """Running clients on whose capacity it counts, as long as they have not left."""
     moment: float
     """Seconds at which the last of them is expected to end."""
 
@@ -78,7 +78,7 @@ def reserve(
 def _awaited(
     need: Need, slot: Slot, free: FreeCapacity, leaving: Sequence[Occupant]
 ) -> Sequence[Occupant] | None:
-    """The first to leave after whom the need fits; None if it does not fit the empty bundle."""
+    """The first to leave that make the need fit; None if it does not fit the empty bundle."""
     for count, other in enumerate(leaving):
         if free.fits(need, slot):
             return leaving[:count]

@@ -52,20 +52,21 @@ class FusionServer(RankedServer):
         super().__init__(run_spec, test, events, torch.device("cpu"), checkpoints)
         self.size = len(place_ranks)
         self.restarts = 0
-        self._bundles, self._placements, self._test = bundles, place_ranks, test
+        self._bundles, self.placements, self._test = bundles, place_ranks, test
         self._timeout_s, self._attempts = timeout_s, attempts
-        self._group: RankGroup | None = None
+        self.group: RankGroup | None = None
+        """The ranks; None until the first verb, and after :meth:`close`."""
 
     def release(self) -> None:
         """Has the ranks release the GPU memory that they hold but do not use."""
-        if self._group:
+        if self.group:
             super().release()
 
     def close(self) -> None:
         """Ends all ranks."""
-        if self._group:
-            self._group.dismiss()
-            self._group = None
+        if self.group:
+            self.group.dismiss()
+            self.group = None
 
     def _on_each(
         self,
@@ -128,11 +129,11 @@ class FusionServer(RankedServer):
                 self._replace(failure, failures)
 
     def _present(self) -> RankGroup:
-        if self._group is None:
-            self._group = RankGroup(
-                self._bundles, self._placements, self.run_spec, self._test, self._timeout_s
+        if self.group is None:
+            self.group = RankGroup(
+                self._bundles, self.placements, self.run_spec, self._test, self._timeout_s
             )
-        return self._group
+        return self.group
 
     def _replace(self, failure: RankFailed, failures: int) -> None:
         """Ends the ranks after a failure; the next call starts new ones.

@@ -28,7 +28,7 @@ WITNESS_S = 5.0
 
 
 class RankActor:
-    """A rank's process. Columns travel as arrays, which Ray's object store shares uncopied."""
+    """A rank's process. Columns are passed as arrays, which Ray's object store shares uncopied."""
 
     def __init__(self, threads: int, gpu: str | None) -> None:
         if gpu is not None:  # before anything has looked for GPUs
@@ -94,12 +94,12 @@ def as_tensor(value: Any) -> Any:
 class RankFailed(Exception):
     """A rank raised, died or stayed silent."""
 
-    def __init__(self, rank: int, who: str, reason: str, error: Exception | None) -> None:
-        super().__init__(f"rank {rank} of the server ({who}) {reason}")
+    def __init__(self, rank: int, identity: str, reason: str, error: Exception | None) -> None:
+        super().__init__(f"rank {rank} of the server ({identity}) {reason}")
         self.rank = rank
         self.reason = reason
         self.error = error
-        """What its own code raised; None if its process died or was silent: then a retry may help."""
+        """What its own code raised; None if its process died or was silent: a retry may help."""
 
 
 class RankGroup:
@@ -188,7 +188,7 @@ class RankGroup:
             ray.kill(actor)
 
     def _failure(self, errors: dict[int, RayError], others: list[tuple[Any, int]]) -> RankFailed:
-        """The rank that failed: one that raised or died, else one that did not answer the others."""
+        """The rank that failed: one that raised or died, else one that the others wait for."""
         deadline = time.monotonic() + WITNESS_S
         waiting = dict(others)
         while waiting and all(_lost_peers(e) for e in errors.values()):

@@ -1,4 +1,4 @@
-"""Our figures beside the paper's: means, spreads, differences, and which of them are significant."""
+"""Our figures beside the paper's: means, spreads, differences, and tests of their significance."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ LEVEL = 0.05
 """p-value above which two methods count as not separated."""
 
 NOTHING = "-"
-"""Stands where the paper prints no number."""
+"""In place of a number that the paper does not print."""
 
 
 @dataclass(frozen=True)
@@ -27,12 +27,12 @@ class Figure:
 
     @property
     def accuracies(self) -> tuple[float, ...]:
-        """0 to 1, by seed."""
+        """Accuracies from 0 to 1, by seed."""
         return tuple(result["accuracy"] for result in self.results)
 
     @property
     def mean(self) -> float:
-        """In percent."""
+        """Mean accuracy in percent."""
         return 100 * mean(self.accuracies)
 
     @property

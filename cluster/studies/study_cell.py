@@ -20,7 +20,7 @@ from fl.json_values import JsonObject
 
 PROC = Path("/proc")
 EVERY_S = 0.5
-"""Seconds between looks at each process's peak, which the kernel records while the process lives."""
+"""Seconds between looks at the processes' peaks, which the kernel records while they live."""
 FIGURES = "study.json"
 
 
@@ -92,7 +92,7 @@ def peaks() -> Iterator[Peaks]:
 
     def watch() -> None:
         while not done.wait(EVERY_S):
-            # The driver's peak too, since clients that train in the driver reset the kernel's value.
+            # The driver's too, since clients that train in the driver reset the kernel's value.
             found.driver = max(found.driver, _peak("self"))
             own = [_peak(pid) for pid in _clients_processes()]
             found.workers = max(found.workers, len(own))

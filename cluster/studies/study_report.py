@@ -1,4 +1,4 @@
-"""The study's table, slopes and pictures."""
+"""The report of a scalability study: its table, the slopes of its curves, and its pictures."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -23,7 +23,7 @@ MEMORY = {
 
 
 def curves(cells: Sequence[Figures]) -> dict[str, dict[str, dict[int, float]]]:
-    """For each picture its curves: mean over seeds for each K. Zeros are left out."""
+    """Each picture's curves: the mean over seeds by number of clients. Zeros are left out."""
     phases = {phase: 0 for cell in cells for phase in cell["seconds"]}
     found = {
         "seconds": {phase: _curve(cells, _item("seconds", phase)) for phase in phases},
@@ -35,7 +35,7 @@ def curves(cells: Sequence[Figures]) -> dict[str, dict[str, dict[int, float]]]:
 
 
 def slopes(cells: Sequence[Figures]) -> dict[str, dict[str, float]]:
-    """Exponent of each curve: by which power of K it grows, by least squares on logarithms."""
+    """Each curve's exponent: the power of the clients' number by which it grows (least squares)."""
     return {
         picture: {name: _slope(c) for name, c in group.items() if len(c) > 1}
         for picture, group in curves(cells).items()
@@ -107,11 +107,11 @@ def _log_log(group: Mapping[str, Mapping[int, float]], label: str) -> bytes:
             label=name + slope,
         )
     axes.set(xscale="log", yscale="log", ylabel=label)
-    told = size if "bytes" in label else "{:,g}".format
-    axes.yaxis.set_major_formatter(lambda value, position: told(value))
+    spelled = size if "bytes" in label else "{:,g}".format
+    axes.yaxis.set_major_formatter(lambda value, position: spelled(value))
     axes.yaxis.set_minor_formatter(NullFormatter())
     if "bytes" in label or _decades(group) < 2:
-        axes.yaxis.set_minor_formatter(lambda value, position: told(value))
+        axes.yaxis.set_minor_formatter(lambda value, position: spelled(value))
         axes.yaxis.set_minor_locator(LogLocator(subs=(2, 5)))
     _finish(axes)
     return style.png(figure)
@@ -138,7 +138,7 @@ def _finish(axes: Axes) -> None:
     axes.tick_params(which="both", labelsize=style.TICK, labelcolor=style.INK)
     axes.xaxis.set_major_formatter(lambda value, position: f"{value:,.0f}")
     axes.xaxis.set_minor_formatter(NullFormatter())
-    # Above the axes: curves go anywhere.
+    # Above the axes, where no curve can run through it.
     axes.legend(
         loc="lower left",
         bbox_to_anchor=(0, 1),

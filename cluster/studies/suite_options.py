@@ -36,11 +36,11 @@ class SuiteOptions(Settings):
     dataset: Annotated[str, OneOf(NAMES)] | None = None
     """Data set in place of the paper's; then there is no number to compare with."""
     output_dir: Path = Path("runs")
-    """Where the runs are stored, and the table."""
+    """Directory of the runs and of the table."""
     data_root: Path = Path("data")
     """Where the data sets lie, in torchvision's layout."""
     runtime: Literal["ray", "inprocess"] = "ray"
-    """As of the launch command."""
+    """As for the launch command."""
     dry_run: bool = False
     """Name the runs and whether each is finished; start nothing."""
     slurm: SlurmOptions = SlurmOptions()

@@ -43,7 +43,7 @@ COLOURS = {
 
 @dataclass(frozen=True)
 class Exhibit:
-    """How one of the paper's figures is drawn and told."""
+    """How one of the paper's figures is drawn, and which tables state its numbers."""
 
     draw: Callable[[Sequence[Figure]], drawn.Figure]
     tell: Callable[[Sequence[Figure]], list[str]]
@@ -81,7 +81,7 @@ def draw_setting(name: str, label: str) -> Callable[[Sequence[Figure]], drawn.Fi
             x = [float(dict(f.cell.settings)[name]) for f in same]
             y = [f.mean / 100 for f in same]
             axes.errorbar(x, y, [(f.spread or 0) / 100 for f in same], marker="o", **_look(figure))
-            # Said outright: of a single value a log scale finds limits that leave it out.
+            # Explicit limits, since those that a log scale finds for a single value leave it out.
             axes.set(xscale="log", xlim=(min(x) / 1.2, max(x) * 1.2))
             axes.set_xticks(x, labels=[f"{value:g}" for value in x])
             axes.minorticks_off()
@@ -144,7 +144,7 @@ def _look(figure: Figure) -> JsonObject:
 
 
 def _place(figure: Figure) -> tuple[str, str]:
-    """Data set and alpha: what has a panel of its own."""
+    """Data set and alpha, which have one panel each."""
     return figure.cell.row.partition("-")[0], dict(figure.cell.settings)["alpha"]
 
 

@@ -1,4 +1,4 @@
-"""What the paper's figures show, as tables of numbers: beside the table of accuracies."""
+"""What the paper's figures show, as tables of numbers, in addition to the table of accuracies."""
 
 from collections.abc import Sequence
 from statistics import mean, stdev
@@ -13,9 +13,9 @@ TARGETS = range(10, 100, 5)
 
 
 def epochs_to_target(figure: Figure, target: float) -> float | None:
-    """Epochs at the server until ``target`` (0 to 1) is reached first, mean over seeds.
+    """Epochs at the server until ``target`` (0 to 1) is first reached, mean over seeds.
 
-    0 where the start is as good already; None where a seed never gets there.
+    0 where the start is as good already; None where a seed never reaches it.
     """
     found = []
     for result in figure.results:
@@ -80,7 +80,7 @@ def tell_rounds(figures: Sequence[Figure]) -> list[str]:
 
 
 def tell_nothing_more(figures: Sequence[Figure]) -> list[str]:
-    """The table of accuracies says it all."""
+    """No further lines, where the table of accuracies states all that the figure shows."""
     return []
 
 
@@ -100,7 +100,7 @@ def tell_fid(figures: Sequence[Figure]) -> list[str]:
         printed = FID_XI.get(epochs, NOTHING) if figure.cell.paper else NOTHING
         distances = [result["fid"]["kept"] for result in figure.results]
         spread = _spread(distances)
-        found = f"{mean(distances):.4g}"  # its scale is not known beforehand
+        found = f"{mean(distances):.4g}"  # significant digits, since any scale is possible
         found += "" if spread is None else f" ± {spread:.2g}"
         lines.append(_line([f"{epochs} epochs", found, str(printed)]))
     return [*lines, _line(["real, two halves", f"{first['real']:.4g}", "0.000002"])]

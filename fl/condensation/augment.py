@@ -1,7 +1,7 @@
 """Differentiable augmentation (Zhao and Bilen, ICML 2021): the same for real and condensed images.
 
-One of the chosen kinds is drawn, and its strength; both batches then go through the same function,
-which gradients pass.
+One of the chosen kinds is drawn, and its strength; both batches then go through the same
+differentiable function.
 """
 
 import math
@@ -15,7 +15,7 @@ Augmentation = Callable[[Tensor], Tensor]
 
 
 def draw_augmentation(kinds: Sequence[str], stream: torch.Generator) -> Augmentation:
-    """A function of images (B, C, H, W), the same for all of them; none for no kinds."""
+    """A function of images (B, C, H, W), the same for all of them; without kinds the identity."""
     if not kinds:
         return lambda images: images
     kind = kinds[int(torch.randint(len(kinds), (), generator=stream))]
@@ -44,17 +44,17 @@ def _saturation(u: float, _: float) -> Augmentation:
 
 
 def _shift(u: float, v: float) -> Augmentation:
-    """By up to an eighth of the side."""
+    """Shifts by up to an eighth of the side."""
     return _affine([[1, 0, u / 4], [0, 1, v / 4]])
 
 
 def _scale(u: float, v: float) -> Augmentation:
-    """Each side by a factor of 1 / 1.2 to 1.2."""
+    """Scales each side by a factor of 1 / 1.2 to 1.2."""
     return _affine([[1.2**u, 0, 0], [0, 1.2**v, 0]])
 
 
 def _rotate(u: float, _: float) -> Augmentation:
-    """By up to 15 degrees."""
+    """Rotates by up to 15 degrees."""
     angle = u * math.radians(15)
     cos, sin = math.cos(angle), math.sin(angle)
     return _affine([[cos, -sin, 0], [sin, cos, 0]])

@@ -1,4 +1,4 @@
-"""How a client condenses its data: the records that, with shard and seed, determine its upload."""
+"""Settings of how a client condenses its data; with shard and seed they determine its upload."""
 
 import math
 from collections.abc import Mapping
@@ -21,7 +21,7 @@ class CondensationConfig(Settings):
     width: Positive = 0.25
     """Factor on its channels and hidden units; 1 is the paper's size."""
     images_per_class: Count = 10
-    """Condensed images of each class the client holds, however few samples it has (IPC)."""
+    """Condensed images of each class the client has, however few its samples are (IPC)."""
     min_samples: Count = 1
     """Classes of which the client has fewer samples are left out."""
     steps: Count = 50
@@ -33,7 +33,7 @@ class CondensationConfig(Settings):
     batch_size: Count = 32
     """Real samples of each class per step; a class with fewer repeats them."""
     init: Literal["average", "noise"] = "average"
-    """What images start from: averages of random local ones of their class, or noise."""
+    """Start of the images: averages of random local ones of their class, or noise."""
     averaged: Count = 5
     """Local images in each of those averages; 1 starts from real images."""
     network: Literal["train", "eval"] = "train"
@@ -48,7 +48,7 @@ class CondensationConfig(Settings):
 
 @dataclass(frozen=True, kw_only=True)
 class LocalCondensation(CondensationConfig):
-    """A client's whole record: what all methods share, and what each adds of its own."""
+    """A client's training record: the shared settings, and those that single methods add."""
 
     clip: float | None = None
     """Norm to which the gradient of all images together is cut; None for none."""
@@ -62,7 +62,7 @@ class LocalCondensation(CondensationConfig):
     projections: int = 0
     """Random directions of that distance; 0 for its closed form."""
     temperature: float = 1.0
-    """Of the soft labels that the client tells."""
+    """Temperature of the soft labels that the client uploads."""
 
     @classmethod
     def of(cls, shared: CondensationConfig, **own: float | None) -> Self:
@@ -71,7 +71,7 @@ class LocalCondensation(CondensationConfig):
 
     @property
     def task(self) -> Task:
-        """What such a client runs; it imports this record."""
+        """The task that such a client runs; its module imports this one, hence the late import."""
         from fl.condensation.task import condense
 
         return condense
@@ -81,15 +81,15 @@ class LocalCondensation(CondensationConfig):
         check_classifier(self.model, run_spec.image_shape, run_spec.num_classes, width=self.width)
 
     def work(self, num_samples: int) -> int:
-        """Samples passed through the model, were each step to see all the client has."""
+        """Samples passed through the model if each step saw all of the client's."""
         return self.steps * num_samples
 
     def probe(self, steps: int, num_classes: int) -> tuple[Self, int]:
-        """So many steps, each of which sees all classes."""
+        """The record with so many steps, and the samples of a step, which sees all classes."""
         return replace(self, steps=steps), num_classes * self.batch_size
 
     def speed_settings(self) -> Mapping[str, object]:
-        """All but the learning rate, which takes neither memory nor time, and the steps."""
+        """All settings but steps and learning rate, which change no step's memory or time."""
         return {n: v for n, v in asdict(self).items() if n not in ("steps", "lr")}
 
     def upload_bytes(self, run_spec: RunSpec) -> int:

@@ -1,4 +1,4 @@
-"""What condensation starts from and compares with: a client's real images, class by class."""
+"""A client's real images by class: condensation starts from them and matches them."""
 
 from collections.abc import Iterator
 
@@ -8,11 +8,11 @@ from torch import Tensor
 from fl.data.shard import Shard
 
 NOISE_MEAN, NOISE_STD = 0.5, 0.25
-"""Of images that start from noise: pixels lie in [0, 1]."""
+"""Mean and deviation of images that start from noise: pixels lie in [0, 1]."""
 
 
 class ByClass:
-    """A client's images by class, for those classes of which it has enough.
+    """A client's images by class, for the classes of which it has enough.
 
     Args:
         shard: the client's data.
@@ -50,8 +50,8 @@ class ByClass:
     def batch(self, per_class: int, stream: torch.Generator) -> Tensor:
         """Real images, (m * per_class, C, H, W), class after class, without repetition.
 
-        A class with fewer samples comes over and over, so that all classes weigh the same in the
-        statistics that BatchNorm takes of the batch.
+        A class with fewer samples is repeated, so that all classes have the same weight in the
+        statistics that BatchNorm computes over the batch.
         """
         positions = torch.arange(per_class)
         chosen = [

@@ -1,8 +1,8 @@
 """How clients learn their condensed images: one client, or several as one computation.
 
 As in local training (:mod:`fl.training.stacked`), the clients' rows lie one after the other in one
-batch. What has weights or a state, BatchNorm too, runs for each client on its own rows, the rest
-for all at once; so a client's images do not depend on its company, bit for bit.
+batch. Layers with weights or a state, BatchNorm too, run for each client on its own rows, the rest
+for all at once; so a client's images do not depend on its cohort, bit for bit.
 """
 
 from collections.abc import Iterator, Sequence
@@ -28,7 +28,7 @@ from fl.training.per_client import Turns, cohort_model, dropout_in
 
 
 class Condensing:
-    """One client's part: its images, real and condensed, its networks and its streams."""
+    """One client's condensation: its images, real and condensed, its networks and its streams."""
 
     def __init__(self, inputs: TaskInput, config: LocalCondensation) -> None:
         self._config = config
@@ -39,7 +39,7 @@ class Condensing:
         self._directions = inputs.stream("condense/directions")
         purpose = in_round("condense/dropout", inputs.round)
         self.dropout = (inputs.run_spec.seed, purpose, inputs.client.id)
-        """Names torch's global stream while the client learns."""
+        """Seed, purpose and client that seed torch's global stream while the client learns."""
         self.networks = Networks(received_classifier(inputs, config), inputs, config)
         self.images = self._data.start(
             config.images_per_class,
@@ -47,7 +47,7 @@ class Condensing:
             inputs.stream("condense/start"),
             noise=config.init == "noise",
         )
-        """Learned in place, (m * IPC, C, H, W), class after class."""
+        """The condensed images, learned in place, (m * IPC, C, H, W), class after class."""
         self.stats: dict[str, float] = {}
 
     @property
@@ -56,7 +56,7 @@ class Condensing:
         return self._data.classes
 
     def draw(self) -> tuple[Tensor, Tensor]:
-        """Moves the network; real images of the step and the condensed ones, augmented alike."""
+        """Draws the step's network; returns real images and the condensed ones, augmented alike."""
         self.networks.move()
         augment = draw_augmentation(self._config.augment, self._chance)
         with torch.no_grad():
@@ -64,7 +64,7 @@ class Condensing:
         return real, augment(self.images)
 
     def loss(self, real: Tensor, condensed: Tensor, logits: Tensor) -> Tensor:
-        """Eq. 10 of mean features and logits; Eq. 4 where the server sent no mean logits."""
+        """Eq. 10 on mean features and logits; Eq. 4 where the server sent no mean logits."""
         m = len(self.classes)
         loss = distribution_matching(_means(real, m), _means(condensed, m))
         if self._goals is not None:
@@ -80,7 +80,7 @@ def learn(clients: Sequence[Condensing], config: LocalCondensation) -> None:
     if not clients:
         return
     if len(clients) > 1 and dropout_in(clients[0].networks.network):
-        # Its masks come from torch's one stream, which has to be the client's: nobody has company.
+        # Masks come from torch's global stream, which has to be one client's: each learns alone.
         for client in clients:
             learn([client], config)
         return
@@ -132,5 +132,5 @@ def _features_and_logits(
 
 
 def _means(values: Tensor, classes: int) -> Tensor:
-    """Class-wise means (classes, d) of values (N, d) that stand class after class, evenly many."""
+    """Class-wise means (classes, d) of values (N, d): class after class, equally many of each."""
     return values.view(classes, -1, values.shape[1]).mean(1)

@@ -6,9 +6,9 @@ from torch import Tensor
 
 
 def class_means(values: Tensor, labels: Tensor, num_classes: int) -> tuple[Tensor, Tensor]:
-    """Mean of each class's values (N, d), (classes, d), and which classes there are, (classes,).
+    """Means (classes, d) of values (N, d) by class, and which classes have samples, (classes,).
 
-    Classes without a sample have zeros. One product, so that the sum's order is fixed on GPUs too.
+    Classes without a sample have zeros. A matrix product fixes the sum's order, on GPUs too.
     """
     members = F.one_hot(labels, num_classes).to(values.dtype)
     counts = members.sum(0)
@@ -46,7 +46,7 @@ def knowledge_matching(soft_labels: Tensor, log_soft_labels: Tensor) -> Tensor:
         soft_labels: R, (classes, d), of the clients' data.
         log_soft_labels: log T, (classes, d), of the condensed data.
     """
-    # Far from 0 in training, but a client may be so sure that its float underflows.
+    # Usually far from 0, but a client may be so confident that its float underflows.
     log_r = soft_labels.clamp(min=torch.finfo(soft_labels.dtype).tiny).log()
     both = (soft_labels - log_soft_labels.exp()) * (log_r - log_soft_labels)
     return both.sum() / 2 / len(soft_labels)

@@ -1,4 +1,4 @@
-"""The network whose features are matched: the global model, moved a little in every step."""
+"""The network whose features condensation matches: drawn near the global model in every step."""
 
 import torch
 from torch import Tensor, nn
@@ -11,7 +11,7 @@ from fl.training.per_client import PerClient
 
 
 def features_and_logits(model: nn.Module, images: Tensor) -> tuple[Tensor, Tensor]:
-    """h_w(x), what enters the model's last linear layer, (B, d), and the logits f_w(x)."""
+    """h_w(x), the input of the model's last linear layer, (B, d), and the logits f_w(x)."""
     last = [layer for layer in model.modules() if _is_linear(layer)][-1]
     entered: list[Tensor] = []
     hook = last.register_forward_pre_hook(lambda _, inputs: entered.extend(inputs))
@@ -27,11 +27,11 @@ def _is_linear(layer: nn.Module) -> bool:
 
 
 class Networks:
-    """One network after another near the global model w, in place of one another.
+    """A network near the global model w, drawn anew in place for every step.
 
-    Each is drawn from w anew: gamma w + (1 - gamma) w', w' a random start (FedAF, Eq. 17), or
-    w + d, d of a random direction and a norm of at most rho (FedDM). Both draw from the client's
-    own streams.
+    It is gamma w + (1 - gamma) w', where w' is a random start (FedAF, Eq. 17), or w + d, where d
+    has a random direction and a norm of at most rho (FedDM). Both draw from the client's own
+    streams.
     """
 
     def __init__(self, model: nn.Module, inputs: TaskInput, config: LocalCondensation) -> None:
@@ -45,7 +45,7 @@ class Networks:
 
     @torch.no_grad()
     def move(self) -> None:
-        """Makes the network the next step's."""
+        """Draws the next step's network."""
         weights = [w.detach() for w in self._model.parameters()]
         if self._config.gamma < 1:
             with self._starts:
@@ -64,9 +64,9 @@ class Networks:
 
 
 def within_radius(weights: list[Tensor], rho: float, stream: torch.Generator) -> list[Tensor]:
-    """The weights moved by one Gaussian draw, which is shortened to norm ``rho`` if it is longer.
+    """The weights plus one Gaussian draw, which is shortened to norm ``rho`` if it is longer.
 
-    In as many dimensions as a network has weights it always is.
+    With as many dimensions as a network has weights it always is longer.
     """
     moves = [torch.randn(w.shape, generator=stream).to(w.device) for w in weights]
     norm = torch.stack([move.norm() for move in moves]).norm()

@@ -1,4 +1,4 @@
-"""What a client does in a round: tell how the global model sees its classes, and condense them."""
+"""A client's tasks in a round: upload the global model's mean logits, and condense its data."""
 
 from collections.abc import Sequence
 
@@ -17,7 +17,7 @@ ROWS = 1024
 
 @torch.no_grad()
 def tell_mean_logits(inputs: TaskInput) -> TaskOutput:
-    """Uploads how the global model, as it predicts, answers the client's classes.
+    """Uploads the global model's mean logits, in eval mode, on each of the client's classes.
 
     ``mean_logits`` V_k (Eq. 5) and ``soft_labels`` R_k (Eq. 11), (classes, classes) each. Rows of
     classes that the client does not condense are NaN.
@@ -37,12 +37,12 @@ def tell_mean_logits(inputs: TaskInput) -> TaskOutput:
 def condense(clients: Sequence[TaskInput]) -> list[TaskOutput]:
     """Learns condensed images S_k of each client's classes and uploads them.
 
-    ``images`` (m * IPC, C, H, W) stand class after class; ``classes`` (m,) says which these are.
+    ``images`` (m * IPC, C, H, W) are ordered class after class; ``classes`` (m,) lists the classes.
     """
     config = _config(clients[0])
-    everyone = [Condensing(inputs, config) for inputs in clients]
-    learn([client for client in everyone if len(client.images)], config)
-    return [_upload(client, config) for client in everyone]
+    cohort = [Condensing(inputs, config) for inputs in clients]
+    learn([client for client in cohort if len(client.images)], config)
+    return [_upload(client, config) for client in cohort]
 
 
 def _upload(client: Condensing, config: LocalCondensation) -> TaskOutput:

@@ -1,4 +1,4 @@
-"""What clients uploaded: each message checked before it is believed."""
+"""The server's view of what condensing clients uploaded: each upload is checked before its use."""
 
 from collections.abc import Sequence
 
@@ -15,7 +15,7 @@ def condensed_data(
     """All clients' condensed ``images`` (N, C, H, W), float32, and their ``labels`` (N,).
 
     Raises:
-        ValueError: an upload has other shapes, types, values or classes than it may have.
+        ValueError: an upload has wrong shapes, types, values or classes.
     """
     images, labels = [], []
     for update in updates:
@@ -32,7 +32,7 @@ def condensed_data(
 def mean_over_holders(updates: Sequence[Update], name: str, run_spec: RunSpec) -> Tensor:
     """Mean of each class's row over the clients that have the class (Eqs. 8, 12), (classes, d).
 
-    The paper divides by all clients. Rows of classes that nobody has are NaN.
+    The paper divides by all clients. Rows of classes that no client has are NaN.
 
     Raises:
         ValueError: an upload has another shape or type, or a row that is neither finite nor NaN.

@@ -11,7 +11,7 @@ from fl.data.datasets import NAMES
 from fl.data.prepare import prepare
 from fl.errors import UserError
 
-TIMEOUT_SECONDS = 30  # a firewall that drops packets would otherwise hold the download for ever
+TIMEOUT_SECONDS = 30  # otherwise a firewall that drops packets would stop the download for ever
 NAMES_HELP = f"data sets to make ready: {', '.join(NAMES)}"
 
 

@@ -1,7 +1,7 @@
 """Data sets as arrays in one file, to be memory-mapped, once torchvision has read them.
 
-Importing torchvision takes a process two seconds and 50 MiB. The file's name holds a hash of where
-the data set's own files lie, of their sizes and times: other files are never taken for these.
+Importing torchvision takes a process two seconds and 50 MiB. The file's name contains a hash of the
+paths, sizes and times of the data set's own files, so that no other data is ever taken for it.
 """
 
 import hashlib
@@ -30,15 +30,15 @@ Arrays = dict[str, np.ndarray]
 
 
 def find(name: str, root: Path) -> Arrays | None:
-    """What :func:`save` was given when the data set's files were as they are now."""
+    """The arrays that :func:`save` wrote for the data set's files as they are now; else None."""
     try:
         return {k: tensor.numpy() for k, tensor in load_file(_path(name, root)).items()}
-    except (OSError, SafetensorError):  # none, or not a whole one
+    except (OSError, SafetensorError):  # no file, or an incomplete one
         return None
 
 
 def save(name: str, root: Path, arrays: Arrays) -> None:
-    """Writes the arrays for the next :func:`find`; on a full disk nothing happens."""
+    """Writes the arrays for the next :func:`find`; does nothing if they cannot be written."""
     with suppress(OSError, SafetensorError):
         path = _path(name, root)
         path.parent.mkdir(parents=True, exist_ok=True)

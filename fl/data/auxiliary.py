@@ -1,4 +1,4 @@
-"""Unlabelled images of another data set, for methods that distil on such."""
+"""Unlabelled images of another data set, for methods that distil on auxiliary data."""
 
 from dataclasses import dataclass
 from pathlib import Path

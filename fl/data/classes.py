@@ -48,10 +48,10 @@ def class_lists(
 def _deal_classes(
     num_clients: int, num_classes: int, per_client: int, rng: np.random.Generator
 ) -> np.ndarray:
-    """Which client holds which class, bool (clients, classes), `per_client` in every row.
+    """Which client has which class, bool (clients, classes), `per_client` in every row.
 
-    Classes with the fewest holders so far go first, ties at random: so every class is held where
-    there are places enough, and holders per class differ by one at most.
+    Classes with the fewest holders so far go first, ties at random: so every class has a holder if
+    clients times `per_client` suffice, and holders per class differ by one at most.
     """
     held = np.zeros((num_clients, num_classes), dtype=bool)
     num_holders = np.zeros(num_classes, dtype=np.int64)

@@ -15,7 +15,7 @@ from fl.seeding import numpy_generator
 
 @dataclass(frozen=True)
 class DatasetInfo:
-    """What is known of a data set before its files are read."""
+    """Classes and image shape of a data set, which are fixed before its files are read."""
 
     num_classes: int
     image_shape: tuple[int, int, int]  # channels, height, width
@@ -57,7 +57,7 @@ class Dataset:
     test: Split
     num_classes: int
     class_names: tuple[str, ...] = ()
-    """Where they are more than numbers."""
+    """Empty where classes have only numbers."""
     domain_names: tuple[str, ...] = ()
 
     @property
@@ -68,7 +68,7 @@ class Dataset:
 
 
 def dataset_info(name: str) -> DatasetInfo:
-    """What is known of data set `name` without its files. Raises UserError for an unknown name."""
+    """Classes and image shape of data set `name`. Raises UserError for an unknown name."""
     if name not in INFO:
         raise unknown("data set", name, NAMES)
     return INFO[name]
@@ -93,7 +93,7 @@ def load(
 
 
 def subset(dataset: Dataset, *, max_train: int | None, max_test: int | None) -> Dataset:
-    """A shuffled part of each split; see :func:`load`."""
+    """A shuffled subset of each split; see :func:`load`."""
     train = _subset(dataset.name, "max_train", dataset.train, max_train)
     test = _subset(dataset.name, "max_test", dataset.test, max_test)
     return replace(dataset, train=train, test=test)
@@ -128,7 +128,7 @@ def _read_files(name: str, data_root: Path) -> dict[str, np.ndarray]:
 
 
 def _check(name: str, info: DatasetInfo, split: Split) -> None:
-    """Catches whole files with foreign content, such as another data set's under this name."""
+    """Refuses complete files with wrong content, such as another data set's under this name."""
     images, labels = split.images, split.labels
     if len(images) != len(labels):
         raise UserError(f"{name}: {len(images)} images but {len(labels)} labels in its files")

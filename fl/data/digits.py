@@ -1,8 +1,8 @@
 """The `digits` data set: 1,797 handwritten digits of 8x8 pixels, which need no download.
 
 They are the test half of UCI's "Optical Recognition of Handwritten Digits" (E. Alpaydin and
-C. Kaynak, 1998, CC BY 4.0), as scikit-learn hands them out, kept beside this file: scikit-learn
-itself takes more than two seconds to import, which every run would pay.
+C. Kaynak, 1998, CC BY 4.0), in scikit-learn's version, stored beside this file: importing
+scikit-learn itself would cost every run more than two seconds.
 """
 
 from importlib import resources
@@ -19,9 +19,9 @@ def read_digits() -> tuple[Arrays, Arrays]:
 
     Images are uint8 (N, 1, 28, 28), labels int64 (N,). The 80/20 split is stratified and fixed.
     """
-    with (resources.files(__package__) / "digits.npz").open("rb") as file, np.load(file) as kept:
+    with (resources.files(__package__) / "digits.npz").open("rb") as file, np.load(file) as raw:
         train, test = (
-            (enlarge(kept[f"{split}_images"])[:, None], kept[f"{split}_labels"].astype(np.int64))
+            (enlarge(raw[f"{split}_images"])[:, None], raw[f"{split}_labels"].astype(np.int64))
             for split in ("train", "test")
         )
     return train, test
@@ -30,8 +30,8 @@ def read_digits() -> tuple[Arrays, Arrays]:
 def enlarge(images: np.ndarray) -> np.ndarray:
     """Bilinear enlargement from (N, 8, 8), whole values 0..16, to uint8 (N, 28, 28), 0..255.
 
-    Integer arithmetic throughout: half intensity is exactly 127.5, and with floats the machine
-    would decide which way it rounds, and with it the content key of every shard.
+    Integer arithmetic throughout: half intensity is exactly 127.5, which floats would round
+    differently on different machines, and the content key of every shard with it.
     """
     target = np.arange(SIDE)
     # Pixel centres at (target + 1/2) * 8/28 - 1/2, counted in 14ths of a source pixel.

@@ -18,11 +18,11 @@ def dirichlet_lists(
     min_samples: int,
     rng: np.random.Generator,
 ) -> list[np.ndarray]:
-    """Deals all samples, labels int64 (N,), to clients; returns each client's indices, int64.
+    """Divides all samples, labels int64 (N,), among clients; returns their indices, int64.
 
-    Clients are dealt to in groups of ten (the last group may be smaller), each group from a slice
-    of the shuffled samples of its own. In a group of k clients and n samples, every client gets
-    at least max(`min_samples`, floor(n / 2k)). Raises UserError where no draw achieves that.
+    Clients form groups of ten (the last may be smaller), each with its own slice of the shuffled
+    samples. In a group of k clients and n samples, every client gets at least
+    max(`min_samples`, floor(n / 2k)). Raises UserError where no draw achieves that.
     """
     order = rng.permutation(len(labels))
     firsts = range(0, num_clients, GROUP_SIZE)
@@ -47,8 +47,8 @@ def dirichlet_lists(
 def recut(lists: list[np.ndarray]) -> list[np.ndarray]:
     """Concatenates the lists and cuts them into equal ones of floor(N/K); loses the remainder.
 
-    FedMHO's released code does this, its paper does not say so: every client ends with the same
-    size, and holds the tail of a neighbour's list.
+    FedMHO's released code does this, though its paper does not mention it: all clients have the
+    same number of samples, some of them from a neighbour's list.
     """
     joined = np.concatenate(lists)
     size = len(joined) // len(lists)
@@ -72,7 +72,7 @@ def _draw_counts(
 ) -> np.ndarray:
     """DRAWS_AT_ONCE independent draws of samples per class and client, int64 (draws, C, clients).
 
-    Per class in order: q ~ Dir(α·1), q_k = 0 where client k already holds its even share, then
+    Per class in order: q ~ Dir(α·1), q_k = 0 where client k already has its even share, then
     renormalise and cut the class at floor(cumsum(q) · n_class).
     """
     even_share = class_sizes.sum() / clients
@@ -82,7 +82,7 @@ def _draw_counts(
         q = rng.dirichlet(np.full(clients, alpha), size=DRAWS_AT_ONCE) * is_open
         # A tiny alpha can put all its weight on clients that are full. Its limit is one client
         # taking the whole class, so one that is open takes it. (With no client open, every
-        # sample is dealt and the class is empty.)
+        # sample is assigned and the class is empty.)
         stuck = q.sum(axis=1) == 0
         taker = (rng.random(q.shape) * is_open).argmax(axis=1)
         q[stuck] = np.eye(clients)[taker[stuck]]

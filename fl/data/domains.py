@@ -1,7 +1,7 @@
-"""Feature-skewed data: a folder per domain, in each a folder per class, in those the images.
+"""Feature-skewed data: a folder per domain, in each a folder per class with its images.
 
-That is DomainNet's layout, ``FOLDER/domain/class/image.png``, as torchvision's ImageFolder reads a
-domain of it.
+That is DomainNet's layout, ``FOLDER/domain/class/image.png``; torchvision's ImageFolder reads each
+domain.
 """
 
 from pathlib import Path
@@ -14,9 +14,9 @@ from fl.errors import UserError
 from fl.seeding import numpy_generator
 
 NAME = "folder"
-"""What the configuration calls such a data set."""
+"""Name of such a data set in the configuration."""
 TEST_SHARE = 0.2
-"""Of each domain's images, drawn by the run's seed."""
+"""Share of each domain's images in the test split, drawn by the run's seed."""
 LAYOUT = "expected FOLDER/domain/class/image"
 
 
@@ -70,7 +70,7 @@ def _folders(folder: Path) -> list[str]:
 
 def _read(folder: Path, classes: tuple[str, ...], side: int) -> tuple[np.ndarray, np.ndarray]:
     """Images, uint8 (N, 3, side, side), and labels, int64 (N,), of one domain."""
-    # Imported here: it takes seconds, which runs without folders should not wait for.
+    # Imported late, since it takes seconds that other runs need not wait for.
     from PIL import UnidentifiedImageError
     from torchvision.datasets import ImageFolder
 

@@ -1,4 +1,4 @@
-"""What is wrong with a data set's files, found before torchvision trips over it."""
+"""Checks a data set's files for missing and damaged ones, before torchvision fails on them."""
 
 import math
 import struct
@@ -12,7 +12,7 @@ from fl.data.vision import torchvision_class
 MISSING = "missing"
 DAMAGED = "truncated or damaged"
 
-# Where torchvision keeps the MNIST family below the data root: "{}" stands for images or labels.
+# Torchvision's paths of the MNIST family below the data root: "{}" stands for images or labels.
 IDX_FILES = {
     "mnist": ("MNIST/raw/train-{}-ubyte", "MNIST/raw/t10k-{}-ubyte"),
     "fmnist": ("FashionMNIST/raw/train-{}-ubyte", "FashionMNIST/raw/t10k-{}-ubyte"),
@@ -28,7 +28,7 @@ IsWhole = Callable[[Path], bool]
 
 @dataclass(frozen=True)
 class FileProblem:
-    """One file that cannot be used; `state` is MISSING, DAMAGED or the system's own words."""
+    """One file that cannot be used; `state` is MISSING, DAMAGED or the system's message."""
 
     path: Path
     state: str
@@ -37,7 +37,7 @@ class FileProblem:
 def find_problems(name: str, root: Path) -> list[FileProblem]:
     """The files of data set `name` under `root` that are missing or not whole; empty if usable.
 
-    The MNIST family's files are held against their own headers, the others against torchvision's
+    The MNIST family's files are checked against their own headers, the others against torchvision's
     MD5 sums.
     """
     if name == "digits":
@@ -75,7 +75,7 @@ def _idx_files(name: str, root: Path) -> list[tuple[Path, IsWhole]]:
 
 
 def _is_idx(path: Path, item_shape: tuple[int, ...]) -> bool:
-    """Whether the file has an idx header of such bytes, and the size that header promises."""
+    """Whether the file has an idx header for such items, and the size that the header states."""
     rank = 1 + len(item_shape)
     size = 4 + 4 * rank
     with path.open("rb") as file:

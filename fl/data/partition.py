@@ -1,4 +1,4 @@
-"""Which client holds which samples of the train split."""
+"""The partition: which client has which samples of the train split."""
 
 import hashlib
 from bisect import bisect_left
@@ -15,12 +15,12 @@ from fl.errors import UserError
 from fl.seeding import numpy_generator
 
 Kind = Literal["dirichlet", "classes", "iid", "domains"]
-MAX_ALPHA = 1e6  # as good as even; far larger ones overflow in the draw
+MAX_ALPHA = 1e6  # practically even; far larger values overflow in the draw
 
 
 @dataclass(frozen=True, kw_only=True)
 class PartitionConfig(Settings):
-    """How the train split is dealt to clients."""
+    """How the train split is divided among clients."""
 
     kind: Kind = "dirichlet"
     """dirichlet: skewed by alpha; classes: a fixed number of classes each; iid: at random;
@@ -68,12 +68,12 @@ def make_partition(
     seed: int,
     domains: np.ndarray | None = None,
 ) -> Partition:
-    """Deals the train split, labels int64 (N,) in 0..num_classes-1, to `num_clients` clients.
+    """Divides the train split, labels int64 (N,) in 0..num_classes-1, among `num_clients` clients.
 
     Every sample goes to exactly one client, except that a re-cut loses N mod K of them, and that
-    classes no client holds are left out (kind classes with too few clients). `alpha` is the
-    Dirichlet concentration: the smaller, the more skewed. `domains`, int64 (N,), says which domain
-    a sample is from, for kind domains. Raises UserError where the settings cannot be met.
+    classes that no client has are left out (kind classes with too few clients). `alpha` is the
+    Dirichlet concentration: the smaller, the more skewed. `domains`, int64 (N,), is the domain of
+    each sample, for kind domains. Raises UserError where the settings cannot be met.
     """
     if num_clients < 1:
         raise UserError(f"{num_clients} clients; allowed: 1 or more")
@@ -132,7 +132,7 @@ def domain_lists(
     """Each client's samples: those of its domain, the clients in the domains' order.
 
     Raises:
-        UserError: no domains, other than there are clients, or one with too few samples.
+        UserError: no domains, not as many as clients, or one with too few samples.
     """
     if domains is None:
         raise UserError("partition.kind domains needs a data set with domains")
@@ -156,7 +156,7 @@ def _held_out(size: int, test_fraction: float) -> int:
 
 def _samples_needed(available: int, config: PartitionConfig) -> int:
     """Samples a client needs for `min_samples` to be left after the hold-out (`available` + 1
-    where none of the sizes at hand suffices)."""
+    where no size up to `available` suffices)."""
     return bisect_left(
         range(available + 1),
         config.min_samples,

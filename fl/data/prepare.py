@@ -1,4 +1,4 @@
-"""Fetching data sets: the only place that ever downloads."""
+"""Fetches data sets: the only module of Onefold that ever downloads."""
 
 from http.client import HTTPException
 from pathlib import Path
@@ -17,7 +17,7 @@ def prepare(name: str, data_root: Path) -> str:
     """
     dataset_info(name)
     if name == "digits":
-        return "digits: comes with scikit-learn, nothing to fetch"
+        return "digits: comes with Onefold, nothing to fetch"
     problems = find_problems(name, data_root)
     if not problems:
         return f"{name}: already whole in {data_root}, nothing to fetch"
@@ -31,7 +31,7 @@ def prepare(name: str, data_root: Path) -> str:
 def _fetch(name: str, data_root: Path, problems: list[FileProblem]) -> None:
     try:
         for problem in problems:
-            # For the MNIST family torchvision only looks whether a file exists.
+            # For the MNIST family torchvision only checks whether a file exists.
             if problem.state == DAMAGED:
                 problem.path.unlink()
         for train in (True, False):

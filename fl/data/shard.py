@@ -1,4 +1,4 @@
-"""The part of a data set that one client trains on."""
+"""A shard: the samples of a data set that one client trains on, and their digest."""
 
 import hashlib
 from dataclasses import dataclass
@@ -43,7 +43,7 @@ class Shard:
 def shard_digest(split: Split, indices: np.ndarray) -> str:
     """SHA-256, in hexadecimal, of the samples of `split` at `indices`: pixels, labels, shape.
 
-    It hashes the content, so equal samples have one digest wherever they lie in the data set.
+    It hashes the content, so equal samples have one digest wherever they are in the data set.
     """
     images, labels = split.images[indices], split.labels[indices]
     digest = hashlib.sha256(f"{images.shape} {images.dtype} {labels.dtype}".encode())

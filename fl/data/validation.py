@@ -1,4 +1,4 @@
-"""A validation split: training images that no client holds, on which settings are chosen."""
+"""A validation split: training images that no client gets, on which settings are chosen."""
 
 from dataclasses import replace
 
@@ -12,7 +12,7 @@ from fl.seeding import numpy_generator
 def hold_out(dataset: Dataset, share: float, seed: int) -> Dataset:
     """The data set with a random share of its training images in place of its test split.
 
-    The rest is left to the clients, and the true test split is out of reach.
+    The rest is for the clients, and the true test split is not used.
 
     Raises:
         UserError: the share leaves one of the two without an image.

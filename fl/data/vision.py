@@ -1,4 +1,4 @@
-"""Reading and fetching through torchvision, which is imported late: it costs two seconds."""
+"""Reads and fetches data sets by torchvision, imported late as the import takes two seconds."""
 
 from pathlib import Path
 from typing import Any

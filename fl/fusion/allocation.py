@@ -9,8 +9,9 @@ def squared_counts(label_counts: np.ndarray, total: int) -> np.ndarray:
     """The released code's rule: equal classes, shared by squared label counts.
 
     Each class gets ``q = floor(total / classes)`` samples, of which decoder k makes
-    ``floor(q n_kc^2 / sum_j n_jc^2)``: whoever saw a class most often draws it best. A class that
-    no generator client holds gets none (the released code splits it evenly, which mislabels).
+    ``floor(q n_kc^2 / sum_j n_jc^2)``: the decoder that saw a class most often draws it best. A
+    class that no generator client has gets none (the released code splits it evenly, which
+    mislabels).
 
     Args:
         label_counts: (decoders, classes) int64, the label counts the clients uploaded.
@@ -41,7 +42,7 @@ def label_share(label_counts: np.ndarray, total: int) -> np.ndarray:
 def client_shares(
     label_counts: np.ndarray, total: int, streams: Sequence[np.random.Generator]
 ) -> np.ndarray:
-    """FEDCVAE's rule: decoder k makes a share of ``total`` like its client's share of all samples.
+    """FEDCVAE's rule: decoder k's share of ``total`` is its client's share of all samples.
 
     Its labels are drawn from the client's own distribution p_k, by the client's own stream.
     Arguments and result as :func:`squared_counts`.
@@ -55,10 +56,10 @@ def client_shares(
 
 
 def _apportioned(weights: np.ndarray, total: int) -> np.ndarray:
-    """``total`` dealt in proportion to ``weights``, by largest remainder."""
+    """``total`` divided in proportion to ``weights``, by largest remainder."""
     exact = total * weights / weights.sum()
     row = np.floor(exact).astype(np.int64)
-    # Stable: of equal remainders the lower index goes first.
+    # A stable sort, so that of equal remainders the lower index goes first.
     neediest = np.argsort(row - exact, kind="stable")[: total - row.sum()]
     row[neediest] += 1
     return row

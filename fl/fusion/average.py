@@ -13,9 +13,9 @@ def average_states(states: Iterable[Tensors], weights: Iterable[int] = repeat(1)
     """w_0 = sum_k n_k w_k / sum_k n_k over states of one architecture; without weights the mean.
 
     Summed in float64, client by client, so that states may come from a generator and only one is
-    held at a time. BatchNorm's running means and variances are averaged like weights, which leaves
-    out how far the clients' means lie apart; its integer batch counter is averaged and rounded
-    down. Weights that did not start from the same point average to nothing useful.
+    held at a time. BatchNorm's running means and variances are averaged like weights, which ignores
+    how far the clients' means lie apart; its integer batch counter is averaged and rounded down.
+    The average is useless if the clients did not start from the same weights.
     """
     total: Tensors = {}
     types: dict[str, torch.dtype] = {}

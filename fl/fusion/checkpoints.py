@@ -1,4 +1,4 @@
-"""States of unfinished fits on disk, so that a killed run goes on where it was."""
+"""States of unfinished fits on disk, from which a killed run goes on."""
 
 import hashlib
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ from fl.fusion.rank import Report
 from fl.whole_files import replacing
 
 ANY_FIT = "any fit"
-"""In place of a key: the state is continued under whatever settings the next fit has."""
+"""In place of a key: the next fit goes on from the state, whatever its settings are."""
 
 
 class Checkpoints:
@@ -25,20 +25,20 @@ class Checkpoints:
         self.every = every
 
     def load(self, stage: str, key: str) -> list[Report]:
-        """The reports up to the last state, which the last of them has; none for another key."""
+        """The reports up to the last one, which has the state; none if saved under another key."""
         saved = load_tensors(self.path(stage))
         if saved is None or saved["key"] not in (key, ANY_FIT):
             return []
         return [Report(**fields) for fields in saved["reports"]]
 
     def save(self, stage: str, key: str, reports: list[Report]) -> None:
-        """Keeps the reports, the last with its state."""
+        """Saves the reports, the last with its state."""
         save_tensors(
             self.path(stage), {"key": key, "reports": [vars(report) for report in reports]}
         )
 
     def is_due(self, report: Report, config: FitConfig) -> bool:
-        """Whether a state of this epoch is wanted."""
+        """Whether a state is to be saved after this report's epoch."""
         return report.epoch % self.every == 0 or report.epoch == config.epochs
 
     def adopt(self, stage: str, other: "Checkpoints") -> None:
@@ -68,7 +68,7 @@ def save_tensors(path: Path, value: object) -> None:
 
 
 def load_tensors(path: Path) -> Any:
-    """What :func:`keep` wrote, on the CPU; None where there is nothing, or it is damaged."""
+    """What :func:`save_tensors` wrote, on the CPU; None if there is no file or it is damaged."""
     try:
         return torch.load(path, map_location="cpu", weights_only=True)
     except (FileNotFoundError, EOFError, RuntimeError):

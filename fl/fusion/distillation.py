@@ -65,8 +65,8 @@ class FusionLoss:
 class Weighing(nn.Module):
     """A model, and the weights of the two terms of its loss, which are learned with it.
 
-    The papers say no more than that the weights are trainable. Ours are 1 / sigma^2 of Kendall et
-    al. (CVPR 2018), so that none can be won by shrinking them; they start as 1 and 1.
+    The papers state only that the weights are trainable. Ours are 1 / sigma^2 of Kendall et al.
+    (CVPR 2018), whose loss does not fall by shrinking them to zero; they start as 1 and 1.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -111,13 +111,13 @@ def _kl(logits: Tensor, teacher: Tensor, reduction: KLReduction) -> Tensor:
         log_target=True,
         reduction="sum",
     )
-    # Divided here: torch warns of its own "mean", and will change what it means.
+    # Divided here, since torch warns that it will change the meaning of its own "mean".
     return kl / (len(logits) if reduction == "batchmean" else logits.numel())
 
 
 @dataclass(frozen=True)
 class EachMember:
-    """The sum of a loss over an ensemble's members, which so train side by side, each by itself."""
+    """The sum of a loss over an ensemble's members, so that one fit trains each independently."""
 
     loss: FusionLoss
     one_pass: ClassVar[bool] = True
@@ -133,7 +133,7 @@ class EachMember:
 def kl_to_teacher(student: Tensor, teacher: Tensor, temperature: float = 1.0) -> Tensor:
     """T^2 KL(softmax(teacher / T) || softmax(student / T)) of each sample, (B,), from logits.
 
-    T squared, so that gradients keep their size as the temperature rises.
+    T squared, so that gradients do not shrink as the temperature rises.
     """
     log_student = F.log_softmax(student / temperature, dim=1)
     log_teacher = F.log_softmax(teacher / temperature, dim=1)

@@ -1,8 +1,8 @@
-"""Random numbers by counter: a sample's draws follow from its key, not from who computes it.
+"""Random numbers by counter: a sample's draws depend on its key, not on the rank that computes it.
 
 A rank that trains a slice of a batch has to drop the same units of the same samples as one rank
 with the whole batch would. So a number is a hash of the sample's key, the stream and the position,
-computed for a whole tensor at once on the device it is needed on.
+computed for a whole tensor at once on the device where it is needed.
 """
 
 import math
@@ -29,7 +29,7 @@ def draw_bits(keys: Tensor, stream: int, width: int) -> Tensor:
 
 def draw_normal(keys: Tensor, stream: int, width: int) -> Tensor:
     """(B, width) float32, standard normal: for losses that need noise for each sample."""
-    # Box-Muller; half a step away from zero, of which the logarithm would be infinite.
+    # Box-Muller; half a step away from zero, whose logarithm is infinite.
     radius, angle = ((draw_bits(keys, 2 * stream + k, width) + 0.5) / 2**BITS for k in (0, 1))
     return (-2 * radius.log()).sqrt() * (2 * math.pi * angle).cos()
 

@@ -1,4 +1,4 @@
-"""Dropout whose masks derive from the samples, so that the number of ranks changes nothing."""
+"""Dropout with masks that depend on the samples alone, not on the number of ranks."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,7 +12,7 @@ from fl.models.layers import AnyDropout
 
 
 class Masks:
-    """The masks of one step: those of its samples, another for each dropout that is passed."""
+    """The masks of one step: by sample, and another one for each dropout layer passed."""
 
     def __init__(self) -> None:
         self._keys: Tensor | None = None
@@ -23,7 +23,7 @@ class Masks:
         self._keys, self._passed = keys, 0
 
     def drop(self, layer: nn.Dropout, x: Tensor) -> Tensor:
-        """What ``layer`` makes of ``x`` (B, ...)."""
+        """The output of ``layer`` for ``x`` (B, ...)."""
         if not layer.training or layer.p == 0:
             return x
         keys, stream = self._keys, self._passed
@@ -34,16 +34,16 @@ class Masks:
                 "samples: a loss must pass the model one row for each sample"
             )
         bits = draw_bits(keys, stream, x.shape[1:].numel()).view(x.shape)
-        kept = (bits >= round(layer.p * 2**BITS)).to(x.dtype)
-        return x * kept.mul_(1 / (1 - layer.p) if layer.p < 1 else 0)
+        mask = (bits >= round(layer.p * 2**BITS)).to(x.dtype)
+        return x * mask.mul_(1 / (1 - layer.p) if layer.p < 1 else 0)
 
 
 @contextmanager
 def sample_dropout(model: nn.Module) -> Iterator[Masks]:
-    """While it lasts the model's dropout layers take their masks from the result.
+    """Inside the context the model's dropout layers take their masks from the result.
 
     Raises:
-        UserError: the model has a kind of dropout that cannot.
+        UserError: the model has another kind of dropout than ``nn.Dropout``.
     """
     masks = Masks()
     layers = []

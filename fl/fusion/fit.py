@@ -72,27 +72,27 @@ def changeable(name: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class FitSpec:
-    """A fit as it passes from a method to the ranks, whole."""
+    """All that the ranks need for a fit, as the server passes it to them."""
 
     model: nn.Module
-    """What is trained."""
+    """The model to train."""
     columns: Mapping[str, Sequence[Tensor]]
-    """The data by name: all ranks' blocks of rows, as the server that passes them on keeps them."""
+    """The data by name: all ranks' blocks of rows, in the form in which the server holds them."""
     loss: Loss
-    """Of a model on a batch, a mean over the batch's samples."""
+    """The loss of a model on a batch: a mean over the batch's samples."""
     config: FitConfig
     stage: str
-    """What the fit is called in the run."""
+    """Name of the fit in the run."""
     streams: str
-    """What its random numbers are called: the stage, in its round."""
+    """Name of its random streams: the stage, in its round."""
     tested: bool = True
     """Whether the model is a classifier, to be tested between epochs."""
     until: int | None = None
-    """The last epoch to be trained now; None for the last of all."""
+    """The last epoch to train now; None for the last of all."""
     state: bytes | None = None
-    """Of the epochs that were trained before, by :meth:`Fit.state`."""
+    """State after the epochs trained before, made by :meth:`Fit.state`; None to start anew."""
     state_every: int | None = None
-    """Epochs between two states to be told of; the last epoch's is one. None for none."""
+    """Epochs between two states to report; the last epoch's is one. None for none."""
 
     @property
     def last(self) -> int:
@@ -131,7 +131,7 @@ class Fit:
         self._optimizer = config.make_optimizer().for_cohort([self._parameters])
         self._gradients = Gradients(model, spec.loss, config.batch_size, self._group)
         self.done = 0
-        """Epochs that are behind."""
+        """Epochs trained so far."""
         if spec.state:
             self._load_state(spec.state)
 
@@ -177,10 +177,10 @@ class Fit:
         return losses
 
     def _own_loss(self, epoch: int, rows: Tensor, masks: Masks) -> Tensor:
-        """This rank's part of the batch's loss."""
+        """This rank's share of the batch's loss."""
         first, own = self._slice(rows)
         self._gradients.start_step(first, len(own))
-        if not len(own) and not self._whole:  # who has no sample still takes part in the sums
+        if not len(own) and not self._whole:  # a rank without samples still takes part in the sums
             return torch.zeros((), device=self._device)
         batch, share = self._part(epoch, rows, first, own, masks)
         with torch.autocast(self._device.type, torch.bfloat16, self._config.precision == "bf16"):
@@ -189,7 +189,7 @@ class Fit:
     def _part(
         self, epoch: int, rows: Tensor, first: int, own: Tensor, masks: Masks
     ) -> tuple[Batch, float]:
-        """What this rank's loss is of, and its share in the whole batch's."""
+        """The batch that this rank's loss is of, and the factor on that loss."""
         batch = self._batch(epoch, own)
         masks.start_step(batch["key"])
         if not self._whole:
@@ -205,7 +205,7 @@ class Fit:
                 nn.utils.clip_grad_norm_(part.parameters(), self._config.clip)
 
     def _slice(self, rows: Tensor) -> tuple[int, Tensor]:
-        """This rank's part of a batch, and where in the batch it begins."""
+        """Where this rank's slice of a batch begins, and its rows."""
         parts = rows.tensor_split(self._group.size)
         return sum(map(len, parts[: self._group.rank])), parts[self._group.rank]
 
@@ -216,7 +216,7 @@ class Fit:
         return {**batch, "key": key.to(self._device)}
 
     def state(self) -> bytes:
-        """Everything that the rest of the fit depends on, beside what it was made of."""
+        """Everything that the rest of the fit depends on, beside the arguments it was made with."""
         file = io.BytesIO()
         torch.save(
             {
@@ -229,7 +229,7 @@ class Fit:
         return file.getvalue()
 
     def _load_state(self, state: bytes) -> None:
-        """The optimiser keeps its moments; its rate is this fit's own, which may have another."""
+        """Restores model, optimiser moments and epoch; the rate is this fit's, which may differ."""
         loaded = load_state(state, self._device)
         self._model.load_state_dict(loaded["model"])
         self._optimizer.load_state(loaded["optimizer"])
@@ -237,14 +237,14 @@ class Fit:
 
 
 def load_state(state: bytes, device: torch.device) -> JsonObject:
-    """The ``epoch``, ``model`` and ``optimizer`` that :meth:`Fit.state` kept."""
+    """The ``epoch``, ``model`` and ``optimizer`` that :meth:`Fit.state` saved."""
     loaded: JsonObject = torch.load(io.BytesIO(state), map_location=device, weights_only=True)
     return loaded
 
 
 @contextmanager
 def precision(name: str) -> Iterator[None]:
-    """Whether GPUs may round float32 factors to tf32, while it lasts."""
+    """Inside the context GPUs may round float32 factors to tf32, unless ``name`` is fp32."""
     before = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = name != "fp32"
     try:

@@ -1,4 +1,4 @@
-"""What ranks exchange in a step: gradients, or the rows of which they would be the product.
+"""What ranks exchange in a training step: gradients, or the factors whose product they are.
 
 The gradient of a fully connected layer is a product of two factors with a row for each sample. In
 VGG-9 such layers hold nearly all weights, and with 64 samples in a batch the factors are a tenth
@@ -39,7 +39,7 @@ class Gradients:
         sizes = [p.numel() for p in self._parameters]
         factors = [(layer.in_features, layer.out_features) for layer in layers]
         sizes += [batch_size * size for pair in factors for size in pair]
-        # The loss travels along, in the last element.
+        # The last element carries the loss, which is summed in the same exchange.
         self._flat = parameters[0].new_zeros(sum(sizes) + 1, requires_grad=False)
         *parts, self._loss = self._flat.split([*sizes, 1])
         self._views = [
@@ -51,7 +51,7 @@ class Gradients:
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """While it lasts wide layers keep their factors instead of making gradients."""
+        """Inside the context wide layers store their factors instead of making gradients."""
         if self._group.size == 1:
             yield
             return
@@ -103,7 +103,7 @@ class Gradients:
 
 
 class _Factors(torch.autograd.Function):
-    """A fully connected layer whose backward pass keeps its weight gradient's factors."""
+    """A fully connected layer whose backward pass stores its weight gradient's factors."""
 
     @staticmethod
     def forward(

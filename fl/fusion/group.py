@@ -1,4 +1,4 @@
-"""A rank and its peers: what they do together."""
+"""A server rank's group: the sum over all ranks, by torch.distributed where there are several."""
 
 import time
 from datetime import timedelta

@@ -23,9 +23,9 @@ from fl.training.loop import Step, minimise
 from fl.training.optimizers import Adam
 
 BETAS = (0.5, 0.999)
-"""Of Adam, as the released codes have them."""
+"""Adam's betas, as in the released codes."""
 InversionLoss = Callable[[Tensor, Tensor], Tensor]
-"""Of images (B, C, H, W) and the labels (B,) they are meant to have: a scalar."""
+"""Function of images (B, C, H, W) and the labels (B,) they are meant to have: a scalar."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,7 +110,7 @@ class BatchNormDistance:
     """How far a batch lies from what models' BatchNorm layers saw in training.
 
     ``value`` sums ||mean - running mean||_2 + ||var - running var||_2 over a model's layers and
-    averages over the models; 0 where there are no such layers. It is that of the last pass.
+    averages over the models; 0 where there are no such layers. It is of the last forward pass.
     """
 
     def __init__(self, models: nn.ModuleList) -> None:
@@ -122,7 +122,7 @@ class BatchNormDistance:
 
     @contextmanager
     def watching(self) -> Iterator["BatchNormDistance"]:
-        """While it lasts the layers tell what passes them."""
+        """Inside the context the layers' inputs are measured in each forward pass."""
         handles = [layer.register_forward_pre_hook(self._note) for layer in self._layers]
         try:
             yield self

@@ -34,7 +34,7 @@ class DistillationConfig(Settings):
     """Temperature T of the distillation, whose loss is multiplied by T squared."""
 
     def fit_config(self, *, cosine: bool = False) -> "PoolFitConfig":
-        """As the server's fit takes them; with ``cosine`` the rate falls from epoch to epoch."""
+        """The settings of the server's fit; with ``cosine`` the rate falls from epoch to epoch."""
         return PoolFitConfig(
             epochs=self.epochs,
             lr=self.lr,
@@ -75,7 +75,7 @@ class DistillationLoss:
 
 
 class Pool:
-    """All images made so far, with what is known of each."""
+    """All images made so far, with labels and whatever else a method adds for each."""
 
     def __init__(self, seed: int) -> None:
         self._seed = seed
@@ -96,7 +96,7 @@ class Pool:
             yield {name: column[rows] for name, column in self.columns.items()}
 
     def told(self, **figures: Any) -> JsonObject:
-        """What an :class:`fl.server.Outcome` says of the images; none is filtered out."""
+        """Fields of an :class:`fl.server.Outcome` about the images; none is filtered out."""
         count = len(self.columns["labels"])
         synthetic = {name: self.columns[name] for name in ("images", "labels")}
         return {

@@ -1,7 +1,7 @@
-"""What one rank of the server does, alone in this process or as one of many elsewhere.
+"""One rank of the server, alone in this process or as one of many in processes of their own.
 
-A rank keeps nothing but its part of the test split. What it is given and what it returns are
-columns' blocks, on its device or, where they are large beside the device's memory, on the host.
+Between calls a rank holds nothing but its share of the test split. Its arguments and results are
+blocks of columns, on its device or, where they are large beside the device's memory, on the host.
 """
 
 import hashlib
@@ -24,22 +24,22 @@ from kernels import sharded
 ASKED = 1024
 """Rows in one forward pass of a teacher."""
 VISIT = 1 << 28
-"""Bytes of samples that the filter looks at together."""
+"""Bytes of samples that the filter processes together."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """An epoch of a fit, as a rank tells it."""
+    """A rank's report of an epoch of a fit."""
 
     epoch: int
     losses: list[float]
-    """Of each step, over the whole batch."""
+    """Loss of each step, over the whole batch."""
     hits: list[int] | None
     """Right answers for each group of the whole test split, if the model was tested."""
     state: bytes | None
-    """What :meth:`fl.fusion.fit.Fit.state` gave, if this was an epoch to keep."""
+    """Result of :meth:`fl.fusion.fit.Fit.state`, if a state of this epoch was asked for."""
     memory: dict[str, Tensor] | None = None
-    """Of lessons, with the state: see :class:`fl.server.Lessons`."""
+    """Memory of the lessons, beside the state: see :class:`fl.server.Lessons`."""
 
 
 class Rank:
@@ -48,7 +48,7 @@ class Rank:
     def __init__(
         self, run_spec: RunSpec, test: Shard, device: torch.device, group: Group | None = None
     ) -> None:
-        """``test`` is this rank's part of the test split."""
+        """``test`` is this rank's share of the test split."""
         self.run_spec = run_spec
         self.device = device
         self.group = group or Group()
@@ -77,7 +77,7 @@ class Rank:
         return images, torch.cat([torch.empty(0, dtype=torch.int64), *labels]).to(home), z
 
     def apply(self, function: Callable[[Tensor], Tensor], column: Tensor) -> Tensor:
-        """The function of the column, some rows at a time."""
+        """The function applied to the column, some rows at a time."""
         return torch.cat([function(rows) for rows in column.split(ASKED)])
 
     def take(self, indices: Tensor, *columns: Tensor) -> tuple[Tensor, ...]:
@@ -119,18 +119,18 @@ class Rank:
         return found.hexdigest()
 
     def count_hits(self, model: nn.Module) -> Tensor:
-        """Right answers for each group of this rank's part of the test split, (groups,)."""
+        """Right answers for each group of this rank's share of the test split, (groups,)."""
         right = answers(self._here(model), self._test_images) == self._test_labels
         groups = self._test_groups[right]
         return torch.bincount(groups, minlength=self.run_spec.num_groups).cpu()
 
     def release(self) -> None:
-        """Gives the memory that its allocator keeps back to the GPU."""
+        """Returns the memory that its allocator holds unused to the GPU."""
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
 
     def fit(self, spec: FitSpec) -> Iterator[Report]:
-        """Trains the model in place and tells of every epoch; all ranks must do so together."""
+        """Trains the model in place and reports every epoch; all ranks must do so together."""
         model = self._here(spec.model)
         fit = Fit(
             replace(spec, model=model),
@@ -170,13 +170,13 @@ class Rank:
         return moved.to(memory_format=torch.channels_last)
 
     def _visiting(self, *columns: Tensor) -> Iterator[list[Tensor]]:
-        """Some rows at a time, on the device, wherever the columns lie."""
+        """The columns some rows at a time, moved to the device."""
         rows = max(1, VISIT // max(1, columns[0][0:1].nbytes))
         for parts in zip(*(column.split(rows) for column in columns), strict=True):
             yield [part.to(self.device) for part in parts]
 
     def _home(self, nbytes: int) -> torch.device:
-        """The device, if what is free there holds the bytes twice; else the host."""
+        """The device, if twice the bytes fit its free memory; else the host."""
         if self.device.type == "cuda" and 2 * nbytes > torch.cuda.mem_get_info(self.device)[0]:
             return torch.device("cpu")
         return self.device
@@ -189,7 +189,7 @@ def _is_tested(spec: FitSpec, epoch: int) -> bool:
 
 @contextmanager
 def _one_thread() -> Iterator[None]:
-    """Another number of threads rounds differently, and the filter would keep other samples."""
+    """Sets one thread: another number rounds differently, and the filter would keep others."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

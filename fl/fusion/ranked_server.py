@@ -1,4 +1,4 @@
-"""The server's verbs, over ranks that lie in this process or elsewhere."""
+"""The server's operations, over ranks in this process or in others."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -25,7 +25,7 @@ from kernels import sharded
 Value = TypeVar("Value")
 Arguments = TypeVarTuple("Arguments")
 Block = Any
-"""A value where the ranks left it: what stands for it here is the subclasses' business."""
+"""A rank's value, or a reference to it: the subclass decides which."""
 
 
 class ServerFailed(RuntimeError):
@@ -33,9 +33,9 @@ class ServerFailed(RuntimeError):
 
 
 class RankedServer(ABC):
-    """:class:`fl.server.Server` over ranks; how these are reached is the subclasses' business.
+    """:class:`fl.server.Server` over ranks; subclasses define how these are called.
 
-    It alone holds the test split; methods get accuracies, never test samples.
+    Only the server has the test split; methods get accuracies, never test samples.
     """
 
     size: int
@@ -111,7 +111,7 @@ class RankedServer(ABC):
 
     def teach(self, samples: Samples | Batch, teachers: Iterable[nn.Module]) -> Samples:
         """See :meth:`fl.server.Server.teach`. One teacher is held at a time."""
-        samples = samples if isinstance(samples, Samples) else self._place(samples)
+        samples = samples if isinstance(samples, Samples) else self.place(samples)
         images = samples.columns["images"]
         totals: Sequence[Block] = [None] * self.size
         count = 0
@@ -142,10 +142,10 @@ class RankedServer(ABC):
     ) -> FitResult:
         """Trains ``model`` in place, tests it between epochs; see :class:`fl.fusion.fit.Fit`.
 
-        With checkpoints it goes on from the last one of the same fit, and leaves its own. Each
+        With checkpoints it goes on from the last one of the same fit, and saves its own. Each
         round draws other random numbers for the same ``stage``.
         """
-        given: Samples | Lessons = self._place(data) if isinstance(data, dict) else data
+        given: Samples | Lessons = self.place(data) if isinstance(data, dict) else data
         spec = FitSpec(
             model=model,
             columns=given.columns if isinstance(given, Samples) else {},
@@ -160,10 +160,10 @@ class RankedServer(ABC):
             key = self._fit_key(spec, given)
             reports = self._checkpoints.load(stage, key)
         for report in self._reports(spec, given, reports):
-            if report.state:  # one is enough
+            if report.state:  # the last state is enough
                 reports = [replace(r, state=None, memory=None) for r in reports]
             reports.append(report)
-            # First the state: who hears of an epoch may hand it on.
+            # The state is saved before the event, whose listener may read the checkpoint.
             if self._checkpoints and report.state and self._checkpoints.is_due(report, config):
                 self._checkpoints.save(stage, key, reports)
             self._tell(spec, report)
@@ -178,7 +178,7 @@ class RankedServer(ABC):
     def _reports(
         self, spec: FitSpec, data: Samples | Lessons, reports: Sequence[Report]
     ) -> Iterator[Report]:
-        """The reports that follow after ``reports``, of which the last has a state, if any."""
+        """The reports after those in ``reports``, whose last one, if any, has the fit's state."""
         before = reports[-1] if reports else None
         spec = replace(spec, state=before.state if before else None)
         if isinstance(data, Samples):
@@ -188,9 +188,9 @@ class RankedServer(ABC):
         if before and before.memory is not None:
             data.memory = before.memory
         for epoch in range(before.epoch + 1 if before else 1, spec.config.epochs + 1):
-            if spec.state:  # the lessons look at the model
+            if spec.state:  # the lessons are made from the model as it is now
                 spec.model.load_state_dict(load_state(spec.state, self.device)["model"])
-            columns = self._place(data.epoch(epoch)).columns
+            columns = self.place(data.epoch(epoch)).columns
             part = replace(spec, columns=columns, until=epoch, state_every=1)
             for report in self._fit(part, epoch - 1):
                 spec = replace(spec, state=report.state)
@@ -215,8 +215,12 @@ class RankedServer(ABC):
         return self._evaluation(hits.tolist())
 
     def release(self) -> None:
-        """Gives back what is kept of GPUs' memory: clients need it next."""
+        """Releases unused GPU memory, which clients need next."""
         self._on_each(Rank.release, [()] * self.size)
+
+    @abstractmethod
+    def place(self, data: Batch) -> Samples:
+        """Makes samples of tensors in this process, divided among the ranks."""
 
     @abstractmethod
     def _on_each(
@@ -227,24 +231,20 @@ class RankedServer(ABC):
     ) -> list[Block]:
         """Calls the method on every rank, each with its own arguments.
 
-        Gives each rank's result, a tuple of them where ``returns`` is not 1, as kept there.
+        Gives each rank's result, a tuple of results where ``returns`` is not 1, as blocks.
         """
 
     @abstractmethod
     def _get(self, blocks: Sequence[Block]) -> list[Any]:
-        """Brings here what ranks keep."""
-
-    @abstractmethod
-    def _place(self, data: Batch) -> Samples:
-        """Makes tensors that are here into samples."""
+        """Brings the blocks' values to this process."""
 
     @abstractmethod
     def _share(self, value: Value) -> Value:
-        """What to pass to every rank in place of a large value."""
+        """What to pass to every rank for a large value: the value itself or a reference."""
 
     @abstractmethod
     def _fit(self, spec: FitSpec, done: int) -> Iterator[Report]:
-        """The reports of the epochs after those ``done``."""
+        """The reports of the epochs after the first ``done``."""
 
     def _part(
         self, decoders: Mapping[int, Decoder], draws: Sequence[Draw]
@@ -274,7 +274,7 @@ class RankedServer(ABC):
 
 
 class _Divided:
-    """Divides rows by a number: a function that can travel."""
+    """Divides rows by a number: a function that can be pickled."""
 
     def __init__(self, count: int) -> None:
         self._count = count
@@ -288,6 +288,6 @@ def _with_column(samples: Samples, name: str, blocks: Sequence[Block]) -> Sample
 
 
 def _name(loss: Loss) -> str:
-    """A record's settings, or a function's name: never where it lies in memory."""
+    """A record's settings or a function's name, without an address in memory."""
     function = getattr(loss, "__qualname__", None)
     return f"{loss.__module__}.{function}" if function else repr(loss)

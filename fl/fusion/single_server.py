@@ -1,4 +1,4 @@
-"""The server of one rank, in this process."""
+"""The fusion server with a single rank, in this process."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -44,7 +44,8 @@ class SingleServer(RankedServer):
     def _get(self, blocks: Sequence[Block]) -> list[Any]:
         return list(blocks)
 
-    def _place(self, data: Batch) -> Samples:
+    def place(self, data: Batch) -> Samples:
+        """See :meth:`RankedServer.place`."""
         count = len(next(iter(data.values())))
         return Samples(columns={n: (t,) for n, t in data.items()}, counts=(count,))
 
@@ -54,7 +55,7 @@ class SingleServer(RankedServer):
     def _part(
         self, decoders: Mapping[int, Decoder], draws: Sequence[Draw]
     ) -> Mapping[int, Decoder]:
-        return decoders  # which may be read one at a time
+        return decoders  # the mapping itself, which may read one decoder at a time
 
     def _fit(self, spec: FitSpec, done: int) -> Iterator[Report]:
         return self._rank.fit(spec)

@@ -11,18 +11,18 @@ from fl.models import Decoder, sample
 from fl.seeding import torch_generator
 
 BATCH = 256
-"""Samples that a decoder draws at once, wherever it does: other batches would round otherwise."""
+"""Samples that a decoder draws at once, on any rank: other batch sizes would round differently."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Draw:
-    """A batch to be drawn from one client's decoder."""
+    """A batch to draw from one client's decoder."""
 
     client: int
     labels: Tensor
     """(B,) int64."""
     start: int
-    """Which of the client's samples is the first of the batch."""
+    """Position of the batch's first sample among the client's samples."""
     total: int
     """How many samples the client's decoder draws in all."""
 
@@ -44,7 +44,7 @@ def plan_draws(clients: Sequence[int], allocation: np.ndarray) -> list[Draw]:
 
 
 def share_out(draws: Sequence[Draw], ranks: int) -> list[list[Draw]]:
-    """Whole batches for each rank, consecutive ones, as evenly as they divide."""
+    """Divides the batches among ranks: consecutive whole batches, as evenly as possible."""
     total = sum(map(len, draws))
     shares: list[list[Draw]] = [[] for _ in range(ranks)]
     before = 0
@@ -66,17 +66,17 @@ def draw_samples(
 ) -> None:
     """Draws x ~ p_theta_k(x | z, c), z ~ N(0, I), batch by batch.
 
-    Each decoder has a noise stream of its own, so that one client's samples do not depend on who
-    else took part.
+    Each decoder has a noise stream of its own, so that one client's samples do not depend on which
+    others took part.
 
     Args:
         decoders: decoder of each client by client id, looked up once for each client.
-        draws: what to draw; a client's batches stand together.
+        draws: what to draw; a client's batches are consecutive.
         latent: size of z.
         stream: the run's seed, and the purpose that names the noise.
         device: where the samples are made.
-        into: images (N, C, H, W) and z (N, latent), float32, for as many as the draws have; may lie
-            elsewhere.
+        into: images (N, C, H, W) and z (N, latent), float32, to write to, where N is the number of
+            samples of all draws; may be on another device.
     """
     drawing, noise, position = None, torch.empty(0), 0
     for draw in draws:

@@ -1,8 +1,8 @@
-"""What needs a whole batch, for ranks that each hold a part of it.
+"""BatchNorm and losses over whole batches, for ranks that each have a slice of every batch.
 
 BatchNorm normalises by the statistics of all rows, and some losses are no mean over rows. So ranks
-sum BatchNorm's statistics, forwards and backwards, and exchange the rows' logits, of which each
-computes the whole batch's loss. Both are small beside what a layer exchanges of its gradients.
+sum BatchNorm's statistics, forwards and backwards, and exchange the rows' logits, from which each
+computes the whole batch's loss. Both are small beside the gradients that ranks exchange.
 """
 
 from collections.abc import Callable, Iterator
@@ -21,7 +21,7 @@ from fl.server import Loss
 
 
 class WholeBatch:
-    """Lets a model on one rank see its part of a batch as the part of a whole that it is."""
+    """Makes a model on one rank compute on its slice of a batch as with the whole batch."""
 
     def __init__(self, model: nn.Module, group: Group) -> None:
         self._group = group
@@ -34,8 +34,8 @@ class WholeBatch:
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """While it lasts the model, or each member of an ensemble, takes its own rows' images and
-        answers with the logits of all rows; BatchNorm in train mode normalises over all of them."""
+        """Inside the context the model, or each member of an ensemble, takes its own rows' images
+        and gives the logits of all rows; BatchNorm in train mode normalises over all of them."""
         try:
             for layer in self._norms:
                 layer.forward = partial(self._normalised, layer)  # type: ignore[method-assign]
@@ -75,12 +75,12 @@ class WholeBatch:
 
 
 def needs_whole_batch(model: nn.Module, loss: Loss) -> bool:
-    """Whether ranks would differ from one rank if each saw its own rows alone.
+    """Whether the result would depend on the number of ranks if each saw its own rows alone.
 
-    They would if the model has BatchNorm, or the loss says so by a true ``whole_batch``.
+    It would if the model has BatchNorm, or the loss states so by a true ``whole_batch``.
 
     Raises:
-        UserError: so it is, and the loss calls the model otherwise than ``one_pass`` promises.
+        UserError: it would, and the loss has no true ``one_pass``.
     """
     norms = [n for n, m in model.named_modules() if isinstance(m, AnyBatchNorm)]
     if not norms and not getattr(loss, "whole_batch", False):
@@ -111,8 +111,8 @@ class _Sum(torch.autograd.Function):
 
 
 class _Gathered(torch.autograd.Function):
-    """All ranks' rows. Of what all compute alike from them each counts its share, so the gradient
-    of a rank's rows is that of all ranks: the number of ranks times its own."""
+    """All ranks' rows. All ranks compute the same loss from them, each divided by the number of
+    ranks, so the gradient of a rank's rows is its own times the number of ranks."""
 
     @staticmethod
     def forward(ctx: Any, own: Tensor, first: int, rows: int, group: Group) -> Tensor:
@@ -132,7 +132,7 @@ def _by_channel(x: Tensor) -> Tensor:
 
 
 def _update(layer: AnyBatchNorm, mean: Tensor, variance: Tensor) -> None:
-    """Running statistics, as torch moves them."""
+    """Updates running statistics as torch does."""
     if layer.running_mean is None or layer.running_var is None:
         return
     assert layer.num_batches_tracked is not None

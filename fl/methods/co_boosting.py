@@ -1,7 +1,7 @@
 """Co-Boosting (Dai et al., ICLR 2024): DENSE with harder samples and a better ensemble.
 
-The generator looks for samples on which the ensemble is unsure and the global model disagrees; the
-ensemble weighs its members so that it is right on the pool; and each batch is pushed a little in a
+The generator makes samples on which the ensemble is unsure and the global model disagrees; the
+ensemble weighs its members so that it is right on the pool; and each batch is moved a little in a
 direction that changes the ensemble's answer, just before the global model learns from it.
 """
 
@@ -39,7 +39,7 @@ ROWS = 256
 
 @dataclass(frozen=True, kw_only=True)
 class CoBoostingConfig(PrototypesConfig):
-    """Co-Boosting's own settings, sized for a laptop; the released code's: docs/methods.md."""
+    """Co-Boosting's own settings, sized for a laptop; docs/methods.md has the released code's."""
 
     ce: NotNegative = 1.0
     """Weight of the ensemble's cross-entropy, each sample's times 1 minus its probability."""
@@ -90,8 +90,8 @@ def run(clients: Clients, server: Server, config: CoBoostingConfig) -> Outcome:
 
 
 class BoostingLessons:
-    """Each epoch the pool grows by hard images, the ensemble is weighed, and the whole pool is
-    learned, perturbed."""
+    """Each epoch's data: the pool grows by hard images, the ensemble is weighed, and the student
+    learns the whole pool, perturbed."""
 
     def __init__(
         self, teacher: Ensemble, student: nn.Module, server: Server, config: CoBoostingConfig
@@ -111,7 +111,7 @@ class BoostingLessons:
         self.pool.columns = {n: column for n, column in memory.items() if n != "weights"}
 
     def digest(self) -> str:
-        """Of teachers and settings."""
+        """A hash of teachers and settings."""
         return digest_of(self._teacher.members.state_dict(), f"{self._config}")
 
     def epoch(self, number: int) -> Batch:
@@ -135,7 +135,7 @@ class BoostingLessons:
         return self._perturbed_pool(number)
 
     def _perturbed_pool(self, epoch: int) -> Batch:
-        """The pool's images, moved, and the ensemble's logits of what they have become."""
+        """The pool's images, perturbed, and the ensemble's logits for them."""
         stream = torch_generator(self._server.run_spec.seed, f"perturbation/{epoch}")
         size = self._config.perturbation
         parts = self.pool.columns["images"].split(ROWS)
@@ -147,7 +147,7 @@ class BoostingLessons:
 def hard_sample_loss(
     teacher: Ensemble, student: nn.Module, config: CoBoostingConfig
 ) -> InversionLoss:
-    """mean((1 - p_y) CE) - T^2 mean KL(ensemble || student) of images; p_y is not trained."""
+    """mean((1 - p_y) CE) - T^2 mean KL(ensemble || student) of images; p_y has no gradient."""
     student.eval().requires_grad_(False)
 
     def loss(images: Tensor, labels: Tensor) -> Tensor:
@@ -186,7 +186,7 @@ def perturbed(images: Tensor, teacher: Ensemble, size: float, stream: torch.Gene
 
 @torch.no_grad()
 def ask(teacher: Ensemble, images: Tensor) -> Tensor:
-    """The ensemble's logits, of which nothing is differentiated."""
+    """The ensemble's logits, without gradients."""
     return teacher(images)
 
 

@@ -43,8 +43,8 @@ class DenseConfig(PrototypesConfig):
     ce: NotNegative = 1.0
     """Weight of the ensemble's cross-entropy on the images."""
     bn: NotNegative = 1.0
-    """Weight of the distance to the clients' BatchNorm statistics, where they have any. 0 is what
-    the released code does, whose hooks never fire."""
+    """Weight of the distance to the clients' BatchNorm statistics, where they have any. 0 is as
+    in the released code, whose hooks never run."""
     adv: NotNegative = 1.0
     """Weight of the boundary-support term."""
     inversion: InversionConfig = InversionConfig()
@@ -64,7 +64,7 @@ SPACES = Spaces(
 
 
 def assign(config: PrototypesConfig, num_clients: int, run_spec: RunSpec) -> list[Assignment]:
-    """As FedAvg's; there must be a generator for these images."""
+    """FedAvg's assignments; there must be a generator for these images."""
     check_image_generator(run_spec.image_shape)
     return prototypes.assign(config, num_clients, run_spec)
 
@@ -88,7 +88,7 @@ def run(clients: Clients, server: Server, config: DenseConfig) -> Outcome:
 
 
 class DenseLessons:
-    """Each epoch the pool grows by images for which the student is wanted, and is learned whole."""
+    """Each epoch's data: the pool grows by new images, and the student learns all of it."""
 
     def __init__(
         self, teacher: Ensemble, student: nn.Module, server: Server, config: DenseConfig
@@ -107,12 +107,12 @@ class DenseLessons:
         self.pool.columns = columns
 
     def digest(self) -> str:
-        """Of teachers and settings."""
+        """A hash of teachers and settings."""
         return digest_of(self._teacher.state_dict(), f"{self._config}")
 
     def epoch(self, number: int) -> Batch:
-        """Makes images (the generator's training) and asks the teachers about them, once for all:
-        neither changes."""
+        """Makes images (the generator's training) and computes the teachers' logits for them, once,
+        since neither changes later."""
         with (
             self._server.events.phase("synthesis"),
             BatchNormDistance(self._teacher.members).watching() as statistics,
@@ -139,7 +139,7 @@ def generator_loss(
     config: DenseConfig,
     stream: torch.Generator,
 ) -> InversionLoss:
-    """L_CE + L_BN + L_adv of views of images. The student is asked in eval mode, not trained."""
+    """L_CE + L_BN + L_adv of views of images. The student is in eval mode and not trained."""
     student.eval().requires_grad_(False)
 
     def loss(images: Tensor, labels: Tensor) -> Tensor:

@@ -1,8 +1,9 @@
 """FedAF (Wang et al., CVPR 2024): aggregation-free learning from condensed data.
 
-In each round every client tells how the global model answers its classes on the mean, learns a few
-images of each class with the global model's features and all clients' answers, and uploads them.
-The server trains the global model on the images of all clients, and keeps its answers near theirs.
+In each round every client uploads the global model's mean logits on each of its classes, learns a
+few images of each class with the global model's features and all clients' mean logits, and uploads
+them. The server trains the global model on the images of all clients and matches the clients' soft
+labels.
 """
 
 from dataclasses import dataclass
@@ -47,13 +48,13 @@ class FedAFConfig(Settings):
     temperature: Positive = 1.0
     """Temperature tau of the soft labels that it matches."""
     clip: Positive | None = None
-    """Norm to which the gradient of all of a client's images together is cut, as FedDM has it; the
+    """Norm to which the gradient of all of a client's images together is cut, as in FedDM; the
     paper names none for FedAF."""
     fusion: FitConfig = FUSION
 
     @property
     def local(self) -> LocalCondensation:
-        """What a client goes by."""
+        """The training record of every client."""
         return LocalCondensation.of(
             self.condensation,
             gamma=self.gamma,
@@ -102,9 +103,9 @@ def run(clients: Clients, server: Server, config: FedAFConfig, *, rounds: Rounds
     data: Batch = {}
     for _ in rounds.play(clients, server, model):
         weights = prefixed("classifier", model)
-        told = clients.map(tell_mean_logits, broadcast=weights)  # Eqs. 5, 11
-        v = mean_over_holders(told, "mean_logits", server.run_spec)  # Eq. 8
-        r = mean_over_holders(told, "soft_labels", server.run_spec)  # Eq. 12
+        logits = clients.map(tell_mean_logits, broadcast=weights)  # Eqs. 5, 11
+        v = mean_over_holders(logits, "mean_logits", server.run_spec)  # Eq. 8
+        r = mean_over_holders(logits, "soft_labels", server.run_spec)  # Eq. 12
         shared = {"mean_logits": v} if config.collaboration else {}
         updates = clients.train(broadcast=shared, already_sent=weights)  # Eq. 10
         data = condensed_data(updates, server.run_spec, own)
@@ -118,8 +119,8 @@ def run(clients: Clients, server: Server, config: FedAFConfig, *, rounds: Rounds
 class KnowledgeLoss:
     """Eq. 14: cross-entropy + weight * LGKM of ``images`` with ``labels`` and ``soft_labels``.
 
-    T is made of the batch's own class-wise mean logits, Eq. 13 of all condensed data of a class.
-    ``soft_labels`` (B, classes) are R's row of each sample's class; without weight not needed.
+    T is made of the batch's own class-wise mean logits; Eq. 13 takes all condensed data of a class.
+    ``soft_labels`` (B, classes) are R's row of each sample's class; not needed without weight.
     """
 
     weight: float
@@ -145,7 +146,7 @@ class KnowledgeLoss:
 
 
 def pictures(data: Batch) -> dict[str, Tensor]:
-    """The last round's images for the report, pixels cut to [0, 1]; none if no round was played."""
+    """The last round's images for the report, pixels cut to [0, 1]; none if no round was run."""
     if not data:
         return {}
     images, labels = data["images"].clamp(0, 1), data["labels"]

@@ -1,8 +1,8 @@
-"""FedAvg (McMahan et al., AISTATS 2017), in one shot (as FedMHO's Section 5.1.2 has it) or many.
+"""FedAvg (McMahan et al., AISTATS 2017), in one round (as in FedMHO's Section 5.1.2) or in many.
 
 In each round some clients train the model that the server sent, and the server averages what they
-upload. Where there are several prototypes each is averaged by itself, and the averages vote.
-Nothing is trained at the server.
+upload. If there are several prototypes each is averaged by itself, and the averages form an
+ensemble. Nothing is trained at the server.
 """
 
 from dataclasses import dataclass
@@ -23,16 +23,16 @@ class FedAvgConfig(PrototypesConfig):
     """FedAvg's settings, beside those of its clients."""
 
     participation: Annotated[float, Within(0, 1, "(]")] = 1.0
-    """Share of the clients that take part in a round, drawn anew in each; at least one does."""
+    """Share of the clients that take part in a round, at least one; drawn anew in each round."""
     weighting: Literal["samples", "uniform"] | None = None
-    """Whether a client counts by its samples, or all count alike. Default: by samples in many
-    rounds, as McMahan et al. have it; alike in one, as FedMHO has it."""
+    """Weights of the average: the clients' numbers of samples, or all alike. Default: samples in
+    many rounds, as McMahan et al. have it; uniform in one, as FedMHO has it."""
 
 
 def run(clients: Clients, server: Server, config: FedAvgConfig, *, rounds: Rounds) -> Outcome:
-    """Rounds of local training and averaging; ``start`` is the vote of the untrained prototypes.
+    """Rounds of local training and averaging; ``start`` is the ensemble of untrained prototypes.
 
-    In the first round nothing is sent: where clients start from follows from the seed.
+    In the first round nothing is sent, as the clients' starting weights are drawn from the seed.
     """
     ensemble, model = untrained(clients.members, server)
     by_samples = (config.weighting or ("samples" if rounds.count > 1 else "uniform")) == "samples"
@@ -61,5 +61,5 @@ METHOD = Method(
     assign=assign,
     run=run,
     one_shot=False,
-    spaces=Spaces(local=LOCAL),  # the average has nothing to search
+    spaces=Spaces(local=LOCAL),  # the average has no settings to search
 )

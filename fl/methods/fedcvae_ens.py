@@ -1,7 +1,7 @@
 """FEDCVAE-ENS (Heinbaugh et al., ICLR 2023): every client trains a conditional VAE.
 
 The server samples each decoder in proportion to its client's data and by its client's labels, with
-z from a truncated normal, and trains a classifier from scratch on what it gets. The architectures
+z from a truncated normal, and trains a classifier from scratch on the samples. The architectures
 are those of FedMHO's Table 1, which calls this FEDCVAE.
 """
 
@@ -37,18 +37,18 @@ class FedCVAEConfig(Settings):
 
     num_large: int | None = None
     """Clients with the large generator, the first ones; the rest have the small one. Default:
-    half. As many as there are clients for the homogeneous form of Table 8."""
+    half. For the homogeneous form of Table 8: all."""
     large_model: Annotated[str, OneOf(GENERATORS)] = "cvae-large"
     """Generator architecture of the large clients."""
     large_width: Positive = 0.25
     """Factor on its channels; 1 is the paper's size."""
     large_lr: Positive = 1e-3
-    """Its learning rate; how it trains besides is what generator says."""
+    """Its learning rate; all its other settings are those of generator."""
     generator: GeneratorConfig = GeneratorConfig()
     num_samples: Count = 3000
     """Synthetic samples that the classifier learns from."""
     allocation: Literal["client-size", "squared-counts"] = "client-size"
-    """Samples per decoder and class: by the client's size and label distribution, drawn; or as
+    """Samples per decoder and class: drawn by the client's size and label distribution; or as
     FedMHO's released code does for its FEDCVAE."""
     truncation: Positive = 3.0
     """Bound r of z, whose entries are N(0, 1) truncated to [-r, r]."""
@@ -93,7 +93,7 @@ def assign(config: FedCVAEConfig, num_clients: int, run_spec: RunSpec) -> list[A
 
 
 def large_generator(config: FedCVAEConfig) -> GeneratorConfig:
-    """How a large client trains."""
+    """The training record of a large client."""
     return replace(
         config.generator,
         model=config.large_model,
@@ -113,7 +113,7 @@ def run(clients: Clients, server: Server, config: FedCVAEConfig) -> Outcome:
 
 
 def truncated(update: Update, server: Server, config: FedCVAEConfig) -> TruncatedDecoder:
-    """The client's decoder, to be asked with a truncated z."""
+    """The client's decoder, with its z truncated."""
     return TruncatedDecoder(load_decoder(update, server), config.truncation)
 
 
@@ -123,7 +123,7 @@ def allocate(
     """Samples per client and class, (K, classes) int64.
 
     Raises:
-        UserError: none for every decoder.
+        UserError: no decoder gets a sample.
     """
     counts = np.stack([load_label_counts(u, server) for u in updates])
     if config.allocation == "client-size":
@@ -159,7 +159,7 @@ def classify(samples: Samples, server: Server, config: FedCVAEConfig) -> Outcome
 
 
 def untrained_global(server: Server, config: FedCVAEConfig) -> nn.Module:
-    """The global model before it saw anything."""
+    """The global model before any training."""
     shape = ClassifierConfig(model=config.global_model, width=config.global_width)
     return starting_classifier(shape, server.run_spec).to(server.device).eval()
 

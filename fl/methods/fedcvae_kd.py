@@ -1,8 +1,8 @@
 """FEDCVAE-KD (Heinbaugh et al., ICLR 2023): the clients' decoders distilled into one.
 
-As FEDCVAE-ENS up to the upload. Then a decoder of the server's own learns to draw what the clients'
-decoders draw for the same z and label, and the classifier learns from that decoder's samples, of
-which each class has as many as any other.
+Up to the upload it is FEDCVAE-ENS. Then the server trains a decoder of its own to draw what the
+clients' decoders draw for the same z and label, and the classifier learns from that decoder's
+samples, equally many of each class.
 """
 
 from collections.abc import Sequence
@@ -52,7 +52,7 @@ class RegressionConfig(Settings):
     """Samples per step."""
 
     def fit_config(self) -> FitConfig:
-        """As the server's fit takes them."""
+        """The settings of the server's fit."""
         return FitConfig(epochs=self.epochs, lr=self.lr, batch_size=self.batch_size)
 
 
@@ -96,7 +96,7 @@ def draw_examples(updates: Sequence[Update], server: Server, config: FedCVAEKDCo
 
 @dataclass(frozen=True)
 class Truncation:
-    """Noise as a truncated decoder takes it: a function that can travel."""
+    """Truncates noise as a truncated decoder does: a function that can be pickled."""
 
     bound: float
 
@@ -105,7 +105,7 @@ class Truncation:
 
 
 def regress(examples: Samples, server: Server, config: FedCVAEKDConfig) -> Decoder:
-    """A decoder of the large architecture, fresh, that learns to draw the examples."""
+    """A new decoder of the large architecture, trained to draw the examples."""
     decoder = starting_generator(large_generator(config), server.run_spec).decoder
     server.fit(
         decoder.to(server.device),
@@ -132,7 +132,7 @@ class RegressionLoss:
 
 
 def reconstruction(logits: Tensor, images: Tensor) -> Tensor:
-    """Of image logits and images (B, C, H, W): summed over an image's pixels, mean over the batch.
+    """Loss of image logits and images (B, C, H, W): summed over pixels, mean over the batch.
 
     Cross-entropy for gray images, squared error for color.
     """
@@ -144,7 +144,7 @@ def reconstruction(logits: Tensor, images: Tensor) -> Tensor:
 def draw_uniform(
     decoder: Decoder, updates: Sequence[Update], server: Server, config: FedCVAEKDConfig
 ) -> Samples:
-    """The server's decoder's samples: as many of every class that some client holds."""
+    """The server's decoder's samples: as many of every class that some client has."""
     held = np.stack([load_label_counts(u, server) for u in updates]).any(axis=0)
     quota = -(-config.num_samples // int(held.sum()))
     decoders = {SERVER: TruncatedDecoder(decoder, config.truncation)}

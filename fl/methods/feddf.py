@@ -1,8 +1,8 @@
-"""FedDF (Lin et al., NeurIPS 2020), in one shot as FedMHO's Section 5.1.2 restricts it, or many.
+"""FedDF (Lin et al., NeurIPS 2020), in one round (as in FedMHO's Section 5.1.2) or in many.
 
 Every client trains a classifier. Each prototype's average is a student that learns the mean logits
-of all clients' classifiers on unlabelled images of another data set; the students vote. With many
-rounds, as the released code has it, clients go on from their prototype's student.
+of all clients' classifiers on unlabelled images of another data set; the students form an ensemble.
+With many rounds, as in the released code, clients continue from their prototype's student.
 """
 
 from collections.abc import Sequence
@@ -27,7 +27,7 @@ from fl.spaces import Choice, LogUniform, Spaces
 
 @dataclass(frozen=True, kw_only=True)
 class FedDFConfig(PrototypesConfig):
-    """FedDF's own settings. Epochs are sized for a laptop; upstream has 10,000 steps."""
+    """FedDF's own settings. Epochs are sized for a laptop; the released code has 10,000 steps."""
 
     auxiliary: AuxiliaryConfig = AuxiliaryConfig()
     distil: FitConfig = FitConfig(epochs=10, lr=1e-3, batch_size=128, schedule="cosine", clip=5.0)
@@ -46,9 +46,9 @@ def run(
 ) -> Outcome:
     """Rounds of ensemble distillation on ``auxiliary``, (N, C, H, W) in [0, 1].
 
-    All students train in one fit, each as if alone, so that the vote is known after each epoch.
-    The last epoch counts, and the last round: there is no validation data at the server, and test
-    data select nothing.
+    All students train in one fit, each as if alone, so that the ensemble is tested after each
+    epoch. The result is that of the last epoch and the last round: the server has no validation
+    data, and test data select nothing.
     """
     about = {"auxiliary": {"dataset": config.auxiliary.dataset, "images": len(auxiliary)}}
     ensemble, model = untrained(clients.members, server)

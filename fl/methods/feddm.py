@@ -35,7 +35,7 @@ class FedDMConfig(Settings):
 
     @property
     def local(self) -> LocalCondensation:
-        """What a client goes by."""
+        """The training record of every client."""
         return LocalCondensation.of(self.condensation, rho=self.rho, clip=self.clip)
 
 

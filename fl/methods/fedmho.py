@@ -3,7 +3,7 @@
 Strong clients train a classifier, weak ones a conditional VAE. The server averages the
 classifiers, samples the decoders, keeps the samples nearest their class's centre, and trains the
 average on them; -MD and -SD distil from the local classifiers or from the average itself, so that
-it does not forget them.
+the model does not forget them.
 """
 
 from dataclasses import dataclass, replace
@@ -50,7 +50,7 @@ class FedMHOConfig(Settings):
     num_classifiers: int | None = None
     """Clients that train a classifier, the first ones; the rest train generators. Default: half."""
     prototypes: tuple[Annotated[str, OneOf(CLASSIFIERS)], ...] = ()
-    """Architectures dealt in turn to the classifier clients; the first is the global model's.
+    """Architectures assigned in turn to the classifier clients; the first is the global model's.
     Default: classifier.model for all."""
     num_samples: Count = 3000
     """Synthetic samples, N_s."""
@@ -73,7 +73,7 @@ class FedMHOConfig(Settings):
     """lambda of Eq. 7: weight of cross-entropy; 1 - lambda weighs the distillation."""
     betas: tuple[float, float] | Literal["learned"] | None = None
     """Weights (KD, CE) in place of lambda; the released code's are 1 1. learned: trained with the
-    model, from 1 1 on."""
+    model, starting from 1 1."""
     kl_reduction: Literal["batchmean", "mean"] = "batchmean"
     """KL per sample, or also divided by the classes as in the released code."""
     classifier: ClassifierConfig = ClassifierConfig()
@@ -101,8 +101,8 @@ class FedMHOConfig(Settings):
 
 
 def spaces(teacher: Teacher) -> Spaces:
-    """What a sweep tries: the ranges of the paper's ablations and, for rates and epochs, of its
-    settings over all data sets. Without a teacher lambda weighs nothing."""
+    """The spaces of a sweep: the ranges of the paper's ablations and, for rates and epochs, of its
+    settings over all data sets. Without a teacher lambda has no effect and is left out."""
     server: dict[str, Distribution] = {
         "keep": Uniform(0.4, 1.0),
         "num_samples": Choice((2000, 6000, 12000, 24000)),
@@ -210,7 +210,7 @@ def allocate(generators: list[Update], server: Server, config: FedMHOConfig) -> 
 def synthesise(
     generators: list[Update], allocation: np.ndarray, server: Server, config: FedMHOConfig
 ) -> Samples:
-    """Samples every decoder as often as the allocation says."""
+    """Samples every decoder as often as the allocation states."""
     synthetic = server.sample(
         Decoders(generators, server), allocation, latent=config.generator.latent
     )
@@ -220,12 +220,12 @@ def synthesise(
 
 
 def keep_best(synthetic: Samples, server: Server, config: FedMHOConfig) -> Tensor:
-    """Indices of the samples that stay (Algorithm 2), ascending."""
+    """Indices of the samples that the filter keeps (Algorithm 2), ascending."""
     if config.filter == "none":
         return torch.arange(len(synthetic))
     if config.filter == "nearest":
         return server.nearest(synthetic, config.keep)
-    # Random features have random distances: a random share of each class, of the same size.
+    # Random features have random distances, which keep a random share of each class.
     stream = torch_generator(server.run_spec.seed, "filter/random")
     features = torch.rand(len(synthetic), 1, generator=stream)
     labels = server.fetch(synthetic, "labels").cpu()

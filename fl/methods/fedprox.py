@@ -1,4 +1,4 @@
-"""FedProx (Li et al., MLSys 2020): FedAvg whose clients are held near the model they were sent.
+"""FedProx (Li et al., MLSys 2020): FedAvg with clients held near the model that was sent.
 
 A client minimises its loss plus mu/2 |w - w_global|^2 (``classifier.proximal``); everything else is
 :mod:`fl.methods.fedavg`.

@@ -1,4 +1,4 @@
-"""What a method is: its settings, what it assigns to the clients, and its algorithm."""
+"""The record of a method: its settings, what it assigns to the clients, and its algorithm."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,23 +20,23 @@ class Assignment:
 
 @dataclass(frozen=True, kw_only=True)
 class Method:
-    """A method's entry in the registry; it stands at the end of the method's file."""
+    """A method's entry in the registry, at the end of the method's file."""
 
     name: str
-    """As ``--method`` takes it."""
+    """Name for ``--method``."""
     config: type[Any]
     assign: Callable[[Any, int, RunSpec], list[Assignment]]
-    """Of settings and number of clients: what each client does, by client id."""
+    """Function of settings, number of clients and run spec: each client's assignment, by id."""
     run: Callable[..., Outcome]
-    """Of clients, server and settings; with ``auxiliary`` and ``rounds`` where it has such."""
+    """Function of clients, server and settings; may also take ``auxiliary`` and ``rounds``."""
     one_shot: bool = True
     """Whether it has one round only; else ``run`` takes :class:`fl.rounds.Rounds` as ``rounds``."""
     many_rounds: str = "rounds"
     """Protocol of a run of several rounds; ``released`` where only the released code has them."""
     default_ranks: int | None = None
-    """Ranks of the server where none are asked for; None for one per GPU. One for a method that
-    makes each epoch's data in the launch's process: there it has a GPU of its own."""
+    """Ranks of the server where none are asked for; None for one per GPU. It is 1 for a method that
+    makes each epoch's data in the launch's process, which then has a GPU of its own."""
     auxiliary: Callable[[Any], AuxiliaryConfig] | None = None
-    """Names the auxiliary data set in the settings, if ``run`` takes one as ``auxiliary``."""
+    """Finds the auxiliary data set in the settings, if ``run`` takes one as ``auxiliary``."""
     spaces: Spaces = Spaces()
-    """What a sweep tries unless it is told otherwise."""
+    """What a sweep searches by default."""

@@ -1,6 +1,7 @@
-"""What FedAvg, FedDF, DENSE and Co-Boosting share: clients that all train classifiers.
+"""The common parts of FedAvg, FedDF, DENSE and Co-Boosting: all clients train classifiers.
 
-Their clients' records are the same for the same settings, so all four reuse one set of uploads.
+Their clients' training records are the same for the same settings, so all four reuse one set of
+uploads.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -30,14 +31,14 @@ class PrototypesConfig(Settings):
 
     num_large: int | None = None
     """Clients with a large classifier, the first ones; the rest have the small one. Default: half.
-    As many as there are clients for the homogeneous form of Table 8."""
+    For the homogeneous form of Table 8: all."""
     prototypes: tuple[Annotated[str, OneOf(CLASSIFIERS)], ...] = ()
-    """Architectures dealt in turn to the large clients; the first is the global model's. Default:
-    classifier.model for all."""
+    """Architectures assigned in turn to the large clients; the first is the global model's.
+    Default: classifier.model for all."""
     small_model: Annotated[str, OneOf(CLASSIFIERS)] = "cnn"
     """Classifier architecture of the small clients."""
     small_width: Positive = 1.0
-    """Factor on its channels; how it trains is what classifier says."""
+    """Factor on its channels; all its other settings are those of classifier."""
     classifier: ClassifierConfig = ClassifierConfig()
 
 
@@ -45,7 +46,7 @@ LOCAL: dict[str, Distribution] = {
     "classifier.epochs": Choice((10, 50, 200)),
     "classifier.lr": LogUniform(1e-3, 2e-2),
 }
-"""What a sweep tries of the clients' training, for all methods whose clients train classifiers."""
+"""A sweep's space of client training, for all methods whose clients train classifiers."""
 
 
 def assign(config: PrototypesConfig, num_clients: int, run_spec: RunSpec) -> list[Assignment]:
@@ -69,7 +70,7 @@ def assign(config: PrototypesConfig, num_clients: int, run_spec: RunSpec) -> lis
 
 
 def by_prototype(updates: Sequence[Update]) -> list[list[Update]]:
-    """The updates of each prototype: only clients of one way of training can be averaged."""
+    """The updates by prototype: only clients with the same training record can be averaged."""
     groups: dict[object, list[Update]] = {}
     for update in updates:
         groups.setdefault(update.client.training, []).append(update)
@@ -84,9 +85,9 @@ def average_each(
     *,
     by_samples: bool,
 ) -> None:
-    """Puts each prototype's average into its model, in place; one without an update stays.
+    """Loads each prototype's average into its model; a model without an update does not change.
 
-    ``by_samples``: whether a client counts by its samples, or all count alike.
+    ``by_samples``: whether clients are weighted by their samples, or all alike.
 
     Raises:
         ClientFailed: all clients of a prototype were dropped, so its model would stay untrained.
@@ -111,16 +112,16 @@ def sent(
 
 
 def prototypes(members: Iterable[Client]) -> list[Training]:
-    """The ways of training that there are, in the clients' order."""
+    """The different training records, in the clients' order."""
     return [*dict.fromkeys(client.training for client in members)]
 
 
 def untrained(
     members: Iterable[Client], server: Server
 ) -> tuple[Ensemble, dict[Training, nn.Module]]:
-    """The vote of the :func:`prototypes` by the weights that the clients first start from.
+    """The ensemble of the :func:`prototypes`, with the weights from which the clients first start.
 
-    And the models that vote, by the way in which clients train them.
+    And the ensemble's members by the training record of their clients.
     """
     trainings = prototypes(members)
     ensemble = Ensemble(untrained_classifier(training, server) for training in trainings)

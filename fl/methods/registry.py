@@ -1,4 +1,4 @@
-"""Every method by its name on the command line, as the files beside this one have them."""
+"""All methods by name, collected from the files beside this one."""
 
 from importlib import import_module
 from pkgutil import iter_modules
@@ -9,7 +9,7 @@ from fl.methods.method import Method
 
 
 def _collect() -> dict[str, Method]:
-    """A method's file ends with its entry ``METHOD``, or with several in ``METHODS``."""
+    """All files' entries: each method's file ends with ``METHOD``, or several in ``METHODS``."""
     found: list[Method] = []
     for file in iter_modules(fl.methods.__path__, f"{fl.methods.__name__}."):
         if file.name != __name__:
@@ -24,7 +24,7 @@ METHODS = _collect()
 
 
 def get_method(name: str) -> Method:
-    """The method of that name; the error lists the names there are."""
+    """The method of that name; the error for an unknown name lists all names."""
     if name not in METHODS:
         raise unknown("method", name, METHODS)
     return METHODS[name]

@@ -1,4 +1,4 @@
-"""What clients uploaded, as models: each message checked before it is believed."""
+"""Makes models of what clients uploaded; each upload is checked before its use."""
 
 from collections.abc import Iterable, Iterator, Mapping
 
@@ -50,7 +50,7 @@ def load_decoder(update: Update, server: Server) -> Decoder:
 
 
 class Decoders(Mapping[int, Decoder]):
-    """The clients' decoders by client id, each read when it is asked for: there may be many."""
+    """The clients' decoders by client id, each read when it is needed, as there may be many."""
 
     def __init__(self, updates: Iterable[Update], server: Server) -> None:
         self._updates = {update.client.id: update for update in updates}

@@ -8,10 +8,10 @@ from fl.server import Evaluation
 
 @torch.no_grad()
 def answers(model: nn.Module, images: Tensor, batch_size: int = 512) -> Tensor:
-    """The class that ``model`` takes each image for, (N,) int64, on its device.
+    """The class that ``model`` predicts for each image, (N,) int64, on its device.
 
     Args:
-        model: images (B, C, H, W) to logits (B, classes); asked in eval mode, and left in the
+        model: images (B, C, H, W) to logits (B, classes); runs in eval mode, and is left in the
             mode it was in.
         images: (N, C, H, W) float32 in [0, 1], on the model's device.
         batch_size: samples per forward pass.
@@ -26,7 +26,7 @@ def answers(model: nn.Module, images: Tensor, batch_size: int = 512) -> Tensor:
 def accuracies(hits: list[int], totals: list[int], num_classes: int) -> Evaluation:
     """Overall, per class and per domain, from the right answers and the samples of each group.
 
-    Groups are the classes; where there are domains, those of the first domain, then of the next.
+    Groups are the classes; with domains, the classes of the first domain, then of the next.
     """
     right = torch.tensor(hits).view(-1, num_classes)
     samples = torch.tensor(totals).view(-1, num_classes)

@@ -3,7 +3,7 @@
 FID proper takes its features from InceptionV3 trained on ImageNet, which has to be downloaded. Here
 a small network is trained on the run's own real training images, always from the same weights in
 the same order. So a distance compares generators on one data set and one training split. It is no
-InceptionV3 FID, and not to be compared with printed ones: its scale is another.
+InceptionV3 FID and cannot be compared with printed ones, whose scale is another.
 """
 
 from collections.abc import Iterator
@@ -23,7 +23,7 @@ FEATURES = 128
 EPOCHS = 3
 BATCH = 64
 SEED = 0
-"""Of the network: the same for every run, so that runs of all seeds are measured alike."""
+"""Seed of the network: the same for every run, so that runs of all seeds are measured alike."""
 NAME = f"{FEATURES} features of a small CNN trained on the real training images; not InceptionV3"
 
 
@@ -53,7 +53,7 @@ class FeatureNetwork(nn.Module):
         self.head = nn.Linear(FEATURES, num_classes)
 
     def forward(self, images: Tensor) -> Tensor:
-        """Logits (B, num_classes): what it is trained by."""
+        """Logits (B, num_classes), for the network's own training."""
         return self.head(self.features(images))
 
     @torch.no_grad()
@@ -94,9 +94,9 @@ def measure(
         device: where the network trains.
 
     Returns:
-        ``kept`` and ``generated``, of what the global model learned from and of what it was chosen
-        from; ``noise``, of Gaussian noise, and ``real``, between two halves of the real images: the
-        two ends of the scale; ``features``, what they are measured with.
+        The distances of the synthetic images that the filter ``kept`` and of all ``generated``
+        ones; as the two ends of the scale those of ``noise`` and between two halves of the ``real``
+        images; and ``features``, the name of what they are measured with.
     """
     images = torch.from_numpy(np.ascontiguousarray(real.images)).float() / 255
     network = train_features(images, torch.from_numpy(real.labels), num_classes, device)

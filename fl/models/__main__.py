@@ -8,7 +8,7 @@ from fl.models.table2 import ROWS, as_printed, count
 
 
 def main() -> None:
-    """Prints the table of docs/models.md."""
+    """Prints the table that is in docs/models.md."""
     table = Table(
         "Model", "Data set", "Parameters", "MACs", "Profiler", "Paper", "By", box=box.MARKDOWN
     )

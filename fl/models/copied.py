@@ -1,4 +1,4 @@
-"""A model's copy, at the price of copying its numbers."""
+"""Fast copies of a model: little more work than copying its weights and buffers."""
 
 from typing import Any
 
@@ -10,8 +10,8 @@ from fl.models.torch_internals import Model, shell
 def copied(model: Model) -> Model:
     """A copy with weights and buffers of its own, of a model whose layers share none.
 
-    As `copy.deepcopy`, without looking for what it has copied already: thousands of small clients
-    start from one model.
+    Like `copy.deepcopy`, but faster, since it does not look for shared layers: thousands of small
+    clients start from copies of one model.
     """
     twins: dict[str, Any] = {}
     for path, layer in model.named_modules(remove_duplicate=False):

@@ -1,4 +1,4 @@
-"""The conditional VAE: its parts, its loss, and sampling from its decoder (FedMHO, WWW'26)."""
+"""The conditional VAE: encoder, decoder, loss, and sampling from the decoder (FedMHO, WWW'26)."""
 
 from typing import Literal
 
@@ -15,7 +15,7 @@ LOGVAR_BOUND = 10.0
 
 
 class Encoder(nn.Module):
-    """q(z|x, c). A subclass says how image and label become the hidden vector."""
+    """q(z|x, c). A subclass defines how image and label become the hidden vector."""
 
     def __init__(self, hidden_size: int, latent: int) -> None:
         super().__init__()
@@ -34,7 +34,7 @@ class Encoder(nn.Module):
 
 
 class ConvEncoder(Encoder):
-    """Convolutions and a fully connected layer; the label joins their output, or is not seen."""
+    """Convolutions and a fully connected layer; the label is appended to their output or unused."""
 
     def __init__(self, features: nn.Module, hidden: int, label_size: int, latent: int) -> None:
         super().__init__(hidden + label_size, latent)
@@ -48,7 +48,7 @@ class ConvEncoder(Encoder):
 
 
 class Decoder(nn.Module):
-    """p(x|z, c): what a client uploads and the server samples from.
+    """p(x|z, c), which a client uploads and the server samples from.
 
     `layers` maps [z, one-hot label] (B, latent + num_classes) to image logits (B, C, H, W).
     """
@@ -81,7 +81,7 @@ class CVAE(nn.Module):
         """(image logits (B, C, H, W), mu (B, latent), logvar (B, latent)).
 
         Takes images (B, C, H, W) in [0, 1], integer labels (B,), and noise (B, latent) drawn from
-        N(0, I) by the caller, so that the caller owns the randomness.
+        N(0, I) by the caller, so that the caller controls the randomness.
         """
         onehot = one_hot(labels, self.num_classes, images.dtype)
         mu, logvar = self.encoder(images, onehot)
@@ -91,7 +91,7 @@ class CVAE(nn.Module):
 
 def one_hot(labels: Tensor, num_classes: int, dtype: torch.dtype = torch.float32) -> Tensor:
     """Integer labels (B,) as one-hot rows (B, num_classes)."""
-    # Not F.one_hot: it reads the labels back to the host, which stalls a GPU and vmap forbids.
+    # Not F.one_hot, which reads the labels back to the host: it stalls a GPU, and vmap forbids it.
     classes = torch.arange(num_classes, device=labels.device)
     return (labels.unsqueeze(-1) == classes).to(dtype)
 
@@ -107,8 +107,8 @@ def elbo_loss(
     """FedMHO's Eq. 3 as a scalar to minimise: reconstruction BCE plus KL(q(z|x, c) || N(0, I)).
 
     Takes image logits and images (B, C, H, W), mu and logvar (B, latent). Both terms are summed
-    over pixels and latent dimensions; "mean" then averages over the batch, "sum" does not, as the
-    released code for SVHN and EMNIST. Raises `UserError` for another reduction.
+    over pixels and latent dimensions; "mean" then averages over the batch, "sum" does not, as in
+    the released code for SVHN and EMNIST. Raises `UserError` for another reduction.
     """
     if reduction not in ("mean", "sum"):
         raise unknown("reduction", reduction, ("mean", "sum"))
@@ -117,9 +117,9 @@ def elbo_loss(
 
 
 def elbo_losses(image_logits: Tensor, images: Tensor, mu: Tensor, logvar: Tensor) -> Tensor:
-    """Eq. 3 of each sample, (B,): what :func:`elbo_loss` reduces to one number."""
-    # Binary cross-entropy. torch's own has a sigmoid in its gradient, which rounds differently at
-    # the end of a tensor: a sample's gradient would depend on how many others there are.
+    """Eq. 3 of each sample, (B,), which :func:`elbo_loss` reduces to one number."""
+    # Binary cross-entropy, not torch's own: its gradient has a sigmoid, which rounds differently at
+    # the end of a tensor, so that a sample's gradient would depend on the number of others.
     bce = (1 - images) * image_logits - F.logsigmoid(image_logits)
     kl = -0.5 * (1 + logvar - mu**2 - logvar.exp()).sum(1)
     return bce.flatten(1).sum(1) + kl

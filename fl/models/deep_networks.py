@@ -1,9 +1,9 @@
 """The deep classifiers of FedMHO's Table 9, made of torchvision's blocks for small images.
 
-The paper names them and says nothing of how 28x28 images pass networks made for 224x224. Here the
-stem keeps the image's size, as is the custom for small images: a 3x3 convolution of stride 1, and
-no pooling. Behind it are the blocks, strides and channels of the originals. At width 1 they hold
-torchvision's parameters but for the stem and the head.
+The paper names them, but not how 28x28 images pass networks made for 224x224. Here the stem does
+not shrink the image, as is usual for small images: a 3x3 convolution of stride 1, and no pooling.
+Behind it are the blocks, strides and channels of the originals. At width 1 they have torchvision's
+parameters except for the stem and the head.
 """
 
 from itertools import pairwise
@@ -32,7 +32,7 @@ def efficientnet_v2(image_shape: ImageShape, num_classes: int, width: float = 1.
     """EfficientNetV2-S (Tan and Le, ICML 2021): images (B, C, H, W) to logits (B, num_classes).
 
     Channels are multiples of 8. Without stochastic depth, which draws from torch's global stream;
-    the server's fit knows dropout alone (:mod:`fl.fusion.dropout`).
+    the server's fit supports no randomness but dropout (:mod:`fl.fusion.dropout`).
     """
 
     def channels(original: int) -> int:

@@ -5,11 +5,11 @@ from torch import Tensor, nn
 from fl.errors import UserError
 from fl.models.shapes import ImageShape, scaled
 
-DEVIATION = 0.02  # of initial weights, as GANs have it
+DEVIATION = 0.02  # of initial weights, as is usual for GANs
 
 
 class ImageGenerator(nn.Module):
-    """Images (B, C, H, W) in [0, 1] of z (B, latent); knows no classes.
+    """Images (B, C, H, W) in [0, 1] of z (B, latent), without class labels.
 
     A fully connected layer makes a quarter-size map of 128 channels, which two nearest-neighbour
     enlargements with 3x3 convolutions (128 and 64 channels) bring to the image's size. ``width``

@@ -1,4 +1,4 @@
-"""What the registry says of a model; its entry stands at the end of its architecture's file."""
+"""The registry's record of a model; each architecture's file ends with its entry."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,11 +16,11 @@ class ModelInfo:
     name: str
     kind: Literal["classifier", "generator"]
     build: Callable[..., nn.Module]
-    """Of image shape, classes and width; a generator's of image shape, classes, latent, width."""
+    """Called with image shape, classes and width; a generator's with latent before width."""
     supports: Callable[[ImageShape], bool]
     """Whether the model takes gray or color images of this shape."""
     needs: str
-    """What `supports` asks for, in words."""
+    """What `supports` requires, in words."""
     summary: str
 
 

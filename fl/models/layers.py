@@ -1,4 +1,4 @@
-"""Kinds of layers of which torch has several classes."""
+"""Unions of torch's classes for one kind of layer: any dropout, any BatchNorm."""
 
 from torch import nn
 
@@ -11,4 +11,4 @@ AnyDropout = (
     | nn.FeatureAlphaDropout
 )
 AnyBatchNorm = nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d | nn.SyncBatchNorm
-"""A lazy one is one of these once it has seen a batch."""
+"""A lazy layer becomes one of these with its first batch."""

@@ -1,4 +1,4 @@
-"""The models by name, as the files in ``architectures/`` have them.
+"""All models by name, collected from the files in ``architectures/``, and their builders.
 
 Their sizes against the FedMHO paper's Table 2 are in docs/models.md.
 """
@@ -59,7 +59,7 @@ def build_generator(
 def build_decoder(
     name: str, image_shape: ImageShape, num_classes: int, *, latent: int = 20, width: float = 1.0
 ) -> Decoder:
-    """The decoder alone of `build_generator`'s model: what a server loads an upload into."""
+    """The decoder alone of `build_generator`'s model, into which a server loads an upload."""
     return build_generator(name, image_shape, num_classes, latent=latent, width=width).decoder
 
 

@@ -14,7 +14,7 @@ GRAY, COLOR = (1, 28, 28), (3, 32, 32)
 
 @dataclass(frozen=True)
 class Table2Row:
-    """One printed figure of the table, and the setting under which it comes out."""
+    """One printed figure of the table, and the setting under which our count agrees with it."""
 
     model: str
     data_set: str

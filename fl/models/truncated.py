@@ -1,4 +1,4 @@
-"""Decoders that are asked only about the middle of the latent space."""
+"""Decoders that draw z from a truncated normal distribution, as FEDCVAE does."""
 
 import torch
 from torch import Tensor
@@ -7,10 +7,9 @@ from fl.models.cvae import Decoder
 
 
 class TruncatedDecoder(Decoder):
-    """A decoder whose z ~ N(0, I) is bent to N(0, I) truncated to [-bound, bound] in each entry.
+    """A decoder whose z ~ N(0, I) is mapped to N(0, I) truncated to [-bound, bound] in each entry.
 
-    FEDCVAE draws its z so. The bend is the truncated distribution's quantile of z's own, so whoever
-    draws needs to know nothing of it.
+    The mapping is by quantiles, so that the caller draws z from N(0, I) as for any decoder.
     """
 
     def __init__(self, decoder: Decoder, bound: float) -> None:
@@ -23,7 +22,7 @@ class TruncatedDecoder(Decoder):
 
 
 def truncate(z: Tensor, bound: float) -> Tensor:
-    """Turns standard normal numbers into such ones truncated to [-bound, bound], monotonously."""
+    """Maps standard normal numbers monotonously to ones truncated to [-bound, bound]."""
     low = torch.special.ndtr(torch.tensor(-bound, dtype=torch.float64)).item()
     share = low + (1 - 2 * low) * torch.special.ndtr(z.double())
     return torch.special.ndtri(share).clamp(-bound, bound).to(z.dtype)

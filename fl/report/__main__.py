@@ -20,7 +20,7 @@ def regenerate(
         output: Instead write one page that compares the runs, to this file.
     """
     from fl.report.compare import write_comparison
-    from fl.report.page import write_report  # after the arguments are read: matplotlib is slow
+    from fl.report.page import write_report  # late, as importing matplotlib is slow
 
     if not runs:
         raise UserError("name one run directory or more: python -m fl.report RUN [RUN ...]")

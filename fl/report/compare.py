@@ -14,7 +14,7 @@ from fl.report.read import RunRecord, read_run
 from fl.report.template import HERE, render
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#1f2933", "#7b8794")
-"""One after another; from the ninth run on again, with dashes."""
+"""The runs' colours in order; from the ninth run on they repeat, with dashes."""
 
 
 def write_comparison(run_dirs: Sequence[Path], page: Path) -> Path:
@@ -53,12 +53,12 @@ def write_comparison(run_dirs: Sequence[Path], page: Path) -> Path:
 
 
 def name(run: RunRecord) -> str:
-    """What the page calls the run."""
+    """The run's name on the page."""
     return run.path.resolve().name
 
 
 def accuracy_curves(runs: Sequence[RunRecord]) -> Figure:
-    """Accuracy after each round or epoch of fusion, a line per run; 0 is where it starts."""
+    """Accuracy after each round or epoch of fusion, a line per run; 0 is its start."""
     figure, axes = style.new_axes(style.WIDE, 4.2)
     for number, run in enumerate(runs):
         start = _result(run).get("start_accuracy")
@@ -69,7 +69,7 @@ def accuracy_curves(runs: Sequence[RunRecord]) -> Figure:
             color=COLOURS[number % len(COLOURS)],
             linestyle="-" if number < len(COLOURS) else "--",
             linewidth=2,
-            label=name(run).replace("$", r"\$"),  # names are data: no formulas
+            label=name(run).replace("$", r"\$"),  # a name is no formula
         )
     axes.set(xlabel=_step(runs), ylabel="test accuracy")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
@@ -79,13 +79,13 @@ def accuracy_curves(runs: Sequence[RunRecord]) -> Figure:
 
 
 def _step(runs: Sequence[RunRecord]) -> str:
-    """What the curves run over."""
+    """The label of the curves' x-axis."""
     steps = sorted({run.step for run in runs}, reverse=True)
     return " or ".join(STEPS[step] for step in steps)
 
 
 def _common_target(runs: Sequence[RunRecord]) -> float | None:
-    """The highest target accuracy that all of these runs reached; else that any did."""
+    """The highest target accuracy that all of these runs reached; else that any reached."""
     reached = [set(_result(run).get("rounds_to", {})) for run in runs]
     common = set.intersection(*reached) if reached else set()
     return max(map(float, common or set().union(*reached)), default=None)

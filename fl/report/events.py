@@ -1,4 +1,4 @@
-"""What metrics.jsonl tells: which clients reported, and the accuracy after each fusion epoch."""
+"""Reads metrics.jsonl for the report: clients, rounds, failures, accuracy after each epoch."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,12 +31,12 @@ class ClientRow:
 
 @dataclass(frozen=True)
 class RoundRow:
-    """What one round came to."""
+    """One round's results."""
 
     number: int
     accuracy: float
     seconds: dict[str, float]
-    """Of its parts: local, server, overhead."""
+    """Seconds by kind: local, server, overhead."""
     bytes_up: int
 
 
@@ -59,7 +59,7 @@ def read_events(path: Path) -> list[Event]:
 
 
 def fusion_accuracy(events: list[Event]) -> dict[int, float]:
-    """Epoch to accuracy, ascending. Where a resumed run went back, what it then did counts."""
+    """Epoch to accuracy, ascending. Of epochs that a resumed run repeated, the later counts."""
     found: dict[int, float] = {}
     for event in events:
         if isinstance(event, Epoch) and event.stage == "fusion":
@@ -69,7 +69,7 @@ def fusion_accuracy(events: list[Event]) -> dict[int, float]:
 
 
 def round_rows(events: list[Event]) -> list[RoundRow]:
-    """The rounds of a run of many, ascending; what a resumed run did again counts."""
+    """The rounds of a run of many, ascending; of rounds that were repeated, the later counts."""
     found: dict[int, RoundRow] = {}
     for event in events:
         if isinstance(event, RoundEnd) and event.rounds > 1:
@@ -86,7 +86,7 @@ def client_rows(events: list[Event]) -> dict[int, ClientRow]:
         match event:
             case RunStart():  # a resumed run reports all of its clients again,
                 before, ends = before + ends, []
-            case RoundsResumed(round=done):  # but for the rounds it had done
+            case RoundsResumed(round=done):  # except those of the rounds it had done
                 ends = [end for end in before if end.round <= done]
             case ClientEnd():
                 ends.append(event)
@@ -97,7 +97,7 @@ def client_rows(events: list[Event]) -> dict[int, ClientRow]:
 
 
 def client_failures(events: list[Event]) -> list[Failure]:
-    """The attempts that failed since the run was last started, in the order of their failing."""
+    """The attempts that failed since the run was last started, in the order of failure."""
     failures: list[Failure] = []
     for event in events:
         match event:

@@ -1,4 +1,4 @@
-"""Which pictures a run's report has: each with its name, its caption and its PNG."""
+"""The pictures of a run's report, each with its name, its caption and its PNG."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ class Picture:
 
 
 def pictures(run: RunRecord) -> Iterator[Picture]:
-    """Every picture that what the run has left behind allows, in the page's order."""
+    """Every picture for which the run has data, in the page's order."""
     makers = (
         _accuracy,
         _rounds,

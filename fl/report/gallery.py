@@ -9,10 +9,10 @@ from fl.wire import Tensors
 
 
 def gallery(dataset: Dataset, synthetic: Tensors, per_class: int = 8) -> Tensors:
-    """A few images of each class, spread evenly over what there is, so over all decoders.
+    """A few images of each class, spread evenly over all of them, and so over all decoders.
 
     Args:
-        dataset: gives the real ones, from its training split.
+        dataset: its training split gives the real ones.
         synthetic: images (N, C, H, W) in [0, 1], labels (N,), and kept (M,), indices into them.
         per_class: images per class and kind; missing ones stay black.
 

@@ -1,4 +1,4 @@
-"""The picture of who trained where and when: a group of rows per device, a bar per client."""
+"""The picture of which client trained where and when: rows per device, a bar per client."""
 
 from collections.abc import Sequence
 from itertools import groupby
@@ -25,17 +25,17 @@ Lane = list[Placed]
 def placement_chart(placed: Sequence[Placed], lower_bound: float | None = None) -> Figure:
     """A bar per client, from the first one's start on; bars of one row never overlap.
 
-    `lower_bound`, in seconds, is drawn as a line: nobody's placement could have ended left of it.
+    `lower_bound`, in seconds, is drawn as a line: no placement could have ended left of it.
     """
-    slots = [_lanes(list(there)) for _, there in groupby(sorted(placed, key=_start), key=_start)]
-    rows = sum(map(len, slots)) + GAP * (len(slots) - 1)
+    devices = [_lanes(list(there)) for _, there in groupby(sorted(placed, key=_start), key=_start)]
+    rows = sum(map(len, devices)) + GAP * (len(devices) - 1)
     inches = min(TALLEST, max(LOWEST, ALL_ROWS / rows))
     figure, axes = style.new_axes(style.WIDE, 1.1 + inches * max(rows, 3), grid="x")
     begin = min(client.start for client in placed)
     span = max(max(client.end for client in placed) - begin, lower_bound or 0.0)
     lettered = inches >= LETTERED and len(placed) <= MOST_LETTERED
     top, middles = 0.0, []
-    for lanes in slots:
+    for lanes in devices:
         for row, lane in enumerate(lanes):
             for client in lane:
                 _bar(axes, top + row, client, begin)
@@ -44,7 +44,7 @@ def placement_chart(placed: Sequence[Placed], lower_bound: float | None = None) 
         middles.append(top + (len(lanes) - 1) / 2)
         top += len(lanes) + GAP
     axes.set(xlabel="seconds since the first client started", xlim=(0, 1.01 * span))
-    axes.set_yticks(middles, labels=_names(slots), parse_math=False)
+    axes.set_yticks(middles, labels=_names(devices), parse_math=False)
     axes.set_ylim(rows - 0.4, -0.6)
     axes.tick_params(axis="y", length=0)
     axes.spines["left"].set_visible(False)
@@ -57,7 +57,7 @@ def _start(client: Placed) -> tuple[str, str]:
 
 
 def _lanes(clients: list[Placed]) -> list[Lane]:
-    """Deals the clients of one seat to as few rows as hold them without overlap."""
+    """Divides a device's clients among as few rows as hold them without overlap."""
     lanes: list[Lane] = []
     for client in sorted(clients, key=lambda c: (c.start, c.client)):
         free = [lane for lane in lanes if lane[-1].end <= client.start]
@@ -68,9 +68,9 @@ def _lanes(clients: list[Placed]) -> list[Lane]:
     return lanes
 
 
-def _names(slots: list[list[Lane]]) -> list[str]:
-    """What to call each seat; where there is one node only, its name goes without saying."""
-    firsts = [lanes[0][0] for lanes in slots]
+def _names(devices: list[list[Lane]]) -> list[str]:
+    """The label of each device, without the node's name where there is one node only."""
+    firsts = [lanes[0][0] for lanes in devices]
     if len(firsts) > 1 and len({client.node for client in firsts}) == 1:
         return [client.device or "cores" for client in firsts]
     names = [(client.node[:NODE_LETTERS], client.device) for client in firsts]
@@ -85,7 +85,7 @@ def _bar(axes: Axes, row: float, client: Placed, begin: float) -> None:
 
 
 def _letters(client: Placed) -> float:
-    """The share of the axis that its number takes."""
+    """The share of the axis that the client's number takes."""
     return style.LETTER * (len(str(client.client)) + 0.6) / (style.WIDE - 1.5)
 
 

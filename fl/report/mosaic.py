@@ -1,7 +1,7 @@
-"""The picture of a run's samples: per class, real images beside synthetic ones.
+"""The picture of a run's samples: for each class, real images beside synthetic ones.
 
-All images of a column of classes are assembled into one array, drawn once: hundreds of axes, one
-per image, would take longer than some runs.
+All images of a column of classes are assembled into one array and drawn once, since hundreds of
+axes, one per image, would take longer than some runs.
 """
 
 import math
@@ -52,7 +52,7 @@ def _band(images: NDArray[np.uint8]) -> NDArray[np.uint8]:
 
 
 def sample_grid(samples: ExampleImages, class_names: Sequence[str]) -> Figure:
-    """The samples of every class; many classes stand in several columns, with fewer examples."""
+    """The samples of every class; many classes take several columns, with fewer examples."""
     classes, width = len(samples.real), samples.real.shape[-1]
     columns = 1 if classes <= 16 else 2
     rows = math.ceil(classes / columns)
@@ -62,8 +62,8 @@ def sample_grid(samples: ExampleImages, class_names: Sequence[str]) -> Figure:
     pictures = [mosaic([group[part] for group in groups]) for part in parts]
 
     margin = 0.25 + style.LETTER * max(map(len, class_names))
-    bundle = style.WIDE / columns - margin
-    inches_per_pixel = min(bundle / pictures[0].shape[1], LARGEST_TILE / width)
+    available = style.WIDE / columns - margin
+    inches_per_pixel = min(available / pictures[0].shape[1], LARGEST_TILE / width)
     picture_height, picture_width = (n * inches_per_pixel for n in pictures[0].shape[:2])
     figure_width = len(parts) * (margin + picture_width)
     figure_height = HEADING + picture_height

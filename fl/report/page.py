@@ -1,4 +1,4 @@
-"""The report: the plots as PNG files, and one page that shows them and needs nothing beside it."""
+"""Writes a run's report: the plots as PNG files, and one self-contained page that shows them."""
 
 import shlex
 from dataclasses import dataclass
@@ -68,7 +68,7 @@ def _render(run: RunRecord, drawn: list[Picture]) -> str:
 
 
 def _facts(run: RunRecord) -> list[str]:
-    """What the run was, in a few words each."""
+    """Facts about the run, in a few words each."""
     about = run.config | (run.result or {})
     named = {"\N{GREEK SMALL LETTER ALPHA} =": about.get("alpha"), "seed": about.get("seed")}
     facts = [f"{name} {value}" for name, value in named.items() if value is not None]

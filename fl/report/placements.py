@@ -1,11 +1,11 @@
-"""Who was placed where and when, as result.json tells."""
+"""Reads from result.json which client was placed where and when."""
 
 from dataclasses import dataclass
 
 from fl.errors import UserError
 from fl.json_values import JsonObject
 
-UUID_LETTERS = 12  # of "GPU-8f3c2d1e-…": enough to tell the devices of a run apart
+UUID_LETTERS = 12  # of "GPU-8f3c2d1e-…": enough to distinguish the devices of a run
 
 
 @dataclass(frozen=True)
@@ -29,10 +29,10 @@ class Placed:
 
 
 def read_placements(result: JsonObject | None) -> dict[int, Placed]:
-    """The clients that this run trained; none where the result does not tell.
+    """The clients that this run trained; none where the result has no placements.
 
     Raises:
-        UserError: an entry lacks what this needs.
+        UserError: an entry lacks a field that is needed here.
     """
     try:
         entries = (result or {}).get("placements") or []

@@ -1,4 +1,4 @@
-"""The plots of a run: plain data in, a matplotlib figure out. Nothing here reads a file.
+"""The plots of a run, each a matplotlib figure made of plain data. Nothing here reads a file.
 
 Figures are built without pyplot: no global state, no display, safe in any process.
 """
@@ -27,7 +27,7 @@ LOG_FROM = 20.0  # uploads that differ by more than this factor go on a logarith
 def accuracy_curve(
     accuracy: Mapping[int, float], start: float | None = None, step: str = "epoch"
 ) -> Figure:
-    """Accuracy after each fusion epoch or round; `start` is that before any, drawn as the 0th."""
+    """Accuracy after each fusion epoch or round; `start`, that before the first, is drawn at 0."""
     figure, axes = style.new_axes(style.HALF, 3.4)
     curve = dict(accuracy) if start is None else {0: start, **accuracy}
     colour = style.GLOBAL_MODEL
@@ -49,7 +49,7 @@ def accuracy_curve(
 
 
 def _span(shares: Sequence[float]) -> tuple[float, float]:
-    """Limits around the shares, wide enough that noise does not look like a climb."""
+    """Limits around the shares, wide enough that noise does not look like a trend."""
     middle = (min(shares) + max(shares)) / 2
     half = max(max(shares) - min(shares), LEAST_SPAN) * 0.56
     return max(middle - half, -0.004), min(middle + half, 1.004)
@@ -92,7 +92,7 @@ def partition_bubbles(
     clients, classes = counts.shape
     height = min(max(3.6, 1.2 + 0.33 * classes), 12.0)
     figure, axes = style.new_axes(style.WIDE, height, grid="both")
-    # The largest bubble just fills its cell; an inch or so goes to the labels.
+    # The largest bubble just fills its cell; about an inch is left for the labels.
     cell = 72 * min((style.WIDE - 1.2) / clients, (height - 1.2) / classes)
     largest = min(cell, WIDEST_BUBBLE) ** 2
     client, label = np.nonzero(counts)
@@ -116,7 +116,7 @@ def client_bytes(bytes_up: Mapping[int, int], roles: Sequence[str]) -> Figure:
     colours = [style.role_colour(role) for role in roles]
     places = range(len(sent))
     if is_spread(bytes_up):
-        # A bar would have no foot on a logarithmic axis, so its length would mean nothing.
+        # No bars: on a logarithmic axis, which has no zero, a bar's length means nothing.
         axes.set_yscale("log")
         axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         axes.yaxis.set_minor_formatter(NullFormatter())
@@ -138,7 +138,7 @@ def is_spread(bytes_up: Mapping[int, int]) -> bool:
 
 
 def phase_times(seconds: Mapping[str, float]) -> Figure:
-    """A bar per phase, in their order; what "total" holds beyond them shows as "other"."""
+    """A bar per phase, in their order; the rest of "total" is shown as "other"."""
     phases = {name: spent for name, spent in seconds.items() if name != "total" and spent > 0}
     total = seconds.get("total", sum(phases.values()))
     other = total - sum(phases.values())
@@ -156,7 +156,7 @@ def phase_times(seconds: Mapping[str, float]) -> Figure:
 
 
 def round_times(rounds: Sequence[RoundRow]) -> Figure:
-    """A bar per round, of its parts' seconds one on the other."""
+    """A stacked bar per round, of its seconds by kind."""
     figure, axes = style.new_axes(style.HALF, 3.4)
     numbers, below = [r.number for r in rounds], np.zeros(len(rounds))
     for part, colour in style.PARTS.items():

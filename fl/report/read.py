@@ -28,7 +28,7 @@ from fl.report.placements import Placed, read_placements
 
 @dataclass(frozen=True)
 class Partition:
-    """How many samples of each class every client holds: counts is clients x classes."""
+    """How many samples of each class every client has: counts is clients x classes."""
 
     kind: str
     hash: str
@@ -68,7 +68,7 @@ class RunRecord:
 
     @property
     def step(self) -> str:
-        """What the accuracies are counted by."""
+        """The unit by which the accuracies are counted."""
         return "round" if self.rounds else "epoch"
 
 

@@ -1,6 +1,6 @@
-"""The look that all plots share. Each colour means one thing throughout the report.
+"""The style of all plots. Each colour means one thing throughout the report.
 
-The colours are Okabe and Ito's, which people with any colour vision tell apart.
+The colours are Okabe and Ito's, which people with any colour vision can distinguish.
 """
 
 import io
@@ -37,7 +37,7 @@ def role_colour(role: str) -> str:
 def new_axes(
     width: float, height: float, grid: Literal["both", "x", "y"] = "y"
 ) -> tuple[Figure, Axes]:
-    """A white figure of this size in inches, with one quiet pair of axes."""
+    """A white figure of this size in inches, with one plain pair of axes."""
     figure, (axes,) = new_panels(width, height, 1, grid)
     return figure, axes
 
@@ -45,7 +45,7 @@ def new_axes(
 def new_panels(
     width: float, height: float, count: int, grid: Literal["both", "x", "y"] = "y"
 ) -> tuple[Figure, list[Axes]]:
-    """The same with several pairs of axes side by side, whose heights mean the same."""
+    """The same with several pairs of axes side by side, which share the y-axis."""
     figure = Figure(figsize=(width, height), facecolor="white", layout="constrained")
     panels = figure.subplots(1, count, sharey=True, squeeze=False)[0].tolist()
     for axes in panels:
@@ -64,7 +64,7 @@ def _quiet(axes: Axes, grid: Literal["both", "x", "y"]) -> None:
 
 
 def name_columns(figure: Figure, axes: Axes, names: list[str]) -> None:
-    """Puts names at 0, 1, ... across the figure; slanted where they would run into another."""
+    """Puts names at 0, 1, ... across the figure; slanted where they would overlap."""
     width = figure.get_figwidth()
     shown = _name(axes.xaxis, names, width)
     if max(map(len, shown)) * LETTER > width / len(shown):
@@ -78,10 +78,10 @@ def name_rows(figure: Figure, axes: Axes, names: list[str]) -> None:
 
 
 def _name(axis: Axis, names: list[str], inches: float) -> list[str]:
-    """Shows as many names as find room, at even steps; returns those."""
+    """Shows as many names as fit, at even steps; returns those."""
     step = math.ceil(len(names) / (NAMES_PER_INCH * inches))
     shown = names[::step]
-    # Names are data: a dollar sign in one starts no formula.
+    # Names are no formulas, even with a dollar sign in them.
     axis.set_ticks(range(0, len(names), step), labels=shown, parse_math=False)
     axis.set_tick_params(length=0)
     return shown
@@ -95,5 +95,5 @@ def png(figure: Figure) -> bytes:
 
 
 def base64(content: bytes) -> str:
-    """As a page's data URL holds it."""
+    """The content as a page's data URL contains it."""
     return b64encode(content).decode()

@@ -1,4 +1,4 @@
-"""Pages from templates: everything escaped, nothing undefined passed over."""
+"""Renders pages from templates: everything is escaped, and undefined values are errors."""
 
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ HERE = Path(__file__).parent
 
 
 def render(template: Path, filters: SettingValues, **values: Any) -> str:
-    """The page. Templates may include those of this package, wherever they lie themselves."""
+    """The page. A template in any folder may include the templates of this package."""
     environment = Environment(
         loader=FileSystemLoader([template.parent, HERE]),
         autoescape=True,

@@ -25,7 +25,7 @@ def points(difference: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """A time span with as much precision as one cares about at its length.
+    """A time span, with a precision that suits its length.
 
     >>> [duration(s) for s in (0.042, 4.13, 95, 7500)]
     ['42 ms', '4.1 s', '1 min 35 s', '2 h 05 min']

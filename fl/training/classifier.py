@@ -1,4 +1,4 @@
-"""Local training of a classifier (Eq. 2): its settings, where it starts, and the task."""
+"""Local training of a classifier (Eq. 2): its settings, its starting weights, and the task."""
 
 from dataclasses import dataclass
 from functools import lru_cache
@@ -33,7 +33,7 @@ class ClassifierConfig(EpochTraining, Settings):
     """Local training of a classifier client (Eq. 2). It uploads ``classifier.*``."""
 
     model: Annotated[str, OneOf(CLASSIFIERS)] = "vgg9"
-    """Classifier architecture, such as vgg9 or cnn: docs/models.md has all."""
+    """Classifier architecture, such as vgg9 or cnn; all are in docs/models.md."""
     width: Positive = 0.25
     """Factor on channels and hidden units; 1 is the paper's size."""
     epochs: Count = 30
@@ -50,11 +50,11 @@ class ClassifierConfig(EpochTraining, Settings):
     """Samples per step."""
     proximal: NotNegative = 0.0
     """FedProx's mu: mu/2 times the squared distance from the weights at the start of the round is
-    added to the loss. 0: nothing is."""
+    added to the loss. 0: nothing is added."""
 
     @property
     def task(self) -> Task:
-        """What such a client runs."""
+        """The task that such a client runs."""
         return train_classifier
 
     def check(self, run_spec: RunSpec) -> None:
@@ -70,8 +70,8 @@ class ClassifierConfig(EpochTraining, Settings):
 def train_classifier(inputs: TaskInput) -> Recipe:
     """Trains a classifier; Algorithm 1, lines 3 to 7.
 
-    It starts from the weights ``classifier.*`` that the server sent; where it sent none, from those
-    that follow from the seed.
+    It starts from the weights ``classifier.*`` that the server sent; if it sent none, from those
+    drawn from the seed.
     """
     config = inputs.client.training
     assert isinstance(config, ClassifierConfig)
@@ -91,8 +91,8 @@ def train_classifier(inputs: TaskInput) -> Recipe:
 def starting_classifier(config: Architecture, run_spec: RunSpec) -> nn.Module:
     """The weights from which every client of one architecture starts.
 
-    They follow from the run's seed, so they cost no bytes; without a shared start the average of
-    Eq. 4 means nothing.
+    They are drawn from the run's seed, so they need not be sent; without a shared start the average
+    of Eq. 4 would be useless.
     """
     return copied(_start(config.model, config.width, run_spec))
 
@@ -108,9 +108,9 @@ def received_classifier(inputs: TaskInput, config: Architecture) -> nn.Module:
 
 @lru_cache(maxsize=8)
 def _start(name: str, width: float, run_spec: RunSpec) -> nn.Module:
-    """Drawn once a process: a thousand light clients train faster than their start is drawn.
+    """The start, drawn once per process, since a light client trains faster than it is drawn.
 
-    In channels-last layout, which copies keep: convolutions are faster in it.
+    In channels-last layout, as convolutions are faster in it; copies have the same layout.
     """
     with torch_seeded(run_spec.seed, f"start/{name}"):
         model = build_classifier(name, run_spec.image_shape, run_spec.num_classes, width=width)

@@ -1,4 +1,4 @@
-"""What trainings share that go over a client's samples in epochs."""
+"""The common parts of client trainings that go over a client's samples in epochs."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, replace
@@ -12,7 +12,7 @@ from fl.training.recipe import Epoch
 
 
 class EpochTraining:
-    """A part of :class:`fl.federation.Training`, for dataclasses with these settings."""
+    """Methods of :class:`fl.federation.Training`, for dataclasses with these settings."""
 
     __dataclass_fields__: ClassVar[JsonObject]
     epochs: int
@@ -24,18 +24,18 @@ class EpochTraining:
         return self.epochs * num_samples
 
     def probe(self, steps: int, num_classes: int) -> tuple[Self, int]:
-        """One epoch of so many batches, and their samples."""
+        """The training with one epoch, and the samples of ``steps`` batches."""
         return replace(self, epochs=1), steps * self.batch_size
 
     def speed_settings(self) -> Mapping[str, object]:
-        """All but the learning rate, which takes neither memory nor time, and the epochs."""
+        """All settings but epochs and learning rate, which change no step's memory or time."""
         return {n: v for n, v in asdict(self).items() if n not in ("epochs", "lr")}
 
 
 def epochs_of(
     inputs: TaskInput, config: EpochTraining, *, latent: int | None = None
 ) -> Iterator[Epoch]:
-    """Per epoch, the shard's samples in a fresh order, cut into batches.
+    """Each epoch's batches: the shard's samples in a new order, cut into batches.
 
     Batches hold ``images`` (B, C, H, W) and ``labels`` (B,); with ``latent`` also ``noise``
     (B, latent), from N(0, 1).

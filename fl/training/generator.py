@@ -1,4 +1,4 @@
-"""Local training of a conditional VAE (Eq. 3): its settings, where it starts, and the task."""
+"""Local training of a conditional VAE (Eq. 3): its settings, its starting weights, and the task."""
 
 from dataclasses import dataclass
 from functools import lru_cache
@@ -42,11 +42,11 @@ class GeneratorConfig(EpochTraining, Settings):
     loss_reduction: Literal["mean", "sum"] = "mean"
     """Eq. 3 divided by the batch size, or summed over it as in the released code."""
     upload: Literal["decoder", "cvae"] = "decoder"
-    """What leaves the client beside its label counts; cvae is the released code's way."""
+    """What a client uploads beside its label counts; cvae as in the released code."""
 
     @property
     def task(self) -> Task:
-        """What such a client runs."""
+        """The task that such a client runs."""
         return train_generator
 
     def check(self, run_spec: RunSpec) -> None:
@@ -71,7 +71,7 @@ def train_generator(inputs: TaskInput) -> Recipe:
     def upload() -> Tensors:
         whole = config.upload == "cvae"
         tensors = prefixed("cvae", model) if whole else prefixed("decoder", model.decoder)
-        # The local label distribution, as exact counts: the server divides.
+        # The local label distribution as exact counts, which the server normalises.
         return {**tensors, "label_counts": label_counts}
 
     return Recipe(
@@ -92,7 +92,7 @@ def starting_generator(config: GeneratorConfig, run_spec: RunSpec) -> CVAE:
 
 @lru_cache(maxsize=8)
 def _start(name: str, width: float, latent: int, run_spec: RunSpec) -> CVAE:
-    """Drawn once a process, in channels-last layout, as a classifier's start is."""
+    """Drawn once per process, in channels-last layout, like a classifier's start."""
     shape, classes = run_spec.image_shape, run_spec.num_classes
     with torch_seeded(run_spec.seed, f"start/{name}"):
         model = build_generator(name, shape, classes, latent=latent, width=width)

@@ -1,4 +1,4 @@
-"""The training loop: everything that learns here, client or server, learns in it."""
+"""The one training loop of all clients and of the server."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
@@ -9,12 +9,12 @@ from fl.training.optimizers import CohortOptimizer
 
 
 class Step(NamedTuple):
-    """What one step minimises."""
+    """The loss that one training step minimises."""
 
     loss: Tensor
-    """A scalar; one that depends on no parameter has no gradients to give."""
+    """A scalar; if it depends on no parameter, there is no backward pass."""
     clients: Sequence[int] = (0,)
-    """Whose parameters are moved, by position."""
+    """The clients to update, by position."""
 
 
 def minimise(
@@ -26,10 +26,10 @@ def minimise(
     """Moves the parameters along the gradient of each step's loss.
 
     Args:
-        steps: computes a loss when it is asked for it, with the weights that the step before left.
-        parameters: of each client.
+        steps: computes each loss when it is asked for, with the weights after the step before.
+        parameters: those of each client.
         optimizer: over the same parameters.
-        adjust: what becomes of the gradients before the step: they are cut, or summed over ranks.
+        adjust: called before each update, to clip the gradients or to sum them over ranks.
     """
     for loss, clients in steps:
         for k in clients:

@@ -1,8 +1,8 @@
 """SGD and Adam, for one model or a whole cohort of clients.
 
-They call the fused kernels that torch.optim calls, for all clients' parameters at once, and leave
-out what torch.optim does around them for each tensor. Nor do they import what torch.optim imports,
-which takes a process a second and 90 MiB.
+They call the fused kernels that torch.optim calls, for all clients' parameters at once, without
+what torch.optim does around them for each tensor. Nor do they import torch.optim, which takes a
+process a second and 90 MiB.
 """
 
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ State = dict[str, list[Tensor]]
 
 
 class CohortOptimizer(Protocol):
-    """Steps many clients at once. All start together; one that has stopped is not named again."""
+    """Steps many clients at once. All start together; one that has stopped never steps again."""
 
     def step(self, clients: Sequence[int]) -> None:
         """One step of those clients' parameters, by position, along their ``grad``."""
@@ -26,17 +26,17 @@ class CohortOptimizer(Protocol):
 
 
 class ResumableOptimizer(CohortOptimizer, Protocol):
-    """One whose training can be kept and gone on with, at another rate too."""
+    """An optimiser with a state that can be saved and continued from, at another rate too."""
 
     lr: float
     """Learning rate of the next step."""
 
     def state(self) -> State:
-        """What its next steps depend on beside the rate: its own tensors, not copies."""
+        """What its next steps depend on beside the rate: the tensors themselves, not copies."""
         ...
 
     def load_state(self, state: State) -> None:
-        """Goes on where the optimiser of equal shapes was that gave ``state``."""
+        """Continues from ``state``, which an optimiser of equal shapes gave."""
         ...
 
 
@@ -49,19 +49,19 @@ class SGD:
     weight_decay: float = 0.0
 
     def for_cohort(self, parameters: Sequence[Sequence[Tensor]]) -> ResumableOptimizer:
-        """For a cohort: one list of parameters per client."""
+        """The optimiser of a cohort: one list of parameters per client."""
         return _CohortSGD(self, parameters)
 
 
 @dataclass(frozen=True)
 class Adam:
-    """Adam with torch's defaults, but for the rate and where it is told otherwise."""
+    """Adam; its epsilon and default betas are torch's."""
 
     lr: float
     betas: tuple[float, float] = (0.9, 0.999)
 
     def for_cohort(self, parameters: Sequence[Sequence[Tensor]]) -> ResumableOptimizer:
-        """For a cohort: one list of parameters per client."""
+        """The optimiser of a cohort: one list of parameters per client."""
         return _CohortAdam(self, parameters)
 
 
@@ -73,7 +73,7 @@ class Proximal:
     mu: float
 
     def for_cohort(self, parameters: Sequence[Sequence[Tensor]]) -> CohortOptimizer:
-        """For a cohort: one list of parameters per client."""
+        """The optimiser of a cohort: one list of parameters per client."""
         return _CohortProximal(self, parameters)
 
 
@@ -101,11 +101,11 @@ class _CohortSGD:
         self._first = False
 
     def state(self) -> State:
-        """See :class:`KeptOptimizer`."""
+        """See :class:`ResumableOptimizer`."""
         return {"velocities": _flat(self._velocities)}
 
     def load_state(self, state: State) -> None:
-        """See :class:`KeptOptimizer`."""
+        """See :class:`ResumableOptimizer`."""
         _copy(_flat(self._velocities), state["velocities"])
         self._first = False
 
@@ -115,7 +115,7 @@ class _CohortAdam:
         self.lr, self._betas = settings.lr, settings.betas
         self._parameters = parameters
         self._means, self._squares = _zeros(parameters), _zeros(parameters)
-        # One counter for all: who still trains has taken every step so far.
+        # One counter for all, since a client that still trains has taken every step so far.
         self._steps = torch.zeros((), device=parameters[0][0].device)
 
     @torch.no_grad()
@@ -134,12 +134,12 @@ class _CohortAdam:
         )
 
     def state(self) -> State:
-        """See :class:`KeptOptimizer`."""
+        """See :class:`ResumableOptimizer`."""
         means, squares = _flat(self._means), _flat(self._squares)
         return {"means": means, "squares": squares, "steps": [self._steps]}
 
     def load_state(self, state: State) -> None:
-        """See :class:`KeptOptimizer`."""
+        """See :class:`ResumableOptimizer`."""
         for name, tensors in self.state().items():
             _copy(tensors, state[name])
 
@@ -168,7 +168,8 @@ def _of(tensors: Sequence[Sequence[Tensor]], clients: Sequence[int]) -> list[Ten
 
 
 def _gradients(parameters: Sequence[Tensor]) -> list[Tensor]:
-    return [p.grad for p in parameters if p.grad is not None]
+    """Each parameter's gradient; zeros for one that the loss does not depend on."""
+    return [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
 
 
 def _flat(tensors: Sequence[Sequence[Tensor]]) -> list[Tensor]:

@@ -1,9 +1,10 @@
-"""A cohort's model: every client's samples in one batch, every client's weights its own.
+"""A cohort's model: all clients' samples in one batch, each client with its own weights.
 
-The rows of a batch are the clients' samples, one client's after the other's. What a layer does to
-each row alike (an activation, a loss) is done to all at once; a layer with weights or a state runs
-once per client on that client's rows. On a CPU this beats stacked weights in one batched product
-(docs/log.md): a product of this size fills a core by itself, and a client's weights stay in cache.
+The rows of a batch are the clients' samples, one client's after another's. What is done to each row
+alike (an activation, a loss) is done to all at once; a layer with weights or a state runs once per
+client on that client's rows. On a CPU this is faster than stacked weights in one batched product
+(docs/log.md): a product of this size uses a core fully by itself, and a client's weights stay in
+cache.
 """
 
 from collections.abc import Sequence
@@ -20,7 +21,7 @@ from fl.training.products import product
 
 
 class Turns:
-    """Whose rows a batch holds: the clients, by position, and how many rows each has."""
+    """The clients in a batch, by position, and how many rows each has."""
 
     clients: Sequence[int] = ()
     rows: Sequence[int] = ()
@@ -31,7 +32,7 @@ class PerClient(nn.Module):
 
     def __init__(self, layers: Sequence[nn.Module], turns: Turns) -> None:
         super().__init__()
-        # A plain list: the weights belong to the clients' models, not to this one.
+        # A plain list, as the weights are parameters of the clients' models, not of this one.
         self._layers = list(layers)
         self.is_linear = all(type(layer) is nn.Linear for layer in layers)
         self._turns = turns
@@ -51,7 +52,7 @@ class PerClient(nn.Module):
 def cohort_model(models: Sequence[nn.Module], turns: Turns) -> nn.Module:
     """One model whose forward is all of theirs, over the rows that ``turns`` describes.
 
-    ``models`` are of one make. Their weights are shared, not copied: training this trains them.
+    ``models`` have the same layers. Their weights are shared, not copied: training it trains them.
     """
     first = models[0]
     if _is_own(first):
@@ -63,7 +64,7 @@ def cohort_model(models: Sequence[nn.Module], turns: Turns) -> nn.Module:
 
 
 def dropout_in(model: nn.Module) -> str | None:
-    """The model's first dropout that is on, named; its masks come from torch's one stream."""
+    """Name of the model's first active dropout, whose masks come from torch's global stream."""
     for name, layer in model.named_modules():
         if isinstance(layer, AnyDropout) and layer.p > 0:
             return f"{name} is a {type(layer).__name__}"
@@ -74,8 +75,8 @@ ALIKE = (
     *(nn.Flatten, nn.Unflatten, nn.Identity, nn.ReLU, nn.LeakyReLU, nn.Tanh),
     *(nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d, nn.Upsample),
 )
-"""Layers that do the same to every row, to the last bit, wherever in a batch it lies. Others, such
-as the sigmoid, round differently in the last few elements of a tensor than before them."""
+"""Layers whose output for a row does not depend, to the last bit, on the row's place in the batch.
+Others, such as the sigmoid, round differently in the last few elements of a tensor."""
 
 
 def _is_own(layer: nn.Module) -> bool:

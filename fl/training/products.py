@@ -1,9 +1,9 @@
-"""Matrix products of one client's rows, on a CPU: the quicker library's, in bits of their own.
+"""Matrix products of one client's rows on a CPU, by the faster library, independent of alignment.
 
-Rows lie in a batch beside other clients' rows, so the bits must not depend on where in memory they
-are. MKL keeps to that for memory aligned to 64 bytes, as all is that torch allocates; oneDNN packs
-its operands and keeps to it anywhere. MKL is quicker than oneDNN on Intel's processors, by a
-quarter, and slower on AMD's, by half (docs/log.md).
+Rows lie in a batch beside other clients' rows, so the result's bits must not depend on where in
+memory they are. With MKL they do not if memory is aligned to 64 bytes, as all is that torch
+allocates; with oneDNN, which packs its operands, they never do. MKL is faster than oneDNN on
+Intel's processors, by a quarter, and slower on AMD's, by half (docs/log.md).
 """
 
 from functools import lru_cache

@@ -1,4 +1,4 @@
-"""How one client trains, said once: run plainly for one client, or for many as one computation."""
+"""How one client trains, defined once: it runs for one client, or for many as one computation."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -21,9 +21,9 @@ Epoch = Iterator[Batch]
 class Recipe:
     """One client's training, before it runs.
 
-    What an author writes is for one client and a batch of B samples. That it can also be run for
-    many clients at once rests on one rule: ``losses`` gives each sample's loss, (B,), and no
-    sample has a part in another's. The rule is checked (:func:`fl.training.stacked.obstacle`).
+    An author writes it for one client and a batch of B samples. It can also be run for many clients
+    at once if it follows one rule: ``losses`` gives each sample's loss, (B,), and no sample changes
+    another's. The rule is checked (:func:`fl.training.stacked.conflict`).
     """
 
     model: nn.Module
@@ -31,14 +31,14 @@ class Recipe:
     losses: Callable[[nn.Module, Batch], Tensor]
     """Loss of each sample of a batch, (B,)."""
     reduction: Literal["mean", "sum"] = "mean"
-    """How a batch's losses become the one that is minimised."""
+    """How a batch's losses are combined into the one that is minimised."""
     optimizer: SGD | Adam | Proximal
     epochs: Iterator[Epoch]
-    """Draws from the client's own streams only; read once, each epoch to its end."""
+    """Draws from the client's own streams only. It is read once, each epoch to its end."""
     patience: int | None = None
     """Epochs without a lower mean loss after which the client stops; None: it never does."""
     upload: Callable[[], Tensors]
-    """What leaves the client, read when the training is over."""
+    """The tensors that the client uploads; called when the training is over."""
 
 
 class MeanLoss:
@@ -58,13 +58,13 @@ class MeanLoss:
         """Whether the client stops here: ``patience`` epochs have not lowered the loss."""
         self.epochs += 1
         if patience is None:
-            return False  # and the loss need not be read back from the device
+            return False  # without reading the loss back from the device
         if self._mean < self._lowest:
             self._lowest, self._lowest_at = self._mean, self.epochs
         return self.epochs - self._lowest_at >= patience
 
     def add(self, losses: Tensor) -> None:
-        """Takes in a batch's losses, (B,)."""
+        """Adds a batch's losses, (B,)."""
         self._sum = self._sum + losses.detach().sum()
         self._samples += len(losses)
 
@@ -81,7 +81,7 @@ class MeanLoss:
 def batches(recipe: Recipe, mean_loss: MeanLoss) -> Iterator[Batch]:
     """A client's batches to the end of its training.
 
-    Whoever takes one adds its losses to ``mean_loss`` before taking the next.
+    The caller adds each batch's losses to ``mean_loss`` before it takes the next batch.
     """
     for epoch in recipe.epochs:
         mean_loss.begin_epoch()
@@ -91,9 +91,9 @@ def batches(recipe: Recipe, mean_loss: MeanLoss) -> Iterator[Batch]:
 
 
 def one_by_one(inputs: TaskInput, recipe: Recipe) -> TaskOutput:
-    """Trains one client by itself, for who has an obstacle to company."""
+    """Trains one client by itself, for trainings that cannot run in a cohort."""
     parameters = list(recipe.model.parameters())
-    # Not torch.optim itself, which takes a process a second and 90 MiB to import.
+    # Not torch.optim, whose import takes a process a second and 90 MiB.
     optimizer = recipe.optimizer.for_cohort([parameters])
     mean_loss = MeanLoss()
     dropout = in_round("local/dropout", inputs.round)

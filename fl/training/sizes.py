@@ -1,4 +1,4 @@
-"""Which clients train as one, and how many at a time."""
+"""Cohorts: which clients train as one computation, and how many at a time."""
 
 import json
 from collections import deque
@@ -15,7 +15,7 @@ from fl.training.task import trains_in_cohorts
 SIZES = (1, 2, 4, 8, 16, 32)
 """Cohort sizes that are tried."""
 TRIALS = 3
-"""Cohorts timed of each size. The quickest counts: the first of all has to warm up."""
+"""Cohorts timed of each size. The quickest counts, since the first one has to warm up."""
 NO_GAIN = 1.1
 """A size this much slower than the best one ends the search."""
 AS_GOOD = 1.03
@@ -23,10 +23,10 @@ AS_GOOD = 1.03
 
 
 def groups(jobs: Iterable[Job]) -> list[deque[Job]]:
-    """The jobs by whom each may train with, longest first.
+    """Groups of jobs that may train together, each with its longest job first.
 
-    Light clients of one task, training record and request may. Every other client, one whose
-    request does not say shared, is a group by itself.
+    Light clients, with a shared request, may if they have the same task, training record and
+    request. Every other client is a group by itself.
     """
     found: dict[object, list[Job]] = {}
     for job in jobs:
@@ -42,7 +42,7 @@ def take(group: deque[Job], size: int) -> list[Job]:
 
 
 def work(job: Job) -> int:
-    """Samples passed through the model: what a client's time is reckoned by."""
+    """Samples passed through the model, by which a client's time is estimated."""
     return job.client.training.work(job.client.num_samples)
 
 
@@ -52,7 +52,7 @@ class CohortSizes:
     A client's upload does not depend on the size of its cohort, so trying costs no extra work.
 
     Args:
-        cache: a JSON file in which to remember what was learned, by device; None for nowhere.
+        cache: a JSON file in which to remember the sizes, by device; None for nowhere.
     """
 
     def __init__(self, cache: Path | None = None) -> None:
@@ -76,7 +76,7 @@ class CohortSizes:
         return not _trains_in_cohorts(job) or _kind(job) in self._chosen
 
     def learn(self, cohort: Sequence[Job], results: Sequence[bytes | memoryview]) -> None:
-        """Takes note of how long a cohort took, and of the memory that it needed at its peak."""
+        """Records how long a cohort took, and the memory that it needed at its peak."""
         size, kind = len(cohort), _kind(cohort[0])
         if kind in self._chosen or size not in SIZES or not _trains_in_cohorts(cohort[0]):
             return
@@ -90,7 +90,7 @@ class CohortSizes:
             self._remember()
 
     def _to_try(self, kind: str, share_bytes: int) -> int | None:
-        """The smallest size without its trials; None once no larger one can be a gain."""
+        """The smallest size that lacks trials; None once no larger one can be a gain."""
         trials, peaks = self._trials.get(kind, {}), self._peaks.get(kind, {})
         quickest = float("inf")
         for size in SIZES:
@@ -104,7 +104,7 @@ class CohortSizes:
         return None
 
     def _best(self, kind: str) -> int:
-        """The smallest of those that are as good as the quickest."""
+        """The smallest size that is about as fast as the fastest."""
         rates = {size: min(trials) for size, trials in self._trials[kind].items()}
         return min(size for size, rate in rates.items() if rate <= AS_GOOD * min(rates.values()))
 
@@ -115,7 +115,7 @@ class CohortSizes:
 
 
 def _read(cache: Path) -> dict[str, int]:
-    """What an earlier run learned; nothing where the file is missing or damaged."""
+    """The sizes that earlier runs learned; none where the file is missing or damaged."""
     try:
         learned = json.loads(cache.read_text())
         return {kind: size for kind, size in learned.items() if size in SIZES}

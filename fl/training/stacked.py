@@ -1,11 +1,11 @@
-"""Many clients' training as one computation, and the same training as one by one.
+"""Many clients' training as one computation: the same training as one by one.
 
 A cohort is clients of one model and one training record. Each step takes the next batch of every
-client that still has one, in its own order and with its own noise; who has fewer samples, or whose
-loss no longer falls, is done earlier and keeps its weights. A client's result does not depend on
-its company, bit for bit: its rows meet its own weights in operations of its own size, and
-everything else is done to each row alike. Only against training alone do sums round differently,
-in the last bits.
+client that still has one, in its own order and with its own noise; a client that has fewer samples,
+or a loss that no longer falls, is done earlier, and its weights no longer change. A client's result
+does not depend on its cohort, bit for bit: its rows meet its own weights in operations of its own
+size, and everything else is done to each row alike. Only against training without a cohort do sums
+round differently, in the last bits.
 """
 
 from collections.abc import Iterator, Sequence
@@ -23,8 +23,8 @@ from fl.training.recipe import MeanLoss, Recipe, batches
 def train(recipes: Sequence[Recipe]) -> list[TaskOutput]:
     """Trains the clients' models together; returns what each uploads, in the same order.
 
-    The recipes are of one make: the same model but for its weights, losses and optimiser. None
-    has an :func:`obstacle`.
+    The recipes have the same model (except for its weights), losses and optimiser. None has a
+    :func:`conflict`.
     """
     models = [recipe.model for recipe in recipes]
     turns = Turns()
@@ -38,7 +38,7 @@ def train(recipes: Sequence[Recipe]) -> list[TaskOutput]:
         while step := {k: b for k, feed in enumerate(feeds) if (b := next(feed, None))}:
             losses = _losses(recipes[0], model, turns, step)
             shares = _weights(tuple(turns.rows), recipes[0].reduction, losses.device)
-            # A product: given a gradient outright, torch would import sympy to look at its shape.
+            # A dot product, since backward(gradient) would make torch import sympy for its shape.
             yield Step(losses.dot(shares), turns.clients)
             for k, own in zip(turns.clients, losses.split(list(turns.rows)), strict=True):
                 mean_losses[k].add(own)
@@ -51,14 +51,14 @@ def train(recipes: Sequence[Recipe]) -> list[TaskOutput]:
 
 
 def conflict(probe: Recipe) -> str | None:
-    """Why this training cannot be run for many clients at once; None if nothing speaks against it.
+    """Why this training cannot be run for many clients at once; None if it can.
 
-    ``probe`` is a recipe made for this question: its first batch is used up.
+    ``probe`` is a recipe made for this check alone: its first batch is used up.
     """
     if dropout := dropout_in(probe.model):
         return f"{dropout}, which draws from one stream for all"
     batch = next(next(probe.epochs))
-    # Another client's batch: other samples (the same ones in reverse), and another number.
+    # Stands for another client's batch: the same samples in reverse, and fewer of them.
     size = len(next(iter(batch.values())))
     other = {n: t.flip(0)[: max(2, size // 2)] for n, t in batch.items()}
     turns = Turns()
@@ -84,6 +84,6 @@ def _losses(recipe: Recipe, model: nn.Module, turns: Turns, step: dict[int, Batc
 
 @lru_cache(maxsize=64)
 def _weights(rows: tuple[int, ...], reduction: str, device: torch.device) -> Tensor:
-    """What each sample's loss counts in its own client's."""
+    """The weight of each sample's loss in its own client's loss."""
     shares = [1 / n if reduction == "mean" else 1.0 for n in rows]
     return torch.cat([torch.full((n,), s) for n, s in zip(rows, shares, strict=True)]).to(device)

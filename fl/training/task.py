@@ -1,4 +1,4 @@
-"""Tasks that run for one client or for many at once; and such a task, made of a recipe."""
+"""Makes tasks, which clients run, that work for one client or for many at once, also of recipes."""
 
 from collections.abc import Callable, Sequence
 from functools import wraps
@@ -12,7 +12,7 @@ CohortTask = Callable[[Sequence[TaskInput]], list[TaskOutput]]
 
 
 def task_of(recipe: RecipeFunction) -> Task:
-    """Makes a task of a function that says how a client trains."""
+    """Makes a task of a function that returns how a client trains."""
 
     @wraps(recipe)
     def run_cohort(clients: Sequence[TaskInput]) -> list[TaskOutput]:
@@ -28,7 +28,7 @@ def task_of(recipe: RecipeFunction) -> Task:
 def task_for_many(run_cohort: CohortTask) -> Task:
     """Makes a task of a function that runs it for several clients of one training record at once.
 
-    Their number and their company must not change a bit of what it returns.
+    A client's result must not depend, to the last bit, on which other clients run with it.
     """
 
     @wraps(run_cohort)
@@ -52,7 +52,7 @@ def trains_in_cohorts(task: Task) -> bool:
 def train_many(task: Task, clients: Sequence[TaskInput]) -> list[TaskOutput]:
     """Runs the task for clients of one training record: as one computation where that is possible.
 
-    A client without company goes the same way, so that its upload is the same to the last bit.
+    A single client is run in the same way, so that its upload is the same to the last bit.
     """
     run_cohort: CohortTask | None = getattr(task, "run_cohort", None)
     return [task(client) for client in clients] if run_cohort is None else run_cohort(clients)
@@ -67,4 +67,4 @@ def conflict(recipe: RecipeFunction, client: TaskInput) -> str | None:
 
 
 _CONFLICTS: dict[tuple[RecipeFunction, Training, RunSpec], str | None] = {}
-"""Looked for once per process: the answer depends on the training record alone."""
+"""Looked for once per process: the answer depends on recipe, training record and run spec alone."""

@@ -1,9 +1,9 @@
-"""What local training uses of torch that torch does not promise to keep.
+"""Internals of torch that local training uses, which may change with any release.
 
 The fused kernels are those that torch.optim calls. Torch offers them nowhere else, and importing
-torch.optim takes a process a second and 90 MiB. The functions over lists of tensors are one kernel
-for all of them, where a loop would be one for each. The product is the operator behind torch's own
-compiled Linear: a public one leaves it to torch whether oneDNN computes it or MKL.
+torch.optim takes a process a second and 90 MiB. The functions over lists of tensors run one kernel
+for all of them, where a loop would run one for each. The product is the operator behind torch's own
+compiled Linear: with a public one torch decides whether oneDNN or MKL computes it.
 """
 
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 TESTED_WITH = "2.14.1"
-"""The torch that tests/fl/training/test_torch_internals.py last held against this file."""
+"""The version that tests/fl/training/test_torch_internals.py last checked this file with."""
 
 
 def sgd_step(

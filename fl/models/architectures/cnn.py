@@ -11,8 +11,8 @@ from fl.models.shapes import ImageShape, paper_form, scaled
 class CNN(nn.Module):
     """The paper's CNN for MNIST and FMNIST, for EMNIST, or for SVHN, whichever suits the images.
 
-    Maps images (B, C, H, W) in [0, 1] to logits (B, num_classes). Never a softmax: FedMHO's code
-    has one in the MNIST form, which flattens the cross-entropy's gradient and would mix
+    Maps images (B, C, H, W) in [0, 1] to logits (B, num_classes), never through a softmax: FedMHO's
+    code has one in the MNIST form, which flattens the cross-entropy's gradient and would mix
     probabilities with VGG-9's logits in a teacher.
     """
 

@@ -1,4 +1,4 @@
-"""CVAE-large, FedMHO's heavy generator (WWW'26, Table 2; layers as in the released code)."""
+"""CVAE-large, FedMHO's large generator (WWW'26, Table 2; layers as in the released code)."""
 
 from math import prod
 

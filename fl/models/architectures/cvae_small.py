@@ -1,4 +1,4 @@
-"""CVAE-small, FedMHO's light generator in its three forms, and its code's wider one for CIFAR-10.
+"""CVAE-small, FedMHO's small generator in its three forms, and its code's wider one for CIFAR-10.
 
 The paper gives no layers (WWW'26, Table 2 has only FLOPs); these are the released code's.
 """
@@ -17,7 +17,7 @@ HIDDEN = 256
 
 
 class DenseEncoder(Encoder):
-    """MNIST's: pixels and label go together through one hidden layer."""
+    """The encoder for MNIST: pixels and label go together through one hidden layer."""
 
     def __init__(self, pixels: int, num_classes: int, hidden: int, latent: int) -> None:
         super().__init__(hidden, latent)

@@ -1,4 +1,4 @@
-"""Table 9's deep classifiers: their entries. They are built in :mod:`fl.models.deep_networks`."""
+"""Registry entries of Table 9's deep classifiers, which :mod:`fl.models.deep_networks` builds."""
 
 from collections.abc import Callable
 
@@ -10,7 +10,7 @@ from fl.models.shapes import ImageShape
 
 def _builder(name: str) -> Callable[[ImageShape, int, float], nn.Module]:
     def build(image_shape: ImageShape, num_classes: int, width: float) -> nn.Module:
-        # torchvision and all that it imports take a second and a half, which few processes need.
+        # Imported late: torchvision takes a second and a half to import, and few processes need it.
         from fl.models import deep_networks
 
         model: nn.Module = getattr(deep_networks, name)(image_shape, num_classes, width)
@@ -20,7 +20,7 @@ def _builder(name: str) -> Callable[[ImageShape, int, float], nn.Module]:
 
 
 def _more_than_16(image_shape: ImageShape) -> bool:
-    """Four strides of 2 leave two pixels, so that BatchNorm takes a batch of one image."""
+    """Whether four strides of 2 leave two pixels or more, which BatchNorm needs of one image."""
     return min(image_shape[1:]) > 16
 
 
