@@ -3,6 +3,7 @@
 import ast
 import sys
 from pathlib import Path
+from statistics import quantiles
 
 import pytest
 
@@ -126,6 +127,30 @@ def test_no_packages_import_each_other_in_a_circle() -> None:
     refuse_circles({n: below for n, below in graph.items() if n not in commands})
 
 
-def test_files_stay_small() -> None:
+def test_the_science_knows_of_no_scheduler() -> None:
+    for name, path in modules().items():
+        if name.split(".")[0] in ("fl", "kernels"):
+            assert "SLURM" not in path.read_text(), f"{name} knows of Slurm"
+
+
+def test_files_and_functions_stay_small() -> None:
+    lengths = []
     for name, path in modules().items():
         assert path.read_text().count("\n") <= 300, f"{name} has grown past one subject"
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                lengths.append((node.end_lineno or node.lineno) - node.lineno + 1)
+    assert quantiles(lengths, n=20)[-1] < 30
+
+
+MIRRORED = [
+    path.relative_to(ROOT)
+    for package in (*PACKAGES, "benchmarks")
+    for path in sorted((ROOT / package).rglob("*.py"))
+    if not path.name.startswith("__") and path.read_text().count("\n") > 60
+]
+
+
+@pytest.mark.parametrize("path", MIRRORED, ids=str)
+def test_every_module_has_its_test_file(path: Path) -> None:
+    assert (ROOT / "tests" / path.parent / f"test_{path.name}").exists()

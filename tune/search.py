@@ -78,7 +78,7 @@ def make_scheduler(
             perturbation_interval=interval(epochs),
             hyperparam_mutations={name: _steps(d) for name, d in changing.items()},
             resample_probability=0.0,
-            custom_explore_fn=partial(_within, changing),
+            custom_explore_fn=partial(within, changing),
             log_config=False,
         )
     return ASHAScheduler(
@@ -97,7 +97,7 @@ def _steps(distribution: Distribution) -> Any:
     return list(distribution.values) if isinstance(distribution, Choice) else _domain(distribution)
 
 
-def _within(space: Space, settings: SettingValues) -> JsonObject:
+def within(space: Space, settings: SettingValues) -> JsonObject:
     """The settings, with values outside of their range moved to its end."""
     ends = {n: (d.low, d.high) for n, d in space.items() if not isinstance(d, Choice)}
     return {

@@ -4,12 +4,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 
+from hypothesis import settings
 from hypothesis import strategies as st
 
 from cluster.scheduling.placement import Bundle, Placement, Slot
 from fl.federation import Request
 
 MEMORY = 100
+examples = settings(deadline=None, derandomize=True)
 
 
 @dataclass(frozen=True)
@@ -48,7 +50,7 @@ class Machine:
         return max(stay.end for stay in self.stays.values())
 
     def steps(self) -> Iterator[tuple[int, int | None]]:
-        """Yields who was first in line at each call of start(), and whom it seated."""
+        """Yields who was first in line at each call of start(), and who started."""
         while True:
             while first := self.placement.waiting[:1]:
                 started = self.placement.start()
@@ -56,7 +58,7 @@ class Machine:
                     yield first[0], None
                     break
                 client, slot = started
-                assert client not in self.stays, "seated twice"
+                assert client not in self.stays, "started twice"
                 end = self.now + self.clients[client].seconds
                 self.stays[client] = Stay(slot, self.now, end)
                 self.check_capacity()
@@ -75,11 +77,11 @@ class Machine:
         return client in self.stays and client not in self.finished
 
     def where(self, client: int) -> Slot:
-        """Its seat, now or before."""
+        """Its slot, now or before."""
         return self.stays[client].slot
 
     def check_capacity(self) -> None:
-        """Adds up what those at work take, room by room and GPU by GPU."""
+        """Adds up what those at work take, bundle by bundle and GPU by GPU."""
         for bundle in self.bundles:
             here = [
                 c for c, s in self.stays.items() if s.slot.bundle == bundle.name and self.at_work(c)
@@ -106,8 +108,26 @@ def machine(
 
 
 def bundle(name: str = "a", cpus: float = 4, gpus: int = 0) -> Bundle:
-    """A room with MEMORY bytes."""
+    """A bundle with MEMORY bytes."""
     return Bundle(name=name, cpus=cpus, gpus=gpus, memory_bytes=MEMORY)
+
+
+def ask(cpus: float = 1, gpus: float = 0, memory_bytes: int = 0) -> Request:
+    """A request, of one core unless more is said."""
+    return Request(cpus=cpus, gpus=gpus, memory_bytes=memory_bytes)
+
+
+def started(placement: Placement) -> list[int]:
+    """Everyone who starts now, in order."""
+    clients = []
+    while cohort := placement.start():
+        clients.append(cohort[0])
+    return clients
+
+
+def cores(*widths_and_seconds: tuple[float, float]) -> dict[int, Work]:
+    """Clients that want so many cores, and take as long as is thought."""
+    return {c: Work(ask(w), s, s) for c, (w, s) in enumerate(widths_and_seconds)}
 
 
 seconds = st.one_of(st.sampled_from([1.0, 2.0, 4.0, 8.0]), st.floats(0.1, 10))
@@ -116,7 +136,7 @@ noise = st.sampled_from([0.25, 0.8, 1.0, 1.0, 1.2, 4.0])
 
 @st.composite
 def bundles_and_clients(draw: st.DrawFn) -> tuple[list[Bundle], dict[int, Work]]:
-    """One to three rooms, with GPUs or not, and clients that each fit one of them."""
+    """One to three bundles, with GPUs or not, and clients that each fit one of them."""
     sizes = st.tuples(st.sampled_from([1, 4, 16]), st.integers(0, 3))
     drawn = draw(st.lists(sizes, min_size=1, max_size=3))
     bundles = [bundle(str(index), cpus, gpus) for index, (cpus, gpus) in enumerate(drawn)]

@@ -1,113 +1,22 @@
-"""The paper's tables: their cells, the comparison, and that finished runs are not repeated."""
+"""The papers' tables and figures as a user asks for them: finished runs are not repeated."""
 
+import json
+from dataclasses import replace
 from pathlib import Path
+from types import GenericAlias
 
 import pytest
 
 from cluster import suite
-from cluster.run.command_line import parse
-from cluster.studies import cells
+from cluster.run.command_line import as_arguments, flatten, parse, setting_types
+from cluster.run.options import LaunchOptions
+from cluster.run.run_dir import claim, write_json
 from cluster.studies.cells import TABLES, Cell, make
-from cluster.studies.comparison import Figure, as_json, as_markdown, remarks
-from cluster.studies.published import TABLE_3, TABLE_6, TABLE_8, Published, rows
-from tests.cluster.commands import SMALL
+from cluster.studies.published import Published
+from fl.methods.registry import METHODS
+from tests.cluster.commands import SMALL, events
 
 PAPER = Published(90.0, 1.0)
-
-
-def figure(
-    method: str, *accuracies: float, row: str = "mnist-alpha0.5", paper: float = 90
-) -> Figure:
-    results = [{"accuracy": accuracy, "protocol": "one-shot"} for accuracy in accuracies]
-    return Figure(Cell(row, method, (), Published(paper, 1.0)), tuple(results))
-
-
-def test_published_tables_have_their_figures_where_they_belong() -> None:
-    table = {row.name: row.figures for row in rows(TABLE_3)}
-    assert len(table) == 12
-    assert table["mnist-alpha0.1"]["fedcvae-ens"] == Published(89.73, 0.40)
-    assert table["emnist-alpha0.3"]["fedmho-sd"] == Published(75.36, 0.51)
-    last = rows(TABLE_8)[5]
-    assert (last.name, last.figures["feddf"]) == ("fmnist-alpha0.1", Published(51.10, 1.98))
-    assert rows(TABLE_6)[-1].settings == {"alpha": "0.1", "keep": "0.9"}
-
-
-@pytest.mark.parametrize("scale", ["small", "paper"])
-@pytest.mark.parametrize("name", TABLES)
-def test_every_cell_is_a_valid_configuration_of_its_own(name: str, scale: cells.Scale) -> None:
-    made = make(name, scale, ())
-    assert len({cell.name for cell in made}) == len(made)
-    for cell in made[:: max(1, len(made) // 4)]:
-        run = parse(cell.arguments).run
-        assert run.method == cell.method.partition("-without")[0].removesuffix("-clipped")
-        assert run.dataset in cell.row
-
-
-def test_cells_carry_what_their_table_is_about() -> None:
-    def run(table: str, pattern: str):  # type: ignore[no-untyped-def]
-        (cell,) = make(table, "paper", (pattern,))
-        return parse(cell.arguments).run
-
-    assert run("table3", "svhn-alpha0.1-dense").alpha == 0.1
-    assert run("table4", "mnist-alpha0.3-fedmho-md").options.filter == "none"
-    assert run("table5", "emnist-num-clients12-fedcvae-ens").num_clients == 12
-    assert run("table6", "emnist-alpha0.3-keep0.6-fedmho-sd").options.keep == 0.6
-    assert run("loss-weights", "*0.5-betas1,2-fedmho-md").options.betas == (1.0, 2.0)
-    assert run("loss-weights", "*0.3-betaslearned-fedmho-sd").options.betas == "learned"
-    mixed = run("table9", "emnist-alpha0.1-fedmho-md").options
-    assert mixed.prototypes == ("efficientnet-v2", "resnet50", "mobilenet-v2", "vgg9")
-    assert (mixed.num_classifiers, mixed.classifier.optimizer) == (8, "adam")
-    assert run("table9", "emnist-alpha0.1-fedcvae-ens").options.global_model == "efficientnet-v2"
-    assert run("fig6", "emnist-alpha0.3-fedmho").options.fusion.epochs == 100
-    assert run("fig7", "*0.1-classifier.epochs400-fedmho").options.classifier.epochs == 400
-    assert run("fig8", "*0.1-num-samples24000-fedmho-sd").options.num_samples == 24000
-    assert run("fid", "*-generator.epochs10-fedmho-sd").fid
-    assert run("table8", "mnist-alpha0.5-fedcvae-ens").options.num_large == 10
-
-
-def test_another_data_set_takes_the_papers_place_and_its_numbers() -> None:
-    (cell,) = make("fig8", "paper", ("*0.1-num-samples2000-fedmho-sd",), "mnist")
-    assert parse(cell.arguments).run.dataset == "mnist"
-    assert "--preset=paper-mnist" in cell.arguments
-    assert cell.row == "mnist-alpha0.1-num-samples2000"
-    cells = make("table3", "small", (), "svhn")
-    assert len({cell.name for cell in cells}) == 24  # the paper's own rows stand for all four sets
-    table = as_markdown("table9", "small", [0], [Figure(cells[0], ({"accuracy": 0.5},))])
-    assert "| 50.00 | - | - | 1 | - |" in table
-
-
-def test_the_table_stands_beside_the_papers() -> None:
-    figures = [
-        figure("fedavg", 0.80, 0.84, paper=85.91),
-        figure("dense", 0.90, 0.92, paper=90.51),
-    ]
-    lines = as_markdown("table3", "small", [0, 1], figures).splitlines()
-    assert "| mnist-alpha0.5 | fedavg | 82.00 ± 2.83 | 85.91 ± 1.00 | -3.91 | 2 | 2 |" in lines
-    assert "| mnist-alpha0.5 | dense | 91.00 ± 1.41 | 90.51 ± 1.00 | +0.49 | 1 | 1 |" in lines
-    told = as_json("table3", "small", [0, 1], figures)["cells"][0]
-    assert told["accuracies"] == pytest.approx([80, 84])
-    assert (told["paper_mean"], told["mean"]) == (85.91, pytest.approx(82))
-
-
-def test_methods_that_the_seeds_do_not_separate_are_named() -> None:
-    near = [figure("a", 0.90, 0.92, 0.91), figure("b", 0.91, 0.90, 0.915)]
-    far = [figure("a", 0.90, 0.92, 0.91), figure("b", 0.70, 0.725, 0.705)]
-    (remark,) = remarks(near)
-    assert "3 seeds do not separate" in remark
-    assert remarks(far) == ["The seeds separate all neighbours in every row (paired t-test, 5 %)."]
-    assert remarks([figure("a", 0.9), figure("b", 0.8)])[0].startswith("One seed")
-
-
-def test_equal_methods_are_not_separated_and_constant_differences_are() -> None:
-    same = [figure("a", 0.9, 0.8), figure("b", 0.9, 0.8)]
-    assert "p = 1.00" in remarks(same)[0]
-    assert "separate all" in remarks([figure("a", 0.75, 0.5), figure("b", 0.5, 0.25)])[0]
-
-
-def test_rows_are_ranked_each_by_itself() -> None:
-    figures = [figure("a", 0.1, 0.1), figure("b", 0.9, 0.9, row="other")]
-    table = as_markdown("table3", "small", [0, 1], figures)
-    assert table.count("| 1 | 1 |") == 2
 
 
 @pytest.fixture
@@ -165,7 +74,76 @@ def test_bad_input_is_one_line(
     assert said.count("\n") == 1
 
 
-def test_an_unknown_table_is_refused(capsys: pytest.CaptureFixture) -> None:
-    assert suite.main(["table99"]) == 2
-    valid = "fedaf, fedaf-table7, fid, fig5"
-    assert f"unknown table 'table99'; valid: {valid}" in capsys.readouterr().err
+def test_a_figure_of_finished_runs_is_told_and_drawn_and_nothing_is_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (cell,) = make("fedaf", "small", ("mnist-alpha0.1-fedaf",))
+    where = f"--output-dir={tmp_path}"
+    for seed, last in enumerate((0.6, 0.7)):
+        name = f"--name=fedaf-small-{cell.name}-seed{seed}"
+        result = {
+            "accuracy": last,
+            "best_accuracy": 0.8,
+            "start_accuracy": 0.1,
+            "accuracy_curve": [0.3, 0.8, last],
+            "bytes_up": 2**20,
+            "protocol": "rounds",
+            "seconds": {"total": 1.0},
+        }
+        launch = parse([*cell.arguments, f"--seed={seed}", where, name])
+        write_json(claim(launch) / "result.json", result)
+    assert suite.main(["fedaf", "--only", cell.name, "--seeds=0,1", where]) == 0
+    told = capsys.readouterr().out
+    assert "| mnist-alpha0.1 | fedaf | 65.00 ± 7.07 | 80.00 ± 0.00 | - | 1.00 |" in told
+    assert (tmp_path / "fedaf-small.png").read_bytes().startswith(b"\x89PNG")
+
+
+SIZES = {
+    "data": {"max_train": 1000, "max_test": 200},
+    "num_samples": 200,
+    "classifier": {"width": 0.05, "epochs": 2},
+    "generator": {"width": 0.1, "epochs": 3},
+    "large_width": 0.05,
+    "small_width": 0.5,
+    "global_width": 0.05,
+    "fusion": {"epochs": 2},
+    "distil": {"epochs": 2},
+    "classify": {"epochs": 2},
+    "decoder": {"num_samples": 100, "epochs": 1},
+    "inversion": {"steps": 2, "batch_size": 8, "width": 0.1},
+    "kd": {"epochs": 2},
+    "auxiliary": {"max_images": 100},
+}
+
+
+def smaller(cell: Cell) -> Cell:
+    """The cell with those of the sizes that its method has."""
+    record = GenericAlias(LaunchOptions, (METHODS[cell.method].config,))
+    valid = dict(setting_types(record))
+    sizes = {name: value for name, value in flatten(SIZES).items() if name in valid}
+    own = [argument for name, value in sizes.items() for argument in as_arguments(name, value)]
+    return replace(cell, arguments=(*cell.arguments, *own))
+
+
+@pytest.mark.slow
+def test_every_method_has_its_figure_and_no_client_is_trained_twice(
+    tmp_path: Path, mnist_root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Table 3's MNIST row, all eight methods, in a size for every day."""
+    row = [smaller(cell) for cell in make("table3", "small", ("mnist-alpha0.5-*",))]
+    monkeypatch.setitem(TABLES, "table3", lambda scale: row)
+    runs = tmp_path / "runs"
+    asked = ["table3", "--seeds=0", "--runtime=inprocess", f"--output-dir={runs}"]
+    assert suite.main([*asked, f"--data-root={mnist_root}"]) == 0
+    cells = json.loads((runs / "table3-small.json").read_text())["cells"]
+    assert len({cell["method"] for cell in cells}) == len(cells) == 8
+    for cell in cells:
+        assert cell["protocol"] == "one-shot"
+        assert 0 < cell["mean"] < 100
+        assert cell["paper_mean"] > 80
+    ends = [e for run in runs.glob("table3-*") if run.is_dir() for e in events(run)]
+    ends = [e for e in ends if e["event"] == "client_end"]
+    assert len(ends) == 8 * 10
+    # VGG-9 and CNN, or VGG-9 and small CVAE, or large CVAE and small CVAE: five of each.
+    trained = [(e["client"], e["model"]) for e in ends if not e["reused"]]
+    assert len(trained) == len(set(trained)) == 20

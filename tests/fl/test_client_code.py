@@ -8,7 +8,7 @@ from types import ModuleType
 
 import pytest
 
-from fl.client_code import client_code
+from fl.client_code import client_code, shared_files
 from fl.condensation.task import tell_mean_logits
 from fl.training.classifier import ClassifierConfig, train_classifier
 from fl.training.generator import GeneratorConfig
@@ -44,6 +44,13 @@ def test_it_is_the_same_twice_and_for_all_records_of_a_kind() -> None:
     assert version == client_code(train_classifier, ClassifierConfig(model="cnn"))
     assert version == client_code(tell_mean_logits, GeneratorConfig())  # all of it ours
     assert len(version) == 64
+
+
+def test_every_file_of_ours_that_shapes_an_upload_counts() -> None:
+    """Of packages within packages too: an architecture is one."""
+    names = {path.name for path in shared_files()}
+    assert {"vgg.py", "cvae_small.py", "classifier.py", "loop.py", "shard.py"} <= names
+    assert "__main__.py" not in names
 
 
 def test_what_a_task_imports_from_its_own_package_counts(tmp_path: Path, load: Load) -> None:

@@ -1,3 +1,5 @@
+"""What a map over clients sends, counts, keeps and survives; the executor is a fake one."""
+
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 
@@ -6,13 +8,13 @@ import pytest
 import torch
 from torch import nn
 
-from fl.clients import Clients, OnFailure
+from fl.clients import Clients, OnFailure, covered
 from fl.errors import ClientFailed
 from fl.events import Events
 from fl.executor import InProcess
-from fl.federation import Executor, Job, Request, TaskInput, TaskOutput
+from fl.federation import Executor, Job, TaskInput, TaskOutput
 from fl.wire import Tensors, load_prefixed, pack, unpack
-from tests.fl.toy import GENERATOR, PROBLEM, Told, client, into, named, split
+from tests.fl.toy import CLASSIFIER, GENERATOR, PROBLEM, Told, client, into, named, same_bits, split
 
 IDS = range(4)
 Outcomes = Generator[tuple[Job, bytes | ClientFailed], None, None]
@@ -276,8 +278,77 @@ def test_an_upload_that_is_no_model_is_refused_when_loaded(weight: torch.Tensor)
         load_prefixed(nn.Linear(3, 2), update.tensors, "net", f"client {update.client.id}")
 
 
-@pytest.mark.parametrize(("cpus", "threads"), [(0.1, 1), (1, 1), (1.5, 1), (2, 2), (8, 8)])
-def test_threads_are_the_whole_cores_of_a_request_and_at_least_one(
-    cpus: float, threads: int
-) -> None:
-    assert Request(cpus=cpus, gpus=0).threads == threads
+@pytest.mark.parametrize(
+    ("spans", "total"),
+    [([], 0), ([(1, 2), (4, 6)], 3), ([(0, 5), (1, 2), (4, 6)], 6), ([(3, 4), (0, 3)], 4)],
+)
+def test_time_that_spans_share_counts_once(spans: list[tuple[float, float]], total: float) -> None:
+    assert covered(spans) == total
+
+
+def test_each_client_trains_by_the_task_of_its_own_record() -> None:
+    executor = FakeExecutor()
+    federation(executor).train(only=[1, 2])
+    tasks = {job.client.id: job.task for job in executor.jobs}
+    assert tasks == {1: CLASSIFIER.task, 2: GENERATOR.task}
+    assert tasks[1] is not tasks[2]
+
+
+def test_what_clients_were_sent_before_reaches_them_again_and_counts_no_more() -> None:
+    executor = FakeExecutor()
+    clients = federation(executor)
+    earlier, now = {"model": torch.ones(100)}, {"goals": torch.zeros(2)}
+    clients.map(never_run, only=[0], broadcast=now, already_sent=earlier)
+    (job,) = executor.jobs
+    assert job.broadcast is not None
+    assert same_bits(unpack(job.broadcast)[0], {**earlier, **now})
+    assert clients.bytes_down[0] == 8
+
+
+def test_who_was_dropped_is_left_out_of_later_maps_and_sent_nothing() -> None:
+    executor = FakeExecutor()
+    clients = federation(executor)
+    clients.dropped[1] = "out of memory"
+    updates = clients.map(never_run, broadcast={"w": torch.zeros(1)})
+    assert [u.client.id for u in updates] == [0, 2, 3]
+    assert clients.bytes_down[1] == 0
+
+
+def test_jobs_and_what_is_told_of_them_carry_the_round() -> None:
+    heard: list[Told] = []
+    executor = FakeExecutor()
+    clients = federation(executor, heard=heard)
+    clients.round = 3
+    clients.map(never_run, only=[0])
+    assert [job.round for job in executor.jobs] == [3]
+    assert [event["round"] for event in named(heard, "client_end")] == [3]
+
+
+def test_time_at_work_is_that_of_who_trained_and_not_of_who_was_reused() -> None:
+    store = MemoryStore()
+    federation(FakeExecutor(), store).map(never_run, only=[0])
+    clients = federation(FakeExecutor(), store)
+    clients.map(never_run, only=[0])
+    assert clients.busy_seconds == 0
+    clients.map(never_run, only=[1, 2])  # side by side, half a second each
+    assert clients.busy_seconds == 0.5
+    clients.map(never_run, only=[3])
+    assert clients.busy_seconds == 1
+
+
+def test_what_another_run_is_training_is_waited_for_and_not_trained_again() -> None:
+    class Contended(MemoryStore):
+        """Grants one client a time; the other run has done client 2 when its lock is free."""
+
+        def locked(self, keys: Mapping[int, str]) -> AbstractContextManager[list[int]]:
+            first = min(keys)
+            if first == 2:
+                note = {"seconds": 0.5, "span": (0.0, 0.5)}
+                self.kept[keys[2]] = pack({"id": torch.tensor([22])}, note)
+            return nullcontext([first])
+
+    executor = FakeExecutor()
+    updates = federation(executor, Contended()).map(never_run)
+    assert [job.client.id for job in executor.jobs] == [0, 1, 3]
+    assert [u.tensors["id"].item() for u in updates] == [0, 1, 22, 3]
+    assert [u.reused for u in updates] == [False, False, True, False]

@@ -1,11 +1,9 @@
 import time
 from pathlib import Path
 
-import pytest
 import torch
 from torch import nn
 
-from fl.clients import covered
 from fl.federation import TaskInput, TaskOutput
 from fl.rounds import Rounds
 from tests.fl.methods.tiny import tiny_federation
@@ -68,11 +66,3 @@ def test_what_a_round_leaves_in_memory_outlives_the_process(tmp_path: Path) -> N
 
     assert play(until=2) == [0, 1, 3]
     assert play(until=4) == [3, 6]
-
-
-@pytest.mark.parametrize(
-    ("spans", "total"),
-    [([], 0), ([(1, 2), (4, 6)], 3), ([(0, 5), (1, 2), (4, 6)], 6), ([(3, 4), (0, 3)], 4)],
-)
-def test_time_that_spans_share_counts_once(spans: list[tuple[float, float]], total: float) -> None:
-    assert covered(spans) == total

@@ -2,6 +2,7 @@
 
 import json
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ SHAPE = Shape("Some GPU", torch.float32, 784, large=True)
 
 
 @pytest.fixture
-def measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Config]:
+def measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[list[Config]]:
     """An empty cache, and a clock by which the third candidate is fastest; what it timed."""
     launched: list[Config] = []
 
@@ -26,15 +27,16 @@ def measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Config]:
 
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setattr("triton.testing.do_bench", do_bench)
-    monkeypatch.setattr(tuning, "_chosen", {})
-    return launched
+    tuning.forget()
+    yield launched
+    tuning.forget()
 
 
 def test_the_fastest_is_measured_once_and_remembered(measured: list[Config]) -> None:
     assert tuned("sums", SHAPE, measured.append) == CANDIDATES[2]
     assert measured == list(CANDIDATES)
     assert tuned("sums", SHAPE, measured.append) == CANDIDATES[2]
-    tuning._chosen.clear()  # another process on this node
+    tuning.forget()  # as another process on this node
     assert tuned("sums", SHAPE, measured.append) == CANDIDATES[2]
     assert len(measured) == len(CANDIDATES)
 
@@ -62,7 +64,7 @@ def test_what_differs_is_measured_again(measured: list[Config], kernel: str, oth
 )
 def test_a_spoilt_cache_is_measured_anew(measured: list[Config], content: str) -> None:
     cache_file().parent.mkdir()
-    cache_file().write_text(content.replace("KEY", tuning._key("sums", SHAPE)))
+    cache_file().write_text(content.replace("KEY", tuning.cache_key("sums", SHAPE)))
     assert tuned("sums", SHAPE, measured.append) == CANDIDATES[2]
     assert len(measured) == len(CANDIDATES)
 

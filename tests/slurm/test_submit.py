@@ -1,29 +1,15 @@
 """Submitting, with an sbatch that only says yes."""
 
-import re
 from pathlib import Path
 
 import pytest
 
 from cluster.launch import main
 from cluster.run.command_line import parse
-from cluster.studies.cells import TABLES, Cell
-from cluster.suite import main as suite
-from slurm.array import main as array
 from slurm.state import State, read_state
 from slurm.submit import job_of
 from tests.cluster.commands import SMALL
 from tests.slurm.fake import calls, fake_command
-
-
-@pytest.fixture
-def commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder of fake commands."""
-    folder = tmp_path / "bin"
-    script = 'cp "$1" "$(dirname "$0")/sent"; echo "Submitted batch job 7"'
-    monkeypatch.setenv("PATH", fake_command(folder, "sbatch", script)["PATH"])
-    fake_command(folder, "srun", "")
-    return folder
 
 
 def test_a_submission_returns_and_says_where_everything_is(
@@ -112,63 +98,3 @@ def test_the_job_is_the_same_launch_without_slurm(tmp_path: Path) -> None:
     assert (inside.resume, inside.max_actors, inside.slurm.submit) == (True, 3, False)
     assert inside.data_root.is_absolute()
     assert job.nodes == 2
-
-
-def test_an_array_is_one_submission(
-    commands: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    runs = tmp_path / "runs.txt"
-    runs.write_text("# two seeds\n--seed 0\n\n--seed 1 --name 'the second'\n")
-    root = tmp_path / "out"
-    common = [*SMALL, f"--output-dir={root}", "--slurm.partition=gpu"]
-    assert array([str(runs), *common, "--dry-run"]) == 0
-    planned = capsys.readouterr().out
-    assert not root.exists()
-    assert array([str(runs), *common]) == 0
-    said = capsys.readouterr().out
-    assert len(calls(commands, "sbatch")) == 1
-    sent = (commands / "sent").read_text()
-    assert sent in planned
-    assert "#SBATCH --array=0-1%2\n" in sent
-    assert re.findall(r"job (7_\d)", said) == ["7_0", "7_1"]
-    assert read_state(root / "the second") == State(job="7_1", phase="submitted")
-
-
-def test_a_table_is_an_array_of_what_no_job_is_at_work_on(
-    commands: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    cell = Cell("digits", "fedmho", ("--method=fedmho", "--dataset=digits", *SMALL))
-    monkeypatch.setitem(TABLES, "table3", lambda scale: [cell])
-    asked = ["table3", f"--output-dir={tmp_path}", "--slurm", "--slurm.partition=gpu"]
-    fake_command(commands, "squeue", "echo '7|RUNNING|None'; echo '7_0|RUNNING|None'")
-    assert suite([*asked, "--seeds=0"]) == 0
-    assert suite([*asked, "--seeds=0,1"]) == 0
-    assert capsys.readouterr().out.count("seed0 is running; scancel 7") == 1
-    assert len(calls(commands, "sbatch")) == 2
-    assert "#SBATCH --partition=gpu" in (commands / "sent").read_text()
-    states = [read_state(tmp_path / f"table3-small-digits-fedmho-seed{seed}") for seed in (0, 1)]
-    assert [state.phase for state in states if state] == ["submitted"] * 2
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("--seed 0\n--sed 1\n", "line 2: unknown option '--sed'"),
-        ("--name 'a\n", "line 1: No closing quotation"),
-        ("\n# nothing\n", "names no runs"),
-        ("--seed 0\n--seed 1 --slurm.nodes 2\n", "one allocation"),
-        ("--seed 0 --wait\n", "--wait follows one run"),
-    ],
-)
-def test_a_bad_list_of_runs_is_one_line(
-    text: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    runs = tmp_path / "runs.txt"
-    runs.write_text(text)
-    assert array([str(runs)]) == 2
-    complaint = capsys.readouterr().err
-    assert message in complaint
-    assert complaint.count("\n") == 1

@@ -12,7 +12,6 @@ from fl.methods.registry import METHODS
 from fl.spaces import Choice, Integers, LogUniform, Uniform
 from tests.tune.sweeps import write
 from tune.options import SweepOptions, parse_sweep
-from tune.search import param_space
 from tune.spaces import check_space, grid_size, longest_fit, read_space
 
 
@@ -84,37 +83,8 @@ def test_a_server_that_fits_nothing_has_no_epochs_to_judge(option: str) -> None:
         check_space({"classifier.lr": Choice((0.1,))}, *parse_sweep(["--method=fedavg", option]))
 
 
-@pytest.mark.parametrize(
-    ("distribution", "grid"),
-    [
-        (Uniform(0.4, 1.0), (0.4, 0.7, 1.0)),
-        (LogUniform(1e-5, 1e-3), (1e-5, 1e-4, 1e-3)),
-        (Integers(1, 2), (1, 2)),
-        (Integers(2, 20), (2, 11, 20)),
-        (Choice(("a", "b")), ("a", "b")),
-    ],
-)
-def test_a_grid_has_the_ends_and_the_middle(distribution: Any, grid: tuple[Any, ...]) -> None:
-    assert distribution.grid == pytest.approx(grid) or distribution.grid == grid
-
-
-def test_samples_lie_in_the_space() -> None:
-    space = {"a": Uniform(0, 1), "b": LogUniform(1e-3, 1), "c": Integers(2, 4), "d": Choice((5, 6))}
-    domains = param_space(space, "random")
-    drawn = {name: domain.sample(size=300) for name, domain in domains.items()}
-    assert all(0 <= a <= 1 for a in drawn["a"])
-    assert all(1e-3 <= b <= 1 for b in drawn["b"])
-    assert min(drawn["b"]) < 0.01  # a tenth of the range in size, two thirds of it in ratio
-    assert set(drawn["c"]) == {2, 3, 4}
-    assert set(drawn["d"]) == {5, 6}
-
-
-def test_a_grid_search_tries_each_point_once() -> None:
+def test_a_grid_of_more_points_than_trials_is_refused() -> None:
     space = {"keep": Uniform(0.4, 1.0), "lam": Choice((0.3, 0.6))}
-    assert param_space(space, "grid") == {
-        "keep": {"grid_search": [0.4, 0.7, 1.0]},
-        "lam": {"grid_search": [0.3, 0.6]},
-    }
     assert grid_size(space) == 6
     options = SweepOptions(search="grid", num_samples=5)
     with pytest.raises(UserError, match="the grid has 6 points"):

@@ -12,7 +12,6 @@ import psutil
 import pytest
 
 from cluster.hardware.private_ray import LEAST_STORE_BYTES, object_store_bytes, parse_address
-from cluster.run.options import LaunchOptions
 from fl.errors import UserError
 from tests.cluster.commands import command, environment, fingerprint, launch, result
 from tests.waiting import wait_until
@@ -162,6 +161,26 @@ def test_where_no_cluster_answers_one_line_says_so(tmp_path: Path) -> None:
     assert not (tmp_path / "runs").exists()
 
 
+def test_nothing_is_left_after_the_cluster() -> None:
+    script = (
+        "from cluster.hardware.private_ray import private_ray\n"
+        "import ray, psutil\n"
+        "with private_ray(cpus=1, gpus=0, memory_bytes=2**30):\n"
+        "    ray.get(ray.remote(num_cpus=1)(lambda: 1).remote())\n"
+        "    root = ray._private.worker._global_node.get_session_dir_path()\n"
+        "    pids = [p.pid for p in psutil.Process().children(recursive=True)]\n"
+        "print(root, *pids)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=True
+    )
+    root, *pids = done.stdout.split()
+    assert len(root) < 80
+    assert not Path(root).parent.exists()
+    assert len(pids) >= 3
+    assert not [p for p in pids if psutil.pid_exists(int(p))]
+
+
 SIGNALLED = """
 import os, signal, sys
 from pathlib import Path
@@ -203,11 +222,6 @@ def test_only_an_explicit_address_is_joined(address: str) -> None:
 def test_addresses_of_either_family() -> None:
     assert parse_address("192.0.2.2:6379") == ("192.0.2.2", 6379)
     assert parse_address("[::1]:6379") == ("::1", 6379)
-
-
-def test_a_cluster_goes_with_ray_only() -> None:
-    with pytest.raises(UserError, match="--runtime ray"):
-        LaunchOptions(runtime="inprocess", ray_address="a:1", run=None)  # type: ignore[arg-type]
 
 
 def test_the_object_store_keeps_within_memory_and_shared_memory() -> None:

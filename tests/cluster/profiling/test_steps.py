@@ -1,8 +1,11 @@
 """What a step needs is measured for real, and once."""
 
 import json
+import pickle
+import subprocess
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -30,11 +33,15 @@ def child(monkeypatch: pytest.MonkeyPatch) -> list[Subject]:
     """Instead of measuring: a list of what was asked for."""
     asked: list[Subject] = []
 
-    def pretend(subjects: list[Subject]) -> list[Step]:
+    def pretend(
+        command: list[str], *, input: bytes, **how: Any
+    ) -> subprocess.CompletedProcess[bytes]:
+        subjects = pickle.loads(input)
         asked.extend(subjects)
-        return [Step(peak_bytes=7, seconds_per_sample=0.5) for _ in subjects]
+        told = json.dumps({"peak_bytes": 7, "seconds_per_sample": 0.5}).encode() + b"\n"
+        return subprocess.CompletedProcess(command, 0, told * len(subjects), b"")
 
-    monkeypatch.setattr(steps, "_in_child", pretend)
+    monkeypatch.setattr(subprocess, "run", pretend)
     return asked
 
 

@@ -45,9 +45,6 @@ def test_time_is_read_as_sbatch_reads_it(text: str, minutes: int) -> None:
         (["--slurm.additional", "output=x"], "cannot set output: .* for logs"),
         (["--slurm.partition", "a\n#SBATCH --uid=0"], "slurm.partition must be printable text"),
         (["--slurm.setup", "a\nb"], "slurm.setup must be printable text"),
-        (["--slurm", "--ray-address=a:1"], "leave out --ray-address"),
-        (["--slurm.nodes=2", "--runtime=inprocess"], "only --runtime ray"),
-        (["--wait"], "--wait goes with --slurm"),
     ],
 )
 def test_bad_input_is_one_line(arguments: list[str], message: str) -> None:

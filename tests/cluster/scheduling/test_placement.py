@@ -1,38 +1,31 @@
-"""Who is seated when and where: never too many, nobody twice, nobody left waiting."""
+"""Who starts when and where: never too many, nobody twice, nobody left waiting."""
 
 from itertools import product
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from cluster.scheduling.placement import Bundle, Placement, Slot, lower_bound
 from fl.errors import UserError
 from fl.federation import Request
-from tests.cluster.placing import MEMORY, Work, bundle, bundles_and_clients, machine, seconds
-
-examples = settings(deadline=None, derandomize=True)
-
-
-def ask(cpus: float = 1, gpus: float = 0, memory_bytes: int = 0) -> Request:
-    return Request(cpus=cpus, gpus=gpus, memory_bytes=memory_bytes)
-
-
-def started(placement: Placement) -> list[int]:
-    """Everyone who starts now, in order."""
-    clients = []
-    while cohort := placement.start():
-        clients.append(cohort[0])
-    return clients
-
-
-def cores(*widths_and_seconds: tuple[float, float]) -> dict[int, Work]:
-    return {c: Work(ask(w), s, s) for c, (w, s) in enumerate(widths_and_seconds)}
+from tests.cluster.placing import (
+    MEMORY,
+    Work,
+    ask,
+    bundle,
+    bundles_and_clients,
+    cores,
+    examples,
+    machine,
+    seconds,
+    started,
+)
 
 
 @examples
 @given(bundles_and_clients(), st.sampled_from([None, 1, 3]))
-def test_everyone_sits_once_and_no_seat_is_overbooked(
+def test_everyone_runs_once_and_no_bundle_is_overbooked(
     case: tuple[list[Bundle], dict[int, Work]], most: int | None
 ) -> None:
     bundles, clients = case
@@ -43,24 +36,6 @@ def test_everyone_sits_once_and_no_seat_is_overbooked(
     makespan = max(stay.end for stay in run.stays.values())
     jobs = [(work.request, work.seconds) for work in clients.values()]
     assert makespan >= lower_bound(bundles, jobs) * (1 - 1e-9)
-
-
-@examples
-@given(bundles_and_clients())
-def test_who_is_passed_waits_only_for_those_who_started_by_the_promised_moment(
-    case: tuple[list[Bundle], dict[int, Work]],
-) -> None:
-    bundles, clients = case
-    run = machine(bundles, clients)
-    promises: dict[int, float] = {}
-    for first, client in run.steps():
-        if client != first and first not in promises:
-            others = [c for c in run.placement.running if c != client]
-            ends = [run.stays[c].start + run.placement.estimate(c) for c in others]
-            promises[first] = max([run.now, *ends])
-    for client, promise in promises.items():
-        ends = [stay.end for c, stay in run.stays.items() if stay.start <= promise and c != client]
-        assert run.stays[client].start <= max([promise, *ends]) + 1e-9
 
 
 @examples
@@ -100,24 +75,6 @@ def test_on_equal_slots_it_keeps_longest_first_within_its_known_bound(
     assert makespan <= (4 / 3 - 1 / (3 * slots)) * best * (1 + 1e-9)
 
 
-def test_a_wide_client_is_not_starved_by_a_stream_of_narrow_ones() -> None:
-    # Two narrow ones overlap at any time: were all let past, the wide one would come last.
-    narrow = [(1, 9.9 - 0.1 * k) for k in range(40)]
-    run = machine([bundle(cpus=2)], cores((1, 11), (2, 10), *narrow))
-    run.run()
-    assert run.stays[1].start == 11
-    assert run.stays[2].start == 0, "gone before the wide one can start"
-
-
-def test_what_the_longest_leaves_free_is_used_meanwhile() -> None:
-    run = machine([bundle(cpus=5)], cores((3, 10), (3, 9), (2, 30)))
-    run.run()
-    assert [run.stays[c].start for c in range(3)] == [0, 10, 0]
-    run = machine([bundle(cpus=5)], cores((3, 10), (3, 9), (2, 8), (2, 7)))
-    run.run()
-    assert [run.stays[c].start for c in range(4)] == [0, 10, 0, 8]
-
-
 def test_clients_that_want_no_gpu_do_not_keep_the_cores_from_those_that_do() -> None:
     # The GPU has 40 s of work, the cores 25: the long clients on cores can wait, or nearly all.
     placement = Placement([bundle(cpus=4, gpus=1)])
@@ -126,7 +83,9 @@ def test_clients_that_want_no_gpu_do_not_keep_the_cores_from_those_that_do() -> 
     assert placement.waiting == (4, 5, 6, 7, 0, 1, 2, 3)
     assert started(placement) == [4, 0, 1, 2]
     placement.add(9, ask(), "m", 50)
-    assert placement.waiting == (5, 9, 6, 7, 3), "after the claim, who alone takes longer than all"
+    assert placement.waiting == (5, 9, 6, 7, 3), (
+        "who alone takes longer is second"
+    )
 
 
 def test_ten_tenths_fill_a_gpu_and_a_share_never_spans_two() -> None:
@@ -140,7 +99,7 @@ def test_ten_tenths_fill_a_gpu_and_a_share_never_spans_two() -> None:
     assert len(started(placement)) == 2
 
 
-def test_a_share_takes_the_fullest_gpu_that_has_room() -> None:
+def test_a_share_takes_the_fullest_gpu_that_has_capacity() -> None:
     placement = Placement([bundle(cpus=8, gpus=3)])
     for client, share in enumerate([0.7, 0.5, 0.3, 0.8, 0.5]):
         placement.add(client, ask(gpus=share), "m", 10 - client)
@@ -191,7 +150,7 @@ def test_unknown_models_are_ranked_by_work() -> None:
     assert order == [1, 3, 2, 0]
 
 
-def test_a_lost_room_returns_those_who_sat_there_and_seats_no_one_more() -> None:
+def test_a_lost_bundle_returns_those_who_ran_there_and_starts_no_one_more() -> None:
     placement = Placement([bundle("a", cpus=2), bundle("b", cpus=2)])
     for client in range(6):
         placement.add(client, ask(), "m", 1)
@@ -207,17 +166,6 @@ def test_a_lost_room_returns_those_who_sat_there_and_seats_no_one_more() -> None
         while cohort := placement.start():
             assert cohort[1].bundle == "b"
     assert not placement.waiting
-
-
-def test_a_claim_dies_with_its_room() -> None:
-    placement = Placement([bundle("a", cpus=2), bundle("b", cpus=2)])
-    for client, cpus in enumerate([2, 1, 2, 1]):
-        placement.add(client, ask(cpus), "m", 10 - client)
-    assert started(placement) == [0, 1, 3]
-    placement.drop_bundle("a")
-    placement.finish(1, 1)
-    placement.finish(3, 1)
-    assert started(placement) == [2]
 
 
 def test_a_client_that_failed_may_come_back_asking_for_more() -> None:
@@ -241,7 +189,7 @@ def test_a_client_that_failed_may_come_back_asking_for_more() -> None:
         (ask(cpus=3, gpus=0.5), "3 cores, 0.5 of a GPU"),
     ],
 )
-def test_what_fits_no_room_is_refused_with_what_exists(request_: Request, what: str) -> None:
+def test_what_fits_no_bundle_is_refused_with_what_exists(request_: Request, what: str) -> None:
     placement = Placement([bundle("a", cpus=2, gpus=2), bundle("b", cpus=4)])
     with pytest.raises(UserError, match=what) as refused:
         placement.add(7, request_, "vgg9", 1)
@@ -265,24 +213,6 @@ def test_who_no_longer_fits_anywhere_is_refused_once_the_others_are_done() -> No
         placement.start()
 
 
-def test_rooms_need_names_of_their_own() -> None:
-    with pytest.raises(ValueError, match="two rooms of one name"):
+def test_bundles_need_names_of_their_own() -> None:
+    with pytest.raises(ValueError, match="of one name"):
         Placement([bundle(), bundle()])
-
-
-@pytest.mark.parametrize(
-    ("jobs", "bound"),
-    [
-        ([], 0),
-        ([(ask(1), 9), (ask(1), 1)], 9),
-        ([(ask(4), 5), (ask(2), 6)], 8),
-        ([(ask(1, 0.5), 6), (ask(1, 1), 7), (ask(1, 1), 8)], 9),
-        ([(ask(1, 0, MEMORY), 6), (ask(1, 0, MEMORY), 6)], 12),
-    ],
-)
-def test_the_lower_bound(jobs: list[tuple[Request, float]], bound: float) -> None:
-    assert lower_bound([bundle(cpus=4, gpus=2)], jobs) == pytest.approx(bound)
-
-
-def test_shares_count_in_the_bound_only_where_there_are_gpus() -> None:
-    assert lower_bound([bundle()], [(ask(1, 1), 6), (ask(1, 1), 6)]) == 6

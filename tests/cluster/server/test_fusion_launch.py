@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from cluster.launch import main
 from tests.cluster.commands import command, environment, events, fingerprint, launch, result
 from tests.cluster.living import kill_with_family
 from tests.waiting import wait_until
@@ -60,24 +59,6 @@ def test_a_run_killed_inside_fusion_goes_on_there_to_the_same_model(
     # From the last state, not from the beginning: it may be an epoch ahead of what was told.
     assert before - 2 <= first <= before + 2
     assert not (run / "fusion").exists()
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--fusion-ranks=0"], "fusion_ranks must be at least 1, got 0"),
-        (["--fusion-ranks=2", "--runtime=inprocess"], "fusion_ranks above 1 need --runtime ray"),
-        (["--fusion-timeout=0"], "fusion_timeout must be a positive number"),
-        (["--fusion-checkpoint=0"], "fusion_checkpoint must be at least 1"),
-    ],
-)
-def test_impossible_ranks_are_refused(
-    arguments: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main([f"--output-dir={tmp_path / 'runs'}", *arguments]) == 2
-    told = capsys.readouterr().err
-    assert message in told
-    assert told.count("\n") == 1
 
 
 def epoch_events(run: Path) -> list[dict]:  # type: ignore[type-arg]

@@ -219,14 +219,14 @@ def test_lessons_made_between_epochs_are_fitted_as_by_one_rank(server: FusionSer
 
 def test_ranks_sit_on_both_nodes_and_are_reused(server: FusionServer) -> None:
     first = server.fit(model(), data(), loss=LOSS, config=CONFIG, stage="fusion")
-    group = server._group
+    group = server.group
     again = server.fit(model(), data(), loss=LOSS, config=CONFIG, stage="fusion")
-    assert server._group is group
+    assert server.group is group
     assert again == first
-    assert {placement.bundle for placement in server._placements} == {"0", "1"}
+    assert {placement.bundle for placement in server.placements} == {"0", "1"}
     assert group is not None
     seen = ray.get([actor.__ray_call__.remote(_visible_gpus) for actor in group.actors])
-    assert seen == [placement.gpu for placement in server._placements]
+    assert seen == [placement.gpu for placement in server.placements]
 
 
 def _visible_gpus(_: Any) -> str | None:
@@ -236,7 +236,7 @@ def _visible_gpus(_: Any) -> str | None:
 def test_ranks_and_clients_stay_on_the_same_gpus_round_after_round(
     server: FusionServer, bundles: Bundles
 ) -> None:
-    placed = server._place(data())
+    placed = server.place(data())
     train = split(8, 8, 8)
     executor = RayExecutor(train, bundles, before=server.release, reuse_processes=True)
     job = Job(
@@ -251,7 +251,7 @@ def test_ranks_and_clients_stay_on_the_same_gpus_round_after_round(
     for _ in range(3):
         assert len(uploads(executor, [job])) == 1
         server.evaluate(model())
-        there.append((server._group, *(process.actor for process in executor.actors.processes)))
+        there.append((server.group, *(process.actor for process in executor.actors.processes)))
     executor.close()
     assert len(there[0]) == 2  # the ranks, and a client that holds a whole GPU
     assert there[1:] == there[:1] * 2
@@ -308,8 +308,8 @@ def test_a_loss_that_promises_nothing_is_refused_where_batches_must_be_whole(
 
 def test_closing_ends_every_process(server: FusionServer) -> None:
     server.evaluate(model())
-    assert server._group is not None
-    actors = server._group.actors
+    assert server.group is not None
+    actors = server.group.actors
     server.close()
     for actor in actors:  # Ray ends them when it gets to it
         wait_until(lambda a=actor: is_gone(a), seconds=30)

@@ -21,13 +21,14 @@ def readings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
     """The data sets that were read from their own files; the cache is empty at first."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     found: list[str] = []
-    read = datasets._read_files
+    read = datasets.read_split
 
-    def counted(name: str, root: Path) -> dict[str, np.ndarray]:
-        found.append(name)
-        return read(name, root)
+    def counted(name: str, root: Path, *, train: bool) -> tuple[np.ndarray, np.ndarray]:
+        if train:
+            found.append(name)
+        return read(name, root, train=train)
 
-    monkeypatch.setattr(datasets, "_read_files", counted)
+    monkeypatch.setattr(datasets, "read_split", counted)
     return found
 
 

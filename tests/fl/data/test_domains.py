@@ -4,27 +4,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from PIL import Image
 
-from fl.config import DataConfig, RunConfig
 from fl.data.domains import load_domains
 from fl.data.partition import PartitionConfig, make_partition
 from fl.errors import UserError
-from fl.methods.fedavg import FedAvgConfig
-
-SHADES = {"clipart": 40, "real": 120, "sketch": 200}
-CLASSES = ("axe", "bus")
-
-
-def tree(folder: Path, per_class: int = 5) -> Path:
-    for domain, shade in SHADES.items():
-        for label, name in enumerate(CLASSES):
-            (folder / domain / name).mkdir(parents=True)
-            for k in range(per_class):
-                pixels = np.full((9, 12, 3), shade + 10 * label + k, dtype=np.uint8)
-                Image.fromarray(pixels).save(folder / domain / name / f"{k}.png")
-    (folder / "readme.txt").write_text("no domain")
-    return folder
+from tests.fl.data.domain_folder import CLASSES, SHADES, tree
 
 
 def test_every_image_is_in_one_split_with_its_class_and_domain(tmp_path: Path) -> None:
@@ -108,17 +92,3 @@ def test_a_malformed_folder_is_refused_in_one_line(tmp_path: Path, how: str, sai
     with pytest.raises(UserError, match=said) as raised:
         load_domains(folder, 4, 0)
     assert "\n" not in str(raised.value)
-
-
-def test_the_configuration_names_data_set_and_folder_together(tmp_path: Path) -> None:
-    data = DataConfig(folder=str(tree(tmp_path)), side=16)
-    config = RunConfig(method="fedavg", dataset="folder", data=data, options=FedAvgConfig())
-    assert config.run_spec.image_shape == (3, 16, 16)
-    assert config.run_spec.domains == tuple(sorted(SHADES))
-    for wrong in ({"dataset": "folder"}, {"data": data}):
-        with pytest.raises(UserError, match="go together"):
-            RunConfig(method="fedavg", options=FedAvgConfig(), **wrong)
-    with pytest.raises(UserError, match="needs data set folder"):
-        RunConfig(
-            method="fedavg", options=FedAvgConfig(), partition=PartitionConfig(kind="domains")
-        )

@@ -39,7 +39,7 @@ def no_network(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_digits_need_nothing(tmp_path: Path) -> None:
-    assert prepare("digits", tmp_path) == "digits: comes with scikit-learn, nothing to fetch"
+    assert prepare("digits", tmp_path) == "digits: comes with Onefold, nothing to fetch"
 
 
 def test_missing_files_are_fetched(tmp_path: Path, network: list[str]) -> None:

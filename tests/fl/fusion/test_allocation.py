@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
-from fl.fusion.allocation import label_share, squared_counts
+from fl.fusion.allocation import client_shares, label_share, squared_counts
 
 COUNTS = arrays(
     np.int64,
@@ -91,3 +91,16 @@ def test_one_decoders_label_shares_do_not_depend_on_the_others(counts: np.ndarra
     together = label_share(counts, 100 * len(counts))
     for k, own in enumerate(counts):
         assert np.array_equal(together[k], label_share(own[None], 100)[0])
+
+
+def test_decoders_draw_in_proportion_to_their_clients_data() -> None:
+    counts = np.array([[30, 0, 30], [0, 20, 0], [20, 0, 0]])
+
+    def drawn(total: int) -> np.ndarray:
+        return client_shares(counts, total, [np.random.default_rng(k) for k in range(3)])
+
+    rows = drawn(1000)
+    assert rows.sum(axis=1).tolist() == [600, 200, 200]
+    assert np.all(rows[counts == 0] == 0)
+    assert abs(rows[0, 0] - 300) < 60  # five standard deviations
+    assert drawn(7).sum() == 7

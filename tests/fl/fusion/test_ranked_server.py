@@ -1,40 +1,13 @@
-from dataclasses import replace
-from pathlib import Path
-
 import pytest
 import torch
 from torch import Tensor, nn
 
-from fl.events import Epoch, Event, Events
-from fl.federation import Batch
-from fl.fusion import rank
-from fl.fusion.checkpoints import Checkpoints
-from fl.fusion.distillation import FusionLoss
-from fl.fusion.fit import Fit, FitConfig, FitSpec
+from fl.fusion.fit import Fit, FitSpec
 from fl.fusion.single_server import SingleServer
 from fl.metrics.accuracy import evaluate
 from fl.server import Samples
-from fl.training.classifier import starting_classifier
-from kernels import nearest_to_centroid
-from tests.fl.toy import CPU, PROBLEM, VGG, Told, into, named, same_bits, shard
-
-TEST = shard(5, 5, 5, seed=1)
-CONFIG = FitConfig(epochs=3, lr=5e-3, batch_size=8)
-CE = FusionLoss(ce_weight=1, kd_weight=0)
-
-
-def server(heard: list[Told] | None = None, checkpoints: Checkpoints | None = None) -> SingleServer:
-    events = Events(*([into(heard)] if heard is not None else []))
-    return SingleServer(PROBLEM, TEST, events, CPU, checkpoints)
-
-
-def data() -> Batch:
-    train = shard(10, 10, 10)
-    return {"images": train.images, "labels": train.labels}
-
-
-def model() -> nn.Module:
-    return starting_classifier(VGG, PROBLEM)
+from tests.fl.fusion.serving import CE, CONFIG, TEST, data, model, server
+from tests.fl.toy import PROBLEM, Told, named, same_bits
 
 
 def test_a_fit_is_tested_after_every_epoch() -> None:
@@ -84,7 +57,7 @@ def test_a_fit_on_the_classes_learns_the_classes() -> None:
 
 def samples() -> tuple[SingleServer, Samples]:
     made = server()
-    return made, made._place(data())
+    return made, made.place(data())
 
 
 def teacher(seed: int) -> nn.Module:
@@ -146,82 +119,3 @@ def test_a_function_is_applied_to_one_column() -> None:
     changed = here.apply(given, "images", torch.neg)
     assert torch.equal(here.fetch(changed, "images"), -data()["images"])
     assert torch.equal(here.fetch(changed, "labels"), data()["labels"])
-
-
-def fitted(checkpoints: Checkpoints | None, epochs: int = 3, lr: float = 5e-3):  # type: ignore[no-untyped-def]
-    heard: list[Told] = []
-    own, config = model(), replace(CONFIG, epochs=epochs, lr=lr)
-    result = server(heard, checkpoints).fit(own, data(), loss=CE, config=config, stage="fusion")
-    return own.state_dict(), result, [e["epoch"] for e in named(heard, "epoch")]
-
-
-class Killed(Exception):
-    pass
-
-
-def kill_after(epoch: int, checkpoints: Checkpoints) -> None:
-    """Begins the fit and is gone in the middle of it."""
-
-    def listener(event: Event) -> None:
-        if isinstance(event, Epoch) and event.epoch == epoch:
-            raise Killed
-
-    made = SingleServer(PROBLEM, TEST, Events(listener), CPU, checkpoints)
-    with pytest.raises(Killed):
-        made.fit(model(), data(), loss=CE, config=CONFIG, stage="fusion")
-
-
-def test_a_fit_goes_on_from_its_last_state_to_the_same_bits(tmp_path: Path) -> None:
-    expected, result, _ = fitted(None)
-    checkpoints = Checkpoints(tmp_path, every=1)
-    kill_after(2, checkpoints)
-    state, resumed, epochs = fitted(checkpoints)
-    assert epochs == [3]
-    assert same_bits(state, expected)
-    assert resumed == result
-
-
-def test_states_are_kept_as_often_as_asked_and_with_the_last_epoch(tmp_path: Path) -> None:
-    checkpoints = Checkpoints(tmp_path, every=2)
-    kill_after(1, checkpoints)
-    assert fitted(checkpoints)[2] == [1, 2, 3]  # killed before a state was kept
-    assert fitted(checkpoints)[2] == []
-    assert same_bits(fitted(checkpoints)[0], fitted(None)[0])
-
-
-def test_a_state_of_another_fit_is_not_gone_on_from(tmp_path: Path) -> None:
-    checkpoints = Checkpoints(tmp_path, every=1)
-    fitted(checkpoints)
-    state, _, epochs = fitted(checkpoints, lr=1e-3)
-    assert epochs == [1, 2, 3]
-    assert same_bits(state, fitted(None, lr=1e-3)[0])
-
-
-def test_a_state_that_is_taken_over_is_gone_on_from_under_other_settings(tmp_path: Path) -> None:
-    donor, own = (Checkpoints(tmp_path / name, every=1) for name in ("donor", "own"))
-    kill_after(2, donor)
-    fitted(own)  # had a state before
-    own.adopt("fusion", donor)
-    state, result, epochs = fitted(own, lr=1e-3)
-    _, other, _ = fitted(None)
-    assert epochs == [3]
-    assert result.epochs[:2] == other.epochs[:2]
-    assert not same_bits(state, fitted(None, lr=1e-3)[0])  # which began with that rate
-    assert fitted(own)[2] == [1, 2, 3]  # what it keeps then is its own fit's again
-
-
-def test_a_damaged_state_is_as_none(tmp_path: Path) -> None:
-    checkpoints = Checkpoints(tmp_path, every=1)
-    fitted(checkpoints)
-    path = tmp_path / "fusion.pt"
-    path.write_bytes(path.read_bytes()[:1000])
-    assert fitted(checkpoints)[2] == [1, 2, 3]
-
-
-def test_the_filter_looks_at_some_rows_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    here, given = samples()
-    whole = here.nearest(given, 0.4)
-    expected = nearest_to_centroid(data()["images"], data()["labels"], 3, 0.4, backend="reference")
-    monkeypatch.setattr(rank, "VISIT", 7 * 4 * 28 * 28)
-    assert torch.equal(here.nearest(given, 0.4), whole)
-    assert torch.equal(whole, expected.indices)

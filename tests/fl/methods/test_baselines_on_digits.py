@@ -45,7 +45,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
         **VOTES,
         "inversion": INVERSION,
         "kd": DistillationConfig(
-            epochs=15, lr=0.03, batch_size=64, temperature=4.0, weight_decay=1e-4
+            epochs=15, lr=0.02, batch_size=64, temperature=4.0, weight_decay=1e-4
         ),
     },
     "fedcvae-ens": CVAES,

@@ -1,86 +1,40 @@
-"""DENSE and Co-Boosting against naive twins of what they do in an epoch."""
+"""DENSE against a naive twin of what it does in an epoch."""
 
-import copy
 import math
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 import torch
-from torch import Tensor, nn
 
-from fl.events import Epoch, Event, Listener
-from fl.fusion.checkpoints import Checkpoints
-from fl.fusion.inversion import BatchNormDistance, InversionConfig, crop_and_flip
-from fl.fusion.pool import DistillationConfig, Pool
-from fl.methods import co_boosting, dense
-from fl.methods.co_boosting import (
-    CoBoostingConfig,
-    ask,
-    hard_sample_loss,
-    perturbed,
-    reweigh,
+from fl.errors import UserError
+from fl.federation import RunSpec
+from fl.fusion.inversion import BatchNormDistance, crop_and_flip
+from fl.fusion.pool import DistillationConfig
+from fl.methods.dense import METHOD, DenseConfig, assign, generator_loss
+from tests.fl.methods.pooled import (
+    CLASSIFIER,
+    INVERSION,
+    Linear,
+    check_that_a_killed_run_goes_on_to_the_same_bits,
+    check_that_the_pool_grows_and_is_learned_once_per_epoch,
+    check_that_the_seed_alone_decides,
+    ensemble,
+    images,
+    kl,
+    probabilities,
 )
-from fl.methods.dense import DenseConfig, assign, generator_loss
-from fl.methods.registry import get_method
-from fl.models.ensemble import Ensemble
-from fl.server import Outcome
-from fl.training.classifier import ClassifierConfig
-from tests.fl.methods.tiny import tiny_federation
-from tests.fl.toy import Told, into, same_bits
 
-CLASSIFIER = ClassifierConfig(model="cnn", width=0.3, epochs=1)
-INVERSION = InversionConfig(batch_size=8, steps=2, width=0.05, latent=8)
-DENSE = DenseConfig(
+CONFIG = DenseConfig(
     classifier=CLASSIFIER,
     small_width=0.5,
     inversion=INVERSION,
     kd=DistillationConfig(epochs=3, batch_size=8),
 )
-BOOST = CoBoostingConfig(
-    classifier=CLASSIFIER,
-    small_width=0.5,
-    inversion=INVERSION,
-    kd=DistillationConfig(epochs=3, batch_size=8, temperature=4.0),
-)
 
 
-class Linear(nn.Module):
-    """A classifier of 4x4 images in three classes, with normalised pixels."""
-
-    def __init__(self, seed: int) -> None:
-        super().__init__()
-        with torch.random.fork_rng():
-            torch.manual_seed(seed)
-            self.norm = nn.BatchNorm2d(1)
-            self.linear = nn.Linear(16, 3)
-        self.norm.running_mean += 0.3
-
-    def forward(self, images: Tensor) -> Tensor:
-        return self.linear(self.norm(images).flatten(1))
-
-
-def ensemble() -> Ensemble:
-    return Ensemble([Linear(1), Linear(2)]).eval().requires_grad_(False)
-
-
-def images(count: int = 5) -> tuple[Tensor, Tensor]:
-    stream = torch.Generator().manual_seed(0)
-    return torch.rand(count, 1, 4, 4, generator=stream), torch.arange(count) % 3
-
-
-def probabilities(logits: Tensor, temperature: float = 1.0) -> list[float]:
-    powers = [math.exp(v / temperature) for v in logits.tolist()]
-    return [p / sum(powers) for p in powers]
-
-
-def kl(teacher: list[float], student: list[float]) -> float:
-    return sum(q * math.log(q / p) for q, p in zip(teacher, student, strict=True))
-
-
-def test_denses_generator_loss_is_the_three_terms_sample_by_sample() -> None:
-    teacher, student, config = ensemble(), Linear(3), replace(DENSE, ce=0.7, bn=0.5, adv=2.0)
+def test_the_generators_loss_is_the_three_terms_sample_by_sample() -> None:
+    teacher, student, config = ensemble(), Linear(3), replace(CONFIG, ce=0.7, bn=0.5, adv=2.0)
     x, y = images()
     with BatchNormDistance(teacher.members).watching() as statistics:
         loss = generator_loss(
@@ -100,159 +54,19 @@ def test_denses_generator_loss_is_the_three_terms_sample_by_sample() -> None:
     assert loss.item() == pytest.approx(expected, rel=1e-4)
 
 
-def test_co_boostings_generator_loss_weighs_hard_samples_and_competes_unmasked() -> None:
-    teacher, student, config = ensemble(), Linear(3).eval(), replace(BOOST, ce=0.7, adv=2.0)
-    x, y = images()
-    expected = 0.0
-    for image, label in zip(x, y.tolist(), strict=True):
-        mean = sum(member(image[None])[0] for member in teacher.members) / 2
-        q = probabilities(mean)
-        expected += 0.7 * (1 - q[label]) * -math.log(q[label]) / len(y)
-        apart = kl(probabilities(mean, 3.0), probabilities(student(image[None])[0], 3.0))
-        expected -= 2.0 * 9.0 * apart / len(y)
-    assert hard_sample_loss(teacher, student, config)(x, y).item() == pytest.approx(
-        expected, rel=1e-4
-    )
+def test_a_run_is_a_pool_that_grows_and_one_pass_over_it_per_epoch() -> None:
+    check_that_the_pool_grows_and_is_learned_once_per_epoch(METHOD, CONFIG)
 
 
-def test_the_probability_that_weighs_a_sample_is_not_trained() -> None:
-    teacher, config = ensemble(), replace(BOOST, adv=0.0)
-    x, y = images()
-    x.requires_grad_()
-    hard_sample_loss(teacher, Linear(3), config)(x, y).backward()
-    twin = x.detach().clone().requires_grad_()
-    log_p = teacher(twin).log_softmax(1)[range(5), y]
-    weights = [1 - p for p in log_p.exp().tolist()]
-    (sum(-w * lp for w, lp in zip(weights, log_p, strict=True)) / 5).backward()
-    torch.testing.assert_close(x.grad, twin.grad)
+def test_same_seed_same_model() -> None:
+    check_that_the_seed_alone_decides(METHOD, CONFIG)
 
 
-def test_weights_step_against_the_gradient_batch_by_batch_and_stay_in_bounds() -> None:
-    teacher, twin_weights = ensemble(), torch.tensor([0.5, 0.5])
-    config = replace(BOOST, weight_step=0.3, weight_decay=0.5)
-    x, y = images(20)
-    pool = Pool(seed=0)
-    pool.add(images=x, labels=y, member_logits=teacher.each(x).transpose(0, 1))
-    reweigh(teacher, pool, config, epoch=3)
-    for batch in pool.batches("weights/order", 3, 8):
-
-        def cross_entropy(w: Tensor, batch: dict[str, Tensor] = batch) -> float:
-            total = 0.0
-            for image, label in zip(batch["images"], batch["labels"].tolist(), strict=True):
-                each = [member(image[None])[0] for member in teacher.members]
-                total -= math.log(probabilities((w[0] * each[0] + w[1] * each[1]) / w.sum())[label])
-            return total
-
-        rises = [
-            cross_entropy(twin_weights + torch.eye(2)[k] * 1e-3)
-            > cross_entropy(twin_weights - torch.eye(2)[k] * 1e-3)
-            for k in range(2)
-        ]
-        signs = torch.tensor([1.0 if r else -1.0 for r in rises])
-        twin_weights = (twin_weights - 0.3 * 0.25 * signs).clamp(0, 1)
-    torch.testing.assert_close(teacher.weights, twin_weights)
-    assert not torch.equal(twin_weights, torch.tensor([0.5, 0.5]))
+def test_a_run_that_was_killed_between_epochs_goes_on_to_the_same_bits(tmp_path: Path) -> None:
+    check_that_a_killed_run_goes_on_to_the_same_bits(METHOD, CONFIG, tmp_path)
 
 
-def test_the_perturbation_moves_each_pixel_by_its_size_in_the_direction_of_change() -> None:
-    teacher = ensemble()
-    x, _ = images()
-    moved = perturbed(x, teacher, 0.01, torch.Generator().manual_seed(4))
-    u = 2 * torch.rand(5, 3, generator=torch.Generator().manual_seed(4)) - 1
-    for image, new, direction in zip(x, moved, u, strict=True):
-        pixels = image.clone().requires_grad_()
-        answers = (teacher(pixels[None])[0] / 4).softmax(0)
-        sum(a * d for a, d in zip(answers, direction, strict=True)).backward()  # type: ignore[union-attr]
-        torch.testing.assert_close(new, image + 0.01 * pixels.grad.sign())
-    assert not moved.requires_grad
-
-
-@pytest.mark.parametrize("name", ["dense", "co-boosting"])
-def test_a_run_is_a_pool_that_grows_and_one_pass_over_it_per_epoch(name: str) -> None:
-    config = DENSE if name == "dense" else BOOST
-    seen: list[dict] = []
-    clients, server = tiny_federation(config, assign=assign, num_clients=4, listener=into(seen))
-    outcome = get_method(name).run(clients, server, config)
-    assert len(outcome.synthetic["images"]) == 3 * 8
-    assert len(outcome.epochs) == 3
-    epochs = [e for e in seen if e["event"] == "epoch"]
-    assert [e["epoch"] for e in epochs] == [1, 2, 3]
-    assert [e["accuracy"] for e in epochs] == [e.accuracy for e in outcome.epochs]
-    assert server.evaluate(outcome.model) == outcome.epochs[-1]
-    assert not outcome.model.training
-    assert all(p.requires_grad for p in outcome.model.parameters())
-
-
-@pytest.mark.parametrize("method", [dense, co_boosting])
-def test_same_seed_same_model(method) -> None:  # type: ignore[no-untyped-def]
-    config = DENSE if method is dense else BOOST
-
-    def weights(seed: int) -> Tensor:
-        clients, server = tiny_federation(config, assign=assign, num_clients=2, seed=seed)
-        model = method.run(clients, server, config).model
-        return torch.cat([p.flatten() for p in model.parameters()])
-
-    first = weights(0)
-    torch.rand(3)  # the global stream decides nothing
-    assert torch.equal(first, weights(0))
-    assert not torch.equal(first, weights(1))
-
-
-@pytest.mark.parametrize("method", [dense, co_boosting])
-def test_a_run_that_was_killed_between_epochs_goes_on_to_the_same_bits(
-    method: ModuleType, tmp_path: Path
-) -> None:
-    config = DENSE if method is dense else BOOST
-
-    def killed(event: Event) -> None:
-        if isinstance(event, Epoch) and event.epoch == 2:
-            raise KeyboardInterrupt
-
-    def run(folder: str, listener: Listener = lambda event: None) -> Outcome:
-        checkpoints = Checkpoints(tmp_path / folder, every=1)
-        clients, server = tiny_federation(
-            config, assign=assign, num_clients=2, listener=listener, checkpoints=checkpoints
-        )
-        outcome: Outcome = method.run(clients, server, config)
-        return outcome
-
-    with pytest.raises(KeyboardInterrupt):
-        run("killed", killed)
-    epochs: list[Told] = []
-    resumed, whole = run("killed", into(epochs)), run("undisturbed")
-    assert [e["epoch"] for e in epochs if e["event"] == "epoch"] == [3]
-    assert same_bits(resumed.model.state_dict(), whole.model.state_dict())
-    assert torch.equal(resumed.synthetic["images"], whole.synthetic["images"])
-    assert resumed.epochs == whole.epochs
-    assert resumed.figures == whole.figures
-
-
-def test_neither_method_changes_its_teachers() -> None:
-    teacher, student = ensemble(), Linear(3)
-    before = copy.deepcopy(teacher.members.state_dict())
-    x, y = images()
-    hard_sample_loss(teacher, student, BOOST)(x.requires_grad_(), y).backward()
-    ask(teacher, perturbed(x.detach(), teacher, 0.01, torch.Generator()))
-    for name, tensor in teacher.members.state_dict().items():
-        assert torch.equal(before[name], tensor)
-    assert student.linear.weight.grad is None
-
-
-def test_the_ensemble_is_weighed_from_the_second_epoch_on() -> None:
-    def weights(epochs: int) -> list[float]:
-        config = replace(BOOST, kd=replace(BOOST.kd, epochs=epochs))
-        clients, server = tiny_federation(config, assign=assign, num_clients=4)
-        return co_boosting.run(clients, server, config).figures["ensemble_weights"]
-
-    assert weights(1) == pytest.approx([0.25] * 4)
-    assert weights(3) != pytest.approx([0.25] * 4)
-
-
-def test_the_global_model_learns_from_perturbed_images() -> None:
-    def weights(size: float) -> Tensor:
-        config = replace(BOOST, perturbation=size, kd=replace(BOOST.kd, epochs=1))
-        clients, server = tiny_federation(config, assign=assign, num_clients=2)
-        model = co_boosting.run(clients, server, config).model
-        return torch.cat([p.detach().flatten() for p in model.parameters()])
-
-    assert not torch.equal(weights(0.0), weights(8 / 255))
+def test_images_that_the_generator_cannot_make_are_refused_before_anything_starts() -> None:
+    spec = RunSpec(image_shape=(1, 30, 28), num_classes=10, seed=0)
+    with pytest.raises(UserError, match="sides divisible by 4"):
+        assign(CONFIG, 4, spec)

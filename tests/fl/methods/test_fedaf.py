@@ -1,50 +1,28 @@
-"""FedAF and FedDM: the server's loss against a naive twin, and whole rounds of a tiny run."""
+"""FedAF: the server's loss against a naive twin, and whole rounds of a tiny run."""
 
 import math
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
 from fl.clients import Clients
-from fl.condensation.config import CondensationConfig, LocalCondensation
-from fl.condensation.task import condense, tell_mean_logits
+from fl.condensation.task import tell_mean_logits
 from fl.errors import UserError
-from fl.federation import TaskInput
-from fl.fusion.fit import FitConfig
-from fl.methods import fedaf, feddm
 from fl.methods.fedaf import FedAFConfig, KnowledgeLoss
-from fl.methods.feddm import FedDMConfig
 from fl.models.cost import parameters
-from fl.rounds import Rounds
-from fl.server import Outcome
-from tests.fl.methods.tiny import WatchedServer, tiny_data, tiny_federation
+from tests.fl.methods.condensed import (
+    FIT,
+    SMALL,
+    check_that_a_killed_run_goes_on_to_the_same_model,
+    play,
+    weights,
+)
+from tests.fl.methods.tiny import WatchedServer, tiny_data, tiny_partition
 
-SMALL = CondensationConfig(width=0.03, images_per_class=2, steps=2, batch_size=4, pixels="uint8")
-FIT = FitConfig(epochs=3, lr=0.05, optimizer="sgd", batch_size=16, test_every=3)
 AF = FedAFConfig(condensation=SMALL, collaboration=0.5, knowledge=1.0, fusion=FIT)
-DM = FedDMConfig(condensation=SMALL, fusion=FIT)
-
-
-def federation(config: Any, seed: int = 0) -> tuple[Clients, WatchedServer]:
-    data = tiny_data(train=120, test=40)
-    return tiny_federation(
-        config, num_clients=3, seed=seed, alpha=0.1, assign=fedaf.assign, data=data
-    )
-
-
-def play(config: Any, count: int = 1, *, seed: int = 0) -> tuple[Outcome, Clients, WatchedServer]:
-    clients, server = federation(config, seed)
-    run = fedaf.run if isinstance(config, FedAFConfig) else feddm.run
-    return run(clients, server, config, rounds=Rounds(count)), clients, server
-
-
-def weights(outcome: Outcome) -> Tensor:
-    return torch.cat([t.flatten().double() for t in outcome.model.state_dict().values()])
 
 
 def softmax(logits: Tensor, temperature: float) -> list[float]:
@@ -78,7 +56,7 @@ def test_a_round_gathers_what_the_clients_condensed_with_the_holders_answers() -
     _, data, fitted = server.fits["fusion"]
     assert len(fitted.epochs) == 1  # of three, as test_every says
     assert len(fitted.step_losses) == 3 * math.ceil(len(data["labels"]) / 16)
-    held = [[c for c in range(10) if (server_labels(clients, k) == c).any()] for k in range(3)]
+    held = [[c for c in range(10) if (labels_of(k) == c).any()] for k in range(3)]
     assert data["labels"].tolist() == [c for own in held for c in own for _ in range(2)]
     told = _told(clients, server)
     for row, label in zip(data["soft_labels"], data["labels"].tolist(), strict=True):
@@ -90,8 +68,9 @@ def test_a_round_gathers_what_the_clients_condensed_with_the_holders_answers() -
     assert server.evaluate(outcome.model) == outcome.epochs[-1]
 
 
-def server_labels(clients: Clients, k: int) -> Tensor:
-    return torch.from_numpy(tiny_data(train=120, test=40).train.labels[clients._indices[k]])
+def labels_of(k: int) -> Tensor:
+    data = tiny_data(train=120, test=40)
+    return torch.from_numpy(data.train.labels[tiny_partition(data, 3, alpha=0.1).train[k]])
 
 
 def _told(clients: Clients, server: WatchedServer) -> list[dict[str, Tensor]]:
@@ -104,14 +83,14 @@ def test_the_ledger_counts_what_the_paper_counts() -> None:
     outcome, clients, _ = play(AF)
     model = sum(t.nbytes for t in outcome.model.state_dict().values())
     for k in range(3):
-        classes = len(server_labels(clients, k).unique())
+        classes = len(labels_of(k).unique())
         images, matrices = classes * 2 * 28 * 28, 2 * 10 * 10 * 4
         assert clients.bytes_up[k] == images + matrices + 8 * classes
         # The model goes down once a round, though both exchanges use it.
         assert clients.bytes_down[k] == model + 10 * 10 * 4
     assert model > 4 * parameters(outcome.model)  # with BatchNorm's statistics
     _, clients, _ = play(replace(AF, condensation=replace(SMALL, pixels="float")))
-    classes = len(server_labels(clients, 0).unique())
+    classes = len(labels_of(0).unique())
     assert clients.bytes_up[0] == 4 * classes * 2 * 28 * 28 + 2 * 10 * 10 * 4 + 8 * classes
 
 
@@ -130,48 +109,6 @@ def test_each_term_can_be_left_out_and_the_same_seed_gives_the_same_model() -> N
         assert not any(torch.equal(one, other) for other in found[:k])
 
 
-@pytest.mark.parametrize("config", [AF, DM], ids=["fedaf", "feddm"])
-def test_a_run_that_is_killed_goes_on_to_the_same_model(
-    config: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run: Callable[..., Outcome] = fedaf.run if config is AF else feddm.run
-    straight = run(*federation(config), config, rounds=Rounds(3))
-    clients, server = federation(config)
-    played, evaluate = [0], server.evaluate
-
-    def dying(model: nn.Module) -> Any:
-        played[0] += 1
-        if played[0] == 3:  # before the first round, after it, and in the middle of the second
-            raise KeyboardInterrupt
-        return evaluate(model)
-
-    monkeypatch.setattr(server, "evaluate", dying)
-    with pytest.raises(KeyboardInterrupt):
-        run(clients, server, config, rounds=Rounds(3, tmp_path))
-    resumed = run(*federation(config), config, rounds=Rounds(3, tmp_path))
-    assert torch.equal(weights(straight), weights(resumed))
-    assert straight.epochs == resumed.epochs
-
-
-def test_rounds_build_on_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    before: dict[int, Tensor] = {}
-
-    def remember(inputs: TaskInput) -> Any:
-        before.setdefault(inputs.round, inputs.broadcast["classifier.classifier.bias"])
-        return condense(inputs)
-
-    monkeypatch.setattr(LocalCondensation, "task", property(lambda record: remember))
-    outcome, _, _ = play(DM, 2)
-    assert len(outcome.epochs) == 2
-    assert not torch.equal(before[1], before[2])
-
-
-def test_clients_that_could_not_take_the_images_are_refused() -> None:
-    run_spec = replace(federation(DM)[0].run_spec, image_shape=(1, 4, 4))
-    with pytest.raises(UserError, match="convnet does not take images"):
-        fedaf.assign(DM, 3, run_spec)
-
-
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
@@ -186,8 +123,7 @@ def test_impossible_settings_are_refused(settings: dict[str, float], message: st
         FedAFConfig(**settings)  # type: ignore[arg-type]
 
 
-def test_impossible_condensation_is_refused() -> None:
-    with pytest.raises(UserError, match=r"unknown augment 'blur'; valid: brightness"):
-        CondensationConfig(augment=("blur",))
-    with pytest.raises(UserError, match=r"images_per_class must be at least 1"):
-        CondensationConfig(images_per_class=0)
+def test_a_run_that_is_killed_goes_on_to_the_same_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    check_that_a_killed_run_goes_on_to_the_same_model(AF, tmp_path, monkeypatch)

@@ -20,7 +20,7 @@ from fl.rounds import Rounds
 from fl.seeding import seed_for
 from fl.server import Outcome
 from fl.training.classifier import ClassifierConfig, starting_classifier
-from tests.fl.methods.tiny import WatchedServer, tiny_data, tiny_federation
+from tests.fl.methods.tiny import WatchedServer, tiny_data, tiny_federation, tiny_partition
 from tests.fl.toy import Told, into, same_bits
 
 LOCAL = ClassifierConfig(model="cnn", width=0.3, epochs=2, lr=0.05)
@@ -41,12 +41,13 @@ def play(config: Any = ALIKE, rounds: int = 2, directory: Path | None = None) ->
 def naive(clients: Clients, who: list[list[int]], mu: float = 0.0) -> nn.Module:
     """FedAvg and FedProx as their papers' boxes have them: a loop over rounds, clients, batches."""
     data, seed = tiny_data().train, clients.run_spec.seed
+    shards = tiny_partition(tiny_data(), len(clients.members)).train
     model = starting_classifier(LOCAL, clients.run_spec)
     for number, chosen in enumerate(who, start=1):
         total = {name: torch.zeros_like(t) for name, t in model.state_dict().items()}
         samples = sum(clients.members[k].num_samples for k in chosen)
         for k in chosen:
-            own = clients._indices[k]
+            own = shards[k]
             images = torch.from_numpy(data.images[own]).float() / 255
             labels = torch.from_numpy(data.labels[own])
             local = starting_classifier(LOCAL, clients.run_spec)

@@ -12,7 +12,7 @@ from torch import nn
 
 from fl.clients import Clients
 from fl.data.datasets import Dataset, Split, load
-from fl.data.partition import PartitionConfig, make_partition
+from fl.data.partition import Partition, PartitionConfig, make_partition
 from fl.data.shard import Shard
 from fl.events import Events, Listener
 from fl.executor import InProcess
@@ -102,9 +102,7 @@ def tiny_federation(
 ) -> tuple[Clients, WatchedServer]:
     data = data or tiny_data()
     run_spec = RunSpec(image_shape=data.image_shape, num_classes=10, seed=seed)
-    cut = make_partition(
-        data.train.labels, num_clients, 10, PartitionConfig(), alpha=alpha, seed=seed
-    )
+    cut = tiny_partition(data, num_clients, alpha=alpha, seed=seed)
     members = [
         Client(
             id=k,
@@ -121,6 +119,14 @@ def tiny_federation(
     )
     server = WatchedServer(run_spec, whole(data.test), events, torch.device("cpu"), checkpoints)
     return clients, server
+
+
+def tiny_partition(
+    data: Dataset, num_clients: int, *, alpha: float = 0.5, seed: int = 0
+) -> Partition:
+    """Which client of :func:`tiny_federation` has which samples."""
+    labels = data.train.labels
+    return make_partition(labels, num_clients, 10, PartitionConfig(), alpha=alpha, seed=seed)
 
 
 def whole(split: Split) -> Shard:

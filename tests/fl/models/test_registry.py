@@ -17,7 +17,7 @@ from fl.models.cost import parameters
 from fl.models.shapes import paper_form, scaled
 
 GRAY, COLOR = (1, 28, 28), (3, 32, 32)
-PLAIN = ("vgg9", "cnn")  # the deep ones take seconds to build: see test_deep.py
+PLAIN = ("vgg9", "cnn")  # the deep ones take seconds to build: see test_deep_networks.py
 IMAGES = [(GRAY, 10), (GRAY, 47), (COLOR, 10), (COLOR, 100)]
 GENERATOR_IMAGES = [
     (name, shape, classes)
@@ -110,14 +110,6 @@ def test_small_widths_run(width):
 
 def test_scaled_rounds_and_stays_positive():
     assert [scaled(10, width) for width in (1.0, 0.25, 0.16, 0.001)] == [10, 2, 2, 1]
-
-
-@pytest.mark.parametrize(("shape", "classes"), IMAGES)
-def test_cnn_returns_logits(shape, classes):
-    torch.manual_seed(0)
-    logits = build_classifier("cnn", shape, classes)(torch.rand(4, *shape))
-    assert (logits < 0).any()
-    assert ((logits.sum(dim=1) - 1).abs() > 1e-3).all()
 
 
 def test_vgg9_has_dropout_in_train_mode_only():

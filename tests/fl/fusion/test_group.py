@@ -9,54 +9,25 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
-import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fl.errors import UserError
-from fl.federation import Batch
-from fl.fusion.distillation import EachMember, FusionLoss, LearnedFusionLoss, Weighing
+from fl.fusion.distillation import EachMember, LearnedFusionLoss, Weighing
 from fl.fusion.fit import Fit, FitConfig, FitSpec
-from fl.fusion.gradients import _wide_layers
 from fl.fusion.group import Group, ProcessGroup
-from fl.fusion.whole_batch import needs_whole_batch
-from fl.methods.fedaf import KnowledgeLoss
-from fl.models import build_classifier
-from fl.models.ensemble import Ensemble
 from fl.server import Loss
+from tests.fl.fusion.networks import (
+    KNOWLEDGE,
+    LOSS,
+    convnet,
+    cumulative,
+    data,
+    mixed,
+    twins,
+    two_passes,
+    vgg9,
+)
 
-SIZE, CLASSES = 53, 10
 CONFIG = FitConfig(epochs=3, lr=2e-3, batch_size=12)  # the last batch has 5 samples
-LOSS = FusionLoss(ce_weight=0.5, kd_weight=0.5)
-
-
-def two_passes(model: nn.Module, batch: Batch) -> Tensor:
-    """A loss that calls the model twice: what it needs of dropout and of gradients is more."""
-    first, second = model(batch["images"]), model(batch["images"].flip(3))
-    return F.cross_entropy(first, batch["labels"]) + (first - second).square().mean()
-
-
-def vgg9() -> nn.Module:
-    return build_classifier("vgg9", (1, 28, 28), CLASSES, width=0.05)
-
-
-def convnet() -> nn.Module:
-    """Has BatchNorm behind each convolution."""
-    return build_classifier("convnet", (1, 28, 28), CLASSES, width=0.05)
-
-
-def cumulative() -> nn.Module:
-    """BatchNorm whose running statistics are plain means, and one that keeps none."""
-    layers = nn.Linear(784, 6), nn.BatchNorm1d(6, momentum=None), nn.ReLU()
-    bare = nn.BatchNorm1d(6, affine=False, track_running_stats=False)
-    return nn.Sequential(nn.Flatten(), *layers, bare, nn.Dropout(0.2), nn.Linear(6, CLASSES))
-
-
-def mixed() -> nn.Module:
-    return Ensemble([convnet(), vgg9()])
-
-
-def twins() -> nn.Module:
-    return Ensemble([vgg9(), vgg9()])
 
 
 @dataclass(frozen=True)
@@ -71,7 +42,6 @@ class Case:
         return self.model().to(self.dtype)
 
 
-KNOWLEDGE = KnowledgeLoss(weight=3.0, temperature=2.0)
 BF16 = replace(CONFIG, precision="bf16")
 # Adam makes steps of the rounding that is all the gradient a bias before BatchNorm has.
 SGD = replace(CONFIG, optimizer="sgd", lr=0.05)
@@ -102,16 +72,6 @@ CASES = {
 }
 OPTIMIZERS = ("adam", "sgd")
 Results = dict[str, tuple[Tensor, dict[str, Tensor]]]
-
-
-def data(dtype: torch.dtype) -> Batch:
-    stream = torch.Generator().manual_seed(1)
-    return {
-        "images": torch.rand(SIZE, 1, 28, 28, generator=stream).to(dtype),
-        "labels": torch.randint(CLASSES, (SIZE,), generator=stream),
-        "teacher_logits": torch.randn(SIZE, CLASSES, generator=stream).to(dtype),
-        "soft_labels": torch.randn(SIZE, CLASSES, generator=stream).to(dtype).softmax(1),
-    }
 
 
 def train_all(rank: int, size: int, folder: str) -> None:
@@ -202,20 +162,3 @@ def test_a_state_goes_on_with_another_number_of_ranks(folder: Path) -> None:
             for rank in (0, 1):
                 state = torch.load(folder / f"on-{before}-2-{rank}-{name}")
                 torch.testing.assert_close(state, expected[name][1], rtol=1e-9, atol=1e-9)
-
-
-def test_the_cases_exchange_factors_where_that_is_less() -> None:
-    """Else what is tested above would not be what it is meant to be."""
-    assert LOSS.one_pass
-    assert not hasattr(two_passes, "one_pass")
-    assert _wide_layers(vgg9(), CONFIG.batch_size)
-    assert not _wide_layers(vgg9(), 10_000)
-
-
-def test_a_loss_with_passes_of_its_own_is_refused_where_batches_must_be_whole() -> None:
-    assert needs_whole_batch(convnet(), LOSS)
-    assert not needs_whole_batch(vgg9(), two_passes)
-    assert needs_whole_batch(vgg9(), KNOWLEDGE)
-    assert not needs_whole_batch(vgg9(), replace(KNOWLEDGE, weight=0.0))
-    with pytest.raises(UserError, match=r"features.1 looks at whole batches, .* with one rank"):
-        needs_whole_batch(convnet(), two_passes)

@@ -1,0 +1,127 @@
+"""A run from prepared federation to finished directory, in this process."""
+
+import json
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+import torch
+from rich.console import Console
+from safetensors.torch import load_file
+
+from cluster.run.command_line import parse
+from cluster.run.prepare import Prepared, prepare
+from cluster.run.run_dir import claim
+from cluster.run.runner import CHECKPOINTS, execute
+from fl.events import ClientEnd, Event, Phase, RunEnd, RunStart, parse_events
+from fl.json_values import JsonObject
+from tests.fl.toy import same_bits
+
+TOY = [
+    *("--method=fedavg", "--runtime=inprocess", "--num-clients=2", "--name=run"),
+    *("--data.max-train=60", "--data.max-test=20"),
+    *("--classifier.model=cnn", "--classifier.width=0.2", "--classifier.epochs=1"),
+]
+QUIET = Console(quiet=True)
+
+
+@dataclass(frozen=True)
+class Ran:
+    """A finished run: its directory, what was returned, and what a listener heard."""
+
+    folder: Path
+    prepared: Prepared
+    result: JsonObject
+    heard: list[Event]
+
+
+def ran(root: Path, *arguments: str) -> Ran:
+    launch = parse([*TOY, f"--output-dir={root}", *arguments])
+    prepared, heard = prepare(launch), list[Event]()
+    folder = claim(launch)
+    return Ran(folder, prepared, execute(launch, prepared, folder, QUIET, heard.append), heard)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Ran:
+    return ran(tmp_path_factory.mktemp("runner"))
+
+
+def test_what_is_returned_is_what_is_written(run: Ran) -> None:
+    written = json.loads((run.folder / "result.json").read_text())
+    assert written == json.loads(json.dumps(run.result))
+    assert (run.result["method"], run.result["clients"]) == ("fedavg", 2)
+    assert run.result["protocol"] == "one-shot"
+    assert run.result["fusion"] == {"ranks": 1, "restarts": 0}
+    assert run.result["scored_on"] == "test"
+    assert run.result["accuracy"] == run.result["accuracy_curve"][-1]
+    assert max(run.result["accuracy_curve"]) == run.result["best_accuracy"]
+    assert "per_domain_accuracy" not in run.result  # the digits have no domains
+    assert "makespan" not in run.result  # nobody placed these clients
+
+
+def test_whoever_listens_hears_what_is_noted(run: Ran) -> None:
+    noted = parse_events((run.folder / "metrics.jsonl").read_text().splitlines())
+    assert [type(event) for event in noted] == [type(event) for event in run.heard]
+    assert isinstance(run.heard[0], RunStart)
+    assert run.heard[-1] == replace(
+        RunEnd(accuracy=run.result["accuracy"]), seconds=run.heard[-1].seconds
+    )
+
+
+def test_bytes_and_seconds_are_those_that_were_told_of(run: Ran) -> None:
+    ends = [event for event in run.heard if isinstance(event, ClientEnd)]
+    assert [end.client for end in ends] == [0, 1]
+    assert run.result["bytes_up"] == sum(end.bytes_up for end in ends) > 0
+    seconds = run.result["seconds"]
+    told = {e.phase: e.took for e in run.heard if isinstance(e, Phase) and e.took is not None}
+    assert seconds.keys() == told.keys() | {"total"}
+    assert all(seconds[name] == pytest.approx(took, abs=1e-3) for name, took in told.items())
+    assert sum(told.values()) <= seconds["total"] + 1e-3
+
+
+def test_the_partition_is_that_of_the_clients(run: Ran) -> None:
+    partition = json.loads((run.folder / "partition.json").read_text())
+    assert partition["hash"] == run.result["partition"]["hash"] == run.prepared.partition.digest
+    assert list(map(sum, partition["counts"])) == [c.num_samples for c in run.prepared.members]
+    assert partition["roles"] == ["classifier"] * 2
+    assert partition["class_names"] == [str(digit) for digit in range(10)]
+    assert [p["client"] for p in run.result["placements"]] == [0, 1]
+
+
+def test_the_model_is_kept_and_samples_only_where_there_are_such(run: Ran) -> None:
+    state = load_file(run.folder / "model" / "global.safetensors")
+    assert all(torch.isfinite(tensor).all() for tensor in state.values())
+    assert (run.folder / "report.html").exists()
+    assert not (run.folder / "synthetic").exists()
+    assert not (run.folder / CHECKPOINTS).exists()
+
+
+def test_a_run_over_rounds_on_held_out_images_says_so(tmp_path: Path) -> None:
+    result = ran(tmp_path, "--rounds=2", "--data.validation=0.25").result
+    assert (result["protocol"], result["rounds"]) == ("rounds", 2)
+    assert result["scored_on"] == "validation"
+    assert len(result["accuracy_curve"]) == len(result["per_round"]) == 2
+    assert result["bytes_down"] > 0
+
+
+def test_a_run_that_was_broken_off_has_no_result_and_goes_on_with_what_it_had(
+    run: Ran, tmp_path: Path
+) -> None:
+    launch = parse([*TOY, f"--output-dir={tmp_path}"])
+    folder = claim(launch)
+
+    def stop(event: Event) -> None:
+        if isinstance(event, ClientEnd):
+            raise InterruptedError
+
+    with pytest.raises(InterruptedError):
+        execute(launch, prepare(launch), folder, QUIET, stop)
+    assert not (folder / "result.json").exists()
+
+    resumed = ran(tmp_path, "--resume")
+    assert resumed.folder == folder
+    reused = [event.reused for event in resumed.heard if isinstance(event, ClientEnd)]
+    assert sorted(reused) == [False, True]
+    models = [load_file(each.folder / "model" / "global.safetensors") for each in (run, resumed)]
+    assert same_bits(*models)

@@ -1,0 +1,176 @@
+"""The server's ranks as a group: what each is given, and who of them is to blame.
+
+On a Ray without processes; tests/cluster/server/test_fusion_server.py has real ones.
+"""
+
+from itertools import count
+from typing import Any
+
+import pytest
+import torch
+from ray.exceptions import ActorDiedError, RayTaskError
+
+from cluster.hardware.bundles import Bundles
+from cluster.server import rank_group
+from cluster.server.rank_group import RankFailed, RankGroup, as_array, as_tensor, part
+from cluster.server.rank_placement import RankPlacement
+from fl.data.shard import Shard
+from fl.fusion.group import PeerLostError
+from tests.cluster.fake_ray import FakeRay, Reference, Stream
+from tests.cluster.placing import bundle
+from tests.fl.toy import PROBLEM, shard
+
+TEST = shard(3, 4, 4)
+
+
+def raised(error: Exception) -> Reference:
+    return Reference(error=RayTaskError("fit", "the rank's traceback", error))
+
+
+LOST = "rank waited 3.0 s for the others"
+DIED = Reference(error=ActorDiedError())
+SILENT = Reference(ready=False)
+
+
+def lost() -> Reference:
+    return raised(PeerLostError(LOST))
+
+
+class Scripted:
+    """A rank that answers as a test says."""
+
+    def __init__(self, number: int, fit: list[Reference], join: Reference) -> None:
+        self.number, self.script, self.joining = number, fit, join
+        self.tested: Shard | None = None
+
+    def identity(self) -> str:
+        return f"process {self.number} on a host"
+
+    def open_store(self) -> tuple[str, int]:
+        return "a host", 1234
+
+    def join(self, run_spec: Any, test: Shard, *_: Any) -> Reference:
+        self.tested = test
+        return self.joining
+
+    def fit(self, spec: Any) -> Stream:
+        return Stream(self.script)
+
+
+class Ranks:
+    """Starts groups of ranks that answer so."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.monkeypatch = monkeypatch
+        monkeypatch.setattr(rank_group, "WITNESS_S", 0.05)
+
+    def start(self, *scripts: list[Reference], joins: dict[int, Reference] | None = None) -> Any:
+        numbers = count()
+
+        def make(*_: Any) -> Scripted:
+            number = next(numbers)
+            join = (joins or {}).get(number, Reference())
+            return Scripted(number, scripts[number], join)
+
+        self.ray = FakeRay(make)
+        self.monkeypatch.setattr(rank_group, "ray", self.ray)
+        where = [RankPlacement(bundle="0", gpu=None, threads=1) for _ in scripts]
+        bundles = Bundles(group=None, all=(bundle("0"),), nodes={})
+        return RankGroup(bundles, where, PROBLEM, TEST, timeout_s=1.0)
+
+
+@pytest.fixture
+def ranks(monkeypatch: pytest.MonkeyPatch) -> Ranks:
+    return Ranks(monkeypatch)
+
+
+def failure(group: RankGroup) -> RankFailed:
+    spec: Any = None
+    with pytest.raises(RankFailed) as failed:
+        list(group.fit(spec))
+    return failed.value
+
+
+def test_the_first_ranks_reports_are_those_of_the_group(ranks: Ranks) -> None:
+    spec: Any = None
+    first, second = ([Reference((rank, k)) for k in range(3)] for rank in range(2))
+    group = ranks.start(first, second)
+    assert list(group.fit(spec)) == [(0, 0), (0, 1), (0, 2)]
+
+
+def test_who_raised_is_to_blame_and_not_who_noticed(ranks: Ranks) -> None:
+    group = ranks.start([lost()], [Reference(1), lost()], [raised(ZeroDivisionError("on purpose"))])
+    failed = failure(group)
+    assert failed.rank == 2
+    assert failed.reason == "raised ZeroDivisionError: on purpose"
+    assert str(failed).startswith("rank 2 of the server (process 2 on a host) raised")
+    assert isinstance(failed.error, RayTaskError)
+
+
+def test_who_died_is_to_blame_and_may_be_replaced(ranks: Ranks) -> None:
+    failed = failure(ranks.start([lost()], [DIED], [lost()]))
+    assert (failed.rank, failed.error) == (1, None)
+    assert "died" in failed.reason
+
+
+def test_where_all_others_wait_the_silent_one_is_to_blame(ranks: Ranks) -> None:
+    failed = failure(ranks.start([lost()], [lost()], [SILENT]))
+    assert (failed.rank, failed.error) == (2, None)
+    assert failed.reason == f"was silent: {LOST}"
+
+
+def test_where_all_lost_each_other_one_is_named(ranks: Ranks) -> None:
+    failed = failure(ranks.start([lost()], [lost()]))
+    assert failed.rank in (0, 1)
+    assert failed.error is None
+
+
+def test_results_come_in_the_order_of_the_ranks(ranks: Ranks) -> None:
+    group = ranks.start([], [])
+    assert group.get([Reference("a"), Reference("b")]) == ["a", "b"]
+    with pytest.raises(RankFailed, match=r"rank 1 .* raised ValueError: no"):
+        group.get([Reference("a"), raised(ValueError("no"))])
+
+
+def test_a_group_that_does_not_come_together_leaves_no_process(ranks: Ranks) -> None:
+    with pytest.raises(RankFailed, match=r"rank 1 .*process 1 on a host.* died"):
+        ranks.start([], [], joins={1: DIED})
+    assert ranks.ray.ended == ranks.ray.actors
+
+
+def test_each_rank_holds_its_part_of_the_test_split(ranks: Ranks) -> None:
+    ranks.start([], [], [])
+    parts = [actor.behind.tested for actor in ranks.ray.actors]
+    assert [len(own.labels) for own in parts] == [4, 4, 3]
+    images = torch.cat([own.images for own in parts])
+    assert sorted(map(hash, map(bytes, images.numpy()))) == sorted(
+        map(hash, map(bytes, TEST.images.numpy()))
+    )
+
+
+def test_a_part_keeps_images_labels_and_domains_together() -> None:
+    number = torch.arange(7)
+    whole = Shard(
+        images=number[:, None, None, None].expand(7, 1, 2, 2).to(torch.uint8),
+        labels=number % 3,
+        num_classes=3,
+        domains=number % 2,
+    )
+    for k in range(3):
+        own = part(whole, k, 3)
+        numbers = own.images[:, 0, 0, 0].long()
+        assert numbers.tolist() == list(range(k, 7, 3))
+        assert torch.equal(own.labels, numbers % 3)
+        assert own.domains is not None
+        assert torch.equal(own.domains, numbers % 2)
+
+
+def test_tensors_travel_as_arrays_over_the_same_memory() -> None:
+    tensor = torch.arange(6.0).reshape(2, 3)
+    array = as_array(tensor)
+    array.flags.writeable = False  # as Ray's object store gives it
+    back = as_tensor(array)
+    assert torch.equal(back, tensor)
+    assert back.data_ptr() == tensor.data_ptr()
+    for other in (None, 3, "text", (tensor,)):
+        assert as_tensor(as_array(other)) is other

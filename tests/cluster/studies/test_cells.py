@@ -1,0 +1,89 @@
+"""The papers' tables as cells: each a configuration of its own, about what its table is about."""
+
+import pytest
+
+from cluster.run.command_line import parse
+from cluster.studies import cells
+from cluster.studies.cells import TABLES, make
+from cluster.studies.comparison import Figure, as_markdown
+from cluster.studies.published import Published
+
+
+@pytest.mark.parametrize("scale", ["small", "paper"])
+@pytest.mark.parametrize("name", TABLES)
+def test_every_cell_is_a_valid_configuration_of_its_own(name: str, scale: cells.Scale) -> None:
+    made = make(name, scale, ())
+    assert len({cell.name for cell in made}) == len(made)
+    for cell in made[:: max(1, len(made) // 4)]:
+        run = parse(cell.arguments).run
+        assert run.method == cell.method.partition("-without")[0].removesuffix("-clipped")
+        assert run.dataset in cell.row
+
+
+def test_cells_carry_what_their_table_is_about() -> None:
+    def run(table: str, pattern: str):  # type: ignore[no-untyped-def]
+        (cell,) = make(table, "paper", (pattern,))
+        return parse(cell.arguments).run
+
+    assert run("table3", "svhn-alpha0.1-dense").alpha == 0.1
+    assert run("table4", "mnist-alpha0.3-fedmho-md").options.filter == "none"
+    assert run("table5", "emnist-num-clients12-fedcvae-ens").num_clients == 12
+    assert run("table6", "emnist-alpha0.3-keep0.6-fedmho-sd").options.keep == 0.6
+    assert run("loss-weights", "*0.5-betas1,2-fedmho-md").options.betas == (1.0, 2.0)
+    assert run("loss-weights", "*0.3-betaslearned-fedmho-sd").options.betas == "learned"
+    mixed = run("table9", "emnist-alpha0.1-fedmho-md").options
+    assert mixed.prototypes == ("efficientnet-v2", "resnet50", "mobilenet-v2", "vgg9")
+    assert (mixed.num_classifiers, mixed.classifier.optimizer) == (8, "adam")
+    assert run("table9", "emnist-alpha0.1-fedcvae-ens").options.global_model == "efficientnet-v2"
+    assert run("fig6", "emnist-alpha0.3-fedmho").options.fusion.epochs == 100
+    assert run("fig7", "*0.1-classifier.epochs400-fedmho").options.classifier.epochs == 400
+    assert run("fig8", "*0.1-num-samples24000-fedmho-sd").options.num_samples == 24000
+    assert run("fid", "*-generator.epochs10-fedmho-sd").fid
+    assert run("table8", "mnist-alpha0.5-fedcvae-ens").options.num_large == 10
+
+
+def test_another_data_set_takes_the_papers_place_and_its_numbers() -> None:
+    (cell,) = make("fig8", "paper", ("*0.1-num-samples2000-fedmho-sd",), "mnist")
+    assert parse(cell.arguments).run.dataset == "mnist"
+    assert "--preset=paper-mnist" in cell.arguments
+    assert cell.row == "mnist-alpha0.1-num-samples2000"
+    cells = make("table3", "small", (), "svhn")
+    assert len({cell.name for cell in cells}) == 24  # the paper's own rows stand for all four sets
+    table = as_markdown("table9", "small", [0], [Figure(cells[0], ({"accuracy": 0.5},))])
+    assert "| 50.00 | - | - | 1 | - |" in table
+
+
+def test_every_line_is_a_run_of_its_own() -> None:
+    runs = {cell.name: parse(cell.arguments).run for cell in make("fedaf", "small")}
+    assert len(runs) == 3 * 7
+    assert {run.rounds for run in runs.values()} == {10}
+    without = runs["mnist-alpha0.02-fedaf-without-cdc"]
+    assert (without.alpha, without.options.collaboration) == (0.02, 0)
+    assert runs["mnist-alpha0.1-fedaf-without-lgkm"].options.knowledge == 0
+    assert runs["mnist-alpha0.1-fedaf-clipped"].options.clip == 2
+    assert runs["mnist-alpha0.05-fedprox"].options.classifier.proximal == 0.001
+
+
+def test_at_paper_scale_the_papers_figures_are_beside_ours() -> None:
+    cells = {cell.name: cell for cell in make("fedaf", "paper")}
+    assert cells["cifar10-alpha0.02-fedaf"].paper == Published(65.15, 0.86)
+    assert cells["fmnist-alpha0.1-fedaf-without-cdc"].paper is None
+    assert parse(cells["cifar100-alpha0.05-fedaf"].arguments).run.rounds == 20
+
+
+def test_several_patterns_pick_what_fits_one_of_them() -> None:
+    both = make("table3", "small", ("mnist-alpha0.5-fedavg", "svhn-*-fedmho-??"))
+    assert [cell.name for cell in both] == [
+        "mnist-alpha0.5-fedavg",
+        *(f"svhn-alpha{alpha}-fedmho-{v}" for alpha in cells.ALPHAS for v in ("md", "sd")),
+    ]
+    assert make("table3", "small", ("mnist",)) == []
+
+
+def test_scales_differ_in_their_presets_and_not_in_what_a_table_is_about() -> None:
+    small, paper = (make("table5", scale) for scale in ("small", "paper"))
+    assert [cell.name for cell in small] == [cell.name for cell in paper]
+    for one, other in zip(small, paper, strict=True):
+        assert one.arguments[0] == "--preset=mnist-small"
+        assert other.arguments[0] == "--preset=paper-emnist"
+        assert one.arguments[1:] == other.arguments[1:]

@@ -1,0 +1,112 @@
+"""The study's options and cells: what is refused before anything starts, and drawn samples."""
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from cluster.run.prepare import prepare
+from cluster.studies.study_options import cells, parse_study, upload_bytes
+from cluster.study import main
+from fl.errors import UserError
+from tests.cluster.studies.small_study import SMALL
+
+
+def study(output_dir: Path, *arguments: str) -> int:
+    return main([*SMALL, f"--output-dir={output_dir}", *arguments])
+
+
+def test_a_drawn_client_holds_samples_of_the_classes_it_is_said_to_hold() -> None:
+    arguments = [*SMALL, "--num-clients=5", "--samples-per-client=400"]
+    (cell,) = cells(parse_study(arguments))
+    assert cell.drawn == 2000
+    prepared = prepare(cell.launch, drawn=cell.drawn)
+    labels = prepared.dataset.train.labels
+    for own, counts in zip(prepared.partition.train, prepared.partition.counts, strict=True):
+        assert np.bincount(labels[own], minlength=10).tolist() == counts.tolist()
+    everything = np.concatenate(prepared.partition.train)
+    assert len(everything) == 2000
+    assert len(set(everything.tolist())) < len(labels)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--num-clients=3,x"], "got 'x'"),
+        (["--num-clients="], "got ''"),
+        (["--num-clients=0"], "at least 1"),
+        (["--num-clients"], "expected one argument"),
+        (["--num-clients=3", "--seeds=-1"], "at least 0"),
+        (["--num-clients=3", "--samples-per-client=none"], "got 'none'"),
+        (["--num-clients=3,3000"], "3000 clients of 10 samples or more need 30000 samples"),
+        (
+            ["--num-clients=3", "--samples-per-client=9", "--data.max-train=90"],
+            "exclude each other",
+        ),
+    ],
+)
+def test_bad_input_is_told_in_one_line_before_anything_starts(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
+) -> None:
+    assert study(tmp_path / "new", *arguments) == 2
+    said = capsys.readouterr().err
+    assert message in said
+    assert said.count("\n") == 1
+    assert not (tmp_path / "new").exists()
+
+
+def test_uploads_that_do_not_fit_the_disk_are_refused_before_anything_starts(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usage = shutil.disk_usage(tmp_path)._replace(free=300_000)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage)
+    assert len(cells(parse_study([*SMALL, "--num-clients=3"]))) == 1
+    assert study(tmp_path, "--num-clients=3,40") == 2
+    said = capsys.readouterr().err
+    assert "the uploads of up to 40 clients need about" in said
+    assert "300.0 kB are free" in said
+
+
+def test_a_study_of_nothing_is_refused() -> None:
+    with pytest.raises(UserError):
+        parse_study(["--num-clients=,"])
+
+
+def test_there_is_a_run_for_each_number_and_seed_smallest_first(tmp_path: Path) -> None:
+    asked = [*SMALL, f"--output-dir={tmp_path}", "--num-clients=5,3,5", "--seeds=2,0"]
+    planned = cells(parse_study(asked))
+    runs = [(cell.launch.run.num_clients, cell.launch.run.seed) for cell in planned]
+    assert runs == [(3, 0), (3, 2), (5, 0), (5, 2)]
+    assert [cell.run_dir for cell in planned] == [tmp_path / f"k{k}-seed{s}" for k, s in runs]
+    assert not any(cell.launch.resume for cell in planned)
+
+
+def test_a_run_that_was_begun_is_resumed(tmp_path: Path) -> None:
+    (tmp_path / "k3-seed0").mkdir()
+    (tmp_path / "k3-seed0" / "config.yaml").touch()
+    begun, other = cells(parse_study([*SMALL, f"--output-dir={tmp_path}", "--num-clients=3,4"]))
+    assert begun.launch.resume
+    assert not other.launch.resume
+
+
+def test_what_is_finished_takes_no_more_of_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usage = shutil.disk_usage(tmp_path)._replace(free=1)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage)
+    options = parse_study([*SMALL, f"--output-dir={tmp_path}", "--num-clients=3"])
+    with pytest.raises(UserError, match="3 clients need about"):
+        cells(options)
+    (tmp_path / "k3-seed0").mkdir()
+    (tmp_path / "k3-seed0" / "result.json").touch()
+    assert len(cells(options)) == 1
+
+
+def test_uploads_grow_with_the_clients_and_their_models() -> None:
+    def needed(*arguments: str) -> int:
+        return upload_bytes(cells(parse_study([*SMALL, *arguments]))[0].launch.run)
+
+    few = needed("--num-clients=3")
+    assert needed("--num-clients=4") > few
+    assert needed("--num-clients=3", "--generator.width=0.2") > few

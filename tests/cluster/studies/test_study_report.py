@@ -1,0 +1,71 @@
+"""The study's table, slopes and pictures, from made-up runs."""
+
+from typing import Any
+
+import pytest
+
+from cluster.studies.study_report import curves, pictures, slopes, table
+
+
+def cell(clients: int, seed: int = 0, **changes: Any) -> dict[str, Any]:
+    seconds = {"local": clients**1.0, "fusion": 5.0, "filter": 0.0, "total": clients + 5.0}
+    return {
+        "clients": clients,
+        "seed": seed,
+        "samples": 100,
+        "drawn_with_replacement": False,
+        "trained": clients,
+        "seconds": seconds,
+        "clients_per_second": 7.0,
+        "driver_peak_bytes": clients**0.5,
+        "workers": 2,
+        "workers_peak_bytes": 3.0 * clients**2,
+        "device_peak_bytes": None,
+        "bytes_up": 10 * clients,
+        "bytes_down": 0,
+        "accuracy": 0.5,
+        "start_accuracy": 0.1,
+        **changes,
+    }
+
+
+def test_a_slope_is_the_power_by_which_a_curve_grows() -> None:
+    found = slopes([cell(k, seed) for k in (10, 100, 1000) for seed in (0, 1)])
+    assert found["seconds"]["local"] == pytest.approx(1)
+    assert found["seconds"]["fusion"] == pytest.approx(0)
+    assert found["memory"]["driver"] == pytest.approx(0.5)
+    assert found["memory"]["workers"] == pytest.approx(2)
+    assert found["bytes"] == {"up": pytest.approx(1)}
+    assert "filter" not in found["seconds"]
+
+
+def test_a_run_that_reused_clients_has_no_rate() -> None:
+    found = slopes([cell(10), cell(100), cell(1000, trained=3, clients_per_second=1e9)])
+    assert found["rate"]["clients per second"] == pytest.approx(0)
+
+
+def test_one_run_has_pictures_but_no_slope() -> None:
+    assert slopes([cell(10)])["seconds"] == {}
+    assert set(pictures([cell(10)])) == {"seconds", "memory", "bytes", "rate", "accuracy"}
+
+
+def test_the_table_says_what_cannot_be_compared() -> None:
+    caption = table([cell(10), cell(20, trained=3, drawn_with_replacement=True)]).caption
+    assert isinstance(caption, str)
+    assert "drawn with replacement" in caption
+    assert "reused" in caption
+    assert table([cell(10)]).caption is None
+
+
+def test_a_curve_is_the_mean_over_seeds_and_leaves_out_what_there_was_none_of() -> None:
+    found = curves([cell(20), cell(10, 0, bytes_up=10), cell(10, 1, bytes_up=30)])
+    assert found["bytes"] == {"up": {10: 20.0, 20: 200.0}}
+    assert found["memory"].keys() == {"driver", "workers"}
+    assert [*found["seconds"]["local"]] == [10, 20]
+
+
+def test_in_the_table_the_servers_time_is_all_but_the_clients() -> None:
+    seconds = {"local": 1.0, "fusion": 5.0, "filter": 2.5, "total": 9.0}
+    shown = table([cell(4096, device_peak_bytes=3_000_000, seconds=seconds)])
+    told = {str(c.header): next(iter(c.cells)) for c in shown.columns}
+    assert (told["clients"], told["server"], told["device"]) == ("4,096", "7.5 s", "3.0 MB")

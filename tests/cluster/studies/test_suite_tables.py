@@ -1,0 +1,70 @@
+"""What the paper's figures show, as tables of numbers, from made-up runs."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from cluster.studies.comparison import Figure
+from cluster.studies.suite_tables import (
+    curves,
+    epochs_to_target,
+    tell_fid,
+    tell_forgetting,
+    tell_rounds,
+    tell_targets,
+)
+from tests.cluster.studies.made_up import CURVES, figures
+
+
+def test_epochs_to_a_target_are_the_mean_over_seeds_and_all_must_reach_it() -> None:
+    figure = figures("fig5")[0]
+    assert epochs_to_target(figure, 0.3) == 0
+    assert epochs_to_target(figure, 0.6) == 1.5
+    assert epochs_to_target(figure, 0.8) is None
+    lines = tell_targets([figure])
+    assert lines[2].endswith("| 60 % | 65 % | 70 % |")
+    assert lines[4].endswith("| 1.5 | 2.0 | 2.0 |")
+
+
+def test_forgetting_is_the_mean_curves_fall_from_its_best_epoch() -> None:
+    assert tell_forgetting(figures("fig6"))[4].endswith("| 30.00 | 80.00 | 2 | 70.00 | 10.00 |")
+
+
+def test_distances_stand_between_the_ends_of_their_scale_and_name_their_network() -> None:
+    told = tell_fid(figures("fid"))
+    assert "a network" in told[0]
+    assert told[4] == "| Gaussian noise | 99 | 360.53 |"
+    assert told[5] == "| 10 epochs | 12.5 ± 0 | 145.71 |"
+    assert told[-1].startswith("| real, two halves | 0.25 |")
+    assert len(told) == 4 + 1 + 5 + 1
+
+
+def test_a_curve_begins_with_the_start() -> None:
+    found = curves(figures("fig6")[0])
+    assert found.tolist() == [[0.3, *curve] for curve in CURVES]
+
+
+def test_the_best_round_stands_beside_the_last_and_beside_the_papers_best() -> None:
+    told = tell_rounds(figures("fedaf"))
+    (line,) = (line for line in told if line.startswith("| cifar10-alpha0.1 | fedaf |"))
+    row = "| cifar10-alpha0.1 | fedaf | 70.00 ± 14.14 | 80.00 ± 14.14 | 69.11 ± 0.86 | 1.50 |"
+    assert line == row
+    (line,) = (line for line in told if line.startswith("| fmnist-alpha0.1 | fedaf-without-cdc |"))
+    assert line.endswith("| - | 1.50 |")
+
+
+def test_of_one_seed_there_is_no_spread() -> None:
+    def told(name: str, tell: Callable[[Sequence[Figure]], list[str]]) -> list[str]:
+        return tell([replace(figure, results=figure.results[:1]) for figure in figures(name)])
+
+    row = "| cifar10-alpha0.1 | fedaf | 60.00 | 70.00 | 69.11 ± 0.86 | 1.50 |"
+    assert row in told("fedaf", tell_rounds)
+    assert "| 10 epochs | 12.5 | 145.71 |" in told("fid", tell_fid)
+
+
+def test_a_target_that_nobody_reaches_has_no_column() -> None:
+    poor = replace(
+        figures("fig5")[0], results=({"start_accuracy": 0.1, "accuracy_curve": [0.12, 0.14]},)
+    )
+    heading, _, line = tell_targets([poor])[2:]
+    assert heading == "| Row | Method | 10 % |"
+    assert line.endswith(" | 0.0 |")

@@ -1,0 +1,107 @@
+"""The network of each step: near the global model, and where its features are taken."""
+
+import pickle
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from fl.condensation.config import LocalCondensation
+from fl.condensation.network import Networks, features_and_logits, within_radius
+from tests.fl.condensation.condensing import CONFIG, global_model, inputs
+from tests.fl.toy import same_bits
+
+NEAR = replace(CONFIG, gamma=1.0, rho=0.0)
+
+
+def weights(model: nn.Module) -> Tensor:
+    return torch.cat([w.detach().flatten() for w in model.parameters()])
+
+
+def drawn(config: LocalCondensation, model: nn.Module | None = None, **changes: object) -> Tensor:
+    """The weights of the first two steps' networks, a row for each."""
+    given = inputs(config, **changes)
+    networks = Networks(model or global_model(), given, config)
+    found = []
+    for _ in range(2):
+        networks.move()
+        found.append(weights(networks.network))
+    return torch.stack(found)
+
+
+def test_weights_within_a_radius_keep_their_distance() -> None:
+    weights = [torch.ones(30, 20), torch.ones(20)]
+    stream = torch.Generator().manual_seed(0)
+    for rho, expected in [(2.0, 2.0), (1e6, 620**0.5)]:
+        moved = within_radius(weights, rho, stream)
+        apart = torch.cat([(a - b).flatten() for a, b in zip(moved, weights, strict=True)])
+        assert apart.norm().item() == pytest.approx(expected, rel=0.1 if rho > 100 else 1e-4)
+
+
+def test_features_are_what_the_last_linear_layer_makes_the_logits_of() -> None:
+    model = global_model().eval()
+    features, logits = features_and_logits(model, torch.rand(4, 1, 28, 28))
+    last = [layer for layer in model.modules() if isinstance(layer, nn.Linear)][-1]
+    torch.testing.assert_close(last(features), logits)
+    assert features.shape == (4, last.in_features)
+
+
+def test_a_model_is_left_as_it_was_even_where_it_fails() -> None:
+    model = nn.Sequential(nn.Flatten(), nn.Linear(4, 3))
+    features_and_logits(model, torch.rand(2, 4))
+    with pytest.raises(RuntimeError, match="shapes"):
+        features_and_logits(model, torch.rand(2, 5))
+    pickle.dumps(model)  # which a hook that was left behind would prevent
+
+
+def test_without_a_mix_and_a_radius_each_step_has_the_global_model_itself() -> None:
+    expected = weights(global_model())
+    for found in drawn(NEAR):
+        assert torch.equal(found, expected)
+
+
+def test_weights_lie_on_the_line_between_the_global_model_and_a_random_start() -> None:
+    """Eq. 17: gamma w + (1 - gamma) w'. At gamma 0 what is left is w', whatever the model."""
+    own, other = global_model(), global_model()
+    with torch.no_grad():
+        for w in other.parameters():
+            w.add_(1.0)
+    starts = drawn(replace(NEAR, gamma=0.0), own)
+    assert torch.equal(starts, drawn(replace(NEAR, gamma=0.0), other))
+    assert not torch.equal(starts[0], starts[1])
+    for gamma in (0.3, 0.9):
+        expected = gamma * weights(own) + (1 - gamma) * starts
+        torch.testing.assert_close(drawn(replace(NEAR, gamma=gamma), own), expected)
+
+
+def test_each_step_draws_its_own_network_within_the_radius_of_the_global_model() -> None:
+    first, second = drawn(replace(NEAR, rho=2.0)) - weights(global_model())
+    for apart in (first, second):
+        assert apart.norm().item() == pytest.approx(2.0, rel=1e-4)
+    assert abs(torch.cosine_similarity(first, second, dim=0)) < 0.1
+
+
+@pytest.mark.parametrize("changes", [{"gamma": 0.5}, {"rho": 2.0}], ids=["mix", "radius"])
+def test_networks_follow_from_client_and_round_and_leave_the_global_stream_alone(
+    changes: dict[str, float],
+) -> None:
+    config = replace(NEAR, **changes)
+    before = torch.random.get_rng_state()
+    first = drawn(config)
+    assert torch.equal(torch.random.get_rng_state(), before)
+    torch.rand(3)
+    assert torch.equal(drawn(config), first)
+    assert not torch.equal(drawn(config, round=2), first)
+
+
+@pytest.mark.parametrize("mode", ["train", "eval"])
+def test_the_network_is_frozen_in_its_mode_and_the_global_model_untouched(mode: str) -> None:
+    config, model = replace(NEAR, rho=2.0, network=mode), global_model()  # type: ignore[arg-type]
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    networks = Networks(model, inputs(config), config)
+    networks.move()
+    assert not any(p.requires_grad for p in networks.network.parameters())
+    assert networks.network.training == (mode == "train")
+    networks.network(torch.rand(4, 1, 28, 28))
+    assert same_bits(model.state_dict(), before)

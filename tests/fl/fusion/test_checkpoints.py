@@ -1,0 +1,148 @@
+"""States of unfinished fits on disk: what a killed run goes on from."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from fl.events import Epoch, Event, Events
+from fl.fusion.checkpoints import Checkpoints, digest_of, load_tensors, save_tensors
+from fl.fusion.rank import Report
+from fl.fusion.single_server import SingleServer
+from tests.fl.fusion.serving import CE, CONFIG, TEST, data, model, server
+from tests.fl.toy import CPU, PROBLEM, Told, named, same_bits
+
+
+def fitted(checkpoints: Checkpoints | None, epochs: int = 3, lr: float = 5e-3):  # type: ignore[no-untyped-def]
+    heard: list[Told] = []
+    own, config = model(), replace(CONFIG, epochs=epochs, lr=lr)
+    result = server(heard, checkpoints).fit(own, data(), loss=CE, config=config, stage="fusion")
+    return own.state_dict(), result, [e["epoch"] for e in named(heard, "epoch")]
+
+
+class Killed(Exception):
+    pass
+
+
+def kill_after(epoch: int, checkpoints: Checkpoints) -> None:
+    """Begins the fit and is gone in the middle of it."""
+
+    def listener(event: Event) -> None:
+        if isinstance(event, Epoch) and event.epoch == epoch:
+            raise Killed
+
+    made = SingleServer(PROBLEM, TEST, Events(listener), CPU, checkpoints)
+    with pytest.raises(Killed):
+        made.fit(model(), data(), loss=CE, config=CONFIG, stage="fusion")
+
+
+def test_a_fit_goes_on_from_its_last_state_to_the_same_bits(tmp_path: Path) -> None:
+    expected, result, _ = fitted(None)
+    checkpoints = Checkpoints(tmp_path, every=1)
+    kill_after(2, checkpoints)
+    state, resumed, epochs = fitted(checkpoints)
+    assert epochs == [3]
+    assert same_bits(state, expected)
+    assert resumed == result
+
+
+def test_states_are_kept_as_often_as_asked_and_with_the_last_epoch(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path, every=2)
+    kill_after(1, checkpoints)
+    assert fitted(checkpoints)[2] == [1, 2, 3]  # killed before a state was kept
+    assert fitted(checkpoints)[2] == []
+    assert same_bits(fitted(checkpoints)[0], fitted(None)[0])
+
+
+def test_a_state_of_another_fit_is_not_gone_on_from(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path, every=1)
+    fitted(checkpoints)
+    state, _, epochs = fitted(checkpoints, lr=1e-3)
+    assert epochs == [1, 2, 3]
+    assert same_bits(state, fitted(None, lr=1e-3)[0])
+
+
+def test_a_state_that_is_taken_over_is_gone_on_from_under_other_settings(tmp_path: Path) -> None:
+    donor, own = (Checkpoints(tmp_path / name, every=1) for name in ("donor", "own"))
+    kill_after(2, donor)
+    fitted(own)  # had a state before
+    own.adopt("fusion", donor)
+    state, result, epochs = fitted(own, lr=1e-3)
+    _, other, _ = fitted(None)
+    assert epochs == [3]
+    assert result.epochs[:2] == other.epochs[:2]
+    assert not same_bits(state, fitted(None, lr=1e-3)[0])  # which began with that rate
+    assert fitted(own)[2] == [1, 2, 3]  # what it keeps then is its own fit's again
+
+
+def test_a_damaged_state_is_as_none(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path, every=1)
+    fitted(checkpoints)
+    path = tmp_path / "fusion.pt"
+    path.write_bytes(path.read_bytes()[:1000])
+    assert fitted(checkpoints)[2] == [1, 2, 3]
+
+
+def report(epoch: int, **changes: Any) -> Report:
+    return Report(**{"epoch": epoch, "losses": [0.5], "hits": [1, 2], "state": None, **changes})
+
+
+@pytest.mark.parametrize(
+    ("every", "due"), [(1, [1, 2, 3, 4, 5]), (2, [2, 4, 5]), (5, [5]), (9, [5])]
+)
+def test_a_state_is_due_every_so_many_epochs_and_at_the_end(
+    tmp_path: Path, every: int, due: list[int]
+) -> None:
+    checkpoints = Checkpoints(tmp_path, every=every)
+    config = replace(CONFIG, epochs=5)
+    assert [n for n in range(1, 6) if checkpoints.is_due(report(n), config)] == due
+
+
+def test_reports_are_read_back_as_they_were_and_under_their_own_key_alone(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path / "not" / "there", every=1)
+    assert checkpoints.load("fusion", "key") == []
+    memory = {"weights": torch.rand(3)}
+    reports = [report(1, hits=None), report(2, state=b"bytes", memory=memory)]
+    checkpoints.save("fusion", "key", reports)
+    first, second = checkpoints.load("fusion", "key")
+    assert first == reports[0]
+    assert replace(second, memory=None) == replace(reports[1], memory=None)
+    assert second.memory is not None
+    assert same_bits(second.memory, memory)
+    assert checkpoints.load("fusion", "another key") == []
+    assert checkpoints.load("distil-init", "key") == []
+
+
+def test_a_whole_state_stays_until_the_next_one_is_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full_disk(value: object, path: Path) -> None:
+        Path(path).write_bytes(b"half a st")
+        raise OSError(28, "No space left on device")
+
+    path = tmp_path / "state.pt"
+    save_tensors(path, {"a": torch.ones(2)})
+    monkeypatch.setattr(torch, "save", full_disk)
+    with pytest.raises(OSError, match="No space"):
+        save_tensors(path, {"a": torch.zeros(2)})
+    assert same_bits(load_tensors(path), {"a": torch.ones(2)})
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("content", [b"", b"PK\x03\x04 no more"])
+def test_nothing_and_damaged_files_are_none(tmp_path: Path, content: bytes) -> None:
+    assert load_tensors(tmp_path / "nothing.pt") is None
+    (tmp_path / "damaged.pt").write_bytes(content)
+    assert load_tensors(tmp_path / "damaged.pt") is None
+
+
+def test_a_digest_names_what_went_into_it() -> None:
+    def digest(name: str = "a", last: float = 1.0, about: str = "lr 0.1") -> str:
+        return digest_of({name: torch.tensor([0.0, last]), "n": torch.tensor(3)}, about)
+
+    assert digest() == digest()
+    assert len({digest(), digest(name="b"), digest(last=1.1), digest(about="lr 0.2")}) == 4
+    apart = torch.arange(6.0).view(2, 3).t()  # its values count, not how they lie in memory
+    assert digest_of({"a": apart}, "") == digest_of({"a": apart.contiguous()}, "")

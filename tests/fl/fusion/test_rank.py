@@ -1,0 +1,178 @@
+"""One rank of the server: rows some at a time, tests in its turn, states when they are due."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from fl.data.shard import Shard
+from fl.federation import RunSpec
+from fl.fusion import rank
+from fl.fusion.fit import FitConfig, FitSpec
+from fl.fusion.group import Group
+from fl.fusion.rank import Rank, Report
+from fl.fusion.synthesis import Draw
+from fl.training.generator import starting_generator
+from kernels import nearest_to_centroid
+from tests.fl.fusion.serving import CE, TEST, data, server
+from tests.fl.fusion.threads import on_ranks
+from tests.fl.toy import CPU, GENERATOR, PROBLEM, same_bits
+
+CONFIG = FitConfig(epochs=4, lr=0.01, batch_size=16)
+
+
+def linear(seed: int = 0) -> nn.Module:
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Flatten(), nn.Dropout(0.5), nn.Linear(28 * 28, 3))
+
+
+def a_rank(test: Shard = TEST, run_spec: RunSpec = PROBLEM, group: Group | None = None) -> Rank:
+    return Rank(run_spec, test, CPU, group)
+
+
+def spec(model: nn.Module, **changes: Any) -> FitSpec:
+    """A fit on all of the data, in one block."""
+    columns = {name: [column] for name, column in data().items()}
+    how = {"config": CONFIG, "stage": "fusion", "streams": "fusion", **changes}
+    return FitSpec(model=model, columns=columns, loss=CE, **how)
+
+
+def halves(test: Shard, index: int) -> Shard:
+    rows = slice(0, 7) if index == 0 else slice(7, None)
+    return replace(test, images=test.images[rows], labels=test.labels[rows])
+
+
+def test_the_filter_looks_at_some_rows_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    here = server()
+    given = here.place(data())
+    whole = here.nearest(given, 0.4)
+    expected = nearest_to_centroid(data()["images"], data()["labels"], 3, 0.4, backend="reference")
+    monkeypatch.setattr(rank, "VISIT", 7 * 4 * 28 * 28)
+    assert torch.equal(here.nearest(given, 0.4), whole)
+    assert torch.equal(whole, expected.indices)
+
+
+def test_teachers_and_functions_see_some_rows_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[int] = []
+
+    def counted(rows: Tensor) -> Tensor:
+        seen.append(len(rows))
+        return rows.neg()
+
+    images, teacher = data()["images"], linear()
+    whole = a_rank().ask(teacher, images, None)
+    monkeypatch.setattr(rank, "ASKED", 13)
+    torch.testing.assert_close(a_rank().ask(teacher, images, None), whole)
+    assert torch.equal(a_rank().apply(counted, images), -images)
+    assert seen == [13, 13, 4]
+
+
+def test_a_teachers_answer_is_added_to_those_before() -> None:
+    images, one, other = data()["images"], linear(1), linear(2)
+    first = a_rank().ask(one, images, None)
+    both = a_rank().ask(other, images, first)
+    torch.testing.assert_close(both, first + a_rank().ask(other, images, None))
+    torch.testing.assert_close(first, one.eval()(images).detach())
+    assert not both.requires_grad
+
+
+def test_right_answers_are_counted_by_domain_and_class() -> None:
+    class Shade(nn.Module):
+        """Sees a class in an image's only shade."""
+
+        def forward(self, images: Tensor) -> Tensor:
+            return torch.eye(3)[images.flatten(1)[:, 0].round().long()]
+
+    answers, labels = torch.tensor([0, 1, 2, 2, 1, 0]), torch.tensor([0, 1, 2, 1, 1, 2])
+    domains = torch.tensor([0, 0, 0, 0, 1, 1])
+    images = answers.float().view(6, 1, 1, 1).expand(6, 1, 28, 28)
+    two = replace(PROBLEM, domains=("photo", "sketch"))
+    counted = a_rank(Shard(images, labels, 3, domains), two).count_hits(Shade())
+    assert counted.tolist() == [1, 1, 1, 0, 1, 0]
+    assert a_rank(Shard(images, labels, 3)).count_hits(Shade()).tolist() == [1, 2, 1]
+
+
+def test_a_digest_tells_columns_apart_by_their_values() -> None:
+    images = data()["images"]
+    changed = images.clone()
+    changed[3, 0, 5, 5] += 1e-6
+    first = a_rank().digest(images, data()["labels"])
+    assert a_rank().digest(images.clone(), data()["labels"]) == first
+    assert a_rank().digest(changed, data()["labels"]) != first
+
+
+def test_samples_do_not_depend_on_the_processs_threads_which_stay_as_they_were() -> None:
+    decoder = starting_generator(GENERATOR, PROBLEM).decoder
+    draws = [Draw(client=4, labels=torch.arange(60) % 3, start=0, total=60)]
+    before = torch.get_num_threads()
+    found = []
+    try:
+        for threads in (1, 2):
+            torch.set_num_threads(threads)
+            found.append(a_rank().sample({4: decoder}, draws, GENERATOR.latent, "synthesis"))
+            assert torch.get_num_threads() == threads
+    finally:
+        torch.set_num_threads(before)
+    for one, other in zip(*found, strict=True):
+        assert torch.equal(one, other)
+    images, labels, z = found[0]
+    assert (images.shape, z.shape) == ((60, 1, 28, 28), (60, GENERATOR.latent))
+    assert torch.equal(labels, draws[0].labels)
+
+
+@pytest.mark.parametrize(
+    ("changes", "tested"),
+    [({}, [1, 2, 3, 4]), ({"test_every": 3}, [3, 4]), ({"test_every": 9}, [4])],
+)
+def test_every_so_many_epochs_the_model_is_tested_and_after_the_last(
+    changes: dict[str, int], tested: list[int]
+) -> None:
+    config = replace(CONFIG, **changes)
+    reports = list(a_rank().fit(spec(linear(), config=config)))
+    assert [report.epoch for report in reports] == [1, 2, 3, 4]
+    assert [report.epoch for report in reports if report.hits is not None] == tested
+    assert all(len(report.losses) == 2 for report in reports)
+
+
+def test_what_is_no_classifier_is_never_tested() -> None:
+    reports = a_rank().fit(spec(linear(), tested=False))
+    assert [report.hits for report in reports] == [None] * 4
+
+
+@pytest.mark.parametrize(("every", "kept"), [(None, []), (1, [1, 2, 3, 4]), (3, [3, 4]), (9, [4])])
+def test_a_state_is_told_as_often_as_asked_and_after_the_last_epoch(
+    every: int | None, kept: list[int]
+) -> None:
+    reports = a_rank().fit(spec(linear(), state_every=every))
+    assert [report.epoch for report in reports if report.state] == kept
+
+
+def test_a_fit_that_stops_in_between_goes_on_to_the_same_bits() -> None:
+    whole, parts = linear(), linear()
+    expected = list(a_rank().fit(spec(whole)))
+    first = list(a_rank().fit(spec(parts, until=3, state_every=9)))
+    assert [report.epoch for report in first if report.state] == [3]  # the last for now
+    rest = list(a_rank().fit(spec(parts, state=first[-1].state)))
+    assert [report.epoch for report in (*first, *rest)] == [1, 2, 3, 4]
+    assert [report.losses for report in (*first, *rest)] == [r.losses for r in expected]
+    assert same_bits(parts.state_dict(), whole.state_dict())
+
+
+def test_ranks_test_a_part_of_the_split_each_and_one_of_them_keeps_the_state() -> None:
+    (alone,) = on_ranks(1, lambda group: list(a_rank(group=group).fit(spec(linear()))))
+    models = [linear(), linear()]
+
+    def work(group: Group) -> list[Report]:
+        own = a_rank(halves(TEST, group.rank), group=group)
+        return list(own.fit(spec(models[group.rank], state_every=2)))
+
+    first, second = on_ranks(2, work)
+    assert [report.hits for report in first] == [report.hits for report in alone]
+    assert [report.hits for report in second] == [report.hits for report in alone]
+    for one, other, whole in zip(first, second, alone, strict=True):
+        assert one.losses == other.losses == pytest.approx(whole.losses, rel=1e-5)
+    assert [report.epoch for report in first if report.state] == [2, 4]
+    assert not any(report.state for report in second)
+    assert same_bits(models[0].state_dict(), models[1].state_dict())

@@ -1,0 +1,105 @@
+"""What metrics.jsonl tells, of resumed runs and of half a file too."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+from fl.events import (
+    AttemptFailed,
+    ClientDropped,
+    ClientEnd,
+    Epoch,
+    RoundEnd,
+    RoundsResumed,
+    RunStart,
+)
+from fl.report.events import (
+    Failure,
+    client_failures,
+    client_rows,
+    fusion_accuracy,
+    read_events,
+    round_rows,
+)
+
+
+def test_half_a_line_is_passed_over_wherever_it_stands(tmp_path: Path) -> None:
+    whole = json.dumps({"event": "run_start"})
+    path = tmp_path / "metrics.jsonl"
+    path.write_text(f'{whole}\n{{"event": "clie\n{whole}\n17\n{whole[:7]}')
+    assert read_events(path) == [RunStart()] * 2
+
+
+def test_a_resumed_run_counts_its_clients_once() -> None:
+    end = ClientEnd(client=0, bytes_up=10, seconds_training=1.5)
+    started = RunStart()
+    (row,) = client_rows([started, end, started, replace(end, reused=True)]).values()
+    assert (row.bytes_up, row.seconds, row.reused) == (10, 1.5, True)
+
+
+def test_a_client_of_many_rounds_is_summed() -> None:
+    end = ClientEnd(client=0, bytes_up=10, seconds_training=1.5)
+    (row,) = client_rows([end, replace(end, reused=True)]).values()
+    assert (row.bytes_up, row.seconds, row.reused) == (20, 3.0, False)
+
+
+def test_a_run_resumed_between_rounds_counts_each_round_once() -> None:
+    def end(number: int) -> ClientEnd:
+        return ClientEnd(client=0, bytes_up=10, seconds_training=1.0, round=number)
+
+    started, resumed = RunStart(), RoundsResumed(round=2, rounds=3)
+    events = [started, end(1), end(2), end(3), started, resumed, end(3)]
+    (row,) = client_rows(events).values()
+    assert row.bytes_up == 30
+
+
+def test_rounds_take_the_place_of_epochs() -> None:
+    def played(number: int, accuracy: float, of: int = 3) -> RoundEnd:
+        took = {"local": 1.0, "server": 0.5, "overhead": 0.1}
+        return RoundEnd(
+            round=number, rounds=of, accuracy=accuracy, took=took, bytes_up=5, bytes_down=4
+        )
+
+    rows = round_rows([played(1, 0.1), played(2, 0.2), played(2, 0.3)])
+    assert [(r.number, r.accuracy, r.seconds["overhead"]) for r in rows] == [
+        (1, 0.1, 0.1),
+        (2, 0.3, 0.1),
+    ]
+    assert round_rows([played(1, 0.1, of=1)]) == []
+
+
+def test_only_fusion_epochs_count_and_a_fusion_begun_again_replaces_them() -> None:
+    def epoch(number: int, accuracy: float, stage: str = "fusion") -> Epoch:
+        return Epoch(stage=stage, epoch=number, epochs=3, loss=0.5, accuracy=accuracy)
+
+    events = [epoch(1, 0.1), epoch(1, 0.9, "distil-init"), epoch(2, 0.2), epoch(3, 0.3)]
+    assert fusion_accuracy(events) == {1: 0.1, 2: 0.2, 3: 0.3}
+    assert fusion_accuracy([*events, epoch(2, 0.5)]) == {1: 0.1, 2: 0.5}
+
+
+def test_without_a_metrics_file_nothing_has_happened(tmp_path: Path) -> None:
+    assert read_events(tmp_path / "metrics.jsonl") == []
+    assert client_rows([]) == {}
+    assert fusion_accuracy([]) == {}
+
+
+def test_letters_that_are_none_spoil_their_own_line_alone(tmp_path: Path) -> None:
+    whole = json.dumps({"event": "run_start"}).encode()
+    path = tmp_path / "metrics.jsonl"
+    path.write_bytes(whole + b"\n" + whole[:5] + b"\xff\xfe\n" + whole + b"\n")
+    assert read_events(path) == [RunStart()] * 2
+
+
+def test_clients_stand_by_number_with_what_the_latest_event_says_of_them() -> None:
+    first = ClientEnd(client=7, role="classifier", model="cnn", num_samples=5)
+    later = replace(first, model="vgg9", num_samples=6)
+    rows = client_rows([first, ClientEnd(client=2), later])
+    assert list(rows) == [2, 7]
+    assert (rows[7].model, rows[7].samples) == ("vgg9", 6)
+
+
+def test_failures_are_those_since_the_run_was_last_started_in_their_order() -> None:
+    failed = AttemptFailed(client=2, attempt=1, reason="it died")
+    dropped = ClientDropped(client=2, reason="it died twice")
+    events = [RunStart(), replace(failed, client=9), RunStart(), failed, dropped]
+    assert client_failures(events) == [Failure(2, 1, "it died"), Failure(2, None, "it died twice")]

@@ -1,0 +1,80 @@
+"""The look that plots share: names that find room, colours that mean one thing, whole pictures."""
+
+import base64
+import io
+
+import numpy as np
+import pytest
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from PIL import Image
+
+from fl.report import style
+
+
+def columns(names: list[str], width: float = style.HALF) -> tuple[Figure, Axes]:
+    figure, axes = style.new_axes(width, 3.0)
+    style.name_columns(figure, axes, names)
+    return figure, axes
+
+
+def shown(axes: Axes) -> dict[float, str]:
+    labels = [label.get_text() for label in axes.get_xticklabels()]
+    return dict(zip(axes.get_xticks().tolist(), labels, strict=True))
+
+
+def test_each_known_role_has_a_colour_of_its_own_and_all_others_share_one() -> None:
+    colours = [style.role_colour(role) for role in style.ROLES]
+    assert len(set(colours)) == len(colours)
+    assert style.role_colour("head") == style.role_colour("condenser")
+    assert style.role_colour("head") not in colours
+
+
+def test_names_that_find_room_are_all_shown_level() -> None:
+    _, axes = columns(["a", "b", "c"])
+    assert shown(axes) == {0: "a", 1: "b", 2: "c"}
+    assert {label.get_rotation() for label in axes.get_xticklabels()} == {0}
+
+
+def test_of_many_names_as_many_are_shown_as_find_room_at_even_steps() -> None:
+    names = [str(k) for k in range(200)]
+    _, axes = columns(names)
+    places = list(shown(axes))
+    assert len(places) <= style.NAMES_PER_INCH * style.HALF
+    assert places[0] == 0
+    assert len(set(np.diff(places))) == 1
+    assert all(text == names[int(place)] for place, text in shown(axes).items())
+    _, wide = columns(names, style.WIDE)
+    assert len(shown(wide)) > len(places)
+
+
+def test_names_that_would_run_into_each_other_are_slanted() -> None:
+    _, axes = columns(["a rather long name"] * 5)
+    assert {label.get_rotation() for label in axes.get_xticklabels()} == {45}
+
+
+@pytest.mark.parametrize("name", ["$", "$x^$", "_^{"])
+def test_a_name_is_no_formula(name: str) -> None:
+    figure, axes = columns([name, "b"])
+    style.name_rows(figure, axes, [name, "b"])
+    figure.draw_without_rendering()
+    assert shown(axes)[0] == name
+
+
+def test_panels_stand_side_by_side_and_share_their_heights() -> None:
+    figure, panels = style.new_panels(style.WIDE, 3.0, 3)
+    panels[1].set_ylim(-2, 7)
+    assert [axes.get_ylim() for axes in panels] == [(-2, 7)] * 3
+    assert figure.get_size_inches().tolist() == [style.WIDE, 3.0]
+
+
+def test_a_picture_has_its_figures_size_and_the_same_bytes_every_time() -> None:
+    def picture() -> bytes:
+        figure, _ = columns(["a", "b"])
+        return style.png(figure)
+
+    image = Image.open(io.BytesIO(picture()), formats=["PNG"])
+    per_inch = style.PIXELS_PER_INCH
+    assert image.size == (style.HALF * per_inch, 3.0 * per_inch)
+    assert picture() == picture()
+    assert base64.b64decode(style.base64(picture())) == picture()

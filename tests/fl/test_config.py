@@ -1,0 +1,69 @@
+"""A run's configuration: what goes with what, and what is known before any image is read."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fl.config import DataConfig, RunConfig
+from fl.data.datasets import INFO, NAMES
+from fl.data.partition import PartitionConfig
+from fl.errors import UserError
+from fl.methods.fedavg import FedAvgConfig
+from fl.methods.fedmho import FedMHOConfig
+from fl.methods.registry import METHODS
+from tests.fl.data.domain_folder import SHADES, tree
+
+
+def test_the_configuration_names_data_set_and_folder_together(tmp_path: Path) -> None:
+    data = DataConfig(folder=str(tree(tmp_path)), side=16)
+    config = RunConfig(method="fedavg", dataset="folder", data=data, options=FedAvgConfig())
+    assert config.run_spec.image_shape == (3, 16, 16)
+    assert config.run_spec.domains == tuple(sorted(SHADES))
+    for wrong in ({"dataset": "folder"}, {"data": data}):
+        with pytest.raises(UserError, match="go together"):
+            RunConfig(method="fedavg", options=FedAvgConfig(), **wrong)
+    with pytest.raises(UserError, match="needs data set folder"):
+        RunConfig(
+            method="fedavg", options=FedAvgConfig(), partition=PartitionConfig(kind="domains")
+        )
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_shape_of_the_task_is_known_without_a_file(name: str) -> None:
+    config = RunConfig(dataset=name, seed=7, options=FedMHOConfig())
+    spec = config.run_spec
+    assert (spec.image_shape, spec.num_classes) == (INFO[name].image_shape, INFO[name].num_classes)
+    assert spec.seed == 7
+    assert spec.domains == ()
+
+
+def test_only_methods_of_many_rounds_take_more_than_one() -> None:
+    for name, method in METHODS.items():
+        if method.one_shot:
+            with pytest.raises(UserError, match=f"^{name} is a one-shot method: rounds must be 1$"):
+                RunConfig(method=name, rounds=2, options=method.config())
+        else:
+            assert RunConfig(method=name, rounds=2, options=method.config()).rounds == 2
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"method": "fedmoh"}, r"^unknown method 'fedmoh'; valid: co-boosting, dense, "),
+        ({"dataset": "minst"}, r"^unknown dataset 'minst'; valid: cifar10, .*folder, mnist"),
+        ({"num_clients": 0}, r"^num_clients must be at least 1, got 0$"),
+        ({"alpha": 0.0}, r"^alpha must be a positive number, got 0.0$"),
+    ],
+)
+def test_a_setting_out_of_range_is_refused_by_its_name(
+    settings: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(UserError, match=message):
+        RunConfig(options=FedMHOConfig(), **settings)
+
+
+@pytest.mark.parametrize("share", [-0.1, 1.0])
+def test_some_training_images_are_left_to_train_on(share: float) -> None:
+    with pytest.raises(UserError, match=r"^validation must be in \[0, 1\), got"):
+        DataConfig(validation=share)

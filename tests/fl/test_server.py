@@ -1,0 +1,97 @@
+"""What the server's verbs take and give: samples as a handle, and lessons epoch by epoch."""
+
+from inspect import signature
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from fl.events import Events
+from fl.federation import Batch
+from fl.fusion.distillation import FusionLoss
+from fl.fusion.fit import FitConfig
+from fl.fusion.ranked_server import RankedServer
+from fl.fusion.single_server import SingleServer
+from fl.server import Lessons, Samples, Server
+from tests.fl.toy import CPU, PROBLEM, same_bits, shard
+
+CONFIG = FitConfig(epochs=3, lr=0.05, batch_size=8, optimizer="sgd")
+LOSS = FusionLoss(ce_weight=1, kd_weight=0)
+VERBS = [name for name, verb in vars(Server).items() if callable(verb) and not name.startswith("_")]
+
+
+def server() -> SingleServer:
+    return SingleServer(PROBLEM, shard(3, 3, 3, seed=1), Events(), CPU)
+
+
+def linear() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Flatten(), nn.Linear(28 * 28, 3))
+
+
+def images_and_labels() -> Batch:
+    train = shard(7, 7, 6)
+    return {"images": train.images, "labels": train.labels}
+
+
+class Repeated:
+    """The same data in each epoch; notes the model's bias as each epoch finds it."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.model = model
+        self.memory: dict[str, Tensor] = {"epochs": torch.zeros(1)}
+        self.seen: list[Tensor] = []
+
+    def epoch(self, number: int) -> Batch:
+        self.memory["epochs"] += 1
+        self.seen.append(next(reversed(list(self.model.parameters()))).detach().clone())
+        return images_and_labels()
+
+    def digest(self) -> str:
+        return "repeated"
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_verb_is_there_with_the_arguments_that_methods_may_give(verb: str) -> None:
+    promised = signature(getattr(Server, verb)).parameters
+    found = signature(getattr(RankedServer, verb)).parameters
+    assert list(found) == list(promised)
+    for name, parameter in promised.items():
+        assert (found[name].kind, found[name].default) == (parameter.kind, parameter.default)
+
+
+def test_samples_count_the_rows_of_all_ranks() -> None:
+    samples = Samples(columns={"images": ("a", "b"), "labels": ("c", "d")}, counts=(3, 4))
+    assert len(samples) == 7
+
+
+def test_some_columns_alone_have_as_many_rows_and_leave_the_others_as_they_were() -> None:
+    samples = Samples(columns={"images": ("a", "b"), "labels": ("c", "d")}, counts=(3, 4))
+    labels = samples.only("labels")
+    assert labels.columns == {"labels": ("c", "d")}
+    assert len(labels) == len(samples)
+    assert set(samples.columns) == {"images", "labels"}
+    with pytest.raises(KeyError, match="logits"):
+        samples.only("logits")
+
+
+def test_lessons_that_never_change_are_a_fit_on_what_they_give() -> None:
+    plain, taught = linear(), linear()
+    expected = server().fit(plain, images_and_labels(), loss=LOSS, config=CONFIG, stage="fusion")
+    lessons = Repeated(taught)
+    assert isinstance(lessons, Lessons)
+    result = server().fit(taught, lessons, loss=LOSS, config=CONFIG, stage="fusion")
+    assert same_bits(taught.state_dict(), plain.state_dict())
+    assert result == expected
+
+
+def test_each_lesson_is_made_of_the_model_as_the_epochs_before_left_it() -> None:
+    model, shorter = linear(), linear()
+    lessons = Repeated(model)
+    server().fit(model, lessons, loss=LOSS, config=CONFIG, stage="fusion")
+    assert lessons.memory["epochs"].item() == 3
+    assert torch.equal(lessons.seen[0], linear()[1].bias)  # type: ignore[index]
+    one = FitConfig(epochs=1, lr=0.05, batch_size=8, optimizer="sgd")
+    server().fit(shorter, images_and_labels(), loss=LOSS, config=one, stage="fusion")
+    assert torch.equal(lessons.seen[1], shorter[1].bias)  # type: ignore[index]
+    assert not torch.equal(lessons.seen[2], lessons.seen[1])

@@ -1,0 +1,134 @@
+"""SGD, Adam and FedProx's pull for a cohort, against torch.optim for each client alone."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn, optim
+
+from fl.training.optimizers import SGD, Adam, Proximal
+
+Parameters = list[nn.Parameter]
+STEPS = (5, 2, 5, 3)
+"""Of each client: who has taken all of them is not named again."""
+KINDS = pytest.mark.parametrize(
+    ("ours", "theirs"),
+    [
+        (SGD(0.1), lambda p: optim.SGD(p, lr=0.1)),
+        (SGD(0.1, momentum=0.9), lambda p: optim.SGD(p, lr=0.1, momentum=0.9)),
+        (
+            SGD(0.1, momentum=0.5, weight_decay=0.2),
+            lambda p: optim.SGD(p, lr=0.1, momentum=0.5, weight_decay=0.2),
+        ),
+        (Adam(0.01), lambda p: optim.Adam(p, lr=0.01)),
+        (Adam(0.01, betas=(0.5, 0.9)), lambda p: optim.Adam(p, lr=0.01, betas=(0.5, 0.9))),
+    ],
+    ids=["sgd", "momentum", "decay", "adam", "betas"],
+)
+
+
+def client(k: int) -> Parameters:
+    stream = torch.Generator().manual_seed(k)
+    return [nn.Parameter(torch.randn(shape, generator=stream)) for shape in ((3, 2), (4,))]
+
+
+def give_gradients(parameters: Parameters, step: int) -> None:
+    """Gradients that depend on the weights, so that an error grows."""
+    for p in parameters:
+        p.grad = p.detach().square() - step / 3
+
+
+def flat(parameters: Parameters) -> Tensor:
+    return torch.cat([p.detach().flatten() for p in parameters])
+
+
+def step_all(optimizer: Any, cohort: list[Parameters], first: int = 0, last: int = 5) -> None:
+    for step in range(first, last):
+        still = [k for k, steps in enumerate(STEPS) if step < steps]
+        for k in still:
+            give_gradients(cohort[k], step)
+        optimizer.step(still)
+
+
+@KINDS
+def test_each_client_of_a_cohort_steps_as_torch_lets_it_step_alone(
+    ours: SGD | Adam, theirs: Callable[[Parameters], optim.Optimizer]
+) -> None:
+    cohort = [client(k) for k in range(len(STEPS))]
+    step_all(ours.for_cohort(cohort), cohort)
+    for k, steps in enumerate(STEPS):
+        alone = client(k)
+        optimizer = theirs(alone)
+        for step in range(steps):
+            give_gradients(alone, step)
+            optimizer.step()
+        torch.testing.assert_close(flat(cohort[k]), flat(alone), rtol=1e-5, atol=1e-6)
+
+
+@KINDS
+def test_a_rate_that_is_changed_counts_from_the_next_step_on(
+    ours: SGD | Adam, theirs: Callable[[Parameters], optim.Optimizer]
+) -> None:
+    own, alone = client(0), client(0)
+    optimizer, expected = ours.for_cohort([own]), theirs(alone)
+    for step, rate in enumerate((0.1, 0.02, 0.3)):
+        optimizer.lr = expected.param_groups[0]["lr"] = rate
+        for parameters in (own, alone):
+            give_gradients(parameters, step)
+        optimizer.step([0])
+        expected.step()
+    torch.testing.assert_close(flat(own), flat(alone), rtol=1e-5, atol=1e-6)
+
+
+@KINDS
+def test_a_state_goes_on_where_it_was_taken(
+    ours: SGD | Adam, theirs: Callable[[Parameters], optim.Optimizer]
+) -> None:
+    whole, parts = ([client(k) for k in range(len(STEPS))] for _ in range(2))
+    step_all(ours.for_cohort(whole), whole)
+    first, second = (ours.for_cohort(parts) for _ in range(2))
+    step_all(first, parts, last=3)
+    second.load_state({name: [t.clone() for t in own] for name, own in first.state().items()})
+    step_all(second, parts, first=3)
+    for own, other in zip(whole, parts, strict=True):
+        assert torch.equal(flat(own), flat(other))
+
+
+def test_a_state_of_other_shapes_is_refused() -> None:
+    one, other = Adam(0.1).for_cohort([client(0)]), Adam(0.1).for_cohort([client(0), client(1)])
+    with pytest.raises(ValueError, match="zip"):
+        one.load_state(other.state())
+
+
+@pytest.mark.parametrize("inner", [SGD(0.1, momentum=0.5), Adam(0.01)], ids=["sgd", "adam"])
+def test_the_proximal_term_pulls_each_client_back_to_where_it_started(inner: SGD | Adam) -> None:
+    """As torch does with mu/2 |w - w_0|^2 in the loss."""
+    cohort, mu = [client(k) for k in range(len(STEPS))], 0.7
+    step_all(Proximal(inner, mu).for_cohort(cohort), cohort)
+    for k, steps in enumerate(STEPS):
+        alone, starts = client(k), [p.detach().clone() for p in client(k)]
+        if isinstance(inner, SGD):
+            optimizer: optim.Optimizer = optim.SGD(alone, lr=0.1, momentum=0.5)
+        else:
+            optimizer = optim.Adam(alone, lr=0.01)
+        for step in range(steps):
+            give_gradients(alone, step)
+            pull = sum((p - w).square().sum() for p, w in zip(alone, starts, strict=True))
+            (mu / 2 * pull).backward()  # adds to the gradients
+            optimizer.step()
+        torch.testing.assert_close(flat(cohort[k]), flat(alone), rtol=1e-5, atol=1e-6)
+
+
+def test_without_gradients_of_its_own_a_proximal_client_comes_back() -> None:
+    own = client(0)
+    start = flat(own)
+    optimizer = Proximal(SGD(0.5), mu=1.0).for_cohort([own])
+    with torch.no_grad():
+        for p in own:
+            p.add_(8.0)
+    for _ in range(3):
+        for p in own:
+            p.grad = torch.zeros_like(p)
+        optimizer.step([0])
+    torch.testing.assert_close(flat(own) - start, torch.ones_like(start))

@@ -1,0 +1,32 @@
+"""Trials that nobody ran: their directories as a sweep reads them."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+
+def event(kind: str, seconds: float, **fields: Any) -> dict[str, Any]:
+    return {"event": kind, "seconds": seconds, **fields}
+
+
+def epoch(number: int, accuracy: float, seconds: float, stage: str = "fusion") -> dict[str, Any]:
+    figures = {"accuracy": accuracy, "loss": 1 - accuracy}
+    return event("epoch", seconds, stage=stage, epoch=number, epochs=3, **figures)
+
+
+def end(client: int, took: float, *, reused: bool) -> dict[str, Any]:
+    return event("client_end", 1.0, client=client, seconds_training=took, reused=reused)
+
+
+def trial(
+    folder: Path, name: str, settings: dict[str, Any], *events: Any, finished: bool = True
+) -> Path:
+    """A trial's directory below the folder."""
+    path = folder / name
+    path.mkdir(parents=True)
+    (path / "settings.json").write_text(json.dumps(settings))
+    lines = [json.dumps(e) for e in (event("run_start", 0.0), *events)]
+    (path / "metrics.jsonl").write_text("\n".join(lines) + "\n")
+    if finished:
+        (path / "result.json").write_text("{}")
+    return path

@@ -1,0 +1,112 @@
+"""What Tune's searchers and schedulers are told: where to look, and when to stop."""
+
+import random
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from ray import tune
+from ray.tune.experiment import Experiment, Trial
+from ray.tune.schedulers import TrialScheduler
+
+from fl.spaces import Choice, Integers, LogUniform, Uniform
+from tune.options import SweepOptions
+from tune.search import make_scheduler, make_searcher, param_space, within
+
+SPACE = {"keep": Uniform(0.4, 1.0), "lam": Choice((0.3, 0.6))}
+
+
+def test_samples_lie_in_the_space() -> None:
+    space = {"a": Uniform(0, 1), "b": LogUniform(1e-3, 1), "c": Integers(2, 4), "d": Choice((5, 6))}
+    domains = param_space(space, "random")
+    drawn = {name: domain.sample(size=300) for name, domain in domains.items()}
+    assert all(0 <= a <= 1 for a in drawn["a"])
+    assert all(1e-3 <= b <= 1 for b in drawn["b"])
+    assert min(drawn["b"]) < 0.01  # a tenth of the range in size, two thirds of it in ratio
+    assert set(drawn["c"]) == {2, 3, 4}
+    assert set(drawn["d"]) == {5, 6}
+
+
+def test_a_grid_search_tries_each_point_once() -> None:
+    assert param_space(SPACE, "grid") == {
+        "keep": {"grid_search": [0.4, 0.7, 1.0]},
+        "lam": {"grid_search": [0.3, 0.6]},
+    }
+
+
+def proposed(seed: int, count: int = 5) -> list[dict[str, Any]]:
+    """The settings of the first trials of a random search."""
+    tune.register_trainable("nothing", lambda _: None)
+    search: Any = make_searcher(SweepOptions(), seed)
+    how = {"config": param_space(SPACE, "random"), "num_samples": count}
+    search.add_configurations([Experiment("any", "nothing", **how)])
+    return [search.next_trial().config for _ in range(count)]
+
+
+def test_the_same_seed_tries_the_same_settings() -> None:
+    assert proposed(3) == proposed(3)
+    assert proposed(3) != proposed(4)
+
+
+def scheduler(name: str, epochs: int, metric: str = "accuracy") -> TrialScheduler:
+    return make_scheduler(SweepOptions(scheduler=name, metric=metric), epochs, SPACE, 0)
+
+
+def told(scheduler: TrialScheduler, trial: Trial, **result: float) -> str:
+    """What the scheduler decides when the trial reports that."""
+    controller: Any = None
+    return str(scheduler.on_trial_result(controller, trial, result))
+
+
+def trials(scheduler: TrialScheduler, count: int) -> list[Trial]:
+    controller: Any = None
+    made = [Trial("any", stub=True) for _ in range(count)]
+    for trial in made:
+        scheduler.on_trial_add(controller, trial)
+    return made
+
+
+@settings(deadline=None)
+@given(st.integers(1, 200))
+def test_asha_lets_a_trial_that_leads_come_to_its_end(epochs: int) -> None:
+    """At its last epoch too, else it would not write its result."""
+    asha = scheduler("asha", epochs)
+    (trial,) = trials(asha, 1)
+    for epoch in range(1, epochs + 1):
+        assert told(asha, trial, epoch=epoch, accuracy=0.5) == TrialScheduler.CONTINUE
+
+
+@pytest.mark.parametrize(("metric", "better", "worse"), [("accuracy", 0.9, 0.1), ("loss", 0.1, 2)])
+def test_asha_stops_those_that_fall_behind(metric: str, better: float, worse: float) -> None:
+    asha = scheduler("asha", 9, metric)
+    *leading, last = trials(asha, 4)
+    for trial in leading:
+        assert told(asha, trial, epoch=1, **{metric: better}) == TrialScheduler.CONTINUE
+    assert told(asha, last, epoch=1, **{metric: worse}) == TrialScheduler.STOP
+
+
+def test_fifo_stops_nobody() -> None:
+    fifo = scheduler("fifo", 9)
+    first, last = trials(fifo, 2)
+    for epoch in range(1, 10):
+        assert told(fifo, first, epoch=epoch, accuracy=0.9) == TrialScheduler.CONTINUE
+        assert told(fifo, last, epoch=epoch, accuracy=0.1) == TrialScheduler.CONTINUE
+
+
+def test_what_pbt_changes_stays_in_its_range() -> None:
+    space = {"keep": Uniform(0.4, 1.0), "fusion.lr": LogUniform(1e-4, 1e-2), "lam": Choice((0.3,))}
+    left = {"keep": 1.2, "fusion.lr": 8e-5, "lam": 0.3, "alpha": 7.0}
+    assert within(space, left) == {"keep": 1.0, "fusion.lr": 1e-4, "lam": 0.3, "alpha": 7.0}
+    inside = {"keep": 0.5, "fusion.lr": 1e-3}
+    assert within(space, inside) == inside
+
+
+def test_pbt_draws_the_same_with_the_same_seed() -> None:
+    """Tune draws from the global stream, of which a sweep says where it begins."""
+
+    def draws(seed: int) -> list[float]:
+        make_scheduler(SweepOptions(scheduler="pbt"), 9, SPACE, seed)
+        return [random.random() for _ in range(3)]
+
+    assert draws(1) == draws(1) != draws(2)
