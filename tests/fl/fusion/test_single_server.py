@@ -1,0 +1,60 @@
+"""The server of one rank: what it has is where it is used, and nothing is copied."""
+
+from collections.abc import Iterator, Mapping
+
+import torch
+
+from fl.events import Events
+from fl.fusion.single_server import SingleServer
+from fl.models import Decoder
+from fl.training.generator import starting_generator
+from tests.fl.toy import CPU, GENERATOR, PROBLEM, shard
+
+
+def server() -> SingleServer:
+    return SingleServer(PROBLEM, shard(2, 2, 2), Events(), CPU)
+
+
+def test_tensors_that_are_here_are_its_samples_uncopied() -> None:
+    images, labels = torch.rand(5, 1, 28, 28), torch.arange(5) % 3
+    placed = server().place({"images": images, "labels": labels})
+    assert len(placed) == 5
+    assert placed.columns["images"][0] is images
+    assert server().fetch(placed, "labels") is labels
+
+
+class OneAtATime(Mapping[int, Decoder]):
+    """Decoders that note which are looked up."""
+
+    def __init__(self, clients: list[int]) -> None:
+        self.clients, self.read = clients, list[int]()
+
+    def __getitem__(self, client: int) -> Decoder:
+        self.read.append(client)
+        return starting_generator(GENERATOR, PROBLEM).decoder
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self.clients)
+
+    def __len__(self) -> int:
+        return len(self.clients)
+
+
+def test_decoders_are_read_one_after_the_other_and_only_when_they_draw() -> None:
+    decoders = OneAtATime([4, 7])
+    allocation = torch.tensor([[0, 2, 1], [300, 0, 0]]).numpy()
+    made = server().sample(decoders, allocation, latent=GENERATOR.latent)
+    assert len(made) == 303
+    assert decoders.read == [4, 7]
+    assert set(made.columns) == {"images", "labels"}
+
+
+def test_z_is_given_where_it_is_asked_for() -> None:
+    allocation = torch.tensor([[1, 1, 1]]).numpy()
+    made = server().sample(
+        OneAtATime([0]), allocation, latent=GENERATOR.latent, stream="examples", with_z=True
+    )
+    z = server().fetch(made, "z")
+    assert z.shape == (3, GENERATOR.latent)
+    again = server().sample(OneAtATime([0]), allocation, latent=GENERATOR.latent, with_z=True)
+    assert not torch.equal(z, server().fetch(again, "z"))  # another stream, other numbers
