@@ -4,23 +4,24 @@ import numpy as np
 import pytest
 import torch
 
-from kernels.batched import RADIX_SIZE, _sort
+from kernels.batched import RADIX_SIZE, TorchGroups
 from tests.kernels.cases import CLASSES, DEVICE, quota, run
 
 SIZES = (1, 2, 2047, 2048, 2049, 3000, RADIX_SIZE - 1, RADIX_SIZE, RADIX_SIZE + 1)
 
 
 @pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("dtype", [torch.int8, torch.int16, torch.int64])
-def test_numbers_are_sorted_and_equal_ones_stay_in_order(size: int, dtype: torch.dtype) -> None:
-    """Around the sizes from which they are padded, and sorted another way; negative ones too."""
-    stream = np.random.default_rng(size)
-    numbers = stream.integers(-1, 100, size)
-    if dtype == torch.int64:
-        numbers = (numbers << 32) | stream.integers(0, 9, size)
-    values, order = _sort(torch.tensor(numbers, device=DEVICE).to(dtype))
-    assert order.tolist() == np.argsort(numbers, kind="stable").tolist()
-    assert values.tolist() == np.sort(numbers).tolist()
+@pytest.mark.parametrize("classes", [100, 1000, 40_000], ids=["8 bits", "16 bits", "32 bits"])
+def test_samples_are_sorted_by_class_and_those_of_a_class_stay_in_order(
+    size: int, classes: int
+) -> None:
+    """Around the sizes from which they are padded, and sorted another way; strangers too."""
+    labels = np.random.default_rng(size).integers(-1, classes + 1, size)
+    samples = torch.zeros(size, 1, device=DEVICE)
+    groups = TorchGroups(samples, torch.tensor(labels, device=DEVICE), classes)
+    assert groups.order.tolist() == np.argsort(labels, kind="stable").tolist()
+    ends = np.searchsorted(np.sort(labels), np.arange(classes + 1))
+    assert groups.bounds.tolist() == ends.tolist()
 
 
 @pytest.mark.parametrize("size", SIZES)

@@ -4,6 +4,11 @@ import json
 from pathlib import Path
 from typing import Any
 
+from cluster.hardware.inventory import Inventory
+from fl.federation import Client, Request
+from fl.training.classifier import ClassifierConfig
+from fl.training.generator import GeneratorConfig
+
 
 def event(kind: str, seconds: float, **fields: Any) -> dict[str, Any]:
     return {"event": kind, "seconds": seconds, **fields}
@@ -30,3 +35,15 @@ def trial(
     if finished:
         (path / "result.json").write_text("{}")
     return path
+
+
+def members() -> list[Client]:
+    """Two clients, of whom the second asks for half as many cores."""
+    trainings = (ClassifierConfig(), GeneratorConfig())
+    return [
+        Client(id=k, role="r", training=t, num_samples=9, request=Request(cpus=1 / (k + 1), gpus=0))
+        for k, t in enumerate(trainings)
+    ]
+
+
+INVENTORY = Inventory(node="n", cpus=2, memory_bytes=10**9, gpus=(), source="machine")

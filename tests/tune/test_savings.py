@@ -2,23 +2,9 @@
 
 from pathlib import Path
 
-from cluster.hardware.inventory import Inventory
-from fl.federation import Client, Request
-from fl.training.classifier import ClassifierConfig
-from fl.training.generator import GeneratorConfig
+from tests.tune.made_up import INVENTORY, members
 from tune.rows import read_rows
 from tune.savings import savings
-
-
-def members() -> list[Client]:
-    trainings = (ClassifierConfig(), GeneratorConfig())
-    return [
-        Client(id=k, role="r", training=t, num_samples=9, request=Request(cpus=1 / (k + 1), gpus=0))
-        for k, t in enumerate(trainings)
-    ]
-
-
-INVENTORY = Inventory(node="n", cpus=2, memory_bytes=10**9, gpus=(), source="machine")
 
 
 def test_savings_add_up_what_was_reused(folder: Path) -> None:

@@ -83,9 +83,7 @@ def test_clients_that_want_no_gpu_do_not_keep_the_cores_from_those_that_do() -> 
     assert placement.waiting == (4, 5, 6, 7, 0, 1, 2, 3)
     assert started(placement) == [4, 0, 1, 2]
     placement.add(9, ask(), "m", 50)
-    assert placement.waiting == (5, 9, 6, 7, 3), (
-        "who alone takes longer is second"
-    )
+    assert placement.waiting == (5, 9, 6, 7, 3), "who alone takes longer is second"
 
 
 def test_ten_tenths_fill_a_gpu_and_a_share_never_spans_two() -> None:

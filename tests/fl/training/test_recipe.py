@@ -1,6 +1,7 @@
 """A client's recipe: its mean loss, its patience, and training it alone."""
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import pytest
@@ -9,37 +10,43 @@ from torch import Tensor, nn
 
 from fl.federation import Batch, Training
 from fl.training.optimizers import SGD
-from fl.training.recipe import Recipe, one_by_one
-from tests.fl.toy import GENERATOR, VGG
+from fl.training.recipe import MeanLoss, Recipe, batches, one_by_one
+from tests.fl.toy import CLASSIFIER, GENERATOR, VGG, shard, task_input
 from tests.fl.training.cohorts import assert_close, inputs, recipe_for
 from tests.fl.training.plain import train_plainly
 
-
-def losses_of(model: nn.Module, batch: Batch) -> Tensor:
-    """Each sample's distance from the model's bias."""
-    assert isinstance(model, nn.Linear)
-    return (model.bias - batch["x"]).square()
+ALONE = task_input(CLASSIFIER, shard(1, 0, 0))
 
 
-def recipe(
-    epochs: int = 3, sizes: tuple[int, ...] = (2, 1), patience: int | None = None, lr: float = 0.1
-) -> Recipe:
-    model = nn.Linear(1, 1)
-    nn.init.zeros_(model.bias)
-    model.weight.requires_grad_(False)
-    model.weight.grad = torch.zeros_like(model.weight)
+class Point(nn.Module):
+    """A model that is one number, from 0 on."""
 
-    def epoch() -> Iterator[Batch]:
-        yield from ({"x": torch.ones(size)} for size in sizes)
+    def __init__(self) -> None:
+        super().__init__()
+        self.at = nn.Parameter(torch.zeros(1))
 
-    return Recipe(
+
+def distances(model: nn.Module, batch: Batch) -> Tensor:
+    """Half the square of how far each sample is: the gradient is the distance."""
+    assert isinstance(model, Point)
+    return (model.at - batch["x"]).square() / 2
+
+
+def recipe(epochs: Sequence[Sequence[Sequence[float]]], **changes: object) -> Recipe:
+    """A point that samples draw to them, epoch by epoch and batch by batch."""
+    model = Point()
+
+    def epoch(samples: Sequence[Sequence[float]]) -> Iterator[Batch]:
+        yield from ({"x": torch.tensor(batch)} for batch in samples)
+
+    made = Recipe(
         model=model,
-        losses=lambda m, batch: losses_of(m, batch) + 0 * m.weight.sum(),
-        optimizer=SGD(lr),
-        epochs=(epoch() for _ in range(epochs)),
-        patience=patience,
-        upload=lambda: {"bias": model.bias.detach().clone()},
+        losses=distances,
+        optimizer=SGD(0.5),
+        epochs=map(epoch, epochs),
+        upload=lambda: {"at": model.at.detach().clone()},
     )
+    return replace(made, **changes)
 
 
 @pytest.mark.parametrize(
@@ -51,3 +58,80 @@ def test_one_by_one_is_the_plain_way(training: Training) -> None:
     """With dropout too, whose masks come from the client's own stream."""
     own = inputs(training, 20, 3)
     assert_close(one_by_one(own, recipe_for(own)), train_plainly(own, recipe_for(own)))
+
+
+def test_each_batch_moves_the_model_by_its_mean_loss_or_by_the_sum() -> None:
+    samples = [[[8.0, 4.0], [4.0]]]
+    mean = one_by_one(ALONE, recipe(samples))
+    assert mean.tensors["at"].item() == 3.5  # half the way to 6, then half the way to 4
+    total = one_by_one(ALONE, recipe(samples, reduction="sum"))
+    assert total.tensors["at"].item() == 5.0  # all the way to 6, then half the way to 4
+
+
+def test_the_training_loss_is_the_mean_over_the_last_epochs_samples_as_they_were_met() -> None:
+    output = one_by_one(ALONE, recipe([[[100.0]], [[50.0, 52.0], [51.5]]]))
+    # At 50 two samples are met, at distances of 0 and 2; then at 50.5 one, at a distance of 1.
+    assert output.stats == {"train_loss": pytest.approx((0 + 2 + 0.5) / 3), "epochs": 2}
+
+
+@pytest.mark.parametrize(
+    ("means", "patience", "epochs"),
+    [
+        ([3, 2, 1, 0.5], 1, 4),
+        ([3, 2, 2, 1], 1, 3),  # as low as before is no lower
+        ([3, 4, 2, 5, 5, 1], 2, 5),
+        ([3, 4, 5, 6], 9, 4),
+        ([3, 4, 5, 6], None, 4),
+        ([math.nan, math.nan, 1], 2, 2),
+    ],
+)
+def test_a_client_stops_when_patience_epochs_have_not_lowered_its_loss(
+    means: list[float], patience: int | None, epochs: int
+) -> None:
+    mean_loss = MeanLoss()
+    for played, mean in enumerate(means, start=1):
+        mean_loss.begin_epoch()
+        mean_loss.add(torch.tensor([mean, mean]))
+        if mean_loss.end_epoch(patience):
+            assert played == epochs
+            break
+    assert mean_loss.epochs == epochs
+
+
+def test_a_client_without_a_sample_has_no_loss() -> None:
+    mean_loss = MeanLoss()
+    mean_loss.end_epoch(None)
+    assert mean_loss.stats == {"train_loss": 0, "epochs": 1}
+
+
+def test_batches_come_epoch_by_epoch_and_end_where_patience_does() -> None:
+    taken, mean_loss = [], MeanLoss()
+    given = recipe([[[1.0], [2.0]], [[3.0]], [[4.0]], [[5.0]]], patience=2)
+    for batch in batches(given, mean_loss):
+        taken.append(batch["x"].item())
+        mean_loss.add(torch.tensor([1.0]))
+    assert taken == [1, 2, 3, 4]
+
+
+def test_noise_in_the_model_is_the_clients_own_and_the_rounds() -> None:
+    class Noisy(Point):
+        def forward(self) -> Tensor:
+            return self.at + torch.rand(1)
+
+    def noisy(client: int = 0, round: int = 1) -> float:
+        model = Noisy()
+        own = recipe(
+            [[[0.0]]],
+            model=model,
+            losses=lambda m, batch: m() + batch["x"],
+        )
+        given = replace(ALONE, client=replace(ALONE.client, id=client), round=round)
+        return one_by_one(given, own).stats["train_loss"]
+
+    first, before = noisy(), torch.random.get_rng_state()
+    torch.rand(3)
+    assert noisy() == first
+    assert len({first, noisy(client=1), noisy(round=2)}) == 3
+    torch.random.set_rng_state(before)
+    noisy()
+    assert torch.equal(torch.random.get_rng_state(), before)

@@ -1,18 +1,95 @@
 """Tasks that run for one client or for many at once."""
 
+import pickle
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+import torch
 from torch import nn
 
-from fl.federation import TaskOutput
+from fl.federation import TaskInput, TaskOutput, Training
 from fl.training.generator import train_generator
-from fl.training.task import recipe_of, task_of
-from tests.fl.toy import CLASSIFIER
-from tests.fl.training.cohorts import Own, inputs, recipe_with
+from fl.training.recipe import Recipe, one_by_one
+from fl.training.task import (
+    conflict,
+    recipe_of,
+    task_for_many,
+    task_of,
+    train_many,
+    trains_in_cohorts,
+)
+from tests.fl.toy import CLASSIFIER, GENERATOR, VGG, same_bits
+from tests.fl.training.cohorts import Own, inputs, recipe_for, recipe_with, together
+
+COHORT = (5, 1, 9)
+
+
+def plain(own: TaskInput) -> TaskOutput:
+    return TaskOutput(tensors={"id": torch.tensor([own.client.id])})
+
+
+def cohort(training: Training) -> list[TaskInput]:
+    return [inputs(training, size, k) for k, size in enumerate(COHORT)]
 
 
 def test_a_task_knows_its_recipe_and_travels_by_name() -> None:
-    import pickle
-
     assert pickle.loads(pickle.dumps(train_generator)) is train_generator
-    assert recipe_of(lambda own: TaskOutput(tensors={})) is None
-    task = task_of(recipe_with(Own(nn.Identity())))  # type: ignore[arg-type]
+    assert recipe_of(plain) is None
+    recipe = recipe_with(Own(nn.Identity()))
+    task = task_of(recipe)
+    assert recipe_of(task) is recipe
     assert task(inputs(CLASSIFIER, 9, 0)).stats["train_loss"] > 0
+
+
+def test_a_task_for_many_is_one_for_a_single_client_too() -> None:
+    companies: list[int] = []
+
+    @task_for_many
+    def counted(clients: Sequence[TaskInput]) -> list[TaskOutput]:
+        companies.append(len(clients))
+        return [plain(client) for client in clients]
+
+    many = train_many(counted, cohort(CLASSIFIER))
+    assert [output.tensors["id"].item() for output in many] == [0, 1, 2]
+    assert counted(cohort(CLASSIFIER)[2]).tensors["id"].item() == 2
+    assert companies == [3, 1]
+    assert counted.__name__ == "counted"
+    assert trains_in_cohorts(counted)
+    assert recipe_of(counted) is None
+
+
+def test_a_task_of_ones_own_is_run_for_each_client_by_itself() -> None:
+    assert not trains_in_cohorts(plain)
+    found = train_many(plain, cohort(CLASSIFIER))
+    assert [output.tensors["id"].item() for output in found] == [0, 1, 2]
+
+
+@pytest.mark.parametrize("training", [CLASSIFIER, GENERATOR], ids=lambda t: t.model)
+def test_clients_without_a_conflict_train_as_one(training: Training) -> None:
+    clients = cohort(training)
+    expected = together(clients)
+    for found, one in zip(train_many(training.task, clients), expected, strict=True):
+        assert same_bits(found.tensors, one.tensors)
+        assert found.stats == one.stats
+
+
+def test_clients_with_a_conflict_train_one_by_one_each_as_if_alone() -> None:
+    training = replace(VGG, epochs=1)
+    clients = cohort(training)
+    for found, own in zip(train_many(training.task, clients), clients, strict=True):
+        assert same_bits(found.tensors, one_by_one(own, recipe_for(own)).tensors)
+
+
+def test_a_conflict_is_looked_for_once_for_all_clients_of_a_training_record() -> None:
+    made: list[int] = []
+    inner = recipe_with(Own(nn.Dropout(0.5)))
+
+    def counted(own: TaskInput) -> Recipe:
+        made.append(own.client.id)
+        return inner(own)
+
+    other = replace(CLASSIFIER, lr=0.07)
+    reasons = {conflict(counted, own) for own in (*cohort(CLASSIFIER), *cohort(other))}
+    assert reasons == {"norm is a Dropout, which draws from one stream for all"}
+    assert made == [0, 0]  # once for each of the two records

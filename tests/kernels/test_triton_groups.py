@@ -2,15 +2,15 @@
 
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
 from kernels import nearest_to_centroid
-from tests.kernels.cases import DEVICE, HAS_TRITON, draw, run
+from tests.kernels.cases import DEVICE, draw, run
+from tests.kernels.compiling import interpreted_or_on_cuda
 
-pytestmark = pytest.mark.skipif(not HAS_TRITON, reason="runs in test_interpreter.py, or on CUDA")
+pytestmark = interpreted_or_on_cuda
 
 BEYOND = 2**31 + 2**20  # elements that 32 bits cannot number
 
@@ -88,70 +88,3 @@ def test_rows_and_features_that_do_not_fill_a_tile(features: int) -> None:
     expected = run(values, labels, 0.6, "reference")
     torch.testing.assert_close(found.distances, expected.distances)
     assert torch.equal(found.indices, expected.indices)
-
-
-def test_a_class_larger_than_the_selection_takes_at_once() -> None:
-    """More than 4096 of one class on a GPU; the blocks shrink with the class sizes elsewhere."""
-    count = 5000 if DEVICE.type == "cuda" else 1100
-    stream = np.random.default_rng(3)
-    samples = stream.integers(-40, 40, size=(count, 1)).astype(np.float32)
-    labels = np.where(np.arange(count) % 100 == 0, 1, 0)
-    samples[labels == 0] -= np.round(samples[labels == 0].mean())
-    found = run(samples, labels, 0.37, "triton", num_classes=8)
-    for c in (0, 1):
-        own = np.flatnonzero(labels == c)
-        distances = found.distances.numpy()[own]
-        stay = own[np.argsort(distances, kind="stable")[: int(len(own) * 37 // 100)]]
-        assert sorted(stay) == [i for i in found.indices.tolist() if labels[i] == c]
-
-
-def test_digits_of_every_size_are_told_apart() -> None:
-    """Distances that differ in the first, second, third or only the last eight bits."""
-    for step in (2.0**-22, 2.0**-14, 2.0**-6, 1.0, 1024.0):
-        ordered = 1 + step * torch.arange(40.0)
-        distances = torch.cat((ordered, -ordered)).unsqueeze(1)  # their mean is exactly 0
-        order = torch.randperm(80, generator=torch.Generator().manual_seed(1))
-        found = run(distances[order], [2] * 80, 0.25, "triton")
-        expected = run(distances[order], [2] * 80, 0.25, "reference")
-        assert torch.equal(found.indices, expected.indices)
-
-
-def test_the_mean_of_many_pieces_keeps_its_digits() -> None:
-    """2,000 pieces of 33 samples: more samples than an interpreter sums in a test's time."""
-    from kernels.triton_kernels import means_kernel
-
-    sums = torch.full((2_000, 1), 33 * 1000.1, device=DEVICE)
-    bounds = torch.tensor([0, 66_000], device=DEVICE)
-    piece_ends = torch.tensor([2_000], device=DEVICE)
-    mean = torch.zeros(1, 1, device=DEVICE)
-    means_kernel[(1, 1)](sums, bounds, piece_ends, mean, 1, rows=8, features=256)
-    assert mean.item() == pytest.approx(1000.1, rel=1e-7)
-
-
-@pytest.mark.parametrize("block", [1, 2, 4, 16])
-def test_the_plan_of_more_classes_than_a_block(block: int) -> None:
-    from kernels.triton_kernels import plan_kernel
-
-    keys = torch.tensor([-1, 0, 0, 0, 2, 2, 2, 2, 2, 5, 6, 6, 6, 7], dtype=torch.int8)
-    bounds = torch.full((8,), -1, device=DEVICE)
-    piece_ends = torch.full((7,), -1, device=DEVICE)
-    plan_kernel[(1,)](
-        *(keys.to(DEVICE), bounds, piece_ends, len(keys), 7), steps=4, piece=2, block=block
-    )
-    assert bounds.tolist() == [1, 4, 4, 9, 9, 9, 10, 13]
-    assert piece_ends.tolist() == [2, 2, 5, 5, 5, 6, 8]
-
-
-def test_the_list_of_more_samples_than_blocks_of_blocks() -> None:
-    from kernels.triton_selection import count_kernel, list_kernel
-
-    kept = torch.rand(50, generator=torch.Generator().manual_seed(0)) < 0.6
-    marks, bounds = kept.to(DEVICE, torch.int8), torch.tensor([3, 5, 44], device=DEVICE)
-    counts, status = bounds.new_empty(13), bounds.new_zeros(4)
-    indices = bounds.new_full((50,), -1)
-    count_kernel[(13,)](marks, counts, 50, block=4)
-    list_kernel[(13,)](marks, counts, bounds, indices, status, 50, 2, block=4)
-    total = int(kept.sum())
-    assert indices[:total].tolist() == kept.nonzero().squeeze(1).tolist()
-    assert (indices[total:] == -1).all()
-    assert status.tolist() == [total, 3, 44, 0]

@@ -1,4 +1,7 @@
-"""Properties of the filter, every fast backend held against the float64 reference."""
+"""The float64 reference, held against fractions; and every fast backend held against it."""
+
+import math
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -8,6 +11,7 @@ from hypothesis import strategies as st
 
 from kernels import Filtered
 from tests.kernels.cases import (
+    CLASSES,
     SEEDS,
     SHARES,
     SIZES,
@@ -17,6 +21,7 @@ from tests.kernels.cases import (
     gap,
     kept,
     run,
+    run_kmeans,
 )
 
 GAP = 1e-4  # below it rounding may decide, and the example says nothing
@@ -40,6 +45,44 @@ def agrees(samples: np.ndarray, labels: np.ndarray, keep: float, backend: str) -
     assume(gap(expected.distances, labels, keep) > GAP)
     assert found.indices.tolist() == expected.indices.tolist()
     return found.indices.tolist()
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_reference_is_right_to_the_last_digit_of_a_float(seed: int) -> None:
+    """Against fractions, of which nothing is rounded but the result."""
+    stream = np.random.default_rng(seed)
+    labels = stream.integers(0, CLASSES, 23)
+    samples = stream.integers(-9, 10, (23, 3))
+    keep = Fraction(7, 10)
+    indices: list[int] = []
+    found = run(samples.astype(np.float32), labels, float(keep), "reference")
+    for c in set(labels.tolist()):
+        own = np.flatnonzero(labels == c).tolist()
+        mean = [Fraction(int(samples[own, f].sum()), len(own)) for f in range(3)]
+        squares = {
+            i: sum((int(x) - m) ** 2 for x, m in zip(samples[i], mean, strict=True)) for i in own
+        }
+        for i, square in squares.items():
+            assert found.distances[i].item() == pytest.approx(math.sqrt(square), rel=2**-23)
+        for own_mean, m in zip(found.centroids[c].tolist(), mean, strict=True):
+            assert own_mean == pytest.approx(float(m), rel=2**-23)
+        stay = max(1, math.floor(keep * len(own)))
+        indices += sorted(own, key=lambda i: (squares[i], i))[:stay]
+    assert found.indices.tolist() == sorted(indices)
+
+
+@pytest.mark.parametrize("clusters", [2, 3])
+def test_the_references_clusters_end_where_lloyds_iterations_do(clusters: int) -> None:
+    """From its own centres one more iteration, written as a loop, goes nowhere."""
+    samples, labels = draw([30, 0, 12, 5], 2, seed=3)
+    found = run_kmeans(samples, labels, 0.8, "reference", num_clusters=clusters, seed=1)
+    for c in set(labels.tolist()):
+        centres = found.centroids[c].double().numpy()
+        members: list[list[np.ndarray]] = [[] for _ in range(clusters)]
+        for sample in samples[labels == c].astype(np.float64):
+            members[int(((centres - sample) ** 2).sum(1).argmin())].append(sample)
+        for centre, own in zip(centres, members, strict=True):
+            np.testing.assert_allclose(centre, sum(own) / len(own), rtol=1e-5, atol=1e-6)
 
 
 @fast_backends

@@ -1,0 +1,99 @@
+"""The comparison of FedMHO's variants: what is run, what is read, and what is told of it."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tyro
+import variants
+from variants import METHODS, Variants, spread
+
+
+@pytest.fixture
+def launched(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, str]]:
+    """Launches that finish at once: the accuracy is the seed's. What each was asked for."""
+    asked: list[dict[str, str]] = []
+
+    def launch(arguments: list[str]) -> int:
+        plain = [argument for argument in arguments if argument != "--resume"]
+        options = dict(zip(plain[::2], plain[1::2], strict=True))
+        asked.append(options)
+        folder = Path(options["--output-dir"]) / options["--name"]
+        folder.mkdir(parents=True)
+        (folder / "result.json").write_text(json.dumps(result(int(options["--seed"]))))
+        return 0
+
+    monkeypatch.setattr(variants, "launch", launch)
+    return asked
+
+
+def result(seed: int) -> dict[str, Any]:
+    return {
+        "accuracy": 0.5 + seed / 10,
+        "start_accuracy": 0.25,
+        "seconds": {"local": 10.0 * (seed + 1), "fusion": 3.0},
+        "teacher": {"agreement": 0.9, "confidence": 0.8, "confidence_when_wrong": 0.4},
+    }
+
+
+def options(folder: Path, **changes: Any) -> Variants:
+    how = {"output_dir": folder / "runs", "alphas": (0.5,), "seeds": (0, 1), **changes}
+    return Variants(json=folder / "figures.json", **how)
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [([0.5], "50.00 ± 0.00"), ([0.5, 0.6], "55.00 ± 7.07"), ([0.25, 0.5, 0.75], "50.00 ± 25.00")],
+)
+def test_a_spread_is_mean_and_sample_deviation_in_percent(values: list[float], said: str) -> None:
+    assert spread(values) == said
+
+
+def test_every_variant_runs_for_every_seed_and_alpha_under_a_name_of_its_own(
+    tmp_path: Path, launched: list[dict[str, str]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert variants.main(options(tmp_path, alphas=(0.5, 0.1))) == 0
+    asked = {(o["--method"], o["--alpha"], o["--seed"]) for o in launched}
+    assert asked == {(m, a, s) for m in METHODS for a in ("0.5", "0.1") for s in ("0", "1")}
+    assert len({o["--name"] for o in launched}) == len(launched) == 12
+    assert "55.00 ± 7.07" in capsys.readouterr().out
+
+
+def test_figures_are_those_of_the_runs(tmp_path: Path, launched: list[dict[str, str]]) -> None:
+    variants.main(options(tmp_path))
+    (row,) = json.loads((tmp_path / "figures.json").read_text())["rows"]
+    accuracies = {method: [0.5, 0.6] for method in METHODS}
+    assert row["accuracy"] == {"start": [0.25, 0.25], **accuracies}
+    assert [seconds["local"] for seconds in row["seconds"]] == [10.0, 20.0]
+    assert row["fedmho-sd teacher"][0]["agreement"] == 0.9
+
+
+def test_what_is_finished_is_read_and_not_run_again(
+    tmp_path: Path, launched: list[dict[str, str]]
+) -> None:
+    variants.main(options(tmp_path))
+    first = (tmp_path / "figures.json").read_text()
+    launched.clear()
+    variants.main(options(tmp_path))
+    assert launched == []
+    assert (tmp_path / "figures.json").read_text() == first
+
+
+def test_a_run_that_fails_ends_the_comparison_with_its_status(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(variants, "launch", lambda arguments: 2)
+    with pytest.raises(SystemExit) as ended:
+        variants.main(options(tmp_path))
+    assert ended.value.code == 2
+
+
+@pytest.mark.parametrize("arguments", [["--alphas", "small"], ["--seed", "1"]])
+def test_arguments_that_make_no_sense_are_refused(
+    arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as refused:
+        tyro.cli(Variants, args=arguments)
+    assert refused.value.code == 2
+    assert arguments[0] in capsys.readouterr().err

@@ -1,0 +1,142 @@
+"""A trial's launch and directory: the sweep's own, with other settings."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from cluster.hardware.gpus import Gpu
+from cluster.hardware.inventory import Inventory
+from cluster.run import runner
+from cluster.run.command_line import flatten, parse
+from cluster.run.options import Launch
+from cluster.run.run_dir import nested, write_json
+from fl.errors import UserError
+from fl.events import Event, RunEnd
+from tune.trials import FAILURE, RESULT, SETTINGS, derive, read_result, run_trial, share_of
+
+
+@pytest.fixture
+def launch(tmp_path: Path) -> Launch:
+    return parse([f"--output-dir={tmp_path}", "--name=sweep", "--overwrite", "--max-actors=2"])
+
+
+def test_a_trial_differs_in_its_settings_and_held_out_images_alone(launch: Launch) -> None:
+    settings = {"keep": 0.6, "fusion.lr": 1e-5, "num_samples": 70, "filter": "none"}
+    trial = derive(launch, settings, "sweep/trials/00003", validation=0.25)
+    before, now = flatten(nested(launch.run)), flatten(nested(trial.run))
+    changed = {name: value for name, value in now.items() if value != before[name]}
+    assert changed == {**settings, "data.validation": 0.25}
+    assert (trial.name, trial.max_actors) == ("sweep/trials/00003", 2)
+    assert (trial.resume, trial.overwrite) == (True, False)
+
+
+def test_without_settings_it_is_the_launchs_own_run(launch: Launch) -> None:
+    assert derive(launch, {}, "sweep/trials/default").run == launch.run
+
+
+def test_values_that_are_none_lists_and_switches_survive(launch: Launch) -> None:
+    odd = ["--method=fedmho-md", "--prototypes", "vgg9", "cnn", "--betas", "1", "2"]
+    run = parse([*odd, "--partition.recut", "--data.max-train=9"]).run
+    assert derive(replace(launch, run=run), {}, "any").run == run
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [({"keep": 3}, "keep must be in"), ({"kep": 0.5}, "unknown option '--kep'")],
+)
+def test_settings_are_checked_as_a_users_are(
+    launch: Launch, settings: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(UserError, match=message):
+        derive(launch, settings, "any")
+
+
+class Execution:
+    """Instead of the run: tells its end and leaves a result, or fails."""
+
+    def __init__(self) -> None:
+        self.ran = 0
+        self.error: Exception | None = None
+
+    def __call__(
+        self, launch: Launch, prepared: Any, run_dir: Path, console: Any, *others: Any
+    ) -> dict[str, Any]:
+        self.ran += 1
+        console.print("at work")
+        if self.error:
+            raise self.error
+        for other in others:
+            other(RunEnd(accuracy=0.5))
+        result = {"accuracy": launch.run.options.keep}
+        write_json(run_dir / RESULT, result)
+        return result
+
+
+@pytest.fixture
+def execution(monkeypatch: pytest.MonkeyPatch) -> Execution:
+    made = Execution()
+    monkeypatch.setattr(runner, "execute", made)
+    return made
+
+
+def tried(launch: Launch, settings: dict[str, Any], *listeners: Any) -> dict[str, Any]:
+    ready: Any = SimpleNamespace()
+    own = derive(launch, settings, "trial")
+    return run_trial(own, settings, *listeners, prepare_with=lambda _: ready)
+
+
+def test_a_trial_leaves_its_settings_and_log_and_is_heard(
+    launch: Launch, execution: Execution, tmp_path: Path
+) -> None:
+    heard: list[Event] = []
+    assert tried(launch, {"keep": 0.6}, heard.append) == {"accuracy": 0.6}
+    assert heard == [RunEnd(accuracy=0.5)]
+    trial = tmp_path / "trial"
+    assert json.loads((trial / SETTINGS).read_text()) == {"keep": 0.6}
+    assert (trial / "log.txt").read_text() == "at work\n"
+    assert not (trial / FAILURE).exists()
+
+
+def test_a_finished_trial_is_not_run_again(launch: Launch, execution: Execution) -> None:
+    first = tried(launch, {"keep": 0.6})
+    assert tried(launch, {"keep": 0.6}) == first
+    assert execution.ran == 1
+
+
+def test_a_number_that_was_given_to_other_settings_is_run_anew(
+    launch: Launch, execution: Execution, tmp_path: Path
+) -> None:
+    """A killed sweep may have told nobody what it tried under it."""
+    tried(launch, {"keep": 0.6})
+    assert tried(launch, {"keep": 0.7}) == {"accuracy": 0.7}
+    assert json.loads((tmp_path / "trial" / SETTINGS).read_text()) == {"keep": 0.7}
+
+
+def test_why_a_trial_failed_is_one_line_until_it_succeeds(
+    launch: Launch, execution: Execution, tmp_path: Path
+) -> None:
+    trial = tmp_path / "trial"
+    execution.error = UserError("too few\n  samples")
+    with pytest.raises(UserError, match="too few"):
+        tried(launch, {"keep": 0.6})
+    assert (trial / FAILURE).read_text() == "UserError: too few samples\n"
+    assert "Traceback" in (trial / "log.txt").read_text()
+    assert read_result(trial) is None
+    execution.error = None
+    tried(launch, {"keep": 0.6})
+    assert not (trial / FAILURE).exists()
+    assert read_result(trial) == {"accuracy": 0.6}
+
+
+def test_a_trial_has_a_part_of_the_machine() -> None:
+    gpus = tuple(Gpu(uuid=f"GPU-{k}", name="H200", memory_bytes=10**11) for k in range(4))
+    whole = Inventory(node="host", cpus=16, memory_bytes=10**12, gpus=gpus, source="machine")
+    part = share_of(whole, {"CPU": 4.0, "GPU": 1.0, "memory": 10**11})
+    assert (part.cpus, part.memory_bytes, len(part.gpus)) == (4, 10**11, 1)
+    without = share_of(whole, {"CPU": 4.0})
+    assert (without.memory_bytes, without.gpus) == (10**12, ())
+    assert part.node == without.node == "host"

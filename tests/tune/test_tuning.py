@@ -1,0 +1,155 @@
+"""What a trial tells Tune, and what is told of it; Tune itself is pretended."""
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from ray import tune
+
+from cluster.hardware.inventory import Inventory
+from cluster.run.command_line import parse
+from cluster.run.options import Launch
+from fl.events import ClientEnd, Epoch
+from tests.tune.made_up import epoch, event
+from tests.tune.made_up import trial as directory
+from tune import tuning
+from tune.options import SweepOptions
+from tune.trials import FAILURE
+from tune.tuning import FINISHED, Lines, donor, report, report_state, trainable_of
+
+SHARE = Inventory(node="host", cpus=1, memory_bytes=10**9, gpus=(), source="machine")
+
+
+@pytest.fixture
+def told(monkeypatch: pytest.MonkeyPatch) -> list[tuple[dict[str, Any], Any]]:
+    """What Tune is told: figures, and a checkpoint if there is one."""
+    heard: list[tuple[dict[str, Any], Any]] = []
+
+    def listen(figures: dict[str, Any], *, checkpoint: Any = None) -> None:
+        heard.append((figures, checkpoint))
+
+    monkeypatch.setattr(tune, "report", listen)
+    return heard
+
+
+def at(number: int, stage: str = "fusion") -> Epoch:
+    return Epoch(stage=stage, epoch=number, epochs=3, loss=0.25, accuracy=0.5)
+
+
+def test_tune_hears_of_each_epoch_but_the_last(told: list[Any]) -> None:
+    """After the last one the run is not over: it is still to write its result."""
+    for each in (at(1), at(2), at(3), at(1, "distil-init"), ClientEnd(client=0)):
+        report(each)
+    figures = [{"accuracy": 0.5, "loss": 0.25, "epoch": k} for k in (1, 2)]
+    assert told == [(own, None) for own in figures]
+
+
+def test_a_state_is_handed_on_with_its_epoch(told: list[Any], tmp_path: Path) -> None:
+    (tmp_path / "state").write_text("weights")
+    report_state(at(2), tmp_path)
+    ((figures, checkpoint),) = told
+    assert figures["epoch"] == 2
+    with checkpoint.as_directory() as folder:
+        assert (Path(folder) / "state").read_text() == "weights"
+
+
+def test_a_trial_goes_on_from_the_state_that_tune_gives_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    given = [None, tune.Checkpoint(str(tmp_path))]
+    monkeypatch.setattr(tune, "get_checkpoint", lambda: given.pop(0))
+    assert (donor(), donor()) == (None, tmp_path)
+
+
+@pytest.fixture
+def launch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Launch:
+    """A sweep's launch, in whose trial 00003 this process is."""
+    context = SimpleNamespace(get_trial_id=lambda: "ab12_00003")
+    monkeypatch.setattr(tune, "get_context", lambda: context)
+    return parse([f"--output-dir={tmp_path}", "--name=sweep"])
+
+
+def test_a_trial_runs_what_tune_proposes_and_ends_with_its_last_scores(
+    launch: Launch, told: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran: list[tuple[Launch, dict[str, Any]]] = []
+
+    def run_trial(own: Launch, settings: dict[str, Any], *_: Any, **__: Any) -> None:
+        ran.append((own, settings))
+        directory(tmp_path / "sweep" / "trials", "00003", {}, epoch(1, 0.5, 1), epoch(2, 0.75, 2))
+
+    monkeypatch.setattr(tuning, "run_trial", run_trial)
+    # Searchers propose numbers of numpy's, which no configuration file could hold.
+    settings = {"keep": np.float64(0.625), "num_samples": np.int64(70)}
+    trainable_of(launch, SHARE, SweepOptions(validation=0.2), epochs=2)(settings)
+    ((own, plain),) = ran
+    assert own.name == "sweep/trials/00003"
+    assert (own.run.options.keep, own.run.data.validation) == (0.625, 0.2)
+    assert plain == {"keep": 0.625, "num_samples": 70}
+    assert {type(value) for value in plain.values()} == {float, int}
+    assert told == [({"accuracy": 0.75, "loss": 0.25, "epoch": 2, FINISHED: True}, None)]
+
+
+def test_with_pbt_it_runs_as_one_of_a_population(
+    launch: Launch, told: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: dict[str, Any] = {}
+    monkeypatch.setattr(tuning, "run_member", lambda own, settings, **how: given.update(how))
+    monkeypatch.setattr(tune, "get_checkpoint", lambda: tune.Checkpoint(str(tmp_path)))
+    trainable_of(launch, SHARE, SweepOptions(scheduler="pbt"), epochs=30)({"keep": 0.5})
+    assert (given["every"], given["donor"]) == (6, tmp_path)
+    assert told == [({FINISHED: True}, None)]
+
+
+def trial(number: int, home: Path, **known: Any) -> Any:
+    """A trial as Tune shows it to those who listen."""
+    home.mkdir(exist_ok=True)
+    return SimpleNamespace(
+        trial_id=f"ab12_0000{number}",
+        config={"keep": 0.123456789, "filter": "none"},
+        last_result=known.get("result"),
+        error_file=known.get("error_file"),
+        remote_experiment_path=str(home / "ray" / "trials"),
+    )
+
+
+def test_each_trial_that_ends_has_a_line_that_says_how(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = Lines()
+    scores = {"accuracy": 0.5, "loss": 0.25, "epoch": 4}
+    results = [{**scores, FINISHED: True}, scores, None]
+    for number, result in enumerate(results):
+        lines.on_trial_complete(0, [], trial(number, tmp_path, result=result))
+    lines.on_trial_error(0, [], trial(3, tmp_path))
+    tried = "keep=0.1235 filter=none"
+    assert capsys.readouterr().out.splitlines() == [
+        f"trial 00000 (1 ended): accuracy 0.5000, loss 0.2500; {tried}",
+        f"trial 00001 (2 ended): stopped after epoch 4, accuracy 0.5000, loss 0.2500; {tried}",
+        f"trial 00002 (3 ended): stopped after epoch 0; {tried}",
+        f"trial 00003 (4 ended): failed; {tried}",
+    ]
+
+
+def test_why_a_trial_failed_is_what_it_said_itself_else_what_tune_says(tmp_path: Path) -> None:
+    error = tmp_path / "error.txt"
+    error.write_text("Traceback\n  somewhere\nActorDiedError: killed\n")
+    for number in (0, 1):
+        directory(tmp_path / "trials", f"0000{number}", {}, event("phase", 1.0))
+    (tmp_path / "trials" / "00000" / FAILURE).write_text("UserError: too few\n")
+    for number in (0, 1, 2):  # the last one never had a directory
+        Lines().on_trial_error(0, [], trial(number, tmp_path, error_file=str(error)))
+    reasons = [(tmp_path / "trials" / f"0000{k}" / FAILURE).read_text() for k in (0, 1)]
+    assert reasons == ["UserError: too few\n", "ActorDiedError: killed\n"]
+    assert not (tmp_path / "trials" / "00002").exists()
+
+
+def test_without_gpus_a_trial_is_prepared_where_it_is(
+    launch: Launch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[Launch, Inventory]] = []
+    monkeypatch.setattr(tuning, "prepare", lambda *given: asked.append(given))
+    tuning.prepare_in_bundle(launch, SHARE)
+    assert asked == [(launch, SHARE)]
