@@ -4,7 +4,7 @@
 bytes are counted, uploads are stored, and failed clients are recorded.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from contextlib import closing
 from typing import Literal
 
@@ -106,29 +106,40 @@ class Clients:
             raise ValueError(f"no such clients to map over: {sorted(missing)}")
         common = {**(already_sent or {}), **(broadcast or {})}
         sent = pack(common, {}) if common else None
-        jobs = {}
-        packed: dict[int, bytes] = {}  # a payload for several clients is packed once
-        for client in self.members:
-            if client.id not in chosen or client.id in self.dropped:
-                continue
-            own = payloads.get(client.id, {})
-            self.bytes_down[client.id] += num_bytes(broadcast or {}) + num_bytes(own)
-            if own and id(own) not in packed:
-                packed[id(own)] = pack(own, {})
-            jobs[client.id] = Job(
-                task=task or client.training.task,
-                client=client,
-                run_spec=self.run_spec,
-                indices=self._indices[client.id],
-                broadcast=sent,
-                payload=packed.get(id(own)),
-                round=self.round,
-            )
+        for k in chosen - self.dropped.keys():
+            self.bytes_down[k] += num_bytes(broadcast or {}) + num_bytes(payloads.get(k, {}))
+        jobs = self._jobs(task, chosen - self.dropped.keys(), sent, payloads)
         with self._events.phase("local"):
             updates = self._collect(jobs)
         self.busy_seconds += covered(self._at_work)
         self._at_work.clear()
         return [updates[k] for k in sorted(jobs) if k in updates or k not in self.dropped]
+
+    def _jobs(
+        self,
+        task: Task | None,
+        chosen: Set[int],
+        broadcast: bytes | None,
+        payloads: Mapping[int, Tensors],
+    ) -> dict[int, Job]:
+        """A job for each chosen client, in the members' order."""
+        packed: dict[int, bytes] = {}  # a payload for several clients is packed once
+        jobs = {}
+        for client in self.members:
+            if client.id in chosen:
+                own = payloads.get(client.id, {})
+                if own and id(own) not in packed:
+                    packed[id(own)] = pack(own, {})
+                jobs[client.id] = Job(
+                    task=task or client.training.task,
+                    client=client,
+                    run_spec=self.run_spec,
+                    indices=self._indices[client.id],
+                    broadcast=broadcast,
+                    payload=packed.get(id(own)),
+                    round=self.round,
+                )
+        return jobs
 
     def end_round(self) -> None:
         """Ends the round, once its outcome is saved: its uploads are needed no longer."""

@@ -6,6 +6,7 @@ arguments that follow are added to every run. Empty lines and lines that begin w
 
 import argparse
 import shlex
+import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -92,9 +93,15 @@ def submit_all(launches: Sequence[Launch], console: Console) -> int:
     require_sbatch()
     for launch in launches:
         prepare(launch)
-    run_dirs = [claim(launch).absolute() for launch in launches]
-    jobs = [job_of(*pair) for pair in zip(launches, run_dirs, strict=True)]
-    ids = executor.send(jobs)
+    new = [path for path in map(locate, launches) if not path.exists()]
+    try:
+        run_dirs = [claim(launch).absolute() for launch in launches]
+        jobs = [job_of(*pair) for pair in zip(launches, run_dirs, strict=True)]
+        ids = executor.send(jobs)
+    except UserError:
+        for path in new:  # nothing has run in them: the next attempt may have their names
+            shutil.rmtree(path, ignore_errors=True)
+        raise
     for job, run_dir in zip(ids, run_dirs, strict=True):
         write_submitted(run_dir, job)
         print_text(f"job {job}  {run_dir}", console)

@@ -72,7 +72,9 @@ class NodeTask:
         # Requeueing makes Slurm end this start with signals, which must not interrupt it.
         for one in (_preemption(), signal.SIGTERM):
             signal.signal(one, signal.SIG_IGN)
-        (self._meeting() / "over").touch()
+        meeting = self._meeting()
+        meeting.mkdir(mode=0o700, parents=True, exist_ok=True)  # a launch without Ray made none
+        (meeting / "over").touch()
         end_descendants()
         self._write("requeued")
         return DelayedSubmission(

@@ -57,14 +57,16 @@ def print_trials(
         table.add_row(
             row.name,
             percent(row.scores["accuracy"]) if row.scores else NOTHING,
-            f"{row.scores['loss']:.4f}" if row.scores else NOTHING,
+            f"{row.scores['loss']:.4f}" if "loss" in row.scores else NOTHING,  # not without a fit
             str(int(row.scores["epoch"])) if row.scores else NOTHING,
             *(shown(row.settings[name]) for name in names),
             row.status,
         )
     anything = console.options.update(max_width=1000)
     width = Measurement.get(console, anything, table).maximum  # never cut to the terminal's width
-    console.print(table, highlight=False, width=width, crop=False, soft_wrap=True)
+    # A console cuts to its own width, whatever width is asked for.
+    whole = Console(file=console.file, width=max(width, console.width), highlight=False)
+    whole.print(table, crop=False, soft_wrap=True)
     for row in rows:
         if row.status == "failed":
             line = f"trial {row.name} failed: {row.reason}"
@@ -185,5 +187,6 @@ def _write_tensorboard(sweep: Sweep) -> None:
     with SummaryWriter(str(sweep.folder / "tensorboard")) as writer:
         for row in sweep.rows:
             if row.scores:
-                figures = {f"sweep/{name}": row.scores[name] for name in ("accuracy", "loss")}
+                told = [name for name in ("accuracy", "loss") if name in row.scores]
+                figures = {f"sweep/{name}": row.scores[name] for name in told}
                 writer.add_hparams(dict(row.settings), figures, run_name=row.name)

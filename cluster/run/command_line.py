@@ -7,6 +7,7 @@ import io
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
+from functools import cache
 from importlib.resources import files
 from pathlib import Path
 from types import GenericAlias
@@ -62,7 +63,7 @@ def parse(
         for name, value in values.items():
             if name in valid:
                 arguments += as_arguments(name, value)
-            elif not (source.startswith("preset ") and name in _settings_of_any_method()):
+            elif not (source.startswith("preset ") and name in _settings_of(tuple(METHODS))):
                 raise UserError(f"{source}: {unknown_setting(name, valid)}")
     if any(a == "--slurm" or a.startswith("--slurm.") for a in argv):
         arguments.append("--slurm.submit")
@@ -97,12 +98,14 @@ def load_yaml(path: Any) -> JsonObject:
     return {k: v for k, v in values.items() if k not in RECORDED}
 
 
-def _settings_of_any_method() -> set[str]:
-    return {
+@cache
+def _settings_of(methods: tuple[str, ...]) -> frozenset[str]:
+    """Names of the settings that any of these methods has; looking at all records takes a while."""
+    return frozenset(
         name
-        for method in METHODS.values()
-        for name, _ in setting_types(GenericAlias(LaunchOptions, (method.config,)))
-    }
+        for method in methods
+        for name, _ in setting_types(GenericAlias(LaunchOptions, (get_method(method).config,)))
+    )
 
 
 def flatten(values: SettingValues, prefix: str = "") -> JsonObject:

@@ -107,7 +107,6 @@ def test_no_run_is_claimed_before_all_are_known_to_be_possible(
     assert not (tmp_path / "out" / "good").exists()
 
 
-@pytest.mark.xfail(strict=True, reason="the claimed directories stay, and their names are taken")
 def test_a_refused_array_can_be_submitted_again(commands: Path, tmp_path: Path) -> None:
     runs = tmp_path / "runs.txt"
     runs.write_text("--name=a\n--name=b\n")

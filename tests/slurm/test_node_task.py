@@ -187,9 +187,6 @@ def test_a_preempted_job_is_requeued_as_the_same_launch(node: Allocation) -> Non
     assert vars(again) == vars(task)
 
 
-@pytest.mark.xfail(
-    raises=FileNotFoundError, strict=True, reason="checkpoint() touches a file where nobody met"
-)
 def test_a_preempted_job_without_ray_is_requeued_too(node: Allocation) -> None:
     task = node.task(ray=False)
     task()

@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-import pytest
 from rich.console import Console
 
 from fl.spaces import Choice, Uniform
@@ -94,7 +93,6 @@ def test_each_trial_has_a_line_and_a_reason_if_it_failed(folder: Path) -> None:
     assert lines[-1] == "trial 00002 failed: UserError: too few"
 
 
-@pytest.mark.xfail(strict=True, reason="rich takes no width above the console's")
 def test_the_table_is_whole_on_a_narrow_terminal(folder: Path) -> None:
     rows = read_rows(folder, {"keep": 0.8})
     wide, narrow = (
@@ -104,7 +102,6 @@ def test_the_table_is_whole_on_a_narrow_terminal(folder: Path) -> None:
     assert [line.split() for line in narrow] == [line.split() for line in wide]
 
 
-@pytest.mark.xfail(raises=KeyError, strict=True, reason="only a fit's epochs have a loss")
 def test_trials_of_a_method_without_one_fit_are_told_too(tmp_path: Path) -> None:
     (trial(tmp_path, "default", {}) / "result.json").write_text('{"accuracy": 0.75}')
     rows = read_rows(tmp_path, {"keep": 0.8})
