@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import distance
@@ -125,7 +126,7 @@ def test_ratios_are_to_the_released_code_at_its_best_to_two_reads_and_to_the_ban
 
 def test_threads_are_limited_and_given_back_even_after_an_error() -> None:
     before = torch.get_num_threads()
-    with pytest.raises(ZeroDivisionError), distance.limited(before + 1):
+    with suppress(ZeroDivisionError), distance.limited(before + 1):
         assert torch.get_num_threads() == before + 1
         _ = 1 / 0
     assert torch.get_num_threads() == before

@@ -69,7 +69,7 @@ def test_a_federation_follows_from_its_size_and_seed() -> None:
 
 
 def test_uniform_requests_do_for_the_largest_of_every_kind() -> None:
-    first, second, *others = federation(MACHINES[0], 10, seed=0)
+    first, second = federation(MACHINES[0], 10, seed=0)[:2]
     first = replace(first, request=Request(cpus=4, gpus=0.1, memory_bytes=10))
     second = replace(second, request=Request(cpus=0.5, gpus=0.7, memory_bytes=20))
     found = with_largest_request([first, second])

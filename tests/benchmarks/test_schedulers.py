@@ -40,11 +40,10 @@ def test_clients_that_fit_run_side_by_side_and_the_others_after_them(
     makespan = simulate(make(BOX, jobs), jobs)
     assert makespan in (7.0, 8.0, 9.0)  # whichever of them waits
     assert simulate(make(BOX, jobs[:1]), jobs[:1]) == 3.0
-    assert simulate(make(BOX, []), []) == 0.0
 
 
 @every_scheduler
-def test_the_time_to_start_a_client_is_spent_on_its_seat(make: Callable[..., Scheduler]) -> None:
+def test_the_time_to_start_a_client_is_spent_on_its_slot(make: Callable[..., Scheduler]) -> None:
     jobs = [job(0, 3.0, cpus=2), job(1, 5.0, cpus=2)]
     assert simulate(make(BOX, jobs), jobs, {0: 0.5, 1: 2.0}) == 10.5
     assert simulate(make(BOX, jobs), jobs, {1: 2.0}) == 10.0
@@ -89,7 +88,7 @@ def test_memory_and_shares_of_a_gpu_are_never_given_twice() -> None:
     assert drain(first_come(with_gpu, shares)) == [0, 1]
 
 
-def test_uniform_requests_leave_seats_empty_that_first_come_takes() -> None:
+def test_uniform_requests_leave_slots_empty_that_first_come_takes() -> None:
     jobs = [job(0, 1.0, cpus=2), job(1, 5.0), job(2, 5.0)]
     assert simulate(uniform(BOX, jobs), jobs) == 11.0
     assert simulate(first_come(BOX, jobs), jobs) == 6.0

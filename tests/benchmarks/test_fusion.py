@@ -1,0 +1,59 @@
+"""The server's fit and the plain loop that it is held against do the same work."""
+
+import io
+
+import fusion
+import pytest
+import torch
+import tyro
+from fusion import Fusion
+from rich.console import Console
+
+from fl.fusion.fit import FitConfig
+
+CPU = torch.device("cpu")
+TINY = Fusion(
+    samples=(40,), teachers=(2,), epochs=2, batch_size=16, width=0.02, ranks=(1,), precisions=()
+)
+CONFIG = FitConfig(epochs=TINY.epochs, batch_size=TINY.batch_size)
+
+
+def test_the_plain_loop_and_the_server_end_with_the_same_loss() -> None:
+    """Three teachers asked about every batch, or once: in the same order, with equal dropout."""
+    seconds, asking, loss = fusion.plain_loop(40, 3, TINY, CONFIG, CPU)
+    assert 0 < asking < seconds
+    with fusion.servers(TINY, CPU) as ready:
+        assert list(ready) == ["1 rank"]
+        own_seconds, own_asking, own_loss = fusion.by_server(ready["1 rank"], 40, 3, TINY, CONFIG)
+    assert 0 < own_asking < own_seconds
+    assert own_loss == pytest.approx(loss, rel=1e-4)
+
+
+def test_a_setting_is_told_with_its_arithmetic_bound_and_every_loop() -> None:
+    console = Console(file=io.StringIO(), width=110)
+    with fusion.servers(TINY, CPU) as ready:
+        row = fusion.run_setting(40, 2, TINY, ready, CPU, console)
+    assert row["forwards"] == {"plain": 3 + 2, "ours": 3 + 2 / 2}
+    assert row["bound"] == 5 / 4
+    plain, ours = row["loops"]["plain"], row["loops"]["1 rank"]
+    assert ours["ratio"] == plain["seconds"] / ours["seconds"]
+    assert plain["ratio"] == 1
+    assert ours["last_loss"] == pytest.approx(plain["last_loss"], rel=1e-4)
+    assert row["fit_speedup"] == {"1 rank": 1}
+
+
+def test_student_and_teachers_are_different_networks_the_same_every_time() -> None:
+    images = fusion.images_and_labels(3)["images"]
+    student, teacher, again = (fusion.network(k, TINY).eval()(images) for k in (0, 1, 0))
+    assert torch.equal(student, again)
+    assert not torch.equal(student, teacher)
+
+
+@pytest.mark.parametrize("arguments", [["--ranks", "two"], ["--batch-sizes", "3"]])
+def test_arguments_that_make_no_sense_are_refused(
+    arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as refused:
+        tyro.cli(Fusion, args=arguments)
+    assert refused.value.code == 2
+    assert arguments[0] in capsys.readouterr().err

@@ -1,0 +1,155 @@
+"""The plain loops over rounds and clients come to what the methods come to.
+
+Where nothing is left to chance: a batch holds all of a client's samples, as many of each class.
+"""
+
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import plain_rounds
+import pytest
+import torch
+from torch import Tensor, nn
+
+from fl.clients import Clients
+from fl.condensation.config import CondensationConfig
+from fl.data.shard import Shard
+from fl.events import Events
+from fl.executor import InProcess
+from fl.federation import Client, Request, RunSpec
+from fl.fusion.fit import FitConfig
+from fl.fusion.single_server import SingleServer
+from fl.methods import fedaf, fedavg, feddm
+from fl.methods.fedaf import FedAFConfig
+from fl.methods.fedavg import FedAvgConfig
+from fl.methods.feddm import FedDMConfig
+from fl.rounds import Rounds
+from fl.seeding import torch_seeded
+from fl.training.classifier import ClassifierConfig
+from tests.fl.methods.tiny import NoStore, tiny_data
+
+CPU = torch.device("cpu")
+DATA = tiny_data(train=240, test=40)
+SPEC = RunSpec(image_shape=(1, 28, 28), num_classes=10, seed=0)
+PREPARED: Any = SimpleNamespace(run_spec=SPEC)
+CONDENSED = CondensationConfig(width=0.03, images_per_class=2, steps=3, lr=0.5, batch_size=3)
+FIT = FitConfig(epochs=3, lr=0.05, optimizer="sgd", batch_size=99)
+DM = FedDMConfig(condensation=CONDENSED, rho=0.0, clip=0.5, fusion=FIT)
+AF = FedAFConfig(condensation=CONDENSED, gamma=1.0, collaboration=0.5, knowledge=1.0, fusion=FIT)
+
+
+def three_of_each(classes: range, skip: int) -> np.ndarray:
+    """Three training samples of each of these classes."""
+    own = [np.flatnonzero(DATA.train.labels == c)[skip : skip + 3] for c in classes]
+    return np.concatenate(own)
+
+
+THREE_A_CLASS = [three_of_each(range(7), 0), three_of_each(range(4, 10), 3)]
+SOME = [np.arange(30), np.arange(30, 90), np.arange(90, 95)]
+
+
+def ours(method: Any, config: Any, indices: list[np.ndarray], rounds: int) -> nn.Module:
+    """The global model after so many rounds of the method itself."""
+    assignments = method.METHOD.assign(config, len(indices), SPEC)
+    members = [
+        Client(
+            id=k,
+            role=a.role,
+            training=a.training,
+            num_samples=len(indices[k]),
+            request=Request(cpus=1, gpus=0),
+        )
+        for k, a in enumerate(assignments)
+    ]
+    events, images = Events(), plain_rounds.as_images(DATA.test.images, CPU)
+    clients = Clients(members, indices, SPEC, InProcess(DATA.train), NoStore(), events)
+    server = SingleServer(SPEC, Shard(images, torch.tensor(DATA.test.labels), 10), events, CPU)
+    outcome = method.METHOD.run(clients, server, config, rounds=Rounds(rounds))
+    model: nn.Module = outcome.model
+    return model
+
+
+def plainly(plays: Any, config: Any, indices: list[np.ndarray], rounds: int) -> list[nn.Module]:
+    """The global model after each round of the plain loop, from the start that the method has."""
+    shards = [
+        (plain_rounds.as_images(DATA.train.images[own], CPU), torch.tensor(DATA.train.labels[own]))
+        for own in indices
+    ]
+    local = config.classifier if plays is plain_rounds.averaging else config.local
+    with torch_seeded(SPEC.seed, f"start/{local.model}"):
+        played = plays(PREPARED, config, shards, rounds, CPU)
+        return [plain_rounds.copy.deepcopy(model) for model in played]
+
+
+def weights(model: nn.Module) -> Tensor:
+    return torch.cat([p.detach().flatten() for p in model.parameters()])
+
+
+def assert_close(one: nn.Module, other: nn.Module) -> None:
+    for name, tensor in other.state_dict().items():
+        torch.testing.assert_close(one.state_dict()[name], tensor, rtol=1e-3, atol=1e-4)
+
+
+def test_averaging_is_fedavg() -> None:
+    local = ClassifierConfig(model="cnn", width=0.3, epochs=3, lr=0.05, batch_size=99)
+    config = FedAvgConfig(num_large=3, classifier=local)
+    found = plainly(plain_rounds.averaging, config, SOME, 2)
+    (member,) = ours(fedavg, config, SOME, 2).members  # type: ignore[union-attr]
+    assert_close(found[-1], member)
+    with pytest.raises(AssertionError):
+        assert_close(found[0], member)
+
+
+@pytest.mark.parametrize(("method", "config"), [(feddm, DM), (fedaf, AF)], ids=["feddm", "fedaf"])
+def test_condensing_is_feddm_and_fedaf(
+    method: Any, config: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a second round, for which the model has to be the first one's.
+
+    Whatever is drawn to start from is the first: whom they draw is the two ways' own.
+    """
+    monkeypatch.setattr(torch, "randint", lambda high, size, **_: torch.zeros(size).long())
+    first, second = plainly(plain_rounds.condensing, config, THREE_A_CLASS, 2)
+    assert_close(first, ours(method, config, THREE_A_CLASS, 1))
+    # Rounding puts single activations on the other side of a ReLU's kink, so pixels here and there.
+    apart = weights(second) - weights(ours(method, config, THREE_A_CLASS, 2))
+    assert apart.norm() < 0.02 * (weights(second) - weights(first)).norm()
+
+
+def test_a_network_of_a_step_is_as_far_away_as_the_settings_say() -> None:
+    torch.manual_seed(0)
+    model = plain_rounds.new_model(PREPARED, "convnet", 0.03)
+
+    def apart(how: Any) -> Tensor:
+        network = plain_rounds.moved(PREPARED, model, how)
+        assert not any(p.requires_grad for p in network.parameters())
+        return weights(network) - weights(model)
+
+    assert not apart(DM.local).any()
+    assert apart(replace(DM, rho=2.0).local).norm().item() == pytest.approx(2.0, rel=1e-4)
+    assert apart(replace(AF, gamma=0.5).local).any()
+
+
+def test_the_loops_own_accuracy_is_the_share_of_right_answers() -> None:
+    class Brightest(nn.Module):
+        def forward(self, images: Tensor) -> Tensor:
+            return images.flatten(1)[:, :3]
+
+    labels = torch.arange(600) % 3
+    images = torch.eye(3)[labels].view(600, 1, 1, 3)
+    wrong = labels.clone()
+    wrong[:150] = (wrong[:150] + 1) % 3
+    assert plain_rounds.accuracy(Brightest(), (images, labels)) == 1
+    assert plain_rounds.accuracy(Brightest(), (images, wrong)) == 0.75
+
+
+def test_a_class_that_a_client_lacks_has_no_mean_answer() -> None:
+    images, labels = torch.rand(5, 1, 2, 2), torch.tensor([0, 2, 2, 0, 2])
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(4, 3))
+    rows = plain_rounds.mean_logits(model, (images, labels), 3)
+    assert rows[1].isnan().all()
+    for c in (0, 2):
+        torch.testing.assert_close(rows[c], model(images[labels == c]).mean(0).detach())

@@ -1,0 +1,81 @@
+"""The ways of running many small clients: the same training in each, whoever does it."""
+
+import numpy as np
+import pytest
+import torch
+from stacked_way import BASELINES, SAMPLES, TRAINING, Plainly, Way, alone, executor, job, ways
+
+from fl.client_note import ClientNote
+from fl.data.datasets import Split
+from fl.data.shard import Shard
+from fl.events import Events
+from fl.executor import InProcess
+from fl.federation import Request, TaskInput
+from fl.training.generator import train_generator
+from fl.training.sizes import CohortSizes
+from fl.wire import Tensors, unpack
+
+PLAIN = Way("plain", alone, Request(cpus=1, gpus=0), 1, on_ray=False)
+OURS = Way("ours", train_generator, Request(cpus=1, gpus=0, shared=True), 1, on_ray=False)
+
+
+def split(samples: int = 2 * SAMPLES) -> Split:
+    stream = np.random.default_rng(0)
+    images = stream.integers(0, 256, (samples, 1, 28, 28), dtype=np.uint8)
+    return Split(images, np.arange(samples) % 10)
+
+
+def sent_by_hand(k: int) -> Tensors:
+    """Client k's training with nothing around it, on its own shard."""
+    own = job(k, PLAIN, 2 * SAMPLES)
+    return alone(
+        TaskInput(
+            client=own.client,
+            run_spec=own.run_spec,
+            shard=Shard.from_split(split(), own.indices, 10),
+            device=torch.device("cpu"),
+            broadcast={},
+            payload={},
+        )
+    ).tensors
+
+
+@pytest.mark.parametrize("way", [PLAIN, OURS], ids=lambda way: way.name)
+def test_every_way_trains_the_same_client_to_the_same_upload(way: Way) -> None:
+    """Within float tolerance; with a note of when."""
+    with executor(way, split(), CohortSizes()) as running:
+        ((found, outcome),) = running.run([job(3, way, 2 * SAMPLES)], Events())
+    assert found.client.id == 3
+    assert isinstance(outcome, bytes)
+    sent, expected = unpack(outcome)[0], sent_by_hand(3)
+    assert sent.keys() == expected.keys()
+    for name, tensor in expected.items():
+        torch.testing.assert_close(sent[name], tensor, rtol=1e-2, atol=1e-3)
+    begin, end = ClientNote.of(outcome).span
+    assert begin < end
+
+
+def test_each_client_has_images_of_its_own_choice_and_asks_what_its_way_says() -> None:
+    first, second = job(0, OURS, 300), job(1, OURS, 300)
+    assert sorted(first.indices) != sorted(second.indices)
+    for own in (first, second):
+        assert len(set(own.indices.tolist())) == own.client.num_samples == SAMPLES
+        assert own.indices.max() < 300
+        assert (own.client.request, own.client.training) == (OURS.request, TRAINING)
+    assert np.array_equal(job(0, PLAIN, 300).indices, first.indices)
+
+
+@pytest.mark.parametrize("clients", [4, 50, 1000, 10_000])
+def test_slow_ways_get_a_part_of_the_clients_and_the_last_one_all(clients: int) -> None:
+    found = ways(clients)
+    assert [way.name for way in found[:2]] == list(BASELINES)
+    assert len({way.name for way in found}) == len(found)
+    assert all(1 <= way.clients <= clients for way in found)
+    assert found[-1].clients == clients
+    assert {way.clients for way in found if way.whole} == {min(clients, 8)}
+
+
+def test_only_ways_that_train_cohorts_use_what_was_learned_of_their_size() -> None:
+    for way, kind in ((PLAIN, Plainly), (OURS, InProcess)):
+        with executor(way, split(), CohortSizes()) as running:
+            assert isinstance(running, kind)
