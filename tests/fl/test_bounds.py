@@ -1,3 +1,5 @@
+"""Bounds of settings: what they allow, and how they name what they refuse."""
+
 import math
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal

@@ -1,3 +1,5 @@
+"""Events: timed, told to every listener, and read back from their lines."""
+
 import json
 
 import pytest

@@ -1,3 +1,5 @@
+"""A client's job in this process: its shard, its threads, its note, its failures."""
+
 from dataclasses import replace
 
 import numpy as np

@@ -11,7 +11,7 @@ MIB = 2**20
 STEPS = """
 import ctypes
 import torch
-from fl.memory import keep_freed
+from fl.memory import retain_freed_memory
 
 class Mallinfo2(ctypes.Structure):  # what glibc's allocator tells of itself
     _fields_ = [(name, ctypes.c_size_t) for name in (
@@ -21,7 +21,7 @@ class Mallinfo2(ctypes.Structure):  # what glibc's allocator tells of itself
 def step():  # as training does: several tensors of megabytes, all freed at the end
     return [torch.ones(2**20) for _ in range(60)]
 
-keep_freed()
+retain_freed_memory()
 for _ in range(3):
     step()
 libc = ctypes.CDLL(None)
@@ -33,7 +33,7 @@ print(libc.mallinfo2().fordblks)  # bytes free, and not given back
 @pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallinfo2"), reason="only glibc tells")
 def test_freed_memory_is_kept_for_the_next_step() -> None:
     # Asked of the allocator: page faults are counted differently from kernel to kernel. Without
-    # keep_freed most runs keep less than 40 MiB here, but not all.
+    # retain_freed_memory most runs keep less than 40 MiB here, but not all.
     command = [sys.executable, "-c", STEPS]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert int(done.stdout) >= 60 * 4 * MIB

@@ -1,3 +1,5 @@
+"""Rounds: what they are timed and counted by, and what outlives the process."""
+
 import time
 from pathlib import Path
 

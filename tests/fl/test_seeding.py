@@ -1,3 +1,5 @@
+"""Random streams by seed, purpose and client."""
+
 import hashlib
 
 import pytest

@@ -1,3 +1,5 @@
+"""Messages of tensors: packed, read back, and checked before they are believed."""
+
 import json
 import pickle
 from collections.abc import Callable

@@ -39,7 +39,13 @@ def test_images_of_the_right_shape_stay_as_they_are() -> None:
     assert torch.equal(fit_shape(images, (1, 28, 28)), images)
 
 
-@pytest.mark.parametrize("change", [{"dataset": "minst"}, {"max_images": 0}])
-def test_impossible_settings_are_refused(change: dict) -> None:
-    with pytest.raises(UserError, match=r"auxiliary\."):
+@pytest.mark.parametrize(
+    ("change", "line"),
+    [
+        ({"dataset": "minst"}, "unknown dataset 'minst'; valid: .*mnist"),
+        ({"max_images": 0}, "max_images must be at least 1, got 0"),
+    ],
+)
+def test_impossible_settings_are_refused(change: dict, line: str) -> None:
+    with pytest.raises(UserError, match=f"^{line}"):
         AuxiliaryConfig(**change)

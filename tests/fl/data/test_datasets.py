@@ -1,3 +1,5 @@
+"""The data sets by name: what is read from their files, and what is refused in one line."""
+
 from pathlib import Path
 
 import numpy as np

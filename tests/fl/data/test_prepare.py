@@ -1,3 +1,5 @@
+"""Fetching data sets: only what is missing or damaged, and one line where that fails."""
+
 import subprocess
 import sys
 from pathlib import Path

@@ -1,3 +1,5 @@
+"""A client's samples as tensors, and the digest that names them."""
+
 import numpy as np
 import torch
 

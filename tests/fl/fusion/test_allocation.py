@@ -1,3 +1,5 @@
+"""How many samples each decoder draws of each class, by each of the rules."""
+
 from fractions import Fraction
 
 import numpy as np

@@ -1,3 +1,5 @@
+"""Averages of uploads, weighted and not."""
+
 import pytest
 import torch
 from torch import Tensor, nn

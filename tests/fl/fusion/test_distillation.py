@@ -1,3 +1,5 @@
+"""The fusion loss against Eq. 7 in Python's floats, and its learned weights."""
+
 import math
 from typing import Any
 

@@ -1,3 +1,5 @@
+"""Random numbers by counter: a sample's own, uniform, independent."""
+
 import torch
 
 from fl.fusion.draws import BITS, draw_bits, draw_normal, sample_keys

@@ -1,3 +1,5 @@
+"""Dropout whose masks follow from the sample, not from the batch it is in."""
+
 import copy
 
 import pytest

@@ -1,3 +1,5 @@
+"""The server's training loop against the textbook's, and states that it goes on from."""
+
 import math
 from collections.abc import Callable
 from dataclasses import replace

@@ -1,3 +1,5 @@
+"""The server's verbs, over one rank in this process."""
+
 import pytest
 import torch
 from torch import Tensor, nn

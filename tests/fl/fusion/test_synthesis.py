@@ -1,3 +1,5 @@
+"""Samples from the clients' decoders: the same on any number of ranks."""
+
 from dataclasses import dataclass
 
 import numpy as np

@@ -1,3 +1,5 @@
+"""Accuracy in all and by class."""
+
 import pytest
 import torch
 from torch import Tensor, nn

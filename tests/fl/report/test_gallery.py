@@ -1,3 +1,5 @@
+"""Example images: spread over what there is, before and after the filter."""
+
 import numpy as np
 import torch
 

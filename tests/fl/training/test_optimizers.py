@@ -132,3 +132,26 @@ def test_without_gradients_of_its_own_a_proximal_client_comes_back() -> None:
             p.grad = torch.zeros_like(p)
         optimizer.step([0])
     torch.testing.assert_close(flat(own) - start, torch.ones_like(start))
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [SGD(0.1), SGD(0.1, momentum=0.9), Adam(0.01), Proximal(SGD(0.1), mu=0.5)],
+    ids=["sgd", "momentum", "adam", "proximal"],
+)
+def test_a_parameter_that_no_loss_reaches_stays_where_it_is(
+    settings: SGD | Adam | Proximal,
+) -> None:
+    """A frozen layer's, or that of a head that is not used; the others step as ever."""
+    cohort, twins = [client(0), client(1)], [client(0), client(1)]
+    whole, part = settings.for_cohort(twins), settings.for_cohort(cohort)
+    for step in range(3):
+        for own, twin in zip(cohort, twins, strict=True):
+            give_gradients(own, step)
+            give_gradients(twin, step)
+            own[0].grad = None
+        whole.step([0, 1])
+        part.step([0, 1])
+    for k, (own, twin) in enumerate(zip(cohort, twins, strict=True)):
+        assert torch.equal(own[0], client(k)[0])
+        assert torch.equal(own[1], twin[1])
