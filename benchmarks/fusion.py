@@ -239,12 +239,12 @@ def precisions(options: Fusion, device: torch.device, console: Console) -> list[
                 "images_per_second": rate,
                 "flop_per_second": rate * per_image,
                 "matrix_flop_per_second": peak,
-                "last_loss": HEARD[-1]["loss"],
+                "last_loss": HEARD[-1].loss,
             }
         )
         console.print(
             f"{name}: {rate:,.0f} images/s, {rate * per_image / 1e12:.2f} TFLOP/s of "
-            f"{peak / 1e12:.1f} that matrix products reach, last loss {HEARD[-1]['loss']:.5f}"
+            f"{peak / 1e12:.1f} that matrix products reach, last loss {HEARD[-1].loss:.5f}"
         )
     return rows
 

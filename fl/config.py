@@ -17,7 +17,7 @@ from fl.methods.registry import METHODS, get_method
 from fl.resources import ResourcesConfig
 
 Options = TypeVar("Options")
-OVER_ROUNDS = (name for name, method in METHODS.items() if not method.one_shot)
+OVER_ROUNDS = [name for name, method in METHODS.items() if not method.one_shot]
 METHOD_HELP = f"Method: {', '.join(METHODS)}."
 ROUNDS_HELP = f"Communication rounds; one for all methods but {', '.join(OVER_ROUNDS)}."
 

@@ -3,6 +3,7 @@
 import hashlib
 from collections.abc import Mapping
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
 import torch
@@ -55,8 +56,9 @@ def digest_of(tensors: Mapping[str, Tensor], about: str) -> str:
     """A hash of named tensors and of a text."""
     digest = hashlib.sha256(about.encode())
     for name, tensor in tensors.items():
-        digest.update(name.encode())
-        digest.update(tensor.cpu().contiguous().numpy().data)
+        # With the shape and the type, and apart from what stands before it.
+        digest.update(f"\n{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
+        digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
     return digest.hexdigest()
 
 
@@ -71,5 +73,5 @@ def load_tensors(path: Path) -> Any:
     """What :func:`save_tensors` wrote, on the CPU; None if there is no file or it is damaged."""
     try:
         return torch.load(path, map_location="cpu", weights_only=True)
-    except (FileNotFoundError, EOFError, RuntimeError):
+    except (FileNotFoundError, EOFError, RuntimeError, UnpicklingError):
         return None

@@ -21,12 +21,12 @@ ALIGNED_BYTES = 64
 def available(x: Tensor) -> bool:
     """Whether there are such products for rows like these."""
     on_cpu = x.device.type == "cpu" and x.dtype == torch.float32
-    return on_cpu and (_uses_mkl() or torch.backends.mkldnn.is_available())
+    return on_cpu and (uses_mkl() or torch.backends.mkldnn.is_available())
 
 
 def product(a: Tensor, b: Tensor, *, add: Tensor | None = None, out: Tensor) -> None:
     """Writes ``a b + add`` to ``out``: a (n, k), b (k, m), add (m,), out (n, m)."""
-    if not _uses_mkl():
+    if not uses_mkl():
         out.copy_(onednn_product(a, b, add))
     elif not _is_aligned(out):
         aligned = torch.empty_like(out)
@@ -45,7 +45,8 @@ def _is_aligned(x: Tensor) -> bool:
 
 
 @lru_cache
-def _uses_mkl() -> bool:
+def uses_mkl() -> bool:
+    """Whether products go to MKL: on Intel's processors, where it is the faster one."""
     try:
         return torch.backends.mkl.is_available() and "GenuineIntel" in CPUINFO.read_text()
     except OSError:  # no Linux

@@ -146,3 +146,22 @@ def test_a_digest_names_what_went_into_it() -> None:
     assert len({digest(), digest(name="b"), digest(last=1.1), digest(about="lr 0.2")}) == 4
     apart = torch.arange(6.0).view(2, 3).t()  # its values count, not how they lie in memory
     assert digest_of({"a": apart}, "") == digest_of({"a": apart.contiguous()}, "")
+
+
+def test_a_digest_tells_shapes_types_and_names_apart() -> None:
+    given = [
+        ({"a": torch.zeros(2, 3)}, ""),
+        ({"a": torch.zeros(3, 2)}, ""),
+        ({"a": torch.zeros(6, dtype=torch.int32)}, ""),
+        ({"a": torch.zeros(6, dtype=torch.bfloat16)}, ""),
+        ({"b": torch.zeros(2, 3)}, "a"),
+        ({"ab": torch.zeros(2, 3)}, ""),
+        ({"a": torch.zeros(())}, ""),
+    ]
+    assert len({digest_of(*one) for one in given}) == len(given)
+
+
+@pytest.mark.parametrize("content", [b"", b"garbage", bytes(200)])
+def test_a_damaged_file_is_as_good_as_none(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "state.pt").write_bytes(content)
+    assert load_tensors(tmp_path / "state.pt") is None

@@ -86,6 +86,23 @@ def test_every_rank_gets_the_gradients_of_the_whole_batch(
             torch.testing.assert_close(own.grad, whole.grad, rtol=1e-10, atol=1e-12)
 
 
+def test_a_step_leaves_nothing_behind_for_a_next_one_with_fewer_rows() -> None:
+    """As in an epoch's last batch: rows and gradients of the step before count no more."""
+    model, plain = layers(), layers()
+    parts = [{n: column[rows] for n, column in batch().items()} for rows in (slice(ROWS), slice(3))]
+    gradients = Gradients(model, LOSS, ROWS, Recording())
+    with gradients.watching():
+        for part in parts:
+            model.zero_grad()
+            gradients.start_step(0, len(part["labels"]))
+            own = LOSS(model, part)
+            own.backward()
+            gradients.sum(own.detach())
+    LOSS(plain, parts[1]).backward()
+    for one, other in zip(model.parameters(), plain.parameters(), strict=True):
+        torch.testing.assert_close(one.grad, other.grad, rtol=1e-10, atol=1e-12)
+
+
 def test_factors_are_exchanged_where_they_are_fewer_than_the_gradients() -> None:
     """A row of 784 and one of 60 for each sample, beside a bias and the narrow layer."""
     model = layers()

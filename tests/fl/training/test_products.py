@@ -15,7 +15,7 @@ def library(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     has = torch.backends.mkl if request.param else torch.backends.mkldnn
     if not has.is_available():
         pytest.skip("this torch is built without that library")
-    monkeypatch.setattr(products, "_uses_mkl", lambda: request.param)
+    monkeypatch.setattr(products, "uses_mkl", lambda: request.param)
 
 
 def at(offset: int, x: Tensor) -> Tensor:
