@@ -1,13 +1,16 @@
-"""The distance filter against its peers: milliseconds, beside the time of reading samples twice.
+"""The distance filter, as runs take it, against its peers: milliseconds a call.
 
     python benchmarks/distance.py --json FILE
 
-Times, for every shape, each backend of ``kernels.nearest_to_centroid``; the released code's
-procedure (per class scikit-learn's KMeans with one cluster, a norm, topk) on one thread and on all;
-a loop of torch.cdist over the classes; flash-kmeans with one cluster where it is installed
-(``pip install flash-kmeans``, CUDA only); and two plain reads of the samples, beside the time that
-two reads take at the bandwidth measured for a large copy. Labels are shuffled. Every call gets
-samples that are not in the cache; on CUDA times include launches and the host's waiting.
+Times, for every shape: the filter of a run, which is ``Server.nearest`` on samples that the server
+has, with one rank on all threads, one rank on one thread, and two ranks on one thread each (or one
+GPU each, where there are two); the kernel alone, each backend of ``kernels.nearest_to_centroid``;
+the released code's procedure (per class scikit-learn's KMeans with one cluster, a norm, topk) on
+one thread and on all; a loop of torch.cdist over the classes; flash-kmeans with one cluster where
+it is installed (``pip install flash-kmeans``, CUDA only); and two plain reads of the samples,
+beside the time that two reads take at the bandwidth measured for a large copy. Labels are shuffled.
+Every call gets samples that are not in the cache; on CUDA times include launches and the host's
+waiting.
 """
 
 import contextlib
@@ -21,20 +24,27 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 import psutil  # type: ignore[import-untyped]
 import torch
 import tyro
+from distance_peers import KEEP, cdist_loop, flash_kmeans, released_procedure, two_reads
 from rich.console import Console
 from rich.table import Table
+from servers import limited, servers
 from torch import Tensor
 
+from fl.events import Events
+from fl.federation import RunSpec
+from fl.fusion.ranked_server import RankedServer
+from fl.fusion.synthesis import PIXEL
 from fl.json_values import JsonObject
 from kernels import nearest_to_centroid
 from kernels.backends import TRITON_INSTALLED
+from kernels.exact import rounded
 
 SHAPES = (
     (6_000, 784, 10),
@@ -47,7 +57,7 @@ SHAPES = (
 GPU_ONLY = 1 << 30  # elements: 4 GiB in float32
 ROTATION = 1 << 30  # bytes of inputs that are used in turn: many times a cache's size
 SLOW = 10.0  # seconds: a procedure that takes longer runs once, without a warm-up
-KEEP = 0.8
+PLACED = 8  # inputs that ranks are given: Ray's object store holds them all
 
 Procedure = Callable[[Tensor, Tensor, int], object]
 
@@ -109,7 +119,7 @@ def time_shape(
     """Times every procedure for one shape, prints the table, and returns the figures."""
     inputs, labels = draw(shape, options.device)
     num_classes = shape[2]
-    times: dict[str, Times] = {}
+    times = time_runs(shape, inputs[:PLACED], labels, options)
     for name, procedure, threads in procedures(options.device):
         if isinstance(procedure, str):
             times[name] = Times(remark=procedure)
@@ -130,11 +140,52 @@ def time_shape(
     }
 
 
+def time_runs(
+    shape: tuple[int, int, int], inputs: list[Tensor], labels: Tensor, options: Distance
+) -> dict[str, Times]:
+    """The filter as a run calls it, with each number of ranks."""
+    _, num_features, num_classes = shape
+    spec = RunSpec(image_shape=(1, 1, num_features), num_classes=num_classes, seed=0)
+    threads, times = torch.get_num_threads(), {}
+    ranks = (1, 2) if options.device == "cpu" or torch.cuda.device_count() > 1 else (1,)
+    with servers(spec, ranks, torch.device(options.device), Events()) as ready:
+        for name, server in ready.items():
+            procedure = run_of(server, inputs, labels)
+            for count in sorted({1, threads}, reverse=True) if server.size == 1 else [1]:
+                with limited(count):
+                    found = measure(procedure, inputs, labels, num_classes, options)
+                times[f"run, {name}, threads: {count}"] = found
+    return times
+
+
+def run_of(server: RankedServer, inputs: list[Tensor], labels: Tensor) -> Procedure:
+    """The server's filter, on samples that its ranks have.
+
+    Each input is filtered once before: so the ranks have started, and have touched their samples'
+    memory, as they have in a run, where they draw them.
+    """
+    shape = (-1, *server.run_spec.image_shape)
+    placed = {
+        samples.data_ptr(): replace(
+            server.place({"images": samples.view(shape), "labels": labels}), step=PIXEL
+        )
+        for samples in inputs
+    }
+    for block in placed.values():
+        server.nearest(block, KEEP)
+
+    def run(samples: Tensor, labels: Tensor, num_classes: int) -> object:
+        return server.nearest(placed[samples.data_ptr()], KEEP)
+
+    return run
+
+
 def draw(shape: tuple[int, int, int], device: str) -> tuple[list[Tensor], Tensor]:
-    """Samples (N, F) in [0, 1), in more copies than fit a cache, and shuffled, balanced labels."""
+    """Pixels (N, F) in [0, 1], in more copies than fit a cache, and shuffled, balanced labels."""
     num_samples, num_features, num_classes = shape
     stream = torch.Generator(device).manual_seed(0)
     samples = torch.rand(num_samples, num_features, generator=stream, device=device)
+    samples = rounded(samples, PIXEL)
     labels = torch.arange(num_samples, device=device) % num_classes
     labels = labels[torch.randperm(num_samples, generator=stream, device=device)]
     copies = -(-ROTATION // samples.nbytes)
@@ -146,9 +197,9 @@ def procedures(device: str) -> Iterator[tuple[str, Procedure | str, int]]:
     threads = torch.get_num_threads()
     for backend in ("reference", "torch", "triton"):
         if backend == "triton" and (device == "cpu" or not TRITON_INSTALLED):
-            yield "ours, triton", "needs CUDA and Triton", threads
+            yield "kernel, triton", "needs CUDA and Triton", threads
         else:
-            yield f"ours, {backend}", ours(backend), threads
+            yield f"kernel, {backend}", kernel(backend), threads
     for count in sorted({1, threads}):
         yield f"released, threads: {count}", released_procedure, count
     yield "torch.cdist loop", cdist_loop, threads
@@ -161,59 +212,13 @@ def procedures(device: str) -> Iterator[tuple[str, Procedure | str, int]]:
     yield "two reads", two_reads, threads
 
 
-def ours(backend: str) -> Procedure:
-    """The filter by one backend."""
+def kernel(backend: str) -> Procedure:
+    """The kernel alone, by one backend."""
 
     def run(samples: Tensor, labels: Tensor, num_classes: int) -> object:
-        return nearest_to_centroid(samples, labels, num_classes, KEEP, backend=backend)
+        return nearest_to_centroid(samples, labels, num_classes, KEEP, step=PIXEL, backend=backend)
 
     return run
-
-
-def released_procedure(samples: Tensor, labels: Tensor, num_classes: int) -> object:
-    """The released code's filter: class by class on the CPU, without its plots and data loader."""
-    from sklearn.cluster import KMeans
-
-    samples, labels = samples.cpu(), labels.cpu()
-    kept = []
-    for c in range(num_classes):
-        numbers = (labels == c).nonzero().squeeze(1)
-        own = samples[numbers]
-        fitted = KMeans(n_clusters=1, random_state=0).fit(own.numpy())
-        centre = torch.from_numpy(fitted.cluster_centers_).float()
-        distances = torch.norm(own - centre, dim=1)
-        kept.append(numbers[distances.topk(int(KEEP * len(own)), largest=False).indices])
-    return torch.cat(kept)
-
-
-def cdist_loop(samples: Tensor, labels: Tensor, num_classes: int) -> object:
-    """A loop over the classes on the samples' device."""
-    kept = []
-    for c in range(num_classes):
-        numbers = (labels == c).nonzero().squeeze(1)
-        own = samples[numbers]
-        distances = torch.cdist(own, own.mean(0, keepdim=True)).squeeze(1)
-        kept.append(numbers[distances.topk(int(KEEP * len(own)), largest=False).indices])
-    return torch.cat(kept)
-
-
-def flash_kmeans(samples: Tensor, labels: Tensor, num_classes: int) -> object:
-    """flash-kmeans' centre of each class, then norm and topk, which it leaves to its user."""
-    from flash_kmeans import batch_kmeans_Euclid  # type: ignore[import-not-found]
-
-    kept = []
-    for c in range(num_classes):
-        numbers = (labels == c).nonzero().squeeze(1)
-        own = samples[numbers]
-        centres = batch_kmeans_Euclid(own.unsqueeze(0), n_clusters=1, max_iters=1)[1]
-        distances = torch.linalg.vector_norm(own - centres[0], dim=1)
-        kept.append(numbers[distances.topk(int(KEEP * len(own)), largest=False).indices])
-    return torch.cat(kept)
-
-
-def two_reads(samples: Tensor, labels: Tensor, num_classes: int) -> object:
-    """The least that any procedure must do: read all samples twice."""
-    return samples.sum(), samples.sum()
 
 
 def measure(
@@ -257,20 +262,6 @@ def copy_bandwidth(options: Distance) -> float:
     target = torch.empty_like(source)
     durations = [once(lambda *_: target.copy_(source), source, source, 0) for _ in range(30)]
     return 2 * size / min(durations)
-
-
-@contextlib.contextmanager
-def limited(threads: int) -> Iterator[None]:
-    """Sets so many threads for torch and for the libraries that scikit-learn uses."""
-    from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
-
-    before = torch.get_num_threads()
-    torch.set_num_threads(threads)
-    try:
-        with threadpool_limits(threads):
-            yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def ratios(times: dict[str, Times], bound: float) -> dict[str, dict[str, float]]:
@@ -322,7 +313,7 @@ def profile(samples: Tensor, labels: Tensor, num_classes: int) -> str:
     activities = [ProfilerActivity.CPU] + [ProfilerActivity.CUDA] * samples.is_cuda
     with torch.profiler.profile(activities=activities) as profiler:
         for _ in range(10):
-            nearest_to_centroid(samples, labels, num_classes, KEEP)
+            nearest_to_centroid(samples, labels, num_classes, KEEP, step=PIXEL)
         settle(samples)
     order = "self_cuda_time_total" if samples.is_cuda else "self_cpu_time_total"
     return profiler.key_averages().table(sort_by=order, row_limit=20, max_name_column_width=40)

@@ -15,9 +15,7 @@ rate:
 
 import json
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -25,14 +23,10 @@ import tyro
 from distance import describe_machine
 from rich.console import Console
 from rich.table import Table
+from servers import limited, servers
 from torch import nn, optim
 from torch.utils.data import DataLoader, TensorDataset
 
-from cluster.hardware.bundles import gpu_names, open_bundles
-from cluster.hardware.inventory import take_inventory
-from cluster.hardware.private_ray import private_ray
-from cluster.server.fusion_server import FusionServer
-from cluster.server.rank_placement import place_ranks
 from fl.data.shard import Shard
 from fl.events import Epoch, Event, Events
 from fl.federation import Batch, RunSpec
@@ -86,7 +80,8 @@ def main(options: Fusion) -> int:
         console.print("[red]The machine is busy: these figures are not the machine's.[/red]")
     settings = [(n, options.teachers[0]) for n in options.samples]
     settings += [(options.samples[0], t) for t in options.teachers[1:]]
-    with servers(options, device) as ready:
+    heard = Events(HEARD.append)
+    with limited(1), servers(PROBLEM, options.ranks, device, heard) as ready:
         rows = [run_setting(n, t, options, ready, device, console) for n, t in settings]
     report: JsonObject = {"machine": machine, "rows": rows}
     if options.precisions:
@@ -190,34 +185,6 @@ def by_server(
 
 
 HEARD: list[Event] = []
-
-
-@contextmanager
-def servers(options: Fusion, device: torch.device) -> Iterator[dict[str, RankedServer]]:
-    """A server for each number of ranks; more than one rank on a private Ray cluster."""
-    test = Shard(torch.rand(64, 1, 28, 28), torch.zeros(64, dtype=torch.int64), 10)
-    events = Events(HEARD.append)
-    made: dict[str, RankedServer] = {}
-    torch.set_num_threads(1)
-    if 1 in options.ranks:
-        made["1 rank"] = SingleServer(PROBLEM, test, events, device)
-    if max(options.ranks) == 1:
-        yield made
-        return
-    gpus = torch.cuda.device_count()
-    memory = take_inventory().memory_bytes
-    cluster = private_ray(cpus=max(options.ranks), gpus=gpus, memory_bytes=memory)
-    with cluster, open_bundles() as bundles:
-        names, started = gpu_names(bundles), []
-        for ranks in options.ranks:
-            if ranks > 1:
-                where = [replace(p, threads=1) for p in place_ranks(bundles.all, ranks, names)]
-                server = FusionServer(PROBLEM, test, events, bundles, where, timeout_s=600)
-                started.append(server)
-                made[f"{ranks} ranks"] = server
-        yield made
-        for server in started:
-            server.close()
 
 
 def precisions(options: Fusion, device: torch.device, console: Console) -> list[JsonObject]:

@@ -1,4 +1,4 @@
-"""FedAvg, FedDM and FedAF as a plain loop over rounds and clients: what benchmarks/rounds.py times.
+"""Methods of many rounds as a plain loop over rounds and clients: what benchmarks/rounds.py times.
 
     python benchmarks/plain_rounds.py --method fedaf --preset fedaf-mnist-small --data-root DIR
 
@@ -15,17 +15,16 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from plain_data import Data, as_images, batches, new_model
+from plain_relatives import fedbn, feddyn, fedgen, moon
 from torch import Tensor, nn, optim
-from torch.utils.data import DataLoader, TensorDataset
 
 from cluster.run.command_line import parse
 from cluster.run.prepare import Prepared, prepare
 from fl.condensation.losses import sliced_wasserstein
-from fl.condensation.network import features_and_logits, within_radius
+from fl.condensation.network import within_radius
 from fl.methods.fedaf import KnowledgeLoss
-from fl.models import build_classifier
-
-Data = tuple[Tensor, Tensor]
+from fl.training.features import features_and_logits
 
 
 def main() -> None:
@@ -40,7 +39,7 @@ def main() -> None:
     ]
     unseen = as_images(test.images, device), torch.from_numpy(test.labels).to(device)
     torch.manual_seed(launch.run.seed)
-    plays = averaging if launch.run.method == "fedavg" else condensing
+    plays = PLAYS[launch.run.method]
     seconds, accuracies = [], []
     began = time.perf_counter()
     for model in plays(prepared, config, shards, launch.run.rounds, device):
@@ -181,20 +180,16 @@ def accuracy(model: nn.Module, data: Data) -> float:
     return sum(hits) / len(data[1])
 
 
-def batches(data: Data, size: int) -> DataLoader[Any]:
-    """Shuffled batches."""
-    return DataLoader(TensorDataset(*data), size, shuffle=True)
-
-
-def new_model(prepared: Prepared, name: str, width: float) -> nn.Module:
-    """An untrained model."""
-    run_spec = prepared.run_spec
-    return build_classifier(name, run_spec.image_shape, run_spec.num_classes, width=width)
-
-
-def as_images(pixels: Any, device: torch.device) -> Tensor:
-    """Bytes (N, C, H, W) as float32 in [0, 1]."""
-    return torch.from_numpy(pixels).to(device).float() / 255
+PLAYS = {
+    "fedavg": averaging,
+    "fedbn": fedbn,
+    "moon": moon,
+    "feddyn": feddyn,
+    "fedgen": fedgen,
+    "feddm": condensing,
+    "fedaf": condensing,
+}
+"""By method: a function that yields the global model after each round."""
 
 
 if __name__ == "__main__":

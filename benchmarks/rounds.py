@@ -29,6 +29,8 @@ from fl.json_values import JsonObject
 PLAIN = "plain loop"
 WAYS = {"ours, one process": "inprocess", "ours, on Ray": "ray"}
 PARTS = ("local", "server", "overhead")
+Timed = Literal["fedavg", "fedbn", "moon", "feddyn", "fedgen", "feddm", "fedaf"]
+"""The methods that plain_rounds.py has."""
 Row = dict[str, float]
 
 
@@ -36,7 +38,7 @@ Row = dict[str, float]
 class Options:
     """Times rounds."""
 
-    methods: tuple[Literal["fedavg", "feddm", "fedaf"], ...] = ("fedavg", "feddm", "fedaf")
+    methods: tuple[Timed, ...] = ("fedavg", "feddm", "fedaf")
     """Methods to time."""
     rounds: int = 4
     """Rounds of each run, 2 or more."""

@@ -39,9 +39,9 @@ def suite(options: SuiteOptions) -> None:
     if name == BYTES_TABLE:
         fedaf_table7.make(numbers, options.output_dir)
         return
-    cells = make(name, scale, options.only, options.dataset)
+    cells = make(name, scale, options.only, options.dataset, options.data_folder)
     if not cells:
-        example = make(name, scale, dataset=options.dataset)[0].name
+        example = make(name, scale, (), options.dataset, options.data_folder)[0].name
         raise UserError(f"--only fits no cell of {name}; e.g. {example}")
     runs = _runs(options, cells, numbers)
     if options.dry_run:

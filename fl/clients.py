@@ -1,30 +1,55 @@
 """The federation's clients, as a method sees them: a task mapped over all or some of them.
 
-:meth:`Clients.map` is the only way data moves between a client and the server, so it is here that
-bytes are counted, uploads are stored, and failed clients are recorded.
+:meth:`Clients.map` is the only way data moves between a client and the server, so it is with a map
+that bytes are counted, uploads are stored, and failed clients are recorded (:mod:`fl.client_map`).
 """
 
-from collections.abc import Iterable, Mapping, Sequence, Set
-from contextlib import closing
-from typing import Literal
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from dataclasses import replace
+from functools import partial
+from typing import TypedDict, Unpack
 
 import numpy as np
 
-from fl.client_note import ClientNote
-from fl.errors import ClientFailed
-from fl.events import ClientDropped, ClientEnd, Events
-from fl.federation import Client, Executor, Job, RunSpec, Task, Update, UpdateStore
-from fl.wire import (
-    StoredTensors,
-    Tensors,
-    num_bytes,
-    num_packed_bytes,
-    pack,
-    unpack,
+from fl.client_map import ClientMap, OnFailure, Private, nothing, stored
+from fl.events import Events
+from fl.federation import (
+    Client,
+    Executor,
+    Job,
+    Memory,
+    RunSpec,
+    Task,
+    Training,
+    Update,
+    UpdateStore,
 )
+from fl.wire import Tensors, num_bytes, pack
 
-OnFailure = Literal["stop", "drop"]
-"""Whether a run stops, or drops the client and goes on, when a client has failed for good."""
+
+class MapOptions(TypedDict, total=False):
+    """What :meth:`Clients.map` may be told, all of it optional."""
+
+    only: Iterable[int] | None
+    """Ids of the clients to map over; all without it."""
+    broadcast: Tensors | None
+    """What reaches every chosen client; counts as bytes down."""
+    already_sent: Tensors | None
+    """What the clients received earlier in this round and still have: it reaches them beside the
+    broadcast, and is not counted again."""
+    payloads: Mapping[int, Tensors] | None
+    """What reaches one client each, by id; counts as bytes down."""
+    training: Callable[[Client], Training] | None
+    """The record by which a client trains in this map, in place of its own."""
+    remember: bool
+    """Whether each client remembers all that its task returns, in place of what it remembered
+    before: its later tasks find it as ``remembered``, wherever they run."""
+    private: Private | None
+    """Of a client's upload, by its name: tensors that stay with the client. They are not counted,
+    and the update does not have them."""
+    for_test: Private | None
+    """Of a client's upload, by its name: tensors that the test needs and the method does not. The
+    update has them, and they are counted in ``bytes_for_test``, not in ``bytes_up``."""
 
 
 class Clients:
@@ -55,65 +80,85 @@ class Clients:
         self.dropped: dict[int, str] = {}
         self.bytes_up = dict.fromkeys((c.id for c in members), 0)
         self.bytes_down = dict.fromkeys((c.id for c in members), 0)
+        self.bytes_for_test = dict.fromkeys((c.id for c in members), 0)
         self.round = 1
         """The present round; see :mod:`fl.rounds`."""
         self.busy_seconds = 0.0
         """Wall time in which at least one client was at work."""
-        self._at_work: list[tuple[float, float]] = []
+        self._memories: dict[int, Memory] = {}
 
-    def train(
-        self,
-        *,
-        only: Iterable[int] | None = None,
-        broadcast: Tensors | None = None,
-        already_sent: Tensors | None = None,
-        payloads: Mapping[int, Tensors] | None = None,
-    ) -> list[Update]:
-        """Has each client run the task of its own training record; else as :meth:`map`."""
-        return self.map(
-            None, only=only, broadcast=broadcast, already_sent=already_sent, payloads=payloads
-        )
+    def train(self, **options: Unpack[MapOptions]) -> list[Update]:
+        """Has each client run the task of its training record; else as :meth:`map`."""
+        return self.map(None, **options)
 
-    def map(
-        self,
-        task: Task | None,
-        *,
-        only: Iterable[int] | None = None,
-        broadcast: Tensors | None = None,
-        already_sent: Tensors | None = None,
-        payloads: Mapping[int, Tensors] | None = None,
-    ) -> list[Update]:
-        """Runs ``task`` for each client (or those in ``only``) and returns updates by client id.
+    def map(self, task: Task | None, **options: Unpack[MapOptions]) -> list[Update]:
+        """Runs ``task`` for each client, or some, and returns updates by client id.
 
-        Without a task each client runs that of its own training record.
-
-        ``broadcast`` reaches every chosen client, ``payloads`` one client each; both count as bytes
-        down. ``already_sent`` is what the clients received earlier in this round and still have: it
-        reaches them beside the broadcast, and is not counted again. A client that fails ends the
+        Without a task each client runs that of its training record. A client that fails ends the
         map with an error that names it, unless failures are to be dropped: then it is missing in
-        the result, named in ``dropped``, and left out of later maps.
+        the result, named in ``dropped``, and left out of later maps. The options are those of
+        :class:`MapOptions`.
 
         Raises:
             ClientFailed: a client failed for good; with failures dropped, all clients of a role.
+            UserError: what a client remembers is gone or damaged.
             ValueError: ``only`` names a client that does not exist, or ``payloads`` one that is
                 not chosen.
         """
-        existing = {c.id for c in self.members}
+        chosen, payloads = self._chosen(options), options.get("payloads") or {}
+        broadcast = options.get("broadcast") or {}
+        common = {**(options.get("already_sent") or {}), **broadcast}
+        sent = pack(common, {}) if common else None
+        for k in chosen:
+            self.bytes_down[k] += num_bytes(broadcast) + num_bytes(payloads.get(k, {}))
+        current = ClientMap(
+            jobs=self._jobs(task, chosen, sent, payloads, options.get("training")),
+            members={c.id: c for c in self.members},
+            executor=self._executor,
+            store=self._store,
+            events=self._events,
+            on_failure=self._on_failure,
+            dropped=self.dropped,
+            private=options.get("private") or nothing,
+            for_test=options.get("for_test") or nothing,
+            remember=options.get("remember", False),
+        )
+        with self._events.phase("local"):
+            updates = current.collect()
+        self.busy_seconds += current.busy_seconds
+        for k in updates:
+            self.bytes_up[k] += current.bytes_up[k]
+            self.bytes_for_test[k] += current.bytes_for_test[k]
+        self._memories |= current.memories
+        return [updates[k] for k in sorted(updates)]
+
+    def end_round(self) -> None:
+        """Ends the round, once its outcome is saved: its uploads are needed no longer."""
+        self._store.end_round(self.round, set(self.remembered.values()))
+
+    @property
+    def remembered(self) -> dict[int, str]:
+        """The store's keys of what the clients remember, by client id."""
+        return {k: memory.key for k, memory in self._memories.items()}
+
+    def recall(self, remembered: Mapping[int, str]) -> None:
+        """Has the clients remember again what they did when :attr:`remembered` was saved.
+
+        Raises:
+            UserError: what a client remembers is gone or damaged.
+        """
+        for k, key in remembered.items():
+            self._memories[k] = Memory(key, partial(stored, self._store, key, k))
+            self._memories[k].read()
+
+    def _chosen(self, options: MapOptions) -> Set[int]:
+        """The clients to map over, without those that were dropped."""
+        existing, only = {c.id for c in self.members}, options.get("only")
         chosen = existing if only is None else set(only)
-        payloads = payloads or {}
-        missing = (chosen - existing) | (payloads.keys() - chosen)
+        missing = (chosen - existing) | ((options.get("payloads") or {}).keys() - chosen)
         if missing:
             raise ValueError(f"no such clients to map over: {sorted(missing)}")
-        common = {**(already_sent or {}), **(broadcast or {})}
-        sent = pack(common, {}) if common else None
-        for k in chosen - self.dropped.keys():
-            self.bytes_down[k] += num_bytes(broadcast or {}) + num_bytes(payloads.get(k, {}))
-        jobs = self._jobs(task, chosen - self.dropped.keys(), sent, payloads)
-        with self._events.phase("local"):
-            updates = self._collect(jobs)
-        self.busy_seconds += covered(self._at_work)
-        self._at_work.clear()
-        return [updates[k] for k in sorted(jobs) if k in updates or k not in self.dropped]
+        return chosen - self.dropped.keys()
 
     def _jobs(
         self,
@@ -121,12 +166,14 @@ class Clients:
         chosen: Set[int],
         broadcast: bytes | None,
         payloads: Mapping[int, Tensors],
+        training: Callable[[Client], Training] | None,
     ) -> dict[int, Job]:
         """A job for each chosen client, in the members' order."""
         packed: dict[int, bytes] = {}  # a payload for several clients is packed once
         jobs = {}
-        for client in self.members:
-            if client.id in chosen:
+        for member in self.members:
+            if member.id in chosen:
+                client = replace(member, training=training(member)) if training else member
                 own = payloads.get(client.id, {})
                 if own and id(own) not in packed:
                     packed[id(own)] = pack(own, {})
@@ -137,104 +184,7 @@ class Clients:
                     indices=self._indices[client.id],
                     broadcast=broadcast,
                     payload=packed.get(id(own)),
+                    memory=self._memories.get(client.id),
                     round=self.round,
                 )
         return jobs
-
-    def end_round(self) -> None:
-        """Ends the round, once its outcome is saved: its uploads are needed no longer."""
-        self._store.end_round(self.round)
-
-    def _collect(self, jobs: dict[int, Job]) -> dict[int, Update]:
-        keys = {k: self._store.key(job) for k, job in jobs.items()}
-        updates = self._reuse(jobs, keys)
-        missing = {k: keys[k] for k in jobs if k not in updates}
-        while missing:
-            # Another run may be training some of them: train ours first, then look for theirs.
-            with self._store.locked(missing) as ours:
-                locked = {k: jobs[k] for k in ours}
-                found = self._reuse(locked, keys)
-                updates |= found
-                if left := [job for k, job in locked.items() if k not in found]:
-                    updates |= self._train(left, keys)
-            missing = {k: key for k, key in missing.items() if k not in locked}
-        self._refuse_empty_roles(jobs, updates)
-        return updates
-
-    def _reuse(self, jobs: Mapping[int, Job], keys: Mapping[int, str]) -> dict[int, Update]:
-        found = ((job, self._store.get(keys[k], k)) for k, job in jobs.items())
-        return {
-            job.client.id: self._receive(job, keys[job.client.id], packed, reused=True)
-            for job, packed in found
-            if packed is not None
-        }
-
-    def _train(self, jobs: Sequence[Job], keys: Mapping[int, str]) -> dict[int, Update]:
-        updates = {}
-        with closing(self._executor.run(jobs, self._events)) as ended:
-            for job, outcome in ended:
-                k = job.client.id
-                if isinstance(outcome, ClientFailed):
-                    self._drop(outcome)
-                    continue
-                self._store.put(keys[k], k, outcome)
-                updates[k] = self._receive(job, keys[k], outcome, reused=False)
-        return updates
-
-    def _drop(self, failed: ClientFailed) -> None:
-        if self._on_failure == "stop":
-            raise failed
-        self.dropped[failed.client] = failed.reason
-        self._events.emit(ClientDropped(client=failed.client, reason=failed.reason))
-
-    def _refuse_empty_roles(self, jobs: dict[int, Job], updates: dict[int, Update]) -> None:
-        left = {update.client.role for update in updates.values()}
-        for k, job in jobs.items():
-            if k in self.dropped and job.client.role not in left:
-                reason = f"{self.dropped[k]}; no {job.client.role} client is left"
-                raise ClientFailed(k, job.client.model, reason)
-
-    def _receive(self, job: Job, key: str, packed: bytes, *, reused: bool) -> Update:
-        client, note = job.client, ClientNote.of(packed)
-        up = num_packed_bytes(packed)
-        self.bytes_up[client.id] += up
-        if not reused:
-            self._at_work.append(note.span)
-        self._events.emit(
-            ClientEnd(
-                client=client.id,
-                role=client.role,
-                model=client.model,
-                num_samples=client.num_samples,
-                round=job.round,
-                seconds_training=note.seconds,
-                node=note.node,
-                device_uuid=note.device_uuid,
-                assigned=note.assigned,
-                peak_bytes=note.peak_bytes,
-                bytes_up=up,
-                reused=reused,
-                stats=note.stats,
-            )
-        )
-        path = self._store.file(key)
-        return Update(
-            client=client,
-            tensors=StoredTensors(path) if path else unpack(packed)[0],
-            stats=note.stats,
-            seconds=note.seconds,
-            reused=reused,
-        )
-
-
-def covered(spans: Iterable[tuple[float, float]]) -> float:
-    """Length of the union of these spans, each from a begin to an end.
-
-    >>> covered([(0.0, 2.0), (5.0, 6.0), (1.0, 3.0)])
-    4.0
-    """
-    total, reached = 0.0, float("-inf")
-    for begin, end in sorted(spans):
-        total += max(0.0, end - max(begin, reached))
-        reached = max(reached, end)
-    return total

@@ -84,6 +84,7 @@ def _input(job: Job, train: Split, device: torch.device) -> TaskInput:
         device=device,
         broadcast=unpack(job.broadcast)[0] if job.broadcast else {},
         payload=unpack(job.payload)[0] if job.payload else {},
+        remembered=unpack(job.remembered)[0] if job.remembered else {},
         round=job.round,
     )
 
@@ -116,8 +117,9 @@ class InProcess:
                 yield from self._run(cohort)
 
     def _run(self, cohort: list[Job]) -> Iterator[tuple[Job, bytes | ClientFailed]]:
+        ready = [job.ready() for job in cohort]
         try:
-            results = run_jobs(cohort, self._train)
+            results = run_jobs(ready, self._train)
         except Exception as error:
             if len(cohort) == 1:
                 yield cohort[0], _failed(cohort[0], error)

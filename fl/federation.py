@@ -4,9 +4,9 @@ An executor decides how and where a client's job runs: in this process (:mod:`fl
 Ray (:mod:`cluster.clients.executor`).
 """
 
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence, Set
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import ClassVar, Protocol
 
@@ -133,6 +133,8 @@ class TaskInput:
     device: torch.device
     broadcast: Tensors
     payload: Tensors
+    remembered: Tensors = field(default_factory=dict)
+    """What an earlier task of the client's returned, if it was to be remembered."""
     round: int = 1
 
     def stream(self, purpose: str) -> torch.Generator:
@@ -152,6 +154,16 @@ class TaskOutput:
 Task = Callable[[TaskInput], TaskOutput]
 
 
+@dataclass(frozen=True)
+class Memory:
+    """What a client remembers: the tensors that one of its tasks returned, packed in the store."""
+
+    key: str
+    """The store's key of what that task returned, which determines the tensors."""
+    read: Callable[[], bytes]
+    """Reads them; raises `UserError` where they are gone or damaged."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Job:
     """One task for one client in one round: plain data, which can be sent to other processes."""
@@ -162,7 +174,20 @@ class Job:
     indices: np.ndarray
     broadcast: bytes | None
     payload: bytes | None
+    memory: Memory | None = None
+    """What the client remembers, where it lies; only this process can read it."""
+    remembered: bytes | None = None
+    """The same, packed, once it has been read."""
     round: int = 1
+
+    def ready(self) -> "Job":
+        """The job with what its client remembers, ready to run or to be sent to other processes.
+
+        Called when the client starts: not all clients' memories may fit into main memory.
+        """
+        if self.memory is None:
+            return self
+        return replace(self, memory=None, remembered=self.memory.read())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -171,7 +196,8 @@ class Update:
 
     client: Client
     tensors: Mapping[str, Tensor]
-    """What the client uploaded; where it is stored in a file, it is read when it is used."""
+    """What the client uploaded, without what is private; where it is stored in a file, it is read
+    when it is used."""
     stats: dict[str, float]
     seconds: float
     reused: bool
@@ -214,6 +240,6 @@ class UpdateStore(Protocol):
         """Some of these clients, at least one, that no other process trains meanwhile."""
         ...
 
-    def end_round(self, number: int) -> None:
-        """Releases what was uploaded in this round, which is no longer needed to go on."""
+    def end_round(self, number: int, needed: Set[str] = frozenset()) -> None:
+        """Releases what was uploaded up to this round, but for the keys that are ``needed``."""
         ...

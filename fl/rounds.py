@@ -6,8 +6,9 @@ Nothing else happens: the clients' processes and the server's ranks stay as they
 """
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 
 from torch import Tensor, nn
@@ -56,7 +57,13 @@ class Rounds:
         self._file = directory / "round.pt" if directory else None
 
     def play(
-        self, clients: Clients, server: Server, model: nn.Module, memory: Tensors | None = None
+        self,
+        clients: Clients,
+        server: Server,
+        model: nn.Module,
+        memory: Tensors | None = None,
+        *,
+        evaluate: Callable[[], Evaluation] | None = None,
     ) -> Iterator[int]:
         """Yields the number of each round to run, from 1, or after the last one that was saved.
 
@@ -66,16 +73,18 @@ class Rounds:
             clients, server: the run's.
             model: the global model, which the method changes in place.
             memory: other tensors that the next round depends on, changed in place too.
+            evaluate: tests what the round has led to; without it the global model is tested.
         """
         memory = {} if memory is None else memory
+        evaluate = evaluate or partial(server.evaluate, model)
         self._go_on(clients, server, model, memory)
         if self.start is None:
-            self.start = server.evaluate(model)
+            self.start = evaluate()
         before, saving = _Reading(clients, server), 0.0
         for number in range(len(self.played) + 1, self.count + 1):
             clients.round = server.round = number
             yield number
-            evaluation = server.evaluate(model)
+            evaluation = evaluate()
             after = _Reading(clients, server)
             self.played.append(_round(number, evaluation, before, after, saving))
             server.events.emit(_event(self.played[-1], self.count))
@@ -113,7 +122,9 @@ class Rounds:
             "played": [asdict(r) for r in self.played],
             "bytes_up": clients.bytes_up,
             "bytes_down": clients.bytes_down,
+            "bytes_for_test": clients.bytes_for_test,
             "dropped": clients.dropped,
+            "remembered": clients.remembered,
         }
         save_tensors(self._file, state)
 
@@ -131,7 +142,9 @@ class Rounds:
         ]
         clients.bytes_up.update(state["bytes_up"])
         clients.bytes_down.update(state["bytes_down"])
+        clients.bytes_for_test.update(state.get("bytes_for_test", {}))
         clients.dropped.update(state["dropped"])
+        clients.recall(state.get("remembered", {}))
         clients.round = server.round = len(self.played)
         clients.end_round()  # in case the run was killed just before that
         server.events.emit(RoundsResumed(round=len(self.played), rounds=self.count))

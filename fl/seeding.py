@@ -34,9 +34,20 @@ def in_round(purpose: str, number: int) -> str:
 
 
 @contextmanager
+def streams_restored() -> Iterator[None]:
+    """Restores torch's global streams after: the CPU's, and the current GPU's if CUDA is in use.
+
+    Torch by itself would start CUDA on all GPUs, in processes too that use none.
+    """
+    devices = [torch.cuda.current_device()] if torch.cuda.is_initialized() else []
+    with torch.random.fork_rng(devices):
+        yield
+
+
+@contextmanager
 def torch_seeded(seed: int, purpose: str, client: int | None = None) -> Iterator[None]:
     """Seeds torch's global streams (weight initialisation, dropout) and restores them after."""
-    with torch.random.fork_rng():
+    with streams_restored():
         torch.manual_seed(seed_for(seed, purpose, client))
         yield
 

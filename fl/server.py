@@ -4,7 +4,7 @@
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -48,13 +48,16 @@ class Samples:
     """Each column's blocks, one for each rank."""
     counts: tuple[int, ...]
     """Rows of each block."""
+    step: float | None = None
+    """A power of two of which all values of ``images`` are known to be whole multiples, at most
+    2**18 of them: the filter's sums are then exact as they are. None if nothing is known."""
 
     def __len__(self) -> int:
         return sum(self.counts)
 
     def only(self, *names: str) -> "Samples":
         """These columns alone."""
-        return Samples(columns={n: self.columns[n] for n in names}, counts=self.counts)
+        return replace(self, columns={n: self.columns[n] for n in names})
 
 
 @runtime_checkable

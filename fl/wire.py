@@ -1,7 +1,7 @@
 """Messages between client and server: tensors as safetensors bytes, never pickles, with a note."""
 
 import json
-from collections.abc import ItemsView, Iterator, Mapping
+from collections.abc import Callable, ItemsView, Iterator, Mapping
 from pathlib import Path
 
 import torch
@@ -60,19 +60,43 @@ class StoredTensors(Mapping[str, Tensor]):
 
 def unpack_note(packed: bytes | memoryview) -> JsonObject:
     """The note alone, without unpacking the tensors."""
-    header_size = _header_size(packed)
-    header = json.loads(bytes(packed[8 : 8 + header_size]))
-    note: JsonObject = json.loads(header["__metadata__"]["note"])
+    note: JsonObject = json.loads(_header(packed)["__metadata__"]["note"])
     return note
 
 
-def num_packed_bytes(packed: bytes) -> int:
-    """:func:`num_bytes` of packed tensors, without unpacking them."""
-    return len(packed) - 8 - _header_size(packed)
+class Visible(Mapping[str, Tensor]):
+    """Some of a mapping's tensors: those whose name passes."""
+
+    def __init__(self, tensors: Mapping[str, Tensor], passes: Callable[[str], bool]) -> None:
+        self._tensors, self._passes = tensors, passes
+
+    def __getitem__(self, name: str) -> Tensor:
+        if not self._passes(name):
+            raise KeyError(name)
+        return self._tensors[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return (name for name in self._tensors if self._passes(name))
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    def items(self) -> ItemsView[str, Tensor]:
+        """Those tensors by one reading; see :class:`StoredTensors`."""
+        return {n: t for n, t in self._tensors.items() if self._passes(n)}.items()
 
 
-def _header_size(packed: bytes | memoryview) -> int:
-    return int.from_bytes(packed[:8], "little")
+def packed_sizes(packed: bytes | memoryview) -> dict[str, int]:
+    """Bytes of each packed tensor's data by name, without unpacking them."""
+    header = _header(packed)
+    offsets = {name: about["data_offsets"] for name, about in header.items() if name[:2] != "__"}
+    return {name: end - begin for name, (begin, end) in offsets.items()}
+
+
+def _header(packed: bytes | memoryview) -> JsonObject:
+    size = int.from_bytes(packed[:8], "little")
+    header: JsonObject = json.loads(bytes(packed[8 : 8 + size]))
+    return header
 
 
 def prefixed(prefix: str, module: nn.Module) -> Tensors:

@@ -1,6 +1,7 @@
-"""The distance operations of the methods: the sample filter, its k-means, pairwise distances."""
+"""The distance operations of the methods: the sample filter, k-means, pairwise distances."""
 
-from kernels.filter import Filtered, kmeans_filter, nearest_to_centroid
+from kernels.filter import Filtered, nearest_to_centroid
+from kernels.kmeans import Clusters, kmeans
 from kernels.pairwise import pairwise_sq_distances
 
-__all__ = ["Filtered", "kmeans_filter", "nearest_to_centroid", "pairwise_sq_distances"]
+__all__ = ["Clusters", "Filtered", "kmeans", "nearest_to_centroid", "pairwise_sq_distances"]

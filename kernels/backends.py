@@ -37,9 +37,15 @@ def resolve(backend: str, device: torch.device) -> str:
 
 
 def grouping(backend: str) -> Callable[[Tensor, Tensor, int], Groups]:
-    """The `Groups` class of a resolved backend other than the reference, for (N, F) samples."""
+    """The `Groups` class of a resolved backend, for (N, F) samples.
+
+    Raises:
+        ValueError: the reference, which has none.
+    """
     if backend == "torch":
         return TorchGroups
+    if backend == "reference":
+        raise ValueError("the reference backend is there for nearest_to_centroid alone")
     from kernels.triton_groups import TritonGroups  # imports triton
 
     return TritonGroups

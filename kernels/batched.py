@@ -4,16 +4,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from kernels.groups import Selection, narrow, quotas, wide
+from kernels.exact import BITS, rounded
+from kernels.groups import Sums, narrow, wide
 
-PIECE = 128  # samples summed in float32, one after another
+PIECE = 1 << (24 - BITS)  # samples whose sum a float32 holds exactly
 RADIX_SIZE = 1 << 15
-CPU_BLOCK = 1 << 18  # elements per block of differences: 1 MiB stays in cache
+CPU_BLOCK = 1 << 18  # elements per block of samples: 1 MiB stays in cache
 DEVICE_BLOCK = 1 << 26  # elsewhere the block only bounds memory
 
 
 class TorchGroups:
-    """`Groups` by torch operations, with fixed-order sums only, so that runs repeat on CUDA too."""
+    """`Groups` by torch operations."""
 
     def __init__(self, flat: Tensor, labels: Tensor, num_classes: int) -> None:
         self.flat = flat.float()
@@ -21,22 +22,23 @@ class TorchGroups:
         keys, self.order = _sort(self.labels.to(narrow(num_classes)))
         classes = torch.arange(num_classes + 1, device=flat.device)
         self.bounds = torch.searchsorted(keys, classes.to(keys.dtype))
-        # Labels out of range are reported by select; until then they must not be used as indices.
+        # Labels out of range must not be used as indices.
         self.labels.clamp_(0, num_classes - 1)
 
-    def means(self) -> Tensor:
+    def sums(self, unit: float, *, whole: bool) -> Sums:
         # An embedding bag sums rows of a table given by their numbers: here each sample once, in
-        # one pass and in a fixed order, where index_add would be slower or atomic. First bags of at
-        # most PIECE samples within a class are summed, then the bags of each class in double.
+        # one pass, where index_add would be slower. First bags of at most PIECE samples within a
+        # class are summed in float32, then the bags of each class in double; both exactly.
+        flat = self.flat if whole else rounded(self.flat, unit)
         starts, counts = self.bounds[:-1], self.bounds.diff()
-        cuts = torch.arange(0, len(self.flat), PIECE, device=self.flat.device)
+        cuts = torch.arange(0, len(flat), PIECE, device=flat.device)
         cuts = torch.cat((starts, cuts)).sort().values
-        pieces = F.embedding_bag(self.order, self.flat, cuts, mode="sum")
-        numbers = torch.arange(len(cuts), device=self.flat.device)
+        pieces = F.embedding_bag(self.order, flat, cuts, mode="sum")
+        numbers = torch.arange(len(cuts), device=flat.device)
         first = torch.searchsorted(cuts, starts)
         first[0] = 0  # bags start at 0, even with a label below 0
         sums = F.embedding_bag(numbers, pieces.to(wide(pieces.device)), first, mode="sum")
-        return (sums / counts.clamp(min=1).unsqueeze(1)).float()
+        return Sums((sums / unit).long(), counts)
 
     def distances(self, centroids: Tensor) -> Tensor:
         # In blocks, so that all differences are never in memory at once.
@@ -53,21 +55,20 @@ class TorchGroups:
             torch.sum(squares, dim=1, out=out)
         return distances.sqrt_()
 
-    def select(self, distances: Tensor, keep: float) -> Selection:
-        # The bits of floats that are not negative order as the floats do: behind the label they
-        # make one integer key, and one stable sort orders by class, distance and number.
-        keys = (self.labels << 32).bitwise_or_(distances.view(torch.int32))
-        keys, order = _sort(keys)
-        last = self.bounds[:-1] + quotas(self.bounds.diff(), keep)
-        positions = torch.arange(len(order), device=order.device)
-        mask = torch.empty_like(order, dtype=torch.bool)
-        mask[order] = positions < last[keys >> 32]
-        ends = self.bounds[[0, -1]].tolist()
-        return Selection(
-            indices=mask.nonzero().squeeze(1),
-            labels_fit=ends == [0, len(order)],
-            largest=float(distances.max()),
+    def thresholds(self, distances: Tensor, quotas: Tensor) -> Tensor:
+        by_class, none = distances.index_select(0, self.order), distances.new_zeros(())
+        return torch.stack(
+            [
+                by_class[first:last].kthvalue(quota).values if quota else none
+                for first, last, quota in _spans(self.bounds, quotas)
+            ]
         )
+
+
+def _spans(bounds: Tensor, quotas: Tensor) -> list[tuple[int, int, int]]:
+    """Each class's first position, its end, and its quota."""
+    ends = bounds.tolist()
+    return list(zip(ends[:-1], ends[1:], quotas.tolist(), strict=True))
 
 
 def _sort(keys: Tensor) -> tuple[Tensor, Tensor]:

@@ -5,41 +5,54 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from kernels import reference
 from kernels.backends import resolve
-from kernels.operators import kmeans_op, nearest_op
+from kernels.exact import means
+from kernels.groups import quotas
+from kernels.parts import Local, Parts, unit_of
+from kernels.refusals import refuse_large_samples
+from kernels.ties import nearest
 
 
 @dataclass(frozen=True)
 class Filtered:
-    """The result of a distance filter.
+    """The result of the distance filter.
 
     ``indices`` (M,) int64: the kept samples, ascending. ``distances`` (N,) float32: of every
-    sample to its class's centroid, or to the nearest of them. ``centroids``: zero for an empty
-    class; float32, (num_classes, F) from `nearest_to_centroid` and (num_classes, num_clusters, F)
-    from `kmeans_filter`. ``backend``: the implementation that ran.
+    sample to its class's centroid. ``centroids`` (num_classes, F) float32: zero for an empty class.
     """
 
     indices: Tensor
     distances: Tensor
     centroids: Tensor
-    backend: str
 
 
 def nearest_to_centroid(
-    samples: Tensor, labels: Tensor, num_classes: int, keep: float, *, backend: str = "auto"
+    samples: Tensor,
+    labels: Tensor,
+    num_classes: int,
+    keep: float,
+    *,
+    step: float | None = None,
+    backend: str = "auto",
 ) -> Filtered:
     """Keeps the ``floor(keep * n_c)`` samples of each class nearest to the class's mean.
 
     K-means with one cluster has the mean as its centre, so no iteration is needed. Of equally
-    distant samples the earlier ones stay, and a class that has samples keeps at least one. A run
-    repeats to the last bit on the same device.
+    distant samples the earlier ones stay, and a class that has samples keeps at least one. Which
+    samples stay is the same on every backend and device.
+
+    For the mean, values are rounded to at least 2**-18 of the largest. Of distances below 2**-48
+    squares lose digits in float32: the distances, not the choice, are then rough.
 
     Args:
         samples: (N, ...) float32, float16 or bfloat16 (float64 is rounded to float32), on any
-            device; everything after the first dimension is the feature. Sums are in float32.
+            device; everything after the first dimension is the feature.
         labels: (N,) integers in [0, num_classes), in any order, on the samples' device.
         num_classes: number of classes; some may be empty.
         keep: share to keep, in (0, 1]; 0.29 is taken as 29/100, not as the double below it.
+        step: a power of two, if all values are known to be whole multiples of it and at most 2**18
+            times as large. Then two passes less are needed.
         backend: "reference", "torch", "triton" (CUDA, or any device in Triton's interpreter), or
             "auto" for the fastest on the samples' device.
 
@@ -48,50 +61,37 @@ def nearest_to_centroid(
             infinity (naming the first bad sample), samples whose squared distances overflow
             float32, or a backend that cannot run here.
     """
-    flat = _flatten(samples)
+    flat = flatten(samples)
     _check(flat, labels, num_classes, keep)
-    chosen = resolve(backend, flat.device)
-    indices, distances, centroids = nearest_op(flat, labels, num_classes, float(keep), chosen)
-    return Filtered(indices, distances, centroids, chosen)
+    if resolve(backend, flat.device) == "reference":
+        return Filtered(*reference.nearest(flat, labels, num_classes, keep))
+    local = Local(flat, labels, num_classes, device=flat.device, backend=backend)
+    return nearest_of(local, keep, step)
 
 
-def kmeans_filter(
-    samples: Tensor,
-    labels: Tensor,
-    num_classes: int,
-    keep: float,
-    *,
-    num_clusters: int,
-    seed: int,
-    backend: str = "auto",
-) -> Filtered:
-    """Keeps the samples of each class nearest to any of the class's k-means centres.
-
-    Every class is clustered by itself: centres start by k-means++ and move by Lloyd's iterations
-    until no sample changes its cluster, at most 100 times. With one cluster the result is that of
-    `nearest_to_centroid`.
-
-    Args:
-        samples, labels, num_classes, keep, backend: as for `nearest_to_centroid`.
-        num_clusters: centres per class, k. A class with fewer distinct samples repeats some.
-        seed: seeds the start. The same seed starts alike on every backend and device, but the
-            start depends on the order of the samples.
-
-    Raises:
-        ValueError: as for `nearest_to_centroid`, or ``num_clusters`` below 1.
-    """
-    flat = _flatten(samples)
-    _check(flat, labels, num_classes, keep)
-    if num_clusters < 1:
-        raise ValueError(f"num_clusters must be at least 1, got {num_clusters}")
-    chosen = resolve(backend, flat.device)
-    indices, distances, centroids = kmeans_op(
-        flat, labels, num_classes, float(keep), num_clusters, seed, chosen
+def nearest_of(parts: Parts, keep: float, step: float | None = None) -> Filtered:
+    """The filter on samples that may be spread over several processes; all else as above."""
+    unit = unit_of(parts) if step is None else step
+    sums = parts.sums(unit, whole=step is not None)
+    centroids = means(sums.units, sums.counts, unit)
+    distances = parts.distances(centroids)
+    if not len(distances):
+        return Filtered(distances.new_empty(0, dtype=torch.int64), distances, centroids)
+    if not float(distances.max()) < torch.inf:
+        refuse_large_samples()
+    quota = quotas(sums.counts, keep)
+    indices = nearest(
+        distances,
+        parts.labels,
+        parts.thresholds(distances, quota),
+        quota,
+        parts.num_features,
+        lambda numbers: parts.ordered_distances(numbers, centroids),
     )
-    return Filtered(indices, distances, centroids, chosen)
+    return Filtered(indices, distances, centroids)
 
 
-def _flatten(samples: Tensor) -> Tensor:
+def flatten(samples: Tensor) -> Tensor:
     """(N, F) view of the samples, in a type that the backends take."""
     if not samples.is_floating_point():
         raise ValueError(f"samples must be floating point, got {samples.dtype}")

@@ -1,30 +1,30 @@
 """The protocol of fast backends of the filter and of k-means, and functions of all backends."""
 
+from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 
-class Selection(NamedTuple):
-    """The kept samples, and whether the input was valid."""
+@dataclass(frozen=True)
+class Sums:
+    """``units`` (C, F) int64: each class's sum in units. ``counts`` (C,) int64: its samples."""
 
-    indices: Tensor
-    """(M,) int64, ascending."""
-    labels_fit: bool
-    """Whether every label was in range. If not, all other results are invalid."""
-    largest: float
-    """The largest distance: NaN or infinite if any is, 0 without samples."""
+    units: Tensor
+    counts: Tensor
+
+    def __add__(self, other: "Sums") -> "Sums":
+        return Sums(self.units + other.units, self.counts + other.counts)
 
 
 class Groups(Protocol):
     """Samples sorted by class, on their device.
 
     Made of samples (N, F) float32, float16 or bfloat16, N > 0, labels (N,) and the number of
-    classes C. Labels out of range do no harm and are reported by `select`, so that no step has to
-    wait for the device.
+    classes C. Labels out of range do no harm until `Sums.counts` shows that samples are missing.
     """
 
     order: Tensor
@@ -32,14 +32,20 @@ class Groups(Protocol):
     bounds: Tensor
     """(C + 1,) int64: class c has the positions bounds[c] to bounds[c + 1] of ``order``."""
 
-    def means(self) -> Tensor:
-        """(C, F) float32 mean of each class, zero for an empty one."""
+    def sums(self, unit: float, *, whole: bool) -> Sums:
+        """Exact sums of the samples, rounded to units; no value may be above 2**18 units.
+
+        ``whole``: all values are whole numbers of units already.
+        """
 
     def distances(self, centroids: Tensor) -> Tensor:
         """(N,) float32 Euclidean distance of each sample to its class's row of (C, F)."""
 
-    def select(self, distances: Tensor, keep: float) -> Selection:
-        """The samples with the smallest ``distances`` (N,) of each class; ties by number."""
+    def thresholds(self, distances: Tensor, quotas: Tensor) -> Tensor:
+        """(C,) float32: the k-th smallest of each class's distances, where k is its quota.
+
+        ``distances`` (N,) are float32 and not negative; ``quotas`` (C,). 0 where the quota is 0.
+        """
 
 
 @lru_cache

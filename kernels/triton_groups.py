@@ -1,23 +1,22 @@
 """The distance filter's Triton backend: `Groups` by the Triton kernels of this package."""
 
 import contextlib
-import struct
 
 import torch
 import triton
 from torch import Tensor
 
-from kernels.groups import Selection, narrow, share
-from kernels.triton_kernels import distances_kernel, means_kernel, plan_kernel, sums_kernel
-from kernels.triton_selection import STATUS_SIZE, count_kernel, list_kernel, select_kernel
+from kernels.exact import rounding
+from kernels.groups import Sums, narrow
+from kernels.triton_kernels import distances_kernel, plan_kernel, sums_kernel
+from kernels.triton_selection import thresholds_kernel
 from kernels.tuning import Config, Shape, tuned
 
-PIECE = 128  # samples summed by one program, in float32
-LIST_BLOCK = 2048
+PIECE = 128  # samples that one program adds up, in 32 bits
 
 
 class TritonGroups:
-    """`Groups` in nine launches and a sort of the labels; the host waits once, in `select`."""
+    """`Groups` in four launches and a sort of the labels; the host waits for none of them."""
 
     def __init__(self, flat: Tensor, labels: Tensor, num_classes: int) -> None:
         self.flat, self.num_classes = flat, num_classes
@@ -39,14 +38,16 @@ class TritonGroups:
         self.pieces = (self.order, self.bounds, self.piece_ends)
         self.strides = (flat.stride(0), flat.stride(1))
 
-    def means(self) -> Tensor:
+    def sums(self, unit: float, *, whole: bool) -> Sums:
+        # The kernel rounds what it has read, which costs nothing: `whole` changes nothing here.
         num_features = self.flat.shape[1]
-        sums = self.flat.new_empty(self.max_pieces, num_features, dtype=torch.float32)
-        centroids = sums.new_empty(self.num_classes, num_features)
+        sums = self.order.new_zeros(self.num_classes, num_features)
+        constants = rounding(unit)
 
         def launch(config: Config) -> None:
             sums_kernel[(self.max_pieces * triton.cdiv(num_features, config.features),)](
-                *(self.flat, *self.pieces, sums, num_features, self.num_classes, *self.strides),
+                *(self.flat, *self.pieces, sums, *constants),
+                *(num_features, self.num_classes, *self.strides),
                 steps=self.num_classes.bit_length(),
                 piece=PIECE,
                 rows=config.rows,
@@ -55,13 +56,10 @@ class TritonGroups:
             )
 
         with _on(self.flat):
-            launch(tuned("sums", self.shape, launch))
-            means_kernel[(self.num_classes, triton.cdiv(num_features, 256))](
-                *(sums, self.bounds, self.piece_ends, centroids, num_features),
-                rows=8,
-                features=256,
-            )
-        return centroids
+            best = tuned("sums", self.shape, launch)
+            sums.zero_()  # where settings were measured, much was added
+            launch(best)
+        return Sums(sums, self.bounds.diff())
 
     def distances(self, centroids: Tensor) -> Tensor:
         distances = self.flat.new_empty(len(self.flat), dtype=torch.float32)
@@ -81,31 +79,16 @@ class TritonGroups:
             launch(tuned("distances", self.shape, launch))
         return distances
 
-    def select(self, distances: Tensor, keep: float) -> Selection:
-        num_samples = len(distances)
-        kept = torch.zeros_like(distances, dtype=torch.int8)
-        status = self.order.new_zeros(STATUS_SIZE)
-        blocks = triton.cdiv(num_samples, LIST_BLOCK)
-        counts = self.order.new_empty(blocks)
-        indices = torch.empty_like(self.order)
-        per_class = triton.next_power_of_2(triton.cdiv(num_samples, self.num_classes))
+    def thresholds(self, distances: Tensor, quotas: Tensor) -> Tensor:
+        found = self.bounds.new_empty(self.num_classes, dtype=torch.int32)
+        per_class = triton.next_power_of_2(triton.cdiv(len(distances), self.num_classes))
         with _on(self.flat):
-            select_kernel[(self.num_classes,)](
-                *(distances[self.order], self.order, self.bounds, kept, status, *share(keep)),
+            thresholds_kernel[(self.num_classes,)](
+                *(distances[self.order], self.bounds, quotas, found),
                 block=min(4096, max(256, per_class)),
                 num_warps=8,
             )
-            count_kernel[(blocks,)](kept, counts, num_samples, block=LIST_BLOCK)
-            list_kernel[(blocks,)](
-                *(kept, counts, self.bounds, indices, status, num_samples, self.num_classes),
-                block=LIST_BLOCK,
-            )
-        total, first, last, largest = status.tolist()  # the only time that the host waits
-        return Selection(
-            indices=indices[:total],
-            labels_fit=(first, last) == (0, num_samples),
-            largest=struct.unpack("f", struct.pack("I", largest))[0],
-        )
+        return found.view(torch.float32)
 
 
 def _on(tensor: Tensor) -> contextlib.AbstractContextManager[object]:

@@ -1,9 +1,9 @@
-"""The Triton kernels of the distance filter: class bounds, means and distances.
+"""The Triton kernels of the distance filter: class bounds, sums and distances.
 
 Samples are sorted by class (``order``), and each class is cut into pieces of at most ``piece``
 samples. A program works on samples of one piece, so that the class's centroid is read once for
-many samples, and writes sums of its own: nothing is added atomically, and runs repeat to the bit.
-All element offsets are 64 bits.
+many samples. Only whole numbers are added atomically, so runs repeat to the bit. All element
+offsets are 64 bits.
 """
 
 import triton
@@ -81,6 +81,8 @@ def sums_kernel(  # type: ignore[no-untyped-def]
     bounds,
     piece_ends,
     sums,
+    constant,
+    constant_bits,
     num_features,
     num_classes,
     row_stride,
@@ -90,48 +92,26 @@ def sums_kernel(  # type: ignore[no-untyped-def]
     rows: tl.constexpr,
     features: tl.constexpr,
 ):
-    """Sum of each piece's samples, for a tile of features: reads the samples for the first time."""
+    """Adds each piece's samples in units to its class, for a tile of features.
+
+    Beside the constant a value's bits are its rounded number of units (kernels/exact.py).
+    """
     tiles = tl.cdiv(num_features, features)
     number = (tl.program_id(0) // tiles).to(tl.int64)
     columns = (tl.program_id(0) % tiles) * features + tl.arange(0, features)
     inside = columns < num_features
-    _, begin, end = find_piece(bounds, piece_ends, number, num_classes, steps, piece)
+    c, begin, end = find_piece(bounds, piece_ends, number, num_classes, steps, piece)
     if begin < end:
-        total = tl.zeros((rows, features), tl.float32)
+        total = tl.zeros((rows, features), tl.int32)
         for first in range(begin, end, rows):
             positions = first + tl.arange(0, rows)
             samples = tl.load(order + positions, mask=positions < end, other=0)
             offsets = samples[:, None] * row_stride + columns[None, :].to(tl.int64) * feature_stride
             mask = (positions < end)[:, None] & inside[None, :]
-            total += tl.load(flat + offsets, mask=mask, other=0).to(tl.float32)
-        tl.store(sums + number * num_features + columns, tl.sum(total, 0), mask=inside)
-
-
-@triton.jit
-def means_kernel(  # type: ignore[no-untyped-def]
-    sums,
-    bounds,
-    piece_ends,
-    centroids,
-    num_features,
-    rows: tl.constexpr,
-    features: tl.constexpr,
-):
-    """Mean of a class from the sums of its pieces, in double; zero without samples."""
-    c = tl.program_id(0).to(tl.int64)
-    columns = tl.program_id(1) * features + tl.arange(0, features)
-    inside = columns < num_features
-    begin = tl.load(piece_ends + c - 1, mask=c > 0, other=0)
-    end = tl.load(piece_ends + c)
-    total = tl.zeros((rows, features), tl.float64)
-    for first in range(begin, end, rows):
-        pieces = first + tl.arange(0, rows)
-        mask = (pieces < end)[:, None] & inside[None, :]
-        offsets = pieces[:, None] * num_features + columns[None, :]
-        total += tl.load(sums + offsets, mask=mask, other=0).to(tl.float64)
-    count = tl.load(bounds + c + 1) - tl.load(bounds + c)
-    mean = tl.sum(total, 0) / tl.maximum(count, 1).to(tl.float64)
-    tl.store(centroids + c * num_features + columns, mean.to(tl.float32), mask=inside)
+            values = tl.load(flat + offsets, mask=mask, other=0).to(tl.float32)
+            total += (values + constant).to(tl.int32, bitcast=True) - constant_bits
+        places = sums + c.to(tl.int64) * num_features + columns
+        tl.atomic_add(places, tl.sum(total, 0).to(tl.int64), mask=inside, sem="relaxed")
 
 
 @triton.jit

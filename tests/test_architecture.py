@@ -16,7 +16,7 @@ FORBIDDEN = {
     "cluster": {"slurm", "tune", "submitit"},
     "slurm": {"tune"},
 }
-WINGS = ("scheduling", "hardware", "clients", "server", "profiling", "run", "studies")
+WINGS = ("scheduling", "hardware", "clients", "server", "profiling", "run", "studies", "checks")
 """Of ``cluster/``: each imports from those before it alone."""
 KERNELS_MAY_IMPORT = set(sys.stdlib_module_names) | {"torch", "triton", "kernels"}
 

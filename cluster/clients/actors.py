@@ -68,7 +68,8 @@ class Actors:
 
     def submit(self, process: Process, jobs: list[Job], size: int) -> Any:
         """Starts the jobs in the process and returns the reference to their results."""
-        return process.actor.run.remote(jobs, size, self._images, self._labels)
+        ready = [job.ready() for job in jobs]
+        return process.actor.run.remote(ready, size, self._images, self._labels)
 
     def hire(self, slot: Slot, request: Request) -> Process:
         """A process in that slot with what the client asks for: an idle one, else a new one."""

@@ -15,6 +15,10 @@ CUDA_BYTES = 600 * 2**20
 """Memory of a GPU that CUDA itself takes for a process, beside what the allocator hands out: more
 than the usual 400 to 550 MiB, to be safe."""
 
+SPARE_BYTES = 32 * 2**20
+"""Main memory beyond the share, for the process's other threads. They are Ray's, and one whose
+allocation is refused ends the process or leaves it waiting for ever; a client is to fail alone."""
+
 
 class OverspentError(RuntimeError):
     """A client needed more memory than its share."""
@@ -30,7 +34,8 @@ def capped(request: Request) -> Iterator[None]:
     """Caps this process's allocator at the client's share while the client trains.
 
     On a GPU the caching allocator gets its fraction of the card; main memory is capped at
-    ``memory_bytes`` beyond what the process holds already, where the request names it.
+    ``memory_bytes``, where the request names it, and ``SPARE_BYTES`` beyond what the process holds
+    already.
 
     Raises:
         OverspentError: the client needed more; the message has the number of bytes.
@@ -60,7 +65,7 @@ def _data_limit(extra_bytes: int) -> Iterator[None]:
         yield
         return
     before = resource.getrlimit(resource.RLIMIT_DATA)
-    resource.setrlimit(resource.RLIMIT_DATA, (_data_bytes() + extra_bytes, before[1]))
+    resource.setrlimit(resource.RLIMIT_DATA, (_data_bytes() + extra_bytes + SPARE_BYTES, before[1]))
     try:
         yield
     finally:

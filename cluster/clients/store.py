@@ -5,7 +5,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from dataclasses import asdict
 from pathlib import Path
 
@@ -23,7 +23,8 @@ class Store:
     ``pool`` holds each update once under its content key; ``updates`` of the run holds the same
     files under the clients' names, as hard links, so that a run's directory is complete by itself.
     Updates of later rounds than the first, which no other run could use, lie in ``updates`` alone,
-    until the round's outcome is saved: so a run of many rounds takes no more disk than one of two.
+    until the round's outcome is saved, or for as long as they are what a client remembers: so a run
+    of many rounds takes no more disk than one of two.
     """
 
     def __init__(self, pool: Path, updates: Path, train: Split) -> None:
@@ -50,6 +51,8 @@ class Store:
             "broadcast": _sha(job.broadcast or b""),
             "payload": _sha(job.payload or b""),
         }
+        if job.memory is not None:
+            parts["memory"] = job.memory.key
         if job.round == 1:
             return _sha(json.dumps(parts, sort_keys=True).encode())
         parts["round"] = job.round
@@ -95,9 +98,17 @@ class Store:
             for client in ours:
                 self._locks.release(keys[client])
 
-    def end_round(self, number: int) -> None:
-        """Removes what this round uploaded, but for each client's last update and for round 1."""
-        shutil.rmtree(self._updates / _folder(number), ignore_errors=True)
+    def end_round(self, number: int, needed: Set[str] = frozenset()) -> None:
+        """Removes what was uploaded from round 2 to this one, but for each client's last update
+        and for the keys that are ``needed``."""
+        for folder in sorted(self._updates.glob("round-*")):
+            if f"{folder.name}/" > _folder(number):
+                continue  # of a round that was killed: some clients need not train again
+            for file in folder.iterdir():
+                if f"{folder.name}/{file.stem}" not in needed:
+                    file.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):  # what is needed is still there
+                folder.rmdir()
 
     def file(self, key: str) -> Path:
         """The file of the update with that key."""

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 TIMEOUT = 10.0
 """Seconds that nvidia-smi may take to answer."""
 QUERY = "--query-gpu=uuid,name,memory.total,mig.mode.current"
+DRIVER_QUERY = "--query-gpu=driver_version"
 ROW = re.compile(r"(?P<uuid>GPU-[^,\s]+), *(?P<name>.+), *(?P<mebibytes>[^,]+), *(?P<mode>[^,]+)")
 LISTED_GPU = re.compile(r"GPU \d+: (?P<name>.+) \(UUID: (?P<uuid>GPU-[^)\s]+)\)")
 LISTED_MIG = re.compile(r"MIG (?P<profile>\S+)\s+Device\s+\d+: \(UUID: (?P<uuid>MIG-[^)\s]+)\)")
@@ -34,6 +35,10 @@ Cards = dict[str, tuple[Gpu, ...]]
 """What each physical GPU offers, by UUID in the driver's order: itself, or its MIG devices."""
 
 
+class DriverWarning(UserWarning):
+    """A driver is there but gave no usable answer, so its GPUs are not used."""
+
+
 class _Unknown(Exception):
     """The GPUs could not be determined. The message is one line with the reason."""
 
@@ -42,7 +47,7 @@ def find_gpus(environ: Mapping[str, str], *, timeout: float = TIMEOUT) -> tuple[
     """The GPUs that ``CUDA_VISIBLE_DEVICES``, or else the Slurm job, leaves to this process.
 
     Asks ``nvidia-smi``, or PyTorch where that is not on the PATH. If the driver gives no usable
-    answer, there are no GPUs, and a warning.
+    answer, there are no GPUs, and a :class:`DriverWarning`.
 
     Args:
         environ: the process's environment.
@@ -55,12 +60,24 @@ def find_gpus(environ: Mapping[str, str], *, timeout: float = TIMEOUT) -> tuple[
     try:
         cards = _ask_nvidia_smi(nvidia_smi, environ, timeout) if nvidia_smi else _ask_torch()
     except _Unknown as error:
-        warnings.warn(f"running without GPUs: {error}", stacklevel=2)
+        warnings.warn(f"running without GPUs: {error}", DriverWarning, stacklevel=2)
         return ()
     if visible is None:
         return _of_job(cards, environ) if environ.get("SLURM_JOB_ID") else _devices(cards)
     # CUDA has already applied the variable to what PyTorch sees.
     return select(cards, visible) if nvidia_smi else _devices(cards)
+
+
+def driver_version(environ: Mapping[str, str], *, timeout: float = TIMEOUT) -> str | None:
+    """Version of NVIDIA's driver; None where ``nvidia-smi`` is missing or finds no GPU."""
+    nvidia_smi = shutil.which("nvidia-smi", path=environ.get("PATH", ""))
+    if not nvidia_smi:
+        return None
+    try:
+        rows = _output([nvidia_smi, DRIVER_QUERY, "--format=csv,noheader"], environ, timeout)
+    except _Unknown:
+        return None
+    return next((row.strip() for row in rows.splitlines() if row.strip()), None)
 
 
 def select(cards: Cards, wanted: str) -> tuple[Gpu, ...]:

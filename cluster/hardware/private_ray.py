@@ -108,12 +108,16 @@ def prepare_environment() -> None:
 @contextlib.contextmanager
 def short_root() -> Iterator[Path]:
     """A directory of this user and run for Ray's sockets and logs, gone afterwards."""
-    parent = SHORT_TMP if os.access(SHORT_TMP, os.W_OK) else None
-    root = Path(tempfile.mkdtemp(prefix="onefold-", dir=parent))
+    root = Path(tempfile.mkdtemp(prefix="onefold-", dir=temporary_folder()))
     try:
         yield root
     finally:
         shutil.rmtree(root, ignore_errors=True)
+
+
+def temporary_folder() -> Path:
+    """The folder below which each run makes one for Ray: a short one, if it can be written to."""
+    return SHORT_TMP if os.access(SHORT_TMP, os.W_OK) else Path(tempfile.gettempdir())
 
 
 def object_store_bytes(memory_bytes: int, shared_memory: Path = Path("/dev/shm")) -> int:

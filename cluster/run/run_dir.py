@@ -17,7 +17,7 @@ from fl.errors import UserError
 from fl.json_values import JsonObject
 from fl.whole_files import write_atomically
 
-PACKAGES = ("torch", "torchvision", "numpy", "ray", "safetensors", "scikit-learn")
+PACKAGES = ("torch", "torchvision", "triton", "numpy", "ray", "safetensors", "scikit-learn")
 
 
 def claim(launch: Launch) -> Path:

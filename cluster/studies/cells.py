@@ -4,17 +4,28 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatch
 from itertools import product
+from pathlib import Path
 from typing import Literal
 
 from cluster.studies import published
 from cluster.studies.published import Published, PublishedRow
+from fl.data.domains import find_names
+from fl.errors import UserError
+from fl.methods.prototypes import PrototypesConfig
+from fl.methods.registry import get_method
 
 Scale = Literal["small", "paper"]
 VARIANTS = ("fedmho", "fedmho-md", "fedmho-sd")
 ALPHAS = ("0.5", "0.3", "0.1")
 PRESETS: Mapping[Scale, str] = {"small": "mnist-small", "paper": "paper-{dataset}"}
+DOMAINS_TABLE = "fedaf-table2"
+"""The one table whose data is the user's own folder."""
 VARIATIONS = {
-    "fedprox": ("--method=fedprox", "--classifier.proximal=0.001"),  # as in FedAF's paper
+    # As in FedAF's paper; it names no settings of FedBN and FedGen.
+    "fedprox": ("--method=fedprox", "--classifier.proximal=0.001"),
+    "moon": ("--method=moon", "--classifier.mu=1"),
+    "feddyn": ("--method=feddyn", "--classifier.alpha=0.01"),
+    "fedbn-by-domain": ("--method=fedbn", "--tested=domain"),
     "fedaf-without-cdc": ("--method=fedaf", "--collaboration=0"),
     "fedaf-without-lgkm": ("--method=fedaf", "--knowledge=0"),
     "fedaf-clipped": ("--method=fedaf", "--clip=2"),  # as FedDM is; not in the paper
@@ -39,15 +50,32 @@ class Cell:
         """The name that ``--only`` selects it by, and the beginning of its runs' names."""
         return f"{self.row}-{self.method}"
 
+    @property
+    def registered(self) -> str:
+        """Name of the registered method; ``method`` may be one of its ``VARIATIONS``."""
+        return next(a for a in self.arguments if a.startswith("--method=")).partition("=")[2]
+
 
 def make(
-    name: str, scale: Scale, only: tuple[str, ...] = (), dataset: str | None = None
+    name: str,
+    scale: Scale,
+    only: tuple[str, ...] = (),
+    dataset: str | None = None,
+    folder: Path | None = None,
 ) -> list[Cell]:
     """The table's cells; with ``only`` those whose name fits one of the patterns.
 
-    ``dataset`` replaces the paper's data set; its numbers then are not compared with.
+    ``dataset`` replaces the paper's data set; its numbers then are not compared with. ``folder`` is
+    where the domains of ``DOMAINS_TABLE`` lie.
+
+    Raises:
+        UserError: that table's folder is missing or laid out otherwise, or another table has one.
     """
+    if (name == DOMAINS_TABLE) != (folder is not None):
+        raise UserError(f"data_folder goes with {DOMAINS_TABLE}, which needs it, and with no other")
     cells = TABLES[name](scale)
+    if folder is not None:
+        cells = [_with_domains(folder, cell) for cell in cells]
     if dataset:
         cells = list(dict.fromkeys(_on(dataset, cell) for cell in cells))
     return [c for c in cells if not only or any(fnmatch(c.name, pattern) for pattern in only)]
@@ -62,6 +90,15 @@ def _on(dataset: str, cell: Cell) -> Cell:
     arguments = tuple(swapped.get(argument, argument) for argument in cell.arguments)
     row = cell.row.replace(own, dataset, 1)
     return replace(cell, row=row, arguments=arguments, paper=None)
+
+
+def _with_domains(folder: Path, cell: Cell) -> Cell:
+    """The cell with a client for each of the folder's domains."""
+    clients = len(find_names(folder)[0])
+    own = [f"--data.folder={folder}", f"--num-clients={clients}"]
+    if issubclass(get_method(cell.registered).config, PrototypesConfig):
+        own.append(f"--num-large={clients}")
+    return replace(cell, arguments=(*cell.arguments, *own))
 
 
 Rows = Callable[[Scale], Iterable[PublishedRow]]
@@ -128,9 +165,23 @@ def _over_rounds(scale: Scale) -> list[PublishedRow]:
     """FedAF's paper has no MNIST, so at small scale the order of methods is compared alone."""
     if scale == "paper":
         return published.rows(published.FEDAF)
-    methods = (*published.rows(published.FEDAF)[0].figures, "fedaf-clipped")
+    return _on_mnist((*published.rows(published.FEDAF)[0].figures, "fedaf-clipped"))
+
+
+def _with_resnet18(scale: Scale) -> list[PublishedRow]:
+    """FedAF's Table 6; at small scale on MNIST too."""
+    found = published.rows(published.FEDAF_6)
+    return found if scale == "paper" else _on_mnist(tuple(found[0].figures))
+
+
+def _on_mnist(methods: Sequence[str]) -> list[PublishedRow]:
     alphas = ("0.02", "0.05", "0.1")
     return [PublishedRow("mnist", {"alpha": alpha}, dict.fromkeys(methods)) for alpha in alphas]
+
+
+def _by_domain(scale: Scale) -> list[PublishedRow]:
+    """FedAF's Table 2: its figures are beside ours by domain, see :mod:`.suite_tables`."""
+    return [PublishedRow("folder", {}, dict.fromkeys(published.FEDAF_2))]
 
 
 LOCAL_EPOCHS: Mapping[Scale, Sequence[str]] = {
@@ -158,5 +209,11 @@ TABLES = {
     "fid": _table(_fid, "--fid"),
     "fedaf": _table(
         _over_rounds, presets={"small": "fedaf-mnist-small", "paper": "fedaf-{dataset}"}
+    ),
+    DOMAINS_TABLE: _table(
+        _by_domain, presets={"small": "fedaf-domains-small", "paper": "fedaf-domains"}
+    ),
+    "fedaf-table6": _table(
+        _with_resnet18, presets={"small": "fedaf-resnet18-small", "paper": "fedaf-resnet18"}
     ),
 }

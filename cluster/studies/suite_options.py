@@ -26,7 +26,7 @@ class SuiteOptions(Settings):
     name: Annotated[str, OneOf(EXHIBITS), tyro.conf.Positional]
     """Table: table3, table4, table5, table6, table8, table9 or loss-weights. Figure: fig5, fig6,
     fig7, fig8 or fid, with a picture. Of FedAF's paper: fedaf (accuracy over rounds, Tables 1 and 4
-    and Figure 3) or fedaf-table7 (bytes)."""
+    and Figure 3), fedaf-table2 (domains), fedaf-table6 (ResNet-18) or fedaf-table7 (bytes)."""
     scale: Scale = "small"
     """small: a sixth of the images and narrow models, for two cores. paper: for GPUs."""
     seeds: str = "0,1,2"
@@ -35,6 +35,9 @@ class SuiteOptions(Settings):
     """Patterns of the cells to run, as in 'mnist-alpha0.5-*'. Default: all."""
     dataset: Annotated[str, OneOf(NAMES)] | None = None
     """Data set in place of the paper's; then there is no number to compare with."""
+    data_folder: Path | None = None
+    """For fedaf-table2: path with a folder per domain, in each a folder per class, as the paper has
+    DomainNet's ten most frequent classes."""
     output_dir: Path = Path("runs")
     """Directory of the runs and of the table."""
     data_root: Path = Path("data")

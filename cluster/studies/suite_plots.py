@@ -14,6 +14,7 @@ from cluster.studies.suite_tables import (
     TARGETS,
     curves,
     epochs_to_target,
+    tell_domains,
     tell_fid,
     tell_forgetting,
     tell_nothing_more,
@@ -32,13 +33,20 @@ COLOURS = {
     "co-boosting": style.BEST,
     "fedcvae-ens": style.TIME,
     "fedaf": style.INK,
-    "fedaf-without-cdc": style.ROLES["classifier"],
-    "fedaf-without-lgkm": style.OTHER_ROLE,
-    "fedaf-clipped": style.GLOBAL_MODEL,
+    "fedaf-without-cdc": style.INK,
+    "fedaf-without-lgkm": style.INK,
+    "fedaf-clipped": style.INK,
     "feddm": style.ROLES["generator"],
     "fedavg": style.TIME,
     "fedprox": style.BEST,
+    "fedbn": style.ROLES["classifier"],
+    "fedbn-by-domain": style.ROLES["classifier"],
+    "moon": style.OTHER_ROLE,
+    "feddyn": style.GLOBAL_MODEL,
+    "fedgen": style.PARTS["overhead"],
 }
+DASHES = {"fedaf-without-cdc": "--", "fedaf-without-lgkm": ":", "fedaf-clipped": "-."}
+"""Variants of a method have its colour."""
 
 
 @dataclass(frozen=True)
@@ -112,6 +120,8 @@ EXHIBITS = {
     "fig8": Exhibit(draw_setting("num-samples", "synthetic samples"), tell_nothing_more),
     "fid": Exhibit(draw_fid, tell_fid),
     "fedaf": Exhibit(draw_curves("round"), tell_rounds),
+    "fedaf-table2": Exhibit(draw_curves("round"), tell_domains),
+    "fedaf-table6": Exhibit(draw_curves("round"), tell_rounds),
 }
 
 
@@ -125,7 +135,8 @@ def _panels(
         line(panels[places.index(_place(figure))], figure)
     for (dataset, alpha), axes in zip(places, panels, strict=True):
         axes.set(xlabel=x)
-        axes.set_title(f"{dataset}, Dir({alpha})", fontsize=style.LABEL, color=style.INK)
+        title = f"{dataset}, Dir({alpha})" if alpha else "a client per domain"
+        axes.set_title(title, fontsize=style.LABEL, color=style.INK)
     panels[0].set(ylabel=y)
     handles, labels = panels[0].get_legend_handles_labels()
     sheet.legend(
@@ -140,13 +151,14 @@ def _accuracy(sheet: drawn.Figure) -> drawn.Figure:
 
 
 def _look(figure: Figure) -> JsonObject:
-    return {"color": COLOURS[figure.cell.method], "label": figure.cell.method}
+    method = figure.cell.method
+    return {"color": COLOURS[method], "label": method, "linestyle": DASHES.get(method, "-")}
 
 
-def _place(figure: Figure) -> tuple[str, str]:
-    """Data set and alpha, which have one panel each."""
-    return figure.cell.row.partition("-")[0], dict(figure.cell.settings)["alpha"]
+def _place(figure: Figure) -> tuple[str, str | None]:
+    """Data set and alpha, which have one panel each; a folder of domains has no alpha."""
+    return figure.cell.row.partition("-")[0], dict(figure.cell.settings).get("alpha")
 
 
-def _line_of(figure: Figure) -> tuple[tuple[str, str], str]:
+def _line_of(figure: Figure) -> tuple[tuple[str, str | None], str]:
     return _place(figure), figure.cell.method

@@ -6,7 +6,7 @@ from statistics import mean, stdev
 import numpy as np
 
 from cluster.studies.comparison import NOTHING, Figure, shown
-from cluster.studies.published import FID_XI
+from cluster.studies.published import DOMAINNET, FEDAF_2, FID_XI
 
 TARGETS = range(10, 100, 5)
 """Accuracies in percent, of which Figure 5 shows those that some method reaches."""
@@ -76,6 +76,27 @@ def tell_rounds(figures: Sequence[Figure]) -> list[str]:
         points = [shown(figure.mean, figure.spread), shown(mean(best), _spread(best)), beside]
         mib = mean(result["bytes_up"] for result in figure.results) / 2**20
         lines.append(_line([figure.cell.row, figure.cell.method, *points, f"{mib:.2f}"]))
+    return lines
+
+
+def tell_domains(figures: Sequence[Figure]) -> list[str]:
+    """A column per domain, and their plain mean; the paper's below where the domains are its."""
+    domains = list(figures[0].results[0]["per_domain_accuracy"])
+    lines = [
+        "Accuracy on each domain after the last round, in percent, and their plain mean (in the "
+        "table above a domain counts by its samples):",
+        "",
+        _line(["Method", *domains, "Mean"]),
+        _line(["---"] * (2 + len(domains))),
+    ]
+    for figure in figures:
+        found = np.array([[r["per_domain_accuracy"][d] for d in domains] for r in figure.results])
+        found = 100 * np.column_stack([found, found.mean(axis=1)])
+        cells = [shown(column.mean(), _spread(column.tolist())) for column in found.T]
+        lines.append(_line([figure.cell.method, *cells]))
+        if tuple(domains) == DOMAINNET:
+            printed = FEDAF_2[figure.cell.method]
+            lines.append(_line(["paper", *(f"{v:.2f}" for v in (*printed, mean(printed)))]))
     return lines
 
 

@@ -18,10 +18,11 @@ from fl.condensation.losses import (
     random_directions,
     sliced_wasserstein,
 )
-from fl.condensation.network import Networks, features_and_logits
+from fl.condensation.network import Networks
 from fl.federation import TaskInput
 from fl.seeding import in_round, torch_seeded
 from fl.training.classifier import received_classifier
+from fl.training.features import features_and_logits
 from fl.training.loop import Step, minimise
 from fl.training.optimizers import SGD
 from fl.training.per_client import Turns, cohort_model, dropout_in

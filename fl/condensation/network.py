@@ -7,23 +7,6 @@ from fl.condensation.config import LocalCondensation
 from fl.federation import TaskInput
 from fl.models import build_classifier, copied
 from fl.seeding import OwnStream, in_round
-from fl.training.per_client import PerClient
-
-
-def features_and_logits(model: nn.Module, images: Tensor) -> tuple[Tensor, Tensor]:
-    """h_w(x), the input of the model's last linear layer, (B, d), and the logits f_w(x)."""
-    last = [layer for layer in model.modules() if _is_linear(layer)][-1]
-    entered: list[Tensor] = []
-    hook = last.register_forward_pre_hook(lambda _, inputs: entered.extend(inputs))
-    try:
-        logits = model(images)
-    finally:
-        hook.remove()
-    return entered[0], logits
-
-
-def _is_linear(layer: nn.Module) -> bool:
-    return isinstance(layer, nn.Linear) or (isinstance(layer, PerClient) and layer.is_linear)
 
 
 class Networks:

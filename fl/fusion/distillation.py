@@ -21,14 +21,15 @@ def describe_teacher(logits: Tensor, labels: Tensor) -> dict[str, float]:
 
     Args:
         logits: (N, classes), the teacher's.
-        labels: (N,), the classes the samples were drawn for.
+        labels: (N,), the classes the samples were drawn for; on any device, as large columns may
+            be on the host.
 
     Returns:
         ``agreement`` with the labels, mean ``confidence`` (the largest probability), and
         ``confidence_when_wrong``, 0 where it is never wrong.
     """
     top, answer = logits.softmax(1).max(1)
-    wrong = answer != labels
+    wrong = answer != labels.to(answer.device)
     return {
         "agreement": 1 - wrong.float().mean().item(),
         "confidence": top.mean().item(),

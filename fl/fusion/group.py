@@ -29,7 +29,7 @@ class ProcessGroup(Group):
         self, store: dist.Store, rank: int, size: int, device: torch.device, timeout_s: float
     ) -> None:
         self.rank, self.size = rank, size
-        if device.type == "cuda":
+        if device.type == "cuda" and device.index is not None:  # without a number: the current one
             torch.cuda.set_device(device)
         dist.init_process_group(
             "nccl" if device.type == "cuda" else "gloo",

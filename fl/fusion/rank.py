@@ -16,15 +16,15 @@ from fl.data.shard import Shard
 from fl.federation import Batch, RunSpec
 from fl.fusion.fit import Fit, FitSpec
 from fl.fusion.group import Group
+from fl.fusion.rank_parts import RankParts
 from fl.fusion.synthesis import Draw, draw_samples
 from fl.metrics.accuracy import answers
 from fl.models import Decoder
-from kernels import sharded
+from kernels.filter import nearest_of
+from kernels.parts import Local, Parts
 
 ASKED = 1024
 """Rows in one forward pass of a teacher."""
-VISIT = 1 << 28
-"""Bytes of samples that the filter processes together."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,24 +84,25 @@ class Rank:
         """The rows at ``indices`` of each column."""
         return tuple(column[indices.to(column.device)] for column in columns)
 
-    def magnitude(self, images: Tensor) -> float:
-        """See :func:`kernels.sharded.magnitude`."""
-        return sharded.magnitude(images)
+    def nearest(
+        self,
+        images: Tensor,
+        labels: Tensor,
+        keep: float,
+        step: float | None,
+        first: int,
+        total: int,
+    ) -> Tensor:
+        """See :meth:`fl.server.Server.nearest`; all ranks must do so together.
 
-    def class_sums(self, images: Tensor, labels: Tensor, unit: float) -> Tensor:
-        """See :func:`kernels.sharded.class_sums`."""
-        classes, features = self.run_spec.num_classes, images[0:1].flatten(1).shape[1]
-        sums = torch.zeros(classes, features + 1, dtype=torch.float64)
-        for rows, own in self._visiting(images, labels):
-            sums += sharded.class_sums(rows, own, classes, unit).cpu()
-        return sums
-
-    def distances(self, images: Tensor, labels: Tensor, centroids: Tensor) -> Tensor:
-        """See :func:`kernels.sharded.distances`."""
-        centres, found = centroids.to(self.device), [torch.empty(0)]
-        for rows, own in self._visiting(images, labels):
-            found.append(sharded.distances(rows, own, centres).cpu())
-        return torch.cat(found)
+        ``first`` of ``total`` is the number of this rank's first sample; numbers that are returned
+        are those of all ranks' samples, the same on each of them.
+        """
+        classes = self.run_spec.num_classes
+        local = Local(images.flatten(1), labels, classes, device=self.device)
+        several = self.group.size > 1
+        parts: Parts = RankParts(local, self.group, first, total) if several else local
+        return nearest_of(parts, keep, step).indices
 
     @torch.no_grad()
     def ask(self, teacher: nn.Module, images: Tensor, total: Tensor | None) -> Tensor:
@@ -168,12 +169,6 @@ class Rank:
         """The model on the device, in the layout in which convolutions are fastest."""
         moved = model.to(self.device)
         return moved.to(memory_format=torch.channels_last)
-
-    def _visiting(self, *columns: Tensor) -> Iterator[list[Tensor]]:
-        """The columns some rows at a time, moved to the device."""
-        rows = max(1, VISIT // max(1, columns[0][0:1].nbytes))
-        for parts in zip(*(column.split(rows) for column in columns), strict=True):
-            yield [part.to(self.device) for part in parts]
 
     def _home(self, nbytes: int) -> torch.device:
         """The device, if twice the bytes fit its free memory; else the host."""

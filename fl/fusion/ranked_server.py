@@ -3,6 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import accumulate
 from typing import Any, TypeVar, TypeVarTuple
 
 import numpy as np
@@ -15,12 +16,11 @@ from fl.federation import Batch, RunSpec
 from fl.fusion.checkpoints import Checkpoints, digest_of
 from fl.fusion.fit import FitConfig, FitSpec, load_state
 from fl.fusion.rank import Rank, Report
-from fl.fusion.synthesis import Draw, plan_draws, share_out
+from fl.fusion.synthesis import PIXEL, Draw, plan_draws, share_out
 from fl.metrics.accuracy import accuracies
 from fl.models import Decoder
 from fl.seeding import in_round
 from fl.server import Evaluation, FitResult, Lessons, Loss, Samples
-from kernels import sharded
 
 Value = TypeVar("Value")
 Arguments = TypeVarTuple("Arguments")
@@ -75,39 +75,38 @@ class RankedServer(ABC):
         columns = dict(zip(("images", "labels", "z"), map(tuple, blocks), strict=True))
         if not with_z:
             del columns["z"]
-        return Samples(columns=columns, counts=tuple(sum(map(len, draws)) for draws in shares))
+        counts = tuple(sum(map(len, draws)) for draws in shares)
+        return Samples(columns=columns, counts=counts, step=PIXEL)
 
     def apply(self, samples: Samples, column: str, function: Callable[[Tensor], Tensor]) -> Samples:
         """See :meth:`fl.server.Server.apply`."""
         own = [(function, block) for block in samples.columns[column]]
-        return _with_column(samples, column, self._on_each(Rank.apply, own))
+        applied = _with_column(samples, column, self._on_each(Rank.apply, own))
+        return replace(applied, step=None) if column == "images" else applied
 
     def nearest(self, samples: Samples, keep: float) -> Tensor:
         """See :meth:`fl.server.Server.nearest`: Algorithm 2, to the bits of one rank."""
         images, labels = samples.columns["images"], samples.columns["labels"]
-        classes = self.run_spec.num_classes
-        largest = max(self._values(Rank.magnitude, [(block,) for block in images]))
-        unit = sharded.unit_for(largest, len(samples))
-        pairs = list(zip(images, labels, strict=True))
-        sums = torch.stack(self._values(Rank.class_sums, [(*pair, unit) for pair in pairs])).sum(0)
-        centroids = sharded.centroids(sums, unit)
-        own = [(*pair, centroids) for pair in pairs]
-        distances = torch.cat(self._values(Rank.distances, own))
-        return sharded.nearest(distances, self.fetch(samples, "labels").cpu(), classes, keep)
+        own = [
+            (*block, keep, samples.step, first, len(samples))
+            for *block, first in zip(images, labels, _starts(samples), strict=True)
+        ]
+        (indices,) = self._get(self._on_each(Rank.nearest, own)[:1])  # the same on every rank
+        return indices
 
     def take(self, samples: Samples, indices: Tensor) -> Samples:
         """See :meth:`fl.server.Server.take`."""
-        ends = torch.tensor((0, *samples.counts)).cumsum(0)
-        bounds = torch.searchsorted(indices.cpu().contiguous(), ends).tolist()
+        ends = torch.tensor((*_starts(samples), len(samples)), device=indices.device)
+        bounds = torch.searchsorted(indices.contiguous(), ends).tolist()
         own = [
-            indices[first:last].cpu() - start
+            indices[first:last] - start
             for first, last, start in zip(bounds, bounds[1:], ends.tolist(), strict=False)
         ]
         names = list(samples.columns)
         arguments = [(i, *(samples.columns[n][rank] for n in names)) for rank, i in enumerate(own)]
         blocks = self._on_each(Rank.take, arguments, returns=len(names))
         columns = dict(zip(names, zip(*blocks, strict=True), strict=True))
-        return Samples(columns=columns, counts=tuple(map(len, own)))
+        return replace(samples, columns=columns, counts=tuple(map(len, own)))
 
     def teach(self, samples: Samples | Batch, teachers: Iterable[nn.Module]) -> Samples:
         """See :meth:`fl.server.Server.teach`. One teacher is held at a time."""
@@ -283,8 +282,13 @@ class _Divided:
         return rows / self._count
 
 
+def _starts(samples: Samples) -> list[int]:
+    """The number of each block's first row."""
+    return list(accumulate(samples.counts[:-1], initial=0))
+
+
 def _with_column(samples: Samples, name: str, blocks: Sequence[Block]) -> Samples:
-    return Samples(columns={**samples.columns, name: tuple(blocks)}, counts=samples.counts)
+    return replace(samples, columns={**samples.columns, name: tuple(blocks)})
 
 
 def _name(loss: Loss) -> str:

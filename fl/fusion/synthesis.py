@@ -7,11 +7,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fl.errors import UserError
 from fl.models import Decoder, sample
 from fl.seeding import torch_generator
+from kernels.exact import rounded, unit_for
 
 BATCH = 256
 """Samples that a decoder draws at once, on any rank: other batch sizes would round differently."""
+PIXEL = unit_for(1.0)
+"""What pixels are whole multiples of: 2**-18, a thousandth of what 8 bits tell apart."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,7 +71,8 @@ def draw_samples(
     """Draws x ~ p_theta_k(x | z, c), z ~ N(0, I), batch by batch.
 
     Each decoder has a noise stream of its own, so that one client's samples do not depend on which
-    others took part.
+    others took part. Pixels are rounded to whole multiples of `PIXEL`, of which the filter's sums
+    are exact.
 
     Args:
         decoders: decoder of each client by client id, looked up once for each client.
@@ -77,8 +82,12 @@ def draw_samples(
         device: where the samples are made.
         into: images (N, C, H, W) and z (N, latent), float32, to write to, where N is the number of
             samples of all draws; may be on another device.
+
+    Raises:
+        UserError: a decoder whose pixels are not in [0, 1].
     """
     drawing, noise, position = None, torch.empty(0), 0
+    extremes: list[Tensor] = []
     for draw in draws:
         if draw.client != drawing:
             drawing, decoder = draw.client, decoders[draw.client].to(device).eval()
@@ -86,9 +95,23 @@ def draw_samples(
             noise = torch.randn(draw.total, latent, generator=own)
         z = noise[draw.start : draw.start + len(draw)]
         rows = slice(position, position + len(draw))
-        into[0][rows] = sample(decoder, draw.labels.to(device), z.to(device))
+        images = sample(decoder, draw.labels.to(device), z.to(device))
+        extremes.append(torch.stack(images.aminmax()))
+        into[0][rows] = rounded(images, PIXEL)
         into[1][rows] = z
         position += len(draw)
+    _check(draws, extremes)
+
+
+def _check(draws: Sequence[Draw], extremes: list[Tensor]) -> None:
+    """Refuses pixels outside [0, 1], NaN too, after all draws: the device is waited for once."""
+    found = torch.stack(extremes).tolist() if extremes else []
+    for draw, (low, high) in zip(draws, found, strict=True):
+        if not 0 <= low <= high <= 1:
+            raise UserError(
+                f"the decoder of client {draw.client} makes pixels from {low:.3g} to {high:.3g}, "
+                "they must be in [0, 1]"
+            )
 
 
 def truncate_to_bytes(images: Tensor) -> Tensor:

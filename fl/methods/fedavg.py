@@ -6,27 +6,28 @@ ensemble. Nothing is trained at the server.
 """
 
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Literal
 
-from fl.bounds import Within
 from fl.clients import Clients
 from fl.methods.method import Method
-from fl.methods.prototypes import LOCAL, PrototypesConfig, assign, average_each, sent, untrained
+from fl.methods.participation import ParticipationConfig, participants
+from fl.methods.prototypes import LOCAL, assign, average_each, sent, untrained
 from fl.rounds import Rounds
-from fl.seeding import in_round, numpy_generator
 from fl.server import Outcome, Server
 from fl.spaces import Spaces
 
 
 @dataclass(frozen=True, kw_only=True)
-class FedAvgConfig(PrototypesConfig):
+class FedAvgConfig(ParticipationConfig):
     """FedAvg's settings, beside those of its clients."""
 
-    participation: Annotated[float, Within(0, 1, "(]")] = 1.0
-    """Share of the clients that take part in a round, at least one; drawn anew in each round."""
     weighting: Literal["samples", "uniform"] | None = None
     """Weights of the average: the clients' numbers of samples, or all alike. Default: samples in
     many rounds, as McMahan et al. have it; uniform in one, as FedMHO has it."""
+
+    def by_samples(self, rounds: int) -> bool:
+        """Whether clients are weighted by their samples in a run of so many rounds."""
+        return (self.weighting or ("samples" if rounds > 1 else "uniform")) == "samples"
 
 
 def run(clients: Clients, server: Server, config: FedAvgConfig, *, rounds: Rounds) -> Outcome:
@@ -35,7 +36,7 @@ def run(clients: Clients, server: Server, config: FedAvgConfig, *, rounds: Round
     In the first round nothing is sent, as the clients' starting weights are drawn from the seed.
     """
     ensemble, model = untrained(clients.members, server)
-    by_samples = (config.weighting or ("samples" if rounds.count > 1 else "uniform")) == "samples"
+    by_samples = config.by_samples(rounds.count)
     for number in rounds.play(clients, server, ensemble):
         chosen = participants(clients, config.participation, number)
         payloads = sent(model, (clients.members[k] for k in chosen)) if number > 1 else None
@@ -43,16 +44,6 @@ def run(clients: Clients, server: Server, config: FedAvgConfig, *, rounds: Round
         with server.events.phase("fusion"):
             average_each(model, updates, clients, server, by_samples=by_samples)
     return rounds.outcome(ensemble)
-
-
-def participants(clients: Clients, share: float, number: int) -> list[int]:
-    """Ids of the clients that take part in this round, ascending."""
-    able = [client.id for client in clients.members if client.id not in clients.dropped]
-    if share == 1:
-        return able
-    stream = numpy_generator(clients.run_spec.seed, in_round("participation", number))
-    count = max(1, round(share * len(clients.members)))
-    return sorted(stream.choice(able, min(count, len(able)), replace=False).tolist())
 
 
 METHOD = Method(

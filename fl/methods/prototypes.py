@@ -21,7 +21,7 @@ from fl.models import CLASSIFIERS
 from fl.models.ensemble import Ensemble
 from fl.server import Server
 from fl.spaces import Choice, Distribution, LogUniform
-from fl.training.classifier import ClassifierConfig
+from fl.training.classifier import ClassifierConfig, plain
 from fl.wire import prefixed
 
 
@@ -109,6 +109,12 @@ def sent(
     """What the server sends each client: the weights of its prototype."""
     weights = {training: prefixed("classifier", member) for training, member in model.items()}
     return {client.id: weights[client.training] for client in members}
+
+
+def like_fedavg(client: Client) -> Training:
+    """The record of a FedAvg client with the same settings, by which it can share FedAvg's first
+    uploads."""
+    return plain(client.training)
 
 
 def prototypes(members: Iterable[Client]) -> list[Training]:

@@ -1,6 +1,7 @@
 """Local training of a classifier (Eq. 2): its settings, its starting weights, and the task."""
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, fields
 from functools import lru_cache
 from typing import Annotated, Literal, Protocol
 
@@ -9,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fl.bounds import Count, NotNegative, OneOf, Positive, Settings, Within
-from fl.federation import Batch, RunSpec, Task, TaskInput
+from fl.federation import Batch, RunSpec, Task, TaskInput, Training
 from fl.models import CLASSIFIERS, build_classifier, check_classifier, copied
 from fl.seeding import torch_seeded
 from fl.training.epochs import EpochTraining, epochs_of
@@ -17,6 +18,8 @@ from fl.training.optimizers import SGD, Adam, Proximal
 from fl.training.recipe import Recipe
 from fl.training.task import task_of
 from fl.wire import load_prefixed, num_bytes, prefixed
+
+Losses = Callable[[nn.Module, Batch], Tensor]
 
 
 class Architecture(Protocol):
@@ -75,17 +78,45 @@ def train_classifier(inputs: TaskInput) -> Recipe:
     """
     config = inputs.client.training
     assert isinstance(config, ClassifierConfig)
-    model = received_classifier(inputs, config).train()
+    return classifier_recipe(inputs, config, received_classifier(inputs, config))
+
+
+def classifier_recipe(
+    inputs: TaskInput,
+    config: ClassifierConfig,
+    model: nn.Module,
+    *,
+    losses: Losses | None = None,
+    columns: Batch | None = None,
+) -> Recipe:
+    """The training of ``model`` by its record, which uploads ``classifier.*``.
+
+    Args:
+        inputs: the client's.
+        config: its record.
+        model: with the weights to start from, on the client's device; it is trained in place.
+        losses: the loss of each sample, (B,); cross-entropy without it.
+        columns: further columns of the batches, a row for each of the client's samples.
+    """
     adam = config.optimizer == "adam"
     optimizer = Adam(config.lr) if adam else SGD(config.lr, config.momentum)
     return Recipe(
-        model=model,
-        losses=_cross_entropies,
+        model=model.train(),
+        losses=losses or cross_entropies,
         optimizer=Proximal(optimizer, config.proximal) if config.proximal else optimizer,
-        epochs=epochs_of(inputs, config),
+        epochs=epochs_of(inputs, config, columns=columns),
         patience=config.patience,
         upload=lambda: prefixed("classifier", model),
     )
+
+
+def plain(training: Training, **changes: object) -> ClassifierConfig:
+    """The settings that every classifier's training has, without those that a method adds.
+
+    By such a record a client trains as FedAvg's do, and finds their uploads in the store.
+    """
+    own = {field.name: getattr(training, field.name) for field in fields(ClassifierConfig)}
+    return ClassifierConfig(**{**own, **changes})
 
 
 def starting_classifier(config: Architecture, run_spec: RunSpec) -> nn.Module:
@@ -117,5 +148,6 @@ def _start(name: str, width: float, run_spec: RunSpec) -> nn.Module:
     return model.to(memory_format=torch.channels_last)
 
 
-def _cross_entropies(model: nn.Module, batch: Batch) -> Tensor:
+def cross_entropies(model: nn.Module, batch: Batch) -> Tensor:
+    """Cross-entropy of each sample of the batch, (B,)."""
     return F.cross_entropy(model(batch["images"]), batch["labels"], reduction="none")

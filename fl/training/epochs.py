@@ -6,7 +6,7 @@ from typing import ClassVar, Self
 
 import torch
 
-from fl.federation import TaskInput
+from fl.federation import Batch, TaskInput
 from fl.json_values import JsonObject
 from fl.training.recipe import Epoch
 
@@ -33,21 +33,27 @@ class EpochTraining:
 
 
 def epochs_of(
-    inputs: TaskInput, config: EpochTraining, *, latent: int | None = None
+    inputs: TaskInput,
+    config: EpochTraining,
+    *,
+    latent: int | None = None,
+    columns: Batch | None = None,
 ) -> Iterator[Epoch]:
     """Each epoch's batches: the shard's samples in a new order, cut into batches.
 
     Batches hold ``images`` (B, C, H, W) and ``labels`` (B,); with ``latent`` also ``noise``
-    (B, latent), from N(0, 1).
+    (B, latent), from N(0, 1), and of each of the ``columns``, which have a row for each of the
+    shard's samples, those of the batch.
     """
     device = inputs.device
-    images, labels = inputs.shard.images.to(device), inputs.shard.labels.to(device)
+    rows = {"images": inputs.shard.images, "labels": inputs.shard.labels, **(columns or {})}
+    rows = {name: column.to(device) for name, column in rows.items()}
     order, noise = inputs.stream("local/order"), inputs.stream("local/latent")
 
     def batches() -> Epoch:
-        shuffled = torch.randperm(len(labels), generator=order).to(device)
+        shuffled = torch.randperm(len(rows["labels"]), generator=order).to(device)
         for positions in shuffled.split(config.batch_size):
-            batch = {"images": images[positions], "labels": labels[positions]}
+            batch = {name: column[positions] for name, column in rows.items()}
             if latent is not None:
                 drawn = torch.randn(len(positions), latent, generator=noise)
                 batch["noise"] = drawn.to(device)

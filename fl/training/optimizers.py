@@ -59,6 +59,7 @@ class Adam:
 
     lr: float
     betas: tuple[float, float] = (0.9, 0.999)
+    weight_decay: float = 0.0
 
     def for_cohort(self, parameters: Sequence[Sequence[Tensor]]) -> ResumableOptimizer:
         """The optimiser of a cohort: one list of parameters per client."""
@@ -67,14 +68,24 @@ class Adam:
 
 @dataclass(frozen=True)
 class Proximal:
-    """Another optimiser, of the loss plus FedProx's mu/2 |w - w_0|^2, where w_0 is the start."""
+    """Another optimiser, of the loss plus FedProx's mu/2 |w - w_0|^2, where w_0 is the anchor."""
 
     optimizer: SGD | Adam
     mu: float
 
-    def for_cohort(self, parameters: Sequence[Sequence[Tensor]]) -> CohortOptimizer:
-        """The optimiser of a cohort: one list of parameters per client."""
-        return _CohortProximal(self, parameters)
+    def for_cohort(
+        self,
+        parameters: Sequence[Sequence[Tensor]],
+        anchors: Sequence[Sequence[Tensor] | None] | None = None,
+    ) -> CohortOptimizer:
+        """The optimiser of a cohort: one list of parameters per client, and one of their anchors;
+        None for parameters that are held near where they start."""
+        given = anchors or [None] * len(parameters)
+        starts = [
+            [p.detach().clone() for p in (own if anchor is None else anchor)]
+            for own, anchor in zip(parameters, given, strict=True)
+        ]
+        return _CohortProximal(self, parameters, starts)
 
 
 class _CohortSGD:
@@ -113,6 +124,7 @@ class _CohortSGD:
 class _CohortAdam:
     def __init__(self, settings: Adam, parameters: Sequence[Sequence[Tensor]]) -> None:
         self.lr, self._betas = settings.lr, settings.betas
+        self._weight_decay = settings.weight_decay
         self._parameters = parameters
         self._means, self._squares = _zeros(parameters), _zeros(parameters)
         # One counter for all, since a client that still trains has taken every step so far.
@@ -131,6 +143,7 @@ class _CohortAdam:
             self._steps,
             lr=self.lr,
             betas=self._betas,
+            weight_decay=self._weight_decay,
         )
 
     def state(self) -> State:
@@ -145,17 +158,22 @@ class _CohortAdam:
 
 
 class _CohortProximal:
-    def __init__(self, settings: Proximal, parameters: Sequence[Sequence[Tensor]]) -> None:
+    def __init__(
+        self,
+        settings: Proximal,
+        parameters: Sequence[Sequence[Tensor]],
+        anchors: Sequence[Sequence[Tensor]],
+    ) -> None:
         self._optimizer = settings.optimizer.for_cohort(parameters)
         self._mu = settings.mu
         self._parameters = parameters
-        self._starts = [[p.detach().clone() for p in own] for own in parameters]
+        self._anchors = anchors
 
     @torch.no_grad()
     def step(self, clients: Sequence[int]) -> None:
         """See :class:`CohortOptimizer`."""
         parameters = _of(self._parameters, clients)
-        add_differences(_gradients(parameters), parameters, _of(self._starts, clients), self._mu)
+        add_differences(_gradients(parameters), parameters, _of(self._anchors, clients), self._mu)
         self._optimizer.step(clients)
 
 

@@ -1,7 +1,7 @@
 """How one client trains, defined once: it runs for one client, or for many as one computation."""
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from fl.federation import Batch, TaskInput, TaskOutput
 from fl.seeding import in_round, torch_seeded
 from fl.training.loop import Step, minimise
-from fl.training.optimizers import SGD, Adam, Proximal
+from fl.training.optimizers import SGD, Adam, CohortOptimizer, Proximal
 from fl.wire import Tensors
 
 Epoch = Iterator[Batch]
@@ -33,6 +33,8 @@ class Recipe:
     reduction: Literal["mean", "sum"] = "mean"
     """How a batch's losses are combined into the one that is minimised."""
     optimizer: SGD | Adam | Proximal
+    anchor: Sequence[Tensor] | None = None
+    """For a proximal optimiser: what it holds the parameters near; the start without it."""
     epochs: Iterator[Epoch]
     """Draws from the client's own streams only. It is read once, each epoch to its end."""
     patience: int | None = None
@@ -90,11 +92,20 @@ def batches(recipe: Recipe, mean_loss: MeanLoss) -> Iterator[Batch]:
             return
 
 
+def optimizer_of(recipes: Sequence[Recipe]) -> CohortOptimizer:
+    """The optimiser of a cohort whose clients have these recipes."""
+    optimizer = recipes[0].optimizer
+    parameters = [list(recipe.model.parameters()) for recipe in recipes]
+    # Not torch.optim, whose import takes a process a second and 90 MiB.
+    if isinstance(optimizer, Proximal):
+        return optimizer.for_cohort(parameters, [recipe.anchor for recipe in recipes])
+    return optimizer.for_cohort(parameters)
+
+
 def one_by_one(inputs: TaskInput, recipe: Recipe) -> TaskOutput:
     """Trains one client by itself, for trainings that cannot run in a cohort."""
     parameters = list(recipe.model.parameters())
-    # Not torch.optim, whose import takes a process a second and 90 MiB.
-    optimizer = recipe.optimizer.for_cohort([parameters])
+    optimizer = optimizer_of([recipe])
     mean_loss = MeanLoss()
     dropout = in_round("local/dropout", inputs.round)
 

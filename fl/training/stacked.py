@@ -15,9 +15,10 @@ import torch
 from torch import Tensor, nn
 
 from fl.federation import Batch, TaskOutput
+from fl.seeding import streams_restored
 from fl.training.loop import Step, minimise
 from fl.training.per_client import Turns, cohort_model, dropout_in
-from fl.training.recipe import MeanLoss, Recipe, batches
+from fl.training.recipe import MeanLoss, Recipe, batches, optimizer_of
 
 
 def train(recipes: Sequence[Recipe]) -> list[TaskOutput]:
@@ -30,7 +31,7 @@ def train(recipes: Sequence[Recipe]) -> list[TaskOutput]:
     turns = Turns()
     model = cohort_model(models, turns)
     parameters = [list(m.parameters()) for m in models]
-    optimizer = recipes[0].optimizer.for_cohort(parameters)
+    optimizer = optimizer_of(recipes)
     mean_losses = [MeanLoss() for _ in recipes]
     feeds = [batches(r, loss) for r, loss in zip(recipes, mean_losses, strict=True)]
 
@@ -62,7 +63,7 @@ def conflict(probe: Recipe) -> str | None:
     size = len(next(iter(batch.values())))
     other = {n: t.flip(0)[: max(2, size // 2)] for n, t in batch.items()}
     turns = Turns()
-    with torch.no_grad(), torch.random.fork_rng():
+    with torch.no_grad(), streams_restored():
         alone = [probe.losses(probe.model, b) for b in (batch, other)]
         if alone[0].shape != (size,):
             return f"its losses have the shape {tuple(alone[0].shape)}, not one for each sample"

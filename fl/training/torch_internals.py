@@ -52,6 +52,7 @@ def adam_step(
     *,
     lr: float,
     betas: tuple[float, float],
+    weight_decay: float = 0.0,
 ) -> None:
     """A step of Adam in place, the one whose number, counted from 1, is in the scalar ``steps``."""
     torch._fused_adam_(
@@ -64,7 +65,7 @@ def adam_step(
         lr=lr,
         beta1=betas[0],
         beta2=betas[1],
-        weight_decay=0.0,
+        weight_decay=weight_decay,
         eps=1e-8,
         amsgrad=False,
         maximize=False,

@@ -8,7 +8,9 @@ import torch
 import tyro
 from fusion import Fusion
 from rich.console import Console
+from servers import servers
 
+from fl.events import Events
 from fl.fusion.fit import FitConfig
 
 CPU = torch.device("cpu")
@@ -22,7 +24,7 @@ def test_the_plain_loop_and_the_server_end_with_the_same_loss() -> None:
     """Three teachers asked about every batch, or once: in the same order, with equal dropout."""
     seconds, asking, loss = fusion.plain_loop(40, 3, TINY, CONFIG, CPU)
     assert 0 < asking < seconds
-    with fusion.servers(TINY, CPU) as ready:
+    with servers(fusion.PROBLEM, TINY.ranks, CPU, Events(fusion.HEARD.append)) as ready:
         assert list(ready) == ["1 rank"]
         own_seconds, own_asking, own_loss = fusion.by_server(ready["1 rank"], 40, 3, TINY, CONFIG)
     assert 0 < own_asking < own_seconds
@@ -31,7 +33,7 @@ def test_the_plain_loop_and_the_server_end_with_the_same_loss() -> None:
 
 def test_a_setting_is_told_with_its_arithmetic_bound_and_every_loop() -> None:
     console = Console(file=io.StringIO(), width=110)
-    with fusion.servers(TINY, CPU) as ready:
+    with servers(fusion.PROBLEM, TINY.ranks, CPU, Events(fusion.HEARD.append)) as ready:
         row = fusion.run_setting(40, 2, TINY, ready, CPU, console)
     assert row["forwards"] == {"plain": 3 + 2, "ours": 3 + 2 / 2}
     assert row["bound"] == 5 / 4

@@ -1,95 +1,35 @@
-"""The plain loops over rounds and clients come to what the methods come to.
-
-Where nothing is left to chance: a batch holds all of a client's samples, as many of each class.
-"""
+"""The plain loops over rounds and clients come to what the methods come to."""
 
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import plain_rounds
 import pytest
 import torch
 from torch import Tensor, nn
 
-from fl.clients import Clients
 from fl.condensation.config import CondensationConfig
-from fl.data.shard import Shard
-from fl.events import Events
-from fl.executor import InProcess
-from fl.federation import Client, Request, RunSpec
 from fl.fusion.fit import FitConfig
-from fl.fusion.single_server import SingleServer
 from fl.methods import fedaf, fedavg, feddm
 from fl.methods.fedaf import FedAFConfig
 from fl.methods.fedavg import FedAvgConfig
 from fl.methods.feddm import FedDMConfig
-from fl.rounds import Rounds
-from fl.seeding import torch_seeded
 from fl.training.classifier import ClassifierConfig
-from tests.fl.methods.tiny import NoStore, tiny_data
+from tests.benchmarks.plain_loops import (
+    PREPARED,
+    SOME,
+    THREE_A_CLASS,
+    assert_close,
+    in_our_layout,
+    ours,
+    plainly,
+    weights,
+)
 
-CPU = torch.device("cpu")
-DATA = tiny_data(train=240, test=40)
-SPEC = RunSpec(image_shape=(1, 28, 28), num_classes=10, seed=0)
-PREPARED: Any = SimpleNamespace(run_spec=SPEC)
 CONDENSED = CondensationConfig(width=0.03, images_per_class=2, steps=3, lr=0.5, batch_size=3)
 FIT = FitConfig(epochs=3, lr=0.05, optimizer="sgd", batch_size=99)
 DM = FedDMConfig(condensation=CONDENSED, rho=0.0, clip=0.5, fusion=FIT)
 AF = FedAFConfig(condensation=CONDENSED, gamma=1.0, collaboration=0.5, knowledge=1.0, fusion=FIT)
-
-
-def three_of_each(classes: range, skip: int) -> np.ndarray:
-    """Three training samples of each of these classes."""
-    own = [np.flatnonzero(DATA.train.labels == c)[skip : skip + 3] for c in classes]
-    return np.concatenate(own)
-
-
-THREE_A_CLASS = [three_of_each(range(7), 0), three_of_each(range(4, 10), 3)]
-SOME = [np.arange(30), np.arange(30, 90), np.arange(90, 95)]
-
-
-def ours(method: Any, config: Any, indices: list[np.ndarray], rounds: int) -> nn.Module:
-    """The global model after so many rounds of the method itself."""
-    assignments = method.METHOD.assign(config, len(indices), SPEC)
-    members = [
-        Client(
-            id=k,
-            role=a.role,
-            training=a.training,
-            num_samples=len(indices[k]),
-            request=Request(cpus=1, gpus=0),
-        )
-        for k, a in enumerate(assignments)
-    ]
-    events, images = Events(), plain_rounds.as_images(DATA.test.images, CPU)
-    clients = Clients(members, indices, SPEC, InProcess(DATA.train), NoStore(), events)
-    server = SingleServer(SPEC, Shard(images, torch.tensor(DATA.test.labels), 10), events, CPU)
-    outcome = method.METHOD.run(clients, server, config, rounds=Rounds(rounds))
-    model: nn.Module = outcome.model
-    return model
-
-
-def plainly(plays: Any, config: Any, indices: list[np.ndarray], rounds: int) -> list[nn.Module]:
-    """The global model after each round of the plain loop, from the start that the method has."""
-    shards = [
-        (plain_rounds.as_images(DATA.train.images[own], CPU), torch.tensor(DATA.train.labels[own]))
-        for own in indices
-    ]
-    local = config.classifier if plays is plain_rounds.averaging else config.local
-    with torch_seeded(SPEC.seed, f"start/{local.model}"):
-        played = plays(PREPARED, config, shards, rounds, CPU)
-        return [plain_rounds.copy.deepcopy(model) for model in played]
-
-
-def weights(model: nn.Module) -> Tensor:
-    return torch.cat([p.detach().flatten() for p in model.parameters()])
-
-
-def assert_close(one: nn.Module, other: nn.Module) -> None:
-    for name, tensor in other.state_dict().items():
-        torch.testing.assert_close(one.state_dict()[name], tensor, rtol=1e-3, atol=1e-4)
 
 
 def test_averaging_is_fedavg() -> None:
@@ -108,14 +48,8 @@ def test_condensing_is_feddm_and_fedaf(
 ) -> None:
     """With a second round, for which the model has to be the first one's.
 
-    Whatever is drawn to start from is the first: whom they draw is the two ways' own. And both
-    models have one layout: on CPUs torch's BatchNorm rounds coarsely in channels-last.
+    Whatever is drawn to start from is the first: whom they draw is the two ways' own.
     """
-    new_model = plain_rounds.new_model
-
-    def in_our_layout(*arguments: Any) -> nn.Module:
-        return new_model(*arguments).to(memory_format=torch.channels_last)
-
     monkeypatch.setattr(plain_rounds, "new_model", in_our_layout)
     monkeypatch.setattr(torch, "randint", lambda high, size, **_: torch.zeros(size).long())
     first, second = plainly(plain_rounds.condensing, config, THREE_A_CLASS, 2)

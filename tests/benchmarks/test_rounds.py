@@ -17,7 +17,7 @@ def test_every_way_plays_its_rounds_and_is_told(tmp_path: Path, mnist_root: Path
     command = [sys.executable, str(ROOT / "benchmarks" / "rounds.py"), "--methods", "fedaf"]
     command += ["--rounds=2", "--preset=fedaf-mnist-small", f"--data-root={mnist_root}"]
     command += ["--data.max-train=300", "--data.max-test=200", "--condensation.steps=3"]
-    command += ["--num-clients=3", "--fusion.epochs=20", "--json", str(tmp_path / "figures.json")]
+    command += ["--num-clients=3", "--fusion.epochs=10", "--json", str(tmp_path / "figures.json")]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=850)
     assert done.returncode == 0, done.stderr
     figures = json.loads((tmp_path / "figures.json").read_text())

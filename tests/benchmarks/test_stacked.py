@@ -1,25 +1,35 @@
-"""The benchmark of cohorts runs every way to the end."""
+"""The benchmark of cohorts runs its ways to the end and tells of them."""
 
 import json
-import subprocess
-import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import stacked
+import torch
+from stacked_way import ways
 
-ROOT = Path(__file__).parents[2]
+
+@pytest.fixture(autouse=True)
+def as_many_threads_as_before() -> Iterator[None]:
+    """The benchmark uses every core."""
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_every_way_trains_and_is_told(tmp_path: Path, mnist_root: Path) -> None:
-    command = [sys.executable, str(ROOT / "benchmarks" / "stacked.py"), "--clients", "10"]
-    command += ["--rounds", "1", "--data-root", str(mnist_root)]
-    command += ["--json", str(tmp_path / "figures.json")]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=850)
-    assert done.returncode == 0, done.stderr
-    figures = json.loads((tmp_path / "figures.json").read_text())
-    assert len(figures["ways"]) == 6
+def test_a_way_is_timed_beside_the_baselines_and_told(
+    tmp_path: Path, mnist_root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last way alone: it has all that the others have, a pool on Ray and cohorts."""
+    chosen = [*ways(4)[:2], ways(4)[-1]]
+    monkeypatch.setattr(stacked, "ways", lambda clients: chosen)
+    file = tmp_path / "figures.json"
+    assert stacked.main(stacked.Options(clients=4, rounds=1, data_root=mnist_root, json=file)) == 0
+    figures = json.loads(file.read_text())
+    assert list(figures["ways"]) == [way.name for way in chosen]
     for row in figures["ways"].values():
         assert row["clients_per_second"] > 0
         assert row["peak_bytes"] > 2**26

@@ -68,12 +68,6 @@ def test_both_runtimes_give_the_same_result(runs: Path) -> None:
     assert fingerprint(runs / "here" / "run") == fingerprint(runs / "ray" / "run")
 
 
-def test_one_actor_at_a_time_gives_the_same_result(runs: Path, tmp_path: Path) -> None:
-    done = launch(tmp_path, "--name=run", "--max-actors=1")
-    assert done.returncode == 0, done.stderr
-    assert fingerprint(tmp_path / "run") == fingerprint(runs / "ray" / "run")
-
-
 def test_the_last_lines_are_accuracy_time_and_report(runs: Path) -> None:
     accuracy, seconds, report = (runs / "stdout").read_text().splitlines()[-3:]
     run = runs / "ray" / "run"
@@ -160,12 +154,13 @@ def test_three_models_are_assigned_three_measured_shares(tmp_path: Path) -> None
 
 
 def test_a_client_over_its_share_stops_the_run_or_is_left_out_as_asked(tmp_path: Path) -> None:
-    starved = (*PROTOTYPES, "--resources.models", "cnn.memory-bytes=1000000")
+    starved = ("--name=run", "--prototypes", "cnn", "vgg9", "--classifier.width=0.25")
+    starved += ("--resources.models", "vgg9.memory-bytes=1000000")
     stopped = launch(tmp_path, *starved)
     assert stopped.returncode == 1
     assert "OverspentError" in stopped.stderr
     last = stopped.stderr.splitlines()[-2]
-    assert last.startswith("onefold: client 1 (cnn) failed: ")
+    assert last.startswith("onefold: client 1 (vgg9) failed: ")
     assert "2000000 bytes of memory" in last
 
     going_on = launch(tmp_path, *starved, "--resume", "--on-client-failure=drop")

@@ -13,8 +13,10 @@ from cluster.run.options import LaunchOptions
 from cluster.run.run_dir import claim, write_json
 from cluster.studies.cells import TABLES, Cell, make
 from cluster.studies.published import Published
+from fl.json_values import JsonObject
 from fl.methods.registry import METHODS
 from tests.cluster.commands import SMALL, events
+from tests.fl.data.domain_folder import SHADES, tree
 
 PAPER = Published(90.0, 1.0)
 
@@ -116,12 +118,12 @@ SIZES = {
 }
 
 
-def smaller(cell: Cell) -> Cell:
+def smaller(cell: Cell, sizes: JsonObject) -> Cell:
     """The cell with those of the sizes that its method has."""
-    record = GenericAlias(LaunchOptions, (METHODS[cell.method].config,))
+    record = GenericAlias(LaunchOptions, (METHODS[cell.registered].config,))
     valid = dict(setting_types(record))
-    sizes = {name: value for name, value in flatten(SIZES).items() if name in valid}
-    own = [argument for name, value in sizes.items() for argument in as_arguments(name, value)]
+    fitting = {name: value for name, value in flatten(sizes).items() if name in valid}
+    own = [argument for name, value in fitting.items() for argument in as_arguments(name, value)]
     return replace(cell, arguments=(*cell.arguments, *own))
 
 
@@ -130,7 +132,7 @@ def test_every_method_has_its_figure_and_no_client_is_trained_twice(
     tmp_path: Path, mnist_root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Table 3's MNIST row, all eight methods, in a size for every day."""
-    row = [smaller(cell) for cell in make("table3", "small", ("mnist-alpha0.5-*",))]
+    row = [smaller(cell, SIZES) for cell in make("table3", "small", ("mnist-alpha0.5-*",))]
     monkeypatch.setitem(TABLES, "table3", lambda scale: row)
     runs = tmp_path / "runs"
     asked = ["table3", "--seeds=0", "--runtime=inprocess", f"--output-dir={runs}"]
@@ -147,3 +149,34 @@ def test_every_method_has_its_figure_and_no_client_is_trained_twice(
     # VGG-9 and CNN, or VGG-9 and small CVAE, or large CVAE and small CVAE: five of each.
     trained = [(e["client"], e["model"]) for e in ends if not e["reused"]]
     assert len(trained) == len(set(trained)) == 20
+
+
+DOMAIN_SIZES = {
+    "rounds": 2,
+    "data": {"side": 8},
+    "partition": {"min_samples": 1},
+    "classifier": {"epochs": 1},
+    "condensation": {"steps": 2},
+    "fusion": {"epochs": 2},
+}
+
+
+def test_table2_is_made_of_a_folder_of_domains(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All eight methods, a client for each of three domains."""
+    row = [smaller(cell, DOMAIN_SIZES) for cell in TABLES["fedaf-table2"]("small")]
+    monkeypatch.setitem(TABLES, "fedaf-table2", lambda scale: row)
+    runs = tmp_path / "runs"
+    asked = ["fedaf-table2", "--seeds=0", "--runtime=inprocess", f"--output-dir={runs}"]
+    assert suite.main([*asked, f"--data-folder={tree(tmp_path / 'shades')}"]) == 0
+    table = (runs / "fedaf-table2-small.md").read_text()
+    assert f"| Method | {' | '.join(sorted(SHADES))} | Mean |" in table
+    for cell in row:
+        run = runs / f"fedaf-table2-small-{cell.name}-seed0"
+        shares = json.loads((run / "result.json").read_text())["per_domain_accuracy"]
+        assert list(shares) == sorted(SHADES)
+        assert (
+            f"| {cell.method} | {' | '.join(f'{100 * v:.2f}' for v in shares.values())} | " in table
+        )
+    assert (runs / "fedaf-table2-small.png").exists()

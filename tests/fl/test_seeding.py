@@ -1,6 +1,7 @@
 """Random streams by seed, purpose and client."""
 
 import hashlib
+import warnings
 
 import pytest
 import torch
@@ -8,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fl.seeding import OwnStream, numpy_generator, seed_for, torch_generator, torch_seeded
+from tests.pretended_gpu import pretended_gpus
 
 purposes = st.text("abc/01", max_size=6)
 clients = st.none() | st.integers(0, 1000)
@@ -94,3 +96,17 @@ def test_an_own_stream_goes_on_where_it_was_whoever_draws_in_between() -> None:
     with streams[0]:
         torch.rand(7)
     assert torch.equal(torch.rand(4), others)
+
+
+def test_streams_of_gpus_that_are_not_in_use_are_left_alone() -> None:
+    """Starting CUDA would take a GPU's memory in a process that only draws starting weights."""
+    with pretended_gpus(2), warnings.catch_warnings():
+        warnings.simplefilter("error")  # as torch warns of forking the streams of many GPUs
+        with torch_seeded(0, "start"):
+            torch.rand(3)
+        assert not torch.cuda.is_initialized()
+        torch.zeros(1, device="cuda")
+        expected = torch.cuda.get_rng_state()
+        with torch_seeded(0, "start"):
+            torch.rand(3, device="cuda")
+        assert torch.equal(torch.cuda.get_rng_state(), expected)

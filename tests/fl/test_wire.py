@@ -18,13 +18,15 @@ from fl import wire
 from fl.wire import (
     StoredTensors,
     Tensors,
+    Visible,
     load_prefixed,
     num_bytes,
-    num_packed_bytes,
     pack,
+    packed_sizes,
     prefixed,
     unpack,
 )
+from tests.fl.toy import same_bits
 
 DTYPES = [torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.uint8, torch.bool]
 shapes = st.lists(st.integers(0, 3), max_size=3).map(tuple)
@@ -162,7 +164,21 @@ def test_stored_tensors_are_those_of_the_file_and_of_no_other_name(tmp_path: Pat
     assert len(stored) == 2
     assert all(torch.equal(stored[name], t) for name, t in message.items())
     assert stored.get("other") is None
-    assert num_packed_bytes(packed) == num_bytes(message)
+    assert packed_sizes(packed) == {"w": 24, "n": 8}
+    assert sum(packed_sizes(packed).values()) == num_bytes(message)
+
+
+def test_of_visible_tensors_the_others_are_as_if_they_were_not_there(tmp_path: Path) -> None:
+    message = {"a": torch.ones(2), "secret": torch.ones(3), "b": torch.zeros(1)}
+    (tmp_path / "update").write_bytes(pack(message, {}))
+    for whole in (message, StoredTensors(tmp_path / "update")):
+        seen = Visible(whole, lambda name: name != "secret")
+        assert (set(seen), len(seen)) == ({"a", "b"}, 2)
+        assert same_bits(dict(seen.items()), {n: message[n] for n in "ab"})
+        assert torch.equal(seen["a"], message["a"])
+        assert "secret" not in seen
+        with pytest.raises(KeyError):
+            seen["secret"]
 
 
 def test_a_small_tensor_that_is_kept_does_not_keep_its_file_mapped(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from kernels import Filtered, kmeans_filter, nearest_to_centroid
+from kernels import Filtered, nearest_to_centroid
 from kernels.interpreter import interpreted
 
 CLASSES = 4
@@ -55,29 +55,8 @@ def run(
     return on_cpu(nearest_to_centroid(samples, labels, num_classes, keep, backend=backend))
 
 
-def run_kmeans(
-    samples: Tensor | np.ndarray,
-    labels: np.ndarray | list[int],
-    keep: float,
-    backend: str = "auto",
-    *,
-    num_clusters: int,
-    seed: int = 0,
-    num_classes: int = CLASSES,
-) -> Filtered:
-    """The k-means filter on this machine's device, its result on the CPU."""
-    samples = torch.as_tensor(samples).to(DEVICE)
-    labels = torch.as_tensor(labels, dtype=torch.int64, device=DEVICE)
-    found = kmeans_filter(
-        samples, labels, num_classes, keep, num_clusters=num_clusters, seed=seed, backend=backend
-    )
-    return on_cpu(found)
-
-
 def on_cpu(found: Filtered) -> Filtered:
-    return Filtered(
-        found.indices.cpu(), found.distances.cpu(), found.centroids.cpu(), found.backend
-    )
+    return Filtered(found.indices.cpu(), found.distances.cpu(), found.centroids.cpu())
 
 
 def kept(

@@ -28,18 +28,6 @@ DEFAULTS = {"feature_stride": 1, "block": 2048, "piece": 128, "rows": 16, "featu
 
 def assert_compiles(kernel: Any, types: dict[str, str], constants: dict[str, int]) -> None:
     """For arguments of these types, all others constants: some of their own, else the defaults."""
-    from triton.backends.compiler import GPUTarget
-    from triton.compiler import ASTSource, compile
+    from compiled import compile_for
 
-    known = DEFAULTS | constants
-    signature = {n: types.get(n, "constexpr") for n in kernel.arg_names}
-    source = ASTSource(
-        fn=kernel,
-        signature=signature,
-        constexprs={
-            (kernel.arg_names.index(n),): known[n]
-            for n, kind in signature.items()
-            if kind == "constexpr"
-        },
-    )
-    assert compile(source, target=GPUTarget("cuda", 90, 32)).asm["cubin"]
+    assert compile_for(90, kernel, types, DEFAULTS | constants)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from kernels import backends, nearest_to_centroid
+from kernels import backends
 from tests.kernels.cases import HAS_TRITON, run
 
 ROOT = Path(__file__).parents[2]
@@ -20,12 +20,6 @@ def test_auto_is_torch_off_cuda_and_triton_on_it(monkeypatch: pytest.MonkeyPatch
     assert backends.resolve("auto", torch.device("cuda", 1)) == "triton"
     monkeypatch.setattr(backends, "TRITON_INSTALLED", False)
     assert backends.resolve("auto", torch.device("cuda")) == "torch"
-
-
-def test_the_result_says_which_one_ran() -> None:
-    assert run(torch.zeros(1, 1), [0], 1.0, "reference").backend == "reference"
-    found = nearest_to_centroid(torch.zeros(1, 1), torch.zeros(1).long(), 1, 1.0)
-    assert found.backend == "torch"
 
 
 def test_an_unknown_backend_is_refused() -> None:
@@ -70,7 +64,7 @@ find = importlib.util.find_spec
 importlib.util.find_spec = lambda name, *rest: None if name == "triton" else find(name, *rest)
 import torch, kernels
 found = kernels.nearest_to_centroid(torch.rand(9, 2), torch.zeros(9).long(), 1, 0.5)
-assert found.backend == "torch" and len(found.indices) == 4
+assert len(found.indices) == 4
 assert not any(name.partition(".")[0] == "triton" for name in sys.modules)
 """
     subprocess.run([sys.executable, "-c", script], check=True, cwd=ROOT)

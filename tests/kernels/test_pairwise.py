@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from kernels import pairwise_sq_distances
+from kernels.pairwise import pairwise_op
 from tests.kernels.cases import DEVICE, SEEDS, examples
 
 
@@ -91,3 +92,10 @@ def test_gradients() -> None:
 def test_what_does_not_fit_is_refused(x: Tensor, y: Tensor, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         pairwise_sq_distances(x, y)
+
+
+def test_torch_finds_nothing_wrong_with_the_operator() -> None:
+    x = torch.rand(2, 6, 3, device=DEVICE, requires_grad=True)
+    y = torch.rand(2, 4, 3, device=DEVICE, requires_grad=True)
+    torch.library.opcheck(pairwise_op, (x, y))
+    torch.library.opcheck(pairwise_op, (x.detach().half(), y.detach().half()))

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from kernels.exact import rounding, unit_for
 from tests.kernels.cases import DEVICE
 from tests.kernels.compiling import (
     ONES,
@@ -13,19 +14,22 @@ from tests.kernels.compiling import (
     interpreted_or_on_cuda,
 )
 
+SUMS = {"constant": "fp32", "constant_bits": "i32"}
 CASES = {
     "plan": ("plan_kernel", {"keys": "*i8", **PLAN, "num_keys": "i32"} | SAMPLES, {"block": 64}),
     "plan of one": ("plan_kernel", {"keys": "*i64", **PLAN}, {"num_keys": 1, "block": 2} | ONES),
-    "sums": ("sums_kernel", {"flat": "*fp32", "sums": "*fp32"} | PLAN | SAMPLES, {}),
-    "sums of bfloat16": ("sums_kernel", {"flat": "*bf16", "sums": "*fp32"} | PLAN | SAMPLES, {}),
-    "sums, far": (
+    "sums": ("sums_kernel", {"flat": "*fp32", "sums": "*i64", **SUMS} | PLAN | SAMPLES, {}),
+    "sums of bfloat16": (
         "sums_kernel",
-        {"flat": "*fp16", "sums": "*fp32"} | PLAN | SAMPLES | {"feature_stride": "i64"},
+        {"flat": "*bf16", "sums": "*i64", **SUMS} | PLAN | SAMPLES,
         {},
     ),
-    "sums of one": ("sums_kernel", {"flat": "*fp32", "sums": "*fp32"} | PLAN, ONES),
-    "means": ("means_kernel", {"sums": "*fp32", "centroids": "*fp32"} | PLAN | SAMPLES, {}),
-    "means of one": ("means_kernel", {"sums": "*fp32", "centroids": "*fp32"} | PLAN, ONES),
+    "sums, far": (
+        "sums_kernel",
+        {"flat": "*fp16", "sums": "*i64", **SUMS} | PLAN | SAMPLES | {"feature_stride": "i64"},
+        {},
+    ),
+    "sums of one": ("sums_kernel", {"flat": "*fp32", "sums": "*i64", **SUMS} | PLAN, ONES),
     "distances": (
         "distances_kernel",
         {"flat": "*fp32", "centroids": "*fp32", "distances": "*fp32", "centroid_stride": "i32"}
@@ -51,19 +55,6 @@ def test_it_compiles(case: str) -> None:
 
 
 @interpreted_or_on_cuda
-def test_the_mean_of_many_pieces_keeps_its_digits() -> None:
-    """2,000 pieces of 33 samples: more samples than an interpreter sums in a test's time."""
-    from kernels.triton_kernels import means_kernel
-
-    sums = torch.full((2_000, 1), 33 * 1000.1, device=DEVICE)
-    bounds = torch.tensor([0, 66_000], device=DEVICE)
-    piece_ends = torch.tensor([2_000], device=DEVICE)
-    mean = torch.zeros(1, 1, device=DEVICE)
-    means_kernel[(1, 1)](sums, bounds, piece_ends, mean, 1, rows=8, features=256)
-    assert mean.item() == pytest.approx(1000.1, rel=1e-7)
-
-
-@interpreted_or_on_cuda
 @pytest.mark.parametrize("block", [1, 2, 4, 16])
 def test_the_plan_of_more_classes_than_a_block(block: int) -> None:
     from kernels.triton_kernels import plan_kernel
@@ -80,7 +71,7 @@ def test_the_plan_of_more_classes_than_a_block(block: int) -> None:
 
 @interpreted_or_on_cuda
 @pytest.mark.parametrize("rows", [1, 2, 4])
-def test_each_piece_is_summed_by_itself_and_its_rows_measured(rows: int) -> None:
+def test_classes_are_summed_and_rows_measured_piece_by_piece(rows: int) -> None:
     """Two classes of five and of two samples, in pieces of at most four; a third has none."""
     from kernels.triton_kernels import distances_kernel, sums_kernel
 
@@ -88,13 +79,14 @@ def test_each_piece_is_summed_by_itself_and_its_rows_measured(rows: int) -> None
     bounds = torch.tensor([0, 5, 5, 7], device=DEVICE)
     piece_ends = torch.tensor([2, 2, 3], device=DEVICE)
     flat = torch.arange(21.0, device=DEVICE).view(7, 3)
-    sums = torch.full((5, 3), -1.0, device=DEVICE)
+    sums = torch.zeros(3, 3, dtype=torch.int64, device=DEVICE)
+    unit = unit_for(20.0)
     pieces = (order, bounds, piece_ends)
     how = {"steps": 2, "piece": 4, "rows": rows, "features": 2}
-    sums_kernel[(5 * 2,)](flat, *pieces, sums, 3, 3, *flat.stride(), **how)
-    for piece, own in enumerate(([6, 1, 0, 3], [5], [2, 4])):
-        torch.testing.assert_close(sums[piece], flat[own].sum(0))
-    assert (sums[3:] == -1).all()  # there are no more pieces
+    written = (sums, *rounding(unit))
+    sums_kernel[(5 * 2,)](flat, *pieces, *written, 3, 3, *flat.stride(), **how)
+    for c, own in enumerate(([6, 1, 0, 3, 5], [], [2, 4])):
+        assert torch.equal(sums[c] * unit, flat[own].sum(0))
     centres = torch.tensor([[1.0, 2.0, 3.0], [0.0, 0.0, 0.0], [7.0, 0.0, 1.0]], device=DEVICE)
     found = torch.full((7,), -1.0, device=DEVICE)
     grid = (5 * (4 // rows),)

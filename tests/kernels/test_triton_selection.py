@@ -1,4 +1,4 @@
-"""The kernels that select each class's nearest samples, and list them."""
+"""The kernel that finds each class's threshold."""
 
 import numpy as np
 import pytest
@@ -6,45 +6,20 @@ import torch
 
 from tests.kernels.cases import DEVICE, run
 from tests.kernels.compiling import (
-    PLAN,
-    SAMPLES,
     assert_compiles,
     compiled_elsewhere,
     interpreted_or_on_cuda,
 )
 
-CASES = {
-    "select": (
-        "select_kernel",
-        {"distances": "*fp32", "kept": "*i8", "status": "*i64"}
-        | {"numerator": "i32", "denominator": "i32"}
-        | PLAN,
-        {"block": 512},
-    ),
-    "select all": (
-        "select_kernel",
-        {"distances": "*fp32", "kept": "*i8", "status": "*i64"} | PLAN,
-        {"numerator": 1, "denominator": 1, "block": 256},
-    ),
-    "count": ("count_kernel", {"kept": "*i8", "counts": "*i64", "num_samples": "i32"}, {}),
-    "list": (
-        "list_kernel",
-        {"kept": "*i8", "counts": "*i64", "indices": "*i64", "status": "*i64"}
-        | {"num_samples": "i32"}
-        | PLAN
-        | SAMPLES,
-        {},
-    ),
-}
+POINTERS = {"distances": "*fp32", "bounds": "*i64", "quotas": "*i64", "thresholds": "*i32"}
 
 
 @compiled_elsewhere
-@pytest.mark.parametrize("case", CASES)
-def test_it_compiles(case: str) -> None:
-    from kernels import triton_selection
+@pytest.mark.parametrize("block", [256, 4096])
+def test_it_compiles(block: int) -> None:
+    from kernels.triton_selection import thresholds_kernel
 
-    name, types, constants = CASES[case]
-    assert_compiles(getattr(triton_selection, name), types, constants)
+    assert_compiles(thresholds_kernel, POINTERS, {"block": block})
 
 
 @interpreted_or_on_cuda
@@ -76,34 +51,14 @@ def test_digits_of_every_size_are_told_apart() -> None:
 
 
 @interpreted_or_on_cuda
-def test_the_list_of_more_samples_than_blocks_of_blocks() -> None:
-    from kernels.triton_selection import count_kernel, list_kernel
-
-    kept = torch.rand(50, generator=torch.Generator().manual_seed(0)) < 0.6
-    marks, bounds = kept.to(DEVICE, torch.int8), torch.tensor([3, 5, 44], device=DEVICE)
-    counts, status = bounds.new_empty(13), bounds.new_zeros(4)
-    indices = bounds.new_full((50,), -1)
-    count_kernel[(13,)](marks, counts, 50, block=4)
-    list_kernel[(13,)](marks, counts, bounds, indices, status, 50, 2, block=4)
-    total = int(kept.sum())
-    assert indices[:total].tolist() == kept.nonzero().squeeze(1).tolist()
-    assert (indices[total:] == -1).all()
-    assert status.tolist() == [total, 3, 44, 0]
-
-
-@interpreted_or_on_cuda
 @pytest.mark.parametrize("block", [2, 4, 16])
-def test_one_class_is_selected_in_blocks_of_any_size(block: int) -> None:
-    """Three quarters of the second of two classes, in which many are as far as the threshold."""
-    from kernels.triton_selection import STATUS_SIZE, select_kernel
+def test_a_threshold_is_found_in_blocks_of_any_size(block: int) -> None:
+    """Of the second of three classes six of eight stay: many are as far as the threshold."""
+    from kernels.triton_selection import thresholds_kernel
 
-    order = torch.tensor([3, 0, 1, 2, 4, 5, 6, 7, 8, 9], device=DEVICE)
-    bounds = torch.tensor([0, 2, 10], device=DEVICE)
-    far = torch.tensor([9.0, 1.0, 2.0, 0.5, 2.0, 3.0, 2.0, 2.0, 0.0, 2.0], device=DEVICE)
-    kept = torch.zeros(10, dtype=torch.int8, device=DEVICE)
-    status = torch.zeros(STATUS_SIZE, dtype=torch.int64, device=DEVICE)
-    select_kernel[(2,)](far[order], order, bounds, kept, status, 3, 4, block=block)
-    # Of the first class one of two stays; of the second six of eight, not 5 and not 9.
-    assert kept.nonzero().squeeze(1).tolist() == [1, 2, 3, 4, 6, 7, 8]
-    largest = status[3].to(torch.int32).view(torch.float32)
-    assert largest.item() == 9.0
+    bounds = torch.tensor([0, 2, 10, 10], device=DEVICE)
+    by_class = torch.tensor([0.5, 9.0, 1.0, 2.0, 2.0, 3.0, 2.0, 2.0, 0.0, 2.0], device=DEVICE)
+    quotas = torch.tensor([1, 6, 0], device=DEVICE)
+    found = torch.full((3,), -1, dtype=torch.int32, device=DEVICE)
+    thresholds_kernel[(3,)](by_class, bounds, quotas, found, block=block)
+    assert found.view(torch.float32).tolist() == [0.5, 2.0, 0.0]

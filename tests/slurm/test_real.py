@@ -21,7 +21,7 @@ from tests.waiting import wait_until
 pytestmark = [pytest.mark.slurm, pytest.mark.slow]
 
 TWO_NODES = ["--slurm", "--slurm.nodes=2", "--slurm.cpus-per-task=2", "--slurm.mem-gb=3"]
-LONG = ["--name=run", "--classifier.epochs=40", "--generator.epochs=60"]
+LONG = ["--name=run", "--classifier.epochs=25", "--generator.epochs=40"]
 """Long enough to be disturbed in the middle, on whatever machine."""
 
 

@@ -5,6 +5,8 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -20,9 +22,9 @@ from fl.data.datasets import Split
 from fl.errors import ClientFailed
 from fl.events import Events
 from fl.executor import InProcess
-from fl.federation import Client, Job, Request, RunSpec, Task, TaskInput, TaskOutput
+from fl.federation import Client, Job, Memory, Request, RunSpec, Task, TaskInput, TaskOutput
 from fl.training.classifier import ClassifierConfig, train_classifier
-from fl.wire import unpack
+from fl.wire import pack, unpack
 from tests.cluster.outcomes import uploads
 from tests.fl.toy import Told, into
 from tests.waiting import wait_until
@@ -35,13 +37,19 @@ FOLDER = "ONEFOLD_TEST_FOLDER"
 TIMEOUT_S = 60
 
 
+def trains(inputs: TaskInput) -> TaskOutput:
+    """Trains, and shows what the client remembered."""
+    output = train_classifier(inputs)
+    return replace(output, tensors={**output.tensors, **inputs.remembered})
+
+
 def hangs_at_first(inputs: TaskInput) -> TaskOutput:
     """Client 1 waits to be killed the first time; whoever else, and it later, trains."""
     marker = Path(os.environ[FOLDER]) / f"client-{inputs.client.id}"
     if inputs.client.id == 1 and not marker.exists():
         marker.write_text(f"{os.getpid()} {ray.get_runtime_context().get_node_id()}")
         time.sleep(TIMEOUT_S)
-    return train_classifier(inputs)
+    return trains(inputs)
 
 
 def hangs_away_from_head(inputs: TaskInput) -> TaskOutput:
@@ -51,7 +59,7 @@ def hangs_away_from_head(inputs: TaskInput) -> TaskOutput:
     if "node:__internal_head__" not in resources:
         (Path(os.environ[FOLDER]) / "client-1").write_text(f"{os.getpid()} {here}")
         time.sleep(TIMEOUT_S)
-    return train_classifier(inputs)
+    return trains(inputs)
 
 
 def kills_itself(inputs: TaskInput) -> TaskOutput:
@@ -94,6 +102,7 @@ def job(client: int, task: Task = train_classifier, request: Request | None = No
         indices=np.arange(client * 8, client * 8 + 15),
         broadcast=None,
         payload=None,
+        memory=Memory(f"{client}", partial(pack, {"own": torch.tensor([client])}, {})),
     )
 
 
@@ -160,7 +169,7 @@ def same(ours: dict[int, bytes], theirs: dict[int, bytes]) -> None:
 
 
 def undisturbed(jobs: int) -> dict[int, bytes]:
-    plain = [job(k) for k in range(jobs)]
+    plain = [job(k, trains) for k in range(jobs)]
     return uploads(InProcess(TRAIN), plain)
 
 

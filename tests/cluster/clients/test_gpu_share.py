@@ -78,7 +78,7 @@ def jobs() -> list[Job]:
                 role=part.role,
                 training=part.training,
                 num_samples=20,
-                request=found.by_part[part],
+                request=found.by_assignment[part],
             ),
             run_spec=PROBLEM,
             indices=np.arange(20 * k, 20 * k + 20),

@@ -15,7 +15,7 @@ from fl.clients import Clients
 from fl.data.datasets import Split
 from fl.events import Events
 from fl.executor import InProcess
-from fl.federation import Client, Job, Request, RunSpec
+from fl.federation import Client, Job, Memory, Request, RunSpec
 from fl.training.classifier import ClassifierConfig, train_classifier
 from fl.wire import pack
 
@@ -69,6 +69,7 @@ def other(**changes: Any) -> Job:
         other(broadcast=b"x"),
         other(payload=b"x"),
         other(round=2),
+        other(memory=Memory("x", bytes)),
     ],
 )
 def test_whatever_determines_the_upload_changes_the_key(tmp_path: Path, job: Job) -> None:
@@ -159,3 +160,18 @@ def test_a_later_rounds_update_is_the_runs_own_until_the_round_is_over(tmp_path:
     assert here.get(first_key, 0) == packed()
     left = [path.name for path in (tmp_path / "a" / "updates").iterdir()]
     assert left == ["client-00000.safetensors"]
+
+
+def test_what_clients_remember_outlives_its_round_and_so_does_the_round_at_work(
+    tmp_path: Path,
+) -> None:
+    """The round after the last one that was saved may be half done when a run is killed."""
+    here = store(tmp_path)
+    keys = {number: here.key(other(round=number)) for number in (2, 3, 4)}
+    for key in keys.values():
+        here.put(key, 0, packed())
+    here.end_round(3, {keys[2]})
+    found = {number: here.get(key, 0) is not None for number, key in keys.items()}
+    assert found == {2: True, 3: False, 4: True}
+    here.end_round(3)
+    assert [path.name for path in (tmp_path / "a" / "updates").glob("round-*")] == ["round-00004"]

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cluster.hardware.gpus import Gpu, find_gpus, select
+from cluster.hardware.gpus import DriverWarning, Gpu, driver_version, find_gpus, select
 from tests.cluster.fake_driver import MIG_LIST, MIG_ROWS, ROWS, A, B, C, command, nvidia_smi
 
 BIG, SMALL = "MIG-c6d4f1ef-42", "MIG-cba663e8-9b"
@@ -228,3 +228,18 @@ def test_asking_does_not_initialise_cuda(tmp_path: Path) -> None:
     was = torch.cuda.is_initialized()
     find_gpus(nvidia_smi(tmp_path, ROWS))
     assert torch.cuda.is_initialized() == was
+
+
+def test_the_driver_says_its_version(tmp_path: Path) -> None:
+    assert driver_version(command(tmp_path, "echo 550.54; echo 550.54")) == "550.54"
+    assert driver_version(command(tmp_path, "echo No devices were found; exit 6")) is None
+    assert driver_version(command(tmp_path, "exit 9")) is None
+    assert driver_version({"PATH": ""}) is None
+
+
+def test_a_driver_that_fails_is_told_apart_from_other_warnings(tmp_path: Path) -> None:
+    with pytest.warns(DriverWarning, match="status 9"):
+        assert not found(nvidia_smi(tmp_path, "", status=9))
+    with pytest.warns(UserWarning, match="none of the machine") as caught:
+        assert not found(nvidia_smi(tmp_path, ROWS), SLURM_JOB_ID="1")
+    assert not issubclass(caught[0].category, DriverWarning)

@@ -49,11 +49,12 @@ def test_every_preset_is_valid_for_every_method(preset: str) -> None:
     for name, method in METHODS.items():
         # A preset of many rounds is for those that have them; the others say why not.
         arguments = ["--preset", preset, "--method", name, *(["--rounds=1"] * method.one_shot)]
+        arguments += ["--data.folder=DIR"] * preset.startswith("fedaf-domains")
         assert parse(arguments).run.method == name
 
 
 @pytest.mark.parametrize("name", ["cifar10", "cifar100", "fmnist", "mnist-small"])
-@pytest.mark.parametrize("method", ["fedaf", "feddm", "fedavg", "fedprox"])
+@pytest.mark.parametrize("method", ["fedaf", "feddm", "fedavg", "fedprox", "moon", "fedgen"])
 def test_each_preset_speaks_to_all_methods_over_rounds(name: str, method: str) -> None:
     run = parse([f"--preset=fedaf-{name}", f"--method={method}"]).run
     assert run.rounds in (10, 20)

@@ -1,22 +1,28 @@
 """The papers' tables as cells: each a configuration of its own, about what its table is about."""
 
+from pathlib import Path
+
 import pytest
 
 from cluster.run.command_line import parse
 from cluster.studies import cells
-from cluster.studies.cells import TABLES, make
+from cluster.studies.cells import DOMAINS_TABLE, TABLES, make
 from cluster.studies.comparison import Figure, as_markdown
-from cluster.studies.published import Published
+from cluster.studies.published import FEDAF_2, Published
+from fl.errors import UserError
+from fl.training.classifier import plain
+from tests.fl.data.domain_folder import tree
 
 
 @pytest.mark.parametrize("scale", ["small", "paper"])
-@pytest.mark.parametrize("name", TABLES)
+@pytest.mark.parametrize("name", [name for name in TABLES if name != DOMAINS_TABLE])
 def test_every_cell_is_a_valid_configuration_of_its_own(name: str, scale: cells.Scale) -> None:
     made = make(name, scale, ())
     assert len({cell.name for cell in made}) == len(made)
     for cell in made[:: max(1, len(made) // 4)]:
         run = parse(cell.arguments).run
         assert run.method == cell.method.partition("-without")[0].removesuffix("-clipped")
+        assert run.method == cell.registered
         assert run.dataset in cell.row
 
 
@@ -55,13 +61,19 @@ def test_another_data_set_takes_the_papers_place_and_its_numbers() -> None:
 
 def test_every_line_is_a_run_of_its_own() -> None:
     runs = {cell.name: parse(cell.arguments).run for cell in make("fedaf", "small")}
-    assert len(runs) == 3 * 7
+    assert len(runs) == 3 * 11
     assert {run.rounds for run in runs.values()} == {10}
     without = runs["mnist-alpha0.02-fedaf-without-cdc"]
     assert (without.alpha, without.options.collaboration) == (0.02, 0)
     assert runs["mnist-alpha0.1-fedaf-without-lgkm"].options.knowledge == 0
     assert runs["mnist-alpha0.1-fedaf-clipped"].options.clip == 2
     assert runs["mnist-alpha0.05-fedprox"].options.classifier.proximal == 0.001
+    assert runs["mnist-alpha0.05-moon"].options.classifier.mu == 1
+    assert runs["mnist-alpha0.05-feddyn"].options.classifier.alpha == 0.01
+    # All train the same network from the same start, so that rows can be compared.
+    for name in ("fedavg", "fedbn", "moon", "feddyn", "fedgen"):
+        local = runs[f"mnist-alpha0.1-{name}"].options.classifier
+        assert plain(local) == runs["mnist-alpha0.1-fedavg"].options.classifier
 
 
 def test_at_paper_scale_the_papers_figures_are_beside_ours() -> None:
@@ -69,6 +81,41 @@ def test_at_paper_scale_the_papers_figures_are_beside_ours() -> None:
     assert cells["cifar10-alpha0.02-fedaf"].paper == Published(65.15, 0.86)
     assert cells["fmnist-alpha0.1-fedaf-without-cdc"].paper is None
     assert parse(cells["cifar100-alpha0.05-fedaf"].arguments).run.rounds == 20
+
+
+def test_table6_is_of_resnet18_for_all_methods() -> None:
+    for scale, dataset in (("small", "mnist"), ("paper", "cifar10")):
+        made = make("fedaf-table6", scale)  # type: ignore[arg-type]
+        assert len(made) == 3 * 8
+        for cell in made[:8]:
+            run = parse(cell.arguments).run
+            local = getattr(run.options, "classifier", None) or run.options.local
+            assert (run.dataset, local.model) == (dataset, "resnet18")
+    (last,) = make("fedaf-table6", "paper", ("*0.1-fedgen",))
+    assert last.paper == Published(38.85, 2.00)
+
+
+def test_table2_has_a_client_for_each_of_the_folders_domains(tmp_path: Path) -> None:
+    tree(tmp_path)
+    for scale, side in (("small", 32), ("paper", 64)):
+        made = make(DOMAINS_TABLE, scale, folder=tmp_path)  # type: ignore[arg-type]
+        assert [cell.method for cell in made] == list(FEDAF_2)
+        for cell in made:
+            run = parse(cell.arguments).run
+            assert (run.num_clients, run.partition.kind, run.data.side) == (3, "domains", side)
+            assert getattr(run.options, "num_large", 3) == 3
+    assert run.rounds == 10
+    (fedbn,) = make(DOMAINS_TABLE, "paper", ("*fedbn*",), folder=tmp_path)
+    assert parse(fedbn.arguments).run.options.tested == "domain"
+
+
+def test_a_folder_goes_with_table2_alone(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="data_folder goes with fedaf-table2, which needs it"):
+        make(DOMAINS_TABLE, "small")
+    with pytest.raises(UserError, match="data_folder goes with fedaf-table2"):
+        make("fedaf", "small", folder=tmp_path)
+    with pytest.raises(UserError, match="holds no folders of domains"):
+        make(DOMAINS_TABLE, "small", folder=tmp_path)
 
 
 def test_several_patterns_pick_what_fits_one_of_them() -> None:

@@ -15,7 +15,7 @@ def test_every_figure_is_drawn(name: str) -> None:
     drawn = EXHIBITS[name].draw(figures(name))
     lines = [line for axes in drawn.axes for line in axes.get_lines()]
     methods = {figure.cell.method for figure in figures(name)}
-    places = {re.match(r"\w+-alpha[\d.]+", figure.cell.row)[0] for figure in figures(name)}  # type: ignore[index]
+    places = {re.match(r"\w+(-alpha[\d.]+)?", figure.cell.row)[0] for figure in figures(name)}  # type: ignore[index]
     assert len(drawn.axes) == len(places)
     assert len(lines) == len(methods) * len(places)
     assert png(drawn).startswith(b"\x89PNG")
@@ -33,6 +33,12 @@ def test_a_single_row_is_drawn_within_its_panel(name: str) -> None:
     for line in axes.get_lines():
         points = [(x, y) for x, y in line.get_xydata() if x == x and y == y]
         assert all(left <= x <= right and low <= y <= high for x, y in points)
+
+
+def test_all_lines_of_a_panel_look_different() -> None:
+    (axes, *_) = EXHIBITS["fedaf"].draw(figures("fedaf")).axes
+    looks = {(line.get_color(), line.get_linestyle()) for line in axes.get_lines()}
+    assert len(looks) == len(axes.get_lines()) == 10
 
 
 def test_a_line_with_no_reached_target_is_drawn_empty_and_named() -> None:

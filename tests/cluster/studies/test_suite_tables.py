@@ -7,6 +7,7 @@ from cluster.studies.comparison import Figure
 from cluster.studies.suite_tables import (
     curves,
     epochs_to_target,
+    tell_domains,
     tell_fid,
     tell_forgetting,
     tell_rounds,
@@ -50,6 +51,19 @@ def test_the_best_round_stands_beside_the_last_and_beside_the_papers_best() -> N
     assert line == row
     (line,) = (line for line in told if line.startswith("| fmnist-alpha0.1 | fedaf-without-cdc |"))
     assert line.endswith("| - | 1.50 |")
+
+
+def test_each_domain_has_a_column_and_the_papers_stands_below() -> None:
+    told = tell_domains(figures("fedaf-table2"))
+    assert (
+        told[2] == "| Method | clipart | infograph | painting | quickdraw | real | sketch | Mean |"
+    )
+    (number,) = (n for n, line in enumerate(told) if line.startswith("| moon |"))
+    assert told[number].endswith("| 70.00 ± 14.14 | 70.00 ± 14.14 |")
+    assert told[number + 1] == "| paper | 48.80 | 37.97 | 56.26 | 48.07 | 42.02 | 29.72 | 43.81 |"
+    other = {"per_domain_accuracy": {"mine": 0.5, "yours": 0.25}}
+    told = tell_domains([replace(figures("fedaf-table2")[0], results=(other,))])
+    assert told[4:] == ["| fedavg | 50.00 | 25.00 | 37.50 |"]
 
 
 def test_of_one_seed_there_is_no_spread() -> None:

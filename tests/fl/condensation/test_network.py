@@ -1,6 +1,5 @@
 """The network of each step: near the global model, and where its features are taken."""
 
-import pickle
 from dataclasses import replace
 
 import pytest
@@ -8,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from fl.condensation.config import LocalCondensation
-from fl.condensation.network import Networks, features_and_logits, within_radius
+from fl.condensation.network import Networks, within_radius
 from tests.fl.condensation.condensing import CONFIG, global_model, inputs
 from tests.fl.toy import same_bits
 
@@ -37,22 +36,6 @@ def test_weights_within_a_radius_keep_their_distance() -> None:
         moved = within_radius(weights, rho, stream)
         apart = torch.cat([(a - b).flatten() for a, b in zip(moved, weights, strict=True)])
         assert apart.norm().item() == pytest.approx(expected, rel=0.1 if rho > 100 else 1e-4)
-
-
-def test_features_are_what_the_last_linear_layer_makes_the_logits_of() -> None:
-    model = global_model().eval()
-    features, logits = features_and_logits(model, torch.rand(4, 1, 28, 28))
-    last = [layer for layer in model.modules() if isinstance(layer, nn.Linear)][-1]
-    torch.testing.assert_close(last(features), logits)
-    assert features.shape == (4, last.in_features)
-
-
-def test_a_model_is_left_as_it_was_even_where_it_fails() -> None:
-    model = nn.Sequential(nn.Flatten(), nn.Linear(4, 3))
-    features_and_logits(model, torch.rand(2, 4))
-    with pytest.raises(RuntimeError, match="shapes"):
-        features_and_logits(model, torch.rand(2, 5))
-    pickle.dumps(model)  # which a hook that was left behind would prevent
 
 
 def test_without_a_mix_and_a_radius_each_step_has_the_global_model_itself() -> None:

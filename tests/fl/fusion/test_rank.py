@@ -15,8 +15,7 @@ from fl.fusion.group import Group
 from fl.fusion.rank import Rank, Report
 from fl.fusion.synthesis import Draw
 from fl.training.generator import starting_generator
-from kernels import nearest_to_centroid
-from tests.fl.fusion.serving import CE, TEST, data, server
+from tests.fl.fusion.serving import CE, TEST, data
 from tests.fl.fusion.threads import on_ranks
 from tests.fl.toy import CPU, GENERATOR, PROBLEM, same_bits
 
@@ -42,16 +41,6 @@ def spec(model: nn.Module, **changes: Any) -> FitSpec:
 def halves(test: Shard, index: int) -> Shard:
     rows = slice(0, 7) if index == 0 else slice(7, None)
     return replace(test, images=test.images[rows], labels=test.labels[rows])
-
-
-def test_the_filter_looks_at_some_rows_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    here = server()
-    given = here.place(data())
-    whole = here.nearest(given, 0.4)
-    expected = nearest_to_centroid(data()["images"], data()["labels"], 3, 0.4, backend="reference")
-    monkeypatch.setattr(rank, "VISIT", 7 * 4 * 28 * 28)
-    assert torch.equal(here.nearest(given, 0.4), whole)
-    assert torch.equal(whole, expected.indices)
 
 
 def test_teachers_and_functions_see_some_rows_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,5 +1,6 @@
 """Samples from the clients' decoders: the same on any number of ranks."""
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from fl.errors import UserError
 from fl.fusion import synthesis
 from fl.fusion.synthesis import draw_samples, plan_draws, share_out, truncate_to_bytes
 from fl.models import Decoder
@@ -62,7 +64,8 @@ class Signature(nn.Module):
 
     def forward(self, noise_and_label: Tensor) -> Tensor:
         label = noise_and_label[:, LATENT:].argmax(1)
-        return torch.stack([torch.full_like(label, self.number), label], 1).view(-1, 1, 1, 2)
+        number = torch.full_like(label, self.number, dtype=torch.float32)
+        return torch.stack([number, label], 1).view(-1, 1, 1, 2)
 
 
 class Noise(nn.Module):
@@ -97,6 +100,21 @@ def test_images_are_pixels_from_zero_to_one() -> None:
     assert images.max() <= 1
     assert images.std() > 0
     assert not images.requires_grad
+
+
+def test_pixels_are_whole_multiples_of_their_unit() -> None:
+    images = sampled(real_decoders(0, 1, 2)).images
+    assert torch.equal(images * 2**18, (images * 2**18).round())
+    assert images.unique().numel() > 1000
+
+
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_a_decoder_that_draws_no_numbers_is_refused_by_its_client(ranks: int) -> None:
+    decoders = {
+        k: Decoder(Signature(k if k != 5 else math.nan), LATENT, CLASSES) for k in (2, 5, 7)
+    }
+    with pytest.raises(UserError, match=r"decoder of client 5 makes pixels from nan to nan, they"):
+        sampled(decoders, pixels=(1, 2), ranks=ranks)
 
 
 def test_a_clients_samples_do_not_depend_on_who_else_takes_part() -> None:

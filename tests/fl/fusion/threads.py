@@ -1,13 +1,28 @@
-"""Ranks as threads of this process: they sum as ranks elsewhere do, and start at once."""
+"""Ranks as threads of this process: they sum as ranks elsewhere do, and start at once.
 
-from collections.abc import Callable
+Each may have a pretended GPU of its own.
+"""
+
+import pickle
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from threading import Barrier, BrokenBarrierError
-from typing import TypeVar
+from typing import Any, TypeVar
 
+import torch
 from torch import Tensor
 
+from fl.data.shard import Shard
+from fl.events import Events
+from fl.federation import Batch, RunSpec
+from fl.fusion.fit import FitSpec
 from fl.fusion.group import Group
+from fl.fusion.rank import Rank, Report
+from fl.fusion.ranked_server import Arguments, Block, RankedServer, Value
+from fl.server import Samples
+from tests.fl.toy import CPU
+from tests.pretended_gpu import PretendedGpus
 
 Result = TypeVar("Result")
 
@@ -15,26 +30,35 @@ Result = TypeVar("Result")
 class ThreadGroup(Group):
     """One of several ranks, each in a thread."""
 
-    def __init__(self, rank: int, barrier: Barrier, brought: dict[int, Tensor]) -> None:
-        self.rank, self.size = rank, barrier.parties
+    def __init__(
+        self, rank: int, barrier: Barrier, brought: dict[int, Tensor], device: torch.device
+    ) -> None:
+        self.rank, self.size, self.device = rank, barrier.parties, device
         self._barrier, self._brought = barrier, brought
 
     def sum(self, tensor: Tensor) -> None:
         """See :class:`fl.fusion.group.Group`; all ranks get the same bits."""
-        self._brought[self.rank] = tensor.clone()
+        assert tensor.device == self.device, "NCCL sums what is on the rank's own GPU"
+        self._brought[self.rank] = tensor.detach().to("cpu", copy=True)
         self._barrier.wait()
         total = sum(self._brought[rank] for rank in range(self.size))
         self._barrier.wait()
         tensor.copy_(total)
 
 
-def on_ranks(size: int, work: Callable[[Group], Result]) -> list[Result]:
+def on_ranks(
+    size: int, work: Callable[[ThreadGroup], Result], gpus: PretendedGpus | None = None
+) -> list[Result]:
     """What the work comes to on each rank; the first error of a rank's own is raised."""
     barrier, brought = Barrier(size, timeout=60), dict[int, Tensor]()
 
     def run(rank: int) -> Result:
         try:
-            return work(ThreadGroup(rank, barrier, brought))
+            if gpus is None:
+                return work(ThreadGroup(rank, barrier, brought, CPU))
+            with gpus.in_this_thread():
+                torch.cuda.set_device(rank)
+                return work(ThreadGroup(rank, barrier, brought, torch.device("cuda", rank)))
         except BaseException:
             barrier.abort()  # the others wait no longer
             raise
@@ -45,3 +69,63 @@ def on_ranks(size: int, work: Callable[[Group], Result]) -> list[Result]:
     for error in sorted(errors, key=lambda error: isinstance(error, BrokenBarrierError)):
         raise error
     return [one.result() for one in ended]
+
+
+class ThreadServer(RankedServer):
+    """A server over ranks in threads, which are sent what processes would be sent: pickles."""
+
+    def __init__(
+        self,
+        run_spec: RunSpec,
+        test: Shard,
+        events: Events,
+        size: int,
+        gpus: PretendedGpus | None = None,
+    ) -> None:
+        super().__init__(run_spec, test, events, CPU)
+        self.size, self._test, self._gpus = size, test, gpus
+
+    def place(self, data: Batch) -> Samples:
+        """See :meth:`RankedServer.place`."""
+        parts = {name: tensor.cpu().tensor_split(self.size) for name, tensor in data.items()}
+        return Samples(columns=parts, counts=tuple(map(len, next(iter(parts.values())))))
+
+    def _on_each(
+        self,
+        method: Callable[[Rank, *Arguments], Any],
+        arguments: Sequence[tuple[*Arguments]],
+        returns: int = 1,
+    ) -> list[Block]:
+        sent = [pickle.dumps(own) for own in arguments]
+
+        def work(group: ThreadGroup) -> Any:
+            return _on_host(method(self._rank(group), *pickle.loads(sent[group.rank])))
+
+        return on_ranks(self.size, work, self._gpus)
+
+    def _get(self, blocks: Sequence[Block]) -> list[Any]:
+        return list(blocks)
+
+    def _share(self, value: Value) -> Value:
+        return value
+
+    def _fit(self, spec: FitSpec, done: int) -> Iterator[Report]:
+        sent = pickle.dumps(replace(spec, state_every=1))
+
+        def work(group: ThreadGroup) -> list[Report]:
+            return list(self._rank(group).fit(pickle.loads(sent)))
+
+        yield from on_ranks(self.size, work, self._gpus)[0]
+
+    def _rank(self, group: ThreadGroup) -> Rank:
+        own = slice(group.rank, None, group.size)
+        images, labels = self._test.images[own], self._test.labels[own]
+        test = replace(self._test, images=images, labels=labels)
+        return Rank(self.run_spec, test, group.device, group)
+
+
+def _on_host(value: Any) -> Any:
+    """What leaves a rank: tensors on the host."""
+    if isinstance(value, tuple):
+        return tuple(map(_on_host, value))
+    return value.cpu() if isinstance(value, Tensor) else value

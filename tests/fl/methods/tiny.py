@@ -1,6 +1,6 @@
 """A federation small enough for every test: six clients on a slice of the digits."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -25,6 +25,7 @@ from fl.methods.method import Assignment
 from fl.server import FitResult, Lessons, Loss, Samples
 from fl.training.classifier import ClassifierConfig
 from fl.training.generator import GeneratorConfig
+from tests.fl.toy import CPU
 
 TINY = FedMHOConfig(
     num_samples=120,
@@ -55,7 +56,7 @@ class NoStore:
     def locked(self, keys: Mapping[int, str]) -> AbstractContextManager[list[int]]:
         return nullcontext(list(keys))
 
-    def end_round(self, number: int) -> None:
+    def end_round(self, number: int, needed: Set[str] = frozenset()) -> None:
         pass
 
 
@@ -99,6 +100,7 @@ def tiny_federation(
     store: UpdateStore | None = None,
     listener: Listener = lambda event: None,
     checkpoints: Checkpoints | None = None,
+    device: torch.device = CPU,
 ) -> tuple[Clients, WatchedServer]:
     data = data or tiny_data()
     run_spec = RunSpec(image_shape=data.image_shape, num_classes=10, seed=seed)
@@ -117,7 +119,7 @@ def tiny_federation(
     clients = Clients(
         members, cut.train, run_spec, InProcess(data.train), store or NoStore(), events
     )
-    server = WatchedServer(run_spec, whole(data.test), events, torch.device("cpu"), checkpoints)
+    server = WatchedServer(run_spec, whole(data.test), events, device, checkpoints)
     return clients, server
 
 

@@ -5,8 +5,11 @@ import pytest
 import torch
 from scipy.linalg import sqrtm
 
-from fl.metrics.fid import frechet_distance, measure
+from fl.json_values import JsonObject
+from fl.metrics.fid import FeatureNetwork, frechet_distance, measure
+from tests.fl.devices import Where, on_both
 from tests.fl.methods.tiny import tiny_data
+from tests.pretended_gpu import pretended_gpus
 
 
 def test_the_distance_is_that_of_its_definition() -> None:
@@ -30,3 +33,23 @@ def test_blurred_images_lie_between_real_ones_and_noise() -> None:
     assert found["kept"] == pytest.approx(0, abs=1e-6)
     assert found["real"] < found["generated"] < found["noise"]
     assert "not InceptionV3" in found["features"]
+
+
+def test_a_gpu_measures_the_same_distances() -> None:
+    data = tiny_data(train=48)
+
+    def work(where: Where) -> JsonObject:
+        images = torch.from_numpy(data.train.images).float().to(where.device) / 255
+        kept = torch.arange(20, device=where.device)
+        return measure(data.train, 10, {"images": images.flip(3), "kept": kept}, where.device)
+
+    on_cpu, on_gpu = on_both(work)
+    assert on_cpu.pop("features") == on_gpu.pop("features")
+    assert on_gpu == pytest.approx(on_cpu, rel=1e-5)  # torch's eigenvalues know of the pretence
+
+
+def test_a_gpus_features_are_brought_to_the_host() -> None:
+    """Where they may be more than it has memory for."""
+    with pretended_gpus():
+        network = FeatureNetwork(1, 10).to("cuda")
+        assert network.describe(torch.rand(3, 1, 28, 28)).device.type == "cpu"

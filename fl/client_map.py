@@ -1,0 +1,191 @@
+"""One map over clients: its jobs run or are found in the store, and their uploads are received."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Literal
+
+from torch import Tensor
+
+from fl.client_note import ClientNote
+from fl.errors import ClientFailed, UserError
+from fl.events import ClientDropped, ClientEnd, Events
+from fl.federation import Client, Executor, Job, Memory, Update, UpdateStore
+from fl.wire import StoredTensors, Visible, packed_sizes, unpack
+
+OnFailure = Literal["stop", "drop"]
+"""Whether a run stops, or drops the client and goes on, when a client has failed for good."""
+Private = Callable[[Client, str], bool]
+"""Whether a client's tensor of that name is set apart."""
+
+
+def nothing(client: Client, name: str) -> bool:
+    """Sets no tensor apart."""
+    return False
+
+
+@dataclass(kw_only=True)
+class ClientMap:
+    """A map over clients, from its jobs to the updates, and what was counted on the way."""
+
+    jobs: Mapping[int, Job]
+    """By client id, in the clients' order."""
+    members: Mapping[int, Client]
+    """The clients as the server knows them: with their own training records."""
+    executor: Executor
+    store: UpdateStore
+    events: Events
+    on_failure: OnFailure
+    dropped: dict[int, str]
+    """Reasons by client id; clients that this map drops are added."""
+    private: Private = nothing
+    for_test: Private = nothing
+    remember: bool = False
+    """See :class:`fl.clients.MapOptions`."""
+    bytes_up: dict[int, int] = field(default_factory=dict)
+    bytes_for_test: dict[int, int] = field(default_factory=dict)
+    memories: dict[int, Memory] = field(default_factory=dict)
+    """What the clients remember, if they are to."""
+
+    def __post_init__(self) -> None:
+        self._keys = {k: self.store.key(job) for k, job in self.jobs.items()}
+        self._at_work: list[tuple[float, float]] = []
+
+    @property
+    def busy_seconds(self) -> float:
+        """Wall time in which at least one client was at work."""
+        return covered(self._at_work)
+
+    def collect(self) -> dict[int, Update]:
+        """Updates by client id: of the store, or of clients that train now.
+
+        Raises:
+            ClientFailed: a client failed for good; with failures dropped, all clients of a role.
+        """
+        updates = self._reuse(self.jobs)
+        missing = {k: self._keys[k] for k in self.jobs if k not in updates}
+        while missing:
+            # Another run may be training some of them: train ours first, then look for theirs.
+            with self.store.locked(missing) as ours:
+                locked = {k: self.jobs[k] for k in ours}
+                found = self._reuse(locked)
+                updates |= found
+                if left := [job for k, job in locked.items() if k not in found]:
+                    updates |= self._train(left)
+            missing = {k: key for k, key in missing.items() if k not in locked}
+        self._refuse_empty_roles(updates)
+        return updates
+
+    def _reuse(self, jobs: Mapping[int, Job]) -> dict[int, Update]:
+        found = ((job, self.store.get(self._keys[k], k)) for k, job in jobs.items())
+        return {
+            job.client.id: self._receive(job, packed, reused=True)
+            for job, packed in found
+            if packed is not None
+        }
+
+    def _train(self, jobs: Sequence[Job]) -> dict[int, Update]:
+        updates = {}
+        with closing(self.executor.run(jobs, self.events)) as ended:
+            for job, outcome in ended:
+                k = job.client.id
+                if isinstance(outcome, ClientFailed):
+                    self._drop(outcome)
+                    continue
+                self.store.put(self._keys[k], k, outcome)
+                updates[k] = self._receive(job, outcome, reused=False)
+        lost = {job.client.id for job in jobs} - updates.keys() - self.dropped.keys()
+        assert not lost, f"the executor lost clients {sorted(lost)}"
+        return updates
+
+    def _drop(self, failed: ClientFailed) -> None:
+        if self.on_failure == "stop":
+            raise failed
+        self.dropped[failed.client] = failed.reason
+        self.events.emit(ClientDropped(client=failed.client, reason=failed.reason))
+
+    def _refuse_empty_roles(self, updates: dict[int, Update]) -> None:
+        left = {update.client.role for update in updates.values()}
+        for k, job in self.jobs.items():
+            if k in self.dropped and job.client.role not in left:
+                reason = f"{self.dropped[k]}; no {job.client.role} client is left"
+                raise ClientFailed(k, job.client.model, reason)
+
+    def _receive(self, job: Job, packed: bytes, *, reused: bool) -> Update:
+        client, note = job.client, ClientNote.of(packed)
+        self._count(self.members[client.id], packed)
+        if not reused:
+            self._at_work.append(note.span)
+        self.events.emit(
+            ClientEnd(
+                client=client.id,
+                role=client.role,
+                model=client.model,
+                num_samples=client.num_samples,
+                round=job.round,
+                seconds_training=note.seconds,
+                node=note.node,
+                device_uuid=note.device_uuid,
+                assigned=note.assigned,
+                peak_bytes=note.peak_bytes,
+                bytes_up=self.bytes_up[client.id],
+                reused=reused,
+                stats=note.stats,
+            )
+        )
+        return self._update(client, packed, note, reused=reused)
+
+    def _count(self, client: Client, packed: bytes) -> None:
+        up = for_test = 0
+        for name, size in packed_sizes(packed).items():
+            if self.for_test(client, name):
+                for_test += size
+            elif not self.private(client, name):
+                up += size
+        self.bytes_up[client.id], self.bytes_for_test[client.id] = up, for_test
+
+    def _update(self, client: Client, packed: bytes, note: ClientNote, *, reused: bool) -> Update:
+        key, member = self._keys[client.id], self.members[client.id]
+        path = self.store.file(key)
+        if self.remember:
+            read = partial(stored, self.store, key, client.id) if path else lambda: packed
+            self.memories[client.id] = Memory(key, read)
+        tensors: Mapping[str, Tensor] = StoredTensors(path) if path else unpack(packed)[0]
+        if self.private is not nothing:
+            tensors = Visible(tensors, lambda name: not self.private(member, name))
+        return Update(
+            client=member,
+            tensors=tensors,
+            stats=note.stats,
+            seconds=note.seconds,
+            reused=reused,
+        )
+
+
+def stored(store: UpdateStore, key: str, client: int) -> bytes:
+    """What a client remembers, from the store.
+
+    Raises:
+        UserError: it is gone or damaged.
+    """
+    packed = store.get(key, client)
+    if packed is None:
+        raise UserError(
+            f"what client {client} remembers is gone or damaged: {store.file(key)}; "
+            "the run cannot go on, start it anew with --overwrite"
+        )
+    return packed
+
+
+def covered(spans: Iterable[tuple[float, float]]) -> float:
+    """Length of the union of these spans, each from a begin to an end.
+
+    >>> covered([(0.0, 2.0), (5.0, 6.0), (1.0, 3.0)])
+    4.0
+    """
+    total, reached = 0.0, float("-inf")
+    for begin, end in sorted(spans):
+        total += max(0.0, end - max(begin, reached))
+        reached = max(reached, end)
+    return total

@@ -1,0 +1,174 @@
+"""FedBN (Li et al., ICLR 2021): FedAvg whose clients keep their BatchNorm layers to themselves.
+
+Affine parameters and running statistics stay; all else is averaged. A test of the averaged model
+needs some BatchNorm: their average, which then travels for the test alone and is counted apart, or
+each client's own.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from statistics import mean
+from typing import Literal
+
+from torch import Tensor, nn
+
+from fl.clients import Clients
+from fl.errors import UserError
+from fl.federation import Client, RunSpec, Task, TaskInput, Training
+from fl.methods.fedavg import FedAvgConfig
+from fl.methods.method import Assignment, Method
+from fl.methods.participation import participants
+from fl.methods.prototypes import LOCAL, average_each, like_fedavg, sent, untrained
+from fl.methods.prototypes import assign as assign_prototypes
+from fl.models import copied
+from fl.models.layers import AnyBatchNorm
+from fl.rounds import Rounds
+from fl.server import Evaluation, Outcome, Server
+from fl.spaces import Spaces
+from fl.training.classifier import ClassifierConfig, classifier_recipe, starting_classifier
+from fl.training.recipe import Recipe
+from fl.training.task import task_of
+from fl.wire import load_prefixed, prefixed
+
+
+@dataclass(frozen=True, kw_only=True)
+class LocalFedBN(ClassifierConfig):
+    """Local training of a FedBN client: a classifier's, from its own BatchNorm."""
+
+    @property
+    def task(self) -> Task:
+        """The task that such a client runs from the second round on."""
+        return train_with_own_norms
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedBNConfig(FedAvgConfig):
+    """FedBN's settings: FedAvg's, and whose BatchNorm is tested."""
+
+    classifier: LocalFedBN = LocalFedBN()
+    tested: Literal["average", "personal", "domain"] = "average"
+    """The tested model's BatchNorm: average, of the clients that took part in the round; personal,
+    each client's own, with the mean of their accuracies; domain, client k's own on domain k."""
+
+
+def assign(config: FedBNConfig, num_clients: int, run_spec: RunSpec) -> list[Assignment]:
+    """Classifiers, as in :func:`fl.methods.prototypes.assign`.
+
+    Raises:
+        UserError: as there; or domains are tested, and there is not one for each client.
+    """
+    if config.tested == "domain" and len(run_spec.domains) != num_clients:
+        raise UserError(
+            f"tested=domain needs a client for each domain, got {num_clients} clients and "
+            f"{len(run_spec.domains)} domains"
+        )
+    return assign_prototypes(config, num_clients, run_spec)
+
+
+def run(clients: Clients, server: Server, config: FedBNConfig, *, rounds: Rounds) -> Outcome:
+    """FedAvg's rounds; what is sent has no BatchNorm, and each client goes on with its own."""
+    ensemble, model = untrained(clients.members, server)
+    by_samples = config.by_samples(rounds.count)
+    norms = {training: norm_names(member) for training, member in model.items()}
+
+    def is_norm(client: Client, name: str) -> bool:
+        return name in norms[client.training]
+
+    own: dict[str, Tensor] = {}  # by client and name, in the tests that need them
+    evaluate = None
+    if config.tested != "average":
+        evaluate = partial(own_evaluation, clients, server, model, own, config.tested)
+    for number in rounds.play(clients, server, ensemble, own, evaluate=evaluate):
+        chosen = participants(clients, config.participation, number)
+        if number == 1:
+            updates = clients.train(
+                only=chosen, training=like_fedavg, remember=True, for_test=is_norm
+            )
+        else:
+            payloads = {
+                k: {n: t for n, t in weights.items() if not is_norm(clients.members[k], n)}
+                for k, weights in sent(model, (clients.members[k] for k in chosen)).items()
+            }
+            updates = clients.train(only=chosen, payloads=payloads, remember=True, for_test=is_norm)
+        with server.events.phase("fusion"):
+            average_each(model, updates, clients, server, by_samples=by_samples)
+        for client, tensors in ((u.client, u.tensors) for u in updates if evaluate):
+            own |= {f"{client.id}.{n}": tensors[n] for n in norms[client.training]}
+    return rounds.outcome(
+        ensemble, figures={"bytes_for_test": sum(clients.bytes_for_test.values())}
+    )
+
+
+@task_of
+def train_with_own_norms(inputs: TaskInput) -> Recipe:
+    """Trains the weights that were sent with the client's own BatchNorm: as it remembers it, or as
+    it was drawn from the seed if it takes part for the first time."""
+    config = inputs.client.training
+    assert isinstance(config, LocalFedBN)
+    model = starting_classifier(config, inputs.run_spec)
+    own = norm_names(model)
+    remembered = {n: t for n, t in inputs.remembered.items() if n in own}
+    weights = {**prefixed("classifier", model), **inputs.payload, **remembered}
+    load_prefixed(model, weights, "classifier", sender="the server, or the client's memory,")
+    return classifier_recipe(inputs, config, model.to(inputs.device))
+
+
+def norm_names(model: nn.Module) -> set[str]:
+    """Names of all that BatchNorm layers have, as ``classifier.*``: by the layers' types, since a
+    layer may have any name."""
+    return {
+        f"classifier.{layer}.{name}"
+        for layer, module in model.named_modules()
+        if isinstance(module, AnyBatchNorm)
+        for name in module.state_dict()
+    }
+
+
+def own_evaluation(
+    clients: Clients,
+    server: Server,
+    model: Mapping[Training, nn.Module],
+    own: Mapping[str, Tensor],
+    tested: str,
+) -> Evaluation:
+    """The averaged weights with each client's own BatchNorm, in turn, but for dropped clients."""
+    found = {}
+    for client in clients.members:
+        if client.id in clients.dropped:
+            continue
+        personal = copied(model[client.training])
+        prefix = f"{client.id}.classifier."
+        norms = {n.removeprefix(prefix): t for n, t in own.items() if n.startswith(prefix)}
+        personal.load_state_dict({**personal.state_dict(), **norms})
+        found[client.id] = server.evaluate(personal)
+    everyone = mean_of(list(found.values()))
+    if tested == "personal":
+        return everyone
+    domains = [found[c.id].per_domain[c.id] if c.id in found else None for c in clients.members]
+    there = [accuracy for accuracy in domains if accuracy is not None]
+    return replace(everyone, accuracy=mean(there), per_domain=tuple(domains))
+
+
+def mean_of(evaluations: Sequence[Evaluation]) -> Evaluation:
+    """The mean of each figure; None where no evaluation has it."""
+
+    def means(columns: Iterable[tuple[float | None, ...]]) -> tuple[float | None, ...]:
+        there = ([v for v in column if v is not None] for column in columns)
+        return tuple(mean(values) if values else None for values in there)
+
+    return Evaluation(
+        accuracy=mean(e.accuracy for e in evaluations),
+        per_class=means(zip(*(e.per_class for e in evaluations), strict=True)),
+        per_domain=means(zip(*(e.per_domain for e in evaluations), strict=True)),
+    )
+
+
+METHOD = Method(
+    name="fedbn",
+    config=FedBNConfig,
+    assign=assign,
+    run=run,
+    one_shot=False,
+    spaces=Spaces(local=LOCAL),
+)

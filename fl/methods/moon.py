@@ -1,0 +1,124 @@
+"""MOON (Li et al., CVPR 2021): FedAvg whose clients keep their features near the global model's.
+
+A client's loss has a term more, which compares its features of an image with those by the model
+that the server sent, to be like them, and with those by its own model of the round before, to be
+unlike them. In the first round there is no round before, so it is FedAvg's.
+"""
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from fl.bounds import NotNegative, Positive
+from fl.clients import Clients
+from fl.federation import Batch, Task, TaskInput
+from fl.methods.fedavg import FedAvgConfig
+from fl.methods.method import Method
+from fl.methods.participation import participants
+from fl.methods.prototypes import LOCAL, assign, average_each, like_fedavg, sent, untrained
+from fl.models import copied
+from fl.rounds import Rounds
+from fl.server import Outcome, Server
+from fl.spaces import LogUniform, Spaces
+from fl.training.classifier import (
+    ClassifierConfig,
+    classifier_recipe,
+    received_classifier,
+    starting_classifier,
+)
+from fl.training.features import features_and_logits
+from fl.training.recipe import Recipe
+from fl.training.task import task_of
+from fl.wire import load_prefixed
+
+
+@dataclass(frozen=True, kw_only=True)
+class LocalMoon(ClassifierConfig):
+    """Local training of a MOON client: a classifier's, with the contrastive term."""
+
+    mu: NotNegative = 1.0
+    """Weight of the contrastive term (FedAF's paper: 1); 0: nothing is added."""
+    temperature: Positive = 0.5
+    """Temperature tau of the contrastive term; the authors' code has 0.5."""
+
+    @property
+    def task(self) -> Task:
+        """The task that such a client runs from the second round on."""
+        return train_contrasting
+
+
+@dataclass(frozen=True, kw_only=True)
+class MoonConfig(FedAvgConfig):
+    """MOON's settings: FedAvg's, with a contrastive term."""
+
+    classifier: LocalMoon = LocalMoon()
+
+
+def run(clients: Clients, server: Server, config: MoonConfig, *, rounds: Rounds) -> Outcome:
+    """Algorithm 1: FedAvg's rounds, whose clients remember their last model."""
+    ensemble, model = untrained(clients.members, server)
+    by_samples = config.by_samples(rounds.count)
+    for number in rounds.play(clients, server, ensemble):
+        chosen = participants(clients, config.participation, number)
+        if number == 1:
+            updates = clients.train(only=chosen, training=like_fedavg, remember=True)
+        else:
+            payloads = sent(model, (clients.members[k] for k in chosen))
+            updates = clients.train(only=chosen, payloads=payloads, remember=True)
+        with server.events.phase("fusion"):
+            average_each(model, updates, clients, server, by_samples=by_samples)
+    return rounds.outcome(ensemble)
+
+
+@task_of
+def train_contrasting(inputs: TaskInput) -> Recipe:
+    """Trains with the contrastive term; a client that remembers no model trains without it."""
+    config = inputs.client.training
+    assert isinstance(config, LocalMoon)
+    model = received_classifier(inputs, config)
+    if not config.mu:
+        return classifier_recipe(inputs, config, model)
+    images = inputs.shard.images.to(inputs.device)
+    towards = frozen_features(copied(model), images, config.batch_size)
+    away, contrasted = torch.zeros_like(towards), torch.zeros(len(images))
+    if inputs.remembered:
+        own = starting_classifier(config, inputs.run_spec)
+        load_prefixed(own, inputs.remembered, "classifier", sender="the client's memory")
+        away = frozen_features(own.to(inputs.device), images, config.batch_size)
+        contrasted += 1
+
+    def losses(model: nn.Module, batch: Batch) -> Tensor:
+        z, logits = features_and_logits(model, batch["images"])
+        entropy = F.cross_entropy(logits, batch["labels"], reduction="none")
+        term = contrast(z, batch["towards"], batch["away"], config.temperature)
+        return entropy + config.mu * batch["contrasted"] * term  # Eq. 4
+
+    columns = {"towards": towards, "away": away, "contrasted": contrasted}
+    return classifier_recipe(inputs, config, model, losses=losses, columns=columns)
+
+
+def contrast(z: Tensor, towards: Tensor, away: Tensor, temperature: float) -> Tensor:
+    """Eq. 3, (B,): -log(e^(a/tau) / (e^(a/tau) + e^(b/tau))), with the cosines a of ``z`` and
+    ``towards`` and b of ``z`` and ``away``, all (B, d)."""
+    cosines = [F.cosine_similarity(z, other, dim=1) for other in (towards, away)]
+    first = torch.zeros(len(z), dtype=torch.int64, device=z.device)
+    return F.cross_entropy(torch.stack(cosines, dim=1) / temperature, first, reduction="none")
+
+
+@torch.no_grad()
+def frozen_features(model: nn.Module, images: Tensor, batch_size: int) -> Tensor:
+    """The model's features of each image in eval mode, (N, d): the same in every epoch."""
+    model.eval()
+    return torch.cat([features_and_logits(model, part)[0] for part in images.split(batch_size)])
+
+
+METHOD = Method(
+    name="moon",
+    config=MoonConfig,
+    assign=assign,
+    run=run,
+    one_shot=False,
+    spaces=Spaces(local={**LOCAL, "classifier.mu": LogUniform(0.1, 10.0)}),
+)

@@ -1,0 +1,27 @@
+"""Which clients take part in a round, for methods that average classifiers in many rounds."""
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from fl.bounds import Within
+from fl.clients import Clients
+from fl.methods.prototypes import PrototypesConfig
+from fl.seeding import in_round, numpy_generator
+
+
+@dataclass(frozen=True, kw_only=True)
+class ParticipationConfig(PrototypesConfig):
+    """How many clients take part, beside the settings of all clients."""
+
+    participation: Annotated[float, Within(0, 1, "(]")] = 1.0
+    """Share of the clients that take part in a round, at least one; drawn anew in each round."""
+
+
+def participants(clients: Clients, share: float, number: int) -> list[int]:
+    """Ids of the clients that take part in this round, ascending."""
+    able = [client.id for client in clients.members if client.id not in clients.dropped]
+    if share == 1:
+        return able
+    stream = numpy_generator(clients.run_spec.seed, in_round("participation", number))
+    count = max(1, round(share * len(clients.members)))
+    return sorted(stream.choice(able, min(count, len(able)), replace=False).tolist())

@@ -1,0 +1,87 @@
+"""Plain loops and the methods themselves, where nothing is left to chance.
+
+A batch holds all of a client's samples, as many of each class.
+"""
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import plain_rounds
+import torch
+from torch import Tensor, nn
+
+from fl.clients import Clients
+from fl.data.shard import Shard
+from fl.events import Events
+from fl.executor import InProcess
+from fl.federation import Client, Request, RunSpec
+from fl.fusion.single_server import SingleServer
+from fl.rounds import Rounds
+from fl.seeding import torch_seeded
+from tests.fl.methods.tiny import NoStore, tiny_data
+
+CPU = torch.device("cpu")
+DATA = tiny_data(train=240, test=40)
+SPEC = RunSpec(image_shape=(1, 28, 28), num_classes=10, seed=0)
+PREPARED: Any = SimpleNamespace(run_spec=SPEC)
+
+
+def three_of_each(classes: range, skip: int) -> np.ndarray:
+    """Three training samples of each of these classes."""
+    own = [np.flatnonzero(DATA.train.labels == c)[skip : skip + 3] for c in classes]
+    return np.concatenate(own)
+
+
+THREE_A_CLASS = [three_of_each(range(7), 0), three_of_each(range(4, 10), 3)]
+SOME = [np.arange(30), np.arange(30, 90), np.arange(90, 95)]
+
+
+def ours(method: Any, config: Any, indices: list[np.ndarray], rounds: int) -> nn.Module:
+    """The global model after so many rounds of the method itself."""
+    assignments = method.METHOD.assign(config, len(indices), SPEC)
+    members = [
+        Client(
+            id=k,
+            role=a.role,
+            training=a.training,
+            num_samples=len(indices[k]),
+            request=Request(cpus=1, gpus=0),
+        )
+        for k, a in enumerate(assignments)
+    ]
+    events, images = Events(), plain_rounds.as_images(DATA.test.images, CPU)
+    clients = Clients(members, indices, SPEC, InProcess(DATA.train), NoStore(), events)
+    server = SingleServer(SPEC, Shard(images, torch.tensor(DATA.test.labels), 10), events, CPU)
+    outcome = method.METHOD.run(clients, server, config, rounds=Rounds(rounds))
+    model: nn.Module = outcome.model
+    return model
+
+
+def plainly(plays: Any, config: Any, indices: list[np.ndarray], rounds: int) -> list[nn.Module]:
+    """The global model after each round of the plain loop, from the start that the method has."""
+    shards = [
+        (plain_rounds.as_images(DATA.train.images[own], CPU), torch.tensor(DATA.train.labels[own]))
+        for own in indices
+    ]
+    local = getattr(config, "classifier", None) or config.local
+    with torch_seeded(SPEC.seed, f"start/{local.model}"):
+        played = plays(PREPARED, config, shards, rounds, CPU)
+        return [plain_rounds.copy.deepcopy(model) for model in played]
+
+
+def weights(model: nn.Module) -> Tensor:
+    return torch.cat([p.detach().flatten() for p in model.parameters()])
+
+
+def assert_close(one: nn.Module, other: nn.Module) -> None:
+    for name, tensor in other.state_dict().items():
+        torch.testing.assert_close(one.state_dict()[name], tensor, rtol=1e-3, atol=1e-4)
+
+
+new_model = plain_rounds.new_model
+
+
+def in_our_layout(*arguments: Any) -> nn.Module:
+    """On CPUs torch's BatchNorm rounds coarsely in channels-last: both models have that layout."""
+    return new_model(*arguments).to(memory_format=torch.channels_last)

@@ -1,0 +1,56 @@
+"""The report on compiled kernels: what it reads from machine code, and what kernels must keep."""
+
+import importlib.util
+
+import pytest
+
+if importlib.util.find_spec("triton") is None:
+    pytest.skip("needs Triton", allow_module_level=True)
+
+import compiled
+from compiled import ARCHITECTURES
+
+from kernels.interpreter import interpreted
+from kernels.tuning import CANDIDATES, Config
+
+pytestmark = pytest.mark.skipif(interpreted(), reason="the interpreter compiles nothing")
+
+WIDEST = (CANDIDATES[2], CANDIDATES[-1])
+"""The settings that take most registers and most rows."""
+
+
+@pytest.mark.parametrize("arch", ARCHITECTURES)
+@pytest.mark.parametrize("config", WIDEST, ids=str)
+@pytest.mark.parametrize("kernel", ["sums_kernel", "distances_kernel"])
+def test_samples_are_read_in_128_bits_and_no_register_spills(
+    kernel: str, config: Config, arch: int
+) -> None:
+    found = compiled.compiled(kernel, arch, config)
+    assert found.local_bytes == 0
+    assert found.widest_load_bits == 128
+    tile = 4 * config.rows * config.features
+    numbers = 2 * tile  # a thread reads its samples' numbers too, of 8 bytes for every 4 values
+    assert tile <= found.loaded_bytes <= tile + numbers
+
+
+@pytest.mark.parametrize("arch", ARCHITECTURES)
+@pytest.mark.parametrize("kernel", ["plan_kernel", "thresholds_kernel"])
+def test_the_others_do_not_spill_either(kernel: str, arch: int) -> None:
+    assert compiled.compiled(kernel, arch).local_bytes == 0
+
+
+CODE = """
+        /*0000*/                   MOV R1, c[0x0][0x28] ;
+        /*0010*/                   LDG.E.64 R2, [R4.64] ;
+        /*0020*/                   LDG.E.128.CONSTANT R8, [R6.64] ;
+        /*0030*/                   LDG.E.U8 R3, [R4.64] ;
+        /*0040*/                   FADD R8, R8, R9 ;
+        /*0050*/              @P0  BRA 0x20 ;
+        /*0060*/                   LDG.E R2, [R4.64] ;
+        /*0070*/              @P1  BRA 0xa0 ;
+        /*0080*/                   BRA 0x10 ;
+"""
+
+
+def test_loads_of_a_loop_are_those_between_a_backward_branch_and_its_target() -> None:
+    assert compiled.loops(CODE) == [[128, 8], [64, 128, 8, 32]]

@@ -1,0 +1,44 @@
+"""A whole run in this process, on a pretended GPU: the same files as on the CPU."""
+
+from pathlib import Path
+
+from rich.console import Console
+from safetensors.torch import load_file
+
+from cluster.profiling.steps import Subject, measure
+from cluster.run.command_line import parse
+from cluster.run.prepare import prepare
+from cluster.run.run_dir import claim
+from cluster.run.runner import execute
+from fl.training.generator import GeneratorConfig
+from fl.wire import Tensors
+from tests.cluster.commands import SMALL
+from tests.fl.devices import Where, assert_same, on_both
+from tests.fl.toy import PROBLEM
+from tests.pretended_gpu import pretended_gpus
+
+
+def test_a_run_leaves_the_same_files(tmp_path: Path) -> None:
+    """Its distances need a data set, a model and what is generated to be in one place."""
+
+    def work(where: Where) -> tuple[Tensors, Tensors, float]:
+        root = tmp_path / where.device.type
+        arguments = [*SMALL, "--data.max-train=80", "--runtime=inprocess", "--fid"]
+        launch = parse([*arguments, f"--output-dir={root}", "--name=run"])
+        folder = claim(launch)
+        result = execute(launch, prepare(launch), folder, Console(quiet=True))
+        assert ("Pretended GPU" in result["device"]) == (where.gpus is not None)
+        uuids = {placement["device_uuid"] for placement in result["placements"]}
+        assert uuids == {None if where.gpus is None else "GPU-00000000-0000-0000-0000-000000000000"}
+        assert (folder / "report.html").exists()
+        pictures = load_file(folder / "synthetic" / "samples.safetensors")
+        return load_file(folder / "model" / "global.safetensors"), pictures, result["accuracy"]
+
+    assert_same(*on_both(work))
+
+
+def test_a_step_is_measured_on_a_gpu() -> None:
+    with pretended_gpus():
+        step = measure(Subject(GeneratorConfig(width=0.1, latent=4), PROBLEM, 1))
+    assert step.peak_bytes == 0  # of a GPU that takes no memory
+    assert step.seconds_per_sample > 0

@@ -1,0 +1,139 @@
+"""FedDyn against a plain loop, its first round against FedProx, and what stays with a client."""
+
+from copy import deepcopy
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from fl.errors import UserError
+from fl.events import Event
+from fl.federation import Update
+from fl.methods import feddyn
+from fl.methods.feddyn import LocalFedDyn
+from fl.methods.participation import participants
+from tests.fl.methods.averaged import (
+    CLIENTS,
+    WITHOUT_NORM,
+    averaged,
+    check_that_a_killed_run_goes_on_to_the_same_bits,
+    check_that_a_memory_of_another_model_is_refused,
+    close,
+    federation,
+    names,
+    play,
+    reused,
+    same_model,
+    settings,
+    start,
+    store,
+    train,
+)
+
+
+def naive(who: list[list[int]], alphas: list[float]) -> dict[str, Tensor]:
+    """Algorithm 1 as the authors' code has it; returns the mean of the last round's weights."""
+    model = start(WITHOUT_NORM)
+    s = deepcopy(model.state_dict())
+    g = [{n: torch.zeros_like(p) for n, p in model.named_parameters()} for _ in range(CLIENTS)]
+    mean = s
+    for number, chosen in enumerate(who, start=1):
+        states = []
+        for k in chosen:
+            local = start(WITHOUT_NORM)
+            local.load_state_dict(s)
+
+            def further(net: nn.Module, *_: Tensor) -> Tensor:
+                total = torch.zeros(())
+                for n, w in net.named_parameters():
+                    linear = (w * g[k][n]).sum()  # noqa: B023
+                    total = total + linear + (w - s[n]).square().sum() / 2  # noqa: B023
+                return alphas[k] * total  # noqa: B023
+
+            states.append(train(local, k, number, further).state_dict())
+            for n, w in local.named_parameters():
+                g[k][n] += w.detach() - s[n]
+        mean = averaged(states, [1 / len(chosen)] * len(chosen))
+        s = {n: t.to(model.state_dict()[n].dtype) for n, t in mean.items()}
+        for n, _ in model.named_parameters():
+            s[n] = s[n] + sum(own[n] for own in g) / CLIENTS
+    return mean
+
+
+EVERYONE = list(range(CLIENTS))
+
+
+def test_three_rounds_are_those_of_the_plain_loop() -> None:
+    outcome, _ = play("feddyn", settings("feddyn", WITHOUT_NORM, alpha=0.1), 3)
+    assert close(outcome, naive([EVERYONE] * 3, [0.1] * CLIENTS))
+    assert not close(outcome, naive([EVERYONE] * 3, [0.01] * CLIENTS), atol=1e-4)
+
+
+def test_clients_that_were_absent_go_on_with_what_they_remember() -> None:
+    half = settings("feddyn", WITHOUT_NORM, alpha=0.2, participation=0.5)
+    clients, _ = federation("feddyn", half)
+    who = [participants(clients, 0.5, number) for number in (1, 2, 3, 4)]
+    assert len({tuple(chosen) for chosen in who}) > 1
+    outcome, _ = play("feddyn", half, 4)
+    assert close(outcome, naive(who, [0.2] * CLIENTS))
+
+
+def test_alpha_can_be_adapted_to_the_samples() -> None:
+    own = settings("feddyn", WITHOUT_NORM, alpha=0.1, adapted=True)
+    sizes = [client.num_samples for client in federation("feddyn", own)[0].members]
+    alphas = [0.1 * sum(sizes) / CLIENTS / size for size in sizes]
+    assert close(play("feddyn", own, 2)[0], naive([EVERYONE] * 2, alphas))
+
+
+def test_its_first_round_is_fedproxs_and_found_where_that_left_it(tmp_path: Path) -> None:
+    fedprox = settings("fedprox", proximal=0.3, weighting="uniform")
+    expected, _ = play("fedprox", fedprox, 1, store=store(tmp_path, "fedprox"))
+    heard: list[Event] = []
+    own = settings("feddyn", alpha=0.3)
+    where = {"store": store(tmp_path, "feddyn"), "listener": heard.append}
+    assert same_model(play("feddyn", own, 1, **where)[0], expected)
+    assert reused(heard) == [True] * CLIENTS
+    # It is not FedAvg from the second round on, however small alpha is.
+    small = settings("feddyn", alpha=1e-9)
+    fedavg = settings("fedavg", weighting="uniform")
+    assert close(play("feddyn", small, 1)[0], play_state("fedavg", fedavg, 1))
+    assert not close(play("feddyn", small, 3)[0], play_state("fedavg", fedavg, 3), atol=1e-3)
+
+
+def play_state(name: str, config: object, rounds: int) -> dict[str, Tensor]:
+    (own,) = play(name, config, rounds)[0].model.members  # type: ignore[union-attr]
+    state: dict[str, Tensor] = own.state_dict()
+    return state
+
+
+def test_drifts_stay_with_the_clients(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[set[str]] = []
+    real = feddyn.add_drifts
+
+    def watched(drifts: object, model: object, sent: object, updates: list[Update], *more: object):  # type: ignore[no-untyped-def]
+        seen.extend(names(update) for update in updates)
+        real(drifts, model, sent, updates, *more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(feddyn, "add_drifts", watched)
+    _, clients = play("feddyn", settings("feddyn"), 2)
+    assert seen == [{"classifier"}] * 2 * CLIENTS
+    size = sum(t.numel() * t.element_size() for t in start().state_dict().values())
+    assert clients.bytes_up == dict.fromkeys(EVERYONE, 2 * size)
+    assert clients.bytes_down == dict.fromkeys(EVERYONE, size)
+
+
+def test_a_killed_run_goes_on_to_the_same_bits(tmp_path: Path) -> None:
+    half = settings("feddyn", participation=0.5)
+    check_that_a_killed_run_goes_on_to_the_same_bits("feddyn", half, tmp_path)
+
+
+def test_what_would_not_be_feddyn_is_refused_by_name() -> None:
+    with pytest.raises(UserError, match=r"alpha must be above 0: .* take method fedavg"):
+        settings("feddyn", alpha=0.0)
+    with pytest.raises(UserError, match="proximal must be 0 in FedDyn"):
+        settings("feddyn", proximal=0.1)
+
+
+def test_a_memory_of_another_model_is_refused_by_name() -> None:
+    check_that_a_memory_of_another_model_is_refused(LocalFedDyn(model="convnet", width=0.05))

@@ -1,0 +1,174 @@
+"""FedGen: where it is FedAvg, its two losses against plain loops, and what travels."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn, optim
+
+from fl.errors import UserError
+from fl.events import Event
+from fl.federation import RunSpec
+from fl.fusion import feature_generation
+from fl.fusion.feature_generation import GenerationLoss, GeneratorFitConfig, LastLayers
+from fl.methods.fedgen import LocalFedGen, starting_generator, train_with_generator
+from fl.methods.registry import get_method
+from fl.models import build_classifier
+from fl.models.feature_generator import NOISE, asked
+from fl.seeding import in_round, seed_for, torch_generator
+from fl.training.classifier import plain, starting_classifier
+from fl.wire import prefixed
+from tests.fl.methods.averaged import (
+    CLIENTS,
+    SMALL,
+    WITHOUT_NORM,
+    check_that_a_killed_run_goes_on_to_the_same_bits,
+    federation,
+    play,
+    reused,
+    same_model,
+    samples,
+    settings,
+    start,
+    store,
+)
+from tests.fl.toy import PROBLEM, shard, task_input
+
+SHORT = GeneratorFitConfig(steps=4, batch_size=8)
+
+
+def fedgen(local: dict[str, Any] = SMALL, **changes: Any) -> Any:
+    return settings("fedgen", local, **{"generator": SHORT, **changes})
+
+
+def test_without_its_terms_it_is_fedavg() -> None:
+    expected, _ = play("fedavg", settings("fedavg"), 3)
+    assert same_model(play("fedgen", fedgen(recognition=0.0, imitation=0.0), 3)[0], expected)
+    for one in ({"recognition": 0.0}, {"imitation": 0.0}, {}):
+        assert not same_model(
+            play("fedgen", fedgen(**one))[0], play("fedavg", settings("fedavg"))[0]
+        )
+
+
+def test_its_first_round_is_fedavgs_and_its_bytes_are_the_models_and_the_generators(
+    tmp_path: Path,
+) -> None:
+    play("fedavg", settings("fedavg"), 1, store=store(tmp_path, "fedavg"))
+    heard: list[Event] = []
+    where = {"store": store(tmp_path, "fedgen"), "listener": heard.append}
+    _, clients = play("fedgen", fedgen(), 2, **where)
+    # Label counts of all, FedAvg's first round, the second round.
+    assert reused(heard) == [False] * CLIENTS + [True] * CLIENTS + [False] * CLIENTS
+    generator = starting_generator(start(), clients.run_spec)
+    own, generators = (
+        sum(t.numel() * t.element_size() for t in net.state_dict().values())
+        for net in (start(), generator)
+    )
+    assert clients.bytes_up == dict.fromkeys(range(CLIENTS), 2 * own + 80)
+    assert clients.bytes_down == dict.fromkeys(range(CLIENTS), own + generators + 10)
+
+
+def test_the_generator_is_the_papers() -> None:
+    convnet = build_classifier("convnet", (3, 32, 32), 10)
+    run_spec = RunSpec(image_shape=(3, 32, 32), num_classes=10, seed=0)
+    generator = starting_generator(convnet, run_spec)
+    assert sum(p.numel() for p in generator.parameters()) == 537_856
+    assert sum(p.numel() for p in convnet.parameters()) < 537_856
+    x = asked(torch.tensor([2, 0]), 3, torch.Generator())
+    assert x.shape == (2, NOISE + 3)
+    assert x[:, NOISE:].tolist() == [[0, 0, 1], [1, 0, 0]]
+    assert x[:, :NOISE].min() >= 0
+    assert x[:, :NOISE].max() < 1
+
+
+def test_a_round_trains_the_generator_on_the_classes_that_are_held(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Against torch's own Adam over the same batches."""
+    seen: list[LastLayers] = []
+    real = feature_generation.GenerationLoss.__call__
+
+    def watched(self: GenerationLoss, model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
+        assert isinstance(model, LastLayers)
+        seen.append(model)
+        return real(self, model, batch)
+
+    monkeypatch.setattr(feature_generation.GenerationLoss, "__call__", watched)
+    own = fedgen(WITHOUT_NORM)
+    clients, _ = federation("fedgen", own)
+    counts = torch.stack([torch.bincount(samples(k)[1], minlength=10) for k in range(CLIENTS)])
+    play("fedgen", own, 1)
+    layers = seen[0]
+    torch.testing.assert_close(layers.shares, counts / counts.sum(0).clamp(min=1))
+
+    model = starting_classifier(plain(own.classifier), clients.run_spec)
+    twin = LastLayers(
+        starting_generator(model, clients.run_spec), layers.weight, layers.bias, layers.shares
+    ).train()
+    stream = torch_generator(0, "fedgen/classes")
+    held = (counts.sum(0) > 0).nonzero().squeeze(1)
+    labels = held[torch.randint(len(held), (32,), generator=stream)]
+    x = asked(labels, 10, stream)
+    adam = optim.Adam(twin.generator.parameters(), lr=3e-4 * 0.98**0, weight_decay=0.01)
+    order = torch.Generator().manual_seed(seed_for(0, "generator/order"))
+    for rows in torch.randperm(32, generator=order).split(8):
+        batch = {"images": x[rows], "labels": labels[rows], "noise": x[rows, :NOISE]}
+        adam.zero_grad()
+        real(GenerationLoss(), twin, batch).backward()
+        adam.step()
+    for ours, theirs in zip(
+        layers.generator.parameters(), twin.generator.parameters(), strict=True
+    ):
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("number", [2, 4])
+def test_a_client_trains_by_the_plain_loop(number: int) -> None:
+    """Algorithm 1, lines 6 to 8, over the same batches and the same generated features."""
+    local = LocalFedGen(model="cnn", width=0.2, epochs=3, lr=0.05, batch_size=8, taught_epochs=2)
+    model = starting_classifier(plain(local), PROBLEM)
+    generator = starting_generator(model, PROBLEM).eval()
+    held = torch.tensor([True, False, True])
+    data = shard(6, 7, 5)
+    inputs = task_input(local, data)
+    sent = {**prefixed("generator", generator), "held": held}
+    inputs = type(inputs)(**{**vars(inputs), "broadcast": sent, "round": number})
+    found = train_with_generator(inputs).tensors
+
+    sgd = optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    order = torch_generator(0, in_round("local/order", number), 0)
+    stream = torch_generator(0, in_round("local/features", number), 0)
+    for epoch in range(3):
+        for rows in torch.randperm(18, generator=order).split(8):
+            labels = data.labels[rows]
+            drawn = torch.tensor([0, 2])[torch.randint(2, (len(rows),), generator=stream)]
+            with torch.no_grad():
+                generated = generator(asked(drawn, 3, stream))
+                of_label = generator(asked(labels, 3, stream))
+            logits = model(data.images[rows])
+            loss = F.cross_entropy(logits, labels)
+            if epoch < 2:
+                answers = model.classifier(of_label).softmax(1).detach()
+                apart = (answers * (answers.log() - logits.log_softmax(1))).sum(1).mean()
+                recognised = F.cross_entropy(model.classifier(generated), drawn)
+                loss = loss + 10 * 0.98 ** (number - 1) * (recognised + apart)
+            sgd.zero_grad()
+            loss.backward()
+            sgd.step()
+    for name, tensor in model.state_dict().items():
+        torch.testing.assert_close(found[f"classifier.{name}"], tensor, rtol=1e-4, atol=1e-5)
+
+
+def test_a_killed_run_goes_on_to_the_same_bits(tmp_path: Path) -> None:
+    half = fedgen(participation=0.5)
+    check_that_a_killed_run_goes_on_to_the_same_bits("fedgen", half, tmp_path)
+
+
+@pytest.mark.parametrize("bad", [{"num_large": 2}, {"prototypes": ("cnn", "convnet")}])
+def test_several_architectures_are_refused_by_name(bad: dict[str, Any]) -> None:
+    own = type(fedgen())(**{"classifier": LocalFedGen(**SMALL), **bad})
+    spec = RunSpec(image_shape=(1, 8, 8), num_classes=10, seed=0)
+    with pytest.raises(UserError, match=r"num_large must be all clients \(4\) or left out"):
+        get_method("fedgen").assign(own, CLIENTS, spec)

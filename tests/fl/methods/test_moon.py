@@ -1,0 +1,118 @@
+"""MOON against a plain loop, and where it is FedAvg to the last bit."""
+
+from copy import deepcopy
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from fl.errors import UserError
+from fl.events import Event
+from fl.methods.moon import LocalMoon, contrast, train_contrasting
+from fl.training.task import conflict, recipe_of
+from tests.fl.methods.averaged import (
+    CLIENTS,
+    SMALL,
+    WITHOUT_NORM,
+    averaged,
+    check_that_a_killed_run_goes_on_to_the_same_bits,
+    check_that_a_memory_of_another_model_is_refused,
+    close,
+    play,
+    reused,
+    same_model,
+    settings,
+    start,
+    store,
+    train,
+    weights,
+)
+from tests.fl.toy import shard, task_input
+
+
+def naive(rounds: int, mu: float, tau: float) -> dict[str, Tensor]:
+    """Algorithm 1 as its box has it, with -log(e^a / (e^a + e^b)) written out."""
+    model = start(WITHOUT_NORM)
+    last: dict[int, nn.Module] = {}
+    for number in range(1, rounds + 1):
+        states = []
+        for k in range(CLIENTS):
+            sent, previous = deepcopy(model).eval(), last.get(k)
+
+            def further(_: nn.Module, z: Tensor, images: Tensor, labels: Tensor) -> Tensor:
+                if previous is None:  # noqa: B023
+                    return torch.zeros(())
+                with torch.no_grad():
+                    towards = sent.features(images).flatten(1)  # noqa: B023
+                    away = previous.features(images).flatten(1)  # noqa: B023
+                a = (z * towards).sum(1) / (z.norm(dim=1) * towards.norm(dim=1))
+                b = (z * away).sum(1) / (z.norm(dim=1) * away.norm(dim=1))
+                return mu * -((a / tau).exp() / ((a / tau).exp() + (b / tau).exp())).log().mean()
+
+            last[k] = train(deepcopy(model), k, number, further).eval()
+            states.append(last[k].state_dict())
+        model.load_state_dict(averaged(states, weights()))
+    return model.state_dict()
+
+
+def test_three_rounds_are_those_of_the_plain_loop() -> None:
+    outcome, _ = play("moon", settings("moon", WITHOUT_NORM, mu=2.0), 3)
+    assert close(outcome, naive(3, mu=2.0, tau=0.5))
+    assert not close(outcome, naive(3, mu=0.0, tau=0.5), atol=1e-4)
+
+
+def test_without_the_term_and_in_its_first_round_it_is_fedavg() -> None:
+    fedavg = settings("fedavg", weighting="samples")
+    expected, _ = play("fedavg", fedavg, 3)
+    assert same_model(play("moon", settings("moon", mu=0.0), 3)[0], expected)
+    expected, _ = play("fedavg", fedavg, 1)
+    strong = settings("moon", mu=50.0, weighting="samples")
+    assert same_model(play("moon", strong, 1)[0], expected)
+    assert not same_model(play("moon", strong, 2)[0], play("fedavg", fedavg, 2)[0])
+
+
+def test_its_first_round_is_found_where_fedavg_left_it(tmp_path: Path) -> None:
+    play("fedavg", settings("fedavg"), 1, store=store(tmp_path, "fedavg"))
+    heard: list[Event] = []
+    moon = settings("moon")
+    found, clients = play("moon", moon, store=store(tmp_path, "moon"), listener=heard.append)
+    assert reused(heard) == [True] * CLIENTS + [False] * CLIENTS
+    assert same_model(found, play("moon", moon)[0])
+    size = 4 * sum(t.numel() for n, t in start().state_dict().items() if "num_" not in n)
+    size += 8 * sum("num_" in n for n in start().state_dict())
+    assert clients.bytes_up == dict.fromkeys(range(CLIENTS), 2 * size)
+    assert clients.bytes_down == dict.fromkeys(range(CLIENTS), size)
+
+
+def test_a_client_that_was_absent_is_pushed_from_its_own_last_model(tmp_path: Path) -> None:
+    half = settings("moon", mu=5.0, participation=0.5)
+    check_that_a_killed_run_goes_on_to_the_same_bits("moon", half, tmp_path)
+
+
+def test_the_contrast_is_the_papers() -> None:
+    z, towards, away = torch.randn(3, 7, 20)
+    for tau in (0.5, 2.0):
+        a = torch.cosine_similarity(z, towards) / tau
+        b = torch.cosine_similarity(z, away) / tau
+        torch.testing.assert_close(
+            contrast(z, towards, away, tau), -(a.exp() / (a.exp() + b.exp())).log()
+        )
+    assert torch.equal(contrast(z, away, away, 0.5), torch.full((7,), 2.0).log())
+
+
+def test_its_clients_train_in_cohorts() -> None:
+    recipe = recipe_of(train_contrasting)
+    assert recipe is not None
+    local = LocalMoon(model="cnn", width=0.2, batch_size=8)
+    assert conflict(recipe, task_input(local, shard(5, 5, 5))) is None
+
+
+@pytest.mark.parametrize("bad", [{"mu": -1.0}, {"temperature": 0.0}])
+def test_bad_settings_are_refused_by_name(bad: dict[str, float]) -> None:
+    with pytest.raises(UserError, match=next(iter(bad))):
+        settings("moon", SMALL, **bad)
+
+
+def test_a_memory_of_another_model_is_refused_by_name() -> None:
+    check_that_a_memory_of_another_model_is_refused(LocalMoon(model="convnet", width=0.05))

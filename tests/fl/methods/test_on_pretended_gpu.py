@@ -1,0 +1,91 @@
+"""Every method of the registry on pretended GPUs, to the same bits as on the CPU."""
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from fl.events import ClientEnd, Epoch, Event, Listener
+from fl.fusion.checkpoints import Checkpoints
+from fl.methods.registry import METHODS, get_method
+from fl.rounds import Rounds
+from fl.server import Evaluation
+from tests.fl.devices import Where, assert_same, on_both
+from tests.fl.fusion.threads import ThreadServer
+from tests.fl.methods.small import small
+from tests.fl.methods.tiny import tiny_data, tiny_federation, whole
+
+DATA = tiny_data(train=48, test=20)
+
+
+class Result(NamedTuple):
+    """All that a run comes to but its times."""
+
+    model: nn.Module
+    start: Evaluation
+    epochs: list[Evaluation]
+    synthetic: dict[str, Tensor]
+
+
+def run(
+    name: str,
+    where: Where,
+    *,
+    folder: Path | None = None,
+    listener: Listener = lambda event: None,
+    ranks: int = 1,
+) -> Result:
+    """The method on four clients, over two rounds if it has any.
+
+    With a folder it saves its states there, and goes on from them.
+    """
+    method = get_method(name)
+    config = small(method.config())
+    how: dict[str, Any] = {"assign": method.assign, "num_clients": 4, "data": DATA}
+    checkpoints = Checkpoints(folder, every=1) if folder else None
+    clients, single = tiny_federation(
+        config, **how, listener=listener, checkpoints=checkpoints, device=where.device
+    )
+    several = ThreadServer(single.run_spec, whole(DATA.test), single.events, ranks, where.gpus)
+    server = single if ranks == 1 else several
+    inputs: dict[str, Any] = {} if method.one_shot else {"rounds": Rounds(2, folder)}
+    if method.auxiliary:
+        inputs["auxiliary"] = torch.from_numpy(DATA.test.images).float() / 255
+    outcome = method.run(clients, server, config, **inputs)
+    assert {p.device.type for p in outcome.model.parameters()} == {server.device.type}
+    return Result(outcome.model, outcome.start, outcome.epochs, outcome.synthetic)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_method_comes_to_the_same_bits(name: str) -> None:
+    assert_same(*on_both(lambda where: run(name, where)))
+
+
+@pytest.mark.parametrize("name", ["fedmho-md", "dense", "fedcvae-kd"])
+def test_columns_that_a_gpu_has_no_memory_for_stay_on_the_host(name: str) -> None:
+    assert_same(*on_both(lambda where: run(name, where), free_bytes=0))
+
+
+@pytest.mark.parametrize("name", ["fedmho-md", "dense", "fedcvae-kd"])
+def test_two_ranks_with_a_gpu_each_come_to_the_same_bits(name: str) -> None:
+    assert_same(*on_both(lambda where: run(name, where, ranks=2), count=2))
+
+
+@pytest.mark.parametrize("name", ["fedmho-sd", "dense", "co-boosting", "fedaf", "fedgen"])
+def test_a_killed_run_goes_on_to_the_same_bits(name: str, tmp_path: Path) -> None:
+    """Killed at the end of its first epoch, or in its second round; a state was saved before."""
+
+    def killed(event: Event) -> None:
+        if isinstance(event, Epoch) or (isinstance(event, ClientEnd) and event.round == 2):
+            raise KeyboardInterrupt
+
+    def work(where: Where) -> Result:
+        if where.gpus is None:
+            return run(name, where)
+        with pytest.raises(KeyboardInterrupt):
+            run(name, where, folder=tmp_path, listener=killed)
+        return run(name, where, folder=tmp_path)
+
+    assert_same(*on_both(work))

@@ -1,0 +1,71 @@
+"""Every client training on a pretended GPU, in cohorts, to the same bits as on the CPU."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+import torch
+
+from fl.federation import TaskInput, TaskOutput, Training
+from fl.methods.fedgen import starting_generator
+from fl.methods.registry import METHODS
+from fl.training import stacked
+from fl.training.classifier import ClassifierConfig, starting_classifier
+from fl.training.task import recipe_of, train_many
+from fl.wire import prefixed
+from tests.fl.devices import Where, assert_same, on_both
+from tests.fl.methods.small import small
+from tests.fl.toy import PROBLEM, shard, task_input
+
+SHARDS = [shard(6, 0, 3), shard(1, 1, 1), shard(9, 2, 5)]
+
+
+def trainings() -> Iterator[Training]:
+    """Those that methods assign, and what settings can make of them."""
+    for method in METHODS.values():
+        config = small(method.config())
+        for assignment in method.assign(config, 4, PROBLEM):
+            yield assignment.training
+            if hasattr(assignment.training, "patience"):
+                yield replace(assignment.training, patience=1)
+            if hasattr(assignment.training, "upload"):
+                yield replace(assignment.training, upload="cvae")
+            if hasattr(assignment.training, "optimizer"):
+                yield replace(assignment.training, optimizer="adam")
+
+
+EVERY = list(dict.fromkeys(trainings()))
+
+
+def inputs(training: Training, where: Where) -> list[TaskInput]:
+    """Three clients of very different shards, in their second round: with all that a task may ask
+    for, as they were sent it or remember it."""
+    goals = torch.randn(3, 3, generator=torch.Generator().manual_seed(1))
+    sent = {"mean_logits": goals, "held": torch.tensor([True, False, True])}
+    remembered = {}
+    if isinstance(training, ClassifierConfig):
+        model = starting_classifier(training, PROBLEM)
+        sent |= prefixed("generator", starting_generator(model, PROBLEM))
+        remembered = prefixed("classifier", model)
+    given = [task_input(training, data, id=k) for k, data in enumerate(SHARDS)]
+    return [
+        replace(g, device=where.device, broadcast=sent, remembered=remembered, round=2)
+        for g in given
+    ]
+
+
+@pytest.mark.parametrize("training", EVERY, ids=lambda training: training.model)
+def test_clients_upload_the_same_bits(training: Training) -> None:
+    def work(where: Where) -> list[TaskOutput]:
+        return train_many(training.task, inputs(training, where))
+
+    assert_same(*on_both(work))
+
+
+@pytest.mark.parametrize("training", EVERY, ids=lambda training: training.model)
+def test_the_same_clients_may_train_together(training: Training) -> None:
+    """Found out where they train, once per process: the test above may come after others."""
+    recipe = recipe_of(training.task)
+    if recipe is None:
+        pytest.skip("it is made for many clients")
+    assert_same(*on_both(lambda where: stacked.conflict(recipe(inputs(training, where)[0]))))

@@ -1,0 +1,90 @@
+"""What each of torch's operators may mix, and where its results are."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tests.pretended_gpu.tags import CPU, device_of, tag, tensors_in
+from tests.pretended_gpu.torch_internals import (
+    COPIES,
+    INDEXED,
+    OperatorMode,
+    is_scalar_friendly,
+    without_calls,
+)
+
+
+class Operators(OperatorMode):
+    """Refuses operators that mix devices, and tags the results of the others."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ambient = CPU
+        """Where operators without a tensor among their arguments make theirs."""
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        with without_calls():
+            device = place(func, args, kwargs) or self.ambient
+            results = func(*args, **kwargs)
+            if device.type == "cuda":
+                for tensor in tensors_in(results):
+                    if device_of(tensor) == CPU:
+                        tag(tensor, device)
+        return results
+
+
+def place(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> torch.device | None:
+    """Where the operator works; None if it is given no tensor.
+
+    Raises:
+        RuntimeError: CUDA would refuse to mix these tensors.
+    """
+    if func in COPIES:
+        return device_of(next(tensors_in(args)))
+    if func in INDEXED:
+        check_indices(args[0], args[1])
+        args = (args[0], *args[2:])
+    changed = args[0] if func.overloadpacket.__name__.endswith("_") else None
+    friendly = is_scalar_friendly(func)
+    given = [*tensors_in(args), *tensors_in(kwargs)]
+    numbers = [t for t in given if friendly and t is not changed and is_number(t)]
+    device = common(func, (t for t in given if not any(t is n for n in numbers)))
+    if func.namespace == "c10d" and device == CPU:
+        raise RuntimeError(f"No backend type associated with device type cpu, in {func}")
+    return device or (CPU if numbers else None)
+
+
+def is_number(tensor: Tensor) -> bool:
+    """Whether CUDA may take the tensor for a number, wherever the others are."""
+    return tensor.dim() == 0 and device_of(tensor) == CPU
+
+
+def common(func: Any, tensors: Iterable[Tensor]) -> torch.device | None:
+    """The one device of all tensors; None without any.
+
+    Raises:
+        RuntimeError: they have several.
+    """
+    devices = list(dict.fromkeys(map(device_of, tensors)))
+    if len(devices) > 1:
+        raise RuntimeError(
+            "Expected all tensors to be on the same device, but found at least two devices, "
+            f"{devices[0]} and {devices[1]}! (when checking arguments of {func})"
+        )
+    return devices[0] if devices else None
+
+
+def check_indices(indexed: Tensor, indices: Sequence[Tensor | None]) -> None:
+    """Raises RuntimeError if an index is neither on the CPU nor with what it indexes."""
+    home = device_of(indexed)
+    for index in indices:
+        if index is not None and device_of(index) not in (CPU, home):
+            raise RuntimeError(
+                "indices should be either on cpu or on the same device as the indexed tensor "
+                f"({home}), got {device_of(index)}"
+            )

@@ -1,0 +1,108 @@
+"""Puts the pretence together: the modes, and what is replaced while they are on."""
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from functools import partial
+from threading import local
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from kernels import backends
+from tests.pretended_gpu.calls import Calls
+from tests.pretended_gpu.operators import Operators
+from tests.pretended_gpu.queries import MEMORY, Gpus, generator_class
+from tests.pretended_gpu.tags import TAG, device_of, device_of_storage
+from tests.pretended_gpu.torch_internals import groups_named, wrapped_backward
+
+
+class PretendedGpus:
+    """The process's pretended GPUs. Modes are a thread's own: other threads join by themselves."""
+
+    def __init__(self, count: int, free_bytes: int) -> None:
+        self.gpus = Gpus(count, free_bytes)
+        self._own = local()
+
+    @contextmanager
+    def in_this_thread(self) -> Iterator[None]:
+        """Inside the context this thread's calls and operators are seen."""
+        operators = Operators()
+        self._own.calls = calls = Calls(operators, self.gpus.resolve)
+        try:
+            with operators, calls:
+                yield
+        finally:
+            del self._own.calls
+
+    def during_backward(self) -> AbstractContextManager[Any]:
+        """Has this thread's calls be seen in a backward pass too."""
+        calls: Calls | None = getattr(self._own, "calls", None)
+        return calls.again() if calls else nullcontext()
+
+
+@contextmanager
+def pretended_gpus(count: int = 1, *, free_bytes: int = MEMORY) -> Iterator[PretendedGpus]:
+    """Has this process believe that it has CUDA devices; see :mod:`tests.pretended_gpu`.
+
+    Args:
+        count: GPUs, 1 or more.
+        free_bytes: what each says that it has free.
+    """
+    made = PretendedGpus(count, free_bytes)
+    with ExitStack() as stack:
+        patch = stack.enter_context(pytest.MonkeyPatch.context())
+        for name, answer in made.gpus.answers().items():
+            patch.setattr(torch.cuda, name, answer)
+        patch.setattr(torch, "Generator", generator_class(made.gpus.resolve))
+        patch.setattr(torch, "autocast", partial(_autocast, torch.autocast))
+        patch.setattr(dist, "init_process_group", partial(_join_group, dist.init_process_group))
+        # torch.optim asks it whether its steps are being captured.
+        patch.setattr(torch.accelerator, "current_stream", lambda device=None: _Stream())
+        # Triton compiles for a GPU, and would read memory that no GPU can.
+        patch.setattr(backends, "TRITON_INSTALLED", False)
+        patch.setattr(_Memory, "gpus", made.gpus)
+        stack.enter_context(groups_named(device_of))
+        stack.enter_context(wrapped_backward(made.during_backward))
+        stack.enter_context(made.in_this_thread())
+        yield made
+
+
+class _Stream:
+    def is_capturing(self) -> bool:
+        return False
+
+
+def _autocast(real: Any, device_type: str, *args: Any, **kwargs: Any) -> Any:
+    """The CPU's autocast, which is what computes."""
+    return real("cpu" if device_type == "cuda" else device_type, *args, **kwargs)
+
+
+def _join_group(real: Any, backend: str, *args: Any, **kwargs: Any) -> None:
+    """Gloo in NCCL's place, which takes no tensors in main memory."""
+    real("gloo" if backend == "nccl" else backend, *args, **kwargs)
+
+
+class _Memory:
+    """How torch.save and torch.load tell and restore where memory is."""
+
+    gpus: Gpus | None = None
+
+    @staticmethod
+    def place(storage: Any) -> str | None:
+        """The name of a pretended GPU; None for others to tell."""
+        device = device_of_storage(storage)
+        return str(device) if device.type == "cuda" else None
+
+    @classmethod
+    def restore(cls, storage: Any, location: str) -> Any:
+        """The memory, on the pretended GPU of that name; None for others to restore."""
+        if cls.gpus is None or not location.startswith("cuda"):
+            return None
+        setattr(storage, TAG, cls.gpus.resolve(location))
+        return storage
+
+
+# Torch offers no way to take it back; without pretended GPUs it leaves all to torch's own.
+torch.serialization.register_package(1, _Memory.place, _Memory.restore)
