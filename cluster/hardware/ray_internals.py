@@ -5,14 +5,18 @@
 - ``GPU_group_...``, the resource that stands for the GPUs in a placement group: Ray reports nowhere
   else how many of them are taken.
 - The file in which a head that chose its own port writes its address: `ray start` only prints it.
+- The methods of Ray's node that start its dashboard, its autoscaler and the process that copies
+  workers' output to the driver: no public argument leaves them out.
 - That the module behind the command ``ray`` can be run with this Python, as the command itself may
   not be on the PATH, and two options of ``ray start`` that its help hides.
 - Names of environment variables: Ray documents only some, and a name that it no longer reads
   is no error.
 """
 
+import contextlib
 import logging
 import sys
+from collections.abc import Iterator
 from importlib.metadata import distribution
 from pathlib import Path
 from typing import Any
@@ -34,6 +38,10 @@ DEFAULTS = {
 """Environment of every process that imports Ray, where the user has not set it."""
 
 
+NOT_NEEDED = ("start_monitor", "start_log_monitor", "start_api_server")
+"""Methods of Ray's node that start the autoscaler, the copier of workers' output, the dashboard."""
+
+
 def start_cluster(
     *, cpus: float, gpus: float, memory_bytes: int, store_bytes: int, root: Path
 ) -> None:
@@ -48,17 +56,36 @@ def start_cluster(
     """
     import ray
 
-    ray.init(
-        address="local",
-        num_cpus=cpus,  # type: ignore[arg-type]
-        num_gpus=gpus,  # type: ignore[arg-type]
-        object_store_memory=store_bytes,
-        include_dashboard=False,
-        log_to_driver=False,
-        logging_level=logging.ERROR,
-        _memory=memory_bytes,
-        _temp_dir=str(root),
-    )
+    with _only_what_runs_clients():
+        ray.init(
+            address="local",
+            num_cpus=cpus,  # type: ignore[arg-type]
+            num_gpus=gpus,  # type: ignore[arg-type]
+            object_store_memory=store_bytes,
+            include_dashboard=False,
+            log_to_driver=False,
+            logging_level=logging.ERROR,
+            _memory=memory_bytes,
+            _temp_dir=str(root),
+        )
+
+
+@contextlib.contextmanager
+def _only_what_runs_clients() -> Iterator[None]:
+    """Leaves out three processes that a cluster of one run never asks: 2 s and 250 MB of memory."""
+    from ray._private.node import Node
+
+    def nothing(*_: Any, **__: Any) -> None: ...
+
+    # A release that names them otherwise starts them, and works as well.
+    own = {name: getattr(Node, name) for name in NOT_NEEDED if hasattr(Node, name)}
+    for name in own:
+        setattr(Node, name, nothing)
+    try:
+        yield
+    finally:
+        for name, method in own.items():
+            setattr(Node, name, method)
 
 
 def gpus_of_group(group: Any) -> str:

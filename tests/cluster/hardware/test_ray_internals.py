@@ -26,7 +26,7 @@ from tests.waiting import wait_until
 
 MEMORY = 300 * 2**20
 CLUSTER = """
-import json, sys, time
+import json, psutil, sys, time
 from pathlib import Path
 from cluster.hardware.ray_internals import gpus_of_group, start_cluster
 root, memory, store = Path(sys.argv[1]), *map(int, sys.argv[2:])
@@ -54,6 +54,7 @@ print(json.dumps({
     "gpus": ray.cluster_resources().get(name),
     "free": free(),
     "sockets": [p.name for p in root.glob("session_*/sockets/*")],
+    "processes": [" ".join(p.cmdline()) for p in psutil.Process().children(recursive=True)],
 }))
 ray.shutdown()
 """
@@ -84,6 +85,10 @@ def test_a_cluster_has_the_memory_and_the_directory_that_ray_init_was_told() -> 
             assert "raylet" in found["sockets"]
         with contract("ray", "the resource GPU_group_...", TESTED_WITH):
             assert (found["gpus"], found["free"]) == (2, 1.5)
+        with contract("ray", "the methods start_monitor, ... of its node", TESTED_WITH):
+            assert any("raylet" in command for command in found["processes"])
+            left_out = ("monitor.py", "log_monitor.py", "dashboard/dashboard.py")
+            assert not any(name in command for command in found["processes"] for name in left_out)
 
 
 @pytest.mark.slow
