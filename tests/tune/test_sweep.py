@@ -6,20 +6,21 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.cluster.commands import events, fingerprint, launch, result
+from tests.cluster.commands import events, fingerprint, here, launch, result
 from tests.tune.sweeps import CLIENTS, SERVER_SPACE, command, kill_sweep, run, sweep, trials
+from tune.sweep import main
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
-SEVEN = ("--num-samples=7", "--max-concurrent=3")
+FIVE = ("--num-samples=5", "--max-concurrent=3")
 RATES = (1e-2, 5e-3, 1e-3)
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Seven trials of server settings, three at a time: more than two cores have room for."""
+    """Five trials of server settings, three at a time: more than two cores have room for."""
     root = tmp_path_factory.mktemp("server")
-    done = sweep(root, SERVER_SPACE, *SEVEN)
+    done = sweep(root, SERVER_SPACE, *FIVE)
     assert done.returncode == 0, done.stderr
     (root / "stdout").write_text(done.stdout)
     return root
@@ -32,18 +33,18 @@ def trained(run_dir: Path) -> set[int]:
 
 def test_a_server_sweep_trains_each_client_once(server: Path) -> None:
     tried = trials(server)
-    assert len(tried) == 8  # and the default
+    assert len(tried) == 6  # and the default
     assert {trial["status"] for trial in tried.values()} == {"finished"}
     folder = server / "runs" / "sweep" / "trials"
     assert sum(len(trained(folder / name)) for name in tried) == CLIENTS
     counted = result(server / "runs" / "sweep")["clients_trained_and_reused"]
-    assert (counted["trained"], counted["reused"]) == (CLIENTS, 7 * CLIENTS)
-    assert f"{CLIENTS} trainings, {7 * CLIENTS} reused" in (server / "stdout").read_text()
+    assert (counted["trained"], counted["reused"]) == (CLIENTS, 5 * CLIENTS)
+    assert f"{CLIENTS} trainings, {5 * CLIENTS} reused" in (server / "stdout").read_text()
 
 
 def test_trials_try_different_settings_of_the_space(server: Path) -> None:
     tried = [t["settings"] for name, t in trials(server).items() if name != "default"]
-    assert len({s["keep"] for s in tried}) == 7
+    assert len({s["keep"] for s in tried}) == 5
     assert all(0.4 <= s["keep"] <= 1 and 1e-4 <= s["fusion.lr"] <= 1e-2 for s in tried)
     assert {s["lam"] for s in tried} == {0.25, 0.75}
 
@@ -88,41 +89,41 @@ def test_what_a_sweep_leaves(server: Path) -> None:
     for name in ("sweep.yaml", "best.yaml", "default.yaml", "plots/parallel.png", "tensorboard"):
         assert (folder / name).exists(), name
     page = (folder / "report.html").read_text()
-    for word in ("fusion.lr", "00006", "on the test split", "data:image/png"):
+    for word in ("fusion.lr", "00004", "on the test split", "data:image/png"):
         assert word in page
     saved = yaml.safe_load((folder / "sweep.yaml").read_text())
-    assert saved["sweep"]["num_samples"] == 7
+    assert saved["sweep"]["num_samples"] == 5
 
 
 def test_a_name_that_is_taken_is_refused(server: Path) -> None:
-    again = sweep(server, SERVER_SPACE, *SEVEN)
+    again = here(main, command(server, SERVER_SPACE, *FIVE)[3:])
     assert again.returncode == 2
     assert "is taken" in again.stderr
     assert again.stderr.count("\n") == 1
 
 
 def test_another_sweep_does_not_resume_it(server: Path) -> None:
-    again = sweep(server, SERVER_SPACE, "--num-samples=8", "--resume")
+    again = here(main, command(server, SERVER_SPACE, "--num-samples=6", "--resume")[3:])
     assert again.returncode == 2
-    assert "sweep.num_samples: 7 -> 8" in again.stderr
+    assert "sweep.num_samples: 5 -> 6" in again.stderr
 
 
 def test_a_killed_sweep_goes_on_from_where_it_was_moved_to(server: Path, tmp_path: Path) -> None:
-    six = ("--num-samples=6", "--max-concurrent=2", "--runtime=inprocess")
+    four = ("--num-samples=4", "--max-concurrent=2", "--runtime=inprocess")
     folder = tmp_path / "here" / "runs" / "sweep" / "trials"
-    line = command(tmp_path / "here", SERVER_SPACE, *six)
+    line = command(tmp_path / "here", SERVER_SPACE, *four)
     kill_sweep(line, lambda: len(list(folder.glob("0*/result.json"))) >= 2)
     before = {path: path.stat().st_mtime_ns for path in folder.glob("*/result.json")}
-    assert 3 <= len(before) < 7
+    assert 3 <= len(before) < 5
     (tmp_path / "here").rename(tmp_path / "there")
 
-    done = run(command(tmp_path / "there", SERVER_SPACE, *six, "--resume"))
+    done = run(command(tmp_path / "there", SERVER_SPACE, *four, "--resume"))
     assert done.returncode == 0, done.stderr
     moved = tmp_path / "there" / "runs" / "sweep" / "trials"
     for path, written in before.items():  # what was finished is not run again
         assert (moved / path.relative_to(folder)).stat().st_mtime_ns == written
     there, undisturbed = trials(tmp_path / "there"), trials(server)
-    assert len(there) == 7
+    assert len(there) == 5
     for name, trial in there.items():
         assert trial["settings"] == undisturbed[name]["settings"]
         assert trial["accuracy"] == undisturbed[name]["accuracy"]

@@ -9,7 +9,7 @@ from tests.cluster.commands import command, environment, events, fingerprint, la
 from tests.cluster.living import kill_with_family
 from tests.waiting import wait_until
 
-LONG = ["--name=run", "--fusion.epochs=40", "--fusion-checkpoint=2"]
+LONG = ["--name=run", "--fusion.epochs=24", "--fusion-checkpoint=2"]
 
 
 TWO_RANKS, ONE_RANK = "--fusion-ranks=2", "--runtime=inprocess"
@@ -50,7 +50,7 @@ def test_a_run_killed_inside_fusion_goes_on_there_to_the_same_model(
     wait_until(lambda: epochs(run) >= 6, seconds=120)
     kill_with_family(process)
     before = epochs(run)
-    assert before < 40
+    assert before < 24
 
     resumed = launch(tmp_path / "killed", *LONG, how, "--resume")
     assert resumed.returncode == 0, resumed.stderr
