@@ -21,7 +21,7 @@ $(READY): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "Onefold needs Python 3.11 or newer: make PYTHON=/path/to/python3.11" >&2; exit 2; }
 	$(PYTHON) -m venv $(VENV)
-	$(VENV)/bin/python -m pip install --quiet --no-compile -e '.[dev]'
+	$(VENV)/bin/python -m pip install --quiet -e '.[dev]'
 	@touch $@
 
 clean:
