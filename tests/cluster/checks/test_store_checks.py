@@ -3,6 +3,7 @@
 import errno
 import fcntl
 import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,9 @@ import pytest
 from cluster.checks import store_checks
 from cluster.checks.check import Result
 from cluster.checks.store_checks import CHECKS
+
+PAUSE_S = 0.005
+"""So long a file system that is not atomic shows what is between, for a busy reader to see."""
 
 
 def perform(name: str, folder: Path) -> Result:
@@ -58,6 +62,7 @@ def test_a_file_that_vanishes_while_it_is_replaced_fails(
 
     def in_two_steps(source: Path, target: Path) -> None:
         target.unlink(missing_ok=True)
+        time.sleep(PAUSE_S)
         whole(source, target)
 
     monkeypatch.setattr(os, "replace", in_two_steps)
@@ -68,7 +73,10 @@ def test_a_file_that_vanishes_while_it_is_replaced_fails(
 
 def test_a_file_that_is_seen_in_part_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def copied(source: Path, target: Path) -> None:
-        target.write_bytes(source.read_bytes())
+        content = source.read_bytes()
+        target.write_bytes(content[: len(content) // 2])
+        time.sleep(PAUSE_S)
+        target.write_bytes(content)
 
     monkeypatch.setattr(os, "replace", copied)
     assert "saw part of a file" in perform("atomic rename", tmp_path).finding
