@@ -41,33 +41,38 @@ def environment() -> dict[str, str]:
 def launch(
     output_dir: Path, *arguments: str, config: Path | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """Runs the command as a user does; with ``config`` that file takes the small one's place.
-
-    What starts no other process runs in this one, since a process takes seconds for its imports.
-    """
+    """Runs the command as a user does; with ``config`` that file takes the small one's place."""
     line = command(output_dir, *arguments)
     if config is not None:
         line = [a for a in line if a not in SMALL] + [f"--config={config}"]
+    return run(line)
+
+
+def run(line: list[str], **environ: str) -> subprocess.CompletedProcess[str]:
+    """Runs ``python -m cluster.launch`` and its arguments, with these variables in the environment.
+
+    What starts no other process runs in this one, since a process takes seconds for its imports.
+    """
     if not {"--runtime=inprocess", "--dry-run"}.isdisjoint(line):
-        return here(main, line[3:])
+        return here(main, line[3:], **environ)
     return subprocess.run(
         line,
         capture_output=True,
         text=True,
         timeout=240,
-        env=environment(),
+        env=environment() | environ,
         check=False,
     )
 
 
 def here(
-    command: Callable[[Sequence[str]], int], arguments: Sequence[str]
+    command: Callable[[Sequence[str]], int], arguments: Sequence[str], **environ: str
 ) -> subprocess.CompletedProcess[str]:
     """Runs the command in this process, in the environment that one of its own would have."""
     out, err = io.StringIO(), io.StringIO()
     with (
         _undone_afterwards(),
-        mock.patch.dict(os.environ, environment()),
+        mock.patch.dict(os.environ, environment() | environ),
         contextlib.redirect_stdout(out),
         contextlib.redirect_stderr(err),
     ):

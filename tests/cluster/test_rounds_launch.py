@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from cluster.launch import main
-from tests.cluster.commands import environment, events, here, result
+from tests.cluster.commands import environment, events, result
+from tests.cluster.commands import run as run_line
 from tests.cluster.fake_driver import ROWS, nvidia_smi
 from tests.cluster.living import kill_with_family
 from tests.waiting import wait_until
@@ -25,14 +25,7 @@ def command(root: Path, *more: str) -> list[str]:
 
 def run(root: Path, *more: str, **environ: str) -> Path:
     """Runs the command to its end, and returns the run's directory."""
-    line = command(root, *more)
-    if "--runtime=inprocess" in more:
-        done = here(main, line[3:])
-    else:
-        own = environment() | environ
-        done = subprocess.run(
-            line, env=own, capture_output=True, text=True, timeout=240, check=False
-        )
+    done = run_line(command(root, *more), **environ)
     assert done.returncode == 0, done.stderr
     return root / "run"
 
