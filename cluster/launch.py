@@ -11,16 +11,13 @@ from types import FrameType
 
 from rich.console import Console
 
-from cluster.run.command_line import parse, stop_with
+from cluster.run.command_line import INTERRUPTED, parse, stop_with
 from cluster.run.plan import print_dry_run
 from cluster.run.prepare import prepare
 from cluster.run.run_dir import claim
 from fl.errors import ClientFailed, UserError
 from fl.fusion.ranked_server import ServerFailed
 from fl.json_values import JsonObject
-
-INTERRUPTED = 130
-"""Exit status after Ctrl-C, as shells have it."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from rich.console import Console
 
-from cluster.run.command_line import stop_with
+from cluster.run.command_line import INTERRUPTED, stop_with
 from cluster.run.run_dir import write_json
 from cluster.studies.study_cell import finished, run_cell
 from cluster.studies.study_options import StudyRun, cells, parse_study
@@ -14,8 +14,6 @@ from cluster.studies.study_report import pictures, slopes, table
 from fl.errors import ClientFailed, UserError
 from fl.fusion.ranked_server import ServerFailed
 from fl.json_values import JsonObject
-
-INTERRUPTED = 130
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -8,6 +8,7 @@ from pathlib import Path
 from rich.console import Console
 
 from cluster.hardware.multi_node_ray import tail
+from cluster.run.command_line import INTERRUPTED
 from cluster.run.progress import progress
 from fl.events import Event, parse_events
 from fl.federation import Client
@@ -19,7 +20,6 @@ LOOK_S = 1.0
 """Seconds between looks at the run directory; Slurm is asked much less often."""
 SETTLE_S = 60.0
 """A shared directory may show the end of a job later than Slurm does."""
-INTERRUPTED = 130
 
 
 def follow(

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from rich.console import Console
 
-from cluster.launch import INTERRUPTED, interrupt
-from cluster.run.command_line import flatten, stop_with
+from cluster.launch import interrupt
+from cluster.run.command_line import INTERRUPTED, flatten, stop_with
 from cluster.run.options import Launch
 from cluster.run.plan import print_plan
 from cluster.run.prepare import Prepared, prepare

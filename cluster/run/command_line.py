@@ -29,6 +29,9 @@ FLATTENED = ("run", "options")
 RECORDED = ("versions",)
 """What a run's config.yaml holds beside settings; ignored when it is read back."""
 
+INTERRUPTED = 130
+"""Exit status after Ctrl-C, as shells have it."""
+
 
 def parse(
     argv: Sequence[str], *, prog: str = "python -m cluster.launch", beside: Iterable[str] = ()
