@@ -17,7 +17,8 @@ from cluster.run.prepare import prepare
 from cluster.run.run_dir import claim, locate, write_json
 from cluster.run.slurm_options import SlurmOptions
 from cluster.studies import fedaf_table7
-from cluster.studies.cells import Cell, make
+from cluster.studies.cell import Cell
+from cluster.studies.cells import make
 from cluster.studies.comparison import Figure, as_json, as_markdown
 from cluster.studies.suite_options import BYTES_TABLE, SuiteOptions, parse_suite
 from cluster.studies.suite_plots import EXHIBITS

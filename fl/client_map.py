@@ -91,19 +91,13 @@ class ClientMap:
             for job, outcome in ended:
                 k = job.client.id
                 if isinstance(outcome, ClientFailed):
-                    self._drop(outcome)
+                    drop(outcome, self.on_failure, self.dropped, self.events)
                     continue
                 self.store.put(self._keys[k], k, outcome)
                 updates[k] = self._receive(job, outcome, reused=False)
         lost = {job.client.id for job in jobs} - updates.keys() - self.dropped.keys()
         assert not lost, f"the executor lost clients {sorted(lost)}"
         return updates
-
-    def _drop(self, failed: ClientFailed) -> None:
-        if self.on_failure == "stop":
-            raise failed
-        self.dropped[failed.client] = failed.reason
-        self.events.emit(ClientDropped(client=failed.client, reason=failed.reason))
 
     def _refuse_empty_roles(self, updates: dict[int, Update]) -> None:
         left = {update.client.role for update in updates.values()}
@@ -161,6 +155,20 @@ class ClientMap:
             seconds=note.seconds,
             reused=reused,
         )
+
+
+def drop(
+    failed: ClientFailed, on_failure: OnFailure, dropped: dict[int, str], events: Events
+) -> None:
+    """Adds the client to the dropped ones, with the reason, if a run may go on without it.
+
+    Raises:
+        ClientFailed: the run is to stop.
+    """
+    if on_failure == "stop":
+        raise failed
+    dropped[failed.client] = failed.reason
+    events.emit(ClientDropped(client=failed.client, reason=failed.reason))
 
 
 def stored(store: UpdateStore, key: str, client: int) -> bytes:

@@ -10,8 +10,10 @@ from functools import partial
 from typing import TypedDict, Unpack
 
 import numpy as np
+from torch import Tensor
 
-from fl.client_map import ClientMap, OnFailure, Private, nothing, stored
+from fl.client_map import ClientMap, OnFailure, Private, drop, nothing, stored
+from fl.errors import ClientFailed, UserError
 from fl.events import Events
 from fl.federation import (
     Client,
@@ -24,6 +26,8 @@ from fl.federation import (
     Update,
     UpdateStore,
 )
+from fl.scoring import Build, OwnTests, answered, count_answers, evaluation
+from fl.server import Evaluation
 from fl.wire import Tensors, num_bytes, pack
 
 
@@ -69,7 +73,9 @@ class Clients:
         events: Events,
         *,
         on_failure: OnFailure = "stop",
+        tests: OwnTests | None = None,
     ) -> None:
+        """``tests``: the clients' own test samples, where they are to be scored."""
         self.members = tuple(members)
         self.run_spec = run_spec
         self._indices = indices
@@ -77,6 +83,7 @@ class Clients:
         self._store = store
         self._events = events
         self._on_failure = on_failure
+        self._tests = tests
         self.dropped: dict[int, str] = {}
         self.bytes_up = dict.fromkeys((c.id for c in members), 0)
         self.bytes_down = dict.fromkeys((c.id for c in members), 0)
@@ -131,6 +138,44 @@ class Clients:
             self.bytes_for_test[k] += current.bytes_for_test[k]
         self._memories |= current.memories
         return [updates[k] for k in sorted(updates)]
+
+    def score(
+        self,
+        build: Build,
+        *,
+        broadcast: Tensors | None = None,
+        payloads: Mapping[int, Tensors] | None = None,
+    ) -> Evaluation:
+        """Accuracy of the model that ``build`` makes for each client, on the client's test samples.
+
+        ``build`` is given what a task is given: its client, shard and memory, and the messages.
+        It sees no test sample, and no byte is counted. Clients without test samples, and those
+        that were dropped, are left out of the mean.
+
+        Raises:
+            ClientFailed: a client failed for good; with failures dropped, all of them.
+            UserError: no client has test samples, or what one remembers is gone or damaged.
+        """
+        tests = self._tests
+        if tests is None or not tests.tested:
+            raise UserError("no client has test samples of its own: raise partition.test_fraction")
+        sent = pack(broadcast, {}) if broadcast else None
+        task = partial(count_answers, build)
+        chosen = tests.tested - self.dropped.keys()
+        jobs = self._jobs(task, chosen, sent, payloads or {}, None)
+        jobs = {k: replace(job, test=tests.indices[k]) for k, job in jobs.items()}
+        hits: dict[int, Tensor] = {}
+        failed: ClientFailed | None = None
+        with self._events.phase("scoring"):
+            for job, outcome in answered(list(jobs.values()), self._executor, self._events):
+                if isinstance(outcome, ClientFailed):
+                    drop(outcome, self._on_failure, self.dropped, self._events)
+                    failed = outcome
+                else:
+                    hits[job.client.id] = outcome
+        if failed and not hits:
+            raise failed
+        return evaluation(hits, tests)
 
     def end_round(self) -> None:
         """Ends the round, once its outcome is saved: its uploads are needed no longer."""

@@ -1,6 +1,6 @@
 """The run's configuration: one tree of frozen records, validated as it is built."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Generic, TypeVar
 
@@ -17,6 +17,8 @@ from fl.methods.registry import METHODS, get_method
 from fl.resources import ResourcesConfig
 
 Options = TypeVar("Options")
+OWN_TEST = 0.2
+"""Share of a client's samples that are held out where it is scored on them (FedD2S's paper)."""
 OVER_ROUNDS = [name for name, method in METHODS.items() if not method.one_shot]
 METHOD_HELP = f"Method: {', '.join(METHODS)}."
 ROUNDS_HELP = f"Communication rounds; one for all methods but {', '.join(OVER_ROUNDS)}."
@@ -37,7 +39,8 @@ class DataConfig(Settings):
     """For data set folder: images are scaled to this many pixels in height and width."""
     validation: Annotated[float, Within(0, 1, "[)")] = 0.0
     """Share of the training images that no client gets; accuracy is measured on them instead of
-    the test split, to choose settings by. 0: on the test split."""
+    the test split, to choose settings by. Where clients are scored on test samples of their own, it
+    is each client's training samples that are shared out so. 0: on the test split."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,6 +73,23 @@ class RunConfig(Settings, Generic[Options]):
             raise UserError(f"partition.kind domains needs data set folder, got {self.dataset}")
         if get_method(self.method).one_shot and self.rounds != 1:
             raise UserError(f"{self.method} is a one-shot method: rounds must be 1")
+        if self.scores_clients and self.partition.test_fraction == 0:
+            raise UserError(
+                f"{self.method} scores each client on test samples of its own: "
+                "partition.test_fraction must be above 0"
+            )
+
+    @property
+    def scores_clients(self) -> bool:
+        """Whether clients are scored on test samples of their own."""
+        return get_method(self.method).scores_clients(self.options)
+
+    @property
+    def dealt(self) -> PartitionConfig:
+        """The partition's settings, with the method's default share of test samples."""
+        if self.partition.test_fraction is not None:
+            return self.partition
+        return replace(self.partition, test_fraction=OWN_TEST if self.scores_clients else 0.0)
 
     @property
     def run_spec(self) -> RunSpec:

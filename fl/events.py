@@ -144,7 +144,7 @@ class Epoch(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class RoundEnd(Event):
-    """A round is over, and the global model was tested."""
+    """A round is over, and what it led to was tested."""
 
     name = "round"
     rounds: int
@@ -154,6 +154,8 @@ class RoundEnd(Event):
     accuracy: float
     bytes_up: int
     bytes_down: int
+    client_accuracy: list[float | None] = field(default_factory=list)
+    """By client id, where clients were scored on test samples of their own."""
 
 
 @dataclass(frozen=True, kw_only=True)

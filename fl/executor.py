@@ -77,10 +77,12 @@ def run_jobs(jobs: Sequence[Job], train: Split, place: Place = HERE) -> list[byt
 
 
 def _input(job: Job, train: Split, device: torch.device) -> TaskInput:
+    classes = job.run_spec.num_classes
     return TaskInput(
         client=job.client,
         run_spec=job.run_spec,
-        shard=Shard.from_split(train, job.indices, job.run_spec.num_classes),
+        shard=Shard.from_split(train, job.indices, classes),
+        test=None if job.test is None else Shard.from_split(train, job.test, classes),
         device=device,
         broadcast=unpack(job.broadcast)[0] if job.broadcast else {},
         payload=unpack(job.payload)[0] if job.payload else {},

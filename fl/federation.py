@@ -136,6 +136,12 @@ class TaskInput:
     remembered: Tensors = field(default_factory=dict)
     """What an earlier task of the client's returned, if it was to be remembered."""
     round: int = 1
+    test: Shard | None = None
+    """The client's own test samples, while it is scored; no method's task is given them."""
+
+    def without_test(self) -> "TaskInput":
+        """The same as a method may see it."""
+        return replace(self, test=None)
 
     def stream(self, purpose: str) -> torch.Generator:
         """The client's own random stream for a purpose, another one in every round."""
@@ -179,6 +185,8 @@ class Job:
     remembered: bytes | None = None
     """The same, packed, once it has been read."""
     round: int = 1
+    test: np.ndarray | None = None
+    """Indices of the client's own test samples, if the job is to score it."""
 
     def ready(self) -> "Job":
         """The job with what its client remembers, ready to run or to be sent to other processes.

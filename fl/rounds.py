@@ -13,6 +13,7 @@ from pathlib import Path
 
 from torch import Tensor, nn
 
+from fl import scoring
 from fl.clients import Clients
 from fl.events import RoundEnd, RoundsResumed
 from fl.fusion.checkpoints import load_tensors, save_tensors
@@ -60,7 +61,7 @@ class Rounds:
         self,
         clients: Clients,
         server: Server,
-        model: nn.Module,
+        model: nn.Module | None = None,
         memory: Tensors | None = None,
         *,
         evaluate: Callable[[], Evaluation] | None = None,
@@ -71,12 +72,15 @@ class Rounds:
 
         Args:
             clients, server: the run's.
-            model: the global model, which the method changes in place.
+            model: the global model, which the method changes in place; None for a method that
+                has none, which then says how it is tested.
             memory: other tensors that the next round depends on, changed in place too.
             evaluate: tests what the round has led to; without it the global model is tested.
         """
         memory = {} if memory is None else memory
-        evaluate = evaluate or partial(server.evaluate, model)
+        if evaluate is None:
+            assert model is not None, "without a global model there is nothing to test by default"
+            evaluate = partial(server.evaluate, model)
         self._go_on(clients, server, model, memory)
         if self.start is None:
             self.start = evaluate()
@@ -94,7 +98,7 @@ class Rounds:
 
     def outcome(
         self,
-        model: nn.Module,
+        model: nn.Module | None,
         *,
         synthetic: Mapping[str, Tensor] | None = None,
         figures: SettingValues | None = None,
@@ -102,6 +106,7 @@ class Rounds:
         """The method's outcome: an evaluation per round, and each round's figures."""
         assert self.start is not None, "the rounds were not played"
         evaluations = [r.evaluation for r in self.played]
+        scores = scoring.figures(evaluations)
         per_round = [_figures(r) for r in self.played]
         reached = rounds_to([e.accuracy for e in evaluations])
         return Outcome(
@@ -109,14 +114,19 @@ class Rounds:
             start=self.start,
             epochs=evaluations,
             synthetic=dict(synthetic or {}),
-            figures={**(figures or {}), "per_round": per_round, "rounds_to": reached},
+            figures={
+                **(figures or {}),
+                **scores,
+                "per_round": per_round,
+                "rounds_to": reached,
+            },
         )
 
-    def _save(self, clients: Clients, model: nn.Module, memory: Tensors) -> None:
+    def _save(self, clients: Clients, model: nn.Module | None, memory: Tensors) -> None:
         if self._file is None:
             return
         state = {
-            "model": model.state_dict(),
+            "model": model.state_dict() if model else {},
             "memory": memory,
             "start": asdict(self.start) if self.start else None,
             "played": [asdict(r) for r in self.played],
@@ -128,12 +138,15 @@ class Rounds:
         }
         save_tensors(self._file, state)
 
-    def _go_on(self, clients: Clients, server: Server, model: nn.Module, memory: Tensors) -> None:
+    def _go_on(
+        self, clients: Clients, server: Server, model: nn.Module | None, memory: Tensors
+    ) -> None:
         """Restores the state saved after the last round, if there is one."""
         state = load_tensors(self._file) if self._file else None
         if state is None:
             return
-        model.load_state_dict(state["model"])
+        if model:
+            model.load_state_dict(state["model"])
         memory.clear()
         memory.update({name: t.to(server.device) for name, t in state["memory"].items()})
         self.start = Evaluation(**state["start"])
@@ -211,4 +224,5 @@ def _event(played: Round, rounds: int) -> RoundEnd:
         accuracy=played.evaluation.accuracy,
         bytes_up=played.bytes_up,
         bytes_down=played.bytes_down,
+        client_accuracy=list(played.evaluation.per_client),
     )

@@ -27,6 +27,9 @@ class Evaluation:
     per_class: tuple[float | None, ...]
     per_domain: tuple[float | None, ...] = ()
     """The same per domain, where there are any."""
+    per_client: tuple[float | None, ...] = ()
+    """By client id, where each was scored on test samples of its own (None: it has none, or was
+    dropped); ``accuracy`` is then their mean."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,7 +146,8 @@ class Server(Protocol):
 class Outcome:
     """A method's result: the global model, its evaluations, its synthetic images, and figures."""
 
-    model: nn.Module
+    model: nn.Module | None
+    """None for a method whose clients share no model."""
     start: Evaluation
     """The initial global model, before any training at the server."""
     epochs: list[Evaluation]

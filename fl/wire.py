@@ -107,14 +107,18 @@ def prefixed(prefix: str, module: nn.Module) -> Tensors:
 def load_prefixed(
     module: nn.Module, tensors: Mapping[str, Tensor], prefix: str, sender: str
 ) -> None:
-    """Loads what :func:`prefixed` made, after checking it, since the sender is not trusted.
+    """Loads what :func:`prefixed` made, after checking it: see :func:`checked`."""
+    module.load_state_dict(checked(module.state_dict(), tensors, prefix, sender))
+
+
+def checked(expected: Tensors, tensors: Mapping[str, Tensor], prefix: str, sender: str) -> Tensors:
+    """Those of the tensors that have the prefix, without it; the sender is not trusted.
 
     Raises:
-        ValueError: a name is missing or left over, or a shape, type or value is not what the
-            module expects; the message names ``sender``.
+        ValueError: a name is missing or left over, or a shape, type or value is not what is
+            expected of it; the message names ``sender``.
     """
     received = {n[len(prefix) + 1 :]: t for n, t in tensors.items() if n.startswith(prefix + ".")}
-    expected = module.state_dict()
     if received.keys() != expected.keys():
         odd = sorted(received.keys() ^ expected.keys())
         raise ValueError(f"{sender} sent other tensors than {prefix} has: {', '.join(odd[:5])}")
@@ -127,4 +131,4 @@ def load_prefixed(
             )
         if tensor.is_floating_point() and not torch.isfinite(tensor).all():
             raise ValueError(f"{sender} sent {prefix}.{name} with NaN or infinite values")
-    module.load_state_dict(received)
+    return received

@@ -17,7 +17,7 @@ from fl.config import RunConfig
 from fl.data.auxiliary import load_auxiliary
 from fl.data.datasets import Dataset, load, subset
 from fl.data.domains import load_domains
-from fl.data.partition import Partition, make_partition
+from fl.data.partition import Partition, make_partition, validated
 from fl.data.validation import hold_out
 from fl.federation import Client, RunSpec
 from fl.methods.method import Assignment
@@ -93,7 +93,7 @@ def _dataset(launch: Launch) -> Dataset:
     else:
         whole = load_domains(Path(data.folder), data.side, run.seed)
         dataset = subset(whole, max_train=data.max_train, max_test=data.max_test)
-    if run.data.validation:
+    if run.data.validation and not run.scores_clients:  # else each client holds out its own
         return hold_out(dataset, run.data.validation, run.seed)
     return dataset
 
@@ -103,15 +103,18 @@ def _partition(run: RunConfig[Any], dataset: Dataset, drawn: int | None) -> Part
     pool = np.arange(len(dataset.train.labels))
     if drawn is not None:
         pool = numpy_generator(run.seed, "drawn").choice(pool, drawn)
+    labels, classes = dataset.train.labels[pool], dataset.num_classes
     partition = make_partition(
-        dataset.train.labels[pool],
+        labels,
         run.num_clients,
-        dataset.num_classes,
-        run.partition,
+        classes,
+        run.dealt,
         alpha=run.alpha,
         seed=run.seed,
         domains=None if dataset.train.domains is None else dataset.train.domains[pool],
     )
+    if run.data.validation and run.scores_clients:
+        partition = validated(partition, labels, classes, run.data.validation, run.seed)
     return replace(
         partition,
         train=tuple(pool[own] for own in partition.train),

@@ -31,6 +31,7 @@ from fl.metrics.fid import measure
 from fl.report.gallery import gallery
 from fl.report.page import write_report
 from fl.rounds import Rounds
+from fl.scoring import OwnTests
 from fl.server import Evaluation, Outcome
 
 if TYPE_CHECKING:
@@ -109,6 +110,7 @@ def _federation(
         Store(launch.output_dir / ".store", run_dir / "updates", dataset.train),
         events,
         on_failure=launch.on_client_failure,
+        tests=OwnTests.of(prepared.partition.test, dataset.train.labels, dataset.num_classes),
     )
     return clients, server
 
@@ -133,7 +135,7 @@ def _result(
         "clients": run.num_clients,
         "rounds": run.rounds,
         "seed": run.seed,
-        "scored_on": "validation" if run.data.validation else "test",
+        "scored_on": _scored_on(run.data.validation, last),
         "accuracy": last.accuracy,
         "per_class_accuracy": last.per_class,
         **_by_domain(prepared.run_spec.domains, last),
@@ -155,6 +157,14 @@ def _result(
     }
 
 
+def _scored_on(validation: float, last: Evaluation) -> str:
+    """Which samples the accuracy is of: ``validation`` whether a share was held out, be it of each
+    client's, else the clients' own or the test split."""
+    if validation:
+        return "validation"
+    return "clients" if last.per_client else "test"
+
+
 def _by_domain(domains: tuple[str, ...], last: Evaluation) -> JsonObject:
     if not last.per_domain:
         return {}
@@ -168,9 +178,10 @@ def _device_name(device: torch.device) -> str:
 
 
 def _save(run_dir: Path, prepared: Prepared, outcome: Outcome) -> None:
-    (run_dir / "model").mkdir(exist_ok=True)
-    state = {n: t.cpu().contiguous() for n, t in outcome.model.state_dict().items()}
-    save_file(state, run_dir / "model" / "global.safetensors")
+    if outcome.model is not None:
+        (run_dir / "model").mkdir(exist_ok=True)
+        state = {n: t.cpu().contiguous() for n, t in outcome.model.state_dict().items()}
+        save_file(state, run_dir / "model" / "global.safetensors")
     if outcome.synthetic:
         (run_dir / "synthetic").mkdir(exist_ok=True)
         pictures = gallery(prepared.dataset, outcome.synthetic)

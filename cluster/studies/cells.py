@@ -1,20 +1,19 @@
 """The paper's tables and figures as cells: which runs each number is the mean of."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from fnmatch import fnmatch
 from itertools import product
 from pathlib import Path
-from typing import Literal
 
-from cluster.studies import published
-from cluster.studies.published import Published, PublishedRow
+from cluster.studies import fedd2s_cells, published
+from cluster.studies.cell import Cell, Scale
+from cluster.studies.published import PublishedRow
 from fl.data.domains import find_names
 from fl.errors import UserError
 from fl.methods.prototypes import PrototypesConfig
 from fl.methods.registry import get_method
 
-Scale = Literal["small", "paper"]
 VARIANTS = ("fedmho", "fedmho-md", "fedmho-sd")
 ALPHAS = ("0.5", "0.3", "0.1")
 PRESETS: Mapping[Scale, str] = {"small": "mnist-small", "paper": "paper-{dataset}"}
@@ -31,29 +30,6 @@ VARIATIONS = {
     "fedaf-clipped": ("--method=fedaf", "--clip=2"),  # as FedDM is; not in the paper
 }
 """Launch arguments of the tables' methods that are a registered method with other settings."""
-
-
-@dataclass(frozen=True)
-class Cell:
-    """One number of a table: a method under some settings, once per seed."""
-
-    row: str
-    method: str
-    arguments: tuple[str, ...]
-    """For the launch command, without seed and directories."""
-    paper: Published | None = None
-    settings: tuple[tuple[str, str], ...] = ()
-    """The settings that distinguish the row, by the launch command's names."""
-
-    @property
-    def name(self) -> str:
-        """The name that ``--only`` selects it by, and the beginning of its runs' names."""
-        return f"{self.row}-{self.method}"
-
-    @property
-    def registered(self) -> str:
-        """Name of the registered method; ``method`` may be one of its ``VARIATIONS``."""
-        return next(a for a in self.arguments if a.startswith("--method=")).partition("=")[2]
 
 
 def make(
@@ -216,4 +192,5 @@ TABLES = {
     "fedaf-table6": _table(
         _with_resnet18, presets={"small": "fedaf-resnet18-small", "paper": "fedaf-resnet18"}
     ),
+    **fedd2s_cells.TABLES,
 }

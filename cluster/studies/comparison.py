@@ -7,7 +7,7 @@ from statistics import mean, stdev
 
 from scipy.stats import ttest_rel
 
-from cluster.studies.cells import Cell
+from cluster.studies.cell import Cell
 from fl.json_values import JsonObject, SettingValues
 
 LEVEL = 0.05
@@ -27,8 +27,9 @@ class Figure:
 
     @property
     def accuracies(self) -> tuple[float, ...]:
-        """Accuracies from 0 to 1, by seed."""
-        return tuple(result["accuracy"] for result in self.results)
+        """Accuracies from 0 to 1, by seed: the last round's or epoch's; where clients were scored
+        on samples of their own, UA, the mean over them and the last ten rounds."""
+        return tuple(result.get("ua", result["accuracy"]) for result in self.results)
 
     @property
     def mean(self) -> float:
@@ -42,21 +43,25 @@ class Figure:
 
 
 def as_markdown(name: str, scale: str, seeds: Sequence[int], figures: Sequence[Figure]) -> str:
-    """A table with a line per cell, ranks within each row, and remarks below."""
+    """A table with a line per cell, ranks within each row, and remarks below; the paper's columns
+    where it prints numbers."""
+    printed = any(figure.cell.paper for figure in figures)
+    metric = "UA, %" if "ua" in figures[0].results[0] else "Accuracy, %"
+    names = ["Row", "Method", metric]
+    names += ["Paper", "Difference", "Rank", "Rank in the paper"] if printed else ["Rank"]
     lines = [
         f"# {name} at {scale} scale, seeds {', '.join(map(str, seeds))}",
         "",
-        "| Row | Method | Accuracy, % | Paper | Difference | Rank | Rank in the paper |",
-        "|---|---|---|---|---|---|---|",
+        f"| {' | '.join(names)} |",
+        "|" + "---|" * len(names),
     ]
     for row in _by_row(figures):
         ours = _ranks([figure.mean for figure in row])
         theirs = _ranks([f.cell.paper.mean if f.cell.paper else None for f in row])
-        lines += [
-            f"| {figure.cell.row} | {figure.cell.method} | {shown(figure.mean, figure.spread)} "
-            f"| {_beside(figure)} | {own} | {paper} |"
-            for figure, own, paper in zip(row, ours, theirs, strict=True)
-        ]
+        for figure, own, paper in zip(row, ours, theirs, strict=True):
+            cells = [figure.cell.row, figure.cell.method, shown(figure.mean, figure.spread)]
+            cells += [_beside(figure), str(own), str(paper)] if printed else [str(own)]
+            lines.append(f"| {' | '.join(cells)} |")
     return "\n".join([*lines, "", *remarks(figures), ""])
 
 

@@ -14,6 +14,7 @@ from cluster.studies.suite_tables import (
     TARGETS,
     curves,
     epochs_to_target,
+    tell_clients,
     tell_domains,
     tell_fid,
     tell_forgetting,
@@ -44,8 +45,35 @@ COLOURS = {
     "moon": style.OTHER_ROLE,
     "feddyn": style.GLOBAL_MODEL,
     "fedgen": style.PARTS["overhead"],
+    "local": style.MUTED,
+    "fedavg-tuned": style.TIME,
+    "fedmd": style.OTHER_ROLE,
+    "fedper": style.ROLES["classifier"],
+    "fedper+": style.ROLES["classifier"],
+    "fedrep": style.ROLES["generator"],
+    "fedrep+": style.ROLES["generator"],
+    "fedict": style.GLOBAL_MODEL,
+    "pfedsd": style.BEST,
+    "fedd2s": style.INK,
+    "fedd2s-fixed": style.TIME,
+    "fedd2s-from-F2": style.TIME,
+    "fedd2s-from-F1": style.ROLES["classifier"],
+    "fedd2s-from-C3": style.INK,
+    "fedd2s-from-C2": style.ROLES["generator"],
+    "fedd2s-mse-from-F2": style.TIME,
+    "fedd2s-mse-from-F1": style.ROLES["classifier"],
+    "fedd2s-mse-from-C3": style.INK,
+    "fedd2s-mse-from-C2": style.ROLES["generator"],
 }
-DASHES = {"fedaf-without-cdc": "--", "fedaf-without-lgkm": ":", "fedaf-clipped": "-."}
+DASHES = {
+    "fedaf-without-cdc": "--",
+    "fedaf-without-lgkm": ":",
+    "fedaf-clipped": "-.",
+    "fedavg-tuned": "--",
+    "fedper+": "--",
+    "fedrep+": "--",
+    **{f"fedd2s-mse-from-{name}": "--" for name in ("F2", "F1", "C3", "C2")},
+}
 """Variants of a method have its colour."""
 
 
@@ -122,6 +150,11 @@ EXHIBITS = {
     "fedaf": Exhibit(draw_curves("round"), tell_rounds),
     "fedaf-table2": Exhibit(draw_curves("round"), tell_domains),
     "fedaf-table6": Exhibit(draw_curves("round"), tell_rounds),
+    "fedd2s-table2": Exhibit(draw_curves("round"), tell_clients),
+    "fedd2s-table3": Exhibit(draw_curves("round"), tell_clients),
+    "fedd2s-fig5": Exhibit(draw_setting("classifier.epochs", "local epochs"), tell_clients),
+    "fedd2s-fig6": Exhibit(draw_curves("round"), tell_clients),
+    "fedd2s-fig7": Exhibit(draw_setting("dropping.rate", "dropping rate"), tell_clients),
 }
 
 

@@ -100,6 +100,58 @@ def tell_domains(figures: Sequence[Figure]) -> list[str]:
     return lines
 
 
+def tell_clients(figures: Sequence[Figure]) -> list[str]:
+    """How the clients' accuracies lie beside their mean, who is better off alone, and bytes."""
+    lines = [
+        "After the last round, in percent over clients; below alone: clients that method local, of "
+        "the same row and seed, leaves with a higher accuracy:",
+        "",
+        _line(
+            ["Row", "Method", "Mean", "Spread", "Worst tenth", "Below alone", "MiB up", "x FedAvg"]
+        ),
+        _line(["---"] * 8),
+    ]
+    for figure in figures:
+        scores = [result["client_scores"] for result in figure.results]
+        points = [
+            f"{100 * mean(s[n] for s in scores):.2f}" for n in ("mean", "spread", "worst_tenth")
+        ]
+        mib = mean(result["bytes_up"] for result in figure.results) / 2**20
+        lines.append(
+            _line(
+                [
+                    *(figure.cell.row, figure.cell.method, *points, _below_alone(figure, figures)),
+                    *(f"{mib:.2f}", _of_fedavg(figure)),
+                ]
+            )
+        )
+    return lines
+
+
+def _below_alone(figure: Figure, figures: Sequence[Figure]) -> str:
+    """Clients of all seeds whose accuracy is lower than alone, of those that were scored."""
+    alone = next(
+        (f for f in figures if f.cell.row == figure.cell.row and f.cell.method == "local"), None
+    )
+    if alone is None or alone is figure:
+        return NOTHING
+    pairs = [
+        pair
+        for ours, theirs in zip(figure.results, alone.results, strict=True)
+        for pair in zip(ours["client_accuracy"], theirs["client_accuracy"], strict=True)
+        if None not in pair
+    ]
+    return f"{sum(own < other for own, other in pairs)} of {len(pairs)}"
+
+
+def _of_fedavg(figure: Figure) -> str:
+    """Bytes up over what FedAvg's clients would have sent in the same rounds."""
+    if "fedavg_bytes_up" not in figure.results[0]:
+        return NOTHING
+    shares = [result["bytes_up"] / result["fedavg_bytes_up"] for result in figure.results]
+    return f"{mean(shares):.2f}"
+
+
 def tell_nothing_more(figures: Sequence[Figure]) -> list[str]:
     """No further lines, where the table of accuracies states all that the figure shows."""
     return []

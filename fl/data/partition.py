@@ -11,10 +11,11 @@ import numpy as np
 from fl.bounds import Count, Settings, Within
 from fl.data.classes import class_lists
 from fl.data.dirichlet import dirichlet_lists, recut
+from fl.data.mixture import mixture_lists
 from fl.errors import UserError
 from fl.seeding import numpy_generator
 
-Kind = Literal["dirichlet", "classes", "iid", "domains"]
+Kind = Literal["dirichlet", "mixture", "classes", "iid", "domains"]
 MAX_ALPHA = 1e6  # practically even; far larger values overflow in the draw
 
 
@@ -23,8 +24,9 @@ class PartitionConfig(Settings):
     """How the train split is divided among clients."""
 
     kind: Kind = "dirichlet"
-    """dirichlet: skewed by alpha; classes: a fixed number of classes each; iid: at random;
-    domains: a client per domain, of data set folder"""
+    """dirichlet: skewed by alpha, class by class; mixture: equal shares, each client's classes
+    skewed by alpha; classes: a fixed number of classes each; iid: at random; domains: a client per
+    domain, of data set folder"""
 
     classes_per_client: Count = 2
     """classes each client holds, for kind classes"""
@@ -35,8 +37,9 @@ class PartitionConfig(Settings):
     recut: bool = False
     """re-cut a Dirichlet partition into equal pieces, as FedMHO's released code does"""
 
-    test_fraction: Annotated[float, Within(0, 1, "[)")] = 0.0
-    """share of each client's samples held out for its own test, from 0 to below 1"""
+    test_fraction: Annotated[float, Within(0, 1, "[)")] | None = None
+    """share of each client's samples held out for its own test, from 0 to below 1. Default: 0.2 for
+    methods that score clients on these, else 0"""
 
     def check_further(self) -> None:
         if self.recut and self.kind != "dirichlet":
@@ -70,10 +73,10 @@ def make_partition(
 ) -> Partition:
     """Divides the train split, labels int64 (N,) in 0..num_classes-1, among `num_clients` clients.
 
-    Every sample goes to exactly one client, except that a re-cut loses N mod K of them, and that
-    classes that no client has are left out (kind classes with too few clients). `alpha` is the
-    Dirichlet concentration: the smaller, the more skewed. `domains`, int64 (N,), is the domain of
-    each sample, for kind domains. Raises UserError where the settings cannot be met.
+    Every sample goes to exactly one client, except that a re-cut and kind mixture lose N mod K of
+    them, and that classes that no client has are left out (kind classes with too few clients).
+    `alpha` is the Dirichlet concentration: the smaller, the more skewed. `domains`, int64 (N,), is
+    the domain of each sample, for kind domains. Raises UserError where the settings cannot be met.
     """
     if num_clients < 1:
         raise UserError(f"{num_clients} clients; allowed: 1 or more")
@@ -91,7 +94,7 @@ def make_partition(
     else:
         rng = numpy_generator(seed, "partition")
         lists = _deal(labels, num_clients, num_classes, config, alpha, needed, rng)
-    return _finish(lists, labels, num_classes, config.test_fraction, seed)
+    return _finish(lists, labels, num_classes, config.test_fraction or 0.0, seed)
 
 
 def _deal(
@@ -106,6 +109,8 @@ def _deal(
     """Each client's samples, at least `needed`, before any hold-out."""
     if config.kind == "iid":
         return np.array_split(rng.permutation(len(labels)), num_clients)
+    if config.kind == "mixture":
+        return mixture_lists(labels, num_clients, num_classes, alpha=alpha, rng=rng)
     if config.kind == "classes":
         return class_lists(
             labels,
@@ -160,8 +165,22 @@ def _samples_needed(available: int, config: PartitionConfig) -> int:
     return bisect_left(
         range(available + 1),
         config.min_samples,
-        key=lambda size: size - _held_out(size, config.test_fraction),
+        key=lambda size: size - _held_out(size, config.test_fraction or 0.0),
     )
+
+
+def validated(
+    partition: Partition, labels: np.ndarray, num_classes: int, share: float, seed: int
+) -> Partition:
+    """The partition with validation samples in place of test samples, to choose settings by.
+
+    They are that ``share`` of each client's training samples, which lose them; the test samples are
+    not used. Raises UserError where a client would have nothing left to train on.
+    """
+    train, held_out = _split(partition.train, share, seed, "validation")
+    if min(map(len, train)) == 0:
+        raise UserError(f"data.validation {share:g} leaves a client no sample to train on")
+    return _counted(train, held_out, labels, num_classes)
 
 
 def _finish(
@@ -171,13 +190,28 @@ def _finish(
     test_fraction: float,
     seed: int,
 ) -> Partition:
-    """Holds out each client's test samples, counts the rest and takes the digest."""
-    train, test = [], []
+    """Holds out each client's test samples."""
+    train, test = _split(lists, test_fraction, seed, "hold-out")
+    return _counted(train, test, labels, num_classes)
+
+
+def _split(
+    lists: Sequence[np.ndarray], share: float, seed: int, purpose: str
+) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    """The lists without a share of each that is drawn at random, and these shares; all sorted."""
+    kept, drawn = [], []
     for client, indices in enumerate(lists):
-        held_out = _held_out(len(indices), test_fraction)
-        shuffled = numpy_generator(seed, "hold-out", client).permutation(np.sort(indices))
-        test.append(np.sort(shuffled[:held_out]))
-        train.append(np.sort(shuffled[held_out:]))
+        held_out = _held_out(len(indices), share)
+        shuffled = numpy_generator(seed, purpose, client).permutation(np.sort(indices))
+        drawn.append(np.sort(shuffled[:held_out]))
+        kept.append(np.sort(shuffled[held_out:]))
+    return kept, drawn
+
+
+def _counted(
+    train: Sequence[np.ndarray], test: Sequence[np.ndarray], labels: np.ndarray, num_classes: int
+) -> Partition:
+    """Counts the training samples and takes the digest."""
     counts = np.stack([np.bincount(labels[own], minlength=num_classes) for own in train])
     digest = hashlib.sha256()
     for indices in (*train, *test):

@@ -5,21 +5,35 @@ upload. If there are several prototypes each is averaged by itself, and the aver
 ensemble. Nothing is trained at the server.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
+from torch import nn
+
 from fl.clients import Clients
+from fl.federation import TaskInput, Training
 from fl.methods.method import Method
 from fl.methods.participation import ParticipationConfig, participants
-from fl.methods.prototypes import LOCAL, assign, average_each, sent, untrained
+from fl.methods.prototypes import (
+    LOCAL,
+    PrototypesConfig,
+    assign,
+    average_each,
+    sent,
+    untrained,
+)
 from fl.rounds import Rounds
-from fl.server import Outcome, Server
+from fl.server import Evaluation, Outcome, Server
 from fl.spaces import Spaces
+from fl.training.classifier import ClassifierConfig, classifier_recipe, received_classifier
+from fl.training.recipe import one_by_one
 
 
 @dataclass(frozen=True, kw_only=True)
-class FedAvgConfig(ParticipationConfig):
-    """FedAvg's settings, beside those of its clients."""
+class AveragingConfig(ParticipationConfig, PrototypesConfig):
+    """How the server averages, beside the settings of its clients."""
 
     weighting: Literal["samples", "uniform"] | None = None
     """Weights of the average: the clients' numbers of samples, or all alike. Default: samples in
@@ -30,6 +44,15 @@ class FedAvgConfig(ParticipationConfig):
         return (self.weighting or ("samples" if rounds > 1 else "uniform")) == "samples"
 
 
+@dataclass(frozen=True, kw_only=True)
+class FedAvgConfig(AveragingConfig):
+    """FedAvg's settings: how the server averages, and which samples it is tested on."""
+
+    tested: Literal["test", "clients", "tuned"] = "test"
+    """test: the global model, on the test split. clients: on each client's own test samples, and
+    the mean over clients. tuned: the same after each client has trained it once more."""
+
+
 def run(clients: Clients, server: Server, config: FedAvgConfig, *, rounds: Rounds) -> Outcome:
     """Rounds of local training and averaging; ``start`` is the ensemble of untrained prototypes.
 
@@ -37,7 +60,8 @@ def run(clients: Clients, server: Server, config: FedAvgConfig, *, rounds: Round
     """
     ensemble, model = untrained(clients.members, server)
     by_samples = config.by_samples(rounds.count)
-    for number in rounds.play(clients, server, ensemble):
+    evaluate = None if config.tested == "test" else partial(_at_clients, clients, model, config)
+    for number in rounds.play(clients, server, ensemble, evaluate=evaluate):
         chosen = participants(clients, config.participation, number)
         payloads = sent(model, (clients.members[k] for k in chosen)) if number > 1 else None
         updates = clients.train(only=chosen, payloads=payloads)
@@ -46,11 +70,36 @@ def run(clients: Clients, server: Server, config: FedAvgConfig, *, rounds: Round
     return rounds.outcome(ensemble)
 
 
+def _at_clients(
+    clients: Clients, model: Mapping[Training, nn.Module], config: FedAvgConfig
+) -> Evaluation:
+    build = tuned_model if config.tested == "tuned" else sent_model
+    return clients.score(build, payloads=sent(model, clients.members))
+
+
+def sent_model(inputs: TaskInput) -> nn.Module:
+    """The global model, as the client received it."""
+    return received_classifier(inputs, _training(inputs))
+
+
+def tuned_model(inputs: TaskInput) -> nn.Module:
+    """The global model after a round's local training at the client."""
+    recipe = classifier_recipe(inputs, _training(inputs), sent_model(inputs))
+    one_by_one(inputs, recipe)
+    return recipe.model
+
+
+def _training(inputs: TaskInput) -> ClassifierConfig:
+    assert isinstance(inputs.client.training, ClassifierConfig)
+    return inputs.client.training
+
+
 METHOD = Method(
     name="fedavg",
     config=FedAvgConfig,
     assign=assign,
     run=run,
     one_shot=False,
+    scores_clients=lambda settings: settings.tested != "test",
     spaces=Spaces(local=LOCAL),  # the average has no settings to search
 )

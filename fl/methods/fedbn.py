@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from fl.clients import Clients
 from fl.errors import UserError
 from fl.federation import Client, RunSpec, Task, TaskInput, Training
-from fl.methods.fedavg import FedAvgConfig
+from fl.methods.fedavg import AveragingConfig
 from fl.methods.method import Assignment, Method
 from fl.methods.participation import participants
 from fl.methods.prototypes import LOCAL, average_each, like_fedavg, sent, untrained
@@ -43,7 +43,7 @@ class LocalFedBN(ClassifierConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
-class FedBNConfig(FedAvgConfig):
+class FedBNConfig(AveragingConfig):
     """FedBN's settings: FedAvg's, and whose BatchNorm is tested."""
 
     classifier: LocalFedBN = LocalFedBN()

@@ -17,7 +17,14 @@ from fl.errors import UserError
 from fl.federation import Client, Task, TaskInput, Training, Update
 from fl.methods.method import Method
 from fl.methods.participation import ParticipationConfig, participants
-from fl.methods.prototypes import LOCAL, assign, average_each, by_prototype, untrained
+from fl.methods.prototypes import (
+    LOCAL,
+    PrototypesConfig,
+    assign,
+    average_each,
+    by_prototype,
+    untrained,
+)
 from fl.rounds import Rounds
 from fl.server import Outcome, Server
 from fl.spaces import LogUniform, Spaces
@@ -56,7 +63,7 @@ class LocalFedDyn(ClassifierConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
-class FedDynConfig(ParticipationConfig):
+class FedDynConfig(ParticipationConfig, PrototypesConfig):
     """FedDyn's settings, beside those of its clients."""
 
     classifier: LocalFedDyn = LocalFedDyn()

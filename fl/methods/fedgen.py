@@ -18,7 +18,7 @@ from fl.clients import Clients
 from fl.errors import UserError
 from fl.federation import Batch, RunSpec, Task, TaskInput, TaskOutput
 from fl.fusion.feature_generation import GeneratorFitConfig, LastLayers, fit_generator
-from fl.methods.fedavg import FedAvgConfig
+from fl.methods.fedavg import AveragingConfig
 from fl.methods.method import Assignment, Method
 from fl.methods.participation import participants
 from fl.methods.prototypes import LOCAL, average_each, like_fedavg, sent, untrained
@@ -62,7 +62,7 @@ class LocalFedGen(ClassifierConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
-class FedGenConfig(FedAvgConfig):
+class FedGenConfig(AveragingConfig):
     """FedGen's settings: FedAvg's, with a generator. All clients have the same architecture."""
 
     classifier: LocalFedGen = LocalFedGen()

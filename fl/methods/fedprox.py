@@ -6,6 +6,7 @@ A client minimises its loss plus mu/2 |w - w_global|^2 (``classifier.proximal``)
 
 from dataclasses import dataclass
 
+from fl.methods import fedavg
 from fl.methods.fedavg import FedAvgConfig, run
 from fl.methods.method import Method
 from fl.methods.prototypes import LOCAL, assign
@@ -26,5 +27,6 @@ METHOD = Method(
     assign=assign,
     run=run,
     one_shot=False,
+    scores_clients=fedavg.METHOD.scores_clients,
     spaces=Spaces(local={**LOCAL, "classifier.proximal": LogUniform(1e-3, 1.0)}),
 )

@@ -38,5 +38,8 @@ class Method:
     makes each epoch's data in the launch's process, which then has a GPU of its own."""
     auxiliary: Callable[[Any], AuxiliaryConfig] | None = None
     """Finds the auxiliary data set in the settings, if ``run`` takes one as ``auxiliary``."""
+    scores_clients: Callable[[Any], bool] = lambda settings: False
+    """Whether, with these settings, accuracy is that of the clients' own models on test samples of
+    their own: then a share of each client's samples is held out for it."""
     spaces: Spaces = Spaces()
     """What a sweep searches by default."""

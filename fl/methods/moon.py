@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from fl.bounds import NotNegative, Positive
 from fl.clients import Clients
 from fl.federation import Batch, Task, TaskInput
-from fl.methods.fedavg import FedAvgConfig
+from fl.methods.fedavg import AveragingConfig
 from fl.methods.method import Method
 from fl.methods.participation import participants
 from fl.methods.prototypes import LOCAL, assign, average_each, like_fedavg, sent, untrained
@@ -50,7 +50,7 @@ class LocalMoon(ClassifierConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
-class MoonConfig(FedAvgConfig):
+class MoonConfig(AveragingConfig):
     """MOON's settings: FedAvg's, with a contrastive term."""
 
     classifier: LocalMoon = LocalMoon()

@@ -1,17 +1,16 @@
-"""Which clients take part in a round, for methods that average classifiers in many rounds."""
+"""Which clients take part in a round, for methods of many rounds."""
 
 from dataclasses import dataclass
 from typing import Annotated
 
-from fl.bounds import Within
+from fl.bounds import Settings, Within
 from fl.clients import Clients
-from fl.methods.prototypes import PrototypesConfig
 from fl.seeding import in_round, numpy_generator
 
 
 @dataclass(frozen=True, kw_only=True)
-class ParticipationConfig(PrototypesConfig):
-    """How many clients take part, beside the settings of all clients."""
+class ParticipationConfig(Settings):
+    """How many clients take part."""
 
     participation: Annotated[float, Within(0, 1, "(]")] = 1.0
     """Share of the clients that take part in a round, at least one; drawn anew in each round."""

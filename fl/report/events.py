@@ -78,6 +78,16 @@ def round_rows(events: list[Event]) -> list[RoundRow]:
     return [found[number] for number in sorted(found)]
 
 
+def client_accuracy(events: list[Event]) -> dict[int, list[float | None]]:
+    """By round, ascending, every client's accuracy; of rounds that were repeated the later counts.
+
+    Empty where clients were not scored on samples of their own.
+    """
+    rounds = [event for event in events if isinstance(event, RoundEnd)]
+    found = {event.round: event.client_accuracy for event in rounds if _scored(event)}
+    return {number: found[number] for number in sorted(found)}
+
+
 def client_rows(events: list[Event]) -> dict[int, ClientRow]:
     """What each client reported, summed over the rounds of a method that has many."""
     ends: list[ClientEnd] = []
@@ -108,6 +118,10 @@ def client_failures(events: list[Event]) -> list[Failure]:
             case ClientDropped():
                 failures.append(Failure(event.client, None, event.reason))
     return failures
+
+
+def _scored(event: RoundEnd) -> bool:
+    return any(accuracy is not None for accuracy in event.client_accuracy)
 
 
 def _row(client: int, rounds: list[ClientEnd]) -> ClientRow:

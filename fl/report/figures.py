@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from matplotlib.figure import Figure
 
-from fl.report import plots, style
+from fl.report import client_notes, client_plots, plots, style
 from fl.report.gantt import placement_chart
 from fl.report.mosaic import sample_grid
 from fl.report.read import RunRecord
@@ -28,6 +28,8 @@ def pictures(run: RunRecord) -> Iterator[Picture]:
     """Every picture for which the run has data, in the page's order."""
     makers = (
         _accuracy,
+        _clients,
+        _client_accuracy,
         _rounds,
         _time,
         _domains,
@@ -54,10 +56,34 @@ def _accuracy(run: RunRecord) -> Picture | None:
     caption = (
         f"Test accuracy of the global model after each {'round' if many else 'epoch of fusion'}"
     )
-    if start is not None:
+    if run.scores is not None:
+        own = client_notes.own_samples(run)
+        caption = f"Mean over clients after each round, each client on {own} of its own"
+        caption += "" if start is None else "; round 0 is before the first"
+    elif start is not None:
         caption += f"; {run.step} 0 is the model that {'it' if many else 'fusion'} starts from"
     figure = plots.accuracy_curve(run.accuracy, start, run.step)
     return _picture("accuracy", "Accuracy", f"{caption}.", figure)
+
+
+def _clients(run: RunRecord) -> Picture | None:
+    if not run.client_accuracy:
+        return None
+    caption = (
+        "How accuracy is distributed over clients after each round: all of them lie in the light "
+        "band; the dark one reaches from the 10th to the 90th percentile"
+    )
+    figure = client_plots.client_spread(run.client_accuracy)
+    return _picture("clients", "Clients' accuracy", f"{caption}.", figure)
+
+
+def _client_accuracy(run: RunRecord) -> Picture | None:
+    if run.scores is None:
+        return None
+    alone = run.alone.scores if run.alone else None
+    figure = client_plots.client_accuracy(run.scores, alone)
+    caption = client_notes.last_round(run.scores, run.alone)
+    return _picture("client_accuracy", "Client by client", caption, figure)
 
 
 def _rounds(run: RunRecord) -> Picture | None:
@@ -80,6 +106,11 @@ def _classes(run: RunRecord) -> Picture | None:
         return None
     figure = plots.class_accuracy(values, _class_names(run, len(values)), result["accuracy"])
     caption = "Test accuracy on each class alone; the dashed line is the accuracy over all of them."
+    if run.scores is not None:
+        caption = (
+            "Accuracy on each class alone, over the samples of all clients together; the dashed "
+            "line is the mean over clients."
+        )
     return _picture("per_class", "Accuracy by class", caption, figure)
 
 
@@ -132,7 +163,7 @@ def _time(run: RunRecord) -> Picture | None:
 
 def _bytes(run: RunRecord) -> Picture | None:
     sent = {row.client: row.bytes_up for row in run.clients if row.bytes_up is not None}
-    if not sent:
+    if not any(sent.values()):  # nobody has reported, or all train alone
         return None
     roles = [row.role for row in run.clients if row.bytes_up is not None]
     caption = f"What each client sent to the server, {size(sum(sent.values()))} in all"

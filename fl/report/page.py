@@ -7,11 +7,13 @@ from pathlib import Path
 import yaml
 
 from fl.json_values import JsonObject
-from fl.report import style, words
+from fl.report import client_notes, style, words
 from fl.report.figures import Picture, pictures
 from fl.report.read import RunRecord, read_run
 from fl.report.template import HERE, render
 from fl.whole_files import write_atomically
+
+LAST_ROUNDS = 10  # of which UA is the mean, as fl/scoring.py has it
 
 
 @dataclass(frozen=True)
@@ -60,6 +62,10 @@ def _render(run: RunRecord, drawn: list[Picture]) -> str:
         progress=_progress(run),
         cards=_cards(run),
         pictures=drawn,
+        tested=run.scores.tested if run.scores else {},
+        alone=run.alone.scores.tested if run.alone else {},
+        below=run.scores.below(run.alone.scores) if run.scores and run.alone else [],
+        client_notes=client_notes.beside_table(run),
         targets=(run.result or {}).get("rounds_to") if run.rounds else None,
         config=yaml.safe_dump(config, sort_keys=False, allow_unicode=True),
         versions=(run.result or {}).get("versions") or run.config.get("versions") or {},
@@ -72,7 +78,9 @@ def _facts(run: RunRecord) -> list[str]:
     about = run.config | (run.result or {})
     named = {"\N{GREEK SMALL LETTER ALPHA} =": about.get("alpha"), "seed": about.get("seed")}
     facts = [f"{name} {value}" for name, value in named.items() if value is not None]
-    if about.get("scored_on") == "validation":
+    if run.scores is not None:
+        facts.append(f"each client scored on {client_notes.own_samples(run)} of its own")
+    elif about.get("scored_on") == "validation":
         facts.append("accuracy on held-out training images")
     return facts + [str(about[key]) for key in ("protocol", "runtime", "device") if about.get(key)]
 
@@ -96,12 +104,21 @@ def _cards(run: RunRecord) -> list[Card]:
     if total is not None:
         cards.append(Card("Total time", words.duration(total)))
     if result.get("bytes_up") is not None:
-        down = result.get("bytes_down")
-        note = "" if down is None else f"{words.size(down)} down"
-        cards.append(Card("Sent up", words.size(result["bytes_up"]), note))
+        cards.append(Card("Sent up", words.size(result["bytes_up"]), _traffic(result)))
     clients = result.get("clients") or run.config.get("num_clients") or len(run.clients)
     cards.append(Card("Clients", f"{clients}", words.tally(row.role for row in run.clients)))
     return cards
+
+
+def _traffic(result: JsonObject) -> str:
+    """What was sent up against FedAvg's with the same participants, and what was sent down."""
+    up, down, fedavg = (result.get(key) for key in ("bytes_up", "bytes_down", "fedavg_bytes_up"))
+    if not up and not down and fedavg:
+        return "nothing is sent"
+    against = (
+        [f"{words.times(up / fedavg)} FedAvg's" if up else "nothing is sent"] if fedavg else []
+    )
+    return "; ".join([*against, *([] if down is None else [f"{words.size(down)} down"])])
 
 
 def _accuracy_cards(run: RunRecord, result: JsonObject) -> list[Card]:
@@ -109,7 +126,7 @@ def _accuracy_cards(run: RunRecord, result: JsonObject) -> list[Card]:
         if not run.accuracy:
             return []
         last, accuracy = max(run.accuracy.items())
-        note = f"{run.step} {last}"
+        note = f"{run.step} {last}" + ("; mean over clients" if run.scores else "")
         return [Card("Accuracy so far", words.percent(accuracy), note, accent=True)]
     accuracy = result["accuracy"]
     best, start = result.get("best_accuracy"), result.get("start_accuracy")
@@ -117,7 +134,12 @@ def _accuracy_cards(run: RunRecord, result: JsonObject) -> list[Card]:
     if best is not None:
         note = f"best {words.percent(best)}, {run.step} {result.get('best_epoch')}"
         note = note if best > accuracy else f"its best {run.step}"
-    cards = [Card("Accuracy", words.percent(accuracy), note, accent=True)]
+    if run.scores is not None:
+        note = f"mean over clients; {note}" if note else "mean over clients"
+    cards = [
+        Card("Accuracy", words.percent(accuracy), note, accent=True),
+        *_client_cards(run, result),
+    ]
     if start is not None:
         many = run.step == "round"
         before, by = (
@@ -125,4 +147,19 @@ def _accuracy_cards(run: RunRecord, result: JsonObject) -> list[Card]:
         )
         cards.append(Card("Start", words.percent(start), before))
         cards.append(Card("Gain", words.points(accuracy - start), by))
+    return cards
+
+
+def _client_cards(run: RunRecord, result: JsonObject) -> list[Card]:
+    """Beside the mean over clients after the last round."""
+    if run.scores is None:
+        return []
+    cards = []
+    if result.get("ua") is not None:
+        many = (result.get("rounds") or len(run.rounds)) > LAST_ROUNDS
+        rounds = "the last ten rounds" if many else "all rounds"
+        cards.append(Card("UA", words.percent(result["ua"]), f"mean over clients and {rounds}"))
+    worst = len(run.scores.worst)
+    note = f"mean of {worst} clients" if worst > 1 else words.clients(run.scores.worst)
+    cards.append(Card("Worst tenth", words.percent(run.scores.worst_tenth), note))
     return cards

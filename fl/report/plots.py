@@ -41,14 +41,14 @@ def accuracy_curve(
         _mark(axes, best, accuracy[best], label, marker="D", color=style.BEST)
     label = f"last {percent(accuracy[last])}, {step} {last}"
     _mark(axes, last, accuracy[last], label, marker="o", color=colour)
-    axes.set(xlabel=STEPS[step], ylabel="accuracy", ylim=_span(list(curve.values())))
+    axes.set(xlabel=STEPS[step], ylabel="accuracy", ylim=span(list(curve.values())))
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.yaxis.set_major_formatter(PercentFormatter(1.0))
     axes.legend(frameon=False, fontsize=style.TICK, labelcolor=style.INK)
     return figure
 
 
-def _span(shares: Sequence[float]) -> tuple[float, float]:
+def span(shares: Sequence[float]) -> tuple[float, float]:
     """Limits around the shares, wide enough that noise does not look like a trend."""
     middle = (min(shares) + max(shares)) / 2
     half = max(max(shares) - min(shares), LEAST_SPAN) * 0.56
@@ -72,7 +72,7 @@ def class_accuracy(
     None: the test split lacks the class.
     """
     heights = np.array(values, dtype=float)
-    figure, axes = style.new_axes(_width(len(heights)), 3.4)
+    figure, axes = style.new_axes(width_of(len(heights)), 3.4)
     axes.bar(range(len(heights)), heights, color=style.GLOBAL_MODEL, width=0.72)
     axes.axhline(overall, color=style.INK, linestyle=(0, (4, 3)), linewidth=1.2)
     axes.set(xlabel=things, ylabel="accuracy", ylim=(0, 1), xlim=(-0.7, len(heights) - 0.3))
@@ -81,7 +81,8 @@ def class_accuracy(
     return figure
 
 
-def _width(things: int) -> float:
+def width_of(things: int) -> float:
+    """The width of a plot with a bar or a dot for each of so many things."""
     return style.WIDE if things > MANY else style.HALF
 
 
@@ -112,7 +113,7 @@ def partition_bubbles(
 def client_bytes(bytes_up: Mapping[int, int], roles: Sequence[str]) -> Figure:
     """What each client sent; `roles` in the order of the mapping."""
     sent = np.array(list(bytes_up.values()), dtype=float)
-    figure, axes = style.new_axes(_width(len(sent)), 3.4)
+    figure, axes = style.new_axes(width_of(len(sent)), 3.4)
     colours = [style.role_colour(role) for role in roles]
     places = range(len(sent))
     if is_spread(bytes_up):

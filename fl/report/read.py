@@ -13,10 +13,12 @@ from safetensors.numpy import load_file
 from fl.errors import UserError
 from fl.events import Event
 from fl.json_values import JsonObject
+from fl.report.alone import Alone, find_alone
 from fl.report.events import (
     ClientRow,
     Failure,
     RoundRow,
+    client_accuracy,
     client_failures,
     client_rows,
     fusion_accuracy,
@@ -24,6 +26,7 @@ from fl.report.events import (
     round_rows,
 )
 from fl.report.placements import Placed, read_placements
+from fl.report.scores import Scores, scores_of
 
 
 @dataclass(frozen=True)
@@ -61,6 +64,10 @@ class RunRecord:
     placements: dict[int, Placed]
     accuracy: dict[int, float]
     """After each round where there were many, else after each epoch of fusion."""
+    client_accuracy: dict[int, list[float | None]]
+    """After each round, by client id, where clients were scored on samples of their own."""
+    alone: Alone | None
+    """The same clients without any exchange, where this run is finished and one lies beside it."""
     rounds: list[RoundRow]
     partition: Partition | None
     samples: ExampleImages | None
@@ -69,7 +76,15 @@ class RunRecord:
     @property
     def step(self) -> str:
         """The unit by which the accuracies are counted."""
-        return "round" if self.rounds else "epoch"
+        return "round" if self.rounds or self.client_accuracy else "epoch"
+
+    @property
+    def scores(self) -> Scores | None:
+        """The clients' accuracies after the last round; None where they were not scored."""
+        latest = (self.result or {}).get("client_accuracy")
+        if not latest and self.client_accuracy:
+            latest = self.client_accuracy[max(self.client_accuracy)]
+        return scores_of(latest or [])
 
 
 def read_run(run_dir: Path) -> RunRecord:
@@ -78,14 +93,17 @@ def read_run(run_dir: Path) -> RunRecord:
     partition = _read_partition(run_dir / "partition.json")
     result = _read_json(run_dir / "result.json")
     rounds = round_rows(events)
+    config = _read_config(run_dir)
     return RunRecord(
         path=run_dir,
-        config=_read_config(run_dir),
+        config=config,
         result=result,
         clients=_all_clients(client_rows(events), partition),
         failures=client_failures(events),
         placements=read_placements(result),
         accuracy={r.number: r.accuracy for r in rounds} or fusion_accuracy(events),
+        client_accuracy=client_accuracy(events),
+        alone=find_alone(run_dir, config, result or {}),
         rounds=rounds,
         partition=partition,
         samples=_read_samples(run_dir / "synthetic" / "samples.safetensors"),

@@ -17,6 +17,7 @@ MUTED = "#5f6b78"
 RULE = "#e3e7eb"
 GLOBAL_MODEL = "#009e73"
 BEST = "#cc79a7"
+WORST = "#d55e00"
 TIME = "#7b8794"
 ROLES = {"classifier": "#0072b2", "generator": "#e69f00"}
 OTHER_ROLE = "#56b4e9"

@@ -60,6 +60,10 @@ class ClassifierConfig(EpochTraining, Settings):
         """The task that such a client runs."""
         return train_classifier
 
+    def make_optimizer(self) -> SGD | Adam:
+        """The optimiser that these settings name."""
+        return Adam(self.lr) if self.optimizer == "adam" else SGD(self.lr, self.momentum)
+
     def check(self, run_spec: RunSpec) -> None:
         """Raises `UserError` if the classifier cannot take such images."""
         check_classifier(self.model, run_spec.image_shape, run_spec.num_classes, width=self.width)
@@ -98,8 +102,7 @@ def classifier_recipe(
         losses: the loss of each sample, (B,); cross-entropy without it.
         columns: further columns of the batches, a row for each of the client's samples.
     """
-    adam = config.optimizer == "adam"
-    optimizer = Adam(config.lr) if adam else SGD(config.lr, config.momentum)
+    optimizer = config.make_optimizer()
     return Recipe(
         model=model.train(),
         losses=losses or cross_entropies,

@@ -38,8 +38,11 @@ def epochs_of(
     *,
     latent: int | None = None,
     columns: Batch | None = None,
+    order: str = "local/order",
 ) -> Iterator[Epoch]:
     """Each epoch's batches: the shard's samples in a new order, cut into batches.
+
+    ``order`` names the stream of the orders, for a client that trains several times a round.
 
     Batches hold ``images`` (B, C, H, W) and ``labels`` (B,); with ``latent`` also ``noise``
     (B, latent), from N(0, 1), and of each of the ``columns``, which have a row for each of the
@@ -48,10 +51,10 @@ def epochs_of(
     device = inputs.device
     rows = {"images": inputs.shard.images, "labels": inputs.shard.labels, **(columns or {})}
     rows = {name: column.to(device) for name, column in rows.items()}
-    order, noise = inputs.stream("local/order"), inputs.stream("local/latent")
+    orders, noise = inputs.stream(order), inputs.stream("local/latent")
 
     def batches() -> Epoch:
-        shuffled = torch.randperm(len(rows["labels"]), generator=order).to(device)
+        shuffled = torch.randperm(len(rows["labels"]), generator=orders).to(device)
         for positions in shuffled.split(config.batch_size):
             batch = {name: column[positions] for name, column in rows.items()}
             if latent is not None:

@@ -88,6 +88,22 @@ class Proximal:
         return _CohortProximal(self, parameters, starts)
 
 
+class Parts:
+    """One client's parameters in parts, each with an optimiser of its own: a step moves the parts
+    whose positions it is given, and the momentum of the others is left as it is."""
+
+    def __init__(self, settings: SGD | Adam, parts: Sequence[Sequence[Tensor]]) -> None:
+        """``parts``: the parameters; a part may be empty."""
+        self._parts = [settings.for_cohort([part]) if part else None for part in parts]
+
+    def step(self, clients: Sequence[int]) -> None:
+        """See :class:`CohortOptimizer`, with parts in place of clients."""
+        for k in clients:
+            own = self._parts[k]
+            if own is not None:
+                own.step((0,))
+
+
 class _CohortSGD:
     def __init__(self, settings: SGD, parameters: Sequence[Sequence[Tensor]]) -> None:
         self.lr, self._momentum = settings.lr, settings.momentum

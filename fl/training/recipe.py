@@ -41,6 +41,22 @@ class Recipe:
     """Epochs without a lower mean loss after which the client stops; None: it never does."""
     upload: Callable[[], Tensors]
     """The tensors that the client uploads; called when the training is over."""
+    trained: Sequence[nn.Parameter] | None = None
+    """The parameters that are trained, where the others stay as they are; all without it."""
+    then: "Callable[[], Recipe] | None" = None
+    """The next stage of the client's training, of the same model; its upload counts."""
+
+    @property
+    def parameters(self) -> list[nn.Parameter]:
+        """The parameters that are trained."""
+        return list(self.model.parameters() if self.trained is None else self.trained)
+
+    def freeze_others(self) -> None:
+        """Has gradients computed for the parameters alone that are trained."""
+        if self.trained is not None:
+            self.model.requires_grad_(False)
+            for parameter in self.trained:
+                parameter.requires_grad_(True)
 
 
 class MeanLoss:
@@ -95,7 +111,7 @@ def batches(recipe: Recipe, mean_loss: MeanLoss) -> Iterator[Batch]:
 def optimizer_of(recipes: Sequence[Recipe]) -> CohortOptimizer:
     """The optimiser of a cohort whose clients have these recipes."""
     optimizer = recipes[0].optimizer
-    parameters = [list(recipe.model.parameters()) for recipe in recipes]
+    parameters = [recipe.parameters for recipe in recipes]
     # Not torch.optim, whose import takes a process a second and 90 MiB.
     if isinstance(optimizer, Proximal):
         return optimizer.for_cohort(parameters, [recipe.anchor for recipe in recipes])
@@ -104,8 +120,8 @@ def optimizer_of(recipes: Sequence[Recipe]) -> CohortOptimizer:
 
 def one_by_one(inputs: TaskInput, recipe: Recipe) -> TaskOutput:
     """Trains one client by itself, for trainings that cannot run in a cohort."""
-    parameters = list(recipe.model.parameters())
-    optimizer = optimizer_of([recipe])
+    recipe.freeze_others()
+    parameters, optimizer = recipe.parameters, optimizer_of([recipe])
     mean_loss = MeanLoss()
     dropout = in_round("local/dropout", inputs.round)
 
@@ -117,4 +133,6 @@ def one_by_one(inputs: TaskInput, recipe: Recipe) -> TaskOutput:
 
     with torch_seeded(inputs.run_spec.seed, dropout, inputs.client.id):
         minimise(steps(), [parameters], optimizer)
+    if recipe.then is not None:
+        return one_by_one(inputs, recipe.then())
     return TaskOutput(tensors=recipe.upload(), stats=mean_loss.stats)

@@ -25,12 +25,13 @@ def train(recipes: Sequence[Recipe]) -> list[TaskOutput]:
     """Trains the clients' models together; returns what each uploads, in the same order.
 
     The recipes have the same model (except for its weights), losses and optimiser. None has a
-    :func:`conflict`.
+    :func:`conflict`. Those with a further stage go through it together, when all have ended.
     """
-    models = [recipe.model for recipe in recipes]
+    for recipe in recipes:
+        recipe.freeze_others()
     turns = Turns()
-    model = cohort_model(models, turns)
-    parameters = [list(m.parameters()) for m in models]
+    model = cohort_model([recipe.model for recipe in recipes], turns)
+    parameters = [recipe.parameters for recipe in recipes]
     optimizer = optimizer_of(recipes)
     mean_losses = [MeanLoss() for _ in recipes]
     feeds = [batches(r, loss) for r, loss in zip(recipes, mean_losses, strict=True)]
@@ -45,9 +46,11 @@ def train(recipes: Sequence[Recipe]) -> list[TaskOutput]:
                 mean_losses[k].add(own)
 
     minimise(steps(), parameters, optimizer)
+    further = {k: recipe.then() for k, recipe in enumerate(recipes) if recipe.then is not None}
+    later = dict(zip(further, train(list(further.values())) if further else (), strict=True))
     return [
-        TaskOutput(tensors=recipe.upload(), stats=loss.stats)
-        for recipe, loss in zip(recipes, mean_losses, strict=True)
+        later.get(k) or TaskOutput(tensors=recipe.upload(), stats=loss.stats)
+        for k, (recipe, loss) in enumerate(zip(recipes, mean_losses, strict=True))
     ]
 
 

@@ -21,7 +21,7 @@ def test_every_cell_is_a_valid_configuration_of_its_own(name: str, scale: cells.
     assert len({cell.name for cell in made}) == len(made)
     for cell in made[:: max(1, len(made) // 4)]:
         run = parse(cell.arguments).run
-        assert run.method == cell.method.partition("-without")[0].removesuffix("-clipped")
+        assert cell.method.startswith(run.method)
         assert run.method == cell.registered
         assert run.dataset in cell.row
 
@@ -56,7 +56,7 @@ def test_another_data_set_takes_the_papers_place_and_its_numbers() -> None:
     cells = make("table3", "small", (), "svhn")
     assert len({cell.name for cell in cells}) == 24  # the paper's own rows stand for all four sets
     table = as_markdown("table9", "small", [0], [Figure(cells[0], ({"accuracy": 0.5},))])
-    assert "| 50.00 | - | - | 1 | - |" in table
+    assert "| 50.00 | 1 |" in table
 
 
 def test_every_line_is_a_run_of_its_own() -> None:

@@ -8,7 +8,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from fl.data.datasets import load
-from fl.data.partition import Kind, PartitionConfig
+from fl.data.partition import Kind, PartitionConfig, validated
 from fl.errors import UserError
 from tests.fl.data.cuts import BALANCED, assert_sound, cut, sizes
 
@@ -17,7 +17,7 @@ from tests.fl.data.cuts import BALANCED, assert_sound, cut, sizes
 @given(
     num_clients=st.integers(1, 40),
     alpha=st.floats(0.05, 100),
-    kind=st.sampled_from(["dirichlet", "classes", "iid"]),
+    kind=st.sampled_from(["dirichlet", "mixture", "classes", "iid"]),
     test_fraction=st.sampled_from([0.0, 0.2, 0.5]),
     recut=st.booleans(),
     seed=st.integers(0, 2**32),
@@ -32,13 +32,13 @@ def test_any_partition_is_sound(
     assert_sound(partition, labels, num_clients)
     assert sizes(partition).min() >= 3
     dealt = sum(map(len, (*partition.train, *partition.test)))
-    if recut:
+    if recut or kind == "mixture":
         assert dealt == num_clients * (4000 // num_clients)
     elif kind != "classes" or num_clients * 2 >= 10:
         assert dealt == 4000
 
 
-@pytest.mark.parametrize("kind", ["dirichlet", "classes", "iid"])
+@pytest.mark.parametrize("kind", ["dirichlet", "mixture", "classes", "iid"])
 def test_the_seed_decides(kind: Kind) -> None:
     config = PartitionConfig(kind=kind, test_fraction=0.1)
     first, again, other = (cut(12, config, seed=seed) for seed in (3, 3, 4))
@@ -62,7 +62,7 @@ def test_iid_deals_every_sample_evenly() -> None:
     assert np.abs(partition.counts - 857).max() < 150
 
 
-@pytest.mark.parametrize("kind", ["dirichlet", "classes", "iid"])
+@pytest.mark.parametrize("kind", ["dirichlet", "mixture", "classes", "iid"])
 def test_the_hold_out_is_a_share_of_each_client(kind: Kind) -> None:
     whole = cut(12, PartitionConfig(kind=kind))
     parted = cut(12, PartitionConfig(kind=kind, test_fraction=0.2))
@@ -72,6 +72,12 @@ def test_the_hold_out_is_a_share_of_each_client(kind: Kind) -> None:
         assert np.array_equal(np.union1d(train, test), all_own)
         assert len(test) == round(0.2 * len(all_own))
     assert parted.digest != whole.digest
+
+
+def test_nothing_is_held_out_unless_it_is_asked_for() -> None:
+    unasked, none = cut(5), cut(5, PartitionConfig(test_fraction=0.0))
+    assert unasked.digest == none.digest
+    assert not any(map(len, unasked.test))
 
 
 def test_each_client_draws_its_own_hold_out() -> None:
@@ -96,6 +102,7 @@ def test_the_minimum_counts_training_samples_only() -> None:
     [
         (PartitionConfig(min_samples=3), 3),
         (PartitionConfig(min_samples=6, recut=True), 6),
+        (PartitionConfig(kind="mixture", min_samples=6), 6),
         (PartitionConfig(kind="classes", min_samples=4), 4),
         (PartitionConfig(kind="iid", min_samples=6), 6),
     ],
@@ -104,6 +111,46 @@ def test_ten_thousand_clients(config: PartitionConfig, smallest: int) -> None:
     partition = cut(10_000, config, alpha=0.3)
     assert sizes(partition).min() >= smallest
     assert len(np.unique(np.concatenate(partition.train))) == 60_000
+
+
+def test_validation_takes_a_share_of_each_clients_training_samples() -> None:
+    whole = cut(12, PartitionConfig(test_fraction=0.2))
+    held = validated(whole, BALANCED, 10, 0.25, seed=0)
+    assert_sound(held, BALANCED, 12)
+    for before, train, drawn in zip(whole.train, held.train, held.test, strict=True):
+        assert len(drawn) == round(0.25 * len(before))
+        assert np.array_equal(np.union1d(train, drawn), before)
+    assert len(held.digest) == 16
+    assert held.digest != whole.digest
+
+
+def test_validation_sees_no_test_sample() -> None:
+    whole = cut(12, PartitionConfig(test_fraction=0.2))
+    held = validated(whole, BALANCED, 10, 0.25, seed=0)
+    assert not np.isin(np.concatenate([*held.train, *held.test]), np.concatenate(whole.test)).any()
+
+
+def test_the_seed_decides_which_samples_validate() -> None:
+    whole = cut(5)
+    first, again, other = (validated(whole, BALANCED, 10, 0.2, seed=s) for s in (0, 0, 1))
+    assert first.digest == again.digest != other.digest
+
+
+def test_validation_is_drawn_apart_from_the_test_samples() -> None:
+    """The same share of the same samples, by the same seed: others all the same."""
+    tested = cut(5, PartitionConfig(test_fraction=0.2))
+    held = validated(cut(5), BALANCED, 10, 0.2, seed=0)
+    assert not any(np.array_equal(a, b) for a, b in zip(tested.test, held.test, strict=True))
+
+
+@pytest.mark.parametrize(("share", "left"), [(0.0, 3), (0.5, 1), (0.8, 1), (0.9, 0), (1.0, 0)])
+def test_validation_leaves_each_client_a_sample_or_is_refused(share: float, left: int) -> None:
+    whole = cut(2, PartitionConfig(kind="iid", min_samples=3), labels=BALANCED[:6])
+    if left:
+        assert sizes(validated(whole, BALANCED[:6], 10, share, seed=0)).tolist() == [left, left]
+    else:
+        with pytest.raises(UserError, match=rf"validation {share:g} leaves a client no sample"):
+            validated(whole, BALANCED[:6], 10, share, seed=0)
 
 
 def test_too_many_clients_are_refused_with_numbers() -> None:

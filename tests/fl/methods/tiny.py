@@ -22,6 +22,7 @@ from fl.fusion.fit import FitConfig
 from fl.fusion.single_server import SingleServer
 from fl.methods.fedmho import FedMHOConfig, assign
 from fl.methods.method import Assignment
+from fl.scoring import OwnTests
 from fl.server import FitResult, Lessons, Loss, Samples
 from fl.training.classifier import ClassifierConfig
 from fl.training.generator import GeneratorConfig
@@ -116,8 +117,15 @@ def tiny_federation(
         for k, assignment in enumerate(assign(config, num_clients, run_spec))
     ]
     events = Events(listener)
+    few = [own[:5] for own in cut.train]  # methods that score clients need some
     clients = Clients(
-        members, cut.train, run_spec, InProcess(data.train), store or NoStore(), events
+        members,
+        cut.train,
+        run_spec,
+        InProcess(data.train),
+        store or NoStore(),
+        events,
+        tests=OwnTests.of(few, data.train.labels, 10),
     )
     server = WatchedServer(run_spec, whole(data.test), events, device, checkpoints)
     return clients, server

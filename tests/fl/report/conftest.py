@@ -1,8 +1,9 @@
 """Run directories as runs leave them, small."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from safetensors.numpy import save_file
 
 CURVE = {1: 0.50, 2: 0.75, 3: 0.90, 4: 0.88}
 START = 0.29
+SCORES = [(0.2, 0.4, None, 0.3), (0.5, 0.7, None, 0.9)]
 MakeRun = Callable[..., Path]
 
 
@@ -38,6 +40,36 @@ def make_run(tmp_path: Path) -> MakeRun:
         (run_dir / "partition.json").write_text(json.dumps(_partition(classes)))
         (run_dir / "metrics.jsonl").write_text("".join(f"{json.dumps(e)}\n" for e in events))
         save_file(_samples(classes, channels), run_dir / "synthetic" / "samples.safetensors")
+        return run_dir
+
+    return make
+
+
+@pytest.fixture
+def make_scored(make_run: MakeRun) -> MakeRun:
+    """Makes a finished run that scores its four clients, by accuracies round by round."""
+
+    def make(
+        name: str = "run",
+        method: str = "fedper",
+        accuracies: Sequence[Sequence[float | None]] = SCORES,
+        **changes: Any,
+    ) -> Path:
+        run_dir = make_run(name, method=method)
+        config = yaml.safe_load((run_dir / "config.yaml").read_text())
+        settings = {"rounds": len(accuracies), "data": {"validation": 0.0}}
+        (run_dir / "config.yaml").write_text(yaml.safe_dump(config | settings, sort_keys=False))
+        means = [fmean(a for a in row if a is not None) for row in accuracies]
+        events = [e for e in _events() if e["event"] != "epoch"]
+        for event, row, mean in zip(_rounds(len(means)), accuracies, means, strict=True):
+            events.append(event | {"accuracy": mean, "client_accuracy": list(row)})
+        (run_dir / "metrics.jsonl").write_text("".join(f"{json.dumps(e)}\n" for e in events))
+        last = list(accuracies[-1])
+        scored = {"scored_on": "clients", "accuracy": means[-1], "client_accuracy": last}
+        best = {"best_accuracy": max(means), "best_epoch": 1 + means.index(max(means))}
+        scored |= best | {"rounds": len(means), "ua": fmean(means), "dropped": {}}
+        result = json.loads((run_dir / "result.json").read_text()) | scored | changes
+        (run_dir / "result.json").write_text(json.dumps(result))
         return run_dir
 
     return make

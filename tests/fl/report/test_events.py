@@ -15,6 +15,7 @@ from fl.events import (
 )
 from fl.report.events import (
     Failure,
+    client_accuracy,
     client_failures,
     client_rows,
     fusion_accuracy,
@@ -66,6 +67,23 @@ def test_rounds_take_the_place_of_epochs() -> None:
         (2, 0.3, 0.1),
     ]
     assert round_rows([played(1, 0.1, of=1)]) == []
+
+
+def test_clients_are_scored_round_by_round_where_they_are() -> None:
+    def played(number: int, *own: float | None) -> RoundEnd:
+        return RoundEnd(
+            round=number,
+            rounds=3,
+            accuracy=0.5,
+            took={},
+            bytes_up=5,
+            bytes_down=4,
+            client_accuracy=list(own),
+        )
+
+    events = [played(2, 0.1, None), played(1, 0.3, 0.4), played(2, 0.5, None), played(3, None)]
+    assert list(client_accuracy(events).items()) == [(1, [0.3, 0.4]), (2, [0.5, None])]
+    assert client_accuracy([played(1), RunStart()]) == {}
 
 
 def test_only_fusion_epochs_count_and_a_fusion_begun_again_replaces_them() -> None:

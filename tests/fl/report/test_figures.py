@@ -100,6 +100,41 @@ def test_the_curve_says_what_it_counts_and_what_its_start_is(
     ]
 
 
+def test_clients_that_are_scored_have_their_pictures_after_the_curve(
+    make_scored: MakeRun, figures: list[Figure]
+) -> None:
+    make_scored("alone", "local", [(0.1, 0.1, None, 0.1), (0.6, 0.6, None, 0.8)])
+    drawn = list(pictures(read_run(make_scored("fedper"))))
+    names = [picture.name for picture in drawn]
+    assert names[:4] == ["accuracy", "clients", "client_accuracy", "rounds"]
+    curve, spread, each = drawn[:3]
+    assert curve.caption == (
+        "Mean over clients after each round, each client on test samples of its own; round 0 is "
+        "before the first."
+    )
+    assert spread.title == "Clients' accuracy"
+    assert "1 client is below training alone (run alone)." in each.caption
+    (by_class,) = [picture for picture in drawn if picture.name == "per_class"]
+    assert by_class.caption.endswith("the dashed line is the mean over clients.")
+
+
+def test_an_unfinished_run_shows_its_clients_so_far(
+    make_scored: MakeRun, figures: list[Figure]
+) -> None:
+    run = read_run(make_scored())
+    names = {picture.name for picture in pictures(replace(run, result=None))}
+    assert names >= {"accuracy", "clients", "client_accuracy"}
+
+
+def test_where_nobody_sends_anything_no_picture_shows_it(
+    make_scored: MakeRun, figures: list[Figure]
+) -> None:
+    run = read_run(make_scored("alone", "local"))
+    silent = replace(run, clients=[replace(row, bytes_up=0) for row in run.clients])
+    names = {picture.name for picture in pictures(run)}
+    assert names - {picture.name for picture in pictures(silent)} == {"bytes"}
+
+
 def test_a_run_of_rounds_says_where_their_time_went(bare: RunRecord, figures: list[Figure]) -> None:
     took = {"local": 8.0, "server": 1.5, "overhead": 0.5}
     rounds = [RoundRow(1, 0.5, took, 9), RoundRow(2, 0.6, {**took, "overhead": 1.5}, 9)]

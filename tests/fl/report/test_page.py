@@ -3,6 +3,7 @@
 import base64
 import io
 import json
+import re
 import subprocess
 import sys
 from html.parser import HTMLParser
@@ -12,9 +13,11 @@ import pytest
 from PIL import Image
 
 from fl.errors import UserError
+from fl.report import style
 from fl.report.page import write_report
 from tests.fl.report.conftest import MakeRun
 
+NONE = "\N{EN DASH}"
 ALL_PLOTS = ["accuracy", "bytes", "partition", "per_class", "samples", "time"]
 
 
@@ -151,3 +154,92 @@ def test_a_run_of_many_rounds_shows_its_rounds(make_run: MakeRun) -> None:
     assert "250 ms a round and 3% of all" in text
     assert "Rounds to an accuracy" in text
     assert "before round 1" in text
+
+
+@pytest.fixture
+def no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pictures take most of a page's time."""
+    monkeypatch.setattr(style, "png", lambda figure: b"")
+
+
+def rows(page: Page) -> list[list[str]]:
+    """The cells of the table of clients."""
+    table = page.source[page.source.index("<h2>Clients</h2>") :].split("</table>")[0]
+    cells = [re.findall(r"<t[dh][^>]*>(.*?)</t[dh]>", row, re.S) for row in table.split("<tr>")[1:]]
+    return [[" ".join(re.sub(r"<[^>]*>", " ", cell).split()) for cell in row] for row in cells]
+
+
+@pytest.mark.usefixtures("no_pictures")
+def test_clients_that_are_scored_stand_with_their_accuracies(make_scored: MakeRun) -> None:
+    make_scored("by-itself", "local", [(0.1, 0.1, None, 0.1), (0.6, 0.6, None, 0.8)])
+    page = Page(write_report(make_scored("fedper", fedavg_bytes_up=910_000)))
+    head, *clients = rows(page)
+    columns = [head.index("Accuracy"), head.index("Alone")]
+    assert [[row[c] for c in columns] for row in clients] == [
+        ["below alone 50.0%", "60.0%"],
+        ["70.0%", "60.0%"],
+        [NONE, NONE],
+        ["90.0%", "80.0%"],
+    ]
+    for said in (
+        "Below training alone (run by-itself): client 0.",
+        "Left out of the mean for want of test samples: client 2.",
+        "Accuracy 70.0% mean over clients; its best round",
+        "UA 50.0% mean over clients and all rounds",
+        "Worst tenth 50.0% client 0",
+        "Sent up 76.3 MB 84 times FedAvg's; 0 B down",
+        "each client scored on test samples of its own",
+    ):
+        assert said in page.text
+
+
+@pytest.mark.usefixtures("no_pictures")
+def test_training_alone_sends_nothing_and_is_compared_with_nothing(make_scored: MakeRun) -> None:
+    sent = {"bytes_up": 0, "bytes_down": 0, "fedavg_bytes_up": 910_000}
+    make_scored("another", "local")
+    page = Page(write_report(make_scored("alone", "local", [(0.5, 0.7, None, 0.9)] * 11, **sent)))
+    assert "Sent up 0 B nothing is sent Clients" in page.text
+    assert "UA 70.0% mean over clients and the last ten rounds" in page.text
+    head = rows(page)[0]
+    assert "Accuracy" in head
+    assert "Alone" not in head
+    assert "below alone" not in page.text
+    assert "--method local" not in page.text
+
+
+@pytest.mark.usefixtures("no_pictures")
+def test_without_a_run_alone_the_page_says_what_is_missing(make_scored: MakeRun) -> None:
+    page = Page(write_report(make_scored(accuracies=[(0.5, 0.7, None, 0.9)])))
+    assert "Alone" not in rows(page)[0]
+    assert "it cannot be said which clients are better off alone" in page.text
+    assert "Start 29.0% before round 1" in page.text
+
+
+@pytest.mark.usefixtures("no_pictures")
+def test_an_unfinished_run_that_scores_clients(make_scored: MakeRun) -> None:
+    run_dir = make_scored()
+    (run_dir / "result.json").unlink()
+    page = Page(write_report(run_dir))
+    assert "Accuracy so far 70.0% round 2; mean over clients" in page.text
+    assert "Worst tenth" not in page.text
+    head, *clients = rows(page)
+    assert [row[head.index("Accuracy")] for row in clients] == ["50.0%", "70.0%", NONE, "90.0%"]
+
+
+@pytest.mark.usefixtures("no_pictures")
+def test_held_out_samples_are_named_as_such(make_scored: MakeRun) -> None:
+    run_dir = make_scored(scored_on="validation")
+    config = (run_dir / "config.yaml").read_text()
+    (run_dir / "config.yaml").write_text(config.replace("validation: 0.0", "validation: 0.1"))
+    page = Page(write_report(run_dir))
+    assert "each client scored on held-out training samples of its own" in page.text
+    assert "accuracy on held-out training images" not in page.text
+
+
+@pytest.mark.usefixtures("no_pictures")
+def test_runs_that_do_not_score_clients_are_as_they_were(make_run: MakeRun) -> None:
+    page = Page(write_report(make_run(rounds=3)))
+    head = ["Client", "Role", "Model", "Samples", "Training", "Sent up", "Update"]
+    assert rows(page)[0] == head
+    for word in ("mean over clients", "UA", "Worst tenth", "alone", "FedAvg", "of its own"):
+        assert word not in page.text.replace("on each class alone", "")

@@ -1,0 +1,277 @@
+"""FedD2S (Atapour et al., 2024): distillation between clients and server, ever less deep.
+
+In each round some clients upload, for every sample, what their first layer makes of it and what a
+deeper one does, the distillation layer, with the label. A copy of the global model for each client
+learns from these, layers 2 to L, and the mean of the copies is the new global model. Its soft
+labels go back to the clients, whose models learn them up to the distillation layer. That layer is
+the last one at first, and the next shallower each time that a client has taken part in Z0 rounds.
+No weight of a client's model is ever sent, nor its images.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from fl.bounds import Count, Positive
+from fl.clients import Clients
+from fl.federation import Batch, RunSpec, Task, TaskInput, TaskOutput, Update
+from fl.fusion.average import average_into
+from fl.methods.fedper_plus import DROPPING, FedPerPlusConfig
+from fl.methods.fedper_plus import assign as assign_dropping
+from fl.methods.method import Assignment, Method
+from fl.methods.participation import participants
+from fl.methods.personal import (
+    LOCAL,
+    Participations,
+    checked_floats,
+    checked_labels,
+    everything,
+)
+from fl.methods.shared_layers import Shapes, layers_of, output_shapes
+from fl.methods.uploads import untrained_classifier
+from fl.models import copied
+from fl.models.layered import Layers
+from fl.rounds import Rounds
+from fl.server import Outcome, Server
+from fl.spaces import Spaces
+from fl.training.classifier import starting_classifier
+from fl.training.divergence import divergences
+from fl.training.epochs import epochs_of
+from fl.training.loop import Step, minimise
+from fl.training.optimizers import Parts
+from fl.training.personal import PersonalTraining, own_model, personal_model, train_personal
+from fl.wire import Tensors, checked, prefixed
+
+
+@dataclass(frozen=True, kw_only=True)
+class LocalFedD2S(PersonalTraining):
+    """Local training of a FedD2S client, on the global model's soft labels and its own labels."""
+
+    epochs: Count = 2
+    """Epochs of a round, each batch once for either loss (FedD2S's paper: 2)."""
+    distance: Literal["kl", "mse"] = "kl"
+    """What is brought together: soft labels by way of the head model, or (Table 3's ablation) the
+    outputs of the distillation layer themselves."""
+    temperature: Positive = 1.0
+    """Temperature of all soft labels; the paper names none."""
+
+    @property
+    def task(self) -> Task:
+        """The task in which such a client learns."""
+        return train_distilled
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedD2SConfig(FedPerPlusConfig):
+    """FedD2S's settings: which layers are dropped and when, those of its clients, the server's."""
+
+    classifier: LocalFedD2S = LocalFedD2S()
+    server_epochs: Count = 2
+    """Epochs of each client's copy of the global model in a round; the paper names none."""
+    fixed_layer: int | None = None
+    """Distillation layer of all rounds, in place of dropping layers: FedD2S* of Figure 5, where it
+    is 3 by our reading. Default: layers are dropped."""
+
+
+def assign(config: FedD2SConfig, num_clients: int, run_spec: RunSpec) -> list[Assignment]:
+    """Every client trains the same classifier.
+
+    Raises:
+        UserError: it cannot take these images, or has no such layers.
+    """
+    if config.fixed_layer is not None:
+        layers_of(config, run_spec).check(config.fixed_layer, "fixed_layer", least=1)
+    return assign_dropping(config, num_clients, run_spec)
+
+
+def run(clients: Clients, server: Server, config: FedD2SConfig, *, rounds: Rounds) -> Outcome:
+    """Algorithm 1. The global model's first layer is never used nor changed."""
+    model = untrained_classifier(config.classifier, server)
+    layers, taken = layers_of(config, clients.run_spec), Participations(clients)
+    shapes = output_shapes(model, layers, clients.run_spec.image_shape)
+
+    def depth(client: int) -> int:
+        return config.fixed_layer or config.dropping.depth(layers, taken[client])
+
+    for number in rounds.play(
+        clients, server, model, taken.memory, evaluate=lambda: clients.score(own_model)
+    ):
+        chosen = participants(clients, config.participation, number)
+        taken.count(chosen)
+        # A client counts its rounds itself; by the server's count it need not remember them.
+        known = {"depth": torch.tensor([depth(client.id) for client in clients.members])}
+        told = clients.map(tell_knowledge, only=chosen, already_sent=known)
+        with server.events.phase("fusion"):
+            knowledge = {
+                u.client.id: received(u, layers, shapes, depth(u.client.id), server.device)
+                for u in told
+            }
+            learn(model, layers, knowledge.values(), config)
+            answers = {k: answered(model, layers, own, config) for k, own in knowledge.items()}
+        clients.train(
+            only=list(answers),
+            payloads=answers,
+            already_sent=known,
+            remember=True,
+            private=everything,
+        )
+    return rounds.outcome(model, figures=taken.fedavg_bytes(model))
+
+
+@torch.no_grad()
+def tell_knowledge(inputs: TaskInput) -> TaskOutput:
+    """H_1 and H_l of every sample, and its label, in the shard's order; H_1 alone if l = 1."""
+    depth = int(inputs.broadcast["depth"][inputs.client.id])
+    model = own_model(inputs).eval()
+    layers = Layers(model)
+    first = layers.forward(model, inputs.shard.images.to(inputs.device), 1, 1)
+    tensors = {"first": first, "labels": inputs.shard.labels}
+    if depth > 1:
+        tensors["deep"] = layers.forward(model, first, 2, depth)
+    return TaskOutput(tensors=tensors)
+
+
+@dataclass(frozen=True, eq=False)
+class Knowledge:
+    """What one client told: a row for each of its samples."""
+
+    depth: int
+    """l, its distillation layer."""
+    first: Tensor
+    """H_1."""
+    deep: Tensor
+    """H_l."""
+    labels: Tensor
+
+
+def received(
+    update: Update, layers: Layers, shapes: Shapes, depth: int, device: torch.device
+) -> Knowledge:
+    """A client's upload, checked, on the device; ``shapes``: of a sample after each layer.
+
+    Raises:
+        ValueError: it is not what these layers make of its samples.
+    """
+    size = update.client.num_samples
+    first = checked_floats(update, "first", (size, *shapes[0])).to(device)
+    deep = first
+    if depth > 1:
+        deep = checked_floats(update, "deep", (size, *shapes[depth - 1])).to(device)
+    return Knowledge(depth, first, deep, checked_labels(update, shapes[-1][0]).to(device))
+
+
+def learn(
+    model: nn.Module, layers: Layers, knowledge: Iterable[Knowledge], config: FedD2SConfig
+) -> None:
+    """Eqs. 8 to 11: a copy of the global model learns from each client; it becomes their mean."""
+    average_into(model, (taught_copy(model, layers, own, config) for own in knowledge))
+
+
+def taught_copy(model: nn.Module, layers: Layers, own: Knowledge, config: FedD2SConfig) -> Tensors:
+    """The weights of a copy after its epochs on one client's samples, batches in their order: a
+    step each on the distance of soft labels (Eq. 9) and on cross-entropy (Eq. 10)."""
+    copy, last, local = copied(model).train(), len(layers.names), config.classifier
+    parts = [layers.parameters(copy, 2, own.depth), layers.parameters(copy, own.depth + 1, last)]
+
+    def distance(rows: Tensor) -> Tensor:
+        first, deep = own.first[rows], own.deep[rows]
+        if local.distance == "mse":
+            return F.mse_loss(layers.forward(copy, first, 2, own.depth), deep)
+        with torch.no_grad():
+            teacher = layers.forward(copy, deep, own.depth + 1, last)
+        student = layers.forward(copy, first, 2, last)
+        return divergences(teacher, student, local.temperature).mean()
+
+    def steps() -> Iterator[Step]:
+        for _ in range(config.server_epochs):
+            for rows in torch.arange(len(own.labels)).split(local.batch_size):
+                if own.depth > 1:  # else both sides are the same, and Adam would follow rounding
+                    yield Step(distance(rows), (0,) if local.distance == "mse" else (0, 1))
+                logits = layers.forward(copy, own.first[rows], 2, last)
+                yield Step(F.cross_entropy(logits, own.labels[rows]), (0, 1))
+
+    minimise(steps(), parts, Parts(local.make_optimizer(), parts))
+    return copy.state_dict()
+
+
+@torch.no_grad()
+def answered(model: nn.Module, layers: Layers, own: Knowledge, config: FedD2SConfig) -> Tensors:
+    """What a client learns from: the global model's logits of its samples and the layers after the
+    distillation layer; with distance mse the output of that layer instead of both."""
+    if config.classifier.distance == "mse":
+        return {"targets": layers.forward(model.eval(), own.first, 2, own.depth)}
+    state, last = model.state_dict(), len(layers.names)
+    head = {f"classifier.{n}": state[n] for n in layers.state_names(own.depth + 1, last)}
+    return {"targets": layers.forward(model.eval(), own.first, 2, last), **head}
+
+
+def train_distilled(inputs: TaskInput) -> TaskOutput:
+    """Trains the client's own model, each batch once on the distance to what the global model
+    answered (Eq. 12), layers 1 to l alone, and once on cross-entropy (Eq. 13), all layers.
+
+    The global model's later layers, which were sent, stay as they are. Without an answer of the
+    server the client trains by itself.
+    """
+    config = inputs.client.training
+    assert isinstance(config, LocalFedD2S)
+    if "targets" not in inputs.payload:  # as when a step is measured
+        return train_personal(inputs)
+    depth = int(inputs.broadcast["depth"][inputs.client.id])
+    model = personal_model(replace(inputs, payload={}), config).train()
+    layers, last = Layers(model), len(Layers(model).names)
+    head = head_model(inputs, config, layers, depth)
+    parts = [layers.parameters(model, 1, depth), layers.parameters(model, depth + 1, last)]
+
+    def distance(batch: Batch) -> Tensor:
+        deep = layers.forward(model, batch["images"], 1, depth)
+        if head is None:
+            return F.mse_loss(deep, batch["targets"])
+        own = layers.forward(head, deep, depth + 1, last)
+        return divergences(batch["targets"], own, config.temperature).mean()
+
+    def steps() -> Iterator[Step]:
+        is_first = True
+        for epoch in epochs_of(inputs, config, columns={"targets": inputs.payload["targets"]}):
+            for batch in epoch:
+                if depth > 1 or not is_first:  # layer 1 has not moved yet: nothing but rounding
+                    yield Step(distance(batch), (0,))
+                is_first = False
+                yield Step(F.cross_entropy(model(batch["images"]), batch["labels"]), (0, 1))
+
+    minimise(steps(), parts, Parts(config.make_optimizer(), parts))
+    return TaskOutput(tensors=prefixed("classifier", model))
+
+
+def head_model(
+    inputs: TaskInput, config: LocalFedD2S, layers: Layers, depth: int
+) -> nn.Module | None:
+    """A frozen model whose layers after ``depth`` are the global ones that were sent; None with
+    distance mse, which needs none.
+
+    Raises:
+        ValueError: what was sent is not these layers.
+    """
+    if config.distance == "mse":
+        return None
+    head = starting_classifier(config, inputs.run_spec)
+    state = head.state_dict()
+    expected = {n: state[n] for n in layers.state_names(depth + 1, len(layers.names))}
+    sent = checked(expected, inputs.payload, "classifier", sender="the server")
+    head.load_state_dict({**state, **sent})
+    return head.to(inputs.device).eval().requires_grad_(False)
+
+
+METHOD = Method(
+    name="fedd2s",
+    config=FedD2SConfig,
+    assign=assign,
+    run=run,
+    one_shot=False,
+    default_ranks=1,
+    scores_clients=lambda settings: True,
+    spaces=Spaces(local={**LOCAL, **DROPPING}),
+)

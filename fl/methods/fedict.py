@@ -1,0 +1,254 @@
+"""FedICT (Wu et al., TPDS 2023): clients and a head at the server teach each other by logits.
+
+In each round some clients train their own model, taught by the logits that the server's head gave
+for their samples when they last took part. They upload the features of every sample, its logits and
+label; the server trains one head on all of these, taught by the clients' logits, and keeps what it
+answers for the next time. No weight of a model is sent.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from fl.bounds import Count, NotNegative, Positive
+from fl.clients import Clients
+from fl.errors import UserError
+from fl.federation import Batch, RunSpec, Task, TaskInput, TaskOutput, Update
+from fl.methods.fedper import FedPerConfig
+from fl.methods.fedper import assign as assign_fedper
+from fl.methods.method import Assignment, Method
+from fl.methods.participation import participants
+from fl.methods.personal import (
+    LOCAL,
+    Participations,
+    checked_floats,
+    checked_labels,
+    everything,
+)
+from fl.methods.prototypes import like_fedavg
+from fl.methods.shared_layers import layers_of, output_shapes
+from fl.methods.uploads import load_label_counts, untrained_classifier
+from fl.models.layered import Layers
+from fl.rounds import Rounds
+from fl.server import Outcome, Server
+from fl.spaces import LogUniform, Spaces
+from fl.training.classifier import classifier_recipe
+from fl.training.divergence import divergences
+from fl.training.loop import Step, minimise
+from fl.training.personal import PersonalTraining, own_model, personal_model
+from fl.training.recipe import Recipe
+from fl.training.task import task_of
+from fl.wire import Tensors
+
+
+@dataclass(frozen=True, kw_only=True)
+class LocalFedICT(PersonalTraining):
+    """Local training of a FedICT client: a classifier's, taught by the server's head."""
+
+    epochs: Count = 2
+    """Local epochs of a round (FedD2S's paper: 2)."""
+    weight: NotNegative = 1.5
+    """Weight alpha of the distillation at the client; the authors' code has 1.5."""
+    temperature: Positive = 3.0
+    """Temperature tau of the soft labels; the authors' code has 3."""
+    knowledge: Positive = 3.0
+    """T: a class counts 1 + d/T times, where d is its share of the client's samples."""
+
+    @property
+    def task(self) -> Task:
+        """The task that such a client runs from the second round on."""
+        return train_by_global_head
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedICTConfig(FedPerConfig):
+    """FedICT's settings; ``shared_layers`` are those before the features that are uploaded."""
+
+    classifier: LocalFedICT = LocalFedICT()
+    server_epochs: Count = 2
+    """Epochs of the server's head in a round (FedD2S's paper: 2)."""
+    server_weight: NotNegative = 1.5
+    """Weight of the cross-entropy at the server beside the distillation."""
+    alignment: Literal["similarity", "balance"] = "similarity"
+    """What a client's soft labels count at the server beside 1: the cosine of its label
+    distribution and all clients', or, class by class, their difference over U."""
+    balance: Positive = 7.0
+    """U of alignment balance; the authors' code has 7."""
+
+
+def assign(config: FedICTConfig, num_clients: int, run_spec: RunSpec) -> list[Assignment]:
+    """Every client trains the same classifier.
+
+    Raises:
+        UserError: it cannot take these images, or has no layer on either side of the features.
+    """
+    layers = layers_of(config, run_spec)
+    if not 0 < config.depth(run_spec) < len(layers):
+        raise UserError(
+            f"shared_layers must be in 1 to {len(layers) - 1} ({', '.join(layers.names)}), so that "
+            f"a head is left, got {config.shared_layers}"
+        )
+    return assign_fedper(config, num_clients, run_spec)
+
+
+def run(clients: Clients, server: Server, config: FedICTConfig, *, rounds: Rounds) -> Outcome:
+    """Rounds of local training, telling, and training of the head at the server.
+
+    The server's memory holds its head, each client's label distribution, and its answers for each
+    client's samples.
+    """
+    model = untrained_classifier(config.classifier, server)
+    layers, depth = layers_of(config, clients.run_spec), config.depth(clients.run_spec)
+    shape = output_shapes(model, layers, clients.run_spec.image_shape)[depth - 1]
+    taken = Participations(clients)
+    memory = taken.memory
+    for number in rounds.play(
+        clients, server, model, memory, evaluate=lambda: clients.score(own_model)
+    ):
+        chosen = participants(clients, config.participation, number)
+        taken.count(chosen)
+        answered = {k: {"taught": memory[f"answers.{k}"]} for k in chosen if taken[k] > 1}
+        clients.train(
+            only=chosen,
+            payloads=answered,
+            training=like_fedavg if number == 1 else None,
+            remember=True,
+            private=everything,
+        )
+        first_time = torch.tensor([taken[client.id] == 1 for client in clients.members])
+        known = {"depth": torch.tensor(depth), "first_time": first_time}
+        told = clients.map(tell_features, only=chosen, already_sent=known)
+        with server.events.phase("fusion"):
+            for update in told:
+                if taken[update.client.id] == 1:
+                    counts = torch.from_numpy(load_label_counts(update, server))
+                    memory[f"counts.{update.client.id}"] = counts.to(server.device)
+            lessons = [lesson(update, shape, memory, config, server.device) for update in told]
+            teach_head(model, layers, depth, lessons, config)
+            for update, own in zip(told, lessons, strict=True):
+                memory[f"answers.{update.client.id}"] = answers(model, layers, depth, own)
+    return rounds.outcome(model, figures=taken.fedavg_bytes(model))
+
+
+@task_of
+def train_by_global_head(inputs: TaskInput) -> Recipe:
+    """Minimises CE + alpha FPKD; a client that has no answers of the server yet, CE."""
+    config = inputs.client.training
+    assert isinstance(config, LocalFedICT)
+    model = personal_model(inputs, config)
+    if not config.weight:
+        return classifier_recipe(inputs, config, model)
+    counts = inputs.shard.label_counts
+    shares = 1 + counts / counts.sum() / config.knowledge
+    size, classes = len(inputs.shard), inputs.run_spec.num_classes
+    taught = inputs.payload.get("taught", torch.zeros(size, classes))
+    columns = {
+        "taught": taught,
+        "counted": torch.full((size,), float("taught" in inputs.payload)),
+        "shares": shares.expand(size, -1),
+    }
+
+    def losses(model: nn.Module, batch: Batch) -> Tensor:
+        logits = model(batch["images"])
+        entropy = F.cross_entropy(logits, batch["labels"], reduction="none")
+        distance = divergences(batch["taught"], logits, config.temperature, batch["shares"])
+        return entropy + config.weight * batch["counted"] * distance
+
+    return classifier_recipe(inputs, config, model, losses=losses, columns=columns)
+
+
+@torch.no_grad()
+def tell_features(inputs: TaskInput) -> TaskOutput:
+    """Features of every sample after the shared layers, its logits and its label, in the shard's
+    order; the first time how many samples the client has of each class, too."""
+    depth = int(inputs.broadcast["depth"])
+    model = own_model(inputs).eval()
+    layers = Layers(model)
+    features = layers.forward(model, inputs.shard.images.to(inputs.device), 1, depth)
+    tensors = {
+        "features": features,
+        "logits": layers.forward(model, features, depth + 1, len(layers.names)),
+        "labels": inputs.shard.labels,
+    }
+    if inputs.broadcast["first_time"][inputs.client.id]:
+        tensors["label_counts"] = inputs.shard.label_counts
+    return TaskOutput(tensors=tensors)
+
+
+@dataclass(frozen=True, eq=False)
+class Lesson:
+    """What the server learns from one client: a row for each of the client's samples."""
+
+    features: Tensor
+    logits: Tensor
+    labels: Tensor
+    shares: Tensor
+    """What a class counts in the client's soft labels, (classes,)."""
+
+
+def lesson(
+    update: Update,
+    shape: tuple[int, ...],
+    memory: Tensors,
+    config: FedICTConfig,
+    device: torch.device,
+) -> Lesson:
+    """A client's upload, checked, on the device; ``shape`` is that of one sample's features.
+
+    Raises:
+        ValueError: it is not what features, logits and labels of its samples look like.
+    """
+    size, own = update.client.num_samples, memory[f"counts.{update.client.id}"]
+    everyone = torch.stack([t for name, t in memory.items() if name.startswith("counts.")]).sum(0)
+    overall, local = everyone / everyone.sum(), own / own.sum()
+    if config.alignment == "similarity":
+        shares = 1 + F.cosine_similarity(overall, local, dim=0).expand(len(own))
+    else:
+        shares = 1 + (overall - local) / config.balance
+    return Lesson(
+        features=checked_floats(update, "features", (size, *shape)).to(device),
+        logits=checked_floats(update, "logits", (size, len(own))).to(device),
+        labels=checked_labels(update, len(own)).to(device),
+        shares=shares.to(device),
+    )
+
+
+def teach_head(
+    model: nn.Module, layers: Layers, depth: int, lessons: Sequence[Lesson], config: FedICTConfig
+) -> None:
+    """Trains the model's layers after ``depth`` on LKA + weight CE, client after client."""
+    head = layers.parameters(model, depth + 1, len(layers.names))
+    local = config.classifier
+
+    def steps() -> Iterator[Step]:
+        for _ in range(config.server_epochs):
+            for own in lessons:
+                for rows in torch.arange(len(own.labels)).split(local.batch_size):
+                    logits = layers.forward(model, own.features[rows], depth + 1, len(layers.names))
+                    distance = divergences(own.logits[rows], logits, local.temperature, own.shares)
+                    entropy = F.cross_entropy(logits, own.labels[rows])
+                    yield Step(distance.mean() + config.server_weight * entropy)
+
+    minimise(steps(), [head], local.make_optimizer().for_cohort([head]))
+
+
+@torch.no_grad()
+def answers(model: nn.Module, layers: Layers, depth: int, own: Lesson) -> Tensor:
+    """The head's logits of a client's samples, (n, classes)."""
+    return layers.forward(model, own.features, depth + 1, len(layers.names))
+
+
+METHOD = Method(
+    name="fedict",
+    config=FedICTConfig,
+    assign=assign,
+    run=run,
+    one_shot=False,
+    default_ranks=1,
+    scores_clients=lambda settings: True,
+    spaces=Spaces(local={**LOCAL, "classifier.weight": LogUniform(0.1, 10.0)}),
+)

@@ -1,0 +1,141 @@
+"""FedMD (Li and Wang, 2019), as FedD2S's paper compares with it: soft labels of public images.
+
+In each round some clients train their own model, tell its logits of public images, and are taught
+by the mean of what all of them told. Nothing else is shared, and the server has no model.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor, nn
+
+from fl.bounds import Count
+from fl.clients import Clients
+from fl.data.auxiliary import AuxiliaryConfig
+from fl.data.shard import Shard
+from fl.federation import Batch, Task, TaskInput, TaskOutput, Update
+from fl.methods.method import Method
+from fl.methods.participation import participants
+from fl.methods.personal import (
+    LOCAL,
+    Participations,
+    PersonalConfig,
+    assign,
+    checked_floats,
+    everything,
+)
+from fl.methods.prototypes import like_fedavg
+from fl.methods.uploads import untrained_classifier
+from fl.rounds import Rounds
+from fl.server import Outcome, Server
+from fl.spaces import Choice, Spaces
+from fl.training.classifier import classifier_recipe, plain
+from fl.training.divergence import divergences, logits_of
+from fl.training.epochs import epochs_of
+from fl.training.personal import PersonalTraining, own_model, personal_model, train_personal
+from fl.training.recipe import Recipe
+from fl.training.task import task_of
+
+
+@dataclass(frozen=True, kw_only=True)
+class LocalFedMD(PersonalTraining):
+    """Local training of a FedMD client: on its labels, then on the public images' soft labels."""
+
+    epochs: Count = 2
+    """Local epochs of a round (FedD2S's paper: 2)."""
+    taught_epochs: Count = 2
+    """Epochs on the public images and their soft labels (FedD2S's paper: 2)."""
+
+    @property
+    def task(self) -> Task:
+        """Local training, from the second round on."""
+        return train_personal
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedMDConfig(PersonalConfig):
+    """FedMD's settings: those of its clients, and the public images."""
+
+    classifier: LocalFedMD = LocalFedMD()
+    auxiliary: AuxiliaryConfig = AuxiliaryConfig(max_images=1000)
+
+
+def run(
+    clients: Clients, server: Server, config: FedMDConfig, *, auxiliary: Tensor, rounds: Rounds
+) -> Outcome:
+    """Rounds of local training, telling, averaging and teaching.
+
+    The public images are known to all: sending them is not counted.
+    """
+    taken = Participations(clients)
+    public = {"public": auxiliary}
+    for number in rounds.play(
+        clients, server, memory=taken.memory, evaluate=lambda: clients.score(own_model)
+    ):
+        chosen = participants(clients, config.participation, number)
+        taken.count(chosen)
+        training = like_fedavg if number == 1 else None
+        clients.train(only=chosen, training=training, remember=True, private=everything)
+        told = clients.map(tell_public, only=chosen, already_sent=public)
+        with server.events.phase("fusion"):
+            consensus = mean_logits(told, len(auxiliary), server.run_spec.num_classes)
+        clients.map(
+            train_on_public,
+            only=[update.client.id for update in told],
+            broadcast={"consensus": consensus},
+            already_sent=public,
+            remember=True,
+            private=everything,
+        )
+    model = untrained_classifier(config.classifier, server)
+    return rounds.outcome(None, figures=taken.fedavg_bytes(model))
+
+
+def tell_public(inputs: TaskInput) -> TaskOutput:
+    """The logits of the client's own model on the public images, (A, classes)."""
+    size = getattr(inputs.client.training, "batch_size", len(inputs.broadcast["public"]))
+    return TaskOutput(
+        tensors={"logits": logits_of(own_model(inputs), inputs.broadcast["public"], size)}
+    )
+
+
+def mean_logits(told: Sequence[Update], images: int, num_classes: int) -> Tensor:
+    """The consensus: the mean over clients of their logits, (images, classes), in float64's sum."""
+    shape = (images, num_classes)
+    total = torch.zeros(shape, dtype=torch.float64)
+    for update in told:
+        total += checked_floats(update, "logits", shape).double()
+    return (total / len(told)).float()
+
+
+@task_of
+def train_on_public(inputs: TaskInput) -> Recipe:
+    """Trains the client's own model on the consensus: KL(consensus || own) of each public image."""
+    config = inputs.client.training
+    assert isinstance(config, LocalFedMD)
+    images = inputs.broadcast["public"]
+    unlabelled = torch.zeros(len(images), dtype=torch.int64)
+    public = replace(inputs, shard=Shard(images, unlabelled, inputs.shard.num_classes))
+
+    def losses(model: nn.Module, batch: Batch) -> Tensor:
+        return divergences(batch["consensus"], model(batch["images"]))
+
+    training = plain(config, epochs=config.taught_epochs)
+    columns = {"consensus": inputs.broadcast["consensus"]}
+    recipe = classifier_recipe(public, training, personal_model(inputs, config), losses=losses)
+    return replace(
+        recipe, epochs=epochs_of(public, training, columns=columns, order="public/order")
+    )
+
+
+METHOD = Method(
+    name="fedmd",
+    config=FedMDConfig,
+    assign=assign,
+    run=run,
+    one_shot=False,
+    auxiliary=lambda settings: settings.auxiliary,
+    scores_clients=lambda settings: True,
+    spaces=Spaces(local={**LOCAL, "classifier.taught_epochs": Choice((1, 2, 4))}),
+)

@@ -1,0 +1,112 @@
+"""FedPer (Arivazhagan et al., 2019): the first layers are averaged, the others stay with a client.
+
+In each round some clients put the layers that the server sent in front of their own head, train
+both together, and upload the layers. The head is theirs: no byte of it is sent.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from fl.clients import Clients
+from fl.federation import Client, RunSpec, Training
+from fl.methods.method import Assignment, Method
+from fl.methods.participation import participants
+from fl.methods.personal import LOCAL, Participations, PersonalConfig
+from fl.methods.personal import assign as assign_personal
+from fl.methods.prototypes import like_fedavg
+from fl.methods.shared_layers import average_layers, first_layers, layers_of, same_depth
+from fl.methods.uploads import untrained_classifier
+from fl.rounds import Rounds
+from fl.server import Outcome, Server
+from fl.spaces import Spaces
+from fl.training.personal import own_model
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedPerConfig(PersonalConfig):
+    """How many layers are shared, beside the settings of the clients."""
+
+    shared_layers: int | None = None
+    """Layers that are averaged, counted from the first; 0: none. Default: those before the
+    flattening, as FedD2S's paper has it."""
+
+    def depth(self, run_spec: RunSpec) -> int:
+        """The number of shared layers.
+
+        Raises:
+            UserError: the model has fewer layers, or none that follow one another.
+        """
+        layers = layers_of(self, run_spec)
+        if self.shared_layers is None:
+            return layers.flattening
+        layers.check(self.shared_layers, "shared_layers")
+        return self.shared_layers
+
+
+def assign(config: FedPerConfig, num_clients: int, run_spec: RunSpec) -> list[Assignment]:
+    """Every client trains the same classifier.
+
+    Raises:
+        UserError: the classifier cannot take these images, or has not so many layers.
+    """
+    config.depth(run_spec)
+    return assign_personal(config, num_clients, run_spec)
+
+
+def run(clients: Clients, server: Server, config: FedPerConfig, *, rounds: Rounds) -> Outcome:
+    """Rounds of joint training; each client is scored with its own head on the newest layers."""
+    return share_layers(clients, server, config, rounds=rounds, first=like_fedavg)
+
+
+def share_layers(
+    clients: Clients,
+    server: Server,
+    config: FedPerConfig,
+    *,
+    rounds: Rounds,
+    first: Callable[[Client], Training] | None,
+) -> Outcome:
+    """FedPer's rounds, for clients that train by ``first`` in round 1, later by their record.
+
+    In the first round the shared layers are what all clients draw from the seed: none is sent.
+    """
+    model = untrained_classifier(config.classifier, server)
+    layers, depth = layers_of(config, clients.run_spec), config.depth(clients.run_spec)
+    names = {f"classifier.{name}" for name in layers.state_names(1, depth)}
+    depths, taken = same_depth(clients, depth), Participations(clients)
+
+    def is_head(client: Client, name: str) -> bool:
+        return name not in names
+
+    for number in rounds.play(
+        clients,
+        server,
+        model,
+        taken.memory,
+        evaluate=lambda: clients.score(own_model, broadcast=first_layers(model, layers, depth)),
+    ):
+        chosen = participants(clients, config.participation, number)
+        taken.count(chosen)
+        newest = first_layers(model, layers, depth)
+        updates = clients.train(
+            only=chosen,
+            broadcast=newest if number > 1 else None,
+            already_sent=newest if number == 1 and first is None else None,
+            training=first if number == 1 else None,
+            remember=True,
+            private=is_head,
+        )
+        with server.events.phase("fusion"):
+            average_layers(model, layers, updates, depths)
+    return rounds.outcome(model, figures=taken.fedavg_bytes(model))
+
+
+METHOD = Method(
+    name="fedper",
+    config=FedPerConfig,
+    assign=assign,
+    run=run,
+    one_shot=False,
+    scores_clients=lambda settings: True,
+    spaces=Spaces(local=LOCAL),
+)

@@ -1,0 +1,37 @@
+"""Training alone: the clients exchange nothing. The line that every other method must beat."""
+
+from fl.clients import Clients
+from fl.methods.method import Method
+from fl.methods.participation import participants
+from fl.methods.personal import LOCAL, Participations, PersonalConfig, assign, everything
+from fl.methods.prototypes import like_fedavg
+from fl.methods.uploads import untrained_classifier
+from fl.rounds import Rounds
+from fl.server import Outcome, Server
+from fl.spaces import Spaces
+from fl.training.personal import own_model
+
+
+def run(clients: Clients, server: Server, config: PersonalConfig, *, rounds: Rounds) -> Outcome:
+    """Rounds of local training, in which as many clients take part as in other methods."""
+    taken = Participations(clients)
+    for number in rounds.play(
+        clients, server, memory=taken.memory, evaluate=lambda: clients.score(own_model)
+    ):
+        chosen = participants(clients, config.participation, number)
+        taken.count(chosen)
+        training = like_fedavg if number == 1 else None
+        clients.train(only=chosen, training=training, remember=True, private=everything)
+    model = untrained_classifier(config.classifier, server)
+    return rounds.outcome(None, figures=taken.fedavg_bytes(model))
+
+
+METHOD = Method(
+    name="local",
+    config=PersonalConfig,
+    assign=assign,
+    run=run,
+    one_shot=False,
+    scores_clients=lambda settings: True,
+    spaces=Spaces(local=LOCAL),
+)

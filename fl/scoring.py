@@ -1,0 +1,130 @@
+"""Scores clients on test samples of their own, which no method sees.
+
+A method says how a client's model is built (:data:`Build`). The engine has each client build it,
+asks it about the client's held-out samples, and returns right answers by class, never samples.
+"""
+
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from statistics import mean, pstdev
+from typing import Self
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from fl.errors import ClientFailed
+from fl.events import AttemptFailed, Event, Events
+from fl.federation import Executor, Job, TaskInput, TaskOutput
+from fl.json_values import JsonObject
+from fl.metrics.accuracy import answers
+from fl.server import Evaluation
+from fl.wire import unpack
+
+Build = Callable[[TaskInput], nn.Module]
+"""The model by which a client is scored, on its device: a function at the top of a module."""
+LAST_ROUNDS = 10
+"""Rounds of which the paper's UA is the mean (FedD2S, Section IV-B)."""
+
+
+@dataclass(frozen=True, eq=False)
+class OwnTests:
+    """The clients' own test samples."""
+
+    indices: Sequence[np.ndarray]
+    """Of each client, int64, into the train split."""
+    counts: Tensor
+    """Samples by client and class, int64 (clients, classes)."""
+
+    @classmethod
+    def of(cls, indices: Sequence[np.ndarray], labels: np.ndarray, num_classes: int) -> Self:
+        """The test samples at ``indices`` of a split with these ``labels``, int64 (N,)."""
+        rows = [np.bincount(labels[own], minlength=num_classes) for own in indices]
+        return cls(indices, torch.from_numpy(np.stack(rows)))
+
+    @property
+    def tested(self) -> set[int]:
+        """Ids of the clients that have any."""
+        return {k for k, own in enumerate(self.indices) if len(own)}
+
+
+def count_answers(build: Build, inputs: TaskInput) -> TaskOutput:
+    """A client's right answers by class, ``hits`` (classes,) int64, on its own test samples."""
+    test, inputs = inputs.test, inputs.without_test()
+    assert test is not None
+    model = build(inputs)
+    labels = test.labels.to(inputs.device)
+    right = labels[answers(model, test.images.to(inputs.device)) == labels]
+    return TaskOutput(tensors={"hits": torch.bincount(right, minlength=test.num_classes)})
+
+
+def answered(
+    jobs: Sequence[Job], executor: Executor, events: Events
+) -> Generator[tuple[Job, Tensor | ClientFailed], None, None]:
+    """Each job's right answers by class, or why its client failed.
+
+    Of the events only failed attempts are told: scoring is no training.
+    """
+
+    def tell(event: Event) -> None:
+        if isinstance(event, AttemptFailed):
+            events.emit(event)
+
+    with closing(executor.run(jobs, Events(tell))) as ended:
+        for job, outcome in ended:
+            if isinstance(outcome, ClientFailed):
+                yield job, outcome
+            else:
+                yield job, unpack(outcome)[0].get("hits", torch.empty(0))
+
+
+def evaluation(hits: Mapping[int, Tensor], tests: OwnTests) -> Evaluation:
+    """The clients' accuracies and their mean; per class, of all clients' samples together.
+
+    Args:
+        hits: right answers by class, (classes,) int64, of each client that was scored.
+        tests: what all clients were to be asked.
+
+    Raises:
+        ValueError: a client's answers are no counts, or more than it has samples of a class.
+    """
+    for k, right in hits.items():
+        totals = tests.counts[k]
+        if right.shape != totals.shape or right.dtype != torch.int64:
+            raise ValueError(f"client {k} sent no right answers by class")
+        if bool(((right < 0) | (right > totals)).any()):
+            raise ValueError(f"client {k} sent impossible right answers {right.tolist()}")
+    scored = sorted(hits)
+    own = {k: int(hits[k].sum()) / int(tests.counts[k].sum()) for k in scored}
+    right = torch.stack([hits[k] for k in scored]).sum(0)
+    pairs = zip(right.tolist(), tests.counts[scored].sum(0).tolist(), strict=True)
+    return Evaluation(
+        accuracy=mean(own.values()),
+        per_class=tuple(h / n if n else None for h, n in pairs),
+        per_client=tuple(own.get(k) for k in range(len(tests.indices))),
+    )
+
+
+def figures(evaluations: Sequence[Evaluation]) -> JsonObject:
+    """What a result says of clients that were scored, from the evaluations round by round.
+
+    ``client_accuracy`` by client id after the last round (None: not scored, then in ``untested``);
+    ``client_scores`` with their mean, their standard deviation and the mean of the worst tenth, at
+    least one client; ``ua``, the mean over clients and the last ten rounds. Nothing if clients were
+    not scored.
+    """
+    last = evaluations[-1].per_client
+    if not last:
+        return {}
+    scores = sorted(accuracy for accuracy in last if accuracy is not None)
+    return {
+        "ua": mean(e.accuracy for e in evaluations[-LAST_ROUNDS:]),
+        "client_accuracy": list(last),
+        "client_scores": {
+            "mean": mean(scores),
+            "spread": pstdev(scores),
+            "worst_tenth": mean(scores[: max(1, len(scores) // 10)]),
+        },
+        "untested": [k for k, accuracy in enumerate(last) if accuracy is None],
+    }

@@ -1,0 +1,75 @@
+"""Local training of a client that keeps a model of its own, from round to round."""
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from torch import nn
+
+from fl.bounds import Count, OneOf, Positive
+from fl.federation import Task, TaskInput
+from fl.models import CLASSIFIERS
+from fl.training.classifier import (
+    Architecture,
+    ClassifierConfig,
+    classifier_recipe,
+    starting_classifier,
+)
+from fl.training.recipe import Recipe
+from fl.training.task import task_of
+from fl.wire import load_prefixed, prefixed
+
+
+@dataclass(frozen=True, kw_only=True)
+class PersonalTraining(ClassifierConfig):
+    """A classifier's local training that goes on from the client's own model.
+
+    The defaults are FedD2S's (Section IV-A), but for the batch: the paper has 128.
+    """
+
+    model: Annotated[str, OneOf(CLASSIFIERS)] = "m1"
+    """Classifier architecture; m1 and m2 are FedD2S's, all are in docs/models.md."""
+    width: Positive = 1.0
+    """Factor on channels and hidden units; 1 is the paper's size."""
+    epochs: Count = 4
+    """Local epochs of a round."""
+    lr: Positive = 0.01
+    """Learning rate."""
+    optimizer: Literal["sgd", "adam"] = "adam"
+    """Local optimiser, new in every round; sgd uses the momentum below."""
+    batch_size: Count = 32
+    """Samples per step (FedD2S's paper: 128)."""
+
+    @property
+    def task(self) -> Task:
+        """The task that such a client runs from the second round on."""
+        return train_personal
+
+
+@task_of
+def train_personal(inputs: TaskInput) -> Recipe:
+    """Trains the client's own model, with what the server sent in place of its own layers."""
+    config = inputs.client.training
+    assert isinstance(config, ClassifierConfig)
+    return classifier_recipe(inputs, config, personal_model(inputs, config))
+
+
+def personal_model(inputs: TaskInput, config: Architecture) -> nn.Module:
+    """The weights ``classifier.*`` that the server sent; the others as the client remembers them,
+    or, if it has not trained yet, as they were drawn from the seed. On the client's device.
+
+    Raises:
+        ValueError: a weight that was sent or remembered is of another model.
+    """
+    model = starting_classifier(config, inputs.run_spec)
+    received = {**inputs.remembered, **inputs.broadcast, **inputs.payload}
+    if any(name.startswith("classifier.") for name in received):
+        sender = "the server, or the client's memory,"
+        load_prefixed(model, {**prefixed("classifier", model), **received}, "classifier", sender)
+    return model.to(inputs.device)
+
+
+def own_model(inputs: TaskInput) -> nn.Module:
+    """The model by which a client is scored: see :func:`personal_model`."""
+    config = inputs.client.training
+    assert isinstance(config, ClassifierConfig)
+    return personal_model(inputs, config)

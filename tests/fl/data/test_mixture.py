@@ -1,0 +1,156 @@
+"""Equal shares of a class mixture each: FedD2S's partition."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fl.data.mixture import mixture_lists
+from fl.data.partition import PartitionConfig
+from tests.fl.data.cuts import BALANCED, assert_sound, classes_held, cut, sizes
+
+MIXTURE = PartitionConfig(kind="mixture")
+
+
+def dealt(
+    labels: np.ndarray, num_clients: int, num_classes: int, alpha: float, seed: int = 0
+) -> np.ndarray:
+    """How many samples of each class every client got, (clients, classes); all checked."""
+    rng = np.random.default_rng(seed)
+    lists = mixture_lists(labels, num_clients, num_classes, alpha=alpha, rng=rng)
+    assert [len(own) for own in lists] == [len(labels) // num_clients] * num_clients
+    everything = np.concatenate(lists)
+    assert everything.dtype == np.int64
+    assert len(np.unique(everything)) == len(everything)
+    return np.stack([np.bincount(labels[own], minlength=num_classes) for own in lists])
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    sizes=st.lists(st.integers(0, 60), min_size=1, max_size=12).filter(any),
+    num_clients=st.integers(1, 25),
+    alpha=st.one_of(st.floats(1e-3, 10), st.sampled_from([1e-300, 1e-3, 1e6])),
+    seed=st.integers(0, 2**32),
+)
+def test_shares_are_equal_whatever_the_classes_sizes(
+    sizes: list[int], num_clients: int, alpha: float, seed: int
+) -> None:
+    """No sample goes to two, and the remainder alone to none."""
+    labels = np.random.default_rng(seed).permutation(np.repeat(np.arange(len(sizes)), sizes))
+    counts = dealt(labels, num_clients, len(sizes), alpha, seed)
+    assert (counts.sum(axis=0) <= sizes).all()
+    assert sum(sizes) - counts.sum() == sum(sizes) % num_clients
+
+
+def largest_remainders(mixture: np.ndarray, total: int) -> list[int]:
+    """A seat for each whole part, and one more for those that are cut most."""
+    seats = [int(share * total) for share in mixture]
+    cut_off = [share * total - own for share, own in zip(mixture, seats, strict=True)]
+    for label in sorted(range(len(seats)), key=lambda c: -cut_off[c])[: total - sum(seats)]:
+        seats[label] += 1
+    return seats
+
+
+@pytest.mark.parametrize("alpha", [0.1, 1.0, 100.0])
+def test_the_first_in_the_order_has_its_mixture_to_the_sample(alpha: float) -> None:
+    """Its share is no larger than a class, so it finds all that it asks for."""
+    twin = np.random.default_rng(5)
+    mixtures = twin.dirichlet([alpha] * 10, size=13)
+    first = int(twin.permutation(13)[0])
+    counts = dealt(BALANCED, 13, 10, alpha, seed=5)
+    assert counts[first].tolist() == largest_remainders(mixtures[first], 60_000 // 13)
+
+
+def test_plenty_of_every_class_gives_every_client_its_mixture() -> None:
+    """All but the last, who have to take what is left."""
+    twin = np.random.default_rng(2)
+    mixtures = twin.dirichlet([5.0] * 10, size=50)
+    order = twin.permutation(50)
+    counts = dealt(BALANCED, 50, 10, 5.0, seed=2)
+    for client in order[:25]:
+        assert counts[client].tolist() == largest_remainders(mixtures[client], 1200)
+
+
+def slow_counts(labels: np.ndarray, clients: int, classes: int, alpha: float) -> np.ndarray:
+    """The rule sample by class by client, in plain Python."""
+    rng = np.random.default_rng(0)
+    share = len(labels) // clients
+    left = [int((labels == c).sum()) for c in range(classes)]
+    mixtures = rng.dirichlet([alpha] * classes, size=clients)
+    counts = np.zeros((clients, classes), dtype=int)
+    for client in rng.permutation(clients):
+        weights = list(mixtures[client])
+        while missing := share - counts[client].sum():
+            if sum(weights) == 0:
+                weights = [float(n) for n in left]
+            asked = largest_remainders(np.array(weights) / sum(weights), missing)
+            for label in range(classes):
+                taken = min(asked[label], left[label])
+                counts[client, label] += taken
+                left[label] -= taken
+            weights = [d if n else 0.0 for d, n in zip(mixtures[client], left, strict=True)]
+    return counts
+
+
+@pytest.mark.parametrize("alpha", [1e-3, 0.1, 0.5, 10.0])
+def test_what_is_short_is_refilled_as_the_rule_says(alpha: float) -> None:
+    labels = np.repeat(np.arange(7), [5, 300, 40, 0, 120, 80, 211])
+    assert np.array_equal(dealt(labels, 12, 7, alpha), slow_counts(labels, 12, 7, alpha))
+
+
+def test_the_smaller_alpha_the_fewer_classes() -> None:
+    held = [
+        np.mean([classes_held(cut(20, MIXTURE, alpha=alpha, seed=s)) for s in range(3)])
+        for alpha in (100, 1, 0.1, 0.01)
+    ]
+    assert held == sorted(held, reverse=True)
+    assert held[0] == 10
+    assert held[-1] < 3
+
+
+def test_a_huge_alpha_gives_every_client_the_overall_mixture() -> None:
+    """Of balanced classes, since a mixture then is even."""
+    assert np.abs(dealt(BALANCED, 100, 10, 1e6) - 60).max() <= 2
+
+
+@pytest.mark.filterwarnings("error")  # a division 0/0 is a warning
+@pytest.mark.parametrize("alpha", [1e-300, 1e-3])
+def test_a_tiny_alpha_gives_one_class_until_classes_run_out(alpha: float) -> None:
+    counts = dealt(BALANCED, 100, 10, alpha)
+    assert np.median(counts.max(axis=1)) == 600
+    assert (counts.sum(axis=0) == 6000).all()
+
+
+def test_who_chooses_first_is_drawn() -> None:
+    """With a tiny alpha those who choose last get a bit of everything: not always the last ids."""
+    late = [
+        int((dealt(BALANCED, 10, 10, 1e-3, seed) > 0).sum(axis=1).argmax()) for seed in range(8)
+    ]
+    assert len(set(late)) > 3
+
+
+def test_which_samples_of_a_class_a_client_gets_is_drawn() -> None:
+    rng = np.random.default_rng(0)
+    lists = mixture_lists(np.zeros(1000, dtype=np.int64), 2, 1, alpha=1.0, rng=rng)
+    assert 450 < np.mean(lists[0]) < 550
+
+
+def test_the_generator_decides() -> None:
+    first, again, other = (
+        mixture_lists(BALANCED, 30, 10, alpha=0.5, rng=np.random.default_rng(s)) for s in (1, 1, 2)
+    )
+    assert all(np.array_equal(a, b) for a, b in zip(first, again, strict=True))
+    assert not any(np.array_equal(a, b) for a, b in zip(first, other, strict=True))
+
+
+@pytest.mark.parametrize("alpha", [1e-3, 0.1, 1e6])
+def test_a_thousand_clients_and_a_hundred_classes(alpha: float) -> None:
+    labels = np.random.default_rng(0).integers(0, 100, 50_000)
+    assert (dealt(labels, 1000, 100, alpha).sum(axis=1) == 50).all()
+
+
+def test_the_remainder_is_left_out_and_a_test_share_held_out() -> None:
+    partition = cut(7, PartitionConfig(kind="mixture", test_fraction=0.2))
+    assert_sound(partition, BALANCED, 7)
+    assert set(sizes(partition)) == {8571 - 1714}
+    assert {len(own) for own in partition.test} == {1714}

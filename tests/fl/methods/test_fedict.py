@@ -1,0 +1,149 @@
+"""FedICT against a plain loop over clients and the server's head, and what it sends."""
+
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, optim
+
+from fl.errors import UserError
+from fl.federation import Update
+from fl.methods.fedict import lesson, train_by_global_head
+from fl.methods.registry import get_method
+from fl.training.task import conflict, recipe_of
+from tests.fl.methods.personal_runs import (
+    BATCH,
+    CLIENTS,
+    LOCAL,
+    SPEC,
+    check_that_a_killed_run_goes_on_to_the_same_bits,
+    close,
+    curve,
+    federation,
+    memories,
+    model_of,
+    play,
+    same,
+    samples,
+    settings,
+    sizes,
+    start,
+    store,
+    train,
+)
+from tests.fl.toy import CPU, shard, task_input
+
+TAU, T, U = 3.0, 3.0, 7.0
+
+
+def weighted_kl(teacher: Tensor, student: Tensor, weights: Tensor) -> Tensor:
+    """tau^2 times the mean over samples of sum_c w_c t_c log(t_c / s_c)."""
+    t, s = (teacher / TAU).softmax(1), (student / TAU).softmax(1)
+    return TAU**2 * (weights * t * (t / s).log()).sum(1).mean()
+
+
+@pytest.mark.parametrize("alignment", ["similarity", "balance"])
+def test_three_rounds_are_those_of_a_plain_loop(alignment: str, tmp_path: Path) -> None:
+    config = settings("fedict", alignment=alignment)
+    outcome, clients = play("fedict", config, store=store(tmp_path))
+    own = [start(config) for _ in range(CLIENTS)]
+    shared = start(config)
+    answers: dict[int, Tensor] = {}
+    counts = torch.stack([torch.bincount(samples(k)[1], minlength=10) for k in range(CLIENTS)])
+    local, overall = counts / counts.sum(1, keepdim=True), counts.sum(0) / counts.sum()
+    for number in (1, 2, 3):
+        for k, model in enumerate(own):
+            told, shares = answers.get(k), 1 + local[k] / T
+
+            def further(logits: Tensor, rows: Tensor) -> Tensor:
+                if told is None:  # noqa: B023
+                    return torch.zeros(())
+                return 1.5 * weighted_kl(told[rows], logits, shares)  # noqa: B023
+
+            train(model, k, number, further=further)
+        sgd = optim.SGD(shared.classifier.parameters(), lr=LOCAL["lr"], momentum=0.9)
+        for _ in range(2):
+            for k, model in enumerate(own):
+                images, labels = samples(k)
+                with torch.no_grad():
+                    features, teacher = model.features(images).flatten(1), model(images)
+                if alignment == "similarity":
+                    weights = 1 + F.cosine_similarity(overall, local[k], dim=0).expand(10)
+                else:
+                    weights = 1 + (overall - local[k]) / U
+                for rows in torch.arange(len(labels)).split(BATCH):
+                    logits = shared.classifier(features[rows])
+                    loss = weighted_kl(teacher[rows], logits, weights)
+                    loss = loss + 1.5 * F.cross_entropy(logits, labels[rows])
+                    sgd.zero_grad()
+                    loss.backward()
+                    sgd.step()
+        with torch.no_grad():
+            for k, model in enumerate(own):
+                answers[k] = shared.classifier(model.features(samples(k)[0]).flatten(1))
+    assert close(shared.state_dict(), model_of(outcome), atol=2e-4)
+    for ours, theirs in zip(memories(clients), own, strict=True):
+        plain = {n.removeprefix("classifier."): t for n, t in ours.items()}
+        assert close(plain, theirs.state_dict(), atol=2e-4)
+
+
+def test_bytes_are_the_closed_form() -> None:
+    """Up n (4d + 4C + 8) a round, 8C once; down 4nC from the second participation on."""
+    _, clients = play("fedict", settings("fedict"), 3)
+    features = start(settings("fedict")).classifier[0].in_features
+    for k, n in enumerate(sizes()):
+        assert clients.bytes_up[k] == 3 * n * (4 * features + 4 * 10 + 8) + 8 * 10
+        assert clients.bytes_down[k] == 2 * 4 * n * 10
+
+
+def test_with_both_weights_zero_it_is_training_alone(tmp_path: Path) -> None:
+    config = settings("fedict", weight=0.0, server_weight=0.0)
+    outcome, ours = play("fedict", config, store=store(tmp_path / "fedict"))
+    alone, theirs = play("local", settings("local"), store=store(tmp_path / "local"))
+    assert same(memories(ours), memories(theirs))
+    assert curve(outcome) == curve(alone)
+
+
+def test_an_upload_that_cannot_be_is_refused_by_the_clients_name() -> None:
+    config = settings("fedict")
+    clients, _ = federation("fedict", config)
+    member, n = clients.members[2], sizes()[2]
+    good = {
+        "features": torch.zeros(n, 32),
+        "logits": torch.zeros(n, 10),
+        "labels": torch.zeros(n, dtype=torch.int64),
+    }
+    memory = {"counts.2": torch.ones(10, dtype=torch.int64)}
+
+    def told(**changes: Tensor) -> Update:
+        tensors = {**good, **changes}
+        return Update(client=member, tensors=tensors, stats={}, seconds=0, reused=False)
+
+    assert lesson(told(), (32,), memory, config, CPU).shares.shape == (10,)
+    for bad in (
+        {"features": torch.zeros(n, 31)},
+        {"logits": torch.full((n, 10), float("inf"))},
+        {"labels": torch.zeros(n - 1, dtype=torch.int64)},
+        {"labels": torch.full((n,), 10)},
+        {"labels": torch.zeros(n)},
+    ):
+        with pytest.raises(ValueError, match="client 2"):
+            lesson(told(**bad), (32,), memory, config, CPU)
+
+
+def test_a_killed_run_goes_on_to_the_same_bits(tmp_path: Path) -> None:
+    config = settings("fedict", participation=0.6)
+    check_that_a_killed_run_goes_on_to_the_same_bits("fedict", config, tmp_path)
+
+
+def test_its_clients_train_in_cohorts() -> None:
+    recipe = recipe_of(train_by_global_head)
+    assert recipe is not None
+    assert conflict(recipe, task_input(settings("fedict").classifier, shard(5, 5, 5))) is None
+
+
+@pytest.mark.parametrize("number", [0, 6, 7])
+def test_features_need_a_layer_before_and_one_after(number: int) -> None:
+    with pytest.raises(UserError, match=r"shared_layers must be in .*C1, C2, C3, F1, F2, F3"):
+        get_method("fedict").assign(settings("fedict", shared_layers=number), CLIENTS, SPEC)

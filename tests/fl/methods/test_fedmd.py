@@ -1,0 +1,122 @@
+"""FedMD against a plain loop over clients, and what it sends."""
+
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn, optim
+
+from fl.federation import Update
+from fl.methods.fedmd import mean_logits, train_on_public
+from fl.methods.registry import get_method
+from fl.seeding import seed_for
+from fl.training.task import conflict, recipe_of
+from tests.fl.methods.personal_runs import (
+    BATCH,
+    CLIENTS,
+    LOCAL,
+    SPEC,
+    check_that_a_killed_run_goes_on_to_the_same_bits,
+    close,
+    federation,
+    memories,
+    play,
+    settings,
+    start,
+    store,
+    train,
+)
+
+PUBLIC = torch.rand(40, *SPEC.image_shape, generator=torch.Generator().manual_seed(1))
+INPUTS = {"auxiliary": PUBLIC}
+
+
+def learn(model: nn.Module, k: int, number: int, consensus: Tensor) -> None:
+    sgd = optim.SGD(model.parameters(), lr=LOCAL["lr"], momentum=0.9)
+    purpose = "public/order" if number == 1 else f"public/order/round {number}"
+    order = torch.Generator().manual_seed(seed_for(0, purpose, k))
+    for _ in range(2):
+        for rows in torch.randperm(len(PUBLIC), generator=order).split(BATCH):
+            loss = F.kl_div(
+                model(PUBLIC[rows]).log_softmax(1),
+                consensus[rows].softmax(1),
+                reduction="batchmean",
+            )
+            sgd.zero_grad()
+            loss.backward()
+            sgd.step()
+
+
+def test_three_rounds_are_those_of_a_plain_loop(tmp_path: Path) -> None:
+    config = settings("fedmd")
+    outcome, clients = play("fedmd", config, store=store(tmp_path), inputs=INPUTS)
+    own = [start(config) for _ in range(CLIENTS)]
+    for number in (1, 2, 3):
+        for k, model in enumerate(own):
+            train(model, k, number)
+        with torch.no_grad():
+            consensus = torch.stack([model(PUBLIC) for model in own]).mean(0)
+        for k, model in enumerate(own):
+            learn(model, k, number, consensus)
+    for ours, theirs in zip(memories(clients), own, strict=True):
+        plain = {n.removeprefix("classifier."): t for n, t in ours.items()}
+        assert close(plain, theirs.state_dict(), atol=1e-4)
+    assert outcome.model is None
+    each = 3 * len(PUBLIC) * 10 * 4
+    assert clients.bytes_up == clients.bytes_down == dict.fromkeys(range(CLIENTS), each)
+
+
+def test_identical_clients_are_given_their_own_answers() -> None:
+    clients, _ = federation("fedmd", settings("fedmd"))
+    logits = torch.randn(40, 10)
+    updates = [
+        Update(client=client, tensors={"logits": logits}, stats={}, seconds=0, reused=False)
+        for client in clients.members
+    ]
+    assert torch.equal(mean_logits(updates, 40, 10), logits)
+
+
+def test_its_local_model_is_fedicts(tmp_path: Path) -> None:
+    """Both train two epochs as FedAvg's clients do."""
+    from fl.events import ClientEnd, Event
+
+    play("fedict", settings("fedict"), 1, store=store(tmp_path, "fedict"))
+    heard: list[Event] = []
+    own = store(tmp_path, "fedmd")
+    play("fedmd", settings("fedmd"), 1, store=own, inputs=INPUTS, listener=heard.append)
+    reused = [e.reused for e in heard if isinstance(e, ClientEnd)]
+    assert reused == [True] * CLIENTS + [False] * 2 * CLIENTS
+
+
+def test_logits_that_cannot_be_are_refused_by_the_clients_name() -> None:
+    import pytest
+
+    clients, _ = federation("fedmd", settings("fedmd"))
+    for bad in (
+        torch.zeros(40, 9),
+        torch.full((40, 10), float("nan")),
+        torch.zeros(40, 10).double(),
+    ):
+        update = Update(
+            client=clients.members[3], tensors={"logits": bad}, stats={}, seconds=0, reused=False
+        )
+        with pytest.raises(ValueError, match="client 3 sent logits"):
+            mean_logits([update], 40, 10)
+
+
+def test_a_killed_run_goes_on_to_the_same_bits(tmp_path: Path) -> None:
+    config = settings("fedmd", participation=0.6)
+    check_that_a_killed_run_goes_on_to_the_same_bits("fedmd", config, tmp_path, inputs=INPUTS)
+
+
+def test_clients_learn_from_public_images_in_cohorts() -> None:
+    from dataclasses import replace
+
+    from tests.fl.toy import shard, task_input
+
+    recipe = recipe_of(train_on_public)
+    assert recipe is not None
+    inputs = task_input(settings("fedmd").classifier, shard(5, 5, 5))
+    known = {"public": torch.rand(20, 1, 28, 28), "consensus": torch.randn(20, 3)}
+    assert conflict(recipe, replace(inputs, broadcast=known)) is None
+    assert get_method("fedmd").auxiliary is not None

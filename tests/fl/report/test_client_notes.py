@@ -1,0 +1,87 @@
+"""What is said of clients that were each scored on samples of their own."""
+
+from dataclasses import replace
+
+import pytest
+
+from fl.report.alone import Alone
+from fl.report.client_notes import beside_table, last_round, own_samples
+from fl.report.events import Failure
+from fl.report.read import RunRecord, read_run
+from fl.report.scores import Scores
+from tests.fl.report.conftest import MakeRun
+
+NOBODY_LEFT_OUT = [(0.5, 0.7, 0.6, 0.9)]
+
+
+@pytest.fixture
+def run(make_scored: MakeRun) -> RunRecord:
+    """Four clients, all of which were scored."""
+    return read_run(make_scored(accuracies=NOBODY_LEFT_OUT))
+
+
+def alone(*accuracies: float | None) -> Alone:
+    return Alone("by-itself", Scores(accuracies))
+
+
+@pytest.mark.parametrize(
+    ("reached", "said"),
+    [
+        ((0.6, 0.7, 0.5, 0.95), "Below training alone (run by-itself): clients 0, 3."),
+        ((0.5, 0.7, 0.7, None), "Below training alone (run by-itself): client 2."),
+        ((0.5, 0.7, 0.6, 0.9), "No client is below training alone (run by-itself)."),
+    ],
+)
+def test_clients_below_training_alone_are_named(
+    run: RunRecord, reached: tuple[float | None, ...], said: str
+) -> None:
+    assert beside_table(replace(run, alone=alone(*reached))) == [said]
+
+
+def test_without_such_a_run_the_page_says_how_to_get_one(run: RunRecord) -> None:
+    (said,) = beside_table(run)
+    assert said.startswith("No finished run of method local on this partition")
+    assert said.endswith("python -m cluster.launch --method local ...")
+
+
+def test_a_run_alone_needs_no_other(make_scored: MakeRun) -> None:
+    assert beside_table(read_run(make_scored("a", "local", NOBODY_LEFT_OUT))) == []
+
+
+def test_who_is_left_out_of_the_mean_and_why(make_scored: MakeRun) -> None:
+    run = read_run(make_scored("a", "local", [(0.5, None, None, None)], dropped={"3": "it died"}))
+    assert beside_table(
+        replace(run, failures=[Failure(1, None, "it died"), Failure(2, 1, "x")])
+    ) == [
+        "Left out of the mean for want of test samples: client 2.",
+        "Left out of the mean as they failed for good: clients 1, 3.",
+    ]
+
+
+def test_an_unfinished_run_is_held_against_nothing(run: RunRecord) -> None:
+    assert beside_table(replace(run, result=None)) == []
+
+
+def test_runs_that_do_not_score_clients_say_nothing(make_run: MakeRun) -> None:
+    assert beside_table(read_run(make_run(rounds=2))) == []
+
+
+def test_the_last_round_in_figures() -> None:
+    scores = Scores([0.5, None, 0.9])
+    text = "Each client after the last round: mean 70.0%, standard deviation 20.0 points, "
+    assert last_round(scores, None) == text + "the worst client has 50.0%."
+    text += "the worst client has 50.0%. "
+    assert last_round(scores, alone(0.6, 0.1, 0.8)) == (
+        text + "1 client is below training alone (run by-itself)."
+    )
+    assert last_round(scores, alone(0.6, 0.1, 0.95)).endswith(
+        "2 clients are below training alone (run by-itself)."
+    )
+    many = Scores([k / 20 for k in range(20)])
+    assert "the worst tenth (2 clients) has 2.5%." in last_round(many, None)
+
+
+def test_held_out_samples_are_no_test_samples(run: RunRecord) -> None:
+    assert own_samples(run) == "test samples"
+    validated = replace(run, config=run.config | {"data": {"validation": 0.1}})
+    assert own_samples(validated) == "held-out training samples"
