@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from cluster.run.command_line import parse
@@ -32,3 +33,30 @@ def test_missing_auxiliary_data_are_found_before_anything_starts(tmp_path: Path)
 
 def test_methods_without_auxiliary_data_get_none() -> None:
     assert prepare(parse(["--method=fedavg", *SMALL])).inputs == {}
+
+
+def indices(parts: tuple[np.ndarray, ...]) -> set[int]:
+    return {int(k) for own in parts for k in own}
+
+
+def test_who_is_scored_on_its_own_samples_has_a_fifth_of_them_held_out() -> None:
+    found = prepare(parse(["--method=local", *SMALL])).partition
+    for train, test in zip(found.train, found.test, strict=True):
+        assert len(test) == round(0.2 * (len(train) + len(test)))
+    assert not indices(found.train) & indices(found.test)
+    assert not indices(prepare(parse(["--method=fedavg", *SMALL])).partition.test)
+    tuned = ["--method=fedavg", "--tested=tuned", *SMALL]
+    assert indices(prepare(parse(tuned)).partition.test) == indices(found.test)
+    asked = ["--method=fedavg", "--partition.test-fraction=0.5", *SMALL]
+    assert len(indices(prepare(parse(asked)).partition.test)) == pytest.approx(100, abs=4)
+
+
+def test_settings_are_chosen_on_training_samples_of_each_client() -> None:
+    """With validation the clients' test samples are neither scored nor trained on."""
+    final = prepare(parse(["--method=local", *SMALL])).partition
+    found = prepare(parse(["--method=local", "--data.validation=0.25", *SMALL])).partition
+    assert indices(found.train) | indices(found.test) == indices(final.train)
+    assert not indices(found.train) & indices(found.test)
+    for train, held_out in zip(found.train, found.test, strict=True):
+        assert len(held_out) == round(0.25 * (len(train) + len(held_out)))
+    assert found.digest != final.digest

@@ -1,0 +1,69 @@
+"""The main command with clients that keep models of their own: killed, resumed, and told about."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from cluster.launch import main
+from tests.cluster.commands import environment, here, result
+from tests.cluster.commands import run as run_line
+from tests.cluster.living import kill_with_family
+from tests.waiting import wait_until
+
+FEDD2S = [
+    *("--method=fedd2s", "--num-clients=5", "--rounds=5", "--name=run", "--participation=0.6"),
+    *("--data.max-train=300", "--data.max-test=50", "--partition.kind=mixture"),
+    *("--classifier.epochs=1", "--dropping.rate=1"),
+]
+
+
+def command(root: Path, *more: str) -> list[str]:
+    return [sys.executable, "-m", "cluster.launch", *FEDD2S, f"--output-dir={root}", *more]
+
+
+def run(root: Path, *more: str) -> Path:
+    """Runs the command to its end, and returns the run's directory."""
+    done = run_line(command(root, *more))
+    assert done.returncode == 0, done.stderr
+    return root / "run"
+
+
+def outcome(run: Path) -> tuple[object, ...]:
+    """What two equal runs have in common."""
+    figures = result(run)
+    same = ("accuracy_curve", "client_accuracy", "ua", "bytes_up", "bytes_down")
+    return *(figures[n] for n in same), (run / "model" / "global.safetensors").read_bytes()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_a_run_on_ray_that_is_killed_in_round_3_goes_on_to_the_bits_of_one_process(
+    tmp_path: Path,
+) -> None:
+    undisturbed = run(tmp_path / "here", "--runtime=inprocess")
+    metrics = tmp_path / "ray" / "run" / "metrics.jsonl"
+    process = subprocess.Popen(
+        command(tmp_path / "ray"), env=environment(), stdout=subprocess.DEVNULL
+    )
+    wait_until(
+        lambda: metrics.exists() and metrics.read_text().count('"event": "round"') >= 2,
+        seconds=240,
+    )
+    kill_with_family(process)
+    assert metrics.read_text().count('"event": "round"') < 5
+    resumed = run(tmp_path / "ray", "--resume")
+    assert outcome(resumed) == outcome(undisturbed)
+    figures = result(resumed)
+    assert figures["scored_on"] == "clients"
+    assert figures["accuracy"] == pytest.approx(figures["client_scores"]["mean"])
+    assert figures["bytes_up"] > 5 * figures["fedavg_bytes_up"]
+
+
+def test_no_test_samples_are_refused_in_one_line(tmp_path: Path) -> None:
+    done = here(main, ["--method=local", "--partition.test-fraction=0", f"--output-dir={tmp_path}"])
+    assert done.returncode == 2
+    assert "partition.test_fraction must be above 0" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert not any(tmp_path.iterdir())
