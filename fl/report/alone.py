@@ -13,7 +13,7 @@ from fl.report.scores import Scores, scores_of
 
 ALONE = "local"
 """The method in which clients exchange nothing."""
-SHARED = ("dataset", "seed", "rounds", "num_clients")
+SHARED = ("dataset", "seed", "rounds", "num_clients", "participation")
 """Settings that make two runs comparable, beside the partition itself."""
 NAMED = re.compile(rf"^method: *['\"]?{ALONE}\b", re.MULTILINE)
 
