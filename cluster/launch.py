@@ -73,6 +73,14 @@ def _print_summary(result: JsonObject, run_dir: Path, console: Console) -> None:
         f"its start {result['start_accuracy']:.4f}, gain {gain:+.4f})",
         highlight=False,
     )
+    if "client_scores" in result:
+        scored = len(result["client_accuracy"]) - len(result["untested"])
+        worst = result["client_scores"]["worst_tenth"]
+        console.print(
+            f"clients  mean of {scored}, each on its own test samples; worst tenth {worst:.4f}, "
+            f"UA {result['ua']:.4f}",
+            highlight=False,
+        )
     for client, reason in result["dropped"].items():
         console.print(f"without  client {client}: {reason}", highlight=False, soft_wrap=True)
     console.print(f"time     {result['seconds']['total']:.1f} s", highlight=False)

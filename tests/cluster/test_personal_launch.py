@@ -27,6 +27,9 @@ def run(root: Path, *more: str) -> Path:
     """Runs the command to its end, and returns the run's directory."""
     done = run_line(command(root, *more))
     assert done.returncode == 0, done.stderr
+    scores = result(root / "run")
+    assert "clients  mean of 5, each on its own test samples" in done.stdout
+    assert f"UA {scores['ua']:.4f}" in done.stdout
     return root / "run"
 
 
