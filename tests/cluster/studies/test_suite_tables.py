@@ -3,10 +3,12 @@
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from cluster.studies.comparison import Figure
+from cluster.studies.cells import TABLES
+from cluster.studies.comparison import Figure, as_markdown
 from cluster.studies.suite_tables import (
     curves,
     epochs_to_target,
+    tell_clients,
     tell_domains,
     tell_fid,
     tell_forgetting,
@@ -82,3 +84,34 @@ def test_a_target_that_nobody_reaches_has_no_column() -> None:
     heading, _, line = tell_targets([poor])[2:]
     assert heading == "| Row | Method | 10 % |"
     assert line.endswith(" | 0.0 |")
+
+
+def scored(method: str, *accuracies: float | None, sent: int = 0) -> Figure:
+    """A cell of one row with two equal runs, whose clients reached these accuracies."""
+    (cell,) = [c for c in TABLES["fedd2s-table2"]("small") if c.name == f"mnist-alpha0.5-{method}"]
+    there = [a for a in accuracies if a is not None]
+    result = {
+        "accuracy": sum(there) / len(there),
+        "ua": 0.5,
+        "client_accuracy": list(accuracies),
+        "client_scores": {"mean": 0.7, "spread": 0.125, "worst_tenth": 0.25},
+        "bytes_up": sent,
+        "fedavg_bytes_up": 2**20,
+    }
+    return Figure(cell, (result, result))
+
+
+def test_clients_below_training_alone_are_counted_over_seeds() -> None:
+    alone = scored("local", 0.5, 0.5, None, 0.5)
+    ours = scored("fedd2s", 0.6, 0.4, 0.1, 0.5, sent=3 * 2**19)
+    told = tell_clients([alone, ours])
+    row = "mnist-alpha0.5"
+    assert told[-2] == f"| {row} | local | 70.00 | 12.50 | 25.00 | - | 0.00 | 0.00 |"
+    assert told[-1] == f"| {row} | fedd2s | 70.00 | 12.50 | 25.00 | 2 of 6 | 1.50 | 1.50 |"
+    assert "| 2 of 6 |" not in tell_clients([ours])[-1]
+
+
+def test_a_table_of_clients_is_of_their_ua_and_has_no_column_of_the_paper() -> None:
+    table = as_markdown("fedd2s-table2", "small", [0, 1], [scored("local", 0.9)])
+    assert "| Row | Method | UA, % | Rank |" in table
+    assert "| mnist-alpha0.5 | local | 50.00 ± 0.00 | 1 |" in table
