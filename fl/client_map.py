@@ -42,6 +42,7 @@ class ClientMap:
     private: Private = nothing
     for_test: Private = nothing
     remember: bool = False
+    to_peers: bool = False
     """See :class:`fl.clients.MapOptions`."""
     bytes_up: dict[int, int] = field(default_factory=dict)
     bytes_for_test: dict[int, int] = field(default_factory=dict)
@@ -123,7 +124,8 @@ class ClientMap:
                 device_uuid=note.device_uuid,
                 assigned=note.assigned,
                 peak_bytes=note.peak_bytes,
-                bytes_up=self.bytes_up[client.id],
+                bytes_up=0 if self.to_peers else self.bytes_up[client.id],
+                bytes_peer=self.bytes_up[client.id] if self.to_peers else 0,
                 reused=reused,
                 stats=note.stats,
             )

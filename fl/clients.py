@@ -43,6 +43,12 @@ class MapOptions(TypedDict, total=False):
     broadcast, and is not counted again."""
     payloads: Mapping[int, Tensors] | None
     """What reaches one client each, by id; counts as bytes down."""
+    relayed: Mapping[int, Tensors] | None
+    """What other clients sent to one client each, by id: it reaches that client beside its payload,
+    and was counted when it was sent."""
+    to_peers: bool
+    """Whether the uploads are for other clients: they are counted in ``bytes_peer``, not in
+    ``bytes_up``, and reach those by ``relayed``."""
     training: Callable[[Client], Training] | None
     """The record by which a client trains in this map, in place of its own."""
     remember: bool
@@ -88,6 +94,8 @@ class Clients:
         self.bytes_up = dict.fromkeys((c.id for c in members), 0)
         self.bytes_down = dict.fromkeys((c.id for c in members), 0)
         self.bytes_for_test = dict.fromkeys((c.id for c in members), 0)
+        self.bytes_peer = dict.fromkeys((c.id for c in members), 0)
+        """What each client sent to other clients."""
         self.round = 1
         """The present round; see :mod:`fl.rounds`."""
         self.busy_seconds = 0.0
@@ -109,15 +117,18 @@ class Clients:
         Raises:
             ClientFailed: a client failed for good; with failures dropped, all clients of a role.
             UserError: what a client remembers is gone or damaged.
-            ValueError: ``only`` names a client that does not exist, or ``payloads`` one that is
-                not chosen.
+            ValueError: ``only`` names a client that does not exist, or ``payloads`` or
+                ``relayed`` one that is not chosen.
         """
         chosen, payloads = self._chosen(options), options.get("payloads") or {}
+        relayed = options.get("relayed") or {}
         broadcast = options.get("broadcast") or {}
         common = {**(options.get("already_sent") or {}), **broadcast}
         sent = pack(common, {}) if common else None
         for k in chosen:
             self.bytes_down[k] += num_bytes(broadcast) + num_bytes(payloads.get(k, {}))
+        if relayed:
+            payloads = {k: {**payloads.get(k, {}), **relayed.get(k, {})} for k in chosen}
         current = ClientMap(
             jobs=self._jobs(task, chosen, sent, payloads, options.get("training")),
             members={c.id: c for c in self.members},
@@ -129,12 +140,14 @@ class Clients:
             private=options.get("private") or nothing,
             for_test=options.get("for_test") or nothing,
             remember=options.get("remember", False),
+            to_peers=options.get("to_peers", False),
         )
         with self._events.phase("local"):
             updates = current.collect()
         self.busy_seconds += current.busy_seconds
+        sent_to = self.bytes_peer if options.get("to_peers") else self.bytes_up
         for k in updates:
-            self.bytes_up[k] += current.bytes_up[k]
+            sent_to[k] += current.bytes_up[k]
             self.bytes_for_test[k] += current.bytes_for_test[k]
         self._memories |= current.memories
         return [updates[k] for k in sorted(updates)]
@@ -200,7 +213,8 @@ class Clients:
         """The clients to map over, without those that were dropped."""
         existing, only = {c.id for c in self.members}, options.get("only")
         chosen = existing if only is None else set(only)
-        missing = (chosen - existing) | ((options.get("payloads") or {}).keys() - chosen)
+        addressed = {*(options.get("payloads") or {}), *(options.get("relayed") or {})}
+        missing = (chosen - existing) | (addressed - chosen)
         if missing:
             raise ValueError(f"no such clients to map over: {sorted(missing)}")
         return chosen - self.dropped.keys()

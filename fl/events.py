@@ -111,6 +111,8 @@ class ClientEnd(Event):
     assigned: dict[str, float] | None = None
     peak_bytes: int | None = None
     bytes_up: int = 0
+    bytes_peer: int = 0
+    """Bytes for other clients."""
     reused: bool = False
     """Whether the update came from the store."""
     stats: dict[str, float] = field(default_factory=dict)
@@ -154,6 +156,7 @@ class RoundEnd(Event):
     accuracy: float
     bytes_up: int
     bytes_down: int
+    bytes_peer: int = 0
     client_accuracy: list[float | None] = field(default_factory=list)
     """By client id, where clients were scored on test samples of their own."""
 

@@ -38,6 +38,8 @@ class Round:
     saving the state of the round before."""
     bytes_up: int
     bytes_down: int
+    bytes_peer: int = 0
+    """What clients sent each other."""
 
 
 class Rounds:
@@ -133,6 +135,7 @@ class Rounds:
             "bytes_up": clients.bytes_up,
             "bytes_down": clients.bytes_down,
             "bytes_for_test": clients.bytes_for_test,
+            "bytes_peer": clients.bytes_peer,
             "dropped": clients.dropped,
             "remembered": clients.remembered,
         }
@@ -156,6 +159,7 @@ class Rounds:
         clients.bytes_up.update(state["bytes_up"])
         clients.bytes_down.update(state["bytes_down"])
         clients.bytes_for_test.update(state.get("bytes_for_test", {}))
+        clients.bytes_peer.update(state.get("bytes_peer", {}))
         clients.dropped.update(state["dropped"])
         clients.recall(state.get("remembered", {}))
         clients.round = server.round = len(self.played)
@@ -185,6 +189,7 @@ class _Reading:
         self.busy = clients.busy_seconds
         self.bytes_up = sum(clients.bytes_up.values())
         self.bytes_down = sum(clients.bytes_down.values())
+        self.bytes_peer = sum(clients.bytes_peer.values())
 
 
 def _round(
@@ -203,6 +208,7 @@ def _round(
         seconds={name: round(s, 4) for name, s in seconds.items()},
         bytes_up=after.bytes_up - before.bytes_up,
         bytes_down=after.bytes_down - before.bytes_down,
+        bytes_peer=after.bytes_peer - before.bytes_peer,
     )
 
 
@@ -213,6 +219,7 @@ def _figures(played: Round) -> JsonObject:
         "seconds": played.seconds,
         "bytes_up": played.bytes_up,
         "bytes_down": played.bytes_down,
+        "bytes_peer": played.bytes_peer,
     }
 
 
@@ -224,5 +231,6 @@ def _event(played: Round, rounds: int) -> RoundEnd:
         accuracy=played.evaluation.accuracy,
         bytes_up=played.bytes_up,
         bytes_down=played.bytes_down,
+        bytes_peer=played.bytes_peer,
         client_accuracy=list(played.evaluation.per_client),
     )

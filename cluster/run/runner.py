@@ -145,6 +145,7 @@ def _result(
         "accuracy_curve": accuracies,
         "bytes_up": sum(clients.bytes_up.values()),
         "bytes_down": sum(clients.bytes_down.values()),
+        "bytes_peer": sum(clients.bytes_peer.values()),
         "on_client_failure": launch.on_client_failure,
         "dropped": clients.dropped,
         "seconds": {**seconds, "total": round(server.events.elapsed, 3)},

@@ -345,3 +345,22 @@ def test_what_another_run_is_training_is_waited_for_and_not_trained_again() -> N
     assert [job.client.id for job in executor.jobs] == [0, 1, 3]
     assert [u.tensors["id"].item() for u in updates] == [0, 1, 22, 3]
     assert [u.reused for u in updates] == [False, False, True, False]
+
+
+def test_what_is_for_peers_is_counted_by_itself_and_handed_on_uncounted() -> None:
+    """Client 0 sends to client 1, which is given it beside what the server sends."""
+    executor, heard = FakeExecutor(), []  # type: ignore[var-annotated]
+    clients = federation(executor, heard=heard)
+    (update,) = clients.map(never_run, only=[0], to_peers=True)
+    assert (clients.bytes_peer[0], clients.bytes_up[0]) == (8, 0)
+    relayed, own = {1: dict(update.tensors)}, {1: {"more": torch.zeros(3)}}
+    clients.map(never_run, only=[1, 2], relayed=relayed, payloads=own)
+    assert clients.bytes_down == {0: 0, 1: 12, 2: 0, 3: 0}
+    assert clients.bytes_up == {0: 0, 1: 8, 2: 8, 3: 0}
+    assert clients.bytes_peer == {0: 8, 1: 0, 2: 0, 3: 0}
+    received = {job.client.id: unpack(job.payload)[0] for job in executor.jobs if job.payload}
+    assert same_bits(received[1], {**own[1], "id": torch.tensor([0])})
+    told = {(e["client"], e["bytes_up"], e["bytes_peer"]) for e in named(heard, "client_end")}
+    assert told == {(0, 0, 8), (1, 8, 0), (2, 8, 0)}
+    with pytest.raises(ValueError, match="no such clients"):
+        clients.map(never_run, only=[2], relayed=relayed)
