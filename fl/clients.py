@@ -51,6 +51,9 @@ class MapOptions(TypedDict, total=False):
     ``bytes_up``, and reach those by ``relayed``."""
     training: Callable[[Client], Training] | None
     """The record by which a client trains in this map, in place of its own."""
+    of_this_run: bool
+    """Whether no other run could use the uploads, though it is the first round: they are kept with
+    the run as later rounds' are, and not in the pool of all runs."""
     remember: bool
     """Whether each client remembers all that its task returns, in place of what it remembered
     before: its later tasks find it as ``remembered``, wherever they run."""
@@ -130,7 +133,7 @@ class Clients:
         if relayed:
             payloads = {k: {**payloads.get(k, {}), **relayed.get(k, {})} for k in chosen}
         current = ClientMap(
-            jobs=self._jobs(task, chosen, sent, payloads, options.get("training")),
+            jobs=self._jobs(task, chosen, sent, payloads, options),
             members={c.id: c for c in self.members},
             executor=self._executor,
             store=self._store,
@@ -175,7 +178,7 @@ class Clients:
         sent = pack(broadcast, {}) if broadcast else None
         task = partial(count_answers, build)
         chosen = tests.tested - self.dropped.keys()
-        jobs = self._jobs(task, chosen, sent, payloads or {}, None)
+        jobs = self._jobs(task, chosen, sent, payloads or {}, {})
         jobs = {k: replace(job, test=tests.indices[k]) for k, job in jobs.items()}
         hits: dict[int, Tensor] = {}
         failed: ClientFailed | None = None
@@ -225,9 +228,10 @@ class Clients:
         chosen: Set[int],
         broadcast: bytes | None,
         payloads: Mapping[int, Tensors],
-        training: Callable[[Client], Training] | None,
+        options: MapOptions,
     ) -> dict[int, Job]:
         """A job for each chosen client, in the members' order."""
+        training = options.get("training")
         packed: dict[int, bytes] = {}  # a payload for several clients is packed once
         jobs = {}
         for member in self.members:
@@ -245,5 +249,6 @@ class Clients:
                     payload=packed.get(id(own)),
                     memory=self._memories.get(client.id),
                     round=self.round,
+                    of_this_run=options.get("of_this_run", False),
                 )
         return jobs

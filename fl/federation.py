@@ -185,6 +185,8 @@ class Job:
     remembered: bytes | None = None
     """The same, packed, once it has been read."""
     round: int = 1
+    of_this_run: bool = False
+    """Whether no other run could use its upload, whatever the round."""
     test: np.ndarray | None = None
     """Indices of the client's own test samples, if the job is to score it."""
 

@@ -36,8 +36,9 @@ def settings(name: str, **changes: Any) -> Any:
     """The method's settings, with a small model and few epochs."""
     kind = get_method(name).config
     own = {n: changes.pop(n) for n in list(changes) if n not in kind.__dataclass_fields__}
+    if name in ("fedavg", "fedprox", "fedseq", "hfldd", "centralised"):
+        own = {"model": "m1", "width": 1.0, "momentum": 0.9, **own}
     if name in ("fedavg", "fedprox"):
-        own = {"model": "m1", "width": 1.0, **own}
         changes = {"num_large": CLIENTS, "tested": "clients", "weighting": "samples", **changes}
     if name.startswith("fedrep"):
         own = {"head_epochs": 1, **own}

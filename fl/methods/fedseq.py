@@ -1,0 +1,123 @@
+"""FedSeq (IEEE Systems Journal, 2023, as HFLDD's paper compares with it): clusters in sequence.
+
+In each round every cluster's first client starts from the model that the server sent, and each next
+one from what the one before it left; the last hands the model back to the first, which uploads it.
+The server averages over clusters.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from torch import nn
+
+from fl.bounds import Count, Settings
+from fl.clients import Clients
+from fl.errors import ClientFailed
+from fl.federation import RunSpec, TaskInput, TaskOutput
+from fl.fusion.average import average_into
+from fl.methods.clusters import check_clusters, random_clusters
+from fl.methods.method import Assignment, Method
+from fl.methods.prototypes import LOCAL
+from fl.methods.uploads import load_classifier, untrained_classifier
+from fl.rounds import Rounds
+from fl.seeding import in_round, numpy_generator
+from fl.server import Outcome, Server
+from fl.spaces import Spaces
+from fl.training.classifier import ClassifierConfig
+from fl.wire import Tensors, prefixed
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedSeqConfig(Settings):
+    """How many clusters there are, and how their clients train."""
+
+    clusters: Count = 10
+    """Clusters, drawn once; their sizes differ by one at most."""
+    classifier: ClassifierConfig = ClassifierConfig(epochs=2, lr=0.01, momentum=0.0, batch_size=32)
+
+
+def assign(config: FedSeqConfig, num_clients: int, run_spec: RunSpec) -> list[Assignment]:
+    """Every client trains the same classifier.
+
+    Raises:
+        UserError: more clusters than clients, or a classifier that cannot take these images.
+    """
+    check_clusters(config.clusters, num_clients, "clusters")
+    config.classifier.check(run_spec)
+    return [Assignment("classifier", config.classifier)] * num_clients
+
+
+def run(clients: Clients, server: Server, config: FedSeqConfig, *, rounds: Rounds) -> Outcome:
+    """Rounds of training in sequence; the order within a cluster is drawn anew in each round."""
+    model = untrained_classifier(config.classifier, server)
+    clusters = random_clusters(
+        [c.id for c in clients.members], config.clusters, clients.run_spec.seed
+    )
+    for number in rounds.play(clients, server, model):
+        orders = [_order(clients, cluster, number) for cluster in clusters]
+        carried = _train_in_turn(clients, orders, model if number > 1 else None)
+        heads = {order[0]: carried[i] for i, order in enumerate(orders)}
+        ends = clients.map(hand_up, only=heads, relayed=heads, of_this_run=number == 1)
+        if lost := heads.keys() & clients.dropped.keys():
+            head = min(lost)
+            reason = f"{clients.dropped[head]}; it held its cluster's model"
+            raise ClientFailed(head, clients.members[head].model, reason)
+        with server.events.phase("fusion"):
+            sizes = {order[0]: _samples(clients, order) for order in orders}
+            states = (load_classifier(update, server).state_dict() for update in ends)
+            average_into(model, states, [sizes[update.client.id] for update in ends])
+    return rounds.outcome(model)
+
+
+def _order(clients: Clients, cluster: Sequence[int], number: int) -> list[int]:
+    """The cluster's clients in the order in which they train in this round."""
+    able = [k for k in cluster if k not in clients.dropped]
+    if not able:
+        k = cluster[0]
+        raise ClientFailed(k, clients.members[k].model, "no client of its cluster is left")
+    stream = in_round("sequence", number)
+    return numpy_generator(clients.run_spec.seed, stream, cluster[0]).permutation(able).tolist()
+
+
+def _train_in_turn(
+    clients: Clients, orders: Sequence[Sequence[int]], model: nn.Module | None
+) -> list[Tensors]:
+    """The weights that each cluster's last client hands on; the clusters train side by side.
+
+    ``model`` is sent to the first clients; without it they start from what the seed gives. A client
+    that is dropped on the way leaves the model as it is.
+    """
+    sent = prefixed("classifier", model) if model else {}
+    carried: list[Tensors] = [sent for _ in orders]
+    for place in range(max(map(len, orders))):
+        places = {order[place]: i for i, order in enumerate(orders) if place < len(order)}
+        messages = {k: carried[i] for k, i in places.items()}
+        updates = clients.train(
+            only=places,
+            payloads=messages if place == 0 else None,
+            relayed=messages if place > 0 else None,
+            to_peers=True,
+            of_this_run=model is None and place > 0,
+        )
+        for update in updates:
+            carried[places[update.client.id]] = dict(update.tensors.items())
+    return carried
+
+
+def hand_up(inputs: TaskInput) -> TaskOutput:
+    """The model that a cluster's last client handed to its first, for the server."""
+    return TaskOutput(tensors=inputs.payload)
+
+
+def _samples(clients: Clients, order: Sequence[int]) -> int:
+    return sum(clients.members[k].num_samples for k in order if k not in clients.dropped)
+
+
+METHOD = Method(
+    name="fedseq",
+    config=FedSeqConfig,
+    assign=assign,
+    run=run,
+    one_shot=False,
+    spaces=Spaces(local=LOCAL),
+)

@@ -1,0 +1,129 @@
+"""FedSeq against a plain loop, its bytes by Eq. 19, and what a lost client costs."""
+
+from copy import deepcopy
+from pathlib import Path
+
+import pytest
+
+from fl.clients import Clients
+from fl.errors import ClientFailed, UserError
+from fl.events import ClientEnd, Event
+from fl.methods import fedseq
+from fl.methods.clusters import random_clusters
+from fl.methods.registry import get_method
+from fl.seeding import numpy_generator
+from tests.fl.methods.personal_runs import (
+    CLIENTS,
+    SPEC,
+    averaged,
+    check_that_a_killed_run_goes_on_to_the_same_bits,
+    close,
+    federation,
+    model_of,
+    play,
+    settings,
+    sizes,
+    start,
+    store,
+    train,
+)
+from tests.fl.toy import same_bits
+
+
+def orders(count: int, number: int) -> list[list[int]]:
+    """Each cluster's clients as they train in a round."""
+    purpose = "sequence" if number == 1 else f"sequence/round {number}"
+    return [
+        numpy_generator(0, purpose, cluster[0]).permutation(cluster).tolist()
+        for cluster in random_clusters(range(CLIENTS), count, 0)
+    ]
+
+
+def test_three_rounds_are_those_of_a_plain_loop() -> None:
+    outcome, _ = play("fedseq", settings("fedseq", clusters=2))
+    model = start(settings("fedseq"))
+    for number in (1, 2, 3):
+        ends = []
+        for order in orders(2, number):
+            carried = deepcopy(model)
+            for k in order:
+                train(carried, k, number)
+            ends.append((carried.state_dict(), sum(sizes()[k] for k in order)))
+        model.load_state_dict(averaged([s for s, _ in ends], [n for _, n in ends]))
+    assert close(model.state_dict(), model_of(outcome), atol=1e-4)
+
+
+def test_clusters_of_one_are_fedavg() -> None:
+    fedavg, theirs = play("fedavg", settings("fedavg"))
+    sequence, ours = play("fedseq", settings("fedseq", clusters=CLIENTS))
+    assert same_bits(model_of(sequence), model_of(fedavg))
+    assert (ours.bytes_up, ours.bytes_down) == (theirs.bytes_up, theirs.bytes_down)
+
+
+def test_bytes_are_equation_19() -> None:
+    """4 O |w| ((2T - 1) + T J): up and down between heads and server, and J hops in a cluster."""
+    rounds, clusters = 3, CLIENTS
+    for count in (1, clusters):
+        _, clients = play("fedseq", settings("fedseq", clusters=count), rounds)
+        size = 4 * sum(p.numel() for p in start(settings("fedseq")).parameters())
+        up, down, peer = (
+            sum(ledger.values())
+            for ledger in (clients.bytes_up, clients.bytes_down, clients.bytes_peer)
+        )
+        assert up + down == count * size * (2 * rounds - 1)
+        assert peer == count * size * rounds * (CLIENTS // count)
+
+
+def test_only_what_fedavg_could_use_lies_in_the_pool_of_all_runs(tmp_path: Path) -> None:
+    kept = store(tmp_path)
+    play("fedseq", settings("fedseq", clusters=2), 2, store=kept)
+    assert len(list((tmp_path / ".store").glob("*.safetensors"))) == 2  # the first in each chain
+    heard: list[Event] = []
+    play("fedavg", settings("fedavg"), 1, store=store(tmp_path, "b"), listener=heard.append)
+    assert sum(e.reused for e in heard if isinstance(e, ClientEnd)) == 2
+
+
+def test_a_lost_head_stops_the_run_with_its_name_also_where_failures_are_dropped() -> None:
+    clients, server = federation("fedseq", settings("fedseq", clusters=2))
+    head = orders(2, 1)[0][0]
+    real = clients.map
+
+    def losing(task: object, **options: object) -> object:
+        updates = real(task, **options)  # type: ignore[arg-type]
+        if task is fedseq.hand_up:
+            clients.dropped[head] = "its node is gone"
+            return [u for u in updates if u.client.id != head]
+        return updates
+
+    clients.map = losing  # type: ignore[method-assign, assignment]
+    from fl.rounds import Rounds
+
+    with pytest.raises(ClientFailed, match=f"client {head} .*its node is gone; it held"):
+        fedseq.run(clients, server, settings("fedseq", clusters=2), rounds=Rounds(1))
+
+
+def test_a_dropped_client_leaves_the_model_as_it_is(tmp_path: Path) -> None:
+    config = settings("fedseq", clusters=1)
+    clients, server = federation("fedseq", config)
+    (order,) = orders(1, 1)
+    lost = order[2]
+    clients.dropped[lost] = "broken"
+    assert isinstance(clients, Clients)
+    from fl.rounds import Rounds
+
+    outcome = fedseq.run(clients, server, config, rounds=Rounds(1))
+    carried = start(config)
+    able = [k for k in range(CLIENTS) if k != lost]
+    for k in numpy_generator(0, "sequence", 0).permutation(able).tolist():
+        train(carried, k, 1)
+    assert close(carried.state_dict(), model_of(outcome), atol=1e-4)
+
+
+def test_a_killed_run_goes_on_to_the_same_bits(tmp_path: Path) -> None:
+    config = settings("fedseq", clusters=2)
+    check_that_a_killed_run_goes_on_to_the_same_bits("fedseq", config, tmp_path)
+
+
+def test_more_clusters_than_clients_are_refused() -> None:
+    with pytest.raises(UserError, match="clusters must be in 1 to 5"):
+        get_method("fedseq").assign(settings("fedseq", clusters=6), CLIENTS, SPEC)
