@@ -37,7 +37,8 @@ class Store:
     def key(self, job: Job) -> str:
         """Hash of task, code, client, training record, threads, run spec, shard and messages.
 
-        In a later round than the first the key begins with the folder of that round.
+        In a later round than the first, and for what is of this run alone, the key begins with the
+        folder of the round.
         """
         parts = {
             "task": f"{job.task.__module__}.{job.task.__qualname__}",
@@ -53,7 +54,7 @@ class Store:
         }
         if job.memory is not None:
             parts["memory"] = job.memory.key
-        if job.round == 1:
+        if job.round == 1 and not job.of_this_run:
             return _sha(json.dumps(parts, sort_keys=True).encode())
         parts["round"] = job.round
         return _folder(job.round) + _sha(json.dumps(parts, sort_keys=True).encode())

@@ -1,7 +1,8 @@
 """FedMD (Li and Wang, 2019), as FedD2S's paper compares with it: soft labels of public images.
 
-In each round some clients train their own model, tell its logits of public images, and are taught
-by the mean of what all of them told. Nothing else is shared, and the server has no model.
+In each round some clients tell their own model's logits of public images, are taught by the mean of
+what all of them told, and train on their own images again. Who takes part for the first time trains
+on these before. Nothing else is shared, and the server has no model.
 """
 
 from collections.abc import Sequence
@@ -11,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from fl.bounds import Count
-from fl.clients import Clients
+from fl.clients import Clients, MapOptions
 from fl.data.auxiliary import AuxiliaryConfig
 from fl.data.shard import Shard
 from fl.federation import Batch, Task, TaskInput, TaskOutput, Update
@@ -40,7 +41,7 @@ from fl.training.task import task_of
 
 @dataclass(frozen=True, kw_only=True)
 class LocalFedMD(PersonalTraining):
-    """Local training of a FedMD client: on its labels, then on the public images' soft labels."""
+    """Local training of a FedMD client: on public images' soft labels, then on its own labels."""
 
     epochs: Count = 2
     """Local epochs of a round (FedD2S's paper: 2)."""
@@ -64,7 +65,7 @@ class FedMDConfig(PersonalConfig):
 def run(
     clients: Clients, server: Server, config: FedMDConfig, *, auxiliary: Tensor, rounds: Rounds
 ) -> Outcome:
-    """Rounds of local training, telling, averaging and teaching.
+    """Rounds of telling, averaging, teaching and local training.
 
     The public images are known to all: sending them is not counted.
     """
@@ -75,19 +76,21 @@ def run(
     ):
         chosen = participants(clients, config.participation, number)
         taken.count(chosen)
+        newcomers = [k for k in chosen if taken[k] == 1]
         training = like_fedavg if number == 1 else None
-        clients.train(only=chosen, training=training, remember=True, private=everything)
+        clients.train(only=newcomers, training=training, remember=True, private=everything)
         told = clients.map(tell_public, only=chosen, already_sent=public)
         with server.events.phase("fusion"):
             consensus = mean_logits(told, len(auxiliary), server.run_spec.num_classes)
-        clients.map(
-            train_on_public,
-            only=[update.client.id for update in told],
-            broadcast={"consensus": consensus},
-            already_sent=public,
-            remember=True,
-            private=everything,
-        )
+        own: MapOptions = {
+            "only": [update.client.id for update in told],
+            "remember": True,
+            "private": everything,
+            "of_this_run": number == 1,
+        }
+        taught = {"consensus": consensus}
+        clients.map(train_on_public, broadcast=taught, already_sent=public, **own)
+        clients.train(**own)
     model = untrained_classifier(config.classifier, server)
     return rounds.outcome(None, figures=taken.fedavg_bytes(model))
 
