@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from fl.bounds import Count
-from fl.clients import Clients, MapOptions
+from fl.clients import Clients
 from fl.data.auxiliary import AuxiliaryConfig
 from fl.data.shard import Shard
 from fl.federation import Batch, Task, TaskInput, TaskOutput, Update
@@ -82,15 +82,17 @@ def run(
         told = clients.map(tell_public, only=chosen, already_sent=public)
         with server.events.phase("fusion"):
             consensus = mean_logits(told, len(auxiliary), server.run_spec.num_classes)
-        own: MapOptions = {
-            "only": [update.client.id for update in told],
-            "remember": True,
-            "private": everything,
-            "of_this_run": number == 1,
-        }
-        taught = {"consensus": consensus}
-        clients.map(train_on_public, broadcast=taught, already_sent=public, **own)
-        clients.train(**own)
+        able, is_first = [update.client.id for update in told], number == 1
+        clients.map(
+            train_on_public,
+            only=able,
+            broadcast={"consensus": consensus},
+            already_sent=public,
+            remember=True,
+            private=everything,
+            of_this_run=is_first,
+        )
+        clients.train(only=able, remember=True, private=everything, of_this_run=is_first)
     model = untrained_classifier(config.classifier, server)
     return rounds.outcome(None, figures=taken.fedavg_bytes(model))
 
