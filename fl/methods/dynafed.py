@@ -1,0 +1,134 @@
+"""DynaFed (Pi et al., CVPR 2023): FedAvg whose server learns images from its first rounds.
+
+After some rounds of FedAvg the server learns a few images on which a model takes the path that the
+global model took. From then on it trains the average on them in every round, without anything
+further from the clients.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from fl.bounds import AtLeast, Settings
+from fl.clients import Clients
+from fl.federation import Batch, RunSpec
+from fl.fusion.average import average_into
+from fl.fusion.fit import FitConfig
+from fl.fusion.trajectory import AHEAD, MatchingConfig, match_trajectory
+from fl.methods.method import Assignment, Method
+from fl.methods.participation import ParticipationConfig, participants
+from fl.methods.prototypes import LOCAL
+from fl.methods.uploads import load_classifier, untrained_classifier
+from fl.rounds import Rounds
+from fl.server import Outcome, Server
+from fl.spaces import LogUniform, Spaces
+from fl.training.classifier import ClassifierConfig
+from fl.wire import Tensors, prefixed
+
+REFRESHED = 3
+"""Passes over the images by which BatchNorm's statistics are renewed before they are trained on."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DynaFedConfig(ParticipationConfig, Settings):
+    """DynaFed's settings: FedAvg's, and the images."""
+
+    classifier: ClassifierConfig = ClassifierConfig(epochs=2, lr=0.01, momentum=0.0, batch_size=32)
+    trajectory: Annotated[int, AtLeast(AHEAD)] = 24
+    """Rounds of FedAvg before the images are learned, once."""
+    matching: MatchingConfig = MatchingConfig()
+    fit: FitConfig = FitConfig(epochs=20, lr=1e-4, batch_size=256)
+
+
+def assign(config: DynaFedConfig, num_clients: int, run_spec: RunSpec) -> list[Assignment]:
+    """Every client trains the same classifier.
+
+    Raises:
+        UserError: the classifier cannot take these images.
+    """
+    config.classifier.check(run_spec)
+    return [Assignment("classifier", config.classifier)] * num_clients
+
+
+def run(clients: Clients, server: Server, config: DynaFedConfig, *, rounds: Rounds) -> Outcome:
+    """Algorithm 1: rounds of FedAvg with a plain mean, then with the images' training after it."""
+    model = untrained_classifier(config.classifier, server)
+    memory: dict[str, Tensor] = _point(model, 0)
+    for number in rounds.play(clients, server, model, memory):
+        updates = clients.train(
+            only=participants(clients, config.participation, number),
+            broadcast=prefixed("classifier", model) if number > 1 else None,
+        )
+        with server.events.phase("fusion"):
+            average_into(model, (load_classifier(u, server).state_dict() for u in updates))
+        if number <= config.trajectory:
+            memory |= _point(model, number)
+            continue
+        if "images" not in memory:
+            with server.events.phase("synthesis"):
+                learned = learn_images(model, memory, config, server.run_spec)
+            memory.clear()  # the path is needed no longer
+            memory |= learned
+        with server.events.phase("fusion"):
+            train_on_images(model, memory, server, config)
+    return rounds.outcome(model)
+
+
+def _point(model: nn.Module, number: int) -> dict[str, Tensor]:
+    """The model's state as a point of the path, by round."""
+    return {f"path.{number}.{n}": t.clone() for n, t in model.state_dict().items()}
+
+
+def learn_images(
+    model: nn.Module, memory: Tensors, config: DynaFedConfig, run_spec: RunSpec
+) -> dict[str, Tensor]:
+    """``images`` (N, C, H, W) and ``labels`` (N, classes) that lead along the memory's path."""
+    path: Sequence[Tensors] = [
+        {name: memory[f"path.{number}.{name}"] for name in model.state_dict()}
+        for number in range(config.trajectory + 1)
+    ]
+    images, labels = match_trajectory(
+        model.train(),
+        path,
+        config.matching,
+        image_shape=run_spec.image_shape,
+        num_classes=run_spec.num_classes,
+        seed=run_spec.seed,
+    )
+    return {"images": images, "labels": labels}
+
+
+def train_on_images(model: nn.Module, data: Batch, server: Server, config: DynaFedConfig) -> None:
+    """Renews BatchNorm's statistics on the images, and trains the model on them."""
+    images = data["images"].to(server.device)
+    model.train()
+    with torch.no_grad():
+        for _ in range(REFRESHED):
+            model(images)
+    server.fit(model, data, loss=SoftLabels(), config=config.fit, stage="fusion", tested=False)
+
+
+@dataclass(frozen=True)
+class SoftLabels:
+    """Cross-entropy with soft labels: the mean over samples of -sum_c t_c log s_c."""
+
+    one_pass: ClassVar[bool] = True
+    """See :class:`fl.fusion.gradients.Gradients`."""
+
+    def __call__(self, model: nn.Module, batch: Batch) -> Tensor:
+        logits = model(batch["images"])
+        return -(batch["labels"] * logits.log_softmax(1)).sum(1).mean()
+
+
+METHOD = Method(
+    name="dynafed",
+    config=DynaFedConfig,
+    assign=assign,
+    run=run,
+    one_shot=False,
+    default_ranks=1,
+    spaces=Spaces(local=LOCAL, server={"fit.lr": LogUniform(1e-5, 1e-2)}),
+)
