@@ -31,9 +31,14 @@ from fl.wire import Tensors, prefixed
 class FedSeqConfig(Settings):
     """How many clusters there are, and how their clients train."""
 
-    clusters: Count = 10
-    """Clusters, drawn once; their sizes differ by one at most."""
+    clusters: Count | None = None
+    """Clusters, drawn once; their sizes differ by one at most. Default: clusters of about ten
+    clients, as HFLDD's paper has it."""
     classifier: ClassifierConfig = ClassifierConfig(epochs=2, lr=0.01, momentum=0.0, batch_size=32)
+
+    def num_clusters(self, num_clients: int) -> int:
+        """How many clusters so many clients are in."""
+        return self.clusters or max(1, round(num_clients / 10))
 
 
 def assign(config: FedSeqConfig, num_clients: int, run_spec: RunSpec) -> list[Assignment]:
@@ -42,7 +47,7 @@ def assign(config: FedSeqConfig, num_clients: int, run_spec: RunSpec) -> list[As
     Raises:
         UserError: more clusters than clients, or a classifier that cannot take these images.
     """
-    check_clusters(config.clusters, num_clients, "clusters")
+    check_clusters(config.num_clusters(num_clients), num_clients, "clusters")
     config.classifier.check(run_spec)
     return [Assignment("classifier", config.classifier)] * num_clients
 
@@ -50,9 +55,8 @@ def assign(config: FedSeqConfig, num_clients: int, run_spec: RunSpec) -> list[As
 def run(clients: Clients, server: Server, config: FedSeqConfig, *, rounds: Rounds) -> Outcome:
     """Rounds of training in sequence; the order within a cluster is drawn anew in each round."""
     model = untrained_classifier(config.classifier, server)
-    clusters = random_clusters(
-        [c.id for c in clients.members], config.clusters, clients.run_spec.seed
-    )
+    ids = [client.id for client in clients.members]
+    clusters = random_clusters(ids, config.num_clusters(len(ids)), clients.run_spec.seed)
     for number in rounds.play(clients, server, model):
         orders = [_order(clients, cluster, number) for cluster in clusters]
         carried = _train_in_turn(clients, orders, model if number > 1 else None)
