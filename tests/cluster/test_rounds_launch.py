@@ -51,16 +51,16 @@ def rounds_played(run: Path) -> int:
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_rounds_on_ray_that_are_killed_go_on_to_the_result_of_one_process(
-    tmp_path: Path, undisturbed: Path
-) -> None:
-    process = subprocess.Popen(command(tmp_path), env=environment(), stdout=subprocess.DEVNULL)
+def test_rounds_that_are_killed_go_on_to_the_same_result(tmp_path: Path, undisturbed: Path) -> None:
+    """With a fit at the server in every round; on Ray: see test_personal_launch."""
+    here = command(tmp_path, "--runtime=inprocess")
+    process = subprocess.Popen(here, env=environment(), stdout=subprocess.DEVNULL)
     wait_until(lambda: rounds_played(tmp_path / "run") >= 2, seconds=240)
     kill_with_family(process)
     before = rounds_played(tmp_path / "run")
     assert before < 4
 
-    resumed = run(tmp_path, "--resume")
+    resumed = run(tmp_path, "--resume", "--runtime=inprocess")
     assert outcome(resumed) == outcome(undisturbed)
     told = [e for e in events(resumed) if e["event"] == "rounds_resumed"]
     assert [e["round"] for e in told] == [pytest.approx(before, abs=1)]  # not from the beginning
