@@ -122,16 +122,17 @@ def run(clients: Clients, server: Server, config: FedD2SConfig, *, rounds: Round
     return rounds.outcome(model, figures=taken.fedavg_bytes(model))
 
 
-@torch.no_grad()
 def tell_knowledge(inputs: TaskInput) -> TaskOutput:
     """H_1 and H_l of every sample, and its label, in the shard's order; H_1 alone if l = 1."""
+    config = inputs.client.training
+    assert isinstance(config, LocalFedD2S)
     depth = int(inputs.broadcast["depth"][inputs.client.id])
     model = own_model(inputs).eval()
-    layers = Layers(model)
-    first = layers.forward(model, inputs.shard.images.to(inputs.device), 1, 1)
+    layers, images = Layers(model), inputs.shard.images.to(inputs.device)
+    first = layers.outputs(model, images, 1, 1, config.batch_size)
     tensors = {"first": first, "labels": inputs.shard.labels}
     if depth > 1:
-        tensors["deep"] = layers.forward(model, first, 2, depth)
+        tensors["deep"] = layers.outputs(model, first, 2, depth, config.batch_size)
     return TaskOutput(tensors=tensors)
 
 

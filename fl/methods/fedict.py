@@ -161,17 +161,18 @@ def train_by_global_head(inputs: TaskInput) -> Recipe:
     return classifier_recipe(inputs, config, model, losses=losses, columns=columns)
 
 
-@torch.no_grad()
 def tell_features(inputs: TaskInput) -> TaskOutput:
     """Features of every sample after the shared layers, its logits and its label, in the shard's
     order; the first time how many samples the client has of each class, too."""
-    depth = int(inputs.broadcast["depth"])
+    config = inputs.client.training
+    assert isinstance(config, LocalFedICT)
+    depth, size = int(inputs.broadcast["depth"]), config.batch_size
     model = own_model(inputs).eval()
-    layers = Layers(model)
-    features = layers.forward(model, inputs.shard.images.to(inputs.device), 1, depth)
+    layers, images = Layers(model), inputs.shard.images.to(inputs.device)
+    features = layers.outputs(model, images, 1, depth, size)
     tensors = {
         "features": features,
-        "logits": layers.forward(model, features, depth + 1, len(layers.names)),
+        "logits": layers.outputs(model, features, depth + 1, len(layers), size),
         "labels": inputs.shard.labels,
     }
     if inputs.broadcast["first_time"][inputs.client.id]:

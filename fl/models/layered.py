@@ -4,6 +4,7 @@ A layer, as FedD2S has it, is a convolution or a linear layer with what follows 
 activation, normalisation, pooling, dropout.
 """
 
+import torch
 from torch import Tensor, nn
 
 from fl.errors import UserError
@@ -73,6 +74,14 @@ class Layers:
             for path in self._paths[number - 1]:
                 x = model.get_submodule(path)(x)
         return x
+
+    @torch.no_grad()
+    def outputs(
+        self, model: nn.Module, x: Tensor, first: int, last: int, batch_size: int
+    ) -> Tensor:
+        """The same for many rows, frozen, so many at a time: a whole shard may not fit at once."""
+        parts = [self.forward(model, part, first, last) for part in x.split(batch_size)]
+        return torch.cat(parts)
 
     def check(self, number: int, setting: str, least: int = 0) -> None:
         """Raises `UserError` if there is no layer of that number; 0 stands for none of them."""

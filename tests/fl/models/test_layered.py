@@ -223,3 +223,11 @@ def test_a_name_is_checked() -> None:
     with pytest.raises(UserError) as error:
         layers.check_name("C3", "dropping.layers")
     assert str(error.value) == "dropping.layers names no layer 'C3'; valid: C1, C2, F1"
+
+
+def test_many_rows_go_through_in_parts_frozen_and_in_their_order() -> None:
+    model = build_classifier("m1", (1, 28, 28), 10)
+    layers, images = Layers(model), torch.rand(11, 1, 28, 28)
+    found = layers.outputs(model, images, 1, 4, batch_size=4)
+    torch.testing.assert_close(found, layers.forward(model, images, 1, 4).detach())
+    assert not found.requires_grad
