@@ -1,7 +1,19 @@
-"""The distance operations of the methods: the sample filter, k-means, pairwise distances."""
+"""What the methods compute with samples: the filter, k-means, distances, and KIP's regression."""
 
 from kernels.filter import Filtered, nearest_to_centroid
+from kernels.kip import centred, kip_accuracy, kip_loss
 from kernels.kmeans import Clusters, kmeans
 from kernels.pairwise import pairwise_sq_distances
+from kernels.tangent import tangent_kernel
 
-__all__ = ["Clusters", "Filtered", "kmeans", "nearest_to_centroid", "pairwise_sq_distances"]
+__all__ = [
+    "Clusters",
+    "Filtered",
+    "centred",
+    "kip_accuracy",
+    "kip_loss",
+    "kmeans",
+    "nearest_to_centroid",
+    "pairwise_sq_distances",
+    "tangent_kernel",
+]

@@ -1,0 +1,247 @@
+"""HFLDD (Shi et al., arXiv v2): heads of label-heterogeneous clusters do FedAvg on distilled data.
+
+Clients tell soft labels of public images. By these the server finds groups of clients that know the
+same, and makes clusters of one client of each group. In a cluster every client but the head distils
+its images and sends them to the head. From then on the heads alone train, on their own images and
+those that they were sent, and the server averages them.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from fl.bounds import Count, Settings
+from fl.clients import Clients
+from fl.condensation.kip import KipTraining, checked_set, joined, share_images
+from fl.data.auxiliary import AuxiliaryConfig
+from fl.errors import ClientFailed
+from fl.federation import RunSpec, TaskInput, TaskOutput
+from fl.fusion.average import average_into
+from fl.json_values import JsonObject
+from fl.methods.clusters import check_clusters, heterogeneous_clusters, random_heads
+from fl.methods.method import Assignment, Method
+from fl.methods.personal import checked_floats, everything
+from fl.methods.prototypes import LOCAL
+from fl.methods.uploads import load_classifier, untrained_classifier
+from fl.rounds import Rounds
+from fl.seeding import seed_for
+from fl.server import Outcome, Server
+from fl.spaces import Spaces
+from fl.training.classifier import ClassifierConfig, classifier_recipe, received_classifier
+from fl.training.divergence import logits_of
+from fl.training.personal import own_model
+from fl.training.recipe import Recipe
+from fl.training.task import task_of
+from fl.wire import Tensors, prefixed
+from kernels import kmeans
+
+STARTS = 10
+"""K-means starts so often; the clusters with the least spread count."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class HFLDDConfig(Settings):
+    """HFLDD's settings (Section VI-A)."""
+
+    groups: Count | None = None
+    """K, groups of clients that know the same. There are as many clusters as the largest of them
+    has clients. Default: 10, as in the paper, or as many as there are clients if that is fewer."""
+    knowing: ClassifierConfig = ClassifierConfig(epochs=10, lr=0.01, momentum=0.0, batch_size=64)
+    """A client's training before it tells what it knows (E1 epochs), from the common start; the
+    architecture is classifier's."""
+    classifier: ClassifierConfig = ClassifierConfig(epochs=2, lr=0.01, momentum=0.0, batch_size=32)
+    """A head's training in each round (E2 epochs)."""
+    distilled: bool = True
+    """Whether members send distilled images; else all their real ones (HFLDD w/o DD)."""
+    kip: KipTraining = KipTraining()
+    auxiliary: AuxiliaryConfig = AuxiliaryConfig(dataset="fmnist", max_images=1000)
+
+    @property
+    def first(self) -> ClassifierConfig:
+        """A client's training before it tells what it knows."""
+        return replace(self.knowing, model=self.classifier.model, width=self.classifier.width)
+
+    def num_groups(self, num_clients: int) -> int:
+        """K for so many clients."""
+        return self.groups or min(10, num_clients)
+
+
+def assign(config: HFLDDConfig, num_clients: int, run_spec: RunSpec) -> list[Assignment]:
+    """Every client trains the same classifier.
+
+    Raises:
+        UserError: more groups than clients, or a classifier that cannot take these images.
+    """
+    check_clusters(config.num_groups(num_clients), num_clients, "groups")
+    config.classifier.check(run_spec)
+    return [Assignment("classifier", config.classifier)] * num_clients
+
+
+def run(
+    clients: Clients, server: Server, config: HFLDDConfig, *, auxiliary: Tensor, rounds: Rounds
+) -> Outcome:
+    """Algorithm 2. Clusters and data are made in the first round, before the heads train."""
+    model = untrained_classifier(config.classifier, server)
+    memory: dict[str, Tensor] = {}
+    for number in rounds.play(clients, server, model, memory):
+        if number == 1:
+            memory |= make_clusters(clients, server, config, auxiliary)
+            memory |= gather_data(clients, memory, config)
+        heads = memory["heads"].tolist()
+        updates = clients.map(
+            train_head,
+            only=heads,
+            broadcast=prefixed("classifier", model) if number > 1 else None,
+            of_this_run=number == 1,
+        )
+        refuse_lost(clients, heads)
+        with server.events.phase("fusion"):
+            states = (load_classifier(update, server).state_dict() for update in updates)
+            average_into(model, states, [int(memory["samples"][u.client.id]) for u in updates])
+    return rounds.outcome(model, figures=figures(memory))
+
+
+def make_clusters(
+    clients: Clients, server: Server, config: HFLDDConfig, auxiliary: Tensor
+) -> dict[str, Tensor]:
+    """Steps 1 to 3: ``clusters`` (N,), the number of each client's (-1: dropped), and ``heads``."""
+    clients.train(training=lambda client: config.first, remember=True, private=everything)
+    told = clients.map(tell_soft_labels, already_sent={"public": auxiliary})
+    with server.events.phase("clustering"):
+        classes = server.run_spec.num_classes
+        soft = [checked_floats(u, "soft_labels", (len(auxiliary), classes)) for u in told]
+        groups = group(divergence_matrix(soft), config.num_groups(len(soft)), clients.run_spec.seed)
+        places = heterogeneous_clusters(groups.tolist(), clients.run_spec.seed)
+        ids = [update.client.id for update in told]
+        clusters = [[ids[place] for place in cluster] for cluster in places]
+        heads = random_heads(clusters, clients.run_spec.seed)
+    found = torch.full((len(clients.members),), -1)
+    for number, cluster in enumerate(clusters):
+        found[cluster] = number
+    return {"clusters": found, "heads": torch.tensor(heads)}
+
+
+def tell_soft_labels(inputs: TaskInput) -> TaskOutput:
+    """S_i: the softmax outputs of the client's own model on the public images, (|D_g|, N_c)."""
+    size = getattr(inputs.client.training, "batch_size", 64)
+    logits = logits_of(own_model(inputs), inputs.broadcast["public"], size)
+    return TaskOutput(tensors={"soft_labels": logits.softmax(1)})
+
+
+def divergence_matrix(soft: Sequence[Tensor]) -> Tensor:
+    """Eq. 4, M (N, N) float64: M_ij is the mean over images of KL(S_i || S_j)."""
+    probabilities = torch.stack([s.double().clamp_min(1e-30).flatten() for s in soft])
+    logs = probabilities.log()
+    own = (probabilities * logs).sum(1, keepdim=True)
+    return ((own - probabilities @ logs.T) / len(soft[0])).clamp_min(0)
+
+
+def group(matrix: Tensor, count: int, seed: int) -> Tensor:
+    """The group of each client, (N,): K-means on the matrix's rows, the best of ten starts."""
+    rows = matrix.float()
+    found = [
+        kmeans(rows, count, seed=seed_for(seed, f"groups/{start}") % 2**31)
+        for start in range(STARTS)
+    ]
+    spreads = [float((rows - c.centres[c.nearest]).double().square().sum()) for c in found]
+    return found[spreads.index(min(spreads))].nearest
+
+
+def gather_data(clients: Clients, memory: Tensors, config: HFLDDConfig) -> dict[str, Tensor]:
+    """Step 4: the heads remember what the members of their clusters send them.
+
+    Returns:
+        ``samples`` (N,): |D_h| of the heads; ``sent``, ``steps`` and ``nearest`` (N,): images that
+        each member sent, its steps of distillation, and their distance to real ones.
+    """
+    clusters, heads = memory["clusters"].tolist(), memory["heads"].tolist()
+    members = [k for k, cluster in enumerate(clusters) if cluster >= 0 and k not in heads]
+    if config.distilled:
+        updates = clients.map(None, only=members, training=lambda c: config.kip, to_peers=True)
+    else:
+        updates = clients.map(share_images, only=members, to_peers=True)
+    relayed: dict[int, Tensors] = {head: {} for head in heads}
+    samples = torch.tensor([client.num_samples for client in clients.members])
+    about = torch.zeros(3, len(clusters), dtype=torch.float64)
+    for update in updates:
+        k, head = update.client.id, heads[clusters[update.client.id]]
+        own = checked_set(k, dict(update.tensors.items()), clients.run_spec)
+        relayed[head] |= own
+        sent = sum(len(images) for images in own.values())
+        samples[head] += sent
+        about[:, k] = torch.tensor([sent, update.stats["steps"], update.stats["nearest"]])
+    clients.map(
+        keep_data,
+        only=heads,
+        relayed=relayed,
+        remember=True,
+        private=everything,
+        of_this_run=True,
+    )
+    refuse_lost(clients, heads)
+    return {"samples": samples, "sent": about[0], "steps": about[1], "nearest": about[2]}
+
+
+def keep_data(inputs: TaskInput) -> TaskOutput:
+    """A head's memory of what it was sent: D_h without its own images."""
+    return TaskOutput(tensors=inputs.payload)
+
+
+@task_of
+def train_head(inputs: TaskInput) -> Recipe:
+    """Eq. 5: a head's training from the model that was sent, on D_h."""
+    config = inputs.client.training
+    assert isinstance(config, ClassifierConfig)
+    together = joined_input(inputs)
+    return classifier_recipe(together, config, received_classifier(inputs, config))
+
+
+def joined_input(inputs: TaskInput) -> TaskInput:
+    """The head's input with D_h in place of its own shard."""
+    return replace(inputs, shard=joined(inputs.shard, inputs.remembered))
+
+
+def refuse_lost(clients: Clients, heads: Sequence[int]) -> None:
+    """Stops the run where a head was dropped, since its cluster's data would be lost with it.
+
+    Raises:
+        ClientFailed: names it.
+    """
+    for head in heads:
+        if head in clients.dropped:
+            reason = f"{clients.dropped[head]}; it is its cluster's head, whose data it holds"
+            raise ClientFailed(head, clients.members[head].model, reason)
+
+
+def figures(memory: Tensors) -> JsonObject:
+    """What the result says of clusters, and of how near the sent images are to real ones."""
+    clusters = memory["clusters"].tolist()
+    sent = memory["sent"] > 0
+    shares = memory["sent"][sent]
+    found: JsonObject = {
+        "clusters": [
+            [k for k, own in enumerate(clusters) if own == number]
+            for number in range(len(memory["heads"]))
+        ],
+        "heads": memory["heads"].tolist(),
+    }
+    if len(shares):
+        found["distilled"] = {
+            "images": int(shares.sum()),
+            "steps": float(memory["steps"][sent].mean()),
+            "nearest_real": float((memory["nearest"][sent] * shares).sum() / shares.sum()),
+        }
+    return found
+
+
+METHOD = Method(
+    name="hfldd",
+    config=HFLDDConfig,
+    assign=assign,
+    run=run,
+    one_shot=False,
+    auxiliary=lambda settings: settings.auxiliary,
+    spaces=Spaces(local=LOCAL),
+)

@@ -1,0 +1,102 @@
+"""A client's distilled set: what it holds, when it stops, how near it stays to real images."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from fl.condensation.kip import KipTraining, checked_set, distil, joined, share_images
+from fl.data.shard import Shard
+from fl.federation import TaskInput
+from tests.fl.toy import PROBLEM, client, shard, task_input
+
+KIP = KipTraining(images=6, steps=4, targets=6, stop="never")
+
+
+def inputs(config: KipTraining = KIP, *counts: int) -> TaskInput:
+    data = shard(*(counts or (8, 8, 8)))
+    found = task_input(config, data)  # type: ignore[arg-type]
+    return replace(found, client=replace(client(0), training=config))
+
+
+def test_a_set_has_as_many_images_of_each_class_and_its_names_tell_the_labels() -> None:
+    tensors = distil(inputs()).tensors
+    assert {name: tuple(t.shape) for name, t in tensors.items()} == {
+        f"images.{c}": (2, 1, 28, 28) for c in range(3)
+    }
+    assert {t.dtype for t in tensors.values()} == {torch.uint8}
+    few = distil(inputs(replace(KIP, images=30), 2, 20, 0)).tensors
+    assert {name: len(t) for name, t in few.items()} == {"images.0": 2, "images.1": 15}
+
+
+def test_with_one_class_the_released_rule_stops_after_a_step_and_never_does_not() -> None:
+    """All targets have one label then, so that every prediction is right."""
+    one = distil(inputs(replace(KIP, stop="accuracy", steps=50), 12, 0, 0))
+    assert one.stats["steps"] == 1
+    assert distil(inputs(replace(KIP, steps=50), 12, 0, 0)).stats["steps"] == 50
+    # After a step of 0.004 deviations the images are the real ones but for rounding.
+    assert one.stats["nearest"] < 0.004
+
+
+def test_more_steps_move_images_further_and_lower_the_loss() -> None:
+    from fl.condensation import kip
+
+    near, far = (
+        distil(inputs(replace(KIP, steps=steps, lr=0.05))).stats["nearest"] for steps in (1, 40)
+    )
+    assert near < far
+    assert kip.SOLVED < 1
+
+
+def test_without_distillation_the_real_images_go() -> None:
+    found = share_images(inputs())
+    assert found.stats["nearest"] == pytest.approx(0, abs=1e-6)
+    data = inputs().shard
+    for c in range(3):
+        real = (data.images[data.labels == c] * 255).round().to(torch.uint8)
+        assert torch.equal(found.tensors[f"images.{c}"], real)
+
+
+def test_the_same_client_distils_the_same_images() -> None:
+    one, again = distil(inputs()).tensors, distil(inputs()).tensors
+    assert all(torch.equal(one[name], again[name]) for name in one)
+    other = distil(replace(inputs(), client=replace(inputs().client, id=1))).tensors
+    assert not all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_a_heads_data_are_its_own_and_what_it_was_sent() -> None:
+    own = shard(1, 1, 0)
+    sets = {
+        **checked_set(
+            11, {"images.2": torch.full((2, 1, 28, 28), 255, dtype=torch.uint8)}, PROBLEM
+        ),
+        **checked_set(4, {"images.0": torch.zeros(1, 1, 28, 28, dtype=torch.uint8)}, PROBLEM),
+    }
+    together = joined(own, sets)
+    assert isinstance(together, Shard)
+    assert together.labels.tolist() == [0, 1, 0, 2, 2]  # by client, then class
+    assert torch.equal(together.images[:2], own.images)
+    assert float(together.images[3].min()) == 1.0
+    assert torch.equal(joined(own, {}).images, own.images)
+
+
+@pytest.mark.parametrize(
+    ("name", "images"),
+    [
+        ("images.3", torch.zeros(1, 1, 28, 28, dtype=torch.uint8)),
+        ("pictures.0", torch.zeros(1, 1, 28, 28, dtype=torch.uint8)),
+        ("images.x", torch.zeros(1, 1, 28, 28, dtype=torch.uint8)),
+        ("images.0", torch.zeros(1, 1, 28, 28)),
+        ("images.0", torch.zeros(1, 1, 27, 28, dtype=torch.uint8)),
+    ],
+)
+def test_what_is_no_images_of_a_class_is_refused_by_the_senders_name(
+    name: str, images: torch.Tensor
+) -> None:
+    with pytest.raises(ValueError, match="client 7 sent"):
+        checked_set(7, {name: images}, PROBLEM)
+
+
+def test_an_empty_set_is_refused() -> None:
+    with pytest.raises(ValueError, match="client 7 sent no images"):
+        checked_set(7, {}, PROBLEM)

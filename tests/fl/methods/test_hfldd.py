@@ -1,0 +1,179 @@
+"""HFLDD: its clusters, what heads are sent, and where it is FedAvg or central training."""
+
+from copy import deepcopy
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import optim
+
+from fl.clients import Clients
+from fl.condensation.kip import KipTraining
+from fl.errors import ClientFailed, UserError
+from fl.events import ClientEnd, Event
+from fl.federation import Task
+from fl.methods import hfldd
+from fl.methods.hfldd import divergence_matrix, group
+from fl.methods.registry import get_method
+from fl.rounds import Rounds
+from fl.seeding import seed_for
+from tests.fl.methods.personal_runs import (
+    CLIENTS,
+    DATA,
+    LOCAL,
+    SPEC,
+    check_that_a_killed_run_goes_on_to_the_same_bits,
+    close,
+    federation,
+    model_of,
+    play,
+    samples,
+    settings,
+    sizes,
+    start,
+    store,
+)
+from tests.fl.toy import same_bits
+
+PUBLIC = torch.rand(30, *SPEC.image_shape, generator=torch.Generator().manual_seed(1))
+INPUTS = {"auxiliary": PUBLIC}
+KIP = KipTraining(images=6, steps=3, targets=4, stop="never")
+
+
+def config(**changes: object) -> hfldd.HFLDDConfig:
+    return settings("hfldd", **{"groups": 2, "kip": KIP, **changes})  # type: ignore[no-any-return]
+
+
+def test_one_group_makes_every_client_a_head_and_it_is_fedavg() -> None:
+    fedavg, _ = play("fedavg", settings("fedavg"))
+    ours, clients = play("hfldd", config(groups=1), inputs=INPUTS)
+    assert same_bits(model_of(ours), model_of(fedavg))
+    assert sorted(ours.figures["heads"]) == list(range(CLIENTS))
+    assert not any(clients.bytes_peer.values())
+
+
+def test_as_many_groups_as_clients_without_distillation_is_central_training() -> None:
+    """One head with all images, in the order head, then members."""
+    ours, clients = play("hfldd", config(groups=CLIENTS, distilled=False), 2, inputs=INPUTS)
+    ((head,), (cluster,)) = ours.figures["heads"], ours.figures["clusters"]
+    assert cluster == list(range(CLIENTS))
+    others = [k for k in range(CLIENTS) if k != head]
+    parts = [samples(head)]
+    for k in others:
+        images, labels = samples(k)
+        by_class = torch.argsort(labels, stable=True)
+        parts.append((images[by_class], labels[by_class]))
+    images = torch.cat([images for images, _ in parts])
+    labels = torch.cat([labels for _, labels in parts])
+    model = deepcopy(start(config()))
+    for number in (1, 2):
+        sgd = optim.SGD(model.parameters(), lr=LOCAL["lr"], momentum=0.9)
+        purpose = "local/order" if number == 1 else "local/order/round 2"
+        order = torch.Generator().manual_seed(seed_for(0, purpose, head))
+        for _ in range(LOCAL["epochs"]):
+            for rows in torch.randperm(len(labels), generator=order).split(LOCAL["batch_size"]):
+                sgd.zero_grad()
+                F.cross_entropy(model(images[rows]), labels[rows]).backward()
+                sgd.step()
+    assert close(model.state_dict(), model_of(ours), atol=1e-4)
+    pixels = int(torch.Size(SPEC.image_shape).numel())
+    assert clients.bytes_peer == {
+        k: 0 if k == head else sizes()[k] * pixels for k in range(CLIENTS)
+    }
+
+
+@pytest.mark.parametrize("rounds", [1, 3])
+def test_bytes_are_equation_18(rounds: int) -> None:
+    """4 N |D_g| N_c + sum over members of |D_i| H W + 4 H |w| (2T - 1)."""
+    ours, clients = play("hfldd", config(), rounds, inputs=INPUTS)
+    heads = ours.figures["heads"]
+    size = 4 * sum(p.numel() for p in start(config()).parameters())
+    up, down, peer = (
+        sum(ledger.values())
+        for ledger in (clients.bytes_up, clients.bytes_down, clients.bytes_peer)
+    )
+    assert up == 4 * CLIENTS * len(PUBLIC) * 10 + rounds * len(heads) * size
+    assert down == (rounds - 1) * len(heads) * size
+    images = ours.figures["distilled"]["images"]
+    assert peer == images * int(torch.Size(SPEC.image_shape).numel())
+    assert images <= KIP.images * (CLIENTS - len(heads))
+
+
+def test_a_second_number_of_groups_distils_nobody_again(tmp_path: Path) -> None:
+    """Soft labels and sets depend on neither K nor cluster."""
+    play("hfldd", config(groups=CLIENTS), 1, inputs=INPUTS, store=store(tmp_path, "five"))
+    heard: list[Event] = []
+    play(
+        *("hfldd", config(groups=3), 1),
+        inputs=INPUTS,
+        store=store(tmp_path, "three"),
+        listener=heard.append,
+    )
+    ends = [e for e in heard if isinstance(e, ClientEnd)]
+    assert [e.reused for e in ends[: 2 * CLIENTS]] == [True] * 2 * CLIENTS
+    distilled = [e for e in ends if e.bytes_peer]
+    assert sum(not e.reused for e in distilled) <= 1  # who was the head of all
+
+
+def test_divergences_are_those_of_the_plain_formula() -> None:
+    soft = torch.randn(4, 6, 3).softmax(2)
+    found = divergence_matrix(list(soft))
+    for i in range(4):
+        for j in range(4):
+            plain = (soft[i] * (soft[i] / soft[j]).log()).sum(1).mean()
+            assert float(found[i, j]) == pytest.approx(float(plain), abs=1e-6)
+    assert float(found.diagonal().abs().max()) < 1e-12
+
+
+def test_clients_that_answer_alike_are_one_group() -> None:
+    one, other = torch.tensor([5.0, 0, 0]), torch.tensor([0, 0, 5.0])
+    soft = [
+        (logits + 0.1 * torch.randn(20, 3)).softmax(1) for logits in (one, other, one, other, one)
+    ]
+    found = group(divergence_matrix(soft), 2, seed=0).tolist()
+    assert found[0] == found[2] == found[4] != found[1] == found[3]
+
+
+def losing(clients: Clients, task: Task, lost: int) -> None:
+    """Has a client fail for good in the map of that task, where failures are dropped."""
+    real = clients.map
+
+    def mapped(own: object, **options: object) -> object:
+        updates = real(own, **options)  # type: ignore[arg-type]
+        if own is not task:
+            return updates
+        clients.dropped[lost] = "its node is gone"
+        return [u for u in updates if u.client.id != lost]
+
+    clients.map = mapped  # type: ignore[method-assign, assignment]
+
+
+@pytest.mark.parametrize("task", [hfldd.keep_data, hfldd.train_head])
+def test_a_lost_head_stops_the_run_with_its_name_also_where_failures_are_dropped(
+    task: Task,
+) -> None:
+    head = play("hfldd", config(), 1, inputs=INPUTS)[0].figures["heads"][0]
+    clients, server = federation("hfldd", config())
+    losing(clients, task, head)
+    with pytest.raises(ClientFailed, match=f"client {head} .*its node is gone; it is its cluster"):
+        hfldd.run(clients, server, config(), auxiliary=PUBLIC, rounds=Rounds(2))
+
+
+def test_what_was_sent_is_told_with_its_distance_to_real_images() -> None:
+    ours, _ = play("hfldd", config(), 1, inputs=INPUTS)
+    told = ours.figures["distilled"]
+    assert told["steps"] == KIP.steps
+    assert 0 < told["nearest_real"] < 0.1  # three steps from real images
+    plain, _ = play("hfldd", config(distilled=False), 1, inputs=INPUTS)
+    assert plain.figures["distilled"]["nearest_real"] == pytest.approx(0, abs=1e-3)
+
+
+def test_a_killed_run_goes_on_to_the_same_bits(tmp_path: Path) -> None:
+    check_that_a_killed_run_goes_on_to_the_same_bits("hfldd", config(), tmp_path, inputs=INPUTS)
+
+
+def test_more_groups_than_clients_are_refused() -> None:
+    with pytest.raises(UserError, match="groups must be in 1 to 5"):
+        get_method("hfldd").assign(config(groups=6), CLIENTS, SPEC)
+    assert DATA.num_classes == 10
