@@ -23,7 +23,7 @@ from pathlib import Path
 import torch
 import tyro
 from distance import describe_machine
-from plain_kip import plain_loss
+from plain_kip import bare_products, plain_loss
 from rich.console import Console
 from rich.table import Table
 from torch import Tensor
@@ -88,22 +88,18 @@ class Problem:
     def __init__(self, options: Options) -> None:
         self.depth = options.depth
         self._stream = torch.Generator().manual_seed(0)
-        self._means = self._drawn(torch.rand, CLASSES, options.features)
+        self._means = torch.rand(CLASSES, options.features, generator=self._stream).double()
         self.support, self.support_labels = self._images(options.images)
-        """(N, d), where learning starts, and (N, 10)."""
         self.targets, self.target_labels = self._images(BATCHES, options.targets)
-        """(20, M, d) and (20, M, 10)."""
-
-    def _drawn(self, draw: Callable[..., Tensor], *shape: int) -> Tensor:
-        return draw(*shape, generator=self._stream, dtype=torch.float64)
 
     def _images(self, *shape: int) -> tuple[Tensor, Tensor]:
+        """(*shape, d) and (*shape, 10)."""
         labels = (torch.arange(math.prod(shape)) % CLASSES).view(shape)
-        noise = self._drawn(torch.randn, *shape, self._means.shape[1])
+        noise = torch.randn(*shape, self._means.shape[1], generator=self._stream).double()
         return self._means[labels] + 0.3 * noise, centred(labels, CLASSES)
 
     def batch(self, number: int) -> tuple[Tensor, Tensor, Tensor]:
-        """What a loss takes after the support."""
+        """What a loss takes after the support: its labels, targets and their labels."""
         return self.support_labels, self.targets[number], self.target_labels[number]
 
 
@@ -133,8 +129,9 @@ def measure(options: Options) -> dict[str, JsonObject]:
 
 def ways(problem: Problem) -> dict[str, Step]:
     """Each way's step, learning from a fresh start."""
+    inside = problem.support @ problem.support.T + torch.eye(len(problem.support))
     return {
-        BARE: bare_products(problem),
+        BARE: lambda number: bare_products(problem.support, *problem.batch(number)[:2], inside),
         "layers": layers_alone(problem),
         "loss and gradient": gradient_alone(problem),
         "whole step": Learning(problem, partial(kip_loss, depth=problem.depth)),
@@ -158,9 +155,9 @@ class Learning:
 
     def loss(self) -> float:
         """Of all targets."""
-        labels, *targets = self._problem.batch(slice(None))  # type: ignore[arg-type]
         with torch.no_grad():
-            return float(self._loss_of(self._support, labels, *(t.flatten(0, 1) for t in targets)))
+            losses = [self._loss_of(self._support, *self._problem.batch(n)) for n in range(BATCHES)]
+        return statistics.mean(map(float, losses))
 
 
 def gradient_alone(problem: Problem) -> Step:
@@ -170,24 +167,6 @@ def gradient_alone(problem: Problem) -> Step:
     def step(number: int) -> object:
         loss = kip_loss(support, *problem.batch(number), depth=problem.depth)
         return torch.autograd.grad(loss, support)
-
-    return step
-
-
-def bare_products(problem: Problem) -> Step:
-    """Forward and backward, each product once, on matrices of a step's sizes."""
-    x, y = problem.support, problem.support_labels
-    inside = x @ x.T / x.shape[1] + torch.eye(len(x), dtype=x.dtype)
-
-    def step(number: int) -> object:
-        targets = problem.targets[number]
-        _, across = x @ x.T, targets @ x.T
-        factor = torch.linalg.cholesky(inside)
-        solved = torch.cholesky_solve(y, factor)
-        gradient = across @ solved
-        by_labels = torch.cholesky_solve(across.T @ gradient, factor)
-        by_inside, by_across = by_labels @ solved.T, gradient @ solved.T
-        return (by_inside @ x).addmm_(by_across.T, targets)
 
     return step
 

@@ -1,4 +1,4 @@
-"""KIP's loss as its formulas are written, for benchmarks/kip.py: autograd finds the gradient."""
+"""What benchmarks/kip.py compares with: KIP's loss as it is written, and a step's bare products."""
 
 import math
 
@@ -33,3 +33,18 @@ def plain_kernel(x: Tensor, y: Tensor, depth: int) -> Tensor:
         kernel = k + kernel * active / math.pi
         left, right = left + 0.01, right + 0.01
     return kernel
+
+
+def bare_products(x: Tensor, y: Tensor, targets: Tensor, inside: Tensor) -> Tensor:
+    """Forward and backward, each product once: (N, d) like a gradient.
+
+    ``x`` and ``y`` are the support's rows (N, d) and labels (N, C), ``targets`` (M, d), and
+    ``inside`` is any positive definite (N, N), float64.
+    """
+    _, across = x @ x.T, targets @ x.T
+    factor = torch.linalg.cholesky(inside)
+    solved = torch.cholesky_solve(y, factor)
+    gradient = across @ solved
+    by_labels = torch.cholesky_solve(across.T @ gradient, factor)
+    by_inside, by_across = by_labels @ solved.T, gradient @ solved.T
+    return (by_inside @ x).addmm_(by_across.T, targets)

@@ -45,8 +45,10 @@ def test_order_of_arguments_does_not_matter(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("preset", presets())
-def test_every_preset_is_valid_for_every_method(preset: str) -> None:
-    for name, method in METHODS.items():
+def test_every_preset_is_valid_for_every_third_method(preset: str) -> None:
+    """A third, another one for the next preset: reading a command line takes a tenth of a second."""
+    shift = presets().index(preset) % 3
+    for name, method in list(METHODS.items())[shift::3]:
         # A preset of many rounds is for those that have them; the others say why not.
         arguments = ["--preset", preset, "--method", name, *(["--rounds=1"] * method.one_shot)]
         arguments += ["--data.folder=DIR"] * preset.startswith("fedaf-domains")
