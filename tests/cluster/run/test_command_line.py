@@ -46,7 +46,7 @@ def test_order_of_arguments_does_not_matter(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("preset", presets())
 def test_every_preset_is_valid_for_every_third_method(preset: str) -> None:
-    """A third, another one for the next preset: reading a command line takes a tenth of a second."""
+    """A third, another for the next preset: reading a command line takes a tenth of a second."""
     shift = presets().index(preset) % 3
     for name, method in list(METHODS.items())[shift::3]:
         # A preset of many rounds is for those that have them; the others say why not.
@@ -120,7 +120,7 @@ def test_every_setting_can_stand_in_yaml(tmp_path: Path) -> None:
     [
         (
             ["--method", "fedmoh"],
-            r"unknown method 'fedmoh'; valid: co-boosting, .*, fedmho-sd",
+            r"unknown method 'fedmoh'; valid: centralised, .*, pfedsd",
         ),
         (["--dataset", "minst"], "unknown dataset 'minst'; valid: cifar10, cifar100, digits"),
         (
