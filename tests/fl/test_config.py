@@ -50,7 +50,7 @@ def test_only_methods_of_many_rounds_take_more_than_one() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"method": "fedmoh"}, r"^unknown method 'fedmoh'; valid: centralised, co-boosting, dense, "),
+        ({"method": "fedmoh"}, r"^unknown method 'fedmoh'; valid: centralised, co-boosting, "),
         ({"dataset": "minst"}, r"^unknown dataset 'minst'; valid: cifar10, .*folder, mnist"),
         ({"num_clients": 0}, r"^num_clients must be at least 1, got 0$"),
         ({"alpha": 0.0}, r"^alpha must be a positive number, got 0.0$"),

@@ -39,11 +39,11 @@ def test_values_and_gradients(batch: tuple[int, ...], n: int, m: int) -> None:
     expected = by_tangent_kernel(*given, network, 0.1)
     weights = draw(*batch, n, n, seed=2), draw(*batch, m, n, seed=3)
     for own, other in zip(found, expected, strict=True):
-        torch.testing.assert_close(own, other, rtol=1e-6, atol=1e-13)
+        torch.testing.assert_close(own, other, rtol=1e-12, atol=1e-13)
     assert torch.equal(found[0], found[0].mT)
     gradients = (torch.autograd.grad(kernels, given, weights) for kernels in (found, expected))
     for own, other in zip(*gradients, strict=True):
-        torch.testing.assert_close(own, other, rtol=1e-6, atol=1e-6)
+        torch.testing.assert_close(own, other, rtol=1e-9, atol=1e-11)
 
 
 def test_gradients_are_those_of_differences() -> None:
