@@ -45,7 +45,7 @@ COLOURS = {
     "moon": style.OTHER_ROLE,
     "feddyn": style.GLOBAL_MODEL,
     "fedgen": style.PARTS["overhead"],
-    "local": style.MUTED,
+    "local": style.WORST,
     "fedavg-tuned": style.TIME,
     "fedmd": style.OTHER_ROLE,
     "fedper": style.ROLES["classifier"],
