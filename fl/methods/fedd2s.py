@@ -223,7 +223,8 @@ def train_distilled(inputs: TaskInput) -> TaskOutput:
         return train_personal(inputs)
     depth = int(inputs.broadcast["depth"][inputs.client.id])
     model = personal_model(replace(inputs, payload={}), config).train()
-    layers, last = Layers(model), len(Layers(model).names)
+    layers = Layers(model)
+    last = len(layers)
     head = head_model(inputs, config, layers, depth)
     parts = [layers.parameters(model, 1, depth), layers.parameters(model, depth + 1, last)]
 

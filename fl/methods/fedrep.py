@@ -8,10 +8,9 @@ from dataclasses import dataclass, replace
 from fl.bounds import Count
 from fl.clients import Clients
 from fl.errors import UserError
-from fl.federation import RunSpec, Task, TaskInput
-from fl.methods.fedper import FedPerConfig, share_layers
-from fl.methods.fedper import assign as assign_fedper
-from fl.methods.method import Assignment, Method
+from fl.federation import Task, TaskInput
+from fl.methods.fedper import FedPerConfig, assign, share_layers
+from fl.methods.method import Method
 from fl.methods.personal import LOCAL
 from fl.rounds import Rounds
 from fl.server import Outcome, Server
@@ -54,11 +53,6 @@ class FedRepConfig(FedPerConfig):
     """FedRep's settings: FedPer's, and how many epochs the head has."""
 
     classifier: LocalFedRep = LocalFedRep()
-
-
-def assign(config: FedRepConfig, num_clients: int, run_spec: RunSpec) -> list[Assignment]:
-    """Every client trains the same classifier; see :func:`fl.methods.fedper.assign`."""
-    return assign_fedper(config, num_clients, run_spec)
 
 
 def run(clients: Clients, server: Server, config: FedRepConfig, *, rounds: Rounds) -> Outcome:

@@ -6,14 +6,10 @@ so has no head, all its epochs train that.
 
 from dataclasses import dataclass
 
-from fl.clients import Clients
-from fl.methods.fedper_plus import DROPPING, FedPerPlusConfig, assign
-from fl.methods.fedper_plus import run as run_fedper_plus
+from fl.methods.fedper_plus import DROPPING, FedPerPlusConfig, assign, run
 from fl.methods.fedrep import LocalFedRep
 from fl.methods.method import Method
 from fl.methods.personal import LOCAL
-from fl.rounds import Rounds
-from fl.server import Outcome, Server
 from fl.spaces import Spaces
 
 
@@ -22,11 +18,6 @@ class FedRepPlusConfig(FedPerPlusConfig):
     """FedRep+'s settings: FedPer+'s, and how many epochs the head has."""
 
     classifier: LocalFedRep = LocalFedRep()
-
-
-def run(clients: Clients, server: Server, config: FedRepPlusConfig, *, rounds: Rounds) -> Outcome:
-    """FedPer+'s rounds with FedRep's clients."""
-    return run_fedper_plus(clients, server, config, rounds=rounds)
 
 
 METHOD = Method(

@@ -194,13 +194,8 @@ def train_head(inputs: TaskInput) -> Recipe:
     """Eq. 5: a head's training from the model that was sent, on D_h."""
     config = inputs.client.training
     assert isinstance(config, ClassifierConfig)
-    together = joined_input(inputs)
+    together = replace(inputs, shard=joined(inputs.shard, inputs.remembered))
     return classifier_recipe(together, config, received_classifier(inputs, config))
-
-
-def joined_input(inputs: TaskInput) -> TaskInput:
-    """The head's input with D_h in place of its own shard."""
-    return replace(inputs, shard=joined(inputs.shard, inputs.remembered))
 
 
 def refuse_lost(clients: Clients, heads: Sequence[int]) -> None:

@@ -38,14 +38,11 @@ def test_with_one_class_the_released_rule_stops_after_a_step_and_never_does_not(
     assert one.stats["nearest"] < 0.004
 
 
-def test_more_steps_move_images_further_and_lower_the_loss() -> None:
-    from fl.condensation import kip
-
+def test_more_steps_move_images_further_from_real_ones() -> None:
     near, far = (
         distil(inputs(replace(KIP, steps=steps, lr=0.05))).stats["nearest"] for steps in (1, 40)
     )
     assert near < far
-    assert kip.SOLVED < 1
 
 
 def test_without_distillation_the_real_images_go() -> None:

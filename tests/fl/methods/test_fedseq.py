@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from fl.clients import Clients
 from fl.errors import ClientFailed, UserError
 from fl.events import ClientEnd, Event
 from fl.methods import fedseq
 from fl.methods.clusters import random_clusters
 from fl.methods.registry import get_method
+from fl.rounds import Rounds
 from fl.seeding import numpy_generator
 from tests.fl.methods.personal_runs import (
     CLIENTS,
@@ -96,8 +96,6 @@ def test_a_lost_head_stops_the_run_with_its_name_also_where_failures_are_dropped
         return updates
 
     clients.map = losing  # type: ignore[method-assign, assignment]
-    from fl.rounds import Rounds
-
     with pytest.raises(ClientFailed, match=f"client {head} .*its node is gone; it held"):
         fedseq.run(clients, server, settings("fedseq", clusters=2), rounds=Rounds(1))
 
@@ -108,9 +106,6 @@ def test_a_dropped_client_leaves_the_model_as_it_is(tmp_path: Path) -> None:
     (order,) = orders(1, 1)
     lost = order[2]
     clients.dropped[lost] = "broken"
-    assert isinstance(clients, Clients)
-    from fl.rounds import Rounds
-
     outcome = fedseq.run(clients, server, config, rounds=Rounds(1))
     carried = start(config)
     able = [k for k in range(CLIENTS) if k != lost]

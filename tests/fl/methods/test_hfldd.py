@@ -20,7 +20,6 @@ from fl.rounds import Rounds
 from fl.seeding import seed_for
 from tests.fl.methods.personal_runs import (
     CLIENTS,
-    DATA,
     LOCAL,
     SPEC,
     check_that_a_killed_run_goes_on_to_the_same_bits,
@@ -176,4 +175,3 @@ def test_a_killed_run_goes_on_to_the_same_bits(tmp_path: Path) -> None:
 def test_more_groups_than_clients_are_refused() -> None:
     with pytest.raises(UserError, match="groups must be in 1 to 5"):
         get_method("hfldd").assign(config(groups=6), CLIENTS, SPEC)
-    assert DATA.num_classes == 10
