@@ -10,6 +10,7 @@ import ray
 import torch
 
 from cluster.clients.memory_cap import capped
+from cluster.clients.messages import Sender, Sent
 from cluster.hardware.bundles import Bundles
 from cluster.scheduling.capacity import FreeCapacity, need_of
 from cluster.scheduling.placement import Slot
@@ -25,12 +26,13 @@ class ClientActor:
         # What was imported stays, so the garbage collector need not scan it again and again.
         gc.freeze()
 
-    def run(self, jobs: list[Job], size: int, images: Any, labels: Any) -> list[np.ndarray]:
+    def run(self, sent: list[Sent], size: int, images: Any, labels: Any) -> list[np.ndarray]:
         """Runs cohorts of that size; the training split comes from the store without a copy."""
         train = Split(images, labels)
         assigned = ray.get_runtime_context().get_assigned_resources()
         # Several of a Slurm job's nodes may share a host.
         place = Place(node=os.environ.get("SLURMD_NODENAME"), assigned=assigned)
+        jobs = [each.received() for each in sent]
         packed: list[bytes] = []
         try:
             for first in range(0, len(jobs), size):
@@ -62,14 +64,15 @@ class Actors:
 
     def __init__(self, train: Split, bundles: Bundles) -> None:
         self._images, self._labels = ray.put(train.images), ray.put(train.labels)
+        self._sender = Sender()
         self._bundles = bundles
         self._capacity = {bundle.name: bundle for bundle in bundles.all}
         self.processes: list[Process] = []
 
     def submit(self, process: Process, jobs: list[Job], size: int) -> Any:
         """Starts the jobs in the process and returns the reference to their results."""
-        ready = [job.ready() for job in jobs]
-        return process.actor.run.remote(ready, size, self._images, self._labels)
+        sent = [self._sender.send(job) for job in jobs]
+        return process.actor.run.remote(sent, size, self._images, self._labels)
 
     def hire(self, slot: Slot, request: Request) -> Process:
         """A process in that slot with what the client asks for: an idle one, else a new one."""

@@ -15,6 +15,7 @@ import ray
 from ray.exceptions import RayError
 
 from cluster.clients.actors import Actors, Process
+from cluster.clients.messages import taken
 from cluster.clients.retries import Retries, give_up, reason_of
 from cluster.hardware.bundles import Bundles, await_gpus
 from cluster.scheduling.call_size import clients_per_call
@@ -133,7 +134,7 @@ class _Map:
                 results = self._receive(reference, cohort)
                 if results:  # after a failure, look first whether the node is gone
                     self._start_those_that_fit()  # these train while the results are being stored
-                yield from zip(cohort.jobs, map(bytes, results), strict=False)
+                yield from zip(cohort.jobs, taken(results), strict=False)
             self._leave_lost_bundles()
             while self._given_up:
                 yield self._given_up.pop()

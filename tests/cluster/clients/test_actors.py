@@ -11,6 +11,7 @@ import pytest
 
 from cluster.clients import actors
 from cluster.clients.actors import Actors, ClientActor, Process
+from cluster.clients.messages import Sent
 from cluster.hardware.bundles import Bundles
 from cluster.scheduling.capacity import Bundle, Slot
 from fl.client_note import ClientNote
@@ -131,7 +132,7 @@ def actor(ray: FakeRay) -> Iterator[ClientActor]:
 
 def test_a_call_runs_its_clients_in_cohorts_and_answers_in_their_order(actor: ClientActor) -> None:
     jobs = [job(k) for k in (4, 0, 2, 1, 3)]
-    results = actor.run(jobs, 2, TRAIN.images, TRAIN.labels)
+    results = actor.run([Sent(j, {}) for j in jobs], 2, TRAIN.images, TRAIN.labels)
     packed = [result.tobytes() for result in results]
     notes = [ClientNote.of(each) for each in packed]
     assert [note.client for note in notes] == [4, 0, 2, 1, 3]
@@ -147,6 +148,6 @@ def test_the_note_says_where_the_client_ran(
 ) -> None:
     """By the name that Slurm has for the node, of which several may share a host."""
     monkeypatch.setenv("SLURMD_NODENAME", "beta")
-    (result,) = actor.run([job(0)], 1, TRAIN.images, TRAIN.labels)
+    (result,) = actor.run([Sent(job(0), {})], 1, TRAIN.images, TRAIN.labels)
     note = ClientNote.of(result.tobytes())
     assert (note.node, note.assigned) == ("beta", {"CPU": 1.0})
