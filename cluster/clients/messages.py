@@ -46,12 +46,13 @@ class Sender:
     def send(self, job: Job) -> Sent:
         """The job as it travels, with what its client remembers read from the store."""
         ready = job.ready()
-        messages = {}
+        messages: dict[str, Any] = {}
         for name in FIELDS:
             packed = getattr(ready, name)
             if packed is not None and len(packed) >= LARGE:
                 messages[name] = self._broadcast(packed) if name == "broadcast" else put(packed)
-        return Sent(replace(ready, **dict.fromkeys(messages)), messages)
+        without: dict[str, Any] = dict.fromkeys(messages)
+        return Sent(replace(ready, **without), messages)
 
     def _broadcast(self, packed: bytes) -> Any:
         if self._last is None or self._last[0] is not packed:
@@ -62,7 +63,7 @@ class Sender:
 def put(packed: bytes) -> Any:
     """Puts a message into the object store, without a trace in this process's memory."""
     reference = ray.put(np.frombuffer(packed, np.uint8))
-    let_go(memoryview(ray.get(reference)))
+    let_go(ray.get(reference))
     return reference
 
 
@@ -74,7 +75,7 @@ def taken(results: Sequence[memoryview]) -> Iterator[bytes]:
         yield copy
 
 
-def let_go(content: memoryview) -> None:
+def let_go(content: memoryview | np.ndarray) -> None:
     """Takes pages of the object store out of this process's memory, if the content fills any.
 
     They stay in the object store: who reads them again, finds them.
