@@ -20,8 +20,8 @@ from cluster.studies import fedaf_table7
 from cluster.studies.cell import Cell
 from cluster.studies.cells import make
 from cluster.studies.comparison import Figure, as_json, as_markdown
+from cluster.studies.exhibits import EXHIBITS, Draw
 from cluster.studies.suite_options import BYTES_TABLE, SuiteOptions, parse_suite
-from cluster.studies.suite_plots import EXHIBITS
 from fl.errors import ClientFailed, UserError
 from fl.fusion.ranked_server import ServerFailed
 from fl.json_values import JsonObject
@@ -91,16 +91,21 @@ def _write(
 ) -> None:
     """Prints the table and saves it as text, as JSON and, for a figure, as a picture."""
     table = as_markdown(name, scale, seeds, figures)
+    pictures: dict[Path, Draw] = {}
     if name in EXHIBITS:
         exhibit = EXHIBITS[name]
         table = "\n".join([table, *exhibit.tell(figures), ""])
-        write_atomically(path.with_suffix(".png"), png(exhibit.draw(figures)))
+        pictures[path.with_suffix(".png")] = exhibit.draw
+        for ending, draw in exhibit.also.items():
+            pictures[path.with_name(f"{path.name}-{ending}.png")] = draw
+        for picture, draw in pictures.items():
+            write_atomically(picture, png(draw(figures)))
     write_atomically(path.with_suffix(".md"), table.encode())
     write_json(path.with_suffix(".json"), as_json(name, scale, seeds, figures))
     print(f"\n{table}")
     print(f"table    {path.with_suffix('.md')}")
-    if name in EXHIBITS:
-        print(f"picture  {path.with_suffix('.png')}")
+    for picture in pictures:
+        print(f"picture  {picture}")
 
 
 def _name(runs: Iterable[Sequence[str]]) -> None:

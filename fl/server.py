@@ -152,5 +152,8 @@ class Outcome:
     """The initial global model, before any training at the server."""
     epochs: list[Evaluation]
     synthetic: dict[str, Tensor] = field(default_factory=dict)
+    sent: dict[str, Tensor] = field(default_factory=dict)
+    """Examples of the images that left clients: ``images`` uint8 (n, C, H, W), ``labels`` (n,), and
+    ``clients`` (n,), the ids of who sent them."""
     figures: JsonObject = field(default_factory=dict)
     """Further JSON values for the result."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
+from fl.report.nearest_real import beside_real
 from rich.console import Console
 from safetensors.torch import save_file
 
@@ -187,6 +188,10 @@ def _save(run_dir: Path, prepared: Prepared, outcome: Outcome) -> None:
         (run_dir / "synthetic").mkdir(exist_ok=True)
         pictures = gallery(prepared.dataset, outcome.synthetic)
         save_file(pictures, run_dir / "synthetic" / "samples.safetensors")
+    if outcome.sent:
+        (run_dir / "sent").mkdir(exist_ok=True)
+        pairs = beside_real(prepared.dataset.train, prepared.partition.train, outcome.sent)
+        save_file(pairs, run_dir / "sent" / "examples.safetensors")
 
 
 def _partition(launch: Launch, prepared: Prepared) -> JsonObject:

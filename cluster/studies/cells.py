@@ -6,7 +6,7 @@ from fnmatch import fnmatch
 from itertools import product
 from pathlib import Path
 
-from cluster.studies import fedd2s_cells, published
+from cluster.studies import fedd2s_cells, hfldd_cells, published
 from cluster.studies.cell import Cell, Scale
 from cluster.studies.published import PublishedRow
 from fl.data.domains import find_names
@@ -193,4 +193,5 @@ TABLES = {
         _with_resnet18, presets={"small": "fedaf-resnet18-small", "paper": "fedaf-resnet18"}
     ),
     **fedd2s_cells.TABLES,
+    **hfldd_cells.TABLES,
 }

@@ -13,11 +13,7 @@ RATES: Mapping[Scale, Mapping[str, str]] = {
 """The dropping rate Z0 by alpha, of all methods that drop layers."""
 PRESETS: Mapping[Scale, str] = {"paper": "fedd2s-{dataset}", "small": "fedd2s-{dataset}-small"}
 DATASETS: Mapping[Scale, Sequence[str]] = {
-    "paper": (
-        "emnist",
-        "cifar10",
-        "cifar100",
-    ),  # EMNIST for FEMNIST; CINIC10 is no data set of ours
+    "paper": ("emnist", "cifar10", "cinic10", "cifar100"),  # EMNIST for FEMNIST
     "small": ("mnist",),
 }
 SETS = {

@@ -22,14 +22,16 @@ EXHIBITS = (*TABLES, BYTES_TABLE)
 
 @dataclass(frozen=True, kw_only=True)
 class SuiteOptions(Settings):
-    """Regenerate a table or figure of the papers of FedMHO, FedAF or FedD2S."""
+    """Regenerate a table or figure of the papers of FedMHO, FedAF, FedD2S or HFLDD."""
 
     name: Annotated[str, OneOf(EXHIBITS), tyro.conf.Positional]
     """Table: table3, table4, table5, table6, table8, table9 or loss-weights. Figure: fig5, fig6,
     fig7, fig8 or fid, with a picture. Of FedAF's paper: fedaf (accuracy over rounds, Tables 1 and 4
     and Figure 3), fedaf-table2 (domains), fedaf-table6 (ResNet-18) or fedaf-table7 (bytes). Of
     FedD2S's: fedd2s-table2 (all methods), fedd2s-table3 (head models), fedd2s-fig5 (epochs),
-    fedd2s-fig6 (dropping sets) or fedd2s-fig7 (dropping rates)."""
+    fedd2s-fig6 (dropping sets) or fedd2s-fig7 (dropping rates). Of HFLDD's: hfldd (Figures 3 to 6
+    and Tables II to IV), hfldd-table5 (models), hfldd-table6 (number of groups, Table VI and
+    Figure 8) or hfldd-fig7 (size of the distilled sets)."""
     scale: Scale = "small"
     """small: a sixth of the images and narrow models, for two cores. paper: for GPUs."""
     seeds: str = "0,1,2"

@@ -33,13 +33,13 @@ def tell_targets(figures: Sequence[Figure]) -> list[str]:
     lines = [
         "Epochs at the server until an accuracy is reached by every seed, mean over seeds:",
         "",
-        _line(["Row", "Method", *(f"{t} %" for t in targets)]),
-        _line(["---"] * (2 + len(targets))),
+        line(["Row", "Method", *(f"{t} %" for t in targets)]),
+        line(["---"] * (2 + len(targets))),
     ]
     for figure in figures:
         epochs = [epochs_to_target(figure, t / 100) for t in targets]
         cells = [NOTHING if e is None else f"{e:.1f}" for e in epochs]
-        lines.append(_line([figure.cell.row, figure.cell.method, *cells]))
+        lines.append(line([figure.cell.row, figure.cell.method, *cells]))
     return lines
 
 
@@ -48,15 +48,15 @@ def tell_forgetting(figures: Sequence[Figure]) -> list[str]:
     lines = [
         "Mean curve over seeds, in percent; a fall after the best epoch is forgetting:",
         "",
-        _line(["Row", "Method", "Start", "Best", "Epoch", "Last", "Fall"]),
-        _line(["---"] * 7),
+        line(["Row", "Method", "Start", "Best", "Epoch", "Last", "Fall"]),
+        line(["---"] * 7),
     ]
     for figure in figures:
         curve = 100 * curves(figure).mean(axis=0)
         best = int(curve.argmax())
         points = [f"{curve[0]:.2f}", f"{curve[best]:.2f}", str(best), f"{curve[-1]:.2f}"]
         fall = f"{curve[best] - curve[-1]:.2f}"
-        lines.append(_line([figure.cell.row, figure.cell.method, *points, fall]))
+        lines.append(line([figure.cell.row, figure.cell.method, *points, fall]))
     return lines
 
 
@@ -66,8 +66,8 @@ def tell_rounds(figures: Sequence[Figure]) -> list[str]:
         "The best round is chosen by the test split, as FedAF's paper does; what is in the table "
         "above is the last one:",
         "",
-        _line(["Row", "Method", "Last round, %", "Best round, %", "Paper's best", "MiB up"]),
-        _line(["---"] * 6),
+        line(["Row", "Method", "Last round, %", "Best round, %", "Paper's best", "MiB up"]),
+        line(["---"] * 6),
     ]
     for figure in figures:
         best = [100 * result["best_accuracy"] for result in figure.results]
@@ -75,7 +75,7 @@ def tell_rounds(figures: Sequence[Figure]) -> list[str]:
         beside = shown(printed.mean, printed.spread) if printed else NOTHING
         points = [shown(figure.mean, figure.spread), shown(mean(best), _spread(best)), beside]
         mib = mean(result["bytes_up"] for result in figure.results) / 2**20
-        lines.append(_line([figure.cell.row, figure.cell.method, *points, f"{mib:.2f}"]))
+        lines.append(line([figure.cell.row, figure.cell.method, *points, f"{mib:.2f}"]))
     return lines
 
 
@@ -86,17 +86,17 @@ def tell_domains(figures: Sequence[Figure]) -> list[str]:
         "Accuracy on each domain after the last round, in percent, and their plain mean (in the "
         "table above a domain counts by its samples):",
         "",
-        _line(["Method", *domains, "Mean"]),
-        _line(["---"] * (2 + len(domains))),
+        line(["Method", *domains, "Mean"]),
+        line(["---"] * (2 + len(domains))),
     ]
     for figure in figures:
         found = np.array([[r["per_domain_accuracy"][d] for d in domains] for r in figure.results])
         found = 100 * np.column_stack([found, found.mean(axis=1)])
         cells = [shown(column.mean(), _spread(column.tolist())) for column in found.T]
-        lines.append(_line([figure.cell.method, *cells]))
+        lines.append(line([figure.cell.method, *cells]))
         if tuple(domains) == DOMAINNET:
             printed = FEDAF_2[figure.cell.method]
-            lines.append(_line(["paper", *(f"{v:.2f}" for v in (*printed, mean(printed)))]))
+            lines.append(line(["paper", *(f"{v:.2f}" for v in (*printed, mean(printed)))]))
     return lines
 
 
@@ -106,10 +106,10 @@ def tell_clients(figures: Sequence[Figure]) -> list[str]:
         "After the last round, in percent over clients; below alone: clients that method local, of "
         "the same row and seed, leaves with a higher accuracy:",
         "",
-        _line(
+        line(
             ["Row", "Method", "Mean", "Spread", "Worst tenth", "Below alone", "MiB up", "x FedAvg"]
         ),
-        _line(["---"] * 8),
+        line(["---"] * 8),
     ]
     for figure in figures:
         scores = [result["client_scores"] for result in figure.results]
@@ -118,7 +118,7 @@ def tell_clients(figures: Sequence[Figure]) -> list[str]:
         ]
         mib = mean(result["bytes_up"] for result in figure.results) / 2**20
         lines.append(
-            _line(
+            line(
                 [
                     *(figure.cell.row, figure.cell.method, *points, _below_alone(figure, figures)),
                     *(f"{mib:.2f}", _of_fedavg(figure)),
@@ -164,9 +164,9 @@ def tell_fid(figures: Sequence[Figure]) -> list[str]:
         f"Fréchet distance to the real training images: {first['features']}. The paper names no "
         "network: its distances are on another scale, and only their order can be compared.",
         "",
-        _line(["Images", "Distance", "Paper"]),
-        _line(["---"] * 3),
-        _line(["Gaussian noise", f"{first['noise']:.4g}", "360.53"]),
+        line(["Images", "Distance", "Paper"]),
+        line(["---"] * 3),
+        line(["Gaussian noise", f"{first['noise']:.4g}", "360.53"]),
     ]
     for figure in {f.cell.row: f for f in figures}.values():  # the variants share their samples
         epochs = dict(figure.cell.settings)["generator.epochs"]
@@ -175,8 +175,8 @@ def tell_fid(figures: Sequence[Figure]) -> list[str]:
         spread = _spread(distances)
         found = f"{mean(distances):.4g}"  # significant digits, since any scale is possible
         found += "" if spread is None else f" ± {spread:.2g}"
-        lines.append(_line([f"{epochs} epochs", found, str(printed)]))
-    return [*lines, _line(["real, two halves", f"{first['real']:.4g}", "0.000002"])]
+        lines.append(line([f"{epochs} epochs", found, str(printed)]))
+    return [*lines, line(["real, two halves", f"{first['real']:.4g}", "0.000002"])]
 
 
 def curves(figure: Figure) -> np.ndarray:
@@ -188,5 +188,6 @@ def _spread(values: Sequence[float]) -> float | None:
     return stdev(values) if len(values) > 1 else None
 
 
-def _line(cells: Sequence[str]) -> str:
+def line(cells: Sequence[str]) -> str:
+    """A line of a table."""
     return f"| {' | '.join(cells)} |"

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from fl.bounds import Count, Positive, Settings
+from fl.condensation.nearest import nearest
 from fl.data.shard import Shard
 from fl.federation import RunSpec, Task, TaskInput, TaskOutput
 from fl.training.optimizers import Adam
@@ -106,30 +107,29 @@ def distil(inputs: TaskInput) -> TaskOutput:
         adam.step((0,))
         right = told.argmax(1) == labels[rows].argmax(1)
         solved = config.stop == "accuracy" and float(right.double().mean()) > SOLVED
-    images = (support.detach().cpu() * deviation + mean).clamp(0, 1).mul(255).round()
-    return _upload(images.to(torch.uint8), shard.labels[chosen], shard, steps=taken)
+    images = (support.detach().cpu() * deviation + mean).clamp(0, 1)
+    return _upload(_as_bytes(images), shard.labels[chosen], shard, steps=taken)
 
 
 def share_images(inputs: TaskInput) -> TaskOutput:
     """All of the client's real images in place of distilled ones: HFLDD without distillation."""
     shard = inputs.shard
-    images = (shard.images * 255).round().to(torch.uint8)
-    return _upload(images, shard.labels, shard, steps=0)
+    return _upload(_as_bytes(shard.images), shard.labels, shard, steps=0)
 
 
 def _upload(images: Tensor, labels: Tensor, shard: Shard, *, steps: int) -> TaskOutput:
     """By class, so that the names tell the labels and no byte is sent for them."""
     classes = labels.unique().tolist()
     tensors = {f"images.{c}": images[labels == c] for c in classes}
-    distances = torch.cat([_nearest(tensors[f"images.{c}"], shard, c) for c in classes])
+    real = {c: _as_bytes(shard.images[shard.labels == c]) for c in classes}
+    distances = torch.cat([nearest(tensors[f"images.{c}"], real[c])[0] for c in classes])
     stats = {"steps": float(steps), "nearest": float(distances.mean())}
     return TaskOutput(tensors=tensors, stats=stats)
 
 
-def _nearest(images: Tensor, shard: Shard, label: int) -> Tensor:
-    """Root mean square distance of each image, uint8, to the nearest real one of its class."""
-    real = shard.images[shard.labels == label].flatten(1)
-    return torch.cdist(images.flatten(1) / 255, real).amin(1) / real.shape[1] ** 0.5
+def _as_bytes(images: Tensor) -> Tensor:
+    """Images with values from 0 to 1 as uint8."""
+    return (images * 255).round().to(torch.uint8)
 
 
 def _per_channel(images: Tensor) -> tuple[Tensor, Tensor]:

@@ -1,13 +1,14 @@
 """The image data sets, by name, as plain uint8 arrays."""
 
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
-from fl.data import array_cache
+from fl.data import array_cache, cinic10
 from fl.data.digits import read_digits
-from fl.data.files import describe, find_problems
+from fl.data.files import describe, find_problems, how_to_get
 from fl.data.vision import read_split
 from fl.errors import UserError, unknown
 from fl.seeding import numpy_generator
@@ -29,6 +30,7 @@ INFO = {
     "svhn": DatasetInfo(10, (3, 32, 32)),
     "cifar10": DatasetInfo(10, (3, 32, 32)),
     "cifar100": DatasetInfo(100, (3, 32, 32)),
+    "cinic10": DatasetInfo(10, (3, 32, 32)),
 }
 NAMES = tuple(INFO)
 
@@ -116,13 +118,11 @@ def _read(name: str, data_root: Path) -> tuple[Split, Split]:
 def _read_files(name: str, data_root: Path) -> dict[str, np.ndarray]:
     problems = find_problems(name, data_root)
     if problems:
-        raise UserError(
-            f"{name}: {describe(problems)}; "
-            f"`python -m fl.data prepare {name} --data-root {data_root}` fetches them"
-        )
+        raise UserError(f"{name}: {describe(problems)}; {how_to_get(name, data_root)}")
+    read = cinic10.read_split if name == "cinic10" else partial(read_split, name)
     found: dict[str, np.ndarray] = {}
     for split in ("train", "test"):
-        images, labels = read_split(name, data_root, train=split == "train")
+        images, labels = read(data_root, train=split == "train")
         found |= {f"{split}_images": images, f"{split}_labels": labels}
     return found
 

@@ -4,7 +4,7 @@ from http.client import HTTPException
 from pathlib import Path
 
 from fl.data.datasets import dataset_info
-from fl.data.files import DAMAGED, FileProblem, describe, find_problems
+from fl.data.files import DAMAGED, FileProblem, describe, find_problems, how_to_get
 from fl.data.vision import open_split
 from fl.errors import UserError
 
@@ -21,6 +21,8 @@ def prepare(name: str, data_root: Path) -> str:
     problems = find_problems(name, data_root)
     if not problems:
         return f"{name}: already whole in {data_root}, nothing to fetch"
+    if name == "cinic10":
+        raise UserError(f"{name}: {describe(problems)}; {how_to_get(name, data_root)}")
     _fetch(name, data_root, problems)
     remaining = find_problems(name, data_root)
     if remaining:

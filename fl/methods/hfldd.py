@@ -17,7 +17,7 @@ from fl.clients import Clients
 from fl.condensation.kip import KipTraining, checked_set, joined, share_images
 from fl.data.auxiliary import AuxiliaryConfig
 from fl.errors import ClientFailed
-from fl.federation import RunSpec, TaskInput, TaskOutput
+from fl.federation import RunSpec, TaskInput, TaskOutput, Update
 from fl.fusion.average import average_into
 from fl.json_values import JsonObject
 from fl.methods.clusters import check_clusters, heterogeneous_clusters, random_heads
@@ -39,6 +39,10 @@ from kernels import kmeans
 
 STARTS = 10
 """K-means starts so often; the clusters with the least spread count."""
+EXAMPLES = "examples."
+"""Prefix, in the run's memory, of some images that members sent; see :func:`examples_of`."""
+CLASSES_SHOWN, CLIENTS_SHOWN = 10, 2
+"""As many classes at most give examples, and as many clients of each."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,7 +104,9 @@ def run(
         with server.events.phase("fusion"):
             states = (load_classifier(update, server).state_dict() for update in updates)
             average_into(model, states, [int(memory["samples"][u.client.id]) for u in updates])
-    return rounds.outcome(model, figures=figures(memory))
+    outcome = rounds.outcome(model, figures=figures(memory))
+    sent = {n.removeprefix(EXAMPLES): t for n, t in memory.items() if n.startswith(EXAMPLES)}
+    return replace(outcome, sent=sent)
 
 
 def make_clusters(
@@ -154,7 +160,8 @@ def gather_data(clients: Clients, memory: Tensors, config: HFLDDConfig) -> dict[
 
     Returns:
         ``samples`` (N,): |D_h| of the heads; ``sent``, ``steps`` and ``nearest`` (N,): images that
-        each member sent, its steps of distillation, and their distance to real ones.
+        each member sent, its steps of distillation, and their distance to real ones; and
+        :func:`examples_of` what they sent.
     """
     clusters, heads = memory["clusters"].tolist(), memory["heads"].tolist()
     members = [k for k, cluster in enumerate(clusters) if cluster >= 0 and k not in heads]
@@ -181,7 +188,35 @@ def gather_data(clients: Clients, memory: Tensors, config: HFLDDConfig) -> dict[
         of_this_run=True,
     )
     refuse_lost(clients, heads)
-    return {"samples": samples, "sent": about[0], "steps": about[1], "nearest": about[2]}
+    found = {"samples": samples, "sent": about[0], "steps": about[1], "nearest": about[2]}
+    return found | examples_of(updates)
+
+
+def examples_of(updates: Sequence[Update]) -> dict[str, Tensor]:
+    """The first image of each class from some members, whatever it looks like.
+
+    Returns:
+        ``images`` (n, C, H, W), ``labels`` and ``clients`` (n,), their names after
+        :data:`EXAMPLES`; nothing if nobody sent anything.
+    """
+    senders: dict[int, list[tuple[int, Tensor]]] = {}
+    for update in updates:
+        for name, images in update.tensors.items():
+            own = update.client.id, images[:1]
+            senders.setdefault(int(name.rpartition(".")[2]), []).append(own)
+    chosen = [
+        (label, client, image)
+        for label in sorted(senders)[:CLASSES_SHOWN]
+        for client, image in senders[label][:CLIENTS_SHOWN]
+    ]
+    if not chosen:
+        return {}
+    labels, clients, shown = zip(*chosen, strict=True)
+    return {
+        f"{EXAMPLES}images": torch.cat(shown),
+        f"{EXAMPLES}labels": torch.tensor(labels),
+        f"{EXAMPLES}clients": torch.tensor(clients),
+    }
 
 
 def keep_data(inputs: TaskInput) -> TaskOutput:

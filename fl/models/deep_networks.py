@@ -1,6 +1,6 @@
-"""The deep classifiers of FedMHO's Table 9, made of torchvision's blocks for small images.
+"""The deep classifiers of FedMHO's Table 9 and HFLDD's Table V, of torchvision's blocks.
 
-The paper names them, but not how 28x28 images pass networks made for 224x224. Here the stem does
+The papers name them, but not how 28x28 images pass networks made for 224x224. Here the stem does
 not shrink the image, as is usual for small images: a 3x3 convolution of stride 1, and no pooling.
 Behind it are the blocks, strides and channels of the originals. At width 1 they have torchvision's
 parameters except for the stem and the head.
@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torchvision.models.efficientnet import EfficientNet, FusedMBConvConfig, MBConvConfig
 from torchvision.models.mobilenetv2 import MobileNetV2
 from torchvision.models.resnet import Bottleneck
+from torchvision.models.shufflenetv2 import ShuffleNetV2
 
 from fl.models.shapes import ImageShape, scaled
 
@@ -24,6 +25,8 @@ EFFICIENTNET_V2_S = (
     (MBConvConfig, 6, 3, 1, 128, 160, 9),
     (MBConvConfig, 6, 3, 2, 160, 256, 15),
 )
+SHUFFLENET_V2 = (24, 116, 232, 464, 1024)
+"""Channels of the stem, of three stages and of the last convolution."""
 RESNET_50 = ((64, 3), (128, 4), (256, 6), (512, 3))
 """Channels within a block, and blocks, of each stage."""
 
@@ -60,6 +63,18 @@ def mobilenet_v2(image_shape: ImageShape, num_classes: int, width: float = 1.0) 
     """
     model = MobileNetV2(num_classes, width_mult=width)
     model.features[0][0] = _stem(image_shape, model.features[0][0].out_channels)
+    return model
+
+
+def shufflenet_v2(image_shape: ImageShape, num_classes: int, width: float = 1.0) -> nn.Module:
+    """ShuffleNetV2 (Ma et al., ECCV 2018): images (B, C, H, W) to logits (B, num_classes).
+
+    Channels are even, since every block leaves half of them as they are.
+    """
+    channels = [2 * scaled(original // 2, width) for original in SHUFFLENET_V2]
+    model = ShuffleNetV2([4, 8, 4], channels, num_classes=num_classes)
+    model.conv1[0] = _stem(image_shape, channels[0])
+    model.maxpool = nn.Identity()
     return model
 
 

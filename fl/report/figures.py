@@ -9,6 +9,7 @@ from fl.report import client_notes, client_plots, plots, style
 from fl.report.gantt import placement_chart
 from fl.report.mosaic import sample_grid
 from fl.report.read import RunRecord
+from fl.report.sent_images import sent_grid, tell_sent
 from fl.report.words import duration, size
 
 
@@ -38,6 +39,7 @@ def pictures(run: RunRecord) -> Iterator[Picture]:
         _placement,
         _partition,
         _samples,
+        _sent,
     )
     return (picture for make in makers if (picture := make(run)) is not None)
 
@@ -150,6 +152,15 @@ def _samples(run: RunRecord) -> Picture | None:
         caption += f" ({kept:,} of {generated:,} in the whole run)"
     figure = sample_grid(run.samples, _class_names(run, len(run.samples.real)))
     return _picture("samples", "Samples", f"{caption}.", figure)
+
+
+def _sent(run: RunRecord) -> Picture | None:
+    if run.sent is None:
+        return None
+    classes = len(run.partition.class_names) if run.partition else 1 + int(run.sent.labels.max())
+    figure = sent_grid(run.sent, _class_names(run, classes))
+    caption = tell_sent(run.sent, (run.result or {}).get("distilled"))
+    return _picture("sent", "What left the clients", caption, figure)
 
 
 def _time(run: RunRecord) -> Picture | None:

@@ -1,8 +1,10 @@
 """Reads a run directory, finished or not, into one record that the report is made of."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import yaml
@@ -53,6 +55,26 @@ class ExampleImages:
 
 
 @dataclass(frozen=True)
+class SentImages:
+    """Examples of what left clients, and of each the nearest real image of its class there.
+
+    Both uint8 (n, channels, height, width), with the class and the client of each, (n,).
+    """
+
+    sent: NDArray[np.uint8]
+    real: NDArray[np.uint8]
+    labels: NDArray[np.int64]
+    clients: NDArray[np.int64]
+
+    @property
+    def distances(self) -> NDArray[np.float64]:
+        """Root mean square distance of each pair, in pixels' units from 0 to 1, (n,)."""
+        squares = (self.sent.astype(np.float64) - self.real) ** 2
+        found: NDArray[np.float64] = np.sqrt(squares.mean((1, 2, 3))) / 255
+        return found
+
+
+@dataclass(frozen=True)
 class RunRecord:
     """What a run directory holds. An interrupted run has no result, and may lack the rest."""
 
@@ -71,6 +93,7 @@ class RunRecord:
     rounds: list[RoundRow]
     partition: Partition | None
     samples: ExampleImages | None
+    sent: SentImages | None
     last_event: Event | None
 
     @property
@@ -107,6 +130,7 @@ def read_run(run_dir: Path) -> RunRecord:
         rounds=rounds,
         partition=partition,
         samples=_read_samples(run_dir / "synthetic" / "samples.safetensors"),
+        sent=_read_sent(run_dir / "sent" / "examples.safetensors"),
         last_event=events[-1] if events else None,
     )
 
@@ -153,13 +177,21 @@ def _read_partition(path: Path) -> Partition | None:
 
 
 def _read_samples(path: Path) -> ExampleImages | None:
-    if not path.exists():
-        return None
+    names = ("real", "before", "after")
+    return ExampleImages(*_read_tensors(path, names)) if path.exists() else None
+
+
+def _read_sent(path: Path) -> SentImages | None:
+    names = ("images", "real", "labels", "clients")
+    return SentImages(*_read_tensors(path, names)) if path.exists() else None
+
+
+def _read_tensors(path: Path, names: Sequence[str]) -> list[NDArray[Any]]:
     try:
         tensors = load_file(path)
-        return ExampleImages(tensors["real"], tensors["before"], tensors["after"])
+        return [tensors[name] for name in names]
     except (SafetensorError, KeyError):
-        raise UserError(f"{path} does not hold the tensors real, before and after") from None
+        raise UserError(f"{path} does not hold the tensors {', '.join(names)}") from None
 
 
 def _all_clients(rows: dict[int, ClientRow], partition: Partition | None) -> list[ClientRow]:

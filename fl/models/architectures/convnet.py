@@ -1,5 +1,8 @@
-"""ConvNet, the classifier of distribution matching, FedDM and FedAF (CVPR'24, Appendix A)."""
+"""ConvNet, the classifier of distribution matching, FedDM and FedAF (CVPR'24, Appendix A), and
+HFLDD's for CINIC-10, which normalises every image by itself."""
 
+from collections.abc import Callable
+from functools import partial
 from itertools import pairwise
 
 from torch import Tensor, nn
@@ -11,13 +14,20 @@ DEPTH = 3
 
 
 class ConvNet(nn.Module):
-    """Three times [3x3 convolution, BatchNorm, ReLU, 2x2 average pooling], and one linear layer.
+    """Three times [3x3 convolution, normalisation, ReLU, 2x2 average pooling], and a linear layer.
 
     Maps images (B, C, H, W) in [0, 1] to logits (B, num_classes). H and W are at least 8: three
-    poolings halve them.
+    poolings halve them. ``norm`` makes the normalisation of so many channels.
     """
 
-    def __init__(self, image_shape: ImageShape, num_classes: int, width: float = 1.0) -> None:
+    def __init__(
+        self,
+        image_shape: ImageShape,
+        num_classes: int,
+        width: float = 1.0,
+        *,
+        norm: Callable[[int], nn.Module] = nn.BatchNorm2d,
+    ) -> None:
         super().__init__()
         channels = [image_shape[0], *[scaled(128, width)] * DEPTH]
         # MNIST's images become 32x32 in the first convolution, as in the reference code.
@@ -28,7 +38,7 @@ class ConvNet(nn.Module):
             padding = 3 if enlarge and depth == 0 else 1
             layers += [
                 nn.Conv2d(inputs, outputs, 3, padding=padding),
-                nn.BatchNorm2d(outputs),
+                norm(outputs),
                 nn.ReLU(),
                 nn.AvgPool2d(2),
             ]
@@ -41,11 +51,26 @@ class ConvNet(nn.Module):
         return self.classifier(self.features(images).flatten(1))
 
 
-MODEL = ModelInfo(
-    "convnet",
-    "classifier",
-    ConvNet,
-    at_least_8,
-    "sides of at least 8",
-    "three convolutions with BatchNorm and average pooling: FedDM's and FedAF's classifier",
+def _instance_norm(channels: int) -> nn.Module:
+    """Instance normalisation with a scale and a shift for each channel: a group for each."""
+    return nn.GroupNorm(channels, channels)
+
+
+MODELS = (
+    ModelInfo(
+        "convnet",
+        "classifier",
+        ConvNet,
+        at_least_8,
+        "sides of at least 8",
+        "three convolutions with BatchNorm and average pooling: FedDM's and FedAF's classifier",
+    ),
+    ModelInfo(
+        "convnet-instance",
+        "classifier",
+        partial(ConvNet, norm=_instance_norm),
+        at_least_8,
+        "sides of at least 8",
+        "the same with instance normalisation: HFLDD's classifier for CINIC-10",
+    ),
 )

@@ -1,4 +1,4 @@
-"""Registry entries of Table 9's deep classifiers, which :mod:`fl.models.deep_networks` builds."""
+"""Registry entries of the deep classifiers, which :mod:`fl.models.deep_networks` builds."""
 
 from collections.abc import Callable
 
@@ -30,5 +30,6 @@ MODELS = tuple(
         ("efficientnet-v2", "efficientnet_v2", "EfficientNetV2-S: Table 9's global model"),
         ("resnet50", "ResNet50", "ResNet-50: a large classifier of Table 9"),
         ("mobilenet-v2", "mobilenet_v2", "MobileNetV2: a large classifier of Table 9"),
+        ("shufflenet-v2", "shufflenet_v2", "ShuffleNetV2: a classifier of HFLDD's Table V"),
     )
 )

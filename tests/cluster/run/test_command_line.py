@@ -122,7 +122,10 @@ def test_every_setting_can_stand_in_yaml(tmp_path: Path) -> None:
             ["--method", "fedmoh"],
             r"unknown method 'fedmoh'; valid: centralised, .*, pfedsd",
         ),
-        (["--dataset", "minst"], "unknown dataset 'minst'; valid: cifar10, cifar100, digits"),
+        (
+            ["--dataset", "minst"],
+            "unknown dataset 'minst'; valid: cifar10, cifar100, cinic10, digits",
+        ),
         (
             ["--alhpa", "1"],
             r"unknown option '--alhpa' \(did you mean --alpha\?\); valid: .*--a",

@@ -1,11 +1,11 @@
 """The paper's figures, each drawn from made-up runs."""
 
-import re
 from dataclasses import replace
 
 import pytest
 
-from cluster.studies.suite_plots import EXHIBITS
+from cluster.studies.exhibits import EXHIBITS
+from cluster.studies.looks import place
 from fl.report.style import png
 from tests.cluster.studies.made_up import CURVES, figures
 
@@ -15,7 +15,7 @@ def test_every_figure_is_drawn(name: str) -> None:
     drawn = EXHIBITS[name].draw(figures(name))
     lines = [line for axes in drawn.axes for line in axes.get_lines()]
     methods = {figure.cell.method for figure in figures(name)}
-    places = {re.match(r"\w+(-alpha[\d.]+)?", figure.cell.row)[0] for figure in figures(name)}  # type: ignore[index]
+    places = {place(figure) for figure in figures(name)}
     assert len(drawn.axes) == len(places)
     assert len(lines) == len(methods) * len(places)
     assert png(drawn).startswith(b"\x89PNG")

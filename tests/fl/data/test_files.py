@@ -34,7 +34,7 @@ def found(root: Path, name: str = "mnist") -> dict[str, str]:
     return {str(problem.path.relative_to(root)): problem.state for problem in problems}
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [name for name in NAMES if name != "cinic10"])
 def test_whole_files_have_no_problem(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:

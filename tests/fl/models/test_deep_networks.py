@@ -12,6 +12,7 @@ ORIGINALS = {
     "efficientnet-v2": models.efficientnet_v2_s,
     "resnet50": models.resnet50,
     "mobilenet-v2": models.mobilenet_v2,
+    "shufflenet-v2": models.shufflenet_v2_x1_0,
 }
 
 
@@ -29,7 +30,7 @@ def test_only_the_stem_differs_from_the_original(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ORIGINALS)
-def test_the_stem_keeps_the_size_and_four_strides_leave_two_pixels(name: str) -> None:
+def test_the_stem_keeps_the_size_and_the_strides_leave_two_pixels_or_four(name: str) -> None:
     sides: list[int] = []
     model = build_classifier(name, (1, 28, 28), 10, width=0.1)
     for layer in model.modules():
@@ -38,7 +39,7 @@ def test_the_stem_keeps_the_size_and_four_strides_leave_two_pixels(name: str) ->
     model.eval()(torch.rand(1, 1, 28, 28))
     sides = [side for side in sides if side > 1]  # squeeze and excitation work on one pixel
     assert sides[0] == 28
-    assert sides[-1] == (4 if name == "resnet50" else 2)
+    assert sides[-1] == (4 if name in ("resnet50", "shufflenet-v2") else 2)
 
 
 @pytest.mark.parametrize("name", ORIGINALS)

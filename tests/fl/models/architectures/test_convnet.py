@@ -21,3 +21,13 @@ def test_sizes(shape: tuple[int, int, int], classes: int, size: int, millions: s
         model = build_classifier("convnet", shape, classes).eval()
         assert parameters(model) == size
         assert f"{macs(model, torch.empty(1, *shape)) / 1e6:.1f}" == millions
+
+
+def test_with_instance_normalisation_an_image_does_not_see_the_others_in_its_batch() -> None:
+    images = torch.rand(3, 3, 32, 32)
+    model = build_classifier("convnet-instance", (3, 32, 32), 10)
+    assert parameters(model) == 320_010  # HFLDD's Section VI-A, for CINIC-10
+    assert not list(model.buffers())
+    assert torch.allclose(model(images)[1], model(images[1:2])[0], atol=1e-5)
+    normal = model.features[:2](images)
+    assert torch.allclose(normal.mean((2, 3)), torch.zeros(3, 128), atol=1e-5)

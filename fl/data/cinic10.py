@@ -1,0 +1,55 @@
+"""CINIC-10: CIFAR-10's classes with ImageNet's images beside, a folder of PNG files per class.
+
+Its archive, unpacked as ``CINIC-10`` below the data root, has ``train``, ``valid`` and ``test`` of
+90,000 images each. The first two are the training split here, as only the last is for tests.
+"""
+
+from pathlib import Path
+
+import numpy as np
+
+from fl.errors import UserError
+
+FOLDER = "CINIC-10"
+CLASSES = (
+    *("airplane", "automobile", "bird", "cat", "deer"),
+    *("dog", "frog", "horse", "ship", "truck"),
+)
+SIDE = 32
+
+
+def find_missing(root: Path) -> list[Path]:
+    """The folders of classes that there should be and are not, or that hold no image."""
+    folders = [root / FOLDER / s / c for s in ("train", "valid", "test") for c in CLASSES]
+    return [folder for folder in folders if not any(folder.glob("*.png"))]
+
+
+def read_split(root: Path, *, train: bool) -> tuple[np.ndarray, np.ndarray]:
+    """Images, uint8 (N, 3, 32, 32), and labels, int64 (N,), of one split.
+
+    Raises:
+        UserError: names an image that cannot be read or is of another size.
+    """
+    files = [
+        (file, label)
+        for part in (("train", "valid") if train else ("test",))
+        for label, name in enumerate(CLASSES)
+        for file in sorted((root / FOLDER / part / name).glob("*.png"))
+    ]
+    images = np.empty((len(files), 3, SIDE, SIDE), np.uint8)
+    for row, (file, _) in enumerate(files):
+        images[row] = _read(file)
+    return images, np.array([label for _, label in files], np.int64)
+
+
+def _read(file: Path) -> np.ndarray:
+    """An image as (3, 32, 32); some files are gray."""
+    from PIL import Image, UnidentifiedImageError
+
+    try:
+        with Image.open(file) as image:
+            if image.size != (SIDE, SIDE):
+                raise UserError(f"{file} is {image.size[0]}x{image.size[1]}; allowed: 32x32")
+            return np.asarray(image.convert("RGB")).transpose(2, 0, 1)
+    except (OSError, UnidentifiedImageError) as error:
+        raise UserError(f"cannot read image {file}: {error}") from None
