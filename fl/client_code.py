@@ -9,6 +9,8 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from fl.federation import Task, Training
+from fl.models.registry import MODELS
+from fl.sources import source_hash
 
 SHARED = ("fl.condensation", "fl.data.shard", "fl.models", "fl.seeding", "fl.training")
 """Modules and packages of Onefold on which all tasks depend."""
@@ -19,14 +21,24 @@ def client_code(task: Task, training: Training) -> str:
 
     That is Onefold's shared source, and the modules of the task, of the training record and of the
     record's own task, with what these import from the same package, or from the same directory
-    where they are in none.
+    where they are in none; what has no file, as in a notebook, by itself; and the user's own model.
     """
-    roots = {task.__module__, training.task.__module__, type(training).__module__}
     digest = hashlib.sha256(_shared().encode())
-    for name in sorted(_with_neighbours(roots)):
+    things = {thing.__module__: thing for thing in (type(training), training.task, task)}
+    for name in sorted(_with_neighbours({n for n in things if _has_file(n)})):
         digest.update(f"{name} ".encode())
         digest.update(_source(name).read_bytes())
+    for name in sorted(n for n in things if not _has_file(n)):
+        for thing in (type(training), training.task, task):
+            if thing.__module__ == name:
+                digest.update(source_hash(thing).encode())
+    if training.model in MODELS:
+        digest.update(MODELS[training.model].source.encode())
     return digest.hexdigest()
+
+
+def _has_file(name: str) -> bool:
+    return _source(name).is_file()
 
 
 @cache

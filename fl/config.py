@@ -7,7 +7,8 @@ from typing import Annotated, Generic, TypeVar
 import tyro
 
 from fl.bounds import Count, OneOf, Positive, Settings, Within
-from fl.data.datasets import INFO, NAMES
+from fl.data.catalogue import DatasetName, dataset_info
+from fl.data.datasets import NAMES
 from fl.data.domains import NAME as FOLDER
 from fl.data.domains import find_names
 from fl.data.partition import PartitionConfig
@@ -19,6 +20,11 @@ from fl.resources import ResourcesConfig
 Options = TypeVar("Options")
 OWN_TEST = 0.2
 """Share of a client's samples that are held out where it is scored on them (FedD2S's paper)."""
+DATASET_HELP = (
+    f"Data set: {', '.join(NAMES)}; one of your own, by the path of an .npz file or of a folder "
+    "with a folder of images per class; or folder: images of several domains, for which see "
+    "data.folder and partition.kind domains."
+)
 OVER_ROUNDS = [name for name, method in METHODS.items() if not method.one_shot]
 METHOD_HELP = f"Method: {', '.join(METHODS)}."
 ROUNDS_HELP = f"Communication rounds; one for all methods but {', '.join(OVER_ROUNDS)}."
@@ -48,9 +54,7 @@ class RunConfig(Settings, Generic[Options]):
     """Everything that determines a run's result."""
 
     method: Annotated[str, OneOf(METHODS), tyro.conf.arg(help=METHOD_HELP)] = "fedmho-sd"
-    dataset: Annotated[str, OneOf((*NAMES, FOLDER))] = "digits"
-    """Data set: digits, mnist, fmnist, emnist, svhn, cifar10, cifar100, or folder: images of
-    several domains, for which see data.folder and partition.kind domains."""
+    dataset: Annotated[str, DatasetName((FOLDER,)), tyro.conf.arg(help=DATASET_HELP)] = "digits"
     alpha: Positive = 0.5
     """Concentration of the Dirichlet label partition; smaller is more skewed."""
     num_clients: Count = 10
@@ -100,5 +104,5 @@ class RunConfig(Settings, Generic[Options]):
             return RunSpec(
                 image_shape=shape, num_classes=len(classes), seed=self.seed, domains=domains
             )
-        info = INFO[self.dataset]
+        info = dataset_info(self.dataset)
         return RunSpec(image_shape=info.image_shape, num_classes=info.num_classes, seed=self.seed)

@@ -1,6 +1,7 @@
 """Errors that reach the user: bad input (one line, exit status 2), and a client that failed."""
 
-from collections.abc import Iterable
+import re
+from collections.abc import Collection, Iterable
 
 
 class UserError(ValueError):
@@ -14,6 +15,18 @@ class ClientFailed(RuntimeError):
         super().__init__(f"client {client} ({model}) failed: {reason}")
         self.client = client
         self.reason = reason
+
+
+def check_name(kind: str, name: object, taken: Collection[str]) -> None:
+    """Refuses a name for something of the user's own: it is no plain word, or taken.
+
+    Raises:
+        UserError: says what is allowed.
+    """
+    if not (isinstance(name, str) and re.fullmatch(r"[A-Za-z0-9][\w.+-]*", name)):
+        raise UserError(f"{kind} name {name!r}; allowed: letters, digits and . _ + -")
+    if name in taken:
+        raise UserError(f"{kind} {name} comes with Onefold; give yours another name")
 
 
 def unknown(kind: str, name: object, valid: Iterable[str]) -> UserError:

@@ -8,7 +8,7 @@ from typing import Annotated
 from fl.bounds import AtLeast, Positive, Settings, Within
 from fl.errors import UserError, unknown
 from fl.json_values import JsonObject
-from fl.models import CLASSIFIERS, GENERATORS
+from fl.models.registry import MODELS
 
 QUANTITIES: Mapping[str, tuple[Callable[[str], float], str]] = {
     "cpus": (float, "a number"),
@@ -17,7 +17,6 @@ QUANTITIES: Mapping[str, tuple[Callable[[str], float], str]] = {
     "shared": ({"true": True, "false": False}.__getitem__, "true or false"),
 }
 """How a share's fields are read, and the kind of value for error messages."""
-MODELS = (*CLASSIFIERS, *GENERATORS)
 NAMED_ROLES = ("classifier", "generator", "condenser")
 """Roles with settings of their own; any other's are in ``roles``."""
 

@@ -11,6 +11,7 @@ from cluster.run.command_line import flatten, load_yaml
 from cluster.run.options import Launch
 from cluster.run.run_dir import nested, versions
 from fl.config import RunConfig
+from fl.data.catalogue import short_name
 from fl.errors import UserError
 from fl.json_values import JsonObject
 from fl.spaces import Space
@@ -21,7 +22,7 @@ from tune.options import SweepOptions
 def named(options: SweepOptions, launch: Launch) -> Launch:
     """The launch with the sweep's name, and with paths that hold in every process."""
     run = launch.run
-    made = f"sweep-{run.method}-{run.dataset}-{Path(options.space).stem}"
+    made = f"sweep-{run.method}-{short_name(run.dataset)}-{Path(options.space).stem}"
     return replace(
         launch,
         name=launch.name or made,

@@ -13,6 +13,7 @@ import yaml
 from cluster.run.command_line import FLATTENED, flatten, load_yaml
 from cluster.run.options import Launch
 from fl.config import RunConfig
+from fl.data.catalogue import short_name
 from fl.errors import UserError
 from fl.json_values import JsonObject
 from fl.whole_files import write_atomically
@@ -59,7 +60,8 @@ def locate(launch: Launch) -> Path:
     if launch.name:
         return launch.output_dir / launch.name
     run = launch.run
-    base = f"{run.method}-{run.dataset}-alpha{run.alpha:g}-k{run.num_clients}-seed{run.seed}"
+    what = f"{run.method}-{short_name(run.dataset)}"
+    base = f"{what}-alpha{run.alpha:g}-k{run.num_clients}-seed{run.seed}"
     taken = [base, *(f"{base}-{n}" for n in range(2, 10_000))]
     free = next(i for i, name in enumerate(taken) if not (launch.output_dir / name).exists())
     if free and (launch.resume or launch.overwrite):

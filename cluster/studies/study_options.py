@@ -12,7 +12,7 @@ from cluster.run.command_line import parse
 from cluster.run.options import Launch
 from cluster.run.prepare import prepare
 from fl.config import RunConfig
-from fl.data.datasets import load
+from fl.data.catalogue import load
 from fl.errors import UserError
 from fl.methods.registry import get_method
 from fl.report.words import size

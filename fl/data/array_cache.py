@@ -23,7 +23,7 @@ SOURCES = {
     "svhn": "*_32x32.mat",
     "cifar10": "cifar-10-batches-py/*",
     "cifar100": "cifar-100-python/*",
-    "cinic10": "CINIC-10/*/*",  # folders: their times change with the files that they hold
+    "cinic10": "CINIC-10/*/*/*.png",
 }
 """Each data set's own files, below the data root."""
 

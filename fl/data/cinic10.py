@@ -28,18 +28,32 @@ def read_split(root: Path, *, train: bool) -> tuple[np.ndarray, np.ndarray]:
     """Images, uint8 (N, 3, 32, 32), and labels, int64 (N,), of one split.
 
     Raises:
-        UserError: names an image that cannot be read or is of another size.
+        UserError: names an image that cannot be read or is of another size, or a class with fewer
+            images than the others.
     """
     files = [
         (file, label)
         for part in (("train", "valid") if train else ("test",))
-        for label, name in enumerate(CLASSES)
-        for file in sorted((root / FOLDER / part / name).glob("*.png"))
+        for label, found in enumerate(_listed(root / FOLDER / part))
+        for file in found
     ]
     images = np.empty((len(files), 3, SIDE, SIDE), np.uint8)
     for row, (file, _) in enumerate(files):
         images[row] = _read(file)
     return images, np.array([label for _, label in files], np.int64)
+
+
+def _listed(folder: Path) -> list[list[Path]]:
+    """The images of each class; all classes have as many, else the archive is not whole."""
+    found = [sorted((folder / name).glob("*.png")) for name in CLASSES]
+    counts = {len(files): name for files, name in zip(found, CLASSES, strict=True)}
+    if len(counts) > 1:
+        fewest = min(counts)
+        raise UserError(
+            f"{folder / counts[fewest]} holds {fewest} images, other classes {max(counts)}: "
+            "unpack the whole archive"
+        )
+    return found
 
 
 def _read(file: Path) -> np.ndarray:

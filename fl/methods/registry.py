@@ -4,7 +4,7 @@ from importlib import import_module
 from pkgutil import iter_modules
 
 import fl.methods
-from fl.errors import unknown
+from fl.errors import UserError, check_name, unknown
 from fl.methods.method import Method
 
 
@@ -21,6 +21,20 @@ def _collect() -> dict[str, Method]:
 
 
 METHODS = _collect()
+OURS = frozenset(METHODS)
+"""Names that come with Onefold, which nothing registered later may take."""
+
+
+def register(method: Method) -> None:
+    """Adds a method; one of the same name that was registered before is replaced.
+
+    Raises:
+        UserError: it is no method, or its name is one of Onefold's own, or no word.
+    """
+    if not isinstance(method, Method):
+        raise UserError(f"expected a Method, got {type(method).__name__}")
+    check_name("method", method.name, OURS)
+    METHODS[method.name] = method
 
 
 def get_method(name: str) -> Method:

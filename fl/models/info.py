@@ -22,6 +22,8 @@ class ModelInfo:
     needs: str
     """What `supports` requires, in words."""
     summary: str
+    source: str = ""
+    """Hash of the code of a model of the user's own, on which a client's upload depends."""
 
 
 def at_least_8(image_shape: ImageShape) -> bool:

@@ -1,18 +1,22 @@
 """All models by name, collected from the files in ``architectures/``, and their builders.
 
-Their sizes against the FedMHO paper's Table 2 are in docs/models.md.
+A model of the user's own is registered beside them (:mod:`fl.models.own`). Sizes against the FedMHO
+paper's Table 2 are in docs/models.md.
 """
 
+from collections.abc import Collection, Iterator
 from importlib import import_module
 from math import inf
 from pkgutil import iter_modules
+from typing import Literal
 
 from torch import nn
 
-from fl.errors import UserError, unknown
+from fl.errors import UserError, check_name, unknown
 from fl.models import architectures
 from fl.models.cvae import CVAE, Decoder
 from fl.models.info import ModelInfo
+from fl.models.output import check_output
 from fl.models.shapes import ImageShape
 
 
@@ -26,8 +30,38 @@ def _collect() -> dict[str, ModelInfo]:
 
 
 MODELS = _collect()
-CLASSIFIERS = tuple(name for name, info in MODELS.items() if info.kind == "classifier")
-GENERATORS = tuple(name for name, info in MODELS.items() if info.kind == "generator")
+OURS = frozenset(MODELS)
+"""Names that come with Onefold, which nothing registered later may take."""
+
+
+class Names(Collection[str]):
+    """The names of all models of a kind, with those that are registered later."""
+
+    def __init__(self, kind: Literal["classifier", "generator"]) -> None:
+        self._kind = kind
+
+    def __contains__(self, name: object) -> bool:
+        return name in tuple(self)
+
+    def __iter__(self) -> Iterator[str]:
+        return (name for name, info in MODELS.items() if info.kind == self._kind)
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+
+CLASSIFIERS = Names("classifier")
+GENERATORS = Names("generator")
+
+
+def register(info: ModelInfo) -> None:
+    """Adds a model; one of the same name that was registered before is replaced.
+
+    Raises:
+        UserError: the name is one of Onefold's own, or no word.
+    """
+    check_name("model", info.name, OURS)
+    MODELS[info.name] = info
 
 
 def build_classifier(
@@ -80,7 +114,7 @@ def check_generator(
 
 
 def _check(
-    name: str, names: tuple[str, ...], image_shape: ImageShape, num_classes: int, width: float
+    name: str, names: Names, image_shape: ImageShape, num_classes: int, width: float
 ) -> None:
     if name not in names:
         raise unknown("classifier" if names is CLASSIFIERS else "generator", name, names)
@@ -94,3 +128,5 @@ def _check(
         raise UserError(f"num_classes is {num_classes}; it must be at least 1")
     if not 0 < width < inf:
         raise UserError(f"width is {width}; it must be a positive number")
+    if info.source:
+        check_output(name, info.build(image_shape, num_classes, width), image_shape, num_classes)

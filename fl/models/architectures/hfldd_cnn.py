@@ -8,7 +8,8 @@ from fl.models.info import ModelInfo
 from fl.models.shapes import ImageShape, scaled
 
 CHANNELS = (32, 64, 128, 256)
-"""Of the blocks. The paper states none, only 1,020,160 parameters, which no usual channels give."""
+"""Of the blocks. The paper states none, only 1,020,160 parameters, which no usual channels give.
+It names BatchNorm once for a block, after ReLU; here each convolution has its own, before it."""
 
 
 class HFLDDCNN(nn.Module):

@@ -15,6 +15,7 @@ from cluster.run.run_dir import claim
 from cluster.run.runner import CHECKPOINTS, execute
 from fl.events import ClientEnd, Event, Phase, RunEnd, RunStart, parse_events
 from fl.json_values import JsonObject
+from tests.fl.data.fake_files import write_idx_family
 from tests.fl.toy import same_bits
 
 TOY = [
@@ -95,6 +96,19 @@ def test_the_model_is_kept_and_samples_only_where_there_are_such(run: Ran) -> No
     assert (run.folder / "report.html").exists()
     assert not (run.folder / "synthetic").exists()
     assert not (run.folder / CHECKPOINTS).exists()
+
+
+def test_examples_of_what_left_clients_lie_beside_the_real_ones(tmp_path: Path, run: Ran) -> None:
+    write_idx_family(tmp_path / "data", "mnist")
+    hfldd = ran(
+        *(tmp_path, "--method=hfldd", "--rounds=2", "--no-distilled", "--knowing.epochs=1"),
+        *("--auxiliary.dataset=mnist", f"--data-root={tmp_path / 'data'}"),
+    )
+    pairs = load_file(hfldd.folder / "sent" / "examples.safetensors")
+    assert len(pairs["images"]) > 0
+    assert torch.equal(pairs["images"], pairs["real"])
+    assert "without distillation" in (hfldd.folder / "report.html").read_text()
+    assert not (run.folder / "sent").exists()
 
 
 def test_a_run_over_rounds_on_held_out_images_says_so(tmp_path: Path) -> None:

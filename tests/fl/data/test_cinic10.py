@@ -37,11 +37,17 @@ def test_training_images_are_those_of_train_and_valid(root: Path) -> None:
     assert np.array_equal(again.train.images, found.train.images)
 
 
-def test_an_image_that_comes_later_is_seen(root: Path) -> None:
+def test_an_image_that_is_replaced_is_seen(root: Path) -> None:
     assert find_problems("cinic10", root) == []
     load("cinic10", root)
-    Image.new("RGB", (32, 32)).save(root / "CINIC-10" / "test" / "ship" / "new.png")
-    assert len(load("cinic10", root).test.labels) == 21
+    Image.new("RGB", (32, 32), (255, 0, 0)).save(root / "CINIC-10/test/airplane/image-0.png")
+    assert load("cinic10", root).test.images[0].max() == 255
+
+
+def test_an_archive_that_is_not_whole_is_refused(root: Path) -> None:
+    (root / "CINIC-10/valid/truck/image-1.png").unlink()
+    with pytest.raises(UserError, match=r"valid/truck holds 1 images, other classes 2: unpack"):
+        load("cinic10", root)
 
 
 def test_a_missing_class_is_named_with_what_to_do(root: Path) -> None:

@@ -14,7 +14,7 @@ from fl.clients import Clients
 from fl.data.partition import Partition, PartitionConfig, make_partition
 from fl.events import ClientEnd, Event, Events, Listener
 from fl.executor import InProcess
-from fl.federation import Client, Request, RunSpec, UpdateStore
+from fl.federation import Client, Executor, Request, RunSpec, UpdateStore
 from fl.methods.registry import get_method
 from fl.rounds import Rounds
 from fl.scoring import OwnTests
@@ -55,6 +55,7 @@ def federation(
     config: Any,
     *,
     store: UpdateStore | None = None,
+    executor: Executor | None = None,
     listener: Listener = lambda event: None,
     cut: Partition | None = None,
 ) -> tuple[Clients, WatchedServer]:
@@ -74,7 +75,7 @@ def federation(
         members,
         cut.train,
         SPEC,
-        InProcess(DATA.train),
+        executor or InProcess(DATA.train),
         store or NoStore(),
         events,
         tests=OwnTests.of(cut.test, DATA.train.labels, 10),

@@ -165,7 +165,30 @@ def test_what_was_sent_is_told_with_its_distance_to_real_images() -> None:
     assert told["steps"] == KIP.steps
     assert 0 < told["nearest_real"] < 0.1  # three steps from real images
     plain, _ = play("hfldd", config(distilled=False), 1, inputs=INPUTS)
-    assert plain.figures["distilled"]["nearest_real"] == pytest.approx(0, abs=1e-3)
+    assert plain.figures["distilled"]["nearest_real"] == 0
+
+
+def test_the_first_image_of_a_class_from_two_members_is_an_example_after_a_restart_too(
+    tmp_path: Path,
+) -> None:
+    plain, kept = config(distilled=False, groups=CLIENTS), store(tmp_path)
+    for rounds in (1, 2):  # the second goes on after the first
+        ours, _ = play("hfldd", plain, rounds, inputs=INPUTS, directory=tmp_path, store=kept)
+    (head,), examples = ours.figures["heads"], ours.sent
+    members = [k for k in range(CLIENTS) if k != head]
+    expected = [(c, k) for c in range(10) for k in [k for k in members if has(k, c)][:2]]
+    found = zip(examples["labels"].tolist(), examples["clients"].tolist(), strict=True)
+    assert list(found) == expected
+    for image, (c, k) in zip(examples["images"], expected, strict=True):
+        images, labels = samples(k)
+        assert torch.equal(image, (images[labels == c][0] * 255).round().to(torch.uint8))
+    nobody, _ = play("hfldd", config(groups=1), 1, inputs=INPUTS)
+    assert not nobody.sent
+
+
+def has(k: int, label: int) -> bool:
+    """Whether a client has images of the class."""
+    return label in samples(k)[1].tolist()
 
 
 def test_a_killed_run_goes_on_to_the_same_bits(tmp_path: Path) -> None:

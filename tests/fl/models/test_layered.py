@@ -192,6 +192,7 @@ def test_modules_that_do_not_follow_one_another_are_refused(model: nn.Module) ->
         ("resnet18", "ResNet18"),
         ("resnet50", "ResNet"),
         ("mobilenet-v2", "MobileNetV2"),
+        ("shufflenet-v2", "ShuffleNetV2"),
         ("efficientnet-v2", "EfficientNet"),
     ],
 )

@@ -13,7 +13,7 @@ from fl.report import style
 from fl.report.events import ClientRow, RoundRow
 from fl.report.figures import Picture, pictures
 from fl.report.placements import Placed
-from fl.report.read import RunRecord, read_run
+from fl.report.read import RunRecord, SentImages, read_run
 from tests.fl.report.conftest import MakeRun
 
 
@@ -65,6 +65,22 @@ def test_a_finished_run_has_its_pictures_in_the_pages_order(
 
 def test_nothing_left_is_no_picture(bare: RunRecord, figures: list[Figure]) -> None:
     assert list(pictures(bare)) == []
+
+
+def test_images_that_left_clients_are_the_last_picture(
+    whole: RunRecord, figures: list[Figure]
+) -> None:
+    image = np.ones((1, 1, 8, 8), np.uint8)
+    sent = SentImages(image, image, np.array([3]), np.array([0]))
+    *_, last = pictures(replace(whole, sent=sent))
+    assert last.title == "What left the clients"
+    assert names_below(figures[-1]) == ["class 3"]
+    assert last.caption.startswith("Shown are")
+    told = {"images": 5, "steps": 2.0, "nearest_real": 0.25}
+    *_, last = pictures(
+        replace(whole, sent=sent, result={**(whole.result or {}), "distilled": told})
+    )
+    assert last.caption.startswith("5 images, after 2 steps of distillation; ")
 
 
 @pytest.mark.parametrize(

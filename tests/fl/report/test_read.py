@@ -30,10 +30,12 @@ def test_a_finished_run(make_run: MakeRun) -> None:
         ("result.json", '{"accuracy": 0.'),
         ("partition.json", '{"kind": "dirichlet"}'),
         ("synthetic/samples.safetensors", "not tensors"),
+        ("sent/examples.safetensors", "not tensors"),
     ],
 )
 def test_a_damaged_file_is_named_in_one_line(make_run: MakeRun, name: str, content: str) -> None:
     run_dir = make_run()
+    (run_dir / name).parent.mkdir(exist_ok=True)
     (run_dir / name).write_text(content)
     with pytest.raises(UserError, match=Path(name).name) as raised:
         read_run(run_dir)

@@ -1,0 +1,93 @@
+"""Data of the user's own by path: an .npz file, or a folder of images by class."""
+
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fl.data.datasets import Dataset
+from fl.data.own import as_dataset
+from fl.errors import UserError
+
+ARRAYS = (("x_train", "y_train", "x_test", "y_test"), ("images", "labels"))
+"""Names of an .npz file's arrays: with a test split as Keras has them, or without."""
+SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".webp")
+LAYOUT = "expected FOLDER/class/image, or FOLDER/train/class/image beside FOLDER/test/class/image"
+
+
+def is_path(name: str) -> bool:
+    """Whether it names a file or folder and not a data set."""
+    return "/" in name or name.endswith(".npz")
+
+
+def read_path(name: str) -> Dataset:
+    """The data set at that path; read once for a file that does not change.
+
+    Raises:
+        UserError: one line, for whatever is wrong.
+    """
+    path = Path(name).expanduser()
+    if not path.exists():
+        raise UserError(f"dataset {name}: there is no such file or folder")
+    return _read(path, path.stat().st_mtime_ns)
+
+
+@lru_cache(maxsize=1)
+def _read(path: Path, changed: int) -> Dataset:
+    data = _folder(path) if path.is_dir() else _npz(path)
+    return as_dataset(path.stem, data)
+
+
+def _npz(path: Path) -> Any:
+    try:
+        with np.load(path, allow_pickle=False) as arrays:
+            for names in ARRAYS:
+                if set(names) <= set(arrays.files):
+                    found = [arrays[name] for name in names]
+                    return (found[:2], found[2:]) if len(found) == 4 else tuple(found)
+            given = ", ".join(arrays.files)
+    except (OSError, ValueError, EOFError) as error:
+        raise UserError(f"cannot read {path}: {' '.join(str(error).split())}") from None
+    expected = "; or ".join(", ".join(names) for names in ARRAYS)
+    raise UserError(f"{path} has the arrays {given}; expected {expected}")
+
+
+def _folder(path: Path) -> Any:
+    if (path / "train").is_dir() and (path / "test").is_dir():
+        classes = _classes(path / "train") + _classes(path / "test")
+        return {part: _Images(path / part, sorted(set(classes))) for part in ("train", "test")}
+    return _Images(path, _classes(path))
+
+
+def _classes(folder: Path) -> list[str]:
+    found = sorted(each.name for each in folder.iterdir() if each.is_dir())
+    if len(found) < 2:
+        raise UserError(f"{folder} holds {len(found)} folders of classes; {LAYOUT}")
+    return found
+
+
+class _Images:
+    """A data set object over a folder of images by class, read as they are asked for."""
+
+    def __init__(self, folder: Path, classes: list[str]) -> None:
+        self.classes = classes
+        self._files = [
+            (file, label)
+            for label, name in enumerate(classes)
+            for file in sorted((folder / name).glob("*"))
+            if file.suffix.lower() in SUFFIXES
+        ]
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+    def __getitem__(self, index: int) -> tuple[np.ndarray, int]:
+        from PIL import Image, UnidentifiedImageError
+
+        file, label = self._files[index]
+        try:
+            with Image.open(file) as image:
+                return np.asarray(image if image.mode == "L" else image.convert("RGB")), label
+        except (OSError, UnidentifiedImageError) as error:
+            raise UserError(f"cannot read image {file}: {error}") from None

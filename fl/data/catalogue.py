@@ -1,0 +1,82 @@
+"""Every data set that a run can name: Onefold's, those that the user registered, and paths."""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from fl.bounds import Bound
+from fl.data import datasets
+from fl.data.by_path import is_path, read_path
+from fl.data.datasets import INFO, NAMES, Dataset, DatasetInfo, subset
+from fl.data.own import as_dataset
+from fl.errors import UserError, check_name, unknown
+
+REGISTERED: dict[str, Dataset] = {}
+
+
+class DatasetName(Bound):
+    """The name of a data set, or of one that the user registered; or the path of one."""
+
+    def __init__(self, also: Iterable[str] = ()) -> None:
+        """``also``: names that stand for data sets without being in the catalogue."""
+        self._also = tuple(also)
+
+    def allows(self, value: object) -> bool:
+        """Whether there is such a name, or it is a path, which is looked for later."""
+        return isinstance(value, str) and (is_path(value) or value in self._names)
+
+    def refusal(self, name: str, value: object) -> UserError:
+        """The error lists the names."""
+        return UserError(f"{unknown(name, value, self._names)}; or the path of an .npz or a folder")
+
+    @property
+    def _names(self) -> list[str]:
+        return [*NAMES, *REGISTERED, *self._also]
+
+
+def register_dataset(name: str, data: Any) -> None:
+    """Makes the user's data known by a name, for ``--dataset``.
+
+    Args:
+        name: letters, digits and ``. _ + -``; not one of Onefold's data sets.
+        data: whatever :func:`fl.data.own.as_dataset` takes.
+
+    Raises:
+        UserError: the name is taken, or the data is none.
+    """
+    check_name("data set", name, {*NAMES, "folder"})
+    REGISTERED[name] = as_dataset(name, data)
+
+
+def dataset_info(name: str) -> DatasetInfo:
+    """Classes and image shape of a data set; one of the user's own is read for it.
+
+    Raises:
+        UserError: there is no such data set, or it cannot be read.
+    """
+    if name in INFO:
+        return INFO[name]
+    found = _own(name)
+    return DatasetInfo(found.num_classes, found.image_shape)
+
+
+def load(
+    name: str, data_root: Path, *, max_train: int | None = None, max_test: int | None = None
+) -> Dataset:
+    """The data set of that name; see :func:`fl.data.datasets.load`."""
+    if name in INFO:
+        return datasets.load(name, data_root, max_train=max_train, max_test=max_test)
+    return subset(_own(name), max_train=max_train, max_test=max_test)
+
+
+def short_name(name: str) -> str:
+    """The name as a part of a file's name."""
+    return Path(name).stem if is_path(name) else name
+
+
+def _own(name: str) -> Dataset:
+    if name in REGISTERED:
+        return REGISTERED[name]
+    if is_path(name):
+        return read_path(name)
+    raise unknown("data set", name, [*NAMES, *REGISTERED])

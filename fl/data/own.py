@@ -1,0 +1,161 @@
+"""Data of the user's own: arrays and data set objects, as the plain arrays that runs use."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from fl.data.datasets import Dataset, Split
+from fl.errors import UserError
+from fl.seeding import numpy_generator
+
+TEST_SHARE = 0.2
+"""Share of the samples that is held out where no test split is given."""
+FORMS = (
+    "(images, labels), ((images, labels), (test images, test labels)), a mapping with train and "
+    "test, or a data set object"
+)
+IMAGE_COLUMNS, LABEL_COLUMNS = ("image", "img"), ("label", "labels", "fine_label")
+
+
+def as_dataset(name: str, data: Any) -> Dataset:
+    """The user's data as a data set.
+
+    Args:
+        name: what it is called.
+        data: a `Dataset`; a pair of arrays, images and labels, of which a fifth is held out as the
+            test split; two such pairs, training and test; a mapping with ``train`` and ``test``,
+            of pairs or data set objects (a Hugging Face ``DatasetDict`` is one); or one data set
+            object, indexable with a length, whose samples are (image, label). Images are uint8, or
+            floating point in [0, 1]: (H, W), (C, H, W) or (H, W, C) with one or three channels,
+            all of one size. Labels are integers from 0.
+
+    Raises:
+        UserError: one line, for whatever is wrong.
+    """
+    if isinstance(data, Dataset):
+        return data
+    if isinstance(data, Mapping):
+        missing = {"train", "test"} - data.keys()
+        if missing:
+            raise UserError(f"data {name}: no {' and no '.join(sorted(missing))} in the mapping")
+        train, test = (_split(f"{name} {part}", data[part]) for part in ("train", "test"))
+        names = _class_names(data["train"])
+    elif isinstance(data, tuple | list) and len(data) == 2 and _is_pair(data[0]):
+        train, test = (
+            _split(f"{name} {p}", d) for p, d in zip(("train", "test"), data, strict=True)
+        )
+        names = ()
+    else:
+        train, test = _held_out(name, _split(name, data))
+        names = _class_names(data)
+    return _checked(name, train, test, names)
+
+
+def _is_pair(data: Any) -> bool:
+    """Whether it is images and labels, and not images alone."""
+    return isinstance(data, tuple | list) and len(data) == 2 and np.ndim(data[1]) == 1
+
+
+def _held_out(name: str, whole: Split) -> tuple[Split, Split]:
+    order = numpy_generator(0, f"{name} test").permutation(len(whole.labels))
+    count = max(1, round(TEST_SHARE * len(order)))
+    return whole.take(np.sort(order[count:])), whole.take(np.sort(order[:count]))
+
+
+def _split(name: str, data: Any) -> Split:
+    if _is_pair(data):
+        images, labels = data
+        return Split(_images(name, np.asarray(images)), _labels(name, np.asarray(labels)))
+    if not (hasattr(data, "__len__") and hasattr(data, "__getitem__")):
+        raise UserError(f"data {name}: expected {FORMS}, got {type(data).__name__}")
+    samples = [_sample(name, data[index]) for index in range(len(data))]
+    if not samples:
+        raise UserError(f"data {name} has no samples")
+    shapes = {np.shape(image) for image, _ in samples}
+    if len(shapes) > 1:
+        raise UserError(f"data {name}: images of several shapes, {sorted(shapes)[:3]}; scale them")
+    return Split(
+        _images(name, np.stack([image for image, _ in samples])),
+        _labels(name, np.asarray([label for _, label in samples])),
+    )
+
+
+def _sample(name: str, sample: Any) -> tuple[np.ndarray, Any]:
+    """Image and label of a data set object's sample: a pair, or a mapping of columns."""
+    if isinstance(sample, Mapping):
+        image, label = _column(sample, IMAGE_COLUMNS), _column(sample, LABEL_COLUMNS)
+        if image is None or label is None:
+            raise UserError(
+                f"data {name} has columns {', '.join(sample)}; expected "
+                f"{' or '.join(IMAGE_COLUMNS)}, and {' or '.join(LABEL_COLUMNS)}"
+            )
+        return np.asarray(sample[image]), sample[label]
+    if not isinstance(sample, Sequence) or len(sample) != 2:
+        kind = type(sample).__name__
+        raise UserError(f"data {name}: a sample must be (image, label), got a {kind}")
+    return np.asarray(sample[0]), sample[1]
+
+
+def _column(sample: Mapping[str, Any], names: Sequence[str]) -> str | None:
+    return next((name for name in names if name in sample), None)
+
+
+def _images(name: str, images: np.ndarray) -> np.ndarray:
+    """uint8 (N, C, H, W)."""
+    if images.ndim == 3:
+        images = images[:, None]
+    if images.ndim != 4:
+        raise UserError(f"data {name}: images of shape {images.shape}; expected (N, C, H, W)")
+    if images.shape[1] not in (1, 3) and images.shape[3] in (1, 3):
+        images = images.transpose(0, 3, 1, 2)
+    if images.shape[1] not in (1, 3):
+        raise UserError(f"data {name}: {images.shape[1]} channels; allowed: 1 or 3")
+    if np.issubdtype(images.dtype, np.floating):
+        low, high = (float(images.min()), float(images.max())) if images.size else (0.0, 0.0)
+        if not 0 <= low <= high <= 1:
+            raise UserError(
+                f"data {name}: pixels from {low:g} to {high:g}; allowed: 0 to 1, or uint8"
+            )
+        images = np.round(images * 255)
+    elif images.dtype != np.uint8:
+        raise UserError(f"data {name}: pixels of type {images.dtype}; allowed: uint8 or floats")
+    return np.ascontiguousarray(images, dtype=np.uint8)
+
+
+def _labels(name: str, labels: np.ndarray) -> np.ndarray:
+    if labels.ndim != 1 or not np.issubdtype(labels.dtype, np.integer):
+        raise UserError(
+            f"data {name}: labels of type {labels.dtype} and shape {labels.shape}; expected "
+            "integers, one for each image"
+        )
+    return labels.astype(np.int64)
+
+
+def _class_names(data: Any) -> tuple[str, ...]:
+    """What the data set object calls its classes, as torchvision and Hugging Face do."""
+    if names := getattr(data, "classes", None):
+        return tuple(map(str, names))
+    features = getattr(data, "features", None)
+    label = _column(features, LABEL_COLUMNS) if isinstance(features, Mapping) else None
+    if features is None or label is None:
+        return ()
+    return tuple(getattr(features[label], "names", None) or ())
+
+
+def _checked(name: str, train: Split, test: Split, names: tuple[str, ...]) -> Dataset:
+    for part, split in (("training", train), ("test", test)):
+        if len(split.images) != len(split.labels):
+            raise UserError(
+                f"data {name}: {len(split.images)} {part} images but {len(split.labels)} labels"
+            )
+        if not len(split.labels):
+            raise UserError(f"data {name} has no {part} samples")
+        if split.labels.min() < 0:
+            raise UserError(f"data {name}: label {split.labels.min()}; allowed: 0 and more")
+    if train.images.shape[1:] != test.images.shape[1:]:
+        shapes = f"{train.images.shape[1:]} and {test.images.shape[1:]}"
+        raise UserError(f"data {name}: training and test images differ in shape: {shapes}")
+    classes = max(len(names), 1 + int(max(train.labels.max(), test.labels.max())))
+    named = names if len(names) == classes else ()
+    return Dataset(name, train, test, classes, class_names=named)
