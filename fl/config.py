@@ -62,6 +62,9 @@ class RunConfig(Settings, Generic[Options]):
     rounds: Annotated[Count, tyro.conf.arg(help=ROUNDS_HELP)] = 1
     seed: int = 0
     """Seed of everything random."""
+    plugin: tuple[str, ...] = ()
+    """Your own code, which registers models, data sets or methods: FILE.py, module or module:name.
+    """
     fid: bool = False
     """Also measure how far the synthetic images are from the real training images, by a network of
     our own: see fl/metrics/fid.py."""

@@ -3,12 +3,14 @@
 import gc
 import os
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import numpy as np
 import ray
 import torch
 
+from cluster.clients.extensions import add_models, by_value, modules_of, packed_models
 from cluster.clients.memory_cap import capped
 from cluster.clients.messages import Sender, Sent
 from cluster.hardware.bundles import Bundles
@@ -22,7 +24,9 @@ from fl.federation import Job, Request
 class ClientActor:
     """A client's process. It sees only the devices that Ray assigned to it."""
 
-    def __init__(self) -> None:
+    def __init__(self, models: bytes | None = None) -> None:
+        """``models``: the user's own, see :mod:`.extensions`."""
+        add_models(models)
         # What was imported stays, so the garbage collector need not scan it again and again.
         gc.freeze()
 
@@ -65,12 +69,14 @@ class Actors:
     def __init__(self, train: Split, bundles: Bundles) -> None:
         self._images, self._labels = ray.put(train.images), ray.put(train.labels)
         self._sender = Sender()
+        self._models = packed_models()
         self._bundles = bundles
         self._capacity = {bundle.name: bundle for bundle in bundles.all}
         self.processes: list[Process] = []
 
     def submit(self, process: Process, jobs: list[Job], size: int) -> Any:
         """Starts the jobs in the process and returns the reference to their results."""
+        by_value(ray.cloudpickle, chain.from_iterable(map(modules_of, jobs)))
         sent = [self._sender.send(job) for job in jobs]
         return process.actor.run.remote(sent, size, self._images, self._labels)
 
@@ -120,5 +126,5 @@ class Actors:
                 max_restarts=0,
                 scheduling_strategy=self._bundles.strategy(slot.bundle),
             )
-            .remote()
+            .remote(self._models)
         )

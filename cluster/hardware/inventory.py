@@ -102,7 +102,7 @@ def take_inventory(environ: Mapping[str, str] = os.environ, *, proc: Path = PROC
         proc: the kernel's files about the process; see :mod:`cluster.hardware.limits`.
     """
     gpus = find_gpus(environ)
-    cores = len(os.sched_getaffinity(0))
+    cores = usable_cores()
     memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     limits = [cgroup_limits(proc), slurm_limits(environ, cpus=cores, gpus=len(gpus))]
     job = environ.get("SLURM_JOB_ID")
@@ -114,6 +114,13 @@ def take_inventory(environ: Mapping[str, str] = os.environ, *, proc: Path = PROC
         source=f"slurm job {job}" if job else "machine",
         cpu=_cpu_name(),
     )
+
+
+def usable_cores() -> int:
+    """Cores that this process may use; all of the machine's where the system does not tell."""
+    if hasattr(os, "sched_getaffinity"):  # not on macOS
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def _cpu_name() -> str:

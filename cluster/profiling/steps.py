@@ -9,6 +9,7 @@ import contextlib
 import ctypes
 import hashlib
 import json
+import os
 import pickle
 import subprocess
 import sys
@@ -16,9 +17,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
+import cloudpickle
 import numpy as np
 import torch
 
+from cluster.clients.extensions import add_models, by_value, packed_models
 from fl.cache import cache_dir
 from fl.client_code import client_code
 from fl.client_note import ClientNote
@@ -71,10 +74,18 @@ def measure_steps(subjects: Iterable[Subject], device: str) -> dict[Subject, Ste
 
 def _in_child(subjects: list[Subject]) -> list[Step]:
     """Measures in a child process, since the driver itself must not hold a GPU's memory."""
-    command = [sys.executable, "-m", "cluster.profiling.steps"]
+    # -P: a cluster.py in the user's folder must not take the place of this package.
+    command = [sys.executable, "-P", "-m", "cluster.profiling.steps"]
+    here = str(Path(__file__).parents[2])
+    paths = os.pathsep.join(filter(None, [here, os.environ.get("PYTHONPATH")]))
+    by_value(cloudpickle, {type(s.training).__module__ for s in subjects})
     try:
         child = subprocess.run(
-            command, input=pickle.dumps(subjects), capture_output=True, timeout=TIMEOUT_S
+            command,
+            input=pickle.dumps(packed_models()) + cloudpickle.dumps(subjects),
+            capture_output=True,
+            timeout=TIMEOUT_S,
+            env={**os.environ, "PYTHONPATH": paths},
         )
     except subprocess.TimeoutExpired:
         raise _failed(subjects, f"no answer within {TIMEOUT_S:.0f} s") from None
@@ -182,5 +193,7 @@ def _write(entries: Mapping[str, Mapping[str, float]]) -> None:
 
 
 if __name__ == "__main__":
+    models = pickle.load(sys.stdin.buffer)  # before the subjects, which may be of them
+    add_models(models)
     for subject in pickle.load(sys.stdin.buffer):
         print(json.dumps(asdict(measure(subject))), flush=True)

@@ -22,6 +22,7 @@ from fl.bounds import check_tree, deferred
 from fl.errors import UserError, unknown
 from fl.json_values import JsonObject, SettingValues
 from fl.methods.registry import METHODS, get_method
+from fl.plugins import load_plugin
 
 FLATTENED = ("run", "options")
 """Records with their fields at the top level on the command line and in YAML."""
@@ -58,6 +59,8 @@ def parse(
     if early.config:
         layers.append((str(early.config), load_yaml(Path(early.config))))
     settings = [flatten(values) for _, values in layers]
+    for plugin in early.plugin or _last(settings, "plugin") or ():
+        load_plugin(str(plugin))
     method = early.method or _last(settings, "method") or "fedmho-sd"
     record: Any = GenericAlias(LaunchOptions, (get_method(str(method)).config,))
     valid = dict(setting_types(record))
@@ -153,6 +156,7 @@ def _early_arguments(argv: Sequence[str]) -> argparse.Namespace:
     early = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
     for name in ("--preset", "--config", "--method"):
         early.add_argument(name, nargs="?")
+    early.add_argument("--plugin", nargs="*")
     return early.parse_known_args(list(argv))[0]
 
 

@@ -12,6 +12,7 @@ from cluster.hardware.inventory import Inventory, take_inventory
 from cluster.hardware.joined_ray import joined_inventory
 from cluster.profiling.requests import Requests, measured, stated
 from cluster.run.options import Launch
+from cluster.run.shadows import refuse_shadows
 from cluster.server.rank_placement import world_size
 from fl.config import RunConfig
 from fl.data.auxiliary import load_auxiliary
@@ -58,6 +59,8 @@ def prepare(
     Raises:
         UserError: one line, for whatever the configuration, the data or this machine rule out.
     """
+    if launch.runtime == "ray":
+        refuse_shadows()
     run = launch.run
     method = get_method(run.method)
     run_spec = run.run_spec  # reads the disk where the data is a folder

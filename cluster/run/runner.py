@@ -1,6 +1,5 @@
 """Executes one prepared run: trains, fuses, and writes results and report to the run directory."""
 
-import os
 import shutil
 from contextlib import ExitStack, closing
 from dataclasses import replace
@@ -9,11 +8,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from fl.report.nearest_real import beside_real
 from rich.console import Console
-from safetensors.torch import save_file
 
 from cluster.clients.store import Store
+from cluster.hardware.inventory import usable_cores
 from cluster.run.options import Launch
 from cluster.run.placements import Placements
 from cluster.run.prepare import Prepared
@@ -23,13 +21,16 @@ from cluster.run.run_dir import versions, write_json
 from cluster.run.runtime import open_cluster, open_executor, open_server
 from fl.clients import Clients
 from fl.data.datasets import Dataset
+from fl.data.partition_file import save_lists
 from fl.data.shard import Shard
 from fl.events import Events, Listener, RunEnd, RunStart
 from fl.fusion.checkpoints import Checkpoints
 from fl.fusion.ranked_server import RankedServer
 from fl.json_values import JsonObject
 from fl.metrics.fid import measure
+from fl.models.saved import save_model, save_tensors
 from fl.report.gallery import gallery
+from fl.report.nearest_real import beside_real
 from fl.report.page import write_report
 from fl.rounds import Rounds
 from fl.scoring import OwnTests
@@ -54,6 +55,7 @@ def execute(
     ``others`` are called with the run's events too.
     """
     write_json(run_dir / "partition.json", _partition(launch, prepared))
+    save_lists(run_dir / "partition.npz", prepared.partition.train, prepared.partition.test)
     with ExitStack() as stack:
         placements = Placements(prepared.members)
         listeners: list[Listener] = [
@@ -176,22 +178,21 @@ def _by_domain(domains: tuple[str, ...], last: Evaluation) -> JsonObject:
 def _device_name(device: torch.device) -> str:
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
-    return f"cpu ({len(os.sched_getaffinity(0))} cores)"
+    return f"cpu ({usable_cores()} cores)"
 
 
 def _save(run_dir: Path, prepared: Prepared, outcome: Outcome) -> None:
     if outcome.model is not None:
         (run_dir / "model").mkdir(exist_ok=True)
-        state = {n: t.cpu().contiguous() for n, t in outcome.model.state_dict().items()}
-        save_file(state, run_dir / "model" / "global.safetensors")
+        save_model(outcome.model, run_dir / "model" / "global.safetensors")
     if outcome.synthetic:
         (run_dir / "synthetic").mkdir(exist_ok=True)
         pictures = gallery(prepared.dataset, outcome.synthetic)
-        save_file(pictures, run_dir / "synthetic" / "samples.safetensors")
+        save_tensors(pictures, run_dir / "synthetic" / "samples.safetensors")
     if outcome.sent:
         (run_dir / "sent").mkdir(exist_ok=True)
         pairs = beside_real(prepared.dataset.train, prepared.partition.train, outcome.sent)
-        save_file(pairs, run_dir / "sent" / "examples.safetensors")
+        save_tensors(pairs, run_dir / "sent" / "examples.safetensors")
 
 
 def _partition(launch: Launch, prepared: Prepared) -> JsonObject:

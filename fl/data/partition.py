@@ -4,6 +4,7 @@ import hashlib
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Literal
 
 import numpy as np
@@ -12,10 +13,11 @@ from fl.bounds import Count, Settings, Within
 from fl.data.classes import class_lists
 from fl.data.dirichlet import dirichlet_lists, recut
 from fl.data.mixture import mixture_lists
+from fl.data.partition_file import read_lists
 from fl.errors import UserError
 from fl.seeding import numpy_generator
 
-Kind = Literal["dirichlet", "mixture", "classes", "iid", "domains"]
+Kind = Literal["dirichlet", "mixture", "classes", "iid", "domains", "file"]
 MAX_ALPHA = 1e6  # practically even; far larger values overflow in the draw
 
 
@@ -26,7 +28,11 @@ class PartitionConfig(Settings):
     kind: Kind = "dirichlet"
     """dirichlet: skewed by alpha, class by class; mixture: equal shares, each client's classes
     skewed by alpha; classes: a fixed number of classes each; iid: at random; domains: a client per
-    domain, of data set folder"""
+    domain, of data set folder; file: as a file says"""
+
+    file: str | None = None
+    """for kind file: path of a run's partition.npz, or of a JSON file with a list for each client
+    of indices into the training split"""
 
     classes_per_client: Count = 2
     """classes each client holds, for kind classes"""
@@ -44,6 +50,8 @@ class PartitionConfig(Settings):
     def check_further(self) -> None:
         if self.recut and self.kind != "dirichlet":
             raise UserError(f"recut with kind {self.kind}; allowed: with kind dirichlet only")
+        if (self.kind == "file") != (self.file is not None):
+            raise UserError("kind file and file go together: name both or none")
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,6 +90,11 @@ def make_partition(
         raise UserError(f"{num_clients} clients; allowed: 1 or more")
     if not 0 < alpha <= MAX_ALPHA:
         raise UserError(f"alpha {alpha}; allowed: above 0, up to {MAX_ALPHA:g}")
+    if config.file is not None:
+        train, test = read_lists(Path(config.file), num_clients, len(labels))
+        if any(map(len, test)):
+            return _counted(train, test, labels, num_classes)
+        return _finish(train, labels, num_classes, config.test_fraction or 0.0, seed)
     needed = _samples_needed(len(labels), config)
     if num_clients * needed > len(labels):
         raise UserError(

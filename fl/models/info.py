@@ -26,6 +26,16 @@ class ModelInfo:
     """Hash of the code of a model of the user's own, on which a client's upload depends."""
 
 
+@dataclass(frozen=True)
+class Built:
+    """What a classifier was built of; the module has it as ``built_as``."""
+
+    model: str
+    image_shape: ImageShape
+    num_classes: int
+    width: float
+
+
 def at_least_8(image_shape: ImageShape) -> bool:
     """Whether both sides have 8 pixels."""
     return min(image_shape[1:]) >= 8

@@ -15,7 +15,7 @@ from torch import nn
 from fl.errors import UserError, check_name, unknown
 from fl.models import architectures
 from fl.models.cvae import CVAE, Decoder
-from fl.models.info import ModelInfo
+from fl.models.info import Built, ModelInfo
 from fl.models.output import check_output
 from fl.models.shapes import ImageShape
 
@@ -73,7 +73,9 @@ def build_classifier(
     stream. Raises `UserError` as `check_classifier`.
     """
     check_classifier(name, image_shape, num_classes, width=width)
-    return MODELS[name].build(image_shape, num_classes, width)
+    model = MODELS[name].build(image_shape, num_classes, width)
+    model.built_as = Built(name, image_shape, num_classes, width)  # type: ignore[assignment]
+    return model
 
 
 def build_generator(

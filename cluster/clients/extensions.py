@@ -1,0 +1,67 @@
+"""Takes what users registered to other processes: their models, and the code of their tasks.
+
+What a user wrote is sent by value: another node need not have the file, nor find it by its name.
+"""
+
+import pickle
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from types import ModuleType
+
+import cloudpickle
+
+from fl.federation import Job
+from fl.models.info import ModelInfo
+from fl.models.registry import MODELS, OURS, register
+
+PACKAGES = ("cluster", "fl", "kernels", "onefold", "slurm", "tune")
+"""Onefold's own, which every node has."""
+
+
+def packed_models() -> bytes | None:
+    """The user's models, for :func:`add_models` in another process; None if there are none."""
+    own = [info for name, info in MODELS.items() if name not in OURS]
+    if not own:
+        return None
+    for info in own:
+        by_value(cloudpickle, [_module_of(info)])
+    return bytes(cloudpickle.dumps(own))
+
+
+def add_models(packed: bytes | None) -> None:
+    """Registers them in this process."""
+    for info in pickle.loads(packed) if packed else ():
+        register(info)
+
+
+def modules_of(job: Job) -> list[str]:
+    """Names of the modules that define the job's task and training record."""
+    training = job.client.training
+    tasks = [getattr(task, "func", task) for task in (job.task, training.task)]
+    return [type(training).__module__, *(task.__module__ for task in tasks)]
+
+
+def by_value(pickler: ModuleType, names: Iterable[str]) -> None:
+    """Has the pickler take what these modules define by value, if they are the user's."""
+    for name in set(names):
+        module = sys.modules.get(name)
+        if module is not None and _is_users(module):
+            pickler.register_pickle_by_value(module)
+
+
+def _module_of(info: ModelInfo) -> str:
+    return str(getattr(getattr(info.build, "make", None), "__module__", ""))
+
+
+def _is_users(module: ModuleType) -> bool:
+    """Whether neither Onefold nor a package has it. ``__main__`` goes by value anyway."""
+    if module.__name__ == "__main__" or module.__name__.partition(".")[0] in PACKAGES:
+        return False
+    file = getattr(module, "__file__", None)
+    installed = ("site-packages", "dist-packages")
+    return (
+        file is not None
+        and not any(part in installed for part in Path(file).parts)
+        and (not Path(file).is_relative_to(sys.base_prefix))
+    )

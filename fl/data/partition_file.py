@@ -1,0 +1,92 @@
+"""A partition as a file: each client's indices into the training split, for other programs too.
+
+An .npz file with the arrays ``train_00000``, ``train_00001`` and so on, one for each client, and
+``test_00000`` and so on for the samples that a client holds out; or a JSON file with a list of
+indices for each client.
+"""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fl.errors import UserError
+from fl.whole_files import replacing
+
+Lists = list[np.ndarray]
+
+
+def save_lists(path: Path, train: Sequence[np.ndarray], test: Sequence[np.ndarray]) -> None:
+    """Writes both lists of every client to an .npz file, in one piece."""
+    arrays: dict[str, Any] = {f"train_{k:05d}": own for k, own in enumerate(train)}
+    arrays |= {f"test_{k:05d}": own for k, own in enumerate(test)}
+    with replacing(path) as temporary, temporary.open("wb") as file:
+        np.savez_compressed(file, **arrays)
+
+
+def read_lists(path: Path, num_clients: int, num_samples: int) -> tuple[Lists, Lists]:
+    """Each client's sorted training and held-out indices, int64.
+
+    Raises:
+        UserError: the file cannot be read, is of another number of clients, names a sample that
+            there is not, or gives one to two clients or twice.
+    """
+    found = _json(path) if path.suffix == ".json" else _npz(path)
+    train = [found.get(f"train_{k:05d}", np.empty(0, np.int64)) for k in range(num_clients)]
+    test = [found.get(f"test_{k:05d}", np.empty(0, np.int64)) for k in range(num_clients)]
+    clients = sum(name.startswith("train_") for name in found)
+    if clients != num_clients:
+        raise UserError(f"{path} has {clients} clients; num_clients is {num_clients}")
+    owner = np.full(num_samples, -1)
+    for k, lists in enumerate(zip(train, test, strict=True)):
+        for own in lists:
+            _claim(path, owner, k, own)
+    empty = [k for k, own in enumerate(train) if not len(own)]
+    if empty:
+        raise UserError(f"{path} leaves client {empty[0]} without a training sample")
+    return [np.sort(own) for own in train], [np.sort(own) for own in test]
+
+
+def _claim(path: Path, owner: np.ndarray, k: int, own: np.ndarray) -> None:
+    """Notes whose the samples are; none may be another's, nor be there twice."""
+    outside = own[(own < 0) | (own >= len(owner))]
+    if len(outside):
+        raise UserError(
+            f"{path} gives client {k} sample {outside[0]}; the training split has 0 to "
+            f"{len(owner) - 1}"
+        )
+    unique, counts = np.unique(own, return_counts=True)
+    taken = unique[(owner[unique] >= 0) | (counts > 1)]
+    if len(taken):
+        other = owner[taken[0]] if owner[taken[0]] >= 0 else k
+        raise UserError(f"{path} gives sample {taken[0]} to client {other} and to client {k}")
+    owner[own] = k
+
+
+def _npz(path: Path) -> dict[str, np.ndarray]:
+    try:
+        with np.load(path, allow_pickle=False) as arrays:
+            return {name: _indices(path, name, arrays[name]) for name in arrays.files}
+    except (OSError, ValueError, EOFError) as error:
+        if isinstance(error, UserError):
+            raise
+        raise UserError(f"cannot read {path}: {' '.join(str(error).split())}") from None
+
+
+def _json(path: Path) -> dict[str, np.ndarray]:
+    try:
+        lists = json.loads(path.read_text())
+        if not isinstance(lists, list):
+            raise ValueError("expected a list of indices for each client")
+        named = {f"train_{k:05d}": np.asarray(own) for k, own in enumerate(lists)}
+    except (OSError, ValueError) as error:
+        raise UserError(f"cannot read {path}: {' '.join(str(error).split())}") from None
+    return {name: _indices(path, name, own) for name, own in named.items()}
+
+
+def _indices(path: Path, name: str, own: np.ndarray) -> np.ndarray:
+    if own.ndim != 1 or not (np.issubdtype(own.dtype, np.integer) or not own.size):
+        raise UserError(f"{path}: {name} must be a list of whole numbers")
+    return own.astype(np.int64)

@@ -1,0 +1,73 @@
+"""``onefold``: one command for what there is; each word stands for a module's own command."""
+
+import difflib
+import runpy
+import sys
+from collections.abc import Sequence
+
+MODULES = {
+    "run": "cluster.launch",
+    "suite": "cluster.suite",
+    "study": "cluster.study",
+    "sweep": "tune.sweep",
+    "report": "fl.report",
+    "compare": "fl.report",
+    "data": "fl.data",
+    "status": "slurm.status",
+    "doctor": "cluster.doctor",
+    "ls": "onefold.runs",
+    "export": "onefold.runs",
+    "rm": "onefold.runs",
+}
+HELP = """usage: onefold COMMAND [...]      onefold COMMAND --help      onefold --version
+
+One-shot federated learning: clients train once, upload once, a server fuses.
+
+  run       train and fuse one federation; here, on GPUs, or with --slurm
+  suite     a table or figure of a paper, run by run, beside the paper's
+  sweep     search settings with Ray Tune
+  study     how time, memory and bytes grow with the number of clients
+  data      fetch data sets:  onefold data prepare mnist --data-root data
+  doctor    is this machine fit?
+  status    what Slurm does with the runs that were sent to it
+
+  ls        the runs there are                    onefold ls
+  report    draw a run's report again             onefold report runs/NAME
+  compare   several runs on one page              onefold compare A B -o c.html
+  export    figures of runs as a table            onefold export --csv all.csv
+  rm        delete runs                           onefold rm NAME --yes
+
+examples:
+  onefold run                                     digits, minutes, any machine
+  onefold run --method fedavg --rounds 5 --num-large 10
+  onefold run --dataset my.npz --plugin my.py --classifier.model mynet
+  onefold run --preset mnist-small --data-root DIR --slurm --slurm.nodes 2
+
+In Python: import onefold; onefold.run(data=..., model=..., method=...)
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the command and returns its exit status; 2 for a word that is no command."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    word = arguments[0] if arguments else "--help"
+    if word in ("-h", "--help", "help"):
+        print(HELP, end="")
+        return 0
+    if word in ("-V", "--version"):
+        from importlib.metadata import version
+
+        print(f"onefold {version('onefold')}")
+        return 0
+    if word not in MODULES:
+        near = difflib.get_close_matches(word, MODULES, n=1)
+        hint = f"; did you mean {near[0]}?" if near else ""
+        print(f"onefold: no command {word!r}{hint} Commands: {', '.join(MODULES)}", file=sys.stderr)
+        return 2
+    module = MODULES[word]
+    sys.argv = [f"onefold {word}", *([word] if module == "onefold.runs" else []), *arguments[1:]]
+    try:
+        runpy.run_module(module, run_name="__main__", alter_sys=True)
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else int(end.code is not None)
+    return 0

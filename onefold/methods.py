@@ -1,0 +1,91 @@
+"""What a method of your own is written with: a decorator, and the steps that most methods have."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import nn
+
+from fl.bounds import Settings
+from fl.federation import RunSpec, Update
+from fl.fusion.average import average_into
+from fl.methods.method import Assignment, Method
+from fl.methods.registry import register
+from fl.methods.uploads import load_classifier, untrained_classifier
+from fl.server import Outcome, Server
+from fl.training.classifier import ClassifierConfig
+from fl.wire import Tensors, prefixed
+
+
+@dataclass(frozen=True, kw_only=True)
+class OneClassifier(Settings):
+    """Settings of a method whose clients all train the same classifier; to be inherited from."""
+
+    classifier: ClassifierConfig = ClassifierConfig()
+
+
+def method(
+    name: str, *, config: type[Any] = OneClassifier, over_rounds: bool = True
+) -> Callable[[Callable[..., Outcome]], Method]:
+    """Decorates a function of clients, server, settings and rounds, and registers it by a name.
+
+    The function is :attr:`fl.methods.method.Method.run`. All clients train ``config.classifier``; a
+    method that assigns its clients different trainings is a `Method` that is built by hand.
+
+    Args:
+        name: for ``--method``; letters, digits and ``. _ + -``.
+        config: a frozen dataclass with a ``classifier``, such as a subclass of `OneClassifier`.
+        over_rounds: whether it can have more than one round; else the function takes no ``rounds``.
+
+    Raises:
+        UserError: the name is taken.
+    """
+
+    def registered(run: Callable[..., Outcome]) -> Method:
+        made = Method(
+            name=name, config=config, assign=assign_all, run=run, one_shot=not over_rounds
+        )
+        register(made)
+        return made
+
+    return registered
+
+
+def assign_all(config: Any, num_clients: int, run_spec: RunSpec) -> list[Assignment]:
+    """Every client trains ``config.classifier``.
+
+    Raises:
+        UserError: the classifier cannot take these images.
+    """
+    config.classifier.check(run_spec)
+    return [Assignment("classifier", config.classifier)] * num_clients
+
+
+def starting_model(config: Any, server: Server) -> nn.Module:
+    """The classifier that all clients start from, with weights drawn from the seed."""
+    return untrained_classifier(config.classifier, server)
+
+
+def sent(model: nn.Module) -> Tensors:
+    """A classifier's weights as a broadcast, from which clients start to train."""
+    return prefixed("classifier", model)
+
+
+def received(update: Update, server: Server) -> nn.Module:
+    """The classifier that a client uploaded, checked.
+
+    Raises:
+        ValueError: it is not what was expected; names the client.
+    """
+    return load_classifier(update, server)
+
+
+def average(
+    model: nn.Module,
+    updates: Sequence[Update],
+    server: Server,
+    weights: Iterable[int] | None = None,
+) -> None:
+    """Gives the model the mean of what clients uploaded, by samples or by these weights."""
+    by = list(weights) if weights is not None else [u.client.num_samples for u in updates]
+    average_into(model, (received(update, server).state_dict() for update in updates), by)

@@ -1,0 +1,101 @@
+"""What a run gives back, now or later from its folder."""
+
+import json
+from base64 import b64encode
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+
+from torch import nn
+
+from cluster.run.command_line import load_yaml
+from fl.errors import UserError
+from fl.json_values import JsonObject
+from fl.models.saved import load_model as load_file
+from fl.plugins import load_plugin
+
+MODEL = Path("model") / "global.safetensors"
+
+
+@dataclass(frozen=True)
+class Result:
+    """A finished run: its figures, and where its files are."""
+
+    path: Path
+    figures: JsonObject
+    """What ``result.json`` holds."""
+
+    @property
+    def accuracy(self) -> float:
+        """From 0 to 1, after the last round or epoch."""
+        return float(self.figures["accuracy"])
+
+    @property
+    def model(self) -> nn.Module:
+        """The global model, on the CPU, ready to be used.
+
+        Raises:
+            UserError: the method has none, or its file cannot be read.
+        """
+        return load_model(self.path)
+
+    @property
+    def clients(self) -> list[JsonObject]:
+        """A record for each client: role, model, samples, bytes, where and how long it trained."""
+        return list(self.figures["placements"])
+
+    @property
+    def report(self) -> Path:
+        """The report, to open in a browser."""
+        return self.path / "report.html"
+
+    @property
+    def pictures(self) -> dict[str, Path]:
+        """The report's pictures by name, as PNG."""
+        return {file.stem: file for file in sorted((self.path / "plots").glob("*.png"))}
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the accuracy, and the pictures."""
+        title = (
+            f"{self.figures['method']} on {self.figures['dataset']}: accuracy {self.accuracy:.4f}"
+        )
+        shown = [
+            f'<img alt="{escape(name)}" style="max-width:48%" '
+            f'src="data:image/png;base64,{b64encode(file.read_bytes()).decode()}">'
+            for name, file in self.pictures.items()
+        ]
+        return f"<p><b>{escape(title)}</b> ({escape(str(self.path))})</p>{''.join(shown)}"
+
+
+def load_result(path: Path | str) -> Result:
+    """The result of a finished run, by its folder.
+
+    Raises:
+        UserError: the folder holds no finished run.
+    """
+    try:
+        return Result(Path(path), json.loads((Path(path) / "result.json").read_text()))
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path} holds no finished run: {error}") from None
+
+
+def load_model(path: Path | str) -> nn.Module:
+    """The global model of a run, on the CPU, in evaluation mode.
+
+    A model of your own needs its class: it must be registered, as by importing your module, or the
+    run's plugin must still be where it was.
+
+    Args:
+        path: the run's folder, or a model's file.
+
+    Raises:
+        UserError: there is none, or its file cannot be read.
+    """
+    path = Path(path)
+    if path.is_file():
+        return load_file(path)
+    if not (path / MODEL).is_file():
+        raise UserError(f"{path} holds no model: no {MODEL}")
+    for plugin in load_yaml(path / "config.yaml").get("plugin") or ():
+        load_plugin(plugin)
+    return load_file(path / MODEL)

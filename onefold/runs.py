@@ -1,0 +1,122 @@
+"""``onefold ls``, ``export`` and ``rm``: the runs below an output directory."""
+
+import argparse
+import csv
+import json
+import shutil
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from fl.errors import UserError
+from fl.json_values import JsonObject
+from fl.report.words import duration
+
+NOT_FINISHED = "not finished"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the command and returns its exit status: 0, or 2 for bad input."""
+    options = _parser().parse_args(sys.argv[1:] if argv is None else argv)
+    try:
+        found = find_runs(options.output_dir)
+        if options.command == "ls":
+            print("\n".join(listed(found)) or f"no runs in {options.output_dir}")
+        elif options.command == "export":
+            export(_chosen(found, options.runs) if options.runs else found, options.csv)
+        else:
+            remove(_chosen(found, options.runs), sure=options.yes)
+    except UserError as error:
+        print(f"onefold: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="onefold", description=__doc__)
+    parser.add_argument("--output-dir", type=Path, default=Path("runs"), help="where runs are kept")
+    commands = parser.add_subparsers(dest="command", required=True)
+    commands.add_parser("ls", help="the runs there are")
+    exporting = commands.add_parser("export", help="figures of runs as a table")
+    exporting.add_argument("--csv", type=Path, required=True, help="file to write")
+    exporting.add_argument("runs", nargs="*", metavar="NAME", help="runs; default: all")
+    removing = commands.add_parser("rm", help="delete runs")
+    removing.add_argument("runs", nargs="+", metavar="NAME")
+    removing.add_argument("--yes", action="store_true", help="without this it only names them")
+    return parser
+
+
+def find_runs(output_dir: Path) -> dict[str, Path]:
+    """Folders of runs by name."""
+    files = sorted(output_dir.glob("*/config.yaml"))
+    return {file.parent.name: file.parent for file in files}
+
+
+def listed(runs: dict[str, Path]) -> list[str]:
+    """A line for each run, within 80 columns unless its name is longer than 40."""
+    return [f"{name:<40}  {_about(_result(path))}" for name, path in runs.items()]
+
+
+def _about(result: JsonObject | None) -> str:
+    if result is None:
+        return NOT_FINISHED
+    took = duration(result["seconds"]["total"])
+    return f"{result['accuracy']:.4f}  {result['method']} on {Path(result['dataset']).stem}  {took}"
+
+
+def export(runs: dict[str, Path], file: Path) -> None:
+    """Writes a line for each finished run: its name, and each figure that is a word or number.
+
+    Raises:
+        UserError: there is none, or the file cannot be written.
+    """
+    results = {name: found for name, path in runs.items() if (found := _result(path))}
+    if not results:
+        raise UserError("no finished run to export")
+    rows = [
+        {"run": name, **{k: v for k, v in found.items() if isinstance(v, str | int | float)}}
+        for name, found in results.items()
+    ]
+    columns = list(dict.fromkeys(column for row in rows for column in row))
+    try:
+        with file.open("w", newline="") as stream:
+            writer = csv.DictWriter(stream, columns)
+            writer.writeheader()
+            writer.writerows(rows)
+    except OSError as error:
+        raise UserError(f"cannot write {file}: {error.strerror}") from None
+    print(f"{file}: {len(rows)} runs, {len(columns)} columns")
+
+
+def remove(runs: dict[str, Path], *, sure: bool) -> None:
+    """Deletes the runs' folders; what clients uploaded stays in the store for others.
+
+    Raises:
+        UserError: it is not said to be meant.
+    """
+    if not sure:
+        raise UserError(f"would delete {', '.join(map(str, runs.values()))}; say --yes to do it")
+    for path in runs.values():
+        shutil.rmtree(path)
+        print(f"deleted {path}")
+
+
+def _chosen(runs: dict[str, Path], names: Sequence[str]) -> dict[str, Path]:
+    for name in names:
+        if name not in runs:
+            raise UserError(f"no run {name!r}; onefold ls names those there are")
+    return {name: runs[name] for name in names}
+
+
+def _result(path: Path) -> JsonObject | None:
+    try:
+        found: JsonObject = json.loads((path / "result.json").read_text())
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        raise UserError(f"cannot read {path / 'result.json'}: {error}") from None
+    return found
+
+
+if __name__ == "__main__":
+    sys.exit(main())
