@@ -8,13 +8,16 @@ from statistics import quantiles
 import pytest
 
 ROOT = Path(__file__).parent.parent
-PACKAGES = [p for p in ("kernels", "fl", "cluster", "slurm", "tune") if (ROOT / p).is_dir()]
+PACKAGES = [
+    p for p in ("kernels", "fl", "cluster", "slurm", "tune", "onefold") if (ROOT / p).is_dir()
+]
 ENTRY_POINTS = {"cluster.launch", "cluster.suite", "cluster.study"}
 FORBIDDEN = {
-    "kernels": {"fl", "cluster", "slurm", "tune", "ray", "submitit"},
-    "fl": {"cluster", "slurm", "tune", "ray", "submitit"},
-    "cluster": {"slurm", "tune", "submitit"},
-    "slurm": {"tune"},
+    "kernels": {"fl", "cluster", "slurm", "tune", "onefold", "ray", "submitit"},
+    "fl": {"cluster", "slurm", "tune", "onefold", "ray", "submitit"},
+    "cluster": {"slurm", "tune", "onefold", "submitit"},
+    "slurm": {"tune", "onefold"},
+    "tune": {"onefold"},
 }
 WINGS = ("scheduling", "hardware", "clients", "server", "profiling", "run", "studies", "checks")
 """Of ``cluster/``: each imports from those before it alone."""

@@ -65,8 +65,10 @@ def _held_out(name: str, whole: Split) -> tuple[Split, Split]:
 
 def _split(name: str, data: Any) -> Split:
     if _is_pair(data):
-        images, labels = data
-        return Split(_images(name, np.asarray(images)), _labels(name, np.asarray(labels)))
+        images, labels = (np.asarray(column) for column in data)
+        if len(images) != len(labels):
+            raise UserError(f"data {name}: {len(images)} images but {len(labels)} labels")
+        return Split(_images(name, images), _labels(name, labels))
     if not (hasattr(data, "__len__") and hasattr(data, "__getitem__")):
         raise UserError(f"data {name}: expected {FORMS}, got {type(data).__name__}")
     samples = [_sample(name, data[index]) for index in range(len(data))]
@@ -145,10 +147,6 @@ def _class_names(data: Any) -> tuple[str, ...]:
 
 def _checked(name: str, train: Split, test: Split, names: tuple[str, ...]) -> Dataset:
     for part, split in (("training", train), ("test", test)):
-        if len(split.images) != len(split.labels):
-            raise UserError(
-                f"data {name}: {len(split.images)} {part} images but {len(split.labels)} labels"
-            )
         if not len(split.labels):
             raise UserError(f"data {name} has no {part} samples")
         if split.labels.min() < 0:

@@ -106,7 +106,10 @@ def test_metrics_and_callbacks_get_the_model_and_the_events() -> None:
 @pytest.mark.parametrize(
     ("options", "line"),
     [
-        ({"model": Tiny(3)}, "model own: expected the class or a function, got a Tiny that is made"),
+        (
+            {"model": Tiny(3)},
+            "expected the class or a function, got a Tiny that is made",
+        ),
         ({"model": 3}, "expected a torch.nn.Module class or a function"),
         ({"model": lambda: 3}, "expected a torch.nn.Module of"),
         ({"model": lambda: nn.Flatten()}, r"gives \(2, 192\).* expected \(2, 3\): a logit"),

@@ -1,0 +1,85 @@
+"""A user's models and code in a process that has never heard of them."""
+
+import pickle
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import cloudpickle
+import pytest
+
+from cluster.clients.extensions import add_models, by_value, modules_of, packed_models
+from fl.federation import Job
+from fl.models.registry import MODELS
+from fl.plugins import load_plugin
+from tests.fl.toy import PROBLEM, client
+
+PLUGIN = """
+from torch import nn
+from fl.models.own import register_model
+
+HIDDEN = 5
+
+class Net(nn.Module):
+    def __init__(self, num_classes):
+        super().__init__()
+        hidden = nn.Linear(4, HIDDEN)
+        self.layers = nn.Sequential(nn.Flatten(), hidden, nn.Linear(HIDDEN, num_classes))
+    def forward(self, images):
+        return self.layers(images)
+
+def task(inputs):
+    return HIDDEN
+
+register_model("mine", Net)
+"""
+
+
+@pytest.fixture
+def plugin(tmp_path: Path) -> Iterator[str]:
+    """The name under which a plugin is loaded, whose file is gone."""
+    (tmp_path / "mine.py").write_text(PLUGIN)
+    name = load_plugin(str(tmp_path / "mine.py")).__name__
+    (tmp_path / "mine.py").rename(tmp_path / "gone")
+    yield name
+    MODELS.pop("mine", None)
+    if name in cloudpickle.list_registry_pickle_by_value():
+        cloudpickle.unregister_pickle_by_value(sys.modules[name])
+    del sys.modules[name]
+
+
+def test_another_process_builds_the_users_model_without_its_file(plugin: str) -> None:
+    packed = packed_models()
+    assert packed is not None
+    code = (
+        "import pickle, sys; from cluster.clients.extensions import add_models; "
+        "from fl.models import build_classifier; add_models(sys.stdin.buffer.read()); "
+        "print(build_classifier('mine', (1, 2, 2), 3).layers[1].out_features)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], input=packed, capture_output=True)
+    assert done.stdout.strip() == b"5", done.stderr.decode()
+
+
+def test_without_models_of_the_user_nothing_is_sent() -> None:
+    assert packed_models() is None
+    add_models(None)
+
+
+def test_a_task_of_the_users_goes_by_value_and_onefolds_by_name(plugin: str) -> None:
+    task = sys.modules[plugin].task
+    job = Job(
+        **{
+            "task": task,
+            "client": client(0),
+            "run_spec": PROBLEM,
+            "indices": torch.zeros(1).numpy(),
+        },
+        **{"broadcast": None, "payload": None},
+    )
+    names = modules_of(job)
+    assert {plugin, "fl.training.classifier"} <= set(names)
+    by_value(cloudpickle, names)
+    assert cloudpickle.list_registry_pickle_by_value() == {plugin}
+    assert b"HIDDEN" in cloudpickle.dumps(task)
+    assert len(pickle.dumps(job.client.training.task)) < 100

@@ -1,0 +1,71 @@
+"""A partition as a file, and all that can be wrong with one."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fl.data.partition import PartitionConfig, make_partition
+from fl.data.partition_file import read_lists, save_lists
+from fl.errors import UserError
+
+LABELS = np.arange(20) % 3
+TRAIN, TEST = [np.array([3, 1]), np.array([7, 5, 9])], [np.array([0]), np.array([], np.int64)]
+
+
+def test_lists_come_back_sorted(tmp_path: Path) -> None:
+    save_lists(tmp_path / "p.npz", TRAIN, TEST)
+    train, test = read_lists(tmp_path / "p.npz", 2, 20)
+    assert [own.tolist() for own in train] == [[1, 3], [5, 7, 9]]
+    assert [own.tolist() for own in test] == [[0], []]
+
+
+def test_a_run_with_the_file_of_another_has_its_partition(tmp_path: Path) -> None:
+    config = PartitionConfig(test_fraction=0.2)
+    first = make_partition(LABELS.repeat(20), 3, 3, config, alpha=0.5, seed=0)
+    save_lists(tmp_path / "p.npz", first.train, first.test)
+    again = PartitionConfig(kind="file", file=str(tmp_path / "p.npz"))
+    second = make_partition(LABELS.repeat(20), 3, 3, again, alpha=9.0, seed=7)
+    assert second.digest == first.digest
+    assert np.array_equal(second.counts, first.counts)
+
+
+def test_a_json_list_for_each_client_and_a_share_held_out(tmp_path: Path) -> None:
+    (tmp_path / "p.json").write_text(json.dumps([list(range(10)), list(range(10, 20))]))
+    config = PartitionConfig(kind="file", file=str(tmp_path / "p.json"), test_fraction=0.2)
+    found = make_partition(LABELS, 2, 3, config, alpha=0.5, seed=0)
+    assert [len(own) for own in found.train] == [8, 8]
+    assert all((own < 10).all() for own in (found.train[0], found.test[0]))
+
+
+@pytest.mark.parametrize(
+    ("content", "line"),
+    [
+        ("[[0], [1], [2]]", "has 3 clients; num_clients is 2"),
+        ("[[0], [20]]", "gives client 1 sample 20; the training split has 0 to 19"),
+        ("[[0], [-1]]", "gives client 1 sample -1"),
+        ("[[0, 1], [1]]", "gives sample 1 to client 0 and to client 1"),
+        ("[[0, 0], [1]]", "gives sample 0 to client 0 and to client 0"),
+        ("[[0], []]", "leaves client 1 without a training sample"),
+        ("[[0], [1.5]]", "train_00001 must be a list of whole numbers"),
+        ("[[0], [[1]]]", "must be a list of whole numbers"),
+        ('{"a": 1}', "expected a list of indices for each client"),
+        ("[", "cannot read"),
+    ],
+)
+def test_what_is_wrong_is_one_line(tmp_path: Path, content: str, line: str) -> None:
+    (tmp_path / "p.json").write_text(content)
+    with pytest.raises(UserError, match=line) as caught:
+        read_lists(tmp_path / "p.json", 2, 20)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_file_that_is_none_and_settings_that_do_not_go_together(tmp_path: Path) -> None:
+    (tmp_path / "p.npz").write_bytes(b"no archive")
+    for path in ("p.npz", "none.npz"):
+        with pytest.raises(UserError, match="cannot read"):
+            read_lists(tmp_path / path, 2, 20)
+    for wrong in ({"kind": "file"}, {"file": "p.npz"}):
+        with pytest.raises(UserError, match="kind file and file go together"):
+            PartitionConfig(**wrong)  # type: ignore[arg-type]

@@ -1,0 +1,95 @@
+"""Models of the user's own: what a factory is given, and what is refused."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from fl.errors import UserError
+from fl.models import CLASSIFIERS, build_classifier, check_classifier
+from fl.models.own import register_model
+from fl.models.registry import MODELS
+
+
+@pytest.fixture(autouse=True)
+def _forget() -> Iterator[None]:
+    before = dict(MODELS)
+    yield
+    MODELS.clear()
+    MODELS.update(before)
+
+
+class Net(nn.Module):
+    def __init__(self, num_classes: int, image_shape: tuple[int, ...] = (1, 4, 4), deep: int = 1):
+        super().__init__()
+        self.layer = nn.Linear(int(torch.Size(image_shape).numel()), num_classes)
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.layer(images.flatten(1))
+
+
+def fixed() -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(12, 5))
+
+
+@pytest.mark.parametrize(
+    "make", [Net, lambda num_classes, image_shape: Net(num_classes, image_shape)]
+)
+def test_a_class_or_function_gets_what_it_names(make: Callable[..., nn.Module]) -> None:
+    register_model("mine", make)
+    assert "mine" in CLASSIFIERS
+    model = build_classifier("mine", (3, 2, 2), 5, width=0.5)
+    assert model(torch.rand(7, 3, 2, 2)).shape == (7, 5)
+
+
+def test_a_function_without_parameters_makes_what_it_makes() -> None:
+    register_model("mine", fixed)
+    check_classifier("mine", (3, 2, 2), 5)
+    with pytest.raises(UserError, match=r"gives \(2, 5\) .* expected \(2, 6\): a logit for each"):
+        check_classifier("mine", (3, 2, 2), 6)
+    with pytest.raises(UserError, match=r"model mine fails on images of shape \(2, 1, 4, 4\)"):
+        check_classifier("mine", (1, 4, 4), 5)
+
+
+def test_the_same_name_again_is_the_newer_one() -> None:
+    register_model("mine", fixed)
+    register_model("mine", Net)
+    assert isinstance(build_classifier("mine", (1, 4, 4), 3), Net)
+
+
+def needs_more(num_classes: int, depth: int) -> nn.Module:
+    return fixed()
+
+
+@pytest.mark.parametrize(
+    ("name", "make", "line"),
+    [
+        ("vgg9", Net, "model vgg9 comes with Onefold; give yours another name"),
+        ("a model", Net, "allowed: letters, digits"),
+        ("mine", fixed(), "expected the class or a function"),
+        ("mine", "Net", "expected a torch.nn.Module class or a function that makes one, got str"),
+        ("mine", needs_more, "needs depth; it can be given image_shape, num_classes, width"),
+    ],
+)
+def test_what_is_no_model_is_refused_in_one_line(name: str, make: Any, line: str) -> None:
+    with pytest.raises(UserError, match=line) as caught:
+        register_model(name, make)
+    assert "\n" not in str(caught.value)
+
+
+def test_what_makes_no_module_is_refused_when_it_is_built() -> None:
+    register_model("mine", lambda: 3)
+    with pytest.raises(UserError, match=r"expected a torch\.nn\.Module of .* got int"):
+        check_classifier("mine", (1, 4, 4), 3)
+
+
+def test_trying_a_model_draws_nothing_from_the_global_stream() -> None:
+    register_model("mine", lambda: nn.Sequential(nn.Flatten(), nn.Dropout(0.5), nn.Linear(16, 3)))
+    torch.manual_seed(3)
+    build_classifier("mine", (1, 4, 4), 3)
+    model = build_classifier("mine", (1, 4, 4), 3)
+    torch.manual_seed(3)
+    again = build_classifier("mine", (1, 4, 4), 3), build_classifier("mine", (1, 4, 4), 3)
+    assert torch.equal(again[1][2].weight, model[2].weight)  # type: ignore[index]

@@ -1,0 +1,42 @@
+"""The words of the onefold command."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from onefold.command import HELP, MODULES, main
+
+
+def test_help_is_one_screen_and_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == main(["--help"]) == 0
+    lines = capsys.readouterr().out.splitlines()[: len(HELP.splitlines())]
+    assert len(lines) <= 40
+    assert max(map(len, lines)) <= 80
+    words = {line.split()[0] for line in lines if line.startswith("  ")}
+    assert MODULES.keys() <= words
+
+
+def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out.startswith("onefold 0.")
+
+
+def test_an_unknown_word_is_one_line_with_a_guess(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["swep"]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("onefold: no command 'swep'; did you mean sweep?")
+    assert said.count("\n") == 1
+
+
+def test_run_is_the_launch_command_also_beside_a_cluster_py(tmp_path: Path) -> None:
+    (tmp_path / "cluster.py").write_text("raise RuntimeError('not ours')")
+    done = subprocess.run(
+        [Path(sys.executable).with_name("onefold"), "run", "--method", "fedmoh", "--seed", "1"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 2
+    assert done.stderr.startswith("onefold: unknown method 'fedmoh'")

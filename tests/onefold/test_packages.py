@@ -1,0 +1,23 @@
+"""Onefold's packages are found before a user's files of the same names."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+SCRIPT = "import onefold, cluster, sys; print(cluster.__file__, sys.path[0])"
+
+
+def test_a_cluster_py_beside_a_script_is_not_taken_for_onefolds(tmp_path: Path) -> None:
+    (tmp_path / "cluster.py").write_text("raise RuntimeError('not ours')")
+    (tmp_path / "script.py").write_text(SCRIPT)
+    done = subprocess.run([sys.executable, tmp_path / "script.py"], capture_output=True, text=True)
+    found, first = done.stdout.split()
+    assert Path(found).name == "__init__.py"
+    assert first == str(tmp_path)  # the user's own modules come first again
+
+
+def test_a_users_package_that_was_imported_before_is_named(tmp_path: Path) -> None:
+    (tmp_path / "tune.py").write_text("")
+    (tmp_path / "script.py").write_text("import tune, onefold")
+    done = subprocess.run([sys.executable, tmp_path / "script.py"], capture_output=True, text=True)
+    assert "import onefold before your own module tune" in done.stderr

@@ -1,0 +1,61 @@
+"""onefold ls, export and rm."""
+
+import csv
+import json
+from pathlib import Path
+
+import pytest
+
+from onefold.runs import main
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> Path:
+    for name, accuracy in (("one", 0.5), ("two", 0.75), ("broken-off", None)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.yaml").write_text("method: fedavg\n")
+        if accuracy is not None:
+            result = {"method": "fedavg", "dataset": "digits", "accuracy": accuracy, "rounds": 3}
+            result["seconds"] = {"total": 61.0}
+            (tmp_path / name / "result.json").write_text(json.dumps(result))
+    (tmp_path / ".store").mkdir()
+    return tmp_path
+
+
+def test_ls_has_a_line_for_each_run_within_80_columns(
+    runs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["--output-dir", str(runs), "ls"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines] == ["broken-off", "one", "two"]
+    assert "not finished" in lines[0]
+    assert "0.5000  fedavg on digits" in lines[1]
+    assert max(map(len, lines)) <= 80
+
+
+def test_export_writes_figures_and_leaves_out_what_is_not_finished(runs: Path) -> None:
+    table = runs / "all.csv"
+    assert main(["--output-dir", str(runs), "export", "--csv", str(table)]) == 0
+    rows = list(csv.DictReader(table.open()))
+    assert [(row["run"], row["accuracy"]) for row in rows] == [("one", "0.5"), ("two", "0.75")]
+    assert main(["--output-dir", str(runs), "export", "--csv", str(table), "two"]) == 0
+    assert len(list(csv.DictReader(table.open()))) == 1
+
+
+def test_rm_deletes_only_what_is_named_and_meant(
+    runs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    base = ["--output-dir", str(runs), "rm"]
+    assert main([*base, "one"]) == 2
+    assert "say --yes to do it" in capsys.readouterr().err
+    assert main([*base, "../one", "--yes"]) == 2
+    assert main([*base, ".store", "--yes"]) == 2
+    assert (runs / "one").exists()
+    assert main([*base, "one", "--yes"]) == 0
+    assert sorted(p.name for p in runs.iterdir()) == [".store", "broken-off", "two"]
+
+
+def test_a_damaged_result_is_one_line(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (runs / "one" / "result.json").write_text("{")
+    assert main(["--output-dir", str(runs), "ls"]) == 2
+    assert capsys.readouterr().err.startswith("onefold: cannot read")
