@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import cloudpickle
+import numpy as np
 import pytest
 
 from cluster.clients.extensions import add_models, by_value, modules_of, packed_models
@@ -69,13 +70,12 @@ def test_without_models_of_the_user_nothing_is_sent() -> None:
 def test_a_task_of_the_users_goes_by_value_and_onefolds_by_name(plugin: str) -> None:
     task = sys.modules[plugin].task
     job = Job(
-        **{
-            "task": task,
-            "client": client(0),
-            "run_spec": PROBLEM,
-            "indices": torch.zeros(1).numpy(),
-        },
-        **{"broadcast": None, "payload": None},
+        task=task,
+        client=client(0),
+        run_spec=PROBLEM,
+        indices=np.arange(1),
+        broadcast=None,
+        payload=None,
     )
     names = modules_of(job)
     assert {plugin, "fl.training.classifier"} <= set(names)

@@ -1,5 +1,6 @@
 """What a step needs is measured for real, and once."""
 
+import io
 import json
 import pickle
 import subprocess
@@ -36,7 +37,9 @@ def child(monkeypatch: pytest.MonkeyPatch) -> list[Subject]:
     def pretend(
         command: list[str], *, input: bytes, **how: Any
     ) -> subprocess.CompletedProcess[bytes]:
-        subjects = pickle.loads(input)
+        stream = io.BytesIO(input)
+        assert pickle.load(stream) is None  # no models of the user's
+        subjects = pickle.load(stream)
         asked.extend(subjects)
         told = json.dumps({"peak_bytes": 7, "seconds_per_sample": 0.5}).encode() + b"\n"
         return subprocess.CompletedProcess(command, 0, told * len(subjects), b"")
