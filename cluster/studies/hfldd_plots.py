@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from matplotlib import figure as drawn
 from matplotlib.axes import Axes
+from matplotlib.ticker import MaxNLocator
 
 from cluster.studies.comparison import Figure
 from cluster.studies.hfldd_tables import LEVELS, until
@@ -36,7 +37,12 @@ def draw_clusters(figures: Sequence[Figure]) -> drawn.Figure:
             axes.plot(range(1, len(members) + 1), [row] * len(members), color=style.RULE, zorder=0)
             axes.scatter(range(2, len(members) + 1), [row] * (len(members) - 1), color=style.TIME)
             axes.scatter([1], [row], marker="s", color=colour)
-        axes.set(xlim=(0.5, None), ylim=(0.5, None))
+        axes.set(xlim=(0.5, largest + 0.5), ylim=(0.5, most + 0.5))
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axes.yaxis.set_major_locator(MaxNLocator(integer=True))
 
     clustered = [figure for figure in figures if figure.cell.method == "hfldd"]
+    found = [figure.results[0].get("clusters", []) for figure in clustered]
+    most = max(map(len, found), default=1)
+    largest = max((len(cluster) for clusters in found for cluster in clusters), default=1)
     return panels_of(clustered or figures[:1], one, "head, then members", "cluster")
