@@ -2,6 +2,7 @@
 PYTHON ?= python3
 VENV := .venv
 READY := $(VENV)/.ready
+TOOLS := $(VENV)/.tools
 ARGS ?=
 
 .PHONY: run test lint clean
@@ -9,10 +10,10 @@ ARGS ?=
 run: $(READY)
 	$(VENV)/bin/python -m cluster.launch $(ARGS)
 
-test: $(READY)
+test: $(TOOLS)
 	$(VENV)/bin/python -m pytest $(ARGS)
 
-lint: $(READY)
+lint: $(TOOLS)
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
@@ -21,6 +22,11 @@ $(READY): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "Onefold needs Python 3.11 or newer: make PYTHON=/path/to/python3.11" >&2; exit 2; }
 	$(PYTHON) -m venv $(VENV)
+	$(VENV)/bin/python -m pip install --quiet -e .
+	@touch $@
+
+# Who only runs it needs no ruff, mypy or pytest.
+$(TOOLS): $(READY)
 	$(VENV)/bin/python -m pip install --quiet -e '.[dev]'
 	@touch $@
 

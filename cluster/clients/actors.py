@@ -76,7 +76,7 @@ class Actors:
 
     def submit(self, process: Process, jobs: list[Job], size: int) -> Any:
         """Starts the jobs in the process and returns the reference to their results."""
-        by_value(ray.cloudpickle, chain.from_iterable(map(modules_of, jobs)))
+        by_value(chain.from_iterable(map(modules_of, jobs)))
         sent = [self._sender.send(job) for job in jobs]
         return process.actor.run.remote(sent, size, self._images, self._labels)
 

@@ -24,8 +24,7 @@ def packed_models() -> bytes | None:
     own = [info for name, info in MODELS.items() if name not in OURS]
     if not own:
         return None
-    for info in own:
-        by_value(cloudpickle, [_module_of(info)])
+    by_value(map(_module_of, own))
     return bytes(cloudpickle.dumps(own))
 
 
@@ -42,12 +41,15 @@ def modules_of(job: Job) -> list[str]:
     return [type(training).__module__, *(task.__module__ for task in tasks)]
 
 
-def by_value(pickler: ModuleType, names: Iterable[str]) -> None:
-    """Has the pickler take what these modules define by value, if they are the user's."""
+def by_value(names: Iterable[str]) -> None:
+    """Has what these modules define pickled by value from now on, if they are the user's."""
+    ray = sys.modules.get("ray")  # has a pickler of its own
+    picklers = [cloudpickle] if ray is None else [cloudpickle, ray.cloudpickle]
     for name in set(names):
         module = sys.modules.get(name)
         if module is not None and _is_users(module):
-            pickler.register_pickle_by_value(module)
+            for pickler in picklers:
+                pickler.register_pickle_by_value(module)
 
 
 def _module_of(info: ModelInfo) -> str:

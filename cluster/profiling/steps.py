@@ -78,7 +78,7 @@ def _in_child(subjects: list[Subject]) -> list[Step]:
     command = [sys.executable, "-P", "-m", "cluster.profiling.steps"]
     here = str(Path(__file__).parents[2])
     paths = os.pathsep.join(filter(None, [here, os.environ.get("PYTHONPATH")]))
-    by_value(cloudpickle, {type(s.training).__module__ for s in subjects})
+    by_value(type(s.training).__module__ for s in subjects)
     try:
         child = subprocess.run(
             command,

@@ -13,6 +13,7 @@ import yaml
 from cluster.run.command_line import FLATTENED, flatten, load_yaml
 from cluster.run.options import Launch
 from fl.config import RunConfig
+from fl.data.by_path import is_path
 from fl.data.catalogue import short_name
 from fl.errors import UserError
 from fl.json_values import JsonObject
@@ -70,11 +71,23 @@ def locate(launch: Launch) -> Path:
 
 
 def nested(config: RunConfig[Any]) -> JsonObject:
-    """The configuration as it stands in YAML, with the flattened records at the top level."""
+    """The configuration as it stands in YAML, with the flattened records at the top level.
+
+    Paths of the user's own files are absolute: the run may be repeated from another folder.
+    """
     plain = _plain(asdict(config))
     for name in FLATTENED:
         plain |= plain.pop(name, {})
+    plain["plugin"] = [_absolute(p) if p.endswith(".py") else p for p in config.plugin]
+    if is_path(config.dataset):
+        plain["dataset"] = _absolute(config.dataset)
+    if config.partition.file is not None:
+        plain["partition"]["file"] = _absolute(config.partition.file)
     return plain
+
+
+def _absolute(path: str) -> str:
+    return str(Path(path).expanduser().resolve())
 
 
 def versions() -> dict[str, str]:

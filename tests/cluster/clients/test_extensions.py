@@ -79,7 +79,7 @@ def test_a_task_of_the_users_goes_by_value_and_onefolds_by_name(plugin: str) -> 
     )
     names = modules_of(job)
     assert {plugin, "fl.training.classifier"} <= set(names)
-    by_value(cloudpickle, names)
+    by_value(names)
     assert cloudpickle.list_registry_pickle_by_value() == {plugin}
     assert b"HIDDEN" in cloudpickle.dumps(task)
     assert len(pickle.dumps(job.client.training.task)) < 100
