@@ -14,7 +14,7 @@ from rich.console import Console
 from cluster.run.command_line import INTERRUPTED, parse, stop_with
 from cluster.run.plan import print_dry_run
 from cluster.run.prepare import prepare
-from cluster.run.run_dir import claim
+from cluster.run.run_dir import claim, versions
 from fl.errors import ClientFailed, UserError
 from fl.fusion.ranked_server import ServerFailed
 from fl.json_values import JsonObject
@@ -22,9 +22,12 @@ from fl.json_values import JsonObject
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command and returns its exit status: 0, 1 a run failed, 2 bad input, 130 Ctrl-C."""
-    console = Console()
+    console, arguments = Console(), sys.argv[1:] if argv is None else argv
+    if "--version" in arguments:
+        print(f"onefold {versions()['onefold']}")
+        return 0
     try:
-        launch = parse(sys.argv[1:] if argv is None else argv)
+        launch = parse(arguments)
         if launch.slurm.submit:
             from slurm.submit import submit
 

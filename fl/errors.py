@@ -1,5 +1,6 @@
 """Errors that reach the user: bad input (one line, exit status 2), and a client that failed."""
 
+import difflib
 import re
 from collections.abc import Collection, Iterable
 
@@ -30,9 +31,12 @@ def check_name(kind: str, name: object, taken: Collection[str]) -> None:
 
 
 def unknown(kind: str, name: object, valid: Iterable[str]) -> UserError:
-    """The error for a name that does not exist; lists the names that do.
+    """The error for a name that does not exist; lists those that do, with a guess.
 
     >>> str(unknown("data set", "minst", ["digits", "mnist"]))
-    "unknown data set 'minst'; valid: digits, mnist"
+    "unknown data set 'minst'; valid: digits, mnist; did you mean mnist?"
     """
-    return UserError(f"unknown {kind} {name!r}; valid: {', '.join(sorted(valid))}")
+    names = sorted(valid)
+    near = difflib.get_close_matches(str(name), names, n=1)
+    hint = f"; did you mean {near[0]}?" if near else ""
+    return UserError(f"unknown {kind} {name!r}; valid: {', '.join(names)}{hint}")

@@ -16,6 +16,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 import tyro
 import yaml
 
+from cluster.run.help import short_help
 from cluster.run.options import Launch, LaunchOptions
 from cluster.run.tyro_errors import one_line
 from fl.bounds import check_tree, deferred
@@ -64,6 +65,9 @@ def parse(
     method = early.method or _last(settings, "method") or "fedmho-sd"
     record: Any = GenericAlias(LaunchOptions, (get_method(str(method)).config,))
     valid = dict(setting_types(record))
+    if {"-h", "--help"} & set(argv):
+        print(short_help(prog, str(method), METHODS, valid), end="")
+        raise SystemExit(0)
     arguments: list[str] = []
     for (source, _), values in zip(layers, settings, strict=True):
         for name, value in values.items():
@@ -73,7 +77,7 @@ def parse(
                 raise UserError(f"{source}: {unknown_setting(name, valid)}")
     if any(a == "--slurm" or a.startswith("--slurm.") for a in argv):
         arguments.append("--slurm.submit")
-    own = [a for a in argv if a != "--slurm"]
+    own = ["--help" if a == "--help-all" else a for a in argv if a != "--slurm"]
     return parse_record(record, [*arguments, *own], [*valid, *beside], prog)
 
 

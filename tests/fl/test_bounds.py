@@ -119,7 +119,11 @@ def test_numpys_numbers_are_numbers(bound: Bound) -> None:
         (Above(2), 2, "epochs must be above 2, got 2"),
         (Within(0, 1, "[)"), 2, "epochs must be in [0, 1), got 2"),
         (Within(0, 1, "(]"), math.nan, "epochs must be in (0, 1], got nan"),
-        (OneOf(("vgg9", "cnn")), "cnm", "unknown epochs 'cnm'; valid: cnn, vgg9"),
+        (
+            OneOf(("vgg9", "cnn")),
+            "cnm",
+            "unknown epochs 'cnm'; valid: cnn, vgg9; did you mean cnn?",
+        ),
     ],
     ids=str,
 )
@@ -143,8 +147,8 @@ def test_names_that_join_later_are_valid() -> None:
         ({"rate": math.inf}, "rate must be a positive number, got inf"),
         ({"momentum": 1}, "momentum must be in [0, 1), got 1"),
         ({"patience": 0}, "patience must be at least 1, got 0"),
-        ({"models": ("cnn", "vgg")}, "unknown models 'vgg'; valid: cnn, vgg9"),
-        ({"models": ["vgg"]}, "unknown models 'vgg'; valid: cnn, vgg9"),
+        ({"models": ("cnn", "vgg")}, "unknown models 'vgg'; valid: cnn, vgg9; did you mean vgg9?"),
+        ({"models": ["vgg"]}, "unknown models 'vgg'; valid: cnn, vgg9; did you mean vgg9?"),
         ({"ends": (0, -1)}, "ends must be at least 0, got -1"),
         ({"optimizer": "lion"}, "unknown optimizer 'lion'; valid: adam, sgd"),
         ({"optimizer": None}, "unknown optimizer None; valid: adam, sgd"),

@@ -203,9 +203,9 @@ def test_an_empty_file_changes_nothing(tmp_path: Path) -> None:
     assert parse(["--config", str(file)]).run == parse([]).run
 
 
-def test_help_is_grouped_and_ends_well(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_all_is_grouped_and_ends_well(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as stop:
-        parse(["--help"])
+        parse(["--help-all"])
     assert not stop.value.code
     text = capsys.readouterr().out
     for word in ("classifier options", "generator options", "fusion options", "--alpha", "--keep"):
