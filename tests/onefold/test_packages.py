@@ -4,7 +4,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-SCRIPT = "import onefold, cluster, sys; print(cluster.__file__, sys.path[0])"
+SCRIPT = "import onefold; onefold.run; import cluster, sys; print(cluster.__file__, sys.path[0])"
 
 
 def test_a_cluster_py_beside_a_script_is_not_taken_for_onefolds(tmp_path: Path) -> None:
@@ -18,6 +18,6 @@ def test_a_cluster_py_beside_a_script_is_not_taken_for_onefolds(tmp_path: Path) 
 
 def test_a_users_package_that_was_imported_before_is_named(tmp_path: Path) -> None:
     (tmp_path / "tune.py").write_text("")
-    (tmp_path / "script.py").write_text("import tune, onefold")
+    (tmp_path / "script.py").write_text("import tune, onefold; onefold.run")
     done = subprocess.run([sys.executable, tmp_path / "script.py"], capture_output=True, text=True)
     assert "import onefold before your own module tune" in done.stderr

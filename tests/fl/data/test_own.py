@@ -101,3 +101,23 @@ def test_what_is_wrong_is_one_line(data: Any, line: str) -> None:
     with pytest.raises(UserError, match=line) as caught:
         as_dataset("x", data)
     assert "\n" not in str(caught.value)
+
+
+def test_torchvisions_data_sets_are_read_sample_by_sample() -> None:
+    from torchvision.datasets import FakeData
+
+    found = as_dataset("mine", FakeData(10, (3, 8, 9), num_classes=2))
+    assert found.image_shape == (3, 8, 9)
+    assert len(found.train.labels) + len(found.test.labels) == 10
+
+
+def test_hugging_faces_data_sets_are_read_with_their_names_of_classes() -> None:
+    datasets = pytest.importorskip("datasets")
+    features = datasets.Features(
+        {"image": datasets.Image(), "label": datasets.ClassLabel(names=["ant", "bee"])}
+    )
+    columns = {"image": list(COLOUR.transpose(0, 2, 3, 1)), "label": (LABELS % 2).tolist()}
+    part = datasets.Dataset.from_dict(columns, features=features)
+    found = as_dataset("mine", datasets.DatasetDict(train=part, test=part.select(range(4))))
+    assert np.array_equal(found.train.images, COLOUR)
+    assert (found.class_names, len(found.test.labels)) == (("ant", "bee"), 4)
