@@ -37,8 +37,9 @@ def print_plan(prepared: Prepared, console: Console) -> None:
         f"{memory}, {named or 'no GPUs'}\n"
         f"partition {prepared.partition.digest}"
     )
-    headings = ("client", "role", "model", "samples", "cores", "GPU share", "memory", "at once")
-    table = Table(*headings, "expected", box=None, padding=(0, 2))
+    headings = ("client", "role", "model", "samples", "cores", "GPU", "memory", "at once")
+    # Narrow enough for 80 columns: names must not be cut.
+    table = Table(*headings, "expected", box=None, padding=(0, 1, 0, 0))
     shown = prepared.members if len(prepared.members) <= LISTED else _one_of_each(prepared)
     for client in shown:
         request = inventory.scaled(client.request)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from cluster.hardware.gpus import Gpu
-from cluster.hardware.inventory import Inventory, take_inventory
+from cluster.hardware.inventory import Inventory, take_inventory, usable_cores
 from fl.errors import UserError
 from fl.federation import Request
 from tests.cluster.fake_driver import ROWS, C, nvidia_smi
@@ -111,3 +111,12 @@ def test_a_container_bounds_it_in_whole_cores(tmp_path: Path, quota: str) -> Non
 @pytest.mark.parametrize(("cpus", "threads"), [(0.1, 1), (1, 1), (3, 3)])
 def test_threads_follow_from_the_request_alone(cpus: float, threads: int) -> None:
     assert Request(cpus=cpus, gpus=0).threads == threads
+
+
+def test_where_the_system_tells_no_affinity_all_cores_count(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As on macOS."""
+    monkeypatch.delattr(os, "sched_getaffinity")
+    assert usable_cores() == os.cpu_count()
+    assert take_inventory({}).cpus >= 1

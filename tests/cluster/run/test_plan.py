@@ -19,6 +19,7 @@ from fl.federation import Request
 
 ARGUMENTS = ["--runtime=inprocess", "--num-clients=4", "--data.max-train=100", "--data.max-test=9"]
 GIB = 2**30
+HEADINGS = ("role", "model", "samples", "cores", "GPU", "memory", "at once", "expected")
 MACHINE = Inventory(node="host", cpus=8, memory_bytes=16 * GIB, gpus=(), source="machine")
 
 
@@ -39,18 +40,19 @@ def with_gpus(prepared: Prepared, count: int) -> Prepared:
     return replace(prepared, inventory=replace(MACHINE, gpus=gpus))
 
 
-def plan(prepared: Prepared) -> list[list[str]]:
-    """The lines that are printed, in words."""
+def plan(prepared: Prepared) -> list[str]:
+    """The lines that are printed in 80 columns."""
     out = io.StringIO()
-    print_plan(prepared, Console(file=out, width=200))
-    return [line.split("  ") for line in out.getvalue().splitlines()]
+    print_plan(prepared, Console(file=out, width=80))
+    return out.getvalue().splitlines()
 
 
-def column(lines: Sequence[Sequence[str]], heading: str) -> list[str]:
+def column(lines: Sequence[str], heading: str) -> list[str]:
     """What stands below a heading."""
-    cells = [[cell.strip() for cell in line if cell.strip()] for line in lines]
-    table = cells[next(i for i, line in enumerate(cells) if line[:2] == ["client", "role"]) :]
-    return [line[table[0].index(heading)] for line in table[1:]]
+    first = next(i for i, line in enumerate(lines) if line.startswith("client role"))
+    begin = lines[first].index(heading)
+    after = [lines[first].index(h) for h in HEADINGS if lines[first].index(h) > begin]
+    return [line[begin : min(after, default=80)].strip() for line in lines[first + 1 :]]
 
 
 def test_each_client_has_a_line_with_what_it_asks_for(prepared: Prepared) -> None:
@@ -60,15 +62,15 @@ def test_each_client_has_a_line_with_what_it_asks_for(prepared: Prepared) -> Non
     assert column(lines, "samples") == [str(client.num_samples) for client in prepared.members]
     assert column(lines, "memory") == ["2.0 GB"] * 4
     assert column(lines, "at once") == ["8"] * 4  # memory is scarcer than cores
-    assert column(lines, "GPU share") == ["none"] * 4  # there is no GPU to share
+    assert column(lines, "GPU") == ["none"] * 4  # there is no GPU to share
 
 
 def test_where_there_are_gpus_their_shares_bound_how_many_run_at_once(prepared: Prepared) -> None:
     lines = plan(asking(with_gpus(prepared, 2), Request(cpus=1, gpus=0.4)))
-    assert column(lines, "GPU share") == ["0.4"] * 4
+    assert column(lines, "GPU") == ["0.4"] * 4
     assert column(lines, "at once") == ["4"] * 4
     assert column(lines, "memory") == ["no limit"] * 4
-    assert "2 x H200" in "".join(map("  ".join, lines))
+    assert "2 x H200" in "\n".join(lines)
 
 
 def test_what_was_not_measured_has_no_expected_time(prepared: Prepared) -> None:
@@ -91,7 +93,7 @@ def test_a_large_federation_is_shown_by_role(prepared: Prepared) -> None:
 def test_memory_that_the_partition_sets_is_not_a_number(prepared: Prepared) -> None:
     """Of nodes that are asked for without naming memory."""
     unknown = replace(prepared, inventory=replace(MACHINE, memory_bytes=sys.maxsize))
-    text = "\n".join(map("  ".join, plan(unknown)))
+    text = "\n".join(plan(unknown))
     assert "the partition's memory" in text
     assert "8 cores" in text
 
