@@ -18,6 +18,9 @@ from fl.spaces import Space
 from fl.whole_files import write_atomically
 from tune.options import SweepOptions
 
+SECONDS = "trials-seconds"
+"""File of how long the trials have taken, over all starts of the sweep."""
+
 
 def named(options: SweepOptions, launch: Launch) -> Launch:
     """The launch with the sweep's name, and with paths that hold in every process."""
@@ -81,3 +84,11 @@ def _refuse_changes(file: Path, settings: JsonObject) -> None:
     if changed:
         shown = ", ".join(f"{n}: {before.get(n)} -> {now.get(n)}" for n in changed)
         raise UserError(f"cannot resume {file.parent} as another sweep: {shown}")
+
+
+def add_seconds(folder: Path, seconds: float) -> float:
+    """Adds to the time that the sweep's trials took before it was stopped; returns all of it."""
+    file = folder / SECONDS
+    before = float(file.read_text()) if file.exists() else 0.0
+    write_atomically(file, f"{before + seconds:.3f}".encode())
+    return before + seconds

@@ -84,8 +84,7 @@ def _effect(
     axes.set_axisbelow(True)
     places: Sequence[Any] = values
     if isinstance(distribution, Choice):
-        names = [str(value) for value in distribution.values]
-        names += sorted({str(v) for v in values} - set(names))  # the default's value
+        names = _in_order([*distribution.values, *values])  # with the default's value
         places = [names.index(str(value)) for value in values]
         axes.set_xticks(range(len(names)), labels=names, parse_math=False)
         axes.set_xlim(-0.5, len(names) - 0.5)
@@ -103,6 +102,13 @@ def _effect(
         )
     axes.yaxis.set_major_formatter(PercentFormatter(1.0))
     axes.set_xlabel(name, size=style.LABEL, color=style.INK)
+
+
+def _in_order(values: Sequence[Any]) -> list[str]:
+    """The values as words, each once: numbers by size, words as they come."""
+    if all(isinstance(value, int | float) for value in values):
+        values = sorted(values)
+    return list(dict.fromkeys(map(str, values)))
 
 
 def _place(distribution: Distribution, value: Any) -> float:

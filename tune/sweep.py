@@ -20,7 +20,7 @@ from fl.errors import ClientFailed, UserError
 from fl.fusion.ranked_server import ServerFailed
 from fl.spaces import Space
 from tune.final import compare
-from tune.folder import claim_sweep, named, write_configuration
+from tune.folder import add_seconds, claim_sweep, named, write_configuration
 from tune.options import SweepOptions, parse_sweep
 from tune.outcome import Sweep, print_space, print_summary, print_trials, write_sweep
 from tune.report import write_report
@@ -86,8 +86,10 @@ def search(
 
         console.print(f"{num_trials(space, options)} trials of {', '.join(space)}")
         began = time.perf_counter()
-        run_trials(options, launch, space, prepared, folder)
-        seconds = time.perf_counter() - began
+        try:
+            run_trials(options, launch, space, prepared, folder)
+        finally:  # a sweep that is stopped goes on later, and its trials took all of it
+            seconds = add_seconds(folder, time.perf_counter() - began)
         rows = read_rows(folder / "trials", defaults)
         print_trials(rows, options, list(space), console)
         best = best_of(rows, options)

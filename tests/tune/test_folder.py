@@ -10,7 +10,7 @@ from cluster.run.command_line import parse
 from cluster.run.options import Launch
 from fl.errors import UserError
 from fl.spaces import Choice, Space, Uniform
-from tune.folder import claim_sweep, named, write_configuration
+from tune.folder import add_seconds, claim_sweep, named, write_configuration
 from tune.options import SweepOptions, parse_sweep
 
 SPACE: Space = {"keep": Uniform(0.4, 1.0)}
@@ -95,3 +95,8 @@ def test_overwriting_takes_a_sweep_and_nothing_else(launch: Launch, tmp_path: Pa
     with pytest.raises(UserError, match="is taken"):
         claim_sweep(SweepOptions(), replace(overwriting, name="mine"), SPACE)
     assert (tmp_path / "mine" / "thesis.tex").exists()
+
+
+def test_the_trials_time_goes_on_over_all_starts_of_a_sweep(tmp_path: Path) -> None:
+    assert add_seconds(tmp_path, 1.5) == 1.5
+    assert add_seconds(tmp_path, 0.25) == 1.75

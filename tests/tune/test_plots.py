@@ -57,3 +57,11 @@ def test_the_best_trial_is_drawn_last_and_in_a_colour_of_its_own() -> None:
     assert colours.index(to_hex(style.BEST)) == 2
     assert colours.count(to_hex(style.BEST)) == 1
     assert float(axes.lines[-1].get_ydata()[0]) == pytest.approx(0.4)
+
+
+def test_a_choices_numbers_stand_by_size_with_the_defaults_among_them() -> None:
+    space = {"a": Choice((2000, 6000, 12000)), "b": Choice(("x", "w"))}
+    tried = [{"a": 3000, "b": "x"}, {"a": 12000, "b": "y"}]
+    numbers, words = effects(space, tried, [0.6, 0.8], 1).axes[:2]
+    assert [t.get_text() for t in numbers.get_xticklabels()] == ["2000", "3000", "6000", "12000"]
+    assert [t.get_text() for t in words.get_xticklabels()] == ["x", "w", "y"]
