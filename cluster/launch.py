@@ -32,7 +32,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             from slurm.submit import submit
 
             return submit(launch, console)
-        prepared = prepare(launch)
+        with console.status("reading the data, measuring what clients need"):
+            prepared = prepare(launch)
         if launch.dry_run:
             print_dry_run(launch, prepared, console)
             return 0
