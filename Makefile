@@ -5,12 +5,15 @@ READY := $(VENV)/.ready
 TOOLS := $(VENV)/.tools
 ARGS ?=
 
-.PHONY: run test lint clean
+.PHONY: run test test-all lint clean
 
 run: $(READY)
 	$(VENV)/bin/python -m cluster.launch $(ARGS)
 
 test: $(TOOLS)
+	$(VENV)/bin/python -m pytest -m "not slow" $(ARGS)
+
+test-all: $(TOOLS)
 	$(VENV)/bin/python -m pytest $(ARGS)
 
 lint: $(TOOLS)

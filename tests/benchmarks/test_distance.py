@@ -18,6 +18,7 @@ from torch import Tensor
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.slow
 def test_the_benchmark_measures_every_procedure(tmp_path: Path) -> None:
     found = subprocess.run(
         [

@@ -139,6 +139,7 @@ def test_dry_run_prints_plan_and_leaves_nothing(tmp_path: Path) -> None:
 PROTOTYPES = ("--name=run", "--prototypes", "vgg9", "cnn")
 
 
+@pytest.mark.slow
 def test_three_models_are_assigned_three_measured_shares(tmp_path: Path) -> None:
     done = launch(tmp_path, *PROTOTYPES)
     assert done.returncode == 0, done.stderr
@@ -152,6 +153,7 @@ def test_three_models_are_assigned_three_measured_shares(tmp_path: Path) -> None
         assert p["seconds"] > 0
 
 
+@pytest.mark.slow
 def test_a_client_over_its_share_stops_the_run_or_is_left_out_as_asked(tmp_path: Path) -> None:
     starved = ("--name=run", "--prototypes", "cnn", "vgg9", "--classifier.width=0.25")
     starved += ("--resources.models", "vgg9.memory-bytes=1000000")
@@ -208,6 +210,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root / "run"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("runtime", "how"),
     [("ray", signal.SIGINT), ("inprocess", signal.SIGINT), ("ray", signal.SIGKILL)],

@@ -161,6 +161,7 @@ DOMAIN_SIZES = {
 }
 
 
+@pytest.mark.slow
 def test_table2_is_made_of_a_folder_of_domains(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

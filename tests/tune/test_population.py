@@ -52,6 +52,7 @@ def epochs(run_dir: Path) -> list[int]:
     return [e["epoch"] for e in events(run_dir) if e["event"] == "epoch"]
 
 
+@pytest.mark.slow
 def test_a_trial_goes_on_from_anothers_state_under_other_settings(tmp_path: Path) -> None:
     donor, other = tmp_path / "00000", tmp_path / "00001"
     states = trial(donor, FIRST)

@@ -96,6 +96,7 @@ def test_same_uploads_in_process_one_by_one_and_at_once(bundles: Bundles) -> Non
             assert all(torch.equal(ours[n], theirs[n]) for n in ours)
 
 
+@pytest.mark.slow
 def test_every_client_has_a_process_of_its_own_with_what_it_asked_for(bundles: Bundles) -> None:
     jobs = [job(0, task=whoami), job(1, task=whoami), job(2, task=whoami, cpus=0.5)]
     stats = {k: unpack(p)[1]["stats"] for k, p in run(bundles, jobs).items()}
@@ -104,6 +105,7 @@ def test_every_client_has_a_process_of_its_own_with_what_it_asked_for(bundles: B
     assert not any(s["cuda"] for s in stats.values())
 
 
+@pytest.mark.slow
 def test_no_more_actors_at_once_than_there_is_room(bundles: Bundles) -> None:
     seen: list[Told] = []
     executor = RayExecutor(TRAIN, bundles)
@@ -114,6 +116,7 @@ def test_no_more_actors_at_once_than_there_is_room(bundles: Bundles) -> None:
     assert max(at_once) == 2
 
 
+@pytest.mark.slow
 def test_a_failing_client_is_named_with_its_reason(bundles: Bundles) -> None:
     jobs = [job(k, task=fails_on_two) for k in range(4)]
     with pytest.raises(ClientFailed, match=r"client 2 \(cnn\) failed: ArithmeticError: the loss"):
@@ -204,6 +207,7 @@ def test_light_condensers_condense_in_company_to_the_same_bits(bundles: Bundles)
         assert all(torch.equal(t, theirs[n]) for n, t in unpack(alone)[0].items())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sizes", [in_fours, known_pairs])
 def test_who_fails_in_company_is_named_alone(
     bundles: Bundles, sizes: Callable[[], CohortSizes]
@@ -217,6 +221,7 @@ def test_who_fails_in_company_is_named_alone(
     assert {e["client"] for e in seen if e["event"] == "client_failed"} == {2}
 
 
+@pytest.mark.slow
 def test_kept_processes_serve_the_next_map_and_end_with_the_executor(bundles: Bundles) -> None:
     def pids(jobs: list[Job]) -> set[float]:
         return {unpack(p)[1]["stats"]["pid"] for p in uploads(executor, jobs).values()}

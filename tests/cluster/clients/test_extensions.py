@@ -80,6 +80,8 @@ def test_a_task_of_the_users_goes_by_value_and_onefolds_by_name(plugin: str) -> 
     names = modules_of(job)
     assert {plugin, "fl.training.classifier"} <= set(names)
     by_value(names)
-    assert cloudpickle.list_registry_pickle_by_value() == {plugin}
+    by_its_value = cloudpickle.list_registry_pickle_by_value()
+    assert plugin in by_its_value
+    assert "fl.training.classifier" not in by_its_value
     assert b"HIDDEN" in cloudpickle.dumps(task)
     assert len(pickle.dumps(job.client.training.task)) < 100

@@ -29,6 +29,8 @@ from tests.cluster.outcomes import uploads
 from tests.fl.toy import Told, into
 from tests.waiting import wait_until
 
+pytestmark = pytest.mark.slow
+
 RNG = np.random.default_rng(0)
 TRAIN = Split(
     RNG.integers(0, 256, (60, 1, 28, 28), dtype=np.uint8), RNG.integers(0, 10, 60).astype(np.int64)

@@ -31,6 +31,8 @@ from tests.fl.methods.personal_runs import (
 from tests.fl.toy import same_bits
 from tests.waiting import wait_until
 
+pytestmark = pytest.mark.slow
+
 PUBLIC = torch.rand(30, *SPEC.image_shape, generator=torch.Generator().manual_seed(1))
 QUICK: dict[str, Any] = {"images": 6, "steps": 3, "targets": 4, "stop": "never"}
 

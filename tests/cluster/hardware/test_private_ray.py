@@ -133,6 +133,7 @@ def test_a_joined_cluster_is_used_and_left_running(
     assert neighbour.count() == f"{before + 1} 1"
 
 
+@pytest.mark.slow
 def test_an_interrupted_guest_leaves_the_cluster_running(
     neighbour: Neighbour, tmp_path: Path
 ) -> None:

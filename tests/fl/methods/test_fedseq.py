@@ -114,6 +114,7 @@ def test_a_dropped_client_leaves_the_model_as_it_is(tmp_path: Path) -> None:
     assert close(carried.state_dict(), model_of(outcome), atol=1e-4)
 
 
+@pytest.mark.slow
 def test_a_killed_run_goes_on_to_the_same_bits(tmp_path: Path) -> None:
     config = settings("fedseq", clusters=2)
     check_that_a_killed_run_goes_on_to_the_same_bits("fedseq", config, tmp_path)

@@ -16,6 +16,7 @@ def test_its_size_is_the_reference_sheets() -> None:
         assert f"{macs(model, torch.empty(1, 3, 32, 32)) / 1e6:.1f}" == "37.0"
 
 
+@pytest.mark.slow
 def test_resnet18_computes_what_torchvisions_does() -> None:
     torch.manual_seed(0)
     ours, theirs = build_classifier("resnet18", (3, 32, 32), 10), resnet18(num_classes=10)
