@@ -1,8 +1,8 @@
 """A partition as a file: each client's indices into the training split, for other programs too.
 
-An .npz file with the arrays ``train_00000``, ``train_00001`` and so on, one for each client, and
-``test_00000`` and so on for the samples that a client holds out; or a JSON file with a list of
-indices for each client.
+An .npz file: ``train`` has all clients' indices one after another, ``train_counts`` how many of them
+each has; ``test`` and ``test_counts`` the same of the samples that clients hold out. Or a JSON file
+with a list of indices for each client.
 """
 
 import json
@@ -20,8 +20,10 @@ Lists = list[np.ndarray]
 
 def save_lists(path: Path, train: Sequence[np.ndarray], test: Sequence[np.ndarray]) -> None:
     """Writes both lists of every client to an .npz file, in one piece."""
-    arrays: dict[str, Any] = {f"train_{k:05d}": own for k, own in enumerate(train)}
-    arrays |= {f"test_{k:05d}": own for k, own in enumerate(test)}
+    arrays: dict[str, Any] = {}
+    for name, lists in (("train", train), ("test", test)):
+        arrays[name] = np.concatenate([np.empty(0, np.int64), *lists])
+        arrays[f"{name}_counts"] = np.array([len(own) for own in lists], np.int64)
     with replacing(path) as temporary, temporary.open("wb") as file:
         np.savez_compressed(file, **arrays)
 
@@ -33,12 +35,10 @@ def read_lists(path: Path, num_clients: int, num_samples: int) -> tuple[Lists, L
         UserError: the file cannot be read, is of another number of clients, names a sample that
             there is not, or gives one to two clients or twice.
     """
-    found = _json(path) if path.suffix == ".json" else _npz(path)
-    train = [found.get(f"train_{k:05d}", np.empty(0, np.int64)) for k in range(num_clients)]
-    test = [found.get(f"test_{k:05d}", np.empty(0, np.int64)) for k in range(num_clients)]
-    clients = sum(name.startswith("train_") for name in found)
-    if clients != num_clients:
-        raise UserError(f"{path} has {clients} clients; num_clients is {num_clients}")
+    train, test = _json(path) if path.suffix == ".json" else _npz(path)
+    if len(train) != num_clients:
+        raise UserError(f"{path} has {len(train)} clients; num_clients is {num_clients}")
+    test = test or [np.empty(0, np.int64)] * num_clients
     owner = np.full(num_samples, -1)
     for k, lists in enumerate(zip(train, test, strict=True)):
         for own in lists:
@@ -65,25 +65,34 @@ def _claim(path: Path, owner: np.ndarray, k: int, own: np.ndarray) -> None:
     owner[own] = k
 
 
-def _npz(path: Path) -> dict[str, np.ndarray]:
+def _npz(path: Path) -> tuple[Lists, Lists]:
     try:
         with np.load(path, allow_pickle=False) as arrays:
-            return {name: _indices(path, name, arrays[name]) for name in arrays.files}
-    except (OSError, ValueError, EOFError) as error:
-        if isinstance(error, UserError):
-            raise
+            return _cut(path, arrays, "train"), _cut(path, arrays, "test")
+    except UserError:
+        raise
+    except (OSError, ValueError, EOFError, KeyError) as error:
         raise UserError(f"cannot read {path}: {' '.join(str(error).split())}") from None
 
 
-def _json(path: Path) -> dict[str, np.ndarray]:
+def _cut(path: Path, arrays: Any, name: str) -> Lists:
+    """Each client's part of the array of that name."""
+    whole = _indices(path, name, arrays[name])
+    counts = _indices(path, f"{name}_counts", arrays[f"{name}_counts"])
+    if (counts < 0).any() or counts.sum() != len(whole):
+        raise UserError(f"{path}: {name}_counts do not add up to the {len(whole)} of {name}")
+    return np.split(whole, np.cumsum(counts)[:-1]) if len(counts) else []
+
+
+def _json(path: Path) -> tuple[Lists, Lists]:
     try:
         lists = json.loads(path.read_text())
         if not isinstance(lists, list):
             raise ValueError("expected a list of indices for each client")
-        named = {f"train_{k:05d}": np.asarray(own) for k, own in enumerate(lists)}
+        columns = [np.asarray(own) for own in lists]
     except (OSError, ValueError) as error:
         raise UserError(f"cannot read {path}: {' '.join(str(error).split())}") from None
-    return {name: _indices(path, name, own) for name, own in named.items()}
+    return [_indices(path, f"client {k}", own) for k, own in enumerate(columns)], []
 
 
 def _indices(path: Path, name: str, own: np.ndarray) -> np.ndarray:

@@ -88,7 +88,7 @@ def test_a_partitioner_is_asked_for_each_client(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setitem(sys.modules, "datasets", fake)
     result = run(partition=Halves(), num_clients=2, num_large=2)
     kept = np.load(result.path / "partition.npz")
-    assert kept["train_00001"].tolist() == list(range(1, 96, 2))
+    assert kept["train"][kept["train_counts"][0] :].tolist() == list(range(1, 96, 2))
 
 
 def test_metrics_and_callbacks_get_the_model_and_the_events() -> None:

@@ -48,7 +48,7 @@ def test_a_json_list_for_each_client_and_a_share_held_out(tmp_path: Path) -> Non
         ("[[0, 1], [1]]", "gives sample 1 to client 0 and to client 1"),
         ("[[0, 0], [1]]", "gives sample 0 to client 0 and to client 0"),
         ("[[0], []]", "leaves client 1 without a training sample"),
-        ("[[0], [1.5]]", "train_00001 must be a list of whole numbers"),
+        ("[[0], [1.5]]", "client 1 must be a list of whole numbers"),
         ("[[0], [[1]]]", "must be a list of whole numbers"),
         ('{"a": 1}', "expected a list of indices for each client"),
         ("[", "cannot read"),
@@ -59,6 +59,16 @@ def test_what_is_wrong_is_one_line(tmp_path: Path, content: str, line: str) -> N
     with pytest.raises(UserError, match=line) as caught:
         read_lists(tmp_path / "p.json", 2, 20)
     assert "\n" not in str(caught.value)
+
+
+def test_counts_that_do_not_add_up_are_refused(tmp_path: Path) -> None:
+    np.savez(
+        tmp_path / "p.npz",
+        **{"train": np.arange(5), "train_counts": np.array([2, 2])},
+        **{"test": np.arange(0), "test_counts": np.array([0, 0])},
+    )
+    with pytest.raises(UserError, match="train_counts do not add up to the 5 of train"):
+        read_lists(tmp_path / "p.npz", 2, 20)
 
 
 def test_a_file_that_is_none_and_settings_that_do_not_go_together(tmp_path: Path) -> None:
