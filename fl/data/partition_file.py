@@ -1,7 +1,7 @@
 """A partition as a file: each client's indices into the training split, for other programs too.
 
-An .npz file: ``train`` has all clients' indices one after another, ``train_counts`` how many of them
-each has; ``test`` and ``test_counts`` the same of the samples that clients hold out. Or a JSON file
+An .npz file: ``train`` has all clients' indices one after another, ``train_counts`` how many each
+has; ``test`` and ``test_counts`` the same of the samples that clients hold out. Or a JSON file
 with a list of indices for each client.
 """
 
