@@ -35,6 +35,7 @@ One-shot federated learning: clients train once, upload once, a server fuses.
   report    draw a run's report again             onefold report runs/NAME
   compare   several runs on one page              onefold compare A B -o c.html
   export    figures of runs as a table            onefold export --csv all.csv
+            or a run's model                      onefold export --onnx F NAME
   rm        delete runs                           onefold rm NAME --yes
 
 examples:

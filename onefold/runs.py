@@ -23,7 +23,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if options.command == "ls":
             print("\n".join(listed(found)) or f"no runs in {options.output_dir}")
         elif options.command == "export":
-            export(_chosen(found, options.runs) if options.runs else found, options.csv)
+            _export(found, options)
         else:
             remove(_chosen(found, options.runs), sure=options.yes)
     except UserError as error:
@@ -37,13 +37,30 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--output-dir", type=Path, default=Path("runs"), help="where runs are kept")
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("ls", help="the runs there are")
-    exporting = commands.add_parser("export", help="figures of runs as a table")
-    exporting.add_argument("--csv", type=Path, required=True, help="file to write")
-    exporting.add_argument("runs", nargs="*", metavar="NAME", help="runs; default: all")
+    exporting = commands.add_parser("export", help="figures of runs as a table, or a run's model")
+    what = exporting.add_mutually_exclusive_group(required=True)
+    what.add_argument("--csv", type=Path, metavar="FILE", help="figures of runs")
+    what.add_argument("--onnx", type=Path, metavar="FILE", help="one run's model")
+    what.add_argument("--torch-export", type=Path, metavar="FILE", help="one run's model")
+    exporting.add_argument("runs", nargs="*", metavar="NAME", help="runs; figures: default all")
     removing = commands.add_parser("rm", help="delete runs")
     removing.add_argument("runs", nargs="+", metavar="NAME")
     removing.add_argument("--yes", action="store_true", help="without this it only names them")
     return parser
+
+
+def _export(found: dict[str, Path], options: argparse.Namespace) -> None:
+    chosen = _chosen(found, options.runs) if options.runs else found
+    if options.csv is not None:
+        export(chosen, options.csv)
+        return
+    if len(options.runs) != 1:
+        raise UserError("name the run whose model is to be exported")
+    from onefold.export import export_onnx, export_torch  # late: torch takes seconds
+
+    (run,), file = chosen.values(), options.onnx or options.torch_export
+    (export_onnx if options.onnx else export_torch)(run, file)
+    print(f"{file}: the model of {run.name}")
 
 
 def find_runs(output_dir: Path) -> dict[str, Path]:
