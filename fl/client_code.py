@@ -24,14 +24,14 @@ def client_code(task: Task, training: Training) -> str:
     where they are in none; what has no file, as in a notebook, by itself; and the user's own model.
     """
     digest = hashlib.sha256(_shared().encode())
-    things = {thing.__module__: thing for thing in (type(training), training.task, task)}
-    for name in sorted(_with_neighbours({n for n in things if _has_file(n)})):
+    things = (type(training), training.task, task)
+    roots = {thing.__module__ for thing in things if _has_file(thing.__module__)}
+    for name in sorted(_with_neighbours(roots)):
         digest.update(f"{name} ".encode())
         digest.update(_source(name).read_bytes())
-    for name in sorted(n for n in things if not _has_file(n)):
-        for thing in (type(training), training.task, task):
-            if thing.__module__ == name:
-                digest.update(source_hash(thing).encode())
+    for thing in things:
+        if thing.__module__ not in roots:
+            digest.update(source_hash(thing).encode())
     if training.model in MODELS:
         digest.update(MODELS[training.model].source.encode())
     return digest.hexdigest()

@@ -10,7 +10,13 @@ import numpy as np
 import ray
 import torch
 
-from cluster.clients.extensions import add_models, by_value, modules_of, packed_models
+from cluster.clients.extensions import (
+    add_models,
+    by_value,
+    modules_of,
+    packed_models,
+    send_methods_by_value,
+)
 from cluster.clients.memory_cap import capped
 from cluster.clients.messages import Sender, Sent
 from cluster.hardware.bundles import Bundles
@@ -70,6 +76,7 @@ class Actors:
         self._images, self._labels = ray.put(train.images), ray.put(train.labels)
         self._sender = Sender()
         self._models = packed_models()
+        send_methods_by_value()
         self._bundles = bundles
         self._capacity = {bundle.name: bundle for bundle in bundles.all}
         self.processes: list[Process] = []

@@ -12,6 +12,8 @@ from types import ModuleType
 import cloudpickle
 
 from fl.federation import Job
+from fl.methods.registry import METHODS
+from fl.methods.registry import OURS as OUR_METHODS
 from fl.models.info import ModelInfo
 from fl.models.registry import MODELS, OURS, register
 
@@ -32,6 +34,13 @@ def add_models(packed: bytes | None) -> None:
     """Registers them in this process."""
     for info in pickle.loads(packed) if packed else ():
         register(info)
+
+
+def send_methods_by_value() -> None:
+    """Has what the modules of the user's methods define pickled by value: any function there may
+    travel, as one that a client's model is built by to be scored."""
+    own = [method for name, method in METHODS.items() if name not in OUR_METHODS]
+    by_value(thing.__module__ for method in own for thing in (method.run, method.config))
 
 
 def modules_of(job: Job) -> list[str]:

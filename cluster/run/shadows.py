@@ -3,9 +3,8 @@
 import sys
 from pathlib import Path
 
+from cluster.clients.extensions import PACKAGES
 from fl.errors import UserError
-
-PACKAGES = ("cluster", "fl", "kernels", "onefold", "slurm", "tune")
 
 
 def refuse_shadows() -> None:

@@ -12,6 +12,7 @@ from fl.json_values import SettingValues
 LEVELS = (50, 60, 70, 80, 90, 95)
 """Accuracies in percent, of Figure 6, which names none."""
 MIB = 2**20
+PAPERS = ("Paper's rounds", "Paper's MiB", "Paper's x HFLDD")
 
 
 def tell_hfldd(figures: Sequence[Figure]) -> list[str]:
@@ -48,11 +49,8 @@ def tell_targets_of_tables(figures: Sequence[Figure]) -> list[str]:
     return lines
 
 
-PAPERS = ("Paper's rounds", "Paper's MiB", "Paper's x HFLDD")
-
-
 def _printed(figure: Figure) -> list[str]:
-    """The paper's cell, at the scale at which it may be compared with."""
+    """The paper's cell of the same data set; its sizes are those of the paper scale."""
     table = TABLES_II_TO_IV.get(figure.cell.row.partition("-")[0], {})
     cell = table.get(figure.cell.method)
     if cell is None:

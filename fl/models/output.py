@@ -1,31 +1,38 @@
 """Whether a model of the user's own gives what a classifier has to give."""
 
+from functools import lru_cache
+
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from fl.errors import UserError
+from fl.models.info import ModelInfo
 from fl.models.shapes import ImageShape
 
 
-def check_output(name: str, model: nn.Module, image_shape: ImageShape, num_classes: int) -> None:
+@lru_cache(maxsize=64)
+def check_output(info: ModelInfo, image_shape: ImageShape, num_classes: int, width: float) -> None:
     """Refuses a model that does not map images of that shape to a logit for each class.
+
+    It is tried once in a process, and draws nothing from torch's global stream: weights drawn after
+    it are the same whether it was tried or not.
 
     Raises:
         UserError: with what it gave, or how it failed.
     """
-    state = torch.random.get_rng_state()
-    try:
-        with torch.no_grad():
-            found = model.eval()(torch.zeros(2, *image_shape))
-    except Exception as error:
-        reason = " ".join(str(error).split())[:200]
-        shape = (2, *image_shape)
-        raise UserError(f"model {name} fails on images of shape {shape}: {reason}") from None
-    finally:
-        torch.random.set_rng_state(state)
+    shape = (2, *image_shape)
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        model = info.build(image_shape, num_classes, width)
+        try:
+            found = model.eval()(torch.zeros(shape))
+        except Exception as error:
+            reason = " ".join(str(error).split())[:200]
+            raise UserError(
+                f"model {info.name} fails on images of shape {shape}: {reason}"
+            ) from None
     given = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
     if given != (2, num_classes):
         raise UserError(
-            f"model {name} gives {given} for images of shape {(2, *image_shape)}, "
+            f"model {info.name} gives {given} for images of shape {shape}, "
             f"expected {(2, num_classes)}: a logit for each class"
         )

@@ -41,7 +41,7 @@ class Names(Collection[str]):
         self._kind = kind
 
     def __contains__(self, name: object) -> bool:
-        return name in tuple(self)
+        return isinstance(name, str) and name in MODELS and MODELS[name].kind == self._kind
 
     def __iter__(self) -> Iterator[str]:
         return (name for name, info in MODELS.items() if info.kind == self._kind)
@@ -131,4 +131,4 @@ def _check(
     if not 0 < width < inf:
         raise UserError(f"width is {width}; it must be a positive number")
     if info.source:
-        check_output(name, info.build(image_shape, num_classes, width), image_shape, num_classes)
+        check_output(info, image_shape, num_classes, width)

@@ -10,8 +10,16 @@ import cloudpickle
 import numpy as np
 import pytest
 
-from cluster.clients.extensions import add_models, by_value, modules_of, packed_models
+import onefold
+from cluster.clients.extensions import (
+    add_models,
+    by_value,
+    modules_of,
+    packed_models,
+    send_methods_by_value,
+)
 from fl.federation import Job
+from fl.methods.registry import METHODS
 from fl.models.registry import MODELS
 from fl.plugins import load_plugin
 from tests.fl.toy import PROBLEM, client
@@ -85,3 +93,17 @@ def test_a_task_of_the_users_goes_by_value_and_onefolds_by_name(plugin: str) -> 
     assert "fl.training.classifier" not in by_its_value
     assert b"HIDDEN" in cloudpickle.dumps(task)
     assert len(pickle.dumps(job.client.training.task)) < 100
+
+
+def test_any_function_beside_a_method_of_the_users_travels_by_value(
+    plugin: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = sys.modules[plugin]
+    monkeypatch.delitem(METHODS, "mine", raising=False)
+    onefold.method("mine")(module.task)
+    try:
+        send_methods_by_value()
+    finally:
+        del METHODS["mine"]
+    assert plugin in cloudpickle.list_registry_pickle_by_value()
+    assert b"hidden" in cloudpickle.dumps(module.Net)  # the class's code, not its name alone

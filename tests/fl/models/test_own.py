@@ -86,10 +86,31 @@ def test_what_makes_no_module_is_refused_when_it_is_built() -> None:
 
 
 def test_trying_a_model_draws_nothing_from_the_global_stream() -> None:
-    register_model("mine", lambda: nn.Sequential(nn.Flatten(), nn.Dropout(0.5), nn.Linear(16, 3)))
+    """A process that tries it first and one that does not start from the same weights."""
+
+    def make() -> nn.Sequential:
+        return nn.Sequential(nn.Flatten(), nn.Dropout(0.5), nn.Linear(16, 3))
+
+    register_model("mine", make)
     torch.manual_seed(3)
-    build_classifier("mine", (1, 4, 4), 3)
-    model = build_classifier("mine", (1, 4, 4), 3)
-    torch.manual_seed(3)
-    again = build_classifier("mine", (1, 4, 4), 3), build_classifier("mine", (1, 4, 4), 3)
-    assert torch.equal(again[1][2].weight, model[2].weight)  # type: ignore[index]
+    plain = make()
+    for _ in range(2):  # tried the first time alone
+        torch.manual_seed(3)
+        model = build_classifier("mine", (1, 4, 4), 3)
+        assert torch.equal(model[2].weight, plain[2].weight)  # type: ignore[index]
+
+
+def test_a_model_is_tried_once_and_another_of_the_same_name_again() -> None:
+    made: list[int] = []
+
+    def counted(num_classes: int) -> nn.Module:
+        made.append(num_classes)
+        return Net(num_classes)
+
+    register_model("mine", counted)
+    for _ in range(3):
+        check_classifier("mine", (1, 4, 4), 3)
+    assert made == [3]
+    register_model("mine", lambda: nn.Flatten())
+    with pytest.raises(UserError, match="a logit for each class"):
+        check_classifier("mine", (1, 4, 4), 3)
