@@ -28,6 +28,7 @@ from fl.federation import Client, Executor, Job, Request, RunSpec, Task, TaskInp
 from fl.training.generator import GeneratorConfig, train_generator
 from fl.training.sizes import CohortSizes
 from fl.training.task import recipe_of
+from fl.wire import Packed
 
 TRAINING = GeneratorConfig(epochs=3, batch_size=64, lr=1e-3)
 SAMPLES = 200
@@ -116,7 +117,7 @@ class Plainly:
     def __init__(self, train: Split) -> None:
         self._train = train
 
-    def run(self, jobs: Sequence[Job], events: Events) -> Generator[tuple[Job, bytes], None, None]:
+    def run(self, jobs: Sequence[Job], events: Events) -> Generator[tuple[Job, Packed], None, None]:
         """Yields each job with its upload, packed as ours are."""
         device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         torch.set_num_threads(jobs[0].client.request.threads)
@@ -133,7 +134,8 @@ class Plainly:
                     payload={},
                 )
             )
-            yield job, ClientNote(seconds=0.0, span=(began, time.time())).pack(output.tensors)
+            note = ClientNote(seconds=0.0, span=(began, time.time()))
+            yield job, Packed.in_memory(note.pack(output.tensors))
 
 
 def job(k: int, way: Way, samples: int) -> Job:

@@ -12,7 +12,7 @@ from fl.client_note import ClientNote
 from fl.errors import ClientFailed, UserError
 from fl.events import ClientDropped, ClientEnd, Events
 from fl.federation import Client, Executor, Job, Memory, Update, UpdateStore
-from fl.wire import StoredTensors, Visible, packed_sizes, unpack
+from fl.wire import Packed, StoredTensors, Visible, packed_sizes, unpack
 
 OnFailure = Literal["stop", "drop"]
 """Whether a run stops, or drops the client and goes on, when a client has failed for good."""
@@ -107,8 +107,8 @@ class ClientMap:
                 reason = f"{self.dropped[k]}; no {job.client.role} client is left"
                 raise ClientFailed(k, job.client.model, reason)
 
-    def _receive(self, job: Job, packed: bytes, *, reused: bool) -> Update:
-        client, note = job.client, ClientNote.of(packed)
+    def _receive(self, job: Job, packed: Packed, *, reused: bool) -> Update:
+        client, note = job.client, ClientNote.of(packed.content)
         self._count(self.members[client.id], packed)
         if not reused:
             self._at_work.append(note.span)
@@ -132,22 +132,22 @@ class ClientMap:
         )
         return self._update(client, packed, note, reused=reused)
 
-    def _count(self, client: Client, packed: bytes) -> None:
+    def _count(self, client: Client, packed: Packed) -> None:
         up = for_test = 0
-        for name, size in packed_sizes(packed).items():
+        for name, size in packed_sizes(packed.content).items():
             if self.for_test(client, name):
                 for_test += size
             elif not self.private(client, name):
                 up += size
         self.bytes_up[client.id], self.bytes_for_test[client.id] = up, for_test
 
-    def _update(self, client: Client, packed: bytes, note: ClientNote, *, reused: bool) -> Update:
+    def _update(self, client: Client, packed: Packed, note: ClientNote, *, reused: bool) -> Update:
         key, member = self._keys[client.id], self.members[client.id]
         path = self.store.file(key)
         if self.remember:
             read = partial(stored, self.store, key, client.id) if path else lambda: packed
             self.memories[client.id] = Memory(key, read)
-        tensors: Mapping[str, Tensor] = StoredTensors(path) if path else unpack(packed)[0]
+        tensors: Mapping[str, Tensor] = StoredTensors(path) if path else unpack(bytes(packed))[0]
         if self.private is not nothing:
             tensors = Visible(tensors, lambda name: not self.private(member, name))
         return Update(
@@ -173,7 +173,7 @@ def drop(
     events.emit(ClientDropped(client=failed.client, reason=failed.reason))
 
 
-def stored(store: UpdateStore, key: str, client: int) -> bytes:
+def stored(store: UpdateStore, key: str, client: int) -> Packed:
     """What a client remembers, from the store.
 
     Raises:

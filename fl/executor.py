@@ -16,7 +16,7 @@ from fl.federation import Job, TaskInput
 from fl.memory import peak_memory, retain_freed_memory
 from fl.training.sizes import CohortSizes, groups, take
 from fl.training.task import train_many
-from fl.wire import unpack
+from fl.wire import Packed, unpack
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,7 +108,7 @@ class InProcess:
 
     def run(
         self, jobs: Sequence[Job], events: Events
-    ) -> Generator[tuple[Job, bytes | ClientFailed], None, None]:
+    ) -> Generator[tuple[Job, Packed | ClientFailed], None, None]:
         """Yields each job with what became of it; see :class:`fl.federation.Executor`."""
         for group in groups(jobs):
             while group:
@@ -118,7 +118,7 @@ class InProcess:
                     events.emit(ClientStart(client=client.id, requested=asdict(client.request)))
                 yield from self._run(cohort)
 
-    def _run(self, cohort: list[Job]) -> Iterator[tuple[Job, bytes | ClientFailed]]:
+    def _run(self, cohort: list[Job]) -> Iterator[tuple[Job, Packed | ClientFailed]]:
         ready = [job.ready() for job in cohort]
         try:
             results = run_jobs(ready, self._train)
@@ -130,7 +130,7 @@ class InProcess:
                     yield from self._run([job])
             return
         self._sizes.learn(cohort, results)
-        yield from zip(cohort, results, strict=True)
+        yield from zip(cohort, map(Packed.in_memory, results), strict=True)
 
 
 def _failed(job: Job, error: Exception) -> ClientFailed:

@@ -19,7 +19,7 @@ from fl.errors import ClientFailed
 from fl.events import Events
 from fl.json_values import JsonObject
 from fl.seeding import in_round, torch_generator
-from fl.wire import Tensors
+from fl.wire import Packed, Tensors
 
 Batch = dict[str, Tensor]
 """Columns of one length, by name."""
@@ -166,7 +166,7 @@ class Memory:
 
     key: str
     """The store's key of what that task returned, which determines the tensors."""
-    read: Callable[[], bytes]
+    read: Callable[[], Packed]
     """Reads them; raises `UserError` where they are gone or damaged."""
 
 
@@ -191,13 +191,13 @@ class Job:
     """Indices of the client's own test samples, if the job is to score it."""
 
     def ready(self) -> "Job":
-        """The job with what its client remembers, ready to run or to be sent to other processes.
+        """The job with what its client remembers, ready to run.
 
         Called when the client starts: not all clients' memories may fit into main memory.
         """
         if self.memory is None:
             return self
-        return replace(self, memory=None, remembered=self.memory.read())
+        return replace(self, memory=None, remembered=bytes(self.memory.read()))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -218,11 +218,12 @@ class Executor(Protocol):
 
     def run(
         self, jobs: Sequence[Job], events: Events
-    ) -> Generator[tuple[Job, bytes | ClientFailed], None, None]:
+    ) -> Generator[tuple[Job, Packed | ClientFailed], None, None]:
         """Yields uploads packed as by :func:`fl.executor.run_job`, or a client's failure.
 
-        Emits ``client_start`` as jobs start. After a failure the other jobs go on, unless the
-        caller closes the generator, which ends them.
+        An upload may be read until the next one is asked for. Emits ``client_start`` as jobs start.
+        After a failure the other jobs go on, unless the caller closes the generator, which ends
+        them.
         """
         ...
 
@@ -234,11 +235,11 @@ class UpdateStore(Protocol):
         """The content key of the job's upload."""
         ...
 
-    def get(self, key: str, client: int) -> bytes | None:
+    def get(self, key: str, client: int) -> Packed | None:
         """The packed update of that key, or None."""
         ...
 
-    def put(self, key: str, client: int, packed: bytes) -> None:
+    def put(self, key: str, client: int, packed: Packed) -> None:
         """Stores a packed update."""
         ...
 

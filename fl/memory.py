@@ -1,11 +1,13 @@
-"""Measures the peak memory of a block of code, and makes the C library reuse freed memory."""
+"""Measures the peak memory of a block of code, reuses freed memory, and lets go of mapped pages."""
 
 import ctypes
+import mmap
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
 
+import numpy as np
 import torch
 
 STATUS, CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
@@ -15,6 +17,8 @@ M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 LARGEST_RETAINED_BYTES = 32 * 2**20
 """The largest value that glibc allows for ``M_MMAP_THRESHOLD``."""
 RETAINED_BYTES = 2**30
+LEAST_LET_GO_BYTES = 1 << 20
+"""Smaller content may share its pages with other content, or lie in the process's own memory."""
 
 
 class Peak:
@@ -49,6 +53,25 @@ def retain_freed_memory() -> None:
     if mallopt:  # glibc
         mallopt(M_MMAP_THRESHOLD, LARGEST_RETAINED_BYTES)
         mallopt(M_TRIM_THRESHOLD, RETAINED_BYTES)
+
+
+def let_go(content: memoryview | np.ndarray) -> None:
+    """Takes the pages of mapped content out of this process's memory, if it fills any.
+
+    Content that is mapped from a file or from shared memory counts as the process's memory once it
+    was read or written. Who reads it again finds it; memory of the process's own would be lost.
+    """
+    if content.nbytes < LEAST_LET_GO_BYTES:
+        return
+    address = np.frombuffer(content, np.uint8).ctypes.data
+    first = -(-address // mmap.PAGESIZE) * mmap.PAGESIZE
+    size = (address + content.nbytes) // mmap.PAGESIZE * mmap.PAGESIZE - first
+    _libc().madvise(ctypes.c_void_p(first), ctypes.c_size_t(size), mmap.MADV_DONTNEED)
+
+
+@lru_cache
+def _libc() -> ctypes.CDLL:
+    return ctypes.CDLL(None)
 
 
 def _reset_high_water() -> int | None:

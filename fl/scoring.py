@@ -76,7 +76,7 @@ def answered(
             if isinstance(outcome, ClientFailed):
                 yield job, outcome
             else:
-                yield job, unpack(outcome)[0].get("hits", torch.empty(0))
+                yield job, unpack(bytes(outcome))[0].get("hits", torch.empty(0))
 
 
 def evaluation(hits: Mapping[int, Tensor], tests: OwnTests) -> Evaluation:

@@ -134,7 +134,7 @@ def _all_end(pool: ClientPool, jobs: Sequence[Job]) -> list[ClientNote]:
     for _, outcome in pool.executor.run(jobs, Events()):
         if isinstance(outcome, ClientFailed):
             raise _failure(outcome)
-        notes.append(ClientNote.of(outcome))
+        notes.append(ClientNote.of(outcome.content))
     return notes
 
 

@@ -17,6 +17,7 @@ from cluster.clients.locks import Locks
 from cluster.clients.store import Store
 from fl.data.datasets import Split
 from fl.whole_files import write_atomically
+from fl.wire import Packed
 
 TIMEOUT_S = 15.0
 REPLACED = 200
@@ -71,8 +72,9 @@ def hard_links(folder: Path) -> str:
     no_samples = Split(np.empty((0, 1, 1, 1), np.uint8), np.empty(0, np.int64))
     store = Store(folder / "store", updates, no_samples)
     packed = os.urandom(FILE_BYTES)
-    store.put("key", 0, packed)
-    if store.get("key", 0) != packed:
+    store.put("key", 0, Packed.in_memory(packed))
+    found = store.get("key", 0)
+    if found is None or bytes(found) != packed:
         raise CheckFailed("a stored update does not read back as it was written")
     (own,) = updates.iterdir()
     if not own.samefile(store.file("key")):

@@ -15,7 +15,6 @@ import ray
 from ray.exceptions import RayError
 
 from cluster.clients.actors import Actors, Process
-from cluster.clients.messages import taken
 from cluster.clients.retries import Retries, give_up, reason_of
 from cluster.hardware.bundles import Bundles, await_gpus
 from cluster.scheduling.call_size import clients_per_call
@@ -26,6 +25,7 @@ from fl.errors import ClientFailed, UserError
 from fl.events import AttemptFailed, ClientStart, Events
 from fl.federation import Job, Request
 from fl.training.sizes import CohortSizes, groups, take, work
+from fl.wire import Packed
 
 NODE_CHECK_S = 5.0
 """Seconds between checks whether a node has vanished; completions are awaited, not polled."""
@@ -82,7 +82,7 @@ class RayExecutor:
 
     def run(
         self, jobs: Sequence[Job], events: Events
-    ) -> Generator[tuple[Job, bytes | ClientFailed], None, None]:
+    ) -> Generator[tuple[Job, Packed | ClientFailed], None, None]:
         """Yields each job with what became of it; see :class:`fl.federation.Executor`."""
         if jobs:
             self.before()
@@ -124,7 +124,7 @@ class _Map:
         """Seconds per sample by model, by what has finished so far."""
         return self._placement.rates
 
-    def work(self) -> Generator[tuple[Job, bytes | ClientFailed], None, None]:
+    def work(self) -> Generator[tuple[Job, Packed | ClientFailed], None, None]:
         """Places clients, awaits them, and yields results until no job is left."""
         while self._placement.waiting or self._running:
             self._start_those_that_fit()
@@ -134,7 +134,8 @@ class _Map:
                 results = self._receive(reference, cohort)
                 if results:  # after a failure, look first whether the node is gone
                     self._start_those_that_fit()  # these train while the results are being stored
-                yield from zip(cohort.jobs, taken(results), strict=False)
+                for job, result in zip(cohort.jobs, results, strict=False):
+                    yield job, Packed(result, mapped=True)
             self._leave_lost_bundles()
             while self._given_up:
                 yield self._given_up.pop()
@@ -178,7 +179,7 @@ class _Map:
         """The clients' results; none where they failed and wait to be tried again."""
         jobs, leader = cohort.jobs, cohort.jobs[0].client
         try:
-            # Views into the object store: they are copied once the next clients have started.
+            # Views into the object store: they are read once the next clients have started.
             results = [memoryview(packed) for packed in ray.get(reference)]
         except RayError as error:
             self._actors.end(cohort.process)

@@ -14,7 +14,8 @@ from fl.client_code import client_code
 from fl.data.datasets import Split
 from fl.data.shard import shard_digest
 from fl.federation import Job, Task
-from fl.whole_files import write_atomically
+from fl.whole_files import replacing, write_atomically
+from fl.wire import Packed
 
 
 class Store:
@@ -59,23 +60,30 @@ class Store:
         parts["round"] = job.round
         return _folder(job.round) + _sha(json.dumps(parts, sort_keys=True).encode())
 
-    def get(self, key: str, client: int) -> bytes | None:
+    def get(self, key: str, client: int) -> Packed | None:
         """The packed update, or None where it was never made or its file is damaged."""
         try:
-            packed = self.file(key).read_bytes()
+            packed = Packed.in_file(self.file(key))
             checksum = self._checksum(key).read_text()
-        except FileNotFoundError:
+        except (FileNotFoundError, ValueError):  # ValueError: an empty file
             return None
-        if _sha(packed) != checksum:
+        sha = hashlib.sha256()
+        for piece in packed.pieces():
+            sha.update(piece)
+        if sha.hexdigest() != checksum:
             return None
         self._link(key, client)
         return packed
 
-    def put(self, key: str, client: int, packed: bytes) -> None:
+    def put(self, key: str, client: int, packed: Packed) -> None:
         """Stores a packed update; a crash midway or another run with the same key does no harm."""
         self.file(key).parent.mkdir(exist_ok=True)
-        write_atomically(self.file(key), packed)
-        write_atomically(self._checksum(key), _sha(packed).encode())
+        sha = hashlib.sha256()
+        with replacing(self.file(key)) as temporary, temporary.open("wb") as file:
+            for piece in packed.pieces():
+                sha.update(piece)
+                file.write(piece)
+        write_atomically(self._checksum(key), sha.hexdigest().encode())
         self._link(key, client)
         self._locks.release(key)
 

@@ -119,7 +119,7 @@ def run(clients: Clients, server: Server, config: FedD2SConfig, *, rounds: Round
             remember=True,
             private=everything,
         )
-    return rounds.outcome(model, figures=taken.fedavg_bytes(model))
+    return rounds.outcome(model, figures=taken.fedavg_bytes(config.classifier, server))
 
 
 def tell_knowledge(inputs: TaskInput) -> TaskOutput:

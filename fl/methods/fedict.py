@@ -131,7 +131,7 @@ def run(clients: Clients, server: Server, config: FedICTConfig, *, rounds: Round
             teach_head(model, layers, depth, lessons, config)
             for update, own in zip(told, lessons, strict=True):
                 memory[f"answers.{update.client.id}"] = answers(model, layers, depth, own)
-    return rounds.outcome(model, figures=taken.fedavg_bytes(model))
+    return rounds.outcome(model, figures=taken.fedavg_bytes(config.classifier, server))
 
 
 @task_of

@@ -27,7 +27,6 @@ from fl.methods.personal import (
     everything,
 )
 from fl.methods.prototypes import like_fedavg
-from fl.methods.uploads import untrained_classifier
 from fl.rounds import Rounds
 from fl.server import Outcome, Server
 from fl.spaces import Choice, Spaces
@@ -93,8 +92,7 @@ def run(
             of_this_run=is_first,
         )
         clients.train(only=able, remember=True, private=everything, of_this_run=is_first)
-    model = untrained_classifier(config.classifier, server)
-    return rounds.outcome(None, figures=taken.fedavg_bytes(model))
+    return rounds.outcome(None, figures=taken.fedavg_bytes(config.classifier, server))
 
 
 def tell_public(inputs: TaskInput) -> TaskOutput:

@@ -98,7 +98,7 @@ def share_layers(
         )
         with server.events.phase("fusion"):
             average_layers(model, layers, updates, depths)
-    return rounds.outcome(model, figures=taken.fedavg_bytes(model))
+    return rounds.outcome(model, figures=taken.fedavg_bytes(config.classifier, server))
 
 
 METHOD = Method(

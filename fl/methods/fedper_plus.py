@@ -79,7 +79,7 @@ def run(clients: Clients, server: Server, config: FedPerPlusConfig, *, rounds: R
         )
         with server.events.phase("fusion"):
             average_layers(model, layers, updates, depths())
-    return rounds.outcome(model, figures=taken.fedavg_bytes(model))
+    return rounds.outcome(model, figures=taken.fedavg_bytes(config.classifier, server))
 
 
 METHOD = Method(

@@ -5,7 +5,6 @@ from fl.methods.method import Method
 from fl.methods.participation import participants
 from fl.methods.personal import LOCAL, Participations, PersonalConfig, assign, everything
 from fl.methods.prototypes import like_fedavg
-from fl.methods.uploads import untrained_classifier
 from fl.rounds import Rounds
 from fl.server import Outcome, Server
 from fl.spaces import Spaces
@@ -22,8 +21,7 @@ def run(clients: Clients, server: Server, config: PersonalConfig, *, rounds: Rou
         taken.count(chosen)
         training = like_fedavg if number == 1 else None
         clients.train(only=chosen, training=training, remember=True, private=everything)
-    model = untrained_classifier(config.classifier, server)
-    return rounds.outcome(None, figures=taken.fedavg_bytes(model))
+    return rounds.outcome(None, figures=taken.fedavg_bytes(config.classifier, server))
 
 
 METHOD = Method(

@@ -8,16 +8,16 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from fl.clients import Clients
-from fl.federation import Client, RunSpec, Update
+from fl.federation import Client, RunSpec, Training, Update
 from fl.json_values import JsonObject
 from fl.methods.method import Assignment
 from fl.methods.participation import ParticipationConfig
+from fl.server import Server
 from fl.spaces import Choice, Distribution, LogUniform
 from fl.training.personal import PersonalTraining
-from fl.wire import num_bytes, prefixed
 
 LOCAL: dict[str, Distribution] = {
     "classifier.epochs": Choice((1, 2, 4, 8)),
@@ -63,10 +63,10 @@ class Participations:
     def __getitem__(self, client: int) -> int:
         return int(self.memory["participations"][client])
 
-    def fedavg_bytes(self, model: nn.Module) -> JsonObject:
+    def fedavg_bytes(self, training: Training, server: Server) -> JsonObject:
         """What FedAvg's clients would have sent in the same rounds: a model each time."""
         times = int(self.memory["participations"].sum())
-        return {"fedavg_bytes_up": times * num_bytes(prefixed("classifier", model))}
+        return {"fedavg_bytes_up": times * training.upload_bytes(server.run_spec)}
 
 
 def checked_floats(update: Update, name: str, shape: tuple[int, ...]) -> Tensor:

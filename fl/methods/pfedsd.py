@@ -69,7 +69,7 @@ def run(clients: Clients, server: Server, config: PFedSDConfig, *, rounds: Round
         )
         with server.events.phase("fusion"):
             average_into(model, (load_classifier(u, server).state_dict() for u in updates))
-    return rounds.outcome(model, figures=taken.fedavg_bytes(model))
+    return rounds.outcome(model, figures=taken.fedavg_bytes(config.classifier, server))
 
 
 @task_of

@@ -16,6 +16,7 @@ from fl.models.registry import (
     build_generator,
     check_classifier,
     check_generator,
+    classifier_bytes,
 )
 from fl.models.shapes import ImageShape
 from fl.models.torch_internals import shell
@@ -32,6 +33,7 @@ __all__ = [
     "build_generator",
     "check_classifier",
     "check_generator",
+    "classifier_bytes",
     "copied",
     "elbo_loss",
     "elbo_losses",

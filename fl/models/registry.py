@@ -10,6 +10,7 @@ from math import inf
 from pkgutil import iter_modules
 from typing import Literal
 
+import torch
 from torch import nn
 
 from fl.errors import UserError, check_name, unknown
@@ -76,6 +77,19 @@ def build_classifier(
     model = MODELS[name].build(image_shape, num_classes, width)
     model.built_as = Built(name, image_shape, num_classes, width)  # type: ignore[assignment]
     return model
+
+
+def classifier_bytes(
+    name: str, image_shape: ImageShape, num_classes: int, *, width: float = 1.0
+) -> int:
+    """Bytes of such a classifier's weights and buffers.
+
+    Onefold's own models are built without memory for them: they may be large. A model of the user's
+    is built as it is, since not every one can be built without.
+    """
+    with torch.device("cpu" if MODELS[name].source else "meta"):
+        model = build_classifier(name, image_shape, num_classes, width=width)
+    return sum(t.numel() * t.element_size() for t in model.state_dict().values())
 
 
 def build_generator(

@@ -11,13 +11,13 @@ from torch import Tensor, nn
 
 from fl.bounds import Count, NotNegative, OneOf, Positive, Settings, Within
 from fl.federation import Batch, RunSpec, Task, TaskInput, Training
-from fl.models import CLASSIFIERS, build_classifier, check_classifier, copied
+from fl.models import CLASSIFIERS, build_classifier, check_classifier, classifier_bytes, copied
 from fl.seeding import torch_seeded
 from fl.training.epochs import EpochTraining, epochs_of
 from fl.training.optimizers import SGD, Adam, Proximal
 from fl.training.recipe import Recipe
 from fl.training.task import task_of
-from fl.wire import load_prefixed, num_bytes, prefixed
+from fl.wire import load_prefixed, prefixed
 
 Losses = Callable[[nn.Module, Batch], Tensor]
 
@@ -70,7 +70,8 @@ class ClassifierConfig(EpochTraining, Settings):
 
     def upload_bytes(self, run_spec: RunSpec) -> int:
         """Bytes of the weights."""
-        return num_bytes(prefixed("classifier", starting_classifier(self, run_spec)))
+        shape, classes = run_spec.image_shape, run_spec.num_classes
+        return classifier_bytes(self.model, shape, classes, width=self.width)
 
 
 @task_of

@@ -13,5 +13,5 @@ def uploads(executor: Executor, jobs: Sequence[Job], events: Events | None = Non
     for job, outcome in executor.run(jobs, events or Events()):
         if isinstance(outcome, ClientFailed):
             raise outcome
-        packed[job.client.id] = outcome
+        packed[job.client.id] = bytes(outcome)
     return packed

@@ -14,11 +14,11 @@ from fl.errors import ClientFailed
 from fl.events import Events
 from fl.executor import InProcess
 from fl.federation import Executor, Job, TaskInput, TaskOutput
-from fl.wire import Tensors, load_prefixed, pack, unpack
+from fl.wire import Packed, Tensors, load_prefixed, pack, unpack
 from tests.fl.toy import CLASSIFIER, GENERATOR, PROBLEM, Told, client, into, named, same_bits, split
 
 IDS = range(4)
-Outcomes = Generator[tuple[Job, bytes | ClientFailed], None, None]
+Outcomes = Generator[tuple[Job, Packed | ClientFailed], None, None]
 Answer = Callable[[Job], Tensors]
 
 
@@ -43,23 +43,23 @@ class FakeExecutor:
         for job in sorted(jobs, key=self.order):
             stats = {"train_loss": float(job.client.id)}
             note = {"seconds": 0.5, "span": (0.0, 0.5), "stats": stats}
-            yield job, pack(self.answer(job), note)
+            yield job, Packed.in_memory(pack(self.answer(job), note))
 
 
 class MemoryStore:
     """Knows an update by its client and what the client was sent."""
 
     def __init__(self) -> None:
-        self.kept: dict[str, bytes] = {}
+        self.kept: dict[str, Packed] = {}
 
     def key(self, job: Job) -> str:
         return f"{job.client.id} {job.broadcast!r} {job.payload!r}"
 
-    def get(self, key: str, client: int) -> bytes | None:
+    def get(self, key: str, client: int) -> Packed | None:
         assert key.split()[0] == str(client)
         return self.kept.get(key)
 
-    def put(self, key: str, client: int, packed: bytes) -> None:
+    def put(self, key: str, client: int, packed: Packed) -> None:
         assert key.split()[0] == str(client)
         self.kept[key] = packed
 
@@ -337,7 +337,7 @@ def test_what_another_run_is_training_is_waited_for_and_not_trained_again() -> N
             first = min(keys)
             if first == 2:
                 note = {"seconds": 0.5, "span": (0.0, 0.5)}
-                self.kept[keys[2]] = pack({"id": torch.tensor([22])}, note)
+                self.kept[keys[2]] = Packed.in_memory(pack({"id": torch.tensor([22])}, note))
             return nullcontext([first])
 
     executor = FakeExecutor()

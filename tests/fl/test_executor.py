@@ -15,7 +15,7 @@ from fl.training.generator import train_generator
 from fl.training.recipe import Recipe
 from fl.training.sizes import CohortSizes
 from fl.training.task import recipe_of, task_of
-from fl.wire import pack, unpack
+from fl.wire import Packed, pack, unpack
 from tests.fl.toy import GENERATOR, PROBLEM, VGG, Told, client, into, named, same_bits, split
 
 TRAIN = split(4, 4, 4)
@@ -124,7 +124,7 @@ def test_a_failure_names_the_client_keeps_its_cause_and_lets_the_others_run() ->
     assert isinstance(outcome, ClientFailed)
     assert str(outcome) == "client 5 (cnn) failed: RuntimeError: out of luck"
     assert isinstance(outcome.__cause__, RuntimeError)
-    assert isinstance(next(results)[1], bytes)
+    assert isinstance(next(results)[1], Packed)
 
 
 def light(id: int, task: Task = train_generator, size: int = 3) -> Job:
@@ -155,7 +155,7 @@ def test_a_cohort_leaves_what_each_client_would_have_left_alone(size: int) -> No
     results = {j.client.id: p for j, p in executor.run(jobs, Events(into(events)))}
     assert sorted(e["client"] for e in named(events, "client_start")) == [0, 1, 2, 3, 4]
     for own in jobs:
-        tensors, note = unpack(results[own.client.id])
+        tensors, note = unpack(bytes(results[own.client.id]))
         alone, alone_note = unpack(run_job(own, TRAIN))
         assert same_bits(tensors, alone)
         assert note["stats"] == alone_note["stats"]
@@ -167,7 +167,7 @@ def test_only_light_clients_of_one_training_record_share_a_cohort() -> None:
     wide = light(4)
     wide = replace(wide, client=replace(wide.client, training=replace(GENERATOR, width=0.2)))
     results = InProcess(TRAIN, fixed(8)).run([light(0), light(1), heavy, wide], Events())
-    cohorts = {j.client.id: unpack(packed)[1]["cohort"] for j, packed in results}
+    cohorts = {j.client.id: unpack(bytes(packed))[1]["cohort"] for j, packed in results}
     assert cohorts == {0: 2, 1: 2, 3: 1, 4: 1}
 
 
@@ -176,4 +176,4 @@ def test_who_fails_in_a_cohort_is_named_alone_and_the_others_are_kept() -> None:
     ended = dict.fromkeys(range(4))
     ended |= {j.client.id: o for j, o in InProcess(TRAIN, fixed(4)).run(jobs, Events())}
     assert str(ended[2]) == "client 2 (cvae-small) failed: ArithmeticError: the loss is NaN"
-    assert all(isinstance(ended[k], bytes) for k in (0, 1, 3))
+    assert all(isinstance(ended[k], Packed) for k in (0, 1, 3))

@@ -2,6 +2,7 @@
 
 import json
 import pickle
+import platform
 from collections.abc import Callable
 from math import prod
 from pathlib import Path
@@ -16,6 +17,7 @@ from torch import Tensor, nn
 
 from fl import wire
 from fl.wire import (
+    Packed,
     StoredTensors,
     Tensors,
     Visible,
@@ -83,6 +85,28 @@ def test_the_ledger_counts_the_data_of_tensors() -> None:
 def test_a_view_counts_as_what_it_shows() -> None:
     assert num_bytes({"wide": torch.zeros(1).expand(100)}) == 400
     assert num_bytes({"narrow": torch.zeros(100)[:1]}) == 4
+
+
+@pytest.mark.skipif(platform.system() != "Linux", reason="reads /proc")
+def test_of_a_message_in_a_file_a_piece_at_a_time_is_in_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(wire, "PIECE_BYTES", 2 << 20)
+    content = torch.arange(4 << 20).to(torch.uint8).numpy().tobytes() * 4
+    (tmp_path / "large").write_bytes(content)
+    packed, before = Packed.in_file(tmp_path / "large"), mapped_bytes()
+    together = bytearray()
+    for piece in packed.pieces():
+        together += piece
+        assert mapped_bytes() - before <= 3 << 20  # of 16
+    assert together == content == bytes(packed)
+    assert mapped_bytes() - before <= 1 << 20
+
+
+def mapped_bytes() -> int:
+    """Of this process's memory, what is mapped from files."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return 1024 * next(int(line.split()[1]) for line in lines if line.startswith("RssFile"))
 
 
 def test_a_pickle_is_refused_unopened() -> None:

@@ -22,6 +22,7 @@ from fl.errors import ClientFailed
 from fl.events import Events
 from fl.executor import InProcess
 from fl.federation import Job
+from fl.wire import Packed
 
 CORES = (Bundle(name="0", cpus=2, gpus=0, memory_bytes=2**30),)
 CARDS = (
@@ -44,12 +45,12 @@ class Scripted:
 
     def run(
         self, jobs: Sequence[Job], events: Events
-    ) -> Generator[tuple[Job, bytes | ClientFailed], None, None]:
+    ) -> Generator[tuple[Job, Packed | ClientFailed], None, None]:
         self.jobs += jobs
         for job, device in zip(jobs, self.devices, strict=True):
             stats = {"process": float(job.client.id), "triton": 1.0, "kept": 2.0}
             note = ClientNote(seconds=1.0, device_uuid=device, stats=stats)
-            yield job, self.failed(job.client.id) or note.pack({})
+            yield job, self.failed(job.client.id) or Packed.in_memory(note.pack({}))
 
     def failed(self, client: int) -> ClientFailed | None:
         if client not in self.failures:

@@ -158,7 +158,7 @@ def test_the_pool_trains_cohorts_to_the_same_bits_as_each_client_alone(bundles: 
     for own in jobs:
         ((_, alone),) = InProcess(TRAIN).run([own], Events())
         theirs, note = unpack(results[own.client.id])
-        assert all(torch.equal(t, theirs[n]) for n, t in unpack(alone)[0].items())
+        assert all(torch.equal(t, theirs[n]) for n, t in unpack(bytes(alone))[0].items())
         cohorts.append(note["cohort"])
     assert sorted(cohorts) == [1, 2, 2, 3, 3, 3, 4, 4, 4, 4]  # the last are cut to end together
 
@@ -190,7 +190,7 @@ def test_a_process_is_given_several_small_cohorts_at_once(
     for own in jobs:
         ((_, alone),) = InProcess(TRAIN).run([own], Events())
         theirs, note = unpack(results[own.client.id])
-        assert all(torch.equal(t, theirs[n]) for n, t in unpack(alone)[0].items())
+        assert all(torch.equal(t, theirs[n]) for n, t in unpack(bytes(alone))[0].items())
         assert note["cohort"] <= 2
 
 
@@ -204,7 +204,7 @@ def test_light_condensers_condense_in_company_to_the_same_bits(bundles: Bundles)
     for own in jobs:
         ((_, alone),) = InProcess(TRAIN).run([own], Events())
         theirs = unpack(results[own.client.id])[0]
-        assert all(torch.equal(t, theirs[n]) for n, t in unpack(alone)[0].items())
+        assert all(torch.equal(t, theirs[n]) for n, t in unpack(bytes(alone))[0].items())
 
 
 @pytest.mark.slow

@@ -6,7 +6,6 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -24,7 +23,7 @@ from fl.events import Events
 from fl.executor import InProcess
 from fl.federation import Client, Job, Memory, Request, RunSpec, Task, TaskInput, TaskOutput
 from fl.training.classifier import ClassifierConfig, train_classifier
-from fl.wire import pack, unpack
+from fl.wire import Packed, pack, unpack
 from tests.cluster.outcomes import uploads
 from tests.fl.toy import Told, into
 from tests.waiting import wait_until
@@ -90,6 +89,10 @@ def where(inputs: TaskInput) -> TaskOutput:
     return TaskOutput(tensors={"pid": pid})
 
 
+def remembers(client: int) -> Packed:
+    return Packed.in_memory(pack({"own": torch.tensor([client])}, {}))
+
+
 def job(client: int, task: Task = train_classifier, request: Request | None = None) -> Job:
     return Job(
         task=task,
@@ -104,7 +107,7 @@ def job(client: int, task: Task = train_classifier, request: Request | None = No
         indices=np.arange(client * 8, client * 8 + 15),
         broadcast=None,
         payload=None,
-        memory=Memory(f"{client}", partial(pack, {"own": torch.tensor([client])}, {})),
+        memory=Memory(f"{client}", lambda: remembers(client)),
     )
 
 

@@ -16,6 +16,7 @@ from fl.clients import Clients
 from fl.events import Events
 from fl.executor import InProcess
 from fl.federation import TaskInput, TaskOutput
+from fl.wire import Packed
 from tests.fl.toy import PROBLEM, Told, client, into, split
 
 FORK = multiprocessing.get_context("fork")
@@ -93,10 +94,12 @@ def test_what_one_run_has_claimed_is_left_out_for_another(tmp_path: Path) -> Non
         assert ours == [0, 1]
         with two.locked({1: "y", 2: "z"}) as theirs:
             assert theirs == [2]
-        one.put("y", 1, b"update")
+        one.put("y", 1, Packed.in_memory(b"update"))
         with two.locked({1: "y"}) as theirs:  # given up as soon as it was kept
             assert theirs == [1]
-            assert two.get("y", 1) == b"update"
+            found = two.get("y", 1)
+            assert found is not None
+            assert bytes(found) == b"update"
 
 
 def test_thousands_are_claimed_at_once_in_one_file(tmp_path: Path) -> None:

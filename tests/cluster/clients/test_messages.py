@@ -15,7 +15,7 @@ from cluster.hardware.bundles import Bundles, open_bundles
 from cluster.hardware.private_ray import private_ray
 from fl.events import Events
 from fl.federation import Job, Memory, TaskInput, TaskOutput
-from fl.wire import pack, unpack
+from fl.wire import Packed, pack, unpack
 from tests.fl.toy import PROBLEM, client, split
 
 TRAIN = split(4, 4, 4)
@@ -40,7 +40,7 @@ def job(k: int, memory: bytes, broadcast: bytes, payload: bytes | None = None) -
         indices=np.arange(2),
         broadcast=broadcast,
         payload=payload,
-        memory=Memory(f"{k}", lambda: memory),
+        memory=Memory(f"{k}", lambda: Packed.in_memory(memory)),
     )
 
 
@@ -63,8 +63,8 @@ def test_the_drivers_memory_does_not_grow_with_messages_memories_and_uploads(
     jobs = [job(k, filled(k), broadcast) for k in range(count)]
     executor = RayExecutor(TRAIN, bundles, reuse_processes=True)
     for done, packed in executor.run(jobs, Events()):
-        assert isinstance(packed, bytes)
-        found = unpack(packed)[0]["x"]
+        assert isinstance(packed, Packed)
+        found = unpack(bytes(packed))[0]["x"]
         assert found.shape == (FLOATS,)
         assert (found == 100 + done.client.id).all()
         most = max(most, shared_bytes() - before)

@@ -17,7 +17,7 @@ from fl.events import Events
 from fl.executor import InProcess
 from fl.federation import Client, Job, Memory, Request, RunSpec
 from fl.training.classifier import ClassifierConfig, train_classifier
-from fl.wire import pack
+from fl.wire import Packed, pack
 
 RNG = np.random.default_rng(0)
 TRAIN = Split(RNG.integers(0, 256, (20, 1, 8, 8), dtype=np.uint8), RNG.integers(0, 3, 20))
@@ -43,10 +43,15 @@ def answer(inputs):
     return TaskOutput(tensors={"answer": torch.tensor(["""
 
 
-def packed() -> bytes:
+def packed() -> Packed:
     import torch
 
-    return pack({"w": torch.arange(6.0)}, {"seconds": 1.0, "stats": {}})
+    return Packed.in_memory(pack({"w": torch.arange(6.0)}, {"seconds": 1.0, "stats": {}}))
+
+
+def found(store: Store, key: str) -> bytes | None:
+    stored = store.get(key, 0)
+    return None if stored is None else bytes(stored)
 
 
 def store(root: Path, run: str = "a") -> Store:
@@ -69,7 +74,7 @@ def other(**changes: Any) -> Job:
         other(broadcast=b"x"),
         other(payload=b"x"),
         other(round=2),
-        other(memory=Memory("x", bytes)),
+        other(memory=Memory("x", packed)),
     ],
 )
 def test_whatever_determines_the_upload_changes_the_key(tmp_path: Path, job: Job) -> None:
@@ -91,7 +96,7 @@ def test_an_update_is_found_again_by_another_run(tmp_path: Path) -> None:
     key = store(tmp_path).key(JOB)
     assert store(tmp_path).get(key, 0) is None
     store(tmp_path, "a").put(key, 0, packed())
-    assert store(tmp_path, "b").get(key, 0) == packed()
+    assert found(store(tmp_path, "b"), key) == bytes(packed())
     for run in ("a", "b"):
         kept = load_file(tmp_path / run / "updates" / "client-00000.safetensors")
         assert kept["w"].tolist() == [0, 1, 2, 3, 4, 5]
@@ -108,7 +113,7 @@ def test_a_damaged_file_is_not_used(tmp_path: Path) -> None:
     file.write_bytes(content[: len(content) // 2])
     assert store(tmp_path).get(key, 0) is None
     store(tmp_path).put(key, 0, packed())
-    assert store(tmp_path).get(key, 0) == packed()
+    assert found(store(tmp_path), key) == bytes(packed())
 
 
 def test_a_lost_checksum_means_no_update(tmp_path: Path) -> None:
@@ -151,13 +156,13 @@ def test_a_later_rounds_update_is_the_runs_own_until_the_round_is_over(tmp_path:
     first_key, key = here.key(JOB), here.key(second)
     here.put(first_key, 0, packed())
     here.put(key, 0, packed())
-    assert here.get(key, 0) == packed()
+    assert found(here, key) == bytes(packed())
     assert store(tmp_path, "b").get(key, 0) is None
     here.end_round(2)
     assert here.get(key, 0) is None
-    assert here.get(first_key, 0) == packed()
+    assert found(here, first_key) == bytes(packed())
     here.end_round(1)
-    assert here.get(first_key, 0) == packed()
+    assert found(here, first_key) == bytes(packed())
     left = [path.name for path in (tmp_path / "a" / "updates").iterdir()]
     assert left == ["client-00000.safetensors"]
 

@@ -133,7 +133,7 @@ def test_without_a_cluster_clients_train_in_this_process(tmp_path: Path) -> None
     )
     with server() as one, open_executor(launch, prepared, None, one) as executor:
         (packed,) = uploads(executor, [job]).values()
-    assert unpack(packed)[0]["pid"].tolist() == [os.getpid()]
+    assert unpack(bytes(packed))[0]["pid"].tolist() == [os.getpid()]
 
 
 def test_one_rank_needs_no_process_of_its_own() -> None:

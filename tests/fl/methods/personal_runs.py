@@ -111,7 +111,7 @@ def curve(outcome: Outcome) -> list[tuple[float | None, ...]]:
 def memories(clients: Clients) -> list[dict[str, Tensor]]:
     """What each client remembers at the end of a run; nothing if it never took part."""
     found = (clients._memories.get(k) for k in range(CLIENTS))
-    return [unpack(memory.read())[0] if memory else {} for memory in found]
+    return [unpack(bytes(memory.read()))[0] if memory else {} for memory in found]
 
 
 def same(one: Sequence[dict[str, Tensor]], other: Sequence[dict[str, Tensor]]) -> bool:

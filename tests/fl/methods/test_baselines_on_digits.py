@@ -17,6 +17,7 @@ from fl.rounds import Rounds
 from fl.server import Outcome
 from fl.training.classifier import ClassifierConfig
 from fl.training.generator import GeneratorConfig
+from fl.wire import Packed
 from tests.fl.methods.tiny import NoStore, tiny_data, tiny_federation
 
 CHANCE = 0.1
@@ -62,15 +63,15 @@ class Memory(NoStore):
     """Keeps uploads for the methods that follow."""
 
     def __init__(self) -> None:
-        self._packed: dict[str, bytes] = {}
+        self._packed: dict[str, Packed] = {}
 
     def key(self, job: Job) -> str:
         return f"{job.client.id} {job.client.training} {job.run_spec}"
 
-    def get(self, key: str, client: int) -> bytes | None:
+    def get(self, key: str, client: int) -> Packed | None:
         return self._packed.get(key)
 
-    def put(self, key: str, client: int, packed: bytes) -> None:
+    def put(self, key: str, client: int, packed: Packed) -> None:
         self._packed[key] = packed
 
 

@@ -23,7 +23,7 @@ from fl.methods.hfldd import keep_data, tell_soft_labels
 from fl.methods.registry import get_method
 from fl.rounds import Rounds
 from fl.training.classifier import starting_classifier
-from fl.wire import Tensors, num_bytes, prefixed, unpack
+from fl.wire import Packed, Tensors, num_bytes, prefixed, unpack
 from tests.fl.methods.tiny import NoStore, WatchedServer, whole
 from tests.fl.toy import CPU
 
@@ -120,9 +120,9 @@ class Untrained:
         )
         self._groups = groups(HEADS[dataset])
 
-    def run(self, jobs: Sequence[Job], events: Events) -> Iterator[tuple[Job, bytes]]:
+    def run(self, jobs: Sequence[Job], events: Events) -> Iterator[tuple[Job, Packed]]:
         for job in jobs:
-            yield job, self._answer(job)
+            yield job, Packed.in_memory(self._answer(job))
 
     def _answer(self, job: Job) -> bytes:
         if job.task is tell_soft_labels:

@@ -12,6 +12,7 @@ from fl.models import (
     build_generator,
     check_classifier,
     check_generator,
+    classifier_bytes,
 )
 from fl.models.cost import parameters
 from fl.models.shapes import paper_form, scaled
@@ -106,6 +107,15 @@ def test_small_widths_run(width):
     for name, shape, classes in GENERATOR_IMAGES:
         model = build_generator(name, shape, classes, width=width)
         assert all(out.isfinite().all() for out in model(*generator_inputs(shape, classes)))
+
+
+@pytest.mark.parametrize("name", CLASSIFIERS)
+def test_the_bytes_of_a_classifier_are_those_of_its_weights_and_no_weight_is_drawn(name):
+    before = torch.get_rng_state()
+    told = classifier_bytes(name, (3, 32, 32), 7, width=0.1)
+    assert torch.equal(before, torch.get_rng_state())
+    state = build_classifier(name, (3, 32, 32), 7, width=0.1).state_dict()
+    assert told == sum(t.numel() * t.element_size() for t in state.values())
 
 
 def test_scaled_rounds_and_stays_positive():
