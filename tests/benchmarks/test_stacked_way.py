@@ -13,7 +13,7 @@ from fl.executor import InProcess
 from fl.federation import Request, TaskInput
 from fl.training.generator import train_generator
 from fl.training.sizes import CohortSizes
-from fl.wire import Tensors, unpack
+from fl.wire import Packed, Tensors, unpack
 
 PLAIN = Way("plain", alone, Request(cpus=1, gpus=0), 1, on_ray=False)
 OURS = Way("ours", train_generator, Request(cpus=1, gpus=0, shared=True), 1, on_ray=False)
@@ -46,12 +46,12 @@ def test_every_way_trains_the_same_client_to_the_same_upload(way: Way) -> None:
     with executor(way, split(), CohortSizes()) as running:
         ((found, outcome),) = running.run([job(3, way, 2 * SAMPLES)], Events())
     assert found.client.id == 3
-    assert isinstance(outcome, bytes)
-    sent, expected = unpack(outcome)[0], sent_by_hand(3)
+    assert isinstance(outcome, Packed)
+    sent, expected = unpack(bytes(outcome))[0], sent_by_hand(3)
     assert sent.keys() == expected.keys()
     for name, tensor in expected.items():
         torch.testing.assert_close(sent[name], tensor, rtol=1e-2, atol=1e-3)
-    begin, end = ClientNote.of(outcome).span
+    begin, end = ClientNote.of(outcome.content).span
     assert begin < end
 
 
