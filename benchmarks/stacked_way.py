@@ -25,10 +25,10 @@ from fl.data.shard import Shard
 from fl.events import Events
 from fl.executor import InProcess
 from fl.federation import Client, Executor, Job, Request, RunSpec, Task, TaskInput, TaskOutput
+from fl.packed import Packed
 from fl.training.generator import GeneratorConfig, train_generator
 from fl.training.sizes import CohortSizes
 from fl.training.task import recipe_of
-from fl.wire import Packed
 
 TRAINING = GeneratorConfig(epochs=3, batch_size=64, lr=1e-3)
 SAMPLES = 200

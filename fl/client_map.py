@@ -12,7 +12,9 @@ from fl.client_note import ClientNote
 from fl.errors import ClientFailed, UserError
 from fl.events import ClientDropped, ClientEnd, Events
 from fl.federation import Client, Executor, Job, Memory, Update, UpdateStore
-from fl.wire import Packed, StoredTensors, Visible, packed_sizes, unpack
+from fl.packed import Header, Packed
+from fl.receiving import Check, Received, receive
+from fl.wire import StoredTensors, Visible, unpack
 
 OnFailure = Literal["stop", "drop"]
 """Whether a run stops, or drops the client and goes on, when a client has failed for good."""
@@ -43,6 +45,8 @@ class ClientMap:
     for_test: Private = nothing
     remember: bool = False
     to_peers: bool = False
+    check: Check | None = None
+    nan_is_absent: bool = False
     """See :class:`fl.clients.MapOptions`."""
     bytes_up: dict[int, int] = field(default_factory=dict)
     bytes_for_test: dict[int, int] = field(default_factory=dict)
@@ -79,12 +83,18 @@ class ClientMap:
         return updates
 
     def _reuse(self, jobs: Mapping[int, Job]) -> dict[int, Update]:
-        found = ((job, self.store.get(self._keys[k], k)) for k, job in jobs.items())
-        return {
-            job.client.id: self._receive(job, packed, reused=True)
-            for job, packed in found
-            if packed is not None
-        }
+        """Those whose update the store has; one that would be refused today is made anew."""
+        found = {}
+        for k, job in jobs.items():
+            packed = self.store.get(self._keys[k], k)
+            if packed is None:
+                continue
+            try:
+                received = self._receive(job, packed)
+            except ValueError:
+                continue
+            found[k] = self._keep(job, packed, received, reused=True)
+        return found
 
     def _train(self, jobs: Sequence[Job]) -> dict[int, Update]:
         updates = {}
@@ -94,8 +104,14 @@ class ClientMap:
                 if isinstance(outcome, ClientFailed):
                     drop(outcome, self.on_failure, self.dropped, self.events)
                     continue
+                try:
+                    received = self._receive(job, outcome)
+                except ValueError as refused:
+                    failed = ClientFailed(k, job.client.model, str(refused))
+                    drop(failed, self.on_failure, self.dropped, self.events)
+                    continue
                 self.store.put(self._keys[k], k, outcome)
-                updates[k] = self._receive(job, outcome, reused=False)
+                updates[k] = self._keep(job, outcome, received, reused=False)
         lost = {job.client.id for job in jobs} - updates.keys() - self.dropped.keys()
         assert not lost, f"the executor lost clients {sorted(lost)}"
         return updates
@@ -107,9 +123,19 @@ class ClientMap:
                 reason = f"{self.dropped[k]}; no {job.client.role} client is left"
                 raise ClientFailed(k, job.client.model, reason)
 
-    def _receive(self, job: Job, packed: Packed, *, reused: bool) -> Update:
-        client, note = job.client, ClientNote.of(packed.content)
-        self._count(self.members[client.id], packed)
+    def _receive(self, job: Job, packed: Packed) -> Received:
+        """Checks the upload; raises `ValueError` if it is refused.
+
+        What a client keeps to itself is used by that client alone, which checks it for its use.
+        """
+        member, names = self.members[job.client.id], Header.of(packed.content).forms
+        kept_back = bool(names) and all(self.private(member, name) for name in names)
+        check = None if kept_back else self.check
+        return receive(job, packed, check, nan_is_absent=self.nan_is_absent)
+
+    def _keep(self, job: Job, packed: Packed, received: Received, *, reused: bool) -> Update:
+        client, note = job.client, received.note
+        self._count(self.members[client.id], received.header)
         if not reused:
             self._at_work.append(note.span)
         self.events.emit(
@@ -132,13 +158,13 @@ class ClientMap:
         )
         return self._update(client, packed, note, reused=reused)
 
-    def _count(self, client: Client, packed: Packed) -> None:
+    def _count(self, client: Client, header: Header) -> None:
         up = for_test = 0
-        for name, size in packed_sizes(packed.content).items():
+        for name, form in header.forms.items():
             if self.for_test(client, name):
-                for_test += size
+                for_test += form.num_bytes
             elif not self.private(client, name):
-                up += size
+                up += form.num_bytes
         self.bytes_up[client.id], self.bytes_for_test[client.id] = up, for_test
 
     def _update(self, client: Client, packed: Packed, note: ClientNote, *, reused: bool) -> Update:

@@ -1,11 +1,20 @@
 """The note beside a client's upload: where it trained, how long, and with how much memory."""
 
-import math
+from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields
 from typing import Self
 
 from fl.json_values import SettingValues
 from fl.wire import Tensors, pack, unpack_note
+
+TEXTS = ("role", "model", "node", "device", "device_uuid")
+WHOLE = (("client", -1), ("peak_bytes", 0), ("cohort", 1))
+"""Whole numbers, each with the smallest that it may be."""
+OPTIONAL: tuple[tuple[str, object], ...] = (("span", (0.0, 0.0)), ("stats", {}), ("assigned", {}))
+MOST_FIGURES = 10_000
+LARGEST = 1e30
+"""What no second and no figure of a training comes near; NaN and infinities are not below it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,11 +58,39 @@ class ClientNote:
         return pack(tensors, asdict(self))
 
 
+def readable_notes(uploads: Iterable[bytes | memoryview]) -> list[ClientNote]:
+    """The notes of those uploads that have one; what has none is refused when it is received."""
+    notes = []
+    for packed in uploads:
+        with suppress(ValueError):
+            notes.append(ClientNote.of(packed))
+    return notes
+
+
 def _check(note: SettingValues) -> None:
-    seconds, span = note.get("seconds"), note.get("span", (0.0, 0.0))
-    stats = note.get("stats", {})
-    numbers = [seconds, *span, note.get("peak_bytes") or 0]
-    if not all(isinstance(n, int | float) and math.isfinite(n) for n in numbers):
-        raise ValueError(f"client {note.get('client')} tells impossible times or bytes: {numbers}")
-    if len(span) != 2 or not isinstance(stats, dict):
-        raise ValueError(f"client {note.get('client')} tells neither span nor stats as it should")
+    """Raises `ValueError` for the first entry that is not what it should be."""
+    span, stats, assigned = (note.get(name) or default for name, default in OPTIONAL)
+    if not isinstance(span, list | tuple) or len(span) != 2 or not all(map(_number, span)):
+        raise ValueError(f"tells no span of time: {str(span)[:60]}")
+    if not _number(note.get("seconds")) or note["seconds"] < 0 or span[0] > span[1]:
+        raise ValueError(f"tells impossible times: {str(note.get('seconds'))[:60]} s")
+    for name, least in WHOLE:
+        value = note.get(name)
+        if value is not None and (type(value) is not int or not least <= value < 2**62):
+            raise ValueError(f"tells an impossible {name}: {str(value)[:60]}")
+    for name in TEXTS:
+        text = note.get(name)
+        if text is not None and not (isinstance(text, str) and len(text) <= 200):
+            raise ValueError(f"tells no readable {name}")
+        if text is not None and not text.isprintable():
+            raise ValueError(f"tells a {name} that cannot be printed")
+    for figures in (stats, assigned):
+        if not isinstance(figures, dict) or len(figures) > MOST_FIGURES:
+            raise ValueError("tells no figures by name")
+        for name, value in figures.items():
+            if not _number(value) or len(name) > 200 or not name.isprintable():
+                raise ValueError(f"tells an impossible figure: {name[:60]!r} {str(value)[:60]}")
+
+
+def _number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < LARGEST

@@ -26,6 +26,7 @@ from fl.federation import (
     Update,
     UpdateStore,
 )
+from fl.receiving import Check
 from fl.scoring import Build, OwnTests, answered, count_answers, evaluation
 from fl.server import Evaluation
 from fl.wire import Tensors, num_bytes, pack
@@ -60,6 +61,12 @@ class MapOptions(TypedDict, total=False):
     private: Private | None
     """Of a client's upload, by its name: tensors that stay with the client. They are not counted,
     and the update does not have them."""
+    check: Check | None
+    """What the method needs of each upload, beside what all must be (:mod:`fl.receiving`): raises
+    `ValueError` for one that it could not use, whose client then has failed. Without a task it is
+    the training record's ``check_upload``; it is not asked about what is private altogether."""
+    nan_is_absent: bool
+    """Whether NaN in an upload stands for what the client does not have; else it is refused."""
     for_test: Private | None
     """Of a client's upload, by its name: tensors that the test needs and the method does not. The
     update has them, and they are counted in ``bytes_for_test``, not in ``bytes_up``."""
@@ -144,6 +151,8 @@ class Clients:
             for_test=options.get("for_test") or nothing,
             remember=options.get("remember", False),
             to_peers=options.get("to_peers", False),
+            check=options.get("check") or (trained if task is None else None),
+            nan_is_absent=options.get("nan_is_absent", False),
         )
         with self._events.phase("local"):
             updates = current.collect()
@@ -252,3 +261,12 @@ class Clients:
                     of_this_run=options.get("of_this_run", False),
                 )
         return jobs
+
+
+def trained(update: Update, run_spec: RunSpec) -> None:
+    """Checks what a client's training uploads, by its training record.
+
+    Raises:
+        ValueError: it is not what such a training gives.
+    """
+    update.client.training.check_upload(update, run_spec)

@@ -14,9 +14,10 @@ from fl.errors import ClientFailed
 from fl.events import ClientStart, Events
 from fl.federation import Job, TaskInput
 from fl.memory import peak_memory, retain_freed_memory
+from fl.packed import Packed
 from fl.training.sizes import CohortSizes, groups, take
 from fl.training.task import train_many
-from fl.wire import Packed, unpack
+from fl.wire import unpack
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,8 +18,9 @@ from fl.data.shard import Shard
 from fl.errors import ClientFailed
 from fl.events import Events
 from fl.json_values import JsonObject
+from fl.packed import Packed
 from fl.seeding import in_round, torch_generator
-from fl.wire import Packed, Tensors
+from fl.wire import Tensors
 
 Batch = dict[str, Tensor]
 """Columns of one length, by name."""
@@ -104,6 +105,10 @@ class Training(Protocol):
 
     def upload_bytes(self, run_spec: RunSpec) -> int:
         """About how many bytes a client uploads."""
+        ...
+
+    def check_upload(self, update: "Update", run_spec: RunSpec) -> None:
+        """Raises `ValueError` if a client with this record cannot have uploaded that."""
         ...
 
 

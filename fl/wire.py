@@ -1,9 +1,7 @@
 """Messages between client and server: tensors as safetensors bytes, never pickles, with a note."""
 
 import json
-import mmap
 from collections.abc import Callable, ItemsView, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -12,51 +10,9 @@ from safetensors.torch import load, load_file, save
 from torch import Tensor, nn
 
 from fl.json_values import JsonObject
-from fl.memory import let_go
+from fl.packed import Header
 
 Tensors = dict[str, Tensor]
-PIECE_BYTES = 16 << 20
-"""Of a large message, what is in this process's memory at once while it is handed on."""
-
-
-@dataclass(frozen=True, eq=False)
-class Packed:
-    """A packed message: in this process's memory, or mapped into it from where it lies."""
-
-    content: memoryview
-    mapped: bool = False
-    """Whether it lies in a file or in shared memory, so that pages that were read can be let go."""
-
-    @classmethod
-    def in_memory(cls, packed: bytes) -> "Packed":
-        """The bytes of :func:`pack`."""
-        return cls(memoryview(packed))
-
-    @classmethod
-    def in_file(cls, path: Path) -> "Packed":
-        """A file with such bytes.
-
-        Raises:
-            OSError: it cannot be read.
-            ValueError: it is empty.
-        """
-        with path.open("rb") as file:
-            there = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        return cls(memoryview(there), mapped=True)
-
-    def pieces(self) -> Iterator[memoryview]:
-        """The bytes in order, of which no more than a piece stays in memory if it is mapped."""
-        for first in range(0, len(self.content), PIECE_BYTES):
-            piece = self.content[first : first + PIECE_BYTES]
-            yield piece
-            if self.mapped:
-                let_go(piece)
-
-    def __bytes__(self) -> bytes:
-        copy = bytes(self.content)
-        if self.mapped:
-            let_go(self.content)
-        return copy
 
 
 def num_bytes(tensors: Tensors) -> int:
@@ -104,9 +60,12 @@ class StoredTensors(Mapping[str, Tensor]):
 
 
 def unpack_note(packed: bytes | memoryview) -> JsonObject:
-    """The note alone, without unpacking the tensors."""
-    note: JsonObject = json.loads(_header(packed)["__metadata__"]["note"])
-    return note
+    """The note alone, without unpacking the tensors.
+
+    Raises:
+        ValueError: it is no packed message.
+    """
+    return Header.of(packed).note
 
 
 class Visible(Mapping[str, Tensor]):
@@ -129,19 +88,6 @@ class Visible(Mapping[str, Tensor]):
     def items(self) -> ItemsView[str, Tensor]:
         """Those tensors by one reading; see :class:`StoredTensors`."""
         return {n: t for n, t in self._tensors.items() if self._passes(n)}.items()
-
-
-def packed_sizes(packed: bytes | memoryview) -> dict[str, int]:
-    """Bytes of each packed tensor's data by name, without unpacking them."""
-    header = _header(packed)
-    offsets = {name: about["data_offsets"] for name, about in header.items() if name[:2] != "__"}
-    return {name: end - begin for name, (begin, end) in offsets.items()}
-
-
-def _header(packed: bytes | memoryview) -> JsonObject:
-    size = int.from_bytes(packed[:8], "little")
-    header: JsonObject = json.loads(bytes(packed[8 : 8 + size]))
-    return header
 
 
 def prefixed(prefix: str, module: nn.Module) -> Tensors:

@@ -16,8 +16,8 @@ from cluster.checks.file_system import nearest_existing
 from cluster.clients.locks import Locks
 from cluster.clients.store import Store
 from fl.data.datasets import Split
+from fl.packed import Packed
 from fl.whole_files import write_atomically
-from fl.wire import Packed
 
 TIMEOUT_S = 15.0
 REPLACED = 200

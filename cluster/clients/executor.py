@@ -19,13 +19,13 @@ from cluster.clients.retries import Retries, give_up, reason_of
 from cluster.hardware.bundles import Bundles, await_gpus
 from cluster.scheduling.call_size import clients_per_call
 from cluster.scheduling.placement import Placement, Slot
-from fl.client_note import ClientNote
+from fl.client_note import readable_notes
 from fl.data.datasets import Split
 from fl.errors import ClientFailed, UserError
 from fl.events import AttemptFailed, ClientStart, Events
 from fl.federation import Job, Request
+from fl.packed import Packed
 from fl.training.sizes import CohortSizes, groups, take, work
-from fl.wire import Packed
 
 NODE_CHECK_S = 5.0
 """Seconds between checks whether a node has vanished; completions are awaited, not polled."""
@@ -190,7 +190,7 @@ class _Map:
                 for job in jobs:
                     self._enqueue(deque([job]))
             return []
-        seconds = sum(ClientNote.of(packed).seconds for packed in results)
+        seconds = sum(note.seconds for note in readable_notes(results))
         self._placement.finish(leader.id, seconds)
         self._executor.sizes.learn(jobs, results)
         if leader.request.shared or self._executor.reuse_processes:

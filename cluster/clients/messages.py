@@ -13,7 +13,7 @@ import ray
 
 from fl.federation import Job
 from fl.memory import let_go
-from fl.wire import Packed
+from fl.packed import Packed
 
 LARGE = 1 << 20
 """Bytes from which a message is put into the object store by itself. Smaller ones travel with their

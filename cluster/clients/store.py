@@ -14,8 +14,8 @@ from fl.client_code import client_code
 from fl.data.datasets import Split
 from fl.data.shard import shard_digest
 from fl.federation import Job, Task
+from fl.packed import Packed
 from fl.whole_files import replacing, write_atomically
-from fl.wire import Packed
 
 
 class Store:

@@ -5,10 +5,16 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Annotated, Literal, Self
 
+import torch
+
 from fl.bounds import Count, OneOf, Positive, Settings, Within
 from fl.condensation.augment import KINDS
-from fl.federation import RunSpec, Task
+from fl.federation import RunSpec, Task, Update
 from fl.models import CLASSIFIERS, check_classifier
+from fl.receiving import sent
+
+MOST_PIXEL = 100.0
+"""What a condensed pixel stays far below, though nothing holds it between 0 and 1."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,6 +50,25 @@ class CondensationConfig(Settings):
     alike: brightness, contrast, saturation, shift, scale, rotate, flip, cutout."""
     pixels: Literal["float", "uint8"] = "float"
     """How images are uploaded; uint8 rounds them to 8 bits, as the paper counts them."""
+
+    def check_upload(self, update: Update, run_spec: RunSpec) -> None:
+        """Raises `ValueError` unless it holds condensed images of some of the classes."""
+        images, classes = sent(update, "images"), sent(update, "classes")
+        sender = f"client {update.client.id}"
+        possible = sorted(set(classes.flatten().tolist()) & set(range(run_spec.num_classes)))
+        if classes.dtype != torch.int64 or classes.tolist() != possible:
+            raise ValueError(f"{sender} sent impossible classes {classes.tolist()}")
+        shape = (len(classes) * self.images_per_class, *run_spec.image_shape)
+        dtype = torch.uint8 if self.pixels == "uint8" else torch.float32
+        if images.shape != shape or images.dtype != dtype:
+            raise ValueError(
+                f"{sender} sent images as {images.dtype} {tuple(images.shape)}, "
+                f"expected {dtype} {shape}"
+            )
+        if not images.isfinite().all():
+            raise ValueError(f"{sender} sent images with NaN or infinite values")
+        if images.is_floating_point() and len(images) and float(images.abs().max()) > MOST_PIXEL:
+            raise ValueError(f"{sender} sent images with pixels above {MOST_PIXEL:g}")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,7 +14,7 @@ from torch import Tensor
 from fl.bounds import Count, Positive, Settings
 from fl.condensation.nearest import nearest
 from fl.data.shard import Shard
-from fl.federation import RunSpec, Task, TaskInput, TaskOutput
+from fl.federation import RunSpec, Task, TaskInput, TaskOutput, Update
 from fl.training.optimizers import Adam
 from fl.wire import Tensors
 from kernels import centred
@@ -78,6 +78,10 @@ class KipTraining(Settings):
     def upload_bytes(self, run_spec: RunSpec) -> int:
         """A byte for each value of a pixel."""
         return self.images * int(torch.Size(run_spec.image_shape).numel())
+
+    def check_upload(self, update: Update, run_spec: RunSpec) -> None:
+        """Raises `ValueError` unless it holds images by class."""
+        checked_set(update.client.id, update.tensors, run_spec)
 
 
 def distil(inputs: TaskInput) -> TaskOutput:

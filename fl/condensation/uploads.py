@@ -7,6 +7,7 @@ from torch import Tensor
 
 from fl.condensation.config import CondensationConfig
 from fl.federation import Batch, RunSpec, Update
+from fl.receiving import check_probabilities, sent
 
 
 def condensed_data(
@@ -19,8 +20,8 @@ def condensed_data(
     """
     images, labels = [], []
     for update in updates:
-        own, classes = _sent(update, "images"), _sent(update, "classes")
-        _check_condensed(update, own, classes, run_spec, config)
+        config.check_upload(update, run_spec)
+        own, classes = update.tensors["images"], update.tensors["classes"]
         images.append(own.float() / 255 if config.pixels == "uint8" else own)
         labels.append(classes.repeat_interleave(config.images_per_class))
     data = {"images": torch.cat(images), "labels": torch.cat(labels)}
@@ -37,40 +38,35 @@ def mean_over_holders(updates: Sequence[Update], name: str, run_spec: RunSpec) -
     Raises:
         ValueError: an upload has another shape or type, or a row that is neither finite nor NaN.
     """
-    rows = []
-    for update in updates:
-        own = _sent(update, name)
-        shape = (run_spec.num_classes, run_spec.num_classes)
-        if own.shape != shape or own.dtype != torch.float32:
-            raise ValueError(
-                f"client {update.client.id} sent {name} as {own.dtype} {tuple(own.shape)}, "
-                f"expected torch.float32 {shape}"
-            )
-        if not (own.isfinite().all(1) | own.isnan().all(1)).all():
-            raise ValueError(f"client {update.client.id} sent {name} with impossible values")
-        rows.append(own)
-    return torch.stack(rows).nanmean(0)
+    return torch.stack([rows_of_holder(u, name, run_spec) for u in updates]).nanmean(0)
 
 
-def _sent(update: Update, name: str) -> Tensor:
-    if name not in update.tensors:
-        raise ValueError(f"client {update.client.id} sent no {name}")
-    return update.tensors[name]
+def rows_of_holder(update: Update, name: str, run_spec: RunSpec) -> Tensor:
+    """A row for each class that the client has, (classes, classes); the others are NaN.
 
-
-def _check_condensed(
-    update: Update, images: Tensor, classes: Tensor, run_spec: RunSpec, config: CondensationConfig
-) -> None:
-    sender = f"client {update.client.id}"
-    possible = sorted(set(classes.flatten().tolist()) & set(range(run_spec.num_classes)))
-    if classes.dtype != torch.int64 or classes.tolist() != possible:
-        raise ValueError(f"{sender} sent impossible classes {classes.tolist()}")
-    shape = (len(classes) * config.images_per_class, *run_spec.image_shape)
-    dtype = torch.uint8 if config.pixels == "uint8" else torch.float32
-    if images.shape != shape or images.dtype != dtype:
+    Raises:
+        ValueError: an upload has another shape or type, or a row that is neither finite nor NaN.
+    """
+    own = sent(update, name)
+    shape = (run_spec.num_classes, run_spec.num_classes)
+    if own.shape != shape or own.dtype != torch.float32:
         raise ValueError(
-            f"{sender} sent images as {images.dtype} {tuple(images.shape)}, "
-            f"expected {dtype} {shape}"
+            f"client {update.client.id} sent {name} as {own.dtype} {tuple(own.shape)}, "
+            f"expected torch.float32 {shape}"
         )
-    if not images.isfinite().all():
-        raise ValueError(f"{sender} sent images with NaN or infinite values")
+    if not (own.isfinite().all(1) | own.isnan().all(1)).all():
+        raise ValueError(f"client {update.client.id} sent {name} with impossible values")
+    return own
+
+
+def check_knowledge(update: Update, run_spec: RunSpec) -> None:
+    """Mean logits and soft labels as FedAF's clients send them (Eqs. 5, 11).
+
+    Raises:
+        ValueError: they are not that.
+    """
+    rows_of_holder(update, "mean_logits", run_spec)
+    soft = rows_of_holder(update, "soft_labels", run_spec)
+    held = soft[soft.isfinite().all(1)]
+    if len(held):
+        check_probabilities(held, "soft_labels")

@@ -41,7 +41,7 @@ def assign(config: CentralisedConfig, num_clients: int, run_spec: RunSpec) -> li
 
 def run(clients: Clients, server: Server, config: CentralisedConfig) -> Outcome:
     """One upload of all samples, and a fit."""
-    updates = clients.map(send_samples)
+    updates = clients.map(send_samples, check=_checked)
     model = untrained_classifier(config.classifier, server)
     start = server.evaluate(model)
     with server.events.phase("fusion"):

@@ -17,7 +17,7 @@ from fl.clients import Clients
 from fl.condensation.config import CondensationConfig, LocalCondensation
 from fl.condensation.losses import class_means, knowledge_matching
 from fl.condensation.task import tell_mean_logits
-from fl.condensation.uploads import condensed_data, mean_over_holders
+from fl.condensation.uploads import check_knowledge, condensed_data, mean_over_holders
 from fl.federation import Batch, RunSpec
 from fl.fusion.fit import FitConfig
 from fl.methods.method import Assignment, Method
@@ -103,7 +103,9 @@ def run(clients: Clients, server: Server, config: FedAFConfig, *, rounds: Rounds
     data: Batch = {}
     for _ in rounds.play(clients, server, model):
         weights = prefixed("classifier", model)
-        logits = clients.map(tell_mean_logits, broadcast=weights)  # Eqs. 5, 11
+        logits = clients.map(  # Eqs. 5, 11
+            tell_mean_logits, broadcast=weights, check=check_knowledge, nan_is_absent=True
+        )
         v = mean_over_holders(logits, "mean_logits", server.run_spec)  # Eq. 8
         r = mean_over_holders(logits, "soft_labels", server.run_spec)  # Eq. 12
         shared = {"mean_logits": v} if config.collaboration else {}

@@ -97,6 +97,9 @@ def run(clients: Clients, server: Server, config: FedD2SConfig, *, rounds: Round
     def depth(client: int) -> int:
         return config.fixed_layer or config.dropping.depth(layers, taken[client])
 
+    def check_told(update: Update, run_spec: RunSpec) -> None:
+        received(update, layers, shapes, depth(update.client.id), torch.device("cpu"))
+
     for number in rounds.play(
         clients, server, model, taken.memory, evaluate=lambda: clients.score(own_model)
     ):
@@ -104,7 +107,7 @@ def run(clients: Clients, server: Server, config: FedD2SConfig, *, rounds: Round
         taken.count(chosen)
         # A client counts its rounds itself; by the server's count it need not remember them.
         known = {"depth": torch.tensor([depth(client.id) for client in clients.members])}
-        told = clients.map(tell_knowledge, only=chosen, already_sent=known)
+        told = clients.map(tell_knowledge, only=chosen, already_sent=known, check=check_told)
         with server.events.phase("fusion"):
             knowledge = {
                 u.client.id: received(u, layers, shapes, depth(u.client.id), server.device)

@@ -25,6 +25,7 @@ from fl.methods.prototypes import LOCAL, average_each, like_fedavg, sent, untrai
 from fl.methods.prototypes import assign as assign_prototypes
 from fl.methods.uploads import load_label_counts
 from fl.models.feature_generator import FeatureGenerator, asked
+from fl.receiving import check_label_counts
 from fl.rounds import Rounds
 from fl.seeding import torch_seeded
 from fl.server import Outcome, Server
@@ -94,7 +95,7 @@ def run(clients: Clients, server: Server, config: FedGenConfig, *, rounds: Round
         chosen = participants(clients, config.participation, number)
         load_prefixed(generator, memory, "generator", sender="the round before")
         if number == 1:
-            for update in clients.map(tell_label_counts):
+            for update in clients.map(tell_label_counts, check=check_label_counts):
                 told = load_label_counts(update, server)
                 memory["label_counts"][update.client.id] = torch.from_numpy(told)
             updates = clients.train(only=chosen, training=like_fedavg)

@@ -33,6 +33,7 @@ from fl.methods.prototypes import like_fedavg
 from fl.methods.shared_layers import layers_of, output_shapes
 from fl.methods.uploads import load_label_counts, untrained_classifier
 from fl.models.layered import Layers
+from fl.receiving import check_label_counts
 from fl.rounds import Rounds
 from fl.server import Outcome, Server
 from fl.spaces import LogUniform, Spaces
@@ -106,6 +107,12 @@ def run(clients: Clients, server: Server, config: FedICTConfig, *, rounds: Round
     shape = output_shapes(model, layers, clients.run_spec.image_shape)[depth - 1]
     taken = Participations(clients)
     memory = taken.memory
+
+    def check_told(update: Update, run_spec: RunSpec) -> None:
+        features_of(update, shape, run_spec.num_classes)
+        if taken[update.client.id] == 1:
+            check_label_counts(update, run_spec)
+
     for number in rounds.play(
         clients, server, model, memory, evaluate=lambda: clients.score(own_model)
     ):
@@ -121,7 +128,7 @@ def run(clients: Clients, server: Server, config: FedICTConfig, *, rounds: Round
         )
         first_time = torch.tensor([taken[client.id] == 1 for client in clients.members])
         known = {"depth": torch.tensor(depth), "first_time": first_time}
-        told = clients.map(tell_features, only=chosen, already_sent=known)
+        told = clients.map(tell_features, only=chosen, already_sent=known, check=check_told)
         with server.events.phase("fusion"):
             for update in told:
                 if taken[update.client.id] == 1:
@@ -203,18 +210,30 @@ def lesson(
     Raises:
         ValueError: it is not what features, logits and labels of its samples look like.
     """
-    size, own = update.client.num_samples, memory[f"counts.{update.client.id}"]
+    own = memory[f"counts.{update.client.id}"]
     everyone = torch.stack([t for name, t in memory.items() if name.startswith("counts.")]).sum(0)
     overall, local = everyone / everyone.sum(), own / own.sum()
     if config.alignment == "similarity":
         shares = 1 + F.cosine_similarity(overall, local, dim=0).expand(len(own))
     else:
         shares = 1 + (overall - local) / config.balance
-    return Lesson(
-        features=checked_floats(update, "features", (size, *shape)).to(device),
-        logits=checked_floats(update, "logits", (size, len(own))).to(device),
-        labels=checked_labels(update, len(own)).to(device),
-        shares=shares.to(device),
+    features, logits, labels = (t.to(device) for t in features_of(update, shape, len(own)))
+    return Lesson(features, logits, labels, shares.to(device))
+
+
+def features_of(
+    update: Update, shape: tuple[int, ...], num_classes: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Features (n, *shape), logits (n, classes) and labels (n,) of the client's samples.
+
+    Raises:
+        ValueError: it did not send them.
+    """
+    size = update.client.num_samples
+    return (
+        checked_floats(update, "features", (size, *shape)),
+        checked_floats(update, "logits", (size, num_classes)),
+        checked_labels(update, num_classes),
     )
 
 

@@ -15,7 +15,7 @@ from fl.bounds import Count
 from fl.clients import Clients
 from fl.data.auxiliary import AuxiliaryConfig
 from fl.data.shard import Shard
-from fl.federation import Batch, Task, TaskInput, TaskOutput, Update
+from fl.federation import Batch, RunSpec, Task, TaskInput, TaskOutput, Update
 from fl.methods.method import Method
 from fl.methods.participation import participants
 from fl.methods.personal import (
@@ -69,7 +69,11 @@ def run(
     The public images are known to all: sending them is not counted.
     """
     taken = Participations(clients)
-    public = {"public": auxiliary}
+    public, shape = {"public": auxiliary}, (len(auxiliary), clients.run_spec.num_classes)
+
+    def check_logits(update: Update, run_spec: RunSpec) -> None:
+        checked_floats(update, "logits", shape)
+
     for number in rounds.play(
         clients, server, memory=taken.memory, evaluate=lambda: clients.score(own_model)
     ):
@@ -78,7 +82,7 @@ def run(
         newcomers = [k for k in chosen if taken[k] == 1]
         training = like_fedavg if number == 1 else None
         clients.train(only=newcomers, training=training, remember=True, private=everything)
-        told = clients.map(tell_public, only=chosen, already_sent=public)
+        told = clients.map(tell_public, only=chosen, already_sent=public, check=check_logits)
         with server.events.phase("fusion"):
             consensus = mean_logits(told, len(auxiliary), server.run_spec.num_classes)
         able, is_first = [update.client.id for update in told], number == 1

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from torch import nn
 
 from fl.bounds import Count, Settings
-from fl.clients import Clients
+from fl.clients import Clients, trained
 from fl.errors import ClientFailed
 from fl.federation import RunSpec, TaskInput, TaskOutput
 from fl.fusion.average import average_into
@@ -61,7 +61,9 @@ def run(clients: Clients, server: Server, config: FedSeqConfig, *, rounds: Round
         orders = [_order(clients, cluster, number) for cluster in clusters]
         carried = _train_in_turn(clients, orders, model if number > 1 else None)
         heads = {order[0]: carried[i] for i, order in enumerate(orders)}
-        ends = clients.map(hand_up, only=heads, relayed=heads, of_this_run=number == 1)
+        ends = clients.map(
+            hand_up, only=heads, relayed=heads, of_this_run=number == 1, check=trained
+        )
         if lost := heads.keys() & clients.dropped.keys():
             head = min(lost)
             reason = f"{clients.dropped[head]}; it held its cluster's model"

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from fl.bounds import Count, Settings
-from fl.clients import Clients
+from fl.clients import Clients, trained
 from fl.condensation.kip import KipTraining, checked_set, joined, share_images
 from fl.data.auxiliary import AuxiliaryConfig
 from fl.errors import ClientFailed
@@ -25,6 +25,7 @@ from fl.methods.method import Assignment, Method
 from fl.methods.personal import checked_floats, everything
 from fl.methods.prototypes import LOCAL
 from fl.methods.uploads import load_classifier, untrained_classifier
+from fl.receiving import check_probabilities
 from fl.rounds import Rounds
 from fl.seeding import seed_for
 from fl.server import Outcome, Server
@@ -99,6 +100,7 @@ def run(
             only=heads,
             broadcast=prefixed("classifier", model) if number > 1 else None,
             of_this_run=number == 1,
+            check=trained,
         )
         refuse_lost(clients, heads)
         with server.events.phase("fusion"):
@@ -114,10 +116,13 @@ def make_clusters(
 ) -> dict[str, Tensor]:
     """Steps 1 to 3: ``clusters`` (N,), the number of each client's (-1: dropped), and ``heads``."""
     clients.train(training=lambda client: config.first, remember=True, private=everything)
-    told = clients.map(tell_soft_labels, already_sent={"public": auxiliary})
+    told = clients.map(
+        tell_soft_labels,
+        already_sent={"public": auxiliary},
+        check=lambda update, run_spec: soft_labels(update, len(auxiliary), run_spec),
+    )
     with server.events.phase("clustering"):
-        classes = server.run_spec.num_classes
-        soft = [checked_floats(u, "soft_labels", (len(auxiliary), classes)) for u in told]
+        soft = [soft_labels(update, len(auxiliary), server.run_spec) for update in told]
         groups = group(divergence_matrix(soft), config.num_groups(len(soft)), clients.run_spec.seed)
         places = heterogeneous_clusters(groups.tolist(), clients.run_spec.seed)
         ids = [update.client.id for update in told]
@@ -134,6 +139,17 @@ def tell_soft_labels(inputs: TaskInput) -> TaskOutput:
     size = getattr(inputs.client.training, "batch_size", 64)
     logits = logits_of(own_model(inputs), inputs.broadcast["public"], size)
     return TaskOutput(tensors={"soft_labels": logits.softmax(1)})
+
+
+def soft_labels(update: Update, images: int, run_spec: RunSpec) -> Tensor:
+    """S_i of a client, (images, classes) float32.
+
+    Raises:
+        ValueError: it sent no probabilities of that shape.
+    """
+    rows = checked_floats(update, "soft_labels", (images, run_spec.num_classes))
+    check_probabilities(rows, "soft_labels")
+    return rows
 
 
 def divergence_matrix(soft: Sequence[Tensor]) -> Tensor:
@@ -168,7 +184,9 @@ def gather_data(clients: Clients, memory: Tensors, config: HFLDDConfig) -> dict[
     if config.distilled:
         updates = clients.map(None, only=members, training=lambda c: config.kip, to_peers=True)
     else:
-        updates = clients.map(share_images, only=members, to_peers=True)
+        updates = clients.map(
+            share_images, only=members, to_peers=True, check=config.kip.check_upload
+        )
     relayed: dict[int, Tensors] = {head: {} for head in heads}
     samples = torch.tensor([client.num_samples for client in clients.members])
     about = torch.zeros(3, len(clusters), dtype=torch.float64)

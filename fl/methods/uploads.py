@@ -3,11 +3,11 @@
 from collections.abc import Iterable, Iterator, Mapping
 
 import numpy as np
-import torch
 from torch import nn
 
 from fl.federation import Training, Update
 from fl.models import Decoder
+from fl.receiving import check_label_counts
 from fl.server import Server
 from fl.training.classifier import ClassifierConfig, starting_classifier
 from fl.training.generator import GeneratorConfig, starting_generator
@@ -70,14 +70,9 @@ def load_label_counts(update: Update, server: Server) -> np.ndarray:
     """The client's samples per class, (classes,) int64.
 
     Raises:
-        ValueError: another shape or type, a negative count, or no sample at all.
+        ValueError: another shape or type, or counts that are not of its samples.
     """
-    counts = update.tensors.get("label_counts", torch.empty(0))
-    if counts.shape != (server.run_spec.num_classes,) or counts.dtype != torch.int64:
-        raise ValueError(f"{_sender(update)} sent no label counts of its classes")
-    if int(counts.min()) < 0 or int(counts.sum()) == 0:
-        raise ValueError(f"{_sender(update)} sent impossible label counts {counts.tolist()}")
-    return counts.numpy()
+    return check_label_counts(update, server.run_spec).numpy()
 
 
 def _sender(update: Update) -> str:

@@ -79,16 +79,22 @@ def build_classifier(
     return model
 
 
+def build_shell(
+    name: str, image_shape: ImageShape, num_classes: int, *, width: float = 1.0
+) -> nn.Module:
+    """The classifier without memory for its weights, which may be large.
+
+    A model of the user's is built as it is, since not every one can be built without.
+    """
+    with torch.device("cpu" if MODELS[name].source else "meta"):
+        return build_classifier(name, image_shape, num_classes, width=width)
+
+
 def classifier_bytes(
     name: str, image_shape: ImageShape, num_classes: int, *, width: float = 1.0
 ) -> int:
-    """Bytes of such a classifier's weights and buffers.
-
-    Onefold's own models are built without memory for them: they may be large. A model of the user's
-    is built as it is, since not every one can be built without.
-    """
-    with torch.device("cpu" if MODELS[name].source else "meta"):
-        model = build_classifier(name, image_shape, num_classes, width=width)
+    """Bytes of such a classifier's weights and buffers."""
+    model = build_shell(name, image_shape, num_classes, width=width)
     return sum(t.numel() * t.element_size() for t in model.state_dict().values())
 
 

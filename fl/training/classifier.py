@@ -8,10 +8,19 @@ from typing import Annotated, Literal, Protocol
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.func import functional_call
 
 from fl.bounds import Count, NotNegative, OneOf, Positive, Settings, Within
-from fl.federation import Batch, RunSpec, Task, TaskInput, Training
-from fl.models import CLASSIFIERS, build_classifier, check_classifier, classifier_bytes, copied
+from fl.federation import Batch, RunSpec, Task, TaskInput, Training, Update
+from fl.models import (
+    CLASSIFIERS,
+    build_classifier,
+    build_shell,
+    check_classifier,
+    classifier_bytes,
+    copied,
+)
+from fl.receiving import check_answer, check_form
 from fl.seeding import torch_seeded
 from fl.training.epochs import EpochTraining, epochs_of
 from fl.training.optimizers import SGD, Adam, Proximal
@@ -72,6 +81,12 @@ class ClassifierConfig(EpochTraining, Settings):
         """Bytes of the weights."""
         shape, classes = run_spec.image_shape, run_spec.num_classes
         return classifier_bytes(self.model, shape, classes, width=self.width)
+
+    def check_upload(self, update: Update, run_spec: RunSpec) -> None:
+        """Raises `ValueError` unless it holds this classifier's weights, which answer finitely."""
+        model, images = _trial(self.model, self.width, run_spec)
+        state = check_form(update.tensors, model.state_dict(), "classifier")
+        check_answer(functional_call(model, state, (images,)))
 
 
 @task_of
@@ -150,6 +165,15 @@ def _start(name: str, width: float, run_spec: RunSpec) -> nn.Module:
     with torch_seeded(run_spec.seed, f"start/{name}"):
         model = build_classifier(name, run_spec.image_shape, run_spec.num_classes, width=width)
     return model.to(memory_format=torch.channels_last)
+
+
+@lru_cache(maxsize=8)
+def _trial(name: str, width: float, run_spec: RunSpec) -> tuple[nn.Module, Tensor]:
+    """The model without weights, in eval mode, and two images by which an upload is tried."""
+    shape, classes = run_spec.image_shape, run_spec.num_classes
+    with torch_seeded(0, "trial"):
+        model = build_shell(name, shape, classes, width=width)
+    return model.eval(), torch.rand(2, *shape, generator=torch.Generator().manual_seed(0))
 
 
 def cross_entropies(model: nn.Module, batch: Batch) -> Tensor:

@@ -6,10 +6,20 @@ from typing import Annotated, Literal
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 
 from fl.bounds import Count, OneOf, Positive, Settings
-from fl.federation import Batch, RunSpec, Task, TaskInput
-from fl.models import CVAE, GENERATORS, build_generator, check_generator, copied, elbo_losses
+from fl.federation import Batch, RunSpec, Task, TaskInput, Update
+from fl.models import (
+    CVAE,
+    GENERATORS,
+    build_generator,
+    check_generator,
+    copied,
+    elbo_losses,
+    one_hot,
+)
+from fl.receiving import check_answer, check_form, check_label_counts
 from fl.seeding import torch_seeded
 from fl.training.epochs import EpochTraining, epochs_of
 from fl.training.optimizers import Adam
@@ -59,6 +69,20 @@ class GeneratorConfig(EpochTraining, Settings):
         model = starting_generator(self, run_spec)
         return num_bytes(prefixed("", model if self.upload == "cvae" else model.decoder))
 
+    def check_upload(self, update: Update, run_spec: RunSpec) -> None:
+        """Raises `ValueError` unless it holds this generator's weights, which draw finite images,
+        and the client's label counts."""
+        check_label_counts(update, run_spec)
+        trial = _trial(self, run_spec)
+        model = trial if self.upload == "cvae" else trial.decoder
+        state = check_form(update.tensors, model.state_dict(), self.upload)
+        noise = torch.randn(2, self.latent, generator=torch.Generator().manual_seed(0))
+        labels = torch.arange(2) % run_spec.num_classes
+        drawn = (torch.zeros(2, *run_spec.image_shape), labels, noise)
+        asked = drawn if self.upload == "cvae" else (noise, one_hot(labels, run_spec.num_classes))
+        answer = functional_call(model, state, asked)
+        check_answer(torch.cat([part.flatten() for part in answer]))
+
 
 @task_of
 def train_generator(inputs: TaskInput) -> Recipe:
@@ -97,6 +121,17 @@ def _start(name: str, width: float, latent: int, run_spec: RunSpec) -> CVAE:
     with torch_seeded(run_spec.seed, f"start/{name}"):
         model = build_generator(name, shape, classes, latent=latent, width=width)
     return model.to(memory_format=torch.channels_last)
+
+
+@lru_cache(maxsize=8)
+def _trial(config: GeneratorConfig, run_spec: RunSpec) -> CVAE:
+    """The model without weights, by which an upload is tried."""
+    shape, classes = run_spec.image_shape, run_spec.num_classes
+    with torch.device("meta"):
+        model = build_generator(
+            config.model, shape, classes, latent=config.latent, width=config.width
+        )
+    return model.eval()
 
 
 def _elbo_losses(model: nn.Module, batch: Batch) -> Tensor:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from fl.client_note import ClientNote
+from fl.client_note import readable_notes
 from fl.federation import Job
 from fl.training.task import trains_in_cohorts
 
@@ -80,7 +80,9 @@ class CohortSizes:
         size, kind = len(cohort), _kind(cohort[0])
         if kind in self._chosen or size not in SIZES or not _trains_in_cohorts(cohort[0]):
             return
-        notes = [ClientNote.of(packed) for packed in results]
+        notes = readable_notes(results)
+        if len(notes) < size:
+            return
         rate = sum(note.seconds for note in notes) / sum(map(work, cohort))
         self._trials.setdefault(kind, {}).setdefault(size, []).append(rate)
         self._peaks.setdefault(kind, {})[size] = sum(note.peak_bytes or 0 for note in notes)

@@ -11,9 +11,10 @@ from fl.data.shard import Shard
 from fl.events import Events
 from fl.executor import InProcess
 from fl.federation import Request, TaskInput
+from fl.packed import Packed
 from fl.training.generator import train_generator
 from fl.training.sizes import CohortSizes
-from fl.wire import Packed, Tensors, unpack
+from fl.wire import Tensors, unpack
 
 PLAIN = Way("plain", alone, Request(cpus=1, gpus=0), 1, on_ray=False)
 OURS = Way("ours", train_generator, Request(cpus=1, gpus=0, shared=True), 1, on_ray=False)

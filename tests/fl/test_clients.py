@@ -13,8 +13,9 @@ from fl.clients import Clients
 from fl.errors import ClientFailed
 from fl.events import Events
 from fl.executor import InProcess
-from fl.federation import Executor, Job, TaskInput, TaskOutput
-from fl.wire import Packed, Tensors, load_prefixed, pack, unpack
+from fl.federation import Executor, Job, RunSpec, TaskInput, TaskOutput, Update
+from fl.packed import Packed
+from fl.wire import Tensors, load_prefixed, pack, unpack
 from tests.fl.toy import CLASSIFIER, GENERATOR, PROBLEM, Told, client, into, named, same_bits, split
 
 IDS = range(4)
@@ -270,18 +271,25 @@ def test_a_role_is_never_dropped_whole() -> None:
 @pytest.mark.parametrize(
     "weight", [torch.full((2, 3), torch.nan), torch.zeros(3, 2)], ids=["NaN", "other shape"]
 )
-def test_an_upload_that_is_no_model_is_refused_when_loaded(weight: torch.Tensor) -> None:
-    clients = federation(
-        FakeExecutor(lambda job: {"net.weight": weight, "net.bias": torch.ones(2)})
-    )
-    (update,) = clients.map(never_run, only=[3])
-    with pytest.raises(ValueError, match=r"^client 3 sent net\.weight"):
-        load_prefixed(nn.Linear(3, 2), update.tensors, "net", f"client {update.client.id}")
+def test_an_upload_that_is_no_model_is_refused_before_it_is_kept(weight: torch.Tensor) -> None:
+    store = MemoryStore()
+    answers = FakeExecutor(lambda job: {"net.weight": weight, "net.bias": torch.ones(2)})
+    with pytest.raises(ClientFailed, match=r"^client 3 \(cvae-small\) failed: sent net\.weight"):
+        federation(answers, store).map(never_run, only=[3], check=is_linear)
+    assert not store.kept
+
+
+def is_linear(update: Update, run_spec: RunSpec) -> None:
+    load_prefixed(nn.Linear(3, 2), update.tensors, "net", f"client {update.client.id}")
+
+
+def whatever(update: Update, run_spec: RunSpec) -> None:
+    """Any upload will do."""
 
 
 def test_each_client_trains_by_the_task_of_its_own_record() -> None:
     executor = FakeExecutor()
-    federation(executor).train(only=[1, 2])
+    federation(executor).train(only=[1, 2], check=whatever)
     tasks = {job.client.id: job.task for job in executor.jobs}
     assert tasks == {1: CLASSIFIER.task, 2: GENERATOR.task}
     assert tasks[1] is not tasks[2]

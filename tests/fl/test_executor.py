@@ -10,12 +10,13 @@ from fl.errors import ClientFailed
 from fl.events import Events
 from fl.executor import InProcess, run_job
 from fl.federation import Job, Task, TaskInput, TaskOutput
+from fl.packed import Packed
 from fl.training.classifier import train_classifier
 from fl.training.generator import train_generator
 from fl.training.recipe import Recipe
 from fl.training.sizes import CohortSizes
 from fl.training.task import recipe_of, task_of
-from fl.wire import Packed, pack, unpack
+from fl.wire import pack, unpack
 from tests.fl.toy import GENERATOR, PROBLEM, VGG, Told, client, into, named, same_bits, split
 
 TRAIN = split(4, 4, 4)

@@ -22,7 +22,7 @@ from fl.errors import ClientFailed
 from fl.events import Events
 from fl.executor import InProcess
 from fl.federation import Job
-from fl.wire import Packed
+from fl.packed import Packed
 
 CORES = (Bundle(name="0", cpus=2, gpus=0, memory_bytes=2**30),)
 CARDS = (

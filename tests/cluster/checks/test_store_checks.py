@@ -13,7 +13,7 @@ import pytest
 from cluster.checks import store_checks
 from cluster.checks.check import Result
 from cluster.checks.store_checks import CHECKS
-from fl.wire import Packed
+from fl.packed import Packed
 
 PAUSE_S = 0.005
 """So long a file system that is not atomic shows what is between, for a busy reader to see."""

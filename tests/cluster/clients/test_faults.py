@@ -22,8 +22,9 @@ from fl.errors import ClientFailed
 from fl.events import Events
 from fl.executor import InProcess
 from fl.federation import Client, Job, Memory, Request, RunSpec, Task, TaskInput, TaskOutput
+from fl.packed import Packed
 from fl.training.classifier import ClassifierConfig, train_classifier
-from fl.wire import Packed, pack, unpack
+from fl.wire import pack, unpack
 from tests.cluster.outcomes import uploads
 from tests.fl.toy import Told, into
 from tests.waiting import wait_until

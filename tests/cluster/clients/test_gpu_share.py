@@ -20,10 +20,11 @@ from fl.errors import ClientFailed
 from fl.events import Events
 from fl.federation import Client, Job, RunSpec, TaskInput, TaskOutput
 from fl.methods.method import Assignment
+from fl.packed import Packed
 from fl.resources import ResourcesConfig
 from fl.training.classifier import ClassifierConfig
 from fl.training.generator import GeneratorConfig
-from fl.wire import Packed, unpack_note
+from fl.wire import unpack_note
 from tests.cluster.outcomes import uploads
 from tests.fl.toy import Told, into
 

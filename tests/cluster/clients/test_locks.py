@@ -16,7 +16,7 @@ from fl.clients import Clients
 from fl.events import Events
 from fl.executor import InProcess
 from fl.federation import TaskInput, TaskOutput
-from fl.wire import Packed
+from fl.packed import Packed
 from tests.fl.toy import PROBLEM, Told, client, into, split
 
 FORK = multiprocessing.get_context("fork")

@@ -15,7 +15,8 @@ from cluster.hardware.bundles import Bundles, open_bundles
 from cluster.hardware.private_ray import private_ray
 from fl.events import Events
 from fl.federation import Job, Memory, TaskInput, TaskOutput
-from fl.wire import Packed, pack, unpack
+from fl.packed import Packed
+from fl.wire import pack, unpack
 from tests.fl.toy import PROBLEM, client, split
 
 TRAIN = split(4, 4, 4)

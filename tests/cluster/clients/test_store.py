@@ -16,8 +16,9 @@ from fl.data.datasets import Split
 from fl.events import Events
 from fl.executor import InProcess
 from fl.federation import Client, Job, Memory, Request, RunSpec
+from fl.packed import Packed
 from fl.training.classifier import ClassifierConfig, train_classifier
-from fl.wire import Packed, pack
+from fl.wire import pack
 
 RNG = np.random.default_rng(0)
 TRAIN = Split(RNG.integers(0, 256, (20, 1, 8, 8), dtype=np.uint8), RNG.integers(0, 3, 20))

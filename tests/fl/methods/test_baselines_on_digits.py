@@ -13,11 +13,11 @@ from fl.fusion.inversion import InversionConfig
 from fl.fusion.pool import DistillationConfig
 from fl.methods.fedcvae_kd import RegressionConfig
 from fl.methods.registry import get_method
+from fl.packed import Packed
 from fl.rounds import Rounds
 from fl.server import Outcome
 from fl.training.classifier import ClassifierConfig
 from fl.training.generator import GeneratorConfig
-from fl.wire import Packed
 from tests.fl.methods.tiny import NoStore, tiny_data, tiny_federation
 
 CHANCE = 0.1

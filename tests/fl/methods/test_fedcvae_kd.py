@@ -82,6 +82,7 @@ def test_a_class_that_nobody_holds_is_not_drawn() -> None:
     updates = []
     for update in clients.train():
         counts = update.tensors["label_counts"].clone()
+        counts[(3 + 1) % 10] += counts[3]  # the client's samples, otherwise labelled
         counts[3] = 0
         updates.append(replace(update, tensors={**update.tensors, "label_counts": counts}))
     examples = fedcvae_kd.draw_examples(updates, server, KD)

@@ -248,7 +248,11 @@ def test_allocation_that_rounds_to_nothing_is_refused() -> None:
     _, server = rerun(TINY, "none")
     counts = torch.ones(10, dtype=torch.int64)
     generators = [
-        replace(u, tensors={**u.tensors, "label_counts": counts})
+        replace(
+            u,
+            tensors={**u.tensors, "label_counts": counts},
+            client=replace(u.client, num_samples=10),
+        )
         for u in tiny_updates()
         if u.client.role == "generator"
     ]

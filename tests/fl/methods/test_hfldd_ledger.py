@@ -21,9 +21,10 @@ from fl.events import Events
 from fl.federation import Client, Job, Request, RunSpec
 from fl.methods.hfldd import keep_data, tell_soft_labels
 from fl.methods.registry import get_method
+from fl.packed import Packed
 from fl.rounds import Rounds
 from fl.training.classifier import starting_classifier
-from fl.wire import Packed, Tensors, num_bytes, prefixed, unpack
+from fl.wire import Tensors, num_bytes, prefixed, unpack
 from tests.fl.methods.tiny import NoStore, WatchedServer, whole
 from tests.fl.toy import CPU
 

@@ -108,9 +108,9 @@ def test_decoders_are_known_by_their_clients_and_read_when_they_are_asked_for() 
 
 
 def test_label_counts_are_as_they_were_sent() -> None:
-    counts = load_label_counts(update(GENERATOR, {"label_counts": torch.tensor([4, 0, 2])}), SERVER)
+    counts = load_label_counts(update(GENERATOR, {"label_counts": torch.tensor([4, 0, 5])}), SERVER)
     assert counts.dtype == "int64"
-    assert counts.tolist() == [4, 0, 2]
+    assert counts.tolist() == [4, 0, 5]
 
 
 @pytest.mark.parametrize(
@@ -122,6 +122,8 @@ def test_label_counts_are_as_they_were_sent() -> None:
         ({"label_counts": torch.tensor([1.0, 2.0, 3.0])}, "sent no label counts"),
         ({"label_counts": torch.tensor([1, -1, 3])}, r"impossible label counts \[1, -1, 3\]"),
         ({"label_counts": torch.tensor([0, 0, 0])}, r"impossible label counts \[0, 0, 0\]"),
+        ({"label_counts": torch.tensor([3, 3, 4])}, r"label counts \[3, 3, 4\]: it has 9"),
+        ({"label_counts": torch.tensor([2**62] * 3)}, "impossible label counts"),
     ],
 )
 def test_impossible_label_counts_are_refused(sent: dict[str, Tensor], message: str) -> None:

@@ -1,0 +1,140 @@
+"""What a client sent is checked before any of it is stored or used: form, note, values, and use.
+
+What is refused raises `ValueError`. The reason that :func:`receive` gives begins with a verb, such
+as ``sent classifier.conv.weight with NaN``: its caller names the client.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fl.client_note import ClientNote
+from fl.federation import Job, RunSpec, Update
+from fl.packed import Header, Packed, PackedTensors
+
+Check = Callable[[Update, RunSpec], object]
+"""Raises `ValueError` for an update that its method could not use."""
+
+LARGEST = 1e9
+"""The largest value of a float in an upload: features, logits and statistics are far below."""
+LARGEST_WEIGHT = 1e4
+"""The largest value of a weight. What training makes of a start below 1 stays below 100, and ten
+layers of larger ones overflow."""
+WEIGHTS = ("classifier.", "cvae.", "decoder.", "generator.")
+"""How the names of weights begin."""
+STATISTICS = (".running_mean", ".running_var", ".num_batches_tracked")
+"""How the names of BatchNorm's buffers end, which are of the features' size and no weights."""
+
+
+@dataclass(frozen=True)
+class Received:
+    """An upload that was checked."""
+
+    header: Header
+    note: ClientNote
+
+
+def receive(
+    job: Job, packed: Packed, check: Check | None = None, *, nan_is_absent: bool = False
+) -> Received:
+    """Checks what a job's client sent.
+
+    Args:
+        job: what it was asked.
+        packed: what came back; nothing of it is believed.
+        check: what the method needs of it.
+        nan_is_absent: whether NaN stands for what the client does not have.
+
+    Raises:
+        ValueError: the first thing that is wrong with it.
+    """
+    try:
+        tensors = PackedTensors(packed)
+        note = ClientNote.of(packed.content)
+        for name in tensors:
+            check_values(name, tensors[name], nan_is_absent=nan_is_absent)
+        if check:
+            update = Update(
+                client=job.client, tensors=tensors, stats=note.stats, seconds=0.0, reused=False
+            )
+            check(update, job.run_spec)
+    except (ValueError, RuntimeError) as error:  # RuntimeError: torch, of tensors that do not fit
+        reason = " ".join(str(error).split())[:300]
+        raise ValueError(reason.removeprefix(f"client {job.client.id} ")) from None
+    return Received(tensors.header, note)
+
+
+def check_values(name: str, tensor: Tensor, *, nan_is_absent: bool = False) -> None:
+    """Finite, of a size that training can reach, and not negative where nothing negative can be."""
+    if not tensor.numel() or tensor.dtype == torch.bool:
+        return
+    if tensor.dtype in (torch.float16, torch.bfloat16):
+        tensor = tensor.float()
+    if nan_is_absent and tensor.is_floating_point():
+        tensor = tensor.nan_to_num(nan=0.0, posinf=torch.inf, neginf=-torch.inf)
+    low, high = (float(end) for end in torch.aminmax(tensor))
+    if not abs(low) < torch.inf or not abs(high) < torch.inf:
+        raise ValueError(f"sent {name} with NaN or infinite values")
+    is_statistic = name.endswith(STATISTICS)
+    most = LARGEST_WEIGHT if name.startswith(WEIGHTS) and not is_statistic else LARGEST
+    if tensor.is_floating_point() and max(-low, high) > most:
+        raise ValueError(f"sent {name} with values up to {max(-low, high):.3g}, above {most:g}")
+    if name.endswith((".running_var", ".num_batches_tracked")) and low < 0:
+        raise ValueError(f"sent a negative {name}: {low:g}")
+
+
+def check_form(
+    tensors: Mapping[str, Tensor], expected: Mapping[str, Tensor], prefix: str
+) -> dict[str, Tensor]:
+    """Those of the tensors that have the prefix, without it, if they look as expected.
+
+    ``expected``: of each name without the prefix, a tensor of that shape and type; meta will do.
+    """
+    start = f"{prefix}."
+    names = {name.removeprefix(start) for name in tensors if name.startswith(start)}
+    if names != expected.keys():
+        odd = sorted(names ^ expected.keys())
+        raise ValueError(f"sent other tensors than {prefix} has: {', '.join(odd[:5])}")
+    found = {}
+    for name, wanted in expected.items():
+        tensor = found[name] = tensors[start + name]
+        if (tensor.shape, tensor.dtype) != (wanted.shape, wanted.dtype):
+            raise ValueError(
+                f"sent {start}{name} as {tensor.dtype} {tuple(tensor.shape)}, "
+                f"expected {wanted.dtype} {tuple(wanted.shape)}"
+            )
+    return found
+
+
+def check_label_counts(update: Update, run_spec: RunSpec) -> Tensor:
+    """The client's samples per class, (classes,) int64; as many in all as it has."""
+    sender = f"client {update.client.id}"
+    counts = update.tensors.get("label_counts", torch.empty(0))
+    if counts.shape != (run_spec.num_classes,) or counts.dtype != torch.int64:
+        raise ValueError(f"{sender} sent no label counts of its classes")
+    size = update.client.num_samples
+    # Each is looked at before the sum, which may overflow.
+    if int(counts.min()) < 0 or int(counts.max()) > size or int(counts.sum()) != size:
+        raise ValueError(f"{sender} sent impossible label counts {counts.tolist()}: it has {size}")
+    return counts
+
+
+def check_answer(answer: Tensor) -> None:
+    """What a model with the uploaded weights makes of a trial input."""
+    if not answer.isfinite().all():
+        raise ValueError("sent weights with which the model answers NaN or infinite values")
+
+
+def sent(update: Update, name: str) -> Tensor:
+    """The tensor of that name; raises `ValueError` if there is none."""
+    if name not in update.tensors:
+        raise ValueError(f"client {update.client.id} sent no {name}")
+    return update.tensors[name]
+
+
+def check_probabilities(rows: Tensor, name: str) -> None:
+    """Rows of probabilities over classes, (n, classes)."""
+    if float(rows.min()) < 0 or float((rows.sum(1) - 1).abs().max()) > 1e-3:
+        raise ValueError(f"sent {name} that are no probabilities")

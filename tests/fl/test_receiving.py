@@ -1,0 +1,248 @@
+"""What hostile clients send is refused with the client's name and one reason, and is never kept."""
+
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from cluster.clients.store import Store
+from fl.clients import Clients
+from fl.condensation.config import LocalCondensation
+from fl.condensation.kip import KipTraining
+from fl.errors import ClientFailed
+from fl.events import Events
+from fl.executor import InProcess
+from fl.federation import Job, Training, Update
+from fl.packed import Packed, PackedTensors
+from fl.receiving import check_label_counts, check_probabilities, check_values
+from fl.training.classifier import ClassifierConfig
+from fl.wire import Tensors, pack
+from tests.fl.toy import CLASSIFIER, GENERATOR, PROBLEM, VGG, client, split
+
+TRAIN = split(3, 3, 3)
+CVAE = replace(GENERATOR, upload="cvae")
+CONDENSER = LocalCondensation(model="convnet", width=0.03, images_per_class=2, steps=1)
+KIP = KipTraining(images=3, targets=3, steps=1)
+NORMED = ClassifierConfig(model="resnet18", width=0.03, epochs=1, batch_size=9)
+Change = Callable[[Tensors], None]
+
+
+def honest(training: Training) -> Tensors:
+    """What client 0 uploads."""
+    ((_, packed),) = InProcess(TRAIN).run([job(training)], Events())
+    assert isinstance(packed, Packed)
+    return dict(PackedTensors(packed))
+
+
+def job(training: Training) -> Job:
+    return Job(
+        task=training.task,
+        client=client(0, training),
+        run_spec=PROBLEM,
+        indices=np.arange(9),
+        broadcast=None,
+        payload=None,
+    )
+
+
+class Answers:
+    """An executor that answers with these bytes, or with a change of what is honest."""
+
+    def __init__(self, *answers: bytes) -> None:
+        self.answers = answers
+
+    def run(
+        self, jobs: Sequence[Job], events: Events
+    ) -> Generator[tuple[Job, Packed | ClientFailed], None, None]:
+        for job in jobs:
+            yield job, Packed.in_memory(self.answers[job.client.id])
+
+
+def trained(
+    training: Training, folder: Path, *answers: bytes, drop: bool = False
+) -> tuple[Clients, list[Update]]:
+    store = Store(folder / "pool", folder / "updates", TRAIN)
+    count = len(answers)
+    clients = Clients(
+        [client(k, training) for k in range(count)],
+        [np.arange(9)] * count,
+        PROBLEM,
+        Answers(*answers),
+        store,
+        Events(),
+        on_failure="drop" if drop else "stop",
+    )
+    return clients, clients.train()
+
+
+def files(folder: Path) -> list[str]:
+    return sorted(f.name for f in folder.rglob("*") if f.is_file() and f.name != ".locks")
+
+
+def sent(tensors: Tensors, **note: Any) -> bytes:
+    return pack(tensors, {"seconds": 1.0, "span": [0.0, 1.0], "stats": {}, **note})
+
+
+@pytest.mark.parametrize("training", [CLASSIFIER, NORMED, GENERATOR, CVAE, CONDENSER, KIP])
+def test_what_is_honest_is_received(training: Training, tmp_path: Path) -> None:
+    upload = honest(training)
+    _, (update,) = trained(training, tmp_path, sent(upload))
+    assert set(update.tensors) == set(upload)
+    assert files(tmp_path)
+
+
+def everywhere(value: float) -> Change:
+    def change(upload: Tensors) -> None:
+        for tensor in upload.values():
+            if tensor.is_floating_point():
+                tensor.fill_(value)
+
+    return change
+
+
+def once(value: float) -> Change:
+    def change(upload: Tensors) -> None:
+        floats = next(t for t in upload.values() if t.is_floating_point())
+        floats.view(-1)[-1] = value
+
+    return change
+
+
+def ending(end: str, value: float) -> Change:
+    def change(upload: Tensors) -> None:
+        next(t for name, t in upload.items() if name.endswith(end)).fill_(value)
+
+    return change
+
+
+def put(name: str, tensor: Tensor) -> Change:
+    return lambda upload: upload.update({name: tensor})
+
+
+def lacks(upload: Tensors) -> None:
+    del upload[next(name for name, tensor in upload.items() if tensor.is_floating_point())]
+
+
+def no_images(upload: Tensors) -> None:
+    del upload["images"]
+
+
+def doubles(upload: Tensors) -> None:
+    name = next(n for n, t in upload.items() if t.is_floating_point())
+    upload[name] = upload[name].double()
+
+
+def another_shape(upload: Tensors) -> None:
+    name = next(n for n, t in upload.items() if t.is_floating_point())
+    upload[name] = upload[name][..., None]
+
+
+COUNTS = "label_counts"
+HOSTILE: dict[str, tuple[Training, Change, str]] = {
+    "weights of 1e20": (CLASSIFIER, everywhere(1e20), "values up to 1e.20, above 10000"),
+    "weights of 3e38": (CLASSIFIER, once(3e38), "values up to 3e.38"),
+    "weights of -1e5": (CLASSIFIER, once(-1e5), "values up to 1e.05"),
+    "NaN": (CLASSIFIER, once(float("nan")), "with NaN or infinite values"),
+    "infinity": (CLASSIFIER, once(float("-inf")), "with NaN or infinite values"),
+    "a missing weight": (CLASSIFIER, lacks, "other tensors than classifier has"),
+    "a weight too many": (
+        CLASSIFIER,
+        put("classifier.more", torch.ones(1)),
+        "classifier has: more",
+    ),
+    "float64": (CLASSIFIER, doubles, "as torch.float64"),
+    "another shape": (CLASSIFIER, another_shape, "expected torch.float32"),
+    "a negative variance": (NORMED, ending("running_var", -1.0), "negative .*running_var"),
+    "a huge variance": (NORMED, ending("running_var", 1e20), "running_var with values up to"),
+    "negative batches": (NORMED, ending("num_batches_tracked", -1), "negative .*tracked"),
+    "a decoder of 1e20": (GENERATOR, everywhere(1e20), "values up to 1e.20"),
+    "weights that overflow": (VGG, everywhere(9e3), "answers NaN or infinite"),
+    "a CVAE's decoder alone": (CVAE, lacks, "other tensors than cvae has"),
+    "10^9 samples": (GENERATOR, put(COUNTS, torch.full((3,), 10**9)), "impossible label counts"),
+    "2^62 samples": (GENERATOR, put(COUNTS, torch.full((3,), 2**62)), "impossible label counts"),
+    "other samples": (GENERATOR, put(COUNTS, torch.tensor([9, 9, 9])), "it has 9"),
+    "no samples": (GENERATOR, put(COUNTS, torch.zeros(3).long()), "impossible label counts"),
+    "float counts": (GENERATOR, put(COUNTS, torch.tensor([3.0, 3, 3])), "no label counts"),
+    "pixels of 1e6": (CONDENSER, everywhere(1e6), "pixels above 100"),
+    "a class there is not": (CONDENSER, put("classes", torch.tensor([0, 1, 7])), "classes"),
+    "classes as floats": (CONDENSER, put("classes", torch.tensor([0.0, 1, 2])), "classes"),
+    "no images": (CONDENSER, no_images, "no images"),
+    "a class's images too many": (KIP, put("images.3", torch.zeros(1, 1, 28, 28).byte()), "image"),
+    "images as floats": (KIP, put("images.0", torch.zeros(1, 1, 28, 28)), "images"),
+}
+
+
+@pytest.mark.parametrize(("training", "change", "reason"), HOSTILE.values(), ids=HOSTILE)
+def test_a_hostile_upload_is_its_clients_failure_and_is_not_kept(
+    tmp_path: Path, training: Training, change: Change, reason: str
+) -> None:
+    upload = honest(training)
+    change(upload)
+    with pytest.raises(ClientFailed, match=rf"^client 0 \(.*\) failed: sent .*{reason}"):
+        trained(training, tmp_path, sent(upload))
+    assert files(tmp_path) == []
+
+
+def test_a_refused_client_is_dropped_where_that_is_allowed_and_asked_again_on_resume(
+    tmp_path: Path,
+) -> None:
+    good, bad = honest(CLASSIFIER), honest(CLASSIFIER)
+    everywhere(1e30)(bad)
+    clients, (update,) = trained(CLASSIFIER, tmp_path, sent(good), sent(bad), drop=True)
+    assert update.client.id == 0
+    assert list(clients.dropped) == [1]
+    assert "values up to" in clients.dropped[1]
+    again, (first, second) = trained(CLASSIFIER, tmp_path, b"not asked again", sent(good))
+    assert (first.reused, second.reused) == (True, False)
+    assert not again.dropped
+
+
+@pytest.mark.parametrize("content", [b"", b"\0" * 40, b"a pickle, perhaps", b"\xff" * 64])
+def test_what_is_no_message_is_its_clients_failure(tmp_path: Path, content: bytes) -> None:
+    with pytest.raises(ClientFailed, match=r"^client 0 .* failed: (no packed|the header)"):
+        trained(CLASSIFIER, tmp_path, content)
+    assert files(tmp_path) == []
+
+
+def test_an_impossible_note_is_its_clients_failure(tmp_path: Path) -> None:
+    with pytest.raises(ClientFailed, match=r"^client 0 .* failed: the note holds NaN"):
+        trained(CLASSIFIER, tmp_path, sent(honest(CLASSIFIER), stats={"loss": float("nan")}))
+
+
+def test_what_the_store_has_and_would_be_refused_is_asked_for_again(tmp_path: Path) -> None:
+    """An older version kept uploads before it looked at them."""
+    bad = honest(CLASSIFIER)
+    everywhere(1e30)(bad)
+    store = Store(tmp_path / "pool", tmp_path / "updates", TRAIN)
+    own = replace(job(CLASSIFIER), client=client(0, CLASSIFIER))
+    store.put(store.key(own), 0, Packed.in_memory(sent(bad)))
+    _, (update,) = trained(CLASSIFIER, tmp_path, sent(honest(CLASSIFIER)))
+    assert not update.reused
+    assert all(float(t.abs().max()) < 10 for t in update.tensors.values())
+
+
+def test_values_that_stand_for_nothing_are_allowed_where_the_method_says_so() -> None:
+    holes = torch.tensor([1.0, torch.nan])
+    check_values("mean_logits", holes, nan_is_absent=True)
+    with pytest.raises(ValueError, match="NaN"):
+        check_values("mean_logits", holes)
+    with pytest.raises(ValueError, match="infinite"):
+        check_values("mean_logits", torch.tensor([torch.nan, torch.inf]), nan_is_absent=True)
+
+
+@pytest.mark.parametrize("rows", [[[1.5, -0.5]], [[0.5, 0.6]], [[0.0, 0.0]], [[1e9, 0.0]]])
+def test_rows_that_are_no_probabilities_are_refused(rows: list[list[float]]) -> None:
+    check_probabilities(torch.tensor([[0.25, 0.75], [0.0, 1.0]]), "soft_labels")
+    with pytest.raises(ValueError, match="no probabilities"):
+        check_probabilities(torch.tensor(rows), "soft_labels")
+
+
+def test_label_counts_are_given_as_they_were_sent() -> None:
+    counts = torch.tensor([9, 0, 0])
+    own = Update(client=client(0), tensors={COUNTS: counts}, stats={}, seconds=0, reused=False)
+    assert torch.equal(check_label_counts(own, PROBLEM), counts)
