@@ -30,6 +30,8 @@ class ClientNote:
     """Clients that trained as one computation with this one, itself included."""
     stats: dict[str, float] = field(default_factory=dict)
     """Figures that the task reports of the training."""
+    losses: list[float] = field(default_factory=list)
+    """The mean training loss of each epoch, where the task trains in epochs."""
 
     @classmethod
     def of(cls, packed: bytes | memoryview) -> Self:
@@ -51,9 +53,11 @@ class ClientNote:
 
 def _check(note: SettingValues) -> None:
     seconds, span = note.get("seconds"), note.get("span", (0.0, 0.0))
-    stats = note.get("stats", {})
+    stats, losses = note.get("stats", {}), note.get("losses", [])
     numbers = [seconds, *span, note.get("peak_bytes") or 0]
     if not all(isinstance(n, int | float) and math.isfinite(n) for n in numbers):
         raise ValueError(f"client {note.get('client')} tells impossible times or bytes: {numbers}")
     if len(span) != 2 or not isinstance(stats, dict):
         raise ValueError(f"client {note.get('client')} tells neither span nor stats as it should")
+    if not isinstance(losses, list) or not all(isinstance(n, int | float) for n in losses):
+        raise ValueError(f"client {note.get('client')} tells losses that are no numbers")

@@ -213,6 +213,11 @@ class RankedServer(ABC):
         hits = torch.stack(self._values(Rank.count_hits, [(shared,)] * self.size)).sum(0)
         return self._evaluation(hits.tolist())
 
+    def confusion(self, model: nn.Module) -> Tensor:
+        """Test samples of each class (row) by the class that the model takes them for (column)."""
+        shared = self._share(model)
+        return torch.stack(self._values(Rank.count_confusion, [(shared,)] * self.size)).sum(0)
+
     def release(self) -> None:
         """Releases unused GPU memory, which clients need next."""
         self._on_each(Rank.release, [()] * self.size)
