@@ -53,8 +53,8 @@ def _panel(axes: Axes, curves: list[LossCurve]) -> None:
             line.set(linewidth=1.1, alpha=0.75)
     title = ", ".join(part for part in _kind(curves[0]) if part)
     count = f"{len(curves):,} client{'s' if len(curves) > 1 else ''}"
-    axes.set_title(f"{title}: {count}", loc="left", parse_math=False)
-    axes.title.set(fontsize=style.LABEL, color=style.INK)
+    look = {"fontsize": style.LABEL, "color": style.INK}
+    axes.set_title(f"{title}: {count}", look, loc="left", parse_math=False)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
     _scale(axes, np.concatenate([curve.losses for curve in curves]))
 

@@ -73,6 +73,7 @@ def _render(run: RunRecord, drawn: list[Picture]) -> str:
         files=[name for name in FILES if (run.path / name).exists()],
         tested=run.scores.tested if run.scores else {},
         alone=run.alone.scores.tested if run.alone else {},
+        losses={curve.client: curve.losses[-1] for curve in run.losses},
         below=run.scores.below(run.alone.scores) if run.scores and run.alone else [],
         client_notes=client_notes.beside_table(run),
         targets=(run.result or {}).get("rounds_to") if run.rounds else None,

@@ -97,6 +97,9 @@ QUALITY = 90  # of WebP, where it is not lossless
 NO_CONTENT = re.compile(r"<!--.*?-->|<metadata>.*?</metadata>|(?<=>)\s+(?=<)", re.DOTALL)
 """What an SVG file shows nothing of: comments, metadata, space between its elements."""
 
+PATH, TOO_FINE = re.compile(r' d="[^"]*"'), re.compile(r"(?<=\.\d\d)\d+")
+"""An SVG path's points, and their digits beyond hundredths, which nobody sees."""
+
 
 def png(figure: Figure) -> bytes:
     """The figure as a PNG file."""
@@ -110,7 +113,8 @@ def svg(figure: Figure) -> bytes:
     buffer = io.StringIO()
     with rc_context({"svg.fonttype": "path", "svg.hashsalt": "onefold"}):
         figure.savefig(buffer, format="svg", metadata={"Date": None})
-    return NO_CONTENT.sub("", buffer.getvalue()).encode()
+    content = NO_CONTENT.sub("", buffer.getvalue())
+    return PATH.sub(lambda path: TOO_FINE.sub("", path[0]), content).encode()
 
 
 def webp(figure: Figure) -> bytes:

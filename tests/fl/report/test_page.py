@@ -113,7 +113,10 @@ def test_confusion_and_training_curves_are_drawn_where_they_were_recorded(
     lines = (run_dir / "metrics.jsonl").read_text().splitlines()
     events = [json.loads(line) | {"losses": [2.5, math.nan, 0.5]} for line in lines]
     (run_dir / "metrics.jsonl").write_text("\n".join(map(json.dumps, events)))
-    assert len(Page(write_report(run_dir)).images) == len(ALL_PLOTS) + 2
+    page = Page(write_report(run_dir))
+    assert len(page.images) == len(ALL_PLOTS) + 2
+    head, *clients = rows(page)
+    assert [row[head.index("Last loss")] for row in clients] == ["0.5"] * 4
     assert (run_dir / "plots" / "confusion.svg").exists()
     assert (run_dir / "plots" / "losses.svg").exists()
 
