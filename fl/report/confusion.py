@@ -73,15 +73,5 @@ def _legend(axes: Axes) -> None:
     names = ["right", "taken for another: 1%", "10%", "100%"]
     shares = np.array([1.0, 0.01, 0.1, 1.0])
     shades = _shades(shares, shares.cumsum() == 1)
-    axes.legend(
-        handles=[Patch(color=c, label=n) for c, n in zip(shades.tolist(), names, strict=True)],
-        loc="lower left",
-        bbox_to_anchor=(0, 1),
-        ncols=len(names),
-        frameon=False,
-        fontsize=style.TICK,
-        labelcolor=style.INK,
-        handlelength=1.0,
-        columnspacing=1.0,
-        borderaxespad=0.2,
-    )
+    handles = [Patch(color=c, label=n) for c, n in zip(shades.tolist(), names, strict=True)]
+    style.legend_above(axes, len(names), handles, handlelength=1.0, columnspacing=1.0)

@@ -149,6 +149,11 @@ def _losses(run: RunRecord) -> Picture | None:
     caption = "Mean training loss over each client's own samples by " + (
         "round, with a point for each epoch within it" if run.in_rounds else "epoch"
     )
+    if loss_curves.has_bands(run.losses):
+        caption += (
+            "; of many clients the line is their median, the dark band reaches from their 10th to "
+            "their 90th percentile, and all lie in the light one"
+        )
     figure = loss_curves.loss_curves(run.losses, step)
     return _picture("losses", "Local training", f"{caption}.", figure)
 

@@ -13,15 +13,15 @@ from fl.report.events import LossCurve
 from fl.report.plots import LOG_FROM
 
 MOST_LINES = 30  # clients in a panel up to which each has a line
-BANDS = ((0, 100, 0.16, "all clients"), (10, 90, 0.3, "10th to 90th percentile"))
-"""Percentiles between which the clients lie, how dark the band is, and its name."""
+BANDS = ((0, 100, 0.16), (10, 90, 0.3))
+"""Percentiles between which the clients lie, and how dark the band is."""
 FEW = 2.5  # decades up to which a logarithmic axis names more than the powers of ten
 ACROSS = 3  # panels in a row
 
 
 def loss_curves(curves: Sequence[LossCurve], step: str) -> Figure:
     """Each client's loss by ``step``, epoch or round; of many clients, how they are distributed."""
-    panels = [list(own) for _, own in groupby(sorted(curves, key=_kind), key=_kind)]
+    panels = _by_kind(curves)
     columns = min(len(panels), ACROSS)
     rows = -(-len(panels) // ACROSS)
     width = style.HALF if columns == 1 else style.WIDE
@@ -35,6 +35,15 @@ def loss_curves(curves: Sequence[LossCurve], step: str) -> Figure:
     for axes in places[len(panels) :]:
         axes.remove()
     return figure
+
+
+def has_bands(curves: Sequence[LossCurve]) -> bool:
+    """Whether a panel shows bands in place of a line for each client."""
+    return any(len(own) > MOST_LINES for own in _by_kind(curves))
+
+
+def _by_kind(curves: Sequence[LossCurve]) -> list[list[LossCurve]]:
+    return [list(own) for _, own in groupby(sorted(curves, key=_kind), key=_kind)]
 
 
 def _kind(curve: LossCurve) -> tuple[str, str]:
@@ -69,12 +78,11 @@ def _bands(axes: Axes, curves: list[LossCurve], colour: str) -> None:
     steps = sorted(by_step)
     if not steps:
         return
-    for low, high, alpha, label in BANDS:
+    for low, high, alpha in BANDS:
         edges = np.array([np.percentile(by_step[step], (low, high)) for step in steps]).T
-        axes.fill_between(steps, *edges, color=colour, alpha=alpha, linewidth=0, label=label)
+        axes.fill_between(steps, *edges, color=colour, alpha=alpha, linewidth=0)
     medians = [float(np.median(by_step[step])) for step in steps]
-    axes.plot(steps, medians, color=colour, linewidth=2, label="median")
-    axes.legend(frameon=False, fontsize=style.TICK, labelcolor=style.INK)
+    axes.plot(steps, medians, color=colour, linewidth=2)
 
 
 def _scale(axes: Axes, losses: np.ndarray) -> None:

@@ -7,9 +7,11 @@ import io
 import math
 import re
 from base64 import b64encode
+from collections.abc import Sequence
 from typing import Literal
 
 from matplotlib import rc_context
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.figure import Figure
@@ -65,6 +67,26 @@ def quiet(axes: Axes, grid: Literal["both", "x", "y"] = "y") -> None:
     axes.yaxis.label.set(size=LABEL, color=INK)
     axes.set_axisbelow(True)
     axes.grid(axis=grid, color=RULE)
+
+
+def legend_above(
+    axes: Axes, columns: int, handles: Sequence[Artist] | None = None, /, **look: float
+) -> None:
+    """A legend above the axes, as there is no place within them that no data may take.
+
+    ``look``: further settings of the legend.
+    """
+    axes.legend(
+        handles=handles,
+        loc="lower left",
+        bbox_to_anchor=(0, 1),
+        ncols=columns,
+        frameon=False,
+        fontsize=TICK,
+        labelcolor=INK,
+        borderaxespad=0.2,
+        **look,
+    )
 
 
 def name_columns(figure: Figure, axes: Axes, names: list[str]) -> None:

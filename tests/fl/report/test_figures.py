@@ -296,3 +296,5 @@ def test_training_curves_say_what_a_step_is(bare: RunRecord, figures: list[Figur
     assert only(run).caption.endswith("samples by epoch.")
     assert "a point for each epoch" in only(replace(run, in_rounds=True)).caption
     assert [figure.axes[0].get_xlabel() for figure in figures] == ["epoch", "round"]
+    many = [replace(run.losses[0], client=k) for k in range(100)]
+    assert only(replace(run, losses=many)).caption.endswith("all lie in the light one.")
