@@ -154,6 +154,7 @@ class ClientMap:
                 bytes_peer=self.bytes_up[client.id] if self.to_peers else 0,
                 reused=reused,
                 stats=note.stats,
+                losses=note.losses,
             )
         )
         return self._update(client, packed, note, reused=reused)

@@ -3,16 +3,16 @@
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields
-from typing import Self
+from typing import Any, Self
 
 from fl.json_values import SettingValues
 from fl.wire import Tensors, pack, unpack_note
 
-TEXTS = ("role", "model", "node", "device", "device_uuid")
+WORDS = ("role", "model", "node", "device", "device_uuid")
 WHOLE = (("client", -1), ("peak_bytes", 0), ("cohort", 1))
 """Whole numbers, each with the smallest that it may be."""
-OPTIONAL: tuple[tuple[str, object], ...] = (("span", (0.0, 0.0)), ("stats", {}), ("assigned", {}))
 MOST_FIGURES = 10_000
+MOST_CHARACTERS = 200
 LARGEST = 1e30
 """What no second and no figure of a training comes near; NaN and infinities are not below it."""
 
@@ -39,6 +39,8 @@ class ClientNote:
     """Clients that trained as one computation with this one, itself included."""
     stats: dict[str, float] = field(default_factory=dict)
     """Figures that the task reports of the training."""
+    losses: list[float] = field(default_factory=list)
+    """The mean training loss of each epoch, where the task trains in epochs."""
 
     @classmethod
     def of(cls, packed: bytes | memoryview) -> Self:
@@ -69,27 +71,41 @@ def readable_notes(uploads: Iterable[bytes | memoryview]) -> list[ClientNote]:
 
 def _check(note: SettingValues) -> None:
     """Raises `ValueError` for the first entry that is not what it should be."""
-    span, stats, assigned = (note.get(name) or default for name, default in OPTIONAL)
-    if not isinstance(span, list | tuple) or len(span) != 2 or not all(map(_number, span)):
-        raise ValueError(f"tells no span of time: {str(span)[:60]}")
-    if not _number(note.get("seconds")) or note["seconds"] < 0 or span[0] > span[1]:
-        raise ValueError(f"tells impossible times: {str(note.get('seconds'))[:60]} s")
+    _check_times(note.get("seconds"), note.get("span") or (0.0, 0.0))
+    _check_words(note)
     for name, least in WHOLE:
         value = note.get(name)
         if value is not None and (type(value) is not int or not least <= value < 2**62):
             raise ValueError(f"tells an impossible {name}: {str(value)[:60]}")
-    for name in TEXTS:
-        text = note.get(name)
-        if text is not None and not (isinstance(text, str) and len(text) <= 200):
+    for name in ("stats", "assigned"):
+        _check_figures(note.get(name) or {})
+    losses = note.get("losses") or []
+    if not isinstance(losses, list) or len(losses) > MOST_FIGURES or not all(map(_number, losses)):
+        raise ValueError("tells losses that are no numbers")
+
+
+def _check_times(seconds: Any, span: Any) -> None:
+    if not isinstance(span, list | tuple) or len(span) != 2 or not all(map(_number, span)):
+        raise ValueError(f"tells no span of time: {str(span)[:60]}")
+    if not _number(seconds) or seconds < 0 or span[0] > span[1]:
+        raise ValueError(f"tells impossible times: {str(seconds)[:60]} s")
+
+
+def _check_words(note: SettingValues) -> None:
+    for name in WORDS:
+        word = note.get(name)
+        if word is not None and not (isinstance(word, str) and len(word) <= MOST_CHARACTERS):
             raise ValueError(f"tells no readable {name}")
-        if text is not None and not text.isprintable():
+        if word is not None and not word.isprintable():
             raise ValueError(f"tells a {name} that cannot be printed")
-    for figures in (stats, assigned):
-        if not isinstance(figures, dict) or len(figures) > MOST_FIGURES:
-            raise ValueError("tells no figures by name")
-        for name, value in figures.items():
-            if not _number(value) or len(name) > 200 or not name.isprintable():
-                raise ValueError(f"tells an impossible figure: {name[:60]!r} {str(value)[:60]}")
+
+
+def _check_figures(figures: Any) -> None:
+    if not isinstance(figures, dict) or len(figures) > MOST_FIGURES:
+        raise ValueError("tells no figures by name")
+    for name, value in figures.items():
+        if not _number(value) or len(name) > MOST_CHARACTERS or not name.isprintable():
+            raise ValueError(f"tells an impossible figure: {name[:60]!r} {str(value)[:60]}")
 
 
 def _number(value: object) -> bool:

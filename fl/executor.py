@@ -72,6 +72,7 @@ def run_jobs(jobs: Sequence[Job], train: Split, place: Place = HERE) -> list[byt
             peak_bytes=None if peak.bytes is None else peak.bytes // len(jobs),
             cohort=len(jobs),
             stats=output.stats,
+            losses=output.losses,
         ).pack(output.tensors)
         for job, output in zip(jobs, outputs, strict=True)
     ]

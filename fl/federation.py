@@ -160,6 +160,8 @@ class TaskOutput:
 
     tensors: Tensors
     stats: dict[str, float] = field(default_factory=dict)
+    losses: list[float] = field(default_factory=list)
+    """The mean training loss of each epoch, where the task trains in epochs."""
 
 
 Task = Callable[[TaskInput], TaskOutput]

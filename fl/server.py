@@ -5,6 +5,7 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import accumulate
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -57,6 +58,11 @@ class Samples:
 
     def __len__(self) -> int:
         return sum(self.counts)
+
+    @property
+    def starts(self) -> list[int]:
+        """The number of each block's first row."""
+        return list(accumulate(self.counts[:-1], initial=0))
 
     def only(self, *names: str) -> "Samples":
         """These columns alone."""

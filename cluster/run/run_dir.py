@@ -2,6 +2,7 @@
 
 import json
 import platform
+import re
 import shutil
 from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
@@ -19,6 +20,8 @@ from fl.errors import UserError
 from fl.json_values import JsonObject
 from fl.whole_files import write_atomically
 
+WHOLE_NUMBERS = re.compile(r"\[\n\s+-?\d+(?:,\n\s+-?\d+)*\n\s+\]")
+"""Such a list as JSON with indents has it; within a string there is no newline."""
 PACKAGES = ("torch", "torchvision", "triton", "numpy", "ray", "safetensors", "scikit-learn")
 
 
@@ -97,8 +100,13 @@ def versions() -> dict[str, str]:
 
 
 def write_json(path: Path, value: object) -> None:
-    """Writes JSON for people and programs, atomically."""
-    write_atomically(path, (json.dumps(value, indent=2) + "\n").encode())
+    """Writes JSON for people and programs, atomically; a list of whole numbers takes one line."""
+    text = WHOLE_NUMBERS.sub(lambda found: _one_line(found[0]), json.dumps(value, indent=2))
+    write_atomically(path, f"{text}\n".encode())
+
+
+def _one_line(numbers: str) -> str:
+    return f"[{' '.join(numbers[1:-1].split())}]"
 
 
 def _refuse_changes(config_file: Path, settings: JsonObject) -> None:

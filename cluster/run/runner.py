@@ -78,6 +78,7 @@ def execute(
             real, classes = prepared.dataset.train, prepared.dataset.num_classes
             with events.phase("fid"):
                 result["fid"] = measure(real, classes, outcome.synthetic, server.device)
+        result |= _confusion(server, outcome)
         result["placements"] = placements.entries
         if bundles:
             result["makespan"] = placements.makespan(bundles.all)
@@ -173,6 +174,16 @@ def _by_domain(domains: tuple[str, ...], last: Evaluation) -> JsonObject:
     if not last.per_domain:
         return {}
     return {"per_domain_accuracy": dict(zip(domains, last.per_domain, strict=True))}
+
+
+def _confusion(server: RankedServer, outcome: Outcome) -> JsonObject:
+    """The global model's confusion matrix; none where something else was tested last."""
+    last = outcome.epochs[-1]
+    if outcome.model is None or last.per_client:
+        return {}
+    counts = server.confusion(outcome.model)
+    of_the_tested = int(counts.trace()) / int(counts.sum()) == last.accuracy
+    return {"confusion": counts.tolist()} if of_the_tested else {}
 
 
 def _device_name(device: torch.device) -> str:

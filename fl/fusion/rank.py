@@ -18,7 +18,7 @@ from fl.fusion.fit import Fit, FitSpec
 from fl.fusion.group import Group
 from fl.fusion.rank_parts import RankParts
 from fl.fusion.synthesis import Draw, draw_samples
-from fl.metrics.accuracy import answers
+from fl.metrics.accuracy import answers, confusion
 from fl.models import Decoder
 from kernels.filter import nearest_of
 from kernels.parts import Local, Parts
@@ -124,6 +124,11 @@ class Rank:
         right = answers(self._here(model), self._test_images) == self._test_labels
         groups = self._test_groups[right]
         return torch.bincount(groups, minlength=self.run_spec.num_groups).cpu()
+
+    def count_confusion(self, model: nn.Module) -> Tensor:
+        """What this rank's share of the test split is taken for: (true classes, predicted)."""
+        predicted = answers(self._here(model), self._test_images)
+        return confusion(predicted, self._test_labels, self.run_spec.num_classes).cpu()
 
     def release(self) -> None:
         """Returns the memory that its allocator holds unused to the GPU."""

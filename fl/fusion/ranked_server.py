@@ -3,7 +3,6 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import accumulate
 from typing import Any, TypeVar, TypeVarTuple
 
 import numpy as np
@@ -89,14 +88,14 @@ class RankedServer(ABC):
         images, labels = samples.columns["images"], samples.columns["labels"]
         own = [
             (*block, keep, samples.step, first, len(samples))
-            for *block, first in zip(images, labels, _starts(samples), strict=True)
+            for *block, first in zip(images, labels, samples.starts, strict=True)
         ]
         (indices,) = self._get(self._on_each(Rank.nearest, own)[:1])  # the same on every rank
         return indices
 
     def take(self, samples: Samples, indices: Tensor) -> Samples:
         """See :meth:`fl.server.Server.take`."""
-        ends = torch.tensor((*_starts(samples), len(samples)), device=indices.device)
+        ends = torch.tensor((*samples.starts, len(samples)), device=indices.device)
         bounds = torch.searchsorted(indices.contiguous(), ends).tolist()
         own = [
             indices[first:last] - start
@@ -213,6 +212,11 @@ class RankedServer(ABC):
         hits = torch.stack(self._values(Rank.count_hits, [(shared,)] * self.size)).sum(0)
         return self._evaluation(hits.tolist())
 
+    def confusion(self, model: nn.Module) -> Tensor:
+        """Test samples of each class (row) by the class that the model takes them for (column)."""
+        shared = self._share(model)
+        return torch.stack(self._values(Rank.count_confusion, [(shared,)] * self.size)).sum(0)
+
     def release(self) -> None:
         """Releases unused GPU memory, which clients need next."""
         self._on_each(Rank.release, [()] * self.size)
@@ -280,11 +284,6 @@ class _Divided:
 
     def __call__(self, rows: Tensor) -> Tensor:
         return rows / self._count
-
-
-def _starts(samples: Samples) -> list[int]:
-    """The number of each block's first row."""
-    return list(accumulate(samples.counts[:-1], initial=0))
 
 
 def _with_column(samples: Samples, name: str, blocks: Sequence[Block]) -> Samples:

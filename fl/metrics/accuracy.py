@@ -1,4 +1,4 @@
-"""Top-1 accuracy, overall, per class and per domain."""
+"""Top-1 accuracy, overall, per class and per domain; which classes are taken for which."""
 
 import torch
 from torch import Tensor, nn
@@ -45,6 +45,18 @@ def evaluate(
     hits = torch.bincount(right, minlength=num_classes)
     totals = torch.bincount(labels, minlength=num_classes)
     return accuracies(hits.tolist(), totals.tolist(), num_classes)
+
+
+def confusion(predicted: Tensor, labels: Tensor, num_classes: int) -> Tensor:
+    """How many samples of each class (row) were taken for each class (column), (classes, classes).
+
+    Args:
+        predicted: classes from 0 to ``num_classes`` - 1, int64 (N,), as :func:`answers` gives them.
+        labels: the true ones, int64 (N,), on the same device.
+        num_classes: of the data set.
+    """
+    pairs = labels * num_classes + predicted
+    return torch.bincount(pairs, minlength=num_classes**2).view(num_classes, num_classes)
 
 
 def _shares(hits: Tensor, totals: Tensor) -> tuple[float | None, ...]:

@@ -14,6 +14,7 @@ from fl.report.words import percent
 
 BANDS = ((0, 100, 0.16, "worst to best"), (10, 90, 0.3, "10th to 90th percentile"))
 """Percentiles between which the clients lie, how dark the band is, and its name."""
+LEGEND = {"handlelength": 1.4, "columnspacing": 1.2}
 SMALLEST_DOT, LARGEST_DOT = 2.0, 8.0  # diameters in points
 
 
@@ -35,7 +36,7 @@ def client_spread(rounds: Mapping[int, Sequence[float | None]]) -> Figure:
     axes.set(xlabel="round", ylabel="accuracy", ylim=_limits(*accuracy))
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
     axes.yaxis.set_major_formatter(PercentFormatter(1.0))
-    _legend(axes, columns=3)
+    style.legend_above(axes, 3, **LEGEND)
     return figure
 
 
@@ -66,7 +67,7 @@ def client_accuracy(scores: Scores, alone: Scores | None = None) -> Figure:
     axes.set(ylabel="accuracy", xlim=(-0.7, len(ranked) - 0.3), ylim=_limits(here, there))
     axes.yaxis.set_major_formatter(PercentFormatter(1.0))
     _name_clients(figure, axes, ranked)
-    _legend(axes, columns=2 if figure.get_figwidth() < style.WIDE else 4)
+    style.legend_above(axes, 2 if figure.get_figwidth() < style.WIDE else 4, **LEGEND)
     return figure
 
 
@@ -82,18 +83,3 @@ def _name_clients(figure: Figure, axes: Axes, ids: list[int]) -> None:
         style.name_columns(figure, axes, [str(k) for k in ids])
     else:
         axes.set(xlabel=f"{len(ids):,} clients, the worst first", xticks=[])
-
-
-def _legend(axes: Axes, columns: int) -> None:
-    """Above the axes, as there is no place within them that no client may take."""
-    axes.legend(
-        loc="lower left",
-        bbox_to_anchor=(0, 1),
-        ncols=columns,
-        frameon=False,
-        fontsize=style.TICK,
-        labelcolor=style.INK,
-        handlelength=1.4,
-        columnspacing=1.2,
-        borderaxespad=0.2,
-    )

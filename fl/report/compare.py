@@ -1,13 +1,18 @@
-"""Several runs on one page: their figures side by side, their accuracy curves in one picture."""
+"""Several runs on one page: their figures side by side, their accuracy curves in one picture.
+
+Runs that differ by their seed alone share a row and a curve: mean and standard deviation.
+"""
 
 from collections.abc import Sequence
 from pathlib import Path
+from statistics import fmean, stdev
 
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from fl.errors import UserError
 from fl.report import style, words
+from fl.report.groups import Group, groups_of
 from fl.report.page import write
 from fl.report.plots import STEPS
 from fl.report.read import RunRecord, read_run
@@ -18,7 +23,7 @@ COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#1
 
 
 def write_comparison(run_dirs: Sequence[Path], page: Path) -> Path:
-    """Writes the page, the best run first; returns its path.
+    """Writes the page, the best configuration first; returns its path.
 
     Raises:
         UserError: a directory is no run, or holds one that is not finished.
@@ -27,7 +32,7 @@ def write_comparison(run_dirs: Sequence[Path], page: Path) -> Path:
     for run in runs:
         if run.result is None:
             raise UserError(f"{run.path} is not finished: it has no result.json to compare")
-    runs.sort(key=lambda run: -_result(run)["accuracy"])
+    groups = sorted(groups_of(runs), key=lambda group: -(group.mean("accuracy") or 0.0))
     filters = {
         "percent": words.percent,
         "points": words.points,
@@ -35,74 +40,85 @@ def write_comparison(run_dirs: Sequence[Path], page: Path) -> Path:
         "size": words.size,
         "base64": style.base64,
     }
-    curves = [run for run in runs if run.accuracy]
+    curves = [group for group in groups if all(run.accuracy for run in group.runs)]
     in_rounds = [run for run in runs if run.rounds]
     content = render(
         HERE / "compare.html.j2",
         filters,
-        runs=[(name(run), _result(run)) for run in runs],
-        warning=_warning(runs),
+        groups=groups,
+        runs=runs,
+        warning=_warning(groups),
         target=_common_target(in_rounds),
-        overheads={name(run): _overhead(run) for run in in_rounds},
+        overhead=_overhead,
         step=_step(curves),
-        picture=style.png(accuracy_curves(curves)) if curves else None,
+        picture=style.svg(accuracy_curves(curves)) if curves else None,
         width=round(100 * style.WIDE),
     )
     write(page, content.encode())
     return page
 
 
-def name(run: RunRecord) -> str:
-    """The run's name on the page."""
-    return run.path.resolve().name
+def accuracy_curves(groups: Sequence[Group]) -> Figure:
+    """Accuracy after each round or epoch of fusion, a line per group; 0 is its start.
 
-
-def accuracy_curves(runs: Sequence[RunRecord]) -> Figure:
-    """Accuracy after each round or epoch of fusion, a line per run; 0 is its start."""
+    Of several seeds the line is the mean, in a band of one standard deviation to either side.
+    """
     figure, axes = style.new_axes(style.WIDE, 4.2)
-    for number, run in enumerate(runs):
-        start = _result(run).get("start_accuracy")
-        curve = run.accuracy if start is None else {0: start, **run.accuracy}
+    for number, group in enumerate(groups):
+        steps, colour = list(group.curve), COLOURS[number % len(COLOURS)]
+        means = [fmean(values) for values in group.curve.values()]
+        count = len(group.runs)
         axes.plot(
-            list(curve),
-            list(curve.values()),
-            color=COLOURS[number % len(COLOURS)],
+            steps,
+            means,
+            color=colour,
             linestyle="-" if number < len(COLOURS) else "--",
             linewidth=2,
-            label=name(run).replace("$", r"\$"),  # a name is no formula
+            label=_label(group).replace("$", r"\$"),  # a name is no formula
         )
-    axes.set(xlabel=_step(runs), ylabel="test accuracy")
+        if count > 1:
+            spreads = [stdev(values) for values in group.curve.values()]
+            low, high = (
+                [m + sign * s for m, s in zip(means, spreads, strict=True)] for sign in (-1, 1)
+            )
+            axes.fill_between(steps, low, high, color=colour, alpha=0.16, linewidth=0)
+    axes.set(xlabel=_step(groups), ylabel="test accuracy")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.yaxis.set_major_formatter(PercentFormatter(1.0))
     axes.legend(frameon=False, fontsize=style.TICK, labelcolor=style.INK)
     return figure
 
 
-def _step(runs: Sequence[RunRecord]) -> str:
+def _label(group: Group) -> str:
+    count = len(group.runs)
+    return group.name if count == 1 else f"{group.name} ({count} seeds)"
+
+
+def _step(groups: Sequence[Group]) -> str:
     """The label of the curves' x-axis."""
-    steps = sorted({run.step for run in runs}, reverse=True)
+    steps = sorted({run.step for group in groups for run in group.runs}, reverse=True)
     return " or ".join(STEPS[step] for step in steps)
 
 
-def _common_target(runs: Sequence[RunRecord]) -> float | None:
+def _common_target(runs: Sequence[RunRecord]) -> str | None:
     """The highest target accuracy that all of these runs reached; else that any reached."""
-    reached = [set(_result(run).get("rounds_to", {})) for run in runs]
+    reached = [set((run.result or {}).get("rounds_to", {})) for run in runs]
     common = set.intersection(*reached) if reached else set()
-    return max(map(float, common or set().union(*reached)), default=None)
+    return max(common or set().union(*reached), key=float, default=None)
 
 
-def _overhead(run: RunRecord) -> float:
-    """Seconds of overhead in a round, on average."""
-    return sum(r.seconds.get("overhead", 0.0) for r in run.rounds) / len(run.rounds)
+def _overhead(group: Group) -> float | None:
+    """Seconds of overhead in a round, on average; None for runs of one round."""
+    rounds = [played for run in group.runs for played in run.rounds]
+    return fmean(r.seconds.get("overhead", 0.0) for r in rounds) if rounds else None
 
 
-def _warning(runs: Sequence[RunRecord]) -> str | None:
-    """Why the runs may not be comparable."""
-    partitions = {(_result(run).get("partition") or {}).get("hash") for run in runs}
-    if len({_result(run).get("dataset") for run in runs}) > 1:
+def _warning(groups: Sequence[Group]) -> str | None:
+    """Why the groups may not be comparable. Each seed of a group has a partition of its own."""
+    if len({group.result.get("dataset") for group in groups}) > 1:
         return "The runs are on different data sets."
+    partitions = {
+        frozenset(((run.result or {}).get("partition") or {}).get("hash") for run in group.runs)
+        for group in groups
+    }
     return "The runs are on different partitions." if len(partitions) > 1 else None
-
-
-def _result(run: RunRecord) -> dict:
-    return run.result or {}

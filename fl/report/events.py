@@ -1,5 +1,6 @@
 """Reads metrics.jsonl for the report: clients, rounds, failures, accuracy after each epoch."""
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,6 +28,19 @@ class ClientRow:
     seconds: float | None = None
     bytes_up: int | None = None
     reused: bool | None = None
+
+
+@dataclass(frozen=True)
+class LossCurve:
+    """A client's mean training loss, epoch by epoch."""
+
+    client: int
+    role: str
+    model: str | None
+    steps: list[float]
+    """When each epoch ended: its number; in a run of many rounds, in rounds."""
+    losses: list[float]
+    """Not a number where it was not finite."""
 
 
 @dataclass(frozen=True)
@@ -90,6 +104,29 @@ def client_accuracy(events: list[Event]) -> dict[int, list[float | None]]:
 
 def client_rows(events: list[Event]) -> dict[int, ClientRow]:
     """What each client reported, summed over the rounds of a method that has many."""
+    return {client: _row(client, ends) for client, ends in _client_ends(events).items()}
+
+
+def client_losses(events: list[Event], *, in_rounds: bool = False) -> list[LossCurve]:
+    """The curves of the clients that trained in epochs, by client id."""
+    curves = []
+    for client, ends in _client_ends(events).items():
+        losses = [n if math.isfinite(n) else math.nan for end in ends for n in end.losses]
+        steps = [step for end in ends for step in _epoch_ends(end)] if in_rounds else []
+        if losses:
+            steps = steps or [*map(float, range(1, len(losses) + 1))]
+            curves.append(LossCurve(client, ends[-1].role, ends[-1].model, steps, losses))
+    return curves
+
+
+def _epoch_ends(end: ClientEnd) -> list[float]:
+    """When each epoch of a client's training ended, in rounds."""
+    count = len(end.losses)
+    return [end.round - 1 + (epoch + 1) / count for epoch in range(count)]
+
+
+def _client_ends(events: list[Event]) -> dict[int, list[ClientEnd]]:
+    """What each client reported, in order, by client id; of what was repeated the later."""
     ends: list[ClientEnd] = []
     before: list[ClientEnd] = []
     for event in events:
@@ -103,7 +140,7 @@ def client_rows(events: list[Event]) -> dict[int, ClientRow]:
     by_client: dict[int, list[ClientEnd]] = {}
     for end in ends:
         by_client.setdefault(end.client, []).append(end)
-    return {client: _row(client, by_client[client]) for client in sorted(by_client)}
+    return {client: by_client[client] for client in sorted(by_client)}
 
 
 def client_failures(events: list[Event]) -> list[Failure]:

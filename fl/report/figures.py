@@ -1,11 +1,11 @@
-"""The pictures of a run's report, each with its name, its caption and its PNG."""
+"""The pictures of a run's report, each with its name, its caption and its files."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from matplotlib.figure import Figure
 
-from fl.report import client_notes, client_plots, plots, style
+from fl.report import client_notes, client_plots, confusion, loss_curves, plots, style
 from fl.report.gantt import placement_chart
 from fl.report.mosaic import sample_grid
 from fl.report.read import RunRecord
@@ -20,9 +20,15 @@ class Picture:
     name: str
     title: str
     caption: str
-    png: bytes
+    files: dict[str, bytes]
+    """Its files by ending: ``png``, and ``svg`` or, if it is made of images, ``webp``."""
     width: int
     wide: bool
+
+    @property
+    def shown(self) -> str:
+        """The ending of the file that the page contains: the smallest."""
+        return min(self.files, key=lambda ending: len(self.files[ending]))
 
 
 def pictures(run: RunRecord) -> Iterator[Picture]:
@@ -35,7 +41,9 @@ def pictures(run: RunRecord) -> Iterator[Picture]:
         _time,
         _domains,
         _classes,
+        _confusion,
         _bytes,
+        _losses,
         _placement,
         _partition,
         _samples,
@@ -44,10 +52,13 @@ def pictures(run: RunRecord) -> Iterator[Picture]:
     return (picture for make in makers if (picture := make(run)) is not None)
 
 
-def _picture(name: str, title: str, caption: str, figure: Figure) -> Picture:
+def _picture(
+    name: str, title: str, caption: str, figure: Figure, *, of_images: bool = False
+) -> Picture:
     inches = figure.get_figwidth()
-    png = style.png(figure)
-    return Picture(name, title, caption, png, round(100 * inches), inches > style.HALF + 1)
+    smaller = {"webp": style.webp(figure)} if of_images else {"svg": style.svg(figure)}
+    files = {**smaller, "png": style.png(figure)}
+    return Picture(name, title, caption, files, round(100 * inches), inches > style.HALF + 1)
 
 
 def _accuracy(run: RunRecord) -> Picture | None:
@@ -116,6 +127,37 @@ def _classes(run: RunRecord) -> Picture | None:
     return _picture("per_class", "Accuracy by class", caption, figure)
 
 
+def _confusion(run: RunRecord) -> Picture | None:
+    if run.confusion is None:
+        return None
+    counts = run.confusion
+    names = _class_names(run, len(counts))
+    caption = (
+        "What the test samples of each class are taken for by the global model: the darker, the "
+        "larger the share of the class (by its square root, so that rare mistakes show)"
+    )
+    if told := confusion.most_confused(counts, names):
+        caption += f". Most often {told}"
+    figure = confusion.confusion_matrix(counts, names)
+    return _picture("confusion", "Confusion", f"{caption}.", figure)
+
+
+def _losses(run: RunRecord) -> Picture | None:
+    if not run.losses:
+        return None
+    step = "round" if run.in_rounds else "epoch"
+    caption = "Mean training loss over each client's own samples by " + (
+        "round, with a point for each epoch within it" if run.in_rounds else "epoch"
+    )
+    if loss_curves.has_bands(run.losses):
+        caption += (
+            "; of many clients the line is their median, the dark band reaches from their 10th to "
+            "their 90th percentile, and all lie in the light one"
+        )
+    figure = loss_curves.loss_curves(run.losses, step)
+    return _picture("losses", "Local training", f"{caption}.", figure)
+
+
 def _domains(run: RunRecord) -> Picture | None:
     values = (run.result or {}).get("per_domain_accuracy")
     if not values or run.result is None:
@@ -151,7 +193,7 @@ def _samples(run: RunRecord) -> Picture | None:
         generated, kept = counted["generated"], counted["kept"]
         caption += f" ({kept:,} of {generated:,} in the whole run)"
     figure = sample_grid(run.samples, _class_names(run, len(run.samples.real)))
-    return _picture("samples", "Samples", f"{caption}.", figure)
+    return _picture("samples", "Samples", f"{caption}.", figure, of_images=True)
 
 
 def _sent(run: RunRecord) -> Picture | None:
@@ -160,7 +202,7 @@ def _sent(run: RunRecord) -> Picture | None:
     classes = len(run.partition.class_names) if run.partition else 1 + int(run.sent.labels.max())
     figure = sent_grid(run.sent, _class_names(run, classes))
     caption = tell_sent(run.sent, (run.result or {}).get("distilled"))
-    return _picture("sent", "What left the clients", caption, figure)
+    return _picture("sent", "What left the clients", caption, figure, of_images=True)
 
 
 def _time(run: RunRecord) -> Picture | None:

@@ -104,13 +104,4 @@ def _legend(axes: Axes, placed: Sequence[Placed], lower_bound: float | None) -> 
         line = axes.axvline(lower_bound, color=style.INK, linestyle=(0, (4, 3)), linewidth=1.2)
         line.set_label("lower bound")
         handles.append(line)
-    axes.legend(
-        handles=handles,
-        loc="lower left",
-        bbox_to_anchor=(0, 1),
-        ncols=len(handles),
-        frameon=False,
-        fontsize=style.TICK,
-        labelcolor=style.INK,
-        borderaxespad=0.2,
-    )
+    style.legend_above(axes, len(handles), handles)

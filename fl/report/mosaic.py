@@ -88,7 +88,7 @@ def _draw(
     names: list[str],
 ) -> None:
     axes = figure.add_axes(box)
-    axes.imshow(picture, aspect="auto")
+    axes.imshow(picture, aspect="auto", interpolation="nearest")
     row = len(picture) / len(names)
     axes.set_yticks([(index + 0.46) * row for index in range(len(names))])
     axes.set_yticklabels(names, parse_math=False, fontsize=style.TICK, color=style.INK)

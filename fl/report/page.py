@@ -1,4 +1,4 @@
-"""Writes a run's report: the plots as PNG files, and one self-contained page that shows them."""
+"""Writes a run's report: its plots as files, and one self-contained page that shows them."""
 
 import shlex
 from dataclasses import dataclass
@@ -13,6 +13,12 @@ from fl.report.read import RunRecord, read_run
 from fl.report.template import HERE, render
 from fl.whole_files import write_atomically
 
+FILES = (
+    *("result.json", "config.yaml", "metrics.jsonl", "partition.json", "partition.npz"),
+    *("model/global.safetensors", "synthetic/samples.safetensors", "sent/examples.safetensors"),
+    *("updates/", "plots/", "tensorboard/"),
+)
+"""What the page links to, relative to it, where the run has it."""
 LAST_ROUNDS = 10  # of which UA is the mean, as fl/scoring.py has it
 
 
@@ -31,9 +37,10 @@ def write_report(run_dir: Path) -> Path:
     run = read_run(run_dir)
     drawn = list(pictures(run))
     for picture in drawn:
-        write(run_dir / "plots" / f"{picture.name}.png", picture.png)
+        for ending, content in picture.files.items():
+            write(run_dir / "plots" / f"{picture.name}.{ending}", content)
         if picture.name == "samples":
-            write(run_dir / "synthetic" / "grid.png", picture.png)
+            write(run_dir / "synthetic" / "grid.png", picture.files["png"])
     page = run_dir / "report.html"
     write(page, _render(run, drawn).encode())
     return page
@@ -62,8 +69,11 @@ def _render(run: RunRecord, drawn: list[Picture]) -> str:
         progress=_progress(run),
         cards=_cards(run),
         pictures=drawn,
+        kinds=style.KINDS,
+        files=[name for name in FILES if (run.path / name).exists()],
         tested=run.scores.tested if run.scores else {},
         alone=run.alone.scores.tested if run.alone else {},
+        losses={curve.client: curve.losses[-1] for curve in run.losses},
         below=run.scores.below(run.alone.scores) if run.scores and run.alone else [],
         client_notes=client_notes.beside_table(run),
         targets=(run.result or {}).get("rounds_to") if run.rounds else None,

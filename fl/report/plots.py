@@ -166,7 +166,7 @@ def round_times(rounds: Sequence[RoundRow]) -> Figure:
         below += spent
     axes.set(xlabel="round", ylabel="seconds")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    axes.legend(frameon=False, fontsize=style.TICK, labelcolor=style.INK)
+    style.legend_above(axes, len(style.PARTS))
     return figure
 
 
@@ -180,16 +180,5 @@ def _role_legend(axes: Axes, roles: Sequence[str], bubble: tuple[str, float] | N
         Line2D([], [], marker="o", linestyle="", label=label, markersize=diameter, color=colour)
         for label, diameter, colour in dots
     ]
-    axes.legend(
-        handles=handles,
-        loc="lower left",
-        bbox_to_anchor=(0, 1),
-        ncols=len(handles),
-        frameon=False,
-        fontsize=style.TICK,
-        labelcolor=style.INK,
-        handlelength=largest,
-        handleheight=largest,
-        handletextpad=0.5,
-        borderaxespad=0.2,
-    )
+    height = {"handlelength": largest, "handleheight": largest, "handletextpad": 0.5}
+    style.legend_above(axes, len(handles), handles, **height)

@@ -19,9 +19,11 @@ from fl.report.alone import Alone, find_alone
 from fl.report.events import (
     ClientRow,
     Failure,
+    LossCurve,
     RoundRow,
     client_accuracy,
     client_failures,
+    client_losses,
     client_rows,
     fusion_accuracy,
     read_events,
@@ -91,6 +93,12 @@ class RunRecord:
     alone: Alone | None
     """The same clients without any exchange, where this run is finished and one lies beside it."""
     rounds: list[RoundRow]
+    in_rounds: bool
+    """Whether the clients trained in many rounds."""
+    losses: list[LossCurve]
+    """Of the clients that trained in epochs."""
+    confusion: NDArray[np.int64] | None
+    """Test samples by true (row) and predicted class (column); None without a global model."""
     partition: Partition | None
     samples: ExampleImages | None
     sent: SentImages | None
@@ -117,6 +125,7 @@ def read_run(run_dir: Path) -> RunRecord:
     result = _read_json(run_dir / "result.json")
     rounds = round_rows(events)
     config = _read_config(run_dir)
+    in_rounds = (config.get("rounds") or len(rounds)) > 1
     return RunRecord(
         path=run_dir,
         config=config,
@@ -128,6 +137,9 @@ def read_run(run_dir: Path) -> RunRecord:
         client_accuracy=client_accuracy(events),
         alone=find_alone(run_dir, config, result or {}),
         rounds=rounds,
+        in_rounds=in_rounds,
+        losses=client_losses(events, in_rounds=in_rounds),
+        confusion=_confusion(result or {}),
         partition=partition,
         samples=_read_samples(run_dir / "synthetic" / "samples.safetensors"),
         sent=_read_sent(run_dir / "sent" / "examples.safetensors"),
@@ -162,6 +174,19 @@ def _mapping(value: object, path: Path) -> JsonObject:
     if not isinstance(value, dict):
         raise UserError(f"{path} does not hold a mapping")
     return value
+
+
+def _confusion(result: JsonObject) -> NDArray[np.int64] | None:
+    rows = result.get("confusion")
+    if rows is None:
+        return None
+    try:
+        counts = np.array(rows, dtype=np.int64).reshape(len(rows), len(rows))
+        if (counts >= 0).all():
+            return counts
+    except (ValueError, TypeError, OverflowError):
+        pass
+    raise UserError("result.json holds a confusion that is no square of counts")
 
 
 def _read_partition(path: Path) -> Partition | None:

@@ -5,9 +5,13 @@ The colours are Okabe and Ito's, which people with any colour vision can disting
 
 import io
 import math
+import re
 from base64 import b64encode
+from collections.abc import Sequence
 from typing import Literal
 
+from matplotlib import rc_context
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.figure import Figure
@@ -50,11 +54,12 @@ def new_panels(
     figure = Figure(figsize=(width, height), facecolor="white", layout="constrained")
     panels = figure.subplots(1, count, sharey=True, squeeze=False)[0].tolist()
     for axes in panels:
-        _quiet(axes, grid)
+        quiet(axes, grid)
     return figure, panels
 
 
-def _quiet(axes: Axes, grid: Literal["both", "x", "y"]) -> None:
+def quiet(axes: Axes, grid: Literal["both", "x", "y"] = "y") -> None:
+    """Gives a pair of axes the look that all of the report's have."""
     axes.spines[["top", "right"]].set_visible(False)
     axes.spines[["left", "bottom"]].set_color(MUTED)
     axes.tick_params(labelsize=TICK, colors=MUTED, labelcolor=INK)
@@ -62,6 +67,26 @@ def _quiet(axes: Axes, grid: Literal["both", "x", "y"]) -> None:
     axes.yaxis.label.set(size=LABEL, color=INK)
     axes.set_axisbelow(True)
     axes.grid(axis=grid, color=RULE)
+
+
+def legend_above(
+    axes: Axes, columns: int, handles: Sequence[Artist] | None = None, /, **look: float
+) -> None:
+    """A legend above the axes, as there is no place within them that no data may take.
+
+    ``look``: further settings of the legend.
+    """
+    axes.legend(
+        handles=handles,
+        loc="lower left",
+        bbox_to_anchor=(0, 1),
+        ncols=columns,
+        frameon=False,
+        fontsize=TICK,
+        labelcolor=INK,
+        borderaxespad=0.2,
+        **look,
+    )
 
 
 def name_columns(figure: Figure, axes: Axes, names: list[str]) -> None:
@@ -88,11 +113,41 @@ def _name(axis: Axis, names: list[str], inches: float) -> list[str]:
     return shown
 
 
+KINDS = {"svg": "image/svg+xml", "webp": "image/webp", "png": "image/png"}
+"""The media type of a picture's file by its ending."""
+QUALITY = 90  # of WebP, where it is not lossless
+NO_CONTENT = re.compile(r"<!--.*?-->|<metadata>.*?</metadata>|(?<=>)\s+(?=<)", re.DOTALL)
+"""What an SVG file shows nothing of: comments, metadata, space between its elements."""
+
+PATH, TOO_FINE = re.compile(r' d="[^"]*"'), re.compile(r"(?<=\.\d\d)\d+")
+"""An SVG path's points, and their digits beyond hundredths, which nobody sees."""
+
+
 def png(figure: Figure) -> bytes:
     """The figure as a PNG file."""
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", dpi=PIXELS_PER_INCH, metadata={"Software": None})
     return buffer.getvalue()
+
+
+def svg(figure: Figure) -> bytes:
+    """The figure as an SVG file, its letters as paths: it looks the same wherever it is opened."""
+    buffer = io.StringIO()
+    with rc_context({"svg.fonttype": "path", "svg.hashsalt": "onefold"}):
+        figure.savefig(buffer, format="svg", metadata={"Date": None})
+    content = NO_CONTENT.sub("", buffer.getvalue())
+    return PATH.sub(lambda path: TOO_FINE.sub("", path[0]), content).encode()
+
+
+def webp(figure: Figure) -> bytes:
+    """The figure as a WebP file: lossless, or with slight losses where that is smaller."""
+
+    def saved(**how: object) -> bytes:
+        buffer = io.BytesIO()
+        figure.savefig(buffer, format="webp", dpi=PIXELS_PER_INCH, pil_kwargs=how)
+        return buffer.getvalue()
+
+    return min(saved(lossless=True, quality=50), saved(quality=QUALITY), key=len)
 
 
 def base64(content: bytes) -> str:

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+import torch
 from torch import Tensor, nn
 
 from fl.federation import Batch, TaskInput, TaskOutput
@@ -60,10 +61,11 @@ class Recipe:
 
 
 class MeanLoss:
-    """The mean loss of a client's samples over its last epoch."""
+    """The mean loss of a client's samples over its last epoch, and over each before it."""
 
     def __init__(self) -> None:
         self.epochs = 0
+        self._ended: list[tuple[Tensor | float, int]] = []
         self._lowest, self._lowest_at = math.inf, 0
         self.begin_epoch()
 
@@ -75,6 +77,7 @@ class MeanLoss:
     def end_epoch(self, patience: int | None) -> bool:
         """Whether the client stops here: ``patience`` epochs have not lowered the loss."""
         self.epochs += 1
+        self._ended.append((self._sum, self._samples))
         if patience is None:
             return False  # without reading the loss back from the device
         if self._mean < self._lowest:
@@ -86,10 +89,21 @@ class MeanLoss:
         self._sum = self._sum + losses.detach().sum()
         self._samples += len(losses)
 
+    def output(self, recipe: Recipe) -> TaskOutput:
+        """What the client uploads when its training is over, with its losses."""
+        return TaskOutput(tensors=recipe.upload(), stats=self.stats, losses=self.by_epoch)
+
     @property
     def stats(self) -> dict[str, float]:
         """The figure as a task returns it, with the number of epochs."""
         return {"train_loss": self._mean, "epochs": self.epochs}
+
+    @property
+    def by_epoch(self) -> list[float]:
+        """The mean loss of each epoch, to five digits; read back from the device at once."""
+        ended = [(total, n) for total, n in self._ended if isinstance(total, Tensor)]
+        sums = torch.stack([total for total, _ in ended]).tolist() if ended else []
+        return [float(f"{total / n:.5g}") for total, (_, n) in zip(sums, ended, strict=True)]
 
     @property
     def _mean(self) -> float:
@@ -135,4 +149,4 @@ def one_by_one(inputs: TaskInput, recipe: Recipe) -> TaskOutput:
         minimise(steps(), [parameters], optimizer)
     if recipe.then is not None:
         return one_by_one(inputs, recipe.then())
-    return TaskOutput(tensors=recipe.upload(), stats=mean_loss.stats)
+    return mean_loss.output(recipe)

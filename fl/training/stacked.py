@@ -49,7 +49,7 @@ def train(recipes: Sequence[Recipe]) -> list[TaskOutput]:
     further = {k: recipe.then() for k, recipe in enumerate(recipes) if recipe.then is not None}
     later = dict(zip(further, train(list(further.values())) if further else (), strict=True))
     return [
-        later.get(k) or TaskOutput(tensors=recipe.upload(), stats=loss.stats)
+        later.get(k) or loss.output(recipe)
         for k, (recipe, loss) in enumerate(zip(recipes, mean_losses, strict=True))
     ]
 

@@ -8,7 +8,9 @@ import pytest
 from fl.client_note import ClientNote, readable_notes
 from fl.wire import pack
 
-WHOLE = ClientNote(client=3, role="classifier", model="cnn", seconds=1.0, span=(2.0, 3.0))
+WHOLE = ClientNote(
+    client=3, role="classifier", model="cnn", seconds=1.0, span=(2.0, 3.0), losses=[0.7, 0.5]
+)
 
 
 def told(**changes: Any) -> bytes:
@@ -46,6 +48,8 @@ def test_an_older_note_has_the_defaults() -> None:
         ({"stats": {"x\n": 1.0}}, "impossible figure"),
         ({"stats": {str(n): 0.0 for n in range(10_001)}}, "no figures"),
         ({"assigned": {"GPU": None}}, "impossible figure"),
+        ({"losses": 0.5}, "losses that are no numbers"),
+        ({"losses": [0.5, "low"]}, "losses that are no numbers"),
     ],
 )
 def test_impossible_notes_are_refused(changes: dict[str, Any], reason: str) -> None:

@@ -96,7 +96,7 @@ EVENTS = [
     RunStart(run="a", rounds=3, seconds=1.5),
     Phase(phase="local", status="end", took=0.5),
     ClientStart(client=1, attempt=2, requested={"cpus": 1.0}),
-    ClientEnd(client=1, role="head", bytes_up=7, stats={"train_loss": 0.5, "epochs": 3}),
+    ClientEnd(client=1, role="head", bytes_up=7, losses=[0.7, 0.5], stats={"epochs": 3}),
     AttemptFailed(client=1, attempt=1, reason="it died"),
     ClientDropped(client=1, reason="it died"),
     Epoch(stage="fusion", round=2, epoch=1, epochs=3, loss=0.5, accuracy=0.25),

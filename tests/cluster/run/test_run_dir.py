@@ -82,3 +82,11 @@ def test_json_is_replaced_whole(tmp_path: Path) -> None:
     write_json(tmp_path / "r.json", {"a": 2})
     assert json.loads((tmp_path / "r.json").read_text()) == {"a": 2}
     assert [p.name for p in tmp_path.iterdir()] == ["r.json"]
+
+
+def test_a_list_of_whole_numbers_takes_one_line_and_is_read_back_the_same(tmp_path: Path) -> None:
+    value = {"confusion": [[12, 0], [-3, 4]], "text": "[\n 1,\n 2\n]", "mixed": [1, 2.5, []]}
+    write_json(tmp_path / "r.json", value)
+    text = (tmp_path / "r.json").read_text()
+    assert json.loads(text) == value
+    assert "    [12, 0],\n    [-3, 4]\n" in text

@@ -61,6 +61,18 @@ def test_what_is_returned_is_what_is_written(run: Ran) -> None:
     assert "makespan" not in run.result  # nobody placed these clients
 
 
+def test_the_confusion_matrix_is_of_the_last_evaluation(run: Ran) -> None:
+    counts = torch.tensor(run.result["confusion"])
+    assert int(counts.trace()) / int(counts.sum()) == run.result["accuracy"]
+    for right, tested, accuracy in zip(
+        counts.diagonal().tolist(),
+        counts.sum(1).tolist(),
+        run.result["per_class_accuracy"],
+        strict=True,
+    ):
+        assert accuracy == (right / tested if tested else None)
+
+
 def test_whoever_listens_hears_what_is_noted(run: Ran) -> None:
     noted = parse_events((run.folder / "metrics.jsonl").read_text().splitlines())
     assert [type(event) for event in noted] == [type(event) for event in run.heard]

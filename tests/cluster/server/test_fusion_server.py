@@ -165,6 +165,7 @@ def test_the_whole_stage_is_that_of_one_rank(server: FusionServer, heard: list[T
     expected = here.fit(reference, theirs, loss=LOSS, config=CONFIG, stage="fusion")
     assert result.step_losses == pytest.approx(expected.step_losses, rel=1e-4)
     assert there.evaluate(reference) == here.evaluate(reference)
+    assert torch.equal(there.confusion(reference), here.confusion(reference))
     assert result.epochs[-1] == there.evaluate(fitted) == here.evaluate(fitted)
     assert [e["epoch"] for e in named(heard, "epoch")] == [1, 2, 3, 4]
 

@@ -81,6 +81,8 @@ def test_right_answers_are_counted_by_domain_and_class() -> None:
     counted = a_rank(Shard(images, labels, 3, domains), two).count_hits(Shade())
     assert counted.tolist() == [1, 1, 1, 0, 1, 0]
     assert a_rank(Shard(images, labels, 3)).count_hits(Shade()).tolist() == [1, 2, 1]
+    taken = a_rank(Shard(images, labels, 3, domains), two).count_confusion(Shade())
+    assert taken.tolist() == [[1, 0, 0], [0, 2, 1], [1, 0, 1]]
 
 
 def test_a_digest_tells_columns_apart_by_their_values() -> None:

@@ -49,6 +49,16 @@ def test_evaluation_is_on_the_test_split_and_changes_nothing() -> None:
     assert same_bits(before, tested.state_dict())
 
 
+def test_confusion_counts_the_answers_that_accuracy_counts() -> None:
+    asked = model().train()
+    counts, evaluation = server().confusion(asked), server().evaluate(asked)
+    assert counts.sum(1).tolist() == torch.bincount(TEST.labels, minlength=3).tolist()
+    shares = (counts.diagonal() / counts.sum(1)).tolist()
+    assert shares == pytest.approx(evaluation.per_class)
+    assert int(counts.trace()) / int(counts.sum()) == evaluation.accuracy
+    assert asked.training
+
+
 def test_a_fit_on_the_classes_learns_the_classes() -> None:
     torch.manual_seed(0)
     linear = nn.Sequential(nn.Flatten(), nn.Linear(28 * 28, 3))

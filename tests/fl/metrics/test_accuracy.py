@@ -1,10 +1,10 @@
-"""Accuracy in all and by class."""
+"""Accuracy in all and by class, and what is taken for what."""
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from fl.metrics.accuracy import accuracies, evaluate
+from fl.metrics.accuracy import accuracies, confusion, evaluate
 
 CLASSES = 4
 LABELS = torch.tensor([0, 0, 0, 1, 1, 3])
@@ -60,3 +60,11 @@ def test_groups_are_domains_of_classes() -> None:
     assert evaluation.accuracy == 7 / 12
     assert evaluation.per_class == (1 / 2, 6 / 10)
     assert evaluation.per_domain == (3 / 4, 4 / 8)
+
+
+def test_confusion_counts_each_class_by_what_it_is_taken_for() -> None:
+    counts = confusion(PREDICTED, LABELS, CLASSES)
+    assert counts.tolist() == [[2, 0, 1, 0], [0, 1, 0, 1], [0, 0, 0, 0], [0, 0, 0, 1]]
+    evaluation = evaluate(nn.Flatten(), images(), LABELS, CLASSES)
+    assert int(counts.trace()) / int(counts.sum()) == evaluation.accuracy
+    assert confusion(PREDICTED[:0], LABELS[:0], CLASSES).tolist() == [[0] * CLASSES] * CLASSES

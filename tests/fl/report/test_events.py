@@ -1,6 +1,7 @@
 """What metrics.jsonl tells, of resumed runs and of half a file too."""
 
 import json
+import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from fl.report.events import (
     Failure,
     client_accuracy,
     client_failures,
+    client_losses,
     client_rows,
     fusion_accuracy,
     read_events,
@@ -52,6 +54,26 @@ def test_a_run_resumed_between_rounds_counts_each_round_once() -> None:
     events = [started, end(1), end(2), end(3), started, resumed, end(3)]
     (row,) = client_rows(events).values()
     assert row.bytes_up == 30
+
+
+def test_losses_are_curves_by_epoch_or_within_rounds() -> None:
+    def end(number: int, losses: list[float]) -> ClientEnd:
+        return ClientEnd(client=3, role="head", model="cnn", round=number, losses=losses)
+
+    events = [ClientEnd(client=1), RunStart(), end(1, [2.0, math.inf]), end(3, [0.5, 0.25])]
+    (curve,) = client_losses(events)
+    assert (curve.client, curve.role, curve.model) == (3, "head", "cnn")
+    assert curve.steps == [1, 2, 3, 4]
+    assert math.isnan(curve.losses[1])
+    assert [curve.losses[k] for k in (0, 2, 3)] == [2, 0.5, 0.25]
+    (curve,) = client_losses(events, in_rounds=True)
+    assert curve.steps == [0.5, 1, 2.5, 3]
+
+
+def test_a_resumed_runs_losses_count_once() -> None:
+    end, started = ClientEnd(client=0, losses=[2.0, 1.0]), RunStart()
+    (curve,) = client_losses([started, end, started, replace(end, reused=True)])
+    assert curve.losses == [2, 1]
 
 
 def test_rounds_take_the_place_of_epochs() -> None:

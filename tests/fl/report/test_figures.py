@@ -10,11 +10,21 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from fl.report import style
-from fl.report.events import ClientRow, RoundRow
+from fl.report.events import ClientRow, LossCurve, RoundRow
 from fl.report.figures import Picture, pictures
 from fl.report.placements import Placed
 from fl.report.read import RunRecord, SentImages, read_run
 from tests.fl.report.conftest import MakeRun
+
+NOTHING: dict[str, Any] = {
+    "clients": [],
+    "accuracy": {},
+    "rounds": [],
+    "placements": {},
+    "result": None,
+    "partition": None,
+    "samples": None,
+}
 
 
 @pytest.fixture
@@ -25,13 +35,12 @@ def whole(make_run: MakeRun) -> RunRecord:
 @pytest.fixture
 def bare(whole: RunRecord) -> RunRecord:
     """A run of which only the configuration is left."""
-    nothing: dict[str, Any] = {"clients": [], "accuracy": {}, "rounds": [], "placements": {}}
-    return replace(whole, result=None, partition=None, samples=None, **nothing)
+    return replace(whole, **NOTHING)
 
 
 @pytest.fixture
 def figures(monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
-    """What was drawn; made into no PNG, which takes most of the time."""
+    """What was drawn; made into no file, which takes most of the time."""
     drawn: list[Figure] = []
 
     def keep(figure: Figure) -> bytes:
@@ -39,6 +48,8 @@ def figures(monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
         return b""
 
     monkeypatch.setattr(style, "png", keep)
+    for other in ("svg", "webp"):
+        monkeypatch.setattr(style, other, lambda figure: b"")
     return drawn
 
 
@@ -253,6 +264,37 @@ def test_pictures_of_many_things_take_the_pages_whole_width(
 
 def test_a_pictures_pixels_are_twice_those_that_the_page_shows(bare: RunRecord) -> None:
     picture = only(replace(bare, accuracy={1: 0.5, 2: 0.75}))
-    image = Image.open(io.BytesIO(picture.png), formats=["PNG"])
+    image = Image.open(io.BytesIO(picture.files["png"]), formats=["PNG"])
     assert image.width == 2 * picture.width
     assert np.asarray(image.convert("L")).std() > 1  # something is drawn
+
+
+def test_of_a_pictures_files_the_page_has_the_smallest(whole: RunRecord) -> None:
+    found = {picture.name: picture for picture in pictures(whole)}
+    assert found["time"].files.keys() == {"svg", "png"}
+    assert found["samples"].files.keys() == {"webp", "png"}
+    for picture in found.values():
+        assert len(picture.files[picture.shown]) == min(map(len, picture.files.values()))
+
+
+def test_the_confusion_stands_by_the_classes_and_names_the_worst_mistakes(
+    whole: RunRecord, figures: list[Figure]
+) -> None:
+    counts = np.diag([9, 9, 9, 9])
+    counts[2, 0] = 3
+    names = [picture.name for picture in pictures(replace(whole, confusion=counts))]
+    assert names.index("confusion") == names.index("per_class") + 1
+    names_only = {**NOTHING, "partition": whole.partition}
+    found = next(pictures(replace(whole, confusion=counts, **names_only)))
+    assert found.caption.endswith("Most often class 2 is taken for class 0 (3 of 12).")
+    right = only(replace(whole, confusion=np.diag([9, 9]), **NOTHING))
+    assert "Most often" not in right.caption
+
+
+def test_training_curves_say_what_a_step_is(bare: RunRecord, figures: list[Figure]) -> None:
+    run = replace(bare, losses=[LossCurve(0, "classifier", "cnn", [1.0, 2.0], [2.0, 1.0])])
+    assert only(run).caption.endswith("samples by epoch.")
+    assert "a point for each epoch" in only(replace(run, in_rounds=True)).caption
+    assert [figure.axes[0].get_xlabel() for figure in figures] == ["epoch", "round"]
+    many = [replace(run.losses[0], client=k) for k in range(100)]
+    assert only(replace(run, losses=many)).caption.endswith("all lie in the light one.")

@@ -3,12 +3,15 @@
 import base64
 import io
 import json
+import math
 import re
 import subprocess
 import sys
 from html.parser import HTMLParser
 from pathlib import Path
+from xml.etree import ElementTree
 
+import numpy as np
 import pytest
 from PIL import Image
 
@@ -40,12 +43,14 @@ class Page(HTMLParser):
             self.text += data
 
     @property
-    def images(self) -> list[Image.Image]:
+    def images(self) -> list[tuple[str, bytes]]:
+        """Each picture's kind, as data URLs have it, and its content."""
         sources = [attributes["src"] for tag, attributes in self.tags if tag == "img"]
-        prefix = "data:image/png;base64,"
-        assert all(source is not None and source.startswith(prefix) for source in sources)
-        contents = [base64.b64decode(source.removeprefix(prefix)) for source in sources if source]
-        return [Image.open(io.BytesIO(content), formats=["PNG"]) for content in contents]
+        found = []
+        for source in sources:
+            kind, content = (source or "").removeprefix("data:image/").split(";base64,")
+            found.append((kind, base64.b64decode(content)))
+        return found
 
 
 def test_a_finished_run_has_every_plot_and_figure(make_run: MakeRun) -> None:
@@ -53,13 +58,22 @@ def test_a_finished_run_has_every_plot_and_figure(make_run: MakeRun) -> None:
     before = {path for path in run_dir.rglob("*") if path.is_file()}
     path = write_report(run_dir)
     plots = {run_dir / "plots" / f"{name}.png" for name in ALL_PLOTS}
+    drawn = set(ALL_PLOTS) - {"samples"}
+    plots |= {run_dir / "plots" / f"{name}.svg" for name in drawn}
+    plots.add(run_dir / "plots" / "samples.webp")
     new = {path for path in run_dir.rglob("*") if path.is_file()} - before
     assert new == {path, run_dir / "report.html", run_dir / "synthetic" / "grid.png"} | plots
     grid = (run_dir / "synthetic" / "grid.png").read_bytes()
     assert grid == (run_dir / "plots" / "samples.png").read_bytes()
     page = Page(path)
     assert len(page.images) == len(ALL_PLOTS)
-    assert all(min(image.size) > 200 for image in page.images)
+    kinds = {kind for kind, _ in page.images}
+    assert kinds <= {"svg+xml", "webp", "png"}
+    for kind, content in page.images:
+        if kind == "svg+xml":
+            assert ElementTree.fromstring(content).tag.endswith("svg")
+        else:
+            assert min(Image.open(io.BytesIO(content), formats=["WEBP", "PNG"]).size) > 200
     for figure in ("88.0%", "best 90.0%, epoch 3", "29.0%", "+59.0", "9.0 s", "76.3 MB"):
         assert figure in page.text
     for words in ("fedmho on digits", "2 classifiers, 2 generators", "cvae-small", "lr: 0.0125"):
@@ -71,10 +85,40 @@ def test_a_finished_run_has_every_plot_and_figure(make_run: MakeRun) -> None:
 def test_the_page_needs_nothing_beside_it(make_run: MakeRun) -> None:
     page = Page(write_report(make_run()))
     assert not {"script", "link", "iframe", "object"} & {tag for tag, _ in page.tags}
-    loads = [a[key] for _, a in page.tags for key in ("src", "href", "srcset") if key in a]
+    loads = [a[key] for _, a in page.tags for key in ("src", "srcset") if key in a]
     assert all(load is not None and load.startswith("data:") for load in loads)
     assert "@import" not in page.source
     assert "url(" not in page.source
+
+
+def test_links_lead_to_the_runs_files_wherever_it_is_moved(make_run: MakeRun) -> None:
+    run_dir = make_run()
+    page = Page(write_report(run_dir))
+    links = [attributes["href"] for tag, attributes in page.tags if tag == "a"]
+    moved = run_dir.rename(run_dir.with_name("moved"))
+    assert {"result.json", "config.yaml", "metrics.jsonl", "plots/", "plots/time.svg"} <= {*links}
+    assert "partition.npz" not in links  # this run has none
+    for link in links:
+        assert link is not None
+        assert (moved / link).exists()
+
+
+def test_confusion_and_training_curves_are_drawn_where_they_were_recorded(
+    make_run: MakeRun,
+) -> None:
+    run_dir = make_run()
+    result = json.loads((run_dir / "result.json").read_text())
+    confusion = np.diag([9] * 4).tolist()
+    (run_dir / "result.json").write_text(json.dumps(result | {"confusion": confusion}))
+    lines = (run_dir / "metrics.jsonl").read_text().splitlines()
+    events = [json.loads(line) | {"losses": [2.5, math.nan, 0.5]} for line in lines]
+    (run_dir / "metrics.jsonl").write_text("\n".join(map(json.dumps, events)))
+    page = Page(write_report(run_dir))
+    assert len(page.images) == len(ALL_PLOTS) + 2
+    head, *clients = rows(page)
+    assert [row[head.index("Last loss")] for row in clients] == ["0.5"] * 4
+    assert (run_dir / "plots" / "confusion.svg").exists()
+    assert (run_dir / "plots" / "losses.svg").exists()
 
 
 def test_names_from_the_run_are_text_not_markup(make_run: MakeRun) -> None:
@@ -159,7 +203,8 @@ def test_a_run_of_many_rounds_shows_its_rounds(make_run: MakeRun) -> None:
 @pytest.fixture
 def no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pictures take most of a page's time."""
-    monkeypatch.setattr(style, "png", lambda figure: b"")
+    for kind in ("png", "svg", "webp"):
+        monkeypatch.setattr(style, kind, lambda figure: b"")
 
 
 def rows(page: Page) -> list[list[str]]:

@@ -2,6 +2,7 @@
 
 import base64
 import io
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -78,3 +79,29 @@ def test_a_picture_has_its_figures_size_and_the_same_bytes_every_time() -> None:
     assert image.size == (style.HALF * per_inch, 3.0 * per_inch)
     assert picture() == picture()
     assert base64.b64decode(style.base64(picture())) == picture()
+
+
+def test_a_drawing_as_svg_has_its_figures_size_and_the_same_bytes_every_time() -> None:
+    def picture() -> bytes:
+        figure, axes = columns(["a-->", "<b>"])
+        axes.set(title="written")
+        return style.svg(figure)
+
+    content = picture()
+    root = ElementTree.fromstring(content)
+    assert root.attrib["width"] == f"{72 * style.HALF:g}pt"
+    assert not [element for element in root.iter() if element.tag.endswith("}text")]
+    assert b"<!--" not in content
+    assert picture() == content
+
+
+@pytest.mark.parametrize("noisy", [False, True])
+def test_a_picture_of_images_as_webp_has_the_pixels_of_its_png(noisy: bool) -> None:
+    figure, axes = style.new_axes(style.HALF, 3.0)
+    pixels = np.random.default_rng(0).integers(0, 256, (60, 80, 3)) if noisy else np.eye(6)
+    axes.imshow(pixels, interpolation="nearest")
+    whole, small = style.png(figure), style.webp(figure)
+    assert len(small) < len(whole)
+    one = np.asarray(Image.open(io.BytesIO(whole), formats=["PNG"]).convert("RGB"), float)
+    other = np.asarray(Image.open(io.BytesIO(small), formats=["WEBP"]).convert("RGB"), float)
+    assert abs(one - other).mean() < (8 if noisy else 2)

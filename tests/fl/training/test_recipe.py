@@ -72,6 +72,7 @@ def test_the_training_loss_is_the_mean_over_the_last_epochs_samples_as_they_were
     output = one_by_one(ALONE, recipe([[[100.0]], [[50.0, 52.0], [51.5]]]))
     # At 50 two samples are met, at distances of 0 and 2; then at 50.5 one, at a distance of 1.
     assert output.stats == {"train_loss": pytest.approx((0 + 2 + 0.5) / 3), "epochs": 2}
+    assert output.losses == [5000, 0.83333]  # of each epoch, to five digits
 
 
 @pytest.mark.parametrize(
@@ -96,12 +97,14 @@ def test_a_client_stops_when_patience_epochs_have_not_lowered_its_loss(
             assert played == epochs
             break
     assert mean_loss.epochs == epochs
+    assert mean_loss.by_epoch == pytest.approx(means[:epochs], nan_ok=True)
 
 
 def test_a_client_without_a_sample_has_no_loss() -> None:
     mean_loss = MeanLoss()
     mean_loss.end_epoch(None)
     assert mean_loss.stats == {"train_loss": 0, "epochs": 1}
+    assert mean_loss.by_epoch == []
 
 
 def test_batches_come_epoch_by_epoch_and_end_where_patience_does() -> None:

@@ -64,6 +64,8 @@ def test_company_and_its_number_leave_every_bit_as_it_is(kind: str) -> None:
         for other in (everyone[k], backwards[k]):
             assert same_bits(alone.tensors, other.tensors)
             assert alone.stats == other.stats
+            assert alone.losses == other.losses
+            assert len(alone.losses) == alone.stats["epochs"]
 
 
 @settings(max_examples=15, deadline=None)
