@@ -3,17 +3,20 @@
 import json
 from pathlib import Path
 
-from fl.events import ClientEnd, Epoch, Event, RoundEnd
+from fl.events import ClientEnd, ClientProgress, Epoch, Event, RoundEnd
 
 
 class JsonLines:
-    """Appends each event to ``metrics.jsonl`` as it happens."""
+    """Appends each event to ``metrics.jsonl`` as it happens, but for clients' progress, of which
+    there is too much, and which depends on the clock."""
 
     def __init__(self, path: Path) -> None:
         self._file = path.open("a", buffering=1)
 
     def __call__(self, event: Event) -> None:
         """Writes one line."""
+        if isinstance(event, ClientProgress):
+            return
         self._file.write(json.dumps(event.to_json()) + "\n")
 
     def close(self) -> None:
