@@ -1,6 +1,7 @@
 """Experiment trackers: told of a run, and never in its way."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,7 +15,7 @@ from cluster.run.prepare import prepare
 from cluster.run.run_dir import claim
 from cluster.run.runner import execute
 from fl.errors import UserError
-from fl.events import Event, RunStart
+from fl.events import Event, RunEnd, RunStart
 from fl.json_values import JsonObject
 from tests.waiting import wait_until
 
@@ -23,12 +24,6 @@ TOY = [
     *("--data.max-train=60", "--data.max-test=20", "--rounds=2"),
     *("--classifier.model=cnn", "--classifier.width=0.2", "--classifier.epochs=1"),
 ]
-
-
-def tracked_run(root: Path, *trackers: str) -> tuple[Path, JsonObject]:
-    launch = parse([*TOY, f"--output-dir={root}", "--track", *trackers])
-    folder = claim(launch)
-    return folder, execute(launch, prepare(launch), folder, Console(quiet=True))
 
 
 class Fake:
@@ -58,7 +53,7 @@ class Fake:
 
 
 @pytest.mark.parametrize("moment", ["start", "event", "finish", "close"])
-def test_a_tracker_that_raises_is_one_line_and_the_run_goes_on(
+def test_a_tracker_that_raises_is_one_line_and_no_more(
     moment: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -67,15 +62,20 @@ def test_a_tracker_that_raises_is_one_line_and_the_run_goes_on(
     broken, sound = Fake(moment), Fake()
     made = {"cluster.run.track_wandb": broken, "cluster.run.track_mlflow": sound}
     monkeypatch.setattr(tracking, "import_module", lambda name: made[name])
-    monkeypatch.setattr("cluster.run.options.find_spec", lambda _: SimpleNamespace(origin="here"))
-    folder, result = tracked_run(tmp_path, "wandb", "mlflow")
-    assert 0 <= result["accuracy"] <= 1
+    both = tracking.Tracking(["wandb", "mlflow"], tmp_path, {"lr": 0.1})
+    both(RunStart())
+    both(RunEnd(accuracy=0.5))
+    both.finish({"accuracy": 0.5, "seconds": {}}, tmp_path / "report.html")
+    both.close()
     line = "onefold: the run goes on without wandb: ConnectionError: no network at all\n"
     assert capsys.readouterr().err == line
-    assert sound.told[0] == ("start", sound.told[0][1])
-    assert sound.told[0][1]["classifier.width"] == 0.2
-    assert isinstance(sound.told[1][1], RunStart)
-    assert sound.told[-2:] == [("finish", folder / "report.html"), ("close", False)]
+    assert sound.told == [
+        ("start", {"lr": 0.1}),
+        ("event", RunStart()),
+        ("event", RunEnd(accuracy=0.5)),
+        ("finish", tmp_path / "report.html"),
+        ("close", False),
+    ]
     if moment == "event":  # it is asked no more, but to close
         assert [what for what, _ in broken.told] == ["start", "event", "close"]
 
@@ -102,38 +102,54 @@ def test_only_known_trackers_are_taken() -> None:
         parse([*TOY, "--track", "neptune"])
 
 
-def test_an_mlflow_run_has_settings_curves_figures_and_report(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"file:{tmp_path / 'mlflow'}")
-    monkeypatch.setenv("MLFLOW_DISABLE_TELEMETRY", "true")
-    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "")  # undone afterwards, whatever the run sets
-    monkeypatch.delenv("MLFLOW_ALLOW_FILE_STORE")
-    mlflow = pytest.importorskip("mlflow")
-    _, result = tracked_run(tmp_path / "runs", "mlflow")
-    (run,) = mlflow.search_runs(experiment_names=["onefold"], output_format="list")
-    assert run.info.status == "FINISHED"
-    assert run.info.run_name == "run"
-    assert run.data.params["classifier.width"] == "0.2"
-    assert run.data.metrics["final/accuracy"] == result["accuracy"]
-    client = mlflow.MlflowClient()
-    curve = client.get_metric_history(run.info.run_id, "rounds/accuracy")
-    assert [(p.step, p.value) for p in curve] == [*enumerate(result["accuracy_curve"], start=1)]
-    assert [a.path for a in client.list_artifacts(run.info.run_id)] == ["report.html"]
+@dataclass(frozen=True)
+class Tracked:
+    """A run that both trackers were told of, in folders of this machine."""
+
+    folder: Path
+    result: JsonObject
+    logged: list[dict[str, Any]]
+    """What wandb was given to log."""
+    mlflow: Any
 
 
-def test_a_wandb_run_is_written_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    wandb = pytest.importorskip("wandb")
-    monkeypatch.setenv("WANDB_MODE", "offline")
-    monkeypatch.setenv("WANDB_SILENT", "true")
-    heard: list[dict[str, Any]] = []
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tracked]:
+    root = tmp_path_factory.mktemp("tracking")
+    wandb, mlflow = pytest.importorskip("wandb"), pytest.importorskip("mlflow")
+    logged: list[dict[str, Any]] = []
     log = wandb.Run.log
-    monkeypatch.setattr(wandb.Run, "log", lambda run, data: (heard.append(data), log(run, data)))
-    folder, result = tracked_run(tmp_path, "wandb")
-    (kept,) = folder.glob("wandb/offline-run-*/*.wandb")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("WANDB_MODE", "offline")
+        patch.setenv("WANDB_SILENT", "true")
+        patch.setenv("MLFLOW_TRACKING_URI", f"file:{root / 'mlflow'}")
+        patch.setenv("MLFLOW_DISABLE_TELEMETRY", "true")
+        patch.setenv("MLFLOW_ALLOW_FILE_STORE", "")  # undone afterwards, whatever the run sets
+        patch.delenv("MLFLOW_ALLOW_FILE_STORE")
+        patch.setattr(wandb.Run, "log", lambda run, data: (logged.append(data), log(run, data)))
+        launch = parse([*TOY, f"--output-dir={root}", "--track", "wandb", "mlflow"])
+        folder = claim(launch)
+        result = execute(launch, prepare(launch), folder, Console(quiet=True))
+        assert wandb.run is None  # it is over
+        yield Tracked(folder, result, logged, mlflow)
+
+
+def test_an_mlflow_run_has_settings_curves_figures_and_report(run: Tracked) -> None:
+    (found,) = run.mlflow.search_runs(experiment_names=["onefold"], output_format="list")
+    assert (found.info.status, found.info.run_name) == ("FINISHED", "run")
+    assert found.data.params["classifier.width"] == "0.2"
+    assert found.data.metrics["final/accuracy"] == run.result["accuracy"]
+    client = run.mlflow.MlflowClient()
+    curve = client.get_metric_history(found.info.run_id, "rounds/accuracy")
+    expected = [*enumerate(run.result["accuracy_curve"], start=1)]
+    assert [(point.step, point.value) for point in curve] == expected
+    assert [a.path for a in client.list_artifacts(found.info.run_id)] == ["report.html"]
+
+
+def test_a_wandb_run_is_written_offline(run: Tracked) -> None:
+    assert [row["rounds/accuracy"] for row in run.logged] == run.result["accuracy_curve"]
+    assert [row["rounds/step"] for row in run.logged] == [1, 2]
+    (kept,) = run.folder.glob("wandb/offline-run-*/*.wandb")
     expected = (b"classifier.width", b"rounds/accuracy", b"run-report", b"final/best_accuracy")
     # wandb's own process writes it, and ends a little later than the run.
     wait_until(lambda: all(told in kept.read_bytes() for told in expected), seconds=20)
-    assert [row["rounds/accuracy"] for row in heard] == result["accuracy_curve"]
-    assert [row["rounds/step"] for row in heard] == [1, 2]
-    assert wandb.run is None  # it is over
