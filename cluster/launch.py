@@ -11,18 +11,26 @@ from types import FrameType
 
 from rich.console import Console
 
-from cluster.run.command_line import INTERRUPTED, parse, stop_with
-from cluster.run.plan import print_dry_run
-from cluster.run.prepare import prepare
-from cluster.run.run_dir import claim, versions
+from cluster.run.steps import Steps
 from fl.errors import ClientFailed, UserError
-from fl.fusion.ranked_server import ServerFailed
 from fl.json_values import JsonObject
+
+# Whatever imports torch is imported where it is used: that takes seconds, and is said first.
+
+ASKED = {"-h", "--help", "--help-all", "--version"}
+"""Arguments that are answered with nothing said before."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command and returns its exit status: 0, 1 a run failed, 2 bad input, 130 Ctrl-C."""
     console, arguments = Console(), sys.argv[1:] if argv is None else argv
+    with Steps(Console(quiet=not ASKED.isdisjoint(arguments))) as say:
+        say("loading torch")
+        from cluster.run.command_line import INTERRUPTED, parse, stop_with
+        from cluster.run.plan import print_dry_run
+        from cluster.run.prepare import prepare
+        from cluster.run.run_dir import claim, versions
+        from fl.fusion.ranked_server import ServerFailed
     if "--version" in arguments:
         print(f"onefold {versions()['onefold']}")
         return 0
@@ -32,8 +40,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             from slurm.submit import submit
 
             return submit(launch, console)
-        with console.status("reading the data, measuring what clients need"):
-            prepared = prepare(launch)
+        with Steps(console) as say:
+            prepared = prepare(launch, say=say)
         if launch.dry_run:
             print_dry_run(launch, prepared, console)
             return 0
@@ -62,6 +70,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def interrupt(signum: int, frame: FrameType | None) -> None:
     """Handles a signal by stopping, in a few seconds at most."""
+    from cluster.run.command_line import INTERRUPTED
+
     # Python drops an exception that is raised in a destructor or a callback. The timer ends the
     # process even then; its files are complete at any moment.
     last_resort = threading.Timer(4.0, os._exit, [INTERRUPTED])
@@ -93,6 +103,8 @@ def _print_summary(result: JsonObject, run_dir: Path, console: Console) -> None:
 
 if __name__ == "__main__":
     status = main()
+    from cluster.run.command_line import INTERRUPTED
+
     if status == INTERRUPTED:
         # All files are closed by now, and the regular shutdown of torch and Ray takes seconds.
         os._exit(status)

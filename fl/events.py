@@ -43,6 +43,14 @@ class RunStart(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Preparing(Event):
+    """Something that takes a while has begun before clients can train."""
+
+    name = "preparing"
+    what: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class RunEnd(Event):
     """A run is over."""
 
@@ -131,6 +139,20 @@ class ClientEnd(Event):
         names = {"event", *(f.name for f in fields(cls))}
         stats = {name: value for name, value in values.items() if name not in names}
         return super().of_json({**values, "stats": stats})
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClientProgress(Event):
+    """How far a client is, told while it trains: at most twice a second, and kept in no file."""
+
+    name = "client_progress"
+    client: int
+    unit: Literal["epoch", "step"] = "epoch"
+    done: int
+    """Epochs or steps that are over, of its training's current stage."""
+    of: int | None = None
+    """How many there are at most, where that is known."""
+    loss: float
 
 
 @dataclass(frozen=True, kw_only=True)

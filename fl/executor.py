@@ -4,6 +4,7 @@ import socket
 import time
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 
 import torch
 
@@ -11,12 +12,13 @@ from fl.client_note import ClientNote
 from fl.data.datasets import Split
 from fl.data.shard import Shard
 from fl.errors import ClientFailed
-from fl.events import ClientStart, Events
+from fl.events import ClientProgress, ClientStart, Events
 from fl.federation import Job, TaskInput
 from fl.memory import peak_memory, retain_freed_memory
 from fl.packed import Packed
 from fl.training.sizes import CohortSizes, groups, take
 from fl.training.task import train_many
+from fl.training.telling import told_to
 from fl.wire import unpack
 
 
@@ -118,21 +120,29 @@ class InProcess:
                 for job in cohort:
                     client = job.client
                     events.emit(ClientStart(client=client.id, requested=asdict(client.request)))
-                yield from self._run(cohort)
+                yield from self._run(cohort, events)
 
-    def _run(self, cohort: list[Job]) -> Iterator[tuple[Job, Packed | ClientFailed]]:
+    def _run(
+        self, cohort: list[Job], events: Events
+    ) -> Iterator[tuple[Job, Packed | ClientFailed]]:
         ready = [job.ready() for job in cohort]
         try:
-            results = run_jobs(ready, self._train)
+            with told_to(partial(_emit, events)):
+                results = run_jobs(ready, self._train)
         except Exception as error:
             if len(cohort) == 1:
                 yield cohort[0], _failed(cohort[0], error)
             else:  # each trains alone next, which shows which of them failed
                 for job in cohort:
-                    yield from self._run([job])
+                    yield from self._run([job], events)
             return
         self._sizes.learn(cohort, results)
         yield from zip(cohort, map(Packed.in_memory, results), strict=True)
+
+
+def _emit(events: Events, told: Sequence[ClientProgress]) -> None:
+    for event in told:
+        events.emit(event)
 
 
 def _failed(job: Job, error: Exception) -> ClientFailed:

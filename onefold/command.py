@@ -66,7 +66,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"onefold: no command {word!r}{hint} Commands: {', '.join(MODULES)}", file=sys.stderr)
         return 2
     module = MODULES[word]
-    if sys.stderr.isatty():  # torch takes seconds to import, in which nothing else is said
+    if (
+        word != "run" and sys.stderr.isatty()
+    ):  # torch takes seconds to import, in which nothing else is said
         print("loading ...", end="\r", file=sys.stderr, flush=True)
     sys.argv = [f"onefold {word}", *([word] if module == "onefold.runs" else []), *arguments[1:]]
     try:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from cluster.run.command_line import as_arguments, flatten, parse
 from cluster.run.prepare import Prepared, prepare
 from cluster.run.run_dir import claim, write_json
+from cluster.run.steps import Steps
 from fl.data.catalogue import register_dataset
 from fl.data.shard import Shard
 from fl.errors import UserError
@@ -69,11 +70,13 @@ def run(
         if value is not None:
             arguments += as_arguments(name, value)
     launch = parse(arguments, prog="onefold.run")
-    prepared = prepare(launch)
+    console = Console(quiet=not progress)
+    with Steps(console) as say:
+        prepared = prepare(launch, say=say)
     run_dir = claim(launch)
     from cluster.run.runner import execute
 
-    figures = execute(launch, prepared, run_dir, Console(quiet=not progress), *callbacks)
+    figures = execute(launch, prepared, run_dir, console, *callbacks)
     if metrics:
         figures["metrics"] = _measured(metrics, run_dir, prepared)
         write_json(run_dir / "result.json", figures)

@@ -15,6 +15,7 @@ import ray
 from ray.exceptions import RayError
 
 from cluster.clients.actors import Actors, Process
+from cluster.clients.progress_messages import Inbox
 from cluster.clients.retries import Retries, give_up, reason_of
 from cluster.hardware.bundles import Bundles, await_gpus
 from cluster.scheduling.call_size import clients_per_call
@@ -26,6 +27,7 @@ from fl.events import AttemptFailed, ClientStart, Events
 from fl.federation import Job, Request
 from fl.packed import Packed
 from fl.training.sizes import CohortSizes, groups, take, work
+from fl.training.telling import PERIOD_S
 
 NODE_CHECK_S = 5.0
 """Seconds between checks whether a node has vanished; completions are awaited, not polled."""
@@ -71,7 +73,8 @@ class RayExecutor:
         sizes: CohortSizes | None = None,
         reuse_processes: bool = False,
     ) -> None:
-        self.actors = Actors(train, bundles)
+        self.progress = Inbox()
+        self.actors = Actors(train, bundles, self.progress.address)
         self.bundles = bundles
         self.max_actors = max_actors
         self.attempts = attempts
@@ -98,6 +101,7 @@ class RayExecutor:
     def close(self) -> None:
         """Ends every process."""
         self.actors.end_all()
+        self.progress.close()
 
 
 class _Map:
@@ -128,8 +132,7 @@ class _Map:
         """Places clients, awaits them, and yields results until no job is left."""
         while self._placement.waiting or self._running:
             self._start_those_that_fit()
-            done, _ = ray.wait(list(self._running), num_returns=1, timeout=NODE_CHECK_S)
-            for reference in done:
+            for reference in self._await():
                 cohort = self._running.pop(reference)
                 results = self._receive(reference, cohort)
                 if results:  # after a failure, look first whether the node is gone
@@ -139,6 +142,18 @@ class _Map:
             self._leave_lost_bundles()
             while self._given_up:
                 yield self._given_up.pop()
+
+    def _await(self) -> list[Any]:
+        """Waits for the next that is done, or for as long as no node has been looked after; tells
+        meanwhile how far clients are."""
+        for _ in range(round(NODE_CHECK_S / PERIOD_S)):
+            done, _ = ray.wait(list(self._running), num_returns=1, timeout=PERIOD_S)
+            at_work = {job.client.id for c in self._running.values() for job in c.jobs}
+            for told in self._executor.progress.read(at_work):
+                self._events.emit(told)
+            if done:
+                return done
+        return []
 
     def close(self) -> None:
         """Ends every process at work; unless processes are reused, the idle ones too."""

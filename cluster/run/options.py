@@ -1,6 +1,7 @@
 """The launch command's options: how to run, beside what determines the result."""
 
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any, Generic, Literal, TypeVar
 
@@ -44,6 +45,8 @@ class LaunchOptions(Settings, Generic[Options]):
     """Seconds after which ranks give up waiting for one that is silent."""
     fusion_checkpoint: Count = 5
     """Epochs between two states of a fit, from which --resume goes on."""
+    track: tuple[Literal["wandb", "mlflow"], ...] = ()
+    """Experiment trackers that are told of the run too: wandb, mlflow, or both."""
     dry_run: bool = False
     """Print the resolved configuration and the placement plan, and start nothing."""
     resume: bool = False
@@ -56,6 +59,10 @@ class LaunchOptions(Settings, Generic[Options]):
     run: Annotated[RunConfig[Options], tyro.conf.arg(name="")]
 
     def check_further(self) -> None:
+        for tracker in self.track:
+            spec = find_spec(tracker)
+            if spec is None or spec.origin is None:  # a mere folder of that name has no origin
+                raise UserError(f"--track {tracker} needs it: pip install 'onefold[{tracker}]'")
         if self.resume and self.overwrite:
             raise UserError("--resume and --overwrite exclude each other")
         if self.wait and not self.slurm.submit:

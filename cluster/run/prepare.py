@@ -1,6 +1,6 @@
 """Prepares a run: data, partition, clients and requests, with all checks before anything starts."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from cluster.hardware.joined_ray import joined_inventory
 from cluster.profiling.requests import Requests, measured, stated
 from cluster.run.options import Launch
 from cluster.run.shadows import refuse_shadows
+from cluster.run.steps import silent
 from cluster.server.rank_placement import world_size
 from fl.config import RunConfig
 from fl.data.auxiliary import load_auxiliary
@@ -46,7 +47,11 @@ class Prepared:
 
 
 def prepare(
-    launch: Launch, inventory: Inventory | None = None, *, drawn: int | None = None
+    launch: Launch,
+    inventory: Inventory | None = None,
+    *,
+    drawn: int | None = None,
+    say: Callable[[str], None] = silent,
 ) -> Prepared:
     """Reads the data, cuts it among the clients and gives each its assignment.
 
@@ -55,6 +60,7 @@ def prepare(
         inventory: what it may use. Default: what there is on this machine or cluster.
         drawn: number of samples to draw with replacement from the training samples and cut in
             their place, for a study with more clients than there is data for.
+        say: called with each step as it begins.
 
     Raises:
         UserError: one line, for whatever the configuration, the data or this machine rule out.
@@ -70,11 +76,16 @@ def prepare(
     if not (launch.slurm.submit or launch.ray_address):  # the inventory covers all GPUs of the run
         world_size(ranks, len(inventory.gpus))
     requests = stated(assignments, run.resources, inventory)
+    say(f"reading the data: {run.dataset}")
     dataset = _dataset(launch)
+    say(f"cutting it among {run.num_clients} clients")
     partition = _partition(run, dataset, drawn)
     if launch.runtime == "ray" and not launch.slurm.submit:  # the job will measure on its own node
+        say("measuring what clients need")
         num_samples = [len(indices) for indices in partition.train]
         requests = measured(assignments, num_samples, run_spec, run.resources, inventory)
+    if method.auxiliary is not None:
+        say("reading images of another data set")
     return Prepared(
         method=method,
         run_spec=run_spec,

@@ -12,18 +12,22 @@ from rich.console import Console
 
 from cluster.clients.store import Store
 from cluster.hardware.inventory import usable_cores
+from cluster.run.command_line import flatten
 from cluster.run.options import Launch
 from cluster.run.placements import Placements
 from cluster.run.prepare import Prepared
 from cluster.run.progress import progress
-from cluster.run.record import JsonLines, TensorBoard
-from cluster.run.run_dir import versions, write_json
+from cluster.run.record import JsonLines
+from cluster.run.run_dir import nested, versions, write_json
 from cluster.run.runtime import open_cluster, open_executor, open_server
+from cluster.run.tensorboard import TensorBoard
+from cluster.run.time_left import TimeLeft, clients_at_once
+from cluster.run.tracking import tracked
 from fl.clients import Clients
 from fl.data.datasets import Dataset
 from fl.data.partition_file import save_lists
 from fl.data.shard import Shard
-from fl.events import Events, Listener, RunEnd, RunStart
+from fl.events import Events, Listener, Preparing, RunEnd, RunStart
 from fl.fusion.checkpoints import Checkpoints
 from fl.fusion.ranked_server import RankedServer
 from fl.json_values import JsonObject
@@ -54,19 +58,36 @@ def execute(
 
     ``others`` are called with the run's events too.
     """
+    with tracked(launch, run_dir) as tracking:
+        result = _execute(launch, prepared, run_dir, console, tracking, *others)
+        tracking.finish(result, run_dir / "report.html")
+    return result
+
+
+def _execute(
+    launch: Launch,
+    prepared: Prepared,
+    run_dir: Path,
+    console: Console,
+    *others: Listener,
+) -> JsonObject:
     write_json(run_dir / "partition.json", _partition(launch, prepared))
     save_lists(run_dir / "partition.npz", prepared.partition.train, prepared.partition.test)
     with ExitStack() as stack:
         placements = Placements(prepared.members)
+        settings = flatten(nested(launch.run))
+        tensorboard = TensorBoard(run_dir / "tensorboard", prepared.members, settings)
         listeners: list[Listener] = [
             placements,
             stack.enter_context(closing(JsonLines(run_dir / "metrics.jsonl"))),
-            stack.enter_context(closing(TensorBoard(run_dir / "tensorboard"))),
-            stack.enter_context(progress(prepared.members, console)),
+            stack.enter_context(closing(tensorboard)),
+            stack.enter_context(progress(prepared.members, console, _time_left(launch, prepared))),
             *others,
         ]
         events = Events(*listeners)
         events.emit(RunStart(run=run_dir.name, rounds=launch.run.rounds))
+        if launch.runtime == "ray":
+            events.emit(Preparing(what="joining Ray" if launch.ray_address else "starting Ray"))
         bundles = stack.enter_context(open_cluster(launch, prepared.inventory, run_dir))
         clients, server = _federation(launch, prepared, run_dir, events, bundles, stack)
         inputs: JsonObject = dict(prepared.inputs)
@@ -117,6 +138,14 @@ def _federation(
         tests=OwnTests.of(prepared.partition.test, dataset.train.labels, dataset.num_classes),
     )
     return clients, server
+
+
+def _time_left(launch: Launch, prepared: Prepared) -> TimeLeft:
+    members = prepared.members
+    at_once = 1
+    if launch.runtime == "ray":
+        at_once = clients_at_once(members, prepared.inventory, launch.max_actors)
+    return TimeLeft(members, prepared.rates, at_once)
 
 
 def _result(

@@ -16,6 +16,7 @@ from fl.condensation.nearest import nearest
 from fl.data.shard import Shard
 from fl.federation import RunSpec, Task, TaskInput, TaskOutput, Update
 from fl.training.optimizers import Adam
+from fl.training.telling import tell
 from fl.wire import Tensors
 from kernels import centred
 from kernels.kip import predictions
@@ -107,7 +108,9 @@ def distil(inputs: TaskInput) -> TaskOutput:
             support, labels[chosen], real[rows], ridge=config.ridge, depth=config.depth
         )
         support.grad = None
-        (0.5 * (told - labels[rows]).square().mean()).backward()
+        loss = 0.5 * (told - labels[rows]).square().mean()
+        loss.backward()
+        tell(inputs.client.id, taken, config.steps, loss.detach().item, "step")
         adam.step((0,))
         right = told.argmax(1) == labels[rows].argmax(1)
         solved = config.stop == "accuracy" and float(right.double().mean()) > SOLVED

@@ -26,12 +26,14 @@ from fl.training.features import features_and_logits
 from fl.training.loop import Step, minimise
 from fl.training.optimizers import SGD
 from fl.training.per_client import Turns, cohort_model, dropout_in
+from fl.training.telling import is_heard, tell
 
 
 class Condensing:
     """One client's condensation: its images, real and condensed, its networks and its streams."""
 
     def __init__(self, inputs: TaskInput, config: LocalCondensation) -> None:
+        self.client = inputs.client.id
         self._config = config
         self._data = ByClass(inputs.shard, config.min_samples, inputs.device)
         self._goals = inputs.broadcast.get("mean_logits")
@@ -94,9 +96,12 @@ def learn(clients: Sequence[Condensing], config: LocalCondensation) -> None:
 
     def steps() -> Iterator[Step]:
         nonlocal losses
-        for _ in range(config.steps):
+        for taken in range(config.steps):
             losses = _losses(clients, network, turns)
             yield Step(torch.stack(losses).sum(), turns.clients)
+            if is_heard():
+                for client, loss in zip(clients, losses, strict=True):
+                    tell(client.client, taken + 1, config.steps, loss.detach().item, "step")
 
     def clip() -> None:
         if config.clip is not None:

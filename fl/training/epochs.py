@@ -1,7 +1,7 @@
 """The common parts of client trainings that go over a client's samples in epochs."""
 
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
 from typing import ClassVar, Self
 
 import torch
@@ -65,4 +65,24 @@ def epochs_of(
                 batch["noise"] = drawn.to(device)
             yield batch
 
-    return (batches() for _ in range(config.epochs))
+    return _Epochs(config.epochs, batches)
+
+
+@dataclass
+class _Epochs:
+    """An iterator over epochs that knows how many are left."""
+
+    left: int
+    begin: Callable[[], Epoch]
+
+    def __iter__(self) -> Iterator[Epoch]:
+        return self
+
+    def __next__(self) -> Epoch:
+        if not self.left:
+            raise StopIteration
+        self.left -= 1
+        return self.begin()
+
+    def __length_hint__(self) -> int:
+        return self.left

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from operator import length_hint
 from typing import Literal
 
 import torch
@@ -12,6 +13,7 @@ from fl.federation import Batch, TaskInput, TaskOutput
 from fl.seeding import in_round, torch_seeded
 from fl.training.loop import Step, minimise
 from fl.training.optimizers import SGD, Adam, CohortOptimizer, Proximal
+from fl.training.telling import tell
 from fl.wire import Tensors
 
 Epoch = Iterator[Batch]
@@ -98,6 +100,11 @@ class MeanLoss:
         """The figure as a task returns it, with the number of epochs."""
         return {"train_loss": self._mean, "epochs": self.epochs}
 
+    def reader(self) -> Callable[[], float]:
+        """Reads the mean loss as it is now from its device, whenever it is called."""
+        total, samples = self._sum, max(1, self._samples)
+        return lambda: float(total) / samples
+
     @property
     def by_epoch(self) -> list[float]:
         """The mean loss of each epoch, to five digits; read back from the device at once."""
@@ -110,15 +117,20 @@ class MeanLoss:
         return float(self._sum) / max(1, self._samples)
 
 
-def batches(recipe: Recipe, mean_loss: MeanLoss) -> Iterator[Batch]:
+def batches(recipe: Recipe, mean_loss: MeanLoss, client: int | None = None) -> Iterator[Batch]:
     """A client's batches to the end of its training.
 
-    The caller adds each batch's losses to ``mean_loss`` before it takes the next batch.
+    The caller adds each batch's losses to ``mean_loss`` before it takes the next batch. With the
+    client's id, each epoch's end is told (:mod:`fl.training.telling`).
     """
+    epochs = length_hint(recipe.epochs, 0) or None
     for epoch in recipe.epochs:
         mean_loss.begin_epoch()
         yield from epoch
-        if mean_loss.end_epoch(recipe.patience):
+        over = mean_loss.end_epoch(recipe.patience)
+        if client is not None:
+            tell(client, mean_loss.epochs, epochs, mean_loss.reader())
+        if over:
             return
 
 
@@ -140,7 +152,7 @@ def one_by_one(inputs: TaskInput, recipe: Recipe) -> TaskOutput:
     dropout = in_round("local/dropout", inputs.round)
 
     def steps() -> Iterator[Step]:
-        for batch in batches(recipe, mean_loss):
+        for batch in batches(recipe, mean_loss, inputs.client.id):
             losses = recipe.losses(recipe.model, batch)
             yield Step(losses.mean() if recipe.reduction == "mean" else losses.sum())
             mean_loss.add(losses)

@@ -21,12 +21,14 @@ from fl.training.per_client import Turns, cohort_model, dropout_in
 from fl.training.recipe import MeanLoss, Recipe, batches, optimizer_of
 
 
-def train(recipes: Sequence[Recipe]) -> list[TaskOutput]:
+def train(recipes: Sequence[Recipe], clients: Sequence[int] = ()) -> list[TaskOutput]:
     """Trains the clients' models together; returns what each uploads, in the same order.
 
     The recipes have the same model (except for its weights), losses and optimiser. None has a
     :func:`conflict`. Those with a further stage go through it together, when all have ended.
+    With the clients' ids, their progress is told (:mod:`fl.training.telling`).
     """
+    ids: Sequence[int | None] = clients or [None] * len(recipes)
     for recipe in recipes:
         recipe.freeze_others()
     turns = Turns()
@@ -34,7 +36,7 @@ def train(recipes: Sequence[Recipe]) -> list[TaskOutput]:
     parameters = [recipe.parameters for recipe in recipes]
     optimizer = optimizer_of(recipes)
     mean_losses = [MeanLoss() for _ in recipes]
-    feeds = [batches(r, loss) for r, loss in zip(recipes, mean_losses, strict=True)]
+    feeds = [batches(*own) for own in zip(recipes, mean_losses, ids, strict=True)]
 
     def steps() -> Iterator[Step]:
         while step := {k: b for k, feed in enumerate(feeds) if (b := next(feed, None))}:
@@ -47,7 +49,9 @@ def train(recipes: Sequence[Recipe]) -> list[TaskOutput]:
 
     minimise(steps(), parameters, optimizer)
     further = {k: recipe.then() for k, recipe in enumerate(recipes) if recipe.then is not None}
-    later = dict(zip(further, train(list(further.values())) if further else (), strict=True))
+    theirs = [clients[k] for k in further] if clients else ()
+    outputs = train(list(further.values()), theirs) if further else ()
+    later = dict(zip(further, outputs, strict=True))
     return [
         later.get(k) or loss.output(recipe)
         for k, (recipe, loss) in enumerate(zip(recipes, mean_losses, strict=True))

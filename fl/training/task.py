@@ -18,7 +18,8 @@ def task_of(recipe: RecipeFunction) -> Task:
     def run_cohort(clients: Sequence[TaskInput]) -> list[TaskOutput]:
         if conflict(recipe, clients[0]) is not None:
             return [one_by_one(client, recipe(client)) for client in clients]
-        return stacked.train([recipe(client) for client in clients])
+        ids = [client.client.id for client in clients]
+        return stacked.train([recipe(client) for client in clients], ids)
 
     task = task_for_many(run_cohort)
     task.recipe = recipe  # type: ignore[attr-defined]

@@ -10,11 +10,13 @@ from fl.events import (
     AttemptFailed,
     ClientDropped,
     ClientEnd,
+    ClientProgress,
     ClientStart,
     Epoch,
     Event,
     Events,
     Phase,
+    Preparing,
     RankFailure,
     RoundEnd,
     RoundsResumed,
@@ -94,7 +96,9 @@ def test_a_phase_within_a_phase_is_no_part_of_it(clock: Clock) -> None:
 
 EVENTS = [
     RunStart(run="a", rounds=3, seconds=1.5),
+    Preparing(what="starting Ray"),
     Phase(phase="local", status="end", took=0.5),
+    ClientProgress(client=1, unit="step", done=3, of=20, loss=0.5),
     ClientStart(client=1, attempt=2, requested={"cpus": 1.0}),
     ClientEnd(client=1, role="head", bytes_up=7, losses=[0.7, 0.5], stats={"epochs": 3}),
     AttemptFailed(client=1, attempt=1, reason="it died"),

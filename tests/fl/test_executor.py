@@ -163,6 +163,15 @@ def test_a_cohort_leaves_what_each_client_would_have_left_alone(size: int) -> No
         assert note["cohort"] == (1 if size == 2 and own.client.id == 0 else min(size, 5))
 
 
+def test_a_cohort_tells_how_far_each_client_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fl.training.telling.PERIOD_S", 0.0)
+    events: list[Told] = []
+    jobs = [light(k, size=3 + k) for k in range(2)]
+    list(InProcess(TRAIN, fixed(2)).run(jobs, Events(into(events))))
+    told = {(e["client"], e["done"], e["of"]) for e in named(events, "client_progress")}
+    assert told == {(k, done, 2) for k in (0, 1) for done in (1, 2)}
+
+
 def test_only_light_clients_of_one_training_record_share_a_cohort() -> None:
     heavy = replace(light(3), client=client(3, GENERATOR))
     wide = light(4)

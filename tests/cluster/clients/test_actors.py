@@ -28,7 +28,7 @@ ELSEWHERE = Slot(bundle="1", gpu=None)
 
 @pytest.fixture
 def ray(monkeypatch: pytest.MonkeyPatch) -> FakeRay:
-    made = FakeRay(lambda models: object(), CPU=1.0)
+    made = FakeRay(lambda *_: object(), CPU=1.0)
     monkeypatch.setattr(actors, "ray", made)
     return made
 

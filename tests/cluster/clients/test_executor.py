@@ -1,6 +1,7 @@
 """Clients as Ray actors: the same answer as in this process, and failures that carry a name."""
 
 import os
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
@@ -24,9 +25,10 @@ from fl.training.generator import GeneratorConfig, train_generator
 from fl.training.recipe import Recipe
 from fl.training.sizes import CohortSizes
 from fl.training.task import recipe_of, task_of
+from fl.training.telling import PERIOD_S, tell
 from fl.wire import unpack
 from tests.cluster.outcomes import uploads
-from tests.fl.toy import Told, into
+from tests.fl.toy import Told, into, named
 
 RNG = np.random.default_rng(0)
 TRAIN = Split(
@@ -75,6 +77,15 @@ def dies(inputs: TaskInput) -> TaskOutput:
     os._exit(7)
 
 
+def tells(inputs: TaskInput) -> TaskOutput:
+    time.sleep(PERIOD_S)
+    tell(inputs.client.id, 3, 20, lambda: 0.5)
+    tell(77, 3, 20, lambda: 0.5)
+    time.sleep(2 * PERIOD_S)
+    tell(inputs.client.id, 4, 20, lambda: 0.4)
+    return TaskOutput(tensors={"x": torch.ones(1)})
+
+
 @pytest.fixture(scope="module")
 def bundles() -> Iterator[Bundles]:
     with private_ray(cpus=2, gpus=0, memory_bytes=2**32), open_bundles() as bundles:
@@ -94,6 +105,16 @@ def test_same_uploads_in_process_one_by_one_and_at_once(bundles: Bundles) -> Non
             ours, theirs = unpack(here[client])[0], unpack(packed)[0]
             assert ours.keys() == theirs.keys()
             assert all(torch.equal(ours[n], theirs[n]) for n in ours)
+
+
+def test_how_far_a_client_is_is_told_while_it_trains(bundles: Bundles) -> None:
+    seen: list[Told] = []
+    uploads(RayExecutor(TRAIN, bundles), [job(1, task=tells)], Events(into(seen)))
+    progress = named(seen, "client_progress")
+    assert [(e["client"], e["done"], e["of"], e["loss"]) for e in progress] == [
+        (1, 3, 20, 0.5),
+        (1, 4, 20, 0.4),
+    ]
 
 
 @pytest.mark.slow

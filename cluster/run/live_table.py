@@ -1,0 +1,189 @@
+"""A run's progress on a terminal: a bar per phase, and a row per client; 80 columns suffice."""
+
+import time
+from collections import Counter
+from collections.abc import Callable
+from statistics import median
+
+from rich.console import Group, RenderableType
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    Task,
+    TaskID,
+    TextColumn,
+)
+from rich.table import Column, Table
+from rich.text import Text
+
+from cluster.run.plain_lines import LISTED
+from cluster.run.time_left import TimeLeft, about
+from fl.events import (
+    AttemptFailed,
+    ClientDropped,
+    ClientEnd,
+    ClientProgress,
+    ClientStart,
+    Epoch,
+    Event,
+    Phase,
+    Preparing,
+    RoundEnd,
+)
+from fl.federation import Client
+
+NAME_WIDTH = 20
+"""Columns of a model's name; a longer one is cut, and nothing else ever is."""
+ROLE_WIDTH = 12
+WAITING, TRAINING, DONE, FAILED = "waiting", "training", "done", "failed"
+COLOURS = {WAITING: "dim", TRAINING: "yellow", DONE: "green", FAILED: "red"}
+
+
+class LiveTable:
+    """A bar per phase; below it a row per client, or how many are where if there are many.
+
+    The bars come first: a terminal may have fewer rows than there are clients.
+    """
+
+    def __init__(
+        self,
+        members: tuple[Client, ...],
+        left: TimeLeft | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._members = members
+        self._left = left or TimeLeft(members)
+        self._clock, self._began = clock, clock()
+        self._state = {c.id: (WAITING, WAITING) for c in members}
+        self._losses: dict[int, float] = {}
+        self._preparing = ""
+        self._bars = Progress(
+            TextColumn("{task.description:<10}"),
+            BarColumn(bar_width=8),
+            MofNCompleteColumn(table_column=Column(no_wrap=True)),
+            _Times(self._seconds_left),
+            TextColumn("{task.fields[note]}", table_column=Column(no_wrap=True)),
+        )
+        self._local = self._bars.add_task("local", total=len(members), note="", start=False)
+        self._phases = {"local": self._local}
+
+    def __call__(self, event: Event) -> None:
+        """Updates the table's state; the screen is refreshed on its own."""
+        self._began = self._clock() - event.seconds
+        self._left(event)
+        match event:
+            case Preparing():
+                self._preparing = f"{event.what} …"
+            case ClientStart():
+                self._preparing = ""
+                self._state[event.client] = TRAINING, TRAINING
+            case ClientProgress():
+                self._losses[event.client] = event.loss
+                self._state[event.client] = TRAINING, _how_far(event)
+            case AttemptFailed():
+                self._state[event.client] = FAILED, f"attempt {event.attempt} failed"
+            case ClientDropped():
+                self._end(event.client, FAILED, "left out")
+            case ClientEnd():
+                self._end(event.client, DONE, _outcome(event))
+            case RoundEnd():
+                bar = self._bar("rounds", total=event.rounds)
+                note = f"accuracy [bold]{event.accuracy:.4f}"
+                self._bars.update(bar, completed=event.round, note=note)
+            case Phase():
+                self._phase(event)
+            case Epoch():
+                note = f"loss {event.loss:.3f}  accuracy [bold]{event.accuracy:.4f}"
+                bar = self._bar(event.stage, total=event.epochs)
+                self._bars.update(bar, total=event.epochs, completed=event.epoch, note=note)
+
+    def render(self) -> RenderableType:
+        """The bars and the table as they are now."""
+        parts: list[RenderableType] = [self._bars]
+        if self._preparing:
+            parts.append(Text(self._preparing, style="dim"))
+        parts.append(self._rows() if len(self._members) <= LISTED else self._counts())
+        return Group(*parts)
+
+    def _rows(self) -> Table:
+        table = Table(box=None, padding=(0, 2, 0, 0))
+        table.add_column("client", justify="right", no_wrap=True)
+        table.add_column("role", no_wrap=True, max_width=ROLE_WIDTH)
+        table.add_column("model", no_wrap=True, max_width=NAME_WIDTH)
+        table.add_column("samples", justify="right", no_wrap=True)
+        table.add_column("state", no_wrap=True)
+        for c in self._members:
+            kind, text = self._state[c.id]
+            state = Text(text, style=COLOURS[kind])
+            table.add_row(str(c.id), Text(c.role), Text(c.model), str(c.num_samples), state)
+        return table
+
+    def _counts(self) -> Text:
+        """How many clients are in which state, and the losses of those that train."""
+        counts = Counter(kind for kind, _ in self._state.values())
+        line = Text(", ").join(
+            Text(f"{counts[kind]} {kind}", style=COLOURS[kind]) for kind in COLOURS if counts[kind]
+        )
+        training = [loss for k, loss in self._losses.items() if self._state[k][0] == TRAINING]
+        if training:
+            line.append(f"; loss about {median(training):.3f}")
+        return line
+
+    def _phase(self, event: Phase) -> None:
+        if event.status == "start":
+            if event.phase == "local":  # a round may map more than once
+                self._bars.reset(self._local, start=False)
+            self._bars.start_task(self._bar(event.phase, total=1))
+            return
+        bar = self._bar(event.phase, total=1)
+        if event.phase != "local":
+            self._bars.update(bar, completed=self._bars.tasks[bar].total)
+        self._bars.stop_task(bar)
+
+    def _end(self, client: int, kind: str, text: str) -> None:
+        self._state[client] = kind, text
+        self._losses.pop(client, None)
+        self._bars.advance(self._local)
+
+    def _bar(self, name: str, total: int) -> TaskID:
+        if name not in self._phases:
+            self._phases[name] = self._bars.add_task(name, total=total, note="")
+        return self._phases[name]
+
+    def _seconds_left(self, name: str) -> float | None:
+        return self._left.left(name, self._clock() - self._began)
+
+
+class _Times(ProgressColumn):
+    """Seconds that a phase has taken, and those that are expected to be left."""
+
+    def __init__(self, left: Callable[[str], float | None]) -> None:
+        super().__init__(table_column=Column(no_wrap=True))
+        self._seconds_left = left
+
+    def render(self, task: Task) -> Text:
+        """Of one bar."""
+        over = task.finished or task.stop_time is not None
+        text = _clock_time((task.finished_time if task.finished else task.elapsed) or 0.0)
+        left = None if over else self._seconds_left(task.description)
+        return Text(text if left is None else f"{text}, {about(left)} left")
+
+
+def _clock_time(seconds: float) -> str:
+    minutes, rest = divmod(int(seconds), 60)
+    return (
+        f"{minutes // 60}:{minutes % 60:02}:{rest:02}" if minutes >= 60 else f"{minutes}:{rest:02}"
+    )
+
+
+def _how_far(event: ClientProgress) -> str:
+    of = f"/{event.of}" if event.of else ""
+    loss = f"{event.loss:.3f}" if abs(event.loss) < 1000 else f"{event.loss:.2g}"
+    return f"{event.unit} {event.done}{of}, loss {loss}"
+
+
+def _outcome(event: ClientEnd) -> str:
+    size = f"{event.bytes_up / 2**20:.1f} MiB"
+    return f"from the store, {size}" if event.reused else f"{event.seconds_training:.1f} s, {size}"

@@ -1,0 +1,71 @@
+"""What is said before a run starts."""
+
+import io
+import os
+import subprocess
+import sys
+import time
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from cluster.hardware.inventory import Inventory
+from cluster.profiling.requests import Requests, stated
+from cluster.run.command_line import parse
+from cluster.run.prepare import prepare
+from cluster.run.steps import Steps
+from tests.cluster.commands import SMALL
+
+MACHINE = Inventory(node="here", cpus=4, memory_bytes=2**34, gpus=(), source="machine")
+
+
+def said(arguments: list[str]) -> list[str]:
+    out = io.StringIO()
+    with Steps(Console(file=out, width=40)) as say:
+        prepare(parse([*SMALL, *arguments]), MACHINE, say=say)
+    return out.getvalue().splitlines()
+
+
+def test_each_step_of_the_preparation_names_itself_on_a_line(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def measured(assignments: Any, _: Any, __: Any, config: Any, inventory: Any) -> Requests:
+        return stated(assignments, config, inventory)
+
+    monkeypatch.setattr("cluster.run.prepare.measured", measured)
+    steps = ["reading the data: digits …", "cutting it among 4 clients …"]
+    assert said(["--runtime=inprocess"]) == steps
+    assert said([]) == [*steps, "measuring what clients need …"]
+
+
+def test_on_a_terminal_a_step_takes_the_place_of_the_one_before() -> None:
+    out = io.StringIO()
+    with Steps(Console(file=out, width=40, force_terminal=True, color_system=None)) as say:
+        say("loading torch")
+        time.sleep(0.15)
+        say("reading the data")
+        time.sleep(0.15)
+    assert "loading torch …" in out.getvalue()
+    assert "reading the data …" in out.getvalue()
+    assert "\r\x1b[2K" in out.getvalue()  # the line is taken away
+
+
+@pytest.mark.parametrize("question", ["--version", "--help"])
+def test_the_first_step_is_said_before_torch_is_loaded(question: str) -> None:
+    """In a process of its own, where an import of torch ends it."""
+    code = (
+        "import sys\n"
+        "class Refuse:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name == 'torch': raise SystemExit(7)\n"
+        "sys.meta_path.insert(0, Refuse())\n"
+        "from cluster.launch import main\n"
+        "main(sys.argv[1:])\n"
+    )
+    line = [sys.executable, "-c", code]
+    environ = {**os.environ, "PYTHONUNBUFFERED": ""}
+    done = subprocess.run(line, capture_output=True, text=True, env=environ, timeout=60)
+    assert (done.returncode, done.stdout) == (7, "loading torch …\n")
+    asked = subprocess.run([*line, question], capture_output=True, text=True, timeout=60)
+    assert (asked.returncode, asked.stdout) == (7, "")  # an answer comes without a word before

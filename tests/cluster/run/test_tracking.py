@@ -1,0 +1,155 @@
+"""Experiment trackers: told of a run, and never in its way."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from cluster.run import tracking
+from cluster.run.command_line import parse
+from cluster.run.prepare import prepare
+from cluster.run.run_dir import claim
+from cluster.run.runner import execute
+from fl.errors import UserError
+from fl.events import Event, RunEnd, RunStart
+from fl.json_values import JsonObject
+from tests.waiting import wait_until
+
+TOY = [
+    *("--method=fedavg", "--runtime=inprocess", "--num-clients=2", "--name=run"),
+    *("--data.max-train=60", "--data.max-test=20", "--rounds=2"),
+    *("--classifier.model=cnn", "--classifier.width=0.2", "--classifier.epochs=1"),
+]
+
+
+class Fake:
+    """A tracker that keeps what it is told, and raises where it is to."""
+
+    def __init__(self, raises: str = "") -> None:
+        self.raises = raises
+        self.told: list[Any] = []
+
+    def start(self, run_dir: Path, settings: Mapping[str, object]) -> "Fake":
+        return self._note("start", settings)
+
+    def __call__(self, event: Event) -> None:
+        self._note("event", event)
+
+    def finish(self, figures: Mapping[str, float], report: Path) -> None:
+        self._note("finish", report)
+
+    def close(self, *, failed: bool) -> None:
+        self._note("close", failed)
+
+    def _note(self, what: str, content: object) -> "Fake":
+        self.told.append((what, content))
+        if what == self.raises:
+            raise ConnectionError("no network\nat all")
+        return self
+
+
+@pytest.mark.parametrize("moment", ["start", "event", "finish", "close"])
+def test_a_tracker_that_raises_is_one_line_and_no_more(
+    moment: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    broken, sound = Fake(moment), Fake()
+    made = {"cluster.run.track_wandb": broken, "cluster.run.track_mlflow": sound}
+    monkeypatch.setattr(tracking, "import_module", lambda name: made[name])
+    both = tracking.Tracking(["wandb", "mlflow"], tmp_path, {"lr": 0.1})
+    both(RunStart())
+    both(RunEnd(accuracy=0.5))
+    both.finish({"accuracy": 0.5, "seconds": {}}, tmp_path / "report.html")
+    both.close()
+    line = "onefold: the run goes on without wandb: ConnectionError: no network at all\n"
+    assert capsys.readouterr().err == line
+    assert sound.told == [
+        ("start", {"lr": 0.1}),
+        ("event", RunStart()),
+        ("event", RunEnd(accuracy=0.5)),
+        ("finish", tmp_path / "report.html"),
+        ("close", False),
+    ]
+    if moment == "event":  # it is asked no more, but to close
+        assert [what for what, _ in broken.told] == ["start", "event", "close"]
+
+
+def test_a_run_that_fails_is_a_failed_run_for_the_tracker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake = Fake()
+    monkeypatch.setattr(tracking, "import_module", lambda _: fake)
+    made = tracking.Tracking(["wandb"], tmp_path, {})
+    made.close()
+    assert fake.told[-1] == ("close", True)
+
+
+def test_a_missing_package_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    for spec in (None, SimpleNamespace(origin=None)):  # the second is a folder of that name
+        monkeypatch.setattr("cluster.run.options.find_spec", lambda _, spec=spec: spec)
+        with pytest.raises(UserError, match=r"--track wandb needs .* 'onefold\[wandb\]'"):
+            parse([*TOY, "--track", "wandb"])
+
+
+def test_only_known_trackers_are_taken() -> None:
+    with pytest.raises(UserError, match="mlflow"):
+        parse([*TOY, "--track", "neptune"])
+
+
+@dataclass(frozen=True)
+class Tracked:
+    """A run that both trackers were told of, in folders of this machine."""
+
+    folder: Path
+    result: JsonObject
+    logged: list[dict[str, Any]]
+    """What wandb was given to log."""
+    mlflow: Any
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tracked]:
+    root = tmp_path_factory.mktemp("tracking")
+    wandb, mlflow = pytest.importorskip("wandb"), pytest.importorskip("mlflow")
+    logged: list[dict[str, Any]] = []
+    log = wandb.Run.log
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("WANDB_MODE", "offline")
+        patch.setenv("WANDB_SILENT", "true")
+        patch.setenv("MLFLOW_TRACKING_URI", f"file:{root / 'mlflow'}")
+        patch.setenv("MLFLOW_DISABLE_TELEMETRY", "true")
+        patch.setenv("MLFLOW_ALLOW_FILE_STORE", "")  # undone afterwards, whatever the run sets
+        patch.delenv("MLFLOW_ALLOW_FILE_STORE")
+        patch.setattr(wandb.Run, "log", lambda run, data: (logged.append(data), log(run, data)))
+        launch = parse([*TOY, f"--output-dir={root}", "--track", "wandb", "mlflow"])
+        folder = claim(launch)
+        result = execute(launch, prepare(launch), folder, Console(quiet=True))
+        assert wandb.run is None  # it is over
+        yield Tracked(folder, result, logged, mlflow)
+
+
+def test_an_mlflow_run_has_settings_curves_figures_and_report(run: Tracked) -> None:
+    (found,) = run.mlflow.search_runs(experiment_names=["onefold"], output_format="list")
+    assert (found.info.status, found.info.run_name) == ("FINISHED", "run")
+    assert found.data.params["classifier.width"] == "0.2"
+    assert found.data.metrics["final/accuracy"] == run.result["accuracy"]
+    client = run.mlflow.MlflowClient()
+    curve = client.get_metric_history(found.info.run_id, "rounds/accuracy")
+    expected = [*enumerate(run.result["accuracy_curve"], start=1)]
+    assert [(point.step, point.value) for point in curve] == expected
+    assert [a.path for a in client.list_artifacts(found.info.run_id)] == ["report.html"]
+
+
+def test_a_wandb_run_is_written_offline(run: Tracked) -> None:
+    assert [row["rounds/accuracy"] for row in run.logged] == run.result["accuracy_curve"]
+    assert [row["rounds/step"] for row in run.logged] == [1, 2]
+    (kept,) = run.folder.glob("wandb/offline-run-*/*.wandb")
+    expected = (b"classifier.width", b"rounds/accuracy", b"run-report", b"final/best_accuracy")
+    # wandb's own process writes it, and ends a little later than the run.
+    wait_until(lambda: all(told in kept.read_bytes() for told in expected), seconds=20)
