@@ -1,6 +1,7 @@
 """``onefold``: one command for what there is; each word stands for a module's own command."""
 
 import difflib
+import importlib
 import runpy
 import sys
 from collections.abc import Sequence
@@ -65,6 +66,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         hint = f"; did you mean {near[0]}?" if near else ""
         print(f"onefold: no command {word!r}{hint} Commands: {', '.join(MODULES)}", file=sys.stderr)
         return 2
+    importlib.import_module("onefold._packages")  # first, see there
     module = MODULES[word]
     if sys.stderr.isatty():  # torch takes seconds to import, in which nothing else is said
         print("loading ...", end="\r", file=sys.stderr, flush=True)
