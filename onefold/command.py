@@ -2,6 +2,7 @@
 
 import difflib
 import importlib
+import os
 import runpy
 import sys
 from collections.abc import Sequence
@@ -50,6 +51,8 @@ examples:
 
 In Python: import onefold; onefold.run(data=..., model=..., method=...)
 """
+CLOSED_PIPE = 141
+"""Exit status as shells have it where nobody reads on."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -76,6 +79,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     sys.argv = [f"onefold {word}", *([word] if module == "onefold.runs" else []), *arguments[1:]]
     try:
         runpy.run_module(module, run_name="__main__", alter_sys=True)
+    except BrokenPipeError:  # who reads, such as head, has enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return CLOSED_PIPE
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else int(end.code is not None)
     return 0
