@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from cluster import study
 from cluster.study import main
 from tests.cluster.commands import environment
 from tests.cluster.studies.small_study import SMALL
