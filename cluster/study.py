@@ -27,6 +27,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         earlier = [finished(cell) for cell in planned]
     except UserError as error:
         return stop_with(error)
+    if any(cell.launch.dry_run for cell in planned):
+        for cell, figures in zip(planned, earlier, strict=True):
+            print(f"{cell.run_dir}  {'finished' if figures else 'to be run'}")
+        return 0
     found: list[JsonObject] = []
     for cell, figures in zip(planned, earlier, strict=True):
         if figures is None:

@@ -182,21 +182,22 @@ def _bounds(record: type[Any]) -> dict[str, tuple[list[Bound], bool]]:
     """The bounds of each field, and whether it may be None."""
     hints = get_type_hints(record, include_extras=True)
     kinds = {field.name: hints[field.name] for field in fields(record)}
-    return {n: (_bounds_in(kind), NoneType in get_args(kind)) for n, kind in kinds.items()}
+    return {n: (bounds_in(kind), NoneType in get_args(kind)) for n, kind in kinds.items()}
 
 
-def _bounds_in(kind: Any) -> list[Bound]:
-    """The bounds in a type; none in a union of several types, which a record checks itself."""
+def bounds_in(kind: Any) -> list[Bound]:
+    """The bounds in a field's type, with its annotations; none in a union of several types, which a
+    record checks itself."""
     origin, inner = get_origin(kind), get_args(kind)
     if origin is Literal:
         return [OneOf(inner)]
     if origin is Annotated:
-        return [*_bounds_in(inner[0]), *(mark for mark in inner[1:] if isinstance(mark, Bound))]
+        return [*bounds_in(inner[0]), *(mark for mark in inner[1:] if isinstance(mark, Bound))]
     if origin in (Union, UnionType):
         inner = tuple(part for part in inner if part is not NoneType)
-        return _bounds_in(inner[0]) if len(inner) == 1 else []
+        return bounds_in(inner[0]) if len(inner) == 1 else []
     if origin is tuple:
-        return [bound for part in inner if part is not ... for bound in _bounds_in(part)]
+        return [bound for part in inner if part is not ... for bound in bounds_in(part)]
     return []
 
 

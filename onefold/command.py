@@ -1,6 +1,8 @@
 """``onefold``: one command for what there is; each word stands for a module's own command."""
 
 import difflib
+import importlib
+import os
 import runpy
 import sys
 from collections.abc import Sequence
@@ -18,6 +20,7 @@ MODULES = {
     "ls": "onefold.runs",
     "export": "onefold.runs",
     "rm": "onefold.runs",
+    "completion": "onefold.completion",
 }
 HELP = """usage: onefold COMMAND [...]      onefold COMMAND --help      onefold --version
 
@@ -38,6 +41,8 @@ One-shot federated learning: clients train once, upload once, a server fuses.
             or a run's model                      onefold export --onnx F NAME
   rm        delete runs                           onefold rm NAME --yes
 
+  completion  words on TAB:  eval "$(onefold completion bash)"
+
 examples:
   onefold run                                     digits, minutes, any machine
   onefold run --method fedavg --rounds 5 --num-large 10
@@ -46,6 +51,8 @@ examples:
 
 In Python: import onefold; onefold.run(data=..., model=..., method=...)
 """
+CLOSED_PIPE = 141
+"""Exit status as shells have it where nobody reads on."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -65,6 +72,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         hint = f"; did you mean {near[0]}?" if near else ""
         print(f"onefold: no command {word!r}{hint} Commands: {', '.join(MODULES)}", file=sys.stderr)
         return 2
+    importlib.import_module("onefold._packages")  # first, see there
     module = MODULES[word]
     if (
         word != "run" and sys.stderr.isatty()
@@ -73,6 +81,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     sys.argv = [f"onefold {word}", *([word] if module == "onefold.runs" else []), *arguments[1:]]
     try:
         runpy.run_module(module, run_name="__main__", alter_sys=True)
+    except BrokenPipeError:  # who reads, such as head, has enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return CLOSED_PIPE
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else int(end.code is not None)
     return 0

@@ -7,6 +7,7 @@ import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NoReturn
 
 from fl.errors import UserError
 from fl.json_values import JsonObject
@@ -17,8 +18,8 @@ NOT_FINISHED = "not finished"
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command and returns its exit status: 0, or 2 for bad input."""
-    options = _parser().parse_args(sys.argv[1:] if argv is None else argv)
     try:
+        options = _parser().parse_args(sys.argv[1:] if argv is None else argv)
         found = find_runs(options.output_dir)
         if options.command == "ls":
             print("\n".join(listed(found)) or f"no runs in {options.output_dir}")
@@ -32,18 +33,28 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise UserError(message)
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="onefold", description=__doc__)
-    parser.add_argument("--output-dir", type=Path, default=Path("runs"), help="where runs are kept")
+    parser = _Parser(prog="onefold", description=__doc__)
+    where = {"type": Path, "metavar": "DIR", "help": "where runs are kept; default runs"}
+    parser.add_argument("--output-dir", default=Path("runs"), **where)  # type: ignore[arg-type]
+    anywhere = _Parser(add_help=False)  # before the word or after it
+    anywhere.add_argument("--output-dir", default=argparse.SUPPRESS, **where)  # type: ignore[arg-type]
     commands = parser.add_subparsers(dest="command", required=True)
-    commands.add_parser("ls", help="the runs there are")
-    exporting = commands.add_parser("export", help="figures of runs as a table, or a run's model")
+    commands.add_parser("ls", parents=[anywhere], help="the runs there are")
+    exporting = commands.add_parser(
+        "export", parents=[anywhere], help="figures of runs as a table, or a run's model"
+    )
     what = exporting.add_mutually_exclusive_group(required=True)
     what.add_argument("--csv", type=Path, metavar="FILE", help="figures of runs")
     what.add_argument("--onnx", type=Path, metavar="FILE", help="one run's model")
     what.add_argument("--torch-export", type=Path, metavar="FILE", help="one run's model")
     exporting.add_argument("runs", nargs="*", metavar="NAME", help="runs; figures: default all")
-    removing = commands.add_parser("rm", help="delete runs")
+    removing = commands.add_parser("rm", parents=[anywhere], help="delete runs")
     removing.add_argument("runs", nargs="+", metavar="NAME")
     removing.add_argument("--yes", action="store_true", help="without this it only names them")
     return parser

@@ -2,7 +2,6 @@
 
 import os
 import signal
-import sys
 import time
 from collections.abc import Sequence
 from contextlib import nullcontext
@@ -15,6 +14,7 @@ from submitit.helpers import DelayedSubmission
 from cluster.hardware.inventory import take_inventory
 from cluster.hardware.multi_node_ray import attend, gather
 from cluster.hardware.processes import adopt_orphans, end_descendants, start
+from cluster.hardware.shadows import python
 from slurm.state import State, write_state
 from slurm.submitit_internals import preemption_name
 
@@ -103,7 +103,8 @@ class NodeTask:
         with cluster as address:
             self._write("running")
             joining = [f"--ray-address={address}"] if address else []
-            command = [sys.executable, "-u", "-m", self.module, *self.arguments, *joining]
+            interpreter, *module = python(self.module)
+            command = [interpreter, "-u", *module, *self.arguments, *joining]
             status = start(command, None, ignoring).wait()
             if status < 0 or status > 128:
                 time.sleep(SIGNALLED_S)

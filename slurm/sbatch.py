@@ -3,14 +3,17 @@
 import io
 import os
 import re
+import shlex
 import shutil
 import signal
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stderr
 from pathlib import Path
 
 from submitit import SlurmExecutor
 
+from cluster.hardware.shadows import environment
 from cluster.run.slurm_options import SlurmOptions
 from fl.errors import UserError
 from fl.json_values import JsonObject
@@ -36,7 +39,9 @@ class Sbatch(SlurmExecutor):
             raise UserError(
                 f"SUBMITIT_PREEMPT_SIGNAL must name a signal, such as USR2, got {name!r}"
             )
-        super().__init__(folder, max_num_timeout=REQUEUED_AT_MOST)
+        # -P: a slurm.py in the folder that the job starts in must not be imported in place of ours.
+        interpreter = f"{shlex.quote(sys.executable)} -P"
+        super().__init__(folder, max_num_timeout=REQUEUED_AT_MOST, python=interpreter)
         self.update_parameters(**parameters(options))
 
     @classmethod
@@ -119,13 +124,16 @@ def require_sbatch() -> None:
 
 @contextmanager
 def without_allocation() -> Iterator[None]:
-    """Hides the allocation this process may itself be in, since a job inherits its environment."""
+    """Hides the allocation this process may itself be in, since a job inherits its environment;
+    in which Python also finds Onefold where it is not installed."""
     before = dict(os.environ)
     for name in inherited(before):
         del os.environ[name]
+    os.environ["PYTHONPATH"] = environment().get("PYTHONPATH", "")
     try:
         yield
     finally:
+        os.environ.pop("PYTHONPATH")
         os.environ.update(before)
 
 

@@ -2,7 +2,6 @@
 
 import os
 import subprocess
-import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -15,6 +14,7 @@ from cluster.checks.check import Check, CheckFailed
 from cluster.checks.file_system import nearest_existing
 from cluster.clients.locks import Locks
 from cluster.clients.store import Store
+from cluster.hardware.shadows import environment, python
 from fl.data.datasets import Split
 from fl.packed import Packed
 from fl.whole_files import write_atomically
@@ -99,9 +99,11 @@ def _refuse_part(file: Path) -> None:
 @contextmanager
 def _other_process(file: Path, *names: str) -> Iterator[tuple[subprocess.Popen[str], list[str]]]:
     """A process that tries these locks and lives on; and for each, whether it acquired it."""
-    command = [sys.executable, "-m", "cluster.checks.lock_holder", str(file), *names]
+    command = [*python("cluster.checks.lock_holder"), str(file), *names]
     pipe = subprocess.PIPE
-    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as process:
+    with subprocess.Popen(
+        command, stdin=pipe, stdout=pipe, text=True, env=environment()
+    ) as process:
         assert process.stdout
         try:
             yield process, process.stdout.readline().split()

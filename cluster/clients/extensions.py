@@ -11,14 +11,12 @@ from types import ModuleType
 
 import cloudpickle
 
+from cluster.hardware.shadows import PACKAGES
 from fl.federation import Job
 from fl.methods.registry import METHODS
 from fl.methods.registry import OURS as OUR_METHODS
 from fl.models.info import ModelInfo
 from fl.models.registry import MODELS, OURS, register
-
-PACKAGES = ("cluster", "fl", "kernels", "onefold", "slurm", "tune")
-"""Onefold's own, which every node has."""
 
 
 def packed_models() -> bytes | None:

@@ -18,9 +18,11 @@ from cluster.hardware.ray_internals import (
     DEFAULTS,
     TOKEN,
     TOKEN_FILE,
+    job_config,
     start_cluster,
     token_at_home,
 )
+from cluster.hardware.shadows import first_for_workers
 from fl.errors import UserError
 from fl.whole_files import write_atomically
 
@@ -62,6 +64,7 @@ def private_ray(
                     memory_bytes=memory_bytes - store_bytes,
                     store_bytes=store_bytes,
                     root=root,
+                    first=first_for_workers(),
                 )
             address = ray.get_runtime_context().gcs_address
             if published:
@@ -89,7 +92,12 @@ def joined_ray(address: str) -> Iterator[None]:
     with _sigterm_restored():
         try:
             with _sigterm_restored():
-                ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
+                ray.init(
+                    address=address,
+                    log_to_driver=False,
+                    logging_level=logging.ERROR,
+                    job_config=job_config(first_for_workers()),
+                )
         except (OSError, RuntimeError, ValueError) as error:
             reason = " ".join(str(error).split())[:200]
             raise UserError(f"cannot join the Ray cluster at {address}: {reason}") from error

@@ -9,6 +9,8 @@
   workers' output to the driver: no public argument leaves them out.
 - That the module behind the command ``ray`` can be run with this Python, as the command itself may
   not be on the PATH, and two options of ``ray start`` that its help hides.
+- Where workers look for modules: Ray adds the driver's folders to a list of the job's
+  configuration, and each worker puts them in front of its own path one by one.
 - Names of environment variables: Ray documents only some, and a name that it no longer reads
   is no error.
 """
@@ -16,7 +18,7 @@
 import contextlib
 import logging
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from importlib.metadata import distribution
 from pathlib import Path
 from typing import Any
@@ -43,7 +45,13 @@ NOT_NEEDED = ("start_monitor", "start_log_monitor", "start_api_server")
 
 
 def start_cluster(
-    *, cpus: float, gpus: float, memory_bytes: int, store_bytes: int, root: Path
+    *,
+    cpus: float,
+    gpus: float,
+    memory_bytes: int,
+    store_bytes: int,
+    root: Path,
+    first: str | None,
 ) -> None:
     """Starts a cluster in this process, which is its driver.
 
@@ -53,6 +61,7 @@ def start_cluster(
         memory_bytes: memory it hands out.
         store_bytes: size of its object store.
         root: directory of its sockets and logs.
+        first: see :func:`job_config`.
     """
     import ray
 
@@ -65,9 +74,45 @@ def start_cluster(
             include_dashboard=False,
             log_to_driver=False,
             logging_level=logging.ERROR,
+            job_config=job_config(first),
             _memory=memory_bytes,
             _temp_dir=str(root),
         )
+
+
+class _Folders(list[str]):
+    """Those that workers put in front of their path one by one: the last is looked in first."""
+
+    def __init__(self, first: str) -> None:
+        self.first = first
+        super().__init__()
+
+    def extend(self, folders: Iterable[str]) -> None:
+        super().extend([*folders, self.first])
+
+
+def job_config(first: str | None) -> Any:
+    """The job's configuration, for ``ray.init``.
+
+    Args:
+        first: the folder in which workers look for modules first; None for the present one.
+    """
+    from ray.job_config import JobConfig
+
+    config = JobConfig()
+    if first is not None:
+        config._py_driver_sys_path = _Folders(first)
+    return config
+
+
+def path_of_workers() -> list[str] | None:
+    """The folders that workers of this process's job put in front of their path, the last one in
+    front of all; None where this process is in no cluster."""
+    ray = sys.modules.get("ray")
+    if ray is None or not ray.is_initialized():
+        return None
+    worker = ray._private.worker.global_worker.core_worker
+    return list(worker.get_job_config().py_driver_sys_path)
 
 
 @contextlib.contextmanager

@@ -9,7 +9,6 @@ import contextlib
 import ctypes
 import hashlib
 import json
-import os
 import pickle
 import subprocess
 import sys
@@ -22,6 +21,7 @@ import numpy as np
 import torch
 
 from cluster.clients.extensions import add_models, by_value, packed_models
+from cluster.hardware.shadows import environment, python
 from fl.cache import cache_dir
 from fl.client_code import client_code
 from fl.client_note import ClientNote
@@ -74,18 +74,14 @@ def measure_steps(subjects: Iterable[Subject], device: str) -> dict[Subject, Ste
 
 def _in_child(subjects: list[Subject]) -> list[Step]:
     """Measures in a child process, since the driver itself must not hold a GPU's memory."""
-    # -P: a cluster.py in the user's folder must not take the place of this package.
-    command = [sys.executable, "-P", "-m", "cluster.profiling.steps"]
-    here = str(Path(__file__).parents[2])
-    paths = os.pathsep.join(filter(None, [here, os.environ.get("PYTHONPATH")]))
     by_value(type(s.training).__module__ for s in subjects)
     try:
         child = subprocess.run(
-            command,
+            python("cluster.profiling.steps"),
             input=pickle.dumps(packed_models()) + cloudpickle.dumps(subjects),
             capture_output=True,
             timeout=TIMEOUT_S,
-            env={**os.environ, "PYTHONPATH": paths},
+            env=environment(),
         )
     except subprocess.TimeoutExpired:
         raise _failed(subjects, f"no answer within {TIMEOUT_S:.0f} s") from None

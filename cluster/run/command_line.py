@@ -11,15 +11,16 @@ from functools import cache
 from importlib.resources import files
 from pathlib import Path
 from types import GenericAlias
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 import tyro
 import yaml
 
+from cluster.run.choices import choices, choices_help
 from cluster.run.help import short_help
 from cluster.run.options import Launch, LaunchOptions
 from cluster.run.tyro_errors import one_line
-from fl.bounds import check_tree, deferred
+from fl.bounds import bounds_in, check_tree, deferred
 from fl.errors import UserError, unknown
 from fl.json_values import JsonObject, SettingValues
 from fl.methods.registry import METHODS, get_method
@@ -78,7 +79,11 @@ def parse(
     if any(a == "--slurm" or a.startswith("--slurm.") for a in argv):
         arguments.append("--slurm.submit")
     own = ["--help" if a == "--help-all" else a for a in argv if a != "--slurm"]
-    return parse_record(record, [*arguments, *own], [*valid, *beside], prog)
+    try:
+        return parse_record(record, [*arguments, *own], [*valid, *beside], prog)
+    except SystemExit:  # after help
+        print(choices_help({"preset": presets(), **choices(valid.items())}), end="")
+        raise
 
 
 def presets() -> list[str]:
@@ -128,12 +133,14 @@ def flatten(values: SettingValues, prefix: str = "") -> JsonObject:
 
 
 def setting_types(record: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Every setting's dotted name and type, as the command line and YAML spell it."""
+    """Every setting's dotted name, as command line and YAML spell it, and its annotated type."""
     origin = get_origin(record) or record
     bound = dict(zip(getattr(origin, "__parameters__", ()), get_args(record), strict=False))
-    hints = get_type_hints(origin)
+    hints = get_type_hints(origin, include_extras=True)
     for field in fields(origin):
         kind = hints[field.name]
+        if get_origin(kind) is Annotated and not bounds_in(kind):  # for tyro alone
+            kind = get_args(kind)[0]
         if get_origin(kind) and get_args(kind) and get_args(kind)[0] in bound:
             kind = get_origin(kind)[bound[get_args(kind)[0]]]
         kind = bound.get(kind, kind)

@@ -31,25 +31,25 @@ def short_help(prog: str, method: str, methods: Iterable[str], settings: Iterabl
     parts = [
         f"usage: {prog} [--SETTING VALUE ...]\n",
         EXAMPLES,
-        "methods:\n" + _wrapped(methods),
+        "methods:\n" + wrapped(methods),
         f"settings of {method}, for one of another method name it with --method:\n"
-        + _wrapped(f"--{name}" for name in alone),
+        + wrapped(f"--{name}" for name in alone),
         "groups of settings, as in --data.max-train 1000:\n"
-        + _wrapped(f"{group}.* ({len(names)})" for group, names in sorted(groups.items())),
+        + wrapped(f"{group}.* ({len(names)})" for group, names in sorted(groups.items())),
         "--help-all says what each of them means, and its default.\n",
     ]
     return "\n".join(parts)
 
 
-def _wrapped(words: Iterable[str]) -> str:
+def wrapped(words: Iterable[str], indent: int = 2) -> str:
     """The words in lines of at most ``WIDTH`` columns; none is broken."""
     text = ", ".join(words)
     return (
         textwrap.fill(
             text,
             WIDTH,
-            initial_indent="  ",
-            subsequent_indent="  ",
+            initial_indent=" " * indent,
+            subsequent_indent=" " * indent,
             break_long_words=False,
             break_on_hyphens=False,
         )

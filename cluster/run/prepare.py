@@ -10,9 +10,9 @@ from torch import Tensor
 
 from cluster.hardware.inventory import Inventory, take_inventory
 from cluster.hardware.joined_ray import joined_inventory
+from cluster.hardware.shadows import refuse_shadows
 from cluster.profiling.requests import Requests, measured, stated
 from cluster.run.options import Launch
-from cluster.run.shadows import refuse_shadows
 from cluster.run.steps import silent
 from cluster.server.rank_placement import world_size
 from fl.config import RunConfig

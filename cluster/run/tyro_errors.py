@@ -9,6 +9,8 @@ import itertools
 import re
 from collections.abc import Callable
 
+from fl.errors import unknown as unknown_word
+
 TESTED_WITH = "1.0.17"
 """The version that tests/cluster/run/test_tyro_errors.py last checked this file with."""
 
@@ -25,6 +27,9 @@ def one_line(box: str, unknown: Callable[[str], str]) -> str:
         option = re.search(r"--([\w.-]+)", message)
         if option:
             return unknown(option.group(1).replace("-", "_"))
+    choice = re.match(r"invalid choice '(.*)' for argument '(\S+)'\. Expected one of (.*)", message)
+    if choice:
+        return str(unknown_word(choice[2], choice[1], re.findall(r"'([^']*)'", choice[3])))
     number = re.match(r"Error parsing (--\S+): .*base 10: (.*)", message)
     if number:
         return f"{number.group(1)} must be a whole number, got {number.group(2)}"

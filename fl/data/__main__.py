@@ -3,20 +3,20 @@
 import socket
 import sys
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import tyro
 
 from fl.data.datasets import NAMES
 from fl.data.prepare import prepare
-from fl.errors import UserError
+from fl.errors import UserError, unknown
 
 TIMEOUT_SECONDS = 30  # otherwise a firewall that drops packets would stop the download for ever
 NAMES_HELP = f"data sets to make ready: {', '.join(NAMES)}"
 
 
 def main(
-    command: tyro.conf.Positional[Literal["prepare"]],
+    command: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="prepare")],
     names: Annotated[
         tuple[str, ...],
         tyro.conf.Positional,
@@ -31,6 +31,8 @@ def main(
         names: see NAMES_HELP.
         data_root: the folder that holds all data sets, in torchvision's layout.
     """
+    if command != "prepare":
+        raise unknown("command", command, ["prepare"])
     if not names:
         raise UserError(f"no data set named; valid: {', '.join(sorted(NAMES))}")
     socket.setdefaulttimeout(TIMEOUT_SECONDS)
@@ -42,5 +44,5 @@ if __name__ == "__main__":
     try:
         tyro.cli(main, prog="python -m fl.data")
     except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(f"onefold: {error}", file=sys.stderr)
         sys.exit(2)

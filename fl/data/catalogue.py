@@ -23,14 +23,15 @@ class DatasetName(Bound):
 
     def allows(self, value: object) -> bool:
         """Whether there is such a name, or it is a path, which is looked for later."""
-        return isinstance(value, str) and (is_path(value) or value in self._names)
+        return isinstance(value, str) and (is_path(value) or value in self.names)
 
     def refusal(self, name: str, value: object) -> UserError:
         """The error lists the names."""
-        return UserError(f"{unknown(name, value, self._names)}; or the path of an .npz or a folder")
+        return UserError(f"{unknown(name, value, self.names)}; or the path of an .npz or a folder")
 
     @property
-    def _names(self) -> list[str]:
+    def names(self) -> list[str]:
+        """All names there are."""
         return [*NAMES, *REGISTERED, *self._also]
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+import cluster.study
 from cluster.study import main
 from tests.cluster.commands import environment
 from tests.cluster.studies.small_study import SMALL
@@ -69,3 +70,15 @@ def test_help_names_the_studys_options() -> None:
     done = subprocess.run(command, capture_output=True, text=True, env=environment(), check=True)
     for option in ("--num-clients", "--seeds", "--samples-per-client", "cluster.launch"):
         assert option in done.stdout
+
+
+def test_a_dry_run_names_the_runs_and_starts_none(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cluster.study, "_run", lambda cell: pytest.fail("a run was started"))
+    asked = ["--num-clients=2,3", "--runtime=inprocess", f"--output-dir={tmp_path}", "--dry-run"]
+    assert main(asked) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split("  ") for line in lines] == [
+        [str(tmp_path / f"k{clients}-seed0"), "to be run"] for clients in (2, 3)
+    ]

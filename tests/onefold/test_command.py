@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from onefold.command import HELP, MODULES, main
+from onefold.command import CLOSED_PIPE, HELP, MODULES, main
 
 
 def test_help_is_one_screen_and_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
@@ -40,3 +40,13 @@ def test_run_is_the_launch_command_also_beside_a_cluster_py(tmp_path: Path) -> N
     )
     assert done.returncode == 2
     assert done.stderr.startswith("onefold: unknown method 'fedmoh'")
+
+
+def test_a_pipe_that_is_closed_early_is_no_error() -> None:
+    command = [Path(sys.executable).with_name("onefold"), "run", "--help-all"]
+    done = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert done.stdout is not None
+    assert done.stderr is not None
+    done.stdout.close()
+    assert not done.stderr.read()
+    assert done.wait() == CLOSED_PIPE

@@ -59,3 +59,22 @@ def test_a_damaged_result_is_one_line(runs: Path, capsys: pytest.CaptureFixture[
     (runs / "one" / "result.json").write_text("{")
     assert main(["--output-dir", str(runs), "ls"]) == 2
     assert capsys.readouterr().err.startswith("onefold: cannot read")
+
+
+def test_the_folder_may_stand_before_the_word_or_after_it(
+    runs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["--output-dir", str(runs), "ls"]) == 0
+    before = capsys.readouterr().out
+    assert main(["ls", "--output-dir", str(runs)]) == 0
+    assert capsys.readouterr().out == before
+
+
+@pytest.mark.parametrize("typed", [["rm"], ["export", "--csv"], ["ls", "--dir=x"], ["export"]])
+def test_a_wrong_command_line_is_one_line(
+    typed: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(typed) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("onefold: ")
+    assert said.count("\n") == 1

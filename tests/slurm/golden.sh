@@ -27,4 +27,4 @@ export NCCL_DEBUG=WARN
 
 # command
 export SUBMITIT_EXECUTOR=slurm
-srun --unbuffered --output 'FOLDER/%j_%t_log.out' --no-kill --cpus-per-task=16 PYTHON -u -m submitit.core._submit 'FOLDER'
+srun --unbuffered --output 'FOLDER/%j_%t_log.out' --no-kill --cpus-per-task=16 PYTHON -P -u -m submitit.core._submit 'FOLDER'

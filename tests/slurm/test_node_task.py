@@ -103,7 +103,7 @@ def on(monkeypatch: pytest.MonkeyPatch, number: int, restarts: int = 0) -> None:
 def test_the_first_node_gathers_the_others_and_launches_on_their_cluster(node: Allocation) -> None:
     node.task()()
     (command,) = node.commands
-    launch = [sys.executable, "-u", "-m", "cluster.launch", "--seed=3"]
+    launch = [sys.executable, "-u", "-P", "-m", "cluster.launch", "--seed=3"]
     assert command == [*launch, "--ray-address=head:6379"]
     assert node.phases == ["starting", "running"]
     assert node.state == State(job="7", phase="ended", status=0)

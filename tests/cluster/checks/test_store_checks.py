@@ -3,6 +3,7 @@
 import errno
 import fcntl
 import os
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -52,7 +53,7 @@ def test_a_file_system_without_locks_fails(tmp_path: Path, monkeypatch: pytest.M
 def test_a_second_process_that_cannot_start_is_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(store_checks.sys, "executable", "/bin/false")
+    monkeypatch.setattr(sys, "executable", "/bin/false")
     assert "ended before it could try" in perform("locks", tmp_path).finding
 
 

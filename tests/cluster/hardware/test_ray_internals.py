@@ -28,9 +28,11 @@ MEMORY = 300 * 2**20
 CLUSTER = """
 import json, psutil, sys, time
 from pathlib import Path
-from cluster.hardware.ray_internals import gpus_of_group, start_cluster
+from cluster.hardware.ray_internals import gpus_of_group, path_of_workers, start_cluster
 root, memory, store = Path(sys.argv[1]), *map(int, sys.argv[2:])
-start_cluster(cpus=1, gpus=2, memory_bytes=memory, store_bytes=store, root=root)
+start_cluster(
+    cpus=1, gpus=2, memory_bytes=memory, store_bytes=store, root=root, first="/first"
+)
 import ray
 group = ray.util.placement_group([{"CPU": 1, "GPU": 2}])
 assert group.wait(60)
@@ -38,18 +40,19 @@ name = gpus_of_group(group)
 
 @ray.remote(num_gpus=0.5)
 class Holder:
-    def hold(self): pass
+    def hold(self): return sys.path
 
 def free():
     return ray.available_resources().get(name)
 
 where = ray.util.scheduling_strategies.PlacementGroupSchedulingStrategy(group)
 holder = Holder.options(num_cpus=0, scheduling_strategy=where).remote()
-ray.get(holder.hold.remote())
+looked_in = ray.get(holder.hold.remote())
 deadline = time.monotonic() + 20  # Ray counts a little later
 while free() == 2 and time.monotonic() < deadline:
     time.sleep(0.1)
 print(json.dumps({
+    "first for workers": [looked_in[0], path_of_workers()[-1]],
     "memory": ray.cluster_resources()["memory"],
     "gpus": ray.cluster_resources().get(name),
     "free": free(),
@@ -89,6 +92,8 @@ def test_a_cluster_has_the_memory_and_the_directory_that_ray_init_was_told() -> 
             assert any("raylet" in command for command in found["processes"])
             left_out = ("monitor.py", "log_monitor.py", "dashboard/dashboard.py")
             assert not any(name in command for command in found["processes"] for name in left_out)
+        with contract("ray", "a job's _py_driver_sys_path", TESTED_WITH):
+            assert found["first for workers"] == ["/first", "/first"]
 
 
 @pytest.mark.slow

@@ -25,7 +25,7 @@ class Inner:
 class Record:
     inner: Inner = field(default_factory=Inner)
     seed: int = 0
-    kind: Literal["a", "b"] = "a"
+    kind: Literal["a", "bb2"] = "a"
 
     def __post_init__(self) -> None:
         if self.seed < 0:
@@ -49,7 +49,7 @@ def box(arguments: list[str]) -> str:
         (["--inner.lr=high"], "--inner.lr: could not convert string to float: 'high'"),
         (["--seed=-1"], "seed must not be negative, got -1"),
         (["--inner.lr=0"], f"inner.lr must be {'really ' * 20}positive, got 0"),
-        (["--kind=c"], "invalid choice 'c' for argument '--kind'. Expected one of ('a', 'b')."),
+        (["--kind=bb"], "unknown --kind 'bb'; valid: a, bb2; did you mean bb2?"),
         (["--seed"], "Missing value for argument '--seed'. Expected 1 values."),
         (["loose"], "Unrecognized options: loose"),
     ],

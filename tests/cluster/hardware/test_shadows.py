@@ -1,0 +1,78 @@
+"""Files of the user's with the names of Onefold's packages are passed by, in every process."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import cluster.hardware.shadows
+from cluster.hardware.shadows import (
+    ROOT,
+    environment,
+    first_for_workers,
+    python,
+    refuse_shadows,
+    shadows,
+)
+from fl.errors import UserError
+
+NOT_OURS = "raise RuntimeError('not ours')"
+
+
+@pytest.mark.parametrize("name", ["cluster.py", "fl/__init__.py"])
+def test_a_shadow_in_the_present_folder_puts_ours_first_for_workers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert first_for_workers() is None
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    (tmp_path / name).touch()
+    assert shadows() == [tmp_path / name]
+    assert first_for_workers() == str(ROOT)
+
+
+@pytest.mark.parametrize(
+    ("path", "refused"), [(None, False), (["/there", str(ROOT)], False), (["/there"], True)]
+)
+def test_only_a_ray_that_was_started_otherwise_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: list[str] | None, refused: bool
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(cluster.hardware.shadows, "path_of_workers", lambda: path)
+    refuse_shadows()
+    (tmp_path / "cluster.py").touch()
+    if refused:
+        with pytest.raises(UserError, match=r"cluster\.py has the name of a package"):
+            refuse_shadows()
+    else:
+        refuse_shadows()
+
+
+def test_a_module_of_ours_is_found_in_a_folder_with_shadows(tmp_path: Path) -> None:
+    for name in ("cluster", "fl", "slurm"):
+        (tmp_path / f"{name}.py").write_text(NOT_OURS)
+    command = python("cluster.run.help")  # imports little
+    assert subprocess.run(command, cwd=tmp_path, env=environment(), check=False).returncode == 0
+    without_us = [part for part in command if part != "-P"]
+    assert subprocess.run(without_us, cwd=tmp_path, capture_output=True, check=False).returncode
+
+
+@pytest.mark.slow
+def test_a_whole_run_on_ray_in_a_folder_with_shadows(tmp_path: Path) -> None:
+    for name in ("cluster", "fl", "tune", "slurm", "kernels"):
+        (tmp_path / f"{name}.py").write_text(NOT_OURS)
+    settings = {
+        **{"method": "fedavg", "num-clients": 2, "num-large": 2, "data.max-train": 200},
+        **{"data.max-test": 50, "classifier.epochs": 1, "classifier.width": 0.125, "name": "r"},
+    }
+    arguments = [f"--{name}={value}" for name, value in settings.items()]
+    done = subprocess.run(
+        [Path(sys.executable).with_name("onefold"), "run", *arguments],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "runs/r/result.json").exists()
