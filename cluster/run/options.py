@@ -56,6 +56,7 @@ class LaunchOptions(Settings, Generic[Options]):
     run: Annotated[RunConfig[Options], tyro.conf.arg(name="")]
 
     def check_further(self) -> None:
+        """Refuses options that exclude each other, or that need another which is missing."""
         if self.resume and self.overwrite:
             raise UserError("--resume and --overwrite exclude each other")
         if self.wait and not self.slurm.submit:
