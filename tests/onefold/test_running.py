@@ -154,21 +154,29 @@ def test_a_script_elsewhere_runs_its_own_method_on_ray_to_the_bits_of_one_proces
     tmp_path: Path,
 ) -> None:
     """Beside a cluster.py, which in one process does no harm, and on Ray is refused by name."""
-    write_files(PAGE, tmp_path)
-    type_commands(PAGE, tmp_path)
-    text = (tmp_path / "my.py").read_text()
-    here = text.replace("max_actors=2", 'runtime="inprocess"').replace('name="mine"', 'name="here"')
-    (tmp_path / "here.py").write_text(here)
-    (tmp_path / "cluster.py").write_text("raise RuntimeError('not ours')")
-    assert script(tmp_path, "here.py").returncode == 0
-    models = [tmp_path / "runs" / n / "model" / "global.safetensors" for n in ("mine", "here")]
-    assert models[0].read_bytes() == models[1].read_bytes()
-    runs = [onefold.load_result(tmp_path / "runs" / n).figures for n in ("mine", "here")]
-    assert [figures["runtime"] for figures in runs] == ["ray", "inprocess"]
-    (tmp_path / "my.py").write_text(text.replace('name="mine"', 'name="again"'))
-    refused = script(tmp_path, "my.py")
+    folders = ray, here = tmp_path / "ray", tmp_path / "here"
+    for folder in folders:
+        folder.mkdir()
+        write_files(PAGE, folder)
+    type_commands(PAGE, ray)
+    text = (here / "my.py").read_text()
+    (here / "one.py").write_text(text.replace("max_actors=2", 'runtime="inprocess"'))
+    (here / "cluster.py").write_text("raise RuntimeError('not ours')")
+    assert script(here, "one.py").returncode == 0
+    models, runs = zip(*(only_run(folder) for folder in folders), strict=True)
+    assert models[0] == models[1]
+    assert runs == ("ray", "inprocess")
+    (here / "two.py").write_text(text.replace("rounds=2", "rounds=3"))
+    refused = script(here, "two.py")
     assert "cluster.py has the name of a package of Onefold's" in refused.stderr
     assert "not ours" not in refused.stderr
+
+
+def only_run(folder: Path) -> tuple[bytes, str]:
+    """The model of the folder's one run, and how it ran."""
+    (path,) = (file.parent for file in folder.glob("runs/*/result.json"))
+    runtime = onefold.load_result(path).figures["runtime"]
+    return (path / "model" / "global.safetensors").read_bytes(), runtime
 
 
 def script(folder: Path, name: str) -> subprocess.CompletedProcess[str]:
