@@ -3,9 +3,10 @@ PYTHON ?= python3
 VENV := .venv
 READY := $(VENV)/.ready
 TOOLS := $(VENV)/.tools
+SITE := $(VENV)/.site
 ARGS ?=
 
-.PHONY: run test test-all lint clean
+.PHONY: run test test-all lint site clean
 
 run: $(READY)
 	$(VENV)/bin/python -m cluster.launch $(ARGS)
@@ -21,6 +22,10 @@ lint: $(TOOLS)
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
 
+# README.md, docs/*.md and the docstrings as site/index.html; a broken link fails it.
+site: $(SITE)
+	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --quiet --strict
+
 $(READY): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "Onefold needs Python 3.11 or newer: make PYTHON=/path/to/python3.11" >&2; exit 2; }
@@ -31,6 +36,10 @@ $(READY): pyproject.toml
 # Who only runs it needs no ruff, mypy or pytest.
 $(TOOLS): $(READY)
 	$(VENV)/bin/python -m pip install --quiet -e '.[dev]'
+	@touch $@
+
+$(SITE): $(READY)
+	$(VENV)/bin/python -m pip install --quiet -e '.[docs]'
 	@touch $@
 
 clean:

@@ -47,6 +47,7 @@ class DoctorOptions(Settings):
     """File to write everything to, for programs."""
 
     def check_further(self) -> None:
+        """The address is HOST:PORT, and the folder of the JSON file exists."""
         if self.ray_address is not None:
             parse_address(self.ray_address)
         if self.json is not None and not self.json.parent.is_dir():

@@ -60,6 +60,7 @@ class AtLeast(Bound):
         return f"at least {self.least}"
 
     def allows(self, value: object) -> bool:
+        """Whether it is a finite number of at least ``least``."""
         return _is_finite(value) and value >= self.least
 
 
@@ -73,6 +74,7 @@ class Above(Bound):
         return f"above {self.limit}" if self.limit else "a positive number"
 
     def allows(self, value: object) -> bool:
+        """Whether it is a finite number above ``limit``."""
         return _is_finite(value) and value > self.limit
 
 
@@ -88,6 +90,7 @@ class Within(Bound):
         return f"in {self.ends[0]}{self.low}, {self.high}{self.ends[1]}"
 
     def allows(self, value: object) -> bool:
+        """Whether it is a finite number between the ends, which ``ends`` includes or not."""
         above_low = gt if self.ends[0] == "(" else ge
         below_high = lt if self.ends[1] == ")" else le
         return _is_finite(value) and above_low(value, self.low) and below_high(value, self.high)
@@ -100,9 +103,11 @@ class OneOf(Bound):
     names: Collection[str]
 
     def allows(self, value: object) -> bool:
+        """Whether it is one of the words."""
         return value in self.names
 
     def refusal(self, name: str, value: object) -> UserError:
+        """The error that names all words, and the nearest one."""
         return unknown(name, value, self.names)
 
 

@@ -74,6 +74,7 @@ class RunConfig(Settings, Generic[Options]):
     options: Annotated[Options, tyro.conf.arg(name="")]
 
     def check_further(self) -> None:
+        """Refuses settings that do not go with the data set, the method or the number of rounds."""
         if (self.dataset == FOLDER) != (self.data.folder is not None):
             raise UserError("data set folder and data.folder go together: name both or none")
         if self.partition.kind == "domains" and self.dataset != FOLDER:

@@ -36,6 +36,7 @@ class ShareConfig(Settings):
     """Light clients with equal requests share processes, and train together where it is quicker."""
 
     def check_further(self) -> None:
+        """More than one core are whole cores."""
         if self.cpus > 1 and self.cpus != int(self.cpus):
             raise UserError(f"cpus above 1 must be whole, got {self.cpus}")
 
@@ -53,6 +54,7 @@ class ResourcesConfig(Settings):
     """Single models, over their role: MODEL.QUANTITY=VALUE, as in vgg9.gpus=0.5 cnn.cpus=2."""
 
     def check_further(self) -> None:
+        """Each entry names a quantity that there is, with a value that it may have."""
         for setting in ("roles", "models"):
             for entry in getattr(self, setting):
                 try:

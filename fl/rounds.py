@@ -73,7 +73,8 @@ class Rounds:
         Randomness that clients and server draw by name differs from round to round.
 
         Args:
-            clients, server: the run's.
+            clients: the run's, all of them.
+            server: the run's.
             model: the global model, which the method changes in place; None for a method that
                 has none, which then says how it is tested.
             memory: other tensors that the next round depends on, changed in place too.

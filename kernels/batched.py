@@ -26,6 +26,7 @@ class TorchGroups:
         self.labels.clamp_(0, num_classes - 1)
 
     def sums(self, unit: float, *, whole: bool) -> Sums:
+        """Exact sums (C, F) in whole units, see `Groups.sums`."""
         # An embedding bag sums rows of a table given by their numbers: here each sample once, in
         # one pass, where index_add would be slower. First bags of at most PIECE samples within a
         # class are summed in float32, then the bags of each class in double; both exactly.
@@ -41,6 +42,7 @@ class TorchGroups:
         return Sums((sums / unit).long(), counts)
 
     def distances(self, centroids: Tensor) -> Tensor:
+        """(N,) float32 distances to ``centroids`` (C, F), see `Groups.distances`."""
         # In blocks, so that all differences are never in memory at once.
         num_samples, num_features = self.flat.shape
         elements = CPU_BLOCK if self.flat.device.type == "cpu" else DEVICE_BLOCK
@@ -56,6 +58,7 @@ class TorchGroups:
         return distances.sqrt_()
 
     def thresholds(self, distances: Tensor, quotas: Tensor) -> Tensor:
+        """(C,) float32, see `Groups.thresholds`; by a selection in each class."""
         by_class, none = distances.index_select(0, self.order), distances.new_zeros(())
         return torch.stack(
             [

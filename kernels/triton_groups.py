@@ -39,6 +39,7 @@ class TritonGroups:
         self.strides = (flat.stride(0), flat.stride(1))
 
     def sums(self, unit: float, *, whole: bool) -> Sums:
+        """Exact sums (C, F) in whole units, see `Groups.sums`; tuned at its first use."""
         # The kernel rounds what it has read, which costs nothing: `whole` changes nothing here.
         num_features = self.flat.shape[1]
         sums = self.order.new_zeros(self.num_classes, num_features)
@@ -62,6 +63,7 @@ class TritonGroups:
         return Sums(sums, self.bounds.diff())
 
     def distances(self, centroids: Tensor) -> Tensor:
+        """(N,) float32 distances to ``centroids`` (C, F), see `Groups.distances`; by one kernel."""
         distances = self.flat.new_empty(len(self.flat), dtype=torch.float32)
 
         def launch(config: Config) -> None:
@@ -80,6 +82,7 @@ class TritonGroups:
         return distances
 
     def thresholds(self, distances: Tensor, quotas: Tensor) -> Tensor:
+        """(C,) float32, see `Groups.thresholds`; by one program for each class."""
         found = self.bounds.new_empty(self.num_classes, dtype=torch.int32)
         per_class = triton.next_power_of_2(triton.cdiv(len(distances), self.num_classes))
         with _on(self.flat):

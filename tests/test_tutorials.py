@@ -1,23 +1,35 @@
-"""The pages that teach are run as they stand."""
+"""The pages that teach do as they say; what they have on Slurm is run where a Slurm is started."""
 
-import re
-import subprocess
-import sys
 from pathlib import Path
 
-DOCS = Path(__file__).parent.parent / "docs"
+import pytest
+
+from tests.tutorials import PAGES, blocks, run_script, type_commands, typed, write_files
 
 
-def blocks(page: str) -> list[str]:
-    """The page's Python, in order."""
-    return re.findall(r"```python\n(.*?)```", (DOCS / page).read_text(), flags=re.DOTALL)
+@pytest.mark.parametrize("page", PAGES)
+def test_every_block_is_one_that_is_run(page: str) -> None:
+    found = blocks(page)
+    for block in found:
+        assert block.language in ("python", "yaml", "console")
+        assert block.language != "yaml" or block.title
+        assert block.language != "console" or typed(block.text)
+    files = [block.title for block in found if block.title]
+    commands = "".join(block.text for block in found if block.language == "console")
+    assert all(file in commands for file in files)
 
 
-def test_own_data_model_and_method_run_as_the_page_says(tmp_path: Path) -> None:
-    (tmp_path / "page.py").write_text("\n".join(blocks("own.md")))
-    done = subprocess.run(
-        [sys.executable, "page.py"], cwd=tmp_path, capture_output=True, text=True, timeout=120
-    )
-    assert done.returncode == 0, done.stderr
-    shape = done.stdout.splitlines()[-1]
-    assert shape.startswith("torch.Size([1, 3])")
+def test_own_data_and_model(tmp_path: Path) -> None:
+    printed = run_script("tutorial-own-data.md", tmp_path)
+    assert printed.splitlines()[-1].startswith("torch.Size([1, 3])")
+    write_files("tutorial-own-data.md", tmp_path)
+    type_commands("tutorial-own-data.md", tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", ["tutorial-sweep.md", "tutorial-many-clients.md"])
+def test_commands(page: str, tmp_path: Path) -> None:
+    write_files(page, tmp_path)
+    type_commands(page, tmp_path)
+    if page == "tutorial-many-clients.md":
+        assert len(list((tmp_path / "runs" / "study").glob("*.png"))) == 5

@@ -48,6 +48,7 @@ class SweepOptions(Settings):
     """Seeds with which best and default configuration are compared on the test split."""
 
     def check_further(self) -> None:
+        """``search`` is installed, and is not asked of ``pbt``, which changes settings itself."""
         package = SEARCHERS[self.search]
         if self.scheduler == "pbt" and package:
             raise UserError(f"scheduler pbt changes settings itself: search {self.search} cannot")

@@ -59,6 +59,7 @@ class LaunchOptions(Settings, Generic[Options]):
     run: Annotated[RunConfig[Options], tyro.conf.arg(name="")]
 
     def check_further(self) -> None:
+        """Refuses options that exclude each other, or that need another which is missing."""
         for tracker in self.track:
             spec = find_spec(tracker)
             if spec is None or spec.origin is None:  # a mere folder of that name has no origin

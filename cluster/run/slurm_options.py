@@ -53,6 +53,7 @@ class SlurmOptions(Settings):
     """Any other sbatch setting, as KEY or KEY=VALUE without dashes: exclusive reservation=x."""
 
     def check_further(self) -> None:
+        """Texts are one printable line, ``time`` and ``additional`` are as sbatch takes them."""
         for name, value in asdict(self).items():
             words = value if isinstance(value, tuple | list) else (value,)
             if any(isinstance(word, str) and not word.isprintable() for word in words):

@@ -48,6 +48,7 @@ class PartitionConfig(Settings):
     methods that score clients on these, else 0"""
 
     def check_further(self) -> None:
+        """``recut`` goes with kind dirichlet, and kind file with a file."""
         if self.recut and self.kind != "dirichlet":
             raise UserError(f"recut with kind {self.kind}; allowed: with kind dirichlet only")
         if (self.kind == "file") != (self.file is not None):

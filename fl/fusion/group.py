@@ -40,6 +40,11 @@ class ProcessGroup(Group):
         )
 
     def sum(self, tensor: Tensor) -> None:
+        """Replaces the tensor by its sum over all ranks; waits until all of them have called this.
+
+        Raises:
+            PeerLostError: a rank died, or was silent for longer than ``timeout_s``.
+        """
         began = time.monotonic()
         try:
             dist.all_reduce(tensor)

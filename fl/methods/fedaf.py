@@ -81,7 +81,9 @@ class Condensing(Protocol):
     """FedAF's settings, or FedDM's."""
 
     @property
-    def local(self) -> LocalCondensation: ...
+    def local(self) -> LocalCondensation:
+        """How a client condenses its samples, and with which model."""
+        ...
 
 
 def assign(config: Condensing, num_clients: int, run_spec: RunSpec) -> list[Assignment]:

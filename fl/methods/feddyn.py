@@ -53,6 +53,7 @@ class LocalFedDyn(ClassifierConfig):
         return train_dynamically
 
     def check_further(self) -> None:
+        """``alpha`` is above 0 and takes the place of ``proximal``."""
         if self.alpha == 0:
             raise UserError(
                 "alpha must be above 0: clients gather drifts whatever it is, so FedDyn without it "

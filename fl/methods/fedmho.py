@@ -82,6 +82,7 @@ class FedMHOConfig(Settings):
     distil_init: FitConfig = FitConfig(lr=1e-3, epochs=10)
 
     def check_further(self) -> None:
+        """``betas`` are finite, not negative and not both 0."""
         betas = self.betas
         if betas is None or betas == "learned":
             return

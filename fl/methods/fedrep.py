@@ -42,6 +42,7 @@ class LocalFedRep(PersonalTraining):
         return train_head_then_layers
 
     def check_further(self) -> None:
+        """At least one of the epochs is left for the shared layers."""
         if self.head_epochs is not None and self.head_epochs >= self.epochs:
             raise UserError(
                 f"head_epochs must be below epochs ({self.epochs}), got {self.head_epochs}"

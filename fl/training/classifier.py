@@ -35,9 +35,14 @@ class Architecture(Protocol):
     """A record that names a classifier and its width."""
 
     @property
-    def model(self) -> str: ...
+    def model(self) -> str:
+        """The classifier's name in the registry."""
+        ...
+
     @property
-    def width(self) -> float: ...
+    def width(self) -> float:
+        """Factor on channels and hidden units; 1 is the paper's size."""
+        ...
 
 
 @dataclass(frozen=True, kw_only=True)

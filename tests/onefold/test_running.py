@@ -16,7 +16,14 @@ from fl.data.catalogue import REGISTERED
 from fl.events import Event, RoundEnd
 from fl.methods.registry import METHODS
 from fl.models.registry import MODELS
-from tests.onefold.user_code import SCRIPT, blobs
+from tests.tutorials import blocks, type_commands, write_files
+
+
+def blobs(count: int = 120, classes: int = 3) -> tuple[np.ndarray, np.ndarray]:
+    """Images (N, 8, 8, 3) in [0, 1] whose brightness tells the class, and labels (N,)."""
+    labels = np.random.default_rng(0).integers(0, classes, count)
+    noise = np.random.default_rng(1).random((count, 8, 8, 3)) * 0.2
+    return noise + labels[:, None, None, None] * 0.25, labels
 
 
 class Tiny(nn.Module):
@@ -39,6 +46,7 @@ def _in_a_folder_of_its_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
         registry.update(was)  # type: ignore[attr-defined]
 
 
+PAGE = "tutorial-own-method.md"
 TWO = {"num_clients": 2, "num_large": 2}
 
 
@@ -136,23 +144,41 @@ def test_a_wrong_object_is_one_line_that_says_what_was_expected(
     assert "\n" not in str(caught.value)
 
 
+def test_the_page_about_a_method_is_25_lines() -> None:
+    (script,) = (b.text for b in blocks(PAGE) if b.title == "my.py")
+    assert sum(bool(line.strip()) for line in script.splitlines()) <= 25
+
+
 @pytest.mark.slow
 def test_a_script_elsewhere_runs_its_own_method_on_ray_to_the_bits_of_one_process(
     tmp_path: Path,
 ) -> None:
     """Beside a cluster.py, which in one process does no harm, and on Ray is refused by name."""
-    (tmp_path / "mine.py").write_text(SCRIPT)
-    images, labels = blobs()
-    np.savez(tmp_path / "data.npz", images=images, labels=labels)
-    found = {runtime: script(tmp_path, runtime) for runtime in ("inprocess", "ray")}
-    assert found["ray"].returncode == 0, found["ray"].stderr
-    assert found["ray"].stdout == found["inprocess"].stdout
-    (tmp_path / "cluster.py").write_text("raise RuntimeError('not ours')")
-    refused = script(tmp_path, "ray")
+    folders = ray, here = tmp_path / "ray", tmp_path / "here"
+    for folder in folders:
+        folder.mkdir()
+        write_files(PAGE, folder)
+    type_commands(PAGE, ray)
+    text = (here / "my.py").read_text()
+    (here / "one.py").write_text(text.replace("max_actors=2", 'runtime="inprocess"'))
+    (here / "cluster.py").write_text("raise RuntimeError('not ours')")
+    assert script(here, "one.py").returncode == 0
+    models, runs = zip(*(only_run(folder) for folder in folders), strict=True)
+    assert models[0] == models[1]
+    assert runs == ("ray", "inprocess")
+    (here / "two.py").write_text(text.replace("rounds=2", "rounds=3"))
+    refused = script(here, "two.py")
     assert "cluster.py has the name of a package of Onefold's" in refused.stderr
     assert "not ours" not in refused.stderr
 
 
-def script(folder: Path, runtime: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "mine.py", runtime]
+def only_run(folder: Path) -> tuple[bytes, str]:
+    """The model of the folder's one run, and how it ran."""
+    (path,) = (file.parent for file in folder.glob("runs/*/result.json"))
+    runtime = onefold.load_result(path).figures["runtime"]
+    return (path / "model" / "global.safetensors").read_bytes(), runtime
+
+
+def script(folder: Path, name: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, name]
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)

@@ -16,26 +16,13 @@ from slurm.state import read_state
 from tests.cluster.commands import command, environment, events, fingerprint, launch, result
 from tests.cluster.fake_driver import nvidia_smi
 from tests.slurm.real import RealSlurm, missing, real_slurm
+from tests.tutorials import type_commands, write_files
 from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.slurm, pytest.mark.slow]
 
 TWO_NODES = ["--slurm", "--slurm.nodes=2", "--slurm.cpus-per-task=2", "--slurm.mem-gb=3"]
-OWN_MODEL = """
-from torch import nn
-from fl.models.own import register_model
-
-class Net(nn.Module):
-    def __init__(self, num_classes):
-        super().__init__()
-        hidden = nn.Linear(784, 20)
-        self.layers = nn.Sequential(nn.Flatten(), hidden, nn.ReLU(), nn.Linear(20, num_classes))
-
-    def forward(self, images):
-        return self.layers(images)
-
-register_model("mine", Net)
-"""
+OWN_METHOD = "tutorial-own-method.md"
 LONG = ["--name=run", "--classifier.epochs=25", "--generator.epochs=40"]
 """Long enough to be disturbed in the middle, on whatever machine."""
 
@@ -95,17 +82,14 @@ def nobody_left(slurm: RealSlurm, seconds: float = 30) -> None:
 
 
 def test_a_run_over_two_nodes_equals_one_here(slurm: RealSlurm, tmp_path: Path) -> None:
-    """With a model of the user's own, whose file only the node that starts the run looks at."""
-    (tmp_path / "mine.py").write_text(OWN_MODEL)
-    own = [f"--plugin={tmp_path / 'mine.py'}", "--classifier.model=mine"]
-    here = launch(tmp_path, "--name=here", "--runtime=inprocess", *own)
+    here = launch(tmp_path, "--name=here", "--runtime=inprocess")
     assert here.returncode == 0, here.stderr
     # From inside of what looks like another allocation, into a directory with spaces.
     outer = {"SLURM_JOB_ID": "999", "SLURM_CPUS_PER_TASK": "7", "SLURM_NTASKS": "5"}
     gpu = "GPU-11111111-2222-3333-4444-555555555555, Card, 16000, [N/A]\n"
     driver = nvidia_smi(tmp_path, gpu)
     there = tmp_path / "over there"
-    asked = [*TWO_NODES, *own, "--name=run", "--slurm.gpus-per-node=1", "--slurm.time=10"]
+    asked = [*TWO_NODES, "--name=run", "--slurm.gpus-per-node=1", "--slurm.time=10"]
     plan = call(slurm, there, *asked, "--dry-run")
     done = call(slurm, there, *asked, "--wait", **outer, **driver)
     assert done.returncode == 0, done.stdout + done.stderr + logs(there / "run")
@@ -126,6 +110,17 @@ def test_a_run_over_two_nodes_equals_one_here(slurm: RealSlurm, tmp_path: Path) 
     assert script.read_text() in plan.stdout
     assert "fusion epoch 2/2" in done.stdout
     assert "accuracy" in done.stdout.splitlines()[-2]
+    nobody_left(slurm)
+
+
+def test_an_own_method_model_and_array_run_over_two_nodes(slurm: RealSlurm, tmp_path: Path) -> None:
+    """As their page has it; only the node that starts the run looks at the user's file."""
+    write_files(OWN_METHOD, tmp_path)
+    type_commands(OWN_METHOD, tmp_path, slurm=True, environ=slurm.environ)
+    figures = result(tmp_path / "runs" / "there")
+    assert (figures["method"], figures["runtime"], figures["rounds"]) == ("fedmedian", "ray", 2)
+    assert {p["model"] for p in figures["placements"]} == {"net"}
+    assert {p["node"] for p in figures["placements"]} == {"alpha", "beta"}
     nobody_left(slurm)
 
 
