@@ -57,7 +57,7 @@ class Rounds:
         self.played: list[Round] = []
         self.start: Evaluation | None = None
         """Evaluation of the global model before the first round."""
-        self._file = directory / "round.pt" if directory else None
+        self._file = directory / "round.state" if directory else None
 
     def play(
         self,

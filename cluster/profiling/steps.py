@@ -29,7 +29,7 @@ from fl.data.datasets import Split
 from fl.errors import UserError
 from fl.executor import run_job
 from fl.federation import Client, Job, Request, RunSpec, Training
-from fl.whole_files import write_atomically
+from fl.sealed import read_sealed, write_sealed
 
 TIMED_STEPS = 4
 TIMEOUT_S = 600.0
@@ -153,7 +153,7 @@ def _give_back_memory() -> None:
 
 def cache_file() -> Path:
     """The file of all measurements."""
-    return cache_dir() / "steps.json"
+    return cache_dir() / "steps"
 
 
 def _key(subject: Subject, device: str) -> str:
@@ -170,7 +170,7 @@ def _key(subject: Subject, device: str) -> str:
 
 def _read() -> dict[str, dict[str, float]]:
     try:
-        entries = json.loads(cache_file().read_text())
+        entries = json.loads(read_sealed(cache_file()) or b"{}")
     except (OSError, ValueError):
         return {}
     if not isinstance(entries, dict):
@@ -180,12 +180,8 @@ def _read() -> dict[str, dict[str, float]]:
 
 
 def _write(entries: Mapping[str, Mapping[str, float]]) -> None:
-    path = cache_file()
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, json.dumps(entries, indent=1).encode())
-    except OSError:  # then the next run measures again
-        pass
+    with contextlib.suppress(OSError):  # then the next run measures again
+        write_sealed(cache_file(), json.dumps(entries, indent=1).encode())
 
 
 if __name__ == "__main__":

@@ -47,7 +47,7 @@ def open_executor(
     launch: Launch, prepared: Prepared, bundles: "Bundles | None", server: RankedServer
 ) -> Iterator[Executor]:
     """The executor that runs the clients; clients and the server's ranks never run at once."""
-    sizes = CohortSizes(launch.output_dir / ".store" / "cohorts.json")
+    sizes = CohortSizes(launch.output_dir / ".store" / "cohorts")
     if bundles is None:
         yield InProcess(prepared.dataset.train, sizes)
         return

@@ -5,12 +5,13 @@ paths, sizes and times of the data set's own files, so that no other data is eve
 """
 
 import hashlib
+import logging
 from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 import torch
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 
 from fl.cache import cache_dir
@@ -27,15 +28,29 @@ SOURCES = {
 }
 """Each data set's own files, below the data root."""
 
+CHECKSUM = "sha256"
+"""Of the file's metadata, under which the arrays' checksum is."""
+
 Arrays = dict[str, np.ndarray]
+
+log = logging.getLogger(__name__)
 
 
 def find(name: str, root: Path) -> Arrays | None:
     """The arrays that :func:`save` wrote for the data set's files as they are now; else None."""
+    path = _path(name, root)
     try:
-        return {k: tensor.numpy() for k, tensor in load_file(_path(name, root)).items()}
-    except (OSError, SafetensorError):  # no file, or an incomplete one
+        arrays = {k: tensor.numpy() for k, tensor in load_file(path).items()}
+        with safe_open(path, "np") as file:
+            about = file.metadata() or {}
+    except FileNotFoundError:
         return None
+    except (OSError, SafetensorError):  # an incomplete file, or one that may not be read
+        arrays, about = {}, {}
+    if about.get(CHECKSUM) != _checksum(arrays):
+        log.warning("%s is damaged: it is ignored, and made again", path)
+        return None
+    return arrays
 
 
 def save(name: str, root: Path, arrays: Arrays) -> None:
@@ -44,7 +59,17 @@ def save(name: str, root: Path, arrays: Arrays) -> None:
         path = _path(name, root)
         path.parent.mkdir(parents=True, exist_ok=True)
         with replacing(path) as temporary:
-            save_file({k: torch.from_numpy(array) for k, array in arrays.items()}, temporary)
+            tensors = {k: torch.from_numpy(array) for k, array in arrays.items()}
+            save_file(tensors, temporary, {CHECKSUM: _checksum(arrays)})
+
+
+def _checksum(arrays: Arrays) -> str:
+    """Of the arrays' names, types, shapes and values."""
+    sha = hashlib.sha256()
+    for name, array in sorted(arrays.items()):
+        sha.update(f"\n{name} {array.dtype} {array.shape}\n".encode())
+        sha.update(np.ascontiguousarray(array).data)
+    return sha.hexdigest()
 
 
 def _path(name: str, root: Path) -> Path:

@@ -1,17 +1,17 @@
 """States of unfinished fits on disk, from which a killed run goes on."""
 
 import hashlib
+import io
 from collections.abc import Mapping
 from pathlib import Path
-from pickle import UnpicklingError
-from typing import Any
+from typing import IO, Any, cast
 
 import torch
 from torch import Tensor
 
 from fl.fusion.fit import FitConfig
 from fl.fusion.rank import Report
-from fl.whole_files import replacing
+from fl.sealed import read_sealed, sealed
 
 ANY_FIT = "any fit"
 """In place of a key: the next fit goes on from the state, whatever its settings are."""
@@ -44,12 +44,14 @@ class Checkpoints:
 
     def adopt(self, stage: str, other: "Checkpoints") -> None:
         """Takes over another run's state of a stage: the next fit goes on from it."""
-        saved = torch.load(other.path(stage), weights_only=True)
+        saved = load_tensors(other.path(stage))
+        if saved is None:
+            raise ValueError(f"{other.path(stage)} is gone or damaged")
         self.save(stage, ANY_FIT, [Report(**fields) for fields in saved["reports"]])
 
     def path(self, stage: str) -> Path:
         """The file of a stage."""
-        return self._directory / f"{stage}.pt"
+        return self._directory / f"{stage}.state"
 
 
 def digest_of(tensors: Mapping[str, Tensor], about: str) -> str:
@@ -64,14 +66,13 @@ def digest_of(tensors: Mapping[str, Tensor], about: str) -> str:
 
 def save_tensors(path: Path, value: object) -> None:
     """Writes tensors and plain values; readers see the whole file or none of it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with replacing(path) as temporary:
-        torch.save(value, temporary)
+    with sealed(path) as file:
+        torch.save(value, cast(IO[bytes], file))  # torch writes to it, and no more
 
 
 def load_tensors(path: Path) -> Any:
     """What :func:`save_tensors` wrote, on the CPU; None if there is no file or it is damaged."""
-    try:
-        return torch.load(path, map_location="cpu", weights_only=True)
-    except (FileNotFoundError, EOFError, RuntimeError, UnpicklingError):
+    content = read_sealed(path)
+    if content is None:
         return None
+    return torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)

@@ -10,6 +10,7 @@ import torch
 
 from fl.client_note import readable_notes
 from fl.federation import Job
+from fl.sealed import read_sealed, write_sealed
 from fl.training.task import trains_in_cohorts
 
 SIZES = (1, 2, 4, 8, 16, 32)
@@ -52,7 +53,7 @@ class CohortSizes:
     A client's upload does not depend on the size of its cohort, so trying costs no extra work.
 
     Args:
-        cache: a JSON file in which to remember the sizes, by device; None for nowhere.
+        cache: a file in which to remember the sizes, by device; None for nowhere.
     """
 
     def __init__(self, cache: Path | None = None) -> None:
@@ -112,14 +113,13 @@ class CohortSizes:
 
     def _remember(self) -> None:
         if self._cache:
-            self._cache.parent.mkdir(parents=True, exist_ok=True)
-            self._cache.write_text(json.dumps(self._chosen, indent=2))
+            write_sealed(self._cache, json.dumps(self._chosen, indent=2).encode())
 
 
 def _read(cache: Path) -> dict[str, int]:
     """The sizes that earlier runs learned; none where the file is missing or damaged."""
     try:
-        learned = json.loads(cache.read_text())
+        learned = json.loads(read_sealed(cache) or b"{}")
         return {kind: size for kind, size in learned.items() if size in SIZES}
     except (OSError, ValueError, AttributeError):
         return {}

@@ -14,6 +14,7 @@ from cluster.profiling import steps
 from cluster.profiling.steps import Step, Subject, cache_file, measure_steps
 from fl.errors import UserError
 from fl.federation import RunSpec
+from fl.sealed import read_sealed, write_sealed
 from fl.training.classifier import ClassifierConfig
 from fl.training.generator import GeneratorConfig
 
@@ -88,11 +89,10 @@ def test_epochs_and_seed_do_not_matter_but_batch_model_threads_and_device_do(
 
 @pytest.mark.parametrize("content", ["", "[]", "{", '{"a": 1}'])
 def test_a_spoilt_cache_is_measured_anew(child: list[Subject], content: str) -> None:
-    cache_file().parent.mkdir(parents=True)
-    cache_file().write_text(content)
+    write_sealed(cache_file(), content.encode())
     measure_steps([SMALL], "cpu")
     assert child == [SMALL]
-    assert len(json.loads(cache_file().read_text())) >= 1
+    assert len(json.loads(read_sealed(cache_file()) or b"")) >= 1
 
 
 def test_a_cache_that_cannot_be_written_does_no_harm(

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -62,15 +63,29 @@ def test_files_that_changed_or_lie_elsewhere_are_read_anew(
         load("mnist", tmp_path / "b")
 
 
-def test_a_broken_file_in_the_cache_is_replaced(tmp_path: Path, readings: list[str]) -> None:
+def flipped(content: bytes) -> bytes:
+    """One bit of one pixel is another."""
+    return content[:-100] + bytes([content[-100] ^ 1]) + content[-99:]
+
+
+@pytest.mark.parametrize(
+    "broken", [lambda content: b"not what it was", lambda content: content[:-7], flipped]
+)
+def test_a_broken_file_in_the_cache_is_named_and_replaced(
+    tmp_path: Path,
+    readings: list[str],
+    broken: Callable[[bytes], bytes],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     write_idx_family(tmp_path, "mnist")
     expected = arrays(load("mnist", tmp_path))
     (file,) = (cache_dir() / "data").iterdir()
-    file.write_bytes(b"not what it was")
+    file.write_bytes(broken(file.read_bytes()))
     for _ in range(2):
         for one, other in zip(arrays(load("mnist", tmp_path)), expected, strict=True):
             assert np.array_equal(one, other)
     assert readings == ["mnist"] * 2
+    assert f"{file} is damaged" in caplog.text
 
 
 def test_writing_to_the_arrays_leaves_the_file_alone(tmp_path: Path, readings: list[str]) -> None:

@@ -11,6 +11,7 @@ from fl.events import Epoch, Event, Events
 from fl.fusion.checkpoints import Checkpoints, digest_of, load_tensors, save_tensors
 from fl.fusion.rank import Report
 from fl.fusion.single_server import SingleServer
+from fl.sealed import Sealing
 from tests.fl.fusion.serving import CE, CONFIG, TEST, data, model, server
 from tests.fl.toy import CPU, PROBLEM, Told, named, same_bits
 
@@ -77,12 +78,19 @@ def test_a_state_that_is_taken_over_is_gone_on_from_under_other_settings(tmp_pat
     assert fitted(own)[2] == [1, 2, 3]  # what it keeps then is its own fit's again
 
 
-def test_a_damaged_state_is_as_none(tmp_path: Path) -> None:
+@pytest.mark.parametrize("place", [0.1, 0.5, 0.9])
+def test_a_damaged_state_is_named_and_as_none(
+    tmp_path: Path, place: float, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One bit is enough: torch would read it, and go on to another model."""
     checkpoints = Checkpoints(tmp_path, every=1)
     fitted(checkpoints)
-    path = tmp_path / "fusion.pt"
-    path.write_bytes(path.read_bytes()[:1000])
+    path = tmp_path / "fusion.state"
+    content = bytearray(path.read_bytes())
+    content[int(place * len(content))] ^= 1
+    path.write_bytes(content)
     assert fitted(checkpoints)[2] == [1, 2, 3]
+    assert f"{path} is damaged" in caplog.text
 
 
 def report(epoch: int, **changes: Any) -> Report:
@@ -118,11 +126,11 @@ def test_reports_are_read_back_as_they_were_and_under_their_own_key_alone(tmp_pa
 def test_a_whole_state_stays_until_the_next_one_is_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full_disk(value: object, path: Path) -> None:
-        Path(path).write_bytes(b"half a st")
+    def full_disk(value: object, file: Sealing) -> None:
+        file.write(b"half a st")
         raise OSError(28, "No space left on device")
 
-    path = tmp_path / "state.pt"
+    path = tmp_path / "a.state"
     save_tensors(path, {"a": torch.ones(2)})
     monkeypatch.setattr(torch, "save", full_disk)
     with pytest.raises(OSError, match="No space"):
@@ -133,9 +141,9 @@ def test_a_whole_state_stays_until_the_next_one_is_whole(
 
 @pytest.mark.parametrize("content", [b"", b"PK\x03\x04 no more"])
 def test_nothing_and_damaged_files_are_none(tmp_path: Path, content: bytes) -> None:
-    assert load_tensors(tmp_path / "nothing.pt") is None
-    (tmp_path / "damaged.pt").write_bytes(content)
-    assert load_tensors(tmp_path / "damaged.pt") is None
+    assert load_tensors(tmp_path / "nothing") is None
+    (tmp_path / "damaged").write_bytes(content)
+    assert load_tensors(tmp_path / "damaged") is None
 
 
 def test_a_digest_names_what_went_into_it() -> None:
@@ -163,5 +171,5 @@ def test_a_digest_tells_shapes_types_and_names_apart() -> None:
 
 @pytest.mark.parametrize("content", [b"", b"garbage", bytes(200)])
 def test_a_damaged_file_is_as_good_as_none(tmp_path: Path, content: bytes) -> None:
-    (tmp_path / "state.pt").write_bytes(content)
-    assert load_tensors(tmp_path / "state.pt") is None
+    (tmp_path / "a.state").write_bytes(content)
+    assert load_tensors(tmp_path / "a.state") is None

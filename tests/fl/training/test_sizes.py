@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from fl.federation import Job
+from fl.sealed import write_sealed
 from fl.training.generator import train_generator
 from fl.training.sizes import SIZES, TRIALS, CohortSizes, groups, take
 from fl.wire import pack
@@ -71,7 +72,7 @@ def test_heavy_clients_have_no_company() -> None:
 
 
 def test_what_was_learned_is_remembered_by_model_and_device(tmp_path: Path) -> None:
-    cache = tmp_path / "new" / "cohorts.json"
+    cache = tmp_path / "new" / "cohorts"
     learn(CohortSizes(cache), job(), lambda size: 1 / size)
     again = CohortSizes(cache)
     assert again.next(job()) == SIZES[-1]
@@ -83,8 +84,8 @@ def test_what_was_learned_is_remembered_by_model_and_device(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("content", ["", "[]", "{", '{"x": 1000}', '{"x": "y"}'])
 def test_a_damaged_memory_is_none(tmp_path: Path, content: str) -> None:
-    cache = tmp_path / "cohorts.json"
-    cache.write_text(content)
+    cache = tmp_path / "cohorts"
+    write_sealed(cache, content.encode())
     assert CohortSizes(cache).next(job()) == 1
 
 

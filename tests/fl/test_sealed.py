@@ -1,0 +1,56 @@
+"""Sealed files: read as they were written, or named and taken for missing."""
+
+from pathlib import Path
+
+import pytest
+
+from fl.sealed import read_sealed, sealed, write_sealed
+
+CONTENT = b"what a run wrote\n" * 100
+
+
+def test_what_was_written_is_read_and_its_folder_is_made(tmp_path: Path) -> None:
+    file = tmp_path / "not" / "there" / "file"
+    assert read_sealed(file) is None
+    with sealed(file) as writer:
+        for first in range(0, len(CONTENT), 7):
+            writer.write(CONTENT[first : first + 7])
+    assert read_sealed(file) == CONTENT
+    write_sealed(file, b"")
+    assert read_sealed(file) == b""
+
+
+def test_whatever_bit_is_another_the_file_is_named_and_ignored(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = tmp_path / "file"
+    write_sealed(file, CONTENT)
+    whole = file.read_bytes()
+    for place in [*range(100), len(whole) // 2, len(whole) - 1]:
+        damaged = bytearray(whole)
+        damaged[place] ^= 1 << place % 8
+        file.write_bytes(damaged)
+        caplog.clear()
+        assert read_sealed(file) is None
+        assert caplog.messages == [f"{file} is damaged: it is ignored, and made again"]
+
+
+@pytest.mark.parametrize("content", [b"", b"{}", CONTENT])
+def test_a_file_without_a_seal_is_as_damaged(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "file").write_bytes(content)
+    assert read_sealed(tmp_path / "file") is None
+
+
+def test_a_whole_file_stays_until_the_next_one_is_whole(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    write_sealed(file, CONTENT)
+    with pytest.raises(OSError, match="No space"):
+        half_written(file)
+    assert read_sealed(file) == CONTENT
+    assert list(tmp_path.iterdir()) == [file]
+
+
+def half_written(file: Path) -> None:
+    with sealed(file) as writer:
+        writer.write(b"half of i")
+        raise OSError(28, "No space left on device")
