@@ -61,7 +61,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except UserError as error:
         return stop_with(error)
     except (ClientFailed, ServerFailed) as error:
-        traceback.print_exception(error.__cause__)
+        if error.__cause__:
+            traceback.print_exception(error.__cause__)
         print(f"onefold: {error}\nfinished clients are kept in {run_dir}", file=sys.stderr)
         return 1
     _print_summary(result, run_dir, console)

@@ -192,7 +192,7 @@ class Clients:
         hits: dict[int, Tensor] = {}
         failed: ClientFailed | None = None
         with self._events.phase("scoring"):
-            for job, outcome in answered(list(jobs.values()), self._executor, self._events):
+            for job, outcome in answered(list(jobs.values()), self._executor, self._events, tests):
                 if isinstance(outcome, ClientFailed):
                     drop(outcome, self._on_failure, self.dropped, self._events)
                     failed = outcome

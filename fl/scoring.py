@@ -19,8 +19,8 @@ from fl.events import AttemptFailed, Event, Events
 from fl.federation import Executor, Job, TaskInput, TaskOutput
 from fl.json_values import JsonObject
 from fl.metrics.accuracy import answers
+from fl.packed import PackedTensors
 from fl.server import Evaluation
-from fl.wire import unpack
 
 Build = Callable[[TaskInput], nn.Module]
 """The model by which a client is scored, on its device: a function at the top of a module."""
@@ -60,9 +60,9 @@ def count_answers(build: Build, inputs: TaskInput) -> TaskOutput:
 
 
 def answered(
-    jobs: Sequence[Job], executor: Executor, events: Events
+    jobs: Sequence[Job], executor: Executor, events: Events, tests: OwnTests
 ) -> Generator[tuple[Job, Tensor | ClientFailed], None, None]:
-    """Each job's right answers by class, or why its client failed.
+    """Each job's right answers by class, checked, or why its client failed.
 
     Of the events only failed attempts are told: scoring is no training.
     """
@@ -75,8 +75,26 @@ def answered(
         for job, outcome in ended:
             if isinstance(outcome, ClientFailed):
                 yield job, outcome
-            else:
-                yield job, unpack(bytes(outcome))[0].get("hits", torch.empty(0))
+                continue
+            k = job.client.id
+            try:
+                yield job, checked_hits(PackedTensors(outcome), tests.counts[k])
+            except ValueError as refused:
+                yield job, ClientFailed(k, job.client.model, str(refused))
+
+
+def checked_hits(answer: Mapping[str, Tensor], totals: Tensor) -> Tensor:
+    """A client's right answers by class, (classes,) int64; ``totals`` are its samples by class.
+
+    Raises:
+        ValueError: they are no counts, or more than it has samples of a class.
+    """
+    right = answer.get("hits", torch.empty(0))
+    if right.shape != totals.shape or right.dtype != torch.int64:
+        raise ValueError("sent no right answers by class")
+    if bool(((right < 0) | (right > totals)).any()):
+        raise ValueError(f"sent impossible right answers {right.tolist()}")
+    return right
 
 
 def evaluation(hits: Mapping[int, Tensor], tests: OwnTests) -> Evaluation:
@@ -85,16 +103,7 @@ def evaluation(hits: Mapping[int, Tensor], tests: OwnTests) -> Evaluation:
     Args:
         hits: right answers by class, (classes,) int64, of each client that was scored.
         tests: what all clients were to be asked.
-
-    Raises:
-        ValueError: a client's answers are no counts, or more than it has samples of a class.
     """
-    for k, right in hits.items():
-        totals = tests.counts[k]
-        if right.shape != totals.shape or right.dtype != torch.int64:
-            raise ValueError(f"client {k} sent no right answers by class")
-        if bool(((right < 0) | (right > totals)).any()):
-            raise ValueError(f"client {k} sent impossible right answers {right.tolist()}")
     scored = sorted(hits)
     own = {k: int(hits[k].sum()) / int(tests.counts[k].sum()) for k in scored}
     right = torch.stack([hits[k] for k in scored]).sum(0)

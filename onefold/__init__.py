@@ -14,9 +14,11 @@ if TYPE_CHECKING:
     from fl.data.catalogue import register_dataset
     from fl.data.datasets import Dataset, Split
     from fl.errors import ClientFailed, UserError
+    from fl.federation import TaskInput, TaskOutput
     from fl.methods.method import Assignment, Method
     from fl.methods.registry import register as register_method
     from fl.models.own import register_model
+    from fl.server import Outcome
     from onefold.methods import average, method, received, sent, starting_model
     from onefold.result import Result, load_model, load_result
     from onefold.running import run
@@ -31,8 +33,11 @@ __all__ = [
     "ClientFailed",
     "Dataset",
     "Method",
+    "Outcome",
     "Result",
     "Split",
+    "TaskInput",
+    "TaskOutput",
     "UserError",
     "average",
     "load_model",
@@ -52,8 +57,11 @@ _HOMES = {
     "ClientFailed": "fl.errors",
     "Dataset": "fl.data.datasets",
     "Method": "fl.methods.method",
+    "Outcome": "fl.server",
     "Result": "onefold.result",
     "Split": "fl.data.datasets",
+    "TaskInput": "fl.federation",
+    "TaskOutput": "fl.federation",
     "UserError": "fl.errors",
     "average": "onefold.methods",
     "load_model": "onefold.result",

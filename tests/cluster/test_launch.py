@@ -11,6 +11,7 @@ import psutil
 import pytest
 
 from cluster.launch import main
+from tests.cluster import commands
 from tests.cluster.commands import (
     SMALL,
     command,
@@ -256,3 +257,51 @@ def is_agent(process: psutil.Process) -> bool:
     with contextlib.suppress(psutil.Error):  # a zombie has no command line any more
         return "agent" in " ".join(process.cmdline()).lower()
     return False
+
+
+LIAR = '''
+import os
+
+import onefold
+from fl.training.classifier import train_classifier
+
+
+def lies(inputs):
+    """As many others train, but for one client of a hostile user."""
+    output = train_classifier(inputs)
+    if inputs.client.id == 1 and "HONEST" not in os.environ:
+        for weight in output.tensors.values():
+            weight.mul_(1e25)
+    return output
+
+
+@onefold.method("among-liars", over_rounds=False)
+def among_liars(clients, server, config):
+    model = onefold.starting_model(config, server)
+    start = server.evaluate(model)
+    onefold.average(model, clients.map(lies), server)
+    return onefold.Outcome(model=model, start=start, epochs=[server.evaluate(model)])
+'''
+
+
+def test_a_hostile_upload_ends_the_run_in_one_line_or_is_dropped_and_the_run_goes_on(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "liar.py").write_text(LIAR)
+    line = ["--runtime=inprocess", "--method=among-liars", f"--plugin={tmp_path / 'liar.py'}"]
+    small = ["--num-clients=4", "--data.max-train=200", "--data.max-test=100"]
+    model = ["--classifier.model=cnn", "--classifier.width=0.1", "--classifier.epochs=1"]
+    line += [*small, *model, f"--output-dir={tmp_path / 'runs'}"]
+    stopped = commands.here(main, [*line, "--name=stop"])
+    said = stopped.stderr.splitlines()
+    assert stopped.returncode == 1
+    assert len(said) == 2
+    assert said[0].startswith("onefold: client 1 (cnn) failed: sent classifier.")
+    assert "Traceback" not in stopped.stderr + stopped.stdout
+    assert len(list((tmp_path / "runs" / ".store").glob("*.safetensors"))) == 1  # client 0's
+    dropped = commands.here(main, [*line, "--name=drop", "--on-client-failure=drop"])
+    assert dropped.returncode == 0
+    assert list(result(tmp_path / "runs" / "drop")["dropped"]) == ["1"]
+    resumed = commands.here(main, [*line, "--name=stop", "--resume"], HONEST="1")
+    assert resumed.returncode == 0
+    assert result(tmp_path / "runs" / "stop")["dropped"] == {}

@@ -1,5 +1,6 @@
 """Clients scored on test samples of their own: who is asked, what is counted, what is believed."""
 
+from collections.abc import Generator, Sequence
 from statistics import mean, pstdev
 from typing import Any
 
@@ -14,9 +15,11 @@ from fl.clients import Clients
 from fl.errors import ClientFailed, UserError
 from fl.events import Events
 from fl.executor import InProcess
-from fl.federation import TaskInput, TaskOutput
-from fl.scoring import OwnTests, evaluation
+from fl.federation import Job, TaskInput, TaskOutput
+from fl.packed import Packed
+from fl.scoring import OwnTests, answered, checked_hits
 from fl.server import Evaluation
+from fl.wire import pack
 from tests.fl.methods.tiny import NoStore
 from tests.fl.toy import PROBLEM, Told, client, into, named, split
 
@@ -130,8 +133,35 @@ def test_a_run_whose_clients_have_no_test_samples_is_refused() -> None:
     ],
 )
 def test_impossible_answers_are_not_believed(hits: Tensor, message: str) -> None:
-    with pytest.raises(ValueError, match=f"client 0 .*{message}"):
-        evaluation({0: hits}, OwnTests.of(TESTS, TRAIN.labels, 3))
+    with pytest.raises(ValueError, match=f"^sent {message}"):
+        checked_hits({"hits": hits}, OwnTests.of(TESTS, TRAIN.labels, 3).counts[0])
+
+
+def test_who_answers_the_impossible_has_failed_by_name() -> None:
+    class Liar:
+        def run(
+            self, jobs: Sequence[Job], events: Events
+        ) -> Generator[tuple[Job, Packed | ClientFailed], None, None]:
+            for job in jobs:
+                claim = {"hits": torch.full((3,), 10**6)} if job.client.id == 0 else {}
+                yield job, Packed.in_memory(pack(claim, {}))
+
+    tests = OwnTests.of(TESTS, TRAIN.labels, 3)
+    jobs = [answer_job(k) for k in (0, 1)]
+    told = {job.client.id: str(said) for job, said in answered(jobs, Liar(), Events(), tests)}
+    assert told[0].startswith("client 0 (cnn) failed: sent impossible right answers")
+    assert told[1].startswith("client 1 (cnn) failed: sent no right answers")
+
+
+def answer_job(k: int) -> Job:
+    return Job(
+        task=remember_two,
+        client=client(k),
+        run_spec=PROBLEM,
+        indices=np.arange(2),
+        broadcast=None,
+        payload=None,
+    )
 
 
 def scores(*accuracies: float | None) -> Evaluation:
