@@ -24,6 +24,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         options = parse_study(sys.argv[1:] if argv is None else argv)
         planned = cells(options)
+        if any(cell.launch.slurm.submit for cell in planned):
+            raise UserError(
+                "a study runs where it is started: --slurm is for onefold run and suite"
+            )
         earlier = [finished(cell) for cell in planned]
     except UserError as error:
         return stop_with(error)

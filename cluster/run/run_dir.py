@@ -16,6 +16,7 @@ from cluster.run.options import Launch
 from fl.config import RunConfig
 from fl.data.by_path import is_path
 from fl.data.catalogue import short_name
+from fl.data.hugging_face import is_hugging_face
 from fl.errors import UserError
 from fl.json_values import JsonObject
 from fl.whole_files import write_atomically
@@ -82,7 +83,7 @@ def nested(config: RunConfig[Any]) -> JsonObject:
     for name in FLATTENED:
         plain |= plain.pop(name, {})
     plain["plugin"] = [_absolute(p) if p.endswith(".py") else p for p in config.plugin]
-    if is_path(config.dataset):
+    if is_path(config.dataset) and not is_hugging_face(config.dataset):
         plain["dataset"] = _absolute(config.dataset)
     if config.partition.file is not None:
         plain["partition"]["file"] = _absolute(config.partition.file)

@@ -8,6 +8,7 @@ from fl.bounds import Bound
 from fl.data import datasets
 from fl.data.by_path import is_path, read_path
 from fl.data.datasets import INFO, NAMES, Dataset, DatasetInfo, subset
+from fl.data.hugging_face import is_hugging_face, read_hugging_face
 from fl.data.own import as_dataset
 from fl.errors import UserError, check_name, unknown
 
@@ -23,11 +24,13 @@ class DatasetName(Bound):
 
     def allows(self, value: object) -> bool:
         """Whether there is such a name, or it is a path, which is looked for later."""
-        return isinstance(value, str) and (is_path(value) or value in self.names)
+        return isinstance(value, str) and (is_elsewhere(value) or value in self.names)
 
     def refusal(self, name: str, value: object) -> UserError:
         """The error lists the names."""
-        return UserError(f"{unknown(name, value, self.names)}; or the path of an .npz or a folder")
+        return UserError(
+            f"{unknown(name, value, self.names)}; or the path of an .npz or a folder, or hf:NAME"
+        )
 
     @property
     def names(self) -> list[str]:
@@ -72,12 +75,19 @@ def load(
 
 def short_name(name: str) -> str:
     """The name as a part of a file's name."""
-    return Path(name).stem if is_path(name) else name
+    return Path(name.rpartition(":")[2]).stem if is_elsewhere(name) else name
+
+
+def is_elsewhere(name: str) -> bool:
+    """Whether it is a path, or the name of a data set of Hugging Face's."""
+    return is_hugging_face(name) or is_path(name)
 
 
 def _own(name: str) -> Dataset:
     if name in REGISTERED:
         return REGISTERED[name]
+    if is_hugging_face(name):
+        return read_hugging_face(name)
     if is_path(name):
         return read_path(name)
     raise unknown("data set", name, [*NAMES, *REGISTERED])

@@ -47,7 +47,7 @@ def as_dataset(name: str, data: Any) -> Dataset:
         )
         names = ()
     else:
-        train, test = _held_out(name, _split(name, data))
+        train, test = _held_out(_split(name, data))
         names = _class_names(data)
     return _checked(name, train, test, names)
 
@@ -57,8 +57,8 @@ def _is_pair(data: Any) -> bool:
     return isinstance(data, tuple | list) and len(data) == 2 and np.ndim(data[1]) == 1
 
 
-def _held_out(name: str, whole: Split) -> tuple[Split, Split]:
-    order = numpy_generator(0, f"{name} test").permutation(len(whole.labels))
+def _held_out(whole: Split) -> tuple[Split, Split]:
+    order = numpy_generator(0, "own test").permutation(len(whole.labels))
     count = max(1, round(TEST_SHARE * len(order)))
     return whole.take(np.sort(order[count:])), whole.take(np.sort(order[:count]))
 

@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fl.data.catalogue import REGISTERED, register_dataset
 from fl.data.partition_file import read_lists
 from fl.errors import UserError
 from onefold.own_partition import partition_arguments
@@ -31,3 +32,18 @@ def test_what_is_none_is_refused(tmp_path: Path) -> None:
     for wrong, line in ((3, "expected a kind, a list"), ([[0.5]], "client 0 has no list of whole")):
         with pytest.raises(UserError, match=line):
             partition_arguments(wrong, None, tmp_path)
+
+
+def test_a_partitioner_of_flwr_datasets_cuts_by_the_labels(tmp_path: Path) -> None:
+    partitioner = pytest.importorskip("flwr_datasets.partitioner")
+    labels = np.arange(90) % 3
+    register_dataset("own", (np.zeros((90, 1, 8, 8)), labels))
+    cut = partitioner.ShardPartitioner(
+        num_partitions=3, partition_by="label", num_shards_per_partition=1, shuffle=False
+    )
+    own = REGISTERED["own"].train.labels
+    arguments = partition_arguments(cut, (), tmp_path)
+    assert arguments[-2:] == ["--num-clients", "3"]
+    indices, _ = read_lists(Path(arguments[3]), 3, len(own))
+    assert sorted(np.concatenate(indices).tolist()) == list(range(len(own)))
+    assert all(len(set(own[rows])) <= 2 for rows in indices)
