@@ -10,7 +10,7 @@ from cluster.run.command_line import INTERRUPTED, stop_with
 from cluster.run.run_dir import write_json
 from cluster.studies.study_cell import finished, run_cell
 from cluster.studies.study_options import StudyRun, cells, parse_study
-from cluster.studies.study_report import pictures, slopes, table
+from cluster.studies.study_report import pictures, slopes, tables
 from fl.errors import ClientFailed, UserError
 from fl.fusion.ranked_server import ServerFailed
 from fl.json_values import JsonObject
@@ -19,8 +19,6 @@ from fl.json_values import JsonObject
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command and returns its exit status: 0, 1 a run failed, 2 bad input, 130 Ctrl-C."""
     console = Console()
-    if not console.is_terminal:
-        console.width = 150
     try:
         options = parse_study(sys.argv[1:] if argv is None else argv)
         planned = cells(options)
@@ -50,7 +48,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     write_json(options.output_dir / "study.json", {"cells": found, "slopes": slopes(found)})
     for name, picture in pictures(found).items():
         (options.output_dir / f"{name}.png").write_bytes(picture)
-    console.print(table(found))
+    for shown in tables(found):
+        console.print(shown)
     console.print(f"figures and pictures in {options.output_dir}", highlight=False)
     return 0
 

@@ -4,7 +4,6 @@ import json
 import mmap
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -129,24 +128,30 @@ class PackedTensors(Mapping[str, Tensor]):
     def __getitem__(self, name: str) -> Tensor:
         form = self.header.forms[name]
         first = self.header.size
+        if not form.num_bytes:
+            return torch.empty(form.shape, dtype=form.dtype)
         there = self._packed.content[first + form.begin : first + form.end]
+        return self._copied(there, form.dtype).view(form.shape)
+
+    def parts(self, name: str) -> Iterator[Tensor]:
+        """The tensor's values, flat, of which no more than a piece is in memory at once."""
+        form = self.header.forms[name]
+        first = self.header.size + form.begin
+        for begin in range(first, first + form.num_bytes, PIECE_BYTES):
+            there = self._packed.content[begin : min(begin + PIECE_BYTES, first + form.num_bytes)]
+            yield self._copied(there, form.dtype)
+
+    def _copied(self, there: memoryview, dtype: torch.dtype) -> Tensor:
         copy = bytearray(there)
         if self._packed.mapped:
             let_go(there)
-        if not copy:
-            return torch.empty(form.shape, dtype=form.dtype)
-        return torch.frombuffer(copy, dtype=form.dtype).view(form.shape)
+        return torch.frombuffer(copy, dtype=dtype)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.header.forms)
 
     def __len__(self) -> int:
         return len(self.header.forms)
-
-    @cached_property
-    def num_bytes(self) -> int:
-        """Bytes of all tensors' data."""
-        return sum(form.num_bytes for form in self.header.forms.values())
 
 
 def _json(text: str | bytes, what: str) -> JsonObject:

@@ -54,7 +54,8 @@ def receive(
         tensors = PackedTensors(packed)
         note = ClientNote.of(packed.content)
         for name in tensors:
-            check_values(name, tensors[name], nan_is_absent=nan_is_absent)
+            for part in tensors.parts(name):
+                check_values(name, part, nan_is_absent=nan_is_absent)
         if check:
             update = Update(
                 client=job.client, tensors=tensors, stats=note.stats, seconds=0.0, reused=False
@@ -68,7 +69,7 @@ def receive(
 
 def check_values(name: str, tensor: Tensor, *, nan_is_absent: bool = False) -> None:
     """Finite, of a size that training can reach, and not negative where nothing negative can be."""
-    if not tensor.numel() or tensor.dtype == torch.bool:
+    if tensor.dtype == torch.bool:
         return
     if tensor.dtype in (torch.float16, torch.bfloat16):
         tensor = tensor.float()

@@ -42,11 +42,15 @@ def slopes(cells: Sequence[Figures]) -> dict[str, dict[str, float]]:
     }
 
 
-def table(cells: Sequence[Figures]) -> Table:
-    """A row for each run."""
-    shown = Table(
-        *("clients", "seed", "samples", "local", "server", "total", "clients/s"),
-        *("driver", "workers", "device", "up", "down", "accuracy"),
+def tables(cells: Sequence[Figures]) -> list[Table]:
+    """A row for each run, in one table of times and in one of memory and bytes, as 80 columns have
+    no room for both."""
+    return [_times(cells), _sizes(cells)]
+
+
+def _times(cells: Sequence[Figures]) -> Table:
+    shown = _table(
+        "clients", "seed", "samples", "local", "server", "total", "clients/s", "accuracy"
     )
     notes = []
     if any(c["drawn_with_replacement"] for c in cells):
@@ -57,7 +61,6 @@ def table(cells: Sequence[Figures]) -> Table:
     for c in cells:
         seconds = c["seconds"]
         reused = "†" if c["trained"] < c["clients"] else ""
-        device = c["device_peak_bytes"]
         shown.add_row(
             f"{c['clients']:,}",
             str(c["seed"]),
@@ -66,13 +69,31 @@ def table(cells: Sequence[Figures]) -> Table:
             duration(sum(s for n, s in seconds.items() if n not in ("local", "total"))),
             duration(seconds["total"]),
             f"{c['clients_per_second']:.1f}{reused}",
+            percent(c["accuracy"]),
+        )
+    return shown
+
+
+def _sizes(cells: Sequence[Figures]) -> Table:
+    shown = _table("clients", "seed", "driver", "workers", "device", "up", "down")
+    for c in cells:
+        device = c["device_peak_bytes"]
+        shown.add_row(
+            f"{c['clients']:,}",
+            str(c["seed"]),
             size(c["driver_peak_bytes"]),
             f"{c['workers']} x {size(c['workers_peak_bytes'] / max(1, c['workers']))}",
             size(device) if device else "none",
             size(c["bytes_up"]),
             size(c["bytes_down"]),
-            percent(c["accuracy"]),
         )
+    return shown
+
+
+def _table(*columns: str) -> Table:
+    shown = Table(box=None, padding=(0, 1, 0, 0))
+    for column in columns:
+        shown.add_column(column, justify="right", no_wrap=True)
     return shown
 
 

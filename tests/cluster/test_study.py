@@ -82,3 +82,11 @@ def test_a_dry_run_names_the_runs_and_starts_none(
     assert [line.split("  ") for line in lines] == [
         [str(tmp_path / f"k{clients}-seed0"), "to be run"] for clients in (2, 3)
     ]
+
+
+def test_a_study_refuses_to_be_sent_to_slurm(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["--num-clients=2", f"--output-dir={tmp_path}", "--slurm"]) == 2
+    assert "a study runs where it is started" in capsys.readouterr().err
+    assert not any(tmp_path.iterdir())

@@ -98,6 +98,14 @@ def test_whatever_is_done_to_a_message_it_is_read_or_refused(data: st.DataObject
     assert all(isinstance(tensor, torch.Tensor) for tensor in tensors.values())
 
 
+def test_the_parts_of_a_tensor_are_its_values_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "PIECE_BYTES", 16)
+    tensors = PackedTensors(Packed.in_memory(message()))
+    parts = [part.tolist() for part in tensors.parts("a")]
+    assert parts == [[0, 1, 2, 3], [4, 5]]
+    assert [*tensors.parts("c")] == []
+
+
 def test_an_empty_file_is_no_message(tmp_path: Path) -> None:
     (tmp_path / "empty").touch()
     with pytest.raises(ValueError, match="empty"):

@@ -1,10 +1,12 @@
 """The study's table, slopes and pictures, from made-up runs."""
 
+from io import StringIO
 from typing import Any
 
 import pytest
+from rich.console import Console
 
-from cluster.studies.study_report import curves, pictures, slopes, table
+from cluster.studies.study_report import curves, pictures, slopes, tables
 
 
 def cell(clients: int, seed: int = 0, **changes: Any) -> dict[str, Any]:
@@ -50,11 +52,12 @@ def test_one_run_has_pictures_but_no_slope() -> None:
 
 
 def test_the_table_says_what_cannot_be_compared() -> None:
-    caption = table([cell(10), cell(20, trained=3, drawn_with_replacement=True)]).caption
+    times, _ = tables([cell(10), cell(20, trained=3, drawn_with_replacement=True)])
+    caption = times.caption
     assert isinstance(caption, str)
     assert "drawn with replacement" in caption
     assert "reused" in caption
-    assert table([cell(10)]).caption is None
+    assert tables([cell(10)])[0].caption is None
 
 
 def test_a_curve_is_the_mean_over_seeds_and_leaves_out_what_there_was_none_of() -> None:
@@ -66,6 +69,33 @@ def test_a_curve_is_the_mean_over_seeds_and_leaves_out_what_there_was_none_of() 
 
 def test_in_the_table_the_servers_time_is_all_but_the_clients() -> None:
     seconds = {"local": 1.0, "fusion": 5.0, "filter": 2.5, "total": 9.0}
-    shown = table([cell(4096, device_peak_bytes=3_000_000, seconds=seconds)])
-    told = {str(c.header): next(iter(c.cells)) for c in shown.columns}
+    shown = tables([cell(4096, device_peak_bytes=3_000_000, seconds=seconds)])
+    told = {str(c.header): next(iter(c.cells)) for table in shown for c in table.columns}
     assert (told["clients"], told["server"], told["device"]) == ("4,096", "7.5 s", "3.0 MB")
+
+
+def test_the_tables_of_large_figures_fit_eighty_columns() -> None:
+    seconds = {"local": 35_000.0, "fusion": 34_000.0, "total": 69_000.0}
+    large = cell(
+        100_000,
+        12,
+        seconds=seconds,
+        samples=2_000_000,
+        drawn_with_replacement=True,
+        trained=3,
+        clients_per_second=1234.5,
+        driver_peak_bytes=123_456_789_012,
+        workers=128,
+        workers_peak_bytes=128 * 123_456_789_012,
+        device_peak_bytes=78_901_234_567,
+        bytes_up=123_456_789_012,
+        bytes_down=123_456_789_012,
+    )
+    console = Console(width=80, file=StringIO(), color_system=None)
+    with console.capture() as captured:
+        for table in tables([large]):
+            console.print(table)
+    lines = captured.get().splitlines()
+    assert max(map(len, lines)) <= 80
+    assert "…" not in captured.get()
+    assert "100,000" in lines[1]
