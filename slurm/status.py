@@ -49,7 +49,10 @@ def submitted(output_dir: Path) -> dict[Path, State]:
 
 def overview(runs: dict[Path, State], scheduler: Scheduler) -> Table:
     """A row per run."""
-    table = Table("run", "job", "state", "phase", "clients", "accuracy", box=None, padding=(0, 2))
+    table = Table(box=None, padding=(0, 1, 0, 0))
+    table.add_column("run", overflow="fold")
+    for name in ("job", "state", "phase", "clients", "accuracy"):
+        table.add_column(name, no_wrap=name != "state")
     for run, state in runs.items():
         at = read_progress(run)
         table.add_row(

@@ -17,7 +17,7 @@ import tyro
 import yaml
 
 from cluster.run.choices import choices, choices_help
-from cluster.run.help import short_help
+from cluster.run.help import short_help, within_width
 from cluster.run.options import Launch, LaunchOptions
 from cluster.run.tyro_errors import one_line
 from fl.bounds import bounds_in, check_tree, deferred
@@ -197,12 +197,13 @@ def parse_record(
         UserError: whatever is wrong.
         SystemExit: with 0, after printing help.
     """
-    stderr = io.StringIO()
+    stdout, stderr = io.StringIO(), io.StringIO()
     try:
-        with contextlib.redirect_stderr(stderr), deferred():
+        with contextlib.redirect_stdout(stdout), contextlib.redirect_stderr(stderr), deferred():
             parsed = tyro.cli(record, prog=prog, args=arguments, **how)
     except SystemExit as stop:
         if not stop.code:
+            print(within_width(stdout.getvalue()), end="")
             raise
         line = one_line(stderr.getvalue(), lambda name: unknown_setting(name, valid, "option"))
         raise UserError(line) from None

@@ -55,3 +55,13 @@ def wrapped(words: Iterable[str], indent: int = 2) -> str:
         )
         + "\n"
     )
+
+
+def within_width(text: str) -> str:
+    """The help of all settings, whose boxes fit and whose other lines are wrapped."""
+    lines: list[str] = []
+    for line in text.splitlines():
+        indent = " " * (len(line) - len(line.lstrip()))
+        boxed = line.strip().startswith(("│", "╭", "╰"))
+        lines += [line] if boxed else textwrap.wrap(line, WIDTH, subsequent_indent=indent) or [""]
+    return "\n".join(lines) + "\n"

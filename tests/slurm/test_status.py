@@ -74,6 +74,22 @@ def test_the_table_has_a_row_per_submitted_run(tmp_path: Path) -> None:
     assert "local-run" not in text
 
 
+def test_long_names_and_states_fit_eighty_columns_and_no_word_is_cut(tmp_path: Path) -> None:
+    name = "fedcvae-ens-cifar100-alpha0.05-k10000-seed12-2"
+    epoch = Epoch(stage="distil-init", epoch=1, epochs=2, loss=0.5, accuracy=0.25).to_json()
+    phase = {"event": "phase", "phase": "distil-init", "status": "start"}
+    make_run(tmp_path, name, State(job="12345678_12", phase="running"), phase, epoch)
+    scheduler = Scheduler(ask=lambda: "12345678_12|PENDING|ReqNodeNotAvail, UnavailableNodes\n")
+    console = Console(width=80, file=io.StringIO())
+    with console.capture() as captured:
+        console.print(overview(submitted(tmp_path), scheduler))
+    lines = captured.get().splitlines()
+    assert max(map(len, lines)) <= 80
+    words = " ".join(lines).split()
+    for word in ("12345678_12", "distil-init", "0.2500", "pending", "accuracy"):
+        assert word in words
+
+
 def test_where_nothing_was_submitted_one_line_says_so(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
