@@ -6,7 +6,7 @@ TOOLS := $(VENV)/.tools
 SITE := $(VENV)/.site
 ARGS ?=
 
-.PHONY: run test test-all lint site clean
+.PHONY: run test test-all chaos lint site clean
 
 run: $(READY)
 	$(VENV)/bin/python -m cluster.launch $(ARGS)
@@ -16,6 +16,13 @@ test: $(TOOLS)
 
 test-all: $(TOOLS)
 	$(VENV)/bin/python -m pytest $(ARGS)
+
+# So many faults strike runs, each drawn by its number: a failure names it.
+FAULTS ?= 20
+SEED ?= 0
+
+chaos: $(TOOLS)
+	$(VENV)/bin/python -m pytest tests/chaos --faults=$(FAULTS) --chaos-seed=$(SEED) $(ARGS)
 
 lint: $(TOOLS)
 	$(VENV)/bin/ruff check .

@@ -14,6 +14,8 @@ torch.set_num_threads(1)
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--data-root", type=Path, help="a folder with data sets, for the real ones")
+    parser.addoption("--faults", type=int, default=20, help="how many tests/chaos has")
+    parser.addoption("--chaos-seed", type=int, default=0, help="what they are drawn by")
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -1,0 +1,66 @@
+"""How many faults, from which seed: ``make chaos FAULTS=100``; and what became of them."""
+
+import random
+import subprocess
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.chaos.faults import RUNTIMES, WEIGHTS, Run, mount
+from tests.cluster.commands import fingerprint
+
+ENDED: Counter[tuple[str, str]] = Counter()
+"""How runs ended, by fault and by what the run printed."""
+
+
+@dataclass(frozen=True)
+class Undisturbed:
+    """A run that no fault struck."""
+
+    seconds: float
+    bits: tuple[Any, ...]
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "fault" in metafunc.fixturenames:
+        seed, count = (metafunc.config.getoption(name) for name in ("chaos_seed", "faults"))
+        drawn = random.Random(seed).choices([*WEIGHTS], [*WEIGHTS.values()], k=count)
+        numbered = [(f"{seed}-{k}", fault) for k, fault in enumerate(drawn)]
+        metafunc.parametrize(("number", "fault"), numbered)
+
+
+@pytest.fixture(scope="session")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Undisturbed]:
+    found = {}
+    for runtime in RUNTIMES:
+        run = Run(tmp_path_factory.mktemp(f"undisturbed-{runtime}") / "runs", runtime)
+        begin = time.monotonic()
+        assert run.whole() == 0, run.output
+        found[runtime] = Undisturbed(time.monotonic() - begin, fingerprint(run.run_dir))
+    return found
+
+
+@pytest.fixture
+def folder(tmp_path: Path, fault: str) -> Iterator[Path]:
+    """A folder of runs; a disk of its own for the fault that fills it."""
+    made = tmp_path / "runs"
+    made.mkdir()
+    if fault == "disk":
+        if not mount(made, 4):
+            pytest.skip("a disk of its own cannot be mounted here: needs root")
+        subprocess.run(["umount", str(made)], check=True)
+    yield made
+    if fault == "disk":
+        subprocess.run(["umount", str(made)], check=False, capture_output=True)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    if ENDED:
+        terminalreporter.section("faults")
+    for (fault, end), count in sorted(ENDED.items()):
+        terminalreporter.write_line(f"{fault:14} {end:40} {count}")

@@ -1,0 +1,44 @@
+"""Whatever breaks, a run ends with the undisturbed bits, or in one clear line, and goes on."""
+
+import random
+from pathlib import Path
+
+import pytest
+
+from tests.chaos.conftest import ENDED, Undisturbed
+from tests.chaos.faults import FAULTS, Run
+from tests.cluster.commands import fingerprint
+
+pytestmark = [pytest.mark.slow, pytest.mark.chaos, pytest.mark.timeout(900)]
+KILLED = -9
+
+
+def test_a_run_survives_the_fault(
+    number: str, fault: str, folder: Path, undisturbed: dict[str, Undisturbed]
+) -> None:
+    runtime, strike = FAULTS[fault]
+    run, reference = Run(folder, runtime), undisturbed[runtime]
+    what = f"fault {number}, {fault}: {strike(run, random.Random(number), reference.seconds)}"
+    status = run.end()
+    if status == 0 and fault != "bit":
+        assert fingerprint(run.run_dir) == reference.bits, what
+        ENDED[fault, "went on to the same bits"] += 1
+        return
+    if status not in (0, KILLED):
+        refuse_traceback(run, what)
+    refused = run.whole("--resume")
+    if refused:  # in one line, and then a new run in its place does
+        assert fault == "bit", f"{what}\n{run.output}"
+        assert refused == 2, f"{what}\n{run.output}"
+        refuse_traceback(run, what)
+        assert run.whole("--overwrite") == 0, f"{what}\n{run.output}"
+    assert fingerprint(run.run_dir) == reference.bits, f"{what}\n{run.output}"
+    end = "refused in one line" if refused else "resumed to the same bits"
+    ENDED[fault, f"stopped, then {end}"] += 1
+
+
+def refuse_traceback(run: Run, what: str) -> None:
+    """A run that stopped says why in a line of ours."""
+    assert "Traceback (most recent call last)" not in run.output, f"{what}\n{run.output}"
+    lines = [line for line in run.output.splitlines() if line.startswith("onefold: ")]
+    assert len(lines) == 1, f"{what}\n{run.output}"
