@@ -46,8 +46,8 @@ ON_DATA: dict[str, Callable[[Split], Split]] = {
 
 ATTACKS = (*ON_WEIGHTS, *ON_DATA)
 
-Trained = dict[tuple[int, Training], Packed]
-"""Uploads by client and training record."""
+Trained = dict[tuple[int, Training, int], Packed]
+"""Uploads by client, training record and round."""
 
 
 class Liars:
@@ -56,8 +56,8 @@ class Liars:
     def __init__(
         self, train: Split, attack: str, liars: Set[int], honest: Trained, poisoned: Trained
     ) -> None:
-        """``honest`` and ``poisoned``: uploads of other runs on the same data and shards, which are
-        used again and added to; the latter of the same attack."""
+        """``honest`` and ``poisoned``: uploads of other runs of one round on the same data and
+        shards, which are used again and added to; the latter of the same attack."""
         self._attack, self._liars = attack, liars
         changed = ON_DATA[attack](train) if attack in ON_DATA else train
         self._sources = ((InProcess(train), honest), (InProcess(changed), poisoned))
@@ -94,5 +94,5 @@ class Liars:
         return Packed.in_memory(ClientNote.of(packed.content).pack(changed))
 
 
-def _key(job: Job) -> tuple[int, Training]:
-    return job.client.id, job.client.training
+def _key(job: Job) -> tuple[int, Training, int]:
+    return job.client.id, job.client.training, job.round

@@ -51,7 +51,7 @@ RULES: dict[str, dict[str, Any]] = {
 }
 TEACHERS: dict[str, dict[str, Any]] = {
     f"{name}, agreement": {"aggregate": name, "teacher_weights": "agreement"}
-    for name in ("mean", "median", "norm-clip")
+    for name in ("mean", "median")
 }
 """FedMHO-MD's rules beside those: the start's, with teachers weighted by agreement."""
 COLOURS = {
@@ -74,9 +74,9 @@ class Options:
     """Shares of the clients that lie."""
     assumed: float = 0.2
     """Share of liars that the rules assume (aggregate_liars)."""
-    alpha: float = 0.5
+    alpha: float = 1.0
     """Dirichlet concentration of the clients' labels; inf: each has its share of every class."""
-    seeds: tuple[int, ...] = (0, 1, 2)
+    seeds: tuple[int, ...] = (0,)
     """Seeds; accuracies are means over them."""
     quick: bool = False
     """A tiny form that shows only that everything runs."""
@@ -93,10 +93,10 @@ class Size:
     clients: int = 10
     train: int | None = None
     test: int | None = None
-    classifier: ClassifierConfig = ClassifierConfig(model="cnn", width=1.0, epochs=10, lr=0.05)
+    classifier: ClassifierConfig = ClassifierConfig(model="cnn", width=1.0, epochs=5, lr=0.02)
     generator: GeneratorConfig = GeneratorConfig(epochs=20)
-    samples: int = 1000
-    fusion: FitConfig = FitConfig(epochs=5, lr=1e-3, batch_size=64)
+    samples: int = 600
+    fusion: FitConfig = FitConfig(epochs=4, lr=1e-3, batch_size=64)
 
 
 QUICK = Size(
@@ -144,8 +144,11 @@ class Federation:
     honest: Trained = field(default_factory=dict)
     poisoned: dict[str, Trained] = field(default_factory=dict)
 
-    def play(self, method: Method, config: Any, attack: str, liars: Set[int]) -> Outcome:
-        """A whole run of one round in which these clients lie."""
+    def play(
+        self, method: Method, config: Any, attack: str, liars: Set[int], rounds: int = 1
+    ) -> Outcome:
+        """A whole run in which these clients lie; of several rounds no other may follow, as what
+        clients upload in the second depends on the first."""
         labels, seed = self.data.train.labels, self.seed
         run_spec = RunSpec(image_shape=self.data.image_shape, num_classes=10, seed=seed)
         kind: Any = "iid" if np.isinf(self.alpha) else "dirichlet"
@@ -173,12 +176,13 @@ class Federation:
         clients = Clients(members, cut.train, run_spec, executor, NoStore(), events)
         test = Shard.from_split(self.data.test, np.arange(len(self.data.test.labels)), 10)
         server = SingleServer(run_spec, test, events, torch.device("cpu"))
-        more = {} if method.one_shot else {"rounds": Rounds(1)}
+        more = {} if method.one_shot else {"rounds": Rounds(rounds)}
         return method.run(clients, server, config, **more)
 
 
 def main(options: Options) -> int:
     """Runs all cells, prints a table for each method, and writes what was asked for."""
+    torch.set_num_threads(1)
     size = QUICK if options.quick else Size()
     data = load("digits", Path(), max_train=size.train, max_test=size.test)
     federations = [Federation(data, size, seed, options.alpha) for seed in options.seeds]
