@@ -204,7 +204,7 @@ def main(options: Options) -> int:
         options.json.write_text(json.dumps(figures, indent=2))
     if options.output:
         drawing(figures["accuracy"], options).savefig(
-            options.output, format="png", dpi=110, metadata={"Software": None}
+            options.output, format="png", dpi=78, metadata={"Software": None}
         )
     return 0
 

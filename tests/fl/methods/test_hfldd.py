@@ -201,8 +201,9 @@ def test_more_groups_than_clients_are_refused() -> None:
 
 
 def test_heads_are_aggregated_by_a_rule_if_there_are_enough() -> None:
-    fedavg, _ = play("fedavg", settings("fedavg", aggregate="median"))
+    like = settings("fedavg", aggregate="median", weighting="uniform")
+    fedavg, _ = play("fedavg", like)
     ours, _ = play("hfldd", config(groups=1, aggregate="median"), inputs=INPUTS)
     assert same_bits(model_of(ours), model_of(fedavg))
-    with pytest.raises(UserError, match="aggregate median .* got 1"):
+    with pytest.raises(UserError, match=r"aggregate median .* got 1"):
         play("hfldd", config(groups=CLIENTS, aggregate="median"), inputs=INPUTS)
