@@ -6,7 +6,7 @@
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -122,10 +122,16 @@ class Server(Protocol):
     def take(self, samples: Samples, indices: Tensor) -> Samples:
         """The samples at ``indices``, ascending."""
 
-    def teach(self, samples: Samples | Batch, teachers: Iterable[nn.Module]) -> Samples:
+    def teach(
+        self,
+        samples: Samples | Batch,
+        teachers: Iterable[nn.Module],
+        weights: Literal["equal", "agreement"] = "equal",
+    ) -> Samples:
         """Adds ``teacher_logits`` (N, classes), the mean of the teachers', computed once.
 
-        ``samples`` may be tensors in this process.
+        ``samples`` may be tensors in this process. agreement: on each sample a teacher is weighted
+        by how far it agrees with the others (:func:`fl.fusion.distillation.agreement_weights`).
         """
 
     def fetch(self, samples: Samples, column: str) -> Tensor:

@@ -11,6 +11,7 @@ from fl.federation import Batch
 from fl.models.ensemble import Ensemble
 
 KLReduction = Literal["batchmean", "mean"]
+TeacherWeights = Literal["equal", "agreement"]
 
 
 def describe_teacher(logits: Tensor, labels: Tensor) -> dict[str, float]:
@@ -35,6 +36,40 @@ def describe_teacher(logits: Tensor, labels: Tensor) -> dict[str, float]:
         "confidence": top.mean().item(),
         "confidence_when_wrong": top[wrong].mean().item() if wrong.any() else 0.0,
     }
+
+
+def agreement_weights(logits: Tensor) -> Tensor:
+    """How far each teacher agrees with the others on each sample, (teachers, N), 0 to 1.
+
+    ``w_k = sum_c min(p_kc, m_kc)``, where ``p_k`` are its probabilities and ``m_kc`` is the median
+    of the others' for class c: who is sure of a class that most others exclude has weight 0. Below
+    three teachers all weights are 1, since neither of two is the odd one out.
+
+    Args:
+        logits: (teachers, N, classes).
+    """
+    count = len(logits)
+    if count < 3:
+        return logits.new_ones(logits.shape[:2])
+    probabilities = logits.softmax(2)
+    ordered, order = probabilities.sort(dim=0)
+    places = order.argsort(dim=0)
+    # Without a teacher, those above it in the order move one place down.
+    low, high = ((i + (places <= i).long()) for i in ((count - 2) // 2, (count - 1) // 2))
+    median = (ordered.gather(0, low) + ordered.gather(0, high)) / 2
+    return torch.minimum(probabilities, median).sum(2)
+
+
+def agreed_logits(logits: Tensor) -> Tensor:
+    """The teachers' mean logits, (N, classes), weighted by :func:`agreement_weights`; the plain
+    mean of a sample on which no teacher agrees with the others.
+
+    Args:
+        logits: (teachers, N, classes).
+    """
+    weights = agreement_weights(logits)
+    weights = torch.where(weights.sum(0) > 0, weights, torch.ones_like(weights))
+    return (weights.unsqueeze(2) * logits).sum(0) / weights.sum(0).unsqueeze(1)
 
 
 @dataclass(frozen=True, kw_only=True)

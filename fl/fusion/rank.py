@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from fl.data.shard import Shard
 from fl.federation import Batch, RunSpec
+from fl.fusion.distillation import agreed_logits
 from fl.fusion.fit import Fit, FitSpec
 from fl.fusion.group import Group
 from fl.fusion.rank_parts import RankParts
@@ -111,6 +112,11 @@ class Rank:
         parts = [teacher(rows.to(self.device)) for rows in images.split(ASKED)]
         logits = torch.cat(parts)
         return logits if total is None else total.to(self.device) + logits
+
+    def agree(self, *logits: Tensor) -> Tensor:
+        """The teachers' logits as one, each weighted by how far it agrees with the others."""
+        parts = zip(*(own.split(ASKED) for own in logits), strict=True)
+        return torch.cat([agreed_logits(torch.stack(rows).to(self.device)) for rows in parts])
 
     def digest(self, *columns: Tensor) -> str:
         """A hash of the columns' values."""

@@ -13,9 +13,11 @@ from fl.data.shard import Shard
 from fl.events import Epoch, Events
 from fl.federation import Batch, RunSpec
 from fl.fusion.checkpoints import Checkpoints, digest_of
+from fl.fusion.distillation import TeacherWeights
 from fl.fusion.fit import FitConfig, FitSpec, load_state
 from fl.fusion.rank import Rank, Report
 from fl.fusion.synthesis import PIXEL, Draw, plan_draws, share_out
+from fl.fusion.teaching import taught_logits
 from fl.metrics.accuracy import accuracies
 from fl.models import Decoder
 from fl.seeding import in_round
@@ -107,21 +109,17 @@ class RankedServer(ABC):
         columns = dict(zip(names, zip(*blocks, strict=True), strict=True))
         return replace(samples, columns=columns, counts=tuple(map(len, own)))
 
-    def teach(self, samples: Samples | Batch, teachers: Iterable[nn.Module]) -> Samples:
+    def teach(
+        self,
+        samples: Samples | Batch,
+        teachers: Iterable[nn.Module],
+        weights: TeacherWeights = "equal",
+    ) -> Samples:
         """See :meth:`fl.server.Server.teach`. One teacher is held at a time."""
         samples = samples if isinstance(samples, Samples) else self.place(samples)
         images = samples.columns["images"]
-        totals: Sequence[Block] = [None] * self.size
-        count = 0
-        for teacher in teachers:
-            shared = self._share(teacher)
-            own = [(shared, *pair) for pair in zip(images, totals, strict=True)]
-            totals = self._on_each(Rank.ask, own)
-            count += 1
-        if not count:
-            raise ValueError("teach needs at least one teacher")
-        asked = _with_column(samples, "teacher_logits", totals)
-        return self.apply(asked, "teacher_logits", _Divided(count))
+        taught = taught_logits(teachers, images, weights, self._on_each, self._share)
+        return _with_column(samples, "teacher_logits", taught)
 
     def fetch(self, samples: Samples, column: str) -> Tensor:
         """See :meth:`fl.server.Server.fetch`."""
@@ -274,16 +272,6 @@ class RankedServer(ABC):
         else:
             about = f"{about} {data.digest()}"
         return digest_of(spec.model.state_dict(), about)
-
-
-class _Divided:
-    """Divides rows by a number: a function that can be pickled."""
-
-    def __init__(self, count: int) -> None:
-        self._count = count
-
-    def __call__(self, rows: Tensor) -> Tensor:
-        return rows / self._count
 
 
 def _with_column(samples: Samples, name: str, blocks: Sequence[Block]) -> Samples:

@@ -13,7 +13,9 @@ from typing import Literal
 from torch import nn
 
 from fl.clients import Clients
+from fl.errors import UserError
 from fl.federation import TaskInput, Training
+from fl.fusion.aggregation import AggregationConfig
 from fl.methods.method import Method
 from fl.methods.participation import ParticipationConfig, participants
 from fl.methods.prototypes import (
@@ -32,12 +34,20 @@ from fl.training.recipe import one_by_one
 
 
 @dataclass(frozen=True, kw_only=True)
-class AveragingConfig(ParticipationConfig, PrototypesConfig):
+class AveragingConfig(AggregationConfig, ParticipationConfig, PrototypesConfig):
     """How the server averages, beside the settings of its clients."""
 
     weighting: Literal["samples", "uniform"] | None = None
     """Weights of the average: the clients' numbers of samples, or all alike. Default: samples in
     many rounds, as McMahan et al. have it; uniform in one, as FedMHO has it."""
+
+    def check_further(self) -> None:
+        """``weighting`` by samples goes with a rule that can weight clients."""
+        super().check_further()
+        if self.weighting == "samples" and not self.weights_clients:
+            raise UserError(
+                f"weighting must be uniform: aggregate {self.aggregate} counts all clients alike"
+            )
 
     def by_samples(self, rounds: int) -> bool:
         """Whether clients are weighted by their samples in a run of so many rounds."""
@@ -66,7 +76,7 @@ def run(clients: Clients, server: Server, config: FedAvgConfig, *, rounds: Round
         payloads = sent(model, (clients.members[k] for k in chosen)) if number > 1 else None
         updates = clients.train(only=chosen, payloads=payloads)
         with server.events.phase("fusion"):
-            average_each(model, updates, clients, server, by_samples=by_samples)
+            average_each(model, updates, clients, server, by_samples=by_samples, rule=config)
     return rounds.outcome(ensemble)
 
 

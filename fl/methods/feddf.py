@@ -14,6 +14,7 @@ from torch import Tensor
 from fl.clients import Clients
 from fl.data.auxiliary import AuxiliaryConfig
 from fl.federation import Update
+from fl.fusion.aggregation import AggregationConfig
 from fl.fusion.distillation import EachMember, FusionLoss
 from fl.fusion.fit import FitConfig, changeable
 from fl.methods.method import Method
@@ -26,7 +27,7 @@ from fl.spaces import Choice, LogUniform, Spaces
 
 
 @dataclass(frozen=True, kw_only=True)
-class FedDFConfig(PrototypesConfig):
+class FedDFConfig(AggregationConfig, PrototypesConfig):
     """FedDF's own settings. Epochs are sized for a laptop; the released code has 10,000 steps."""
 
     auxiliary: AuxiliaryConfig = AuxiliaryConfig()
@@ -55,7 +56,7 @@ def run(
     if rounds.count == 1:
         updates = clients.train()
         with server.events.phase("fusion"):
-            average_each(model, updates, clients, server, by_samples=False)
+            average_each(model, updates, clients, server, by_samples=False, rule=config)
             start = server.evaluate(ensemble)
             result = distil(ensemble, updates, server, config, auxiliary)
         return Outcome(model=ensemble, start=start, epochs=result.epochs, figures=about)
@@ -63,7 +64,7 @@ def run(
         payloads = sent(model, clients.members) if number > 1 else None
         updates = clients.train(payloads=payloads)
         with server.events.phase("fusion"):
-            average_each(model, updates, clients, server, by_samples=False)
+            average_each(model, updates, clients, server, by_samples=False, rule=config)
             distil(ensemble, updates, server, config, auxiliary)
     return rounds.outcome(ensemble, figures=about)
 

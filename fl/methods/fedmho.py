@@ -15,19 +15,26 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fl.bounds import Count, OneOf, Settings, Within
+from fl.bounds import Count, OneOf, Within
 from fl.clients import Clients
 from fl.errors import UserError, unknown
 from fl.federation import RunSpec, Update
+from fl.fusion.aggregation import AggregationConfig
 from fl.fusion.allocation import label_share, squared_counts
-from fl.fusion.average import average_into
-from fl.fusion.distillation import FusionLoss, LearnedFusionLoss, Weighing, describe_teacher
+from fl.fusion.distillation import (
+    FusionLoss,
+    LearnedFusionLoss,
+    TeacherWeights,
+    Weighing,
+    describe_teacher,
+)
 from fl.fusion.fit import FitConfig, changeable
 from fl.fusion.synthesis import truncate_to_bytes
 from fl.json_values import JsonObject
 from fl.methods.method import Assignment, Method
 from fl.methods.uploads import (
     Decoders,
+    aggregate_classifiers,
     load_classifier,
     load_label_counts,
     untrained_classifier,
@@ -44,7 +51,7 @@ Teacher = Literal["none", "models", "start"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class FedMHOConfig(Settings):
+class FedMHOConfig(AggregationConfig):
     """FedMHO's own settings. Defaults are the paper's form, sized for a laptop."""
 
     num_classifiers: int | None = None
@@ -76,13 +83,19 @@ class FedMHOConfig(Settings):
     model, starting from 1 1."""
     kl_reduction: Literal["batchmean", "mean"] = "batchmean"
     """KL per sample, or also divided by the classes as in the released code."""
+    teacher_weights: TeacherWeights = "equal"
+    """Weights of the classifiers' logits where they teach: equal, or on each sample by agreement
+    with the other classifiers, which needs three of them."""
     classifier: ClassifierConfig = ClassifierConfig()
     generator: GeneratorConfig = GeneratorConfig()
     fusion: FitConfig = FitConfig()
     distil_init: FitConfig = FitConfig(lr=1e-3, epochs=10)
 
     def check_further(self) -> None:
-        """``betas`` are finite, not negative and not both 0."""
+        """``betas`` are finite, not negative and not both 0; a rule has something to aggregate."""
+        super().check_further()
+        if self.start == "random" and self.aggregate != "mean":
+            raise UserError(f"aggregate {self.aggregate} needs start average, got start random")
         betas = self.betas
         if betas is None or betas == "learned":
             return
@@ -128,7 +141,8 @@ def assign(config: FedMHOConfig, num_clients: int, run_spec: RunSpec) -> list[As
     """Classifiers for client 0 to num_classifiers - 1, generators for the rest.
 
     Raises:
-        UserError: a role without a client, a model that cannot take these images, or too few
+        UserError: a role without a client, too few classifiers for the rule that aggregates them or
+            for their weights as teachers, a model that cannot take these images, or too few
             synthetic samples for one of each class.
     """
     strong = num_clients // 2 if config.num_classifiers is None else config.num_classifiers
@@ -137,6 +151,8 @@ def assign(config: FedMHOConfig, num_clients: int, run_spec: RunSpec) -> list[As
             "FedMHO needs at least one classifier client and one generator client, "
             f"got {strong} classifiers among {num_clients} clients"
         )
+    if config.teacher_weights == "agreement" and strong < 3:
+        raise UserError(f"teacher_weights agreement needs three classifier clients, got {strong}")
     names = config.prototypes or (config.classifier.model,)
     if len(names) > strong:
         raise UserError(f"{len(names)} prototypes need as many classifier clients, got {strong}")
@@ -152,6 +168,8 @@ def assign(config: FedMHOConfig, num_clients: int, run_spec: RunSpec) -> list[As
     assignments = classifiers + [Assignment("generator", config.generator)] * (num_clients - strong)
     for assignment in dict.fromkeys(assignments):
         assignment.training.check(run_spec)
+    if config.start == "average":
+        config.check_clients(classifiers.count(classifiers[0]))
     return assignments
 
 
@@ -172,7 +190,8 @@ def run(clients: Clients, server: Server, config: FedMHOConfig, *, teacher: Teac
         model = initialise(classifiers, optimised, server, config)  # line 9, Eq. 4
         start = server.evaluate(model)
         if teacher == "models":
-            optimised = server.teach(optimised, (load_classifier(u, server) for u in classifiers))
+            teachers = (load_classifier(u, server) for u in classifiers)
+            optimised = server.teach(optimised, teachers, config.teacher_weights)
         elif teacher == "start":
             optimised = server.teach(optimised, [model])
         if teacher != "none":
@@ -241,10 +260,10 @@ def initialise(
     model = untrained_classifier(classifiers[0].client.training, server)
     if config.start == "random":
         return model
-    average_into(model, (load_classifier(u, server).state_dict() for u in own))
+    aggregate_classifiers(model, own, server, config)
     if len(own) < len(classifiers) and config.mixed_init == "distillation":
         teachers = (load_classifier(u, server) for u in classifiers)
-        taught = server.teach(optimised.only("images"), teachers)
+        taught = server.teach(optimised.only("images"), teachers, config.teacher_weights)
         distil = FusionLoss(ce_weight=0.0, kd_weight=1.0)
         server.fit(model, taught, loss=distil, config=config.distil_init, stage="distil-init")
     return model.eval()

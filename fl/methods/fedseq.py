@@ -10,15 +10,15 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from fl.bounds import Count, Settings
+from fl.bounds import Count
 from fl.clients import Clients, trained
 from fl.errors import ClientFailed
 from fl.federation import RunSpec, TaskInput, TaskOutput
-from fl.fusion.average import average_into
+from fl.fusion.aggregation import AggregationConfig
 from fl.methods.clusters import check_clusters, random_clusters
 from fl.methods.method import Assignment, Method
 from fl.methods.prototypes import LOCAL
-from fl.methods.uploads import load_classifier, untrained_classifier
+from fl.methods.uploads import aggregate_classifiers, untrained_classifier
 from fl.rounds import Rounds
 from fl.seeding import in_round, numpy_generator
 from fl.server import Outcome, Server
@@ -28,7 +28,7 @@ from fl.wire import Tensors, prefixed
 
 
 @dataclass(frozen=True, kw_only=True)
-class FedSeqConfig(Settings):
+class FedSeqConfig(AggregationConfig):
     """How many clusters there are, and how their clients train."""
 
     clusters: Count | None = None
@@ -45,9 +45,11 @@ def assign(config: FedSeqConfig, num_clients: int, run_spec: RunSpec) -> list[As
     """Every client trains the same classifier.
 
     Raises:
-        UserError: more clusters than clients, or a classifier that cannot take these images.
+        UserError: more clusters than clients, too few for the rule that aggregates them, or a
+            classifier that cannot take these images.
     """
     check_clusters(config.num_clusters(num_clients), num_clients, "clusters")
+    config.check_clients(config.num_clusters(num_clients))
     config.classifier.check(run_spec)
     return [Assignment("classifier", config.classifier)] * num_clients
 
@@ -70,8 +72,8 @@ def run(clients: Clients, server: Server, config: FedSeqConfig, *, rounds: Round
             raise ClientFailed(head, clients.members[head].model, reason)
         with server.events.phase("fusion"):
             sizes = {order[0]: _samples(clients, order) for order in orders}
-            states = (load_classifier(update, server).state_dict() for update in ends)
-            average_into(model, states, [sizes[update.client.id] for update in ends])
+            weights = [sizes[update.client.id] for update in ends]
+            aggregate_classifiers(model, ends, server, config, weights)
     return rounds.outcome(model)
 
 

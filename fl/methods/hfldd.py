@@ -12,19 +12,19 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from fl.bounds import Count, Settings
+from fl.bounds import Count
 from fl.clients import Clients, trained
 from fl.condensation.kip import KipTraining, checked_set, joined, share_images
 from fl.data.auxiliary import AuxiliaryConfig
 from fl.errors import ClientFailed
 from fl.federation import RunSpec, TaskInput, TaskOutput, Update
-from fl.fusion.average import average_into
+from fl.fusion.aggregation import AggregationConfig
 from fl.json_values import JsonObject
 from fl.methods.clusters import check_clusters, heterogeneous_clusters, random_heads
 from fl.methods.method import Assignment, Method
 from fl.methods.personal import checked_floats, everything
 from fl.methods.prototypes import LOCAL
-from fl.methods.uploads import load_classifier, untrained_classifier
+from fl.methods.uploads import aggregate_classifiers, untrained_classifier
 from fl.receiving import check_probabilities
 from fl.rounds import Rounds
 from fl.seeding import seed_for
@@ -47,7 +47,7 @@ CLASSES_SHOWN, CLIENTS_SHOWN = 10, 2
 
 
 @dataclass(frozen=True, kw_only=True)
-class HFLDDConfig(Settings):
+class HFLDDConfig(AggregationConfig):
     """HFLDD's settings (Section VI-A)."""
 
     groups: Count | None = None
@@ -93,6 +93,7 @@ def run(
     for number in rounds.play(clients, server, model, memory):
         if number == 1:
             memory |= make_clusters(clients, server, config, auxiliary)
+            config.check_clients(len(memory["heads"]))
             memory |= gather_data(clients, memory, config)
         heads = memory["heads"].tolist()
         updates = clients.map(
@@ -104,8 +105,8 @@ def run(
         )
         refuse_lost(clients, heads)
         with server.events.phase("fusion"):
-            states = (load_classifier(update, server).state_dict() for update in updates)
-            average_into(model, states, [int(memory["samples"][u.client.id]) for u in updates])
+            weights = [int(memory["samples"][u.client.id]) for u in updates]
+            aggregate_classifiers(model, updates, server, config, weights)
     outcome = rounds.outcome(model, figures=figures(memory))
     sent = {n.removeprefix(EXAMPLES): t for n, t in memory.items() if n.startswith(EXAMPLES)}
     return replace(outcome, sent=sent)

@@ -68,7 +68,7 @@ def run(clients: Clients, server: Server, config: MoonConfig, *, rounds: Rounds)
             payloads = sent(model, (clients.members[k] for k in chosen))
             updates = clients.train(only=chosen, payloads=payloads, remember=True)
         with server.events.phase("fusion"):
-            average_each(model, updates, clients, server, by_samples=by_samples)
+            average_each(model, updates, clients, server, by_samples=by_samples, rule=config)
     return rounds.outcome(ensemble)
 
 

@@ -16,11 +16,16 @@ class ParticipationConfig(Settings):
     """Share of the clients that take part in a round, at least one; drawn anew in each round."""
 
 
+def num_participants(share: float, num_clients: int) -> int:
+    """How many of so many clients take part in a round, if none was dropped."""
+    return max(1, round(share * num_clients))
+
+
 def participants(clients: Clients, share: float, number: int) -> list[int]:
     """Ids of the clients that take part in this round, ascending."""
     able = [client.id for client in clients.members if client.id not in clients.dropped]
     if share == 1:
         return able
     stream = numpy_generator(clients.run_spec.seed, in_round("participation", number))
-    count = max(1, round(share * len(clients.members)))
+    count = num_participants(share, len(clients.members))
     return sorted(stream.choice(able, min(count, len(able)), replace=False).tolist())

@@ -14,9 +14,14 @@ from fl.bounds import OneOf, Positive, Settings
 from fl.clients import Clients
 from fl.errors import ClientFailed, UserError
 from fl.federation import Client, RunSpec, Training, Update
-from fl.fusion.average import average_into
+from fl.fusion.aggregation import AggregationConfig
 from fl.methods.method import Assignment
-from fl.methods.uploads import load_classifier, untrained_classifier
+from fl.methods.participation import ParticipationConfig, num_participants
+from fl.methods.uploads import (
+    aggregate_classifiers,
+    load_classifier,
+    untrained_classifier,
+)
 from fl.models import CLASSIFIERS
 from fl.models.ensemble import Ensemble
 from fl.server import Server
@@ -42,6 +47,7 @@ class PrototypesConfig(Settings):
     classifier: ClassifierConfig = ClassifierConfig()
 
 
+MEAN = AggregationConfig()
 LOCAL: dict[str, Distribution] = {
     "classifier.epochs": Choice((10, 50, 200)),
     "classifier.lr": LogUniform(1e-3, 2e-2),
@@ -53,7 +59,8 @@ def assign(config: PrototypesConfig, num_clients: int, run_spec: RunSpec) -> lis
     """Large classifiers for client 0 to num_large - 1, small ones for the rest.
 
     Raises:
-        UserError: no large client or more than clients, or a model that cannot take these images.
+        UserError: no large client or more than clients, a model that cannot take these images, or
+            too few clients with one for the rule that aggregates them.
     """
     large = max(1, num_clients // 2) if config.num_large is None else config.num_large
     if not 0 < large <= num_clients:
@@ -66,7 +73,17 @@ def assign(config: PrototypesConfig, num_clients: int, run_spec: RunSpec) -> lis
     trainings += [small] * (num_clients - large)
     for training in dict.fromkeys(trainings):
         training.check(run_spec)
+    if isinstance(config, AggregationConfig):
+        _check_rule(config, trainings)
     return [Assignment("classifier", training) for training in trainings]
+
+
+def _check_rule(config: AggregationConfig, trainings: Sequence[Training]) -> None:
+    """Refuses a rule for which too few clients with one prototype may take part in a round."""
+    share = config.participation if isinstance(config, ParticipationConfig) else 1.0
+    absent = len(trainings) - num_participants(share, len(trainings))
+    for training in dict.fromkeys(trainings):
+        config.check_clients(trainings.count(training) - absent)
 
 
 def by_prototype(updates: Sequence[Update]) -> list[list[Update]]:
@@ -84,10 +101,12 @@ def average_each(
     server: Server,
     *,
     by_samples: bool,
+    rule: AggregationConfig = MEAN,
 ) -> None:
     """Loads each prototype's average into its model; a model without an update does not change.
 
-    ``by_samples``: whether clients are weighted by their samples, or all alike.
+    ``by_samples``: whether clients are weighted by their samples, or all alike; ``rule``: what is
+    done in place of the mean.
 
     Raises:
         ClientFailed: all clients of a prototype were dropped, so its model would stay untrained.
@@ -98,9 +117,8 @@ def average_each(
             reason = f"{clients.dropped[own[-1].id]}; no client with its model is left"
             raise ClientFailed(own[-1].id, own[-1].model, reason)
     for group in by_prototype(updates):
-        states = (load_classifier(update, server).state_dict() for update in group)
         weights = [update.client.num_samples if by_samples else 1 for update in group]
-        average_into(model[group[0].client.training], states, weights)
+        aggregate_classifiers(model[group[0].client.training], group, server, rule, weights)
 
 
 def sent(

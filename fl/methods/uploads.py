@@ -1,17 +1,20 @@
 """Makes models of what clients uploaded; each upload is checked before its use."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import repeat
 
 import numpy as np
-from torch import nn
+from torch import Tensor, nn
 
 from fl.federation import Training, Update
+from fl.fusion.aggregation import AggregationConfig, aggregate_states
+from fl.fusion.average import average_into
 from fl.models import Decoder
 from fl.receiving import check_label_counts
 from fl.server import Server
 from fl.training.classifier import ClassifierConfig, starting_classifier
 from fl.training.generator import GeneratorConfig, starting_generator
-from fl.wire import load_prefixed
+from fl.wire import Tensors, checked, load_prefixed
 
 
 def load_classifier(update: Update, server: Server) -> nn.Module:
@@ -30,6 +33,50 @@ def untrained_classifier(training: Training, server: Server) -> nn.Module:
     if not isinstance(training, ClassifierConfig):
         raise TypeError(f"{training.model} is no classifier")
     return starting_classifier(training, server.run_spec).to(server.device).eval()
+
+
+class ClassifierTensors(Mapping[str, Tensor]):
+    """The client's classifier's weights, each read and checked when it is asked for."""
+
+    def __init__(self, update: Update, expected: Tensors) -> None:
+        """``expected``: of each name a tensor of that shape and type, on the device to use."""
+        self._update, self._expected = update, expected
+
+    def __getitem__(self, name: str) -> Tensor:
+        wanted, sent = self._expected[name], f"classifier.{name}"
+        own = {sent: self._update.tensors[sent]}
+        tensors = checked({name: wanted}, own, "classifier", sender=_sender(self._update))
+        return tensors[name].to(wanted.device)
+
+    def __iter__(self) -> Iterator[str]:
+        start = "classifier."
+        return (n.removeprefix(start) for n in self._update.tensors if n.startswith(start))
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+
+def aggregate_classifiers(
+    model: nn.Module,
+    updates: Sequence[Update],
+    server: Server,
+    config: AggregationConfig,
+    weights: Iterable[int] = repeat(1),
+) -> None:
+    """Loads what the clients' classifiers are together into the model from which they started.
+
+    ``weights``: of the clients, where the rule can weight them.
+
+    Raises:
+        UserError: too few clients are left for the rule.
+        ValueError: an upload is not what this architecture's weights look like.
+    """
+    if config.aggregate == "mean":
+        average_into(model, (load_classifier(u, server).state_dict() for u in updates), weights)
+        return
+    start = model.state_dict()
+    states = [ClassifierTensors(update, start) for update in updates]
+    model.load_state_dict(aggregate_states(states, start, config, weights))
 
 
 def load_decoder(update: Update, server: Server) -> Decoder:

@@ -182,6 +182,7 @@ def test_a_client_over_its_share_stops_the_run_or_is_left_out_as_asked(tmp_path:
         (["--method=fedavgg"], "unknown method"),
         (["--num-clients=1"], "at least one classifier client and one generator client"),
         (["--num-clients=1000"], "samples"),
+        (["--aggregate=krum", "--num-clients=8"], "at least 5 clients of one architecture"),
         (["--dataset=mnist", "--data-root=nowhere"], "train-images-idx3-ubyte"),
         (["--seed=x"], "--seed must be a whole number"),
         (["--resources.classifier.cpus=4096"], "asks for 4096 cores, "),

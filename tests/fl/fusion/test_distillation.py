@@ -1,6 +1,7 @@
 """The fusion loss against Eq. 7 in Python's floats, and its learned weights."""
 
 import math
+from statistics import median
 from typing import Any
 
 import pytest
@@ -15,6 +16,8 @@ from fl.fusion.distillation import (
     KLReduction,
     LearnedFusionLoss,
     Weighing,
+    agreed_logits,
+    agreement_weights,
     describe_teacher,
 )
 
@@ -172,3 +175,47 @@ def test_a_teacher_is_described_by_agreement_and_confidence() -> None:
     assert said["confidence"] == pytest.approx((surest + least) / 2)
     assert said["confidence_when_wrong"] == pytest.approx((surest + least) / 2)
     assert describe_teacher(logits, torch.zeros(4))["confidence_when_wrong"] == 0
+
+
+@pytest.mark.parametrize("count", [3, 4, 5])
+def test_a_teacher_weighs_as_much_as_the_others_median_shares_of_it(count: int) -> None:
+    logits = 3 * torch.randn(count, 6, CLASSES, generator=torch.Generator().manual_seed(count))
+    weights, rows = agreement_weights(logits), logits.softmax(2).tolist()
+    for k in range(count):
+        for i in range(6):
+            expected = sum(
+                min(rows[k][i][c], median(rows[j][i][c] for j in range(count) if j != k))
+                for c in range(CLASSES)
+            )
+            assert float(weights[k, i]) == pytest.approx(expected, abs=1e-6)
+            assert 0 <= float(weights[k, i]) <= 1 + 1e-6
+
+
+def test_agreed_logits_are_the_weighted_mean() -> None:
+    logits = torch.randn(4, 5, CLASSES, generator=torch.Generator().manual_seed(0))
+    weights = agreement_weights(logits)
+    for i in range(5):
+        expected = sum(weights[k, i] * logits[k, i] for k in range(4)) / weights[:, i].sum()
+        torch.testing.assert_close(agreed_logits(logits)[i], expected)
+
+
+def test_a_liar_is_outvoted_by_those_that_agree() -> None:
+    honest = torch.tensor([[[9.0, 0.0, 0.0, 0.0]]]).repeat(3, 1, 1)
+    liar = torch.tensor([[[0.0, 90.0, 0.0, 0.0]]])
+    logits = torch.cat([honest, liar])
+    assert int(logits.mean(0).argmax()) == 1
+    assert int(agreed_logits(logits).argmax()) == 0
+    torch.testing.assert_close(agreed_logits(logits), honest[0], atol=0.05, rtol=0)
+
+
+def test_equal_teachers_and_fewer_than_three_are_averaged_as_before() -> None:
+    alike = torch.randn(1, 5, CLASSES).repeat(4, 1, 1)
+    torch.testing.assert_close(agreed_logits(alike), alike[0])
+    two = torch.randn(2, 5, CLASSES)
+    torch.testing.assert_close(agreed_logits(two), two.mean(0))
+
+
+def test_where_no_two_agree_the_plain_mean_is_left() -> None:
+    logits = 400 * torch.eye(4).unsqueeze(1)
+    assert agreement_weights(logits).sum() == 0
+    torch.testing.assert_close(agreed_logits(logits), logits.mean(0))

@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from fl.fusion.distillation import TeacherWeights, agreed_logits
 from fl.fusion.fit import Fit, FitSpec
 from fl.fusion.single_server import SingleServer
 from fl.metrics.accuracy import evaluate
@@ -109,12 +110,23 @@ def test_one_teacher_is_held_at_a_time() -> None:
 
     here, given = samples()
     here.teach(given, (Counted() for _ in range(6)))
+    here.teach(given, (Counted() for _ in range(6)), "agreement")
 
 
-def test_no_teacher_has_no_answer() -> None:
+@pytest.mark.parametrize("weights", ["equal", "agreement"])
+def test_no_teacher_has_no_answer(weights: TeacherWeights) -> None:
     here, given = samples()
     with pytest.raises(ValueError, match="at least one teacher"):
-        here.teach(given, iter([]))
+        here.teach(given, iter([]), weights)
+
+
+def test_teachers_may_be_weighted_by_agreement() -> None:
+    here, given = samples()
+    taught = here.teach(given, (teacher(k) for k in range(4)), "agreement")
+    alone = torch.stack([teacher(k).eval()(data()["images"]) for k in range(4)])
+    answer = here.fetch(taught, "teacher_logits")
+    torch.testing.assert_close(answer, agreed_logits(alone.detach()))
+    assert not answer.requires_grad
 
 
 def test_taken_samples_keep_their_columns_together() -> None:

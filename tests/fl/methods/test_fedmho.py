@@ -10,13 +10,15 @@ import torch
 from fl.clients import Clients
 from fl.errors import UserError
 from fl.federation import RunSpec, Update
+from fl.fusion.aggregation import aggregate_states
 from fl.methods import fedmho
 from fl.methods.fedmho import FedMHOConfig, assign
 from fl.methods.registry import METHODS, get_method
-from fl.methods.uploads import load_classifier
+from fl.methods.uploads import load_classifier, untrained_classifier
 from fl.training.classifier import ClassifierConfig
 from tests.fl.methods.naive_fedmho import naive_fedmho
 from tests.fl.methods.tiny import TINY, WatchedServer, changed, tiny_data, tiny_federation, whole
+from tests.fl.toy import same_bits
 
 PROBLEM = RunSpec(image_shape=(1, 28, 28), num_classes=10, seed=0)
 TEACHERS = ("none", "models", "start")
@@ -130,6 +132,26 @@ def test_random_start_ignores_what_the_classifiers_learned() -> None:
     assert all(torch.equal(untrained[n], twice[n]) for n in untrained)
 
 
+@pytest.mark.parametrize("rule", ["median", "norm-clip"])
+def test_the_start_is_what_the_rule_makes_of_the_classifiers(rule: str) -> None:
+    config = changed(aggregate=rule)
+    _, server = rerun(config, "none")
+    updates = [u for u in tiny_updates() if u.client.role == "classifier"]
+    models = [load_classifier(u, server).state_dict() for u in updates]
+    untrained = untrained_classifier(updates[0].client.training, server).state_dict()
+    assert same_bits(server.fits["fusion"][0], aggregate_states(models, untrained, config))
+
+
+def test_teachers_that_agree_weigh_more_if_asked() -> None:
+    equal, agreed = (
+        rerun(changed(teacher_weights=weights), "models")[1].fits["fusion"]
+        for weights in ("equal", "agreement")
+    )
+    assert same_bits(equal[0], agreed[0])
+    assert torch.equal(equal[1]["images"], agreed[1]["images"])
+    assert not torch.equal(equal[1]["teacher_logits"], agreed[1]["teacher_logits"])
+
+
 def test_uint8_pixels_are_multiples_of_one_255th() -> None:
     images = rerun(changed(pixels="uint8"), "none")[0].synthetic["images"]
     torch.testing.assert_close(images * 255, (images * 255).round(), atol=1e-4, rtol=0)
@@ -202,6 +224,9 @@ def test_prototypes_are_dealt_in_turn() -> None:
         (FedMHOConfig(num_classifiers=10), 10, "at least one classifier client"),
         (FedMHOConfig(num_classifiers=0), 10, "at least one classifier client"),
         (FedMHOConfig(prototypes=("cnn", "vgg9")), 2, "as many classifier clients"),
+        (FedMHOConfig(aggregate="krum"), 8, "at least 5 clients of one architecture"),
+        (FedMHOConfig(prototypes=("cnn", "vgg9"), aggregate="median"), 4, "got 1"),
+        (FedMHOConfig(teacher_weights="agreement"), 4, "needs three classifier clients, got 2"),
         (FedMHOConfig(num_samples=9), 10, "num_samples must be at least the 10 classes"),
         (
             FedMHOConfig(generator=replace(TINY.generator, model="cvae-cifar")),
@@ -226,6 +251,9 @@ def test_impossible_casts_are_refused(config: FedMHOConfig, clients: int, messag
         {"betas": (float("inf"), 1.0)},
         {"betas": "lerned"},
         {"filter": "farthest"},
+        {"aggregate": "median", "start": "random"},
+        {"aggregate_norm": 1.0},
+        {"teacher_weights": "votes"},
         {"num_samples": 0},
         {"prototypes": ("vgg11",)},
     ],

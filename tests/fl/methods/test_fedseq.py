@@ -123,3 +123,15 @@ def test_a_killed_run_goes_on_to_the_same_bits(tmp_path: Path) -> None:
 def test_more_clusters_than_clients_are_refused() -> None:
     with pytest.raises(UserError, match="clusters must be in 1 to 5"):
         get_method("fedseq").assign(settings("fedseq", clusters=6), CLIENTS, SPEC)
+
+
+def test_too_few_clusters_for_a_rule_are_refused() -> None:
+    with pytest.raises(UserError, match=r"aggregate median .* got 1"):
+        fedseq.assign(settings("fedseq", aggregate="median", clusters=1), CLIENTS, SPEC)
+
+
+def test_clusters_of_one_are_fedavg_by_another_rule_too() -> None:
+    like = settings("fedavg", aggregate="median", weighting="uniform")
+    fedavg, _ = play("fedavg", like)
+    sequence, _ = play("fedseq", settings("fedseq", aggregate="median", clusters=CLIENTS))
+    assert same_bits(model_of(sequence), model_of(fedavg))

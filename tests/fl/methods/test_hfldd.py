@@ -198,3 +198,12 @@ def test_a_killed_run_goes_on_to_the_same_bits(tmp_path: Path) -> None:
 def test_more_groups_than_clients_are_refused() -> None:
     with pytest.raises(UserError, match="groups must be in 1 to 5"):
         get_method("hfldd").assign(config(groups=6), CLIENTS, SPEC)
+
+
+def test_heads_are_aggregated_by_a_rule_if_there_are_enough() -> None:
+    like = settings("fedavg", aggregate="median", weighting="uniform")
+    fedavg, _ = play("fedavg", like)
+    ours, _ = play("hfldd", config(groups=1, aggregate="median"), inputs=INPUTS)
+    assert same_bits(model_of(ours), model_of(fedavg))
+    with pytest.raises(UserError, match=r"aggregate median .* got 1"):
+        play("hfldd", config(groups=CLIENTS, aggregate="median"), inputs=INPUTS)

@@ -130,3 +130,29 @@ def test_an_ensembles_weights_need_not_sum_to_one() -> None:
     torch.testing.assert_close(ensemble(x), torch.tensor([[0.5, 2.0]]).expand(3, 2))
     ensemble.weights.copy_(torch.tensor([0.6, 0.2]))
     torch.testing.assert_close(ensemble(x), torch.tensor([[0.75, 1.0]]).expand(3, 2))
+
+
+@pytest.mark.parametrize(
+    ("config", "least", "most"),
+    [
+        (FedAvgConfig(aggregate="krum"), 5, 5),
+        (FedAvgConfig(aggregate="median", num_large=2), 3, 2),
+        (FedAvgConfig(aggregate="krum", num_large=10, participation=0.4), 5, 4),
+        (FedAvgConfig(aggregate="median", participation=0.7), 3, 2),
+    ],
+)
+def test_a_rule_needs_enough_clients_of_each_prototype_in_a_round(
+    config: FedAvgConfig, least: int, most: int
+) -> None:
+    if most >= least:
+        assert len(assign(config, 10, PROBLEM)) == 10
+        return
+    message = f"needs at least {least} clients of one architecture in a round, got {most}$"
+    with pytest.raises(UserError, match=message):
+        assign(config, 10, PROBLEM)
+
+
+def test_weights_by_samples_need_a_rule_that_has_them() -> None:
+    assert FedAvgConfig(weighting="samples", aggregate="norm-clip").by_samples(1)
+    with pytest.raises(UserError, match="weighting must be uniform: aggregate median"):
+        FedAvgConfig(weighting="samples", aggregate="median")

@@ -10,9 +10,13 @@ from torch import Tensor
 from fl.condensation.config import LocalCondensation
 from fl.events import Events
 from fl.federation import Training, Update
+from fl.fusion.aggregation import AggregationConfig, aggregate_states
+from fl.fusion.average import average_states
 from fl.fusion.single_server import SingleServer
 from fl.methods.uploads import (
+    ClassifierTensors,
     Decoders,
+    aggregate_classifiers,
     load_classifier,
     load_decoder,
     load_label_counts,
@@ -129,3 +133,44 @@ def test_label_counts_are_as_they_were_sent() -> None:
 def test_impossible_label_counts_are_refused(sent: dict[str, Tensor], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         load_label_counts(update(GENERATOR, sent), SERVER)
+
+
+def shifted(count: int) -> list[Update]:
+    """Clients whose weights lie apart."""
+    start = prefixed("classifier", starting_classifier(CLASSIFIER, PROBLEM))
+    return [
+        update(CLASSIFIER, {n: t + k * k for n, t in start.items()}, id=k) for k in range(count)
+    ]
+
+
+def test_the_mean_of_classifiers_is_the_average_to_the_bit() -> None:
+    model = untrained_classifier(CLASSIFIER, SERVER)
+    aggregate_classifiers(model, shifted(5), SERVER, AggregationConfig(), [5, 4, 3, 2, 1])
+    states = [load_classifier(u, SERVER).state_dict() for u in shifted(5)]
+    assert same_bits(model.state_dict(), average_states(states, [5, 4, 3, 2, 1]))
+
+
+@pytest.mark.parametrize("rule", ["median", "trimmed-mean", "krum", "norm-clip"])
+def test_a_rule_is_given_all_classifiers_and_their_start(rule: str) -> None:
+    config = AggregationConfig(aggregate=rule)  # type: ignore[arg-type]
+    model = untrained_classifier(CLASSIFIER, SERVER)
+    start = {n: t.clone() for n, t in model.state_dict().items()}
+    aggregate_classifiers(model, shifted(5), SERVER, config)
+    states = [load_classifier(u, SERVER).state_dict() for u in shifted(5)]
+    assert same_bits(model.state_dict(), aggregate_states(states, start, config))
+
+
+def test_each_tensor_is_checked_when_it_is_read() -> None:
+    expected = untrained_classifier(CLASSIFIER, SERVER).state_dict()
+    name = next(iter(expected))
+    sent = classifier_sent()
+    assert torch.equal(
+        ClassifierTensors(update(CLASSIFIER, sent), expected)[name], sent[f"classifier.{name}"]
+    )
+    assert ClassifierTensors(update(CLASSIFIER, sent), expected).keys() == expected.keys()
+    for wrong in (sent[f"classifier.{name}"][:-1], sent[f"classifier.{name}"] * torch.nan):
+        tensors = ClassifierTensors(
+            update(CLASSIFIER, {**sent, f"classifier.{name}": wrong}), expected
+        )
+        with pytest.raises(ValueError, match="client 4 sent"):
+            tensors[name]

@@ -1,0 +1,71 @@
+"""Clients that lie: who is changed, and how."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from attacks import ATTACKS, ON_DATA, ON_WEIGHTS, Liars, Trained
+
+from fl.events import Events
+from fl.executor import InProcess
+from fl.federation import Job
+from fl.packed import Packed
+from fl.training.classifier import train_classifier
+from fl.wire import Tensors, unpack
+from tests.fl.toy import PROBLEM, client, same_bits, split
+
+DATA = split(8, 8, 8)
+
+
+def job(id: int) -> Job:
+    indices = np.arange(id, 24, 3)
+    own = replace(client(id), num_samples=len(indices))
+    return Job(
+        task=train_classifier,
+        client=own,
+        run_spec=PROBLEM,
+        indices=indices,
+        broadcast=None,
+        payload=None,
+    )
+
+
+def uploads(executor: Liars | InProcess, ids: tuple[int, ...] = (0, 1, 2)) -> dict[int, Tensors]:
+    found = {}
+    for own, packed in executor.run([job(k) for k in ids], Events()):
+        assert isinstance(packed, Packed)
+        found[own.client.id] = unpack(bytes(packed))[0]
+    return found
+
+
+@pytest.mark.parametrize("attack", ATTACKS)
+def test_liars_alone_upload_something_else(attack: str) -> None:
+    plain = uploads(InProcess(DATA))
+    told = uploads(Liars(DATA, attack, {1}, {}, {}))
+    assert told.keys() == plain.keys()
+    assert same_bits(told[0], plain[0])
+    assert same_bits(told[2], plain[2])
+    assert not same_bits(told[1], plain[1])
+
+
+def test_weights_are_turned_or_scaled() -> None:
+    plain = uploads(InProcess(DATA))[1]
+    for attack, factor in (("sign flip", -1), ("scaling", 10)):
+        told = uploads(Liars(DATA, attack, {1}, {}, {}))[1]
+        assert all(torch.equal(told[name], factor * tensor) for name, tensor in plain.items())
+
+
+def test_data_are_changed_within_their_range() -> None:
+    assert set(ON_WEIGHTS) | set(ON_DATA) == set(ATTACKS)
+    assert ON_DATA["label flip"](DATA).labels.tolist() == (2 - DATA.labels).tolist()
+    assert (ON_DATA["reversed images"](DATA).images == 255 - DATA.images).all()
+
+
+def test_what_was_trained_is_used_again() -> None:
+    honest: Trained = {}
+    first = uploads(Liars(DATA, "label flip", {1}, honest, {}))
+    kept = dict(honest)
+    again = uploads(Liars(DATA, "sign flip", {0}, honest, {}))
+    assert all(honest[key] is packed for key, packed in kept.items())
+    assert same_bits(first[2], again[2])
