@@ -92,6 +92,8 @@ def _facts(run: RunRecord) -> list[str]:
         facts.append(f"each client scored on {client_notes.own_samples(run)} of its own")
     elif about.get("scored_on") == "validation":
         facts.append("accuracy on held-out training images")
+    if dp := (run.result or {}).get("dp"):
+        facts.append(f"every client ({dp['spent']:.3g}, {dp['delta']:g})-differentially private")
     return facts + [str(about[key]) for key in ("protocol", "runtime", "device") if about.get(key)]
 
 
