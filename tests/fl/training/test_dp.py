@@ -28,7 +28,7 @@ def test_less_epsilon_and_more_steps_need_more_noise() -> None:
 
 
 def test_a_budget_that_nothing_keeps_is_one_line() -> None:
-    with pytest.raises(UserError, match="dp.epsilon 0.0001 with delta 1e-05"):
+    with pytest.raises(UserError, match=r"dp\.epsilon 0\.0001 with delta 1e-05"):
         noise_for(1e-4, 1e-5, Sampling(1.0, 10_000))
 
 
