@@ -105,11 +105,16 @@ def _attacked(
     if not len(chosen):
         return {"attacks": {}}
     members = own[chosen]
-    references = []
+    references: list[Scores] = []
     for k, (train, test) in of_clients.items():
         if k not in without and len(of_clients) > 1 + len(without):
-            unseen = np.where(np.isin(members, subject.lists[k]), np.nan, train[members])
-            references.append((unseen, test[others]))
+            # A test sample is judged by those that judge the member of its class beside it: other
+            # judges would know its class better or worse, and that would look like membership.
+            seen = np.isin(members, subject.lists[k])
+            judged = (train[members], test[others])
+            references.append(
+                (np.where(seen, np.nan, judged[0]), np.where(seen, np.nan, judged[1]))
+            )
     curves = attack((scores[0][members], scores[1][others]), references)
     return {"attacks": {name: curve.to_json() for name, curve in curves.items()}}
 

@@ -34,7 +34,7 @@ def confidences(model: nn.Module, shard: Shard) -> np.ndarray:
 
 
 def balanced(members: np.ndarray, others: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Places of as many members as others of each class, given the classes of both.
+    """Places of as many members as others, class beside class, given the classes of both.
 
     Without that an attack on a client of few classes would tell classes apart, not members.
     """
