@@ -10,9 +10,7 @@ ATTACKS = {"loss": "loss", "ratio": "likelihood ratio"}
 
 def lines(found: JsonObject) -> Iterator[str]:
     """Tables of the attacks and of the images, and how to read them."""
-    attacked = [
-        (f"client {row['client']}", row["model"], row["attacks"]) for row in found["uploads"]
-    ]
+    attacked = [(f"client {u['client']}", u["model"], u["attacks"]) for u in found["uploads"]]
     if found["global"]:
         attacked.append(("global", "", found["global"]["attacks"]))
     if attacked:

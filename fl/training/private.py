@@ -113,7 +113,7 @@ def private(training: Training, dp: DpConfig, rounds: int, run_spec: RunSpec) ->
     Raises:
         UserError: there is none, or its model cannot be trained so.
     """
-    record = RECORDS.get(type(training))  # type: ignore[call-overload]
+    record = RECORDS.get(type(training))
     if record is None:
         raise UserError(f"dp.epsilon cannot train clients by {type(training).__name__}")
     settings = {f.name: getattr(training, f.name) for f in fields(training)}
