@@ -14,14 +14,8 @@ from fl.report.template import HERE, render
 from fl.whole_files import write_atomically
 
 FILES = (
-    *(
-        "result.json",
-        "privacy.json",
-        "config.yaml",
-        "metrics.jsonl",
-        "partition.json",
-        "partition.npz",
-    ),
+    *("result.json", "privacy.json", "config.yaml", "metrics.jsonl"),
+    *("partition.json", "partition.npz"),
     *("model/global.safetensors", "synthetic/samples.safetensors", "sent/examples.safetensors"),
     *("updates/", "plots/", "tensorboard/"),
 )
