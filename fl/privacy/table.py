@@ -5,8 +5,6 @@ from typing import Any
 
 from fl.json_values import JsonObject
 
-ATTACKS = {"loss": "loss", "ratio": "likelihood ratio"}
-
 
 def lines(found: JsonObject) -> Iterator[str]:
     """Tables of the attacks and of the images, and how to read them."""
@@ -14,11 +12,11 @@ def lines(found: JsonObject) -> Iterator[str]:
     if found["global"]:
         attacked.append(("global", "", found["global"]["attacks"]))
     if attacked:
-        yield "membership    model         attack            samples   AUC  +-    TPR at FPR 1 %"
+        yield "membership  model        attack samples  AUC   +-     TPR at FPR 1 % (95 %)"
         for who, model, attacks in attacked:
             for name, curve in attacks.items():
-                yield _attack(who, model, ATTACKS[name], curve)
-        yield "AUC 0.5: a coin; 1: every member known. FPR 0.1 % is in privacy.json."
+                yield _attack(who, model, name, curve)
+        yield "AUC 0.5: a coin; 1: every member known. ratio: likelihood ratio."
     if found["images"]:
         yield "images      made       images  to own data  to test data  ratio  nearer to own"
         for row in found["images"]:
@@ -36,6 +34,6 @@ def _attack(who: str, model: str, name: str, curve: Mapping[str, Any]) -> str:
     at = curve["at"]["0.01"]
     spread = f"{at['value']:.1%} ({at['low']:.1%} to {at['high']:.1%})"
     return (
-        f"{who[:12]:<13} {model[:13]:<13} {name:<16}{curve['members']:>8}"
-        f"  {curve['auc']:.3f} {2 * curve['error']:.3f} {spread}"
+        f"{who[:11]:<12}{model[:12]:<13}{name:<7}{curve['members']:>7}"
+        f"  {curve['auc']:.3f} {2 * curve['error']:.3f}  {spread}"
     )
