@@ -16,6 +16,7 @@ from fl.errors import UserError
 from fl.federation import RunSpec
 from fl.methods.registry import METHODS, get_method
 from fl.resources import ResourcesConfig
+from fl.training.dp import DpConfig
 
 Options = TypeVar("Options")
 OWN_TEST = 0.2
@@ -71,6 +72,7 @@ class RunConfig(Settings, Generic[Options]):
     data: DataConfig = DataConfig()
     partition: PartitionConfig = PartitionConfig()
     resources: ResourcesConfig = ResourcesConfig()
+    dp: DpConfig = DpConfig()
     options: Annotated[Options, tyro.conf.arg(name="")]
 
     def check_further(self) -> None:
@@ -86,6 +88,15 @@ class RunConfig(Settings, Generic[Options]):
                 f"{self.method} scores each client on test samples of its own: "
                 "partition.test_fraction must be above 0"
             )
+        if self.dp.epsilon is not None:
+            self._check_dp()
+
+    def _check_dp(self) -> None:
+        able = [name for name, method in METHODS.items() if method.supports_dp]
+        if self.method not in able:
+            raise UserError(f"dp.epsilon goes with {', '.join(able)}, not with {self.method}")
+        if self.scores_clients:
+            raise UserError("dp.epsilon: scores of clients' own test samples would be no secret")
 
     @property
     def scores_clients(self) -> bool:

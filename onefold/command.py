@@ -14,6 +14,7 @@ MODULES = {
     "sweep": "tune.sweep",
     "report": "fl.report",
     "compare": "fl.report",
+    "privacy": "onefold.privacy",
     "data": "fl.data",
     "status": "slurm.status",
     "doctor": "cluster.doctor",
@@ -37,6 +38,7 @@ One-shot federated learning: clients train once, upload once, a server fuses.
   ls        the runs there are                    onefold ls
   report    draw a run's report again             onefold report runs/NAME
   compare   several runs on one page              onefold compare A B -o c.html
+  privacy   what uploads tell of samples          onefold privacy runs/NAME
   export    figures of runs as a table            onefold export --csv all.csv
             or a run's model                      onefold export --onnx F NAME
   rm        delete runs                           onefold rm NAME --yes

@@ -58,6 +58,7 @@ def words() -> dict[str, Word]:
         "status": Word(options=output, flags=HELP),
         "ls": Word(options=output, flags=HELP),
         "report": Word(options=HELP, flags=HELP, alone=RUN_FOLDERS),
+        "privacy": Word(options=("--data-root", *HELP), flags=HELP, alone=RUN_FOLDERS),
         "compare": Word(options=("--output", *HELP), flags=HELP, alone=RUN_FOLDERS),
         "export": Word(
             options=("--csv", "--onnx", "--torch-export", *output), flags=HELP, alone=RUNS

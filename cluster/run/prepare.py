@@ -22,10 +22,12 @@ from fl.data.datasets import Dataset, subset
 from fl.data.domains import load_domains
 from fl.data.partition import Partition, make_partition, validated
 from fl.data.validation import hold_out
-from fl.federation import Client, RunSpec
+from fl.federation import Client, RunSpec, Training
 from fl.methods.method import Assignment
 from fl.methods.registry import Method, get_method
 from fl.seeding import numpy_generator
+from fl.training.private import PrivateClassifier, PrivateGenerator
+from fl.training.private import private as make_private
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,14 +72,14 @@ def prepare(
     run = launch.run
     method = get_method(run.method)
     run_spec = run.run_spec  # reads the disk where the data is a folder
-    assignments = method.assign(run.options, run.num_clients, run_spec)
+    assignments = _assignments(run, method, run_spec)
     inventory = inventory or _inventory(launch)
     ranks = launch.fusion_ranks or method.default_ranks
     if not (launch.slurm.submit or launch.ray_address):  # the inventory covers all GPUs of the run
         world_size(ranks, len(inventory.gpus))
     requests = stated(assignments, run.resources, inventory)
     say(f"reading the data: {run.dataset}")
-    dataset = _dataset(launch)
+    dataset = read_dataset(launch)
     say(f"cutting it among {run.num_clients} clients")
     partition = _partition(run, dataset, drawn)
     if launch.runtime == "ray" and not launch.slurm.submit:  # the job will measure on its own node
@@ -99,7 +101,16 @@ def prepare(
     )
 
 
-def _dataset(launch: Launch) -> Dataset:
+def _assignments(run: RunConfig[Any], method: Method, run_spec: RunSpec) -> list[Assignment]:
+    """The method's, with differential privacy if that is asked for."""
+    plain = method.assign(run.options, run.num_clients, run_spec)
+    if run.dp.epsilon is None:
+        return plain
+    private = {a: make_private(a.training, run.dp, run.rounds, run_spec) for a in set(plain)}
+    return [replace(a, training=private[a]) for a in plain]
+
+
+def read_dataset(launch: Launch) -> Dataset:
     """The data set, as much of it as the run takes; with validation that is its test split."""
     run, data = launch.run, launch.run.data
     if data.folder is None:
@@ -145,12 +156,19 @@ def _members(
         Client(
             id=k,
             role=assignment.role,
-            training=assignment.training,
+            training=_with_noise(assignment.training, len(partition.train[k])),
             num_samples=len(partition.train[k]),
             request=requests.by_assignment[assignment],
         )
         for k, assignment in enumerate(assignments)
     )
+
+
+def _with_noise(training: Training, num_samples: int) -> Training:
+    """The record; a private one with the noise of a client that has so many samples."""
+    if isinstance(training, PrivateClassifier | PrivateGenerator):
+        return training.for_samples(num_samples)
+    return training
 
 
 def _inputs(launch: Launch, method: Method) -> dict[str, Tensor]:

@@ -2,7 +2,7 @@
 
 import shutil
 from contextlib import ExitStack, closing
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -39,6 +39,7 @@ from fl.report.page import write_report
 from fl.rounds import Rounds
 from fl.scoring import OwnTests
 from fl.server import Evaluation, Outcome
+from fl.training.dp import ACCOUNTANT
 
 if TYPE_CHECKING:
     from cluster.hardware.bundles import Bundles
@@ -182,6 +183,7 @@ def _result(
         "on_client_failure": launch.on_client_failure,
         "dropped": clients.dropped,
         "seconds": {**seconds, "total": round(server.events.elapsed, 3)},
+        **_privacy(launch, prepared),
         "partition": {"kind": run.partition.kind, "hash": prepared.partition.digest},
         **outcome.figures,
         "runtime": launch.runtime,
@@ -189,6 +191,14 @@ def _result(
         "device": _device_name(server.device),
         "versions": versions(),
     }
+
+
+def _privacy(launch: Launch, prepared: Prepared) -> JsonObject:
+    """The budget, and the most that any client spends of it; none without privacy."""
+    if launch.run.dp.epsilon is None:
+        return {}
+    spent = [getattr(client.training, "spent", None) or 0.0 for client in prepared.members]
+    return {"dp": {**asdict(launch.run.dp), "accountant": ACCOUNTANT, "spent": max(spent)}}
 
 
 def _scored_on(validation: float, last: Evaluation) -> str:

@@ -195,6 +195,7 @@ METHOD = Method(
     config=CoBoostingConfig,
     assign=assign,
     run=run,
+    supports_dp=True,
     default_ranks=1,
     spaces=SPACES,
 )

@@ -156,5 +156,11 @@ def generator_loss(
 
 
 METHOD = Method(
-    name="dense", config=DenseConfig, assign=assign, run=run, default_ranks=1, spaces=SPACES
+    name="dense",
+    config=DenseConfig,
+    assign=assign,
+    run=run,
+    supports_dp=True,
+    default_ranks=1,
+    spaces=SPACES,
 )

@@ -109,6 +109,7 @@ METHOD = Method(
     config=FedAvgConfig,
     assign=assign,
     run=run,
+    supports_dp=True,
     one_shot=False,
     scores_clients=lambda settings: settings.tested != "test",
     spaces=Spaces(local=LOCAL),  # the average has no settings to search

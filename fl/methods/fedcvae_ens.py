@@ -164,4 +164,11 @@ def untrained_global(server: Server, config: FedCVAEConfig) -> nn.Module:
     return starting_classifier(shape, server.run_spec).to(server.device).eval()
 
 
-METHOD = Method(name="fedcvae-ens", config=FedCVAEConfig, assign=assign, run=run, spaces=SPACES)
+METHOD = Method(
+    name="fedcvae-ens",
+    config=FedCVAEConfig,
+    assign=assign,
+    run=run,
+    supports_dp=True,
+    spaces=SPACES,
+)

@@ -157,5 +157,6 @@ METHOD = Method(
     config=FedCVAEKDConfig,
     assign=assign,
     run=run,
+    supports_dp=True,
     spaces=SPACES,
 )

@@ -88,6 +88,7 @@ METHOD = Method(
     config=FedDFConfig,
     assign=assign,
     run=run,
+    supports_dp=True,
     one_shot=False,
     many_rounds="released",
     auxiliary=attrgetter("auxiliary"),

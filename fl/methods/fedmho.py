@@ -275,6 +275,7 @@ def _method(name: str, teacher: Teacher) -> Method:
         config=FedMHOConfig,
         assign=assign,
         run=partial(run, teacher=teacher),
+        supports_dp=True,
         spaces=spaces(teacher),
     )
 

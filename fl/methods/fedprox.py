@@ -26,6 +26,7 @@ METHOD = Method(
     config=FedProxConfig,
     assign=assign,
     run=run,
+    supports_dp=True,
     one_shot=False,
     scores_clients=fedavg.METHOD.scores_clients,
     spaces=Spaces(local={**LOCAL, "classifier.proximal": LogUniform(1e-3, 1.0)}),

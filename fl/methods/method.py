@@ -41,5 +41,8 @@ class Method:
     scores_clients: Callable[[Any], bool] = lambda settings: False
     """Whether, with these settings, accuracy is that of the clients' own models on test samples of
     their own: then a share of each client's samples is held out for it."""
+    supports_dp: bool = False
+    """Whether all that its clients tell of their samples is what their training records' own tasks
+    upload, so that these can be made differentially private."""
     spaces: Spaces = Spaces()
     """What a sweep searches by default."""

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from matplotlib.figure import Figure
 
-from fl.report import client_notes, client_plots, confusion, loss_curves, plots, style
+from fl.report import client_notes, client_plots, confusion, loss_curves, plots, privacy, style
 from fl.report.gantt import placement_chart
 from fl.report.mosaic import sample_grid
 from fl.report.read import RunRecord
@@ -48,6 +48,7 @@ def pictures(run: RunRecord) -> Iterator[Picture]:
         _partition,
         _samples,
         _sent,
+        _privacy,
     )
     return (picture for make in makers if (picture := make(run)) is not None)
 
@@ -203,6 +204,13 @@ def _sent(run: RunRecord) -> Picture | None:
     figure = sent_grid(run.sent, _class_names(run, classes))
     caption = tell_sent(run.sent, (run.result or {}).get("distilled"))
     return _picture("sent", "What left the clients", caption, figure, of_images=True)
+
+
+def _privacy(run: RunRecord) -> Picture | None:
+    if run.privacy is None or not privacy.has_curves(run.privacy):
+        return None
+    figure = privacy.roc_curves(run.privacy)
+    return _picture("privacy", "Privacy", privacy.told(run.privacy), figure)
 
 
 def _time(run: RunRecord) -> Picture | None:

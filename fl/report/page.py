@@ -14,7 +14,8 @@ from fl.report.template import HERE, render
 from fl.whole_files import write_atomically
 
 FILES = (
-    *("result.json", "config.yaml", "metrics.jsonl", "partition.json", "partition.npz"),
+    *("result.json", "privacy.json", "config.yaml", "metrics.jsonl"),
+    *("partition.json", "partition.npz"),
     *("model/global.safetensors", "synthetic/samples.safetensors", "sent/examples.safetensors"),
     *("updates/", "plots/", "tensorboard/"),
 )
@@ -92,6 +93,8 @@ def _facts(run: RunRecord) -> list[str]:
         facts.append(f"each client scored on {client_notes.own_samples(run)} of its own")
     elif about.get("scored_on") == "validation":
         facts.append("accuracy on held-out training images")
+    if dp := (run.result or {}).get("dp"):
+        facts.append(f"every client ({dp['spent']:.3g}, {dp['delta']:g})-differentially private")
     return facts + [str(about[key]) for key in ("protocol", "runtime", "device") if about.get(key)]
 
 

@@ -103,6 +103,8 @@ class RunRecord:
     samples: ExampleImages | None
     sent: SentImages | None
     last_event: Event | None
+    privacy: JsonObject | None = None
+    """What ``onefold privacy`` measured, if it did."""
 
     @property
     def step(self) -> str:
@@ -144,6 +146,7 @@ def read_run(run_dir: Path) -> RunRecord:
         samples=_read_samples(run_dir / "synthetic" / "samples.safetensors"),
         sent=_read_sent(run_dir / "sent" / "examples.safetensors"),
         last_event=events[-1] if events else None,
+        privacy=_read_json(run_dir / "privacy.json"),
     )
 
 

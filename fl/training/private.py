@@ -1,0 +1,224 @@
+"""Local training with differential privacy, DP-SGD (Abadi et al., CCS 2016): records and task.
+
+Each step takes every sample with the same probability (Poisson batches, as the accountant has it),
+cuts each sample's gradient to norm C, adds noise N(0, (sigma C)^2) to their sum, and divides by the
+expected size of a batch. The optimiser's step then follows; it looks at no data. Neither the losses
+nor their mean leave the client, since no noise hides them.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
+from typing import Self
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, grad, vmap
+
+from fl.errors import UserError
+from fl.federation import Batch, RunSpec, Task, TaskInput, TaskOutput, Training
+from fl.models.layers import AnyBatchNorm
+from fl.seeding import in_round, torch_seeded
+from fl.training.classifier import ClassifierConfig, starting_classifier, train_classifier
+from fl.training.dp import DpConfig, Sampling, noise_for
+from fl.training.generator import GeneratorConfig, starting_generator, train_generator
+from fl.training.recipe import Recipe, optimizer_of
+from fl.training.task import recipe_of
+
+MOST_AT_ONCE = 32
+"""Samples whose gradients are held at once."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Budget:
+    """What a private training has beside the settings of its record without privacy."""
+
+    epsilon: float
+    delta: float
+    clip: float
+    secret_noise: bool
+    rounds: int
+    """Rounds over which the budget is spent."""
+    noise: float | None = field(default=None, compare=False)
+    """The noise multiplier sigma, which follows from the budget and the client's samples: so it
+    makes no other training of it. It is set when the samples are counted."""
+    spent: float | None = field(default=None, compare=False)
+    """The epsilon that training in all rounds spends with it."""
+
+
+class _PrivateTraining(Budget):
+    """Methods that both records share; the settings are those of an epoch training."""
+
+    epochs: int
+    batch_size: int
+    patience: int | None
+
+    @property
+    def task(self) -> Task:
+        """The task that such a client runs."""
+        return train_privately
+
+    def for_samples(self, num_samples: int) -> Self:
+        """The record with the noise of a client that has so many samples."""
+        sampling = Sampling.of(num_samples, self.batch_size, self.epochs * self.rounds)
+        noise, spent = noise_for(self.epsilon, self.delta, sampling)
+        return replace(self, noise=noise, spent=spent)
+
+    def refuse_leaks(self, name: str, model: nn.Module) -> None:
+        """Raises `UserError` for what lets a sample through that no noise hides."""
+        if self.patience is not None:
+            raise UserError("dp.epsilon goes without patience, which looks at the training loss")
+        for layer_name, layer in model.named_modules():
+            if isinstance(layer, AnyBatchNorm) or [*layer.buffers(recurse=False)]:
+                raise UserError(
+                    f"dp.epsilon cannot train {name}: its {layer_name} is a "
+                    f"{type(layer).__name__}, which mixes samples or keeps something of them"
+                )
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrivateClassifier(_PrivateTraining, ClassifierConfig):
+    """A classifier client that trains by DP-SGD; it uploads ``classifier.*``."""
+
+    def check(self, run_spec: RunSpec) -> None:
+        """Raises `UserError` for images that it cannot take, and for what would leak."""
+        ClassifierConfig.check(self, run_spec)
+        self.refuse_leaks(self.model, starting_classifier(self, run_spec))
+
+    def probe(self, steps: int, num_classes: int) -> tuple[Self, int]:
+        """See :class:`fl.federation.Training`."""
+        return replace(self, epochs=1, noise=1.0, spent=0.0), steps * self.batch_size
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrivateGenerator(_PrivateTraining, GeneratorConfig):
+    """A generator client that trains by DP-SGD; its label counts are uploaded as they are."""
+
+    def check(self, run_spec: RunSpec) -> None:
+        """Raises `UserError` for images that it cannot make, and for what would leak."""
+        GeneratorConfig.check(self, run_spec)
+        self.refuse_leaks(self.model, starting_generator(self, run_spec))
+
+    def probe(self, steps: int, num_classes: int) -> tuple[Self, int]:
+        """See :class:`fl.federation.Training`."""
+        return replace(self, epochs=1, noise=1.0, spent=0.0), steps * self.batch_size
+
+
+RECORDS = {ClassifierConfig: PrivateClassifier, GeneratorConfig: PrivateGenerator}
+"""The private record for each that there is one for."""
+
+
+def private(training: Training, dp: DpConfig, rounds: int, run_spec: RunSpec) -> Training:
+    """The record of a client that trains as this one does, with differential privacy.
+
+    Raises:
+        UserError: there is none, or its model cannot be trained so.
+    """
+    record = RECORDS.get(type(training))
+    if record is None:
+        raise UserError(f"dp.epsilon cannot train clients by {type(training).__name__}")
+    settings = {f.name: getattr(training, f.name) for f in fields(training)}
+    found: Training = record(**settings, **asdict(dp), rounds=rounds)
+    found.check(run_spec)
+    return found
+
+
+def train_privately(inputs: TaskInput) -> TaskOutput:
+    """Trains a classifier or a generator by DP-SGD, one client by itself."""
+    config = inputs.client.training
+    assert isinstance(config, PrivateClassifier | PrivateGenerator)
+    assert config.noise is not None, "the record lacks the noise of the client's samples"
+    plain = train_generator if isinstance(config, GeneratorConfig) else train_classifier
+    make_recipe = recipe_of(plain)
+    assert make_recipe is not None
+    recipe = make_recipe(inputs)
+    optimizer, parameters = optimizer_of([recipe]), recipe.parameters
+    expected = min(config.batch_size, len(inputs.shard)) if recipe.reduction == "mean" else 1
+    draws = _stream(inputs, "local/dp-noise")
+    dropout = in_round("local/dropout", inputs.round)
+    with torch_seeded(inputs.run_spec.seed, dropout, inputs.client.id):
+        for batch in poisson_batches(inputs, config):
+            sums = clipped_sums(recipe, batch, config.clip)
+            for parameter, total in zip(parameters, sums, strict=True):
+                noise = torch.randn(parameter.shape, generator=draws).to(parameter.device)
+                noisy = (total + config.noise * config.clip * noise) / expected
+                # In the parameter's own layout, which the fused optimisers take for granted.
+                parameter.grad = torch.empty_like(parameter).copy_(noisy)
+            optimizer.step((0,))
+    return TaskOutput(tensors=recipe.upload(), stats=_figures(config))
+
+
+def poisson_batches(
+    inputs: TaskInput, config: PrivateClassifier | PrivateGenerator
+) -> Iterator[Batch]:
+    """Batches in which each sample is with probability batch / n by itself; some may be empty.
+
+    Columns as of :func:`fl.training.epochs.epochs_of`.
+    """
+    shard, size = inputs.shard, len(inputs.shard)
+    sampling = Sampling.of(size, config.batch_size, config.epochs)
+    draws, latents = _stream(inputs, "local/dp-batches"), inputs.stream("local/latent")
+    for _ in range(sampling.steps):
+        chosen = torch.rand(size, generator=draws, dtype=torch.float64) < sampling.rate
+        batch = {"images": shard.images[chosen], "labels": shard.labels[chosen]}
+        if isinstance(config, GeneratorConfig):
+            batch["noise"] = torch.randn(int(chosen.sum()), config.latent, generator=latents)
+        yield {name: column.to(inputs.device) for name, column in batch.items()}
+
+
+def clipped_sums(recipe: Recipe, batch: Batch, clip: float) -> list[Tensor]:
+    """For each parameter the sum over the batch's samples of their gradients, each sample's cut to
+    norm ``clip`` over all parameters; zeros for an empty batch."""
+    wrapped = _SampleLoss(recipe)
+    weights = {name: p.detach() for name, p in wrapped.named_parameters()}
+
+    def loss(weights: dict[str, Tensor], sample: Batch) -> Tensor:
+        found: Tensor = functional_call(wrapped, weights, (sample,))
+        return found
+
+    gradients = vmap(grad(loss), in_dims=(None, 0), randomness="different")
+    sums = {name: torch.zeros_like(p) for name, p in weights.items()}
+    for part in _parts(batch):
+        of_samples = gradients(weights, part)
+        norms = torch.stack([g.flatten(1).norm(dim=1) for g in of_samples.values()]).norm(dim=0)
+        factors = (clip / norms.clamp_min(1e-12)).clamp(max=1.0)
+        for name, own in of_samples.items():
+            sums[name] += torch.tensordot(factors, own, dims=1)
+    return list(sums.values())
+
+
+class _SampleLoss(nn.Module):
+    """The loss of one sample, a module since the recipe's loss takes one."""
+
+    def __init__(self, recipe: Recipe) -> None:
+        super().__init__()
+        self.model, self._losses = recipe.model, recipe.losses
+
+    def forward(self, sample: Batch) -> Tensor:
+        """A scalar, of the sample's columns without the batch's dimension."""
+        return self._losses(self.model, {n: c[None] for n, c in sample.items()}).squeeze(0)
+
+
+def _parts(batch: Batch) -> Sequence[Batch]:
+    size = len(batch["labels"])
+    return [
+        {n: column[first : first + MOST_AT_ONCE] for n, column in batch.items()}
+        for first in range(0, size, MOST_AT_ONCE)
+    ]
+
+
+def _stream(inputs: TaskInput, purpose: str) -> torch.Generator:
+    """The client's own stream, or with secret noise one that begins where nobody knows."""
+    config, stream = inputs.client.training, inputs.stream(purpose)
+    assert isinstance(config, PrivateClassifier | PrivateGenerator)
+    if config.secret_noise:
+        stream.seed()  # from the operating system
+    return stream
+
+
+def _figures(config: PrivateClassifier | PrivateGenerator) -> dict[str, float]:
+    return {
+        "epochs": config.epochs,
+        "epsilon": config.spent or 0.0,
+        "delta": config.delta,
+        "noise_multiplier": config.noise or 0.0,
+    }

@@ -1,0 +1,84 @@
+"""``onefold privacy RUN...``: attacks what a run's clients uploaded, and its global model."""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from cluster.run.command_line import parse
+from cluster.run.prepare import read_dataset
+from cluster.run.run_dir import write_json
+from fl.data.partition_file import read_lists
+from fl.errors import UserError
+from fl.json_values import JsonObject
+from fl.methods.registry import get_method
+from fl.privacy.measure import Subject, measure
+from fl.privacy.table import lines
+from fl.wire import StoredTensors
+from onefold.result import load_model
+
+FILE = "privacy.json"
+
+
+def command(
+    runs: tyro.conf.Positional[tuple[Path, ...]],
+    data_root: Annotated[Path, tyro.conf.arg(metavar="DIR")] = Path("data"),
+) -> None:
+    """Measure what uploads tell of the samples they were made of.
+
+    Membership inference against each classifier that a client uploaded and against the global
+    model, and how near synthetic and condensed images are to training images. Writes privacy.json,
+    and the report anew.
+
+    Args:
+        runs: Run directories.
+        data_root: Where the data sets lie.
+    """
+    from fl.report.page import write_report  # late, as importing matplotlib is slow
+
+    if not runs:
+        raise UserError("name one run directory or more: onefold privacy RUN [RUN ...]")
+    for run in runs:
+        found = attack_run(run, data_root)
+        write_json(run / FILE, found)
+        print("\n".join([str(run), *lines(found)]))
+        print(write_report(run))
+
+
+def attack_run(run: Path, data_root: Path) -> JsonObject:
+    """What was measured of a finished run, as it stands in privacy.json.
+
+    Raises:
+        UserError: it is no finished run, or its data or an upload is not what it was.
+    """
+    if not (run / "result.json").is_file():
+        raise UserError(f"{run} holds no finished run: no result.json")
+    launch = parse(["--config", str(run / "config.yaml"), "--data-root", str(data_root)])
+    config, spec = launch.run, launch.run.run_spec
+    dataset = read_dataset(launch)
+    lists, _ = read_lists(run / "partition.npz", config.num_clients, len(dataset.train.labels))
+    assignments = get_method(config.method).assign(config.options, config.num_clients, spec)
+    files = {k: run / "updates" / f"client-{k:05d}.safetensors" for k in range(len(lists))}
+    model = run / "model" / "global.safetensors"
+    try:
+        return measure(
+            Subject(
+                dataset=dataset,
+                lists=lists,
+                trainings=[assignment.training for assignment in assignments],
+                uploads={k: StoredTensors(f) for k, f in files.items() if f.is_file()},
+                run_spec=spec,
+                model=load_model(run) if model.is_file() else None,
+            )
+        )
+    except (ValueError, OSError) as error:
+        raise UserError(f"{run}: {error}") from None
+
+
+if __name__ == "__main__":
+    try:
+        tyro.cli(command, prog="onefold privacy")
+    except UserError as error:
+        print(f"onefold: {error}", file=sys.stderr)
+        sys.exit(2)

@@ -1,0 +1,162 @@
+"""DP-SGD: what is clipped, what noise is added, and what leaves the client."""
+
+from dataclasses import asdict, replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from fl.errors import UserError
+from fl.federation import TaskInput
+from fl.training.classifier import ClassifierConfig, train_classifier
+from fl.training.dp import DpConfig
+from fl.training.generator import train_generator
+from fl.training.private import (
+    PrivateClassifier,
+    PrivateGenerator,
+    clipped_sums,
+    poisson_batches,
+    private,
+    train_privately,
+)
+from fl.training.recipe import Recipe
+from fl.training.task import recipe_of
+from tests.fl.toy import CLASSIFIER, GENERATOR, PROBLEM, VGG, same_bits, shard, task_input
+
+pytest.importorskip("opacus")
+DP = DpConfig(epsilon=4.0)
+
+
+def record(training: object = CLASSIFIER, rounds: int = 1, **dp: object) -> PrivateClassifier:
+    made = private(training, replace(DP, **dp), rounds, PROBLEM)  # type: ignore[arg-type]
+    assert isinstance(made, PrivateClassifier | PrivateGenerator)
+    return made  # type: ignore[return-value]
+
+
+def inputs(training: PrivateClassifier, *counts: int) -> TaskInput:
+    data = shard(*(counts or (7, 5, 8)))
+    return task_input(training.for_samples(len(data)), data)
+
+
+def recipe(training: object, data: TaskInput) -> Recipe:
+    make = recipe_of(train_generator if training is GENERATOR else train_classifier)
+    assert make is not None
+    return make(data)
+
+
+def one_by_one(own: Recipe, batch: dict[str, Tensor], clip: float) -> list[Tensor]:
+    """The same by plain autograd, a sample at a time."""
+    sums = [torch.zeros_like(p) for p in own.parameters]
+    for row in range(len(batch["labels"])):
+        loss = own.losses(own.model, {n: c[row : row + 1] for n, c in batch.items()}).sum()
+        gradients = torch.autograd.grad(loss, own.parameters)
+        norm = torch.cat([g.flatten() for g in gradients]).norm()
+        for total, gradient in zip(sums, gradients, strict=True):
+            total += gradient * min(1.0, clip / float(norm))
+    return sums
+
+
+@pytest.mark.parametrize("training", [CLASSIFIER, GENERATOR], ids=["classifier", "generator"])
+def test_every_samples_gradient_is_clipped_by_itself(training: object) -> None:
+    private_record = record(training)
+    data = inputs(private_record, 20, 10, 15)
+    own, batch = recipe(training, data), next(poisson_batches(data, private_record))
+    batch = {n: torch.cat([c] * 8)[:40] for n, c in batch.items()}  # more than at once
+    for clip in (0.1, 1e6):
+        for ours, plain in zip(
+            clipped_sums(own, batch, clip), one_by_one(own, batch, clip), strict=True
+        ):
+            torch.testing.assert_close(ours, plain, rtol=1e-3, atol=1e-4)
+
+
+def test_an_empty_batch_has_no_gradient() -> None:
+    data = inputs(record())
+    empty = {"images": torch.empty(0, 1, 28, 28), "labels": torch.empty(0, dtype=torch.long)}
+    assert not any(total.any() for total in clipped_sums(recipe(CLASSIFIER, data), empty, 1.0))
+
+
+def test_a_sample_is_in_a_batch_with_the_accountants_rate() -> None:
+    training = record(replace(CLASSIFIER, epochs=60))
+    sizes = [len(batch["labels"]) for batch in poisson_batches(inputs(training), training)]
+    assert len(sizes) == 60 * 3
+    assert sum(sizes) / len(sizes) == pytest.approx(8, abs=0.8)
+    assert len(set(sizes)) > 5
+
+
+def test_a_client_with_less_than_a_batch_is_all_in_each_step() -> None:
+    training = record()
+    few = poisson_batches(inputs(training, 2, 1, 1), training)
+    assert [len(batch["labels"]) for batch in few] == [4, 4]
+
+
+def test_the_noise_has_the_accountants_deviation() -> None:
+    """With a clip that leaves nothing of the gradients, what moves the weights is noise alone."""
+    training = record(replace(CLASSIFIER, epochs=1, batch_size=20, lr=1.0, momentum=0), clip=1e-2)
+    data = inputs(training)
+    own = data.client.training
+    assert isinstance(own, PrivateClassifier)
+    before, after = recipe(CLASSIFIER, data).model.state_dict(), train_privately(data).tensors
+    moved = torch.cat([(after[f"classifier.{n}"] - w).flatten() for n, w in before.items()])
+    assert float(moved.std()) == pytest.approx(float(own.noise or 0) * 1e-2 / 20, rel=0.15)
+
+
+def test_neither_losses_nor_their_mean_leave_the_client() -> None:
+    output = train_privately(inputs(record()))
+    assert output.losses == []
+    assert output.stats.keys() == {"epochs", "epsilon", "delta", "noise_multiplier"}
+    assert 3.9 < output.stats["epsilon"] <= 4.0
+
+
+@pytest.mark.parametrize("training", [CLASSIFIER, VGG, GENERATOR], ids=lambda t: t.model)
+def test_the_same_seed_gives_the_same_bits_unless_noise_is_secret(training: object) -> None:
+    data = inputs(record(training))
+    assert same_bits(train_privately(data).tensors, train_privately(data).tensors)
+    data = inputs(record(training, secret_noise=True))
+    assert not same_bits(train_privately(data).tensors, train_privately(data).tensors)
+
+
+def test_the_upload_is_one_that_the_server_expects() -> None:
+    for training in (CLASSIFIER, GENERATOR):
+        plain = task_input(training, shard(7, 5, 8))
+        uploaded = train_privately(inputs(record(training))).tensors
+        assert uploaded.keys() == training.task(plain).tensors.keys()
+
+
+def test_with_much_budget_the_classes_are_learned() -> None:
+    training = record(replace(CLASSIFIER, epochs=10, lr=0.1), epsilon=1000.0)
+    data = inputs(training, 20, 20, 20)
+    model = recipe(CLASSIFIER, data).model
+    uploaded = train_privately(data).tensors
+    model.load_state_dict({n.removeprefix("classifier."): t for n, t in uploaded.items()})
+    right = model.eval()(data.shard.images).argmax(1) == data.shard.labels
+    assert float(right.float().mean()) > 0.9
+
+
+def test_more_rounds_share_one_budget() -> None:
+    once, often = (record(rounds=n).for_samples(50) for n in (1, 5))
+    assert (often.noise or 0) > (once.noise or 0)
+    assert (often.spent or 9) <= 4.0
+
+
+def test_the_noise_is_in_the_stores_key_and_makes_no_other_prototype() -> None:
+    small, large = record().for_samples(20), record().for_samples(200)
+    assert small == large == record()
+    assert hash(small) == hash(large)
+    assert asdict(small)["noise"] != asdict(large)["noise"]
+
+
+class Other(ClassifierConfig):
+    """A method's own record."""
+
+
+@pytest.mark.parametrize(
+    ("training", "said"),
+    [
+        (replace(CLASSIFIER, patience=2), "goes without patience"),
+        (replace(CLASSIFIER, model="convnet"), "cannot train convnet: its .* is a BatchNorm2d"),
+        (Other(model="cnn"), "cannot train clients by Other"),
+    ],
+)
+def test_what_would_leak_is_refused(training: ClassifierConfig, said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        private(training, DP, 1, PROBLEM)

@@ -1,0 +1,58 @@
+"""onefold privacy: a run from its folder to privacy.json and the report."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+import onefold
+from fl.errors import UserError
+from onefold.privacy import command
+
+
+def small(folder: Path, **more: object) -> Path:
+    done = onefold.run(
+        method="fedavg",
+        runtime="inprocess",
+        progress=False,
+        output_dir=str(folder),
+        num_clients=3,
+        num_large=3,
+        classifier={"model": "cnn", "width": 1, "epochs": 1},
+        **more,
+    )
+    return done.path
+
+
+def test_a_run_is_attacked_and_its_report_shows_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = small(tmp_path)
+    command((run,))
+    found = json.loads((run / "privacy.json").read_text())
+    assert len(found["uploads"]) == 3
+    assert found["global"]["attacks"].keys() == {"loss", "ratio"}
+    assert (run / "plots" / "privacy.svg").exists()
+    assert "privacy.json" in (run / "report.html").read_text()
+    assert max(map(len, capsys.readouterr().out.splitlines()[1:-1])) <= 80
+
+
+def test_a_private_run_says_what_was_spent(tmp_path: Path) -> None:
+    pytest.importorskip("opacus")
+    run = small(tmp_path, dp={"epsilon": 8})
+    spent = json.loads((run / "result.json").read_text())["dp"]
+    assert 7.9 < spent["spent"] <= 8
+    assert "differentially private" in (run / "report.html").read_text()
+
+
+def test_a_method_whose_clients_tell_more_is_refused(tmp_path: Path) -> None:
+    pytest.importorskip("opacus")
+    with pytest.raises(UserError, match=r"dp\.epsilon goes with .*fedavg.*, not with fedgen"):
+        onefold.run(method="fedgen", progress=False, output_dir=str(tmp_path), dp={"epsilon": 8})
+
+
+def test_what_is_no_finished_run_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="holds no finished run"):
+        command((tmp_path,))
+    with pytest.raises(UserError, match="name one run directory"):
+        command(())
