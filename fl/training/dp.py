@@ -15,8 +15,8 @@ from fl.bounds import Positive, Settings, Within
 from fl.errors import UserError
 
 ACCOUNTANT = "rdp"
-"""Renyi differential privacy, an upper bound on what is spent. Opacus' PRV accountant is tighter
-and takes minutes for a client."""
+"""Renyi differential privacy, an upper bound on what is spent. Opacus' PRV accountant is tighter,
+and took too long to wait for when it was tried."""
 
 
 @dataclass(frozen=True, kw_only=True)
