@@ -6,7 +6,6 @@ arguments that follow are added to every run. Empty lines and lines that begin w
 
 import argparse
 import shlex
-import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,6 +16,7 @@ from cluster.run.command_line import parse, stop_with
 from cluster.run.options import Launch
 from cluster.run.prepare import prepare
 from cluster.run.run_dir import claim, locate
+from cluster.run.run_folder import delete
 from fl.errors import UserError
 from slurm.sbatch import Sbatch, require_sbatch
 from slurm.scheduler import Scheduler
@@ -100,7 +100,8 @@ def submit_all(launches: Sequence[Launch], console: Console) -> int:
         ids = executor.send(jobs)
     except UserError:
         for path in new:  # nothing has run in them: the next attempt may have their names
-            shutil.rmtree(path, ignore_errors=True)
+            if path.exists():
+                delete([path])
         raise
     for job, run_dir in zip(ids, run_dirs, strict=True):
         write_submitted(run_dir, job)

@@ -19,8 +19,10 @@ import yaml
 from cluster.run.choices import choices, choices_help
 from cluster.run.help import short_help
 from cluster.run.options import Launch, LaunchOptions
+from cluster.run.run_name import check_run_name
 from cluster.run.tyro_errors import one_line
 from fl.bounds import bounds_in, check_tree, deferred
+from fl.disk_errors import disk_line, is_of_disk
 from fl.errors import UserError, unknown
 from fl.json_values import JsonObject, SettingValues
 from fl.methods.registry import METHODS, get_method
@@ -80,10 +82,13 @@ def parse(
         arguments.append("--slurm.submit")
     own = ["--help" if a == "--help-all" else a for a in argv if a != "--slurm"]
     try:
-        return parse_record(record, [*arguments, *own], [*valid, *beside], prog)
+        launch: Launch = parse_record(record, [*arguments, *own], [*valid, *beside], prog)
     except SystemExit:  # after help
         print(choices_help({"preset": presets(), **choices(valid.items())}), end="")
         raise
+    if launch.name is not None:
+        check_run_name(launch.name)
+    return launch
 
 
 def presets() -> list[str]:
@@ -217,6 +222,22 @@ def unknown_setting(name: str, valid: Iterable[str], kind: str = "setting") -> s
     near = difflib.get_close_matches(name, valid, n=1)
     hint = f" (did you mean {spell(near[0])}?)" if near else ""
     return f"unknown {kind} {spell(name)!r}{hint}; valid: {', '.join(map(spell, valid))}"
+
+
+def stop_on_disk(error: OSError, goes_on: str) -> int:
+    """Prints an error of the file system while it ran as one line; returns the exit status.
+
+    Args:
+        error: what was raised.
+        goes_on: how to go on, as the end of the line.
+
+    Raises:
+        OSError: the error, where it is of something else, such as a socket.
+    """
+    if not is_of_disk(error):
+        raise error
+    print(f"onefold: {disk_line(error)}; then {goes_on}", file=sys.stderr)
+    return 1
 
 
 def stop_with(error: UserError) -> int:

@@ -65,8 +65,9 @@ def digest_of(tensors: Mapping[str, Tensor], about: str) -> str:
 def save_tensors(path: Path, value: object) -> None:
     """Writes tensors and plain values; readers see the whole file or none of it."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with replacing(path) as temporary:
-        torch.save(value, temporary)
+    # To an open file: where torch opens it, its error does not tell that the disk is full.
+    with replacing(path) as temporary, temporary.open("wb") as file:
+        torch.save(value, file)
 
 
 def load_tensors(path: Path) -> Any:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import torch
 
+from fl.cache import write_cache
 from fl.client_note import readable_notes
 from fl.federation import Job
 from fl.training.task import trains_in_cohorts
@@ -112,8 +113,7 @@ class CohortSizes:
 
     def _remember(self) -> None:
         if self._cache:
-            self._cache.parent.mkdir(parents=True, exist_ok=True)
-            self._cache.write_text(json.dumps(self._chosen, indent=2))
+            write_cache(self._cache, json.dumps(self._chosen, indent=2))
 
 
 def _read(cache: Path) -> dict[str, int]:

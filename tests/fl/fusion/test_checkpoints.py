@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import pytest
 import torch
@@ -118,8 +118,8 @@ def test_reports_are_read_back_as_they_were_and_under_their_own_key_alone(tmp_pa
 def test_a_whole_state_stays_until_the_next_one_is_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full_disk(value: object, path: Path) -> None:
-        Path(path).write_bytes(b"half a st")
+    def full_disk(value: object, file: BinaryIO) -> None:
+        file.write(b"half a st")
         raise OSError(28, "No space left on device")
 
     path = tmp_path / "state.pt"
