@@ -29,7 +29,7 @@ ASKED = {"-h", "--help", "--help-all", "--version"}
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command and returns its exit status: 0, 1 a run failed, 2 bad input, 130 Ctrl-C."""
-    console, arguments = Console(), sys.argv[1:] if argv is None else argv
+    console, arguments = Console(markup=False), sys.argv[1:] if argv is None else argv
     with Steps(Console(quiet=not ASKED.isdisjoint(arguments))) as say:
         say("loading torch")
         from cluster.run.command_line import parse, stop_with

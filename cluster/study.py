@@ -18,7 +18,7 @@ from fl.json_values import JsonObject
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command and returns its exit status: 0, 1 a run failed, 2 bad input, 130 Ctrl-C."""
-    console = Console()
+    console = Console(markup=False)
     if not console.is_terminal:
         console.width = 150
     try:

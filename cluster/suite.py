@@ -82,7 +82,7 @@ def _submit(runs: Iterable[Sequence[str]], slurm: SlurmOptions) -> bool:
     if left:
         from slurm.array import submit_unfinished
 
-        submit_unfinished(left, Console())
+        submit_unfinished(left, Console(markup=False))
     return bool(left)
 
 
@@ -143,7 +143,7 @@ def _result(arguments: Sequence[str]) -> JsonObject:
     from cluster.run.runner import execute
 
     with claimed(launch) as run_dir:
-        return execute(launch, prepared, run_dir, Console(quiet=True))
+        return execute(launch, prepared, run_dir, Console(quiet=True, markup=False))
 
 
 def main(argv: Iterable[str] | None = None) -> int:

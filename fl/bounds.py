@@ -127,7 +127,7 @@ class OneOf(Bound):
 
 MOST = 10_000_000
 """Of whatever is counted: epochs, samples, steps."""
-MOST_CLIENTS = 1_000_000
+MOST_CLIENTS = 200_000
 LARGEST = 1e9
 """Of a number that is no count, such as a rate, a weight or seconds."""
 

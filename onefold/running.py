@@ -72,7 +72,7 @@ def run(
     launch = parse(arguments, prog="onefold.run")
     if not launch.dry_run:
         check_place(launch)
-    console = Console(quiet=not progress)
+    console = Console(quiet=not progress, markup=False)
     with Steps(console) as say:
         prepared = prepare(launch, say=say)
     from cluster.run.runner import execute

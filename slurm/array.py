@@ -29,7 +29,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("runs", type=Path, metavar="RUNS", help="a line of arguments per run")
     arguments, common = parser.parse_known_args(argv)
     try:
-        return submit_all(read_runs(arguments.runs, common), Console())
+        return submit_all(read_runs(arguments.runs, common), Console(markup=False))
     except UserError as error:
         return stop_with(error)
 

@@ -34,7 +34,7 @@ from tune.trials import DEFAULT, derive, run_trial
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command and returns its exit status: 0, 1 a run failed, 2 bad input, 130 Ctrl-C."""
-    console = Console()
+    console = Console(markup=False)
     with ExitStack() as held:
         try:
             with refused_by_disk():

@@ -78,7 +78,9 @@ def _run_in(
     with (run_dir / "log.txt").open("a", buffering=1) as log:
         try:
             prepared = prepare_with(launch)
-            return execute(launch, prepared, run_dir, Console(file=log, width=200), *listeners)
+            return execute(
+                launch, prepared, run_dir, Console(file=log, width=200, markup=False), *listeners
+            )
         except Exception as error:
             reason = " ".join(str(error).split())
             (run_dir / FAILURE).write_text(f"{type(error).__name__}: {reason}\n")

@@ -21,8 +21,9 @@ from cluster.run.help import short_help
 from cluster.run.options import Launch, LaunchOptions
 from cluster.run.run_name import check_run_name
 from cluster.run.tyro_errors import one_line
+from cluster.run.yaml_files import read_yaml
 from fl.bounds import bounds_in, check_tree, deferred
-from fl.disk_errors import disk_line, is_of_disk
+from fl.disk_errors import disk_line, is_of_disk, printable
 from fl.errors import UserError, unknown
 from fl.json_values import JsonObject, SettingValues
 from fl.methods.registry import METHODS, get_method
@@ -106,11 +107,12 @@ def load_preset(name: str) -> JsonObject:
 def load_yaml(path: Any) -> JsonObject:
     """A mapping of settings from a YAML file, without what a finished run recorded beside them."""
     try:
-        values = yaml.safe_load(path.read_text())
+        values = read_yaml(path)
     except FileNotFoundError:
         raise UserError(f"no such configuration file: {path}") from None
-    except (yaml.YAMLError, UnicodeDecodeError, OSError) as error:
-        raise UserError(f"cannot read {path}: {' '.join(str(error).split())}") from None
+    except (yaml.YAMLError, ValueError, OSError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise UserError(f"cannot read {printable(str(path))}: {reason}") from None
     if values is None:
         return {}
     if not isinstance(values, dict):

@@ -4,12 +4,12 @@ import shutil
 from collections.abc import Iterable
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
 import yaml
 
 from cluster.run.run_lock import FILE as LOCK
 from cluster.run.run_lock import locked
+from cluster.run.yaml_files import read_yaml
 from fl.errors import UserError
 
 
@@ -18,8 +18,8 @@ def is_run(path: Path) -> bool:
     if path.is_symlink():
         return False
     try:
-        found: Any = yaml.safe_load((path / "config.yaml").read_text())
-    except (OSError, UnicodeDecodeError, yaml.YAMLError, RecursionError):
+        found = read_yaml(path / "config.yaml")
+    except (OSError, ValueError, yaml.YAMLError):
         return False
     return isinstance(found, dict) and {"method", "versions"} <= found.keys()
 

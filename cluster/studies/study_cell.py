@@ -28,7 +28,7 @@ def run_cell(cell: StudyRun) -> None:
     """Runs the cell and writes its figures to the run's directory."""
     from cluster.run.runner import execute
 
-    console = Console()
+    console = Console(markup=False)
     with ExitStack() as held:
         with peaks() as peak:
             prepared = prepare(cell.launch, drawn=cell.drawn)
