@@ -6,14 +6,20 @@ import sys
 import threading
 import traceback
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from types import FrameType
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 
 from cluster.run.steps import Steps
 from fl.errors import ClientFailed, UserError
 from fl.json_values import JsonObject
+
+if TYPE_CHECKING:
+    from cluster.run.options import Launch
+    from cluster.run.prepare import Prepared
 
 # Whatever imports torch is imported where it is used: that takes seconds, and is said first.
 
@@ -23,33 +29,44 @@ ASKED = {"-h", "--help", "--help-all", "--version"}
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command and returns its exit status: 0, 1 a run failed, 2 bad input, 130 Ctrl-C."""
-    console, arguments = Console(), sys.argv[1:] if argv is None else argv
+    console, arguments = Console(markup=False), sys.argv[1:] if argv is None else argv
     with Steps(Console(quiet=not ASKED.isdisjoint(arguments))) as say:
         say("loading torch")
-        from cluster.run.command_line import INTERRUPTED, parse, stop_with
+        from cluster.run.command_line import parse, stop_with
         from cluster.run.plan import print_dry_run
         from cluster.run.prepare import prepare
-        from cluster.run.run_dir import claim, versions
-        from fl.fusion.ranked_server import ServerFailed
+        from cluster.run.run_dir import check_place, claimed, versions
+        from fl.disk_errors import refused_by_disk
     if "--version" in arguments:
         print(f"onefold {versions()['onefold']}")
         return 0
-    try:
-        launch = parse(arguments)
-        if launch.slurm.submit:
-            from slurm.submit import submit
+    with ExitStack() as held:
+        try:
+            with refused_by_disk():
+                launch = parse(arguments)
+                if launch.slurm.submit:
+                    from slurm.submit import submit
 
-            return submit(launch, console)
-        with Steps(console) as say:
-            prepared = prepare(launch, say=say)
-        if launch.dry_run:
-            print_dry_run(launch, prepared, console)
-            return 0
-        run_dir = claim(launch)
-    except UserError as error:
-        return stop_with(error)
+                    return submit(launch, console)
+                if not launch.dry_run:
+                    check_place(launch)
+                with Steps(console) as say:
+                    prepared = prepare(launch, say=say)
+            if launch.dry_run:
+                print_dry_run(launch, prepared, console)
+                return 0
+            run_dir = held.enter_context(claimed(launch))
+        except UserError as error:
+            return stop_with(error)
+        return _run(launch, prepared, run_dir, console)
 
+
+def _run(launch: "Launch", prepared: "Prepared", run_dir: Path, console: Console) -> int:
+    """Runs what is ready, in a directory that is this process's; returns the exit status."""
+    from cluster.run.command_line import INTERRUPTED, stop_on_disk, stop_with
     from cluster.run.runner import execute
+    from fl.disk_errors import printable
+    from fl.fusion.ranked_server import ServerFailed
 
     for stop in (signal.SIGINT, signal.SIGTERM):
         signal.signal(stop, interrupt)
@@ -65,6 +82,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             traceback.print_exception(error.__cause__)
         print(f"onefold: {error}\nfinished clients are kept in {run_dir}", file=sys.stderr)
         return 1
+    except OSError as error:
+        return stop_on_disk(error, f"--resume goes on in {printable(str(run_dir))}")
     _print_summary(result, run_dir, console)
     return 0
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from rich.console import Console
 
-from cluster.run.command_line import INTERRUPTED, stop_with
+from cluster.run.command_line import INTERRUPTED, stop_on_disk, stop_with
 from cluster.run.run_dir import write_json
 from cluster.studies.study_cell import finished, run_cell
 from cluster.studies.study_options import StudyRun, cells, parse_study
@@ -18,7 +18,7 @@ from fl.json_values import JsonObject
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command and returns its exit status: 0, 1 a run failed, 2 bad input, 130 Ctrl-C."""
-    console = Console()
+    console = Console(markup=False)
     try:
         options = parse_study(sys.argv[1:] if argv is None else argv)
         planned = cells(options)
@@ -76,6 +76,8 @@ def _in_process(cell: StudyRun) -> None:
     except (ClientFailed, ServerFailed) as error:
         print(f"onefold: {error}", file=sys.stderr)
         sys.exit(1)
+    except OSError as error:
+        sys.exit(stop_on_disk(error, "the same command goes on"))
 
 
 if __name__ == "__main__":

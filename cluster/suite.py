@@ -12,9 +12,9 @@ from pathlib import Path
 
 from rich.console import Console
 
-from cluster.run.command_line import as_arguments, parse, stop_with
+from cluster.run.command_line import as_arguments, parse, stop_on_disk, stop_with
 from cluster.run.prepare import prepare
-from cluster.run.run_dir import claim, locate, write_json
+from cluster.run.run_dir import claimed, locate, write_json
 from cluster.run.slurm_options import SlurmOptions
 from cluster.studies import fedaf_table7
 from cluster.studies.cell import Cell
@@ -82,7 +82,7 @@ def _submit(runs: Iterable[Sequence[str]], slurm: SlurmOptions) -> bool:
     if left:
         from slurm.array import submit_unfinished
 
-        submit_unfinished(left, Console())
+        submit_unfinished(left, Console(markup=False))
     return bool(left)
 
 
@@ -142,7 +142,8 @@ def _result(arguments: Sequence[str]) -> JsonObject:
     prepared = prepare(launch)
     from cluster.run.runner import execute
 
-    return execute(launch, prepared, claim(launch), Console(quiet=True))
+    with claimed(launch) as run_dir:
+        return execute(launch, prepared, run_dir, Console(quiet=True, markup=False))
 
 
 def main(argv: Iterable[str] | None = None) -> int:
@@ -154,6 +155,8 @@ def main(argv: Iterable[str] | None = None) -> int:
     except (ClientFailed, ServerFailed) as error:
         print(f"onefold: {error}", file=sys.stderr)
         return 1
+    except OSError as error:
+        return stop_on_disk(error, "the same command goes on")
     except KeyboardInterrupt:
         print("interrupted; the same command goes on", file=sys.stderr)
         return 130

@@ -79,6 +79,20 @@ class Above(Bound):
 
 
 @dataclass(frozen=True)
+class AtMost(Bound):
+    """A finite number, no larger than ``most``: more than any machine could ever do."""
+
+    most: float
+
+    def __str__(self) -> str:
+        return f"at most {self.most}"
+
+    def allows(self, value: object) -> bool:
+        """Whether it is a finite number of at most ``most``."""
+        return _is_finite(value) and value <= self.most
+
+
+@dataclass(frozen=True)
 class Within(Bound):
     """A number from ``low`` to ``high``; a round bracket in ``ends`` leaves that end out."""
 
@@ -111,9 +125,23 @@ class OneOf(Bound):
         return unknown(name, value, self.names)
 
 
-Count = Annotated[int, AtLeast(1)]
-Positive = Annotated[float, Above(0)]
-NotNegative = Annotated[float, AtLeast(0)]
+MOST = 10_000_000
+"""Of whatever is counted: epochs, samples, steps."""
+MOST_CLIENTS = 200_000
+LARGEST = 1e9
+"""Of a number that is no count, such as a rate, a weight or seconds."""
+
+Count = Annotated[int, AtLeast(1), AtMost(MOST)]
+Number = Annotated[int, AtMost(MOST)]
+"""A count whose least value depends on other settings, which is checked with those."""
+Clients = Annotated[int, AtLeast(1), AtMost(MOST_CLIENTS)]
+Positive = Annotated[float, Above(0), AtMost(LARGEST)]
+NotNegative = Annotated[float, AtLeast(0), AtMost(LARGEST)]
+Width = Annotated[float, Above(0), AtMost(1000)]
+"""Factor of a model's channels and hidden units."""
+Pixels = Annotated[int, AtLeast(1), AtMost(4096)]
+"""Height and width of an image."""
+Seed = Annotated[int, Within(-(2**63), 2**63 - 1)]
 
 
 class Settings:

@@ -6,7 +6,7 @@ from typing import Annotated, Generic, TypeVar
 
 import tyro
 
-from fl.bounds import Count, OneOf, Positive, Settings, Within
+from fl.bounds import Clients, Count, OneOf, Pixels, Positive, Seed, Settings, Within
 from fl.data.catalogue import DatasetName, dataset_info
 from fl.data.datasets import NAMES
 from fl.data.domains import NAME as FOLDER
@@ -42,7 +42,7 @@ class DataConfig(Settings):
     folder: str | None = None
     """For data set folder: path with a folder per domain, in each a folder per class (DomainNet's
     layout). A fifth of each domain's images, drawn by the seed, is the test split."""
-    side: Count = 64
+    side: Pixels = 64
     """For data set folder: images are scaled to this many pixels in height and width."""
     validation: Annotated[float, Within(0, 1, "[)")] = 0.0
     """Share of the training images that no client gets; accuracy is measured on them instead of
@@ -58,10 +58,10 @@ class RunConfig(Settings, Generic[Options]):
     dataset: Annotated[str, DatasetName((FOLDER,)), tyro.conf.arg(help=DATASET_HELP)] = "digits"
     alpha: Positive = 0.5
     """Concentration of the Dirichlet label partition; smaller is more skewed."""
-    num_clients: Count = 10
+    num_clients: Clients = 10
     """Clients, K."""
     rounds: Annotated[Count, tyro.conf.arg(help=ROUNDS_HELP)] = 1
-    seed: int = 0
+    seed: Seed = 0
     """Seed of everything random."""
     plugin: tuple[str, ...] = ()
     """Your own code, which registers models, data sets or methods: FILE.py, module or module:name.

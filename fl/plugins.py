@@ -42,7 +42,7 @@ def load_plugin(spec: str) -> ModuleType:
                 f"plugin {spec}: there is no module {name}; a file ends in .py"
             ) from None
         raise _failed(spec, error) from None
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise _failed(spec, error) from None
     if wanted:
         _register(spec, module, wanted)
@@ -63,7 +63,7 @@ def _of_file(path: Path) -> ModuleType:
     sys.modules[name] = module
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         del sys.modules[name]
         raise _failed(str(path), error) from None
     return module
@@ -80,11 +80,11 @@ def _register(spec: str, module: ModuleType, name: str) -> None:
         raise UserError(f"plugin {spec}: {name} is {kind}; expected a Method or a model's class")
 
 
-def _failed(spec: str, error: Exception) -> UserError:
+def _failed(spec: str, error: BaseException) -> UserError:
     if isinstance(error, UserError):
         return UserError(f"plugin {spec}: {error}")
     where = traceback.extract_tb(error.__traceback__)[-1]
-    reason = " ".join(str(error).split())
+    reason = " ".join(str(error).split())[:150]
     return UserError(
         f"plugin {spec} fails in line {where.lineno} of {where.filename}: "
         f"{type(error).__name__}: {reason}"

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Annotated
 
-from fl.bounds import AtLeast, Positive, Settings, Within
+from fl.bounds import AtLeast, AtMost, Positive, Settings, Within
 from fl.errors import UserError, unknown
 from fl.json_values import JsonObject
 from fl.models.registry import MODELS
@@ -29,7 +29,7 @@ class ShareConfig(Settings):
     """Cores; also the number of threads, at least one."""
     gpus: Annotated[float, Within(0, 1)] | None = None
     """Share of one GPU, enforced; counts where there are GPUs. Default: measured on one step."""
-    memory_bytes: Annotated[int, AtLeast(0)] | None = None
+    memory_bytes: Annotated[int, AtLeast(0), AtMost(2**60)] | None = None
     """Bytes of main memory beyond the bare process, enforced; 0 for no limit. Default: measured on
     one step where there is no GPU, else no limit."""
     shared: bool = False

@@ -2,19 +2,43 @@
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+
+from fl.disk_errors import about
 
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """A temporary file to write to, which replaces ``path`` at the end; deleted after a failure."""
+    """A temporary file to write to, which replaces ``path`` at the end; deleted after a failure.
+
+    Raises:
+        OSError: with ``path`` as its file, also where a library that wrote raised something else.
+    """
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        yield temporary
-        os.replace(temporary, path)
+        with named_errors(path):
+            yield temporary
+            os.replace(temporary, path)
+    except OSError as error:
+        if error.filename == str(temporary):
+            raise OSError(error.errno, error.strerror, str(path)) from error
+        raise
     finally:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def named_errors(path: Path) -> Iterator[None]:
+    """Inside, an error of the file system that does not know its file is about ``path``."""
+    try:
+        yield
+    except Exception as error:
+        found = about(error, path)
+        if found is None:
+            raise
+        raise found from error
 
 
 def write_atomically(path: Path, content: bytes) -> None:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from cluster.run.command_line import as_arguments, flatten, parse
 from cluster.run.prepare import Prepared, prepare
-from cluster.run.run_dir import claim, write_json
+from cluster.run.run_dir import check_place, claimed, write_json
 from cluster.run.steps import Steps
 from fl.data.catalogue import register_dataset
 from fl.data.shard import Shard
@@ -70,16 +70,18 @@ def run(
         if value is not None:
             arguments += as_arguments(name, value)
     launch = parse(arguments, prog="onefold.run")
-    console = Console(quiet=not progress)
+    if not launch.dry_run:
+        check_place(launch)
+    console = Console(quiet=not progress, markup=False)
     with Steps(console) as say:
         prepared = prepare(launch, say=say)
-    run_dir = claim(launch)
     from cluster.run.runner import execute
 
-    figures = execute(launch, prepared, run_dir, console, *callbacks)
-    if metrics:
-        figures["metrics"] = _measured(metrics, run_dir, prepared)
-        write_json(run_dir / "result.json", figures)
+    with claimed(launch) as run_dir:
+        figures = execute(launch, prepared, run_dir, console, *callbacks)
+        if metrics:
+            figures["metrics"] = _measured(metrics, run_dir, prepared)
+            write_json(run_dir / "result.json", figures)
     return Result(run_dir, figures)
 
 

@@ -3,12 +3,13 @@
 import argparse
 import csv
 import json
-import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
+from cluster.run.run_folder import delete
+from fl.disk_errors import refused_by_disk
 from fl.errors import UserError
 from fl.json_values import JsonObject
 from fl.report.words import duration
@@ -20,17 +21,22 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command and returns its exit status: 0, or 2 for bad input."""
     try:
         options = _parser().parse_args(sys.argv[1:] if argv is None else argv)
-        found = find_runs(options.output_dir)
-        if options.command == "ls":
-            print("\n".join(listed(found)) or f"no runs in {options.output_dir}")
-        elif options.command == "export":
-            _export(found, options)
-        else:
-            remove(_chosen(found, options.runs), sure=options.yes)
+        with refused_by_disk():
+            _answer(options)
     except UserError as error:
         print(f"onefold: {error}", file=sys.stderr)
         return 2
     return 0
+
+
+def _answer(options: argparse.Namespace) -> None:
+    found = find_runs(options.output_dir)
+    if options.command == "ls":
+        print("\n".join(listed(found)) or f"no runs in {options.output_dir}")
+    elif options.command == "export":
+        _export(found, options)
+    else:
+        remove(_chosen(found, options.runs), sure=options.yes)
 
 
 class _Parser(argparse.ArgumentParser):
@@ -120,12 +126,12 @@ def remove(runs: dict[str, Path], *, sure: bool) -> None:
     """Deletes the runs' folders; what clients uploaded stays in the store for others.
 
     Raises:
-        UserError: it is not said to be meant.
+        UserError: it is not said to be meant, or a process is at work in one; then none is deleted.
     """
     if not sure:
         raise UserError(f"would delete {', '.join(map(str, runs.values()))}; say --yes to do it")
+    delete(runs.values())
     for path in runs.values():
-        shutil.rmtree(path)
         print(f"deleted {path}")
 
 

@@ -6,7 +6,6 @@ arguments that follow are added to every run. Empty lines and lines that begin w
 
 import argparse
 import shlex
-import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,6 +16,7 @@ from cluster.run.command_line import parse, stop_with
 from cluster.run.options import Launch
 from cluster.run.prepare import prepare
 from cluster.run.run_dir import claim, locate
+from cluster.run.run_folder import delete
 from fl.errors import UserError
 from slurm.sbatch import Sbatch, require_sbatch
 from slurm.scheduler import Scheduler
@@ -29,7 +29,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("runs", type=Path, metavar="RUNS", help="a line of arguments per run")
     arguments, common = parser.parse_known_args(argv)
     try:
-        return submit_all(read_runs(arguments.runs, common), Console())
+        return submit_all(read_runs(arguments.runs, common), Console(markup=False))
     except UserError as error:
         return stop_with(error)
 
@@ -100,7 +100,8 @@ def submit_all(launches: Sequence[Launch], console: Console) -> int:
         ids = executor.send(jobs)
     except UserError:
         for path in new:  # nothing has run in them: the next attempt may have their names
-            shutil.rmtree(path, ignore_errors=True)
+            if path.exists():
+                delete([path])
         raise
     for job, run_dir in zip(ids, run_dirs, strict=True):
         write_submitted(run_dir, job)

@@ -36,7 +36,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not found:
         print(f"onefold: no run in {arguments.output_dir} was sent to Slurm", file=sys.stderr)
         return 2
-    Console().print(overview(found, Scheduler()))
+    Console(markup=False).print(overview(found, Scheduler()))
     return 0
 
 

@@ -1,6 +1,5 @@
 """``python -m cluster.launch --slurm``: submits the run as a Slurm job."""
 
-import shutil
 from dataclasses import fields
 from pathlib import Path
 
@@ -10,7 +9,8 @@ from cluster.run.command_line import as_arguments
 from cluster.run.options import Launch
 from cluster.run.plan import print_dry_run
 from cluster.run.prepare import prepare
-from cluster.run.run_dir import claim, locate
+from cluster.run.run_dir import check_place, claim, locate
+from cluster.run.run_folder import delete
 from fl.errors import UserError
 from slurm.follow import follow
 from slurm.node_task import NodeTask
@@ -34,6 +34,7 @@ def submit(launch: Launch, console: Console) -> int:
     """
     if not launch.dry_run:
         require_sbatch()
+        check_place(launch)
     prepared = prepare(launch)
     folder = locate(launch).absolute() / "slurm"
     refuse_path(folder)
@@ -49,7 +50,7 @@ def submit(launch: Launch, console: Console) -> int:
         (job,) = Sbatch(run_dir / "slurm", launch.slurm).send([job_of(launch, run_dir)])
     except UserError:
         if new:  # nothing has run in it, so the name is free for the next attempt
-            shutil.rmtree(run_dir)
+            delete([run_dir])
         raise
     write_submitted(run_dir, job)
     print_text(

@@ -1,6 +1,7 @@
 """The sweep's directory: reserved for one sweep, and resumed only with the same settings."""
 
-import shutil
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -10,8 +11,12 @@ import yaml
 from cluster.run.command_line import flatten, load_yaml
 from cluster.run.options import Launch
 from cluster.run.run_dir import nested, versions
+from cluster.run.run_folder import empty
+from cluster.run.run_lock import FILE as LOCK
+from cluster.run.run_lock import locked
 from fl.config import RunConfig
 from fl.data.catalogue import short_name
+from fl.disk_errors import refused_by_disk
 from fl.errors import UserError
 from fl.json_values import JsonObject
 from fl.spaces import Space
@@ -35,31 +40,61 @@ def named(options: SweepOptions, launch: Launch) -> Launch:
 
 
 def claim_sweep(options: SweepOptions, launch: Launch, space: Space) -> Path:
-    """Makes the sweep's directory; with ``--resume`` it takes the existing one.
+    """Makes the sweep's directory for another process, as :func:`claimed_sweep` does."""
+    with claimed_sweep(options, launch, space) as folder:
+        return folder
+
+
+@contextmanager
+def claimed_sweep(options: SweepOptions, launch: Launch, space: Space) -> Iterator[Path]:
+    """Makes the sweep's directory and holds its lock until the end of the context.
+
+    With ``--resume`` it takes the existing one.
 
     Raises:
-        UserError: the name is taken, there is nothing to resume, or the settings differ.
+        UserError: the name is taken or in use, there is nothing to resume, the settings differ, or
+            it cannot be written.
     """
     assert launch.name is not None
     folder = launch.output_dir / launch.name
-    file = folder / "sweep.yaml"
     settings = _settings(options, launch, space)
-    if launch.overwrite and file.exists():
-        shutil.rmtree(folder)
+    with ExitStack() as held:
+        with refused_by_disk():
+            _refuse_taken(folder, launch, settings)
+            folder.mkdir(parents=True, exist_ok=True)
+            held.enter_context(locked(folder))
+            _refuse_taken(folder, launch, settings)  # another process may have had it
+            if launch.overwrite:
+                empty(folder)
+            _write(folder, launch, settings)
+        yield folder
+
+
+def _write(folder: Path, launch: Launch, settings: JsonObject) -> None:
+    (folder / "trials").mkdir(exist_ok=True)
+    content = yaml.safe_dump({**settings, "versions": versions()}, sort_keys=False)
+    write_atomically(folder / "sweep.yaml", content.encode())
+    write_configuration(folder / "default.yaml", launch.run)
+
+
+def _refuse_taken(folder: Path, launch: Launch, settings: JsonObject) -> None:
+    file = folder / "sweep.yaml"
     if launch.resume:
         if not file.exists():
             raise UserError(f"{folder} holds no sweep to resume")
         _refuse_changes(file, settings)
-    elif folder.exists():
+    elif _is_used(folder) and not (launch.overwrite and file.exists() and not folder.is_symlink()):
         raise UserError(
             f"{folder} is taken: --resume continues a sweep, --overwrite replaces it, "
             "--name starts one beside it"
         )
-    (folder / "trials").mkdir(parents=True, exist_ok=True)
-    content = yaml.safe_dump({**settings, "versions": versions()}, sort_keys=False)
-    write_atomically(file, content.encode())
-    write_configuration(folder / "default.yaml", launch.run)
-    return folder
+
+
+def _is_used(folder: Path) -> bool:
+    """Whether there is anything; a process that has just made the folder may still lose it."""
+    if folder.is_symlink() or not folder.is_dir():
+        return folder.is_symlink() or folder.exists()
+    return any(file.name != LOCK for file in folder.iterdir())
 
 
 def write_configuration(path: Path, run: RunConfig[Any]) -> None:

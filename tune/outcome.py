@@ -65,7 +65,9 @@ def print_trials(
     anything = console.options.update(max_width=1000)
     width = Measurement.get(console, anything, table).maximum  # never cut to the terminal's width
     # A console cuts to its own width, whatever width is asked for.
-    whole = Console(file=console.file, width=max(width, console.width), highlight=False)
+    whole = Console(
+        file=console.file, width=max(width, console.width), highlight=False, markup=False
+    )
     whole.print(table, crop=False, soft_wrap=True)
     for row in rows:
         if row.status == "failed":

@@ -5,22 +5,24 @@ import signal
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 from rich.console import Console
 
 from cluster.launch import interrupt
-from cluster.run.command_line import INTERRUPTED, flatten, stop_with
+from cluster.run.command_line import INTERRUPTED, flatten, stop_on_disk, stop_with
 from cluster.run.options import Launch
 from cluster.run.plan import print_plan
 from cluster.run.prepare import Prepared, prepare
 from cluster.run.run_dir import nested
 from cluster.run.runtime import ray_cluster
+from fl.disk_errors import refused_by_disk
 from fl.errors import ClientFailed, UserError
 from fl.fusion.ranked_server import ServerFailed
 from fl.spaces import Space
 from tune.final import compare
-from tune.folder import add_seconds, claim_sweep, named, write_configuration
+from tune.folder import add_seconds, claimed_sweep, named, write_configuration
 from tune.options import SweepOptions, parse_sweep
 from tune.outcome import Sweep, print_space, print_summary, print_trials, write_sweep
 from tune.report import write_report
@@ -32,25 +34,38 @@ from tune.trials import DEFAULT, derive, run_trial
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command and returns its exit status: 0, 1 a run failed, 2 bad input, 130 Ctrl-C."""
-    console = Console()
-    try:
-        options, launch = parse_sweep(sys.argv[1:] if argv is None else argv)
-        launch = named(options, launch)
-        space = read_space(options.space, launch.run.method)
-        check_space(space, options, launch)
-        prepared = prepare(_default(options, launch))
-        if launch.dry_run:
-            print_space(space, console)
-            print_plan(prepared, console)
-            return 0
-        if launch.slurm.submit:
-            from tune.submit import submit
+    console = Console(markup=False)
+    with ExitStack() as held:
+        try:
+            with refused_by_disk():
+                options, launch = parse_sweep(sys.argv[1:] if argv is None else argv)
+                launch = named(options, launch)
+                space = read_space(options.space, launch.run.method)
+                check_space(space, options, launch)
+                prepared = prepare(_default(options, launch))
+            if launch.dry_run:
+                print_space(space, console)
+                print_plan(prepared, console)
+                return 0
+            if launch.slurm.submit:
+                from tune.submit import submit
 
-            return submit(options, launch, space, console)
-        folder = claim_sweep(options, launch, space)
-    except UserError as error:
-        return stop_with(error)
+                return submit(options, launch, space, console)
+            folder = held.enter_context(claimed_sweep(options, launch, space))
+        except UserError as error:
+            return stop_with(error)
+        return _run(options, launch, space, prepared, folder, console)
 
+
+def _run(
+    options: SweepOptions,
+    launch: Launch,
+    space: Space,
+    prepared: Prepared,
+    folder: Path,
+    console: Console,
+) -> int:
+    """Runs the sweep in a directory that is this process's; returns the exit status."""
     for stop in (signal.SIGINT, signal.SIGTERM):
         signal.signal(stop, interrupt)
     try:
@@ -63,6 +78,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (ClientFailed, ServerFailed) as error:
         print(f"onefold: {error}\nfinished trials are kept in {folder}", file=sys.stderr)
         return 1
+    except OSError as error:
+        return stop_on_disk(error, f"--resume goes on in {folder}")
     print_summary(sweep, console)
     return 0
 

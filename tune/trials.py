@@ -2,7 +2,8 @@
 
 import json
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from cluster.hardware.inventory import Inventory
 from cluster.run.command_line import as_arguments, flatten, parse
 from cluster.run.options import Launch
 from cluster.run.prepare import Prepared
-from cluster.run.run_dir import claim, nested, write_json
+from cluster.run.run_dir import claimed, nested, write_json
 from fl.errors import UserError
 from fl.events import Event
 from fl.json_values import JsonObject, SettingValues
@@ -56,9 +57,19 @@ def run_trial(
     ``prepare_with`` makes it ready to start; ``listeners`` are called with its events. Its output
     goes to ``log.txt`` there, and the reason of a failure to ``failure.txt``.
     """
+    with _claimed(launch) as run_dir:
+        return _run_in(run_dir, launch, settings, *listeners, prepare_with=prepare_with)
+
+
+def _run_in(
+    run_dir: Path,
+    launch: Launch,
+    settings: SettingValues,
+    *listeners: Callable[[Event], None],
+    prepare_with: Callable[[Launch], Prepared],
+) -> JsonObject:
     from cluster.run.runner import execute
 
-    run_dir = _claim(launch)
     write_json(run_dir / SETTINGS, dict(settings))
     (run_dir / FAILURE).unlink(missing_ok=True)
     finished = read_result(run_dir)
@@ -67,7 +78,9 @@ def run_trial(
     with (run_dir / "log.txt").open("a", buffering=1) as log:
         try:
             prepared = prepare_with(launch)
-            return execute(launch, prepared, run_dir, Console(file=log, width=200), *listeners)
+            return execute(
+                launch, prepared, run_dir, Console(file=log, width=200, markup=False), *listeners
+            )
         except Exception as error:
             reason = " ".join(str(error).split())
             (run_dir / FAILURE).write_text(f"{type(error).__name__}: {reason}\n")
@@ -94,9 +107,13 @@ def share_of(inventory: Inventory, bundle: Mapping[str, float]) -> Inventory:
     )
 
 
-def _claim(launch: Launch) -> Path:
-    try:
-        return claim(launch)
-    except UserError:
-        # A sweep that was killed may not have saved which settings it tried under this number.
-        return claim(replace(launch, resume=False, overwrite=True))
+@contextmanager
+def _claimed(launch: Launch) -> Iterator[Path]:
+    with ExitStack() as held:
+        try:
+            run_dir = held.enter_context(claimed(launch))
+        except UserError:
+            # A sweep that was killed may not have saved which settings it tried under this number.
+            anew = replace(launch, resume=False, overwrite=True)
+            run_dir = held.enter_context(claimed(anew))
+        yield run_dir

@@ -18,17 +18,22 @@ class Locks:
     """
 
     def __init__(self, file: Path) -> None:
-        self._descriptor = os.open(file, os.O_CREAT | os.O_RDWR, 0o666)
+        self.work = True
+        """Whether the file system has locks, as far as was seen."""
+        self.descriptor = os.open(file, os.O_CREAT | os.O_RDWR, 0o666)
 
     def __del__(self) -> None:
-        os.close(self._descriptor)
+        with contextlib.suppress(AttributeError):  # the file could not be opened
+            os.close(self.descriptor)
 
     def acquire(self, name: str, *, wait: bool = False) -> bool:
         """Takes the lock; while another holds it, returns False, or waits for it with ``wait``."""
         try:
             self._set(fcntl.F_WRLCK, name, wait)
         except OSError as error:
-            return error.errno not in (errno.EAGAIN, errno.EACCES)
+            if error.errno in (errno.EAGAIN, errno.EACCES):
+                return False
+            self.work = False
         return True
 
     def release(self, name: str) -> None:
@@ -41,7 +46,7 @@ class Locks:
         if sys.platform == "linux":  # locks of the open file, so that threads have their own
             command = fcntl.F_OFD_SETLKW if wait else fcntl.F_OFD_SETLK
             record = struct.pack("hhqqi4x", kind, os.SEEK_SET, start, 1, 0)
-            fcntl.fcntl(self._descriptor, command, record)
+            fcntl.fcntl(self.descriptor, command, record)
             return
         how = fcntl.LOCK_UN if kind == fcntl.F_UNLCK else fcntl.LOCK_EX
-        fcntl.lockf(self._descriptor, how | (0 if wait else fcntl.LOCK_NB), 1, start)
+        fcntl.lockf(self.descriptor, how | (0 if wait else fcntl.LOCK_NB), 1, start)

@@ -144,7 +144,8 @@ class Store:
         try:
             os.link(self.file(key), name)
         except OSError:  # a file system without hard links
-            shutil.copyfile(self.file(key), name)
+            with replacing(name) as temporary:
+                shutil.copyfile(self.file(key), temporary)
 
 
 def _folder(number: int) -> str:

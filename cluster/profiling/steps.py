@@ -22,14 +22,14 @@ import torch
 
 from cluster.clients.extensions import add_models, by_value, packed_models
 from cluster.hardware.shadows import environment, python
-from fl.cache import cache_dir
+from fl.cache import cache_dir, write_cache
 from fl.client_code import client_code
 from fl.client_note import ClientNote
 from fl.data.datasets import Split
 from fl.errors import UserError
 from fl.executor import run_job
 from fl.federation import Client, Job, Request, RunSpec, Training
-from fl.sealed import read_sealed, write_sealed
+from fl.sealed import read_sealed
 
 TIMED_STEPS = 4
 TIMEOUT_S = 600.0
@@ -180,8 +180,7 @@ def _read() -> dict[str, dict[str, float]]:
 
 
 def _write(entries: Mapping[str, Mapping[str, float]]) -> None:
-    with contextlib.suppress(OSError):  # then the next run measures again
-        write_sealed(cache_file(), json.dumps(entries, indent=1).encode())
+    write_cache(cache_file(), json.dumps(entries, indent=1))  # else the next run measures again
 
 
 if __name__ == "__main__":

@@ -19,8 +19,11 @@ import yaml
 from cluster.run.choices import choices, choices_help
 from cluster.run.help import short_help, within_width
 from cluster.run.options import Launch, LaunchOptions
+from cluster.run.run_name import check_run_name
 from cluster.run.tyro_errors import one_line
+from cluster.run.yaml_files import read_yaml
 from fl.bounds import bounds_in, check_tree, deferred
+from fl.disk_errors import disk_line, is_of_disk, printable
 from fl.errors import UserError, unknown
 from fl.json_values import JsonObject, SettingValues
 from fl.methods.registry import METHODS, get_method
@@ -80,10 +83,13 @@ def parse(
         arguments.append("--slurm.submit")
     own = ["--help" if a == "--help-all" else a for a in argv if a != "--slurm"]
     try:
-        return parse_record(record, [*arguments, *own], [*valid, *beside], prog)
+        launch: Launch = parse_record(record, [*arguments, *own], [*valid, *beside], prog)
     except SystemExit:  # after help
         print(choices_help({"preset": presets(), **choices(valid.items())}), end="")
         raise
+    if launch.name is not None:
+        check_run_name(launch.name)
+    return launch
 
 
 def presets() -> list[str]:
@@ -101,11 +107,12 @@ def load_preset(name: str) -> JsonObject:
 def load_yaml(path: Any) -> JsonObject:
     """A mapping of settings from a YAML file, without what a finished run recorded beside them."""
     try:
-        values = yaml.safe_load(path.read_text())
+        values = read_yaml(path)
     except FileNotFoundError:
         raise UserError(f"no such configuration file: {path}") from None
-    except (yaml.YAMLError, UnicodeDecodeError, OSError) as error:
-        raise UserError(f"cannot read {path}: {' '.join(str(error).split())}") from None
+    except (yaml.YAMLError, ValueError, OSError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise UserError(f"cannot read {printable(str(path))}: {reason}") from None
     if values is None:
         return {}
     if not isinstance(values, dict):
@@ -218,6 +225,22 @@ def unknown_setting(name: str, valid: Iterable[str], kind: str = "setting") -> s
     near = difflib.get_close_matches(name, valid, n=1)
     hint = f" (did you mean {spell(near[0])}?)" if near else ""
     return f"unknown {kind} {spell(name)!r}{hint}; valid: {', '.join(map(spell, valid))}"
+
+
+def stop_on_disk(error: OSError, goes_on: str) -> int:
+    """Prints an error of the file system while it ran as one line; returns the exit status.
+
+    Args:
+        error: what was raised.
+        goes_on: how to go on, as the end of the line.
+
+    Raises:
+        OSError: the error, where it is of something else, such as a socket.
+    """
+    if not is_of_disk(error):
+        raise error
+    print(f"onefold: {disk_line(error)}; then {goes_on}", file=sys.stderr)
+    return 1
 
 
 def stop_with(error: UserError) -> int:

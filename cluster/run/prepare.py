@@ -12,6 +12,7 @@ from cluster.hardware.inventory import Inventory, take_inventory
 from cluster.hardware.joined_ray import joined_inventory
 from cluster.hardware.shadows import refuse_shadows
 from cluster.profiling.requests import Requests, measured, stated
+from cluster.run.model_memory import refuse_large
 from cluster.run.options import Launch
 from cluster.run.steps import silent
 from cluster.server.rank_placement import world_size
@@ -73,6 +74,8 @@ def prepare(
     method = get_method(run.method)
     run_spec = run.run_spec  # reads the disk where the data is a folder
     assignments = _assignments(run, method, run_spec)
+    for training in {assignment.training for assignment in assignments}:
+        refuse_large(training, run_spec)
     inventory = inventory or _inventory(launch)
     ranks = launch.fusion_ranks or method.default_ranks
     if not (launch.slurm.submit or launch.ray_address):  # the inventory covers all GPUs of the run

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 from fl.events import ClientProgress, Event
+from fl.whole_files import named_errors
 
 
 class JsonLines:
@@ -11,14 +12,17 @@ class JsonLines:
     there is too much, and which depends on the clock."""
 
     def __init__(self, path: Path) -> None:
+        self._path = path
         self._file = path.open("a", buffering=1)
 
     def __call__(self, event: Event) -> None:
         """Writes one line."""
         if isinstance(event, ClientProgress):
             return
-        self._file.write(json.dumps(event.to_json()) + "\n")
+        with named_errors(self._path):
+            self._file.write(json.dumps(event.to_json()) + "\n")
 
     def close(self) -> None:
         """Closes the file."""
-        self._file.close()
+        with named_errors(self._path):
+            self._file.close()

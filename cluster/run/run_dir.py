@@ -1,9 +1,12 @@
 """The run directory: reserved for one run, and written so that it is readable at any moment."""
 
 import json
+import os
 import platform
 import re
 import shutil
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -13,10 +16,14 @@ import yaml
 
 from cluster.run.command_line import FLATTENED, flatten, load_yaml
 from cluster.run.options import Launch
+from cluster.run.run_folder import empty, is_run
+from cluster.run.run_lock import FILE as LOCK
+from cluster.run.run_lock import locked
 from fl.config import RunConfig
 from fl.data.by_path import is_path
 from fl.data.catalogue import short_name
 from fl.data.hugging_face import is_hugging_face
+from fl.disk_errors import refused_by_disk
 from fl.errors import UserError
 from fl.json_values import JsonObject
 from fl.whole_files import write_atomically
@@ -27,33 +34,99 @@ PACKAGES = ("torch", "torchvision", "triton", "numpy", "ray", "safetensors", "sc
 
 
 def claim(launch: Launch) -> Path:
-    """Makes the run's directory; with ``--resume`` or ``--overwrite`` it takes an existing one.
+    """Makes the run's directory for another process to run in, as :func:`claimed` does."""
+    with claimed(launch) as path:
+        return path
 
-    Without ``--name`` a free name is chosen, so only a name that was given can be taken already.
+
+@contextmanager
+def claimed(launch: Launch) -> Iterator[Path]:
+    """Makes the run's directory, and holds its lock until the end of the context.
+
+    With ``--resume`` or ``--overwrite`` it takes an existing one. Without ``--name`` a free name is
+    chosen, so only a name that was given can be taken already.
 
     Raises:
-        UserError: the directory holds another run, or its configuration differs on ``--resume``.
+        UserError: the directory holds another run or is in use, its configuration differs on
+            ``--resume``, or it cannot be written.
     """
-    path = locate(launch)
-    settings = nested(launch.run)
-    config_file = path / "config.yaml"
-    if launch.overwrite and config_file.exists():
-        shutil.rmtree(path)
-    if path.exists() and not path.is_dir():
-        raise UserError(f"{path} is a file; choose another --name or --output-dir")
-    if config_file.exists():
-        if not launch.resume:
-            raise UserError(
-                f"{path} holds another run: --resume continues it, --overwrite replaces it, "
-                "--name starts one beside it"
-            )
-        _refuse_changes(config_file, settings)
-    elif path.exists() and any(path.iterdir()):
-        raise UserError(f"{path} holds files that are no run; choose another --name")
-    path.mkdir(parents=True, exist_ok=True)
-    content = yaml.safe_dump({**settings, "versions": versions()}, sort_keys=False)
-    write_atomically(config_file, content.encode())
+    with ExitStack() as held:
+        with refused_by_disk():
+            path = _occupy(launch, held)
+        yield path
+
+
+def check_place(launch: Launch) -> None:
+    """Refuses what :func:`claimed` would refuse as things are now; writes nothing.
+
+    Raises:
+        UserError: one line.
+    """
+    with refused_by_disk():
+        path = locate(launch)
+        if launch.output_dir.exists() and not launch.output_dir.is_dir():
+            raise UserError(f"output_dir {launch.output_dir} is a file; choose another")
+        store = launch.output_dir / ".store"
+        if store.exists() and not store.is_dir():
+            raise UserError(f"{store} must be a folder, the store of updates: move that file away")
+        there = next(p for p in path.absolute().parents if p.exists())
+        if not (there.is_dir() and os.access(there, os.W_OK | os.X_OK)):
+            raise UserError(f"cannot write to {there}; choose another --output-dir")
+        _refuse_taken(path, launch)
+
+
+def _occupy(launch: Launch, held: ExitStack) -> Path:
+    """Makes or takes the directory, locks it, and writes the configuration."""
+    path, made = _directory(launch)
+    held.enter_context(locked(path))
+    try:
+        _refuse_taken(path, launch)
+        if launch.overwrite and is_run(path):
+            empty(path)
+        content = yaml.safe_dump({**nested(launch.run), "versions": versions()}, sort_keys=False)
+        write_atomically(path / "config.yaml", content.encode())
+    except BaseException:
+        if made:  # the name is free again
+            shutil.rmtree(path, ignore_errors=True)
+        raise
     return path
+
+
+def _directory(launch: Launch) -> tuple[Path, bool]:
+    """The run's directory, and whether this call made it: of two that race for a made name, one
+    gets the next."""
+    while True:
+        path = locate(launch)
+        _refuse_taken(path, launch)
+        try:
+            path.mkdir(parents=True)
+        except FileExistsError:
+            if launch.name is not None or launch.resume or launch.overwrite:
+                return path, False
+        else:
+            return path, True
+
+
+def _refuse_taken(path: Path, launch: Launch) -> None:
+    """Refuses a directory that the run may not have, but for one that is locked."""
+    if path.is_symlink() or (path.exists() and not path.is_dir()):
+        kind = "link" if path.is_symlink() else "file"
+        raise UserError(f"{path} is a {kind}; choose another --name or --output-dir")
+    if not path.exists():
+        return
+    config_file = path / "config.yaml"
+    if not config_file.exists():
+        if any(file.name != LOCK for file in path.iterdir()):
+            raise UserError(f"{path} holds files that are no run; choose another --name")
+    elif not is_run(path):
+        raise UserError(f"{path} holds a config.yaml that is no run's; choose another --name")
+    elif launch.resume:
+        _refuse_changes(config_file, nested(launch.run))
+    elif not launch.overwrite:
+        raise UserError(
+            f"{path} holds another run: --resume continues it, --overwrite replaces it, "
+            "--name starts one beside it"
+        )
 
 
 def locate(launch: Launch) -> Path:
@@ -62,7 +135,7 @@ def locate(launch: Launch) -> Path:
     A made name that is taken gets the next free number; ``--resume`` and ``--overwrite`` mean the
     last one that is taken.
     """
-    if launch.name:
+    if launch.name is not None:
         return launch.output_dir / launch.name
     run = launch.run
     what = f"{run.method}-{short_name(run.dataset)}"

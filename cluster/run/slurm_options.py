@@ -8,7 +8,7 @@ from typing import Annotated
 
 from cluster.hardware.gpus import Gpu
 from cluster.hardware.inventory import Inventory
-from fl.bounds import AtLeast, Count, Positive, Settings
+from fl.bounds import AtLeast, AtMost, Count, Positive, Settings
 from fl.errors import UserError
 
 TIME = re.compile(
@@ -35,7 +35,7 @@ class SlurmOptions(Settings):
     partition: str | None = None
     """Default: the cluster's."""
     nodes: Count = 1
-    gpus_per_node: Annotated[int, AtLeast(0)] = 0
+    gpus_per_node: Annotated[int, AtLeast(0), AtMost(1000)] = 0
     cpus_per_task: Count = 4
     """Cores per node, as each node has one task."""
     mem_gb: Positive | None = None

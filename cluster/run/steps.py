@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import Self
 
 from rich.console import Console
+from rich.text import Text
 
 
 class Steps:
@@ -34,7 +35,7 @@ class Steps:
     def __call__(self, what: str) -> None:
         """Says that the step has begun."""
         if self._status:
-            self._status.update(f"{what} …")
+            self._status.update(Text(f"{what} …"))  # a name in it is no markup
         else:
             self._console.print(f"{what} …", markup=False, highlight=False, soft_wrap=True)
             self._console.file.flush()

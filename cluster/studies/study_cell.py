@@ -5,7 +5,7 @@ import os
 import re
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -13,7 +13,7 @@ import torch
 from rich.console import Console
 
 from cluster.run.prepare import prepare
-from cluster.run.run_dir import claim, write_json
+from cluster.run.run_dir import check_place, claimed, write_json
 from cluster.studies.study_options import StudyRun
 from fl.errors import UserError
 from fl.json_values import JsonObject
@@ -28,12 +28,13 @@ def run_cell(cell: StudyRun) -> None:
     """Runs the cell and writes its figures to the run's directory."""
     from cluster.run.runner import execute
 
-    console = Console()
-    with peaks() as peak:
-        prepared = prepare(cell.launch, drawn=cell.drawn)
-        run_dir = claim(cell.launch)
-        result = execute(cell.launch, prepared, run_dir, console)
-    write_json(run_dir / FIGURES, figures(cell, result, peak))
+    console = Console(markup=False)
+    with ExitStack() as held:
+        with peaks() as peak:
+            prepared = prepare(cell.launch, drawn=cell.drawn)
+            run_dir = held.enter_context(claimed(cell.launch))
+            result = execute(cell.launch, prepared, run_dir, console)
+        write_json(run_dir / FIGURES, figures(cell, result, peak))
 
 
 def figures(cell: StudyRun, result: JsonObject, peak: "Peaks") -> JsonObject:
@@ -69,7 +70,7 @@ def finished(cell: StudyRun) -> JsonObject | None:
     path = cell.run_dir / FIGURES
     if not path.exists():
         return None
-    claim(replace(cell.launch, resume=True))  # refuses another configuration
+    check_place(replace(cell.launch, resume=True))  # refuses another configuration
     found: JsonObject = json.loads(path.read_text())
     if found["drawn_with_replacement"] != (cell.drawn is not None):
         raise UserError(f"{cell.run_dir} was run with another --samples-per-client")

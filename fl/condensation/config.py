@@ -7,7 +7,7 @@ from typing import Annotated, Literal, Self
 
 import torch
 
-from fl.bounds import Count, OneOf, Positive, Settings, Within
+from fl.bounds import Count, OneOf, Positive, Settings, Width, Within
 from fl.condensation.augment import KINDS
 from fl.federation import RunSpec, Task, Update
 from fl.models import CLASSIFIERS, check_classifier
@@ -24,7 +24,7 @@ class CondensationConfig(Settings):
     model: Annotated[str, OneOf(CLASSIFIERS)] = "convnet"
     """Architecture of the global model, whose features are matched: convnet, resnet18, cnn or
     vgg9."""
-    width: Positive = 0.25
+    width: Width = 0.25
     """Factor on its channels and hidden units; 1 is the paper's size."""
     images_per_class: Count = 10
     """Condensed images of each class the client has, however few its samples are (IPC)."""

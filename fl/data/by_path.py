@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from fl.data.arrays import open_arrays
 from fl.data.datasets import Dataset
 from fl.data.own import as_dataset
 from fl.errors import UserError
@@ -40,15 +41,12 @@ def _read(path: Path, changed: int) -> Dataset:
 
 
 def _npz(path: Path) -> Any:
-    try:
-        with np.load(path, allow_pickle=False) as arrays:
-            for names in ARRAYS:
-                if set(names) <= set(arrays.files):
-                    found = [arrays[name] for name in names]
-                    return (found[:2], found[2:]) if len(found) == 4 else tuple(found)
-            given = ", ".join(arrays.files)
-    except (OSError, ValueError, EOFError) as error:
-        raise UserError(f"cannot read {path}: {' '.join(str(error).split())}") from None
+    with open_arrays(path) as arrays:
+        for names in ARRAYS:
+            if set(names) <= set(arrays.files):
+                found = [arrays[name] for name in names]
+                return (found[:2], found[2:]) if len(found) == 4 else tuple(found)
+        given = ", ".join(arrays.files)[:100]
     expected = "; or ".join(", ".join(names) for names in ARRAYS)
     raise UserError(f"{path} has the arrays {given}; expected {expected}")
 
@@ -83,11 +81,11 @@ class _Images:
         return len(self._files)
 
     def __getitem__(self, index: int) -> tuple[np.ndarray, int]:
-        from PIL import Image, UnidentifiedImageError
+        from PIL import Image
 
         file, label = self._files[index]
         try:
             with Image.open(file) as image:
                 return np.asarray(image if image.mode == "L" else image.convert("RGB")), label
-        except (OSError, UnidentifiedImageError) as error:
-            raise UserError(f"cannot read image {file}: {error}") from None
+        except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+            raise UserError(f"cannot read image {file}: {' '.join(str(error).split())}") from None

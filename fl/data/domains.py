@@ -71,7 +71,7 @@ def _folders(folder: Path) -> list[str]:
 def _read(folder: Path, classes: tuple[str, ...], side: int) -> tuple[np.ndarray, np.ndarray]:
     """Images, uint8 (N, 3, side, side), and labels, int64 (N,), of one domain."""
     # Imported late, since it takes seconds that other runs need not wait for.
-    from PIL import UnidentifiedImageError
+    from PIL import Image
     from torchvision.datasets import ImageFolder
 
     try:
@@ -83,8 +83,8 @@ def _read(folder: Path, classes: tuple[str, ...], side: int) -> tuple[np.ndarray
     for row, (path, _) in enumerate(source.samples):
         try:
             image = source.loader(path).resize((side, side))
-        except (OSError, UnidentifiedImageError) as error:
-            raise UserError(f"cannot read image {path}: {error}") from None
+        except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+            raise UserError(f"cannot read image {path}: {' '.join(str(error).split())}") from None
         images[row] = np.asarray(image).transpose(2, 0, 1)
     return images, np.array([number[own] for own in source.targets], dtype=np.int64)
 

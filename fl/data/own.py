@@ -15,6 +15,7 @@ FORMS = (
     "(images, labels), ((images, labels), (test images, test labels)), a mapping with train and "
     "test, or a data set object"
 )
+MOST_CLASSES = 100_000
 IMAGE_COLUMNS, LABEL_COLUMNS = ("image", "img"), ("label", "labels", "fine_label")
 
 
@@ -151,6 +152,10 @@ def _checked(name: str, train: Split, test: Split, names: tuple[str, ...]) -> Da
             raise UserError(f"data {name} has no {part} samples")
         if split.labels.min() < 0:
             raise UserError(f"data {name}: label {split.labels.min()}; allowed: 0 and more")
+        if split.labels.max() >= MOST_CLASSES:
+            raise UserError(
+                f"data {name}: label {split.labels.max()}; allowed: 0 to {MOST_CLASSES - 1}"
+            )
     if train.images.shape[1:] != test.images.shape[1:]:
         shapes = f"{train.images.shape[1:]} and {test.images.shape[1:]}"
         raise UserError(f"data {name}: training and test images differ in shape: {shapes}")

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from fl.data.arrays import open_arrays
 from fl.errors import UserError
 from fl.whole_files import replacing
 
@@ -66,20 +67,15 @@ def _claim(path: Path, owner: np.ndarray, k: int, own: np.ndarray) -> None:
 
 
 def _npz(path: Path) -> tuple[Lists, Lists]:
-    try:
-        with np.load(path, allow_pickle=False) as arrays:
-            return _cut(path, arrays, "train"), _cut(path, arrays, "test")
-    except UserError:
-        raise
-    except (OSError, ValueError, EOFError, KeyError) as error:
-        raise UserError(f"cannot read {path}: {' '.join(str(error).split())}") from None
+    with open_arrays(path) as arrays:
+        return _cut(path, arrays, "train"), _cut(path, arrays, "test")
 
 
 def _cut(path: Path, arrays: Any, name: str) -> Lists:
     """Each client's part of the array of that name."""
     whole = _indices(path, name, arrays[name])
     counts = _indices(path, f"{name}_counts", arrays[f"{name}_counts"])
-    if (counts < 0).any() or counts.sum() != len(whole):
+    if (counts < 0).any() or (counts > len(whole)).any() or counts.sum() != len(whole):
         raise UserError(f"{path}: {name}_counts do not add up to the {len(whole)} of {name}")
     return np.split(whole, np.cumsum(counts)[:-1]) if len(counts) else []
 
@@ -90,7 +86,7 @@ def _json(path: Path) -> tuple[Lists, Lists]:
         if not isinstance(lists, list):
             raise ValueError("expected a list of indices for each client")
         columns = [np.asarray(own) for own in lists]
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"cannot read {path}: {' '.join(str(error).split())}") from None
     return [_indices(path, f"client {k}", own) for k, own in enumerate(columns)], []
 

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fl.bounds import AtLeast, Count, Positive, Settings
+from fl.bounds import MOST, AtLeast, AtMost, Count, Positive, Settings, Width
 from fl.federation import RunSpec
 from fl.fusion.distillation import kl_to_teacher
 from fl.models.image_generator import ImageGenerator
@@ -32,7 +32,7 @@ InversionLoss = Callable[[Tensor, Tensor], Tensor]
 class InversionConfig(Settings):
     """Training of the generator, new in each epoch."""
 
-    batch_size: Annotated[int, AtLeast(2)] = 64  # BatchNorm needs two
+    batch_size: Annotated[int, AtLeast(2), AtMost(MOST)] = 64  # BatchNorm needs two
     """Images made per epoch."""
     steps: Count = 20
     """Steps of Adam on the generator and its input."""
@@ -40,7 +40,7 @@ class InversionConfig(Settings):
     """Learning rate of Adam."""
     latent: Count = 256
     """Size of the generator's input z."""
-    width: Positive = 0.25
+    width: Width = 0.25
     """Factor on the generator's channels; 1 is the released code's."""
 
 

@@ -12,7 +12,7 @@ from typing import Annotated, ClassVar
 import torch
 from torch import Tensor, nn
 
-from fl.bounds import AtLeast, Settings
+from fl.bounds import MOST, AtLeast, AtMost, Settings
 from fl.clients import Clients
 from fl.federation import Batch, RunSpec
 from fl.fusion.average import average_into
@@ -37,7 +37,7 @@ class DynaFedConfig(ParticipationConfig, Settings):
     """DynaFed's settings: FedAvg's, and the images."""
 
     classifier: ClassifierConfig = ClassifierConfig(epochs=2, lr=0.01, momentum=0.0, batch_size=32)
-    trajectory: Annotated[int, AtLeast(AHEAD)] = 24
+    trajectory: Annotated[int, AtLeast(AHEAD), AtMost(MOST)] = 24
     """Rounds of FedAvg before the images are learned, once."""
     matching: MatchingConfig = MatchingConfig()
     fit: FitConfig = FitConfig(epochs=20, lr=1e-4, batch_size=256)

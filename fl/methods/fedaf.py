@@ -12,7 +12,7 @@ from typing import Annotated, ClassVar, Protocol
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fl.bounds import AtLeast, NotNegative, Positive, Settings, Within
+from fl.bounds import MOST, AtLeast, AtMost, NotNegative, Positive, Settings, Within
 from fl.clients import Clients
 from fl.condensation.config import CondensationConfig, LocalCondensation
 from fl.condensation.losses import class_means, knowledge_matching
@@ -41,7 +41,7 @@ class FedAFConfig(Settings):
     collaboration: NotNegative = 1e-3
     """Weight of the collaborative term, the distance of the images' class-wise mean logits from
     all clients' (lambda_loc); 0 leaves it out."""
-    projections: Annotated[int, AtLeast(0)] = 0
+    projections: Annotated[int, AtLeast(0), AtMost(MOST)] = 0
     """Random directions of that sliced Wasserstein distance; 0 takes its closed form."""
     knowledge: NotNegative = 0.01
     """Weight of local-global knowledge matching (lambda_glob); 0 leaves the term out."""

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from fl.bounds import Count, OneOf, Positive, Settings
+from fl.bounds import Count, Number, OneOf, Positive, Settings, Width
 from fl.clients import Clients
 from fl.errors import UserError
 from fl.federation import RunSpec, Update
@@ -35,12 +35,12 @@ from fl.training.generator import GeneratorConfig
 class FedCVAEConfig(Settings):
     """FEDCVAE's settings, sized for a laptop; the small clients are FedMHO's generator clients."""
 
-    num_large: int | None = None
+    num_large: Number | None = None
     """Clients with the large generator, the first ones; the rest have the small one. Default:
     half. For the homogeneous form of Table 8: all."""
     large_model: Annotated[str, OneOf(GENERATORS)] = "cvae-large"
     """Generator architecture of the large clients."""
-    large_width: Positive = 0.25
+    large_width: Width = 0.25
     """Factor on its channels; 1 is the paper's size."""
     large_lr: Positive = 1e-3
     """Its learning rate; all its other settings are those of generator."""
@@ -54,7 +54,7 @@ class FedCVAEConfig(Settings):
     """Bound r of z, whose entries are N(0, 1) truncated to [-r, r]."""
     global_model: Annotated[str, OneOf(CLASSIFIERS)] = "vgg9"
     """Architecture of the global model."""
-    global_width: Positive = 0.25
+    global_width: Width = 0.25
     """Factor on its channels and hidden units; 1 is the paper's size."""
     classify: FitConfig = FitConfig(epochs=15, lr=1e-3, batch_size=32)
 

@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fl.bounds import Count, Positive
+from fl.bounds import Count, Number, Positive
 from fl.clients import Clients
 from fl.federation import Batch, RunSpec, Task, TaskInput, TaskOutput, Update
 from fl.fusion.average import average_into
@@ -72,7 +72,7 @@ class FedD2SConfig(FedPerPlusConfig):
     classifier: LocalFedD2S = LocalFedD2S()
     server_epochs: Count = 2
     """Epochs of each client's copy of the global model in a round; the paper names none."""
-    fixed_layer: int | None = None
+    fixed_layer: Number | None = None
     """Distillation layer of all rounds, in place of dropping layers: FedD2S* of Figure 5, where it
     is 3 by our reading. Default: layers are dropped."""
 

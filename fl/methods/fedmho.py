@@ -8,14 +8,13 @@ the model does not forget them.
 
 from dataclasses import dataclass, replace
 from functools import partial
-from math import inf
 from typing import Annotated, Literal
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fl.bounds import Count, OneOf, Within
+from fl.bounds import LARGEST, Count, Number, OneOf, Within
 from fl.clients import Clients
 from fl.errors import UserError, unknown
 from fl.federation import RunSpec, Update
@@ -54,7 +53,7 @@ Teacher = Literal["none", "models", "start"]
 class FedMHOConfig(AggregationConfig):
     """FedMHO's own settings. Defaults are the paper's form, sized for a laptop."""
 
-    num_classifiers: int | None = None
+    num_classifiers: Number | None = None
     """Clients that train a classifier, the first ones; the rest train generators. Default: half."""
     prototypes: tuple[Annotated[str, OneOf(CLASSIFIERS)], ...] = ()
     """Architectures assigned in turn to the classifier clients; the first is the global model's.
@@ -101,7 +100,7 @@ class FedMHOConfig(AggregationConfig):
             return
         if isinstance(betas, str):
             raise unknown("betas", betas, ["learned"])
-        if not all(0 <= beta < inf for beta in betas) or sum(betas) == 0:
+        if not all(0 <= beta <= LARGEST for beta in betas) or sum(betas) == 0:
             raise UserError(f"betas must not be negative nor both 0, got {betas}")
 
     def loss(self, teacher: Teacher) -> FusionLoss | LearnedFusionLoss:

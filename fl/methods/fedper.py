@@ -7,6 +7,7 @@ both together, and upload the layers. The head is theirs: no byte of it is sent.
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from fl.bounds import Number
 from fl.clients import Clients
 from fl.federation import Client, RunSpec, Training
 from fl.methods.method import Assignment, Method
@@ -26,7 +27,7 @@ from fl.training.personal import own_model
 class FedPerConfig(PersonalConfig):
     """How many layers are shared, beside the settings of the clients."""
 
-    shared_layers: int | None = None
+    shared_layers: Number | None = None
     """Layers that are averaged, counted from the first; 0: none. Default: those before the
     flattening, as FedD2S's paper has it."""
 

@@ -10,7 +10,7 @@ from typing import Annotated
 
 from torch import Tensor, nn
 
-from fl.bounds import OneOf, Positive, Settings
+from fl.bounds import Number, OneOf, Settings, Width
 from fl.clients import Clients
 from fl.errors import ClientFailed, UserError
 from fl.federation import Client, RunSpec, Training, Update
@@ -34,7 +34,7 @@ from fl.wire import prefixed
 class PrototypesConfig(Settings):
     """Which client trains which classifier (Table 1)."""
 
-    num_large: int | None = None
+    num_large: Number | None = None
     """Clients with a large classifier, the first ones; the rest have the small one. Default: half.
     For the homogeneous form of Table 8: all."""
     prototypes: tuple[Annotated[str, OneOf(CLASSIFIERS)], ...] = ()
@@ -42,7 +42,7 @@ class PrototypesConfig(Settings):
     Default: classifier.model for all."""
     small_model: Annotated[str, OneOf(CLASSIFIERS)] = "cnn"
     """Classifier architecture of the small clients."""
-    small_width: Positive = 1.0
+    small_width: Width = 1.0
     """Factor on its channels; all its other settings are those of classifier."""
     classifier: ClassifierConfig = ClassifierConfig()
 

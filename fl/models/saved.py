@@ -15,6 +15,7 @@ from fl.errors import UserError
 from fl.models.ensemble import Ensemble
 from fl.models.info import Built
 from fl.models.registry import build_classifier
+from fl.whole_files import replacing
 
 KEY = "onefold"
 """Of the file's metadata, under which the model's description is, as JSON."""
@@ -69,7 +70,8 @@ def save_tensors(
     tensors: dict[str, Tensor], path: Path, metadata: dict[str, str] | None = None
 ) -> None:
     """Writes tensors for others to read too: safetensors alone would make the file private."""
-    save_file(tensors, path, metadata=metadata)
     mask = os.umask(0)
     os.umask(mask)
-    path.chmod(0o666 & ~mask)
+    with replacing(path) as temporary:
+        save_file(tensors, temporary, metadata=metadata)
+        temporary.chmod(0o666 & ~mask)

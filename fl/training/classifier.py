@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from fl.bounds import Count, NotNegative, OneOf, Positive, Settings, Within
+from fl.bounds import Count, NotNegative, OneOf, Positive, Settings, Width, Within
 from fl.federation import Batch, RunSpec, Task, TaskInput, Training, Update
 from fl.models import (
     CLASSIFIERS,
@@ -51,7 +51,7 @@ class ClassifierConfig(EpochTraining, Settings):
 
     model: Annotated[str, OneOf(CLASSIFIERS)] = "vgg9"
     """Classifier architecture, such as vgg9 or cnn; all are in docs/models.md."""
-    width: Positive = 0.25
+    width: Width = 0.25
     """Factor on channels and hidden units; 1 is the paper's size."""
     epochs: Count = 30
     """Local epochs."""

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from fl.bounds import Count, OneOf, Positive, Settings
+from fl.bounds import Count, OneOf, Positive, Settings, Width
 from fl.federation import Batch, RunSpec, Task, TaskInput, Update
 from fl.models import (
     CVAE,
@@ -37,7 +37,7 @@ class GeneratorConfig(EpochTraining, Settings):
 
     model: Annotated[str, OneOf(GENERATORS)] = "cvae-small"
     """Generator architecture: cvae-small, cvae-large or cvae-cifar."""
-    width: Positive = 1.0
+    width: Width = 1.0
     """Factor on channels and hidden units; 1 is the paper's size."""
     latent: Count = 20
     """Size of the latent code z."""

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 from torch import nn
 
-from fl.bounds import Count, OneOf, Positive
+from fl.bounds import Count, OneOf, Positive, Width
 from fl.federation import Task, TaskInput
 from fl.models import CLASSIFIERS
 from fl.training.classifier import (
@@ -28,7 +28,7 @@ class PersonalTraining(ClassifierConfig):
 
     model: Annotated[str, OneOf(CLASSIFIERS)] = "m1"
     """Classifier architecture; m1 and m2 are FedD2S's, all are in docs/models.md."""
-    width: Positive = 1.0
+    width: Width = 1.0
     """Factor on channels and hidden units; 1 is the paper's size."""
     epochs: Count = 4
     """Local epochs of a round."""

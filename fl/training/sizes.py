@@ -8,9 +8,10 @@ from pathlib import Path
 
 import torch
 
+from fl.cache import write_cache
 from fl.client_note import readable_notes
 from fl.federation import Job
-from fl.sealed import read_sealed, write_sealed
+from fl.sealed import read_sealed
 from fl.training.task import trains_in_cohorts
 
 SIZES = (1, 2, 4, 8, 16, 32)
@@ -113,7 +114,7 @@ class CohortSizes:
 
     def _remember(self) -> None:
         if self._cache:
-            write_sealed(self._cache, json.dumps(self._chosen, indent=2).encode())
+            write_cache(self._cache, json.dumps(self._chosen, indent=2))
 
 
 def _read(cache: Path) -> dict[str, int]:

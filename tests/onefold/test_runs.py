@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from cluster.run.run_lock import locked
 from onefold.runs import main
 
 
@@ -13,7 +14,7 @@ from onefold.runs import main
 def runs(tmp_path: Path) -> Path:
     for name, accuracy in (("one", 0.5), ("two", 0.75), ("broken-off", None)):
         (tmp_path / name).mkdir()
-        (tmp_path / name / "config.yaml").write_text("method: fedavg\n")
+        (tmp_path / name / "config.yaml").write_text("method: fedavg\nversions: {}\n")
         if accuracy is not None:
             result = {"method": "fedavg", "dataset": "digits", "accuracy": accuracy, "rounds": 3}
             result["seconds"] = {"total": 61.0}
@@ -78,3 +79,15 @@ def test_a_wrong_command_line_is_one_line(
     said = capsys.readouterr().err
     assert said.startswith("onefold: ")
     assert said.count("\n") == 1
+
+
+def test_rm_deletes_none_where_a_process_is_at_work_in_one(
+    runs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with locked(runs / "two"):
+        assert main(["--output-dir", str(runs), "rm", "one", "two", "--yes"]) == 2
+    assert "in use by process" in capsys.readouterr().err
+    assert (runs / "one").exists()
+    assert (runs / "two").exists()
+    assert main(["--output-dir", str(runs), "rm", "one", "two", "--yes"]) == 0
+    assert not (runs / "two").exists()

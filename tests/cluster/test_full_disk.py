@@ -1,0 +1,115 @@
+"""A disk that fills while a run is at work: one line, no litter, and --resume to the same bits."""
+
+import errno
+import fnmatch
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from cluster.launch import main
+
+SMALL = (
+    *("--runtime=inprocess", "--num-clients=4", "--data.max-train=200", "--data.max-test=60"),
+    *("--classifier.epochs=1", "--generator.epochs=1", "--num-samples=60", "--fusion.epochs=2"),
+    *("--classifier.model=cnn", "--fusion-checkpoint=1", "--name=a"),
+)
+SITES = (
+    *("config.yaml", "partition.json", "partition.npz", "*.safetensors", "*.sha256", "fusion.pt"),
+    *("global.safetensors", "samples.safetensors", "result.json", "report.html", "*.png"),
+)
+BEFORE_IT_RUNS = ("config.yaml",)
+
+
+def launch(folder: Path, *further: str) -> int:
+    return main([*SMALL, f"--output-dir={folder}", *further])
+
+
+def model(folder: Path) -> bytes:
+    return (folder / "a" / "model" / "global.safetensors").read_bytes()
+
+
+def litter(folder: Path) -> list[Path]:
+    """Temporary files."""
+    return [p for p in folder.rglob(".*.*") if p.is_file()]
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    folder = tmp_path_factory.mktemp("undisturbed")
+    assert launch(folder) == 0
+    return model(folder)
+
+
+@pytest.mark.parametrize("site", SITES)
+def test_a_full_disk_at_any_write_is_one_line_and_resume_goes_on(
+    tmp_path: Path,
+    site: str,
+    undisturbed: bytes,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    replace = os.replace
+
+    def full(source: str | Path, target: str | Path) -> None:
+        if fnmatch.fnmatch(Path(target).name, site):
+            raise OSError(errno.ENOSPC, "No space left on device", str(source), None, str(target))
+        replace(source, target)
+
+    monkeypatch.setattr(os, "replace", full)
+    capsys.readouterr()
+    assert launch(tmp_path) == (2 if site in BEFORE_IT_RUNS else 1)
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "No space left on device; make room there" in line
+    assert site in BEFORE_IT_RUNS or "then --resume goes on in" in line
+    assert not litter(tmp_path)
+    monkeypatch.setattr(os, "replace", replace)
+    assert launch(tmp_path, "--resume") == 0
+    assert model(tmp_path) == undisturbed
+
+
+@pytest.mark.parametrize("cache", ["cohorts.json"])
+def test_a_cache_that_cannot_be_written_never_ends_a_run(
+    tmp_path: Path, cache: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / ".store" / cache).mkdir(parents=True)  # a folder in its place
+    capsys.readouterr()
+    assert launch(tmp_path) == 0
+    assert len(capsys.readouterr().err.splitlines()) <= 1
+
+
+def test_a_store_that_was_emptied_is_filled_again(tmp_path: Path, undisturbed: bytes) -> None:
+    assert launch(tmp_path) == 0
+    for file in (tmp_path / ".store").iterdir():
+        file.unlink()
+    assert launch(tmp_path, "--resume") == 0
+    assert model(tmp_path) == undisturbed
+
+
+@pytest.fixture
+def tiny(tmp_path: Path) -> Iterator[Path]:
+    """A file system of its own, of 64 KiB."""
+    folder = tmp_path / "tiny"
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(folder)]
+    done = subprocess.run(mount, capture_output=True, check=False)
+    if done.returncode:
+        pytest.skip(f"cannot mount: {done.stderr.decode().strip()}")
+    yield folder
+    subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+def test_a_real_full_disk_and_then_room(
+    tiny: Path, undisturbed: bytes, capsys: pytest.CaptureFixture[str]
+) -> None:
+    capsys.readouterr()
+    assert launch(tiny) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "No space left on device; make room there; then --resume goes on in" in line
+    assert not litter(tiny)
+    more = ["mount", "-o", "remount,size=64m", str(tiny)]
+    subprocess.run(more, check=True)
+    assert launch(tiny, "--resume") == 0
+    assert model(tiny) == undisturbed
