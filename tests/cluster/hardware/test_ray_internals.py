@@ -10,7 +10,8 @@ import psutil
 import pytest
 import ray
 
-from cluster.hardware.private_ray import LEAST_STORE_BYTES, short_root
+from cluster.hardware.private_folders import short_root
+from cluster.hardware.private_ray import LEAST_STORE_BYTES
 from cluster.hardware.ray_internals import (
     AUTHENTICATION,
     DEFAULTS,
