@@ -80,6 +80,8 @@ def private_ray(
 def joined_ray(address: str) -> Iterator[None]:
     """Joins the cluster at ``HOST:PORT``, and leaves it running when the context ends.
 
+    Who started it sees to its safety: its token, if it has one, is taken from where Ray looks.
+
     Raises:
         UserError: nothing answers there, or this machine is no node of that cluster.
     """
@@ -98,9 +100,12 @@ def joined_ray(address: str) -> Iterator[None]:
                     logging_level=logging.ERROR,
                     job_config=job_config(first_for_workers()),
                 )
-        except (OSError, RuntimeError, ValueError) as error:
-            reason = " ".join(str(error).split())[:200]
-            raise UserError(f"cannot join the Ray cluster at {address}: {reason}") from error
+        except (OSError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
+            reason = " ".join(str(error).split())[:200].rstrip(".")
+            raise UserError(
+                f"cannot join the Ray cluster at {address}: {reason}; the token of a cluster that "
+                f"asks for one is given by {TOKEN} or {TOKEN_FILE}, or in {token_at_home()}"
+            ) from error
         try:
             yield
         finally:
