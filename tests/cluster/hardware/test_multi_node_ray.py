@@ -1,17 +1,24 @@
 """A Ray cluster over two nodes, here two groups of processes on one host."""
 
 import contextlib
+import json
+import socket
+import stat
 import subprocess
 import sys
 import textwrap
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 import pytest
 
-from cluster.hardware.multi_node_ray import tail
+from cluster.hardware.inventory import Inventory
+from cluster.hardware.multi_node_ray import attend, tail
+from fl.errors import UserError
 from tests.cluster.living import all_end
+from tests.cluster.strangers import answers, doors
 from tests.waiting import wait_until
 
 NODE = """
@@ -74,11 +81,15 @@ def test_a_member_waits_for_a_late_head_and_leaves_with_it(tmp_path: Path) -> No
     assert [stat.S_IMODE(f.stat().st_mode) for f in (record, meeting)] == [0o600, 0o700]
     root = Path(json.loads(record.read_text())["root"])
     assert stat.S_IMODE(root.stat().st_mode) == 0o700
-    # Over several nodes Ray listens on all interfaces, and asks for the token at each port.
-    open_to_others = {door for door in doors(started) if not door.local}
-    assert {door.process for door in open_to_others} >= {"gcs_server", "raylet"}
-    assert {door.process for door in open_to_others} <= {*ON_ALL_INTERFACES, *ON_THE_NODES_ADDRESS}
-    assert all("UNAUTHENTICATED" in answers(d.port) for d in open_to_others if d.process in ON_ALL)
+    # Over several nodes Ray itself listens on all interfaces, and leaves no choice; but it asks for
+    # the token. Its agent, which asks too, has the node's address.
+    opened = {door for door in doors(started) if not door.local}
+    agents = {door for door in opened if door.process == "ray::RuntimeEnvAgent"}
+    assert {door.process for door in opened - agents} == {"gcs_server", "raylet", "ray::IDLE"}
+    assert all("UNAUTHENTICATED" in answers(door.port) for door in opened - agents)
+    assert not any("OK" in answers(door.port) for door in opened - agents)
+    assert not {door.host for door in agents} & {"::", "0.0.0.0"}
+    assert 10001 not in {door.port for door in opened}
     printed, complaint = head.communicate(timeout=60)
     assert head.returncode == 0, complaint
     # Both nodes' bounds, not this machine's.
@@ -86,6 +97,26 @@ def test_a_member_waits_for_a_late_head_and_leaves_with_it(tmp_path: Path) -> No
     assert member.wait(timeout=30) == 0
     assert all_end(started, 10)
     assert not (meeting / "head.json").exists()
+
+
+@pytest.mark.slow
+def test_a_cluster_of_one_node_is_reached_from_this_host_alone(tmp_path: Path) -> None:
+    head = start(HEAD, tmp_path / "meeting", 120, 3, 1)
+    wait_until(lambda: (tmp_path / "meeting" / "met").exists(), seconds=120)
+    found = doors(family(head))
+    printed, complaint = head.communicate(timeout=60)
+    assert head.returncode == 0, complaint
+    assert printed.startswith("127.0.0.1:")
+    assert {door.process for door in found} >= {"gcs_server", "raylet"}
+    assert not {door for door in found if not door.local}
+
+
+def test_a_directory_that_others_can_write_to_is_no_meeting_place(tmp_path: Path) -> None:
+    tmp_path.chmod(0o777)
+    (tmp_path / "head.json").write_text(json.dumps({"address": "192.0.2.1:1"}))
+    own = Inventory(node="n", cpus=1, memory_bytes=2**30, gpus=(), source="test")
+    with pytest.raises(UserError, match="open to other users"):
+        attend(tmp_path, node=1, inventory=own)
 
 
 @pytest.mark.slow
