@@ -12,7 +12,7 @@ import torch
 from cluster.checks.file_system import FileSystem, file_system
 from cluster.hardware.gpus import DriverWarning, driver_version
 from cluster.hardware.inventory import Inventory, take_inventory
-from cluster.hardware.private_ray import temporary_folder
+from cluster.hardware.private_folders import temporary_folder
 from cluster.run.run_dir import versions
 
 

@@ -9,7 +9,6 @@ import contextlib
 import itertools
 import json
 import os
-import secrets
 import shutil
 import signal
 import socket
@@ -20,21 +19,27 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from cluster.hardware.inventory import Inventory
+from cluster.hardware.private_folders import (
+    private_folder,
+    rays_folder,
+    short_root,
+    write_private,
+)
 from cluster.hardware.private_ray import (
     joined_ray,
+    make_token,
     object_store_bytes,
     parse_address,
     prepare_environment,
-    short_root,
 )
 from cluster.hardware.processes import end_descendants, start
 from cluster.hardware.ray_internals import (
     AUTHENTICATION,
     TOKEN,
+    on_loopback,
     published_address,
     start_command,
 )
-from fl.whole_files import write_atomically
 
 HEAD_S = 120.0
 """Seconds that the head may take to start."""
@@ -73,7 +78,7 @@ def gather(
 ) -> Iterator[str]:
     """On the first node: starts the head; gives the cluster's ``HOST:PORT`` once all nodes joined.
 
-    When the context ends, so does the whole cluster.
+    When the context ends, so does the whole cluster. A cluster of one node keeps to 127.0.0.1.
 
     Args:
         meeting: the shared directory, which belongs to this start of this job alone.
@@ -84,18 +89,18 @@ def gather(
 
     Raises:
         GatheringError: the head does not start, or a node never joins.
+        UserError: the directory is not this user's alone.
     """
     prepare_environment()
-    token = os.environ.setdefault(TOKEN, secrets.token_hex(32))
-    os.environ.setdefault(AUTHENTICATION, "token")
-    meeting.mkdir(mode=0o700, parents=True, exist_ok=True)
+    token = make_token()
+    private_folder(meeting)
     try:
-        with short_root() as root:
-            log = meeting / "node-0.log"
-            options = ["--head", "--port=0", "--include-dashboard=false", f"--temp-dir={root}"]
+        with short_root() as root, on_loopback() if nodes == 1 else contextlib.nullcontext():
+            log, folder = meeting / "node-0.log", rays_folder(root)
+            options = ["--head", "--port=0", "--include-dashboard=false", f"--temp-dir={folder}"]
             try:
                 raylet = _start_raylet(options, 0, inventory, log, ignoring)
-                address = _address(root, raylet, log)
+                address = _address(folder, raylet, log)
                 head = Head(address=address, host=socket.gethostname(), root=str(root), token=token)
                 _publish(meeting / "head.json", head)
                 _await_nodes(meeting, address, nodes, patience_s)
@@ -120,15 +125,17 @@ def attend(
 
     Raises:
         GatheringError: the head is gone, but did not end the cluster.
+        UserError: the directory, or Ray's on this node, is not this user's alone.
     """
     prepare_environment()
-    meeting.mkdir(mode=0o700, parents=True, exist_ok=True)
+    private_folder(meeting)
     log = meeting / f"node-{node}.log"
     _say(log, f"{socket.gethostname()}: waiting for the head")
     head = _await_head(meeting)
     if head is None:
         return
     os.environ |= {TOKEN: head.token, AUTHENTICATION: "token"}
+    private_folder(Path(head.root))  # Ray has the same paths on all nodes
     try:
         raylet = _start_raylet([f"--address={head.address}"], node, inventory, log, ignoring)
         for look in itertools.count():
@@ -188,8 +195,7 @@ def _address(root: Path, raylet: subprocess.Popen[bytes], log: Path) -> str:
 
 
 def _publish(file: Path, head: Head) -> None:
-    # The directory is closed to other users, since the file holds the cluster's secret.
-    write_atomically(file, json.dumps(asdict(head)).encode())
+    write_private(file, json.dumps(asdict(head)).encode())
 
 
 def _await_head(meeting: Path) -> Head | None:

@@ -5,14 +5,16 @@ import logging
 import os
 import re
 import secrets
-import shutil
 import signal
 import socket
-import tempfile
 import threading
 from collections.abc import Iterator
+from importlib.metadata import version
 from pathlib import Path
 
+from packaging.version import Version
+
+from cluster.hardware.private_folders import rays_folder, short_root
 from cluster.hardware.ray_internals import (
     AUTHENTICATION,
     DEFAULTS,
@@ -26,11 +28,11 @@ from cluster.hardware.shadows import first_for_workers
 from fl.errors import UserError
 from fl.whole_files import write_atomically
 
-SHORT_TMP = Path("/tmp")
-"""Ray's socket paths must stay under 107 bytes, which a long TMPDIR breaks."""
-
 ANSWER_S = 10.0
 """Seconds that a cluster to be joined may take to accept a connection."""
+
+FIRST_WITH_TOKENS = "2.52"
+"""The first Ray whose processes refuse whoever does not send the cluster's token."""
 
 LEAST_STORE_BYTES = 80 * 2**20
 """Ray refuses an object store below 75 MiB."""
@@ -49,9 +51,7 @@ def private_ray(
         published: file that holds ``HOST:PORT`` of the cluster while it is there.
     """
     prepare_environment()
-    # A secret of this process, so that other users of the host cannot connect. Ray's own default
-    # is a secret in the home directory, which two first launches at once overwrite for each other.
-    os.environ.setdefault(TOKEN, secrets.token_hex(32))
+    make_token()
     import ray
 
     store_bytes = object_store_bytes(memory_bytes)
@@ -63,7 +63,7 @@ def private_ray(
                     gpus=gpus,
                     memory_bytes=memory_bytes - store_bytes,
                     store_bytes=store_bytes,
-                    root=root,
+                    root=rays_folder(root),
                     first=first_for_workers(),
                 )
             address = ray.get_runtime_context().gcs_address
@@ -79,6 +79,8 @@ def private_ray(
 @contextlib.contextmanager
 def joined_ray(address: str) -> Iterator[None]:
     """Joins the cluster at ``HOST:PORT``, and leaves it running when the context ends.
+
+    Who started it sees to its safety: its token, if it has one, is taken from where Ray looks.
 
     Raises:
         UserError: nothing answers there, or this machine is no node of that cluster.
@@ -98,9 +100,12 @@ def joined_ray(address: str) -> Iterator[None]:
                     logging_level=logging.ERROR,
                     job_config=job_config(first_for_workers()),
                 )
-        except (OSError, RuntimeError, ValueError) as error:
-            reason = " ".join(str(error).split())[:200]
-            raise UserError(f"cannot join the Ray cluster at {address}: {reason}") from error
+        except (OSError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
+            reason = " ".join(str(error).split())[:200].rstrip(".")
+            raise UserError(
+                f"cannot join the Ray cluster at {address}: {reason}; the token of a cluster that "
+                f"asks for one is given by {TOKEN} or {TOKEN_FILE}, or in {token_at_home()}"
+            ) from error
         try:
             yield
         finally:
@@ -108,24 +113,29 @@ def joined_ray(address: str) -> Iterator[None]:
 
 
 def prepare_environment() -> None:
-    """Sets environment variables that Ray reads when imported, unless the user has set them."""
+    """Sets environment variables that Ray reads when imported, unless the user has set them.
+
+    Raises:
+        UserError: the Ray that is installed is too old to ask for a token.
+    """
+    installed = version("ray")
+    if Version(installed) < Version(FIRST_WITH_TOKENS):
+        raise UserError(
+            f"Ray {installed} lets anybody on the network in; "
+            f"pip install 'ray[tune]>={FIRST_WITH_TOKENS}', or use --runtime inprocess"
+        )
     for name, value in DEFAULTS.items():
         os.environ.setdefault(name, value)
 
 
-@contextlib.contextmanager
-def short_root() -> Iterator[Path]:
-    """A directory of this user and run for Ray's sockets and logs, gone afterwards."""
-    root = Path(tempfile.mkdtemp(prefix="onefold-", dir=temporary_folder()))
-    try:
-        yield root
-    finally:
-        shutil.rmtree(root, ignore_errors=True)
+def make_token() -> str:
+    """The secret of the clusters that this process starts: who does not send it is refused.
 
-
-def temporary_folder() -> Path:
-    """The folder below which each run makes one for Ray: a short one, if it can be written to."""
-    return SHORT_TMP if os.access(SHORT_TMP, os.W_OK) else Path(tempfile.gettempdir())
+    It is made once per process, as Ray reads it once. Ray's own default is one in the home
+    directory, which two first launches at once overwrite for each other.
+    """
+    os.environ[AUTHENTICATION] = "token"
+    return os.environ.setdefault(TOKEN, secrets.token_hex(32))
 
 
 def object_store_bytes(memory_bytes: int, shared_memory: Path = Path("/dev/shm")) -> int:

@@ -5,10 +5,13 @@
 - ``GPU_group_...``, the resource that stands for the GPUs in a placement group: Ray reports nowhere
   else how many of them are taken.
 - The file in which a head that chose its own port writes its address: `ray start` only prints it.
-- The methods of Ray's node that start its dashboard, its autoscaler and the process that copies
-  workers' output to the driver: no public argument leaves them out.
-- That the module behind the command ``ray`` can be run with this Python, as the command itself may
-  not be on the PATH, and two options of ``ray start`` that its help hides.
+- The methods of Ray's node that start its dashboard, its autoscaler, its server for Ray clients and
+  the process that copies workers' output to the driver: no public argument leaves them out.
+- The constant by which Ray on Windows keeps to the loopback interface: elsewhere Ray replaces
+  127.0.0.1 by the node's address, and then listens on all interfaces.
+- Reading the environment again, as Ray does when it is imported, and whether it asks for tokens.
+- That the function behind the command ``ray`` can be called from Python, and two options of
+  ``ray start`` that its help hides.
 - Where workers look for modules: Ray adds the driver's folders to a list of the job's
   configuration, and each worker puts them in front of its own path one by one.
 - Names of environment variables: Ray documents only some, and a name that it no longer reads
@@ -17,8 +20,10 @@
 
 import contextlib
 import logging
+import os
 import sys
 from collections.abc import Iterable, Iterator
+from importlib import import_module
 from importlib.metadata import distribution
 from pathlib import Path
 from typing import Any
@@ -40,8 +45,12 @@ DEFAULTS = {
 """Environment of every process that imports Ray, where the user has not set it."""
 
 
-NOT_NEEDED = ("start_monitor", "start_log_monitor", "start_api_server")
-"""Methods of Ray's node that start the autoscaler, the copier of workers' output, the dashboard."""
+NOT_NEEDED = ("start_monitor", "start_log_monitor", "start_api_server", "start_ray_client_server")
+"""Methods of Ray's node that start the autoscaler, the copier of workers' output, the dashboard,
+and the server for Ray clients, which listens on a fixed port."""
+
+OTHER_HOSTS = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
+"""Environment variable: with ``0`` a node's address is 127.0.0.1, on which all of Ray listens."""
 
 
 def start_cluster(
@@ -65,7 +74,8 @@ def start_cluster(
     """
     import ray
 
-    with _only_what_runs_clients():
+    require_token()
+    with _only_what_runs_clients(), on_loopback():
         ray.init(
             address="local",
             num_cpus=cpus,  # type: ignore[arg-type]
@@ -78,6 +88,32 @@ def start_cluster(
             _memory=memory_bytes,
             _temp_dir=str(root),
         )
+
+
+def require_token() -> None:
+    """Has this process and all that it starts send the cluster's token, and refuse any other."""
+    os.environ[AUTHENTICATION] = "token"
+    raylet: Any = import_module("ray._raylet")
+    raylet.Config.initialize("")  # Ray may have been imported before
+    if raylet.get_authentication_mode() != raylet.AuthenticationMode.TOKEN:
+        raise RuntimeError(f"Ray does not ask for a token in spite of {AUTHENTICATION}=token")
+
+
+@contextlib.contextmanager
+def on_loopback() -> Iterator[None]:
+    """Has a cluster that is started here, and processes that join it, keep to 127.0.0.1."""
+    from ray._private import ray_constants
+
+    before = os.environ.get(OTHER_HOSTS), ray_constants.ENABLE_RAY_CLUSTER
+    os.environ[OTHER_HOSTS], ray_constants.ENABLE_RAY_CLUSTER = "0", False
+    try:
+        yield
+    finally:
+        variable, ray_constants.ENABLE_RAY_CLUSTER = before
+        if variable is None:
+            del os.environ[OTHER_HOSTS]
+        else:
+            os.environ[OTHER_HOSTS] = variable
 
 
 class _Folders(list[str]):
@@ -117,7 +153,7 @@ def path_of_workers() -> list[str] | None:
 
 @contextlib.contextmanager
 def _only_what_runs_clients() -> Iterator[None]:
-    """Leaves out three processes that a cluster of one run never asks: 2 s and 250 MB of memory."""
+    """Leaves out processes that a cluster of one run never asks: 2 s and 250 MB of memory."""
     from ray._private.node import Node
 
     def nothing(*_: Any, **__: Any) -> None: ...
@@ -140,9 +176,15 @@ def gpus_of_group(group: Any) -> str:
 
 def start_command(*, name: str, memory_bytes: int) -> list[str]:
     """``ray start``, with this Python, for a node of that name that hands out so much memory."""
-    (entry,) = distribution("ray").entry_points.select(group="console_scripts", name="ray")
     own = [f"--node-name={name}", f"--memory={memory_bytes}"]
-    return [sys.executable, "-m", entry.module, "start", *own]
+    return [sys.executable, "-P", "-m", "cluster.hardware.start_node", "start", *own]
+
+
+def run_command() -> None:
+    """The command ``ray`` with this process's arguments, without what no run needs."""
+    (entry,) = distribution("ray").entry_points.select(group="console_scripts", name="ray")
+    with _only_what_runs_clients():
+        entry.load()()
 
 
 def published_address(root: Path) -> str | None:

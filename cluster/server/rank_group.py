@@ -11,12 +11,20 @@ from typing import Any
 import numpy as np
 import ray
 import torch
+import torch.distributed as dist
 from ray.exceptions import RayError, RayTaskError
 from torch import Tensor
 
 from cluster.hardware.bundles import Bundles
 from cluster.server.rank_placement import RankPlacement
-from cluster.server.rendezvous import find_store, open_store, use_interface_of
+from cluster.server.rendezvous import (
+    Meeting,
+    find_store,
+    make_file,
+    open_store,
+    remove_file,
+    use_interface_of,
+)
 from fl.data.shard import Shard
 from fl.federation import RunSpec
 from fl.fusion.fit import FitSpec
@@ -36,15 +44,17 @@ class RankActor:
         torch.set_num_threads(threads)
         self._address = ray.util.get_node_ip_address()
         use_interface_of(self._address)
+        self._store: dist.Store | None = None
 
     def identity(self) -> str:
         """Process and node, for people."""
         return f"process {os.getpid()} on {socket.gethostname()}"
 
-    def open_store(self) -> tuple[str, int]:
-        """Opens the store through which the ranks find each other; returns its host and port."""
-        self._store = open_store(self._address)
-        return self._address, self._store.port
+    def open_store(self) -> Meeting:
+        """Opens the store where ranks on several hosts find each other; says where it is."""
+        store = open_store(self._address)
+        self._store = store
+        return self._address, store.port
 
     def join(
         self,
@@ -52,14 +62,14 @@ class RankActor:
         test: Shard,
         number: int,
         size: int,
-        meeting: tuple[str, int],
+        meeting: Meeting | None,
         timeout_s: float,
     ) -> None:
-        """Becomes rank ``number``, once all ranks have joined."""
+        """Becomes rank ``number``, once all ranks have joined; a rank alone meets nobody."""
         device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         group = Group()
-        if size > 1:
-            store = self._store if number == 0 else find_store(*meeting)
+        if meeting is not None:
+            store = self._store or find_store(meeting, size)
             group = ProcessGroup(store, number, size, device, timeout_s)
         self._rank = Rank(run_spec, test, device, group)
 
@@ -115,6 +125,9 @@ class RankGroup:
     ) -> None:
         self._identities = ["starting"] * len(where)
         self._timeout_s = timeout_s
+        here = ray.get_runtime_context().get_node_id()
+        together = all(bundles.nodes.get(placement.bundle) == here for placement in where)
+        self._file = make_file() if together and len(where) > 1 else None
         self.actors: list[Any] = [
             ray.remote(RankActor)
             .options(
@@ -135,7 +148,9 @@ class RankGroup:
 
     def _meet(self, run_spec: RunSpec, test: Shard) -> None:
         size = len(self.actors)
-        (meeting,) = self.get([self.actors[0].open_store.remote()])
+        meeting: Meeting | None = self._file
+        if size > 1 and meeting is None:
+            (meeting,) = self.get([self.actors[0].open_store.remote()])
         joining = (
             actor.join.remote(run_spec, part(test, k, size), k, size, meeting, self._timeout_s)
             for k, actor in enumerate(self.actors)
@@ -186,6 +201,8 @@ class RankGroup:
         """Ends all processes."""
         for actor in self.actors:
             ray.kill(actor)
+        if self._file:
+            remove_file(self._file)
 
     def _failure(self, errors: dict[int, RayError], others: list[tuple[Any, int]]) -> RankFailed:
         """The rank that failed: one that raised or died, else one that the others wait for."""

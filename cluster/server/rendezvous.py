@@ -1,22 +1,59 @@
-"""Where ranks find each other: a store on a free port of the first rank's node."""
+"""Where ranks find each other.
+
+On one host in a file that no other user can read. Over several, at a store on the first rank's
+node, on that node's address alone. A store of torch asks nobody who it is, and lists its keys to
+whoever connects, so a secret in their names would be none.
+"""
 
 import fcntl
 import os
+import shutil
 import socket
 import struct
+import tempfile
+from pathlib import Path
 
 import torch.distributed as dist
 
+from cluster.hardware.private_folders import temporary_folder
+
 SIOCGIFADDR = 0x8915
+
+Meeting = Path | tuple[str, int]
+"""The file, or the store's host and port."""
+
+
+def make_file() -> Path:
+    """The path of a file for a group whose ranks are all on this host; see :func:`remove_file`."""
+    return Path(tempfile.mkdtemp(prefix="onefold-ranks-", dir=temporary_folder())) / "store"  # 0700
+
+
+def remove_file(file: Path) -> None:
+    """Removes what :func:`make_file` made."""
+    shutil.rmtree(file.parent, ignore_errors=True)
 
 
 def open_store(host: str) -> dist.TCPStore:
-    """Opens the store in this process, on a port that the system chooses (``.port``)."""
-    return dist.TCPStore(host, 0, is_master=True, wait_for_workers=False)
+    """Opens the store in this process, on a port that the system chooses (``.port``).
+
+    By itself it would listen on all interfaces.
+    """
+    with socket.create_server((host, 0), family=_family(host), backlog=1024) as listening:
+        port = listening.getsockname()[1]
+        return dist.TCPStore(
+            host,
+            port,
+            is_master=True,
+            wait_for_workers=False,
+            master_listen_fd=listening.detach(),  # the store closes it
+        )
 
 
-def find_store(host: str, port: int) -> dist.TCPStore:
-    """The store that another rank opened."""
+def find_store(meeting: Meeting, size: int) -> dist.Store:
+    """The store of a group of ``size`` ranks: the file, or what another rank opened."""
+    if isinstance(meeting, Path):
+        return dist.FileStore(str(meeting), size)
+    host, port = meeting
     return dist.TCPStore(host, port, is_master=False)
 
 
@@ -43,3 +80,7 @@ def _interface_of(address: str) -> str | None:
             if socket.inet_ntoa(found) == address:
                 return name
     return None
+
+
+def _family(host: str) -> socket.AddressFamily:
+    return socket.AF_INET6 if ":" in host else socket.AF_INET

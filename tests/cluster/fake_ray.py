@@ -96,4 +96,6 @@ class FakeRay:
         return ready, [reference for reference in references if reference not in ready]
 
     def get_runtime_context(self) -> Any:
-        return SimpleNamespace(get_assigned_resources=lambda: self.context)
+        return SimpleNamespace(
+            get_assigned_resources=lambda: self.context, get_node_id=lambda: "this node"
+        )

@@ -1,17 +1,24 @@
 """A Ray cluster over two nodes, here two groups of processes on one host."""
 
 import contextlib
+import json
+import socket
+import stat
 import subprocess
 import sys
 import textwrap
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 import pytest
 
-from cluster.hardware.multi_node_ray import tail
+from cluster.hardware.inventory import Inventory
+from cluster.hardware.multi_node_ray import attend, tail
+from fl.errors import UserError
 from tests.cluster.living import all_end
+from tests.cluster.strangers import answers, doors
 from tests.waiting import wait_until
 
 NODE = """
@@ -25,7 +32,7 @@ meeting = Path(sys.argv[1])
 own = Inventory(node="n", cpus=2, memory_bytes=2**30, gpus=(), source="test")
 """
 HEAD = """
-with gather(meeting, nodes=2, inventory=own, patience_s=float(sys.argv[2])) as address:
+with gather(meeting, nodes=int(sys.argv[4]), inventory=own, patience_s=float(sys.argv[2])) as address:
     from cluster.hardware.private_ray import joined_ray
     with joined_ray(address):
         import ray
@@ -49,19 +56,40 @@ def family(process: subprocess.Popen[str]) -> list[psutil.Process]:
     return psutil.Process(process.pid).children(recursive=True)
 
 
+@pytest.fixture
+def port_10001() -> Iterator[None]:
+    """Somebody has the port on which Ray's server for Ray clients would listen."""
+    with socket.socket() as taken:
+        with contextlib.suppress(OSError):  # a stranger has it already
+            taken.bind(("", 10001))
+            taken.listen()
+        yield
+
+
 @pytest.mark.slow
+@pytest.mark.usefixtures("port_10001")
 def test_a_member_waits_for_a_late_head_and_leaves_with_it(tmp_path: Path) -> None:
     meeting = tmp_path / "shared place"
     member = start(MEMBER, meeting)
     wait_until(lambda: (meeting / "node-1.log").exists(), seconds=60)
     time.sleep(2)
     assert member.poll() is None
-    head = start(HEAD, meeting, 120, 0.5)
+    head = start(HEAD, meeting, 120, 5, 2)
     wait_until(lambda: (meeting / "met").exists(), seconds=120)
     started = [*family(member), *family(head)]
-    assert (meeting / "head.json").stat().st_mode & 0o077 == 0 or (
-        meeting.stat().st_mode & 0o077 == 0
-    )
+    record = meeting / "head.json"
+    assert [stat.S_IMODE(f.stat().st_mode) for f in (record, meeting)] == [0o600, 0o700]
+    root = Path(json.loads(record.read_text())["root"])
+    assert stat.S_IMODE(root.stat().st_mode) == 0o700
+    # Over several nodes Ray itself listens on all interfaces, and leaves no choice; but it asks for
+    # the token. Its agent, which asks too, has the node's address.
+    opened = {door for door in doors(started) if not door.local}
+    agents = {door for door in opened if door.process == "ray::RuntimeEnvAgent"}
+    assert {door.process for door in opened - agents} == {"gcs_server", "raylet", "ray::IDLE"}
+    assert all("UNAUTHENTICATED" in answers(door.port) for door in opened - agents)
+    assert not any("OK" in answers(door.port) for door in opened - agents)
+    assert not {door.host for door in agents} & {"::", "0.0.0.0"}
+    assert 10001 not in {door.port for door in opened}
     printed, complaint = head.communicate(timeout=60)
     assert head.returncode == 0, complaint
     # Both nodes' bounds, not this machine's.
@@ -72,9 +100,29 @@ def test_a_member_waits_for_a_late_head_and_leaves_with_it(tmp_path: Path) -> No
 
 
 @pytest.mark.slow
+def test_a_cluster_of_one_node_is_reached_from_this_host_alone(tmp_path: Path) -> None:
+    head = start(HEAD, tmp_path / "meeting", 120, 3, 1)
+    wait_until(lambda: (tmp_path / "meeting" / "met").exists(), seconds=120)
+    found = doors(family(head))
+    printed, complaint = head.communicate(timeout=60)
+    assert head.returncode == 0, complaint
+    assert printed.startswith("127.0.0.1:")
+    assert {door.process for door in found} >= {"gcs_server", "raylet"}
+    assert not {door for door in found if not door.local}
+
+
+def test_a_directory_that_others_can_write_to_is_no_meeting_place(tmp_path: Path) -> None:
+    tmp_path.chmod(0o777)
+    (tmp_path / "head.json").write_text(json.dumps({"address": "192.0.2.1:1"}))
+    own = Inventory(node="n", cpus=1, memory_bytes=2**30, gpus=(), source="test")
+    with pytest.raises(UserError, match="open to other users"):
+        attend(tmp_path, node=1, inventory=own)
+
+
+@pytest.mark.slow
 def test_a_node_that_never_joins_is_named_with_its_last_lines(tmp_path: Path) -> None:
     (tmp_path / "node-1.log").write_text("no space left on device\n")
-    head = start(HEAD, tmp_path, 2, 0)
+    head = start(HEAD, tmp_path, 2, 0, 2)
     _, complaint = head.communicate(timeout=120)
     assert head.returncode == 1
     last = complaint[complaint.index("GatheringError") :]
@@ -86,7 +134,7 @@ def test_a_node_that_never_joins_is_named_with_its_last_lines(tmp_path: Path) ->
 @pytest.mark.slow
 def test_a_member_whose_head_is_killed_gives_up(tmp_path: Path) -> None:
     member = start(MEMBER, tmp_path)
-    head = start(HEAD, tmp_path, 120, 600)
+    head = start(HEAD, tmp_path, 120, 600, 2)
     wait_until(lambda: (tmp_path / "met").exists(), seconds=120)
     members, heads = family(member), family(head)
     head.kill()

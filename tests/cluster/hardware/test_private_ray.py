@@ -11,7 +11,15 @@ from pathlib import Path
 import psutil
 import pytest
 
-from cluster.hardware.private_ray import LEAST_STORE_BYTES, object_store_bytes, parse_address
+from cluster.hardware import private_ray
+from cluster.hardware.private_ray import (
+    LEAST_STORE_BYTES,
+    make_token,
+    object_store_bytes,
+    parse_address,
+    prepare_environment,
+)
+from cluster.hardware.ray_internals import AUTHENTICATION, TOKEN
 from fl.errors import UserError
 from tests.cluster.commands import command, environment, fingerprint, launch, result
 from tests.waiting import wait_until
@@ -240,3 +248,23 @@ def test_the_object_store_keeps_within_memory_and_shared_memory() -> None:
     assert object_store_bytes(2**60) <= free.f_bavail * free.f_frsize
     assert object_store_bytes(1) == LEAST_STORE_BYTES
     assert object_store_bytes(2**30, Path("/nowhere")) == int(0.3 * 2**30)
+
+
+def test_a_ray_that_asks_for_no_token_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(private_ray, "version", {"ray": "2.51.2"}.__getitem__)
+    with pytest.raises(
+        UserError, match=r"Ray 2\.51\.2 lets anybody .*'ray\[tune\]>=2\.52'"
+    ) as refused:
+        prepare_environment()
+    assert "\n" not in str(refused.value)
+    monkeypatch.setattr(private_ray, "version", {"ray": "2.100.0"}.__getitem__)
+    prepare_environment()
+
+
+def test_a_process_has_one_token_whatever_it_was_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(TOKEN, raising=False)
+    monkeypatch.setenv(AUTHENTICATION, "disabled")
+    token = make_token()
+    assert len(token) == 64
+    assert make_token() == token == os.environ[TOKEN]
+    assert os.environ[AUTHENTICATION] == "token"

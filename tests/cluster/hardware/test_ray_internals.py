@@ -10,14 +10,19 @@ import psutil
 import pytest
 import ray
 
-from cluster.hardware.private_ray import LEAST_STORE_BYTES, short_root
+from cluster.hardware.private_folders import short_root
+from cluster.hardware.private_ray import LEAST_STORE_BYTES
 from cluster.hardware.ray_internals import (
     AUTHENTICATION,
     DEFAULTS,
+    NOT_NEEDED,
+    OTHER_HOSTS,
     TESTED_WITH,
     TOKEN,
     TOKEN_FILE,
+    on_loopback,
     published_address,
+    require_token,
     start_command,
     token_at_home,
 )
@@ -128,7 +133,7 @@ def test_a_head_says_where_it_is_and_what_it_was_told() -> None:
             psutil.wait_procs(family, timeout=30)
 
 
-@pytest.mark.parametrize("name", [*DEFAULTS, TOKEN, TOKEN_FILE, AUTHENTICATION])
+@pytest.mark.parametrize("name", [*DEFAULTS, TOKEN, TOKEN_FILE, AUTHENTICATION, OTHER_HOSTS])
 def test_environment_variables_are_still_read(name: str) -> None:
     folder = Path(ray.__file__).parent
     files = [
@@ -140,11 +145,39 @@ def test_environment_variables_are_still_read(name: str) -> None:
         assert any(name.encode() in file.read_bytes() for file in files)
 
 
+def test_what_is_left_out_still_has_its_name() -> None:
+    with contract("ray", "the methods start_ray_client_server, ... of its node", TESTED_WITH):
+        assert all(hasattr(ray._private.node.Node, name) for name in NOT_NEEDED)
+
+
+def test_on_loopback_a_node_has_its_address_and_only_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(OTHER_HOSTS, raising=False)
+    address = ray._private.services.resolve_ip_for_localhost
+    before = address("127.0.0.1")
+    with contract("ray", "the constant ENABLE_RAY_CLUSTER", TESTED_WITH), on_loopback():
+        assert address("127.0.0.1") == "127.0.0.1"
+        assert os.environ[OTHER_HOSTS] == "0"
+    assert address("127.0.0.1") == before
+    assert OTHER_HOSTS not in os.environ
+
+
+def test_a_token_is_asked_for_though_ray_was_imported_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asks = ray._private.authentication.authentication_utils.is_token_auth_enabled
+    monkeypatch.setenv(AUTHENTICATION, "disabled")
+    ray._raylet.Config.initialize("")
+    assert not asks()
+    with contract("ray", "reading the environment again", TESTED_WITH):
+        require_token()
+        assert asks()
+
+
 def test_a_token_lies_at_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     token_at_home().parent.mkdir()
     token_at_home().write_text("b" * 64)
-    command = start_command(name="", memory_bytes=0)[:3]
+    command = start_command(name="", memory_bytes=0)[:4]
     with contract("ray", "the file of a token that no variable names", TESTED_WITH):
         said = installed([*command, "get-auth-token"], HOME=str(tmp_path))
         assert said.stdout.splitlines()[-1] == "b" * 64

@@ -49,8 +49,10 @@ class Scripted:
     def open_store(self) -> tuple[str, int]:
         return "a host", 1234
 
-    def join(self, run_spec: Any, test: Shard, *_: Any) -> Reference:
-        self.tested = test
+    def join(
+        self, run_spec: Any, test: Shard, number: int, size: int, meeting: Any, *_: Any
+    ) -> Reference:
+        self.tested, self.meeting = test, meeting
         return self.joining
 
     def fit(self, spec: Any) -> Stream:
@@ -64,7 +66,12 @@ class Ranks:
         self.monkeypatch = monkeypatch
         monkeypatch.setattr(rank_group, "WITNESS_S", 0.05)
 
-    def start(self, *scripts: list[Reference], joins: dict[int, Reference] | None = None) -> Any:
+    def start(
+        self,
+        *scripts: list[Reference],
+        joins: dict[int, Reference] | None = None,
+        node: str = "another node",
+    ) -> Any:
         numbers = count()
 
         def make(*_: Any) -> Scripted:
@@ -75,7 +82,7 @@ class Ranks:
         self.ray = FakeRay(make)
         self.monkeypatch.setattr(rank_group, "ray", self.ray)
         where = [RankPlacement(bundle="0", gpu=None, threads=1) for _ in scripts]
-        bundles = Bundles(group=None, all=(bundle("0"),), nodes={})
+        bundles = Bundles(group=None, all=(bundle("0"),), nodes={"0": node})
         return RankGroup(bundles, where, PROBLEM, TEST, timeout_s=1.0)
 
 
@@ -136,6 +143,18 @@ def test_a_group_that_does_not_come_together_leaves_no_process(ranks: Ranks) -> 
     with pytest.raises(RankFailed, match=r"rank 1 .*process 1 on a host.* died"):
         ranks.start([], [], joins={1: DIED})
     assert ranks.ray.ended == ranks.ray.actors
+
+
+def test_ranks_on_this_node_meet_in_a_file_which_goes_with_them(ranks: Ranks) -> None:
+    group = ranks.start([], [], node="this node")
+    (file,) = {actor.behind.meeting for actor in ranks.ray.actors}
+    assert file.parent.is_dir()
+    group.dismiss()
+    assert not file.parent.exists()
+    ranks.start([], [])
+    assert {actor.behind.meeting for actor in ranks.ray.actors} == {("a host", 1234)}
+    ranks.start([])
+    assert ranks.ray.actors[0].behind.meeting is None  # a rank alone opens no port
 
 
 def test_each_rank_holds_its_part_of_the_test_split(ranks: Ranks) -> None:

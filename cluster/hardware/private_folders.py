@@ -1,0 +1,82 @@
+"""Folders and files that no other user of the host can read: 0700 and 0600, and owned by us."""
+
+import contextlib
+import os
+import shutil
+import stat
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from fl.errors import UserError
+
+SHORT_TMP = Path("/tmp")
+"""A long TMPDIR would make the paths of Ray's sockets too long."""
+
+SOCKET_PATH = 107
+"""Bytes that the path of a socket may have."""
+BELOW_ROOT = len(
+    "/onefold-12345678/r/session_2026-01-01_00-00-00_000000_1234567/sockets/plasma_store.12"
+)
+"""Characters that :func:`short_root` and Ray add to the temporary folder."""
+
+
+@contextlib.contextmanager
+def short_root(parent: Path | None = None) -> Iterator[Path]:
+    """A folder of this user and run for Ray's sockets and logs, gone afterwards.
+
+    Ray opens the folder that it is given to everybody, so it is given :func:`rays_folder` of this.
+
+    Args:
+        parent: where; by default :func:`temporary_folder`.
+
+    Raises:
+        UserError: the paths of sockets in it would be too long.
+    """
+    parent = parent or temporary_folder()
+    room = SOCKET_PATH - BELOW_ROOT
+    if len(os.fsencode(parent)) > room:
+        raise UserError(f"TMPDIR is {parent}, but Ray's sockets need one of at most {room} bytes")
+    root = Path(tempfile.mkdtemp(prefix="onefold-", dir=parent))  # 0700
+    try:
+        yield root
+    finally:
+        shutil.rmtree(root, ignore_errors=True)
+
+
+def rays_folder(root: Path) -> Path:
+    """Where Ray keeps its files below a private folder, which keeps others away from them."""
+    return root / "r"  # a short name, for the sockets
+
+
+def temporary_folder() -> Path:
+    """The folder below which each run makes one for Ray: a short one, if it can be written to."""
+    return SHORT_TMP if os.access(SHORT_TMP, os.W_OK) else Path(tempfile.gettempdir())
+
+
+def private_folder(path: Path) -> Path:
+    """Makes the folder, unless it is there already and ours alone.
+
+    Raises:
+        UserError: a link, a file, or a folder of another user's or open to others is there.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with contextlib.suppress(FileExistsError):
+        path.mkdir(mode=0o700)
+    found = path.lstat()  # a link is not followed
+    if not stat.S_ISDIR(found.st_mode):
+        raise UserError(f"{path} must be a folder, and is none; remove it")
+    if found.st_uid != os.geteuid():
+        raise UserError(f"{path} belongs to user {found.st_uid}, and must belong to you alone")
+    if found.st_mode & 0o077:
+        mode = stat.S_IMODE(found.st_mode)
+        raise UserError(f"{path} is open to other users (mode {mode:o}); it must have mode 700")
+    return path
+
+
+def write_private(file: Path, content: bytes) -> None:
+    """Writes a file that only its owner can read, in one piece, in a private folder."""
+    descriptor, temporary = tempfile.mkstemp(prefix=f".{file.name}.", dir=file.parent)  # 0600
+    with open(descriptor, "wb") as stream:
+        stream.write(content)
+    os.replace(temporary, file)

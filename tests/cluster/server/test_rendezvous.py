@@ -1,0 +1,52 @@
+"""Where ranks meet: in a file of ours, or on one address."""
+
+import os
+import socket
+import stat
+from datetime import timedelta
+
+import psutil
+import pytest
+
+from cluster.server.rendezvous import (
+    find_store,
+    make_file,
+    open_store,
+    remove_file,
+    use_interface_of,
+)
+
+
+def test_ranks_on_one_host_meet_in_a_file_that_nobody_else_can_read() -> None:
+    file = make_file()
+    try:
+        assert stat.S_IMODE(file.parent.stat().st_mode) == 0o700
+        first, second = (find_store(file, 2) for _ in range(2))
+        first.set("here", "first")
+        assert second.get("here") == b"first"
+    finally:
+        remove_file(file)
+    assert not file.parent.exists()
+
+
+def test_a_store_listens_on_one_address_alone() -> None:
+    store = open_store("127.0.0.1")
+    here = psutil.Process().net_connections()
+    listening = {c.laddr.ip for c in here if c.laddr and c.laddr.port == store.port}
+    assert listening == {"127.0.0.1"}
+    other = find_store(("127.0.0.1", store.port), 2)
+    other.set_timeout(timedelta(seconds=10))
+    store.set("here", "first")
+    assert other.get("here") == b"first"
+
+
+def test_gloo_and_nccl_are_told_the_interface(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
+        monkeypatch.delenv(name, raising=False)
+    use_interface_of("127.0.0.1")
+    loopback = os.environ["GLOO_SOCKET_IFNAME"]
+    assert loopback == os.environ["NCCL_SOCKET_IFNAME"]
+    assert loopback in {name for _, name in socket.if_nameindex()}
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "ib0")
+    use_interface_of("127.0.0.1")
+    assert os.environ["GLOO_SOCKET_IFNAME"] == "ib0"
