@@ -18,6 +18,7 @@ from fl.events import (
 )
 from fl.federation import Client
 from fl.json_values import SettingValues
+from fl.whole_files import named_errors
 
 FLUSH_S = 2
 """Seconds after which what was written is in the file."""
@@ -39,6 +40,7 @@ class TensorBoard:
         """``settings``: flat, for the tab HPARAMS, with the final accuracy."""
         from torch.utils.tensorboard import SummaryWriter
 
+        self._directory = directory
         self._writer = SummaryWriter(str(directory), flush_secs=FLUSH_S)
         self._roles = {c.id: c.role for c in members}
         self._settings = settings or {}
@@ -48,6 +50,10 @@ class TensorBoard:
 
     def __call__(self, event: Event) -> None:
         """Writes the event's figures, if it has any."""
+        with named_errors(self._directory):  # its thread tells of a full disk at a later event
+            self._write(event)
+
+    def _write(self, event: Event) -> None:
         scalars = scalars_of(event)
         for tag, value in scalars.values.items():
             self._writer.add_scalar(tag, value, scalars.step)
@@ -65,7 +71,8 @@ class TensorBoard:
 
     def close(self) -> None:
         """Flushes and closes the event file."""
-        self._writer.close()
+        with named_errors(self._directory):
+            self._writer.close()
 
     def _client_end(self, event: ClientEnd) -> None:
         self._writer.add_scalar("local/seconds", event.seconds_training, event.client)

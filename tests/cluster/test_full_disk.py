@@ -36,6 +36,13 @@ def litter(folder: Path) -> list[Path]:
     return [p for p in folder.rglob(".*.*") if p.is_file()]
 
 
+@pytest.fixture(autouse=True)
+def quickly(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Draws the report only where that is what fails: it takes seconds."""
+    if request.node.name.partition("[")[2] not in ("report.html]", "*.png]"):
+        monkeypatch.setattr("cluster.run.runner.write_report", lambda _: None)
+
+
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     folder = tmp_path_factory.mktemp("undisturbed")

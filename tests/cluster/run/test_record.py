@@ -3,6 +3,8 @@
 from contextlib import closing
 from pathlib import Path
 
+import pytest
+
 from cluster.run.record import JsonLines
 from fl.events import ClientProgress, RunEnd, RunStart, parse_events
 
@@ -14,3 +16,11 @@ def test_every_event_is_a_line_but_for_clients_progress(tmp_path: Path) -> None:
             lines(event)
     written = (tmp_path / "metrics.jsonl").read_text().splitlines()
     assert list(parse_events(written)) == [told[0], told[2]]
+
+
+def test_a_full_disk_is_an_error_that_names_the_file() -> None:
+    lines = JsonLines(Path("/dev/full"))
+    with pytest.raises(OSError, match="No space left on device: '/dev/full'"):
+        lines(RunStart(run="a", rounds=1))
+    with pytest.raises(OSError, match="No space left"):
+        lines.close()

@@ -99,3 +99,15 @@ def test_a_running_tensorboard_sees_it_within_seconds(
     with closing(TensorBoard(tmp_path, MEMBERS)) as board:
         board(told(0, 1, 0.75))
         wait_until(lambda: "clients/00000/loss" in seen(tmp_path).Tags()["scalars"], seconds=10)
+
+
+def test_a_full_disk_is_an_error_that_names_the_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    board = TensorBoard(tmp_path, ())
+    monkeypatch.setattr(board._writer, "add_scalar", full)
+    with pytest.raises(OSError, match=r"No space left on device: .*/test_a_full"):
+        board(Phase(phase="fusion", status="end", took=1.0))
