@@ -21,9 +21,11 @@ from cluster.hardware.ray_internals import (
     TOKEN,
     TOKEN_FILE,
     job_config,
+    raylet_pid,
     start_cluster,
     token_at_home,
 )
+from cluster.hardware.raylet_watch import watched
 from cluster.hardware.shadows import first_for_workers
 from fl.errors import UserError
 from fl.whole_files import write_atomically
@@ -69,7 +71,8 @@ def private_ray(
             address = ray.get_runtime_context().gcs_address
             if published:
                 write_atomically(published, f"{address}\n".encode())
-            yield
+            with watched(raylet_pid()):
+                yield
         finally:
             if published:
                 published.unlink(missing_ok=True)

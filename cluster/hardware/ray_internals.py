@@ -169,6 +169,14 @@ def _only_what_runs_clients() -> Iterator[None]:
             setattr(Node, name, method)
 
 
+def raylet_pid() -> int | None:
+    """The process of this process's own cluster that runs its node; None where Ray does not say."""
+    from ray._private.worker import global_worker
+
+    found = getattr(global_worker.node, "all_processes", {}).get("raylet")
+    return found[0].process.pid if found else None
+
+
 def gpus_of_group(group: Any) -> str:
     """The resource in Ray's figures that stands for all GPUs of a placement group."""
     return f"GPU_group_{group.id.hex()}"

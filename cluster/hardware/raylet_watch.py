@@ -23,11 +23,10 @@ def die(pid: int) -> None:
 
 
 @contextlib.contextmanager
-def watched(pid: int, then: Callable[[int], None] = die) -> Iterator[None]:
+def watched(pid: int | None, then: Callable[[int], None] = die) -> Iterator[None]:
     """Calls ``then`` if that process ends before the context does; where Linux can tell."""
-    try:
-        process = os.pidfd_open(pid)
-    except (AttributeError, OSError):  # another system, or an old Linux
+    process = _opened(pid)
+    if pid is None or process is None:
         yield
         return
     over_read, over_write = os.pipe()
@@ -46,3 +45,12 @@ def watched(pid: int, then: Callable[[int], None] = die) -> Iterator[None]:
         thread.join()
         os.close(over_read)
         os.close(process)
+
+
+def _opened(pid: int | None) -> int | None:
+    """A file that tells the process's end; None on another system than Linux, or an old one."""
+    if pid is None or not hasattr(os, "pidfd_open"):
+        return None
+    with contextlib.suppress(OSError):
+        return os.pidfd_open(pid)
+    return None

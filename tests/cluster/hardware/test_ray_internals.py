@@ -33,7 +33,8 @@ MEMORY = 300 * 2**20
 CLUSTER = """
 import json, psutil, sys, time
 from pathlib import Path
-from cluster.hardware.ray_internals import gpus_of_group, path_of_workers, start_cluster
+from cluster.hardware.ray_internals import gpus_of_group, path_of_workers, raylet_pid
+from cluster.hardware.ray_internals import start_cluster
 root, memory, store = Path(sys.argv[1]), *map(int, sys.argv[2:])
 start_cluster(
     cpus=1, gpus=2, memory_bytes=memory, store_bytes=store, root=root, first="/first"
@@ -62,6 +63,7 @@ print(json.dumps({
     "gpus": ray.cluster_resources().get(name),
     "free": free(),
     "sockets": [p.name for p in root.glob("session_*/sockets/*")],
+    "node": " ".join(psutil.Process(raylet_pid()).cmdline()),
     "processes": [" ".join(p.cmdline()) for p in psutil.Process().children(recursive=True)],
 }))
 ray.shutdown()
@@ -95,6 +97,7 @@ def test_a_cluster_has_the_memory_and_the_directory_that_ray_init_was_told() -> 
             assert (found["gpus"], found["free"]) == (2, 1.5)
         with contract("ray", "the methods start_monitor, ... of its node", TESTED_WITH):
             assert any("raylet" in command for command in found["processes"])
+            assert "raylet" in found["node"]
             left_out = ("monitor.py", "log_monitor.py", "dashboard/dashboard.py")
             assert not any(name in command for command in found["processes"] for name in left_out)
         with contract("ray", "a job's _py_driver_sys_path", TESTED_WITH):
