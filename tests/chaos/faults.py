@@ -65,6 +65,11 @@ class Run:
         self.start(*more)
         return self.end()
 
+    def struck(self, word: str) -> list[psutil.Process]:
+        """Processes with the word, once the cluster is there: Ray itself ends a launch whose node
+        dies while it starts, and has the last word then."""
+        return self.children(word) if (self.run_dir / "ray-address").exists() else []
+
     def children(self, word: str) -> list[psutil.Process]:
         """Its process's descendants whose command line has the word."""
         assert self.process is not None
@@ -101,7 +106,7 @@ def _kill(word: str) -> Fault:
         run.start()
         assert run.process is not None
         patience = time.monotonic() + TIMEOUT_S
-        while not (found := run.children(word)) and run.process.poll() is None:
+        while not (found := run.struck(word)) and run.process.poll() is None:
             assert time.monotonic() < patience, f"no process {word}"
             time.sleep(0.05)
         time.sleep(draw.uniform(0, 0.3) * lasts)
