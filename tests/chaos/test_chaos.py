@@ -27,12 +27,14 @@ def test_a_run_survives_the_fault(
     if status not in (0, KILLED):
         refuse_traceback(run, what)
     refused = run.whole("--resume")
-    if refused:  # in one line, and then a new run in its place does
+    kept = run.run_dir
+    if refused:  # in one line, and then a new run beside it does, with the same store
         assert fault == "bit", f"{what}\n{run.output}"
         assert refused == 2, f"{what}\n{run.output}"
         refuse_traceback(run, what)
-        assert run.whole("--overwrite") == 0, f"{what}\n{run.output}"
-    assert fingerprint(run.run_dir) == reference.bits, f"{what}\n{run.output}"
+        kept = run.folder / "again"
+        assert run.whole("--name=again") == 0, f"{what}\n{run.output}"
+    assert fingerprint(kept) == reference.bits, f"{what}\n{run.output}"
     end = "refused in one line" if refused else "resumed to the same bits"
     ENDED[fault, f"stopped, then {end}"] += 1
 
