@@ -240,7 +240,7 @@ def drawing(rows: Sequence[Row], epsilons: Sequence[float]) -> Figure:
         told = {"label": f"{name}, {attack}", "linestyle": LINES[attack]}
         area.plot(at, [mean(row.uploads) for row in own], **told, **look)
     legend_above(accuracy, 2)
-    legend_above(area, 4)
+    legend_above(area, 2)
     return figure
 
 
