@@ -62,7 +62,8 @@ def submit(slurm: RealSlurm, output_dir: Path, *arguments: str) -> str:
     """Submits over both nodes and returns the job's id."""
     done = call(slurm, output_dir, *TWO_NODES, *arguments)
     assert done.returncode == 0, done.stderr
-    return done.stdout.split()[1]
+    (job,) = (line.split()[1] for line in done.stdout.splitlines() if line.startswith("job "))
+    return job
 
 
 def kinds(run_dir: Path) -> list[str]:

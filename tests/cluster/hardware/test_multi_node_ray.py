@@ -32,8 +32,8 @@ meeting = Path(sys.argv[1])
 own = Inventory(node="n", cpus=2, memory_bytes=2**30, gpus=(), source="test")
 """
 HEAD = """
-own = dict(nodes=int(sys.argv[4]), inventory=own, patience_s=float(sys.argv[2]))
-with gather(meeting, **own) as address:
+patience, nodes = float(sys.argv[2]), int(sys.argv[4])
+with gather(meeting, nodes=nodes, inventory=own, patience_s=patience) as address:
     from cluster.hardware.private_ray import joined_ray
     with joined_ray(address):
         import ray
