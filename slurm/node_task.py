@@ -13,7 +13,6 @@ from submitit.helpers import DelayedSubmission
 
 from cluster.hardware.inventory import take_inventory
 from cluster.hardware.multi_node_ray import attend, gather
-from cluster.hardware.private_folders import private_folder
 from cluster.hardware.processes import adopt_orphans, end_descendants, start
 from cluster.hardware.shadows import python
 from slurm.state import State, write_state
@@ -74,7 +73,7 @@ class NodeTask:
         for one in (_preemption(), signal.SIGTERM):
             signal.signal(one, signal.SIG_IGN)
         meeting = self._meeting()
-        private_folder(meeting)  # a launch without Ray made none
+        meeting.mkdir(mode=0o700, parents=True, exist_ok=True)  # a launch without Ray made none
         (meeting / "over").touch()
         end_descendants()
         self._write("requeued")
