@@ -17,7 +17,14 @@ SMALL = (
     *("--classifier.model=cnn", "--fusion-checkpoint=1", "--name=a"),
 )
 SITES = (
-    *("config.yaml", "partition.json", "partition.npz", "*.safetensors", "*.sha256", "fusion.pt"),
+    *(
+        "config.yaml",
+        "partition.json",
+        "partition.npz",
+        "*.safetensors",
+        "*.sha256",
+        "fusion.state",
+    ),
     *("global.safetensors", "samples.safetensors", "result.json", "report.html", "*.png"),
 )
 BEFORE_IT_RUNS = ("config.yaml",)

@@ -11,6 +11,7 @@ import psutil
 import pytest
 
 from cluster.launch import main
+from fl.methods.registry import METHODS
 from tests.cluster import commands
 from tests.cluster.commands import (
     SMALL,
@@ -285,6 +286,14 @@ def among_liars(clients, server, config):
 '''
 
 
+@pytest.fixture
+def methods_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a plugin registers in this process is forgotten afterwards."""
+    monkeypatch.setitem(METHODS, "among-liars", METHODS["fedavg"])
+    del METHODS["among-liars"]
+
+
+@pytest.mark.usefixtures("methods_as_before")
 def test_a_hostile_upload_ends_the_run_in_one_line_or_is_dropped_and_the_run_goes_on(
     tmp_path: Path,
 ) -> None:
