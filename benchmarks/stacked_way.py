@@ -88,7 +88,7 @@ def main(name: str, clients: int, data_root: Path, sizes: Path) -> None:
             if isinstance(outcome, Exception):
                 raise outcome
             finished.append(time.time())
-            began.append(ClientNote.of(outcome).span[0])
+            began.append(ClientNote.of(outcome.content).span[0])
     print(json.dumps({"ready": min(began), "finished": finished}))
 
 
