@@ -167,9 +167,9 @@ def test_a_script_elsewhere_runs_its_own_method_on_ray_to_the_bits_of_one_proces
     assert models[0] == models[1]
     assert runs == ("ray", "inprocess")
     (here / "two.py").write_text(text.replace("rounds=2", "rounds=3"))
-    refused = script(here, "two.py")
-    assert "cluster.py has the name of a package of Onefold's" in refused.stderr
-    assert "not ours" not in refused.stderr
+    beside = script(here, "two.py")  # on Ray, whose workers do not take the user's file for ours
+    assert beside.returncode == 0
+    assert "not ours" not in beside.stderr
 
 
 def only_run(folder: Path) -> tuple[bytes, str]:
