@@ -4,7 +4,7 @@ What is refused raises `ValueError`. The reason that :func:`receive` gives begin
 as ``sent classifier.conv.weight with NaN``: its caller names the client.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -84,29 +84,6 @@ def check_values(name: str, tensor: Tensor, *, nan_is_absent: bool = False) -> N
         raise ValueError(f"sent {name} with values up to {max(-low, high):.3g}, above {most:g}")
     if name.endswith((".running_var", ".num_batches_tracked")) and low < 0:
         raise ValueError(f"sent a negative {name}: {low:g}")
-
-
-def check_form(
-    tensors: Mapping[str, Tensor], expected: Mapping[str, Tensor], prefix: str
-) -> dict[str, Tensor]:
-    """Those of the tensors that have the prefix, without it, if they look as expected.
-
-    ``expected``: of each name without the prefix, a tensor of that shape and type; meta will do.
-    """
-    start = f"{prefix}."
-    names = {name.removeprefix(start) for name in tensors if name.startswith(start)}
-    if names != expected.keys():
-        odd = sorted(names ^ expected.keys())
-        raise ValueError(f"sent other tensors than {prefix} has: {', '.join(odd[:5])}")
-    found = {}
-    for name, wanted in expected.items():
-        tensor = found[name] = tensors[start + name]
-        if (tensor.shape, tensor.dtype) != (wanted.shape, wanted.dtype):
-            raise ValueError(
-                f"sent {start}{name} as {tensor.dtype} {tuple(tensor.shape)}, "
-                f"expected {wanted.dtype} {tuple(wanted.shape)}"
-            )
-    return found
 
 
 def check_label_counts(update: Update, run_spec: RunSpec) -> Tensor:

@@ -20,13 +20,13 @@ from fl.models import (
     classifier_bytes,
     copied,
 )
-from fl.receiving import check_answer, check_form
+from fl.receiving import check_answer
 from fl.seeding import torch_seeded
 from fl.training.epochs import EpochTraining, epochs_of
 from fl.training.optimizers import SGD, Adam, Proximal
 from fl.training.recipe import Recipe
 from fl.training.task import task_of
-from fl.wire import load_prefixed, prefixed
+from fl.wire import checked, load_prefixed, prefixed
 
 Losses = Callable[[nn.Module, Batch], Tensor]
 
@@ -90,7 +90,8 @@ class ClassifierConfig(EpochTraining, Settings):
     def check_upload(self, update: Update, run_spec: RunSpec) -> None:
         """Raises `ValueError` unless it holds this classifier's weights, which answer finitely."""
         model, images = _trial(self.model, self.width, run_spec)
-        state = check_form(update.tensors, model.state_dict(), "classifier")
+        sender = f"client {update.client.id}"
+        state = checked(model.state_dict(), update.tensors, "classifier", sender)
         check_answer(functional_call(model, state, (images,)))
 
 

@@ -19,13 +19,13 @@ from fl.models import (
     elbo_losses,
     one_hot,
 )
-from fl.receiving import check_answer, check_form, check_label_counts
+from fl.receiving import check_answer, check_label_counts
 from fl.seeding import torch_seeded
 from fl.training.epochs import EpochTraining, epochs_of
 from fl.training.optimizers import Adam
 from fl.training.recipe import Recipe
 from fl.training.task import task_of
-from fl.wire import Tensors, num_bytes, prefixed
+from fl.wire import Tensors, checked, num_bytes, prefixed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,7 +75,8 @@ class GeneratorConfig(EpochTraining, Settings):
         check_label_counts(update, run_spec)
         trial = _trial(self, run_spec)
         model = trial if self.upload == "cvae" else trial.decoder
-        state = check_form(update.tensors, model.state_dict(), self.upload)
+        sender = f"client {update.client.id}"
+        state = checked(model.state_dict(), update.tensors, self.upload, sender)
         noise = torch.randn(2, self.latent, generator=torch.Generator().manual_seed(0))
         labels = torch.arange(2) % run_spec.num_classes
         drawn = (torch.zeros(2, *run_spec.image_shape), labels, noise)
