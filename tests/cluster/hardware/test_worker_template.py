@@ -1,4 +1,4 @@
-"""Workers are forked from a template, in a process of the test's own, which has computed nothing."""
+"""Workers are forked from a template in a process of the test's own, which has computed nothing."""
 
 import json
 import os
@@ -54,7 +54,8 @@ def test_a_worker_is_forked_with_its_own_arguments_environment_and_streams(tmp_p
     assert first[1] == second[1] == "given"
     assert first[2] == second[2] != int(launch)  # the template's children, and none of the launch's
     assert first[3] != second[3]
-    assert first[4] and second[4]
+    assert first[4]
+    assert second[4]
     assert there == "False"
 
 

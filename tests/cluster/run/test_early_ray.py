@@ -78,17 +78,15 @@ def test_a_launch_that_needs_no_cluster_of_its_own_begins_none(
 
 def test_who_waits_for_a_cluster_that_failed_is_told_why(cluster: Cluster, tmp_path: Path) -> None:
     cluster.error = UserError("too old")
-    with (
-        pytest.raises(UserError, match="too old"),
-        EarlyRay(parse([]), fork=False) as early,
-    ):
+    with EarlyRay(parse([]), fork=False) as early:
         early.begin(MACHINE)
-        with early.ready(tmp_path / "address"):
-            raise AssertionError("there is no cluster")
+        with pytest.raises(UserError, match="too old"):
+            early.ready(tmp_path / "address").__enter__()
 
 
 def test_a_launch_that_goes_no_further_ends_what_it_began(cluster: Cluster) -> None:
-    with pytest.raises(UserError, match="bad data"), EarlyRay(parse([]), fork=False) as early:
-        early.begin(MACHINE)
-        raise UserError("bad data")
+    early = EarlyRay(parse([]), fork=False)
+    early.__enter__().begin(MACHINE)
+    error = UserError("bad data")
+    early.__exit__(UserError, error, None)
     assert cluster.began is cluster.ended is not None
