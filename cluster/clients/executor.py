@@ -130,7 +130,7 @@ class _Map:
 
     def work(self) -> Generator[tuple[Job, Packed | ClientFailed], None, None]:
         """Places clients, awaits them, and yields results until no job is left."""
-        while self._placement.waiting or self._running:
+        while self._placement.any_waiting or self._running:
             self._start_those_that_fit()
             for reference in self._await():
                 cohort = self._running.pop(reference)
