@@ -28,6 +28,8 @@ import numpy as np
 from cluster.hardware.private_folders import short_root
 from cluster.hardware.processes import SET_PARENT_DEATH_SIGNAL
 
+SET_NAME = 15
+"""Option of Linux's prctl: the process's name, of 15 bytes at most."""
 STREAMS = 3
 """A process's input, output and errors."""
 FIRST_TO_GO = "1000"
@@ -56,14 +58,17 @@ def worker_template() -> Iterator[Path]:
             yield address
         finally:
             os.close(own_end)
-            os.waitpid(template, 0)
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(template, 0)
 
 
 def _become_template(listener: socket.socket, over: int, launch: int) -> None:
     """Forks workers until the other end of ``over`` is closed; never returns."""
     status = 1
     try:
-        ctypes.CDLL(None).prctl(SET_PARENT_DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0)
+        prctl = ctypes.CDLL(None).prctl
+        prctl(SET_NAME, b"onefold-workers", 0, 0, 0)
+        prctl(SET_PARENT_DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0)
         if os.getppid() != launch:
             os._exit(status)
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # as Ray's own workers

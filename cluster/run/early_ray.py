@@ -1,6 +1,7 @@
 """A launch's own Ray cluster, which starts while the run is still being prepared."""
 
 import os
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -36,7 +37,8 @@ class EarlyRay:
         self._error: BaseException | None = None
 
     def __enter__(self) -> Self:
-        if self._own and self._fork and not find_gpus(os.environ):
+        is_linux = sys.platform == "linux"
+        if self._own and self._fork and is_linux and not find_gpus(os.environ):
             self._template = self._held.enter_context(worker_template())
         return self
 
