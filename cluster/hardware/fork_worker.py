@@ -33,7 +33,7 @@ def _forked(worker: list[str]) -> bool:
     asked = json.dumps({"arguments": worker, "environment": dict(os.environ)}).encode()
     with socket.socket(socket.AF_UNIX) as template:
         try:
-            template.connect(os.environ[TEMPLATE])
+            template.connect(os.environ.get(TEMPLATE, ""))
             socket.send_fds(template, [asked[:1]], [0, 1, 2])  # the worker's own streams
             template.sendall(asked[1:])
             template.shutdown(socket.SHUT_WR)
