@@ -188,6 +188,11 @@ def medians(timed: list[dict[str, float]]) -> dict[str, float]:
     return {name: statistics.median(each[name] for each in timed) for name in timed[0]}
 
 
+def ratio(old: float, new: float) -> str:
+    """Of new to old; none where nothing was seen of the old."""
+    return f"{new / old:.2f}" if old else "-"
+
+
 def table(rows: dict[str, dict[str, float]], machine: dict[str, object]) -> Table:
     """A row for each moment; with two commits the ratio of new to old."""
     shown = Table("until", *(f"{name}, s" for name in rows), *(f"{name}, cpu s" for name in rows))
@@ -197,7 +202,7 @@ def table(rows: dict[str, dict[str, float]], machine: dict[str, object]) -> Tabl
     shown.title = ", ".join(f"{name} {value}" for name, value in machine.items())
     for moment in (*MOMENTS, "onefold.run"):
         both = [[row[moment + kind] for row in rows.values()] for kind in ("", ", cpu")]
-        ratios = [f"{new / old:.2f}" for old, new in both] if len(rows) > 1 else []
+        ratios = [ratio(*of_both) for of_both in both] if len(rows) > 1 else []
         shown.add_row(moment, *(f"{s:.2f}" for kind in both for s in kind), *ratios)
     return shown
 

@@ -26,3 +26,8 @@ def test_every_moment_of_a_launch_is_timed_beside_an_older_commit(tmp_path: Path
 
 def test_what_processors_spent_is_that_of_the_last_moment_before() -> None:
     assert start.spent_until([(0.0, 0.0), (5.0, 1.0), (6.0, 2.0)], 5.5) == 1.0
+
+
+def test_what_was_not_seen_of_the_old_has_no_ratio() -> None:
+    assert start.ratio(2.0, 1.0) == "0.50"
+    assert start.ratio(0.0, 1.0) == "-"
