@@ -25,6 +25,12 @@ if TYPE_CHECKING:
 
 ASKED = {"-h", "--help", "--help-all", "--version"}
 """Arguments that are answered with nothing said before."""
+TESTED = {
+    "clients": "its own test samples",
+    "test": "all test samples",
+    "validation": "held-out training samples",
+}
+"""The samples that an accuracy is of, by the result's ``scored_on``."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -111,8 +117,8 @@ def _print_summary(result: JsonObject, run_dir: Path, console: Console) -> None:
         scored = len(result["client_accuracy"]) - len(result["untested"])
         worst = result["client_scores"]["worst_tenth"]
         console.print(
-            f"clients  mean of {scored}, each on its own test samples; worst tenth {worst:.4f}, "
-            f"UA {result['ua']:.4f}",
+            f"clients  mean of {scored}, each on {TESTED[result['scored_on']]}; "
+            f"worst tenth {worst:.4f}, UA {result['ua']:.4f}",
             highlight=False,
         )
     for client, reason in result["dropped"].items():

@@ -95,7 +95,7 @@ def round_rows(events: list[Event]) -> list[RoundRow]:
 def client_accuracy(events: list[Event]) -> dict[int, list[float | None]]:
     """By round, ascending, every client's accuracy; of rounds that were repeated the later counts.
 
-    Empty where clients were not scored on samples of their own.
+    Empty where clients were not scored.
     """
     rounds = [event for event in events if isinstance(event, RoundEnd)]
     found = {event.round: event.client_accuracy for event in rounds if _scored(event)}
