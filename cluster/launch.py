@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from cluster.run.steps import Steps
+from cluster.run.steps import Steps, loading
 from fl.errors import ClientFailed, UserError
 from fl.json_values import JsonObject
 
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
 # Whatever imports torch is imported where it is used: that takes seconds, and is said first.
 
-ASKED = {"-h", "--help", "--help-all", "--version"}
-"""Arguments that are answered with nothing said before."""
 TESTED = {
     "clients": "its own test samples",
     "test": "all test samples",
@@ -36,8 +34,7 @@ TESTED = {
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command and returns its exit status: 0, 1 a run failed, 2 bad input, 130 Ctrl-C."""
     console, arguments = Console(markup=False), sys.argv[1:] if argv is None else argv
-    with Steps(Console(quiet=not ASKED.isdisjoint(arguments))) as say:
-        say("loading torch")
+    with loading(arguments):
         from cluster.run.command_line import parse, stop_with
         from cluster.run.plan import print_dry_run
         from cluster.run.prepare import prepare

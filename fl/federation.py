@@ -161,7 +161,7 @@ class TaskOutput:
     tensors: Tensors
     stats: dict[str, float] = field(default_factory=dict)
     losses: list[float] = field(default_factory=list)
-    """The mean training loss of each epoch, where the task trains in epochs."""
+    """The mean training loss of each epoch; of a training in steps, of equal parts of them."""
 
 
 Task = Callable[[TaskInput], TaskOutput]

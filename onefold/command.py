@@ -53,6 +53,8 @@ examples:
 
 In Python: import onefold; onefold.run(data=..., model=..., method=...)
 """
+TELLING = {"run", "suite", "study", "sweep"}
+"""Commands that say themselves what they load and prepare."""
 CLOSED_PIPE = 141
 """Exit status as shells have it where nobody reads on."""
 
@@ -76,9 +78,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     importlib.import_module("onefold._packages")  # first, see there
     module = MODULES[word]
-    if (
-        word != "run" and sys.stderr.isatty()
-    ):  # torch takes seconds to import, in which nothing else is said
+    if word not in TELLING and sys.stderr.isatty():
+        # torch takes seconds to import, in which nothing else is said
         print("loading ...", end="\r", file=sys.stderr, flush=True)
     sys.argv = [f"onefold {word}", *([word] if module == "onefold.runs" else []), *arguments[1:]]
     try:

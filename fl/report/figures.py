@@ -147,16 +147,16 @@ def _confusion(run: RunRecord) -> Picture | None:
 def _losses(run: RunRecord) -> Picture | None:
     if not run.losses:
         return None
-    step = "round" if run.in_rounds else "epoch"
-    caption = "Mean training loss over each client's own samples by " + (
-        "round, with a point for each epoch within it" if run.in_rounds else "epoch"
-    )
+    units = {curve.unit for curve in run.losses}
+    caption = f"Mean training loss over each client's own samples by {' or '.join(sorted(units))}"
+    if run.in_rounds:
+        caption += ", with a point for each epoch or a few steps within it"
     if loss_curves.has_bands(run.losses):
         caption += (
             "; of many clients the line is their median, the dark band reaches from their 10th to "
             "their 90th percentile, and all lie in the light one"
         )
-    figure = loss_curves.loss_curves(run.losses, step)
+    figure = loss_curves.loss_curves(run.losses)
     return _picture("losses", "Local training", f"{caption}.", figure)
 
 
