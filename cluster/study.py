@@ -26,6 +26,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         from cluster.studies.study_options import cells, parse_study
     try:
         options = parse_study(arguments)
+        if sys.platform != "linux":
+            raise UserError(
+                "a study measures memory by what Linux tells of processes: it needs Linux"
+            )
         with Steps(console) as say:
             planned = cells(options, say)
         if any(cell.launch.slurm.submit for cell in planned):
