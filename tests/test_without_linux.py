@@ -19,7 +19,7 @@ from cluster.hardware.private_ray import prepare_environment
 from cluster.run.command_line import parse
 from cluster.run.prepare import prepare
 from fl.errors import UserError
-from fl.report import __main__ as report
+from fl.report.page import write_report
 from onefold import runs
 from slurm import status
 from tests.cluster.commands import SMALL
@@ -65,8 +65,7 @@ def test_a_run_in_process_and_what_looks_at_it(
     assert status.main(where) == 2  # none was sent to Slurm
     assert "was sent to Slurm" in capsys.readouterr().err
     assert runs.main(["ls", *where]) == 0
-    assert report.main([str(tmp_path / "run")]) == 0
-    assert (tmp_path / "run" / "report.html").exists()
+    assert write_report(tmp_path / "run").exists()
     assert not capsys.readouterr().err
 
 
