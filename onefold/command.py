@@ -59,6 +59,12 @@ CLOSED_PIPE = 141
 """Exit status as shells have it where nobody reads on."""
 
 
+def _added(word: str, arguments: Sequence[str]) -> list[str]:
+    """What a word means beside the arguments: several runs on one page, wherever it goes."""
+    given = any(a.startswith(("-o", "--output", "-h", "--help")) for a in arguments)
+    return ["--output", "compare.html"] if word == "compare" and not given else []
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command and returns its exit status; 2 for a word that is no command."""
     arguments = list(sys.argv[1:] if argv is None else argv)
@@ -74,8 +80,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     if word not in MODULES:
         near = difflib.get_close_matches(word, MODULES, n=1)
         hint = f"; did you mean {near[0]}?" if near else ""
-        print(f"onefold: no command {word!r}{hint} Commands: {', '.join(MODULES)}", file=sys.stderr)
+        print(
+            f"onefold: no command {word!r}{hint or ';'} commands: {', '.join(MODULES)}",
+            file=sys.stderr,
+        )
         return 2
+    arguments += _added(word, arguments)
     importlib.import_module("onefold._packages")  # first, see there
     module = MODULES[word]
     if word not in TELLING and sys.stderr.isatty():
