@@ -47,7 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     for cell, figures in zip(planned, earlier, strict=True):
         if figures is None:
             console.rule(cell.run_dir.name)
-            Steps(console)("loading torch, in a process of its own")
+            console.print("loading torch in a process of its own …", highlight=False)
             if status := _run(cell):
                 hint = f"onefold: {cell.run_dir} is not finished; the same command continues it"
                 print(hint, file=sys.stderr)

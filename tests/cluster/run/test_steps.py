@@ -66,18 +66,22 @@ def test_steps_tell_of_what_they_are() -> None:
         ("cluster.suite", "--help"),
         ("cluster.study", "--help"),
         ("tune.sweep", "--help"),
+        ("onefold", "--help"),
     ],
 )
 def test_the_first_step_is_said_before_torch_is_loaded(command: str, question: str) -> None:
     """In a process of its own, where an import of torch ends it."""
+    start = "from onefold.command import main; sys.argv.insert(1, 'run')"
+    if command != "onefold":
+        start = f"from {command} import main"
     code = (
         "import sys\n"
         "class Refuse:\n"
         "    def find_spec(self, name, path=None, target=None):\n"
         "        if name == 'torch': raise SystemExit(7)\n"
         "sys.meta_path.insert(0, Refuse())\n"
-        f"from {command} import main\n"
-        "main(sys.argv[1:])\n"
+        f"{start}\n"
+        "sys.exit(main(sys.argv[1:]))\n"
     )
     line = [sys.executable, "-c", code]
     environ = {**os.environ, "PYTHONUNBUFFERED": ""}
