@@ -53,8 +53,8 @@ examples:
 
 In Python: import onefold; onefold.run(data=..., model=..., method=...)
 """
-TELLING = {"run", "suite", "study", "sweep"}
-"""Commands that say themselves what they load and prepare."""
+SILENT = {"report", "compare", "privacy", "data", "doctor"}
+"""Commands that load for seconds and do not say so; their first lines are longer than ours."""
 CLOSED_PIPE = 141
 """Exit status as shells have it where nobody reads on."""
 
@@ -88,8 +88,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments += _added(word, arguments)
     importlib.import_module("onefold._packages")  # first, see there
     module = MODULES[word]
-    if word not in TELLING and sys.stderr.isatty():
-        # torch takes seconds to import, in which nothing else is said
+    if word in SILENT and sys.stderr.isatty():
         print("loading ...", end="\r", file=sys.stderr, flush=True)
     sys.argv = [f"onefold {word}", *([word] if module == "onefold.runs" else []), *arguments[1:]]
     try:
