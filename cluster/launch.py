@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from cluster.run.steps import Steps
+from cluster.run.steps import Steps, loading
 from fl.errors import ClientFailed, UserError
 from fl.json_values import JsonObject
 
@@ -23,15 +23,18 @@ if TYPE_CHECKING:
 
 # Whatever imports torch is imported where it is used: that takes seconds, and is said first.
 
-ASKED = {"-h", "--help", "--help-all", "--version"}
-"""Arguments that are answered with nothing said before."""
+TESTED = {
+    "clients": "its own test samples",
+    "test": "all test samples",
+    "validation": "held-out training samples",
+}
+"""The samples that an accuracy is of, by the result's ``scored_on``."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command and returns its exit status: 0, 1 a run failed, 2 bad input, 130 Ctrl-C."""
     console, arguments = Console(markup=False), sys.argv[1:] if argv is None else argv
-    with Steps(Console(quiet=not ASKED.isdisjoint(arguments))) as say:
-        say("loading torch")
+    with loading(arguments):
         from cluster.run.command_line import parse, stop_with
         from cluster.run.plan import print_dry_run
         from cluster.run.prepare import prepare
@@ -111,8 +114,8 @@ def _print_summary(result: JsonObject, run_dir: Path, console: Console) -> None:
         scored = len(result["client_accuracy"]) - len(result["untested"])
         worst = result["client_scores"]["worst_tenth"]
         console.print(
-            f"clients  mean of {scored}, each on its own test samples; worst tenth {worst:.4f}, "
-            f"UA {result['ua']:.4f}",
+            f"clients  mean of {scored}, each on {TESTED[result['scored_on']]}; "
+            f"worst tenth {worst:.4f}, UA {result['ua']:.4f}",
             highlight=False,
         )
     for client, reason in result["dropped"].items():

@@ -126,7 +126,7 @@ class ClientEnd(Event):
     stats: dict[str, float] = field(default_factory=dict)
     """Figures that the task reports of the training, such as ``train_loss``."""
     losses: list[float] = field(default_factory=list)
-    """The mean training loss of each epoch, where the task trains in epochs."""
+    """The mean training loss of each epoch; of a training in steps, of equal parts of them."""
 
     def to_json(self) -> JsonObject:
         """As it stands in ``metrics.jsonl``: the task's figures beside the others."""

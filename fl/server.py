@@ -29,8 +29,8 @@ class Evaluation:
     per_domain: tuple[float | None, ...] = ()
     """The same per domain, where there are any."""
     per_client: tuple[float | None, ...] = ()
-    """By client id, where each was scored on test samples of its own (None: it has none, or was
-    dropped); ``accuracy`` is then their mean."""
+    """By client id, where each has a model of its own: on its own test samples or, as the method
+    says, on the whole split. None: it has no samples, or was dropped. ``accuracy`` is the mean."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,9 +6,9 @@ import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NoReturn
 
 from cluster.run.run_folder import delete
+from fl.arguments import Parser
 from fl.disk_errors import refused_by_disk
 from fl.errors import UserError
 from fl.json_values import JsonObject
@@ -39,16 +39,11 @@ def _answer(options: argparse.Namespace) -> None:
         remove(_chosen(found, options.runs), sure=options.yes)
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise UserError(message)
-
-
 def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(prog="onefold", description=__doc__)
+    parser = Parser(prog="onefold", description=__doc__)
     where = {"type": Path, "metavar": "DIR", "help": "where runs are kept; default runs"}
     parser.add_argument("--output-dir", default=Path("runs"), **where)  # type: ignore[arg-type]
-    anywhere = _Parser(add_help=False)  # before the word or after it
+    anywhere = Parser(add_help=False)  # before the word or after it
     anywhere.add_argument("--output-dir", default=argparse.SUPPRESS, **where)  # type: ignore[arg-type]
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("ls", parents=[anywhere], help="the runs there are")
@@ -119,7 +114,7 @@ def export(runs: dict[str, Path], file: Path) -> None:
             writer.writerows(rows)
     except OSError as error:
         raise UserError(f"cannot write {file}: {error.strerror}") from None
-    print(f"{file}: {len(rows)} runs, {len(columns)} columns")
+    print(f"{file}: {_counted(len(rows))}, {len(columns)} columns")
 
 
 def remove(runs: dict[str, Path], *, sure: bool) -> None:
@@ -154,3 +149,7 @@ def _result(path: Path) -> JsonObject | None:
 
 if __name__ == "__main__":
     sys.exit(main())
+
+
+def _counted(runs: int) -> str:
+    return f"{runs} run{'' if runs == 1 else 's'}"

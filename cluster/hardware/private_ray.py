@@ -7,6 +7,7 @@ import re
 import secrets
 import signal
 import socket
+import sys
 import threading
 from collections.abc import Iterator
 from importlib.metadata import version
@@ -115,12 +116,26 @@ def joined_ray(address: str) -> Iterator[None]:
             ray.shutdown()
 
 
+def refuse_other_systems() -> None:
+    """Refuses to use Ray elsewhere than on Linux, by which clients' memory is capped and counted.
+
+    Raises:
+        UserError: this is another system.
+    """
+    if sys.platform != "linux":
+        raise UserError(
+            "clients and trials on Ray need Linux; "
+            "on this system use onefold run --runtime inprocess"
+        )
+
+
 def prepare_environment() -> None:
     """Sets environment variables that Ray reads when imported, unless the user has set them.
 
     Raises:
-        UserError: the Ray that is installed is too old to ask for a token.
+        UserError: this is no Linux, or the Ray that is installed is too old to ask for a token.
     """
+    refuse_other_systems()
     installed = version("ray")
     if Version(installed) < Version(FIRST_WITH_TOKENS):
         raise UserError(

@@ -35,6 +35,9 @@ FLATTENED = ("run", "options")
 RECORDED = ("versions",)
 """What a run's config.yaml holds beside settings; ignored when it is read back."""
 
+MOST_LISTED = 20
+"""Most names that an error lists."""
+
 INTERRUPTED = 130
 """Exit status after Ctrl-C, as shells have it."""
 
@@ -219,12 +222,15 @@ def parse_record(
 
 
 def unknown_setting(name: str, valid: Iterable[str], kind: str = "setting") -> str:
-    """The line for a name that is no setting; lists those there are."""
+    """The line for a name that is no setting; lists those there are, unless they are many."""
     spell = (lambda n: "--" + n.replace("_", "-")) if kind == "option" else str
     valid = sorted(valid)
     near = difflib.get_close_matches(name, valid, n=1)
     hint = f" (did you mean {spell(near[0])}?)" if near else ""
-    return f"unknown {kind} {spell(name)!r}{hint}; valid: {', '.join(map(spell, valid))}"
+    several = f"valid: {', '.join(map(spell, valid))}"
+    if len(valid) > MOST_LISTED:
+        several = "--help-all names all"
+    return f"unknown {kind} {spell(name)!r}{hint}; {several}"
 
 
 def stop_on_disk(error: OSError, goes_on: str) -> int:

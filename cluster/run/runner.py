@@ -24,6 +24,7 @@ from cluster.run.tensorboard import TensorBoard
 from cluster.run.time_left import TimeLeft, clients_at_once
 from cluster.run.tracking import tracked
 from fl.clients import Clients
+from fl.config import RunConfig
 from fl.data.datasets import Dataset
 from fl.data.partition_file import save_lists
 from fl.data.shard import Shard
@@ -169,7 +170,7 @@ def _result(
         "clients": run.num_clients,
         "rounds": run.rounds,
         "seed": run.seed,
-        "scored_on": _scored_on(run.data.validation, last),
+        "scored_on": _scored_on(run),
         "accuracy": last.accuracy,
         "per_class_accuracy": last.per_class,
         **_by_domain(prepared.run_spec.domains, last),
@@ -201,12 +202,12 @@ def _privacy(launch: Launch, prepared: Prepared) -> JsonObject:
     return {"dp": {**asdict(launch.run.dp), "accountant": ACCOUNTANT, "spent": max(spent)}}
 
 
-def _scored_on(validation: float, last: Evaluation) -> str:
+def _scored_on(run: RunConfig) -> str:
     """Which samples the accuracy is of: ``validation`` whether a share was held out, be it of each
     client's, else the clients' own or the test split."""
-    if validation:
+    if run.data.validation:
         return "validation"
-    return "clients" if last.per_client else "test"
+    return "clients" if run.scores_clients else "test"
 
 
 def _by_domain(domains: tuple[str, ...], last: Evaluation) -> JsonObject:

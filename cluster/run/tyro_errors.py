@@ -33,6 +33,15 @@ def one_line(box: str, unknown: Callable[[str], str]) -> str:
     number = re.match(r"Error parsing (--\S+): .*base 10: (.*)", message)
     if number:
         return f"{number.group(1)} must be a whole number, got {number.group(2)}"
+    lacking = re.match(r"Missing value for argument '(\S+)'", message)
+    if lacking:
+        return f"{lacking.group(1)} needs a value"
+    loose = re.match(r"Unrecognized options: (\S+)", message)
+    if loose:
+        return f"unknown argument {loose.group(1)!r}: a setting is given as --NAME VALUE"
+    missing = re.match(r"Missing from .*?: ([A-Z]+) ", message)
+    if missing:
+        return f"{missing.group(1)} is missing; --help says what it may be"
     # Errors of our own records name the setting; the type's name that tyro adds helps no user.
     return re.sub(r"^Error parsing ((?!--)[\w.]*: )?", "", message)
 

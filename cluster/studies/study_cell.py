@@ -14,6 +14,7 @@ from rich.console import Console
 
 from cluster.run.prepare import prepare
 from cluster.run.run_dir import check_place, claimed, write_json
+from cluster.run.steps import Steps
 from cluster.studies.study_options import StudyRun
 from fl.errors import UserError
 from fl.json_values import JsonObject
@@ -31,7 +32,8 @@ def run_cell(cell: StudyRun) -> None:
     console = Console(markup=False)
     with ExitStack() as held:
         with peaks() as peak:
-            prepared = prepare(cell.launch, drawn=cell.drawn)
+            with Steps(console) as say:
+                prepared = prepare(cell.launch, drawn=cell.drawn, say=say)
             run_dir = held.enter_context(claimed(cell.launch))
             result = execute(cell.launch, prepared, run_dir, console)
         write_json(run_dir / FIGURES, figures(cell, result, peak))

@@ -24,7 +24,7 @@ EXHIBITS = (*TABLES, BYTES_TABLE)
 class SuiteOptions(Settings):
     """Regenerate a table or figure of the papers of FedMHO, FedAF, FedD2S or HFLDD."""
 
-    name: Annotated[str, OneOf(EXHIBITS), tyro.conf.Positional]
+    name: Annotated[str, OneOf(EXHIBITS), tyro.conf.Positional, tyro.conf.arg(metavar="NAME")]
     """Table: table3, table4, table5, table6, table8, table9 or loss-weights. Figure: fig5, fig6,
     fig7, fig8 or fid, with a picture. Of FedAF's paper: fedaf (accuracy over rounds, Tables 1 and 4
     and Figure 3), fedaf-table2 (domains), fedaf-table6 (ResNet-18) or fedaf-table7 (bytes). Of

@@ -89,7 +89,7 @@ class RunRecord:
     accuracy: dict[int, float]
     """After each round where there were many, else after each epoch of fusion."""
     client_accuracy: dict[int, list[float | None]]
-    """After each round, by client id, where clients were scored on samples of their own."""
+    """After each round, by client id, where each client was scored."""
     alone: Alone | None
     """The same clients without any exchange, where this run is finished and one lies beside it."""
     rounds: list[RoundRow]

@@ -41,7 +41,12 @@ def test_finished_runs_are_not_repeated(tmp_path: Path, capsys: pytest.CaptureFi
     assert run_suite(tmp_path, "--seeds=0", "--only", "*-fedavg") == 0
     first = tmp_path / "table3-small-digits-alpha0.5-fedavg-seed0" / "result.json"
     written = first.stat().st_mtime_ns
-    assert "1 of 1" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    run = "[1 of 1] digits-alpha0.5-fedavg seed 0: "
+    for step in ("reading the data: digits …", "cutting it among 4 clients …", "running …"):
+        assert f"{run}{step}\n" in said
+    assert said.startswith("loading torch …\n")
+    assert max(map(len, said.partition(f"{run}0.")[0].splitlines())) <= 80
     assert run_suite(tmp_path, "--seeds=0,1") == 0
     assert first.stat().st_mtime_ns == written
     said = capsys.readouterr().out

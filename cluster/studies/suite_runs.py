@@ -1,0 +1,127 @@
+"""A suite's runs: their arguments, running those that are not finished, and the table of all."""
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+from cluster.run.command_line import parse
+from cluster.run.prepare import prepare
+from cluster.run.run_dir import claimed, locate, write_json
+from cluster.run.steps import Steps
+from cluster.studies.cell import Cell
+from cluster.studies.comparison import Figure, as_json, as_markdown
+from cluster.studies.exhibits import EXHIBITS, Draw
+from cluster.studies.suite_options import SuiteOptions
+from fl.errors import UserError
+from fl.events import Event, Listener, Phase, Preparing
+from fl.json_values import JsonObject
+from fl.report.style import png
+from fl.report.words import duration
+from fl.whole_files import write_atomically
+
+
+def arguments_of(
+    options: SuiteOptions, cells: Sequence[Cell], seeds: Sequence[int]
+) -> dict[tuple[Cell, int], list[str]]:
+    """Each run's arguments of the launch command."""
+    where = [
+        f"--output-dir={options.output_dir}",
+        f"--data-root={options.data_root}",
+        f"--runtime={options.runtime}",
+    ]
+    return {
+        (cell, seed): [
+            *cell.arguments,
+            *where,
+            f"--seed={seed}",
+            f"--name={options.name}-{options.scale}-{cell.name}-seed{seed}",
+            "--resume",
+        ]
+        for cell in cells
+        for seed in seeds
+    }
+
+
+def write(
+    path: Path, name: str, scale: str, seeds: Sequence[int], figures: Sequence[Figure]
+) -> None:
+    """Prints the table and saves it as text, as JSON and, for a figure, as a picture."""
+    table = as_markdown(name, scale, seeds, figures)
+    pictures: dict[Path, Draw] = {}
+    if name in EXHIBITS:
+        exhibit = EXHIBITS[name]
+        table = "\n".join([table, *exhibit.tell(figures), ""])
+        pictures[path.with_suffix(".png")] = exhibit.draw
+        for ending, draw in exhibit.also.items():
+            pictures[path.with_name(f"{path.name}-{ending}.png")] = draw
+        for picture, draw in pictures.items():
+            write_atomically(picture, png(draw(figures)))
+    write_atomically(path.with_suffix(".md"), table.encode())
+    write_json(path.with_suffix(".json"), as_json(name, scale, seeds, figures))
+    print(f"\n{table}")
+    print(f"table    {path.with_suffix('.md')}")
+    for picture in pictures:
+        print(f"picture  {picture}")
+
+
+def name(runs: Iterable[Sequence[str]]) -> None:
+    """Prints each run's directory, and whether it is finished."""
+    for arguments in runs:
+        path = locate(parse(arguments))
+        print(f"{path}  {'finished' if (path / 'result.json').exists() else 'to be run'}")
+
+
+def run_all(runs: dict[tuple[Cell, int], list[str]]) -> list[Figure]:
+    """Runs what is not finished, and tells of each; returns the figures of all.
+
+    Args:
+        runs: each run's arguments, by cell and seed.
+
+    Raises:
+        UserError: a run cannot be, or was run with other settings.
+        ClientFailed: a client failed for good.
+    """
+    results: dict[Cell, list[JsonObject]] = {}
+    for number, ((cell, seed), arguments) in enumerate(runs.items(), start=1):
+        title = f"[{number} of {len(runs)}] {cell.name} seed {seed}"
+        with Steps(Console(markup=False), title) as say:
+            result = _result(arguments, say)
+        results.setdefault(cell, []).append(result)
+        took = duration(result["seconds"]["total"])
+        print(f"{title}: {result['accuracy']:.4f}, {took}", flush=True)
+    return [Figure(cell, tuple(found)) for cell, found in results.items()]
+
+
+def _result(arguments: Sequence[str], say: Callable[[str], None]) -> JsonObject:
+    """The run's result: of an earlier run with the same settings, else of one run now."""
+    launch = parse(arguments)
+    run_dir = locate(launch)
+    finished = run_dir / "result.json"
+    if finished.exists():
+        if parse([f"--config={run_dir / 'config.yaml'}"]).run != launch.run:
+            raise UserError(f"{run_dir} was run with other settings; remove it, or name another")
+        found: JsonObject = json.loads(finished.read_text())
+        return found
+    prepared = prepare(launch, say=say)
+    from cluster.run.runner import execute
+
+    with claimed(launch) as run_dir:
+        quiet = Console(quiet=True, markup=False)
+        return execute(launch, prepared, run_dir, quiet, _heard(say))
+
+
+def _heard(say: Callable[[str], None]) -> Listener:
+    """Says what the run's events tell that it prepares, and once when that is over."""
+    running = False
+
+    def hear(event: Event) -> None:
+        nonlocal running
+        if isinstance(event, Preparing):
+            say(event.what)
+        elif isinstance(event, Phase) and not running:
+            running = True
+            say("running")
+
+    return hear
