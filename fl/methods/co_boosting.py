@@ -28,7 +28,7 @@ from fl.server import Outcome, Server
 from fl.spaces import Choice, LogUniform, Spaces, Uniform
 
 CLIP = 10.0
-"""Norm to which the generator's gradient is cut."""
+"""Norm to which the gradients of generator and global model are cut, each by itself."""
 ADV_TEMPERATURE = 3.0
 """Temperature at which generator and global model compete."""
 PERTURBATION_TEMPERATURE = 4.0
@@ -82,7 +82,7 @@ def run(clients: Clients, server: Server, config: CoBoostingConfig) -> Outcome:
             student,
             lessons,
             loss=DistillationLoss(config.kd.temperature),
-            config=config.kd.fit_config(cosine=True),
+            config=config.kd.fit_config(cosine=True, clip=CLIP),
             stage="fusion",
         )
     about = lessons.pool.told(ensemble_weights=teacher.weights.tolist())
