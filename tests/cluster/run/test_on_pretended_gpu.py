@@ -31,6 +31,9 @@ def test_a_run_leaves_the_same_files(tmp_path: Path) -> None:
         uuids = {placement["device_uuid"] for placement in result["placements"]}
         assert uuids == {None if where.gpus is None else "GPU-00000000-0000-0000-0000-000000000000"}
         assert (folder / "report.html").exists()
+        oracle = result["oracle"]
+        shares = [oracle["accuracy"], oracle["agreement"], *oracle["teacher"].values()]
+        assert all(0 <= share <= 1 for share in shares)
         pictures = load_file(folder / "synthetic" / "samples.safetensors")
         return load_file(folder / "model" / "global.safetensors"), pictures, result["accuracy"]
 
