@@ -1,10 +1,11 @@
 """From command line, preset and YAML to one validated configuration."""
 
 import io
-from dataclasses import fields, is_dataclass
+from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
 
 import pytest
+import torch
 import yaml
 
 from cluster.run import command_line
@@ -20,8 +21,12 @@ from cluster.run.options import LaunchOptions
 from cluster.run.run_dir import nested
 from fl.bounds import Settings
 from fl.errors import UserError
+from fl.federation import RunSpec
 from fl.methods.fedmho import FedMHOConfig
 from fl.methods.registry import METHODS
+from fl.models import elbo_loss, one_hot
+from fl.training.generator import GeneratorConfig, starting_generator
+from tests.fl.methods.tiny import tiny_data
 
 
 def write(path: Path, values: object) -> Path:
@@ -137,6 +142,29 @@ def test_paper_presets_carry_table_7() -> None:
         assert (o.classifier.width, o.generator.width, o.keep, o.lam) == (1.0, 1.0, 0.8, 0.5)
         batches = {o.classifier.batch_size, o.generator.batch_size, o.fusion.batch_size}
         assert batches == {64}
+
+
+def alive(config: GeneratorConfig) -> int:
+    """Hidden units of the encoder that some image switches on, after the first steps."""
+    data, stream = tiny_data(train=256).train, torch.Generator().manual_seed(0)
+    images, labels = torch.from_numpy(data.images).float() / 255, torch.from_numpy(data.labels)
+    model = starting_generator(config, RunSpec(image_shape=(1, 28, 28), num_classes=10, seed=0))
+    adam = torch.optim.Adam(model.parameters(), lr=config.lr)
+    for _ in range(20):
+        rows = torch.randint(len(labels), (64,), generator=stream)
+        noise = torch.randn(64, config.latent, generator=stream)
+        logits, mu, logvar = model(images[rows], labels[rows], noise)
+        adam.zero_grad()
+        elbo_loss(logits, images[rows], mu, logvar).backward()
+        adam.step()
+    return int((model.encoder.hidden(images, one_hot(labels, 10)) > 0).any(0).sum())
+
+
+@pytest.mark.parametrize("preset", ["paper-mnist", "paper-fmnist"])
+def test_cvae_smalls_encoder_survives_the_presets_rate(preset: str) -> None:
+    config = parse(["--preset", preset]).run.options.generator
+    assert alive(config) > 32
+    assert alive(replace(config, lr=5e-2)) < 8  # the paper's
 
 
 def test_a_runs_config_reproduces_its_configuration(tmp_path: Path) -> None:
