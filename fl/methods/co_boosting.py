@@ -52,8 +52,7 @@ class CoBoostingConfig(PrototypesConfig):
     weight_decay: Positive = 0.99
     """Factor on that step from epoch to epoch."""
     inversion: InversionConfig = InversionConfig()
-    # At the released 0.01, which is for batches of 128, batches of 16 end in a dead network.
-    kd: DistillationConfig = DistillationConfig(lr=3e-3, temperature=4.0, weight_decay=1e-4)
+    kd: DistillationConfig = DistillationConfig(lr=0.01, temperature=4.0, weight_decay=1e-4)
 
 
 SPACES = Spaces(
