@@ -67,9 +67,9 @@ class RunConfig(Settings, Generic[Options]):
     """Your own code, which registers models, data sets or methods: FILE.py, module or module:name.
     """
     fid: bool = False
-    """Also train a small network on the real training images, and tell by it how far the synthetic
-    ones are from them, how many of their labels it confirms, and how often the method's teacher
-    answers as it does."""
+    """Also measure how far the synthetic images are from the real training images, by a network of
+    our own (fl/metrics/fid.py); and ask another, trained on the real ones, about the synthetic
+    labels and the method's teacher (fl/metrics/oracle.py)."""
     data: DataConfig = DataConfig()
     partition: PartitionConfig = PartitionConfig()
     resources: ResourcesConfig = ResourcesConfig()

@@ -31,8 +31,8 @@ from fl.events import Events, Listener, Preparing, RunEnd, RunStart
 from fl.fusion.checkpoints import Checkpoints
 from fl.fusion.ranked_server import RankedServer
 from fl.json_values import JsonObject
-from fl.metrics.fid import measure, pixels, train_features
-from fl.metrics.teachers import describe_oracle
+from fl.metrics.fid import measure
+from fl.metrics.oracle import ask_oracle
 from fl.models.saved import save_model, save_tensors
 from fl.report.gallery import gallery
 from fl.report.nearest_real import beside_real
@@ -41,7 +41,6 @@ from fl.rounds import Rounds
 from fl.scoring import OwnTests
 from fl.server import Evaluation, Outcome
 from fl.training.dp import ACCOUNTANT
-from fl.wire import Tensors
 
 if TYPE_CHECKING:
     from cluster.hardware.bundles import Bundles
@@ -99,8 +98,10 @@ def _execute(
         outcome = prepared.method.run(clients, server, launch.run.options, **inputs)
         result = _result(launch, prepared, outcome, clients, server)
         if launch.run.fid and outcome.synthetic:
+            real, classes = prepared.dataset.train, prepared.dataset.num_classes
             with events.phase("fid"):
-                result |= _beside_real(prepared.dataset, outcome.synthetic, server.device)
+                result["fid"] = measure(real, classes, outcome.synthetic, server.device)
+                result["oracle"] = ask_oracle(prepared.dataset, outcome.synthetic, server.device)
         result |= _confusion(server, outcome)
         result["placements"] = placements.entries
         if bundles:
@@ -224,23 +225,6 @@ def _confusion(server: RankedServer, outcome: Outcome) -> JsonObject:
     counts = server.confusion(outcome.model)
     of_the_tested = int(counts.trace()) / int(counts.sum()) == last.accuracy
     return {"confusion": counts.tolist()} if of_the_tested else {}
-
-
-def _beside_real(dataset: Dataset, synthetic: Tensors, device: torch.device) -> JsonObject:
-    """How far the synthetic images are from the real ones, and what a network trained on these says
-    of their labels and of the method's teacher."""
-    network = train_features(dataset.train, dataset.num_classes, device)
-    kept = synthetic["kept"].cpu()
-    right = network.answers(pixels(dataset.test)).argmax(1).numpy() == dataset.test.labels
-    oracle = describe_oracle(
-        network.answers(synthetic["images"][kept]),
-        synthetic["labels"].cpu()[kept],
-        synthetic.get("teacher_logits"),
-    )
-    return {
-        "fid": measure(dataset.train, network, synthetic),
-        "oracle": {"accuracy": float(right.mean()), **oracle},
-    }
 
 
 def _device_name(device: torch.device) -> str:

@@ -62,15 +62,11 @@ class FeatureNetwork(nn.Module):
         device = self.head.weight.device
         return torch.cat([self.features(part.to(device)).cpu() for part in images.split(512)])
 
-    @torch.no_grad()
-    def answers(self, images: Tensor) -> Tensor:
-        """Logits (N, num_classes), on the host, of images (N, C, H, W) in [0, 1]."""
-        return self.head(self.describe(images).to(self.head.weight.device)).cpu()
 
-
-def train_features(real: Split, num_classes: int, device: torch.device) -> FeatureNetwork:
-    """The network, trained on the device to classify the real images by Adam."""
-    images, labels = pixels(real), torch.from_numpy(real.labels)
+def train_features(
+    images: Tensor, labels: Tensor, num_classes: int, device: torch.device
+) -> FeatureNetwork:
+    """The network, trained to classify images (N, C, H, W) in [0, 1] by Adam."""
     with torch_seeded(SEED, "fid/start"):
         network = FeatureNetwork(images.shape[1], num_classes).to(device)
     parameters = list(network.parameters())
@@ -86,25 +82,24 @@ def train_features(real: Split, num_classes: int, device: torch.device) -> Featu
     return network.eval()
 
 
-def pixels(split: Split) -> Tensor:
-    """The split's images (N, C, H, W) in [0, 1], on the host."""
-    return torch.from_numpy(np.ascontiguousarray(split.images)).float() / 255
-
-
-def measure(real: Split, network: FeatureNetwork, synthetic: dict[str, Tensor]) -> JsonObject:
+def measure(
+    real: Split, num_classes: int, synthetic: dict[str, Tensor], device: torch.device
+) -> JsonObject:
     """Distances to the real training images.
 
     Args:
         real: the training split.
-        network: what :func:`train_features` made of it.
+        num_classes: its classes.
         synthetic: ``images`` (N, C, H, W) in [0, 1] and ``kept`` (M,), indices into them.
+        device: where the network trains.
 
     Returns:
         The distances of the synthetic images that the filter ``kept`` and of all ``generated``
         ones; as the two ends of the scale those of ``noise`` and between two halves of the ``real``
         images; and ``features``, the name of what they are measured with.
     """
-    images = pixels(real)
+    images = torch.from_numpy(np.ascontiguousarray(real.images)).float() / 255
+    network = train_features(images, torch.from_numpy(real.labels), num_classes, device)
     reference, generated = network.describe(images), network.describe(synthetic["images"])
     noise = torch.randn(images.shape, generator=torch_generator(SEED, "fid/noise")).clamp(0, 1)
     halves = reference[torch.randperm(len(images), generator=torch_generator(SEED, "fid/halves"))]

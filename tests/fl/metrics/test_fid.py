@@ -6,7 +6,7 @@ import torch
 from scipy.linalg import sqrtm
 
 from fl.json_values import JsonObject
-from fl.metrics.fid import FeatureNetwork, frechet_distance, measure, train_features
+from fl.metrics.fid import FeatureNetwork, frechet_distance, measure
 from tests.fl.devices import Where, on_both
 from tests.fl.methods.tiny import tiny_data
 from tests.pretended_gpu import pretended_gpus
@@ -29,8 +29,7 @@ def test_blurred_images_lie_between_real_ones_and_noise() -> None:
     images = torch.from_numpy(data.train.images).float() / 255
     blurred = torch.nn.functional.avg_pool2d(images, 5, stride=1, padding=2)
     synthetic = {"images": torch.cat([images, blurred]), "kept": torch.arange(240)}
-    network = train_features(data.train, 10, torch.device("cpu"))
-    found = measure(data.train, network, synthetic)
+    found = measure(data.train, 10, synthetic, torch.device("cpu"))
     assert found["kept"] == pytest.approx(0, abs=1e-6)
     assert found["real"] < found["generated"] < found["noise"]
     assert "not InceptionV3" in found["features"]
@@ -42,8 +41,7 @@ def test_a_gpu_measures_the_same_distances() -> None:
     def work(where: Where) -> JsonObject:
         images = torch.from_numpy(data.train.images).float().to(where.device) / 255
         kept = torch.arange(20, device=where.device)
-        network = train_features(data.train, 10, where.device)
-        return measure(data.train, network, {"images": images.flip(3), "kept": kept})
+        return measure(data.train, 10, {"images": images.flip(3), "kept": kept}, where.device)
 
     on_cpu, on_gpu = on_both(work)
     assert on_cpu.pop("features") == on_gpu.pop("features")
@@ -55,4 +53,3 @@ def test_a_gpus_features_are_brought_to_the_host() -> None:
     with pretended_gpus():
         network = FeatureNetwork(1, 10).to("cuda")
         assert network.describe(torch.rand(3, 1, 28, 28)).device.type == "cpu"
-        assert network.answers(torch.rand(3, 1, 28, 28)).device.type == "cpu"
