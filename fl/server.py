@@ -164,6 +164,8 @@ class Outcome:
     """The initial global model, before any training at the server."""
     epochs: list[Evaluation]
     synthetic: dict[str, Tensor] = field(default_factory=dict)
+    """``images`` (N, C, H, W) in [0, 1], ``labels`` (N,), and ``kept`` (M,), indices into them;
+    with a teacher its ``teacher_logits`` (M, classes) of the kept ones."""
     sent: dict[str, Tensor] = field(default_factory=dict)
     """Examples of the images that left clients: ``images`` uint8 (n, C, H, W), ``labels`` (n,), and
     ``clients`` (n,), the ids of who sent them."""

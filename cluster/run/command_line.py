@@ -49,7 +49,8 @@ def parse(
 
     Settings from a preset or a file are turned into arguments in front of the user's own, so one
     parser converts and checks them all, and what comes last wins. A preset serves all methods:
-    settings in it that only other methods have are ignored.
+    settings in it that only other methods have are ignored, and those below a method's name are
+    that method's alone.
 
     Args:
         argv: the arguments.
@@ -70,6 +71,8 @@ def parse(
     for plugin in early.plugin or _last(settings, "plugin") or ():
         load_plugin(str(plugin))
     method = early.method or _last(settings, "method") or "fedmho-sd"
+    if early.preset:
+        settings[0] = for_method(str(method), layers[0][1])
     record: Any = GenericAlias(LaunchOptions, (get_method(str(method)).config,))
     valid = dict(setting_types(record))
     if {"-h", "--help"} & set(argv):
@@ -105,6 +108,12 @@ def load_preset(name: str) -> JsonObject:
     if name not in presets():
         raise unknown("preset", name, presets())
     return load_yaml(_preset_dir() / f"{name}.yaml")
+
+
+def for_method(method: str, preset: JsonObject) -> JsonObject:
+    """A preset's settings for a method, flat: those below its name win over the shared ones."""
+    shared = {name: value for name, value in preset.items() if name not in METHODS}
+    return flatten(shared) | flatten(preset.get(method, {}))
 
 
 def load_yaml(path: Any) -> JsonObject:

@@ -33,6 +33,7 @@ from fl.fusion.checkpoints import Checkpoints
 from fl.fusion.ranked_server import RankedServer
 from fl.json_values import JsonObject
 from fl.metrics.fid import measure
+from fl.metrics.oracle import ask_oracle
 from fl.models.saved import save_model, save_tensors
 from fl.report.gallery import gallery
 from fl.report.nearest_real import beside_real
@@ -101,6 +102,7 @@ def _execute(
             real, classes = prepared.dataset.train, prepared.dataset.num_classes
             with events.phase("fid"):
                 result["fid"] = measure(real, classes, outcome.synthetic, server.device)
+                result["oracle"] = ask_oracle(prepared.dataset, outcome.synthetic, server.device)
         result |= _confusion(server, outcome)
         result["placements"] = placements.entries
         if bundles:

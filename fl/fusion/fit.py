@@ -79,7 +79,8 @@ class FitSpec:
     columns: Mapping[str, Sequence[Tensor]]
     """The data by name: all ranks' blocks of rows, in the form in which the server holds them."""
     loss: Loss
-    """The loss of a model on a batch: a mean over the batch's samples."""
+    """The loss of a model on a batch: a mean over the batch's samples, or one with a true
+    ``whole_batch`` (:mod:`fl.fusion.whole_batch`)."""
     config: FitConfig
     stage: str
     """Name of the fit in the run."""

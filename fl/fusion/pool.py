@@ -33,8 +33,12 @@ class DistillationConfig(Settings):
     temperature: Positive = 20.0
     """Temperature T of the distillation, whose loss is multiplied by T squared."""
 
-    def fit_config(self, *, cosine: bool = False) -> "PoolFitConfig":
-        """The settings of the server's fit; with ``cosine`` the rate falls from epoch to epoch."""
+    def fit_config(self, *, cosine: bool = False, clip: float | None = None) -> "PoolFitConfig":
+        """The settings of the server's fit.
+
+        With ``cosine`` the rate falls from epoch to epoch; ``clip`` is the norm to which the
+        student's gradient is cut.
+        """
         return PoolFitConfig(
             epochs=self.epochs,
             lr=self.lr,
@@ -42,6 +46,7 @@ class DistillationConfig(Settings):
             momentum=self.momentum,
             batch_size=self.batch_size,
             schedule="cosine" if cosine else "constant",
+            clip=clip,
             weight_decay=self.weight_decay,
         )
 
