@@ -14,6 +14,7 @@ import pytest
 from tests.chaos.faults import RUNTIMES, WEIGHTS, Run, mount
 from tests.cluster.commands import fingerprint
 
+
 @dataclass(frozen=True)
 class Undisturbed:
     """A run that no fault struck."""
