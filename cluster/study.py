@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from rich.console import Console
 
 from cluster.run.command_line import INTERRUPTED, stop_on_disk, stop_with
-from cluster.run.run_dir import write_json
 from cluster.studies.study_cell import finished, run_cell
 from cluster.studies.study_options import StudyRun, cells, parse_study
 from cluster.studies.study_report import pictures, slopes, tables
 from fl.errors import ClientFailed, UserError
 from fl.fusion.ranked_server import ServerFailed
+from fl.json_files import write_json
 from fl.json_values import JsonObject
 
 

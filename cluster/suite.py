@@ -4,7 +4,6 @@ A cell's runs are runs like any other, one directory each; those that are finish
 and all share one store of client updates.
 """
 
-import json
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
@@ -14,7 +13,7 @@ from rich.console import Console
 
 from cluster.run.command_line import as_arguments, parse, stop_on_disk, stop_with
 from cluster.run.prepare import prepare
-from cluster.run.run_dir import claimed, locate, write_json
+from cluster.run.run_dir import claimed, locate
 from cluster.run.slurm_options import SlurmOptions
 from cluster.studies import fedaf_table7
 from cluster.studies.cell import Cell
@@ -24,6 +23,7 @@ from cluster.studies.exhibits import EXHIBITS, Draw
 from cluster.studies.suite_options import BYTES_TABLE, SuiteOptions, parse_suite
 from fl.errors import ClientFailed, UserError
 from fl.fusion.ranked_server import ServerFailed
+from fl.json_files import read_json, write_json
 from fl.json_values import JsonObject
 from fl.report.style import png
 from fl.report.words import duration
@@ -137,8 +137,7 @@ def _result(arguments: Sequence[str]) -> JsonObject:
     if finished.exists():
         if parse([f"--config={run_dir / 'config.yaml'}"]).run != launch.run:
             raise UserError(f"{run_dir} was run with other settings; remove it, or name another")
-        found: JsonObject = json.loads(finished.read_text())
-        return found
+        return read_json(finished)
     prepared = prepare(launch)
     from cluster.run.runner import execute
 

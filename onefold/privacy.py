@@ -8,9 +8,9 @@ import tyro
 
 from cluster.run.command_line import parse
 from cluster.run.prepare import read_dataset
-from cluster.run.run_dir import write_json
 from fl.data.partition_file import read_lists
 from fl.errors import UserError
+from fl.json_files import write_json
 from fl.json_values import JsonObject
 from fl.methods.registry import get_method
 from fl.privacy.measure import Subject, measure

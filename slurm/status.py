@@ -1,7 +1,6 @@
 """``python -m slurm.status``: the states of all runs that were sent to Slurm."""
 
 import argparse
-import json
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from fl.events import ClientEnd, Epoch, Event, Phase, RunEnd, RunStart, parse_events
+from fl.json_files import read_json_if_whole
 from slurm.scheduler import GONE, Scheduler
 from slurm.state import State, read_state
 
@@ -102,17 +102,15 @@ def read_progress(run: Path) -> Progress:
 
 def _events(path: Path) -> Iterator[Event]:
     try:
-        with path.open() as file:
+        with path.open(errors="replace") as file:
             yield from parse_events(file)
     except FileNotFoundError:
         return
 
 
 def _num_clients(run: Path) -> int | None:
-    try:
-        return len(json.loads((run / "partition.json").read_text())["roles"])
-    except FileNotFoundError:
-        return None
+    roles = (read_json_if_whole(run / "partition.json") or {}).get("roles")
+    return len(roles) if isinstance(roles, list) else None
 
 
 if __name__ == "__main__":

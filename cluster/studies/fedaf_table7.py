@@ -15,7 +15,6 @@ import numpy as np
 import torch
 
 from cluster.clients.store import Store
-from cluster.run.run_dir import write_json
 from fl.clients import Clients
 from fl.condensation.config import CondensationConfig
 from fl.data.datasets import INFO, Split
@@ -26,6 +25,7 @@ from fl.executor import InProcess
 from fl.federation import Client, Request, RunSpec
 from fl.fusion.fit import FitConfig
 from fl.fusion.single_server import SingleServer
+from fl.json_files import write_json
 from fl.methods import fedaf
 from fl.methods.fedaf import FedAFConfig
 from fl.models import build_classifier
