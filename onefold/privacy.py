@@ -8,6 +8,7 @@ import tyro
 
 from cluster.run.command_line import parse
 from cluster.run.prepare import read_dataset
+from fl.command import run_command
 from fl.data.partition_file import read_lists
 from fl.errors import UserError
 from fl.json_files import write_json
@@ -77,8 +78,4 @@ def attack_run(run: Path, data_root: Path) -> JsonObject:
 
 
 if __name__ == "__main__":
-    try:
-        tyro.cli(command, prog="onefold privacy")
-    except UserError as error:
-        print(f"onefold: {error}", file=sys.stderr)
-        sys.exit(2)
+    sys.exit(run_command(command, "onefold privacy"))

@@ -9,7 +9,7 @@ from typing import NoReturn
 
 from cluster.run.run_folder import delete
 from fl.disk_errors import refused_by_disk
-from fl.errors import UserError
+from fl.errors import UserError, error_line
 from fl.json_files import read_json
 from fl.json_values import JsonObject
 from fl.report.words import duration
@@ -25,12 +25,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         with refused_by_disk():
             _answer(options)
     except UserError as error:
-        print(f"onefold: {error}", file=sys.stderr)
+        print(error_line(error), file=sys.stderr)
         return 2
     return 0
 
 
 def _answer(options: argparse.Namespace) -> None:
+    if options.output_dir.exists() and not options.output_dir.is_dir():
+        raise UserError(f"{options.output_dir} is a file; --output-dir is where runs are kept")
     found = find_runs(options.output_dir)
     if options.command == "ls":
         print("\n".join(listed(found)) or f"no runs in {options.output_dir}")

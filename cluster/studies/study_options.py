@@ -150,7 +150,7 @@ def _with_samples(launch: Launch, wanted: int) -> StudyRun:
 
 
 def _numbers(option: str, text: str, *, least: int) -> tuple[int, ...]:
-    numbers = tuple(_number(option, part, least=least) for part in text.split(","))
+    numbers = tuple(_number(option, part, least=least) for part in str(text).split(","))
     return tuple(sorted(set(numbers)))
 
 

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import tyro
 
+from fl.command import run_command
 from fl.data.datasets import NAMES
 from fl.data.prepare import prepare
 from fl.errors import UserError, unknown
@@ -41,8 +42,4 @@ def main(
 
 
 if __name__ == "__main__":
-    try:
-        tyro.cli(main, prog="python -m fl.data")
-    except UserError as error:
-        print(f"onefold: {error}", file=sys.stderr)
-        sys.exit(2)
+    sys.exit(run_command(main, "python -m fl.data"))

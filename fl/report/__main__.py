@@ -6,6 +6,7 @@ from typing import Annotated
 
 import tyro
 
+from fl.command import run_command
 from fl.errors import UserError
 
 
@@ -32,8 +33,4 @@ def regenerate(
 
 
 if __name__ == "__main__":
-    try:
-        tyro.cli(regenerate, prog="python -m fl.report")
-    except UserError as error:
-        print(f"onefold: {error}", file=sys.stderr)
-        sys.exit(2)
+    sys.exit(run_command(regenerate, "python -m fl.report"))

@@ -97,3 +97,9 @@ def test_rm_deletes_none_where_a_process_is_at_work_in_one(
     assert (runs / "two").exists()
     assert main(["--output-dir", str(runs), "rm", "one", "two", "--yes"]) == 0
     assert not (runs / "two").exists()
+
+
+def test_a_file_holds_no_runs(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (runs / "file").touch()
+    assert main(["--output-dir", str(runs / "file"), "ls"]) == 2
+    assert "is a file" in capsys.readouterr().err
