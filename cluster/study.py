@@ -10,6 +10,7 @@ from cluster.run.command_line import INTERRUPTED, stop_on_disk, stop_with
 from cluster.studies.study_cell import finished, run_cell
 from cluster.studies.study_options import StudyRun, cells, parse_study
 from cluster.studies.study_report import pictures, slopes, tables
+from fl.disk_errors import refused_by_disk
 from fl.errors import ClientFailed, UserError
 from fl.fusion.ranked_server import ServerFailed
 from fl.json_files import write_json
@@ -21,7 +22,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     console = Console(markup=False)
     try:
         options = parse_study(sys.argv[1:] if argv is None else argv)
-        planned = cells(options)
+        with refused_by_disk():
+            planned = cells(options)
         if any(cell.launch.slurm.submit for cell in planned):
             raise UserError(
                 "a study runs where it is started: --slurm is for onefold run and suite"

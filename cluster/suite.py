@@ -21,6 +21,7 @@ from cluster.studies.cells import make
 from cluster.studies.comparison import Figure, as_json, as_markdown
 from cluster.studies.exhibits import EXHIBITS, Draw
 from cluster.studies.suite_options import BYTES_TABLE, SuiteOptions, parse_suite
+from fl.disk_errors import refused_by_disk
 from fl.errors import ClientFailed, UserError
 from fl.fusion.ranked_server import ServerFailed
 from fl.json_files import read_json, write_json
@@ -131,14 +132,17 @@ def _run_all(runs: dict[tuple[Cell, int], list[str]]) -> list[Figure]:
 
 def _result(arguments: Sequence[str]) -> JsonObject:
     """The run's result: of an earlier run with the same settings, else of one run now."""
-    launch = parse(arguments)
-    run_dir = locate(launch)
-    finished = run_dir / "result.json"
-    if finished.exists():
-        if parse([f"--config={run_dir / 'config.yaml'}"]).run != launch.run:
-            raise UserError(f"{run_dir} was run with other settings; remove it, or name another")
-        return read_json(finished)
-    prepared = prepare(launch)
+    with refused_by_disk():
+        launch = parse(arguments)
+        run_dir = locate(launch)
+        finished = run_dir / "result.json"
+        if finished.exists():
+            if parse([f"--config={run_dir / 'config.yaml'}"]).run != launch.run:
+                raise UserError(
+                    f"{run_dir} was run with other settings; remove it, or name another"
+                )
+            return read_json(finished)
+        prepared = prepare(launch)
     from cluster.run.runner import execute
 
     with claimed(launch) as run_dir:

@@ -74,6 +74,8 @@ def parse_study(argv: Sequence[str]) -> StudyOptions:
         own, rest = parser.parse_known_args(list(argv))
     except argparse.ArgumentError as error:
         raise UserError(str(error)) from None
+    if [] in vars(own).values():  # argparse makes that of --
+        raise UserError("-- is no value of an option")
     each = own.samples_per_client
     return StudyOptions(
         num_clients=_numbers("num-clients", own.num_clients, least=1),
@@ -150,7 +152,7 @@ def _with_samples(launch: Launch, wanted: int) -> StudyRun:
 
 
 def _numbers(option: str, text: str, *, least: int) -> tuple[int, ...]:
-    numbers = tuple(_number(option, part, least=least) for part in str(text).split(","))
+    numbers = tuple(_number(option, part, least=least) for part in text.split(","))
     return tuple(sorted(set(numbers)))
 
 
