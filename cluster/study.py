@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from cluster.run.steps import Steps, loading
+from fl.disk_errors import refused_by_disk
 from fl.errors import ClientFailed, UserError
 from fl.json_values import JsonObject
 
@@ -30,7 +31,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise UserError(
                 "a study measures memory by what Linux tells of processes: it needs Linux"
             )
-        with Steps(console) as say:
+        with refused_by_disk(), Steps(console) as say:
             planned = cells(options, say)
         if any(cell.launch.slurm.submit for cell in planned):
             raise UserError(
@@ -61,8 +62,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _write(options: "StudyOptions", found: list[JsonObject], console: Console) -> None:
     """Writes the figures of all runs, draws them, and prints their tables."""
-    from cluster.run.run_dir import write_json
     from cluster.studies.study_report import pictures, slopes, tables
+    from fl.json_files import write_json
 
     options.output_dir.mkdir(parents=True, exist_ok=True)
     write_json(options.output_dir / "study.json", {"cells": found, "slopes": slopes(found)})

@@ -18,7 +18,11 @@ Check = Callable[[Update, RunSpec], object]
 """Raises `ValueError` for an update that its method could not use."""
 
 LARGEST = 1e9
-"""The largest value of a float in an upload: features, logits and statistics are far below."""
+"""The largest value of a float in an upload: statistics are far below."""
+LARGEST_ANSWER = 1e5
+"""The largest value of a logit or feature, of which the server takes means."""
+ANSWERS = ("logits", "features")
+"""How the names of what models answer end."""
 LARGEST_WEIGHT = 1e4
 """The largest value of a weight. What training makes of a start below 1 stays below 100, and ten
 layers of larger ones overflow."""
@@ -79,7 +83,9 @@ def check_values(name: str, tensor: Tensor, *, nan_is_absent: bool = False) -> N
     if not abs(low) < torch.inf or not abs(high) < torch.inf:
         raise ValueError(f"sent {name} with NaN or infinite values")
     is_statistic = name.endswith(STATISTICS)
-    most = LARGEST_WEIGHT if name.startswith(WEIGHTS) and not is_statistic else LARGEST
+    most = LARGEST_ANSWER if name.endswith(ANSWERS) else LARGEST
+    if name.startswith(WEIGHTS) and not is_statistic:
+        most = LARGEST_WEIGHT
     if tensor.is_floating_point() and max(-low, high) > most:
         raise ValueError(f"sent {name} with values up to {max(-low, high):.3g}, above {most:g}")
     if name.endswith((".running_var", ".num_batches_tracked")) and low < 0:

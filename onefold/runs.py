@@ -2,7 +2,6 @@
 
 import argparse
 import csv
-import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,11 +9,13 @@ from pathlib import Path
 from cluster.run.run_folder import delete
 from fl.arguments import Parser
 from fl.disk_errors import refused_by_disk
-from fl.errors import UserError
+from fl.errors import UserError, error_line
+from fl.json_files import read_json
 from fl.json_values import JsonObject
 from fl.report.words import duration
 
 NOT_FINISHED = "not finished"
+DAMAGED = "its result.json is damaged"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -24,12 +25,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         with refused_by_disk():
             _answer(options)
     except UserError as error:
-        print(f"onefold: {error}", file=sys.stderr)
+        print(error_line(error), file=sys.stderr)
         return 2
     return 0
 
 
 def _answer(options: argparse.Namespace) -> None:
+    if options.output_dir.exists() and not options.output_dir.is_dir():
+        raise UserError(f"{options.output_dir} is a file; --output-dir is where runs are kept")
     found = find_runs(options.output_dir)
     if options.command == "ls":
         print("\n".join(listed(found)) or f"no runs in {options.output_dir}")
@@ -83,14 +86,18 @@ def find_runs(output_dir: Path) -> dict[str, Path]:
 
 def listed(runs: dict[str, Path]) -> list[str]:
     """A line for each run, within 80 columns unless its name is longer than 40."""
-    return [f"{name:<40}  {_about(_result(path))}" for name, path in runs.items()]
+    return [f"{name:<40}  {_about(path)}" for name, path in runs.items()]
 
 
-def _about(result: JsonObject | None) -> str:
-    if result is None:
-        return NOT_FINISHED
-    took = duration(result["seconds"]["total"])
-    return f"{result['accuracy']:.4f}  {result['method']} on {Path(result['dataset']).stem}  {took}"
+def _about(path: Path) -> str:
+    try:
+        result = _result(path)
+        if result is None:
+            return NOT_FINISHED
+        what = f"{result['method']} on {Path(result['dataset']).stem}"
+        return f"{result['accuracy']:.4f}  {what}  {duration(result['seconds']['total'])}"
+    except (UserError, KeyError, TypeError, ValueError):  # the latter: no run of ours wrote it
+        return DAMAGED
 
 
 def export(runs: dict[str, Path], file: Path) -> None:
@@ -139,12 +146,9 @@ def _chosen(runs: dict[str, Path], names: Sequence[str]) -> dict[str, Path]:
 
 def _result(path: Path) -> JsonObject | None:
     try:
-        found: JsonObject = json.loads((path / "result.json").read_text())
+        return read_json(path / "result.json")
     except FileNotFoundError:
         return None
-    except (OSError, ValueError) as error:
-        raise UserError(f"cannot read {path / 'result.json'}: {error}") from None
-    return found
 
 
 if __name__ == "__main__":

@@ -9,8 +9,9 @@ from rich.console import Console
 from rich.measure import Measurement
 from rich.table import Table
 
-from cluster.run.run_dir import versions, write_json
+from cluster.run.run_dir import versions
 from fl.config import RunConfig
+from fl.json_files import write_json
 from fl.json_values import SettingValues
 from fl.report.words import duration, percent, points, tally
 from fl.spaces import Space

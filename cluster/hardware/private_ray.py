@@ -52,6 +52,9 @@ def private_ray(
         gpus: GPUs it may hand out.
         memory_bytes: memory for clients and object store together.
         published: file that holds ``HOST:PORT`` of the cluster while it is there.
+
+    Raises:
+        UserError: Ray does not start.
     """
     prepare_environment()
     make_token()
@@ -60,7 +63,7 @@ def private_ray(
     store_bytes = object_store_bytes(memory_bytes)
     with short_root() as root, _sigterm_restored():
         try:
-            with _sigterm_restored():
+            with _sigterm_restored(), _start_in_one_line():
                 start_cluster(
                     cpus=cpus,
                     gpus=gpus,
@@ -174,6 +177,21 @@ def parse_address(address: str) -> tuple[str, int]:
     if not parsed or not 0 < int(parsed["port"]) < 65536:
         raise UserError(f"ray_address must be HOST:PORT, got {address!r}")
     return parsed["host"].strip("[]"), int(parsed["port"])
+
+
+@contextlib.contextmanager
+def _start_in_one_line() -> Iterator[None]:
+    """Inside, what Ray raises is one line; ``ray.init`` raises a bare ``Exception`` too."""
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:
+        reason = " ".join(str(error).split())[:200].rstrip(".")
+        raise UserError(
+            f"Ray did not start: {reason}; its processes may lack memory or have been killed: "
+            "try again, or use --runtime inprocess"
+        ) from error
 
 
 @contextlib.contextmanager

@@ -20,14 +20,14 @@ from cluster.run.choices import choices, choices_help
 from cluster.run.help import short_help, within_width
 from cluster.run.options import Launch, LaunchOptions
 from cluster.run.run_name import check_run_name
-from cluster.run.tyro_errors import one_line
 from cluster.run.yaml_files import read_yaml
 from fl.bounds import bounds_in, check_tree, deferred
 from fl.disk_errors import disk_line, is_of_disk, printable
-from fl.errors import UserError, unknown
+from fl.errors import UserError, error_line, unknown
 from fl.json_values import JsonObject, SettingValues
 from fl.methods.registry import METHODS, get_method
 from fl.plugins import load_plugin
+from fl.tyro_errors import one_line
 
 FLATTENED = ("run", "options")
 """Records with their fields at the top level on the command line and in YAML."""
@@ -260,5 +260,5 @@ def stop_on_disk(error: OSError, goes_on: str) -> int:
 
 def stop_with(error: UserError) -> int:
     """Prints the error as one line on stderr; returns the exit status for bad input."""
-    print(f"onefold: {error}", file=sys.stderr)
+    print(error_line(error), file=sys.stderr)
     return 2

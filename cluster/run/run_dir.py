@@ -1,9 +1,7 @@
 """The run directory: reserved for one run, and written so that it is readable at any moment."""
 
-import json
 import os
 import platform
-import re
 import shutil
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -28,8 +26,6 @@ from fl.errors import UserError
 from fl.json_values import JsonObject
 from fl.whole_files import write_atomically
 
-WHOLE_NUMBERS = re.compile(r"\[\n\s+-?\d+(?:,\n\s+-?\d+)*\n\s+\]")
-"""Such a list as JSON with indents has it; within a string there is no newline."""
 PACKAGES = ("torch", "torchvision", "triton", "numpy", "ray", "safetensors", "scikit-learn")
 
 
@@ -171,16 +167,6 @@ def versions() -> dict[str, str]:
     """Versions of Python, of Onefold and of the packages that a result depends on."""
     found = {"python": platform.python_version(), "onefold": _version("onefold")}
     return found | {name: _version(name) for name in PACKAGES}
-
-
-def write_json(path: Path, value: object) -> None:
-    """Writes JSON for people and programs, atomically; a list of whole numbers takes one line."""
-    text = WHOLE_NUMBERS.sub(lambda found: _one_line(found[0]), json.dumps(value, indent=2))
-    write_atomically(path, f"{text}\n".encode())
-
-
-def _one_line(numbers: str) -> str:
-    return f"[{' '.join(numbers[1:-1].split())}]"
 
 
 def _refuse_changes(config_file: Path, settings: JsonObject) -> None:

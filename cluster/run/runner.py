@@ -18,7 +18,7 @@ from cluster.run.placements import Placements
 from cluster.run.prepare import Prepared
 from cluster.run.progress import progress
 from cluster.run.record import JsonLines
-from cluster.run.run_dir import nested, versions, write_json
+from cluster.run.run_dir import nested, versions
 from cluster.run.runtime import open_cluster, open_executor, open_server
 from cluster.run.tensorboard import TensorBoard
 from cluster.run.time_left import TimeLeft, clients_at_once
@@ -31,6 +31,7 @@ from fl.data.shard import Shard
 from fl.events import Events, Listener, Preparing, RunEnd, RunStart
 from fl.fusion.checkpoints import Checkpoints
 from fl.fusion.ranked_server import RankedServer
+from fl.json_files import write_json
 from fl.json_values import JsonObject
 from fl.metrics.fid import measure
 from fl.metrics.oracle import ask_oracle

@@ -18,7 +18,6 @@ import torch
 
 from cluster.clients.store import Store
 from cluster.run.command_line import parse
-from cluster.run.run_dir import write_json
 from fl.clients import Clients
 from fl.data.datasets import INFO, Split
 from fl.data.partition import PartitionConfig, make_partition
@@ -28,6 +27,7 @@ from fl.executor import InProcess
 from fl.federation import Client, Request, RunSpec
 from fl.fusion.fit import FitConfig
 from fl.fusion.single_server import SingleServer
+from fl.json_files import write_json
 from fl.methods import fedaf
 from fl.methods.fedaf import FedAFConfig
 from fl.models import build_classifier

@@ -75,6 +75,8 @@ def parse_study(argv: Sequence[str]) -> StudyOptions:
         own, rest = parser.parse_known_args(list(argv))
     except argparse.ArgumentError as error:
         raise UserError(str(error)) from None
+    if [] in vars(own).values():  # argparse makes that of --
+        raise UserError("-- is no value of an option")
     each = own.samples_per_client
     return StudyOptions(
         num_clients=_numbers("num-clients", own.num_clients, least=1),

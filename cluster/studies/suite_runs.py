@@ -1,6 +1,5 @@
 """A suite's runs: their arguments, running those that are not finished, and the table of all."""
 
-import json
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
@@ -8,14 +7,16 @@ from rich.console import Console
 
 from cluster.run.command_line import parse
 from cluster.run.prepare import prepare
-from cluster.run.run_dir import claimed, locate, write_json
+from cluster.run.run_dir import claimed, locate
 from cluster.run.steps import Steps
 from cluster.studies.cell import Cell
 from cluster.studies.comparison import Figure, as_json, as_markdown
 from cluster.studies.exhibits import EXHIBITS, Draw
 from cluster.studies.suite_options import SuiteOptions
+from fl.disk_errors import refused_by_disk
 from fl.errors import UserError
 from fl.events import Event, Listener, Phase, Preparing
+from fl.json_files import read_json, write_json
 from fl.json_values import JsonObject
 from fl.report.style import png
 from fl.report.words import duration
@@ -96,15 +97,16 @@ def run_all(runs: dict[tuple[Cell, int], list[str]]) -> list[Figure]:
 
 def _result(arguments: Sequence[str], say: Callable[[str], None]) -> JsonObject:
     """The run's result: of an earlier run with the same settings, else of one run now."""
-    launch = parse(arguments)
-    run_dir = locate(launch)
-    finished = run_dir / "result.json"
-    if finished.exists():
-        if parse([f"--config={run_dir / 'config.yaml'}"]).run != launch.run:
-            raise UserError(f"{run_dir} was run with other settings; remove it, or name another")
-        found: JsonObject = json.loads(finished.read_text())
-        return found
-    prepared = prepare(launch, say=say)
+    with refused_by_disk():
+        launch = parse(arguments)
+        run_dir = locate(launch)
+        finished = run_dir / "result.json"
+        if finished.exists():
+            if parse([f"--config={run_dir / 'config.yaml'}"]).run != launch.run:
+                what = f"{run_dir} was run with other settings"
+                raise UserError(f"{what}; remove it, or name another")
+            return read_json(finished)
+        prepared = prepare(launch, say=say)
     from cluster.run.runner import execute
 
     with claimed(launch) as run_dir:

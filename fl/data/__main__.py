@@ -8,7 +8,8 @@ from pathlib import Path
 from fl.arguments import Parser
 from fl.data.datasets import NAMES
 from fl.data.prepare import prepare
-from fl.errors import UserError, unknown
+from fl.disk_errors import refused_by_disk
+from fl.errors import UserError, error_line, unknown
 
 TIMEOUT_SECONDS = 30  # otherwise a firewall that drops packets would stop the download for ever
 
@@ -17,9 +18,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command and returns its exit status: 0, or 2 for bad input."""
     try:
         options = _parser().parse_args(sys.argv[1:] if argv is None else argv)
-        fetch(options.command, options.names, options.data_root)
+        with refused_by_disk():
+            fetch(options.command, options.names, options.data_root)
     except UserError as error:
-        print(f"onefold: {error}", file=sys.stderr)
+        print(error_line(error), file=sys.stderr)
         return 2
     return 0
 

@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fl.arguments import Parser
-from fl.errors import UserError
+from fl.disk_errors import refused_by_disk
+from fl.errors import UserError, error_line
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -14,9 +15,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         options = _parser().parse_args(sys.argv[1:] if argv is None else argv)
         if not options.runs:
             raise UserError("name one run directory or more: onefold report RUN [RUN ...]")
-        regenerate(options.runs, options.output)
+        with refused_by_disk():
+            regenerate(options.runs, options.output)
     except UserError as error:
-        print(f"onefold: {error}", file=sys.stderr)
+        print(error_line(error), file=sys.stderr)
         return 2
     return 0
 

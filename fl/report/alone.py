@@ -1,6 +1,5 @@
 """Finds the run in which the same clients trained alone: the line that each must beat."""
 
-import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -8,6 +7,7 @@ from pathlib import Path
 
 import yaml
 
+from fl.json_files import read_json
 from fl.json_values import JsonObject, SettingValues
 from fl.report.scores import Scores, scores_of
 
@@ -46,8 +46,7 @@ def find_alone(run_dir: Path, config: SettingValues, result: JsonObject) -> Alon
     found: list[tuple[float, str, Scores]] = []
     for path in _runs_alone(run_dir.resolve().parent, config):
         try:
-            text = (path / "result.json").read_text(encoding="utf-8")
-            scores = _scores(_mapping(json.loads(text)), partition)
+            scores = _scores(read_json(path / "result.json"), partition)
             changed = (path / "result.json").stat().st_mtime
         except (OSError, ValueError, RecursionError):
             continue

@@ -10,9 +10,10 @@ import pytest
 from cluster import suite
 from cluster.run.command_line import as_arguments, flatten, parse, setting_types
 from cluster.run.options import LaunchOptions
-from cluster.run.run_dir import claim, write_json
+from cluster.run.run_dir import claim
 from cluster.studies.cells import TABLES, Cell, make
 from cluster.studies.published import Published
+from fl.json_files import write_json
 from fl.json_values import JsonObject
 from fl.methods.registry import METHODS
 from tests.cluster.commands import SMALL, events

@@ -246,3 +246,10 @@ def test_label_counts_are_given_as_they_were_sent() -> None:
     counts = torch.tensor([9, 0, 0])
     own = Update(client=client(0), tensors={COUNTS: counts}, stats={}, seconds=0, reused=False)
     assert torch.equal(check_label_counts(own, PROBLEM), counts)
+
+
+@pytest.mark.parametrize("name", ["logits", "mean_logits", "features"])
+def test_answers_beyond_what_any_model_gives_are_refused(name: str) -> None:
+    check_values(name, torch.tensor([-5e4, 5e4]))
+    with pytest.raises(ValueError, match=r"values up to 1e\+06, above 100000"):
+        check_values(name, torch.tensor([0.0, -1e6]))

@@ -151,14 +151,14 @@ def test_results_of_other_methods_are_not_read(
 ) -> None:
     make_scored("fedavg", "fedavg")
     read: list[Path] = []
-    whole = Path.read_text
+    whole = Path.read_bytes
 
-    def noted(path: Path, *args: Any, **kwargs: Any) -> str:
+    def noted(path: Path) -> bytes:
         read.append(path)
-        return whole(path, *args, **kwargs)
+        return whole(path)
 
     config = settings(run)
-    monkeypatch.setattr(Path, "read_text", noted)
+    monkeypatch.setattr(Path, "read_bytes", noted)
     assert find_alone(run, config, RESULT) is not None
     assert [path.parent.name for path in read if path.name == "result.json"] == ["alone"]
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from fl.errors import unknown as unknown_word
 
 TESTED_WITH = "1.0.17"
-"""The version that tests/cluster/run/test_tyro_errors.py last checked this file with."""
+"""The version that tests/fl/test_tyro_errors.py last checked this file with."""
 
 
 def one_line(box: str, unknown: Callable[[str], str]) -> str:

@@ -8,7 +8,7 @@ from typing import Literal
 import pytest
 import tyro
 
-from cluster.run.tyro_errors import TESTED_WITH, one_line
+from fl.tyro_errors import TESTED_WITH, one_line
 from tests.contracts import contract
 
 
