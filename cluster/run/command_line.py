@@ -59,9 +59,9 @@ def parse(
     """
     early = _early_arguments(argv)
     layers: list[tuple[str, JsonObject]] = []
-    if early.preset:
+    if early.preset is not None:
         layers.append((f"preset {early.preset}", load_preset(early.preset)))
-    if early.config:
+    if early.config is not None:
         layers.append((str(early.config), load_yaml(Path(early.config))))
     settings = [flatten(values) for _, values in layers]
     for plugin in early.plugin or _last(settings, "plugin") or ():
