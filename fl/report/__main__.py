@@ -25,11 +25,15 @@ def regenerate(
 
     if not runs:
         raise UserError("name one run directory or more: python -m fl.report RUN [RUN ...]")
-    if output is not None:
-        print(write_comparison(runs, output))
-        return
-    for run in runs:
-        print(write_report(run))
+    try:
+        if output is not None:
+            print(write_comparison(runs, output))
+            return
+        for run in runs:
+            print(write_report(run))
+    except (KeyError, TypeError, AttributeError, IndexError) as error:
+        kind = type(error).__name__
+        raise UserError(f"a run holds a file that no run wrote so: {kind}: {error}") from error
 
 
 if __name__ == "__main__":

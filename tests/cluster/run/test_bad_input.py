@@ -105,8 +105,14 @@ def bomb() -> str:
         (b"a: [1", "cannot read"),
         (b"1: 2", "unknown setting"),
         (b"alpha: {a: 1}", "unknown setting"),
+        (b"overwrite: []", "overwrite must be true or false"),
+        (b"overwrite: 'no'", "overwrite must be true or false"),
+        (b"dataset: --overwrite", "dataset cannot be '--overwrite'"),
     ],
-    ids=["deep", "bomb", "list", "large", "binary", "broken", "number", "nested"],
+    ids=[
+        *("deep", "bomb", "list", "large", "binary", "broken", "number", "nested"),
+        *("no flag", "word as flag", "another option"),
+    ],
 )
 def test_a_configuration_that_is_none(tmp_path: Path, content: bytes, said: str) -> None:
     (tmp_path / "c.yaml").write_bytes(content)
