@@ -63,9 +63,9 @@ def parse(
     """
     early = _early_arguments(argv)
     layers: list[tuple[str, JsonObject]] = []
-    if early.preset:
+    if early.preset is not None:
         layers.append((f"preset {early.preset}", load_preset(early.preset)))
-    if early.config:
+    if early.config is not None:
         layers.append((str(early.config), load_yaml(Path(early.config))))
     settings = [flatten(values) for _, values in layers]
     for plugin in early.plugin or _last(settings, "plugin") or ():
@@ -82,6 +82,7 @@ def parse(
     for (source, _), values in zip(layers, settings, strict=True):
         for name, value in values.items():
             if name in valid:
+                _refuse_other_options(source, name, value, flag=valid[name] is bool)
                 arguments += as_arguments(name, value)
             elif not (source.startswith("preset ") and name in _settings_of(tuple(METHODS))):
                 raise UserError(f"{source}: {unknown_setting(name, valid)}")
@@ -179,6 +180,15 @@ def as_arguments(name: str, value: object) -> list[str]:
     if isinstance(value, list | tuple):
         return [flag, *(str(v) for v in value)]
     return [flag, str(value)]
+
+
+def _refuse_other_options(source: str, name: str, value: object, *, flag: bool) -> None:
+    """Refuses values of a file that would be read as another option, or as a flag's presence."""
+    if flag and not isinstance(value, bool):
+        raise UserError(f"{source}: {name} must be true or false, got {str(value)[:60]!r}")
+    for part in value if isinstance(value, list | tuple) else (value,):
+        if isinstance(part, str) and part.startswith("--"):
+            raise UserError(f"{source}: {name} cannot be {part[:60]!r}")
 
 
 def _early_arguments(argv: Sequence[str]) -> argparse.Namespace:

@@ -21,7 +21,7 @@ from fl.config import RunConfig
 from fl.data.by_path import is_path
 from fl.data.catalogue import short_name
 from fl.data.hugging_face import is_hugging_face
-from fl.disk_errors import refused_by_disk
+from fl.disk_errors import printable, refused_by_disk
 from fl.errors import UserError
 from fl.json_values import JsonObject
 from fl.whole_files import write_atomically
@@ -60,6 +60,9 @@ def check_place(launch: Launch) -> None:
     """
     with refused_by_disk():
         path = locate(launch)
+        if not str(launch.output_dir).isprintable():  # it stands in reports, which are UTF-8
+            shown = printable(str(launch.output_dir))
+            raise UserError(f"output_dir {shown} cannot be printed; choose another")
         if launch.output_dir.exists() and not launch.output_dir.is_dir():
             raise UserError(f"output_dir {launch.output_dir} is a file; choose another")
         store = launch.output_dir / ".store"

@@ -41,11 +41,15 @@ def regenerate(runs: Sequence[Path], output: Path | None) -> None:
     from fl.report.compare import write_comparison
     from fl.report.page import write_report  # late, as importing matplotlib is slow
 
-    if output is not None:
-        print(write_comparison(tuple(runs), output))
-        return
-    for run in runs:
-        print(write_report(run))
+    try:
+        if output is not None:
+            print(write_comparison(tuple(runs), output))
+            return
+        for run in runs:
+            print(write_report(run))
+    except (KeyError, TypeError, AttributeError, IndexError) as error:
+        kind = type(error).__name__
+        raise UserError(f"a run holds a file that no run wrote so: {kind}: {error}") from error
 
 
 if __name__ == "__main__":
