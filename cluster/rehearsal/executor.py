@@ -23,8 +23,8 @@ QUICK_S = 0.5
 class OneOfEachKind:
     """:class:`fl.federation.Executor` in this process.
 
-    A kind is all clients of a map with the same role and training record. What the others of a kind
-    would take is counted by their own samples.
+    A kind is all clients of a map with the same role and training record that all took part before,
+    or none of them. What the others of a kind would take is counted by their own samples.
 
     Args:
         cut: the clients, and what they stand for.
@@ -102,10 +102,11 @@ class OneOfEachKind:
 
 
 def _kinds(jobs: Sequence[Job]) -> list[list[Job]]:
-    """The jobs by role and training record."""
+    """The jobs by role and training record, those apart whose clients took part before."""
     found: dict[object, list[Job]] = {}
     for job in jobs:
-        found.setdefault((job.client.role, job.client.training), []).append(job)
+        kind = job.client.role, job.client.training, job.memory is None
+        found.setdefault(kind, []).append(job)
     return list(found.values())
 
 

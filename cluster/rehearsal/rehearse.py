@@ -60,6 +60,8 @@ def rehearse(launch: Launch, prepared: Prepared, most_rounds: int | None = None)
     options, loops = shortened(run.options)
     small = cut(prepared, options, run.seed)
     once = frozenset({PREPARATION}) if hasattr(run.options, "trajectory") else frozenset[str]()
+    if "fusion" in loops:
+        loops["fusion"] *= small.share_samples
     costs = Costs(loops, once)
     events = Events(costs)
     at_once = 1

@@ -21,7 +21,7 @@ from fl.memory import peak_memory
 from fl.models import Decoder
 from fl.server import Evaluation, FitResult, Lessons, Loss, Samples
 
-DRAWN = 128
+DRAWN = 96
 """Samples, about, that are drawn from all decoders together: a batch, once they are filtered."""
 QUICK_STEPS = 5
 """Steps of a fit that are measured after one that was quick."""
@@ -134,7 +134,7 @@ class RehearsalServer(SingleServer):
     def _scale_of(self, rows: int) -> float:
         """Rows of the whole for one of so many: of all clients' own samples, or synthetic."""
         if rows == sum(map(len, self._cut.train)):
-            return sum(map(len, self._cut.whole.partition.train)) / rows
+            return self._cut.share_samples
         return self._scale
 
     @contextmanager

@@ -23,7 +23,7 @@ LOOPS: dict[type, tuple[str, str]] = {
     FedD2SConfig: ("server_epochs", "fusion"),
 }
 """Loops of a server beside its fits: the setting that counts them, and the phase of a run in which
-they are."""
+they are. Those in a phase "fusion" go over the clients' samples."""
 
 
 def shortened(options: Any) -> tuple[Any, dict[str, float]]:
@@ -81,6 +81,11 @@ class Cut:
     def share_tested(self) -> float:
         """Test samples of the whole over those here."""
         return len(self.whole.dataset.test.labels) / len(self.dataset.test.labels)
+
+    @property
+    def share_samples(self) -> float:
+        """Training samples of all clients of the whole over those here."""
+        return sum(map(len, self.whole.partition.train)) / sum(map(len, self.train))
 
     @property
     def share_public(self) -> float:
