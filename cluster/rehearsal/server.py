@@ -88,7 +88,7 @@ class RehearsalServer(SingleServer):
             self._costs.repeat("synthesis", config.epochs)
             data = self._first_lesson(data, config)
         whole = self.place(data) if isinstance(data, dict) else data
-        steps = config.steps(round(len(whole) * self._scale_of(len(whole))))
+        steps = config.total_steps(round(len(whole) * self._scale_of(len(whole))))
         batch = self.take(whole, torch.arange(min(len(whole), config.batch_size)))
         self._timed_fit(model, batch, loss, replace(config, epochs=1), stage, steps)
         tests = -(-config.epochs // config.test_every) if tested else 0

@@ -57,7 +57,7 @@ class FitConfig(Settings):
         """The optimiser that these settings name."""
         return Adam(self.lr) if self.optimizer == "adam" else SGD(self.lr, self.momentum)
 
-    def steps(self, rows: int) -> int:
+    def total_steps(self, rows: int) -> int:
         """Steps of the whole fit on so many samples."""
         return self.epochs * -(-rows // self.batch_size)
 

@@ -56,7 +56,7 @@ class PoolFitConfig(FitConfig):
         """The optimiser that these settings name."""
         return SGD(self.lr, self.momentum, self.weight_decay)
 
-    def steps(self, rows: int) -> int:
+    def total_steps(self, rows: int) -> int:
         """Steps of the whole fit on a pool that gains so many samples in each epoch."""
         sizes = (rows * epoch for epoch in range(1, self.epochs + 1))
         return sum(-(-size // self.batch_size) for size in sizes)

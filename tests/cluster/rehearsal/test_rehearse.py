@@ -29,7 +29,6 @@ NARROW = {
 def arguments(method: str) -> list[str]:
     """A small run of the method."""
 
-
     names = [n for n, _ in setting_types(GenericAlias(LaunchOptions, get_method(method).config))]
     own = [
         a for name, more in NARROW.items() for a in more if any(n.startswith(name) for n in names)
