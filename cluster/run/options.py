@@ -84,6 +84,15 @@ class LaunchOptions(Settings, Generic[Options]):
         if self.fusion_ranks is not None and self.fusion_ranks > 1 and self.runtime == "inprocess":
             raise UserError("fusion_ranks above 1 need --runtime ray")
 
+    def refuse_rehearsal(self) -> None:
+        """For commands that start several runs, or one in another way: none of them rehearses.
+
+        Raises:
+            UserError: the options ask for it.
+        """
+        if self.rehearse:
+            raise UserError("--rehearse goes with onefold run alone")
+
 
 Launch = LaunchOptions[Any]
 """The options with the settings of any method."""

@@ -17,10 +17,10 @@ ONE_CLASS = ("--num-clients=2", "--data.max-train=2", "--partition.min-samples=1
 """Each client has one class, which fills a batch as any other would."""
 CELLS = {
     "table3": ("mnist-*-fedmho-md", TWO),
-    "table4": ("*-fedmho", TWO),
+    "table4": ("*-fedmho-sd", TWO),
     "table5": ("*-fedmho-sd", TWO),
     "table6": ("*", TWO),
-    "table8": ("*-fedcvae-kd", (*TWO, "--num-large=2")),
+    "table8": ("*-fedcvae-ens", (*TWO, "--num-large=2")),
     "table9": ("*-fedmho", ("--num-clients=5", "--num-classifiers=4")),
     "loss-weights": ("*", TWO),
     "fig5": ("*-fedcvae-ens", TWO),

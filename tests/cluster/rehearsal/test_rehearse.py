@@ -80,3 +80,9 @@ def test_rounds_are_extended_from_the_last_one() -> None:
 def test_it_goes_with_no_other_way_to_start_nothing() -> None:
     with pytest.raises(UserError, match="goes without --dry-run"):
         parse(["--rehearse", "--dry-run"])
+
+
+def test_commands_that_do_not_rehearse_say_so() -> None:
+    asked = parse(["--rehearse"])
+    with pytest.raises(UserError, match="goes with onefold run alone"):
+        asked.refuse_rehearsal()
