@@ -29,12 +29,13 @@ CELLS = {
     "fig8": ("*-fedmho-sd", TWO),
     "fid": ("*", TWO),
     "fedaf": ("fmnist*-fedaf", ONE_CLASS),
-    "fedaf-table2": ("*-fedaf", ("--data.max-train=6",)),
+    "fedaf-table2": ("*-fedaf", ("--data.max-train=6", "--partition.min-samples=1")),
     "fedaf-table6": ("*-fedaf", ONE_CLASS),
-    "hfldd-table5": ("*shufflenet*C10-fedavg", ()),
-    "hfldd-fig7": ("*-50", ()),
+    "hfldd-table5": ("*shufflenet*C10-fedavg", ("--num-clients=10", "--num-large=10")),
+    "hfldd-fig7": ("*-50", ("--num-clients=10", "--num-large=10")),
 }
-"""Which cell, and what of the data and the clients a rehearsal of it needs; the first without."""
+"""Which cell, and how many clients and samples a rehearsal of it makes do with. The first cell, as it
+is, where none is named."""
 
 
 @pytest.mark.slow
