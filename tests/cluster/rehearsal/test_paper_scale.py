@@ -34,8 +34,8 @@ CELLS = {
     "hfldd-table5": ("*shufflenet*C10-fedavg", ("--num-clients=10", "--num-large=10")),
     "hfldd-fig7": ("*-50", ("--num-clients=10", "--num-large=10")),
 }
-"""Which cell, and how many clients and samples a rehearsal of it makes do with. The first cell, as it
-is, where none is named."""
+"""Which cell, and with how many clients and samples a rehearsal of it makes do. Where none is named
+it is the first one, as it is."""
 
 
 @pytest.mark.slow
