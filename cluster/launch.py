@@ -35,6 +35,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command and returns its exit status: 0, 1 a run failed, 2 bad input, 130 Ctrl-C."""
     console, arguments = Console(markup=False), sys.argv[1:] if argv is None else argv
     with loading(arguments):
+        from cluster.rehearsal.rehearse import print_estimate, rehearse
         from cluster.run.command_line import parse, stop_with
         from cluster.run.plan import print_dry_run
         from cluster.run.prepare import prepare
@@ -51,10 +52,16 @@ def main(argv: Sequence[str] | None = None) -> int:
                     from slurm.submit import submit
 
                     return submit(launch, console)
-                if not launch.dry_run:
+                if not (launch.dry_run or launch.rehearse):
                     check_place(launch)
                 with Steps(console) as say:
                     prepared = prepare(launch, say=say)
+                    if launch.rehearse:
+                        say("rehearsing")
+                        estimate = rehearse(launch, prepared)
+            if launch.rehearse:
+                print_estimate(estimate, console)
+                return 0
             if launch.dry_run:
                 print_dry_run(launch, prepared, console)
                 return 0

@@ -71,6 +71,7 @@ def run(
         if value is not None:
             arguments += as_arguments(name, value)
     launch = parse(arguments, prog="onefold.run")
+    launch.refuse_rehearsal()
     if not launch.dry_run:
         check_place(launch)
     console = Console(quiet=not progress, markup=False)

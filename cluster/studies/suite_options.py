@@ -50,7 +50,8 @@ class SuiteOptions(Settings):
     runtime: Literal["ray", "inprocess"] = "ray"
     """As for the launch command."""
     dry_run: bool = False
-    """Name the runs and whether each is finished; start nothing."""
+    """Name the runs and whether each is finished; start none. At scale paper a run of each kind is
+    rehearsed, to say what the whole table would take."""
     slurm: SlurmOptions = SlurmOptions()
     """Send what is not finished to Slurm as one job array. Once all is finished, the same command
     makes the table."""

@@ -13,6 +13,7 @@ from cluster.studies.cell import Cell
 from cluster.studies.comparison import Figure, as_json, as_markdown
 from cluster.studies.exhibits import EXHIBITS, Draw
 from cluster.studies.suite_options import SuiteOptions
+from cluster.studies.undertrained import loss_curve
 from fl.disk_errors import refused_by_disk
 from fl.errors import UserError
 from fl.events import Event, Listener, Phase, Preparing
@@ -85,14 +86,16 @@ def run_all(runs: dict[tuple[Cell, int], list[str]]) -> list[Figure]:
         ClientFailed: a client failed for good.
     """
     results: dict[Cell, list[JsonObject]] = {}
+    losses: dict[Cell, list[tuple[float, ...]]] = {}
     for number, ((cell, seed), arguments) in enumerate(runs.items(), start=1):
         title = f"[{number} of {len(runs)}] {cell.name} seed {seed}"
         with Steps(Console(markup=False), title) as say:
             result = _result(arguments, say)
         results.setdefault(cell, []).append(result)
+        losses.setdefault(cell, []).append(loss_curve(locate(parse(arguments))))
         took = duration(result["seconds"]["total"])
         print(f"{title}: {result['accuracy']:.4f}, {took}", flush=True)
-    return [Figure(cell, tuple(found)) for cell, found in results.items()]
+    return [Figure(cell, tuple(found), tuple(losses[cell])) for cell, found in results.items()]
 
 
 def _result(arguments: Sequence[str], say: Callable[[str], None]) -> JsonObject:

@@ -57,6 +57,10 @@ class FitConfig(Settings):
         """The optimiser that these settings name."""
         return Adam(self.lr) if self.optimizer == "adam" else SGD(self.lr, self.momentum)
 
+    def total_steps(self, rows: int) -> int:
+        """Steps of the whole fit on so many samples."""
+        return self.epochs * -(-rows // self.batch_size)
+
     def rate(self, epoch: int, passed: float) -> float:
         """Learning rate in an epoch of which a share has passed, 0 to 1."""
         if self.schedule == "constant":

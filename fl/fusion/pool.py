@@ -61,6 +61,11 @@ class PoolFitConfig(FitConfig):
         """The optimiser that these settings name."""
         return SGD(self.lr, self.momentum, self.weight_decay)
 
+    def total_steps(self, rows: int) -> int:
+        """Steps of the whole fit on a pool that gains so many samples in each epoch."""
+        sizes = (rows * epoch for epoch in range(1, self.epochs + 1))
+        return sum(-(-size // self.batch_size) for size in sizes)
+
     def rate(self, epoch: int, passed: float) -> float:
         """Learning rate in an epoch."""
         return super().rate(epoch, 0.0)

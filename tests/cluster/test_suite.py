@@ -66,6 +66,23 @@ def test_a_dry_run_starts_nothing(tmp_path: Path, capsys: pytest.CaptureFixture)
 
 
 @pytest.mark.usefixtures("tiny_table")
+def test_a_dry_run_at_paper_scale_says_what_the_table_would_take(
+    tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    asked = ("--scale=paper", "--seeds=3,4", "--dry-run")
+    assert run_suite(tmp_path, *asked) == 0
+    said = capsys.readouterr().out
+    for cell in ("digits-alpha0.5-fedavg", "digits-alpha0.5-fedmho"):
+        assert f"{cell}, 2 such runs: about " in said
+    assert "\none after the other about " in said
+    assert not list(tmp_path.iterdir())
+    assert run_suite(tmp_path, *asked, "--dataset=svhn", f"--data-root={tmp_path}") == 0
+    said = capsys.readouterr().out
+    assert said.count("such runs: unknown, ") == 2
+    assert said.endswith("nothing is known\n")
+
+
+@pytest.mark.usefixtures("tiny_table")
 @pytest.mark.parametrize(
     ("more", "message"),
     [
