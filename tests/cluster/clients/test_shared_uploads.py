@@ -45,7 +45,6 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "fedmho": MHO,
     "fedmho-md": MHO,
     "fedmho-sd": MHO,
-    "fedmho-vote": MHO,
 }
 
 
