@@ -32,7 +32,7 @@ CELLS = {
     "fedaf-table2": ("*-fedaf", ("--data.max-train=6", "--partition.min-samples=1")),
     "fedaf-table6": ("*-fedaf", ONE_CLASS),
     "hfldd-table5": ("*shufflenet*C10-fedavg", ("--num-clients=10", "--num-large=10")),
-    "hfldd-fig7": ("*-50", ("--num-clients=10",)),
+    "hfldd-fig7": ("*-50", ("--num-clients=10", "--groups=2", "--data.max-train=400")),
 }
 """Which cell, and with how many clients and samples a rehearsal of it makes do. Where none is named
 it is the first one, as it is."""
