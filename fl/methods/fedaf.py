@@ -13,12 +13,18 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fl.bounds import MOST, AtLeast, AtMost, NotNegative, Positive, Settings, Within
-from fl.clients import Clients
+from fl.clients import Clients, trained
 from fl.condensation.config import CondensationConfig, LocalCondensation
 from fl.condensation.losses import class_means, knowledge_matching
 from fl.condensation.task import tell_mean_logits
-from fl.condensation.uploads import check_knowledge, condensed_data, mean_over_holders
-from fl.federation import Batch, RunSpec
+from fl.condensation.uploads import (
+    check_knowledge,
+    check_told,
+    condensed_data,
+    mean_over_holders,
+    told_classes,
+)
+from fl.federation import Batch, RunSpec, Update
 from fl.fusion.fit import FitConfig
 from fl.methods.method import Assignment, Method
 from fl.rounds import Rounds
@@ -103,6 +109,12 @@ def run(clients: Clients, server: Server, config: FedAFConfig, *, rounds: Rounds
     model = starting_classifier(own, server.run_spec).to(server.device)
     loss = KnowledgeLoss(weight=config.knowledge, temperature=config.temperature)
     data: Batch = {}
+    told: dict[int, Tensor] = {}
+
+    def check_condensed(update: Update, run_spec: RunSpec) -> None:
+        trained(update, run_spec)
+        check_told(update, told[update.client.id])
+
     for _ in rounds.play(clients, server, model):
         weights = prefixed("classifier", model)
         logits = clients.map(  # Eqs. 5, 11
@@ -110,8 +122,11 @@ def run(clients: Clients, server: Server, config: FedAFConfig, *, rounds: Rounds
         )
         v = mean_over_holders(logits, "mean_logits", server.run_spec)  # Eq. 8
         r = mean_over_holders(logits, "soft_labels", server.run_spec)  # Eq. 12
+        told |= {u.client.id: told_classes(u, server.run_spec) for u in logits}
         shared = {"mean_logits": v} if config.collaboration else {}
-        updates = clients.train(broadcast=shared, already_sent=weights)  # Eq. 10
+        updates = clients.train(  # Eq. 10
+            broadcast=shared, already_sent=weights, check=check_condensed
+        )
         data = condensed_data(updates, server.run_spec, own)
         data["soft_labels"] = r[data["labels"]]
         with server.events.phase("fusion"):
