@@ -10,11 +10,10 @@ from torch import Tensor, nn
 
 from fl.clients import Clients
 from fl.condensation.task import tell_mean_logits
-from fl.condensation.uploads import check_knowledge
 from fl.errors import ClientFailed, UserError
 from fl.federation import TaskInput, TaskOutput
 from fl.methods import fedaf
-from fl.methods.fedaf import FedAFConfig, KnowledgeLoss
+from fl.methods.fedaf import FedAFConfig, KnowledgeLoss, check_answers
 from fl.models.cost import parameters
 from tests.fl.methods.condensed import (
     FIT,
@@ -98,12 +97,12 @@ def test_images_of_a_class_without_soft_labels_are_their_clients_failure(
 def test_logits_and_soft_labels_are_of_the_same_classes() -> None:
     clients, server = play(AF)[1:]
     honest = clients.map(tell_mean_logits, nan_is_absent=True)[0]
-    check_knowledge(honest, server.run_spec)
+    check_answers(honest, server.run_spec)
     soft = honest.tensors["soft_labels"].clone()
     soft[soft.isfinite().all(1).nonzero()[0]] = torch.nan
     lying = replace(honest, tensors=dict(honest.tensors) | {"soft_labels": soft})
     with pytest.raises(ValueError, match="of different classes"):
-        check_knowledge(lying, server.run_spec)
+        check_answers(lying, server.run_spec)
 
 
 def test_the_ledger_counts_what_the_paper_counts() -> None:
