@@ -64,7 +64,7 @@ class Answers:
 
 
 def trained(
-    training: Training, folder: Path, *answers: bytes, drop: bool = False
+    training: Training, folder: Path, *answers: bytes, drop: bool = False, **options: Any
 ) -> tuple[Clients, list[Update]]:
     store = Store(folder / "pool", folder / "updates", TRAIN)
     count = len(answers)
@@ -77,7 +77,7 @@ def trained(
         Events(),
         on_failure="drop" if drop else "stop",
     )
-    return clients, clients.train()
+    return clients, clients.train(**options)
 
 
 def files(folder: Path) -> list[str]:
@@ -186,6 +186,17 @@ def test_a_hostile_upload_is_its_clients_failure_and_is_not_kept(
     with pytest.raises(ClientFailed, match=rf"^client 0 \(.*\) failed: sent .*{reason}"):
         trained(training, tmp_path, sent(upload))
     assert files(tmp_path) == []
+
+
+def test_what_stays_with_its_client_is_checked_before_it_is_kept_too(tmp_path: Path) -> None:
+    memory = honest(CLASSIFIER)
+    keep: dict[str, Any] = {"remember": True, "private": lambda client, name: True}
+    _, (update,) = trained(CLASSIFIER, tmp_path / "honest", sent(memory), **keep)
+    assert not update.tensors
+    lacks(memory)
+    with pytest.raises(ClientFailed, match=r"client 0 .* other tensors than classifier has"):
+        trained(CLASSIFIER, tmp_path / "lying", sent(memory), **keep)
+    assert files(tmp_path / "lying") == []
 
 
 def test_a_refused_client_is_dropped_where_that_is_allowed_and_asked_again_on_resume(
