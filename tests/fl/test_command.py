@@ -22,8 +22,8 @@ def look(where: Path, times: int = 1) -> None:
     ("arguments", "said"),
     [
         ([], "where"),
-        (["--where"], "Missing value for argument '--where'"),
-        (["--where=x", "more"], "Unrecognized options: more"),
+        (["--where"], "--where needs a value"),
+        (["--where=x", "more"], "unknown argument 'more'"),
         (["--where=x", "--nix=3"], "unknown option --nix"),
         (["--where=x", "--times=nan"], "--times must be a whole number, got 'nan'"),
         (["--where=/no/such"], "cannot use /no/such: No such file or directory"),

@@ -15,10 +15,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from fl.command import run_command
 from fl.errors import UserError
 from fl.report import style
-from fl.report.__main__ import regenerate
+from fl.report.__main__ import main
 from fl.report.page import write_report
 from tests.fl.report.conftest import MakeRun
 
@@ -297,5 +296,5 @@ def test_a_file_of_a_run_with_other_content_is_one_line(
 ) -> None:
     run_dir = make_run()
     (run_dir / "privacy.json").write_text('{"attacks": 3}')
-    assert run_command(regenerate, "report", [str(run_dir)]) == 2
+    assert main([str(run_dir)]) == 2
     assert "a run holds a file that no run wrote so: KeyError" in capsys.readouterr().err
