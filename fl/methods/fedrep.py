@@ -43,7 +43,7 @@ class LocalFedRep(PersonalTraining):
         return train_head_then_layers
 
     def probe(self, steps: int, num_classes: int) -> tuple[Self, int]:
-        """See :class:`fl.federation.Training`: an epoch of the head, and one of the shared layers."""
+        """See :class:`fl.federation.Training`: an epoch of the head, one of the shared layers."""
         return replace(self, epochs=1, head_epochs=None), steps * self.batch_size
 
     def check_further(self) -> None:
