@@ -42,7 +42,7 @@ def digest_of_files(paths: tuple[Path, ...]) -> str:
 
     Comments, descriptions and empty lines are not counted: no number depends on them.
     """
-    files = sorted({file for path in paths for file in _files(path)})
+    files = sorted({file for path in paths for file in files_of(path)})
     named = [f"{file.relative_to(ROOT)}\n{code(file.read_text())}" for file in files]
     return digest_of(named)
 
@@ -81,7 +81,8 @@ def code(source: str) -> str:
     return "\n".join(line for line in lines if line.strip() and not line.lstrip().startswith("#"))
 
 
-def _files(path: Path) -> Iterator[Path]:
+def files_of(path: Path) -> Iterator[Path]:
+    """The file, or all code below the folder; below ``fl/`` without ``WITHOUT``."""
     if path.is_file():
         yield path
     for file in path.rglob("*.py"):

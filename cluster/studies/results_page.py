@@ -11,6 +11,8 @@ from collections.abc import Mapping
 UNKNOWN = "unknown"
 OLDER = "**Of older code.**\n\n"
 """What a table begins with whose digest is not that of today's code."""
+NOT_MADE = "Not made yet.\n"
+"""In place of a table that nobody has made."""
 _TABLE = re.compile(r"(<!-- table: ([\w-]+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
 _SOURCES = re.compile(r"\bsources\s+([0-9a-f]{12}\b|unknown)")
 
@@ -42,7 +44,7 @@ def marked(page: str, current: Mapping[str, str]) -> str:
 
     def mark(found: re.Match[str]) -> str:
         _, name, body, _ = found.groups()
-        older = said[name] != current.get(name)
+        older = body != NOT_MADE and said[name] != current.get(name)
         return f"{found[1]}{OLDER if older else ''}{body.removeprefix(OLDER)}{found[4]}"
 
     return _TABLE.sub(mark, page)

@@ -44,7 +44,7 @@ class OfRuns:
 
     def make(self, options: SuiteOptions, docs: Path) -> str:
         """Runs what no run of the same code has done, draws the pictures; returns the table."""
-        figures = _run(self.name, self.cells(), options, options.seed_numbers)
+        figures = _run(self.cells(), replace(options, name=self.name), options.seed_numbers)
         text = suite_runs.text_of(self.name, options.scale, options.seed_numbers, figures)
         heading, _, table = text.partition("\n\n")
         pictures = suite_runs.pictures_of(self.name, options.scale, figures)
@@ -66,7 +66,7 @@ class MainJob:
 
     def make(self, options: SuiteOptions, docs: Path) -> str:
         """Runs it; returns its accuracy and times."""
-        ((result,),) = [f.results for f in _run("main-job", [self.cell], options, [0])]
+        ((result,),) = [f.results for f in _run([self.cell], options, [0])]
         seconds = result["seconds"]
         where = "on Ray" if options.runtime == "ray" else "in one process"
         rows = [
@@ -143,12 +143,9 @@ class OfProgram:
 Table = OfRuns | MainJob | OfBytes | OfProgram
 
 
-def _run(
-    name: str, cells: Sequence[Cell], options: SuiteOptions, seeds: Sequence[int]
-) -> list[Figure]:
+def _run(cells: Sequence[Cell], options: SuiteOptions, seeds: Sequence[int]) -> list[Figure]:
     """The cells' figures. Runs are named by their code too, so that none of older code counts."""
-    asked = replace(options, name=name)
-    runs = suite_runs.arguments_of(asked, cells, seeds, lambda cell: f"-{digest_of_cell(cell)}")
+    runs = suite_runs.arguments_of(options, cells, seeds, lambda cell: f"-{digest_of_cell(cell)}")
     return suite_runs.run_all(runs)
 
 
