@@ -40,19 +40,20 @@ def make(options: SuiteOptions) -> None:
         if name not in said:
             raise UserError(f"{PAGE} has no place for {name}: <!-- table: {name} -->")
         fresh = said[name] == current[name]
-        print(f"{name:16}{'of this code' if fresh else 'of older code'}", flush=True)
+        print(f"{name:16}{'of this code' if fresh else 'to be made'}", flush=True)
         if not (fresh or options.mark or options.dry_run):
-            _write(name, current[name], TABLES[name].make(options, PAGE.parent))
+            _make(name, current[name], options)
 
 
-def _write(name: str, digest: str, table: str) -> None:
+def _make(name: str, digest: str, options: SuiteOptions) -> None:
+    """Makes the table and writes it into the page, with the commit as it was before."""
     made = (
         f"`python -m cluster.suite results --small --only {name}`,\n"
         f"{datetime.now(UTC):%Y-%m-%d}, commit {_commit()}, sources {digest}; {_machine()}."
     )
-    page = replaced(PAGE.read_text(), name, f"{made}\n\n{table}\n")
-    write_atomically(PAGE, page.encode())
-    print(f"\n{made}\n\n{table}\n\nwritten into {PAGE}", flush=True)
+    table = f"{made}\n\n{TABLES[name].make(options, PAGE.parent)}\n"
+    write_atomically(PAGE, replaced(PAGE.read_text(), name, table).encode())
+    print(f"\n{table}\nwritten into {PAGE}", flush=True)
 
 
 def _machine() -> str:

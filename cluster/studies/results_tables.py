@@ -178,6 +178,11 @@ def _beside(cell: Cell) -> list[Cell]:
     ]
 
 
+def _benchmarks(*names: str) -> tuple[str, ...]:
+    return tuple(f"benchmarks/{name}.py" for name in names)
+
+
+FEDAVG_AND_FEDMHO = ("fl", *(f"fl/methods/{n}.py" for n in ("fedavg", "prototypes", "fedmho")))
 MAIN = Cell("digits-alpha0.5", "fedmho-sd", ("--method=fedmho-sd", "--dataset=digits"))
 
 TABLES: Mapping[str, Table] = {
@@ -190,51 +195,45 @@ TABLES: Mapping[str, Table] = {
     "hfldd": OfRuns("hfldd", lambda: make("hfldd", "small")),
     "robust": OfProgram(
         ("benchmarks/robust.py",),
-        (
-            "fl",
-            "fl/methods/fedavg.py",
-            "fl/methods/fedmho.py",
-            "benchmarks/robust.py",
-            "benchmarks/attacks.py",
-        ),
+        (*FEDAVG_AND_FEDMHO, *_benchmarks("robust", "attacks")),
         picture="robust.png",
     ),
     "privacy": OfProgram(
         ("benchmarks/privacy.py",),
-        (
-            "fl",
-            "fl/privacy",
-            "fl/methods/fedavg.py",
-            "fl/methods/fedmho.py",
-            "benchmarks/privacy.py",
-        ),
+        (*FEDAVG_AND_FEDMHO, "fl/privacy", *_benchmarks("privacy")),
         picture="privacy.png",
     ),
     "distance": OfProgram(
         ("benchmarks/distance.py", "--seconds=1.5"),
-        ("kernels", "fl/fusion", "benchmarks/distance.py", "benchmarks/distance_peers.py"),
+        ("kernels", "fl/fusion", *_benchmarks("distance", "distance_peers", "servers")),
     ),
     "fusion": OfProgram(
         ("benchmarks/fusion.py", "--samples=6000", "--teachers=5"),
-        ("fl/fusion", "fl/training", "cluster/server", "benchmarks/fusion.py"),
+        ("fl/fusion", "fl/training", "cluster/server", *_benchmarks("fusion", "servers")),
     ),
     "rounds": OfProgram(
-        ("benchmarks/rounds.py", "--preset=fedaf-mnist-small", "--rounds=3", "--data-root={data}"),
-        ("fl", "cluster/clients", "cluster/run", "benchmarks/rounds.py"),
+        (
+            *("benchmarks/rounds.py", "--methods", "fedavg", "feddm", "fedaf", "feddyn", "moon"),
+            *("fedbn", "fedgen", "--preset=fedaf-mnist-small", "--rounds=3", "--data-root={data}"),
+        ),
+        (
+            *("fl", "fl/methods", "cluster/clients", "cluster/run"),
+            *_benchmarks("rounds", "plain_rounds", "plain_relatives", "plain_data"),
+        ),
     ),
     "stacked": OfProgram(
         ("benchmarks/stacked.py", "--clients=1000", "--rounds=3", "--data-root={data}"),
         (
-            "fl/training",
-            "fl/models",
-            "cluster/clients",
-            "cluster/scheduling",
-            "benchmarks/stacked.py",
+            *("fl/training", "fl/models", "cluster/clients", "cluster/scheduling"),
+            *_benchmarks("stacked", "stacked_way"),
         ),
     ),
     "placement": OfProgram(
         ("benchmarks/placement.py", "--live"),
-        ("cluster/scheduling", "benchmarks/placement.py", "benchmarks/schedulers.py"),
+        (
+            "cluster/scheduling",
+            *_benchmarks("placement", "schedulers", "federations", "live_placement"),
+        ),
     ),
 }
 """By the names that the page has; cheapest first, and last those that measure time."""
