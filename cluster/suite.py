@@ -49,11 +49,14 @@ def suite(options: "SuiteOptions") -> None:
     Raises:
         UserError: no cell is to be run, or a run cannot be.
     """
-    from cluster.studies import fedaf_table7, suite_estimate, suite_runs
+    from cluster.studies import fedaf_table7, results, suite_estimate, suite_runs
     from cluster.studies.cells import make
-    from cluster.studies.suite_options import BYTES_TABLE
+    from cluster.studies.suite_options import BYTES_TABLE, RESULTS
 
     name, scale, numbers = options.name, options.scale, options.seed_numbers
+    if name == RESULTS:
+        results.make(options)
+        return
     if name == BYTES_TABLE:
         fedaf_table7.make(numbers, options.output_dir)
         return
@@ -68,7 +71,7 @@ def suite(options: "SuiteOptions") -> None:
             suite_estimate.tell(runs)
     elif not (options.slurm.submit and _submit(runs.values(), options.slurm)):
         figures = suite_runs.run_all(runs)
-        suite_runs.write(options.output_dir / f"{name}-{scale}", name, scale, numbers, figures)
+        suite_runs.write(options.output_dir, name, scale, numbers, figures)
 
 
 def _submit(runs: Iterable[Sequence[str]], slurm: "SlurmOptions") -> bool:

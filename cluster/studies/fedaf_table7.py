@@ -178,9 +178,14 @@ def as_markdown(rows: Sequence[BytesRow], seeds: Sequence[int]) -> str:
     return "\n".join([*lines, ""])
 
 
+def measured(seeds: Sequence[int]) -> list[BytesRow]:
+    """All lines of the table."""
+    return [measure(dataset, alpha, seeds) for dataset, alpha in FEDAF]
+
+
 def make(seeds: Sequence[int], output_dir: Path) -> None:
     """Measures, prints and saves the table."""
-    rows = [measure(dataset, alpha, seeds) for dataset, alpha in FEDAF]
+    rows = measured(seeds)
     table = as_markdown(rows, seeds)
     output_dir.mkdir(parents=True, exist_ok=True)
     write_atomically(output_dir / "fedaf-table7.md", table.encode())

@@ -11,7 +11,7 @@ from cluster.run.run_dir import claimed, locate
 from cluster.run.steps import Steps
 from cluster.studies.cell import Cell
 from cluster.studies.comparison import Figure, as_json, as_markdown
-from cluster.studies.exhibits import EXHIBITS, Draw
+from cluster.studies.exhibits import EXHIBITS
 from cluster.studies.suite_options import SuiteOptions
 from cluster.studies.undertrained import loss_curve
 from fl.disk_errors import refused_by_disk
@@ -25,9 +25,12 @@ from fl.whole_files import write_atomically
 
 
 def arguments_of(
-    options: SuiteOptions, cells: Sequence[Cell], seeds: Sequence[int]
+    options: SuiteOptions,
+    cells: Sequence[Cell],
+    seeds: Sequence[int],
+    ending: Callable[[Cell], str] = lambda cell: "",
 ) -> dict[tuple[Cell, int], list[str]]:
-    """Each run's arguments of the launch command."""
+    """Each run's arguments of the launch command; ``ending``: what a cell's runs' names end in."""
     where = [
         f"--output-dir={options.output_dir}",
         f"--data-root={options.data_root}",
@@ -38,7 +41,7 @@ def arguments_of(
             *cell.arguments,
             *where,
             f"--seed={seed}",
-            f"--name={options.name}-{options.scale}-{cell.name}-seed{seed}",
+            f"--name={options.name}-{options.scale}-{cell.name}-seed{seed}{ending(cell)}",
             "--resume",
         ]
         for cell in cells
@@ -46,26 +49,38 @@ def arguments_of(
     }
 
 
+def text_of(name: str, scale: str, seeds: Sequence[int], figures: Sequence[Figure]) -> str:
+    """The table, and what else its paper's figure shows in numbers."""
+    table = as_markdown(name, scale, seeds, figures)
+    if name not in EXHIBITS:
+        return table
+    return "\n".join([table, *EXHIBITS[name].tell(figures), ""])
+
+
+def pictures_of(name: str, scale: str, figures: Sequence[Figure]) -> dict[str, bytes]:
+    """The paper's figure as PNG files, by their names; of a table none."""
+    if name not in EXHIBITS:
+        return {}
+    exhibit, stem = EXHIBITS[name], f"{name}-{scale}"
+    drawn = {f"{stem}.png": exhibit.draw}
+    drawn |= {f"{stem}-{ending}.png": draw for ending, draw in exhibit.also.items()}
+    return {file: png(draw(figures)) for file, draw in drawn.items()}
+
+
 def write(
-    path: Path, name: str, scale: str, seeds: Sequence[int], figures: Sequence[Figure]
+    folder: Path, name: str, scale: str, seeds: Sequence[int], figures: Sequence[Figure]
 ) -> None:
     """Prints the table and saves it as text, as JSON and, for a figure, as a picture."""
-    table = as_markdown(name, scale, seeds, figures)
-    pictures: dict[Path, Draw] = {}
-    if name in EXHIBITS:
-        exhibit = EXHIBITS[name]
-        table = "\n".join([table, *exhibit.tell(figures), ""])
-        pictures[path.with_suffix(".png")] = exhibit.draw
-        for ending, draw in exhibit.also.items():
-            pictures[path.with_name(f"{path.name}-{ending}.png")] = draw
-        for picture, draw in pictures.items():
-            write_atomically(picture, png(draw(figures)))
+    table, path = text_of(name, scale, seeds, figures), folder / f"{name}-{scale}"
+    pictures = pictures_of(name, scale, figures)
+    for file, picture in pictures.items():
+        write_atomically(folder / file, picture)
     write_atomically(path.with_suffix(".md"), table.encode())
     write_json(path.with_suffix(".json"), as_json(name, scale, seeds, figures))
     print(f"\n{table}")
     print(f"table    {path.with_suffix('.md')}")
-    for picture in pictures:
-        print(f"picture  {picture}")
+    for file in pictures:
+        print(f"picture  {folder / file}")
 
 
 def name(runs: Iterable[Sequence[str]]) -> None:
