@@ -68,7 +68,7 @@ class FedMHOOpenConfig(FedMHOConfig):
     """Factor on the z of open-set samples."""
     warp: Annotated[float, Within(0, 2)] = 1.0
     """Strength of the motion of a sample; open-set samples have twice as much. 0: none."""
-    warmup: Count = 3
+    warmup: Count = 2
     """Epochs on the decoders' own samples alone, before the global model itself votes."""
     fusion: FitConfig = FitConfig(schedule="cosine")
 
