@@ -10,7 +10,7 @@ and neither a decoder's labels nor a classifier's answers are believed beyond th
    shapes too; those that the voters claim for such a class stand in for its samples.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated
 
@@ -19,7 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fl.bounds import Count, Positive, Within
+from fl.bounds import MOST, Count, Positive, Within
 from fl.clients import Clients
 from fl.errors import UserError
 from fl.federation import Batch, Update
@@ -58,7 +58,7 @@ class FedMHOOpenConfig(FedMHOConfig):
     """tau: how far a classifier's own class frequencies are divided out of its vote."""
     gate: bool = True
     """Whether a vote counts only as far as its voter's energy says that it knows such images."""
-    open_samples: Annotated[int, Within(0, 10_000_000)] = 6000
+    open_samples: Annotated[int, Within(0, MOST)] = 6000
     """Open-set samples drawn, by all decoders alike; 0: none."""
     open_share: Annotated[float, Within(0, 1, "(]")] = 0.4
     """Share of them that is kept, the best of each class."""
@@ -90,17 +90,18 @@ def run(clients: Clients, server: Server, config: FedMHOOpenConfig) -> Outcome:
     with server.events.phase("synthesis"):
         allocation = allocate(generators, server, config)
         plain, own = (draw(generators, allocation, server, config, w) for w in (0.0, config.warp))
-        sets = [own, *draw_open(generators, server, config)]
+        opened = [draw_open(generators, server, config)] if config.open_samples else []
     with server.events.phase("filter"):
         kept = keep_best(plain, server, config)  # by the samples as they were before they moved
-        sets[0] = own = server.take(own, kept)
+        own = server.take(own, kept)
     with server.events.phase("fusion"):
         model = initialise(classifiers, own, server, config)
         start = server.evaluate(model)
+        sets = [own, *opened]
         votes = poll(classifiers, held, trust, sets, server, config)
         lessons = own_lessons(own, votes[0], trust, server)
         teacher = describe_teacher(lessons["teacher_logits"], server.fetch(own, "labels"))
-        if config.open_samples:
+        if opened:
             warmup = replace(config.fusion, epochs=config.warmup)
             server.fit(model, lessons, loss=LOSS, config=warmup, stage="warmup")
             quotas = open_quotas(held, trust, config)
@@ -170,18 +171,12 @@ def draw(
     return samples
 
 
-def draw_open(
-    generators: list[Update], server: Server, config: FedMHOOpenConfig
-) -> Iterator[Samples]:
-    """The open-set samples, of all decoders alike, if any are asked for: Eq. 5. Their labels say
-    nothing."""
-    if config.open_samples:
-        counts = np.stack([load_label_counts(u, server) for u in generators])
-        allocation = label_share(counts, config.open_samples)
-        varied = {"spread": config.spread, "mixing": config.mixing}
-        yield draw(
-            generators, allocation, server, config, 2 * config.warp, "synthesis/open", **varied
-        )
+def draw_open(generators: list[Update], server: Server, config: FedMHOOpenConfig) -> Samples:
+    """The open-set samples, of all decoders alike: Eq. 5. Their labels say nothing."""
+    counts = np.stack([load_label_counts(u, server) for u in generators])
+    allocation = label_share(counts, config.open_samples)
+    varied = {"spread": config.spread, "mixing": config.mixing}
+    return draw(generators, allocation, server, config, 2 * config.warp, "synthesis/open", **varied)
 
 
 def poll(
