@@ -283,7 +283,7 @@ def test_every_method_is_registered_with_what_it_needs() -> None:
         assert get_method(name) is method
         parts = method.assign(method.config(), 10, PROBLEM)
         assert len(parts) == 10
-    with pytest.raises(UserError, match="fedmho, fedmho-md, fedmho-sd"):
+    with pytest.raises(UserError, match="fedmho, fedmho-md, fedmho-open"):
         get_method("fedmoh")
 
 
