@@ -53,7 +53,8 @@ def moved(images: Tensor, motion: Tensor, strength: float) -> Tensor:
         strength: 0 leaves the images as they are.
     """
     u = (2 * torch.special.ndtr(motion) - 1) * strength
-    angle, wide, high, shear = (u[:, 0] * math.radians(12), *(u[:, 1:4] * 0.15).unbind(1))
+    angle = u[:, 0] * math.radians(12)
+    wide, high, shear = (u[:, 1:4] * 0.15).unbind(1)
     right, down = (u[:, 4:] * 0.1).unbind(1)  # a side is 2 long
     cos, sin = angle.cos(), angle.sin()
     rows = (

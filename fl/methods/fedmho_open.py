@@ -24,7 +24,7 @@ from fl.clients import Clients
 from fl.errors import UserError
 from fl.federation import Batch, Update
 from fl.fusion.allocation import label_share
-from fl.fusion.distillation import FusionLoss, describe_teacher
+from fl.fusion.distillation import FusionLoss
 from fl.fusion.fit import FitConfig
 from fl.fusion.synthesis import truncate_to_bytes
 from fl.fusion.varied import VariedDecoder
@@ -40,6 +40,7 @@ from fl.methods.fedgen import tell_label_counts
 from fl.methods.fedmho import FedMHOConfig, allocate, assign, initialise, keep_best, spaces
 from fl.methods.method import Method
 from fl.methods.uploads import load_classifier, load_decoder, load_label_counts
+from fl.metrics.teachers import describe_teacher
 from fl.receiving import check_label_counts
 from fl.server import Outcome, Samples, Server
 

@@ -61,6 +61,7 @@ def counts(role: str) -> list[list[int]]:
     return [u.tensors["label_counts"].tolist() for u in sources]
 
 
+@torch.no_grad()
 def twins_votes(images: Tensor, own: Tensor, labels: list[int], server: WatchedServer) -> Tensor:
     """Eqs. 1 to 3, sample by sample and class by class."""
     held, drawn = counts("classifier"), counts("generator")
@@ -92,7 +93,6 @@ def twins_votes(images: Tensor, own: Tensor, labels: list[int], server: WatchedS
     return votes
 
 
-@torch.no_grad()
 def test_what_it_learns_from_agrees_with_the_naive_twin() -> None:
     outcome, server = rerun()
     before, lessons, _ = server.fits["warmup"]
@@ -116,6 +116,7 @@ def test_what_it_learns_from_agrees_with_the_naive_twin() -> None:
 
     model = untrained_classifier(OPEN.classifier, server)
     model.load_state_dict(warmed)
+    model.requires_grad_(False)
     own = np.array([float(model(x[None])[0].logsumexp(0)) for x in images])
     low, spread = np.quantile(own, 0.1), own.std()
     votes = twins_votes(further, images, labels, server)
