@@ -83,8 +83,11 @@ def ask(request: pytest.FixtureRequest, scripts: dict[str, Path], runs: Path) ->
         (("su",), {"suite"}),
         (("run", "--meth"), {"--method"}),
         (("run", "--classifier.mod"), {"--classifier.model"}),
-        (("run", "--method", "fedmho-"), {"fedmho-md", "fedmho-sd"}),
-        (("run", "--method=fedmho-"), {"--method=fedmho-md", "--method=fedmho-sd"}),
+        (("run", "--method", "fedmho-"), {"fedmho-md", "fedmho-open", "fedmho-sd"}),
+        (
+            ("run", "--method=fedmho-"),
+            {"--method=fedmho-md", "--method=fedmho-open", "--method=fedmho-sd"},
+        ),
         (("run", "--dataset", "cifar"), {"cifar10", "cifar100"}),
         (("run", "--preset", "mnist"), {"mnist-small"}),
         (("sweep", "--classifier.model", "v"), {"vgg9"}),
