@@ -20,7 +20,8 @@ def test_a_sweep_runs_over_an_allocation(tmp_path: Path) -> None:
     folder.mkdir()
     write_files(PAGE, folder)
     with real_slurm(tmp_path / "slurm") as slurm:
-        job = type_commands(PAGE, folder, slurm=True, environ=slurm.environ).split()[1]
+        told = type_commands(PAGE, folder, slurm=True, environ=slurm.environ)
+        job = next(line.split()[1] for line in told.splitlines() if line.startswith("job "))
         deadline = time.monotonic() + 500
         while slurm.state(job) in ("PENDING", "CONFIGURING", "RUNNING", "COMPLETING"):
             assert time.monotonic() < deadline

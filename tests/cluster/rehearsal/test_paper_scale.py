@@ -13,7 +13,10 @@ from tests.fl.data.domain_folder import tree
 
 TWO = ("--num-clients=2",)
 """A client of each role: the others would be counted alone."""
-ONE_CLASS = ("--num-clients=2", "--data.max-train=2", "--partition.min-samples=1")
+ONE_CLASS = (
+    *("--num-clients=2", "--data.max-train=2", "--partition.min-samples=1"),
+    "--condensation.min-samples=1",
+)
 """Each client has one class, which fills a batch as any other would."""
 CELLS = {
     "table3": ("mnist-*-fedmho-md", TWO),
@@ -29,7 +32,10 @@ CELLS = {
     "fig8": ("*-fedmho-sd", TWO),
     "fid": ("*", TWO),
     "fedaf": ("fmnist*-fedaf", ONE_CLASS),
-    "fedaf-table2": ("*-fedaf", ("--data.max-train=6", "--partition.min-samples=1")),
+    "fedaf-table2": (
+        "*-fedaf",
+        ("--data.max-train=6", "--partition.min-samples=1", "--condensation.min-samples=1"),
+    ),
     "fedaf-table6": ("*-fedaf", ONE_CLASS),
     "hfldd-table5": ("*shufflenet*C10-fedavg", ("--num-clients=10", "--num-large=10")),
     "hfldd-fig7": ("*-50", ("--num-clients=10", "--groups=2", "--data.max-train=400")),
