@@ -129,7 +129,9 @@ class ClientMap:
         What stays with the client is checked as well: kept unchecked, a memory that its client
         cannot use would stop each later start of the run.
         """
-        return receive(job, packed, self.check, nan_is_absent=self.nan_is_absent)
+        member, names = self.members[job.client.id], Header.of(packed.content).forms
+        private = bool(names) and all(self.private(member, name) for name in names)
+        return receive(job, packed, self.check, nan_is_absent=self.nan_is_absent, private=private)
 
     def _keep(self, job: Job, packed: Packed, received: Received, *, reused: bool) -> Update:
         client, note = job.client, received.note

@@ -2,14 +2,13 @@
 
 import contextlib
 import io
-import sys
 from collections.abc import Callable, Sequence
 from functools import partial, wraps
 
 import tyro
 
-from fl.disk_errors import refused_by_disk
-from fl.errors import UserError, error_line
+from fl.arguments import exit_status
+from fl.errors import UserError
 from fl.tyro_errors import one_line
 
 
@@ -19,14 +18,7 @@ def run_command(function: Callable[..., None], prog: str, argv: Sequence[str] | 
     Raises:
         SystemExit: with 0, after printing help.
     """
-    try:
-        call = _parsed(function, prog, argv)
-        with refused_by_disk():
-            call()
-    except UserError as error:
-        print(error_line(error), file=sys.stderr)
-        return 2
-    return 0
+    return exit_status(lambda: _parsed(function, prog, argv)())
 
 
 def _parsed(

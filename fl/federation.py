@@ -236,6 +236,8 @@ class Update:
     """Its time at work."""
     reused: bool
     """Whether it was taken from the store."""
+    private: bool = False
+    """While it is checked: whether it stays with the client altogether, so that nobody loads it."""
 
 
 class Executor(Protocol):

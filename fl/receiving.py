@@ -41,7 +41,12 @@ class Received:
 
 
 def receive(
-    job: Job, packed: Packed, check: Check | None = None, *, nan_is_absent: bool = False
+    job: Job,
+    packed: Packed,
+    check: Check | None = None,
+    *,
+    nan_is_absent: bool = False,
+    private: bool = False,
 ) -> Received:
     """Checks what a job's client sent.
 
@@ -50,6 +55,7 @@ def receive(
         packed: what came back; nothing of it is believed.
         check: what the method needs of it.
         nan_is_absent: whether NaN stands for what the client does not have.
+        private: whether all of it stays with the client.
 
     Raises:
         ValueError: the first thing that is wrong with it.
@@ -62,7 +68,12 @@ def receive(
                 check_values(name, part, nan_is_absent=nan_is_absent)
         if check:
             update = Update(
-                client=job.client, tensors=tensors, stats=note.stats, seconds=0.0, reused=False
+                client=job.client,
+                tensors=tensors,
+                stats=note.stats,
+                seconds=0.0,
+                reused=False,
+                private=private,
             )
             check(update, job.run_spec)
     except (ValueError, RuntimeError) as error:  # RuntimeError: torch, of tensors that do not fit

@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from cluster.run.run_folder import delete
-from fl.arguments import Parser
-from fl.disk_errors import refused_by_disk
-from fl.errors import UserError, error_line
+from fl.arguments import Parser, exit_status
+from fl.errors import UserError
 from fl.json_files import read_json
 from fl.json_values import JsonObject
 from fl.report.words import duration
@@ -20,14 +19,8 @@ DAMAGED = "its result.json is damaged"
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command and returns its exit status: 0, or 2 for bad input."""
-    try:
-        options = _parser().parse_args(sys.argv[1:] if argv is None else argv)
-        with refused_by_disk():
-            _answer(options)
-    except UserError as error:
-        print(error_line(error), file=sys.stderr)
-        return 2
-    return 0
+    given = sys.argv[1:] if argv is None else argv
+    return exit_status(lambda: _answer(_parser().parse_args(given)))
 
 
 def _answer(options: argparse.Namespace) -> None:

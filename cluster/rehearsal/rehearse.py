@@ -9,7 +9,7 @@ from rich.table import Table
 from cluster.rehearsal.costs import CLIENTS, PHASES, PREPARATION, Cost, Costs
 from cluster.rehearsal.executor import OneOfEachKind
 from cluster.rehearsal.server import RehearsalServer
-from cluster.rehearsal.shorten import cut, rounds_to_rehearse, shortened
+from cluster.rehearsal.shorten import cut, makes_images_once, rounds_to_rehearse, shortened
 from cluster.rehearsal.store import NoStore
 from cluster.run.options import Launch
 from cluster.run.prepare import Prepared
@@ -45,7 +45,7 @@ class Estimate:
         return self.seconds / 3600 * self.gpus
 
 
-def rehearse(launch: Launch, prepared: Prepared, most_rounds: int | None = None) -> Estimate:
+def rehearse(launch: Launch, prepared: Prepared) -> Estimate:
     """Runs one step per client, one batch at the server, and a round of each kind.
 
     Widths, image sizes and batch sizes are the run's own. One client of each role and training runs
@@ -54,12 +54,11 @@ def rehearse(launch: Launch, prepared: Prepared, most_rounds: int | None = None)
     Args:
         launch: the run.
         prepared: the same, ready to start.
-        most_rounds: rounds to rehearse at most. Default: as many as show all that rounds do.
     """
     run = launch.run
     options, loops = shortened(run.options)
     small = cut(prepared, options, run.seed)
-    once = frozenset({PREPARATION}) if hasattr(run.options, "trajectory") else frozenset[str]()
+    once = frozenset({PREPARATION} if makes_images_once(options) else set[str]())
     if "fusion" in loops:
         loops["fusion"] *= small.share_samples
     costs = Costs(loops, once)
@@ -81,8 +80,7 @@ def rehearse(launch: Launch, prepared: Prepared, most_rounds: int | None = None)
     )
     inputs: JsonObject = dict(small.inputs)
     if not prepared.method.one_shot:
-        played = rounds_to_rehearse(options, run.rounds)
-        inputs["rounds"] = Rounds(min(played, most_rounds or played))
+        inputs["rounds"] = Rounds(rounds_to_rehearse(options, run.rounds))
     prepared.method.run(clients, server, options, **inputs)
     gpus = len(prepared.inventory.gpus)
     return Estimate(costs.whole(run.rounds), run.rounds, costs.of_round(), at_once, gpus)

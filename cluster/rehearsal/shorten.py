@@ -12,6 +12,7 @@ from fl.data.datasets import Dataset
 from fl.federation import Client, Training
 from fl.fusion.inversion import InversionConfig
 from fl.fusion.trajectory import AHEAD, MatchingConfig
+from fl.methods.dynafed import DynaFedConfig
 from fl.methods.fedd2s import FedD2SConfig
 from fl.seeding import numpy_generator
 
@@ -43,15 +44,19 @@ def shortened(options: Any) -> tuple[Any, dict[str, float]]:
         if isinstance(options, kind):
             loops[phase] = float(getattr(options, name))
             changed[name] = 1
-    if hasattr(options, "trajectory"):  # images are learned after so many rounds
+    if makes_images_once(options):
         changed["trajectory"] = AHEAD
     return replace(options, **changed) if changed else options, loops
 
 
+def makes_images_once(options: Any) -> bool:
+    """Whether the server learns images in a single round, after ``trajectory`` others."""
+    return isinstance(options, DynaFedConfig)
+
+
 def rounds_to_rehearse(options: Any, rounds: int) -> int:
     """The first round, and one like all others; where images are learned later, one with those."""
-    needed = AHEAD + 1 if hasattr(options, "trajectory") else 2
-    return min(rounds, needed)
+    return min(rounds, AHEAD + 1 if makes_images_once(options) else 2)
 
 
 def trainings_in(options: Any) -> Iterable[Training]:

@@ -80,12 +80,7 @@ def parse(
         raise SystemExit(0)
     arguments: list[str] = []
     for (source, _), values in zip(layers, settings, strict=True):
-        for name, value in values.items():
-            if name in valid:
-                _refuse_other_options(source, name, value, flag=valid[name] is bool)
-                arguments += as_arguments(name, value)
-            elif not (source.startswith("preset ") and name in _settings_of(tuple(METHODS))):
-                raise UserError(f"{source}: {unknown_setting(name, valid)}")
+        arguments += _arguments_of(source, values, valid)
     if any(a == "--slurm" or a.startswith("--slurm.") for a in argv):
         arguments.append("--slurm.submit")
     own = ["--help" if a == "--help-all" else a for a in argv if a != "--slurm"]
@@ -180,6 +175,18 @@ def as_arguments(name: str, value: object) -> list[str]:
     if isinstance(value, list | tuple):
         return [flag, *(str(v) for v in value)]
     return [flag, str(value)]
+
+
+def _arguments_of(source: str, values: JsonObject, valid: Mapping[str, Any]) -> list[str]:
+    """A preset's or a file's settings as arguments; of a preset without those of other methods."""
+    arguments: list[str] = []
+    for name, value in values.items():
+        if name in valid:
+            _refuse_other_options(source, name, value, flag=valid[name] is bool)
+            arguments += as_arguments(name, value)
+        elif not (source.startswith("preset ") and name in _settings_of(tuple(METHODS))):
+            raise UserError(f"{source}: {unknown_setting(name, valid)}")
+    return arguments
 
 
 def _refuse_other_options(source: str, name: str, value: object, *, flag: bool) -> None:

@@ -13,6 +13,9 @@ from cluster.run.time_left import about
 from cluster.studies.cell import Cell
 from fl.errors import ClientFailed, UserError
 
+Run = tuple[tuple[Cell, int], Sequence[str]]
+"""A cell, its seed, and the arguments of the launch command."""
+
 
 def tell(runs: Mapping[tuple[Cell, int], Sequence[str]]) -> None:
     """Prints the time of what is not finished, kind by kind, and of all of it.
@@ -46,9 +49,6 @@ def _estimate(arguments: Sequence[str], name: str) -> Estimate:
         prepared = prepare(launch, say=say)
         say("rehearsing")
         return rehearse(launch, prepared)
-
-
-Run = tuple[tuple[Cell, int], Sequence[str]]
 
 
 def _kinds(runs: Mapping[tuple[Cell, int], Sequence[str]]) -> list[list[Run]]:

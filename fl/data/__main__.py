@@ -5,25 +5,22 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from fl.arguments import Parser
+from fl.arguments import Parser, exit_status
 from fl.data.datasets import NAMES
 from fl.data.prepare import prepare
-from fl.disk_errors import refused_by_disk
-from fl.errors import UserError, error_line, unknown
+from fl.errors import UserError, unknown
 
 TIMEOUT_SECONDS = 30  # otherwise a firewall that drops packets would stop the download for ever
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command and returns its exit status: 0, or 2 for bad input."""
-    try:
+
+    def command() -> None:
         options = _parser().parse_args(sys.argv[1:] if argv is None else argv)
-        with refused_by_disk():
-            fetch(options.command, options.names, options.data_root)
-    except UserError as error:
-        print(error_line(error), file=sys.stderr)
-        return 2
-    return 0
+        fetch(options.command, options.names, options.data_root)
+
+    return exit_status(command)
 
 
 def _parser() -> Parser:

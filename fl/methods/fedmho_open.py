@@ -105,7 +105,7 @@ def run(clients: Clients, server: Server, config: FedMHOOpenConfig) -> Outcome:
         if opened:
             warmup = replace(config.fusion, epochs=config.warmup)
             server.fit(model, lessons, loss=LOSS, config=warmup, stage="warmup")
-            quotas = open_quotas(held, trust, config)
+            quotas = open_quotas(held, trust, config.open_share * len(opened[0]))
             further = open_lessons(model, sets, votes[1], trust, quotas, server, config)
             lessons = {name: torch.cat([lessons[name], further[name]]) for name in lessons}
         result = server.fit(model, lessons, loss=LOSS, config=config.fusion, stage="fusion")
@@ -249,11 +249,10 @@ def open_lessons(
     return lessons_of(server.take(sets[1], best), shares[best], server)
 
 
-def open_quotas(held: np.ndarray, trust: Tensor, config: FedMHOOpenConfig) -> list[int]:
-    """How many open-set samples are kept of each class: by the part of it that the classifier
-    clients hold, so most of what no decoder has learned."""
+def open_quotas(held: np.ndarray, trust: Tensor, total: float) -> list[int]:
+    """How many open-set samples are kept of each class, ``total`` together: by the part of it that
+    the classifier clients hold, so most of what no decoder has learned."""
     need = (1 - trust.double()) * torch.from_numpy(held.sum(0) > 0)
-    total = config.open_share * config.open_samples
     return (total * need / need.sum().clamp(min=SMALLEST)).long().tolist()
 
 

@@ -3,23 +3,18 @@
 It is the same for all runs of a data set. No method ever hears of its answers.
 """
 
-from collections.abc import Iterator
-
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fl.data.datasets import Dataset, Split
 from fl.json_values import JsonObject
+from fl.metrics.real_images import pixels, train_on_real
 from fl.metrics.teachers import describe_oracle
 from fl.models import build_classifier
 from fl.seeding import torch_generator, torch_seeded
-from fl.training.loop import Step, minimise
-from fl.training.optimizers import Adam
 
 STEPS = 2000
-BATCH = 64
 ROWS = 1024
 """Images that are asked about together."""
 SEED = 0
@@ -30,21 +25,7 @@ def train_oracle(real: Split, num_classes: int, device: torch.device) -> nn.Modu
     """FedMHO's CNN, trained on the device to classify the real images by Adam."""
     with torch_seeded(SEED, "oracle/start"):
         network = build_classifier("cnn", real.images.shape[1:], num_classes).to(device)
-    parameters = list(network.parameters())
-    order = torch_generator(SEED, "oracle/order")
-    labels = torch.from_numpy(real.labels)
-
-    def batches() -> Iterator[Tensor]:
-        while True:
-            yield from torch.randperm(len(labels), generator=order).split(BATCH)
-
-    def steps() -> Iterator[Step]:
-        for rows, _ in zip(batches(), range(STEPS), strict=False):
-            logits = network(_pixels(torch.from_numpy(real.images[rows.numpy()]), device))
-            yield Step(F.cross_entropy(logits, labels[rows].to(device)))
-
-    minimise(steps(), [parameters], Adam(lr=1e-3).for_cohort([parameters]))
-    return network.eval()
+    return train_on_real(network, real, STEPS, torch_generator(SEED, "oracle/order"))
 
 
 @torch.no_grad()
@@ -74,10 +55,4 @@ def ask_oracle(dataset: Dataset, synthetic: dict[str, Tensor], device: torch.dev
 def _ask(network: nn.Module, images: Tensor) -> Tensor:
     """Logits, on the host, of images, which are too."""
     device = next(network.parameters()).device
-    return torch.cat([network(_pixels(rows, device)).cpu() for rows in images.split(ROWS)])
-
-
-def _pixels(images: Tensor, device: torch.device) -> Tensor:
-    """Images in [0, 1] on the device, of such or of uint8 ones."""
-    moved = images.to(device)
-    return moved.float() / 255 if moved.dtype == torch.uint8 else moved
+    return torch.cat([network(pixels(rows, device)).cpu() for rows in images.split(ROWS)])

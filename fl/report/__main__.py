@@ -4,23 +4,20 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from fl.arguments import Parser
-from fl.disk_errors import refused_by_disk
-from fl.errors import UserError, error_line
+from fl.arguments import Parser, exit_status
+from fl.errors import UserError
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command and returns its exit status: 0, or 2 for bad input."""
-    try:
+
+    def command() -> None:
         options = _parser().parse_args(sys.argv[1:] if argv is None else argv)
         if not options.runs:
             raise UserError("name one run directory or more: onefold report RUN [RUN ...]")
-        with refused_by_disk():
-            regenerate(options.runs, options.output)
-    except UserError as error:
-        print(error_line(error), file=sys.stderr)
-        return 2
-    return 0
+        regenerate(options.runs, options.output)
+
+    return exit_status(command)
 
 
 def _parser() -> Parser:

@@ -14,7 +14,7 @@ from tests.fl.data.domain_folder import tree
 TWO = ("--num-clients=2",)
 """A client of each role: the others would be counted alone."""
 ONE_CLASS = (
-    *("--num-clients=2", "--data.max-train=2", "--partition.min-samples=1"),
+    *("--num-clients=2", "--data.max-train=2", "--partition.min-samples=1", "--rounds=1"),
     "--condensation.min-samples=1",
 )
 """Each client has one class, which fills a batch as any other would."""
@@ -54,7 +54,5 @@ def test_a_cell_of_every_table_runs_at_paper_scale(
     folder = tree(tmp_path / "domains") if table == DOMAINS_TABLE else None
     cell = make(table, "paper", (pattern,), None, folder)[0]
     launch = parse([*cell.arguments, "--runtime=inprocess", *less])
-    estimate = rehearse(
-        launch, prepare(launch), most_rounds=1 if "--num-clients=2" in less else None
-    )
+    estimate = rehearse(launch, prepare(launch))
     assert 0 < estimate.seconds < float("inf")

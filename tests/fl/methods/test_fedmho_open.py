@@ -173,9 +173,8 @@ def test_labels_are_trusted_by_what_generator_clients_hold() -> None:
 
 def test_open_samples_go_to_classes_that_decoders_lack() -> None:
     held, drawn = np.array([[9, 0, 5, 0]]), np.array([[0, 5, 5, 0]])
-    config = replace(OPEN, open_samples=60, open_share=0.5)
-    assert open_quotas(held, label_trust(held, drawn), config) == [20, 0, 10, 0]
-    assert open_quotas(held * [[0, 1, 0, 1]], torch.ones(4), config) == [0, 0, 0, 0]
+    assert open_quotas(held, label_trust(held, drawn), 30.0) == [20, 0, 10, 0]
+    assert open_quotas(held * [[0, 1, 0, 1]], torch.ones(4), 30.0) == [0, 0, 0, 0]
 
 
 def test_label_counts_of_classifier_clients_are_in_the_ledger() -> None:
