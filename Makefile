@@ -13,7 +13,7 @@ run: $(READY)
 
 # Files are dealt to so many processes, each of which takes about 1 GiB.
 WORKERS ?= 2
-PYTEST := $(VENV)/bin/python -m pytest -n $(WORKERS) --dist loadfile
+PYTEST := $(VENV)/bin/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 test: $(TOOLS)
 	$(PYTEST) -m "not slow" $(ARGS)
