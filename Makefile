@@ -11,11 +11,15 @@ ARGS ?=
 run: $(READY)
 	$(VENV)/bin/python -m cluster.launch $(ARGS)
 
+# Files are dealt to so many processes, each of which takes about 1 GiB.
+WORKERS ?= 2
+PYTEST := $(VENV)/bin/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+
 test: $(TOOLS)
-	$(VENV)/bin/python -m pytest -m "not slow" $(ARGS)
+	$(PYTEST) -m "not slow" $(ARGS)
 
 test-all: $(TOOLS)
-	$(VENV)/bin/python -m pytest $(ARGS)
+	$(PYTEST) $(ARGS)
 
 # So many faults strike runs, each drawn by its number: a failure names it.
 FAULTS ?= 20

@@ -22,7 +22,7 @@ from torch import Tensor, nn, optim
 from cluster.run.command_line import parse
 from cluster.run.prepare import Prepared, prepare
 from fl.condensation.losses import sliced_wasserstein
-from fl.condensation.network import within_radius
+from fl.condensation.network import radius, within_radius
 from fl.methods.fedaf import KnowledgeLoss
 from fl.training.features import features_and_logits
 
@@ -162,8 +162,9 @@ def moved(prepared: Prepared, model: nn.Module, how: Any) -> nn.Module:
         fresh = new_model(prepared, how.model, how.width).to(next(model.parameters()).device)
         for w, other in zip(network.parameters(), fresh.parameters(), strict=True):
             w.mul_(how.gamma).add_(other, alpha=1 - how.gamma)
-    if how.rho > 0:
-        weights = within_radius(list(network.parameters()), how.rho, torch.default_generator)
+    rho = radius(how, prepared.run_spec)
+    if rho > 0:
+        weights = within_radius(list(network.parameters()), rho, torch.default_generator)
         for w, other in zip(network.parameters(), weights, strict=True):
             w.copy_(other)
     return network

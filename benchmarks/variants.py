@@ -67,8 +67,7 @@ def main(options: Variants) -> int:
             table.add_row("paper", "", *PAPER[options.preset, alpha], "", style="dim")
         figures.append({"alpha": alpha, "accuracy": rows, "seconds": trained})
         for method in METHODS[1:]:
-            teachers = [r["teacher"] for r in by_method[method]]
-            figures[-1][f"{method} teacher"] = teachers
+            figures[-1][f"{method} teacher"] = [teacher(r) for r in by_method[method]]
     console = Console(width=120)
     console.print(table)
     print_teachers(figures, console)
@@ -78,14 +77,27 @@ def main(options: Variants) -> int:
 
 
 def print_teachers(figures: list[JsonObject], console: Console) -> None:
-    """Prints how far teachers agree with the synthetic labels, and their confidence elsewhere."""
-    table = Table("alpha", "teacher of", "agrees", "confidence", "where it disagrees")
+    """Prints how far teachers agree with the synthetic labels, their confidence elsewhere, and both
+    beside an oracle trained on the real images, as synthetic labels may be wrong themselves."""
+    oracles = "oracle agrees", "teacher as the oracle", "where that confirms the label"
+    table = Table("alpha", "teacher of", "agrees", "confidence", "where it disagrees", *oracles)
     for row in figures:
         for method in METHODS[1:]:
             teachers = row[f"{method} teacher"]
             columns = [[t[k] for t in teachers] for k in teachers[0]]
             table.add_row(f"{row['alpha']:g}", method, *map(spread, columns))
     console.print(table)
+
+
+def teacher(result: JsonObject) -> dict[str, float]:
+    """What a run's result says of its teacher, and of the oracle beside it."""
+    oracle = result["oracle"]
+    return {
+        **result["teacher"],
+        "oracle_agreement": oracle["agreement"],
+        "agreement_with_oracle": oracle["teacher"]["agreement"],
+        "agreement_where_confirmed": oracle["teacher"]["agreement_where_confirmed"],
+    }
 
 
 def run(options: Variants, method: str, alpha: float, seed: int) -> JsonObject:
@@ -96,7 +108,7 @@ def run(options: Variants, method: str, alpha: float, seed: int) -> JsonObject:
         status = launch(
             [
                 *("--preset", options.preset, "--method", method, "--alpha", str(alpha)),
-                *("--seed", str(seed), "--name", name, "--resume"),
+                *("--seed", str(seed), "--name", name, "--resume", "--fid"),
                 *("--data-root", str(options.data_root), "--output-dir", str(options.output_dir)),
             ]
         )

@@ -23,9 +23,9 @@ from cluster.checks.report import (
 from cluster.checks.run_checks import run_checks
 from cluster.hardware.private_ray import parse_address
 from cluster.run.command_line import INTERRUPTED, parse_record, setting_types, stop_with
-from cluster.run.run_dir import write_json
 from fl.bounds import Settings
 from fl.errors import UserError
+from fl.json_files import write_json
 
 LOOKING_S = 30.0
 """Seconds that looking around may take, of which a driver may take most."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from cluster.run.steps import Steps
+from cluster.run.steps import Steps, loading
 from fl.errors import ClientFailed, UserError
 from fl.json_values import JsonObject
 
@@ -24,8 +24,12 @@ if TYPE_CHECKING:
 
 # Whatever imports torch is imported where it is used: that takes seconds, and is said first.
 
-ASKED = {"-h", "--help", "--help-all", "--version"}
-"""Arguments that are answered with nothing said before."""
+TESTED = {
+    "clients": "its own test samples",
+    "test": "all test samples",
+    "validation": "held-out training samples",
+}
+"""The samples that an accuracy is of, by the result's ``scored_on``."""
 
 
 def main(argv: Sequence[str] | None = None, *, own_process: bool = False) -> int:
@@ -34,8 +38,8 @@ def main(argv: Sequence[str] | None = None, *, own_process: bool = False) -> int
     ``own_process``: whether the process is the command's own, and has computed nothing before.
     """
     console, arguments = Console(markup=False), sys.argv[1:] if argv is None else argv
-    with Steps(Console(quiet=not ASKED.isdisjoint(arguments))) as say:
-        say("loading torch")
+    with loading(arguments):
+        from cluster.rehearsal.rehearse import print_estimate, rehearse
         from cluster.run.command_line import parse, stop_with
         from cluster.run.early_ray import EarlyRay
         from cluster.run.plan import print_dry_run
@@ -53,11 +57,17 @@ def main(argv: Sequence[str] | None = None, *, own_process: bool = False) -> int
                     from slurm.submit import submit
 
                     return submit(launch, console)
-                if not launch.dry_run:
+                if not (launch.dry_run or launch.rehearse):
                     check_place(launch)
                 early = held.enter_context(EarlyRay(launch, fork=own_process))
                 with Steps(console) as say:
                     prepared = prepare(launch, say=say, checked=early.begin)
+                    if launch.rehearse:
+                        say("rehearsing")
+                        estimate = rehearse(launch, prepared)
+            if launch.rehearse:
+                print_estimate(estimate, console)
+                return 0
             if launch.dry_run:
                 print_dry_run(launch, prepared, console)
                 return 0
@@ -119,8 +129,8 @@ def _print_summary(result: JsonObject, run_dir: Path, console: Console) -> None:
         scored = len(result["client_accuracy"]) - len(result["untested"])
         worst = result["client_scores"]["worst_tenth"]
         console.print(
-            f"clients  mean of {scored}, each on its own test samples; worst tenth {worst:.4f}, "
-            f"UA {result['ua']:.4f}",
+            f"clients  mean of {scored}, each on {TESTED[result['scored_on']]}; "
+            f"worst tenth {worst:.4f}, UA {result['ua']:.4f}",
             highlight=False,
         )
     for client, reason in result["dropped"].items():

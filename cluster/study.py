@@ -3,25 +3,36 @@
 import multiprocessing
 import sys
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from cluster.run.command_line import INTERRUPTED, stop_on_disk, stop_with
-from cluster.run.run_dir import write_json
-from cluster.studies.study_cell import finished, run_cell
-from cluster.studies.study_options import StudyRun, cells, parse_study
-from cluster.studies.study_report import pictures, slopes, tables
+from cluster.run.steps import Steps, loading
+from fl.disk_errors import refused_by_disk
 from fl.errors import ClientFailed, UserError
-from fl.fusion.ranked_server import ServerFailed
 from fl.json_values import JsonObject
+
+if TYPE_CHECKING:
+    from cluster.studies.study_options import StudyOptions, StudyRun
+
+# Whatever imports torch is imported where it is used: that takes seconds, and is said first.
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command and returns its exit status: 0, 1 a run failed, 2 bad input, 130 Ctrl-C."""
-    console = Console(markup=False)
+    console, arguments = Console(markup=False), sys.argv[1:] if argv is None else argv
+    with loading(arguments):
+        from cluster.run.command_line import stop_with
+        from cluster.studies.study_cell import finished
+        from cluster.studies.study_options import cells, parse_study
     try:
-        options = parse_study(sys.argv[1:] if argv is None else argv)
-        planned = cells(options)
+        options = parse_study(arguments)
+        if sys.platform != "linux":
+            raise UserError(
+                "a study measures memory by what Linux tells of processes: it needs Linux"
+            )
+        with refused_by_disk(), Steps(console) as say:
+            planned = cells(options, say)
         if any(cell.launch.slurm.submit for cell in planned):
             raise UserError(
                 "a study runs where it is started: --slurm is for onefold run and suite"
@@ -37,6 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     for cell, figures in zip(planned, earlier, strict=True):
         if figures is None:
             console.rule(cell.run_dir.name)
+            console.print("loading torch in a process of its own …", highlight=False)
             if status := _run(cell):
                 hint = f"onefold: {cell.run_dir} is not finished; the same command continues it"
                 print(hint, file=sys.stderr)
@@ -44,6 +56,15 @@ def main(argv: Sequence[str] | None = None) -> int:
             figures = finished(cell)
         if figures:
             found.append(figures)
+    _write(options, found, console)
+    return 0
+
+
+def _write(options: "StudyOptions", found: list[JsonObject], console: Console) -> None:
+    """Writes the figures of all runs, draws them, and prints their tables."""
+    from cluster.studies.study_report import pictures, slopes, tables
+    from fl.json_files import write_json
+
     options.output_dir.mkdir(parents=True, exist_ok=True)
     write_json(options.output_dir / "study.json", {"cells": found, "slopes": slopes(found)})
     for name, picture in pictures(found).items():
@@ -51,11 +72,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     for shown in tables(found):
         console.print(shown)
     console.print(f"figures and pictures in {options.output_dir}", highlight=False)
-    return 0
 
 
-def _run(cell: StudyRun) -> int:
+def _run(cell: "StudyRun") -> int:
     """Runs the cell in a process of its own, to measure its memory alone; returns exit status."""
+    from cluster.run.command_line import INTERRUPTED
+
     process = multiprocessing.get_context("spawn").Process(target=_in_process, args=(cell,))
     process.start()
     try:
@@ -66,7 +88,11 @@ def _run(cell: StudyRun) -> int:
     return process.exitcode or 0
 
 
-def _in_process(cell: StudyRun) -> None:
+def _in_process(cell: "StudyRun") -> None:
+    from cluster.run.command_line import INTERRUPTED, stop_on_disk, stop_with
+    from cluster.studies.study_cell import run_cell
+    from fl.fusion.ranked_server import ServerFailed
+
     try:
         run_cell(cell)
     except KeyboardInterrupt:

@@ -4,152 +4,32 @@ A cell's runs are runs like any other, one directory each; those that are finish
 and all share one store of client updates.
 """
 
-import json
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from cluster.run.command_line import as_arguments, parse, stop_on_disk, stop_with
-from cluster.run.prepare import prepare
-from cluster.run.run_dir import claimed, locate, write_json
-from cluster.run.slurm_options import SlurmOptions
-from cluster.studies import fedaf_table7
-from cluster.studies.cell import Cell
-from cluster.studies.cells import make
-from cluster.studies.comparison import Figure, as_json, as_markdown
-from cluster.studies.exhibits import EXHIBITS, Draw
-from cluster.studies.suite_options import BYTES_TABLE, SuiteOptions, parse_suite
+from cluster.run.steps import loading
 from fl.errors import ClientFailed, UserError
-from fl.fusion.ranked_server import ServerFailed
-from fl.json_values import JsonObject
-from fl.report.style import png
-from fl.report.words import duration
-from fl.whole_files import write_atomically
 
+if TYPE_CHECKING:
+    from cluster.run.slurm_options import SlurmOptions
+    from cluster.studies.suite_options import SuiteOptions
 
-def suite(options: SuiteOptions) -> None:
-    """Makes the table or figure: of finished runs, and of those that are still to be run.
-
-    Raises:
-        UserError: no cell is to be run, or a run cannot be.
-    """
-    name, scale, numbers = options.name, options.scale, options.seed_numbers
-    if name == BYTES_TABLE:
-        fedaf_table7.make(numbers, options.output_dir)
-        return
-    cells = make(name, scale, options.only, options.dataset, options.data_folder)
-    if not cells:
-        example = make(name, scale, (), options.dataset, options.data_folder)[0].name
-        raise UserError(f"--only fits no cell of {name}; e.g. {example}")
-    runs = _runs(options, cells, numbers)
-    if options.dry_run:
-        _name(runs.values())
-    elif not (options.slurm.submit and _submit(runs.values(), options.slurm)):
-        _write(options.output_dir / f"{name}-{scale}", name, scale, numbers, _run_all(runs))
-
-
-def _runs(
-    options: SuiteOptions, cells: Sequence[Cell], seeds: Sequence[int]
-) -> dict[tuple[Cell, int], list[str]]:
-    """Each run's arguments of the launch command."""
-    where = [
-        f"--output-dir={options.output_dir}",
-        f"--data-root={options.data_root}",
-        f"--runtime={options.runtime}",
-    ]
-    return {
-        (cell, seed): [
-            *cell.arguments,
-            *where,
-            f"--seed={seed}",
-            f"--name={options.name}-{options.scale}-{cell.name}-seed{seed}",
-            "--resume",
-        ]
-        for cell in cells
-        for seed in seeds
-    }
-
-
-def _submit(runs: Iterable[Sequence[str]], slurm: SlurmOptions) -> bool:
-    """Sends unfinished runs to Slurm; returns whether there were any."""
-    settings = {name: value for name, value in asdict(slurm).items() if value not in (None, ())}
-    asked = [argument for n, v in settings.items() for argument in as_arguments(f"slurm.{n}", v)]
-    launches = [parse([*arguments, *asked]) for arguments in runs]
-    left = [launch for launch in launches if not (locate(launch) / "result.json").exists()]
-    if left:
-        from slurm.array import submit_unfinished
-
-        submit_unfinished(left, Console(markup=False))
-    return bool(left)
-
-
-def _write(
-    path: Path, name: str, scale: str, seeds: Sequence[int], figures: Sequence[Figure]
-) -> None:
-    """Prints the table and saves it as text, as JSON and, for a figure, as a picture."""
-    table = as_markdown(name, scale, seeds, figures)
-    pictures: dict[Path, Draw] = {}
-    if name in EXHIBITS:
-        exhibit = EXHIBITS[name]
-        table = "\n".join([table, *exhibit.tell(figures), ""])
-        pictures[path.with_suffix(".png")] = exhibit.draw
-        for ending, draw in exhibit.also.items():
-            pictures[path.with_name(f"{path.name}-{ending}.png")] = draw
-        for picture, draw in pictures.items():
-            write_atomically(picture, png(draw(figures)))
-    write_atomically(path.with_suffix(".md"), table.encode())
-    write_json(path.with_suffix(".json"), as_json(name, scale, seeds, figures))
-    print(f"\n{table}")
-    print(f"table    {path.with_suffix('.md')}")
-    for picture in pictures:
-        print(f"picture  {picture}")
-
-
-def _name(runs: Iterable[Sequence[str]]) -> None:
-    for arguments in runs:
-        path = locate(parse(arguments))
-        print(f"{path}  {'finished' if (path / 'result.json').exists() else 'to be run'}")
-
-
-def _tell(number: int, of: int, name: str, seed: int, result: JsonObject) -> None:
-    took = duration(result["seconds"]["total"])
-    accuracy = f"{result['accuracy']:.4f}"
-    print(f"[{number} of {of}] {name} seed {seed}: {accuracy}, {took}", flush=True)
-
-
-def _run_all(runs: dict[tuple[Cell, int], list[str]]) -> list[Figure]:
-    results: dict[Cell, list[JsonObject]] = {}
-    for number, ((cell, seed), arguments) in enumerate(runs.items(), start=1):
-        result = _result(arguments)
-        results.setdefault(cell, []).append(result)
-        _tell(number, len(runs), cell.name, seed, result)
-    return [Figure(cell, tuple(found)) for cell, found in results.items()]
-
-
-def _result(arguments: Sequence[str]) -> JsonObject:
-    """The run's result: of an earlier run with the same settings, else of one run now."""
-    launch = parse(arguments)
-    run_dir = locate(launch)
-    finished = run_dir / "result.json"
-    if finished.exists():
-        if parse([f"--config={run_dir / 'config.yaml'}"]).run != launch.run:
-            raise UserError(f"{run_dir} was run with other settings; remove it, or name another")
-        found: JsonObject = json.loads(finished.read_text())
-        return found
-    prepared = prepare(launch)
-    from cluster.run.runner import execute
-
-    with claimed(launch) as run_dir:
-        return execute(launch, prepared, run_dir, Console(quiet=True, markup=False))
+# Whatever imports torch is imported where it is used: that takes seconds, and is said first.
 
 
 def main(argv: Iterable[str] | None = None) -> int:
     """Runs the command and returns its exit status: 0, 1 a run failed, 2 bad input, 130 Ctrl-C."""
+    arguments = sys.argv[1:] if argv is None else list(argv)
+    with loading(arguments):
+        from cluster.run.command_line import stop_on_disk, stop_with
+        from cluster.studies.suite_options import parse_suite
+        from fl.fusion.ranked_server import ServerFailed
     try:
-        suite(parse_suite(sys.argv[1:] if argv is None else list(argv)))
+        suite(parse_suite(arguments))
     except UserError as error:
         return stop_with(error)
     except (ClientFailed, ServerFailed) as error:
@@ -161,6 +41,53 @@ def main(argv: Iterable[str] | None = None) -> int:
         print("interrupted; the same command goes on", file=sys.stderr)
         return 130
     return 0
+
+
+def suite(options: "SuiteOptions") -> None:
+    """Makes the table or figure: of finished runs, and of those that are still to be run.
+
+    Raises:
+        UserError: no cell is to be run, or a run cannot be.
+    """
+    from cluster.studies import fedaf_table7, results, suite_estimate, suite_runs
+    from cluster.studies.cells import make
+    from cluster.studies.suite_options import BYTES_TABLE, RESULTS
+
+    name, scale, numbers = options.name, options.scale, options.seed_numbers
+    if name == RESULTS:
+        results.make(options)
+        return
+    if name == BYTES_TABLE:
+        fedaf_table7.make(numbers, options.output_dir)
+        return
+    cells = make(name, scale, options.only, options.dataset, options.data_folder)
+    if not cells:
+        example = make(name, scale, (), options.dataset, options.data_folder)[0].name
+        raise UserError(f"--only fits no cell of {name}; e.g. {example}")
+    runs = suite_runs.arguments_of(options, cells, numbers)
+    if options.dry_run:
+        suite_runs.name(runs.values())
+        if scale == "paper":
+            suite_estimate.tell(runs)
+    elif not (options.slurm.submit and _submit(runs.values(), options.slurm)):
+        figures = suite_runs.run_all(runs)
+        suite_runs.write(options.output_dir, name, scale, numbers, figures)
+
+
+def _submit(runs: Iterable[Sequence[str]], slurm: "SlurmOptions") -> bool:
+    """Sends unfinished runs to Slurm; returns whether there were any."""
+    from cluster.run.command_line import as_arguments, parse
+    from cluster.run.run_dir import locate
+
+    settings = {name: value for name, value in asdict(slurm).items() if value not in (None, ())}
+    asked = [argument for n, v in settings.items() for argument in as_arguments(f"slurm.{n}", v)]
+    launches = [parse([*arguments, *asked]) for arguments in runs]
+    left = [launch for launch in launches if not (locate(launch) / "result.json").exists()]
+    if left:
+        from slurm.array import submit_unfinished
+
+        submit_unfinished(left, Console(markup=False))
+    return bool(left)
 
 
 if __name__ == "__main__":

@@ -126,12 +126,12 @@ class ClientMap:
     def _receive(self, job: Job, packed: Packed) -> Received:
         """Checks the upload; raises `ValueError` if it is refused.
 
-        What a client keeps to itself is used by that client alone, which checks it for its use.
+        What stays with the client is checked as well: kept unchecked, a memory that its client
+        cannot use would stop each later start of the run.
         """
         member, names = self.members[job.client.id], Header.of(packed.content).forms
-        kept_back = bool(names) and all(self.private(member, name) for name in names)
-        check = None if kept_back else self.check
-        return receive(job, packed, check, nan_is_absent=self.nan_is_absent)
+        private = bool(names) and all(self.private(member, name) for name in names)
+        return receive(job, packed, self.check, nan_is_absent=self.nan_is_absent, private=private)
 
     def _keep(self, job: Job, packed: Packed, received: Received, *, reused: bool) -> Update:
         client, note = job.client, received.note

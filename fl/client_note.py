@@ -40,7 +40,7 @@ class ClientNote:
     stats: dict[str, float] = field(default_factory=dict)
     """Figures that the task reports of the training."""
     losses: list[float] = field(default_factory=list)
-    """The mean training loss of each epoch, where the task trains in epochs."""
+    """The mean training loss of each epoch; of a training in steps, of equal parts of them."""
 
     @classmethod
     def of(cls, packed: bytes | memoryview) -> Self:

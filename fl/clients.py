@@ -64,7 +64,7 @@ class MapOptions(TypedDict, total=False):
     check: Check | None
     """What the method needs of each upload, beside what all must be (:mod:`fl.receiving`): raises
     `ValueError` for one that it could not use, whose client then has failed. Without a task it is
-    the training record's ``check_upload``; it is not asked about what is private altogether."""
+    the training record's ``check_upload``."""
     nan_is_absent: bool
     """Whether NaN in an upload stands for what the client does not have; else it is refused."""
     for_test: Private | None

@@ -68,7 +68,8 @@ class RunConfig(Settings, Generic[Options]):
     """
     fid: bool = False
     """Also measure how far the synthetic images are from the real training images, by a network of
-    our own: see fl/metrics/fid.py."""
+    our own (fl/metrics/fid.py); and ask another, trained on the real ones, about the synthetic
+    labels and the method's teacher (fl/metrics/oracle.py)."""
     data: DataConfig = DataConfig()
     partition: PartitionConfig = PartitionConfig()
     resources: ResourcesConfig = ResourcesConfig()

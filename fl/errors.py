@@ -4,6 +4,9 @@ import difflib
 import re
 from collections.abc import Collection, Iterable
 
+LONGEST_WORD = 400
+"""Characters of a word of an error that are shown: paths may be as long, and no word of ours is."""
+
 
 class UserError(ValueError):
     """Bad input. The message is one line: what was wrong, and what is allowed."""
@@ -16,6 +19,17 @@ class ClientFailed(RuntimeError):
         super().__init__(f"client {client} ({model}) failed: {reason}")
         self.client = client
         self.reason = reason
+
+
+def error_line(error: UserError) -> str:
+    """What a command prints of it, in one line: what the user gave may hold anything."""
+    words = [w if len(w) <= LONGEST_WORD else f"{w[:60]} ... {w[-60:]}" for w in str(error).split()]
+    text = " ".join(words)
+    return f"onefold: {text if text.isprintable() else _escaped(text)}"
+
+
+def _escaped(text: str) -> str:
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
 def check_name(kind: str, name: object, taken: Collection[str]) -> None:

@@ -31,8 +31,10 @@ class RunSpec:
     """What server and clients have before training: image shape, classes, domains, and the seed."""
 
     image_shape: tuple[int, int, int]
+    """Channels, height, width."""
     num_classes: int
     seed: int
+    """From which all randomness is derived."""
     domains: tuple[str, ...] = ()
     """Names of the domains, if the data set has any: accuracy is then reported for each."""
 
@@ -117,10 +119,15 @@ class Client:
     """One client, as the server describes it."""
 
     id: int
+    """From 0."""
     role: str
+    """What kind of client it is for the method, such as ``classifier``."""
     training: Training
+    """How it trains."""
     num_samples: int
+    """Its training samples."""
     request: Request
+    """What it asks of the machine."""
 
     @property
     def model(self) -> str:
@@ -133,14 +140,21 @@ class TaskInput:
     """A task's argument: its client, that client's data, and what the server sent."""
 
     client: Client
+    """The client that runs the task."""
     run_spec: RunSpec
+    """What all know before training."""
     shard: Shard
+    """The client's training samples."""
     device: torch.device
+    """Where to compute."""
     broadcast: Tensors
+    """What the server sent to all clients, by name."""
     payload: Tensors
+    """What it sent to this client alone, by name."""
     remembered: Tensors = field(default_factory=dict)
     """What an earlier task of the client's returned, if it was to be remembered."""
     round: int = 1
+    """From 1."""
     test: Shard | None = None
     """The client's own test samples, while it is scored; no method's task is given them."""
 
@@ -161,7 +175,7 @@ class TaskOutput:
     tensors: Tensors
     stats: dict[str, float] = field(default_factory=dict)
     losses: list[float] = field(default_factory=list)
-    """The mean training loss of each epoch, where the task trains in epochs."""
+    """The mean training loss of each epoch; of a training in steps, of equal parts of them."""
 
 
 Task = Callable[[TaskInput], TaskOutput]
@@ -212,12 +226,18 @@ class Update:
     """What the server received from one client."""
 
     client: Client
+    """The client that sent it."""
     tensors: Mapping[str, Tensor]
     """What the client uploaded, without what is private; where it is stored in a file, it is read
     when it is used."""
     stats: dict[str, float]
+    """Figures that its task reports."""
     seconds: float
+    """Its time at work."""
     reused: bool
+    """Whether it was taken from the store."""
+    private: bool = False
+    """While it is checked: whether it stays with the client altogether, so that nobody loads it."""
 
 
 class Executor(Protocol):

@@ -125,6 +125,11 @@ class PackedTensors(Mapping[str, Tensor]):
         self._packed = packed
         self.header = Header.of(packed.content)
 
+    @property
+    def forms(self) -> Mapping[str, Form]:
+        """What the tensors look like; none is read for it."""
+        return self.header.forms
+
     def __getitem__(self, name: str) -> Tensor:
         form = self.header.forms[name]
         first = self.header.size

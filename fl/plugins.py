@@ -44,6 +44,8 @@ def load_plugin(spec: str) -> ModuleType:
         raise _failed(spec, error) from None
     except (Exception, SystemExit) as error:
         raise _failed(spec, error) from None
+    if getattr(module, "__file__", None) is None:
+        raise UserError(f"plugin {spec} has no code of a file; a file ends in .py")
     if wanted:
         _register(spec, module, wanted)
     return module

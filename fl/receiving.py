@@ -18,7 +18,11 @@ Check = Callable[[Update, RunSpec], object]
 """Raises `ValueError` for an update that its method could not use."""
 
 LARGEST = 1e9
-"""The largest value of a float in an upload: features, logits and statistics are far below."""
+"""The largest value of a float in an upload: statistics are far below."""
+LARGEST_ANSWER = 1e5
+"""The largest value of a logit or feature, of which the server takes means."""
+ANSWERS = ("logits", "features")
+"""How the names of what models answer end."""
 LARGEST_WEIGHT = 1e4
 """The largest value of a weight. What training makes of a start below 1 stays below 100, and ten
 layers of larger ones overflow."""
@@ -37,7 +41,12 @@ class Received:
 
 
 def receive(
-    job: Job, packed: Packed, check: Check | None = None, *, nan_is_absent: bool = False
+    job: Job,
+    packed: Packed,
+    check: Check | None = None,
+    *,
+    nan_is_absent: bool = False,
+    private: bool = False,
 ) -> Received:
     """Checks what a job's client sent.
 
@@ -46,6 +55,7 @@ def receive(
         packed: what came back; nothing of it is believed.
         check: what the method needs of it.
         nan_is_absent: whether NaN stands for what the client does not have.
+        private: whether all of it stays with the client.
 
     Raises:
         ValueError: the first thing that is wrong with it.
@@ -58,7 +68,12 @@ def receive(
                 check_values(name, part, nan_is_absent=nan_is_absent)
         if check:
             update = Update(
-                client=job.client, tensors=tensors, stats=note.stats, seconds=0.0, reused=False
+                client=job.client,
+                tensors=tensors,
+                stats=note.stats,
+                seconds=0.0,
+                reused=False,
+                private=private,
             )
             check(update, job.run_spec)
     except (ValueError, RuntimeError) as error:  # RuntimeError: torch, of tensors that do not fit
@@ -79,7 +94,9 @@ def check_values(name: str, tensor: Tensor, *, nan_is_absent: bool = False) -> N
     if not abs(low) < torch.inf or not abs(high) < torch.inf:
         raise ValueError(f"sent {name} with NaN or infinite values")
     is_statistic = name.endswith(STATISTICS)
-    most = LARGEST_WEIGHT if name.startswith(WEIGHTS) and not is_statistic else LARGEST
+    most = LARGEST_ANSWER if name.endswith(ANSWERS) else LARGEST
+    if name.startswith(WEIGHTS) and not is_statistic:
+        most = LARGEST_WEIGHT
     if tensor.is_floating_point() and max(-low, high) > most:
         raise ValueError(f"sent {name} with values up to {max(-low, high):.3g}, above {most:g}")
     if name.endswith((".running_var", ".num_batches_tracked")) and low < 0:

@@ -29,8 +29,8 @@ class Evaluation:
     per_domain: tuple[float | None, ...] = ()
     """The same per domain, where there are any."""
     per_client: tuple[float | None, ...] = ()
-    """By client id, where each was scored on test samples of its own (None: it has none, or was
-    dropped); ``accuracy`` is then their mean."""
+    """By client id, where each has a model of its own: on its own test samples or, as the method
+    says, on the whole split. None: it has no samples, or was dropped. ``accuracy`` is the mean."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -164,6 +164,8 @@ class Outcome:
     """The initial global model, before any training at the server."""
     epochs: list[Evaluation]
     synthetic: dict[str, Tensor] = field(default_factory=dict)
+    """``images`` (N, C, H, W) in [0, 1], ``labels`` (N,), and ``kept`` (M,), indices into them;
+    with a teacher its ``teacher_logits`` (M, classes) of the kept ones."""
     sent: dict[str, Tensor] = field(default_factory=dict)
     """Examples of the images that left clients: ``images`` uint8 (n, C, H, W), ``labels`` (n,), and
     ``clients`` (n,), the ids of who sent them."""

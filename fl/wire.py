@@ -128,20 +128,32 @@ def checked(expected: Tensors, tensors: Mapping[str, Tensor], prefix: str, sende
         ValueError: a name is missing or left over, or a shape, type or value is not what is
             expected of it; the message names ``sender``.
     """
-    received = {n[len(prefix) + 1 :]: t for n, t in tensors.items() if n.startswith(prefix + ".")}
-    if received.keys() != expected.keys():
-        odd = sorted(received.keys() ^ expected.keys())
-        raise ValueError(f"{sender} sent other tensors than {prefix} has: {', '.join(odd[:5])}")
+    check_forms(expected, tensors, prefix, sender)
+    received = {name: tensors[f"{prefix}.{name}"] for name in expected}
     for name, tensor in received.items():
-        wanted = expected[name]
-        if tensor.shape != wanted.shape or tensor.dtype != wanted.dtype:
-            raise ValueError(
-                f"{sender} sent {prefix}.{name} as {tensor.dtype} {tuple(tensor.shape)}, "
-                f"expected {wanted.dtype} {tuple(wanted.shape)}"
-            )
         if tensor.is_floating_point() and not _is_finite(tensor):
             raise ValueError(f"{sender} sent {prefix}.{name} with NaN or infinite values")
     return received
+
+
+def check_forms(expected: Tensors, tensors: Mapping[str, Tensor], prefix: str, sender: str) -> None:
+    """Names, shapes and types as :func:`checked`; of a packed message no tensor is read for it.
+
+    Raises:
+        ValueError: as :func:`checked`, but for values.
+    """
+    looks = getattr(tensors, "forms", tensors)
+    received = {n[len(prefix) + 1 :]: f for n, f in looks.items() if n.startswith(prefix + ".")}
+    if received.keys() != expected.keys():
+        odd = sorted(received.keys() ^ expected.keys())
+        raise ValueError(f"{sender} sent other tensors than {prefix} has: {', '.join(odd[:5])}")
+    for name, form in received.items():
+        wanted = expected[name]
+        if form.shape != wanted.shape or form.dtype != wanted.dtype:
+            raise ValueError(
+                f"{sender} sent {prefix}.{name} as {form.dtype} {tuple(form.shape)}, "
+                f"expected {wanted.dtype} {tuple(wanted.shape)}"
+            )
 
 
 def _is_finite(tensor: Tensor) -> bool:

@@ -1,6 +1,8 @@
 """Launch settings of the Triton kernels: measured once per device and shape, cached on the node."""
 
+import hashlib
 import json
+import logging
 import os
 import tempfile
 from collections.abc import Callable
@@ -56,6 +58,7 @@ class Shape:
         return cls(name, flat.dtype, flat.shape[1], flat.numel() >= 1 << 24)
 
 
+log = logging.getLogger(__name__)
 _chosen: dict[tuple[str, Shape], Config] = {}
 
 
@@ -91,7 +94,7 @@ def cache_file() -> Path:
     folder = os.environ.get("TRITON_CACHE_DIR")
     if folder is None:
         folder = os.path.join(tempfile.gettempdir(), f"onefold-{os.getuid()}")
-    return Path(folder) / "onefold-launches.json"
+    return Path(folder) / "onefold-launches"
 
 
 def cache_key(kernel: str, shape: Shape) -> str:
@@ -104,11 +107,17 @@ def cache_key(kernel: str, shape: Shape) -> str:
 
 
 def _read() -> dict[str, dict[str, int]]:
+    """The node's cache; empty where there is none, or a damaged one, which is named."""
+    path = cache_file()
     try:
-        entries = json.loads(cache_file().read_text())
-    except (OSError, ValueError):
+        checksum, _, content = path.read_bytes().partition(b"\n")
+    except OSError:
         return {}
-    return entries if isinstance(entries, dict) else {}
+    if checksum.decode(errors="replace") != hashlib.sha256(content).hexdigest():
+        log.warning("%s is damaged: it is ignored, and made again", path)
+        return {}
+    entries: dict[str, dict[str, int]] = json.loads(content)
+    return entries
 
 
 def _recall(kernel: str, shape: Shape) -> Config | None:
@@ -120,8 +129,10 @@ def _remember(kernel: str, shape: Shape, config: Config) -> None:
     path = cache_file()
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False) as file:
-            json.dump({**_read(), cache_key(kernel, shape): asdict(config)}, file, indent=1)
+        entries = {**_read(), cache_key(kernel, shape): asdict(config)}
+        content = json.dumps(entries, indent=1).encode()
+        with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
+            file.write(hashlib.sha256(content).hexdigest().encode() + b"\n" + content)
         os.replace(file.name, path)  # atomic, as other processes may write too
     except OSError:
         pass

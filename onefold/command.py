@@ -53,8 +53,16 @@ examples:
 
 In Python: import onefold; onefold.run(data=..., model=..., method=...)
 """
+SILENT = {"report", "compare", "privacy", "data", "doctor"}
+"""Commands that load for seconds and do not say so; their first lines are longer than ours."""
 CLOSED_PIPE = 141
 """Exit status as shells have it where nobody reads on."""
+
+
+def _added(word: str, arguments: Sequence[str]) -> list[str]:
+    """What a word means beside the arguments: several runs on one page, wherever it goes."""
+    given = any(a.startswith(("-o", "--output", "-h", "--help")) for a in arguments)
+    return ["--output", "compare.html"] if word == "compare" and not given else []
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -72,13 +80,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     if word not in MODULES:
         near = difflib.get_close_matches(word, MODULES, n=1)
         hint = f"; did you mean {near[0]}?" if near else ""
-        print(f"onefold: no command {word!r}{hint} Commands: {', '.join(MODULES)}", file=sys.stderr)
+        print(
+            f"onefold: no command {word!r}{hint or ';'} commands: {', '.join(MODULES)}",
+            file=sys.stderr,
+        )
         return 2
+    arguments += _added(word, arguments)
     importlib.import_module("onefold._packages")  # first, see there
     module = MODULES[word]
-    if (
-        word != "run" and sys.stderr.isatty()
-    ):  # torch takes seconds to import, in which nothing else is said
+    if word in SILENT and sys.stderr.isatty():
         print("loading ...", end="\r", file=sys.stderr, flush=True)
     sys.argv = [f"onefold {word}", *([word] if module == "onefold.runs" else []), *arguments[1:]]
     try:

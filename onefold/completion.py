@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Sequence
 
-from fl.errors import UserError, unknown
+from fl.errors import UserError, error_line, unknown
 
 SHELLS = ("bash", "zsh", "fish")
 HELP = """usage: onefold completion {bash,zsh,fish}
@@ -33,7 +33,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         print(script(arguments[0]), end="")
     except UserError as error:
-        print(f"onefold: {error}", file=sys.stderr)
+        print(error_line(error), file=sys.stderr)
         return 2
     return 0
 

@@ -8,9 +8,10 @@ import tyro
 
 from cluster.run.command_line import parse
 from cluster.run.prepare import read_dataset
-from cluster.run.run_dir import write_json
+from fl.command import run_command
 from fl.data.partition_file import read_lists
 from fl.errors import UserError
+from fl.json_files import write_json
 from fl.json_values import JsonObject
 from fl.methods.registry import get_method
 from fl.privacy.measure import Subject, measure
@@ -77,8 +78,4 @@ def attack_run(run: Path, data_root: Path) -> JsonObject:
 
 
 if __name__ == "__main__":
-    try:
-        tyro.cli(command, prog="onefold privacy")
-    except UserError as error:
-        print(f"onefold: {error}", file=sys.stderr)
-        sys.exit(2)
+    sys.exit(run_command(command, "onefold privacy"))

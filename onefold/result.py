@@ -1,6 +1,5 @@
 """What a run gives back, now or later from its folder."""
 
-import json
 from base64 import b64encode
 from dataclasses import dataclass
 from html import escape
@@ -10,6 +9,7 @@ from torch import nn
 
 from cluster.run.command_line import load_yaml
 from fl.errors import UserError
+from fl.json_files import read_json
 from fl.json_values import JsonObject
 from fl.models.saved import load_model as load_file
 from fl.plugins import load_plugin
@@ -74,8 +74,8 @@ def load_result(path: Path | str) -> Result:
         UserError: the folder holds no finished run.
     """
     try:
-        return Result(Path(path), json.loads((Path(path) / "result.json").read_text()))
-    except (OSError, ValueError) as error:
+        return Result(Path(path), read_json(Path(path) / "result.json"))
+    except OSError as error:
         raise UserError(f"{path} holds no finished run: {error}") from None
 
 

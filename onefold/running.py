@@ -11,12 +11,13 @@ from torch import Tensor, nn
 
 from cluster.run.command_line import as_arguments, flatten, parse
 from cluster.run.prepare import Prepared, prepare
-from cluster.run.run_dir import check_place, claimed, write_json
+from cluster.run.run_dir import check_place, claimed
 from cluster.run.steps import Steps
 from fl.data.catalogue import register_dataset
 from fl.data.shard import Shard
 from fl.errors import UserError
 from fl.events import Listener
+from fl.json_files import write_json
 from fl.methods.method import Method
 from fl.methods.registry import register
 from fl.models.own import register_model
@@ -70,6 +71,7 @@ def run(
         if value is not None:
             arguments += as_arguments(name, value)
     launch = parse(arguments, prog="onefold.run")
+    launch.refuse_rehearsal()
     if not launch.dry_run:
         check_place(launch)
     console = Console(quiet=not progress, markup=False)

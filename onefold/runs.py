@@ -2,34 +2,30 @@
 
 import argparse
 import csv
-import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NoReturn
 
 from cluster.run.run_folder import delete
-from fl.disk_errors import refused_by_disk
+from fl.arguments import Parser, exit_status
 from fl.errors import UserError
+from fl.json_files import read_json
 from fl.json_values import JsonObject
 from fl.report.words import duration
 
 NOT_FINISHED = "not finished"
+DAMAGED = "its result.json is damaged"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command and returns its exit status: 0, or 2 for bad input."""
-    try:
-        options = _parser().parse_args(sys.argv[1:] if argv is None else argv)
-        with refused_by_disk():
-            _answer(options)
-    except UserError as error:
-        print(f"onefold: {error}", file=sys.stderr)
-        return 2
-    return 0
+    given = sys.argv[1:] if argv is None else argv
+    return exit_status(lambda: _answer(_parser().parse_args(given)))
 
 
 def _answer(options: argparse.Namespace) -> None:
+    if options.output_dir.exists() and not options.output_dir.is_dir():
+        raise UserError(f"{options.output_dir} is a file; --output-dir is where runs are kept")
     found = find_runs(options.output_dir)
     if options.command == "ls":
         print("\n".join(listed(found)) or f"no runs in {options.output_dir}")
@@ -39,16 +35,11 @@ def _answer(options: argparse.Namespace) -> None:
         remove(_chosen(found, options.runs), sure=options.yes)
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise UserError(message)
-
-
 def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(prog="onefold", description=__doc__)
+    parser = Parser(prog="onefold", description=__doc__)
     where = {"type": Path, "metavar": "DIR", "help": "where runs are kept; default runs"}
     parser.add_argument("--output-dir", default=Path("runs"), **where)  # type: ignore[arg-type]
-    anywhere = _Parser(add_help=False)  # before the word or after it
+    anywhere = Parser(add_help=False)  # before the word or after it
     anywhere.add_argument("--output-dir", default=argparse.SUPPRESS, **where)  # type: ignore[arg-type]
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("ls", parents=[anywhere], help="the runs there are")
@@ -88,14 +79,18 @@ def find_runs(output_dir: Path) -> dict[str, Path]:
 
 def listed(runs: dict[str, Path]) -> list[str]:
     """A line for each run, within 80 columns unless its name is longer than 40."""
-    return [f"{name:<40}  {_about(_result(path))}" for name, path in runs.items()]
+    return [f"{name:<40}  {_about(path)}" for name, path in runs.items()]
 
 
-def _about(result: JsonObject | None) -> str:
-    if result is None:
-        return NOT_FINISHED
-    took = duration(result["seconds"]["total"])
-    return f"{result['accuracy']:.4f}  {result['method']} on {Path(result['dataset']).stem}  {took}"
+def _about(path: Path) -> str:
+    try:
+        result = _result(path)
+        if result is None:
+            return NOT_FINISHED
+        what = f"{result['method']} on {Path(result['dataset']).stem}"
+        return f"{result['accuracy']:.4f}  {what}  {duration(result['seconds']['total'])}"
+    except (UserError, KeyError, TypeError, ValueError):  # the latter: no run of ours wrote it
+        return DAMAGED
 
 
 def export(runs: dict[str, Path], file: Path) -> None:
@@ -119,7 +114,7 @@ def export(runs: dict[str, Path], file: Path) -> None:
             writer.writerows(rows)
     except OSError as error:
         raise UserError(f"cannot write {file}: {error.strerror}") from None
-    print(f"{file}: {len(rows)} runs, {len(columns)} columns")
+    print(f"{file}: {_counted(len(rows))}, {len(columns)} columns")
 
 
 def remove(runs: dict[str, Path], *, sure: bool) -> None:
@@ -144,13 +139,14 @@ def _chosen(runs: dict[str, Path], names: Sequence[str]) -> dict[str, Path]:
 
 def _result(path: Path) -> JsonObject | None:
     try:
-        found: JsonObject = json.loads((path / "result.json").read_text())
+        return read_json(path / "result.json")
     except FileNotFoundError:
         return None
-    except (OSError, ValueError) as error:
-        raise UserError(f"cannot read {path / 'result.json'}: {error}") from None
-    return found
 
 
 if __name__ == "__main__":
     sys.exit(main())
+
+
+def _counted(runs: int) -> str:
+    return f"{runs} run{'' if runs == 1 else 's'}"

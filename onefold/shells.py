@@ -40,6 +40,12 @@ _onefold_option() {
     echo "$_onefold_found"
 }
 
+# The options to offer while nothing of one is typed: of many only some.
+_onefold_offer() {
+    _onefold_found=$(_onefold_first "$1")
+    echo "${_onefold_found:-$(_onefold_options "$1")}"
+}
+
 # What may follow: by the command, the word before, and what comes up to a = in the word itself.
 _onefold_list() {
     _onefold_before=${3%=}
@@ -54,7 +60,7 @@ _onefold_list() {
             if [ -z "$_onefold_found" ]; then
                 _onefold_found=$(_onefold_values "$1 $(_onefold_option)")
             fi
-            echo "${_onefold_found:-$(_onefold_options "$1")}"
+            echo "${_onefold_found:-$(_onefold_offer "$1")}"
             ;;
     esac
 }
@@ -73,6 +79,7 @@ _onefold() {
         list="WORDS --help --version"
     else
         case $current in
+            - | --) list=$(_onefold_offer "$word") ;;
             -*) list=$(_onefold_options "$word") ;;
             *) list=$(_onefold_list "$word" "$before" "$start") ;;
         esac
@@ -96,6 +103,11 @@ if ! whence compdef >/dev/null; then autoload -Uz compinit && compinit; fi
 compdef _onefold_zsh onefold
 """
 FISH = """\
+# Whether more than dashes is typed of an option: of many only some are offered before.
+function __onefold_typed
+    not string match -qr '^--?$' -- (commandline -ct)
+end
+
 function __onefold_runs
     set -l folder runs
     set -l tokens (commandline -opc)
@@ -135,13 +147,17 @@ def fish(words: Mapping[str, Word]) -> str:
         here = f"complete -c onefold -n '__fish_seen_subcommand_from {name}'"
         if word.alone:
             lines.append(f"{here} -f -a '{_in_fish(word.alone)}'")
+        if word.first:
+            lines.append(f"{here} -a '{' '.join(word.first)}'")
+        later = f"{here[:-1]}; and __onefold_typed'"
         for option in word.options:
             values = word.values.get(option)
             taken = "" if option in word.flags else " -r"
             if values:
                 files = "" if option in FILES_TOO else " -f"
                 taken = f" -r{files} -a '{_in_fish(values)}'"
-            lines.append(f"{here} -l {option.removeprefix('--')}{taken}")
+            when = later if word.first and option not in word.first else here
+            lines.append(f"{when} -l {option.removeprefix('--')}{taken}")
     return "\n".join(lines) + "\n"
 
 
@@ -151,8 +167,8 @@ def _in_fish(values: Sequence[str]) -> str:
 
 
 def _tables(words: Mapping[str, Word]) -> str:
-    """Functions that say a command's options, those that take no value, others' values, and what
-    stands alone."""
+    """Functions that say a command's options, those that take no value, those to offer first,
+    others' values, and what stands alone."""
     values = {
         f"{name} {option}": taken
         for name, word in words.items()
@@ -162,6 +178,7 @@ def _tables(words: Mapping[str, Word]) -> str:
         [
             _table("_onefold_options", {name: word.options for name, word in words.items()}),
             _table("_onefold_flags", {name: word.flags for name, word in words.items()}),
+            _table("_onefold_first", {name: word.first for name, word in words.items()}),
             _table("_onefold_alone", {name: word.alone for name, word in words.items()}),
             _table("_onefold_values", values),
         ]

@@ -22,6 +22,13 @@ RUN_FOLDERS = ("RUN_FOLDERS",)
 SPACES = ("server", "local", "both")
 """Spaces that methods declare."""
 HELP = ("--help",)
+FIRST = (
+    *("--method", "--rounds", "--num-clients", "--num-large", "--alpha", "--seed"),
+    *("--dataset", "--data-root", "--partition.file", "--plugin", "--classifier.model"),
+    *("--preset", "--config", "--name", "--resume", "--dry-run", "--rehearse", "--runtime"),
+    *("--slurm", "--slurm.nodes", "--help", "--help-all"),
+)
+"""Of the launch's options those that are offered before anything of one is typed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,6 +38,8 @@ class Word:
     options: tuple[str, ...] = ()
     flags: tuple[str, ...] = ()
     """Options that take no value."""
+    first: tuple[str, ...] = ()
+    """Of many options those that are offered before anything of one is typed; else all are."""
     values: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Of options that take one of some words. What other options take may be files."""
     alone: tuple[str, ...] = ()
@@ -40,17 +49,20 @@ class Word:
 def words() -> dict[str, Word]:
     """All words of the command. The settings are those of all methods; imports all of Onefold."""
     launch = _of_settings(_launch_settings().items(), "help-all", "slurm")
+    launch = replace(launch, first=FIRST)
     sweep = _of_settings(setting_types(SweepOptions))
-    study = tuple(f.name for f in fields(StudyOptions) if f.name != "launch_arguments")
+    own = [_flag(f.name) for f in fields(StudyOptions) if f.name != "launch_arguments"]
+    study = replace(launch, options=_unique(own, launch.options), first=_unique(own, launch.first))
     suite = _of_settings([s for s in setting_types(SuiteOptions) if s[0] != "name"])
     output = ("--output-dir", *HELP)
     return {
         "run": launch,
         "suite": replace(suite, alone=EXHIBITS),
-        "study": replace(launch, options=_unique(map(_flag, study), launch.options)),
+        "study": study,
         "sweep": Word(
             options=_unique(sweep.options, launch.options),
             flags=launch.flags,
+            first=_unique(sweep.options, launch.first),
             values={**launch.values, **sweep.values, "--space": SPACES},
         ),
         "data": Word(options=("--data-root", *HELP), flags=HELP, alone=("prepare", *NAMES)),

@@ -1,6 +1,5 @@
 """``--wait``: shows a Slurm job's progress, read from its run directory as it is written."""
 
-import json
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,7 +11,7 @@ from cluster.run.command_line import INTERRUPTED
 from cluster.run.progress import progress
 from fl.events import Event, parse_events
 from fl.federation import Client
-from fl.json_values import JsonObject
+from fl.json_files import read_json
 from slurm.scheduler import Said, Scheduler
 from slurm.state import State, read_state
 
@@ -93,7 +92,7 @@ def _conclude(
 
     own = state if state and state.job == job else None
     if own and own.status == 0:
-        result: JsonObject = json.loads((run_dir / "result.json").read_text())
+        result = read_json(run_dir / "result.json")
         say(f"\naccuracy {result['accuracy']:.4f}\nreport   {run_dir / 'report.html'}")
         return 0
     if own and own.status is not None:

@@ -1,10 +1,9 @@
 """The state that a job writes to its run directory, so that no scheduler has to be asked."""
 
-import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from cluster.run.run_dir import write_json
+from fl.json_files import read_json_if_whole, write_json
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,8 +25,9 @@ def write_state(run_dir: Path, state: State) -> None:
 
 
 def read_state(run_dir: Path) -> State | None:
-    """The state in the run directory; None if the run was never submitted."""
+    """The state in the run directory; None if the run was never submitted, or if it is damaged."""
+    found = read_json_if_whole(run_dir / "slurm" / "state.json")
     try:
-        return State(**json.loads((run_dir / "slurm" / "state.json").read_text()))
-    except FileNotFoundError:
+        return State(**found) if found else None
+    except TypeError:  # another program's
         return None

@@ -1,7 +1,5 @@
 """``python -m slurm.status``: the states of all runs that were sent to Slurm."""
 
-import argparse
-import json
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -10,7 +8,10 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from fl.command import run_command
+from fl.errors import UserError
 from fl.events import ClientEnd, Epoch, Event, Phase, RunEnd, RunStart, parse_events
+from fl.json_files import read_json_if_whole
 from slurm.scheduler import GONE, Scheduler
 from slurm.state import State, read_state
 
@@ -29,15 +30,19 @@ class Progress:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Prints a table and returns 0, or 2 where there is nothing to read."""
-    parser = argparse.ArgumentParser(prog="python -m slurm.status", description=__doc__)
-    parser.add_argument("--output-dir", type=Path, default=Path("runs"), help="where runs are kept")
-    arguments = parser.parse_args(argv)
-    found = submitted(arguments.output_dir)
+    return run_command(status, "python -m slurm.status", argv)
+
+
+def status(output_dir: Path = Path("runs")) -> None:
+    """Prints the states of all runs that were sent to Slurm.
+
+    Args:
+        output_dir: Where runs are kept.
+    """
+    found = submitted(output_dir)
     if not found:
-        print(f"onefold: no run in {arguments.output_dir} was sent to Slurm", file=sys.stderr)
-        return 2
+        raise UserError(f"no run in {output_dir} was sent to Slurm")
     Console(markup=False).print(overview(found, Scheduler()))
-    return 0
 
 
 def submitted(output_dir: Path) -> dict[Path, State]:
@@ -102,17 +107,15 @@ def read_progress(run: Path) -> Progress:
 
 def _events(path: Path) -> Iterator[Event]:
     try:
-        with path.open() as file:
+        with path.open(errors="replace") as file:
             yield from parse_events(file)
     except FileNotFoundError:
         return
 
 
 def _num_clients(run: Path) -> int | None:
-    try:
-        return len(json.loads((run / "partition.json").read_text())["roles"])
-    except FileNotFoundError:
-        return None
+    roles = (read_json_if_whole(run / "partition.json") or {}).get("roles")
+    return len(roles) if isinstance(roles, list) else None
 
 
 if __name__ == "__main__":

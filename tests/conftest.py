@@ -18,6 +18,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--chaos-seed", type=int, default=0, help="what they are drawn by")
 
 
+LONGEST = ("tests/tune/", "tests/slurm/", "tests/test_tutorials.py", "tests/cluster/")
+"""Files that take minutes: with several processes they go first, so that none ends alone."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: not item.nodeid.startswith(LONGEST))
+
+
 @pytest.fixture(scope="session", autouse=True)
 def cache_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A cache directory of the tests' own, for the commands they run too."""

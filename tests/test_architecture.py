@@ -19,7 +19,17 @@ FORBIDDEN = {
     "slurm": {"tune", "onefold"},
     "tune": {"onefold"},
 }
-WINGS = ("scheduling", "hardware", "clients", "server", "profiling", "run", "studies", "checks")
+WINGS = (
+    "scheduling",
+    "hardware",
+    "clients",
+    "server",
+    "profiling",
+    "run",
+    "rehearsal",
+    "studies",
+    "checks",
+)
 """Of ``cluster/``: each imports from those before it alone."""
 KERNELS_MAY_IMPORT = set(sys.stdlib_module_names) | {"torch", "triton", "kernels"}
 

@@ -19,6 +19,7 @@ from fl.data.catalogue import short_name
 from fl.disk_errors import refused_by_disk
 from fl.errors import UserError
 from fl.json_values import JsonObject
+from fl.sealed import read_sealed, write_sealed
 from fl.spaces import Space
 from fl.whole_files import write_atomically
 from tune.options import SweepOptions
@@ -124,6 +125,6 @@ def _refuse_changes(file: Path, settings: JsonObject) -> None:
 def add_seconds(folder: Path, seconds: float) -> float:
     """Adds to the time that the sweep's trials took before it was stopped; returns all of it."""
     file = folder / SECONDS
-    before = float(file.read_text()) if file.exists() else 0.0
-    write_atomically(file, f"{before + seconds:.3f}".encode())
+    before = float(read_sealed(file) or 0.0)
+    write_sealed(file, f"{before + seconds:.3f}".encode())
     return before + seconds

@@ -9,8 +9,9 @@ from rich.console import Console
 from rich.measure import Measurement
 from rich.table import Table
 
-from cluster.run.run_dir import versions, write_json
+from cluster.run.run_dir import versions
 from fl.config import RunConfig
+from fl.json_files import write_json
 from fl.json_values import SettingValues
 from fl.report.words import duration, percent, points, tally
 from fl.spaces import Space
@@ -51,28 +52,50 @@ def print_space(space: Space, console: Console) -> None:
 def print_trials(
     rows: Sequence[TrialRow], options: SweepOptions, names: Sequence[str], console: Console
 ) -> None:
-    """Prints the trials as a table, the best first, then those that did not finish."""
-    table = Table("trial", "validation", "loss", "epochs", *names, "status", box=None)
+    """Prints the trials as a table, the best first, then those that did not finish.
+
+    On a terminal that it is too wide for, the settings stand one below the other.
+    """
+    table = _table_of_trials(rows, options, names)
+    anything = console.options.update(max_width=1000)
+    width = Measurement.get(console, anything, table).maximum  # never cut to the terminal's width
+    if console.is_terminal and width > console.width:
+        console.print(_table_of_trials(rows, options, names, one_column=True), highlight=False)
+    else:
+        # A console cuts to its own width, whatever width is asked for.
+        whole = Console(
+            file=console.file, width=max(width, console.width), highlight=False, markup=False
+        )
+        whole.print(table, crop=False, soft_wrap=True)
+    for row in rows:
+        if row.status == "failed":
+            line = f"trial {row.name} failed: {row.reason}"
+            console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+
+def _table_of_trials(
+    rows: Sequence[TrialRow],
+    options: SweepOptions,
+    names: Sequence[str],
+    *,
+    one_column: bool = False,
+) -> Table:
+    """Each setting in a column, or all in one."""
+    own = ["settings"] if one_column else names
+    table = Table("trial", "validation", "loss", "epochs", *own, "status", box=None)
     for row in ranked(rows, options):
+        settings = [shown(row.settings[name]) for name in names]
+        if one_column:
+            settings = ["\n".join(map(" ".join, zip(names, settings, strict=True)))]
         table.add_row(
             row.name,
             percent(row.scores["accuracy"]) if row.scores else NOTHING,
             f"{row.scores['loss']:.4f}" if "loss" in row.scores else NOTHING,  # not without a fit
             str(int(row.scores["epoch"])) if row.scores else NOTHING,
-            *(shown(row.settings[name]) for name in names),
+            *settings,
             row.status,
         )
-    anything = console.options.update(max_width=1000)
-    width = Measurement.get(console, anything, table).maximum  # never cut to the terminal's width
-    # A console cuts to its own width, whatever width is asked for.
-    whole = Console(
-        file=console.file, width=max(width, console.width), highlight=False, markup=False
-    )
-    whole.print(table, crop=False, soft_wrap=True)
-    for row in rows:
-        if row.status == "failed":
-            line = f"trial {row.name} failed: {row.reason}"
-            console.print(line, highlight=False, markup=False, soft_wrap=True)
+    return table
 
 
 def ranked(rows: Sequence[TrialRow], options: SweepOptions) -> list[TrialRow]:

@@ -5,7 +5,6 @@ settings behind it. A trial that takes a checkpoint takes its settings too, all 
 changes: the settings that made the samples and the model stay as they were when the fit began.
 """
 
-import json
 import math
 import shutil
 from collections.abc import Callable
@@ -15,10 +14,10 @@ from tempfile import TemporaryDirectory
 
 from cluster.run.options import Launch
 from cluster.run.prepare import Prepared
-from cluster.run.run_dir import write_json
 from cluster.run.runner import CHECKPOINTS
 from fl.events import Epoch, Event
 from fl.fusion.checkpoints import Checkpoints
+from fl.json_files import read_json, read_json_if_whole, write_json
 from fl.json_values import JsonObject, SettingValues
 from tune.folder import write_configuration
 from tune.rows import is_epoch
@@ -77,14 +76,14 @@ def run_member(
             hand_on(event, Path(folder))
 
     run_trial(launch, settings, listen, prepare_with=prepare)
-    write_json(run_dir / SCHEDULE, schedule)
+    write_json(run_dir / SCHEDULE, {"schedule": schedule})
 
 
 def _schedule(trial: str, settings: SettingValues, donor: Path | None) -> list[JsonObject]:
     """From which epoch on the fit ran in which trial with which settings, up to this trial."""
     done, schedule = 0, list[JsonObject]()
     if donor:
-        origin = json.loads((donor / ORIGIN).read_text())
+        origin = read_json(donor / ORIGIN)
         done, schedule = origin["epoch"], origin["schedule"]
     if schedule and schedule[-1]["settings"] == settings:
         return schedule
@@ -93,7 +92,7 @@ def _schedule(trial: str, settings: SettingValues, donor: Path | None) -> list[J
 
 def _change(run_dir: Path, launch: Launch, settings: SettingValues) -> None:
     """Changes the settings in a trial's directory; its events so far stay."""
-    if json.loads((run_dir / SETTINGS).read_text()) != settings:
+    if read_json_if_whole(run_dir / SETTINGS) != settings:
         (run_dir / RESULT).unlink(missing_ok=True)
         write_configuration(run_dir / "config.yaml", launch.run)
 

@@ -1,12 +1,12 @@
 """A sweep's trials as records, read from the trials' directories alone."""
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeGuard
 
 from fl.events import ClientEnd, Epoch, Event, RunStart, parse_events
+from fl.json_files import read_json
 from fl.json_values import SettingValues
 from tune.options import SweepOptions
 from tune.trials import DEFAULT, FAILURE, SCHEDULE, SETTINGS, read_result
@@ -106,21 +106,22 @@ def _read(run_dir: Path, defaults: SettingValues) -> TrialRow:
     reused = {end.client: end.seconds_training for end in ends if end.reused}
     return TrialRow(
         name=run_dir.name,
-        settings={**defaults, **json.loads((run_dir / SETTINGS).read_text())},
+        settings={**defaults, **read_json(run_dir / SETTINGS)},
         status=status,
         scores=last_scores(run_dir),
         trained=trained,
         # Clients that it trained itself before it was interrupted do not count as reused.
         reused={client: seconds for client, seconds in reused.items() if client not in trained},
         seconds=_seconds(events),
-        reason=failure.read_text().strip() if status == "failed" else "",
-        schedule=tuple(json.loads(schedule.read_text())) if schedule.exists() else (),
+        reason=failure.read_text(errors="replace").strip() if status == "failed" else "",
+        schedule=tuple(read_json(schedule)["schedule"]) if schedule.exists() else (),
     )
 
 
 def _events(run_dir: Path) -> list[Event]:
     try:
-        return list(parse_events((run_dir / "metrics.jsonl").read_text().splitlines()))
+        text = (run_dir / "metrics.jsonl").read_text(errors="replace")
+        return list(parse_events(text.splitlines()))
     except FileNotFoundError:
         return []
 

@@ -3,46 +3,48 @@
 import os
 import signal
 import sys
-import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 
 from cluster.launch import interrupt
-from cluster.run.command_line import INTERRUPTED, flatten, stop_on_disk, stop_with
-from cluster.run.options import Launch
-from cluster.run.plan import print_plan
-from cluster.run.prepare import Prepared, prepare
-from cluster.run.run_dir import nested
-from cluster.run.runtime import ray_cluster
-from fl.disk_errors import refused_by_disk
+from cluster.run.steps import Steps, loading
 from fl.errors import ClientFailed, UserError
-from fl.fusion.ranked_server import ServerFailed
-from fl.spaces import Space
-from tune.final import compare
-from tune.folder import add_seconds, claimed_sweep, named, write_configuration
-from tune.options import SweepOptions, parse_sweep
-from tune.outcome import Sweep, print_space, print_summary, print_trials, write_sweep
-from tune.report import write_report
-from tune.rows import best_of, read_rows
-from tune.savings import savings
-from tune.spaces import check_space, num_trials, read_space
-from tune.trials import DEFAULT, derive, run_trial
+
+if TYPE_CHECKING:
+    from cluster.run.options import Launch
+    from cluster.run.prepare import Prepared
+    from fl.spaces import Space
+    from tune.options import SweepOptions
+
+# Whatever imports torch is imported where it is used: that takes seconds, and is said first.
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command and returns its exit status: 0, 1 a run failed, 2 bad input, 130 Ctrl-C."""
-    console = Console(markup=False)
+    console, arguments = Console(markup=False), sys.argv[1:] if argv is None else argv
+    with loading(arguments):
+        from cluster.run.command_line import stop_with
+        from cluster.run.plan import print_plan
+        from cluster.run.prepare import prepare
+        from fl.disk_errors import refused_by_disk
+        from tune.folder import claimed_sweep, named
+        from tune.options import parse_sweep
+        from tune.outcome import print_space
+        from tune.spaces import check_space, read_space
+        from tune.whole_sweep import default_run
     with ExitStack() as held:
         try:
             with refused_by_disk():
-                options, launch = parse_sweep(sys.argv[1:] if argv is None else argv)
+                options, launch = parse_sweep(arguments)
                 launch = named(options, launch)
                 space = read_space(options.space, launch.run.method)
                 check_space(space, options, launch)
-                prepared = prepare(_default(options, launch))
+                with Steps(console) as say:
+                    prepared = prepare(default_run(options, launch), say=say)
             if launch.dry_run:
                 print_space(space, console)
                 print_plan(prepared, console)
@@ -58,14 +60,19 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(
-    options: SweepOptions,
-    launch: Launch,
-    space: Space,
-    prepared: Prepared,
+    options: "SweepOptions",
+    launch: "Launch",
+    space: "Space",
+    prepared: "Prepared",
     folder: Path,
     console: Console,
 ) -> int:
     """Runs the sweep in a directory that is this process's; returns the exit status."""
+    from cluster.run.command_line import INTERRUPTED, stop_on_disk, stop_with
+    from fl.fusion.ranked_server import ServerFailed
+    from tune.outcome import print_summary
+    from tune.whole_sweep import search
+
     for stop in (signal.SIGINT, signal.SIGTERM):
         signal.signal(stop, interrupt)
     try:
@@ -84,63 +91,10 @@ def _run(
     return 0
 
 
-def search(
-    options: SweepOptions,
-    launch: Launch,
-    space: Space,
-    prepared: Prepared,
-    folder: Path,
-    console: Console,
-) -> Sweep:
-    """Runs default, trials, and best against default; writes all files of the sweep."""
-    flat = flatten(nested(launch.run))
-    defaults = {name: flat[name] for name in space}
-    with ray_cluster(launch, prepared.inventory, folder):
-        # First and on the whole machine, so that the trials find the clients' updates stored.
-        console.print(f"default configuration, on {options.validation:g} of the training images")
-        run_trial(_default(options, launch), {}, prepare_with=lambda _: prepared)
-        from tune.tuning import run_trials
-
-        console.print(f"{num_trials(space, options)} trials of {', '.join(space)}")
-        began = time.perf_counter()
-        try:
-            run_trials(options, launch, space, prepared, folder)
-        finally:  # a sweep that is stopped goes on later, and its trials took all of it
-            seconds = add_seconds(folder, time.perf_counter() - began)
-        rows = read_rows(folder / "trials", defaults)
-        print_trials(rows, options, list(space), console)
-        best = best_of(rows, options)
-        if best is None:
-            raise UserError(f"no trial finished; the reasons are in {folder / 'trials'}")
-        settings = {} if best.name == DEFAULT else dict(best.settings)
-        write_configuration(folder / "best.yaml", derive(launch, settings, "best").run)
-        seeds = "one seed" if options.final_seeds == 1 else f"{options.final_seeds} seeds"
-        console.print(f"best and default with {seeds}, on the test split")
-        comparison = compare(launch, settings, prepared.inventory, seeds=options.final_seeds)
-    sweep = Sweep(
-        folder=folder,
-        options=options,
-        run=launch.run,
-        space=space,
-        rows=tuple(rows),
-        best=best,
-        comparison=comparison,
-        savings=savings(rows, prepared.members, prepared.inventory),
-        seconds=round(seconds, 3),
-        partition=prepared.partition.digest,
-    )
-    write_sweep(sweep)
-    write_report(sweep)
-    return sweep
-
-
-def _default(options: SweepOptions, launch: Launch) -> Launch:
-    name = f"{launch.name}/trials/{DEFAULT}"
-    return derive(launch, {}, name, validation=options.validation)
-
-
 if __name__ == "__main__":
     status = main()
+    from cluster.run.command_line import INTERRUPTED
+
     if status == INTERRUPTED:
         os._exit(status)
     sys.exit(status)

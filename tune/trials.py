@@ -1,6 +1,5 @@
 """A trial of a sweep: the sweep's launch with other settings, run in a directory of its own."""
 
-import json
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -13,9 +12,10 @@ from cluster.hardware.inventory import Inventory
 from cluster.run.command_line import as_arguments, flatten, parse
 from cluster.run.options import Launch
 from cluster.run.prepare import Prepared
-from cluster.run.run_dir import claimed, nested, write_json
+from cluster.run.run_dir import claimed, nested
 from fl.errors import UserError
 from fl.events import Event
+from fl.json_files import read_json_if_whole, write_json
 from fl.json_values import JsonObject, SettingValues
 
 DEFAULT = "default"
@@ -89,12 +89,8 @@ def _run_in(
 
 
 def read_result(run_dir: Path) -> JsonObject | None:
-    """The result of a finished run; None if it is not finished."""
-    try:
-        result: JsonObject = json.loads((run_dir / RESULT).read_text())
-    except FileNotFoundError:
-        return None
-    return result
+    """The result of a finished run; None if it is not finished, or its file is damaged."""
+    return read_json_if_whole(run_dir / RESULT)
 
 
 def share_of(inventory: Inventory, bundle: Mapping[str, float]) -> Inventory:

@@ -18,6 +18,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from cluster.hardware.inventory import Inventory
 from cluster.run.options import Launch
 from cluster.run.prepare import Prepared, prepare
+from fl.errors import UserError
 from fl.events import Epoch, Event
 from fl.json_values import JsonObject
 from fl.spaces import Space
@@ -73,9 +74,7 @@ def run_trials(
     path = str(storage / STATES)
     samples = param_space(space, options.search)
     if tune.Tuner.can_restore(path):
-        tuner = tune.Tuner.restore(
-            path, trainable, resume_unfinished=True, restart_errored=True, param_space=samples
-        )
+        tuner = restored(path, trainable, samples)
     else:
         tuner = tune.Tuner(
             trainable,
@@ -101,6 +100,24 @@ def run_trials(
             ),
         )
     tuner.fit()
+
+
+def restored(path: str, trainable: Any, samples: JsonObject) -> tune.Tuner:
+    """The search as Tune's own files in the sweep's folder have it.
+
+    Raises:
+        UserError: they are damaged.
+    """
+    try:
+        return tune.Tuner.restore(
+            path, trainable, resume_unfinished=True, restart_errored=True, param_space=samples
+        )
+    except Exception as error:  # whatever a damaged pickle raises
+        reason = " ".join(str(error).split())[:200]
+        raise UserError(
+            f"{path} is damaged ({type(error).__name__}: {reason}): delete it; "
+            "--resume then searches anew and takes finished trials as they are"
+        ) from error
 
 
 def trainable_of(

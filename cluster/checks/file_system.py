@@ -15,7 +15,7 @@ class FileSystem:
 
     folder: str
     type: str
-    """As the kernel names it: ext4, nfs4, overlay."""
+    """As the kernel names it: ext4, nfs4, overlay; unknown where it does not tell."""
     free_bytes: int
 
 
@@ -24,7 +24,7 @@ def file_system(folder: Path, mounts: Path = MOUNTS) -> FileSystem:
     there = nearest_existing(folder)
     return FileSystem(
         folder=str(folder.absolute()),
-        type=_type(there, mounts.read_text()),
+        type=_type(there, mounts.read_text() if mounts.exists() else ""),
         free_bytes=shutil.disk_usage(there).free,
     )
 

@@ -48,5 +48,7 @@ class Locks:
             record = struct.pack("hhqqi4x", kind, os.SEEK_SET, start, 1, 0)
             fcntl.fcntl(self.descriptor, command, record)
             return
-        how = fcntl.LOCK_UN if kind == fcntl.F_UNLCK else fcntl.LOCK_EX
-        fcntl.lockf(self.descriptor, how | (0 if wait else fcntl.LOCK_NB), 1, start)
+        how = fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB
+        if kind == fcntl.F_UNLCK:
+            how = fcntl.LOCK_UN  # which takes no further flag
+        fcntl.lockf(self.descriptor, how, 1, start)

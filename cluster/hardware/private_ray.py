@@ -7,6 +7,7 @@ import re
 import secrets
 import signal
 import socket
+import sys
 import threading
 from collections.abc import Iterator
 from importlib.metadata import version
@@ -57,6 +58,9 @@ def private_ray(
         memory_bytes: memory for clients and object store together.
         published: file that holds ``HOST:PORT`` of the cluster while it is there.
         template: what its workers are forked from, see :mod:`cluster.hardware.worker_template`.
+
+    Raises:
+        UserError: Ray does not start.
     """
     import_ray()
     import ray
@@ -64,7 +68,7 @@ def private_ray(
     store_bytes = object_store_bytes(memory_bytes)
     with short_root() as root, _sigterm_restored():
         try:
-            with _sigterm_restored():
+            with _sigterm_restored(), _start_in_one_line():
                 start_cluster(
                     cpus=cpus,
                     gpus=gpus,
@@ -139,12 +143,26 @@ def import_ray() -> None:
     import ray  # noqa: F401
 
 
+def refuse_other_systems() -> None:
+    """Refuses to use Ray elsewhere than on Linux, by which clients' memory is capped and counted.
+
+    Raises:
+        UserError: this is another system.
+    """
+    if sys.platform != "linux":
+        raise UserError(
+            "clients and trials on Ray need Linux; "
+            "on this system use onefold run --runtime inprocess"
+        )
+
+
 def prepare_environment() -> None:
     """Sets environment variables that Ray reads when imported, unless the user has set them.
 
     Raises:
-        UserError: the Ray that is installed is too old to ask for a token.
+        UserError: this is no Linux, or the Ray that is installed is too old to ask for a token.
     """
+    refuse_other_systems()
     installed = version("ray")
     if Version(installed) < Version(FIRST_WITH_TOKENS):
         raise UserError(
@@ -183,6 +201,21 @@ def parse_address(address: str) -> tuple[str, int]:
     if not parsed or not 0 < int(parsed["port"]) < 65536:
         raise UserError(f"ray_address must be HOST:PORT, got {address!r}")
     return parsed["host"].strip("[]"), int(parsed["port"])
+
+
+@contextlib.contextmanager
+def _start_in_one_line() -> Iterator[None]:
+    """Inside, what Ray raises is one line; ``ray.init`` raises a bare ``Exception`` too."""
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:
+        reason = " ".join(str(error).split())[:200].rstrip(".")
+        raise UserError(
+            f"Ray did not start: {reason}; its processes may lack memory or have been killed: "
+            "try again, or use --runtime inprocess"
+        ) from error
 
 
 @contextlib.contextmanager

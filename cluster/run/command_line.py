@@ -20,20 +20,23 @@ from cluster.run.choices import choices, choices_help
 from cluster.run.help import short_help, within_width
 from cluster.run.options import Launch, LaunchOptions
 from cluster.run.run_name import check_run_name
-from cluster.run.tyro_errors import one_line
 from cluster.run.yaml_files import read_yaml
 from fl.bounds import bounds_in, check_tree, deferred
 from fl.disk_errors import disk_line, is_of_disk, printable
-from fl.errors import UserError, unknown
+from fl.errors import UserError, error_line, unknown
 from fl.json_values import JsonObject, SettingValues
 from fl.methods.registry import METHODS, get_method
 from fl.plugins import load_plugin
+from fl.tyro_errors import one_line
 
 FLATTENED = ("run", "options")
 """Records with their fields at the top level on the command line and in YAML."""
 
 RECORDED = ("versions",)
 """What a run's config.yaml holds beside settings; ignored when it is read back."""
+
+MOST_LISTED = 20
+"""Most names that an error lists."""
 
 INTERRUPTED = 130
 """Exit status after Ctrl-C, as shells have it."""
@@ -46,7 +49,8 @@ def parse(
 
     Settings from a preset or a file are turned into arguments in front of the user's own, so one
     parser converts and checks them all, and what comes last wins. A preset serves all methods:
-    settings in it that only other methods have are ignored.
+    settings in it that only other methods have are ignored, and those below a method's name are
+    that method's alone.
 
     Args:
         argv: the arguments.
@@ -59,14 +63,16 @@ def parse(
     """
     early = _early_arguments(argv)
     layers: list[tuple[str, JsonObject]] = []
-    if early.preset:
+    if early.preset is not None:
         layers.append((f"preset {early.preset}", load_preset(early.preset)))
-    if early.config:
+    if early.config is not None:
         layers.append((str(early.config), load_yaml(Path(early.config))))
     settings = [flatten(values) for _, values in layers]
     for plugin in early.plugin or _last(settings, "plugin") or ():
         load_plugin(str(plugin))
     method = early.method or _last(settings, "method") or "fedmho-sd"
+    if early.preset:
+        settings[0] = for_method(str(method), layers[0][1])
     record: Any = GenericAlias(LaunchOptions, (get_method(str(method)).config,))
     valid = dict(setting_types(record))
     if {"-h", "--help"} & set(argv):
@@ -74,11 +80,7 @@ def parse(
         raise SystemExit(0)
     arguments: list[str] = []
     for (source, _), values in zip(layers, settings, strict=True):
-        for name, value in values.items():
-            if name in valid:
-                arguments += as_arguments(name, value)
-            elif not (source.startswith("preset ") and name in _settings_of(tuple(METHODS))):
-                raise UserError(f"{source}: {unknown_setting(name, valid)}")
+        arguments += _arguments_of(source, values, valid)
     if any(a == "--slurm" or a.startswith("--slurm.") for a in argv):
         arguments.append("--slurm.submit")
     own = ["--help" if a == "--help-all" else a for a in argv if a != "--slurm"]
@@ -102,6 +104,12 @@ def load_preset(name: str) -> JsonObject:
     if name not in presets():
         raise unknown("preset", name, presets())
     return load_yaml(_preset_dir() / f"{name}.yaml")
+
+
+def for_method(method: str, preset: JsonObject) -> JsonObject:
+    """A preset's settings for a method, flat: those below its name win over the shared ones."""
+    shared = {name: value for name, value in preset.items() if name not in METHODS}
+    return flatten(shared) | flatten(preset.get(method, {}))
 
 
 def load_yaml(path: Any) -> JsonObject:
@@ -169,6 +177,27 @@ def as_arguments(name: str, value: object) -> list[str]:
     return [flag, str(value)]
 
 
+def _arguments_of(source: str, values: JsonObject, valid: Mapping[str, Any]) -> list[str]:
+    """A preset's or a file's settings as arguments; of a preset without those of other methods."""
+    arguments: list[str] = []
+    for name, value in values.items():
+        if name in valid:
+            _refuse_other_options(source, name, value, flag=valid[name] is bool)
+            arguments += as_arguments(name, value)
+        elif not (source.startswith("preset ") and name in _settings_of(tuple(METHODS))):
+            raise UserError(f"{source}: {unknown_setting(name, valid)}")
+    return arguments
+
+
+def _refuse_other_options(source: str, name: str, value: object, *, flag: bool) -> None:
+    """Refuses values of a file that would be read as another option, or as a flag's presence."""
+    if flag and not isinstance(value, bool):
+        raise UserError(f"{source}: {name} must be true or false, got {str(value)[:60]!r}")
+    for part in value if isinstance(value, list | tuple) else (value,):
+        if isinstance(part, str) and part.startswith("--"):
+            raise UserError(f"{source}: {name} cannot be {part[:60]!r}")
+
+
 def _early_arguments(argv: Sequence[str]) -> argparse.Namespace:
     """The options that decide which settings there are, so they are read before the rest."""
     early = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
@@ -219,12 +248,15 @@ def parse_record(
 
 
 def unknown_setting(name: str, valid: Iterable[str], kind: str = "setting") -> str:
-    """The line for a name that is no setting; lists those there are."""
+    """The line for a name that is no setting; lists those there are, unless they are many."""
     spell = (lambda n: "--" + n.replace("_", "-")) if kind == "option" else str
     valid = sorted(valid)
     near = difflib.get_close_matches(name, valid, n=1)
     hint = f" (did you mean {spell(near[0])}?)" if near else ""
-    return f"unknown {kind} {spell(name)!r}{hint}; valid: {', '.join(map(spell, valid))}"
+    several = f"valid: {', '.join(map(spell, valid))}"
+    if len(valid) > MOST_LISTED:
+        several = "--help-all names all"
+    return f"unknown {kind} {spell(name)!r}{hint}; {several}"
 
 
 def stop_on_disk(error: OSError, goes_on: str) -> int:
@@ -245,5 +277,5 @@ def stop_on_disk(error: OSError, goes_on: str) -> int:
 
 def stop_with(error: UserError) -> int:
     """Prints the error as one line on stderr; returns the exit status for bad input."""
-    print(f"onefold: {error}", file=sys.stderr)
+    print(error_line(error), file=sys.stderr)
     return 2

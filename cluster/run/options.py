@@ -49,6 +49,9 @@ class LaunchOptions(Settings, Generic[Options]):
     """Experiment trackers that are told of the run too: wandb, mlflow, or both."""
     dry_run: bool = False
     """Print the resolved configuration and the placement plan, and start nothing."""
+    rehearse: bool = False
+    """Run all of it at its real sizes, one step per client and one batch at the server, and say
+    what the whole would take; write nothing."""
     resume: bool = False
     """Continue the run in the directory; finished clients are not trained again."""
     overwrite: bool = False
@@ -66,6 +69,8 @@ class LaunchOptions(Settings, Generic[Options]):
                 raise UserError(f"--track {tracker} needs it: pip install 'onefold[{tracker}]'")
         if self.resume and self.overwrite:
             raise UserError("--resume and --overwrite exclude each other")
+        if self.rehearse and (self.dry_run or self.slurm.submit):
+            raise UserError("--rehearse goes without --dry-run and without --slurm")
         if self.wait and not self.slurm.submit:
             raise UserError("--wait goes with --slurm")
         if self.slurm.submit and self.ray_address:
@@ -78,6 +83,15 @@ class LaunchOptions(Settings, Generic[Options]):
             parse_address(self.ray_address)
         if self.fusion_ranks is not None and self.fusion_ranks > 1 and self.runtime == "inprocess":
             raise UserError("fusion_ranks above 1 need --runtime ray")
+
+    def refuse_rehearsal(self) -> None:
+        """For commands that start several runs, or one in another way: none of them rehearses.
+
+        Raises:
+            UserError: the options ask for it.
+        """
+        if self.rehearse:
+            raise UserError("--rehearse goes with onefold run alone")
 
 
 Launch = LaunchOptions[Any]

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from cluster.hardware.inventory import Inventory, take_inventory
 from cluster.hardware.joined_ray import joined_inventory
+from cluster.hardware.private_ray import refuse_other_systems
 from cluster.hardware.shadows import refuse_shadows
 from cluster.profiling.requests import Requests, measured, stated
 from cluster.run.model_memory import refuse_large
@@ -72,6 +73,7 @@ def prepare(
         UserError: one line, for whatever the configuration, the data or this machine rule out.
     """
     if launch.runtime == "ray":
+        refuse_other_systems()
         refuse_shadows()
     run = launch.run
     method = get_method(run.method)

@@ -1,9 +1,8 @@
 """Saves a run's events as ``metrics.jsonl``."""
 
-import json
 from pathlib import Path
 
-from fl.events import ClientProgress, Event
+from fl.events import ClientProgress, Event, as_line
 from fl.whole_files import named_errors
 
 
@@ -20,7 +19,7 @@ class JsonLines:
         if isinstance(event, ClientProgress):
             return
         with named_errors(self._path):
-            self._file.write(json.dumps(event.to_json()) + "\n")
+            self._file.write(as_line(event))
 
     def close(self) -> None:
         """Closes the file."""

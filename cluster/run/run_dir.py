@@ -1,9 +1,7 @@
 """The run directory: reserved for one run, and written so that it is readable at any moment."""
 
-import json
 import os
 import platform
-import re
 import shutil
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -23,13 +21,11 @@ from fl.config import RunConfig
 from fl.data.by_path import is_path
 from fl.data.catalogue import short_name
 from fl.data.hugging_face import is_hugging_face
-from fl.disk_errors import refused_by_disk
+from fl.disk_errors import printable, refused_by_disk
 from fl.errors import UserError
 from fl.json_values import JsonObject
 from fl.whole_files import write_atomically
 
-WHOLE_NUMBERS = re.compile(r"\[\n\s+-?\d+(?:,\n\s+-?\d+)*\n\s+\]")
-"""Such a list as JSON with indents has it; within a string there is no newline."""
 PACKAGES = ("torch", "torchvision", "triton", "numpy", "ray", "safetensors", "scikit-learn")
 
 
@@ -64,6 +60,9 @@ def check_place(launch: Launch) -> None:
     """
     with refused_by_disk():
         path = locate(launch)
+        if not str(launch.output_dir).isprintable():  # it stands in reports, which are UTF-8
+            shown = printable(str(launch.output_dir))
+            raise UserError(f"output_dir {shown} cannot be printed; choose another")
         if launch.output_dir.exists() and not launch.output_dir.is_dir():
             raise UserError(f"output_dir {launch.output_dir} is a file; choose another")
         store = launch.output_dir / ".store"
@@ -171,16 +170,6 @@ def versions() -> dict[str, str]:
     """Versions of Python, of Onefold and of the packages that a result depends on."""
     found = {"python": platform.python_version(), "onefold": _version("onefold")}
     return found | {name: _version(name) for name in PACKAGES}
-
-
-def write_json(path: Path, value: object) -> None:
-    """Writes JSON for people and programs, atomically; a list of whole numbers takes one line."""
-    text = WHOLE_NUMBERS.sub(lambda found: _one_line(found[0]), json.dumps(value, indent=2))
-    write_atomically(path, f"{text}\n".encode())
-
-
-def _one_line(numbers: str) -> str:
-    return f"[{' '.join(numbers[1:-1].split())}]"
 
 
 def _refuse_changes(config_file: Path, settings: JsonObject) -> None:

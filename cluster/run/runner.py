@@ -19,20 +19,23 @@ from cluster.run.placements import Placements
 from cluster.run.prepare import Prepared
 from cluster.run.progress import progress
 from cluster.run.record import JsonLines
-from cluster.run.run_dir import nested, versions, write_json
+from cluster.run.run_dir import nested, versions
 from cluster.run.runtime import open_cluster, open_executor, open_server
 from cluster.run.tensorboard import TensorBoard
 from cluster.run.time_left import TimeLeft, clients_at_once
 from cluster.run.tracking import tracked
 from fl.clients import Clients
+from fl.config import RunConfig
 from fl.data.datasets import Dataset
 from fl.data.partition_file import save_lists
 from fl.data.shard import Shard
 from fl.events import Events, Listener, Preparing, RunEnd, RunStart
 from fl.fusion.checkpoints import Checkpoints
 from fl.fusion.ranked_server import RankedServer
+from fl.json_files import write_json
 from fl.json_values import JsonObject
 from fl.metrics.fid import measure
+from fl.metrics.oracle import ask_oracle
 from fl.models.saved import save_model, save_tensors
 from fl.report.gallery import gallery
 from fl.report.nearest_real import beside_real
@@ -102,6 +105,7 @@ def _execute(
             real, classes = prepared.dataset.train, prepared.dataset.num_classes
             with events.phase("fid"):
                 result["fid"] = measure(real, classes, outcome.synthetic, server.device)
+                result["oracle"] = ask_oracle(prepared.dataset, outcome.synthetic, server.device)
         result |= _confusion(server, outcome)
         result["placements"] = placements.entries
         if bundles:
@@ -173,7 +177,7 @@ def _result(
         "clients": run.num_clients,
         "rounds": run.rounds,
         "seed": run.seed,
-        "scored_on": _scored_on(run.data.validation, last),
+        "scored_on": _scored_on(run),
         "accuracy": last.accuracy,
         "per_class_accuracy": last.per_class,
         **_by_domain(prepared.run_spec.domains, last),
@@ -205,12 +209,12 @@ def _privacy(launch: Launch, prepared: Prepared) -> JsonObject:
     return {"dp": {**asdict(launch.run.dp), "accountant": ACCOUNTANT, "spent": max(spent)}}
 
 
-def _scored_on(validation: float, last: Evaluation) -> str:
+def _scored_on(run: RunConfig) -> str:
     """Which samples the accuracy is of: ``validation`` whether a share was held out, be it of each
     client's, else the clients' own or the test split."""
-    if validation:
+    if run.data.validation:
         return "validation"
-    return "clients" if last.per_client else "test"
+    return "clients" if run.scores_clients else "test"
 
 
 def _by_domain(domains: tuple[str, ...], last: Evaluation) -> JsonObject:

@@ -79,8 +79,8 @@ class TensorBoard:
         loss = event.stats.get("train_loss")
         if loss is not None:  # not every task trains
             self._writer.add_scalar("local/train_loss", loss, event.client)
-            epochs = int(event.stats.get("epochs", 1))
-            self._client(event, loss, epochs, epochs)
+            taken = int(event.stats.get("epochs") or event.stats.get("steps") or 1)
+            self._client(event, loss, taken, taken)
 
     def _client(self, event: ClientProgress | ClientEnd, loss: float, done: int, of: int) -> None:
         if len(self._roles) <= LISTED:

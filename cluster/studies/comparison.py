@@ -8,6 +8,7 @@ from statistics import mean, stdev
 from scipy.stats import ttest_rel
 
 from cluster.studies.cell import Cell
+from cluster.studies.undertrained import STILL_FALLING, still_falling
 from fl.json_values import JsonObject, SettingValues
 
 LEVEL = 0.05
@@ -15,6 +16,8 @@ LEVEL = 0.05
 
 NOTHING = "-"
 """In place of a number that the paper does not print."""
+UNDERTRAINED = "undertrained"
+"""In place of the rank of a cell whose loss was still falling at the end."""
 
 
 @dataclass(frozen=True)
@@ -24,6 +27,13 @@ class Figure:
     cell: Cell
     results: tuple[SettingValues, ...]
     """As ``result.json`` holds them."""
+    losses: tuple[tuple[float, ...], ...] = ()
+    """Of the server's training, by run and epoch, as far as they are known."""
+
+    @property
+    def undertrained(self) -> bool:
+        """Whether its loss was still falling when the server's training ended."""
+        return still_falling(self.losses)
 
     @property
     def accuracies(self) -> tuple[float, ...]:
@@ -56,7 +66,10 @@ def as_markdown(name: str, scale: str, seeds: Sequence[int], figures: Sequence[F
         "|" + "---|" * len(names),
     ]
     for row in _by_row(figures):
-        ours = _ranks([figure.mean for figure in row])
+        ours = [
+            UNDERTRAINED if figure.undertrained else rank
+            for figure, rank in zip(row, _ranks(list(map(_ranked, row))), strict=True)
+        ]
         theirs = _ranks([f.cell.paper.mean if f.cell.paper else None for f in row])
         for figure, own, paper in zip(row, ours, theirs, strict=True):
             cells = [figure.cell.row, figure.cell.method, shown(figure.mean, figure.spread)]
@@ -77,6 +90,7 @@ def as_json(name: str, scale: str, seeds: Sequence[int], figures: Sequence[Figur
             "paper_mean": figure.cell.paper and figure.cell.paper.mean,
             "paper_spread": figure.cell.paper and figure.cell.paper.spread,
             "protocol": figure.results[0]["protocol"],
+            "undertrained": figure.undertrained,
         }
         for figure in figures
     ]
@@ -84,15 +98,28 @@ def as_json(name: str, scale: str, seeds: Sequence[int], figures: Sequence[Figur
 
 
 def remarks(figures: Sequence[Figure]) -> list[str]:
-    """Which neighbours in the ranking the seeds do not separate: a paired t-test over seeds.
+    """What is undertrained, and which neighbours in the ranking the seeds do not separate."""
+    return [*_undertrained(figures), *_not_separated(figures)]
 
-    Paired, since methods of one seed share partition and uploads.
-    """
+
+def _undertrained(figures: Sequence[Figure]) -> list[str]:
+    """What "undertrained" means, where a cell is."""
+    if not any(figure.undertrained for figure in figures):
+        return []
+    return [
+        f"Undertrained: more than {STILL_FALLING:.0%} of the whole fall of the server's loss came "
+        "in the last fifth of its epochs; such a row has no rank, it needs more of them.",
+        "",
+    ]
+
+
+def _not_separated(figures: Sequence[Figure]) -> list[str]:
+    """A paired t-test over seeds, since methods of one seed share partition and uploads."""
     if any(len(figure.accuracies) < 2 for figure in figures):
         return ["One seed: no spread, and no ranking can be relied on."]
     found = []
     for row in _by_row(figures):
-        ranked = sorted(row, key=lambda figure: -figure.mean)
+        ranked = sorted((f for f in row if not f.undertrained), key=lambda figure: -figure.mean)
         for better, worse in pairwise(ranked):
             p = _p_value(better.accuracies, worse.accuracies)
             if p > LEVEL:
@@ -108,6 +135,11 @@ def _p_value(one: Sequence[float], other: Sequence[float]) -> float:
     if len(set(differences)) == 1:  # no variance: the test is not defined
         return 0.0 if differences[0] else 1.0
     return float(ttest_rel(one, other).pvalue)
+
+
+def _ranked(figure: Figure) -> float | None:
+    """The mean by which a cell is ranked, if it is."""
+    return None if figure.undertrained else figure.mean
 
 
 def _by_row(figures: Sequence[Figure]) -> list[list[Figure]]:

@@ -1,6 +1,5 @@
 """One run of a scalability study, in a process of its own: its time, memory and bytes."""
 
-import json
 import os
 import re
 import threading
@@ -13,9 +12,11 @@ import torch
 from rich.console import Console
 
 from cluster.run.prepare import prepare
-from cluster.run.run_dir import check_place, claimed, write_json
+from cluster.run.run_dir import check_place, claimed
+from cluster.run.steps import Steps
 from cluster.studies.study_options import StudyRun
 from fl.errors import UserError
+from fl.json_files import read_json, write_json
 from fl.json_values import JsonObject
 
 PROC = Path("/proc")
@@ -31,7 +32,8 @@ def run_cell(cell: StudyRun) -> None:
     console = Console(markup=False)
     with ExitStack() as held:
         with peaks() as peak:
-            prepared = prepare(cell.launch, drawn=cell.drawn)
+            with Steps(console) as say:
+                prepared = prepare(cell.launch, drawn=cell.drawn, say=say)
             run_dir = held.enter_context(claimed(cell.launch))
             result = execute(cell.launch, prepared, run_dir, console)
         write_json(run_dir / FIGURES, figures(cell, result, peak))
@@ -71,7 +73,7 @@ def finished(cell: StudyRun) -> JsonObject | None:
     if not path.exists():
         return None
     check_place(replace(cell.launch, resume=True))  # refuses another configuration
-    found: JsonObject = json.loads(path.read_text())
+    found = read_json(path)
     if found["drawn_with_replacement"] != (cell.drawn is not None):
         raise UserError(f"{cell.run_dir} was run with another --samples-per-client")
     return found
@@ -149,5 +151,5 @@ def _device_peak(placements: list[JsonObject]) -> int | None:
 
 
 def _counts(run_dir: Path) -> list[list[int]]:
-    counts: list[list[int]] = json.loads((run_dir / "partition.json").read_text())["counts"]
+    counts: list[list[int]] = read_json(run_dir / "partition.json")["counts"]
     return counts

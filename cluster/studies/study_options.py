@@ -3,7 +3,7 @@
 import argparse
 import shutil
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ from typing import Any
 from cluster.run.command_line import parse
 from cluster.run.options import Launch
 from cluster.run.prepare import prepare
+from cluster.run.steps import silent
 from fl.config import RunConfig
 from fl.data.catalogue import load
 from fl.errors import UserError
@@ -74,6 +75,8 @@ def parse_study(argv: Sequence[str]) -> StudyOptions:
         own, rest = parser.parse_known_args(list(argv))
     except argparse.ArgumentError as error:
         raise UserError(str(error)) from None
+    if [] in vars(own).values():  # argparse makes that of --
+        raise UserError("-- is no value of an option")
     each = own.samples_per_client
     return StudyOptions(
         num_clients=_numbers("num-clients", own.num_clients, least=1),
@@ -84,8 +87,10 @@ def parse_study(argv: Sequence[str]) -> StudyOptions:
     )
 
 
-def cells(options: StudyOptions) -> list[StudyRun]:
+def cells(options: StudyOptions, say: Callable[[str], None] = silent) -> list[StudyRun]:
     """The study's runs, smallest first; each has been prepared once, so that none fails late.
+
+    ``say`` is called with each step as it begins.
 
     Raises:
         UserError: a setting is wrong, there are too few samples for so many clients, or the
@@ -94,6 +99,7 @@ def cells(options: StudyOptions) -> list[StudyRun]:
     planned = [_cell(options, k, seed) for k in options.num_clients for seed in options.seeds]
     _check_disk([cell for cell in planned if not (cell.run_dir / "result.json").exists()])
     for cell in planned:
+        say(f"preparing {cell.run_dir.name}")
         prepare(cell.launch, drawn=cell.drawn)
     return planned
 
@@ -129,6 +135,7 @@ def _cell(options: StudyOptions, clients: int, seed: int) -> StudyRun:
     fixed = [f"--num-clients={clients}", f"--seed={seed}", f"--name={name}"]
     fixed.append(f"--output-dir={options.output_dir}")
     launch = parse([*options.launch_arguments, *fixed])
+    launch.refuse_rehearsal()
     if (launch.output_dir / name / "config.yaml").exists():
         launch = replace(launch, resume=True)
     each = options.samples_per_client

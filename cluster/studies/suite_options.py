@@ -17,27 +17,32 @@ from fl.errors import UserError
 
 BYTES_TABLE = "fedaf-table7"
 """The one table that is computed without a run."""
-EXHIBITS = (*TABLES, BYTES_TABLE)
+RESULTS = "results"
+"""All small tables of docs/results.md, written into the page."""
+EXHIBITS = (*TABLES, BYTES_TABLE, RESULTS)
 
 
 @dataclass(frozen=True, kw_only=True)
 class SuiteOptions(Settings):
     """Regenerate a table or figure of the papers of FedMHO, FedAF, FedD2S or HFLDD."""
 
-    name: Annotated[str, OneOf(EXHIBITS), tyro.conf.Positional]
+    name: Annotated[str, OneOf(EXHIBITS), tyro.conf.Positional, tyro.conf.arg(metavar="NAME")]
     """Table: table3, table4, table5, table6, table8, table9 or loss-weights. Figure: fig5, fig6,
     fig7, fig8 or fid, with a picture. Of FedAF's paper: fedaf (accuracy over rounds, Tables 1 and 4
     and Figure 3), fedaf-table2 (domains), fedaf-table6 (ResNet-18) or fedaf-table7 (bytes). Of
     FedD2S's: fedd2s-table2 (all methods), fedd2s-table3 (head models), fedd2s-fig5 (epochs),
     fedd2s-fig6 (dropping sets) or fedd2s-fig7 (dropping rates). Of HFLDD's: hfldd (Figures 3 to 6
     and Tables II to IV), hfldd-table5 (models), hfldd-table6 (number of groups, Table VI and
-    Figure 8) or hfldd-fig7 (size of the distilled sets)."""
+    Figure 8) or hfldd-fig7 (size of the distilled sets). results: all small tables of
+    docs/results.md that are of older code, written into the page."""
     scale: Scale = "small"
-    """small: a sixth of the images and narrow models, for two cores. paper: for GPUs."""
+    """small, or just --small: a sixth of the images and narrow models, for two cores. paper: for
+    GPUs."""
     seeds: str = "0,1,2"
     """Seeds of a cell's runs, with commas between."""
     only: tuple[str, ...] = ()
-    """Patterns of the cells to run, as in 'mnist-alpha0.5-*'. Default: all."""
+    """Patterns of the cells to run, as in 'mnist-alpha0.5-*'; of results, of its tables. Default:
+    all."""
     dataset: Annotated[str, OneOf(NAMES)] | None = None
     """Data set in place of the paper's; then there is no number to compare with."""
     data_folder: Path | None = None
@@ -49,15 +54,26 @@ class SuiteOptions(Settings):
     """Where the data sets lie, in torchvision's layout."""
     runtime: Literal["ray", "inprocess"] = "ray"
     """As for the launch command."""
+    mark: bool = False
+    """Of results: run nothing, and write into the page which tables are of older code."""
     dry_run: bool = False
-    """Name the runs and whether each is finished; start nothing."""
+    """Name the runs and whether each is finished; start none. At scale paper a run of each kind is
+    rehearsed, to say what the whole table would take."""
     slurm: SlurmOptions = SlurmOptions()
     """Send what is not finished to Slurm as one job array. Once all is finished, the same command
     makes the table."""
 
     def check_further(self) -> None:
-        """Refuses seeds that are no numbers before anything is looked for."""
+        """Refuses seeds that are no numbers, and what results does not take."""
         _ = self.seed_numbers
+        if self.mark and self.name != RESULTS:
+            raise UserError(f"--mark goes with {RESULTS}")
+        others = (self.dataset, self.data_folder, self.slurm.submit or None)
+        if self.name == RESULTS and (self.scale != "small" or set(others) != {None}):
+            raise UserError(
+                f"{RESULTS} makes the small tables here: it takes no other --scale, no --dataset, "
+                "no --data-folder and no --slurm"
+            )
 
     @property
     def seed_numbers(self) -> list[int]:
@@ -79,6 +95,7 @@ def parse_suite(argv: Sequence[str]) -> SuiteOptions:
     """
     if any(a == "--slurm" or a.startswith("--slurm.") for a in argv):
         argv = [*(a for a in argv if a != "--slurm"), "--slurm.submit"]
+    argv = ["--scale=small" if a == "--small" else a for a in argv]
     names = [name for name, _ in setting_types(SuiteOptions) if name != "name"]
     options: SuiteOptions = parse_record(SuiteOptions, argv, names, "python -m cluster.suite")
     return options

@@ -80,7 +80,8 @@ class LocalCondensation(CondensationConfig):
     gamma: float = 1.0
     """Share of the global model in each step's network; the rest is a fresh random one."""
     rho: float = 0.0
-    """Radius around the global model within which each step's network is drawn; 0 for none."""
+    """Radius around the global model within which each step's network is drawn, at width 1; 0 for
+    none."""
     collaboration: float = 0.0
     """Weight of the sliced Wasserstein distance between the images' class-wise mean logits and
     those that the server sent."""

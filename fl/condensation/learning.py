@@ -26,6 +26,7 @@ from fl.training.features import features_and_logits
 from fl.training.loop import Step, minimise
 from fl.training.optimizers import SGD
 from fl.training.per_client import Turns, cohort_model, dropout_in
+from fl.training.step_losses import StepLosses
 from fl.training.telling import is_heard, tell
 
 
@@ -51,7 +52,14 @@ class Condensing:
             noise=config.init == "noise",
         )
         """The condensed images, learned in place, (m * IPC, C, H, W), class after class."""
-        self.stats: dict[str, float] = {}
+        self.losses = StepLosses()
+
+    @property
+    def stats(self) -> dict[str, float]:
+        """The last step's loss and the number of steps; nothing of a client without images."""
+        if not len(self.images):
+            return {}
+        return {"train_loss": self.losses.last, "steps": float(self._config.steps)}
 
     @property
     def classes(self) -> Tensor:
@@ -92,15 +100,14 @@ def learn(clients: Sequence[Condensing], config: LocalCondensation) -> None:
     network = cohort_model([client.networks.network for client in clients], turns)
     images = [client.images.requires_grad_() for client in clients]
     optimizer = SGD(config.lr, config.momentum).for_cohort([[own] for own in images])
-    losses: list[Tensor] = []
 
     def steps() -> Iterator[Step]:
-        nonlocal losses
         for taken in range(config.steps):
             losses = _losses(clients, network, turns)
             yield Step(torch.stack(losses).sum(), turns.clients)
-            if is_heard():
-                for client, loss in zip(clients, losses, strict=True):
+            for client, loss in zip(clients, losses, strict=True):
+                client.losses.add(loss)
+                if is_heard():
                     tell(client.client, taken + 1, config.steps, loss.detach().item, "step")
 
     def clip() -> None:
@@ -110,9 +117,8 @@ def learn(clients: Sequence[Condensing], config: LocalCondensation) -> None:
 
     with torch_seeded(*clients[0].dropout):
         minimise(steps(), [[own] for own in images], optimizer, clip)
-    for client, loss in zip(clients, losses, strict=True):
+    for client in clients:
         client.images.requires_grad_(False)
-        client.stats["train_loss"] = loss.item()
 
 
 def _losses(clients: Sequence[Condensing], network: nn.Module, turns: Turns) -> list[Tensor]:

@@ -49,7 +49,8 @@ def _upload(client: Condensing, config: LocalCondensation) -> TaskOutput:
     images = client.images
     if config.pixels == "uint8":
         images = images.mul(255).round().clamp(0, 255).to(torch.uint8)
-    return TaskOutput(tensors={"images": images, "classes": client.classes}, stats=client.stats)
+    tensors = {"images": images, "classes": client.classes}
+    return TaskOutput(tensors=tensors, stats=client.stats, losses=client.losses.curve)
 
 
 def _config(inputs: TaskInput) -> LocalCondensation:

@@ -56,7 +56,7 @@ def how_to_get(name: str, root: Path) -> str:
     """What to do about missing or damaged files, as the end of a line."""
     if name == "cinic10":
         return f"unpack CINIC-10's archive to {root / cinic10.FOLDER}; Onefold does not fetch it"
-    return f"`python -m fl.data prepare {name} --data-root {root}` fetches them"
+    return f"`onefold data prepare {name} --data-root {root}` fetches them"
 
 
 def describe(problems: list[FileProblem]) -> str:

@@ -14,30 +14,6 @@ KLReduction = Literal["batchmean", "mean"]
 TeacherWeights = Literal["equal", "agreement"]
 
 
-def describe_teacher(logits: Tensor, labels: Tensor) -> dict[str, float]:
-    """How far a teacher can be trusted on synthetic samples, each figure 0 to 1.
-
-    A teacher that disagrees with the labels does little harm while it is unsure, and much when it
-    is confident: distillation then pulls the student towards its mistakes.
-
-    Args:
-        logits: (N, classes), the teacher's.
-        labels: (N,), the classes the samples were drawn for; on any device, as large columns may
-            be on the host.
-
-    Returns:
-        ``agreement`` with the labels, mean ``confidence`` (the largest probability), and
-        ``confidence_when_wrong``, 0 where it is never wrong.
-    """
-    top, answer = logits.softmax(1).max(1)
-    wrong = answer != labels.to(answer.device)
-    return {
-        "agreement": 1 - wrong.float().mean().item(),
-        "confidence": top.mean().item(),
-        "confidence_when_wrong": top[wrong].mean().item() if wrong.any() else 0.0,
-    }
-
-
 def agreement_weights(logits: Tensor) -> Tensor:
     """How far each teacher agrees with the others on each sample, (teachers, N), 0 to 1.
 

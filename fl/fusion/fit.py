@@ -57,6 +57,10 @@ class FitConfig(Settings):
         """The optimiser that these settings name."""
         return Adam(self.lr) if self.optimizer == "adam" else SGD(self.lr, self.momentum)
 
+    def total_steps(self, rows: int) -> int:
+        """Steps of the whole fit on so many samples."""
+        return self.epochs * -(-rows // self.batch_size)
+
     def rate(self, epoch: int, passed: float) -> float:
         """Learning rate in an epoch of which a share has passed, 0 to 1."""
         if self.schedule == "constant":
@@ -79,7 +83,8 @@ class FitSpec:
     columns: Mapping[str, Sequence[Tensor]]
     """The data by name: all ranks' blocks of rows, in the form in which the server holds them."""
     loss: Loss
-    """The loss of a model on a batch: a mean over the batch's samples."""
+    """The loss of a model on a batch: a mean over the batch's samples, or one with a true
+    ``whole_batch`` (:mod:`fl.fusion.whole_batch`)."""
     config: FitConfig
     stage: str
     """Name of the fit in the run."""

@@ -33,8 +33,12 @@ class DistillationConfig(Settings):
     temperature: Positive = 20.0
     """Temperature T of the distillation, whose loss is multiplied by T squared."""
 
-    def fit_config(self, *, cosine: bool = False) -> "PoolFitConfig":
-        """The settings of the server's fit; with ``cosine`` the rate falls from epoch to epoch."""
+    def fit_config(self, *, cosine: bool = False, clip: float | None = None) -> "PoolFitConfig":
+        """The settings of the server's fit.
+
+        With ``cosine`` the rate falls from epoch to epoch; ``clip`` is the norm to which the
+        student's gradient is cut.
+        """
         return PoolFitConfig(
             epochs=self.epochs,
             lr=self.lr,
@@ -42,6 +46,7 @@ class DistillationConfig(Settings):
             momentum=self.momentum,
             batch_size=self.batch_size,
             schedule="cosine" if cosine else "constant",
+            clip=clip,
             weight_decay=self.weight_decay,
         )
 
@@ -55,6 +60,11 @@ class PoolFitConfig(FitConfig):
     def make_optimizer(self) -> SGD:
         """The optimiser that these settings name."""
         return SGD(self.lr, self.momentum, self.weight_decay)
+
+    def total_steps(self, rows: int) -> int:
+        """Steps of the whole fit on a pool that gains so many samples in each epoch."""
+        sizes = (rows * epoch for epoch in range(1, self.epochs + 1))
+        return sum(-(-size // self.batch_size) for size in sizes)
 
     def rate(self, epoch: int, passed: float) -> float:
         """Learning rate in an epoch."""

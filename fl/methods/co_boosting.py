@@ -28,7 +28,7 @@ from fl.server import Outcome, Server
 from fl.spaces import Choice, LogUniform, Spaces, Uniform
 
 CLIP = 10.0
-"""Norm to which the generator's gradient is cut."""
+"""Norm to which the gradients of generator and global model are cut, each by itself."""
 ADV_TEMPERATURE = 3.0
 """Temperature at which generator and global model compete."""
 PERTURBATION_TEMPERATURE = 4.0
@@ -52,8 +52,7 @@ class CoBoostingConfig(PrototypesConfig):
     weight_decay: Positive = 0.99
     """Factor on that step from epoch to epoch."""
     inversion: InversionConfig = InversionConfig()
-    # At the released 0.01, which is for batches of 128, batches of 16 end in a dead network.
-    kd: DistillationConfig = DistillationConfig(lr=3e-3, temperature=4.0, weight_decay=1e-4)
+    kd: DistillationConfig = DistillationConfig(lr=0.01, temperature=4.0, weight_decay=1e-4)
 
 
 SPACES = Spaces(
@@ -82,7 +81,7 @@ def run(clients: Clients, server: Server, config: CoBoostingConfig) -> Outcome:
             student,
             lessons,
             loss=DistillationLoss(config.kd.temperature),
-            config=config.kd.fit_config(cosine=True),
+            config=config.kd.fit_config(cosine=True, clip=CLIP),
             stage="fusion",
         )
     about = lessons.pool.told(ensemble_weights=teacher.weights.tolist())

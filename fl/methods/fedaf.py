@@ -9,16 +9,22 @@ labels.
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Protocol
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fl.bounds import MOST, AtLeast, AtMost, NotNegative, Positive, Settings, Within
-from fl.clients import Clients
+from fl.clients import Clients, trained
 from fl.condensation.config import CondensationConfig, LocalCondensation
 from fl.condensation.losses import class_means, knowledge_matching
 from fl.condensation.task import tell_mean_logits
-from fl.condensation.uploads import check_knowledge, condensed_data, mean_over_holders
-from fl.federation import Batch, RunSpec
+from fl.condensation.uploads import (
+    check_knowledge,
+    condensed_data,
+    mean_over_holders,
+    rows_of_holder,
+)
+from fl.federation import Batch, RunSpec, Update
 from fl.fusion.fit import FitConfig
 from fl.methods.method import Assignment, Method
 from fl.rounds import Rounds
@@ -103,20 +109,50 @@ def run(clients: Clients, server: Server, config: FedAFConfig, *, rounds: Rounds
     model = starting_classifier(own, server.run_spec).to(server.device)
     loss = KnowledgeLoss(weight=config.knowledge, temperature=config.temperature)
     data: Batch = {}
+    told: dict[int, Tensor] = {}
+
+    def check_condensed(update: Update, run_spec: RunSpec) -> None:
+        trained(update, run_spec)
+        check_told(update, told[update.client.id])
+
     for _ in rounds.play(clients, server, model):
         weights = prefixed("classifier", model)
         logits = clients.map(  # Eqs. 5, 11
-            tell_mean_logits, broadcast=weights, check=check_knowledge, nan_is_absent=True
+            tell_mean_logits, broadcast=weights, check=check_answers, nan_is_absent=True
         )
         v = mean_over_holders(logits, "mean_logits", server.run_spec)  # Eq. 8
         r = mean_over_holders(logits, "soft_labels", server.run_spec)  # Eq. 12
+        told |= {u.client.id: told_classes(u, server.run_spec) for u in logits}
         shared = {"mean_logits": v} if config.collaboration else {}
-        updates = clients.train(broadcast=shared, already_sent=weights)  # Eq. 10
+        updates = clients.train(  # Eq. 10
+            broadcast=shared, already_sent=weights, check=check_condensed
+        )
         data = condensed_data(updates, server.run_spec, own)
         data["soft_labels"] = r[data["labels"]]
         with server.events.phase("fusion"):
             server.fit(model, data, loss=loss, config=config.fusion, stage="fusion")  # Eq. 14
     return rounds.outcome(model, synthetic=pictures(data))
+
+
+def check_answers(update: Update, run_spec: RunSpec) -> None:
+    """Raises `ValueError` unless it holds mean logits and soft labels of the same classes."""
+    check_knowledge(update, run_spec)
+    logits = rows_of_holder(update, "mean_logits", run_spec)
+    if not torch.equal(logits.isfinite().all(1), told_classes(update, run_spec)):
+        raise ValueError("sent mean_logits and soft_labels of different classes")
+
+
+def told_classes(update: Update, run_spec: RunSpec) -> Tensor:
+    """Whether the client told soft labels of each class, bool (classes,)."""
+    return rows_of_holder(update, "soft_labels", run_spec).isfinite().all(1)
+
+
+def check_told(update: Update, told: Tensor) -> None:
+    """Raises `ValueError` for images of a class whose soft labels their client did not tell: where
+    no other client has the class, the server would learn NaN."""
+    missing = [c for c in update.tensors["classes"].tolist() if not told[c]]
+    if missing:
+        raise ValueError(f"sent images of the classes {missing}, and no soft labels of them")
 
 
 @dataclass(frozen=True, kw_only=True)

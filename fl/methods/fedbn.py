@@ -132,7 +132,10 @@ def own_evaluation(
     own: Mapping[str, Tensor],
     tested: str,
 ) -> Evaluation:
-    """The averaged weights with each client's own BatchNorm, in turn, but for dropped clients."""
+    """The averaged weights with each client's own BatchNorm, in turn, but for dropped clients.
+
+    Each is tested on the server's whole split; ``personal`` tells every client's accuracy.
+    """
     found = {}
     for client in clients.members:
         if client.id in clients.dropped:
@@ -144,7 +147,8 @@ def own_evaluation(
         found[client.id] = server.evaluate(personal)
     everyone = mean_of(list(found.values()))
     if tested == "personal":
-        return everyone
+        own_accuracies = (found[c.id].accuracy if c.id in found else None for c in clients.members)
+        return replace(everyone, per_client=tuple(own_accuracies))
     domains = [found[c.id].per_domain[c.id] if c.id in found else None for c in clients.members]
     there = [accuracy for accuracy in domains if accuracy is not None]
     return replace(everyone, accuracy=mean(there), per_domain=tuple(domains))

@@ -28,7 +28,8 @@ class FedDMConfig(Settings):
 
     condensation: CondensationConfig = CondensationConfig()
     rho: NotNegative = 5.0
-    """Radius around the global model within which the network of each step is drawn."""
+    """Radius around the global model within which the network of each step is drawn, at width 1; it
+    shrinks with the root of the number of weights."""
     clip: Positive | None = 2.0
     """Norm to which the gradient of all of a client's images together is cut."""
     fusion: FitConfig = FUSION

@@ -12,9 +12,9 @@ from dataclasses import asdict, dataclass, replace
 from torch import Tensor, nn
 
 from fl.bounds import NotNegative
-from fl.clients import Clients
+from fl.clients import Clients, trained
 from fl.errors import UserError
-from fl.federation import Client, Task, TaskInput, Training, Update
+from fl.federation import Client, RunSpec, Task, TaskInput, Training, Update
 from fl.methods.method import Method
 from fl.methods.participation import ParticipationConfig, participants
 from fl.methods.prototypes import (
@@ -37,7 +37,7 @@ from fl.training.classifier import (
 )
 from fl.training.recipe import Recipe
 from fl.training.task import task_of
-from fl.wire import Tensors, prefixed
+from fl.wire import Tensors, checked, prefixed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,6 +85,10 @@ def run(clients: Clients, server: Server, config: FedDynConfig, *, rounds: Round
     def regularised(client: Client) -> Training:
         return LocalFedDyn(**{**asdict(client.training), "alpha": alphas[client.id]})
 
+    def check_sent(update: Update, run_spec: RunSpec) -> None:
+        trained(update, run_spec)
+        check_drift(update, model[clients.members[update.client.id].training])
+
     for number in rounds.play(clients, server, ensemble, memory=drifts):
         chosen = participants(clients, config.participation, number)
         start = sent_weights(model, drifts)
@@ -95,11 +99,18 @@ def run(clients: Clients, server: Server, config: FedDynConfig, *, rounds: Round
             training=regularised if number > 1 else like_fedprox,
             remember=True,
             private=is_drift,
+            check=check_sent,
         )
         with server.events.phase("fusion"):
             average_each(model, updates, clients, server, by_samples=False)
             add_drifts(drifts, model, start, updates, clients)
     return rounds.outcome(ensemble)
+
+
+def check_drift(update: Update, model: nn.Module) -> None:
+    """Raises `ValueError` unless a client that gathers drifts holds one of these weights' form."""
+    if isinstance(update.client.training, LocalFedDyn):
+        checked(dict(named(model)), update.tensors, "drift", f"client {update.client.id}")
 
 
 def alpha_by_client(clients: Clients, config: FedDynConfig) -> dict[int, float]:

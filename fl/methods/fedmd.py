@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from fl.bounds import Count
-from fl.clients import Clients
+from fl.clients import Clients, trained
 from fl.data.auxiliary import AuxiliaryConfig
 from fl.data.shard import Shard
 from fl.federation import Batch, RunSpec, Task, TaskInput, TaskOutput, Update
@@ -94,6 +94,7 @@ def run(
             remember=True,
             private=everything,
             of_this_run=is_first,
+            check=trained,
         )
         clients.train(only=able, remember=True, private=everything, of_this_run=is_first)
     return rounds.outcome(None, figures=taken.fedavg_bytes(config.classifier, server))

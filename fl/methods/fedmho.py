@@ -8,7 +8,7 @@ the model does not forget them.
 
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
 import numpy as np
 import torch
@@ -25,7 +25,6 @@ from fl.fusion.distillation import (
     LearnedFusionLoss,
     TeacherWeights,
     Weighing,
-    describe_teacher,
 )
 from fl.fusion.fit import FitConfig, changeable
 from fl.fusion.synthesis import truncate_to_bytes
@@ -38,6 +37,7 @@ from fl.methods.uploads import (
     load_label_counts,
     untrained_classifier,
 )
+from fl.metrics.teachers import describe_teacher
 from fl.models import CLASSIFIERS
 from fl.seeding import torch_generator
 from fl.server import Outcome, Samples, Server
@@ -47,6 +47,7 @@ from fl.training.generator import GeneratorConfig
 from kernels import nearest_to_centroid
 
 Teacher = Literal["none", "models", "start"]
+NamedBetas = Literal["learned", "released"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,9 +78,9 @@ class FedMHOConfig(AggregationConfig):
     only average those of its architecture."""
     lam: Annotated[float, Within(0, 1)] = 0.5
     """lambda of Eq. 7: weight of cross-entropy; 1 - lambda weighs the distillation."""
-    betas: tuple[float, float] | Literal["learned"] | None = None
-    """Weights (KD, CE) in place of lambda; the released code's are 1 1. learned: trained with the
-    model, starting from 1 1."""
+    betas: tuple[float, float] | NamedBetas | None = None
+    """Weights (KD, CE) in place of lambda. learned: trained with the model, starting from 1 1.
+    released: the released code's loss, weights 1 1 with kl_reduction mean."""
     kl_reduction: Literal["batchmean", "mean"] = "batchmean"
     """KL per sample, or also divided by the classes as in the released code."""
     teacher_weights: TeacherWeights = "equal"
@@ -96,10 +97,10 @@ class FedMHOConfig(AggregationConfig):
         if self.start == "random" and self.aggregate != "mean":
             raise UserError(f"aggregate {self.aggregate} needs start average, got start random")
         betas = self.betas
-        if betas is None or betas == "learned":
+        if betas is None or betas in get_args(NamedBetas):
             return
         if isinstance(betas, str):
-            raise unknown("betas", betas, ["learned"])
+            raise unknown("betas", betas, get_args(NamedBetas))
         if not all(0 <= beta <= LARGEST for beta in betas) or sum(betas) == 0:
             raise UserError(f"betas must not be negative nor both 0, got {betas}")
 
@@ -109,6 +110,8 @@ class FedMHOConfig(AggregationConfig):
             return FusionLoss(ce_weight=1.0, kd_weight=0.0)
         if self.betas == "learned":
             return LearnedFusionLoss(kl_reduction=self.kl_reduction)
+        if self.betas == "released":
+            return FusionLoss(ce_weight=1.0, kd_weight=1.0, kl_reduction="mean")
         kd, ce = self.betas or (1 - self.lam, self.lam)
         return FusionLoss(ce_weight=ce, kd_weight=kd, kl_reduction=self.kl_reduction)
 
@@ -185,6 +188,7 @@ def run(clients: Clients, server: Server, config: FedMHOConfig, *, teacher: Teac
         kept = keep_best(synthetic, server, config)  # line 13, Algorithm 2
         optimised = server.take(synthetic, kept)
     figures: JsonObject = {"synthetic": {"generated": len(synthetic), "kept": len(kept)}}
+    told: dict[str, Tensor] = {"kept": kept}
     with server.events.phase("fusion"):
         model = initialise(classifiers, optimised, server, config)  # line 9, Eq. 4
         start = server.evaluate(model)
@@ -194,8 +198,9 @@ def run(clients: Clients, server: Server, config: FedMHOConfig, *, teacher: Teac
         elif teacher == "start":
             optimised = server.teach(optimised, [model])
         if teacher != "none":
-            asked = (server.fetch(optimised, name) for name in ("teacher_logits", "labels"))
-            figures["teacher"] = describe_teacher(*asked)
+            told["teacher_logits"] = server.fetch(optimised, "teacher_logits")
+            labels = server.fetch(optimised, "labels")
+            figures["teacher"] = describe_teacher(told["teacher_logits"], labels)
         loss = config.loss(teacher)
         trained = Weighing(model) if isinstance(loss, LearnedFusionLoss) else model
         result = server.fit(  # lines 15 to 17, Eq. 7
@@ -210,7 +215,7 @@ def run(clients: Clients, server: Server, config: FedMHOConfig, *, teacher: Teac
         synthetic={
             "images": server.fetch(synthetic, "images"),
             "labels": server.fetch(synthetic, "labels"),
-            "kept": kept,
+            **told,
         },
         figures=figures,
     )

@@ -4,6 +4,7 @@ While the head is trained the shared layers are frozen, and the reverse.
 """
 
 from dataclasses import dataclass, replace
+from typing import Self
 
 from fl.bounds import Count
 from fl.clients import Clients
@@ -40,6 +41,10 @@ class LocalFedRep(PersonalTraining):
     def task(self) -> Task:
         """The task of such a client."""
         return train_head_then_layers
+
+    def probe(self, steps: int, num_classes: int) -> tuple[Self, int]:
+        """See :class:`fl.federation.Training`: an epoch of the head, one of the shared layers."""
+        return replace(self, epochs=1, head_epochs=None), steps * self.batch_size
 
     def check_further(self) -> None:
         """At least one of the epochs is left for the shared layers."""

@@ -24,6 +24,7 @@ from fl.methods.clusters import check_clusters, heterogeneous_clusters, random_h
 from fl.methods.method import Assignment, Method
 from fl.methods.personal import checked_floats, everything
 from fl.methods.prototypes import LOCAL
+from fl.methods.sent_images import EXAMPLES, check_sent, examples_of
 from fl.methods.uploads import aggregate_classifiers, untrained_classifier
 from fl.receiving import check_probabilities
 from fl.rounds import Rounds
@@ -40,10 +41,6 @@ from kernels import kmeans
 
 STARTS = 10
 """K-means starts so often; the clusters with the least spread count."""
-EXAMPLES = "examples."
-"""Prefix, in the run's memory, of some images that members sent; see :func:`examples_of`."""
-CLASSES_SHOWN, CLIENTS_SHOWN = 10, 2
-"""As many classes at most give examples, and as many clients of each."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -183,11 +180,11 @@ def gather_data(clients: Clients, memory: Tensors, config: HFLDDConfig) -> dict[
     clusters, heads = memory["clusters"].tolist(), memory["heads"].tolist()
     members = [k for k, cluster in enumerate(clusters) if cluster >= 0 and k not in heads]
     if config.distilled:
-        updates = clients.map(None, only=members, training=lambda c: config.kip, to_peers=True)
-    else:
         updates = clients.map(
-            share_images, only=members, to_peers=True, check=config.kip.check_upload
+            None, only=members, training=lambda c: config.kip, to_peers=True, check=check_sent
         )
+    else:
+        updates = clients.map(share_images, only=members, to_peers=True, check=check_sent)
     relayed: dict[int, Tensors] = {head: {} for head in heads}
     samples = torch.tensor([client.num_samples for client in clients.members])
     about = torch.zeros(3, len(clusters), dtype=torch.float64)
@@ -209,33 +206,6 @@ def gather_data(clients: Clients, memory: Tensors, config: HFLDDConfig) -> dict[
     refuse_lost(clients, heads)
     found = {"samples": samples, "sent": about[0], "steps": about[1], "nearest": about[2]}
     return found | examples_of(updates)
-
-
-def examples_of(updates: Sequence[Update]) -> dict[str, Tensor]:
-    """The first image of each class from some members, whatever it looks like.
-
-    Returns:
-        ``images`` (n, C, H, W), ``labels`` and ``clients`` (n,), their names after
-        :data:`EXAMPLES`; nothing if nobody sent anything.
-    """
-    senders: dict[int, list[tuple[int, Tensor]]] = {}
-    for update in updates:
-        for name, images in update.tensors.items():
-            own = update.client.id, images[:1]
-            senders.setdefault(int(name.rpartition(".")[2]), []).append(own)
-    chosen = [
-        (label, client, image)
-        for label in sorted(senders)[:CLASSES_SHOWN]
-        for client, image in senders[label][:CLIENTS_SHOWN]
-    ]
-    if not chosen:
-        return {}
-    labels, clients, shown = zip(*chosen, strict=True)
-    return {
-        f"{EXAMPLES}images": torch.cat(shown),
-        f"{EXAMPLES}labels": torch.tensor(labels),
-        f"{EXAMPLES}clients": torch.tensor(clients),
-    }
 
 
 def keep_data(inputs: TaskInput) -> TaskOutput:
@@ -292,5 +262,6 @@ METHOD = Method(
     run=run,
     one_shot=False,
     auxiliary=lambda settings: settings.auxiliary,
+    told_apart=lambda settings, num_clients: settings.num_groups(num_clients),
     spaces=Spaces(local=LOCAL),
 )

@@ -6,22 +6,17 @@ the same order. So a distance compares generators on one data set and one traini
 InceptionV3 FID and cannot be compared with printed ones, whose scale is another.
 """
 
-from collections.abc import Iterator
-
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fl.data.datasets import Split
 from fl.json_values import JsonObject
+from fl.metrics.real_images import BATCH, train_on_real
 from fl.seeding import torch_generator, torch_seeded
-from fl.training.loop import Step, minimise
-from fl.training.optimizers import Adam
 
 FEATURES = 128
 EPOCHS = 3
-BATCH = 64
 SEED = 0
 """Seed of the network: the same for every run, so that runs of all seeds are measured alike."""
 NAME = f"{FEATURES} features of a small CNN trained on the real training images; not InceptionV3"
@@ -63,23 +58,12 @@ class FeatureNetwork(nn.Module):
         return torch.cat([self.features(part.to(device)).cpu() for part in images.split(512)])
 
 
-def train_features(
-    images: Tensor, labels: Tensor, num_classes: int, device: torch.device
-) -> FeatureNetwork:
-    """The network, trained to classify images (N, C, H, W) in [0, 1] by Adam."""
+def train_features(real: Split, num_classes: int, device: torch.device) -> FeatureNetwork:
+    """The network, trained on the device to classify the real images."""
     with torch_seeded(SEED, "fid/start"):
-        network = FeatureNetwork(images.shape[1], num_classes).to(device)
-    parameters = list(network.parameters())
-    order = torch_generator(SEED, "fid/order")
-
-    def steps() -> Iterator[Step]:
-        for _ in range(EPOCHS):
-            for rows in torch.randperm(len(labels), generator=order).split(BATCH):
-                logits = network(images[rows].to(device))
-                yield Step(F.cross_entropy(logits, labels[rows].to(device)))
-
-    minimise(steps(), [parameters], Adam(lr=1e-3).for_cohort([parameters]))
-    return network.eval()
+        network = FeatureNetwork(real.images.shape[1], num_classes).to(device)
+    steps = EPOCHS * -(-len(real.labels) // BATCH)
+    return train_on_real(network, real, steps, torch_generator(SEED, "fid/order"))
 
 
 def measure(
@@ -99,7 +83,7 @@ def measure(
         images; and ``features``, the name of what they are measured with.
     """
     images = torch.from_numpy(np.ascontiguousarray(real.images)).float() / 255
-    network = train_features(images, torch.from_numpy(real.labels), num_classes, device)
+    network = train_features(real, num_classes, device)
     reference, generated = network.describe(images), network.describe(synthetic["images"])
     noise = torch.randn(images.shape, generator=torch_generator(SEED, "fid/noise")).clamp(0, 1)
     halves = reference[torch.randperm(len(images), generator=torch_generator(SEED, "fid/halves"))]

@@ -1,5 +1,6 @@
 """Models as files: weights as safetensors, and beside them what the module is built of."""
 
+import hashlib
 import json
 import os
 from collections.abc import Mapping
@@ -7,11 +8,13 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from fl.errors import UserError
+from fl.json_values import JsonObject
 from fl.models.ensemble import Ensemble
 from fl.models.info import Built
 from fl.models.registry import build_classifier
@@ -19,12 +22,16 @@ from fl.whole_files import replacing
 
 KEY = "onefold"
 """Of the file's metadata, under which the model's description is, as JSON."""
+CHECKSUM = "checksum"
+"""Of the description and the weights, within the former; files of others have none."""
 
 
 def save_model(model: nn.Module, path: Path) -> None:
     """Writes weights and description, with which :func:`load_model` makes the module again."""
     state = {n: t.cpu().contiguous() for n, t in model.state_dict().items()}
     about = describe(model)
+    if about is not None:
+        about[CHECKSUM] = _checksum(about, state)
     save_tensors(state, path, {KEY: json.dumps(about)} if about else None)
 
 
@@ -36,18 +43,30 @@ def load_model(path: Path) -> nn.Module:
     """
     try:
         with safe_open(path, "pt") as file:
-            about = (file.metadata() or {}).get(KEY)
+            metadata = file.metadata() or {}
         state = load_file(path)
     except (OSError, SafetensorError) as error:
         raise UserError(f"cannot read model {path}: {' '.join(str(error).split())}") from None
-    if about is None:
+    if KEY not in metadata:
         raise UserError(f"{path} does not say what its model is built of")
-    model = _build(json.loads(about))
     try:
+        about = json.loads(metadata[KEY])
+        if CHECKSUM in about and about.pop(CHECKSUM) != _checksum(about, state):
+            raise UserError(f"{path} is damaged: its checksum is of other content")
+        model = _build(about)
         model.load_state_dict(state)
-    except RuntimeError as error:
+    except (json.JSONDecodeError, KeyError, TypeError, AttributeError, RuntimeError) as error:
         raise UserError(f"{path} does not fit its model: {' '.join(str(error).split())}") from None
     return model.eval()
+
+
+def _checksum(about: JsonObject, state: Mapping[str, Tensor]) -> str:
+    """Of the description, and the weights' names, types, shapes and values."""
+    sha = hashlib.sha256(json.dumps(about, sort_keys=True).encode())
+    for name, tensor in sorted(state.items()):
+        sha.update(f"\n{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
+        sha.update(tensor.contiguous().flatten().view(torch.uint8).numpy().data)
+    return sha.hexdigest()
 
 
 def describe(model: nn.Module) -> dict[str, Any] | None:

@@ -1,6 +1,5 @@
 """Finds the run in which the same clients trained alone: the line that each must beat."""
 
-import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -8,6 +7,7 @@ from pathlib import Path
 
 import yaml
 
+from fl.json_files import read_json
 from fl.json_values import JsonObject, SettingValues
 from fl.report.scores import Scores, scores_of
 
@@ -30,7 +30,8 @@ def find_alone(run_dir: Path, config: SettingValues, result: JsonObject) -> Alon
     """The finished run of the same clients alone that lies beside this run; the newest of several.
 
     A directory that is damaged, or none of ours, is passed over, since it is not what the user
-    asked about. There is none for a run that is such a run itself, or that scores no clients.
+    asked about. There is none for a run that is such a run itself, or that scores no clients
+    on samples of their own.
 
     Args:
         run_dir: the run's directory.
@@ -38,13 +39,14 @@ def find_alone(run_dir: Path, config: SettingValues, result: JsonObject) -> Alon
         result: its result, which names its partition; empty while it is unfinished.
     """
     partition = _partition(result)
-    if config.get("method") == ALONE or partition is None or not result.get("client_accuracy"):
+    if config.get("method") == ALONE or on_whole_split(config):
+        return None
+    if partition is None or not result.get("client_accuracy"):
         return None
     found: list[tuple[float, str, Scores]] = []
     for path in _runs_alone(run_dir.resolve().parent, config):
         try:
-            text = (path / "result.json").read_text(encoding="utf-8")
-            scores = _scores(_mapping(json.loads(text)), partition)
+            scores = _scores(read_json(path / "result.json"), partition)
             changed = (path / "result.json").stat().st_mtime
         except (OSError, ValueError, RecursionError):
             continue
@@ -54,6 +56,11 @@ def find_alone(run_dir: Path, config: SettingValues, result: JsonObject) -> Alon
         return None
     _, name, scores = max(found, key=lambda run: run[:2])
     return Alone(name, scores)
+
+
+def on_whole_split(config: SettingValues) -> bool:
+    """Whether each client's model was tested on the whole split, as by FedBN's ``personal``."""
+    return config.get("tested") == "personal"
 
 
 def _runs_alone(folder: Path, config: SettingValues) -> Iterator[Path]:

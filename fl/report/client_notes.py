@@ -1,15 +1,21 @@
-"""What the report says in words of clients that were each scored on samples of their own."""
+"""What the report says in words of clients that were each scored."""
 
-from fl.report.alone import ALONE, Alone
+from fl.report.alone import ALONE, Alone, on_whole_split
 from fl.report.read import RunRecord
 from fl.report.scores import Scores
 from fl.report.words import clients, percent
 
 
-def own_samples(run: RunRecord) -> str:
+def kind_of_samples(run: RunRecord) -> str:
     """The kind of samples that each client was scored on."""
     held_out = (run.config.get("data") or {}).get("validation")
     return "held-out training samples" if held_out else "test samples"
+
+
+def which_samples(run: RunRecord) -> str:
+    """The samples that each client was scored on."""
+    kind = kind_of_samples(run)
+    return f"all {kind}" if on_whole_split(run.config) else f"{kind} of its own"
 
 
 def last_round(scores: Scores, alone: Alone | None) -> str:
@@ -33,11 +39,11 @@ def beside_table(run: RunRecord) -> list[str]:
     if scores is None:
         return []
     notes = []
-    if run.result is not None and run.config["method"] != ALONE:
+    if run.result is not None and run.config["method"] != ALONE and not on_whole_split(run.config):
         notes.append(_against_alone(scores, run.alone))
     dropped = set(scores.untested) & _dropped(run)
     for left_out, why in (
-        (sorted(set(scores.untested) - dropped), f"for want of {own_samples(run)}"),
+        (sorted(set(scores.untested) - dropped), f"for want of {kind_of_samples(run)}"),
         (sorted(dropped), "as they failed for good"),
     ):
         if left_out:

@@ -32,15 +32,17 @@ class ClientRow:
 
 @dataclass(frozen=True)
 class LossCurve:
-    """A client's mean training loss, epoch by epoch."""
+    """A client's mean training loss, epoch by epoch or by parts of its steps."""
 
     client: int
     role: str
     model: str | None
     steps: list[float]
-    """When each epoch ended: its number; in a run of many rounds, in rounds."""
+    """When each epoch or part ended, in the curve's unit."""
     losses: list[float]
     """Not a number where it was not finite."""
+    unit: str = "epoch"
+    """``round`` in a run of many rounds, else ``epoch`` or ``step``."""
 
 
 @dataclass(frozen=True)
@@ -95,7 +97,7 @@ def round_rows(events: list[Event]) -> list[RoundRow]:
 def client_accuracy(events: list[Event]) -> dict[int, list[float | None]]:
     """By round, ascending, every client's accuracy; of rounds that were repeated the later counts.
 
-    Empty where clients were not scored on samples of their own.
+    Empty where clients were not scored.
     """
     rounds = [event for event in events if isinstance(event, RoundEnd)]
     found = {event.round: event.client_accuracy for event in rounds if _scored(event)}
@@ -112,11 +114,23 @@ def client_losses(events: list[Event], *, in_rounds: bool = False) -> list[LossC
     curves = []
     for client, ends in _client_ends(events).items():
         losses = [n if math.isfinite(n) else math.nan for end in ends for n in end.losses]
-        steps = [step for end in ends for step in _epoch_ends(end)] if in_rounds else []
         if losses:
-            steps = steps or [*map(float, range(1, len(losses) + 1))]
-            curves.append(LossCurve(client, ends[-1].role, ends[-1].model, steps, losses))
+            last = [end for end in ends if end.losses][-1]
+            if in_rounds:
+                unit, steps = "round", [step for end in ends for step in _epoch_ends(end)]
+            else:
+                unit, length = _unit(last)
+                steps = [length * (k + 1) for k in range(len(losses))]
+            curves.append(LossCurve(client, last.role, last.model, steps, losses, unit))
     return curves
+
+
+def _unit(end: ClientEnd) -> tuple[str, float]:
+    """What a client's training is counted in, and how much of it each of its losses is of."""
+    steps = end.stats.get("steps")
+    if steps is None or "epochs" in end.stats:
+        return "epoch", 1.0
+    return "step", steps / max(1, len(end.losses))
 
 
 def _epoch_ends(end: ClientEnd) -> list[float]:

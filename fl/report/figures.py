@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from matplotlib.figure import Figure
 
 from fl.report import client_notes, client_plots, confusion, loss_curves, plots, privacy, style
+from fl.report.alone import on_whole_split
 from fl.report.gantt import placement_chart
 from fl.report.mosaic import sample_grid
 from fl.report.read import RunRecord
@@ -71,8 +72,8 @@ def _accuracy(run: RunRecord) -> Picture | None:
         f"Test accuracy of the global model after each {'round' if many else 'epoch of fusion'}"
     )
     if run.scores is not None:
-        own = client_notes.own_samples(run)
-        caption = f"Mean over clients after each round, each client on {own} of its own"
+        which = client_notes.which_samples(run)
+        caption = f"Mean over clients after each round, each client on {which}"
         caption += "" if start is None else "; round 0 is before the first"
     elif start is not None:
         caption += f"; {run.step} 0 is the model that {'it' if many else 'fusion'} starts from"
@@ -121,10 +122,10 @@ def _classes(run: RunRecord) -> Picture | None:
     figure = plots.class_accuracy(values, _class_names(run, len(values)), result["accuracy"])
     caption = "Test accuracy on each class alone; the dashed line is the accuracy over all of them."
     if run.scores is not None:
-        caption = (
-            "Accuracy on each class alone, over the samples of all clients together; the dashed "
-            "line is the mean over clients."
-        )
+        own = "over the samples of all clients together; the dashed line is the mean over clients"
+        if on_whole_split(run.config):
+            own = "the mean over clients; the dashed line is that over all classes"
+        caption = f"Accuracy on each class alone, {own}."
     return _picture("per_class", "Accuracy by class", caption, figure)
 
 
@@ -146,16 +147,16 @@ def _confusion(run: RunRecord) -> Picture | None:
 def _losses(run: RunRecord) -> Picture | None:
     if not run.losses:
         return None
-    step = "round" if run.in_rounds else "epoch"
-    caption = "Mean training loss over each client's own samples by " + (
-        "round, with a point for each epoch within it" if run.in_rounds else "epoch"
-    )
+    units = {curve.unit for curve in run.losses}
+    caption = f"Mean training loss over each client's own samples by {' or '.join(sorted(units))}"
+    if run.in_rounds:
+        caption += ", with a point for each epoch or a few steps within it"
     if loss_curves.has_bands(run.losses):
         caption += (
             "; of many clients the line is their median, the dark band reaches from their 10th to "
             "their 90th percentile, and all lie in the light one"
         )
-    figure = loss_curves.loss_curves(run.losses, step)
+    figure = loss_curves.loss_curves(run.losses)
     return _picture("losses", "Local training", f"{caption}.", figure)
 
 

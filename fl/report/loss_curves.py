@@ -1,4 +1,4 @@
-"""The picture of the clients' local training: their losses by epoch, a panel per role and model."""
+"""The picture of the clients' local training: their losses, a panel per role and model."""
 
 from collections.abc import Sequence
 from itertools import groupby
@@ -19,8 +19,8 @@ FEW = 2.5  # decades up to which a logarithmic axis names more than the powers o
 ACROSS = 3  # panels in a row
 
 
-def loss_curves(curves: Sequence[LossCurve], step: str) -> Figure:
-    """Each client's loss by ``step``, epoch or round; of many clients, how they are distributed."""
+def loss_curves(curves: Sequence[LossCurve]) -> Figure:
+    """Each client's loss by epoch, step or round; of many clients, how they are distributed."""
     panels = _by_kind(curves)
     columns = min(len(panels), ACROSS)
     rows = -(-len(panels) // ACROSS)
@@ -29,7 +29,7 @@ def loss_curves(curves: Sequence[LossCurve], step: str) -> Figure:
     places = figure.subplots(rows, columns, squeeze=False).ravel().tolist()
     for axes, own in zip(places, panels, strict=False):
         _panel(axes, own)
-        axes.set(xlabel=step)
+        axes.set(xlabel=own[0].unit)
     for axes in places[: len(panels) : columns]:
         axes.set(ylabel="training loss")
     for axes in places[len(panels) :]:

@@ -90,7 +90,7 @@ def _facts(run: RunRecord) -> list[str]:
     named = {"\N{GREEK SMALL LETTER ALPHA} =": about.get("alpha"), "seed": about.get("seed")}
     facts = [f"{name} {value}" for name, value in named.items() if value is not None]
     if run.scores is not None:
-        facts.append(f"each client scored on {client_notes.own_samples(run)} of its own")
+        facts.append(f"each client scored on {client_notes.which_samples(run)}")
     elif about.get("scored_on") == "validation":
         facts.append("accuracy on held-out training images")
     if dp := (run.result or {}).get("dp"):

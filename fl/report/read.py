@@ -1,6 +1,5 @@
 """Reads a run directory, finished or not, into one record that the report is made of."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +13,7 @@ from safetensors.numpy import load_file
 
 from fl.errors import UserError
 from fl.events import Event
+from fl.json_files import read_json
 from fl.json_values import JsonObject
 from fl.report.alone import Alone, find_alone
 from fl.report.events import (
@@ -89,7 +89,7 @@ class RunRecord:
     accuracy: dict[int, float]
     """After each round where there were many, else after each epoch of fusion."""
     client_accuracy: dict[int, list[float | None]]
-    """After each round, by client id, where clients were scored on samples of their own."""
+    """After each round, by client id, where each client was scored."""
     alone: Alone | None
     """The same clients without any exchange, where this run is finished and one lies beside it."""
     rounds: list[RoundRow]
@@ -156,7 +156,7 @@ def _read_config(run_dir: Path) -> JsonObject:
         raise UserError(f"{run_dir} is not a run directory: it has no config.yaml")
     try:
         config = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError):
+    except (yaml.YAMLError, UnicodeDecodeError, RecursionError):
         raise UserError(f"{path} is not valid YAML") from None
     config = _mapping(config, path)
     if not config.keys() >= {"method", "dataset"}:
@@ -165,12 +165,7 @@ def _read_config(run_dir: Path) -> JsonObject:
 
 
 def _read_json(path: Path) -> JsonObject | None:
-    if not path.exists():
-        return None
-    try:
-        return _mapping(json.loads(path.read_text(encoding="utf-8")), path)
-    except (json.JSONDecodeError, UnicodeDecodeError):
-        raise UserError(f"{path} is not valid JSON") from None
+    return read_json(path) if path.exists() else None
 
 
 def _mapping(value: object, path: Path) -> JsonObject:

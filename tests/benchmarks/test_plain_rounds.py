@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from fl.condensation.config import CondensationConfig
+from fl.condensation.network import radius
 from fl.fusion.fit import FitConfig
 from fl.methods import fedaf, fedavg, feddm
 from fl.methods.fedaf import FedAFConfig
@@ -68,7 +69,9 @@ def test_a_network_of_a_step_is_as_far_away_as_the_settings_say() -> None:
         return weights(network) - weights(model)
 
     assert not apart(DM.local).any()
-    assert apart(replace(DM, rho=2.0).local).norm().item() == pytest.approx(2.0, rel=1e-4)
+    near = replace(DM, rho=2.0).local
+    expected = radius(near, PREPARED.run_spec)
+    assert apart(near).norm().item() == pytest.approx(expected, rel=1e-4)
     assert apart(replace(AF, gamma=0.5).local).any()
 
 

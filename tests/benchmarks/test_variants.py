@@ -9,6 +9,8 @@ import tyro
 import variants
 from variants import METHODS, Variants, spread
 
+FLAGS = ("--resume", "--fid")
+
 
 @pytest.fixture
 def launched(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, str]]:
@@ -16,7 +18,7 @@ def launched(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, str]]:
     asked: list[dict[str, str]] = []
 
     def launch(arguments: list[str]) -> int:
-        plain = [argument for argument in arguments if argument != "--resume"]
+        plain = [argument for argument in arguments if argument not in FLAGS]
         options = dict(zip(plain[::2], plain[1::2], strict=True))
         asked.append(options)
         folder = Path(options["--output-dir"]) / options["--name"]
@@ -34,6 +36,10 @@ def result(seed: int) -> dict[str, Any]:
         "start_accuracy": 0.25,
         "seconds": {"local": 10.0 * (seed + 1), "fusion": 3.0},
         "teacher": {"agreement": 0.9, "confidence": 0.8, "confidence_when_wrong": 0.4},
+        "oracle": {
+            "agreement": 0.75,
+            "teacher": {"agreement": 0.85, "agreement_where_confirmed": 0.95},
+        },
     }
 
 
@@ -66,7 +72,9 @@ def test_figures_are_those_of_the_runs(tmp_path: Path, launched: list[dict[str, 
     accuracies = {method: [0.5, 0.6] for method in METHODS}
     assert row["accuracy"] == {"start": [0.25, 0.25], **accuracies}
     assert [seconds["local"] for seconds in row["seconds"]] == [10.0, 20.0]
-    assert row["fedmho-sd teacher"][0]["agreement"] == 0.9
+    told = row["fedmho-sd teacher"][0]
+    assert (told["agreement"], told["oracle_agreement"]) == (0.9, 0.75)
+    assert (told["agreement_with_oracle"], told["agreement_where_confirmed"]) == (0.85, 0.95)
 
 
 def test_what_is_finished_is_read_and_not_run_again(

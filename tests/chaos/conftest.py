@@ -14,9 +14,6 @@ import pytest
 from tests.chaos.faults import RUNTIMES, WEIGHTS, Run, mount
 from tests.cluster.commands import fingerprint
 
-ENDED: Counter[tuple[str, str]] = Counter()
-"""How runs ended, by fault and by what the run printed."""
-
 
 @dataclass(frozen=True)
 class Undisturbed:
@@ -60,7 +57,10 @@ def folder(tmp_path: Path, fault: str) -> Iterator[Path]:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    if ENDED:
+    """How runs ended, by fault: read from reports, since other processes may have run the tests."""
+    properties = (dict(r.user_properties) for r in terminalreporter.getreports("passed"))
+    ended = Counter((p["fault"], p["ended"]) for p in properties if "ended" in p)
+    if ended:
         terminalreporter.section("faults")
-    for (fault, end), count in sorted(ENDED.items()):
+    for (fault, end), count in sorted(ended.items()):
         terminalreporter.write_line(f"{fault:14} {end:40} {count}")

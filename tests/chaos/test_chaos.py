@@ -1,11 +1,12 @@
 """Whatever breaks, a run ends with the undisturbed bits, or in one clear line, and goes on."""
 
 import random
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.chaos.conftest import ENDED, Undisturbed
+from tests.chaos.conftest import Undisturbed
 from tests.chaos.faults import FAULTS, Run
 from tests.cluster.commands import fingerprint
 
@@ -14,15 +15,20 @@ KILLED = -9
 
 
 def test_a_run_survives_the_fault(
-    number: str, fault: str, folder: Path, undisturbed: dict[str, Undisturbed]
+    number: str,
+    fault: str,
+    folder: Path,
+    undisturbed: dict[str, Undisturbed],
+    record_property: Callable[[str, object], None],
 ) -> None:
+    record_property("fault", fault)
     runtime, strike = FAULTS[fault]
     run, reference = Run(folder, runtime), undisturbed[runtime]
     what = f"fault {number}, {fault}: {strike(run, random.Random(number), reference.seconds)}"
     status = run.end()
     if status == 0 and fault != "bit":
         assert fingerprint(run.run_dir) == reference.bits, what
-        ENDED[fault, "went on to the same bits"] += 1
+        record_property("ended", "went on to the same bits")
         return
     if status not in (0, KILLED):
         refuse_traceback(run, what)
@@ -36,7 +42,7 @@ def test_a_run_survives_the_fault(
         assert run.whole("--name=again") == 0, f"{what}\n{run.output}"
     assert fingerprint(kept) == reference.bits, f"{what}\n{run.output}"
     end = "refused in one line" if refused else "resumed to the same bits"
-    ENDED[fault, f"stopped, then {end}"] += 1
+    record_property("ended", f"stopped, then {end}")
 
 
 def refuse_traceback(run: Run, what: str) -> None:

@@ -15,6 +15,7 @@ from unittest import mock
 import torch
 
 from cluster.launch import main
+from fl.json_files import read_json
 
 SMALL = [
     "--num-clients=4",
@@ -95,7 +96,7 @@ def _undone_afterwards() -> Iterator[None]:
 
 
 def result(run_dir: Path) -> dict[str, Any]:
-    loaded: dict[str, Any] = json.loads((run_dir / "result.json").read_text())
+    loaded: dict[str, Any] = read_json(run_dir / "result.json")
     return loaded
 
 

@@ -78,7 +78,10 @@ def test_a_dry_run_names_the_runs_and_starts_none(
     monkeypatch.setattr(cluster.study, "_run", lambda cell: pytest.fail("a run was started"))
     asked = ["--num-clients=2,3", "--runtime=inprocess", f"--output-dir={tmp_path}", "--dry-run"]
     assert main(asked) == 0
-    lines = capsys.readouterr().out.splitlines()
+    told, *lines = capsys.readouterr().out.splitlines()
+    assert told == "loading torch …"
+    steps = [f"preparing k{clients}-seed0 …" for clients in (2, 3)]
+    assert [lines.pop(0) for _ in steps] == steps
     assert [line.split("  ") for line in lines] == [
         [str(tmp_path / f"k{clients}-seed0"), "to be run"] for clients in (2, 3)
     ]

@@ -10,9 +10,10 @@ import pytest
 from cluster import suite
 from cluster.run.command_line import as_arguments, flatten, parse, setting_types
 from cluster.run.options import LaunchOptions
-from cluster.run.run_dir import claim, write_json
+from cluster.run.run_dir import claim
 from cluster.studies.cells import TABLES, Cell, make
 from cluster.studies.published import Published
+from fl.json_files import write_json
 from fl.json_values import JsonObject
 from fl.methods.registry import METHODS
 from tests.cluster.commands import SMALL, events
@@ -41,7 +42,12 @@ def test_finished_runs_are_not_repeated(tmp_path: Path, capsys: pytest.CaptureFi
     assert run_suite(tmp_path, "--seeds=0", "--only", "*-fedavg") == 0
     first = tmp_path / "table3-small-digits-alpha0.5-fedavg-seed0" / "result.json"
     written = first.stat().st_mtime_ns
-    assert "1 of 1" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    run = "[1 of 1] digits-alpha0.5-fedavg seed 0: "
+    for step in ("reading the data: digits …", "cutting it among 4 clients …", "running …"):
+        assert f"{run}{step}\n" in said
+    assert said.startswith("loading torch …\n")
+    assert max(map(len, said.partition(f"{run}0.")[0].splitlines())) <= 80
     assert run_suite(tmp_path, "--seeds=0,1") == 0
     assert first.stat().st_mtime_ns == written
     said = capsys.readouterr().out
@@ -57,6 +63,23 @@ def test_a_dry_run_starts_nothing(tmp_path: Path, capsys: pytest.CaptureFixture)
     assert run_suite(tmp_path, "--seeds=3", "--dry-run") == 0
     assert capsys.readouterr().out.count("to be run") == 2
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.usefixtures("tiny_table")
+def test_a_dry_run_at_paper_scale_says_what_the_table_would_take(
+    tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    asked = ("--scale=paper", "--seeds=3,4", "--dry-run")
+    assert run_suite(tmp_path, *asked) == 0
+    said = capsys.readouterr().out
+    for cell in ("digits-alpha0.5-fedavg", "digits-alpha0.5-fedmho"):
+        assert f"{cell}, 2 such runs: about " in said
+    assert "\none after the other about " in said
+    assert not list(tmp_path.iterdir())
+    assert run_suite(tmp_path, *asked, "--dataset=svhn", f"--data-root={tmp_path}") == 0
+    said = capsys.readouterr().out
+    assert said.count("such runs: unknown, ") == 2
+    assert said.endswith("nothing is known\n")
 
 
 @pytest.mark.usefixtures("tiny_table")

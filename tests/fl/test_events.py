@@ -22,6 +22,7 @@ from fl.events import (
     RoundsResumed,
     RunEnd,
     RunStart,
+    as_line,
     parse_events,
 )
 
@@ -113,7 +114,7 @@ EVENTS = [
 
 def test_every_event_is_read_back_as_it_was_written() -> None:
     assert {type(event) for event in EVENTS} == set(KINDS.values())
-    lines = [json.dumps(event.to_json()) for event in EVENTS]
+    lines = [as_line(event) for event in EVENTS]
     assert list(parse_events(lines)) == EVENTS
 
 
@@ -122,3 +123,13 @@ def test_what_is_no_event_is_left_out_and_what_is_new_in_one_is_passed_over() ->
     others = ['{"event": "run_end"}', '{"event": "unheard of"}', "17", "{}", whole[:9], ""]
     newer = whole.replace("{", '{"colour": "red", ', 1)
     assert list(parse_events([whole, *others, newer])) == [RunEnd(accuracy=0.5)] * 2
+
+
+def test_a_flipped_bit_never_changes_an_event(caplog: pytest.LogCaptureFixture) -> None:
+    line = as_line(RunEnd(accuracy=0.5, seconds=1.25)).encode()
+    for at in range(8 * len(line) - 8):
+        damaged = bytearray(line)
+        damaged[at // 8] ^= 1 << at % 8
+        found = list(parse_events([damaged.decode(errors="replace")]))
+        assert found in ([], [RunEnd(accuracy=0.5, seconds=1.25)])
+    assert "a damaged event of a run is skipped" in caplog.text

@@ -64,7 +64,7 @@ class Answers:
 
 
 def trained(
-    training: Training, folder: Path, *answers: bytes, drop: bool = False
+    training: Training, folder: Path, *answers: bytes, drop: bool = False, **options: Any
 ) -> tuple[Clients, list[Update]]:
     store = Store(folder / "pool", folder / "updates", TRAIN)
     count = len(answers)
@@ -77,7 +77,7 @@ def trained(
         Events(),
         on_failure="drop" if drop else "stop",
     )
-    return clients, clients.train()
+    return clients, clients.train(**options)
 
 
 def files(folder: Path) -> list[str]:
@@ -188,6 +188,17 @@ def test_a_hostile_upload_is_its_clients_failure_and_is_not_kept(
     assert files(tmp_path) == []
 
 
+def test_what_stays_with_its_client_is_checked_before_it_is_kept_too(tmp_path: Path) -> None:
+    memory = honest(CLASSIFIER)
+    keep: dict[str, Any] = {"remember": True, "private": lambda client, name: True}
+    _, (update,) = trained(CLASSIFIER, tmp_path / "honest", sent(memory), **keep)
+    assert not update.tensors
+    lacks(memory)
+    with pytest.raises(ClientFailed, match=r"client 0 .* other tensors than classifier has"):
+        trained(CLASSIFIER, tmp_path / "lying", sent(memory), **keep)
+    assert files(tmp_path / "lying") == []
+
+
 def test_a_refused_client_is_dropped_where_that_is_allowed_and_asked_again_on_resume(
     tmp_path: Path,
 ) -> None:
@@ -246,3 +257,10 @@ def test_label_counts_are_given_as_they_were_sent() -> None:
     counts = torch.tensor([9, 0, 0])
     own = Update(client=client(0), tensors={COUNTS: counts}, stats={}, seconds=0, reused=False)
     assert torch.equal(check_label_counts(own, PROBLEM), counts)
+
+
+@pytest.mark.parametrize("name", ["logits", "mean_logits", "features"])
+def test_answers_beyond_what_any_model_gives_are_refused(name: str) -> None:
+    check_values(name, torch.tensor([-5e4, 5e4]))
+    with pytest.raises(ValueError, match=r"values up to 1e\+06, above 100000"):
+        check_values(name, torch.tensor([0.0, -1e6]))

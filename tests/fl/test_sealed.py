@@ -1,5 +1,6 @@
 """Sealed files: read as they were written, or named and taken for missing."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -33,6 +34,13 @@ def test_whatever_bit_is_another_the_file_is_named_and_ignored(
         caplog.clear()
         assert read_sealed(file) is None
         assert caplog.messages == [f"{file} is damaged: it is ignored, and made again"]
+
+
+def test_a_named_pipe_in_its_place_is_as_damaged_and_makes_nobody_wait(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "file")
+    assert read_sealed(tmp_path / "file") is None
+    write_sealed(tmp_path / "file", CONTENT)
+    assert read_sealed(tmp_path / "file") == CONTENT
 
 
 @pytest.mark.parametrize("content", [b"", b"{}", CONTENT])

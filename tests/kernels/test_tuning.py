@@ -1,6 +1,5 @@
 """Launch settings: measured once, kept on the node, never trusted blindly."""
 
-import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -55,7 +54,20 @@ def test_what_differs_is_measured_again(measured: list[Config], kernel: str, oth
     tuned("sums", SHAPE, measured.append)
     tuned(kernel, other, measured.append)
     assert len(measured) == 2 * len(CANDIDATES)
-    assert len(json.loads(cache_file().read_text())) == 2
+    assert len(tuning._read()) == 2
+
+
+def test_a_flipped_bit_is_named_and_measured_anew(
+    measured: list[Config], caplog: pytest.LogCaptureFixture
+) -> None:
+    tuned("sums", SHAPE, measured.append)
+    content = bytearray(cache_file().read_bytes())
+    content[-20] ^= 1
+    cache_file().write_bytes(content)
+    tuning.forget()
+    assert tuned("sums", SHAPE, measured.append) == CANDIDATES[2]
+    assert len(measured) == 2 * len(CANDIDATES)
+    assert "is damaged: it is ignored" in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -26,8 +26,38 @@ def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
 def test_an_unknown_word_is_one_line_with_a_guess(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["swep"]) == 2
     said = capsys.readouterr().err
-    assert said.startswith("onefold: no command 'swep'; did you mean sweep?")
+    assert said.startswith("onefold: no command 'swep'; did you mean sweep? commands: run, ")
     assert said.count("\n") == 1
+    assert main(["frobnicate"]) == 2
+    assert capsys.readouterr().err.startswith("onefold: no command 'frobnicate'; commands: run, ")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (["data"], "say what to fetch: onefold data prepare NAME [NAME ...]"),
+        (["data", "--no"], "unrecognized arguments: --no"),
+        (["report"], "name one run directory or more: onefold report RUN [RUN ...]"),
+        (["report", "--no"], "unrecognized arguments: --no"),
+        (["compare"], "name one run directory or more: onefold report RUN [RUN ...]"),
+    ],
+)
+def test_what_is_missing_is_one_line(
+    arguments: list[str], line: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments) == 2
+    assert capsys.readouterr() == ("", f"onefold: {line}\n")
+
+
+@pytest.mark.parametrize(("more", "page"), [([], "compare.html"), (["-o", "c.html"], "c.html")])
+def test_a_comparison_has_a_page_of_its_own(
+    more: list[str], page: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[list[str]] = []
+    monkeypatch.setattr("runpy.run_module", lambda *_, **__: asked.append(sys.argv))
+    assert main(["compare", "runs/a", "runs/b", *more]) == 0
+    assert asked[0][1:3] == ["runs/a", "runs/b"]
+    assert asked[0][-1] == page
 
 
 def test_run_is_the_launch_command_also_beside_a_cluster_py(tmp_path: Path) -> None:

@@ -21,3 +21,13 @@ def test_a_users_package_that_was_imported_before_is_named(tmp_path: Path) -> No
     (tmp_path / "script.py").write_text("import tune, onefold; onefold.run")
     done = subprocess.run([sys.executable, tmp_path / "script.py"], capture_output=True, text=True)
     assert "import onefold before your own module tune" in done.stderr
+
+
+def test_the_packages_come_without_torch_and_cluster_before_it(tmp_path: Path) -> None:
+    script = (
+        "import onefold._packages, sys, os; print('torch' in sys.modules);"
+        "print(os.environ['OMP_WAIT_POLICY']);"
+        "import kernels; print(kernels.nearest_to_centroid.__module__, 'torch' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.stdout.split() == ["False", "PASSIVE", "kernels.filter", "True"], done.stderr

@@ -58,8 +58,14 @@ def test_rm_deletes_only_what_is_named_and_meant(
 
 def test_a_damaged_result_is_one_line(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (runs / "one" / "result.json").write_text("{")
-    assert main(["--output-dir", str(runs), "ls"]) == 2
-    assert capsys.readouterr().err.startswith("onefold: cannot read")
+    base = ["--output-dir", str(runs)]
+    assert main([*base, "ls"]) == 0
+    assert "one                                       its result.json is damaged" in (
+        capsys.readouterr().out
+    )
+    assert main([*base, "export", "--csv", str(runs / "all.csv")]) == 2
+    assert "result.json is damaged: it is not valid JSON" in capsys.readouterr().err
+    assert not (runs / "all.csv").exists()
 
 
 def test_the_folder_may_stand_before_the_word_or_after_it(
@@ -91,3 +97,9 @@ def test_rm_deletes_none_where_a_process_is_at_work_in_one(
     assert (runs / "two").exists()
     assert main(["--output-dir", str(runs), "rm", "one", "two", "--yes"]) == 0
     assert not (runs / "two").exists()
+
+
+def test_a_file_holds_no_runs(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (runs / "file").touch()
+    assert main(["--output-dir", str(runs / "file"), "ls"]) == 2
+    assert "is a file" in capsys.readouterr().err

@@ -12,7 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from cluster.run.help import EXAMPLES
 from onefold.completion import SHELLS, script
+from onefold.words import FIRST, words
 
 ASK = {
     "bash": """
@@ -81,8 +83,11 @@ def ask(request: pytest.FixtureRequest, scripts: dict[str, Path], runs: Path) ->
         (("su",), {"suite"}),
         (("run", "--meth"), {"--method"}),
         (("run", "--classifier.mod"), {"--classifier.model"}),
-        (("run", "--method", "fedmho-"), {"fedmho-md", "fedmho-sd"}),
-        (("run", "--method=fedmho-"), {"--method=fedmho-md", "--method=fedmho-sd"}),
+        (("run", "--method", "fedmho-"), {"fedmho-md", "fedmho-open", "fedmho-sd"}),
+        (
+            ("run", "--method=fedmho-"),
+            {"--method=fedmho-md", "--method=fedmho-open", "--method=fedmho-sd"},
+        ),
         (("run", "--dataset", "cifar"), {"cifar10", "cifar100"}),
         (("run", "--preset", "mnist"), {"mnist-small"}),
         (("sweep", "--classifier.model", "v"), {"vgg9"}),
@@ -101,6 +106,25 @@ def ask(request: pytest.FixtureRequest, scripts: dict[str, Path], runs: Path) ->
 )
 def test_words_options_values_and_runs(ask: Ask, typed: list[str], expected: set[str]) -> None:
     assert ask(*typed) == expected
+
+
+@pytest.mark.parametrize("typed", ["", "--"])
+def test_before_anything_is_typed_the_options_that_most_want_are_offered(
+    ask: Ask, typed: str
+) -> None:
+    offered = {word for word in ask("run", typed) if word.startswith("-")}
+    assert offered == set(FIRST)
+    assert ask("run", "--classifier.model", "") >= {"cnn", "vgg9"}
+    assert ask("run", "--generator.wi") == {"--generator.width"}
+    assert {"--space", "--method"} <= ask("sweep", typed)
+    assert "--seeds" in ask("study", typed)
+    assert "--generator.width" not in ask("study", typed)
+
+
+def test_all_that_is_offered_first_is_an_option_and_the_helps_examples_are_in_it() -> None:
+    for name, word in words().items():
+        assert set(word.first) <= set(word.options), name
+    assert set(re.findall(r"--[\w.-]+", EXAMPLES)) <= set(FIRST)
 
 
 def test_bash_splits_a_value_from_its_option(scripts: dict[str, Path], runs: Path) -> None:

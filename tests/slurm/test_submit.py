@@ -1,5 +1,6 @@
 """Submitting, with an sbatch that only says yes."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -88,9 +89,9 @@ def test_the_job_is_the_same_launch_without_slurm(tmp_path: Path) -> None:
     submitted = parse([*SMALL, "--slurm.nodes=2", "--max-actors=3", "--seed=5", "--wait"])
     run_dir = tmp_path / "runs" / "a b"
     run_dir.mkdir(parents=True)
-    from cluster.run.run_dir import nested, write_json
+    from cluster.run.run_dir import nested
 
-    write_json(run_dir / "config.yaml", nested(submitted.run))  # JSON is YAML
+    (run_dir / "config.yaml").write_text(json.dumps(nested(submitted.run)))  # JSON is YAML
     job = job_of(submitted, run_dir)
     inside = parse(job.arguments)
     assert inside.run == submitted.run

@@ -102,6 +102,20 @@ def test_the_table_is_whole_on_a_narrow_terminal(folder: Path) -> None:
     assert [line.split() for line in narrow] == [line.split() for line in wide]
 
 
+def test_on_a_terminal_that_is_too_narrow_the_settings_stand_below_each_other(
+    folder: Path,
+) -> None:
+    names = [f"a_rather_long_name_{k}" for k in range(3)]
+    rows = [replace(row, settings=dict.fromkeys(names, 0.5)) for row in read_rows(folder, {})]
+    out = io.StringIO()
+    console = Console(file=out, width=80, force_terminal=True, color_system=None)
+    print_trials(rows, SweepOptions(), names, console)
+    lines = out.getvalue().splitlines()
+    assert max(map(len, lines)) <= 80
+    assert lines[0].split() == ["trial", "validation", "loss", "epochs", "settings", "status"]
+    assert [line.strip() for line in lines[2:4]] == [f"{name} 0.5" for name in names[1:]]
+
+
 def test_trials_of_a_method_without_one_fit_are_told_too(tmp_path: Path) -> None:
     (trial(tmp_path, "default", {}) / "result.json").write_text('{"accuracy": 0.75}')
     rows = read_rows(tmp_path, {"keep": 0.8})

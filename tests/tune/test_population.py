@@ -1,6 +1,5 @@
 """Population-based training: what a trial takes over from another, and a whole sweep."""
 
-import json
 import shutil
 from collections.abc import Mapping
 from dataclasses import replace
@@ -13,6 +12,7 @@ import yaml
 
 from cluster.run.prepare import prepare
 from fl.events import Epoch
+from fl.json_files import read_json
 from tests.cluster.commands import events, fingerprint, result
 from tests.tune.sweeps import CLIENTS, RUN, command, kill_sweep, run, trials, write
 from tune.options import parse_sweep
@@ -85,7 +85,7 @@ def test_a_trial_that_was_paused_goes_on_as_if_it_had_not_been(tmp_path: Path) -
     trial(paused, FIRST, donor=begun(paused, FIRST, stop=3))
     assert epochs(paused) == [1, 2, 3, 4]
     assert fingerprint(paused) == fingerprint(whole)
-    assert len(json.loads((paused / "schedule.json").read_text())) == 1
+    assert len(read_json(paused / "schedule.json")["schedule"]) == 1
 
 
 def test_a_fit_has_five_parts_or_as_many_as_epochs() -> None:

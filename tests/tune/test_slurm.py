@@ -15,12 +15,16 @@ pytestmark = [pytest.mark.slurm, pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 @pytest.mark.skipif(missing() is not None, reason=str(missing()))
-def test_a_sweep_runs_over_an_allocation(tmp_path: Path) -> None:
+def test_a_sweep_runs_over_an_allocation(
+    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
     folder = tmp_path / "user"
     folder.mkdir()
     write_files(PAGE, folder)
-    with real_slurm(tmp_path / "slurm") as slurm:
-        job = type_commands(PAGE, folder, slurm=True, environ=slurm.environ).split()[1]
+    short = tmp_path_factory.mktemp("slurm")  # a node's socket has at most 108 characters
+    with real_slurm(short) as slurm:
+        told = type_commands(PAGE, folder, slurm=True, environ=slurm.environ)
+        job = next(line.split()[1] for line in told.splitlines() if line.startswith("job "))
         deadline = time.monotonic() + 500
         while slurm.state(job) in ("PENDING", "CONFIGURING", "RUNNING", "COMPLETING"):
             assert time.monotonic() < deadline

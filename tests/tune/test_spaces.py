@@ -39,7 +39,7 @@ def test_a_file_names_settings_dotted_or_nested(tmp_path: Path) -> None:
         ({}, "is empty: name at least one setting"),
         (
             {"keeep": [0.5]},
-            r"unknown parameter 'keeep' \(did you mean keep\?\); valid: aggregate, ",
+            r"unknown parameter 'keeep' \(did you mean keep\?\); --help-all names all",
         ),
         ({"fusion": {"rate": [0.5]}}, "unknown parameter 'fusion.rate'"),
         ({"alpha": [0.1, 0.5]}, "unknown parameter 'alpha'"),

@@ -1,6 +1,5 @@
 """A trial's launch and directory: the sweep's own, with other settings."""
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,9 +12,10 @@ from cluster.hardware.inventory import Inventory
 from cluster.run import runner
 from cluster.run.command_line import flatten, parse
 from cluster.run.options import Launch
-from cluster.run.run_dir import nested, write_json
+from cluster.run.run_dir import nested
 from fl.errors import UserError
 from fl.events import Event, RunEnd
+from fl.json_files import read_json, write_json
 from tune.trials import FAILURE, RESULT, SETTINGS, derive, read_result, run_trial, share_of
 
 
@@ -96,7 +96,7 @@ def test_a_trial_leaves_its_settings_and_log_and_is_heard(
     assert tried(launch, {"keep": 0.6}, heard.append) == {"accuracy": 0.6}
     assert heard == [RunEnd(accuracy=0.5)]
     trial = tmp_path / "trial"
-    assert json.loads((trial / SETTINGS).read_text()) == {"keep": 0.6}
+    assert read_json(trial / SETTINGS) == {"keep": 0.6}
     assert (trial / "log.txt").read_text() == "at work\n"
     assert not (trial / FAILURE).exists()
 
@@ -113,7 +113,7 @@ def test_a_number_that_was_given_to_other_settings_is_run_anew(
     """A killed sweep may have told nobody what it tried under it."""
     tried(launch, {"keep": 0.6})
     assert tried(launch, {"keep": 0.7}) == {"accuracy": 0.7}
-    assert json.loads((tmp_path / "trial" / SETTINGS).read_text()) == {"keep": 0.7}
+    assert read_json(tmp_path / "trial" / SETTINGS) == {"keep": 0.7}
 
 
 def test_why_a_trial_failed_is_one_line_until_it_succeeds(

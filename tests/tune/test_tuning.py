@@ -11,13 +11,14 @@ from ray import tune
 from cluster.hardware.inventory import Inventory
 from cluster.run.command_line import parse
 from cluster.run.options import Launch
+from fl.errors import UserError
 from fl.events import ClientEnd, Epoch
 from tests.tune.made_up import epoch, event
 from tests.tune.made_up import trial as directory
 from tune import tuning
 from tune.options import SweepOptions
 from tune.trials import FAILURE
-from tune.tuning import FINISHED, Lines, donor, report, report_state, trainable_of
+from tune.tuning import FINISHED, Lines, donor, report, report_state, restored, trainable_of
 
 SHARE = Inventory(node="host", cpus=1, memory_bytes=10**9, gpus=(), source="machine")
 
@@ -153,3 +154,11 @@ def test_without_gpus_a_trial_is_prepared_where_it_is(
     monkeypatch.setattr(tuning, "prepare", lambda *given: asked.append(given))
     tuning.prepare_in_bundle(launch, SHARE)
     assert asked == [(launch, SHARE)]
+
+
+@pytest.mark.parametrize("content", [b"", b"no pickle", b"\x80\x05\x95"])
+def test_a_damaged_search_is_one_line(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "tuner.pkl").write_bytes(content)
+    with pytest.raises(UserError, match=r"is damaged .*: delete it; --resume") as refusal:
+        restored(str(tmp_path), lambda settings: None, {})
+    assert "\n" not in str(refusal.value)

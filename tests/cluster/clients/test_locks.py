@@ -3,6 +3,7 @@
 import multiprocessing
 import os
 import signal
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 
+from cluster.clients.locks import Locks
 from cluster.clients.store import Store
 from fl.clients import Clients
 from fl.events import Events
@@ -120,3 +122,21 @@ def test_a_failure_gives_up_all_claims(tmp_path: Path) -> None:
         raise RuntimeError
     with two.locked({0: "x"}) as ours:
         assert ours == [0]
+
+
+def test_on_another_system_than_linux_a_lock_is_held_until_it_is_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "platform", "darwin")
+    ours = Locks(tmp_path / "locks")
+    found = FORK.Queue()
+
+    def attempt() -> None:
+        found.put(Locks(tmp_path / "locks").acquire("one"))
+
+    for change, free in ((ours.acquire, False), (ours.release, True)):
+        change("one")
+        other = FORK.Process(target=attempt)
+        other.start()
+        assert found.get(timeout=30) is free
+        other.join()

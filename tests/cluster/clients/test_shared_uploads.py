@@ -45,6 +45,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "fedmho": MHO,
     "fedmho-md": MHO,
     "fedmho-sd": MHO,
+    "fedmho-open": {**MHO, "open_samples": 20},
 }
 
 

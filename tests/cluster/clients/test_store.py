@@ -1,6 +1,7 @@
 """The store of updates: keys that name content, files that survive what happens to files."""
 
 import importlib
+import os
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -53,6 +54,21 @@ def packed() -> Packed:
 def found(store: Store, key: str) -> bytes | None:
     stored = store.get(key, 0)
     return None if stored is None else bytes(stored)
+
+
+def test_a_named_pipe_in_an_updates_place_is_no_update_and_makes_nobody_wait(
+    tmp_path: Path,
+) -> None:
+    ours = store(tmp_path)
+    key = ours.key(JOB)
+    for ending in (".safetensors", ".sha256"):
+        ours.put(key, 0, packed())
+        file = ours.file(key).with_suffix(ending)
+        file.unlink()
+        os.mkfifo(file)
+        assert found(ours, key) is None
+    ours.put(key, 0, packed())
+    assert found(ours, key) == bytes(packed())
 
 
 def store(root: Path, run: str = "a") -> Store:

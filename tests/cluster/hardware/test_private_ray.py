@@ -268,3 +268,24 @@ def test_a_process_has_one_token_whatever_it_was_told(monkeypatch: pytest.Monkey
     assert len(token) == 64
     assert make_token() == token == os.environ[TOKEN]
     assert os.environ[AUTHENTICATION] == "token"
+
+
+@pytest.mark.parametrize(
+    "raised",
+    [
+        Exception("The current node timed out during startup.\nSee /tmp/ray/logs."),
+        RuntimeError("Failed to start raylet"),
+        ConnectionError("GCS is gone"),
+    ],
+)
+def test_what_ray_raises_when_it_starts_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, raised: Exception
+) -> None:
+    def killed(**options: object) -> None:
+        raise raised
+
+    monkeypatch.setattr(private_ray, "start_cluster", killed)
+    starting = private_ray.private_ray(cpus=1, gpus=0, memory_bytes=2**30)
+    with pytest.raises(UserError, match=r"Ray did not start: .*inprocess") as refusal, starting:
+        pass
+    assert "\n" not in str(refusal.value)

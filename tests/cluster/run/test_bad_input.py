@@ -105,12 +105,36 @@ def bomb() -> str:
         (b"a: [1", "cannot read"),
         (b"1: 2", "unknown setting"),
         (b"alpha: {a: 1}", "unknown setting"),
+        (b"overwrite: []", "overwrite must be true or false"),
+        (b"overwrite: 'no'", "overwrite must be true or false"),
+        (b"dataset: --overwrite", "dataset cannot be '--overwrite'"),
     ],
-    ids=["deep", "bomb", "list", "large", "binary", "broken", "number", "nested"],
+    ids=[
+        *("deep", "bomb", "list", "large", "binary", "broken", "number", "nested"),
+        *("no flag", "word as flag", "another option"),
+    ],
 )
 def test_a_configuration_that_is_none(tmp_path: Path, content: bytes, said: str) -> None:
     (tmp_path / "c.yaml").write_bytes(content)
     assert said in refused(tmp_path, f"--config={tmp_path / 'c.yaml'}")
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("--config=", "cannot read ."),
+        ("--preset=", "unknown preset ''"),
+        ("--plugin=folder", "has no code of a file"),
+        ("--output-dir=\udcff", "cannot be printed"),
+        ("--output-dir=a\nb", "cannot be printed"),
+    ],
+)
+def test_what_names_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: str, said: str
+) -> None:
+    (tmp_path / "folder").mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert said in refused(tmp_path, given)
 
 
 def test_a_folder_as_configuration(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import pytest
 from rich.console import Console
 from safetensors.torch import load_file
 
@@ -10,6 +11,7 @@ from cluster.run.command_line import parse
 from cluster.run.prepare import prepare
 from cluster.run.run_dir import claim
 from cluster.run.runner import execute
+from fl.metrics import oracle
 from fl.training.generator import GeneratorConfig
 from fl.wire import Tensors
 from tests.cluster.commands import SMALL
@@ -18,8 +20,9 @@ from tests.fl.toy import PROBLEM
 from tests.pretended_gpu import pretended_gpus
 
 
-def test_a_run_leaves_the_same_files(tmp_path: Path) -> None:
+def test_a_run_leaves_the_same_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its distances need a data set, a model and what is generated to be in one place."""
+    monkeypatch.setattr(oracle, "STEPS", 3)
 
     def work(where: Where) -> tuple[Tensors, Tensors, float]:
         root = tmp_path / where.device.type
@@ -31,6 +34,9 @@ def test_a_run_leaves_the_same_files(tmp_path: Path) -> None:
         uuids = {placement["device_uuid"] for placement in result["placements"]}
         assert uuids == {None if where.gpus is None else "GPU-00000000-0000-0000-0000-000000000000"}
         assert (folder / "report.html").exists()
+        said = result["oracle"]
+        shares = [said["accuracy"], said["agreement"], *said["teacher"].values()]
+        assert all(0 <= share <= 1 for share in shares)
         pictures = load_file(folder / "synthetic" / "samples.safetensors")
         return load_file(folder / "model" / "global.safetensors"), pictures, result["accuracy"]
 

@@ -1,14 +1,14 @@
 """Claiming, resuming and naming run directories."""
 
-import json
 from pathlib import Path
 
 import pytest
 import yaml
 
 from cluster.run.command_line import parse
-from cluster.run.run_dir import claim, locate, versions, write_json
+from cluster.run.run_dir import claim, locate, versions
 from fl.errors import UserError
+from fl.json_files import read_json, write_json
 
 
 def options(tmp_path: Path, *arguments: str):  # type: ignore[no-untyped-def]
@@ -80,7 +80,7 @@ def test_a_file_in_the_way_is_named(tmp_path: Path) -> None:
 def test_json_is_replaced_whole(tmp_path: Path) -> None:
     write_json(tmp_path / "r.json", {"a": 1})
     write_json(tmp_path / "r.json", {"a": 2})
-    assert json.loads((tmp_path / "r.json").read_text()) == {"a": 2}
+    assert read_json(tmp_path / "r.json") == {"a": 2}
     assert [p.name for p in tmp_path.iterdir()] == ["r.json"]
 
 
@@ -88,5 +88,5 @@ def test_a_list_of_whole_numbers_takes_one_line_and_is_read_back_the_same(tmp_pa
     value = {"confusion": [[12, 0], [-3, 4]], "text": "[\n 1,\n 2\n]", "mixed": [1, 2.5, []]}
     write_json(tmp_path / "r.json", value)
     text = (tmp_path / "r.json").read_text()
-    assert json.loads(text) == value
+    assert read_json(tmp_path / "r.json") == value
     assert "    [12, 0],\n    [-3, 4]\n" in text

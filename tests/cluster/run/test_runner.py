@@ -14,6 +14,7 @@ from cluster.run.prepare import Prepared, prepare
 from cluster.run.run_dir import claim
 from cluster.run.runner import CHECKPOINTS, execute
 from fl.events import ClientEnd, ClientProgress, Event, Phase, RunEnd, RunStart, parse_events
+from fl.json_files import read_json
 from fl.json_values import JsonObject
 from tests.fl.data.fake_files import write_idx_family
 from tests.fl.toy import same_bits
@@ -49,7 +50,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Ran:
 
 
 def test_what_is_returned_is_what_is_written(run: Ran) -> None:
-    written = json.loads((run.folder / "result.json").read_text())
+    written = read_json(run.folder / "result.json")
     assert written == json.loads(json.dumps(run.result))
     assert (run.result["method"], run.result["clients"]) == ("fedavg", 2)
     assert run.result["protocol"] == "one-shot"

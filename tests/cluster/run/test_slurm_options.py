@@ -32,7 +32,7 @@ def test_time_is_read_as_sbatch_reads_it(text: str, minutes: int) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--slurm.foo=1"], r"unknown option '--slurm.foo'.*--slurm.partition"),
+        (["--slurm.foo=1"], "unknown option '--slurm.foo'.*; --help-all names all"),
         (["--slurm.nodes=0"], "slurm.nodes must be at least 1"),
         (["--slurm.gpus-per-node=-1"], "slurm.gpus_per_node must be at least 0"),
         (["--slurm.cpus-per-task=0"], "slurm.cpus_per_task must be at least 1"),

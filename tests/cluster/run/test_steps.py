@@ -51,17 +51,37 @@ def test_on_a_terminal_a_step_takes_the_place_of_the_one_before() -> None:
     assert "\r\x1b[2K" in out.getvalue()  # the line is taken away
 
 
-@pytest.mark.parametrize("question", ["--version", "--help"])
-def test_the_first_step_is_said_before_torch_is_loaded(question: str) -> None:
+def test_steps_tell_of_what_they_are() -> None:
+    out = io.StringIO()
+    with Steps(Console(file=out), "[1 of 2] fedavg") as say:
+        say("reading the data: digits")
+    assert out.getvalue() == "[1 of 2] fedavg: reading the data: digits …\n"
+
+
+@pytest.mark.parametrize(
+    ("command", "question"),
+    [
+        ("cluster.launch", "--version"),
+        ("cluster.launch", "--help"),
+        ("cluster.suite", "--help"),
+        ("cluster.study", "--help"),
+        ("tune.sweep", "--help"),
+        ("onefold", "--help"),
+    ],
+)
+def test_the_first_step_is_said_before_torch_is_loaded(command: str, question: str) -> None:
     """In a process of its own, where an import of torch ends it."""
+    start = "from onefold.command import main; sys.argv.insert(1, 'run')"
+    if command != "onefold":
+        start = f"from {command} import main"
     code = (
         "import sys\n"
         "class Refuse:\n"
         "    def find_spec(self, name, path=None, target=None):\n"
         "        if name == 'torch': raise SystemExit(7)\n"
         "sys.meta_path.insert(0, Refuse())\n"
-        "from cluster.launch import main\n"
-        "main(sys.argv[1:])\n"
+        f"{start}\n"
+        "sys.exit(main(sys.argv[1:]))\n"
     )
     line = [sys.executable, "-c", code]
     environ = {**os.environ, "PYTHONUNBUFFERED": ""}

@@ -83,6 +83,28 @@ def test_at_paper_scale_the_papers_figures_are_beside_ours() -> None:
     assert parse(cells["cifar100-alpha0.05-fedaf"].arguments).run.rounds == 20
 
 
+@pytest.mark.parametrize(
+    ("table", "scale", "fedaf", "feddm"),
+    [
+        (
+            "fedaf",
+            "paper",
+            {"fmnist": 0.025, "cifar10": 0.06, "cifar100": 0.007},
+            {"fmnist": 0.12, "cifar10": 0.06, "cifar100": 0.07},
+        ),
+        ("fedaf", "small", {"mnist": 0.019}, {"mnist": 0.095}),
+        ("fedaf-table6", "paper", {"cifar10": 0.06}, {"cifar10": 0.06}),
+        ("fedaf-table6", "small", {"mnist": 0.019}, {"mnist": 0.095}),
+    ],
+)
+def test_fedaf_and_feddm_learn_images_at_the_rates_of_their_own(
+    table: str, scale: cells.Scale, fedaf: dict[str, float], feddm: dict[str, float]
+) -> None:
+    for method, expected in (("fedaf", fedaf), ("feddm", feddm)):
+        runs = [parse(cell.arguments).run for cell in make(table, scale, (f"*0.1-{method}",))]
+        assert {run.dataset: run.options.condensation.lr for run in runs} == expected
+
+
 def test_table6_is_of_resnet18_for_all_methods() -> None:
     for scale, dataset in (("small", "mnist"), ("paper", "cifar10")):
         made = make("fedaf-table6", scale)  # type: ignore[arg-type]

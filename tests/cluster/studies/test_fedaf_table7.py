@@ -2,15 +2,18 @@
 
 import pytest
 
+from cluster.run.command_line import parse
 from cluster.studies import fedaf_table7
 from cluster.studies.fedaf_table7 import (
     FEDAF,
     FEDAVG,
+    IPC,
     PER_CLASS,
     BytesRow,
     as_markdown,
     closed_form,
     measure,
+    settings,
     upload_of,
 )
 
@@ -21,6 +24,15 @@ def test_the_ledger_is_the_closed_form(monkeypatch: pytest.MonkeyPatch) -> None:
     labels = row.classes * 8 / fedaf_table7.MIB  # which classes the images are of
     assert row.ours == pytest.approx(row.closed + labels, rel=1e-9)
     assert row.closed == pytest.approx(closed_form("fmnist", row.classes))
+
+
+@pytest.mark.parametrize("dataset", PER_CLASS)
+def test_bytes_are_counted_of_what_the_accuracy_presets_send(dataset: str) -> None:
+    for method in ("fedaf", "feddm"):
+        sent = parse([f"--preset=fedaf-{dataset}", f"--method={method}"]).run.options.condensation
+        counted = settings(dataset).condensation
+        assert (sent.pixels, sent.min_samples) == (counted.pixels, counted.min_samples)
+        assert (sent.pixels, sent.min_samples, sent.images_per_class) == ("uint8", IPC, IPC)
 
 
 @pytest.mark.parametrize(

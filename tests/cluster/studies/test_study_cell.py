@@ -12,11 +12,12 @@ import psutil
 import pytest
 
 from cluster.run.command_line import parse
-from cluster.run.run_dir import claim, write_json
+from cluster.run.run_dir import claim
 from cluster.studies import study_cell
 from cluster.studies.study_cell import FIGURES, Peaks, figures, finished, peaks
 from cluster.studies.study_options import StudyRun
 from fl.errors import UserError
+from fl.json_files import write_json
 from tests.waiting import wait_until
 
 

@@ -106,9 +106,18 @@ def test_company_leaves_every_bit_as_it_is(changes: dict[str, object]) -> None:
         alone = condense(own)
         for found in (one, other):
             assert same_bits(alone.tensors, found.tensors)
-            assert alone.stats == found.stats
+            assert (alone.stats, alone.losses) == (found.stats, found.losses)
     assert not same_bits(together[0].tensors, together[4].tensors)
     assert together[2].tensors["images"].shape == (0, 1, 28, 28)
+
+
+def test_the_loss_of_each_step_is_told_and_ends_with_the_last() -> None:
+    config = replace(CONFIG, steps=5)
+    found = condense(inputs(config))
+    assert len(found.losses) == found.stats["steps"] == 5
+    assert found.losses[-1] == pytest.approx(found.stats["train_loss"], rel=1e-4)
+    nothing = condense(inputs(config, shard(0, 0, 0)))
+    assert (nothing.losses, nothing.stats) == ([], {})
 
 
 def test_images_come_to_resemble_the_real_ones_features() -> None:

@@ -7,7 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from fl.condensation.config import LocalCondensation
-from fl.condensation.network import Networks, within_radius
+from fl.condensation.network import Networks, radius, within_radius
+from fl.models import build_classifier
 from tests.fl.condensation.condensing import CONFIG, global_model, inputs
 from tests.fl.toy import same_bits
 
@@ -59,10 +60,26 @@ def test_weights_lie_on_the_line_between_the_global_model_and_a_random_start() -
 
 
 def test_each_step_draws_its_own_network_within_the_radius_of_the_global_model() -> None:
-    first, second = drawn(replace(NEAR, rho=2.0)) - weights(global_model())
+    config = replace(NEAR, rho=2.0)
+    expected = radius(config, inputs(config).run_spec)
+    first, second = drawn(config) - weights(global_model())
     for apart in (first, second):
-        assert apart.norm().item() == pytest.approx(2.0, rel=1e-4)
+        assert apart.norm().item() == pytest.approx(expected, rel=1e-4)
     assert abs(torch.cosine_similarity(first, second, dim=0)) < 0.1
+
+
+@pytest.mark.parametrize("model", ["convnet", "cnn"])
+def test_at_any_width_each_weight_is_moved_as_far(model: str) -> None:
+    run_spec = inputs(CONFIG).run_spec
+    moved = []
+    for width in (0.125, 0.5, 1.0):
+        config = replace(NEAR, model=model, width=width, rho=5.0)
+        network = build_classifier(model, run_spec.image_shape, run_spec.num_classes, width=width)
+        count = sum(w.numel() for w in network.parameters())
+        moved.append(radius(config, run_spec) / count**0.5)
+    assert moved == pytest.approx([moved[-1]] * 3)
+    assert radius(config, run_spec) == 5.0
+    assert radius(replace(config, width=0.5, rho=0.0), run_spec) == 0.0
 
 
 @pytest.mark.parametrize("changes", [{"gamma": 0.5}, {"rho": 2.0}], ids=["mix", "radius"])

@@ -157,7 +157,7 @@ def test_missing_files_are_named_with_their_remedy(tmp_path: Path, name: str) ->
     message = str(caught.value)
     assert "\n" not in message
     assert message.startswith(f"{name}: missing: {tmp_path}")
-    assert f"`python -m fl.data prepare {name} --data-root {tmp_path}`" in message
+    assert f"`onefold data prepare {name} --data-root {tmp_path}`" in message
     assert "damaged" not in message
 
 

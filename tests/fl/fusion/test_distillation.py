@@ -18,7 +18,6 @@ from fl.fusion.distillation import (
     Weighing,
     agreed_logits,
     agreement_weights,
-    describe_teacher,
 )
 
 CLASSES = 4
@@ -164,17 +163,6 @@ def test_a_model_without_weights_to_learn_is_refused() -> None:
     logits, batch = random_batch(7)
     with pytest.raises(TypeError, match="no weights to learn: Table"):
         LearnedFusionLoss()(Table(logits), batch)
-
-
-def test_a_teacher_is_described_by_agreement_and_confidence() -> None:
-    sure, unsure = [8.0, 0, 0, 0], [0.1, 0, 0, 0]
-    logits = torch.tensor([sure, sure, unsure, unsure])
-    said = describe_teacher(logits, torch.tensor([0, 1, 0, 2]))
-    surest, least = torch.softmax(torch.tensor([sure, unsure]), 1)[:, 0].tolist()
-    assert said["agreement"] == pytest.approx(0.5)
-    assert said["confidence"] == pytest.approx((surest + least) / 2)
-    assert said["confidence_when_wrong"] == pytest.approx((surest + least) / 2)
-    assert describe_teacher(logits, torch.zeros(4))["confidence_when_wrong"] == 0
 
 
 @pytest.mark.parametrize("count", [3, 4, 5])

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -85,7 +86,7 @@ def test_the_loss_is_the_divergence_at_the_temperature_times_its_square(
     assert loss.item() == pytest.approx(expected, rel=1e-4)
 
 
-def moved(config: DistillationConfig, *, cosine: bool = False) -> list[float]:
+def moved(config: DistillationConfig, **how: Any) -> list[float]:
     """How far a weight of one went in each step, under a gradient of one."""
     model, seen = nn.Linear(1, 1), list[float]()
     nn.init.ones_(model.bias)
@@ -94,8 +95,8 @@ def moved(config: DistillationConfig, *, cosine: bool = False) -> list[float]:
         seen.append(model.bias.item())
         return model.bias.sum() + 0 * model.weight.sum()
 
-    how = {"config": config.fit_config(cosine=cosine), "stage": "fusion", "streams": "fusion"}
-    spec = FitSpec(model=model, columns={}, loss=bias, **how)  # type: ignore[arg-type]
+    names = {"stage": "fusion", "streams": "fusion"}
+    spec = FitSpec(model=model, columns={}, loss=bias, config=config.fit_config(**how), **names)
     list(Fit(spec, {"index": torch.arange(8)}, seed=0).epochs())
     return [a - b for a, b in zip(seen, [*seen[1:], model.bias.item()], strict=True)]
 
@@ -108,6 +109,11 @@ def test_a_falling_rate_is_the_same_for_all_steps_of_an_epoch() -> None:
     rates = [0.1 * (1 + math.cos(math.pi * epoch / 3)) / 2 for epoch in range(3)]
     expected = [rate for rate in rates for _ in range(2)]
     assert moved(CONFIG, cosine=True) == pytest.approx(expected, rel=1e-4)
+
+
+def test_a_gradient_is_cut_to_the_norm_that_is_asked_for() -> None:
+    assert moved(CONFIG, clip=0.25) == pytest.approx([0.025] * 6, rel=1e-4)
+    assert moved(CONFIG, clip=10.0) == pytest.approx([0.1] * 6, rel=1e-4)
 
 
 def test_weights_decay_and_gather_momentum_as_the_settings_say() -> None:

@@ -13,6 +13,7 @@ SMALL = {
     "global_width": 0.05,
     "latent": 4,
     "num_samples": 24,
+    "open_samples": 24,
     "images_per_class": 1,
 }
 """Settings by name, wherever among a method's they are."""

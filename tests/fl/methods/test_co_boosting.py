@@ -4,6 +4,7 @@ import copy
 import math
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -138,6 +139,20 @@ def test_the_global_model_learns_from_perturbed_images() -> None:
         return weights(run(clients, server, config).model)
 
     assert not torch.equal(learned(0.0), learned(8 / 255))
+
+
+def test_the_global_models_gradient_is_cut_to_the_released_norm() -> None:
+    clients, server = tiny_federation(CONFIG, assign=assign, num_clients=2)
+    configs: list[Any] = []
+    fit = server.fit
+
+    def watched(*args: Any, config: Any, **how: Any) -> Any:
+        configs.append(config)
+        return fit(*args, config=config, **how)
+
+    server.fit = watched  # type: ignore[method-assign]
+    run(clients, server, CONFIG)
+    assert [(config.clip, config.schedule) for config in configs] == [(10.0, "cosine")]
 
 
 def test_a_run_is_a_pool_that_grows_and_one_pass_over_it_per_epoch() -> None:

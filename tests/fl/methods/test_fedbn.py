@@ -101,6 +101,9 @@ def test_each_clients_own_batchnorm_can_be_tested() -> None:
     _, server = federation("fedbn", config)
     expected = mean_of([server.evaluate(model.eval()) for model in own])
     assert outcome.epochs[-1].accuracy == pytest.approx(expected.accuracy, abs=0.03)
+    accuracies = outcome.figures["client_accuracy"]
+    assert accuracies == pytest.approx([server.evaluate(m).accuracy for m in own], abs=0.05)
+    assert mean(accuracies) == pytest.approx(outcome.epochs[-1].accuracy)
     average, _ = play("fedbn", settings("fedbn"))
     assert same_model(outcome, average)  # only the test differs
     assert outcome.epochs != average.epochs
@@ -132,6 +135,9 @@ def test_each_domain_is_tested_by_its_own_client_and_a_dropped_one_is_left_out()
     found = own_evaluation(clients, server, model, {}, "domain")
     assert found.per_domain[1] is None
     assert found.accuracy == pytest.approx((0 + 0.22 + 0.33) / 3)
+    answers = iter((0, 2, 3))
+    found = own_evaluation(clients, server, model, {}, "personal")
+    assert found.per_client == (0.9, None, 0.9, 0.9)
 
 
 def test_a_domain_needs_a_client_of_its_own() -> None:

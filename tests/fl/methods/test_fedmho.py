@@ -6,13 +6,15 @@ from functools import cache
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
+from torch import nn
 
 from fl.clients import Clients
 from fl.errors import UserError
 from fl.federation import RunSpec, Update
 from fl.fusion.aggregation import aggregate_states
 from fl.methods import fedmho
-from fl.methods.fedmho import FedMHOConfig, assign
+from fl.methods.fedmho import FedMHOConfig, Teacher, assign
 from fl.methods.registry import METHODS, get_method
 from fl.methods.uploads import load_classifier, untrained_classifier
 from fl.training.classifier import ClassifierConfig
@@ -58,6 +60,8 @@ def test_agrees_with_the_naive_twin_step_by_step(teacher: str) -> None:
     assert outcome.synthetic["labels"].tolist() == twin.labels
     assert outcome.synthetic["kept"].tolist() == twin.kept
     assert result.step_losses[:10] == pytest.approx(twin.losses, rel=1e-4, abs=1e-5)
+    asked = outcome.synthetic.get("teacher_logits", torch.empty(0))
+    assert len(asked) == (0 if teacher == "none" else len(outcome.synthetic["kept"]))
 
 
 def test_the_three_variants_share_start_and_samples_and_end_apart() -> None:
@@ -109,6 +113,17 @@ def test_released_loss_weights_and_lambda_give_the_same_direction() -> None:
     assert changed(betas=(2.0, 1.0)).loss("models").kd_weight == 2.0
     assert changed(lam=0.3).loss("start").ce_weight == pytest.approx(0.3)
     assert TINY.loss("none").kd_weight == 0
+
+
+@pytest.mark.parametrize("teacher", ["models", "start"])
+def test_one_word_names_the_released_loss(teacher: Teacher) -> None:
+    """Cross-entropy and torch's KLDivLoss() with its mean over all entries, both as they are."""
+    logits, wanted = torch.randn(2, 6, 10, generator=torch.Generator().manual_seed(0))
+    batch = {"images": logits, "teacher_logits": wanted, "labels": torch.arange(6)}
+    loss = changed(betas="released").loss(teacher)(nn.Identity(), batch)
+    kd = (wanted.softmax(1) * (wanted.log_softmax(1) - logits.log_softmax(1))).mean()
+    expected = F.cross_entropy(logits, batch["labels"]) + kd
+    torch.testing.assert_close(loss, expected)
 
 
 def test_learned_weights_move_from_one_and_are_told() -> None:
@@ -268,7 +283,7 @@ def test_every_method_is_registered_with_what_it_needs() -> None:
         assert get_method(name) is method
         parts = method.assign(method.config(), 10, PROBLEM)
         assert len(parts) == 10
-    with pytest.raises(UserError, match="fedmho, fedmho-md, fedmho-sd"):
+    with pytest.raises(UserError, match="fedmho, fedmho-md, fedmho-open"):
         get_method("fedmoh")
 
 

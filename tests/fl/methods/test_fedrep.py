@@ -99,3 +99,9 @@ def test_a_killed_run_goes_on_to_the_same_bits(tmp_path: Path) -> None:
 def test_a_head_that_takes_all_epochs_is_refused() -> None:
     with pytest.raises(UserError, match="head_epochs must be below epochs"):
         settings("fedrep", epochs=2, head_epochs=2)
+
+
+def test_a_step_is_measured_whatever_the_heads_epochs() -> None:
+    local = settings("fedrep", epochs=5, head_epochs=3).classifier
+    training, samples = local.probe(2, 10)
+    assert (training.stages, samples) == ((1, 1), 2 * local.batch_size)

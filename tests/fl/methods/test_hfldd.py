@@ -1,21 +1,23 @@
 """HFLDD: its clusters, what heads are sent, and where it is FedAvg or central training."""
 
 from copy import deepcopy
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import optim
+from torch import Tensor, optim
 
 from fl.clients import Clients
 from fl.condensation.kip import KipTraining
 from fl.errors import ClientFailed, UserError
 from fl.events import ClientEnd, Event
-from fl.federation import Task
+from fl.federation import Client, Request, Task, Update
 from fl.methods import hfldd
 from fl.methods.hfldd import divergence_matrix, group
 from fl.methods.registry import get_method
+from fl.methods.sent_images import check_sent
 from fl.rounds import Rounds
 from fl.seeding import seed_for
 from tests.fl.methods.personal_runs import (
@@ -42,6 +44,36 @@ KIP = KipTraining(images=6, steps=3, targets=4, stop="never")
 
 def config(**changes: object) -> hfldd.HFLDDConfig:
     return settings("hfldd", **{"groups": 2, "kip": KIP, **changes})  # type: ignore[no-any-return]
+
+
+STATS = {"steps": 3.0, "nearest": 0.1}
+PIXELS = torch.zeros(1, *SPEC.image_shape, dtype=torch.uint8)
+
+
+@pytest.mark.parametrize(
+    ("tensors", "stats", "said"),
+    [
+        (
+            {"images.0": PIXELS.expand(8, -1, -1, -1)},
+            STATS,
+            r"sent \[8\] images by class, and has 7",
+        ),
+        ({"images.0": PIXELS[:0], "images.1": PIXELS}, STATS, r"sent \[0, 1\] images"),
+        ({"images.0": PIXELS}, {}, "tells neither its steps"),
+    ],
+)
+def test_a_member_sends_no_more_than_it_has_and_tells_of_it(
+    tensors: dict[str, Tensor], stats: dict[str, float], said: str
+) -> None:
+    member = Client(
+        id=1, role="classifier", training=KIP, num_samples=7, request=Request(cpus=1, gpus=0)
+    )
+    honest = Update(
+        client=member, tensors={"images.0": PIXELS}, stats=STATS, seconds=1.0, reused=False
+    )
+    check_sent(honest, SPEC)
+    with pytest.raises(ValueError, match=said):
+        check_sent(replace(honest, tensors=tensors, stats=stats), SPEC)
 
 
 def test_one_group_makes_every_client_a_head_and_it_is_fedavg() -> None:

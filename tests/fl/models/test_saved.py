@@ -60,3 +60,13 @@ def test_a_damaged_or_foreign_file_is_refused(tmp_path: Path) -> None:
     save_file({"x": torch.ones(1)}, tmp_path / "odd.safetensors", metadata=about)
     with pytest.raises(UserError, match="does not fit its model"):
         load_model(tmp_path / "odd.safetensors")
+
+
+def test_a_flipped_bit_of_a_weight_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "model.safetensors"
+    save_model(build_classifier("cnn", SHAPE, 10, width=0.1), file)
+    content = bytearray(file.read_bytes())
+    content[-9] ^= 1
+    file.write_bytes(content)
+    with pytest.raises(UserError, match="is damaged"):
+        load_model(file)

@@ -151,14 +151,14 @@ def test_results_of_other_methods_are_not_read(
 ) -> None:
     make_scored("fedavg", "fedavg")
     read: list[Path] = []
-    whole = Path.read_text
+    whole = Path.read_bytes
 
-    def noted(path: Path, *args: Any, **kwargs: Any) -> str:
+    def noted(path: Path) -> bytes:
         read.append(path)
-        return whole(path, *args, **kwargs)
+        return whole(path)
 
     config = settings(run)
-    monkeypatch.setattr(Path, "read_text", noted)
+    monkeypatch.setattr(Path, "read_bytes", noted)
     assert find_alone(run, config, RESULT) is not None
     assert [path.parent.name for path in read if path.name == "result.json"] == ["alone"]
 
@@ -188,3 +188,14 @@ def test_runs_that_score_no_clients_look_for_none(alone: Path, make_run: MakeRun
     assert json.loads((alone / "result.json").read_text())["partition"]["hash"] == HASH
     record = read_run(run)
     assert (record.alone, record.scores, record.client_accuracy) == (None, None, {})
+
+
+def test_models_that_were_tested_on_the_whole_split_are_held_against_none(
+    run: Path, alone: Path
+) -> None:
+    assert read_run(run).alone is not None
+    config = settings(run) | {"method": "fedbn", "tested": "personal"}
+    (run / "config.yaml").write_text(yaml.safe_dump(config))
+    record = read_run(run)
+    assert record.alone is None
+    assert record.scores is not None

@@ -1,11 +1,11 @@
-"""What is said of clients that were each scored on samples of their own."""
+"""What is said of clients that were each scored."""
 
 from dataclasses import replace
 
 import pytest
 
 from fl.report.alone import Alone
-from fl.report.client_notes import beside_table, last_round, own_samples
+from fl.report.client_notes import beside_table, last_round, which_samples
 from fl.report.events import Failure
 from fl.report.read import RunRecord, read_run
 from fl.report.scores import Scores
@@ -82,6 +82,14 @@ def test_the_last_round_in_figures() -> None:
 
 
 def test_held_out_samples_are_no_test_samples(run: RunRecord) -> None:
-    assert own_samples(run) == "test samples"
+    assert which_samples(run) == "test samples of its own"
     validated = replace(run, config=run.config | {"data": {"validation": 0.1}})
-    assert own_samples(validated) == "held-out training samples"
+    assert which_samples(validated) == "held-out training samples of its own"
+
+
+def test_models_that_were_tested_on_the_whole_split_are_not_held_against_training_alone(
+    run: RunRecord,
+) -> None:
+    personal = replace(run, config=run.config | {"method": "fedbn", "tested": "personal"})
+    assert which_samples(personal) == "all test samples"
+    assert beside_table(personal) == []

@@ -70,6 +70,15 @@ def test_losses_are_curves_by_epoch_or_within_rounds() -> None:
     assert curve.steps == [0.5, 1, 2.5, 3]
 
 
+def test_parts_of_steps_end_where_their_steps_do() -> None:
+    told = ClientEnd(client=0, role="condenser")  # a task that does not train
+    end = ClientEnd(client=0, role="condenser", losses=[3.0, 2.0, 1.0], stats={"steps": 60.0})
+    (curve,) = client_losses([told, end, told])
+    assert (curve.steps, curve.unit) == ([20, 40, 60], "step")
+    (curve,) = client_losses([told, replace(end, round=2), told], in_rounds=True)
+    assert (curve.steps[-1], curve.unit) == (2, "round")
+
+
 def test_a_resumed_runs_losses_count_once() -> None:
     end, started = ClientEnd(client=0, losses=[2.0, 1.0]), RunStart()
     (curve,) = client_losses([started, end, started, replace(end, reused=True)])

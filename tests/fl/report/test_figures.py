@@ -294,7 +294,8 @@ def test_the_confusion_stands_by_the_classes_and_names_the_worst_mistakes(
 def test_training_curves_say_what_a_step_is(bare: RunRecord, figures: list[Figure]) -> None:
     run = replace(bare, losses=[LossCurve(0, "classifier", "cnn", [1.0, 2.0], [2.0, 1.0])])
     assert only(run).caption.endswith("samples by epoch.")
-    assert "a point for each epoch" in only(replace(run, in_rounds=True)).caption
+    by_round = [replace(run.losses[0], unit="round")]
+    assert "a point for each epoch" in only(replace(run, losses=by_round, in_rounds=True)).caption
     assert [figure.axes[0].get_xlabel() for figure in figures] == ["epoch", "round"]
     many = [replace(run.losses[0], client=k) for k in range(100)]
     assert only(replace(run, losses=many)).caption.endswith("all lie in the light one.")

@@ -17,7 +17,7 @@ def curves(count: int, role: str = "classifier", model: str = "cnn") -> list[Los
 
 def test_each_role_and_model_has_a_panel_in_the_roles_colour() -> None:
     several = [*curves(2), *curves(1, "generator", "cvae"), *curves(1, model="vgg9"), *curves(1)]
-    panels = loss_curves(several, "epoch").axes
+    panels = loss_curves(several).axes
     titles = [axes.get_title(loc="left") for axes in panels]
     assert titles == [
         "classifier, cnn: 3 clients",
@@ -32,11 +32,11 @@ def test_each_role_and_model_has_a_panel_in_the_roles_colour() -> None:
 
 def test_many_kinds_take_several_rows_without_empty_axes() -> None:
     kinds = [curve for k in range(5) for curve in curves(1, model=f"model{k}")]
-    assert len(loss_curves(kinds, "epoch").axes) == 5
+    assert len(loss_curves(kinds).axes) == 5
 
 
 def test_of_many_clients_there_are_bands_and_a_median() -> None:
-    (axes,) = loss_curves(curves(MOST_LINES + 1), "epoch").axes
+    (axes,) = loss_curves(curves(MOST_LINES + 1)).axes
     assert len(axes.collections) == 2
     (line,) = axes.lines
     assert np.asarray(line.get_ydata()).tolist() == [3 + MOST_LINES / 2, 2, 1]
@@ -44,12 +44,18 @@ def test_of_many_clients_there_are_bands_and_a_median() -> None:
 
 def test_the_axis_is_logarithmic_where_losses_differ_much() -> None:
     falling = LossCurve(0, "classifier", "cnn", [1.0, 2.0], [2.3, 0.01])
-    assert loss_curves([falling], "epoch").axes[0].get_yscale() == "log"
-    assert loss_curves(curves(1), "epoch").axes[0].get_yscale() == "linear"
+    assert loss_curves([falling]).axes[0].get_yscale() == "log"
+    assert loss_curves(curves(1)).axes[0].get_yscale() == "linear"
 
 
 @pytest.mark.parametrize("count", [1, MOST_LINES + 1])
 def test_losses_that_are_no_numbers_are_left_out(count: int) -> None:
     lost = [LossCurve(k, "classifier", None, [1.0, 2.0], [math.nan] * 2) for k in range(count)]
-    (axes,) = loss_curves(lost, "epoch").axes
+    (axes,) = loss_curves(lost).axes
     assert axes.get_title(loc="left").startswith("classifier: ")
+
+
+def test_each_panel_names_its_unit() -> None:
+    condensing = LossCurve(3, "condenser", "convnet", [10.0, 20.0], [2.0, 1.0], "step")
+    panels = loss_curves([*curves(2), condensing]).axes
+    assert [axes.get_xlabel() for axes in panels] == ["epoch", "step"]

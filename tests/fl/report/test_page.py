@@ -17,6 +17,7 @@ from PIL import Image
 
 from fl.errors import UserError
 from fl.report import style
+from fl.report.__main__ import main
 from fl.report.page import write_report
 from tests.fl.report.conftest import MakeRun
 
@@ -288,3 +289,12 @@ def test_runs_that_do_not_score_clients_are_as_they_were(make_run: MakeRun) -> N
     assert rows(page)[0] == head
     for word in ("mean over clients", "UA", "Worst tenth", "alone", "FedAvg", "of its own"):
         assert word not in page.text.replace("on each class alone", "")
+
+
+def test_a_file_of_a_run_with_other_content_is_one_line(
+    make_run: MakeRun, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run_dir = make_run()
+    (run_dir / "privacy.json").write_text('{"attacks": 3}')
+    assert main([str(run_dir)]) == 2
+    assert "a run holds a file that no run wrote so: KeyError" in capsys.readouterr().err

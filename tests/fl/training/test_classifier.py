@@ -7,11 +7,14 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from fl.client_note import ClientNote
 from fl.errors import UserError
+from fl.federation import Update
+from fl.packed import Packed, PackedTensors
 from fl.training.classifier import ClassifierConfig, starting_classifier
 from fl.training.generator import GeneratorConfig
 from fl.wire import load_prefixed, prefixed
-from tests.fl.toy import CLASSIFIER, PROBLEM, VGG, shard
+from tests.fl.toy import CLASSIFIER, PROBLEM, VGG, client, shard
 from tests.fl.training.local import DATA, STILL, close, start_of, train
 
 
@@ -80,3 +83,23 @@ def test_each_role_trains_its_own_kind_of_model() -> None:
         ClassifierConfig(model="cvae-small")
     with pytest.raises(UserError, match=r"^unknown model 'vgg9'; valid: cvae-"):
         GeneratorConfig(model="vgg9")
+
+
+def test_of_what_stays_with_a_client_the_form_is_checked_and_no_weight_is_read() -> None:
+    class Unread(PackedTensors):
+        def __getitem__(self, name: str) -> torch.Tensor:
+            raise AssertionError(f"{name} was read")
+
+    update = Update(
+        client=client(0),
+        tensors=Unread(Packed.in_memory(ClientNote(seconds=0.0).pack(start_of(CLASSIFIER)))),
+        stats={},
+        seconds=0.0,
+        reused=False,
+        private=True,
+    )
+    CLASSIFIER.check_upload(update, PROBLEM)
+    with pytest.raises(AssertionError, match="was read"):
+        CLASSIFIER.check_upload(replace(update, private=False), PROBLEM)
+    with pytest.raises(ValueError, match=r"expected torch.float32 \("):
+        replace(CLASSIFIER, width=2.0).check_upload(update, PROBLEM)

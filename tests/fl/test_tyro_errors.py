@@ -8,7 +8,7 @@ from typing import Literal
 import pytest
 import tyro
 
-from cluster.run.tyro_errors import TESTED_WITH, one_line
+from fl.tyro_errors import TESTED_WITH, one_line
 from tests.contracts import contract
 
 
@@ -50,8 +50,8 @@ def box(arguments: list[str]) -> str:
         (["--seed=-1"], "seed must not be negative, got -1"),
         (["--inner.lr=0"], f"inner.lr must be {'really ' * 20}positive, got 0"),
         (["--kind=bb"], "unknown --kind 'bb'; valid: a, bb2; did you mean bb2?"),
-        (["--seed"], "Missing value for argument '--seed'. Expected 1 values."),
-        (["loose"], "Unrecognized options: loose"),
+        (["--seed"], "--seed needs a value"),
+        (["loose"], "unknown argument 'loose': a setting is given as --NAME VALUE"),
     ],
 )
 def test_a_box_is_one_line(

@@ -12,7 +12,18 @@ from collections.abc import Callable
 from fl.errors import unknown as unknown_word
 
 TESTED_WITH = "1.0.17"
-"""The version that tests/cluster/run/test_tyro_errors.py last checked this file with."""
+"""The version that tests/fl/test_tyro_errors.py last checked this file with."""
+
+WORDS = (
+    (r"Error parsing (--\S+): .*base 10: (.*)", "{0} must be a whole number, got {1}"),
+    (r"Missing value for argument '(\S+)'", "{0} needs a value"),
+    (
+        r"Unrecognized options: (\S+)",
+        "unknown argument {0!r}: a setting is given as --NAME VALUE",
+    ),
+    (r"Missing from .*?: ([A-Z]+) ", "{0} is missing; --help says what it may be"),
+)
+"""Beginnings of tyro's messages, and what we say of each."""
 
 
 def one_line(box: str, unknown: Callable[[str], str]) -> str:
@@ -30,9 +41,9 @@ def one_line(box: str, unknown: Callable[[str], str]) -> str:
     choice = re.match(r"invalid choice '(.*)' for argument '(\S+)'\. Expected one of (.*)", message)
     if choice:
         return str(unknown_word(choice[2], choice[1], re.findall(r"'([^']*)'", choice[3])))
-    number = re.match(r"Error parsing (--\S+): .*base 10: (.*)", message)
-    if number:
-        return f"{number.group(1)} must be a whole number, got {number.group(2)}"
+    for pattern, words in WORDS:
+        if found := re.match(pattern, message):
+            return words.format(*found.groups())
     # Errors of our own records name the setting; the type's name that tyro adds helps no user.
     return re.sub(r"^Error parsing ((?!--)[\w.]*: )?", "", message)
 

@@ -1,0 +1,239 @@
+"""The small tables of docs/results.md: of which runs, or which program's output, each is made."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from cluster.studies import fedaf_table7, suite_runs
+from cluster.studies.cell import Cell
+from cluster.studies.cells import ALPHAS, make
+from cluster.studies.comparison import Figure
+from cluster.studies.digests import (
+    ROOT,
+    RUNS,
+    digest_of,
+    digest_of_cell,
+    digest_of_cells,
+    digest_of_files,
+    method_files,
+)
+from cluster.studies.suite_options import BYTES_TABLE, SuiteOptions
+from cluster.studies.suite_tables import line
+from fl.errors import UserError
+from fl.report.words import duration
+from fl.whole_files import write_atomically
+
+COLUMNS = "120"
+"""Characters of a program's lines, as rich reads them."""
+
+
+@dataclass(frozen=True)
+class OfRuns:
+    """A table or figure of the suite."""
+
+    name: str
+    """The suite's."""
+    cells: Callable[[], Sequence[Cell]]
+
+    def digest(self) -> str:
+        """Of the code and the settings that its runs rest on."""
+        return digest_of_cells(self.cells())
+
+    def make(self, options: SuiteOptions, docs: Path) -> str:
+        """Runs what no run of the same code has done, draws the pictures; returns the table."""
+        figures = _run(self.cells(), replace(options, name=self.name), options.seed_numbers)
+        text = suite_runs.text_of(self.name, options.scale, options.seed_numbers, figures)
+        heading, _, table = text.partition("\n\n")
+        pictures = suite_runs.pictures_of(self.name, options.scale, figures)
+        for file, picture in pictures.items():
+            write_atomically(docs / file, picture)
+        shown = [f"![{Path(file).stem}]({file})" for file in pictures]
+        return "\n\n".join([f"{heading.removeprefix('# ')}.", table.strip(), *shown])
+
+
+@dataclass(frozen=True)
+class MainJob:
+    """The run that the launch command makes by default."""
+
+    cell: Cell
+
+    def digest(self) -> str:
+        """Of the code and the settings that the run rests on."""
+        return digest_of_cell(self.cell)
+
+    def make(self, options: SuiteOptions, docs: Path) -> str:
+        """Runs it; returns its accuracy and times."""
+        ((result,),) = [f.results for f in _run([self.cell], options, [0])]
+        seconds = result["seconds"]
+        where = "on Ray" if options.runtime == "ray" else "in one process"
+        rows = [
+            ["Method", "Accuracy", "Averaged start", f"Run, {where}", "Clients", "Fusion"],
+            ["---"] * 6,
+            [
+                result["method"],
+                f"{result['accuracy']:.4f}",
+                f"{result['start_accuracy']:.4f}",
+                *(duration(seconds[name]) for name in ("total", "local", "fusion")),
+            ],
+        ]
+        return "\n".join(map(line, rows))
+
+
+@dataclass(frozen=True)
+class OfBytes:
+    """FedAF's Table 7, which needs no training."""
+
+    def digest(self) -> str:
+        """Of the code that counts, and of FedAF."""
+        own = Path(fedaf_table7.__file__)
+        return digest_of([digest_of_files(RUNS), digest_of_files((*method_files("fedaf"), own))])
+
+    def make(self, options: SuiteOptions, docs: Path) -> str:
+        """Counts, and returns the table."""
+        seeds = options.seed_numbers
+        text = fedaf_table7.as_markdown(fedaf_table7.measured(seeds), seeds)
+        return text.removeprefix("# ").strip()
+
+
+@dataclass(frozen=True)
+class OfProgram:
+    """What a program of ``benchmarks/`` prints."""
+
+    arguments: tuple[str, ...]
+    """Of python, in the repository's root; ``{data}`` is the data sets' folder."""
+    rests_on: tuple[str, ...]
+    """Files and folders that its figures rest on."""
+    picture: str | None = None
+    """File in ``docs/`` that it draws by ``--output``."""
+
+    def digest(self) -> str:
+        """Of the files named, and the arguments."""
+        files = digest_of_files(tuple(ROOT / name for name in self.rests_on))
+        return digest_of([files, self.arguments])
+
+    def make(self, options: SuiteOptions, docs: Path) -> str:
+        """Runs it; returns its picture and what it printed.
+
+        Raises:
+            UserError: it failed.
+        """
+        data = options.data_root.absolute()
+        arguments = [argument.format(data=data) for argument in self.arguments]
+        if self.picture:
+            arguments.append(f"--output={docs / self.picture}")
+        print(f"running {' '.join(arguments)}", flush=True)
+        ran = subprocess.run(
+            [sys.executable, *arguments],
+            cwd=ROOT,
+            env={**os.environ, "COLUMNS": COLUMNS},
+            capture_output=True,
+            text=True,
+        )
+        if ran.returncode:
+            last = (ran.stderr.strip() or "nothing said").splitlines()[-1]
+            raise UserError(f"{arguments[0]} ended with status {ran.returncode}: {last}")
+        printed = "\n".join(f"    {row}".rstrip() for row in ran.stdout.strip("\n").splitlines())
+        shown = [f"![{Path(self.picture).stem}]({self.picture})"] if self.picture else []
+        return "\n\n".join([*shown, f"    python {' '.join(self.arguments)}", printed])
+
+
+Table = OfRuns | MainJob | OfBytes | OfProgram
+
+
+def _run(cells: Sequence[Cell], options: SuiteOptions, seeds: Sequence[int]) -> list[Figure]:
+    """The cells' figures. Runs are named by their code too, so that none of older code counts."""
+    runs = suite_runs.arguments_of(options, cells, seeds, lambda cell: f"-{digest_of_cell(cell)}")
+    return suite_runs.run_all(runs)
+
+
+def mnist() -> list[Cell]:
+    """Table 3's MNIST rows, with the released loss weights and our own method beside them."""
+    found = []
+    for alpha in ALPHAS:
+        row = make("table3", "small", (f"mnist-alpha{alpha}-*",))
+        found += [*row, *_beside(row[0])]
+    return found
+
+
+def digits() -> list[Cell]:
+    """The same methods on the digits that come with Onefold, at alpha 0.5."""
+    row = make("table3", "small", ("digits-alpha0.5-*",), "digits")
+    return [*row, *_beside(row[0])]
+
+
+def _beside(cell: Cell) -> list[Cell]:
+    """What our table has beside the paper's methods, in the cell's row."""
+    more = {
+        "fedmho-md-released": ("--method=fedmho-md", "--betas=released"),
+        "fedmho-sd-released": ("--method=fedmho-sd", "--betas=released"),
+        "fedmho-open": ("--method=fedmho-open",),
+    }
+    shared = [a for a in cell.arguments if not a.startswith("--method=")]
+    return [
+        replace(cell, method=name, arguments=(*shared, *own), paper=None)
+        for name, own in more.items()
+    ]
+
+
+def _benchmarks(*names: str) -> tuple[str, ...]:
+    return tuple(f"benchmarks/{name}.py" for name in names)
+
+
+FEDAVG_AND_FEDMHO = ("fl", *(f"fl/methods/{n}.py" for n in ("fedavg", "prototypes", "fedmho")))
+MAIN = Cell("digits-alpha0.5", "fedmho-sd", ("--method=fedmho-sd", "--dataset=digits"))
+
+TABLES: Mapping[str, Table] = {
+    "main-job": MainJob(MAIN),
+    BYTES_TABLE: OfBytes(),
+    "table3-digits": OfRuns("table3", digits),
+    "table3": OfRuns("table3", mnist),
+    "fedaf": OfRuns("fedaf", lambda: make("fedaf", "small")),
+    "fedd2s-table2": OfRuns("fedd2s-table2", lambda: make("fedd2s-table2", "small")),
+    "hfldd": OfRuns("hfldd", lambda: make("hfldd", "small")),
+    "robust": OfProgram(
+        ("benchmarks/robust.py",),
+        (*FEDAVG_AND_FEDMHO, *_benchmarks("robust", "attacks")),
+        picture="robust.png",
+    ),
+    "privacy": OfProgram(
+        ("benchmarks/privacy.py",),
+        (*FEDAVG_AND_FEDMHO, "fl/privacy", *_benchmarks("privacy")),
+        picture="privacy.png",
+    ),
+    "distance": OfProgram(
+        ("benchmarks/distance.py", "--seconds=1.5"),
+        ("kernels", "fl/fusion", *_benchmarks("distance", "distance_peers", "servers")),
+    ),
+    "fusion": OfProgram(
+        ("benchmarks/fusion.py", "--samples=6000", "--teachers=5"),
+        ("fl/fusion", "fl/training", "cluster/server", *_benchmarks("fusion", "servers")),
+    ),
+    "rounds": OfProgram(
+        (
+            *("benchmarks/rounds.py", "--methods", "fedavg", "feddm", "fedaf", "feddyn", "moon"),
+            *("fedbn", "fedgen", "--preset=fedaf-mnist-small", "--rounds=3", "--data-root={data}"),
+        ),
+        (
+            *("fl", "fl/methods", "cluster/clients", "cluster/run"),
+            *_benchmarks("rounds", "plain_rounds", "plain_relatives", "plain_data"),
+        ),
+    ),
+    "stacked": OfProgram(
+        ("benchmarks/stacked.py", "--clients=1000", "--rounds=3", "--data-root={data}"),
+        (
+            *("fl/training", "fl/models", "cluster/clients", "cluster/scheduling"),
+            *_benchmarks("stacked", "stacked_way"),
+        ),
+    ),
+    "placement": OfProgram(
+        ("benchmarks/placement.py", "--live"),
+        (
+            "cluster/scheduling",
+            *_benchmarks("placement", "schedulers", "federations", "live_placement"),
+        ),
+    ),
+}
+"""By the names that the page has; cheapest first, and last those that measure time."""

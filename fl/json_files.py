@@ -1,0 +1,71 @@
+"""JSON files that are read again: plain to others, with a checksum as the last key."""
+
+import hashlib
+import json
+import logging
+import re
+from pathlib import Path
+
+from fl.errors import UserError
+from fl.json_values import JsonObject
+from fl.whole_files import write_atomically
+
+CHECKSUM = "checksum"
+"""Key under which a file has the SHA-256 of the rest. A file without it, such as one that a user
+wrote, is believed."""
+WHOLE_NUMBERS = re.compile(r"\[\n\s+-?\d+(?:,\n\s+-?\d+)*\n\s+\]")
+"""Such a list as JSON with indents has it; within a string there is no newline."""
+
+log = logging.getLogger(__name__)
+
+
+def write_json(path: Path, value: object) -> None:
+    """Writes JSON atomically; a list of whole numbers takes one line.
+
+    A mapping gets its checksum, which :func:`read_json` looks at and leaves out.
+    """
+    if isinstance(value, dict):
+        value = {**value, CHECKSUM: _checksum(json.loads(json.dumps(value)))}
+    text = WHOLE_NUMBERS.sub(lambda found: _one_line(found[0]), json.dumps(value, indent=2))
+    write_atomically(path, f"{text}\n".encode())
+
+
+def read_json(path: Path) -> JsonObject:
+    """The object in a file, without its checksum.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        UserError: it is damaged, holds no object, or cannot be read.
+    """
+    try:
+        found = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror}") from None
+    except (ValueError, RecursionError):
+        raise UserError(f"{path} is damaged: it is not valid JSON") from None
+    if not isinstance(found, dict):
+        raise UserError(f"{path} is damaged: it does not hold a mapping")
+    if CHECKSUM in found and found.pop(CHECKSUM) != _checksum(found):
+        raise UserError(f"{path} is damaged: its checksum is of other content")
+    return found
+
+
+def read_json_if_whole(path: Path) -> JsonObject | None:
+    """The object in a file; None where there is no such file, or a damaged one, which is named."""
+    try:
+        return read_json(path)
+    except FileNotFoundError:
+        return None
+    except UserError as error:
+        log.warning("%s; it is ignored", error)
+        return None
+
+
+def _checksum(values: JsonObject) -> str:
+    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
+
+
+def _one_line(numbers: str) -> str:
+    return f"[{' '.join(numbers[1:-1].split())}]"

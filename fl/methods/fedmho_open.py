@@ -1,0 +1,277 @@
+"""FedMHO-Open, Onefold's own method: FedMHO's uploads, fused by votes on open-set samples.
+
+Classifier clients also tell their label counts. So the server knows who holds how much of a class,
+and neither a decoder's labels nor a classifier's answers are believed beyond that (docs/method.md):
+
+1. A classifier votes on a class by its share of the class's samples, and only as far as its energy
+   says that it knows such images.
+2. A decoder's sample has its label as far as generator clients hold the class, else the votes.
+3. Classes that only classifiers know have no decoder. Decoders asked for mixed labels draw other
+   shapes too; those that the voters claim for such a class stand in for its samples.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Annotated
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from fl.bounds import MOST, Count, Positive, Within
+from fl.clients import Clients
+from fl.errors import UserError
+from fl.federation import Batch, Update
+from fl.fusion.allocation import label_share
+from fl.fusion.distillation import FusionLoss
+from fl.fusion.fit import FitConfig
+from fl.fusion.synthesis import truncate_to_bytes
+from fl.fusion.varied import VariedDecoder
+from fl.fusion.voting import (
+    SMALLEST,
+    Voter,
+    best_of_each_class,
+    elected,
+    energy_levels,
+    log_frequencies,
+)
+from fl.methods.fedgen import tell_label_counts
+from fl.methods.fedmho import FedMHOConfig, allocate, assign, initialise, keep_best, spaces
+from fl.methods.method import Method
+from fl.methods.uploads import load_classifier, load_decoder, load_label_counts
+from fl.metrics.teachers import describe_teacher
+from fl.receiving import check_label_counts
+from fl.server import Outcome, Samples, Server
+
+LOSS = FusionLoss(ce_weight=0.0, kd_weight=1.0)
+"""KL(t || student), whose gradient is that of the cross-entropy with t."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedMHOOpenConfig(FedMHOConfig):
+    """FedMHO's settings but for its loss and its teachers, and what the votes and the open-set
+    samples add."""
+
+    known: Count = 5
+    """Samples of a class from which on a classifier client is taken to know it."""
+    correction: Annotated[float, Within(0, 1)] = 0.5
+    """tau: how far a classifier's own class frequencies are divided out of its vote."""
+    gate: bool = True
+    """Whether a vote counts only as far as its voter's energy says that it knows such images."""
+    open_samples: Annotated[int, Within(0, MOST)] = 6000
+    """Open-set samples drawn, by all decoders alike; 0: none."""
+    open_share: Annotated[float, Within(0, 1, "(]")] = 0.4
+    """Share of them that is kept, the best of each class."""
+    mixing: Positive = 3.0
+    """kappa: how far the mixed labels of open-set samples lean towards one class."""
+    spread: Positive = 1.2
+    """Factor on the z of open-set samples."""
+    warp: Annotated[float, Within(0, 2)] = 1.0
+    """Strength of the motion of a sample; open-set samples have twice as much. 0: none."""
+    warmup: Count = 2
+    """Epochs on the decoders' own samples alone, before the global model itself votes."""
+    fusion: FitConfig = FitConfig(schedule="cosine")
+
+    def check_further(self) -> None:
+        """FedMHO's loss and teachers are not this method's."""
+        super().check_further()
+        for name in ("lam", "betas", "kl_reduction", "teacher_weights"):
+            if getattr(self, name) != getattr(FedMHOConfig, name):
+                raise UserError(f"{name} is of fedmho-md and fedmho-sd, not of fedmho-open")
+
+
+def run(clients: Clients, server: Server, config: FedMHOOpenConfig) -> Outcome:
+    """The algorithm of docs/method.md."""
+    updates = clients.train()
+    generators = [u for u in updates if u.client.role == "generator"]
+    classifiers, held = told(clients, [u for u in updates if u.client.role == "classifier"], server)
+    trust = label_trust(held, np.stack([load_label_counts(u, server) for u in generators]))
+
+    with server.events.phase("synthesis"):
+        allocation = allocate(generators, server, config)
+        plain, own = (draw(generators, allocation, server, config, w) for w in (0.0, config.warp))
+        opened = [draw_open(generators, server, config)] if config.open_samples else []
+    with server.events.phase("filter"):
+        kept = keep_best(plain, server, config)  # by the samples as they were before they moved
+        own = server.take(own, kept)
+    with server.events.phase("fusion"):
+        model = initialise(classifiers, own, server, config)
+        start = server.evaluate(model)
+        sets = [own, *opened]
+        votes = poll(classifiers, held, trust, sets, server, config)
+        lessons = own_lessons(own, votes[0], trust, server)
+        teacher = describe_teacher(lessons["teacher_logits"], server.fetch(own, "labels"))
+        if opened:
+            warmup = replace(config.fusion, epochs=config.warmup)
+            server.fit(model, lessons, loss=LOSS, config=warmup, stage="warmup")
+            quotas = open_quotas(held, trust, config.open_share * len(opened[0]))
+            further = open_lessons(model, sets, votes[1], trust, quotas, server, config)
+            lessons = {name: torch.cat([lessons[name], further[name]]) for name in lessons}
+        result = server.fit(model, lessons, loss=LOSS, config=config.fusion, stage="fusion")
+    return Outcome(
+        model=model,
+        start=start,
+        epochs=result.epochs,
+        synthetic={
+            "images": server.fetch(plain, "images"),
+            "labels": server.fetch(plain, "labels"),
+            "kept": kept,
+        },
+        figures={
+            "synthetic": {"generated": len(plain), "kept": len(kept)},
+            "open_set": len(lessons["images"]) - len(kept),
+            "teacher": teacher,
+            "label_trust": trust.tolist(),
+        },
+    )
+
+
+def told(
+    clients: Clients, classifiers: list[Update], server: Server
+) -> tuple[list[Update], np.ndarray]:
+    """Asks the classifier clients for their label counts: those that answered, and what they hold,
+    (classifiers, classes)."""
+    asked = [u.client.id for u in classifiers]
+    answers = clients.map(tell_label_counts, only=asked, check=check_label_counts)
+    counts = {u.client.id: load_label_counts(u, server) for u in answers}
+    answered = [u for u in classifiers if u.client.id in counts]
+    return answered, np.stack([counts[u.client.id] for u in answered])
+
+
+def label_trust(held: np.ndarray, drawn: np.ndarray) -> Tensor:
+    """r (classes,), Eq. 4: of each class's samples the part that generator clients hold.
+
+    Args:
+        held: (classifiers, classes), their label counts.
+        drawn: (decoders, classes), theirs.
+    """
+    voting, drawing = held.sum(0), drawn.sum(0)
+    return torch.from_numpy(drawing / np.maximum(voting + drawing, 1)).float()
+
+
+def draw(
+    generators: list[Update],
+    allocation: np.ndarray,
+    server: Server,
+    config: FedMHOOpenConfig,
+    warp: float,
+    stream: str = "synthesis",
+    **open_set: float,
+) -> Samples:
+    """Samples every decoder as often as the allocation states, moved by ``warp``; another strength
+    moves the same samples."""
+    decoders = {
+        u.client.id: VariedDecoder(load_decoder(u, server), warp=warp, **open_set)
+        for u in generators
+    }
+    latent = next(iter(decoders.values())).latent
+    samples = server.sample(decoders, allocation, latent=latent, stream=stream)
+    if config.pixels == "uint8":
+        return server.apply(samples, "images", truncate_to_bytes)
+    return samples
+
+
+def draw_open(generators: list[Update], server: Server, config: FedMHOOpenConfig) -> Samples:
+    """The open-set samples, of all decoders alike: Eq. 5. Their labels say nothing."""
+    counts = np.stack([load_label_counts(u, server) for u in generators])
+    allocation = label_share(counts, config.open_samples)
+    varied = {"spread": config.spread, "mixing": config.mixing}
+    return draw(generators, allocation, server, config, 2 * config.warp, "synthesis/open", **varied)
+
+
+def poll(
+    classifiers: list[Update],
+    held: np.ndarray,
+    trust: Tensor,
+    sets: Sequence[Samples],
+    server: Server,
+    config: FedMHOOpenConfig,
+) -> list[Tensor]:
+    """The sum of the classifiers' votes, (N, classes), on each set of samples: Eqs. 1 to 3.
+
+    Each classifier's energies are measured on the first set, whose labels are known.
+    """
+    counts = torch.from_numpy(held)
+    labels = server.fetch(sets[0], "labels").cpu()
+    shares = (1 - trust) * counts / counts.sum(0).clamp(min=1)
+    totals = [torch.zeros(len(samples), len(trust)) for samples in sets]
+    for update, own, share in zip(classifiers, counts, shares, strict=True):
+        known = own >= config.known
+        if not known.any():
+            continue
+        classifier = load_classifier(update, server)
+        answers = [ask(classifier, samples, server) for samples in sets]
+        voter = Voter(
+            share=share,
+            known=known,
+            correction=config.correction * log_frequencies(own),
+            levels=energy_levels(answers[0], labels, known) if config.gate else None,
+        )
+        for total, answer in zip(totals, answers, strict=True):
+            total += voter.votes(answer)
+    return totals
+
+
+def own_lessons(own: Samples, votes: Tensor, trust: Tensor, server: Server) -> Batch:
+    """The decoders' samples with t = r_y e_y + (1 - r_y) q, Eq. 4, as logits."""
+    labels = server.fetch(own, "labels").cpu()
+    shares, _ = elected(votes)
+    believed = trust[labels].unsqueeze(1)
+    target = believed * F.one_hot(labels, len(trust)) + (1 - believed) * shares
+    return lessons_of(own, target, server)
+
+
+def open_lessons(
+    model: nn.Module,
+    sets: Sequence[Samples],
+    votes: Tensor,
+    trust: Tensor,
+    quotas: Sequence[int],
+    server: Server,
+    config: FedMHOOpenConfig,
+) -> Batch:
+    """The open-set samples that the voters claim, with their answers: Eqs. 6 and 7.
+
+    The global model, which has learned the decoders' samples by now, votes for the decoders.
+    """
+    labels = server.fetch(sets[0], "labels").cpu()
+    answers = [ask(model, samples, server) for samples in sets]
+    everything = torch.ones(len(trust), dtype=torch.bool)
+    voter = Voter(
+        share=trust,
+        known=everything,
+        correction=torch.zeros(len(trust)),
+        levels=energy_levels(answers[0], labels, everything) if config.gate else None,
+    )
+    shares, evidence = elected(votes + voter.votes(answers[1]))
+    best = best_of_each_class(shares, evidence, quotas)
+    return lessons_of(server.take(sets[1], best), shares[best], server)
+
+
+def open_quotas(held: np.ndarray, trust: Tensor, total: float) -> list[int]:
+    """How many open-set samples are kept of each class, ``total`` together: by the part of it that
+    the classifier clients hold, so most of what no decoder has learned."""
+    need = (1 - trust.double()) * torch.from_numpy(held.sum(0) > 0)
+    return (total * need / need.sum().clamp(min=SMALLEST)).long().tolist()
+
+
+def ask(model: nn.Module, samples: Samples, server: Server) -> Tensor:
+    """The model's logits (N, classes) on samples, in this process."""
+    taught = server.teach(samples.only("images"), [model])
+    return server.fetch(taught, "teacher_logits").cpu()
+
+
+def lessons_of(samples: Samples, target: Tensor, server: Server) -> Batch:
+    """What the global model learns from: images, and what to answer as logits."""
+    images = server.fetch(samples, "images")
+    return {"images": images, "teacher_logits": target.clamp(min=SMALLEST).log().to(images.device)}
+
+
+METHOD = Method(
+    name="fedmho-open",
+    config=FedMHOOpenConfig,
+    assign=assign,
+    run=run,
+    spaces=spaces("none"),
+)

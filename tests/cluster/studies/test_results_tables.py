@@ -1,0 +1,99 @@
+"""Tables of the page: of runs, of bytes, and of what a program prints."""
+
+from pathlib import Path
+
+import pytest
+
+from cluster.run.command_line import parse
+from cluster.run.run_dir import claim
+from cluster.studies import fedaf_table7, results_tables
+from cluster.studies.cell import Cell
+from cluster.studies.digests import ROOT, digest_of_cell
+from cluster.studies.results_tables import (
+    TABLES,
+    MainJob,
+    OfBytes,
+    OfProgram,
+    OfRuns,
+    digits,
+    mnist,
+)
+from cluster.studies.suite_options import parse_suite
+from fl.errors import UserError
+from fl.json_files import write_json
+from tests.cluster.studies.made_up import figures
+
+
+def test_programs_rest_on_files_that_exist() -> None:
+    for table in TABLES.values():
+        if isinstance(table, OfProgram):
+            for name in (table.arguments[0], *table.rests_on):
+                assert (ROOT / name).exists(), name
+
+
+RESULT = {
+    "method": "fedmho",
+    "accuracy": 0.9,
+    "start_accuracy": 0.25,
+    "protocol": "one-shot",
+    "seconds": {"total": 43.4, "local": 20.0, "fusion": 19.5},
+}
+CELL = Cell("digits-alpha0.5", "fedmho", ("--method=fedmho", "--dataset=digits"))
+
+
+def finished(name: str, root: Path) -> list[str]:
+    """A finished run of this code, for that table; the command's arguments."""
+    where = [f"--output-dir={root}", "--runtime=inprocess"]
+    named = f"--name={name}-small-{CELL.name}-seed0-{digest_of_cell(CELL)}"
+    launch = parse([*CELL.arguments, *where, "--seed=0", named])
+    write_json(claim(launch) / "result.json", RESULT)
+    return ["results", "--seeds=0", *where]
+
+
+def test_a_table_is_made_of_runs_that_are_named_by_their_code(tmp_path: Path) -> None:
+    asked = parse_suite(finished("table3", tmp_path))
+    text = OfRuns("table3", lambda: [CELL]).make(asked, tmp_path)
+    assert text.startswith("table3 at small scale, seeds 0.\n\n| Row | Method | Accuracy, % |")
+    assert "| digits-alpha0.5 | fedmho | 90.00 | " in text
+
+
+def test_the_main_job_tells_its_time(tmp_path: Path) -> None:
+    told = MainJob(CELL).make(parse_suite(finished("results", tmp_path)), tmp_path).splitlines()
+    assert told[0].startswith("| Method | Accuracy | Averaged start | Run, in one process |")
+    assert told[2] == "| fedmho | 0.9000 | 0.2500 | 43.4 s | 20.0 s | 19.5 s |"
+
+
+def test_a_figures_picture_is_drawn_beside_the_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(results_tables, "_run", lambda *args: figures("fedaf")[:3])
+    text = OfRuns("fedaf", lambda: []).make(parse_suite(["results", "--seeds=0,1"]), tmp_path)
+    assert text.endswith("\n\n![fedaf-small](fedaf-small.png)")
+    assert (tmp_path / "fedaf-small.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_bytes_need_no_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fedaf_table7, "measured", lambda seeds: [])
+    monkeypatch.setattr(fedaf_table7, "FEDAVG", {})
+    text = OfBytes().make(parse_suite(["results"]), tmp_path)
+    assert text.startswith("FedAF's Table 7: MiB up per client and round")
+
+
+def test_what_a_program_prints_and_draws_is_shown_with_its_command(tmp_path: Path) -> None:
+    code = "import sys; print('x ' + sys.argv[-1]); open(sys.argv[-1][9:], 'w').write('drawn')"
+    options = parse_suite(["results"])
+    text = OfProgram(("-c", code), ("kernels",), picture="p.png").make(options, tmp_path)
+    assert text.splitlines()[0] == "![p](p.png)"
+    assert text.splitlines()[-1] == f"    x --output={tmp_path / 'p.png'}"
+    assert (tmp_path / "p.png").read_text() == "drawn"
+    failing = OfProgram(("-c", "raise SystemExit('no GPU')"), ("kernels",))
+    with pytest.raises(UserError, match=r"^-c ended with status 1: no GPU$"):
+        failing.make(options, tmp_path)
+
+
+def test_our_table_3_has_the_released_weights_and_our_own_method_beside_the_papers() -> None:
+    for cells, rows in ((mnist(), 3), (digits(), 1)):
+        assert len({cell.name for cell in cells}) == len(cells) == rows * 11
+        (found,) = {c.arguments[-1] for c in cells if c.method == "fedmho-md-released"}
+        assert found == "--betas=released"
+        assert all(parse(cell.arguments).run.method in cell.method for cell in cells[-3:])

@@ -1,0 +1,30 @@
+"""Runs of a table that differ in alpha and seed alone are one kind, of which one is rehearsed."""
+
+from pathlib import Path
+
+import pytest
+
+from cluster.studies import suite_estimate
+from cluster.studies.cell import Cell
+from cluster.studies.suite_estimate import tell
+
+
+def test_one_run_of_each_kind_is_rehearsed_and_finished_ones_are_not_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    class Hour:
+        seconds, gpu_hours = 3600.0, 2.0
+
+    asked: list[str] = []
+    monkeypatch.setattr(suite_estimate, "_estimate", lambda a, name: asked.append(name) or Hour)
+    runs = {}
+    for method in ("fedavg", "fedmho"):
+        for alpha in (("--alpha", "0.1"), ("--alpha=0.5",)):
+            cell = Cell(f"row{alpha[-1]}", method, (f"--method={method}", *alpha))
+            name = f"{method}{alpha[-1]}".replace("--alpha=", "")
+            runs[cell, 0] = [*cell.arguments, f"--output-dir={tmp_path}", f"--name={name}"]
+    (tmp_path / "fedmho0.5").mkdir()
+    (tmp_path / "fedmho0.5" / "result.json").touch()
+    tell(runs)
+    assert asked == ["row0.1-fedavg, 2 such runs", "row0.1-fedmho, 1 such run"]
+    assert "one after the other about 3.0 h, 6.0 GPU-hours" in capsys.readouterr().out

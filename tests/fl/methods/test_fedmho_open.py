@@ -1,0 +1,194 @@
+"""FedMHO-Open against a naive twin, and what each of its parts does."""
+
+import math
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from fl.clients import Clients
+from fl.errors import UserError
+from fl.federation import Update
+from fl.methods import fedmho_open
+from fl.methods.fedgen import tell_label_counts
+from fl.methods.fedmho_open import FedMHOOpenConfig, label_trust, open_quotas
+from fl.methods.uploads import load_classifier, untrained_classifier
+from fl.seeding import seed_for
+from fl.server import Outcome
+from tests.fl.methods.naive_fedmho import decoder
+from tests.fl.methods.tiny import TINY, WatchedServer, tiny_federation
+
+OPEN = FedMHOOpenConfig(
+    num_samples=120,
+    open_samples=60,
+    warmup=2,
+    classifier=TINY.classifier,
+    generator=TINY.generator,
+    fusion=replace(TINY.fusion, schedule="cosine"),
+)
+CLASSES = 10
+
+
+@cache
+def uploads() -> tuple[list[Update], dict[int, Update]]:
+    """What the clients train, and what the classifier clients tell, by id."""
+    clients, _ = tiny_federation(OPEN)
+    return clients.train(), {u.client.id: u for u in clients.map(tell_label_counts)}
+
+
+class Replay(Clients):
+    """Clients that already trained."""
+
+    def map(self, task, **options):  # type: ignore[no-untyped-def]
+        trained, told = uploads()
+        return [told[k] for k in options["only"]] if task else trained
+
+
+def rerun(**changes: object) -> tuple[Outcome, WatchedServer]:
+    config = replace(OPEN, **changes)  # type: ignore[arg-type]
+    clients, server = tiny_federation(config)
+    clients.__class__ = Replay
+    return fedmho_open.run(clients, server, config), server
+
+
+def counts(role: str) -> list[list[int]]:
+    updates, told = uploads()
+    chosen = [u for u in updates if u.client.role == role]
+    sources = [told[u.client.id] if role == "classifier" else u for u in chosen]
+    return [u.tensors["label_counts"].tolist() for u in sources]
+
+
+@torch.no_grad()
+def twins_votes(images: Tensor, own: Tensor, labels: list[int], server: WatchedServer) -> Tensor:
+    """Eqs. 1 to 3, sample by sample and class by class."""
+    held, drawn = counts("classifier"), counts("generator")
+    votes = torch.zeros(len(images), CLASSES)
+    strong = [u for u in uploads()[0] if u.client.role == "classifier"]
+    for update, mine in zip(strong, held, strict=True):
+        model = load_classifier(update, server)
+        known = [c for c in range(CLASSES) if mine[c] >= OPEN.known]
+        if not known:
+            continue
+
+        def energy(image: Tensor, model: nn.Module = model, known: list[int] = known) -> float:
+            logits = model(image[None])[0]
+            return math.log(sum(math.exp(logits[c]) for c in known))
+
+        inside = sorted(energy(x) for x, y in zip(own, labels, strict=True) if y in known)
+        outside = sorted(energy(x) for x, y in zip(own, labels, strict=True) if y not in known)
+        high, low = inside[(len(inside) - 1) // 2], outside[(len(outside) - 1) // 2]
+        for i, image in enumerate(images):
+            p = model(image[None])[0].softmax(0)
+            prior = [(n + 1) / (sum(mine) + CLASSES) for n in mine]
+            says = [float(p[c]) / prior[c] ** OPEN.correction for c in range(CLASSES)]
+            apart = max(high - low, 1)
+            gate = 1 / (1 + math.exp(-4 * (energy(image) - (high + low) / 2) / apart))
+            for c in range(CLASSES):
+                everybody = sum(row[c] for row in held) + sum(row[c] for row in drawn)
+                share = mine[c] / max(everybody, 1)
+                votes[i, c] += gate * share * says[c] / sum(says)
+    return votes
+
+
+def test_what_it_learns_from_agrees_with_the_naive_twin() -> None:
+    outcome, server = rerun()
+    before, lessons, _ = server.fits["warmup"]
+    images, kept = lessons["images"], outcome.synthetic["kept"]
+    labels = outcome.synthetic["labels"][kept].tolist()
+    trust = label_trust(np.array(counts("classifier")), np.array(counts("generator"))).tolist()
+
+    votes = twins_votes(images, images, labels, server)
+    answers = lessons["teacher_logits"].softmax(1)
+    for answer, vote, label in zip(answers, votes, labels, strict=True):
+        expected = (1 - trust[label]) * vote / vote.sum()
+        expected[label] += trust[label]
+        torch.testing.assert_close(answer, expected, atol=1e-5, rtol=1e-3)
+
+    warmed, both, _ = server.fits["fusion"]
+    assert any(not torch.equal(before[n], warmed[n]) for n in before)
+    for name, column in lessons.items():
+        assert torch.equal(both[name][: len(column)], column)
+    further = both["images"][len(images) :]
+    assert len(further) == outcome.figures["open_set"] > 0
+
+    model = untrained_classifier(OPEN.classifier, server)
+    model.load_state_dict(warmed)
+    model.requires_grad_(False)
+    own = np.array([float(model(x[None])[0].logsumexp(0)) for x in images])
+    low, spread = np.quantile(own, 0.1), own.std()
+    votes = twins_votes(further, images, labels, server)
+    for i, image in enumerate(further):
+        logits = model.eval()(image[None])[0]
+        apart = max(2 * spread, 1)
+        gate = 1 / (1 + math.exp(-4 * (float(logits.logsumexp(0)) - low) / apart))
+        vote = votes[i] + gate * torch.tensor(trust) * logits.softmax(0)
+        answer = both["teacher_logits"][len(images) + i].softmax(0)
+        torch.testing.assert_close(answer, vote / vote.sum(), atol=1e-4, rtol=1e-2)
+
+
+def test_unmoved_samples_are_the_decoders_own() -> None:
+    outcome, server = rerun(warp=0.0)
+    images, kept = server.fits["warmup"][1]["images"], outcome.synthetic["kept"]
+    torch.testing.assert_close(images, outcome.synthetic["images"][kept])
+    first = next(u for u in uploads()[0] if u.client.role == "generator")
+    stream = torch.Generator().manual_seed(seed_for(0, "synthesis", first.client.id))
+    code = torch.randn(rows_of(first, server), OPEN.generator.latent + 6, generator=stream)
+    label = torch.eye(CLASSES)[outcome.synthetic["labels"][:1]]
+    drawn = torch.sigmoid(decoder(first, server.run_spec)(code[:1, : OPEN.generator.latent], label))
+    torch.testing.assert_close(outcome.synthetic["images"][:1], drawn, atol=1e-5, rtol=1e-4)
+
+
+def rows_of(update: Update, server: WatchedServer) -> int:
+    generators = [u for u in uploads()[0] if u.client.role == "generator"]
+    allocation = fedmho_open.allocate(generators, server, OPEN)
+    return int(allocation[generators.index(update)].sum())
+
+
+def test_the_filter_sees_samples_before_they_move() -> None:
+    still, moving = rerun(warp=0.0)[0], rerun(warp=1.0)[0]
+    assert torch.equal(still.synthetic["kept"], moving.synthetic["kept"])
+    assert torch.equal(still.synthetic["images"], moving.synthetic["images"])
+
+
+def test_without_open_samples_there_is_one_fit() -> None:
+    outcome, server = rerun(open_samples=0)
+    assert server.fits.keys() == {"fusion"}
+    assert outcome.figures["open_set"] == 0
+
+
+def test_the_gate_and_the_correction_change_what_is_learned() -> None:
+    usual = rerun()[1].fits["warmup"][1]["teacher_logits"]
+    for changes in ({"gate": False}, {"correction": 0.0}):
+        other = rerun(**changes)[1].fits["warmup"][1]["teacher_logits"]
+        assert not torch.allclose(usual, other, atol=1e-3)
+
+
+def test_labels_are_trusted_by_what_generator_clients_hold() -> None:
+    held, drawn = np.array([[6, 0, 4, 0], [3, 0, 0, 0]]), np.array([[1, 5, 4, 0]])
+    assert label_trust(held, drawn).tolist() == pytest.approx([0.1, 1, 0.5, 0])
+
+
+def test_open_samples_go_to_classes_that_decoders_lack() -> None:
+    held, drawn = np.array([[9, 0, 5, 0]]), np.array([[0, 5, 5, 0]])
+    assert open_quotas(held, label_trust(held, drawn), 30.0) == [20, 0, 10, 0]
+    assert open_quotas(held * [[0, 1, 0, 1]], torch.ones(4), 30.0) == [0, 0, 0, 0]
+
+
+def test_label_counts_of_classifier_clients_are_in_the_ledger() -> None:
+    clients, server = tiny_federation(OPEN)
+    fedmho_open.run(clients, server, OPEN)
+    alone, _ = tiny_federation(OPEN)
+    alone.train()
+    for member in clients.members:
+        told = 8 * CLASSES if member.role == "classifier" else 0
+        assert clients.bytes_up[member.id] == alone.bytes_up[member.id] + told
+
+
+@pytest.mark.parametrize("setting", [{"lam": 0.3}, {"betas": (1.0, 1.0)}])
+def test_settings_of_fedmhos_loss_are_refused(setting: dict[str, object]) -> None:
+    name = next(iter(setting))
+    with pytest.raises(UserError, match=f"^{name} is of fedmho-md"):
+        replace(OPEN, **setting)  # type: ignore[arg-type]

@@ -1,0 +1,59 @@
+"""Small commands: whatever is typed is answered by one line."""
+
+from pathlib import Path
+
+import pytest
+
+from fl.command import run_command
+from fl.errors import UserError, error_line
+
+
+def look(where: Path, times: int = 1) -> None:
+    """Looks.
+
+    Args:
+        where: to look.
+        times: how often.
+    """
+    print(where.stat().st_mode * times)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ([], "where"),
+        (["--where"], "--where needs a value"),
+        (["--where=x", "more"], "unknown argument 'more'"),
+        (["--where=x", "--nix=3"], "unknown option --nix"),
+        (["--where=x", "--times=nan"], "--times must be a whole number, got 'nan'"),
+        (["--where=/no/such"], "cannot use /no/such: No such file or directory"),
+        ([f"--where={'x' * 5000}"], "File name too long"),
+        (["--where=a\nb\udcff"], "cannot use 'a\\nb\\udcff'"),
+    ],
+)
+def test_bad_input_is_one_line(
+    arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run_command(look, "look", arguments) == 2
+    printed = capsys.readouterr()
+    assert said in printed.err
+    assert printed.err.startswith("onefold: ")
+    assert printed.err.count("\n") == 1
+    assert len(printed.err) < 400
+    assert not printed.out
+
+
+def test_good_input_is_answered(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_command(look, "look", [f"--where={tmp_path}", "--times=0"]) == 0
+    assert capsys.readouterr().out == "0\n"
+    with pytest.raises(SystemExit) as end:
+        run_command(look, "look", ["--help"])
+    assert end.value.code == 0
+    assert "how often" in capsys.readouterr().out
+
+
+def test_what_was_given_is_printed_in_one_line_that_any_terminal_shows() -> None:
+    line = error_line(UserError(f"no run 'a\nb\x1b[31m\udcff' in é/{'x' * 3000}"))
+    assert line.isprintable()
+    assert line.startswith("onefold: no run 'a b\\x1b[31m\\udcff' in é/xxx")
+    assert len(line) < 250

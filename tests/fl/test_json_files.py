@@ -1,0 +1,78 @@
+"""JSON that is read again: whole or refused, whatever happened to its bytes."""
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+
+from fl.errors import UserError
+from fl.json_files import read_json, read_json_if_whole, write_json
+
+VALUES = {"a": [1, 2, 3], "b": {"2": 0.1 + 0.2, "c": None}, "d": "ü", "e": 1e300}
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    write_json(tmp_path / "f.json", VALUES)
+    return tmp_path / "f.json"
+
+
+def test_what_was_written_comes_back_without_its_checksum(file: Path) -> None:
+    assert read_json(file) == VALUES
+    plain = json.loads(file.read_text())
+    assert plain.pop("checksum")
+    assert plain == VALUES
+
+
+def test_numbers_as_keys_and_nan_come_back(tmp_path: Path) -> None:
+    write_json(tmp_path / "f.json", {10: math.nan, 9: (1, 2)})
+    found = read_json(tmp_path / "f.json")
+    assert found["9"] == [1, 2]
+    assert math.isnan(found["10"])
+
+
+def test_each_flipped_bit_is_refused_or_changes_nothing(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    content = file.read_bytes()
+    refused = 0
+    for at in range(8 * len(content)):
+        damaged = bytearray(content)
+        damaged[at // 8] ^= 1 << at % 8
+        monkeypatch.setattr(Path, "read_bytes", lambda _, damaged=damaged: bytes(damaged))
+        try:
+            found = read_json(file)
+        except UserError:
+            refused += 1
+            continue
+        # A flip in the word itself leaves a file without a checksum, and the rest as it was.
+        assert {name: found[name] for name in VALUES} == VALUES
+    assert refused > 4 * len(content)
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"3", b"\xff", b"[" * 100_000, b"{}x"])
+def test_what_is_no_object_is_one_line(file: Path, content: bytes) -> None:
+    file.write_bytes(content)
+    with pytest.raises(UserError, match="is damaged") as refusal:
+        read_json(file)
+    assert "\n" not in str(refusal.value)
+
+
+def test_a_file_of_somebody_else_is_believed(file: Path) -> None:
+    file.write_text('{"a": 1}')
+    assert read_json(file) == {"a": 1}
+
+
+def test_a_folder_in_its_place(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="Is a directory"):
+        read_json(tmp_path)
+
+
+def test_a_damaged_file_is_named_where_it_can_be_done_without(
+    file: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    file.write_bytes(file.read_bytes().replace(b"1e+300", b"2e+300"))
+    assert read_json_if_whole(file) is None
+    assert str(file) in caplog.text
+    assert read_json_if_whole(file.with_name("none.json")) is None
