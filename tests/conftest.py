@@ -19,7 +19,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 LONGEST = ("tests/tune/", "tests/slurm/", "tests/test_tutorials.py", "tests/cluster/")
-"""Files that take minutes: with several processes they go first, so that none is left to the end."""
+"""Files that take minutes: with several processes they go first, so that none ends alone."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
