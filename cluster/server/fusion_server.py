@@ -54,6 +54,7 @@ class FusionServer(RankedServer):
         self.restarts = 0
         self._bundles, self.placements, self._test = bundles, place_ranks, test
         self._timeout_s, self._attempts = timeout_s, attempts
+        self._shared = checkpoints.directory if checkpoints else None
         self.group: RankGroup | None = None
         """The ranks; None until the first verb, and after :meth:`close`."""
 
@@ -131,7 +132,12 @@ class FusionServer(RankedServer):
     def _present(self) -> RankGroup:
         if self.group is None:
             self.group = RankGroup(
-                self._bundles, self.placements, self.run_spec, self._test, self._timeout_s
+                self._bundles,
+                self.placements,
+                self.run_spec,
+                self._test,
+                self._timeout_s,
+                self._shared,
             )
         return self.group
 

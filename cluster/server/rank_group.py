@@ -1,11 +1,13 @@
 """The server's ranks as Ray actors: their placement, their start, and which of them failed."""
 
 import os
+import secrets
 import socket
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,6 +24,7 @@ from cluster.server.rendezvous import (
     find_store,
     make_file,
     open_store,
+    reaches,
     remove_file,
     use_interface_of,
 )
@@ -50,6 +53,10 @@ class RankActor:
         """Process and node, for people."""
         return f"process {os.getpid()} on {socket.gethostname()}"
 
+    def reaches(self, file: Path) -> bool:
+        """See :func:`cluster.server.rendezvous.reaches`."""
+        return reaches(file)
+
     def open_store(self) -> Meeting:
         """Opens the store where ranks on several hosts find each other; says where it is."""
         store = open_store(self._address)
@@ -63,6 +70,7 @@ class RankActor:
         number: int,
         size: int,
         meeting: Meeting | None,
+        secret: bytes,
         timeout_s: float,
     ) -> None:
         """Becomes rank ``number``, once all ranks have joined; a rank alone meets nobody."""
@@ -70,7 +78,7 @@ class RankActor:
         group = Group()
         if meeting is not None:
             store = self._store or find_store(meeting, size)
-            group = ProcessGroup(store, number, size, device, timeout_s)
+            group = ProcessGroup(store, number, size, device, secret, timeout_s)
         self._rank = Rank(run_spec, test, device, group)
 
     def call(self, method: Callable[..., Any], *arguments: Any) -> tuple[Any, ...]:
@@ -122,12 +130,14 @@ class RankGroup:
         run_spec: RunSpec,
         test: Shard,
         timeout_s: float,
+        shared: Path | None = None,
     ) -> None:
+        """``shared``: a folder that all nodes may reach, for ranks on several to meet in."""
         self._identities = ["starting"] * len(where)
-        self._timeout_s = timeout_s
+        self._timeout_s, self._shared = timeout_s, shared
         here = ray.get_runtime_context().get_node_id()
-        together = all(bundles.nodes.get(placement.bundle) == here for placement in where)
-        self._file = make_file() if together and len(where) > 1 else None
+        self._together = all(bundles.nodes.get(placement.bundle) == here for placement in where)
+        self._file: Path | None = None
         self.actors: list[Any] = [
             ray.remote(RankActor)
             .options(
@@ -147,15 +157,25 @@ class RankGroup:
             raise
 
     def _meet(self, run_spec: RunSpec, test: Shard) -> None:
-        size = len(self.actors)
-        meeting: Meeting | None = self._file
-        if size > 1 and meeting is None:
-            (meeting,) = self.get([self.actors[0].open_store.remote()])
+        size, timeout_s = len(self.actors), self._timeout_s
+        meeting, secret = self._meeting() if size > 1 else None, secrets.token_bytes(32)
         joining = (
-            actor.join.remote(run_spec, part(test, k, size), k, size, meeting, self._timeout_s)
+            actor.join.remote(run_spec, part(test, k, size), k, size, meeting, secret, timeout_s)
             for k, actor in enumerate(self.actors)
         )
         self.get(list(joining))
+
+    def _meeting(self) -> Meeting:
+        """A file that all ranks reach, else a store on the first one's node."""
+        if self._together or self._shared:
+            self._file = make_file(None if self._together else self._shared)
+            if self._together or self._all_reach(self._file):
+                return self._file
+        (store,) = self.get([self.actors[0].open_store.remote()])
+        return store
+
+    def _all_reach(self, file: Path) -> bool:
+        return all(self.get([actor.reaches.remote(file) for actor in self.actors]))
 
     def get(self, references: Sequence[Any]) -> list[Any]:
         """One result of each rank.

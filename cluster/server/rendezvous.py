@@ -1,8 +1,9 @@
 """Where ranks find each other.
 
-On one host in a file that no other user can read. Over several, at a store on the first rank's
-node, on that node's address alone. A store of torch asks nobody who it is, and lists its keys to
-whoever connects, so a secret in their names would be none.
+In a file that no other user can read: on one host in its temporary folder, over several in a folder
+that all of them reach. Where they reach none, at a store on the first rank's node, on that node's
+address alone. A store of torch asks nobody who it is, and lists its keys to whoever connects, so a
+secret in their names would be none.
 """
 
 import fcntl
@@ -23,9 +24,25 @@ Meeting = Path | tuple[str, int]
 """The file, or the store's host and port."""
 
 
-def make_file() -> Path:
-    """The path of a file for a group whose ranks are all on this host; see :func:`remove_file`."""
-    return Path(tempfile.mkdtemp(prefix="onefold-ranks-", dir=temporary_folder())) / "store"  # 0700
+def make_file(folder: Path | None = None) -> Path:
+    """The path of a file for a group; see :func:`remove_file`.
+
+    ``folder``: what to make it in; by itself one of this host, for ranks that are all on it.
+    """
+    if folder:
+        folder.mkdir(parents=True, exist_ok=True)
+    there = folder.resolve() if folder else temporary_folder()
+    return Path(tempfile.mkdtemp(prefix="onefold-ranks-", dir=there)) / "store"  # 0700
+
+
+def reaches(file: Path) -> bool:
+    """Whether this process could meet others in the file: sees its folder, and may lock in it."""
+    try:
+        with (file.parent / "lock").open("a+") as lock:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
 
 
 def remove_file(file: Path) -> None:

@@ -16,6 +16,7 @@ from fl.condensation.nearest import nearest
 from fl.data.shard import Shard
 from fl.federation import RunSpec, Task, TaskInput, TaskOutput, Update
 from fl.training.optimizers import Adam
+from fl.training.step_losses import StepLosses
 from fl.training.telling import tell
 from fl.wire import Tensors
 from kernels import centred
@@ -100,7 +101,7 @@ def distil(inputs: TaskInput) -> TaskOutput:
     support = real[chosen].clone().requires_grad_(True)
     labels = centred(shard.labels, shard.num_classes).double().to(inputs.device)
     adam = Adam(config.lr).for_cohort([[support]])
-    taken, solved = 0, False
+    taken, solved, losses = 0, False, StepLosses()
     while taken < config.steps and not solved:
         taken += 1
         rows = _balanced(shard, config.targets, stream)
@@ -110,12 +111,14 @@ def distil(inputs: TaskInput) -> TaskOutput:
         support.grad = None
         loss = 0.5 * (told - labels[rows]).square().mean()
         loss.backward()
+        losses.add(loss)
         tell(inputs.client.id, taken, config.steps, loss.detach().item, "step")
         adam.step((0,))
         right = told.argmax(1) == labels[rows].argmax(1)
         solved = config.stop == "accuracy" and float(right.double().mean()) > SOLVED
     images = (support.detach().cpu() * deviation + mean).clamp(0, 1)
-    return _upload(_as_bytes(images), shard.labels[chosen], shard, steps=taken)
+    sent = _upload(_as_bytes(images), shard.labels[chosen], shard, steps=taken)
+    return replace(sent, losses=losses.curve)
 
 
 def share_images(inputs: TaskInput) -> TaskOutput:

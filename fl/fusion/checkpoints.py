@@ -22,7 +22,7 @@ class Checkpoints:
 
     def __init__(self, directory: Path, *, every: int) -> None:
         """``every``: epochs between two states."""
-        self._directory = directory
+        self.directory = directory
         self.every = every
 
     def load(self, stage: str, key: str) -> list[Report]:
@@ -51,7 +51,7 @@ class Checkpoints:
 
     def path(self, stage: str) -> Path:
         """The file of a stage."""
-        return self._directory / f"{stage}.state"
+        return self.directory / f"{stage}.state"
 
 
 def digest_of(tensors: Mapping[str, Tensor], about: str) -> str:

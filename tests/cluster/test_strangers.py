@@ -24,8 +24,8 @@ from tests.waiting import wait_until
 pytestmark = pytest.mark.slow
 
 UNASKED = "ray::RankActor"
-"""Whose ports ask for no token: beside the one of Ray's, a rank has one of gloo's, which knows no
-secret. It listens on the loopback interface here."""
+"""Whose ports ask for no token: beside the one of Ray's, a rank has one of gloo's, on the loopback
+interface here. Who connects there without the ranks' secret is no rank (tests/fl/fusion)."""
 JOIN = "import ray, sys; ray.init(address=sys.argv[1], log_to_driver=False); print('in')"
 
 

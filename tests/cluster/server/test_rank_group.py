@@ -4,6 +4,7 @@ On a Ray without processes; tests/cluster/server/test_fusion_server.py has real 
 """
 
 from itertools import count
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -39,6 +40,9 @@ def lost() -> Reference:
 class Scripted:
     """A rank that answers as a test says."""
 
+    apart = -1
+    """The number of the one that does not reach the folder."""
+
     def __init__(self, number: int, fit: list[Reference], join: Reference) -> None:
         self.number, self.script, self.joining = number, fit, join
         self.tested: Shard | None = None
@@ -46,13 +50,16 @@ class Scripted:
     def identity(self) -> str:
         return f"process {self.number} on a host"
 
+    def reaches(self, file: Path) -> bool:
+        return self.number != self.apart
+
     def open_store(self) -> tuple[str, int]:
         return "a host", 1234
 
     def join(
-        self, run_spec: Any, test: Shard, number: int, size: int, meeting: Any, *_: Any
+        self, _: Any, test: Shard, number: int, size: int, meeting: Any, secret: bytes, *__: Any
     ) -> Reference:
-        self.tested, self.meeting = test, meeting
+        self.tested, self.meeting, self.secret = test, meeting, secret
         return self.joining
 
     def fit(self, spec: Any) -> Stream:
@@ -71,6 +78,7 @@ class Ranks:
         *scripts: list[Reference],
         joins: dict[int, Reference] | None = None,
         node: str = "another node",
+        shared: Path | None = None,
     ) -> Any:
         numbers = count()
 
@@ -83,7 +91,7 @@ class Ranks:
         self.monkeypatch.setattr(rank_group, "ray", self.ray)
         where = [RankPlacement(bundle="0", gpu=None, threads=1) for _ in scripts]
         bundles = Bundles(group=None, all=(bundle("0"),), nodes={"0": node})
-        return RankGroup(bundles, where, PROBLEM, TEST, timeout_s=1.0)
+        return RankGroup(bundles, where, PROBLEM, TEST, timeout_s=1.0, shared=shared)
 
 
 @pytest.fixture
@@ -155,6 +163,29 @@ def test_ranks_on_this_node_meet_in_a_file_which_goes_with_them(ranks: Ranks) ->
     assert {actor.behind.meeting for actor in ranks.ray.actors} == {("a host", 1234)}
     ranks.start([])
     assert ranks.ray.actors[0].behind.meeting is None  # a rank alone opens no port
+
+
+def test_ranks_on_several_nodes_meet_in_a_folder_that_all_reach(
+    ranks: Ranks, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    group = ranks.start([], [], shared=tmp_path / "run")
+    (file,) = {actor.behind.meeting for actor in ranks.ray.actors}
+    assert file.parent.parent == tmp_path / "run"
+    group.dismiss()
+    assert not [*(tmp_path / "run").iterdir()]
+
+    monkeypatch.setattr(Scripted, "apart", 1)
+    ranks.start([], [], shared=tmp_path / "run")
+    assert {actor.behind.meeting for actor in ranks.ray.actors} == {("a host", 1234)}
+
+
+def test_every_group_has_a_secret_of_its_own(ranks: Ranks) -> None:
+    told = set()
+    for _ in range(2):
+        ranks.start([], [])
+        (secret,) = {actor.behind.secret for actor in ranks.ray.actors}
+        told.add(secret)
+    assert [len(secret) for secret in told] == [32, 32]
 
 
 def test_each_rank_holds_its_part_of_the_test_split(ranks: Ranks) -> None:

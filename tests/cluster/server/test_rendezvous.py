@@ -1,9 +1,11 @@
 """Where ranks meet: in a file of ours, or on one address."""
 
+import fcntl
 import os
 import socket
 import stat
 from datetime import timedelta
+from pathlib import Path
 
 import psutil
 import pytest
@@ -12,6 +14,7 @@ from cluster.server.rendezvous import (
     find_store,
     make_file,
     open_store,
+    reaches,
     remove_file,
     use_interface_of,
 )
@@ -27,6 +30,25 @@ def test_ranks_on_one_host_meet_in_a_file_that_nobody_else_can_read() -> None:
     finally:
         remove_file(file)
     assert not file.parent.exists()
+
+
+def test_a_folder_that_ranks_share_holds_a_file_that_nobody_else_can_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = make_file(tmp_path / "run")
+    assert file.parent.parent == tmp_path / "run"
+    assert stat.S_IMODE(file.parent.stat().st_mode) == 0o700
+    assert reaches(file)
+    assert not reaches(tmp_path / "another host's" / "store")
+
+    def refuse(*_: object) -> None:
+        raise OSError("this file system locks nothing")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(fcntl, "flock", refuse)
+        assert not reaches(file)
+    remove_file(file)
+    assert not [*(tmp_path / "run").iterdir()]
 
 
 def test_a_store_listens_on_one_address_alone() -> None:

@@ -45,6 +45,15 @@ def test_more_steps_move_images_further_from_real_ones() -> None:
     assert near < far
 
 
+def test_a_distillation_tells_its_loss_as_a_curve() -> None:
+    """Of targets that are all the client's images, and so are the same in each step."""
+    found = distil(inputs(replace(KIP, steps=120, images=3, targets=24, lr=0.05)))
+    assert len(found.losses) == 50
+    assert found.losses[-1] < 0.9 * found.losses[0]
+    assert len(distil(inputs()).losses) == KIP.steps
+    assert share_images(inputs()).losses == []
+
+
 def test_without_distillation_the_real_images_go() -> None:
     found = share_images(inputs())
     assert found.stats["nearest"] == 0

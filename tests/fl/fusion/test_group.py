@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from fl.fusion.distillation import EachMember, LearnedFusionLoss, Weighing
 from fl.fusion.fit import Fit, FitConfig, FitSpec
-from fl.fusion.group import Group, ProcessGroup
+from fl.fusion.group import Group, ProcessGroup, StrangerError, proof
 from fl.server import Loss
 from tests.fl.fusion.networks import (
     KNOWLEDGE,
@@ -83,7 +83,7 @@ def train_in_a_process(rank: int, size: int, folder: str) -> None:
     """A rank's process."""
     torch.set_num_threads(1)
     store = dist.FileStore(f"{folder}/store{size}", size)
-    train_all(ProcessGroup(store, rank, size, torch.device("cpu"), 60), folder)
+    train_all(ProcessGroup(store, rank, size, torch.device("cpu"), b"", 60), folder)
 
 
 def train_all(group: Group, folder: str) -> None:
@@ -170,3 +170,19 @@ def test_a_state_goes_on_with_another_number_of_ranks(folder: Path) -> None:
             for rank in (0, 1):
                 state = torch.load(folder / f"on-{before}-2-{rank}-{name}")
                 torch.testing.assert_close(state, expected[name][1], rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("stranger", [b"another", None])
+def test_nothing_is_summed_with_who_does_not_know_the_secret(
+    stranger: bytes | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent = proof(b"ours", 0, 2) if stranger is None else proof(stranger, 1, 2)  # None: an echo
+
+    def gather(told: list[Tensor], own: Tensor) -> None:
+        told[0].copy_(own)
+        told[1].copy_(torch.tensor([*sent], dtype=torch.uint8))
+
+    monkeypatch.setattr(dist, "init_process_group", lambda *_, **__: None)
+    monkeypatch.setattr(dist, "all_gather", gather)
+    with pytest.raises(StrangerError, match="rank 1 does not know the secret"):
+        ProcessGroup(dist.HashStore(), 0, 2, torch.device("cpu"), b"ours", 1)

@@ -123,7 +123,7 @@ def test_the_filter_keeps_the_same_samples(ranks: int, on_gpu: bool) -> None:
 @contextmanager
 def joined(device: torch.device) -> Iterator[ProcessGroup]:
     """A group of one rank, by torch.distributed."""
-    group = ProcessGroup(dist.HashStore(), 0, 1, device, 60)
+    group = ProcessGroup(dist.HashStore(), 0, 1, device, b"", 60)
     try:
         yield group
     finally:
