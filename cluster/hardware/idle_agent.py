@@ -1,8 +1,8 @@
-"""Stands for the two agents of Ray's node that a run never asks: says that they do not serve.
+"""Stands for the agent of Ray's node that serves metrics, which nobody asks for: says so.
 
-Ray's node waits until its agents have told their ports, and ends with them. Its own take 1.2 s of
-a core and 120 MB for metrics, and for environments that no task of ours asks for. Run by its path;
-imports nothing of ours or of Ray's.
+Ray's node waits until its agent has told its ports, and ends with it. Ray's own takes most of a
+second of a core and 60 MB. Run by its path; imports nothing of ours or of Ray's. The node's other
+agent stays Ray's: Ray Tune asks it for each trial's environment.
 """
 
 import argparse
@@ -10,15 +10,10 @@ import os
 import time
 from pathlib import Path
 
-PORTS = (
-    "metrics_agent_port",
-    "metrics_export_port",
-    "dashboard_agent_listen_port",
-    "runtime_env_agent_port",
-)
+PORTS = ("metrics_agent_port", "metrics_export_port", "dashboard_agent_listen_port")
 """Names of the files, before the node's id, from which Ray's node reads the ports."""
 NO_PORT = "-1"
-"""What Ray's own agents write for a service that is not offered."""
+"""What Ray's own agent writes for a service that is not offered."""
 
 
 def main() -> None:

@@ -7,8 +7,8 @@
 - The file in which a head that chose its own port writes its address: `ray start` only prints it.
 - The methods of Ray's node that start its dashboard, its autoscaler, its server for Ray clients and
   the process that copies workers' output to the driver: no public argument leaves them out.
-- The function that starts the node's processes, the arguments with the commands of its two agents,
-  and the files in which these tell their ports: no public argument leaves the agents out.
+- The function that starts the node's processes, the argument with the command of its agent for
+  metrics, and the files in which that tells its ports: no public argument leaves the agent out.
 - The path of the script that starts a worker, its arguments, and Ray's own script beside the
   worker's: nothing public has workers forked.
 - The constant by which Ray on Windows keeps to the loopback interface: elsewhere Ray replaces
@@ -56,8 +56,8 @@ NOT_NEEDED = ("start_monitor", "start_log_monitor", "start_api_server", "start_r
 """Methods of Ray's node that start the autoscaler, the copier of workers' output, the dashboard,
 and the server for Ray clients, which listens on a fixed port."""
 
-AGENTS = ("--dashboard_agent_command", "--runtime_env_agent_command")
-"""Arguments of Ray's node: the commands of its agents. It refuses to start with none."""
+AGENT = "--dashboard_agent_command="
+"""Argument of Ray's node: the command of its agent for metrics. It refuses to start with none."""
 
 OTHER_HOSTS = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
 """Environment variable: with ``0`` a node's address is 127.0.0.1, on which all of Ray listens."""
@@ -87,7 +87,7 @@ def start_cluster(
     import ray
 
     require_token()
-    with _only_what_runs_clients(), _idle_agents(), _forked_workers(template), on_loopback():
+    with _only_what_runs_clients(), _idle_agent(), _forked_workers(template), on_loopback():
         ray.init(
             address="local",
             num_cpus=cpus,  # type: ignore[arg-type]
@@ -182,18 +182,17 @@ def _only_what_runs_clients() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _idle_agents() -> Iterator[None]:
-    """Has the node start :mod:`cluster.hardware.idle_agent` in place of its own two agents."""
+def _idle_agent() -> Iterator[None]:
+    """Has the node start :mod:`cluster.hardware.idle_agent` in place of its agent for metrics."""
     from ray._private import services
 
     start, idle = services.start_ray_process, Path(__file__).with_name("idle_agent.py")
 
     def instead(argument: str) -> str:
-        name, _, line = argument.partition("=")
-        if name not in AGENTS:
+        if not argument.startswith(AGENT):
             return argument
-        _, wanted = line.split(".py ", 1)
-        return f"{name}={subprocess.list2cmdline([sys.executable, '-S', str(idle)])} {wanted}"
+        _, wanted = argument.split(".py ", 1)
+        return f"{AGENT}{subprocess.list2cmdline([sys.executable, '-S', str(idle)])} {wanted}"
 
     def start_without(command: list[str], *arguments: Any, **options: Any) -> Any:
         return start([*map(instead, command)], *arguments, **options)
@@ -249,7 +248,7 @@ def start_command(*, name: str, memory_bytes: int) -> list[str]:
 def run_command() -> None:
     """The command ``ray`` with this process's arguments, without what no run needs."""
     (entry,) = distribution("ray").entry_points.select(group="console_scripts", name="ray")
-    with _only_what_runs_clients(), _idle_agents():
+    with _only_what_runs_clients(), _idle_agent():
         entry.load()()
 
 

@@ -1,4 +1,4 @@
-"""What stands for the agents of Ray's node tells that they do not serve, and ends with the node."""
+"""What stands for the agent of Ray's node tells that it does not serve, and ends with the node."""
 
 import subprocess
 import sys
