@@ -93,6 +93,20 @@ def federation(machine: Machine, clients: int, seed: int) -> list[Job]:
     return jobs
 
 
+def crowd(machine: Machine, clients: int, seed: int) -> list[Job]:
+    """As :func:`federation`, with more clients than a data set has samples for: sizes are drawn."""
+    rng = np.random.default_rng([seed, clients])
+    models = rng.choice(list(SHARES), clients, p=list(SHARES.values())).tolist()
+    sizes = np.ceil(rng.lognormal(np.log(50), 1, clients)).astype(int).tolist()
+    errors = rng.lognormal(0, CLIENT_NOISE, clients).tolist()
+    jobs = []
+    for client, (model, size, error) in enumerate(zip(models, sizes, errors, strict=True)):
+        work = size * EPOCHS[model]
+        seconds = work * machine.rates[model] * error
+        jobs.append(Job(client, model, machine.requests[model], work, seconds))
+    return jobs
+
+
 def with_largest_request(jobs: Sequence[Job]) -> list[Job]:
     """The same jobs, all with the largest request of every kind."""
     requests = [job.request for job in jobs]

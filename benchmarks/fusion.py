@@ -6,7 +6,9 @@ The same work for all: synthetic images, a VGG-9 student, its VGG-9 teachers, th
 the same order of samples and the same dropout, so that the last losses agree. The plain loop loads
 each batch by a DataLoader and asks every teacher for logits, as the released code does: 3 + T
 forward-equivalents per sample and epoch (a backward pass counts as two forward passes). Ours asks
-once: 3 + T / E. The ratio of the two is the arithmetic bound. One thread per rank. With a GPU it
+once: 3 + T / E. The ratio of the two is the arithmetic bound. One thread per rank. The speed of the
+fit alone stands beside the machine's best for the student's products: that of each of its
+convolutions and linear layers by itself, forward and backward, at a batch's shapes. With a GPU it
 does the same, and also images per second in each precision, against the card's measured matrix
 rate:
 
@@ -121,6 +123,14 @@ def run_setting(
     fits = {name: seconds - asking for name, (seconds, asking, _) in timed.items()}
     speedup = {name: round(fits["1 rank"] / fits[name], 3) for name in ready if "1 rank" in fits}
     console.print(f"the fit alone, against 1 rank: {speedup}")
+    flops, best = step_at_best(options, device)
+    steps = config.epochs * samples / config.batch_size
+    shares = {name: round(steps * best / seconds, 3) for name, seconds in fits.items()}
+    rate = {name: steps * flops / seconds for name, seconds in fits.items()}
+    console.print(
+        f"the fit alone, GFLOP/s: { {name: round(r / 1e9, 1) for name, r in rate.items()} }; its "
+        f"layers by themselves reach {flops / best / 1e9:.1f} on one rank; shares of that: {shares}"
+    )
     return {
         "samples": samples,
         "teachers": teachers,
@@ -132,6 +142,9 @@ def run_setting(
             for name, (s, a, loss) in timed.items()
         },
         "fit_speedup": speedup,
+        "fit_flop_per_second": rate,
+        "best_flop_per_second": flops / best,
+        "fit_share_of_best": shares,
     }
 
 
@@ -214,6 +227,40 @@ def precisions(options: Fusion, device: torch.device, console: Console) -> list[
             f"{peak / 1e12:.1f} that matrix products reach, last loss {HEARD[-1].loss:.5f}"
         )
     return rows
+
+
+def step_at_best(options: Fusion, device: torch.device) -> tuple[float, float]:
+    """FLOP of a step of the student, and the seconds that its layers take by themselves at best."""
+    student = network(0, options).to(device, memory_format=torch.channels_last).train()
+    batch = images_and_labels(options.batch_size)["images"].to(device)
+    met: list[tuple[nn.Module, torch.Tensor]] = []
+    hooks = [
+        layer.register_forward_hook(lambda layer, given, _: met.append((layer, given[0].detach())))
+        for layer in student.modules()
+        if isinstance(layer, nn.Conv2d | nn.Linear)
+    ]
+    student(batch)
+    for hook in hooks:
+        hook.remove()
+    # The first layer's input needs no gradient.
+    best = sum(seconds_of(layer, x, first=x is met[0][1], device=device) for layer, x in met)
+    return 6 * macs(student, batch[:1]) * len(batch), best
+
+
+def seconds_of(layer: nn.Module, x: torch.Tensor, *, first: bool, device: torch.device) -> float:
+    """Forward and backward of one layer, the quickest of ten times."""
+    x.requires_grad_(not first)
+    wanted = [*layer.parameters(), *([] if first else [x])]
+    gradient, times = torch.ones_like(layer(x)), []
+    for _ in range(10):
+        if device.type == "cuda":
+            torch.cuda.synchronize()
+        began = time.perf_counter()
+        torch.autograd.grad(layer(x), wanted, gradient)
+        if device.type == "cuda":
+            torch.cuda.synchronize()
+        times.append(time.perf_counter() - began)
+    return min(times)
 
 
 def matrix_rate(precision: str, device: torch.device, size: int = 8192) -> float:

@@ -2,6 +2,7 @@
 
     python benchmarks/placement.py --json FILE            # on a simulated clock: seconds
     python benchmarks/placement.py --live --json FILE     # also ten clients on real Ray actors
+    python benchmarks/placement.py --crowds 1000 10000 100000 --clients --json FILE
 
 The simulation drives the placement that runs use; only the clock is simulated. All three schedulers
 get the same clients, which take the same time under each. The live run takes minutes, most of them
@@ -11,21 +12,24 @@ order and overlap of real actors are the simulated ones.
 
 import datetime
 import json
+import math
 import os
 import platform
 import statistics
 import sys
+import time
+import tracemalloc
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import tyro
-from federations import CLIENT_NOISE, MACHINES, MODEL_NOISE, Job, Machine, federation
+from federations import CLIENT_NOISE, MACHINES, MODEL_NOISE, Job, Machine, crowd, federation
 from live_placement import run_live
 from rich.console import Console
 from rich.table import Table
-from schedulers import SCHEDULERS, simulate
+from schedulers import SCHEDULERS, Scheduler, ours, simulate
 
-from cluster.scheduling.placement import lower_bound
+from cluster.scheduling.placement import Slot, lower_bound
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,6 +40,9 @@ class Options:
     """Sizes of the federation."""
     seeds: int = 20
     """Federations of each size."""
+    crowds: tuple[int, ...] = ()
+    """Numbers of clients that all wait at once, for which our placement's own time and memory are
+    measured."""
     live: bool = False
     """Also run ten clients on Ray actors that sleep, on logical resources."""
     live_seconds: float = 20.0
@@ -52,6 +59,16 @@ class Row:
     clients: int
     bounds: list[float]
     ratios: dict[str, list[float]]
+
+
+@dataclass(frozen=True)
+class CrowdRow:
+    """What the placement takes for each of so many clients."""
+
+    machine: str
+    clients: int
+    seconds_each: float
+    bytes_each: float
 
 
 @dataclass(frozen=True)
@@ -75,13 +92,18 @@ def main(options: Options) -> int:
     load = os.getloadavg()[0]
     console.print(f"{when}, on {where}, load {load:.1f}")
     rows = [compare(m, clients, options.seeds) for m in MACHINES for clients in options.clients]
-    console.print(ratio_table(rows, options.seeds))
+    if rows:
+        console.print(ratio_table(rows, options.seeds))
+    crowds = [measure_crowd(m, clients) for m in MACHINES for clients in options.crowds]
+    if crowds:
+        console.print(crowd_table(crowds))
     # Two live machines are enough, and a laptop can run the processes of their clients.
     live = [row for m in MACHINES[:2] for row in live_rows(m, options)] if options.live else []
     if live:
         console.print(live_table(live))
     if options.json:
-        figures = {"when": when, "where": where, "load": load, "rows": rows, "live": live}
+        figures = {"when": when, "where": where, "load": load, "rows": rows}
+        figures |= {"crowds": crowds, "live": live}
         options.json.write_text(json.dumps(figures, indent=2, default=asdict))
     return 0
 
@@ -103,6 +125,42 @@ def compare(machine: Machine, clients: int, seeds: int) -> Row:
         for name, scheduler in SCHEDULERS.items()
     }
     return Row(machine.name, clients, bounds, ratios)
+
+
+def measure_crowd(machine: Machine, clients: int) -> CrowdRow:
+    """What our placement itself takes of a processor and of memory for so many clients."""
+    jobs = crowd(machine, clients, seed=0)
+    tracemalloc.start()
+    held = ours(machine, jobs)
+    size = tracemalloc.get_traced_memory()[0]
+    tracemalloc.stop()
+    del held
+    begin = time.process_time()
+    placement = Timed(ours(machine, jobs))
+    placement.seconds = time.process_time() - begin
+    simulate(placement, jobs)
+    return CrowdRow(machine.name, clients, placement.seconds / clients, size / clients)
+
+
+class Timed:
+    """A scheduler, and the seconds of a processor that its calls took."""
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self._scheduler = scheduler
+        self.seconds = 0.0
+
+    def start(self) -> tuple[int, Slot] | None:
+        """See :class:`schedulers.Scheduler`."""
+        begin = time.process_time()
+        started = self._scheduler.start()
+        self.seconds += time.process_time() - begin
+        return started
+
+    def finish(self, client: int, seconds: float | None) -> None:
+        """See :class:`schedulers.Scheduler`."""
+        begin = time.process_time()
+        self._scheduler.finish(client, seconds)
+        self.seconds += time.process_time() - begin
 
 
 def live_rows(machine: Machine, options: Options) -> list[LiveRow]:
@@ -146,6 +204,20 @@ def ratio_table(rows: list[Row], seeds: int) -> Table:
             f"{means['first come'] / means['ours']:.2f}",
             f"{means['uniform'] / means['ours']:.2f}",
         )
+    return table
+
+
+def crowd_table(rows: list[CrowdRow]) -> Table:
+    """Time and memory by client; the time's growth beside that of the clients' logarithm."""
+    title = "our placement's own time, adding clients included, and memory, on a simulated clock"
+    columns = ("us a client", "times the first", "log K times the first", "bytes a client")
+    table = Table("machine", "clients", *columns, title=title)
+    for row in rows:
+        first = next(other for other in rows if other.machine == row.machine)
+        growth = row.seconds_each / first.seconds_each
+        logarithm = math.log(row.clients) / math.log(first.clients)
+        figures = (f"{1e6 * row.seconds_each:.0f}", f"{growth:.2f}", f"{logarithm:.2f}")
+        table.add_row(row.machine, f"{row.clients:,}", *figures, f"{row.bytes_each:.0f}")
     return table
 
 

@@ -11,11 +11,14 @@ import time
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from multiprocessing import get_context
+from multiprocessing.queues import SimpleQueue
 from pathlib import Path
 
 import numpy as np
 import psutil  # type: ignore[import-untyped]
 import torch
+from hand_cvae import hand_derived
 
 from cluster.hardware.inventory import take_inventory
 from cluster.hardware.private_ray import private_ray
@@ -46,6 +49,8 @@ class Way:
     on_ray: bool
     whole: bool = False
     """Whether the rate includes start-up."""
+    forked: bool = False
+    """Whether plain processes, one for each core, are forked to run them."""
 
 
 def alone(inputs: TaskInput) -> TaskOutput:
@@ -70,6 +75,8 @@ def ways(clients: int) -> list[Way]:
     return [
         Way(BASELINES[0], alone, replace(one, cpus=cores), part, on_ray=False),
         Way(BASELINES[1], alone, one, part, on_ray=False),
+        Way("plain, forked processes", alone, one, part, on_ray=False, forked=True),
+        Way("by hand, forked processes", hand_derived, one, clients, on_ray=False, forked=True),
         Way("an actor per client", alone, one, min(clients, 8), on_ray=True, whole=True),
         Way("pool of actors, one by one", alone, shared, part, on_ray=True),
         Way("stacked, one process", train_generator, shared, part, on_ray=False),
@@ -95,6 +102,9 @@ def main(name: str, clients: int, data_root: Path, sizes: Path) -> None:
 @contextmanager
 def executor(way: Way, train: Split, sizes: CohortSizes) -> Iterator[Executor]:
     """The executor of the jobs: in this process, or on a private Ray cluster."""
+    if way.forked:
+        yield Forked(train, psutil.cpu_count())
+        return
     if way.task is alone and not way.on_ray:
         yield Plainly(train)
         return
@@ -136,6 +146,35 @@ class Plainly:
             )
             note = ClientNote(seconds=0.0, span=(began, time.time()))
             yield job, Packed.in_memory(note.pack(output.tensors))
+
+
+class Forked:
+    """As :class:`Plainly`, in processes that are forked once torch is imported, each with every
+    so many-th client."""
+
+    def __init__(self, train: Split, processes: int) -> None:
+        self._train, self._processes = train, processes
+
+    def run(self, jobs: Sequence[Job], events: Events) -> Generator[tuple[Job, Packed], None, None]:
+        """Yields each job with its upload, as it arrives."""
+        context = get_context("fork")
+        uploads = context.SimpleQueue()
+        shares = [jobs[first :: self._processes] for first in range(self._processes)]
+        processes = [
+            context.Process(target=self._send, args=(own, uploads), daemon=True) for own in shares
+        ]
+        for process in processes:
+            process.start()
+        by_id = {job.client.id: job for job in jobs}
+        for _ in jobs:
+            client, packed = uploads.get()
+            yield by_id[client], Packed.in_memory(packed)
+        for process in processes:
+            process.join()
+
+    def _send(self, jobs: Sequence[Job], uploads: "SimpleQueue[tuple[int, bytes]]") -> None:
+        for job, packed in Plainly(self._train).run(jobs, Events()):
+            uploads.put((job.client.id, bytes(packed)))
 
 
 def job(k: int, way: Way, samples: int) -> Job:

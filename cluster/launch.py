@@ -18,6 +18,7 @@ from fl.errors import ClientFailed, UserError
 from fl.json_values import JsonObject
 
 if TYPE_CHECKING:
+    from cluster.run.early_ray import EarlyRay
     from cluster.run.options import Launch
     from cluster.run.prepare import Prepared
 
@@ -31,12 +32,16 @@ TESTED = {
 """The samples that an accuracy is of, by the result's ``scored_on``."""
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command and returns its exit status: 0, 1 a run failed, 2 bad input, 130 Ctrl-C."""
+def main(argv: Sequence[str] | None = None, *, own_process: bool = False) -> int:
+    """Runs the command and returns its exit status: 0, 1 a run failed, 2 bad input, 130 Ctrl-C.
+
+    ``own_process``: whether the process is the command's own, and has computed nothing before.
+    """
     console, arguments = Console(markup=False), sys.argv[1:] if argv is None else argv
     with loading(arguments):
         from cluster.rehearsal.rehearse import print_estimate, rehearse
         from cluster.run.command_line import parse, stop_with
+        from cluster.run.early_ray import EarlyRay
         from cluster.run.plan import print_dry_run
         from cluster.run.prepare import prepare
         from cluster.run.run_dir import check_place, claimed, versions
@@ -54,8 +59,9 @@ def main(argv: Sequence[str] | None = None) -> int:
                     return submit(launch, console)
                 if not (launch.dry_run or launch.rehearse):
                     check_place(launch)
+                early = held.enter_context(EarlyRay(launch, fork=own_process))
                 with Steps(console) as say:
-                    prepared = prepare(launch, say=say)
+                    prepared = prepare(launch, say=say, checked=early.begin)
                     if launch.rehearse:
                         say("rehearsing")
                         estimate = rehearse(launch, prepared)
@@ -68,10 +74,12 @@ def main(argv: Sequence[str] | None = None) -> int:
             run_dir = held.enter_context(claimed(launch))
         except UserError as error:
             return stop_with(error)
-        return _run(launch, prepared, run_dir, console)
+        return _run(launch, prepared, run_dir, console, early)
 
 
-def _run(launch: "Launch", prepared: "Prepared", run_dir: Path, console: Console) -> int:
+def _run(
+    launch: "Launch", prepared: "Prepared", run_dir: Path, console: Console, early: "EarlyRay"
+) -> int:
     """Runs what is ready, in a directory that is this process's; returns the exit status."""
     from cluster.run.command_line import INTERRUPTED, stop_on_disk, stop_with
     from cluster.run.runner import execute
@@ -81,7 +89,7 @@ def _run(launch: "Launch", prepared: "Prepared", run_dir: Path, console: Console
     for stop in (signal.SIGINT, signal.SIGTERM):
         signal.signal(stop, interrupt)
     try:
-        result = execute(launch, prepared, run_dir, console)
+        result = execute(launch, prepared, run_dir, console, early=early)
     except KeyboardInterrupt:
         print(f"interrupted; {run_dir} can be continued with --resume", file=sys.stderr)
         return INTERRUPTED
@@ -132,7 +140,7 @@ def _print_summary(result: JsonObject, run_dir: Path, console: Console) -> None:
 
 
 if __name__ == "__main__":
-    status = main()
+    status = main(own_process=True)
     from cluster.run.command_line import INTERRUPTED
 
     if status == INTERRUPTED:

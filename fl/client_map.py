@@ -14,7 +14,7 @@ from fl.events import ClientDropped, ClientEnd, Events
 from fl.federation import Client, Executor, Job, Memory, Update, UpdateStore
 from fl.packed import Header, Packed
 from fl.receiving import Check, Received, receive
-from fl.wire import StoredTensors, Visible, unpack
+from fl.wire import StoredTensors, Visible, counts_in, unpack
 
 OnFailure = Literal["stop", "drop"]
 """Whether a run stops, or drops the client and goes on, when a client has failed for good."""
@@ -174,7 +174,9 @@ class ClientMap:
         if self.remember:
             read = partial(stored, self.store, key, client.id) if path else lambda: packed
             self.memories[client.id] = Memory(key, read)
-        tensors: Mapping[str, Tensor] = StoredTensors(path) if path else unpack(bytes(packed))[0]
+        tensors: Mapping[str, Tensor] = (
+            StoredTensors(path, counts_in(packed)) if path else unpack(bytes(packed))[0]
+        )
         if self.private is not nothing:
             tensors = Visible(tensors, lambda name: not self.private(member, name))
         return Update(

@@ -10,9 +10,11 @@ from safetensors.torch import load, load_file, save
 from torch import Tensor, nn
 
 from fl.json_values import JsonObject
-from fl.packed import Header
+from fl.packed import Header, Packed, PackedTensors
 
 Tensors = dict[str, Tensor]
+MOST_COUNT_BYTES = 1024
+"""Larger tensors of whole numbers are not held: there may be as many as clients."""
 
 
 def num_bytes(tensors: Tensors) -> int:
@@ -33,12 +35,19 @@ def unpack(packed: bytes) -> tuple[Tensors, JsonObject]:
 
 
 class StoredTensors(Mapping[str, Tensor]):
-    """Packed tensors in a file, mapped into memory each time one is asked for, and not held."""
+    """Packed tensors in a file, mapped into memory each time one is asked for, and not held.
 
-    def __init__(self, path: Path) -> None:
+    ``counts`` are some of them that are held: a server asks all clients for these before it reads
+    any weights, when thousands of files have long left the system's memory.
+    """
+
+    def __init__(self, path: Path, counts: Tensors | None = None) -> None:
         self._path = path
+        self._counts = counts or {}
 
     def __getitem__(self, name: str) -> Tensor:
+        if name in self._counts:
+            return self._counts[name].clone()
         with safe_open(self._path, "pt") as file:
             if name not in set(file.keys()):
                 raise KeyError(name)
@@ -57,6 +66,16 @@ class StoredTensors(Mapping[str, Tensor]):
     def items(self) -> ItemsView[str, Tensor]:
         """All tensors by one reading, since a deep model has hundreds."""
         return load_file(self._path).items()
+
+
+def counts_in(packed: Packed) -> Tensors:
+    """The message's small tensors of whole numbers, such as label counts."""
+    tensors = PackedTensors(packed)
+    return {
+        name: tensors[name]
+        for name, form in tensors.header.forms.items()
+        if form.dtype == torch.int64 and form.num_bytes <= MOST_COUNT_BYTES
+    }
 
 
 def unpack_note(packed: bytes | memoryview) -> JsonObject:
@@ -112,7 +131,7 @@ def checked(expected: Tensors, tensors: Mapping[str, Tensor], prefix: str, sende
     check_forms(expected, tensors, prefix, sender)
     received = {name: tensors[f"{prefix}.{name}"] for name in expected}
     for name, tensor in received.items():
-        if tensor.is_floating_point() and not torch.isfinite(tensor).all():
+        if tensor.is_floating_point() and not _is_finite(tensor):
             raise ValueError(f"{sender} sent {prefix}.{name} with NaN or infinite values")
     return received
 
@@ -135,3 +154,8 @@ def check_forms(expected: Tensors, tensors: Mapping[str, Tensor], prefix: str, s
                 f"{sender} sent {prefix}.{name} as {form.dtype} {tuple(form.shape)}, "
                 f"expected {wanted.dtype} {tuple(wanted.shape)}"
             )
+
+
+def _is_finite(tensor: Tensor) -> bool:
+    """Whether no value is NaN or infinite: by the extremes, in one pass and without a copy."""
+    return not tensor.numel() or bool(torch.isfinite(torch.stack(tensor.aminmax())).all())

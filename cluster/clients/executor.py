@@ -1,9 +1,9 @@
 """Runs clients' jobs on Ray: actors placed longest first, with failed clients tried again.
 
-A client that needs much has a process of its own; light ones share a few processes, one cohort
-after another, each trained as one computation. A client is tried again elsewhere if its process,
-node or task fails, and computes the same; one that went over its share is tried once more with
-twice as much.
+A client that needs much has a process to itself while it trains; light ones train in cohorts, each
+as one computation. A process takes one client or cohort after another of the same request. A
+client is tried again elsewhere if its process, node or task fails, and computes the same; one that
+went over its share is tried once more with twice as much.
 """
 
 from collections import deque
@@ -42,10 +42,10 @@ class RunningCohort:
 
 
 class RayExecutor:
-    """Starts actors as capacity allows, and ends each when no client needs it any more.
+    """Starts actors as capacity allows, and ends each when others need its capacity.
 
-    A run of many rounds reuses the processes, those of heavy clients too: starting a process
-    takes longer than many a client's round.
+    A run of many rounds reuses the processes: starting a process takes longer than many a client's
+    round.
 
     Which clients run at once, where, or after how many failures, has no influence on what they
     compute.
@@ -58,7 +58,7 @@ class RayExecutor:
         rates: seconds per sample by model, measured before the run; what clients take adds to it.
         before: called when clients are about to start, to free memory for them.
         sizes: how many light clients train together.
-        reuse_processes: whether processes outlive their client and the map, until :meth:`close`.
+        reuse_processes: whether processes outlive the map, until :meth:`close`.
     """
 
     def __init__(
@@ -130,7 +130,7 @@ class _Map:
 
     def work(self) -> Generator[tuple[Job, Packed | ClientFailed], None, None]:
         """Places clients, awaits them, and yields results until no job is left."""
-        while self._placement.waiting or self._running:
+        while self._placement.any_waiting or self._running:
             self._start_those_that_fit()
             for reference in self._await():
                 cohort = self._running.pop(reference)
@@ -208,10 +208,7 @@ class _Map:
         seconds = sum(note.seconds for note in readable_notes(results))
         self._placement.finish(leader.id, seconds)
         self._executor.sizes.learn(jobs, results)
-        if leader.request.shared or self._executor.reuse_processes:
-            cohort.process.idle = True
-        else:
-            self._actors.end(cohort.process)
+        cohort.process.idle = True
         return results
 
     def _try_again(self, job: Job, reason: str, error: Exception | None = None) -> None:

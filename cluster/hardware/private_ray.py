@@ -43,7 +43,12 @@ LEAST_STORE_BYTES = 80 * 2**20
 
 @contextlib.contextmanager
 def private_ray(
-    *, cpus: float, gpus: float, memory_bytes: int, published: Path | None = None
+    *,
+    cpus: float,
+    gpus: float,
+    memory_bytes: int,
+    published: Path | None = None,
+    template: Path | None = None,
 ) -> Iterator[None]:
     """Starts a cluster that no other process finds by chance, and ends only its own processes.
 
@@ -52,12 +57,12 @@ def private_ray(
         gpus: GPUs it may hand out.
         memory_bytes: memory for clients and object store together.
         published: file that holds ``HOST:PORT`` of the cluster while it is there.
+        template: what its workers are forked from, see :mod:`cluster.hardware.worker_template`.
 
     Raises:
         UserError: Ray does not start.
     """
-    prepare_environment()
-    make_token()
+    import_ray()
     import ray
 
     store_bytes = object_store_bytes(memory_bytes)
@@ -71,16 +76,28 @@ def private_ray(
                     store_bytes=store_bytes,
                     root=rays_folder(root),
                     first=first_for_workers(),
+                    template=template,
                 )
-            address = ray.get_runtime_context().gcs_address
-            if published:
-                write_atomically(published, f"{address}\n".encode())
-            with watched(raylet_pid()):
+            with watched(raylet_pid()), announced(published):
                 yield
         finally:
-            if published:
-                published.unlink(missing_ok=True)
             ray.shutdown()
+
+
+@contextlib.contextmanager
+def announced(published: Path | None) -> Iterator[None]:
+    """Writes ``HOST:PORT`` of this process's cluster to the file, which is gone afterwards."""
+    if published is None:
+        yield
+        return
+    import ray
+
+    address = ray.get_runtime_context().gcs_address
+    write_atomically(published, f"{address}\n".encode())
+    try:
+        yield
+    finally:
+        published.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager
@@ -117,6 +134,13 @@ def joined_ray(address: str) -> Iterator[None]:
             yield
         finally:
             ray.shutdown()
+
+
+def import_ray() -> None:
+    """Imports Ray with the environment in which this process starts clusters of its own."""
+    prepare_environment()
+    make_token()
+    import ray  # noqa: F401
 
 
 def refuse_other_systems() -> None:

@@ -7,6 +7,10 @@
 - The file in which a head that chose its own port writes its address: `ray start` only prints it.
 - The methods of Ray's node that start its dashboard, its autoscaler, its server for Ray clients and
   the process that copies workers' output to the driver: no public argument leaves them out.
+- The function that starts the node's processes, the argument with the command of its agent for
+  metrics, and the files in which that tells its ports: no public argument leaves the agent out.
+- The path of the script that starts a worker, its arguments, and Ray's own script beside the
+  worker's: nothing public has workers forked.
 - The constant by which Ray on Windows keeps to the loopback interface: elsewhere Ray replaces
   127.0.0.1 by the node's address, and then listens on all interfaces.
 - Reading the environment again, as Ray does when it is imported, and whether it asks for tokens.
@@ -21,12 +25,15 @@
 import contextlib
 import logging
 import os
+import subprocess
 import sys
 from collections.abc import Iterable, Iterator
 from importlib import import_module
 from importlib.metadata import distribution
 from pathlib import Path
 from typing import Any
+
+from cluster.hardware import fork_worker
 
 TESTED_WITH = "2.60.0"
 """The version that tests/cluster/hardware/test_ray_internals.py last checked this file with."""
@@ -49,6 +56,9 @@ NOT_NEEDED = ("start_monitor", "start_log_monitor", "start_api_server", "start_r
 """Methods of Ray's node that start the autoscaler, the copier of workers' output, the dashboard,
 and the server for Ray clients, which listens on a fixed port."""
 
+AGENT = "--dashboard_agent_command="
+"""Argument of Ray's node: the command of its agent for metrics. It refuses to start with none."""
+
 OTHER_HOSTS = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
 """Environment variable: with ``0`` a node's address is 127.0.0.1, on which all of Ray listens."""
 
@@ -61,6 +71,7 @@ def start_cluster(
     store_bytes: int,
     root: Path,
     first: str | None,
+    template: Path | None = None,
 ) -> None:
     """Starts a cluster in this process, which is its driver.
 
@@ -71,11 +82,12 @@ def start_cluster(
         store_bytes: size of its object store.
         root: directory of its sockets and logs.
         first: see :func:`job_config`.
+        template: see :mod:`cluster.hardware.worker_template`.
     """
     import ray
 
     require_token()
-    with _only_what_runs_clients(), on_loopback():
+    with _only_what_runs_clients(), _idle_agent(), _forked_workers(template), on_loopback():
         ray.init(
             address="local",
             num_cpus=cpus,  # type: ignore[arg-type]
@@ -169,6 +181,51 @@ def _only_what_runs_clients() -> Iterator[None]:
             setattr(Node, name, method)
 
 
+@contextlib.contextmanager
+def _idle_agent() -> Iterator[None]:
+    """Has the node start :mod:`cluster.hardware.idle_agent` in place of its agent for metrics."""
+    from ray._private import services
+
+    start, idle = services.start_ray_process, Path(__file__).with_name("idle_agent.py")
+
+    def instead(argument: str) -> str:
+        if not argument.startswith(AGENT):
+            return argument
+        _, wanted = argument.split(".py ", 1)
+        return f"{AGENT}{subprocess.list2cmdline([sys.executable, '-S', str(idle)])} {wanted}"
+
+    def start_without(command: list[str], *arguments: Any, **options: Any) -> Any:
+        return start([*map(instead, command)], *arguments, **options)
+
+    services.start_ray_process = start_without
+    try:
+        yield
+    finally:
+        services.start_ray_process = start
+
+
+@contextlib.contextmanager
+def _forked_workers(template: Path | None) -> Iterator[None]:
+    """Has the node's workers forked by the template that listens at that socket."""
+    from ray._private.node import Node
+
+    if template is None:
+        yield
+        return
+    start = Node.start_raylet
+
+    def start_with(node: Any, *arguments: Any, **options: Any) -> Any:
+        node._ray_params.setup_worker_path = fork_worker.__file__
+        return start(node, *arguments, **options)
+
+    os.environ[fork_worker.TEMPLATE] = str(template)  # the node's process hands it on
+    setattr(Node, "start_raylet", start_with)  # noqa: B010, as mypy takes methods for fixed
+    try:
+        yield
+    finally:
+        setattr(Node, "start_raylet", start)  # noqa: B010
+
+
 def raylet_pid() -> int | None:
     """The process of this process's own cluster that runs its node; None where Ray does not say."""
     from ray._private.worker import global_worker
@@ -191,7 +248,7 @@ def start_command(*, name: str, memory_bytes: int) -> list[str]:
 def run_command() -> None:
     """The command ``ray`` with this process's arguments, without what no run needs."""
     (entry,) = distribution("ray").entry_points.select(group="console_scripts", name="ray")
-    with _only_what_runs_clients():
+    with _only_what_runs_clients(), _idle_agent():
         entry.load()()
 
 

@@ -56,6 +56,7 @@ def prepare(
     *,
     drawn: int | None = None,
     say: Callable[[str], None] = silent,
+    checked: Callable[[Inventory], None] = lambda inventory: None,
 ) -> Prepared:
     """Reads the data, cuts it among the clients and gives each its assignment.
 
@@ -65,6 +66,8 @@ def prepare(
         drawn: number of samples to draw with replacement from the training samples and cut in
             their place, for a study with more clients than there is data for.
         say: called with each step as it begins.
+        checked: called with the inventory once nothing that was configured rules the run out, and
+            what takes time begins.
 
     Raises:
         UserError: one line, for whatever the configuration, the data or this machine rule out.
@@ -83,6 +86,7 @@ def prepare(
     if not (launch.slurm.submit or launch.ray_address):  # the inventory covers all GPUs of the run
         world_size(ranks, len(inventory.gpus))
     requests = stated(assignments, run.resources, inventory)
+    checked(inventory)
     say(f"reading the data: {run.dataset}")
     dataset = read_dataset(launch)
     say(f"cutting it among {run.num_clients} clients")

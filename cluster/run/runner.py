@@ -13,6 +13,7 @@ from rich.console import Console
 from cluster.clients.store import Store
 from cluster.hardware.inventory import usable_cores
 from cluster.run.command_line import flatten
+from cluster.run.early_ray import EarlyRay
 from cluster.run.options import Launch
 from cluster.run.placements import Placements
 from cluster.run.prepare import Prepared
@@ -38,7 +39,6 @@ from fl.metrics.oracle import ask_oracle
 from fl.models.saved import save_model, save_tensors
 from fl.report.gallery import gallery
 from fl.report.nearest_real import beside_real
-from fl.report.page import write_report
 from fl.rounds import Rounds
 from fl.scoring import OwnTests
 from fl.server import Evaluation, Outcome
@@ -57,13 +57,14 @@ def execute(
     run_dir: Path,
     console: Console,
     *others: Listener,
+    early: EarlyRay | None = None,
 ) -> JsonObject:
     """Runs the method and writes all files of the run; returns what ``result.json`` holds.
 
-    ``others`` are called with the run's events too.
+    ``others`` are called with the run's events too. ``early``: its Ray, where that was begun.
     """
     with tracked(launch, run_dir) as tracking:
-        result = _execute(launch, prepared, run_dir, console, tracking, *others)
+        result = _execute(launch, prepared, run_dir, console, early, tracking, *others)
         tracking.finish(result, run_dir / "report.html")
     return result
 
@@ -73,6 +74,7 @@ def _execute(
     prepared: Prepared,
     run_dir: Path,
     console: Console,
+    early: EarlyRay | None,
     *others: Listener,
 ) -> JsonObject:
     write_json(run_dir / "partition.json", _partition(launch, prepared))
@@ -92,7 +94,7 @@ def _execute(
         events.emit(RunStart(run=run_dir.name, rounds=launch.run.rounds))
         if launch.runtime == "ray":
             events.emit(Preparing(what="joining Ray" if launch.ray_address else "starting Ray"))
-        bundles = stack.enter_context(open_cluster(launch, prepared.inventory, run_dir))
+        bundles = stack.enter_context(open_cluster(launch, prepared.inventory, run_dir, early))
         clients, server = _federation(launch, prepared, run_dir, events, bundles, stack)
         inputs: JsonObject = dict(prepared.inputs)
         if not prepared.method.one_shot:
@@ -112,6 +114,8 @@ def _execute(
         events.emit(RunEnd(accuracy=result["accuracy"]))
     write_json(run_dir / "result.json", result)
     shutil.rmtree(run_dir / CHECKPOINTS, ignore_errors=True)
+    from fl.report.page import write_report  # imports matplotlib, which clients need not wait for
+
     write_report(run_dir)
     return result
 

@@ -5,7 +5,7 @@ Ray is imported only where it is used, since the import takes a second and reads
 
 import sys
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,6 +13,7 @@ import torch
 
 from cluster.hardware.inventory import Inventory
 from cluster.hardware.private_ray import joined_ray, private_ray
+from cluster.run.early_ray import EarlyRay
 from cluster.run.options import Launch
 from cluster.run.prepare import Prepared
 from cluster.server.rank_placement import place_ranks, world_size
@@ -30,12 +31,19 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def open_cluster(launch: Launch, inventory: Inventory, run_dir: Path) -> "Iterator[Bundles | None]":
-    """The bundles of a Ray cluster, which lives as long as the context; None without Ray."""
+def open_cluster(
+    launch: Launch, inventory: Inventory, run_dir: Path, early: EarlyRay | None = None
+) -> "Iterator[Bundles | None]":
+    """The bundles of a Ray cluster; None without Ray.
+
+    The cluster lives as long as the context, or, if it was started before, as long as that one's.
+    """
     if launch.runtime == "inprocess":
         yield None
         return
-    with ray_cluster(launch, inventory, run_dir):
+    with ExitStack() as stack:
+        if not (early and stack.enter_context(early.ready(run_dir / "ray-address"))):
+            stack.enter_context(ray_cluster(launch, inventory, run_dir))
         from cluster.hardware.bundles import open_bundles
 
         with open_bundles() as bundles:

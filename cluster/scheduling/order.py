@@ -6,32 +6,173 @@ client decides, the longest goes first. Where the scarcest kind decides, clients
 before those that do not, longest first among either: if long clients without a GPU filled the
 cores, the GPUs would idle meanwhile, and the clients that need them would end too late. A client
 that takes as long by itself as all that is requested of the scarcest kind is as urgent.
+
+Clients of one model that ask for the same differ in their work alone, so their order among
+themselves is the same whatever is learned of rates. They are kept sorted, and finding the next
+client takes time with the number of such groups, not with that of clients.
 """
 
-from collections.abc import Iterable, Sequence
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
+from heapq import heapify, heappop, heappush
 
 from cluster.scheduling.bound import spread_evenly
 from cluster.scheduling.capacity import Bundle, Need
+from fl.federation import Request
+
+MANY = 16
+"""From one new client among so many on, a group is sorted as a whole."""
 
 
-@dataclass(frozen=True)
-class Waiting:
-    """A client that waits, and the seconds that it is expected to take."""
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A client as the placement knows it."""
 
     client: int
+    request: Request
     need: Need
-    seconds: float
+    model: str
+    work: float
 
 
-def in_order(waiting: Iterable[Waiting], bundles: Sequence[Bundle]) -> list[int]:
-    """The clients, the most urgent first; equally long ones by id."""
-    waiting = list(waiting)
-    kinds = spread_evenly(bundles, [(w.need, w.seconds) for w in waiting])
-    scarcest = max(range(len(kinds)), key=kinds.__getitem__)
+class Group:
+    """Waiting clients of one model and one need."""
 
-    def rank(w: Waiting) -> tuple[bool, float, int]:
-        urgent = w.need[scarcest] > 0 or w.seconds >= kinds[scarcest]
-        return not urgent, -w.seconds, w.client
+    def __init__(self, need: Need, model: str) -> None:
+        self.need, self.model = need, model
+        self.total: int | Fraction = 0
+        """Their work together, exactly: so it does not depend on who came and went."""
+        self._sorted: list[tuple[float, int]] = []  # (work, -client): the last one goes first
+        self._new: list[tuple[float, int]] = []
 
-    return [w.client for w in sorted(waiting, key=rank)]
+    def add(self, entry: Entry) -> None:
+        """Adds a client that waits."""
+        self._new.append((entry.work, -entry.client))
+        self.total += _exactly(entry.work)
+
+    def remove(self, entry: Entry) -> None:
+        """Removes a client."""
+        key = entry.work, -entry.client
+        del self.members[bisect_left(self.members, key)]
+        self.total -= _exactly(entry.work)
+
+    @property
+    def members(self) -> list[tuple[float, int]]:
+        """Work and negative id of each, in the reverse of their order."""
+        if len(self._new) * MANY > len(self._sorted):
+            self._sorted += self._new
+            self._sorted.sort()
+        else:
+            for key in self._new:
+                insort(self._sorted, key)
+        self._new.clear()
+        return self._sorted
+
+
+class Queue:
+    """All clients that wait, in groups."""
+
+    def __init__(self) -> None:
+        self._groups: dict[tuple[Need, str], Group] = {}
+        self._entries: dict[int, Entry] = {}
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __contains__(self, client: int) -> bool:
+        return client in self._entries
+
+    def __getitem__(self, client: int) -> Entry:
+        return self._entries[client]
+
+    def add(self, entry: Entry) -> None:
+        """Lets a client wait."""
+        self._entries[entry.client] = entry
+        kind = entry.need, entry.model
+        if kind not in self._groups:
+            self._groups[kind] = Group(*kind)
+        self._groups[kind].add(entry)
+
+    def remove(self, client: int) -> None:
+        """The client waits no longer."""
+        entry = self._entries.pop(client)
+        kind = entry.need, entry.model
+        self._groups[kind].remove(entry)
+        if not self._groups[kind].members:
+            del self._groups[kind]
+
+    def walk(self, rate: Callable[[str], float], bundles: Sequence[Bundle]) -> "Walk":
+        """The clients by urgency; ``rate``: a model's seconds per unit of work."""
+        return Walk(self._entries, list(self._groups.values()), rate, bundles)
+
+
+class Walk(Iterator[Entry]):
+    """Waiting clients, the most urgent first, equally long ones by id; some may be passed over."""
+
+    def __init__(
+        self,
+        entries: dict[int, Entry],
+        groups: Sequence[Group],
+        rate: Callable[[str], float],
+        bundles: Sequence[Bundle],
+    ) -> None:
+        self._entries, self._groups = entries, groups
+        self._rates = [rate(group.model) for group in groups]
+        seconds = [float(g.total) * r for g, r in zip(groups, self._rates, strict=True)]
+        asked = [(g.need, s) for g, s in zip(groups, seconds, strict=True)]
+        kinds = spread_evenly(bundles, asked)
+        self._scarcest = max(range(len(kinds)), key=kinds.__getitem__)
+        self._as_urgent = kinds[self._scarcest]
+        self._heads: list[tuple[tuple[bool, float, int], int, int]] = []
+        for number, group in enumerate(groups):
+            self._heads += self._head(number, len(group.members) - 1)
+        heapify(self._heads)
+        self._last: tuple[int, int] | None = None
+        """Group and position of the client that was given last."""
+
+    def __next__(self) -> Entry:
+        if self._last:
+            number, position = self._last
+            self._push(number, position - 1)
+        if not self._heads:
+            raise StopIteration
+        (_, _, client), number, position = heappop(self._heads)
+        self._last = number, position
+        return self._entries[client]
+
+    def pass_need(self, need: Need) -> None:
+        """Passes over all that ask for this."""
+        self._heads = [head for head in self._heads if self._groups[head[1]].need != need]
+        heapify(self._heads)
+        if self._last and self._groups[self._last[0]].need == need:
+            self._last = None
+
+    def pass_longer(self, begin: float, end: float) -> None:
+        """Of the group of the client that was given last, passes over all that would begin at
+        ``begin`` and take longer than to ``end``."""
+        assert self._last, "no client was given"
+        number, position = self._last
+        rate, members = self._rates[number], self._groups[number].members
+        fitting = bisect_right(
+            members, end, hi=position, key=lambda member: begin + member[0] * rate
+        )
+        self._last = None
+        self._push(number, fitting - 1)
+
+    def _push(self, number: int, position: int) -> None:
+        for head in self._head(number, position):
+            heappush(self._heads, head)
+
+    def _head(self, number: int, position: int) -> list[tuple[tuple[bool, float, int], int, int]]:
+        if position < 0:
+            return []
+        work, negative = self._groups[number].members[position]
+        seconds = work * self._rates[number]
+        urgent = self._groups[number].need[self._scarcest] > 0 or seconds >= self._as_urgent
+        return [((not urgent, -seconds, -negative), number, position)]
+
+
+def _exactly(work: float) -> int | Fraction:
+    return work if isinstance(work, int) else Fraction(work)

@@ -14,6 +14,7 @@ start.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 from cluster.scheduling.bound import lower_bound
 from cluster.scheduling.capacity import (
@@ -25,7 +26,7 @@ from cluster.scheduling.capacity import (
     need_of,
     refusal,
 )
-from cluster.scheduling.order import Waiting, in_order
+from cluster.scheduling.order import Entry, Queue
 from cluster.scheduling.rates import Rates
 from cluster.scheduling.reservation import Occupant, Reservation, reserve
 from fl.errors import UserError
@@ -34,18 +35,9 @@ from fl.federation import Request
 __all__ = ["Bundle", "Placement", "Slot", "lower_bound"]
 
 
-@dataclass(frozen=True)
-class _Entry:
-    client: int
-    request: Request
-    need: Need
-    model: str
-    work: float
-
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class _Running:
-    entry: _Entry
+    entry: Entry
     slot: Slot
     began: float
 
@@ -72,8 +64,9 @@ class Placement:
         self._with_gpus = any(bundle.gpus for bundle in bundles)
         self._most = most
         self._rates = Rates(rates or {})
-        self._entries: dict[int, _Entry] = {}
-        self._waiting: set[int] = set()
+        self._fit: dict[Need, bool] = {}
+        self._known: dict[int, Entry] = {}
+        self._waiting = Queue()
         self._running: dict[int, _Running] = {}
         self._reservation: Reservation | None = None
         self._now = 0.0
@@ -82,6 +75,11 @@ class Placement:
     def waiting(self) -> tuple[int, ...]:
         """Clients that have not started, in the order in which they are offered a slot."""
         return tuple(entry.client for entry in self._queue())
+
+    @property
+    def any_waiting(self) -> bool:
+        """Whether there is a client that has not started."""
+        return len(self._waiting) > 0
 
     @property
     def running(self) -> tuple[int, ...]:
@@ -101,11 +99,13 @@ class Placement:
         if client in self._waiting or client in self._running:
             raise ValueError(f"client {client} is waiting or running already")
         need = need_of(request, with_gpus=self._with_gpus)
-        entry = _Entry(client, request, need, model, work)
-        if not any(could_fit(free.bundle, need) for free in self._free.values()):
+        entry = Entry(client, request, need, model, work)
+        if need not in self._fit:
+            self._fit[need] = any(could_fit(free.bundle, need) for free in self._free.values())
+        if not self._fit[need]:
             raise self._refusal(entry)
-        self._entries[client] = entry
-        self._waiting.add(client)
+        self._known[client] = entry
+        self._waiting.add(entry)
 
     def start(self) -> tuple[int, Slot] | None:
         """Places the next client; None if no other can start now.
@@ -115,17 +115,17 @@ class Placement:
         """
         if self._most is not None and len(self._running) >= self._most:
             return None
-        full: set[Need] = set()
-        for entry in self._queue():
-            if entry.need in full:
-                continue
+        walk = self._waiting.walk(self._rates.rate, self._bundles)
+        for entry in chain(self._holder(), walk):
             free = self._free_slots(entry.need)
             if not free:
-                full.add(entry.need)
+                walk.pass_need(entry.need)
                 self._reservation = self._reservation or self._reserve(entry)
             elif slots := [slot for slot in free if self._admits(entry, slot)]:
                 return self._sit(entry, min(slots, key=self._tightness))
-        if self._waiting and not self._running:
+            elif self._reservation is not None:
+                walk.pass_longer(self._now, self._reservation.moment)
+        if self.any_waiting and not self._running:
             raise self._refusal(self._queue()[0])
         return None
 
@@ -146,6 +146,7 @@ class Placement:
         for client in lost:
             self._leave(client)
         del self._free[name]
+        self._fit.clear()
         if self._reservation is not None and self._reservation.slot.bundle == name:
             self._reservation = None
         return lost
@@ -157,16 +158,24 @@ class Placement:
 
     def estimate(self, client: int) -> float:
         """Seconds that the client is expected to run for, by the current rates."""
-        entry = self._entries[client]
+        entry = self._known[client]
         return entry.work * self._rates.rate(entry.model)
 
-    def _queue(self) -> list[_Entry]:
+    @property
+    def _bundles(self) -> list[Bundle]:
+        return [free.bundle for free in self._free.values()]
+
+    def _holder(self) -> list[Entry]:
+        """The waiting client with the reservation, who is offered a slot first."""
+        if self._reservation is None or self._reservation.client not in self._waiting:
+            return []
+        return [self._waiting[self._reservation.client]]
+
+    def _queue(self) -> list[Entry]:
         """The waiting clients: the one with the reservation, then by urgency."""
-        waiting = [Waiting(c, self._entries[c].need, self.estimate(c)) for c in self._waiting]
-        order = in_order(waiting, [free.bundle for free in self._free.values()])
-        holder = self._reservation.client if self._reservation else None
-        order.sort(key=lambda client: client != holder)
-        return [self._entries[client] for client in order]
+        holder = self._holder()
+        walk = self._waiting.walk(self._rates.rate, self._bundles)
+        return holder + [entry for entry in walk if entry not in holder]
 
     def _free_slots(self, need: Need) -> list[Slot]:
         all_free = self._free.values()
@@ -178,13 +187,13 @@ class Placement:
         first = len(free.gpus) if slot.gpu is None else free.gpus[slot.gpu]
         return first, -free.cpus
 
-    def _admits(self, entry: _Entry, slot: Slot) -> bool:
+    def _admits(self, entry: Entry, slot: Slot) -> bool:
         if self._reservation is None or self._reservation.client == entry.client:
             return True
         newcomer = self._occupant(_Running(entry, slot, self._now))
         return self._reservation.admits(newcomer, self._free[slot.bundle])
 
-    def _reserve(self, entry: _Entry) -> Reservation | None:
+    def _reserve(self, entry: Entry) -> Reservation | None:
         occupants = [self._occupant(running) for running in self._running.values()]
         return reserve(entry.client, entry.need, self._free.values(), occupants, self._now)
 
@@ -193,7 +202,7 @@ class Placement:
         end = max(self._now, running.began + self.estimate(entry.client))
         return Occupant(client=entry.client, need=entry.need, slot=running.slot, end=end)
 
-    def _sit(self, entry: _Entry, slot: Slot) -> tuple[int, Slot]:
+    def _sit(self, entry: Entry, slot: Slot) -> tuple[int, Slot]:
         if self._reservation is not None and self._reservation.client == entry.client:
             self._reservation = None
         self._waiting.remove(entry.client)
@@ -208,6 +217,6 @@ class Placement:
             self._reservation.note_left(client)
         return left
 
-    def _refusal(self, entry: _Entry) -> UserError:
-        bundles = [free.bundle for free in self._free.values()]
-        return refusal(f"client {entry.client} ({entry.model})", entry.request, bundles)
+    def _refusal(self, entry: Entry) -> UserError:
+        name = f"client {entry.client} ({entry.model})"
+        return refusal(name, entry.request, self._bundles)

@@ -23,9 +23,11 @@ class Rates:
 
     def rate(self, model: str) -> float:
         """Measured, else the prior, else the mean of the other models', else 1."""
+        if self._work.get(model, 0) > 0:
+            return self._seconds[model] / self._work[model]
+        if model in self._prior:
+            return self._prior[model]
         current = self.current
-        if model in current:
-            return current[model]
         return fmean(current.values()) if current else 1.0
 
     @property

@@ -13,7 +13,7 @@ from fl.models import Decoder
 from fl.receiving import check_label_counts
 from fl.server import Server
 from fl.training.classifier import ClassifierConfig, starting_classifier
-from fl.training.generator import GeneratorConfig, starting_generator
+from fl.training.generator import GeneratorConfig, starting_decoder, starting_generator
 from fl.wire import Tensors, checked, load_prefixed
 
 
@@ -88,12 +88,13 @@ def load_decoder(update: Update, server: Server) -> Decoder:
     training, run_spec = update.client.training, server.run_spec
     if not isinstance(training, GeneratorConfig):
         raise TypeError(f"{_sender(update)} trains no generator")
-    whole = starting_generator(training, run_spec)
     if training.upload == "cvae":
+        whole = starting_generator(training, run_spec)
         load_prefixed(whole, update.tensors, "cvae", sender=_sender(update))
-    else:
-        load_prefixed(whole.decoder, update.tensors, "decoder", sender=_sender(update))
-    return whole.decoder
+        return whole.decoder
+    decoder = starting_decoder(training, run_spec)
+    load_prefixed(decoder, update.tensors, "decoder", sender=_sender(update))
+    return decoder
 
 
 class Decoders(Mapping[int, Decoder]):

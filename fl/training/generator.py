@@ -13,6 +13,7 @@ from fl.federation import Batch, RunSpec, Task, TaskInput, Update
 from fl.models import (
     CVAE,
     GENERATORS,
+    Decoder,
     build_generator,
     check_generator,
     copied,
@@ -113,6 +114,11 @@ def train_generator(inputs: TaskInput) -> Recipe:
 def starting_generator(config: GeneratorConfig, run_spec: RunSpec) -> CVAE:
     """The weights from which every generator client starts."""
     return copied(_start(config.model, config.width, config.latent, run_spec))
+
+
+def starting_decoder(config: GeneratorConfig, run_spec: RunSpec) -> Decoder:
+    """The decoder of :func:`starting_generator`, without the rest of it."""
+    return copied(_start(config.model, config.width, config.latent, run_spec).decoder)
 
 
 @lru_cache(maxsize=8)

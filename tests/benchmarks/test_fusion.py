@@ -42,6 +42,8 @@ def test_a_setting_is_told_with_its_arithmetic_bound_and_every_loop() -> None:
     assert plain["ratio"] == 1
     assert ours["last_loss"] == pytest.approx(plain["last_loss"], rel=1e-4)
     assert row["fit_speedup"] == {"1 rank": 1}
+    reached = row["fit_flop_per_second"]["1 rank"] / row["best_flop_per_second"]
+    assert row["fit_share_of_best"]["1 rank"] == pytest.approx(reached, abs=1e-3)
 
 
 def test_student_and_teachers_are_different_networks_the_same_every_time() -> None:

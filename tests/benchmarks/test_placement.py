@@ -10,11 +10,14 @@ ROOT = Path(__file__).parents[2]
 
 def test_every_scheduler_is_measured_against_a_bound_it_cannot_undercut(tmp_path: Path) -> None:
     command = [sys.executable, str(ROOT / "benchmarks" / "placement.py"), "--clients", "10", "50"]
-    command += ["--seeds", "2", "--json", str(tmp_path / "figures.json")]
+    command += ["--crowds", "50", "100", "--seeds", "2", "--json", str(tmp_path / "figures.json")]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert "on a simulated clock" in done.stdout
-    rows = json.loads((tmp_path / "figures.json").read_text())["rows"]
+    figures = json.loads((tmp_path / "figures.json").read_text())
+    assert [row["clients"] for row in figures["crowds"]] == [50, 100] * 3
+    assert all(row["seconds_each"] > 0 < row["bytes_each"] for row in figures["crowds"])
+    rows = figures["rows"]
     assert [row["clients"] for row in rows] == [10, 50] * 3
     for row in rows:
         assert row["ratios"].keys() == {"ours", "first come", "uniform"}

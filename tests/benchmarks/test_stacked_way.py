@@ -1,8 +1,11 @@
 """The ways of running many small clients: the same training in each, whoever does it."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
+from hand_cvae import hand_derived
 from stacked_way import BASELINES, SAMPLES, TRAINING, Plainly, Way, alone, executor, job, ways
 
 from fl.client_note import ClientNote
@@ -18,6 +21,8 @@ from fl.wire import Tensors, unpack
 
 PLAIN = Way("plain", alone, Request(cpus=1, gpus=0), 1, on_ray=False)
 OURS = Way("ours", train_generator, Request(cpus=1, gpus=0, shared=True), 1, on_ray=False)
+FORKED = replace(PLAIN, name="forked", forked=True)
+BY_HAND = replace(FORKED, name="by hand", task=hand_derived)
 
 
 def split(samples: int = 2 * SAMPLES) -> Split:
@@ -41,7 +46,7 @@ def sent_by_hand(k: int) -> Tensors:
     ).tensors
 
 
-@pytest.mark.parametrize("way", [PLAIN, OURS], ids=lambda way: way.name)
+@pytest.mark.parametrize("way", [PLAIN, OURS, FORKED, BY_HAND], ids=lambda way: way.name)
 def test_every_way_trains_the_same_client_to_the_same_upload(way: Way) -> None:
     """Within float tolerance; with a note of when."""
     with executor(way, split(), CohortSizes()) as running:

@@ -14,11 +14,12 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from fl import wire
-from fl.packed import Header
+from fl.packed import Header, Packed
 from fl.wire import (
     StoredTensors,
     Tensors,
     Visible,
+    counts_in,
     load_prefixed,
     num_bytes,
     pack,
@@ -188,6 +189,24 @@ def test_a_small_tensor_that_is_kept_does_not_keep_its_file_mapped(tmp_path: Pat
     kept = [StoredTensors(path)["small"] for _ in range(3)]
     assert all(torch.equal(tensor, torch.ones(2)) for tensor in kept)
     assert path.name not in Path("/proc/self/maps").read_text()
+
+
+def test_counts_are_there_without_their_file(tmp_path: Path) -> None:
+    """What a server asks thousands of clients for before it reads any weights."""
+    counts, large = torch.arange(10), torch.arange(1000)
+    sent = {"label_counts": counts, "weights": torch.rand(10), "large": large}
+    packed = pack(sent, {})
+    held = counts_in(Packed.in_memory(packed))
+    assert held.keys() == {"label_counts"}
+    path = tmp_path / "upload"
+    path.write_bytes(packed)
+    stored = StoredTensors(path, held)
+    assert stored.keys() == sent.keys()
+    path.unlink()
+    stored["label_counts"].zero_()
+    assert torch.equal(stored["label_counts"], counts)
+    with pytest.raises(FileNotFoundError):
+        stored["weights"]
 
 
 def test_all_of_a_files_tensors_are_read_at_once(

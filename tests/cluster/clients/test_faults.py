@@ -269,14 +269,12 @@ def test_what_clients_took_is_known_to_the_next_map(cluster: Cluster) -> None:
         assert executor.rates["cnn"] < 1.0
 
 
-def test_light_clients_share_processes_and_heavy_ones_do_not(cluster: Cluster) -> None:
-    def processes(shared: bool) -> int:
-        request = Request(cpus=1, gpus=0, shared=shared)
-        updates = run([job(k, where, request) for k in range(6)], [])
-        return len({int(unpack(p)[0]["pid"]) for p in updates.values()})
-
-    assert processes(shared=False) == 6
-    assert processes(shared=True) <= 4  # as many as there are cores
+@pytest.mark.parametrize("shared", [False, True])
+def test_a_process_serves_one_client_after_another(cluster: Cluster, shared: bool) -> None:
+    request = Request(cpus=1, gpus=0, shared=shared)
+    updates = run([job(k, where, request) for k in range(6)], [])
+    processes = {int(unpack(packed)[0]["pid"]) for packed in updates.values()}
+    assert len(processes) <= 4  # as many as there are cores
 
 
 def test_nothing_runs_or_holds_resources_when_the_map_is_over(cluster: Cluster) -> None:

@@ -31,13 +31,18 @@ from tests.waiting import wait_until
 
 MEMORY = 300 * 2**20
 CLUSTER = """
-import json, psutil, sys, time
+import contextlib, json, os, psutil, sys, time
 from pathlib import Path
+from cluster.hardware.worker_template import worker_template
 from cluster.hardware.ray_internals import gpus_of_group, path_of_workers, raylet_pid
 from cluster.hardware.ray_internals import start_cluster
 root, memory, store = Path(sys.argv[1]), *map(int, sys.argv[2:])
+held = contextlib.ExitStack()
+template = held.enter_context(worker_template())
+forked = psutil.Process().children()[0].pid
 start_cluster(
-    cpus=1, gpus=2, memory_bytes=memory, store_bytes=store, root=root, first="/first"
+    cpus=1, gpus=2, memory_bytes=memory, store_bytes=store, root=root, first="/first",
+    template=template,
 )
 import ray
 group = ray.util.placement_group([{"CPU": 1, "GPU": 2}])
@@ -46,19 +51,20 @@ name = gpus_of_group(group)
 
 @ray.remote(num_gpus=0.5)
 class Holder:
-    def hold(self): return sys.path
+    def hold(self): return sys.path, os.getppid()
 
 def free():
     return ray.available_resources().get(name)
 
 where = ray.util.scheduling_strategies.PlacementGroupSchedulingStrategy(group)
 holder = Holder.options(num_cpus=0, scheduling_strategy=where).remote()
-looked_in = ray.get(holder.hold.remote())
+looked_in, parent = ray.get(holder.hold.remote())
 deadline = time.monotonic() + 20  # Ray counts a little later
 while free() == 2 and time.monotonic() < deadline:
     time.sleep(0.1)
 print(json.dumps({
     "first for workers": [looked_in[0], path_of_workers()[-1]],
+    "forked": parent == forked,
     "memory": ray.cluster_resources()["memory"],
     "gpus": ray.cluster_resources().get(name),
     "free": free(),
@@ -67,6 +73,7 @@ print(json.dumps({
     "processes": [" ".join(p.cmdline()) for p in psutil.Process().children(recursive=True)],
 }))
 ray.shutdown()
+held.close()
 """
 
 
@@ -100,6 +107,12 @@ def test_a_cluster_has_the_memory_and_the_directory_that_ray_init_was_told() -> 
             assert "raylet" in found["node"]
             left_out = ("monitor.py", "log_monitor.py", "dashboard/dashboard.py")
             assert not any(name in command for command in found["processes"] for name in left_out)
+        with contract("ray", "the command of its node's agent", TESTED_WITH):
+            assert not any("dashboard/agent.py" in command for command in found["processes"])
+            idle = [c for c in found["processes"] if "idle_agent.py" in c.split(" --")[0]]
+            assert len(idle) == 1
+        with contract("ray", "the script that starts a worker, and its arguments", TESTED_WITH):
+            assert found["forked"]
         with contract("ray", "a job's _py_driver_sys_path", TESTED_WITH):
             assert found["first for workers"] == ["/first", "/first"]
 

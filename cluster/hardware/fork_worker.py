@@ -1,0 +1,46 @@
+"""What Ray runs to start a worker where there is a template of workers: has it fork one.
+
+Run by its path, and imports nothing of ours: it starts in a few milliseconds. Ray's own script does
+its work where nobody answers, or where the worker is to have an environment of its own.
+"""
+
+import json
+import os
+import socket
+import sys
+
+TEMPLATE = "ONEFOLD_WORKER_TEMPLATE"
+"""Environment variable: the socket at which the template listens."""
+RAYS_OWN = "setup_worker.py"
+"""Ray's own script, beside the worker's."""
+FOR_THAT_SCRIPT = "--language="
+"""The start of an argument for that script alone."""
+OWN_ENVIRONMENT = "--serialized-runtime-env-context"
+
+
+def main(arguments: list[str]) -> None:
+    """Asks the template for a worker with these arguments, and ends when it is there."""
+    worker = [argument for argument in arguments if not argument.startswith(FOR_THAT_SCRIPT)]
+    while worker[0].startswith("-"):  # flags of Python's
+        del worker[0]
+    if not any(argument.startswith(OWN_ENVIRONMENT) for argument in worker) and _forked(worker):
+        return
+    script = os.path.join(os.path.dirname(worker[0]), RAYS_OWN)
+    os.execv(sys.executable, [sys.executable, script, *arguments])
+
+
+def _forked(worker: list[str]) -> bool:
+    asked = json.dumps({"arguments": worker, "environment": dict(os.environ)}).encode()
+    with socket.socket(socket.AF_UNIX) as template:
+        try:
+            template.connect(os.environ.get(TEMPLATE, ""))
+            socket.send_fds(template, [asked[:1]], [0, 1, 2])  # the worker's own streams
+            template.sendall(asked[1:])
+            template.shutdown(socket.SHUT_WR)
+            return bool(template.recv(1))
+        except OSError:
+            return False
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,96 @@
+"""A launch's own Ray cluster, which starts while the run is still being prepared."""
+
+import os
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from cluster.hardware.gpus import find_gpus
+from cluster.hardware.inventory import Inventory
+from cluster.hardware.private_ray import announced, import_ray, private_ray
+from cluster.hardware.ray_internals import on_loopback
+from cluster.hardware.worker_template import worker_template
+from cluster.run.options import Launch
+
+
+class EarlyRay:
+    """Starts the cluster beside what else the launch does, and ends it with the context.
+
+    Args:
+        launch: the run; one that needs no cluster of its own gets none.
+        fork: whether this process is the command's own, from which workers may be forked.
+    """
+
+    def __init__(self, launch: Launch, *, fork: bool) -> None:
+        self._own = launch.runtime == "ray" and not (
+            launch.ray_address or launch.dry_run or launch.rehearse or launch.slurm.submit
+        )
+        self._fork = fork
+        self._template: Path | None = None
+        self._held = ExitStack()
+        self._thread: threading.Thread | None = None
+        self._begun, self._over = threading.Event(), threading.Event()
+        self._error: BaseException | None = None
+
+    def __enter__(self) -> Self:
+        is_linux = sys.platform == "linux"
+        if self._own and self._fork and is_linux and not find_gpus(os.environ):
+            self._template = self._held.enter_context(worker_template())
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._thread:
+            self._over.set()
+            self._thread.join()
+        self._held.close()
+
+    def begin(self, inventory: Inventory) -> None:
+        """Begins to start the cluster, over what the run may use."""
+        if self._own and self._thread is None:
+            # Here, as another thread could meet a half imported module, or a half changed
+            # environment.
+            import_ray()
+            self._held.enter_context(on_loopback())
+            self._thread = threading.Thread(target=self._hold, args=(inventory,), daemon=True)
+            self._thread.start()
+
+    def _hold(self, inventory: Inventory) -> None:
+        """Has the cluster from its start to its end: its processes die with the thread that
+        started them."""
+        try:
+            with private_ray(
+                cpus=inventory.cpus,
+                gpus=len(inventory.gpus),
+                memory_bytes=inventory.memory_bytes,
+                template=self._template,
+            ):
+                self._begun.set()
+                self._over.wait()
+        except BaseException as error:
+            self._error = error  # for who waits
+        finally:
+            self._begun.set()
+
+    @contextmanager
+    def ready(self, published: Path) -> Iterator[bool]:
+        """Waits for the cluster; gives whether there is one. Raises what made its start fail.
+
+        ``published`` holds ``HOST:PORT`` of the cluster while the context lasts.
+        """
+        if self._thread is None:
+            yield False
+            return
+        self._begun.wait()
+        if self._error:
+            raise self._error
+        with announced(published):
+            yield True

@@ -1,0 +1,73 @@
+"""Workers are forked from a template in a process of the test's own, which has computed nothing."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from cluster.hardware import fork_worker
+
+ROOT = Path(__file__).parents[3]
+TEMPLATE = """
+import json, os, subprocess, sys
+from pathlib import Path
+from cluster.hardware import fork_worker
+from cluster.hardware.worker_template import worker_template
+
+worker, asker, out = sys.argv[1:]
+with worker_template() as address:
+    environment = {**os.environ, fork_worker.TEMPLATE: str(address), "OWN": "given"}
+    for number in "12":
+        command = [sys.executable, asker, worker, f"--number={number}", "--language=PYTHON"]
+        subprocess.run(command, env=environment, stdout=open(out, "ab"), check=True)
+    while len(Path(out).read_text().splitlines()) < 2:
+        pass
+print(address.exists(), os.getpid())
+"""
+WORKER = """
+import json, os, random, sys
+loaded = "torch" in sys.modules
+told = [sys.argv[1:], os.environ.get("OWN"), os.getppid(), random.random(), loaded]
+os.write(1, (json.dumps(told) + "\\n").encode())
+"""
+
+
+def run(code: str, *arguments: object) -> str:
+    return subprocess.run(
+        [sys.executable, "-c", code, *map(str, arguments)],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    ).stdout
+
+
+def test_a_worker_is_forked_with_its_own_arguments_environment_and_streams(tmp_path: Path) -> None:
+    worker, out = tmp_path / "worker.py", tmp_path / "out"
+    worker.write_text(WORKER)
+    before = "import torch\n"
+    there, launch = run(before + TEMPLATE, worker, fork_worker.__file__, out).split()
+    first, second = map(json.loads, out.read_text().splitlines())
+    assert {first[0][0], second[0][0]} == {"--number=1", "--number=2"}
+    assert first[1] == second[1] == "given"
+    assert first[2] == second[2] != int(launch)  # the template's children, and none of the launch's
+    assert first[3] != second[3]
+    assert first[4]
+    assert second[4]
+    assert there == "False"
+
+
+def test_where_no_template_answers_rays_own_script_starts_the_worker(tmp_path: Path) -> None:
+    (tmp_path / fork_worker.RAYS_OWN).write_text("import sys; print(sys.argv[1:])")
+    arguments = ["-s", str(tmp_path / "worker.py"), "--language=PYTHON"]
+    for environment in ({}, {fork_worker.TEMPLATE: str(tmp_path / "gone")}):
+        done = subprocess.run(
+            [sys.executable, fork_worker.__file__, *arguments],
+            env={**os.environ, **environment},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert done.stdout.strip() == str(arguments)
