@@ -11,6 +11,8 @@ from fl.wire import Tensors, pack, unpack_note
 WORDS = ("role", "model", "node", "device", "device_uuid")
 WHOLE = (("client", -1), ("peak_bytes", 0), ("cohort", 1))
 """Whole numbers, each with the smallest that it may be."""
+OPTIONAL = ("node", "device", "device_uuid", "assigned", "peak_bytes")
+"""What may be null."""
 MOST_FIGURES = 10_000
 MOST_CHARACTERS = 200
 LARGEST = 1e30
@@ -71,15 +73,16 @@ def readable_notes(uploads: Iterable[bytes | memoryview]) -> list[ClientNote]:
 
 def _check(note: SettingValues) -> None:
     """Raises `ValueError` for the first entry that is not what it should be."""
-    _check_times(note.get("seconds"), note.get("span") or (0.0, 0.0))
-    _check_words(note)
+    told = {n: value for n, value in note.items() if value is not None or n not in OPTIONAL}
+    _check_times(told.get("seconds"), told.get("span", (0.0, 0.0)))
+    _check_words(told)
     for name, least in WHOLE:
-        value = note.get(name)
-        if value is not None and (type(value) is not int or not least <= value < 2**62):
+        value = told.get(name, least)
+        if type(value) is not int or not least <= value < 2**62:
             raise ValueError(f"tells an impossible {name}: {str(value)[:60]}")
     for name in ("stats", "assigned"):
-        _check_figures(note.get(name) or {})
-    losses = note.get("losses") or []
+        _check_figures(told.get(name, {}))
+    losses = told.get("losses", [])
     if not isinstance(losses, list) or len(losses) > MOST_FIGURES or not all(map(_number, losses)):
         raise ValueError("tells losses that are no numbers")
 
@@ -93,10 +96,10 @@ def _check_times(seconds: Any, span: Any) -> None:
 
 def _check_words(note: SettingValues) -> None:
     for name in WORDS:
-        word = note.get(name)
-        if word is not None and not (isinstance(word, str) and len(word) <= MOST_CHARACTERS):
+        word = note.get(name, "")
+        if not (isinstance(word, str) and len(word) <= MOST_CHARACTERS):
             raise ValueError(f"tells no readable {name}")
-        if word is not None and not word.isprintable():
+        if not word.isprintable():
             raise ValueError(f"tells a {name} that cannot be printed")
 
 

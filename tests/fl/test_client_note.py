@@ -20,6 +20,7 @@ def told(**changes: Any) -> bytes:
 def test_a_note_is_read_as_it_was_written() -> None:
     assert ClientNote.of(WHOLE.pack({})) == WHOLE
     assert ClientNote.of(told(peak_bytes=7)).peak_bytes == 7
+    assert ClientNote.of(told(peak_bytes=None, node=None, assigned=None)).assigned is None
 
 
 def test_an_older_note_has_the_defaults() -> None:
@@ -48,6 +49,13 @@ def test_an_older_note_has_the_defaults() -> None:
         ({"stats": {"x\n": 1.0}}, "impossible figure"),
         ({"stats": {str(n): 0.0 for n in range(10_001)}}, "no figures"),
         ({"assigned": {"GPU": None}}, "impossible figure"),
+        *(({"span": value}, "no span") for value in (None, 0, False, [], {})),
+        *(({"stats": value}, "no figures") for value in (None, 0, False, [], "")),
+        *(({"losses": value}, "losses that are no numbers") for value in (None, 0, False, {})),
+        ({"assigned": []}, "no figures"),
+        ({"cohort": None}, "impossible cohort"),
+        ({"client": None}, "impossible client"),
+        ({"role": None}, "no readable role"),
         ({"losses": 0.5}, "losses that are no numbers"),
         ({"losses": [0.5, "low"]}, "losses that are no numbers"),
     ],
