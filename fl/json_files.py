@@ -8,7 +8,7 @@ from pathlib import Path
 
 from fl.errors import UserError
 from fl.json_values import JsonObject
-from fl.whole_files import write_atomically
+from fl.whole_files import no_pipe, write_atomically
 
 CHECKSUM = "checksum"
 """Key under which a file has the SHA-256 of the rest. A file without it, such as one that a user
@@ -38,7 +38,7 @@ def read_json(path: Path) -> JsonObject:
         UserError: it is damaged, holds no object, or cannot be read.
     """
     try:
-        found = json.loads(path.read_bytes())
+        found = json.loads(no_pipe(path).read_bytes())
     except FileNotFoundError:
         raise
     except OSError as error:

@@ -60,8 +60,7 @@ def write_sealed(path: Path, content: bytes) -> None:
 def read_sealed(path: Path) -> bytes | None:
     """The content; None where there is no such file, or a damaged one, which is named."""
     try:
-        # Opening a named pipe would wait for ever.
-        whole = b"" if path.is_fifo() else path.read_bytes()
+        whole = b"" if path.is_fifo() else path.read_bytes()  # see no_pipe
     except FileNotFoundError:
         return None
     seal, content = whole[:SEAL_BYTES], whole[SEAL_BYTES:]

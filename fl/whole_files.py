@@ -1,5 +1,6 @@
-"""Writes files atomically: readers see the whole file or none of it."""
+"""Files that are whole: writes them atomically, and opens nothing that would never end."""
 
+import errno
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -39,6 +40,17 @@ def named_errors(path: Path) -> Iterator[None]:
         if found is None:
             raise
         raise found from error
+
+
+def no_pipe(path: Path) -> Path:
+    """The path of a file that is to be opened, or of none.
+
+    Raises:
+        OSError: it is a named pipe, which keeps who opens it waiting for ever.
+    """
+    if path.is_fifo():
+        raise OSError(errno.EINVAL, "it is a named pipe", str(path))
+    return path
 
 
 def write_atomically(path: Path, content: bytes) -> None:

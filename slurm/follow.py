@@ -12,6 +12,7 @@ from cluster.run.progress import progress
 from fl.events import Event, parse_events
 from fl.federation import Client
 from fl.json_files import read_json
+from fl.whole_files import no_pipe
 from slurm.scheduler import Said, Scheduler
 from slurm.state import State, read_state
 
@@ -73,7 +74,7 @@ class Tail:
     def read(self) -> Iterator[Event]:
         """The events that are new and complete."""
         try:
-            with self._path.open("rb") as file:
+            with no_pipe(self._path).open("rb") as file:
                 file.seek(self._offset)
                 for line in file:
                     if not line.endswith(b"\n"):

@@ -12,6 +12,7 @@ from fl.command import run_command
 from fl.errors import UserError
 from fl.events import ClientEnd, Epoch, Event, Phase, RunEnd, RunStart, parse_events
 from fl.json_files import read_json_if_whole
+from fl.whole_files import no_pipe
 from slurm.scheduler import GONE, Scheduler
 from slurm.state import State, read_state
 
@@ -107,7 +108,7 @@ def read_progress(run: Path) -> Progress:
 
 def _events(path: Path) -> Iterator[Event]:
     try:
-        with path.open(errors="replace") as file:
+        with no_pipe(path).open(errors="replace") as file:
             yield from parse_events(file)
     except FileNotFoundError:
         return

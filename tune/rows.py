@@ -8,6 +8,7 @@ from typing import Literal, TypeGuard
 from fl.events import ClientEnd, Epoch, Event, RunStart, parse_events
 from fl.json_files import read_json
 from fl.json_values import SettingValues
+from fl.whole_files import no_pipe
 from tune.options import SweepOptions
 from tune.trials import DEFAULT, FAILURE, SCHEDULE, SETTINGS, read_result
 
@@ -120,7 +121,7 @@ def _read(run_dir: Path, defaults: SettingValues) -> TrialRow:
 
 def _events(run_dir: Path) -> list[Event]:
     try:
-        text = (run_dir / "metrics.jsonl").read_text(errors="replace")
+        text = no_pipe(run_dir / "metrics.jsonl").read_text(errors="replace")
         return list(parse_events(text.splitlines()))
     except FileNotFoundError:
         return []

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from fl.events import ClientProgress, Event, as_line
-from fl.whole_files import named_errors
+from fl.whole_files import named_errors, no_pipe
 
 
 class JsonLines:
@@ -12,7 +12,7 @@ class JsonLines:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._file = path.open("a", buffering=1)
+        self._file = no_pipe(path).open("a", buffering=1)
 
     def __call__(self, event: Event) -> None:
         """Writes one line."""

@@ -6,6 +6,7 @@ from pathlib import Path
 from statistics import mean
 
 from fl.events import Epoch, parse_events
+from fl.whole_files import no_pipe
 
 STILL_FALLING = 0.1
 """Share of the whole fall of the loss above which its last fifth's makes a run undertrained."""
@@ -20,7 +21,7 @@ def loss_curve(run_dir: Path) -> tuple[float, ...]:
     path = run_dir / "metrics.jsonl"
     if not path.exists():
         return ()
-    with path.open(errors="replace") as lines:
+    with no_pipe(path).open(errors="replace") as lines:
         epochs = [event for event in parse_events(lines) if isinstance(event, Epoch)]
     # Epochs that a run trained again after it was killed are there twice; the last one counts.
     found = {(e.round, e.epoch): e.loss for e in epochs if e.stage == epochs[-1].stage}

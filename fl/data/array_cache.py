@@ -15,7 +15,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 
 from fl.cache import cache_dir
-from fl.whole_files import replacing
+from fl.whole_files import no_pipe, replacing
 
 SOURCES = {
     "mnist": "MNIST/raw/*",
@@ -40,7 +40,7 @@ def find(name: str, root: Path) -> Arrays | None:
     """The arrays that :func:`save` wrote for the data set's files as they are now; else None."""
     path = _path(name, root)
     try:
-        arrays = {k: tensor.numpy() for k, tensor in load_file(path).items()}
+        arrays = {k: tensor.numpy() for k, tensor in load_file(no_pipe(path)).items()}
         with safe_open(path, "np") as file:
             about = file.metadata() or {}
     except FileNotFoundError:

@@ -18,7 +18,7 @@ from fl.json_values import JsonObject
 from fl.models.ensemble import Ensemble
 from fl.models.info import Built
 from fl.models.registry import build_classifier
-from fl.whole_files import replacing
+from fl.whole_files import no_pipe, replacing
 
 KEY = "onefold"
 """Of the file's metadata, under which the model's description is, as JSON."""
@@ -42,7 +42,7 @@ def load_model(path: Path) -> nn.Module:
         UserError: there is no such file, it is damaged, or it does not say what it is built of.
     """
     try:
-        with safe_open(path, "pt") as file:
+        with safe_open(no_pipe(path), "pt") as file:
             metadata = file.metadata() or {}
         state = load_file(path)
     except (OSError, SafetensorError) as error:

@@ -10,6 +10,7 @@ import yaml
 from fl.json_files import read_json
 from fl.json_values import JsonObject, SettingValues
 from fl.report.scores import Scores, scores_of
+from fl.whole_files import no_pipe
 
 ALONE = "local"
 """The method in which clients exchange nothing."""
@@ -71,7 +72,7 @@ def _runs_alone(folder: Path, config: SettingValues) -> Iterator[Path]:
         return
     for path in paths:
         try:
-            text = (path / "config.yaml").read_text(encoding="utf-8")
+            text = no_pipe(path / "config.yaml").read_text(encoding="utf-8")
             if not NAMED.search(text):  # a sweep's hundreds of runs take long to parse
                 continue
             other = _mapping(yaml.safe_load(text))

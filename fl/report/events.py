@@ -15,6 +15,7 @@ from fl.events import (
     RunStart,
     parse_events,
 )
+from fl.whole_files import no_pipe
 
 
 @dataclass(frozen=True)
@@ -70,7 +71,7 @@ def read_events(path: Path) -> list[Event]:
     """Every complete event of a metrics file, in order; none when there is no file."""
     if not path.exists():
         return []
-    text = path.read_text(encoding="utf-8", errors="replace")
+    text = no_pipe(path).read_text(encoding="utf-8", errors="replace")
     return list(parse_events(text.split("\n")))
 
 

@@ -31,6 +31,7 @@ from fl.report.events import (
 )
 from fl.report.placements import Placed, read_placements
 from fl.report.scores import Scores, scores_of
+from fl.whole_files import no_pipe
 
 
 @dataclass(frozen=True)
@@ -211,7 +212,7 @@ def _read_sent(path: Path) -> SentImages | None:
 
 def _read_tensors(path: Path, names: Sequence[str]) -> list[NDArray[Any]]:
     try:
-        tensors = load_file(path)
+        tensors = load_file(no_pipe(path))
         return [tensors[name] for name in names]
     except (SafetensorError, KeyError):
         raise UserError(f"{path} does not hold the tensors {', '.join(names)}") from None

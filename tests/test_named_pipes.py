@@ -1,0 +1,45 @@
+"""A named pipe in place of a run's file is refused: who opens one waits for ever."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from cluster.run.record import JsonLines
+from cluster.run.run_folder import is_run
+from cluster.studies.undertrained import loss_curve
+from fl.errors import UserError
+from fl.json_files import read_json
+from fl.models.saved import load_model
+from fl.report.events import read_events
+from slurm.follow import Tail
+from slurm.status import read_progress
+from tune.rows import last_scores
+
+pytestmark = pytest.mark.timeout(20)
+
+METRICS = "metrics.jsonl"
+READERS: dict[str, tuple[str, Callable[[Path], object]]] = {
+    "result": ("result.json", read_json),
+    "model": ("global.safetensors", load_model),
+    "events": (METRICS, read_events),
+    "record": (METRICS, JsonLines),
+    "losses": (METRICS, lambda file: loss_curve(file.parent)),
+    "trial": (METRICS, lambda file: last_scores(file.parent)),
+    "job": (METRICS, lambda file: read_progress(file.parent)),
+    "followed job": (METRICS, lambda file: list(Tail(file).read())),
+}
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_a_named_pipe_is_refused(reader: str, tmp_path: Path) -> None:
+    name, read = READERS[reader]
+    os.mkfifo(tmp_path / name)
+    with pytest.raises((OSError, UserError), match="named pipe"):
+        read(tmp_path / name)
+
+
+def test_a_folder_with_a_pipe_for_a_configuration_is_no_run(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "config.yaml")
+    assert not is_run(tmp_path)
