@@ -87,7 +87,7 @@ def start_cluster(
     import ray
 
     require_token()
-    with _only_what_runs_clients(), _idle_agent(), _forked_workers(template), on_loopback():
+    with _only_what_runs_clients(), _idle_agent(), forked_workers(template), on_loopback():
         ray.init(
             address="local",
             num_cpus=cpus,  # type: ignore[arg-type]
@@ -205,7 +205,7 @@ def _idle_agent() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _forked_workers(template: Path | None) -> Iterator[None]:
+def forked_workers(template: Path | None) -> Iterator[None]:
     """Has the node's workers forked by the template that listens at that socket."""
     from ray._private.node import Node
 

@@ -101,7 +101,13 @@ def kill_launch(run: Run, draw: random.Random, lasts: float) -> str:
     return f"launch killed after {after:.1f} s"
 
 
-def _kill(word: str) -> Fault:
+NONE_LEFT = "none was left"
+"""The end of what a fault says that came too late."""
+
+
+def _kill(word: str, within: float = 0.3) -> Fault:
+    """``within``: how soon after its start such a process is killed, as a share of a whole run."""
+
     def strike(run: Run, draw: random.Random, lasts: float) -> str:
         run.start()
         assert run.process is not None
@@ -109,10 +115,10 @@ def _kill(word: str) -> Fault:
         while not (found := run.struck(word)) and run.process.poll() is None:
             assert time.monotonic() < patience, f"no process {word}"
             time.sleep(0.05)
-        time.sleep(draw.uniform(0, 0.3) * lasts)
+        time.sleep(draw.uniform(0, within) * lasts)
         found = [process for process in run.children(word) if process.is_running()] or found
         if not found:
-            return f"no {word} was left to kill"
+            return f"of {word} {NONE_LEFT}"
         with contextlib.suppress(psutil.NoSuchProcess):
             draw.choice(found).kill()
         return f"{word} killed"
@@ -156,7 +162,7 @@ FAULTS: dict[str, tuple[str, Fault]] = {
     "launch": ("inprocess", kill_launch),
     "bit": ("inprocess", flip_bit),
     "client": ("ray", _kill("ClientActor")),
-    "rank": ("ray", _kill("RankActor")),
+    "rank": ("ray", _kill("RankActor", within=0.06)),
     "node": ("ray", _kill("raylet/raylet")),
     "launch on Ray": ("ray", kill_launch),
     "disk": ("inprocess", fill_disk),

@@ -47,7 +47,7 @@ def litter(folder: Path) -> list[Path]:
 def quickly(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Draws the report only where that is what fails: it takes seconds."""
     if request.node.name.partition("[")[2] not in ("report.html]", "*.png]"):
-        monkeypatch.setattr("cluster.run.runner.write_report", lambda _: None)
+        monkeypatch.setattr("fl.report.page.write_report", lambda _: None)
 
 
 @pytest.fixture(scope="module")

@@ -78,7 +78,7 @@ def logs(run_dir: Path) -> str:
     )
 
 
-def nobody_left(slurm: RealSlurm, seconds: float = 30) -> None:
+def nobody_left(slurm: RealSlurm, seconds: float = 90) -> None:
     wait_until(lambda: not [*slurm.processes_of("alpha"), *slurm.processes_of("beta")], seconds)
 
 

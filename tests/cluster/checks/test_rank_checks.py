@@ -4,6 +4,7 @@ import os
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -31,10 +32,11 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[FusionServer]:
+def server(template: Path | None) -> Iterator[FusionServer]:
     """Two ranks on cores; the last test kills one."""
     memory = min(take_inventory().memory_bytes, 2**30)
-    with private_ray(cpus=2, gpus=0, memory_bytes=memory), open_bundles() as bundles:
+    own = private_ray(cpus=2, gpus=0, memory_bytes=memory, template=template)
+    with own, open_bundles() as bundles:
         where = place_ranks(bundles.all, 2, {})
         made = FusionServer(SPEC, shard(), Events(), bundles, where, timeout_s=20, attempts=1)
         with closing(made):

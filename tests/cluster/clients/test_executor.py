@@ -4,6 +4,7 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -87,8 +88,9 @@ def tells(inputs: TaskInput) -> TaskOutput:
 
 
 @pytest.fixture(scope="module")
-def bundles() -> Iterator[Bundles]:
-    with private_ray(cpus=2, gpus=0, memory_bytes=2**32), open_bundles() as bundles:
+def bundles(template: Path | None) -> Iterator[Bundles]:
+    own = private_ray(cpus=2, gpus=0, memory_bytes=2**32, template=template)
+    with own, open_bundles() as bundles:
         yield bundles
 
 

@@ -17,6 +17,7 @@ from ray.cluster_utils import Cluster
 from cluster.clients.executor import RayExecutor
 from cluster.clients.memory_cap import OverspentError
 from cluster.hardware.bundles import open_bundles
+from cluster.hardware.ray_internals import forked_workers
 from fl.data.datasets import Split
 from fl.errors import ClientFailed
 from fl.events import Events
@@ -122,10 +123,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 @pytest.fixture(scope="module")
-def nodes(folder: Path) -> Iterator[Cluster]:
+def nodes(folder: Path, template: Path | None) -> Iterator[Cluster]:
     """Two nodes of two cores and one logical GPU."""
-    made = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "num_gpus": 1})
-    made.add_node(num_cpus=2, num_gpus=1)
+    with forked_workers(template):
+        made = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "num_gpus": 1})
+        made.add_node(num_cpus=2, num_gpus=1)
     ray.init(address=made.address, log_to_driver=False)
     yield made
     ray.shutdown()

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from cluster.clients.executor import RayExecutor
 from cluster.hardware.bundles import Bundles, gpu_names, open_bundles
+from cluster.hardware.ray_internals import forked_workers
 from cluster.server.fusion_server import FusionServer
 from cluster.server.rank_placement import place_ranks
 from fl.errors import UserError
@@ -60,11 +61,12 @@ SILENT_S = 8.0
 
 
 @pytest.fixture(scope="module")
-def bundles(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bundles]:
+def bundles(tmp_path_factory: pytest.TempPathFactory, template: Path | None) -> Iterator[Bundles]:
     """Two nodes of two cores, with one logical GPU and with two."""
     os.environ[FOLDER] = str(tmp_path_factory.mktemp("markers"))
-    nodes = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "num_gpus": 1})
-    nodes.add_node(num_cpus=2, num_gpus=2)
+    with forked_workers(template):
+        nodes = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "num_gpus": 1})
+        nodes.add_node(num_cpus=2, num_gpus=2)
     ray.init(address=nodes.address, log_to_driver=False)
     with open_bundles() as opened:
         yield opened
