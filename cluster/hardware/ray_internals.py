@@ -223,6 +223,7 @@ def forked_workers(template: Path | None) -> Iterator[None]:
     try:
         yield
     finally:
+        del os.environ[fork_worker.TEMPLATE]
         setattr(Node, "start_raylet", start)  # noqa: B010
 
 
