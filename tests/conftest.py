@@ -19,11 +19,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 LONGEST = ("tests/tune/", "tests/slurm/", "tests/test_tutorials.py", "tests/cluster/")
-"""Files that take minutes: with several processes they go first, so that none ends alone."""
+"""Files that take minutes: with several processes they go first, in this order, so that none ends
+alone."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    items.sort(key=lambda item: not item.nodeid.startswith(LONGEST))
+    def place(item: pytest.Item) -> int:
+        where = (k for k, start in enumerate(LONGEST) if item.nodeid.startswith(start))
+        return next(where, len(LONGEST))
+
+    items.sort(key=place)
 
 
 @pytest.fixture(scope="session", autouse=True)
