@@ -15,6 +15,7 @@ from cluster.run.steps import Steps, loading
 from fl.errors import ClientFailed, UserError
 
 if TYPE_CHECKING:
+    from cluster.run.early_ray import EarlyRay
     from cluster.run.options import Launch
     from cluster.run.prepare import Prepared
     from fl.spaces import Space
@@ -23,11 +24,15 @@ if TYPE_CHECKING:
 # Whatever imports torch is imported where it is used: that takes seconds, and is said first.
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command and returns its exit status: 0, 1 a run failed, 2 bad input, 130 Ctrl-C."""
+def main(argv: Sequence[str] | None = None, *, own_process: bool = False) -> int:
+    """Runs the command and returns its exit status: 0, 1 a run failed, 2 bad input, 130 Ctrl-C.
+
+    ``own_process``: whether the process is the command's own, and has computed nothing before.
+    """
     console, arguments = Console(markup=False), sys.argv[1:] if argv is None else argv
     with loading(arguments):
         from cluster.run.command_line import stop_with
+        from cluster.run.early_ray import EarlyRay
         from cluster.run.plan import print_plan
         from cluster.run.prepare import prepare
         from fl.disk_errors import refused_by_disk
@@ -43,8 +48,10 @@ def main(argv: Sequence[str] | None = None) -> int:
                 launch = named(options, launch)
                 space = read_space(options.space, launch.run.method)
                 check_space(space, options, launch)
+                early = held.enter_context(EarlyRay(launch, fork=own_process))
                 with Steps(console) as say:
-                    prepared = prepare(default_run(options, launch), say=say)
+                    default = default_run(options, launch)
+                    prepared = prepare(default, say=say, checked=early.begin)
             if launch.dry_run:
                 print_space(space, console)
                 print_plan(prepared, console)
@@ -56,7 +63,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             folder = held.enter_context(claimed_sweep(options, launch, space))
         except UserError as error:
             return stop_with(error)
-        return _run(options, launch, space, prepared, folder, console)
+        return _run(options, launch, space, prepared, folder, console, early)
 
 
 def _run(
@@ -66,6 +73,7 @@ def _run(
     prepared: "Prepared",
     folder: Path,
     console: Console,
+    early: "EarlyRay",
 ) -> int:
     """Runs the sweep in a directory that is this process's; returns the exit status."""
     from cluster.run.command_line import INTERRUPTED, stop_on_disk, stop_with
@@ -76,7 +84,7 @@ def _run(
     for stop in (signal.SIGINT, signal.SIGTERM):
         signal.signal(stop, interrupt)
     try:
-        sweep = search(options, launch, space, prepared, folder, console)
+        sweep = search(options, launch, space, prepared, folder, console, early)
     except KeyboardInterrupt:
         print(f"interrupted; {folder} can be continued with --resume", file=sys.stderr)
         return INTERRUPTED
@@ -92,7 +100,7 @@ def _run(
 
 
 if __name__ == "__main__":
-    status = main()
+    status = main(own_process=True)
     from cluster.run.command_line import INTERRUPTED
 
     if status == INTERRUPTED:

@@ -7,6 +7,7 @@ from pathlib import Path
 from rich.console import Console
 
 from cluster.run.command_line import flatten
+from cluster.run.early_ray import EarlyRay
 from cluster.run.options import Launch
 from cluster.run.prepare import Prepared
 from cluster.run.run_dir import nested
@@ -32,14 +33,18 @@ def search(
     prepared: Prepared,
     folder: Path,
     console: Console,
+    early: EarlyRay | None = None,
 ) -> Sweep:
-    """Runs default, trials, and best against default; writes all files of the sweep."""
+    """Runs default, trials, and best against default; writes all files of the sweep.
+
+    ``early``: its Ray, where that was begun.
+    """
     flat = flatten(nested(launch.run))
     defaults = {name: flat[name] for name in space}
     with ExitStack() as held:
         with Steps(console) as say:
             say("joining Ray" if launch.ray_address else "starting Ray")
-            held.enter_context(ray_cluster(launch, prepared.inventory, folder))
+            held.enter_context(ray_cluster(launch, prepared.inventory, folder, early))
         # First and on the whole machine, so that the trials find the clients' updates stored.
         console.print(f"default configuration, on {options.validation:g} of the training images")
         run_trial(default_run(options, launch), {}, prepare_with=lambda _: prepared)

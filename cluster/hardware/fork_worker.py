@@ -1,7 +1,7 @@
 """What Ray runs to start a worker where there is a template of workers: has it fork one.
 
 Run by its path, and imports nothing of ours: it starts in a few milliseconds. Ray's own script does
-its work where nobody answers, or where the worker is to have an environment of its own.
+its work where nobody answers, or where the worker is to have more of its own than variables.
 """
 
 import json
@@ -15,7 +15,10 @@ RAYS_OWN = "setup_worker.py"
 """Ray's own script, beside the worker's."""
 FOR_THAT_SCRIPT = "--language="
 """The start of an argument for that script alone."""
-OWN_ENVIRONMENT = "--serialized-runtime-env-context"
+OWN_ENVIRONMENT = "--serialized-runtime-env-context="
+"""The start of the argument with what the worker is to have of its own, as JSON."""
+VARIABLES, PYTHON = "env_vars", "py_executable"
+"""In that: its environment variables, such as Ray Tune gives each trial, and its Python."""
 
 
 def main(arguments: list[str]) -> None:
@@ -23,14 +26,29 @@ def main(arguments: list[str]) -> None:
     worker = [argument for argument in arguments if not argument.startswith(FOR_THAT_SCRIPT)]
     while worker[0].startswith("-"):  # flags of Python's
         del worker[0]
-    if not any(argument.startswith(OWN_ENVIRONMENT) for argument in worker) and _forked(worker):
-        return
+    variables = _variables(worker)
+    if variables is not None:
+        plain = [argument for argument in worker if not argument.startswith(OWN_ENVIRONMENT)]
+        if _forked(plain, {**os.environ, **variables}):
+            return
     script = os.path.join(os.path.dirname(worker[0]), RAYS_OWN)
     os.execv(sys.executable, [sys.executable, script, *arguments])
 
 
-def _forked(worker: list[str]) -> bool:
-    asked = json.dumps({"arguments": worker, "environment": dict(os.environ)}).encode()
+def _variables(worker: list[str]) -> dict[str, str] | None:
+    """Environment variables of the worker's own; None if it is to have more than these."""
+    for argument in worker:
+        if argument.startswith(OWN_ENVIRONMENT):
+            own = json.loads(argument.removeprefix(OWN_ENVIRONMENT))
+            variables = own.pop(VARIABLES, None) or {}
+            python = own.pop(PYTHON, None) or sys.executable
+            refers = any("$" in value for value in variables.values())  # Ray replaces these
+            return None if any(own.values()) or refers or python != sys.executable else variables
+    return {}
+
+
+def _forked(worker: list[str], environment: dict[str, str]) -> bool:
+    asked = json.dumps({"arguments": worker, "environment": environment}).encode()
     with socket.socket(socket.AF_UNIX) as template:
         try:
             template.connect(os.environ.get(TEMPLATE, ""))

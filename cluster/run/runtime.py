@@ -26,6 +26,9 @@ from fl.fusion.ranked_server import RankedServer
 from fl.fusion.single_server import SingleServer
 from fl.training.sizes import CohortSizes
 
+ADDRESS = "ray-address"
+"""The file of a run that holds ``HOST:PORT`` of its cluster while that is there."""
+
 if TYPE_CHECKING:
     from cluster.hardware.bundles import Bundles
 
@@ -41,9 +44,7 @@ def open_cluster(
     if launch.runtime == "inprocess":
         yield None
         return
-    with ExitStack() as stack:
-        if not (early and stack.enter_context(early.ready(run_dir / "ray-address"))):
-            stack.enter_context(ray_cluster(launch, inventory, run_dir))
+    with ray_cluster(launch, inventory, run_dir, early):
         from cluster.hardware.bundles import open_bundles
 
         with open_bundles() as bundles:
@@ -108,10 +109,21 @@ def has_ray() -> bool:
     return ray is not None and ray.is_initialized()
 
 
+@contextmanager
 def ray_cluster(
+    launch: Launch, inventory: Inventory, run_dir: Path, early: EarlyRay | None = None
+) -> Iterator[None]:
+    """The launch's cluster: the one that was started before, or another."""
+    with ExitStack() as stack:
+        if not (early and stack.enter_context(early.ready(run_dir / ADDRESS))):
+            stack.enter_context(_another(launch, inventory, run_dir))
+        yield
+
+
+def _another(
     launch: Launch, inventory: Inventory, run_dir: Path
 ) -> AbstractContextManager[None]:
-    """The launch's cluster: the one this process is in, one to join, or one of its own."""
+    """The one this process is in, one to join, or one of its own."""
     if has_ray():  # a sweep's, which outlives its trials
         return nullcontext()
     if launch.ray_address:
@@ -120,5 +132,5 @@ def ray_cluster(
         cpus=inventory.cpus,
         gpus=len(inventory.gpus),
         memory_bytes=inventory.memory_bytes,
-        published=run_dir / "ray-address",
+        published=run_dir / ADDRESS,
     )

@@ -5,6 +5,9 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from cluster.hardware import fork_worker
 
@@ -19,7 +22,9 @@ worker, asker, out = sys.argv[1:]
 with worker_template() as address:
     environment = {**os.environ, fork_worker.TEMPLATE: str(address), "OWN": "given"}
     for number in "12":
-        command = [sys.executable, asker, worker, f"--number={number}", "--language=PYTHON"]
+        own = json.dumps({"env_vars": {"ITS": number}, "py_executable": sys.executable})
+        context = f"--serialized-runtime-env-context={own}"
+        command = [sys.executable, asker, worker, context, f"--number={number}", "--language=PYTHON"]
         subprocess.run(command, env=environment, stdout=open(out, "ab"), check=True)
     while len(Path(out).read_text().splitlines()) < 2:
         pass
@@ -28,7 +33,7 @@ print(address.exists(), os.getpid())
 WORKER = """
 import json, os, random, sys
 loaded = "torch" in sys.modules
-told = [sys.argv[1:], os.environ.get("OWN"), os.getppid(), random.random(), loaded]
+told = [sys.argv[1:], os.environ["OWN"] + os.environ["ITS"], os.getppid(), random.random(), loaded]
 os.write(1, (json.dumps(told) + "\\n").encode())
 """
 
@@ -51,7 +56,10 @@ def test_a_worker_is_forked_with_its_own_arguments_environment_and_streams(tmp_p
     there, launch = run(before + TEMPLATE, worker, fork_worker.__file__, out).split()
     first, second = map(json.loads, out.read_text().splitlines())
     assert {first[0][0], second[0][0]} == {"--number=1", "--number=2"}
-    assert first[1] == second[1] == "given"
+    assert {(*first[0], first[1]), (*second[0], second[1])} == {
+        ("--number=1", "given1"),
+        ("--number=2", "given2"),
+    }
     assert first[2] == second[2] != int(launch)  # the template's children, and none of the launch's
     assert first[3] != second[3]
     assert first[4]
@@ -71,3 +79,17 @@ def test_where_no_template_answers_rays_own_script_starts_the_worker(tmp_path: P
             check=True,
         )
         assert done.stdout.strip() == str(arguments)
+
+
+@pytest.mark.parametrize(
+    "own",
+    [
+        {"command_prefix": ["nice"]},
+        {"py_executable": "/another/python"},
+        {"env_vars": {"A": "${HOME}/a"}},
+        {"override_worker_entrypoint": "another.py"},
+    ],
+)
+def test_a_worker_with_more_of_its_own_than_variables_is_not_forked(own: dict[str, Any]) -> None:
+    argument = f"{fork_worker.OWN_ENVIRONMENT}{json.dumps(own)}"
+    assert fork_worker._variables(["worker.py", argument]) is None
