@@ -120,9 +120,7 @@ def ray_cluster(
         yield
 
 
-def _another(
-    launch: Launch, inventory: Inventory, run_dir: Path
-) -> AbstractContextManager[None]:
+def _another(launch: Launch, inventory: Inventory, run_dir: Path) -> AbstractContextManager[None]:
     """The one this process is in, one to join, or one of its own."""
     if has_ray():  # a sweep's, which outlives its trials
         return nullcontext()

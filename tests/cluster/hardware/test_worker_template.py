@@ -23,8 +23,8 @@ with worker_template() as address:
     environment = {**os.environ, fork_worker.TEMPLATE: str(address), "OWN": "given"}
     for number in "12":
         own = json.dumps({"env_vars": {"ITS": number}, "py_executable": sys.executable})
-        context = f"--serialized-runtime-env-context={own}"
-        command = [sys.executable, asker, worker, context, f"--number={number}", "--language=PYTHON"]
+        own = [f"--serialized-runtime-env-context={own}", f"--number={number}"]
+        command = [sys.executable, asker, worker, *own, "--language=PYTHON"]
         subprocess.run(command, env=environment, stdout=open(out, "ab"), check=True)
     while len(Path(out).read_text().splitlines()) < 2:
         pass
