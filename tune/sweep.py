@@ -50,8 +50,7 @@ def main(argv: Sequence[str] | None = None, *, own_process: bool = False) -> int
                 check_space(space, options, launch)
                 early = held.enter_context(EarlyRay(launch, fork=own_process))
                 with Steps(console) as say:
-                    default = default_run(options, launch)
-                    prepared = prepare(default, say=say, checked=early.begin)
+                    prepared = prepare(default_run(options, launch), say=say)
             if launch.dry_run:
                 print_space(space, console)
                 print_plan(prepared, console)
@@ -61,6 +60,7 @@ def main(argv: Sequence[str] | None = None, *, own_process: bool = False) -> int
 
                 return submit(options, launch, space, console)
             folder = held.enter_context(claimed_sweep(options, launch, space))
+            early.begin(prepared.inventory)  # late: a sweep whose name is taken needs none
         except UserError as error:
             return stop_with(error)
         return _run(options, launch, space, prepared, folder, console, early)
