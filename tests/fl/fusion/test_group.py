@@ -84,6 +84,7 @@ def train_in_a_process(rank: int, size: int, folder: str) -> None:
     torch.set_num_threads(1)
     store = dist.FileStore(f"{folder}/store{size}", size)
     train_all(ProcessGroup(store, rank, size, torch.device("cpu"), b"", 60), folder)
+    dist.destroy_process_group()  # else gloo's threads may outlive the interpreter, and abort it
 
 
 def train_all(group: Group, folder: str) -> None:
