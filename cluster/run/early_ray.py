@@ -6,7 +6,6 @@ import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from cluster.hardware.gpus import find_gpus
@@ -42,12 +41,7 @@ class EarlyRay:
             self._template = self._held.enter_context(worker_template())
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         if self._thread:
             self._over.set()
             self._thread.join()

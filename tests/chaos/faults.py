@@ -112,16 +112,15 @@ def _kill(word: str, within: float = 0.3) -> Fault:
         run.start()
         assert run.process is not None
         patience = time.monotonic() + TIMEOUT_S
-        while not (found := run.struck(word)) and run.process.poll() is None:
+        while not run.struck(word) and run.process.poll() is None:
             assert time.monotonic() < patience, f"no process {word}"
             time.sleep(0.05)
         time.sleep(draw.uniform(0, within) * lasts)
-        found = [process for process in run.children(word) if process.is_running()] or found
-        if not found:
-            return f"of {word} {NONE_LEFT}"
         with contextlib.suppress(psutil.NoSuchProcess):
-            draw.choice(found).kill()
-        return f"{word} killed"
+            if found := run.children(word):
+                draw.choice(found).kill()
+                return f"{word} killed"
+        return f"of {word} {NONE_LEFT}"
 
     return strike
 
@@ -161,8 +160,8 @@ def mount(folder: Path, kilobytes: int, how: str = "") -> bool:
 FAULTS: dict[str, tuple[str, Fault]] = {
     "launch": ("inprocess", kill_launch),
     "bit": ("inprocess", flip_bit),
-    "client": ("ray", _kill("ClientActor")),
-    "rank": ("ray", _kill("RankActor", within=0.06)),
+    "client": ("ray", _kill("ClientActor", within=0.03)),
+    "rank": ("ray", _kill("RankActor", within=0.03)),
     "node": ("ray", _kill("raylet/raylet")),
     "launch on Ray": ("ray", kill_launch),
     "disk": ("inprocess", fill_disk),
