@@ -4,7 +4,7 @@ What is refused raises `ValueError`. The reason that :func:`receive` gives begin
 as ``sent classifier.conv.weight with NaN``: its caller names the client.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fl.client_note import ClientNote
 from fl.federation import Job, RunSpec, Update
-from fl.packed import Header, Packed, PackedTensors
+from fl.packed import Form, Header, Packed, PackedTensors
 
 Check = Callable[[Update, RunSpec], object]
 """Raises `ValueError` for an update that its method could not use."""
@@ -53,7 +53,7 @@ def receive(
     Args:
         job: what it was asked.
         packed: what came back; nothing of it is believed.
-        check: what the method needs of it.
+        check: what the method needs of it; what it does not look at is refused.
         nan_is_absent: whether NaN stands for what the client does not have.
         private: whether all of it stays with the client.
 
@@ -67,19 +67,77 @@ def receive(
             for part in tensors.parts(name):
                 check_values(name, part, nan_is_absent=nan_is_absent)
         if check:
+            looked = LookedAt(tensors)
             update = Update(
                 client=job.client,
-                tensors=tensors,
+                tensors=looked,
                 stats=note.stats,
                 seconds=0.0,
                 reused=False,
                 private=private,
             )
             check(update, job.run_spec)
+            looked.refuse_others()
     except (ValueError, RuntimeError) as error:  # RuntimeError: torch, of tensors that do not fit
         reason = " ".join(str(error).split())[:300]
         raise ValueError(reason.removeprefix(f"client {job.client.id} ")) from None
     return Received(tensors.header, note)
+
+
+class LookedAt(Mapping[str, Tensor]):
+    """Packed tensors, and which of them a check has looked at: the others nobody asked for.
+
+    To go through the names or to ask for one is not to look at it; its values or its form is.
+    """
+
+    def __init__(self, tensors: PackedTensors) -> None:
+        self._tensors = tensors
+        self.forms = LookedAtForms(tensors.forms)
+        """As of :class:`fl.packed.PackedTensors`."""
+
+    def __getitem__(self, name: str) -> Tensor:
+        self.forms[name]
+        return self._tensors[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._tensors
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._tensors)
+
+    def __len__(self) -> int:
+        return len(self._tensors)
+
+    def refuse_others(self) -> None:
+        """Raises `ValueError` if some were looked at and others were not.
+
+        A check that looks at none of them says nothing of which there may be.
+        """
+        others = sorted(set(self._tensors) - self.forms.seen)
+        if others and self.forms.seen:
+            raise ValueError(f"sent what nobody asked for: {', '.join(others[:5])}")
+
+
+class LookedAtForms(Mapping[str, Form]):
+    """The tensors' forms, and the names of those that were looked at."""
+
+    def __init__(self, forms: Mapping[str, Form]) -> None:
+        self._forms = forms
+        self.seen: set[str] = set()
+
+    def __getitem__(self, name: str) -> Form:
+        form = self._forms[name]
+        self.seen.add(name)
+        return form
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._forms
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._forms)
+
+    def __len__(self) -> int:
+        return len(self._forms)
 
 
 def check_values(name: str, tensor: Tensor, *, nan_is_absent: bool = False) -> None:

@@ -143,7 +143,7 @@ def check_forms(expected: Tensors, tensors: Mapping[str, Tensor], prefix: str, s
         ValueError: as :func:`checked`, but for values.
     """
     looks = getattr(tensors, "forms", tensors)
-    received = {n[len(prefix) + 1 :]: f for n, f in looks.items() if n.startswith(prefix + ".")}
+    received = {n[len(prefix) + 1 :]: looks[n] for n in looks if n.startswith(prefix + ".")}
     if received.keys() != expected.keys():
         odd = sorted(received.keys() ^ expected.keys())
         raise ValueError(f"{sender} sent other tensors than {prefix} has: {', '.join(odd[:5])}")

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import ray
 import torch
-import torch.distributed as dist
 from ray.exceptions import RayError, RayTaskError
 from torch import Tensor
 
@@ -23,11 +22,11 @@ from cluster.server.rendezvous import (
     Meeting,
     find_store,
     make_file,
-    open_store,
     reaches,
     remove_file,
     use_interface_of,
 )
+from cluster.server.secret_store import StoreServer
 from fl.data.shard import Shard
 from fl.federation import RunSpec
 from fl.fusion.fit import FitSpec
@@ -47,7 +46,7 @@ class RankActor:
         torch.set_num_threads(threads)
         self._address = ray.util.get_node_ip_address()
         use_interface_of(self._address)
-        self._store: dist.Store | None = None
+        self._server: StoreServer | None = None
 
     def identity(self) -> str:
         """Process and node, for people."""
@@ -57,11 +56,10 @@ class RankActor:
         """See :func:`cluster.server.rendezvous.reaches`."""
         return reaches(file)
 
-    def open_store(self) -> Meeting:
+    def open_store(self, secret: bytes) -> Meeting:
         """Opens the store where ranks on several hosts find each other; says where it is."""
-        store = open_store(self._address)
-        self._store = store
-        return self._address, store.port
+        self._server = StoreServer(self._address, secret)
+        return self._server.address
 
     def join(
         self,
@@ -77,8 +75,10 @@ class RankActor:
         device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         group = Group()
         if meeting is not None:
-            store = self._store or find_store(meeting, size)
+            store = find_store(meeting, size, secret)
             group = ProcessGroup(store, number, size, device, secret, timeout_s)
+        if self._server:
+            self._server.close()  # all have joined
         self._rank = Rank(run_spec, test, device, group)
 
     def call(self, method: Callable[..., Any], *arguments: Any) -> tuple[Any, ...]:
@@ -158,20 +158,21 @@ class RankGroup:
 
     def _meet(self, run_spec: RunSpec, test: Shard) -> None:
         size, timeout_s = len(self.actors), self._timeout_s
-        meeting, secret = self._meeting() if size > 1 else None, secrets.token_bytes(32)
+        secret = secrets.token_bytes(32)
+        meeting = self._meeting(secret) if size > 1 else None
         joining = (
             actor.join.remote(run_spec, part(test, k, size), k, size, meeting, secret, timeout_s)
             for k, actor in enumerate(self.actors)
         )
         self.get(list(joining))
 
-    def _meeting(self) -> Meeting:
-        """A file that all ranks reach, else a store on the first one's node."""
+    def _meeting(self, secret: bytes) -> Meeting:
+        """A file that all ranks reach, else a store that the first one keeps."""
         if self._together or self._shared:
             self._file = make_file(None if self._together else self._shared)
             if self._together or self._all_reach(self._file):
                 return self._file
-        (store,) = self.get([self.actors[0].open_store.remote()])
+        (store,) = self.get([self.actors[0].open_store.remote(secret)])
         return store
 
     def _all_reach(self, file: Path) -> bool:

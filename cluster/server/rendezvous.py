@@ -1,9 +1,8 @@
 """Where ranks find each other.
 
 In a file that no other user can read: on one host in its temporary folder, over several in a folder
-that all of them reach. Where they reach none, at a store on the first rank's node, on that node's
-address alone. A store of torch asks nobody who it is, and lists its keys to whoever connects, so a
-secret in their names would be none.
+that all of them reach. Where they reach none, at a store that the first rank keeps, which answers
+only who knows the group's secret.
 """
 
 import fcntl
@@ -17,11 +16,12 @@ from pathlib import Path
 import torch.distributed as dist
 
 from cluster.hardware.private_folders import temporary_folder
+from cluster.server.secret_store import SecretStore
 
 SIOCGIFADDR = 0x8915
 
 Meeting = Path | tuple[str, int]
-"""The file, or the store's host and port."""
+"""The file, or the host and port of :class:`cluster.server.secret_store.StoreServer`."""
 
 
 def make_file(folder: Path | None = None) -> Path:
@@ -50,28 +50,11 @@ def remove_file(file: Path) -> None:
     shutil.rmtree(file.parent, ignore_errors=True)
 
 
-def open_store(host: str) -> dist.TCPStore:
-    """Opens the store in this process, on a port that the system chooses (``.port``).
-
-    By itself it would listen on all interfaces.
-    """
-    with socket.create_server((host, 0), family=_family(host), backlog=1024) as listening:
-        port = listening.getsockname()[1]
-        return dist.TCPStore(
-            host,
-            port,
-            is_master=True,
-            wait_for_workers=False,
-            master_listen_fd=listening.detach(),  # the store closes it
-        )
-
-
-def find_store(meeting: Meeting, size: int) -> dist.Store:
-    """The store of a group of ``size`` ranks: the file, or what another rank opened."""
+def find_store(meeting: Meeting, size: int, secret: bytes) -> dist.Store:
+    """The store of a group of ``size`` ranks: the file, or what the first rank keeps."""
     if isinstance(meeting, Path):
         return dist.FileStore(str(meeting), size)
-    host, port = meeting
-    return dist.TCPStore(host, port, is_master=False)
+    return SecretStore(meeting, secret)
 
 
 def use_interface_of(address: str) -> None:
@@ -97,7 +80,3 @@ def _interface_of(address: str) -> str | None:
             if socket.inet_ntoa(found) == address:
                 return name
     return None
-
-
-def _family(host: str) -> socket.AddressFamily:
-    return socket.AF_INET6 if ":" in host else socket.AF_INET

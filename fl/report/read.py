@@ -32,6 +32,7 @@ from fl.report.events import (
 from fl.report.placements import Placed, read_placements
 from fl.report.scores import Scores, scores_of
 from fl.whole_files import no_pipe
+from fl.yaml_checksum import warn_if_changed
 
 
 @dataclass(frozen=True)
@@ -156,7 +157,9 @@ def _read_config(run_dir: Path) -> JsonObject:
     if not path.is_file():
         raise UserError(f"{run_dir} is not a run directory: it has no config.yaml")
     try:
-        config = yaml.safe_load(path.read_text(encoding="utf-8"))
+        content = path.read_bytes()
+        warn_if_changed(path, content)
+        config = yaml.safe_load(content.decode())
     except (yaml.YAMLError, UnicodeDecodeError, RecursionError):
         raise UserError(f"{path} is not valid YAML") from None
     config = _mapping(config, path)

@@ -19,7 +19,7 @@ from fl.events import Events
 from fl.executor import InProcess
 from fl.federation import Job, Training, Update
 from fl.packed import Packed, PackedTensors
-from fl.receiving import check_label_counts, check_probabilities, check_values
+from fl.receiving import check_label_counts, check_probabilities, check_values, receive
 from fl.training.classifier import ClassifierConfig
 from fl.wire import Tensors, pack
 from tests.fl.toy import CLASSIFIER, GENERATOR, PROBLEM, VGG, client, split
@@ -155,6 +155,12 @@ HOSTILE: dict[str, tuple[Training, Change, str]] = {
         put("classifier.more", torch.ones(1)),
         "classifier has: more",
     ),
+    "what nobody asked for": (
+        CLASSIFIER,
+        put("payload", torch.zeros(9)),
+        "what nobody asked for: payload",
+    ),
+    "what the task before sent": (GENERATOR, put("logits", torch.zeros(9, 3)), "for: logits"),
     "float64": (CLASSIFIER, doubles, "as torch.float64"),
     "another shape": (CLASSIFIER, another_shape, "expected torch.float32"),
     "a negative variance": (NORMED, ending("running_var", -1.0), "negative .*running_var"),
@@ -235,6 +241,15 @@ def test_what_the_store_has_and_would_be_refused_is_asked_for_again(tmp_path: Pa
     _, (update,) = trained(CLASSIFIER, tmp_path, sent(honest(CLASSIFIER)))
     assert not update.reused
     assert all(float(t.abs().max()) < 10 for t in update.tensors.values())
+
+
+def test_a_check_that_looks_at_nothing_refuses_nothing() -> None:
+    packed = Packed.in_memory(sent({"a": torch.ones(2), "b": torch.ones(3)}))
+    asked = job(CLASSIFIER)
+    receive(asked, packed, lambda update, run_spec: len(update.tensors))
+    receive(asked, packed, lambda update, run_spec: [*update.tensors.values()])
+    with pytest.raises(ValueError, match=r"^sent what nobody asked for: b$"):
+        receive(asked, packed, lambda update, run_spec: update.tensors["a"])
 
 
 def test_values_that_stand_for_nothing_are_allowed_where_the_method_says_so() -> None:

@@ -53,7 +53,7 @@ class Scripted:
     def reaches(self, file: Path) -> bool:
         return self.number != self.apart
 
-    def open_store(self) -> tuple[str, int]:
+    def open_store(self, secret: bytes) -> tuple[str, int]:
         return "a host", 1234
 
     def join(

@@ -4,27 +4,26 @@ import fcntl
 import os
 import socket
 import stat
-from datetime import timedelta
 from pathlib import Path
 
-import psutil
 import pytest
 
 from cluster.server.rendezvous import (
     find_store,
     make_file,
-    open_store,
     reaches,
     remove_file,
     use_interface_of,
 )
+from cluster.server.secret_store import StoreServer
+from fl.fusion.group import PeerLostError
 
 
 def test_ranks_on_one_host_meet_in_a_file_that_nobody_else_can_read() -> None:
     file = make_file()
     try:
         assert stat.S_IMODE(file.parent.stat().st_mode) == 0o700
-        first, second = (find_store(file, 2) for _ in range(2))
+        first, second = (find_store(file, 2, b"ours") for _ in range(2))
         first.set("here", "first")
         assert second.get("here") == b"first"
     finally:
@@ -51,15 +50,12 @@ def test_a_folder_that_ranks_share_holds_a_file_that_nobody_else_can_read(
     assert not [*(tmp_path / "run").iterdir()]
 
 
-def test_a_store_listens_on_one_address_alone() -> None:
-    store = open_store("127.0.0.1")
-    here = psutil.Process().net_connections()
-    listening = {c.laddr.ip for c in here if c.laddr and c.laddr.port == store.port}
-    assert listening == {"127.0.0.1"}
-    other = find_store(("127.0.0.1", store.port), 2)
-    other.set_timeout(timedelta(seconds=10))
-    store.set("here", "first")
-    assert other.get("here") == b"first"
+def test_ranks_that_share_no_folder_meet_where_the_secret_is_asked_for() -> None:
+    server = StoreServer("127.0.0.1", b"ours")
+    find_store(server.address, 2, b"ours").set("here", "first")
+    assert find_store(server.address, 2, b"ours").get("here") == b"first"
+    with pytest.raises(PeerLostError):
+        find_store(server.address, 2, b"another")
 
 
 def test_gloo_and_nccl_are_told_the_interface(monkeypatch: pytest.MonkeyPatch) -> None:
