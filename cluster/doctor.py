@@ -26,6 +26,7 @@ from cluster.run.command_line import INTERRUPTED, parse_record, setting_types, s
 from fl.bounds import Settings
 from fl.errors import UserError
 from fl.json_files import write_json
+from fl.own_process import prepare_process
 
 LOOKING_S = 30.0
 """Seconds that looking around may take, of which a driver may take most."""
@@ -102,6 +103,7 @@ def _check(options: DoctorOptions, found: Found, console: Console) -> list[Resul
 
 
 if __name__ == "__main__":
+    prepare_process()
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     status = main()
     sys.stdout.flush()

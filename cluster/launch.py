@@ -16,6 +16,7 @@ from rich.console import Console
 from cluster.run.steps import Steps, loading
 from fl.errors import ClientFailed, UserError
 from fl.json_values import JsonObject
+from fl.own_process import prepare_process
 
 if TYPE_CHECKING:
     from cluster.run.early_ray import EarlyRay
@@ -140,6 +141,7 @@ def _print_summary(result: JsonObject, run_dir: Path, console: Console) -> None:
 
 
 if __name__ == "__main__":
+    prepare_process()
     status = main(own_process=True)
     from cluster.run.command_line import INTERRUPTED
 

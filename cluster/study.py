@@ -11,6 +11,7 @@ from cluster.run.steps import Steps, loading
 from fl.disk_errors import refused_by_disk
 from fl.errors import ClientFailed, UserError
 from fl.json_values import JsonObject
+from fl.own_process import prepare_process
 
 if TYPE_CHECKING:
     from cluster.studies.study_options import StudyOptions, StudyRun
@@ -107,4 +108,5 @@ def _in_process(cell: "StudyRun") -> None:
 
 
 if __name__ == "__main__":
+    prepare_process()
     sys.exit(main())

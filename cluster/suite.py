@@ -13,6 +13,7 @@ from rich.console import Console
 
 from cluster.run.steps import loading
 from fl.errors import ClientFailed, UserError
+from fl.own_process import prepare_process
 
 if TYPE_CHECKING:
     from cluster.run.slurm_options import SlurmOptions
@@ -91,4 +92,5 @@ def _submit(runs: Iterable[Sequence[str]], slurm: "SlurmOptions") -> bool:
 
 
 if __name__ == "__main__":
+    prepare_process()
     sys.exit(main())

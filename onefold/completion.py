@@ -4,6 +4,7 @@ import sys
 from collections.abc import Sequence
 
 from fl.errors import UserError, error_line, unknown
+from fl.own_process import prepare_process
 
 SHELLS = ("bash", "zsh", "fish")
 HELP = """usage: onefold completion {bash,zsh,fish}
@@ -54,4 +55,5 @@ def script(shell: str) -> str:
 
 
 if __name__ == "__main__":
+    prepare_process()
     sys.exit(main())

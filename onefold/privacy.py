@@ -14,6 +14,7 @@ from fl.errors import UserError
 from fl.json_files import write_json
 from fl.json_values import JsonObject
 from fl.methods.registry import get_method
+from fl.own_process import prepare_process
 from fl.privacy.measure import Subject, measure
 from fl.privacy.table import lines
 from fl.wire import StoredTensors
@@ -78,4 +79,5 @@ def attack_run(run: Path, data_root: Path) -> JsonObject:
 
 
 if __name__ == "__main__":
+    prepare_process()
     sys.exit(run_command(command, "onefold privacy"))

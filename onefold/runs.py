@@ -11,6 +11,7 @@ from fl.arguments import Parser, exit_status
 from fl.errors import UserError
 from fl.json_files import read_json
 from fl.json_values import JsonObject
+from fl.own_process import prepare_process
 from fl.report.words import duration
 
 NOT_FINISHED = "not finished"
@@ -144,9 +145,10 @@ def _result(path: Path) -> JsonObject | None:
         return None
 
 
-if __name__ == "__main__":
-    sys.exit(main())
-
-
 def _counted(runs: int) -> str:
     return f"{runs} run{'' if runs == 1 else 's'}"
+
+
+if __name__ == "__main__":
+    prepare_process()
+    sys.exit(main())

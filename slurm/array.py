@@ -18,6 +18,7 @@ from cluster.run.prepare import prepare
 from cluster.run.run_dir import claim, locate
 from cluster.run.run_folder import delete
 from fl.errors import UserError
+from fl.own_process import prepare_process
 from slurm.sbatch import Sbatch, require_sbatch
 from slurm.scheduler import Scheduler
 from slurm.submit import job_of, print_text, under_way, write_submitted
@@ -117,4 +118,5 @@ def submit_all(launches: Sequence[Launch], console: Console) -> int:
 
 
 if __name__ == "__main__":
+    prepare_process()
     sys.exit(main())

@@ -12,6 +12,7 @@ from fl.command import run_command
 from fl.errors import UserError
 from fl.events import ClientEnd, Epoch, Event, Phase, RunEnd, RunStart, parse_events
 from fl.json_files import read_json_if_whole
+from fl.own_process import prepare_process
 from fl.whole_files import no_pipe
 from slurm.scheduler import GONE, Scheduler
 from slurm.state import State, read_state
@@ -120,4 +121,5 @@ def _num_clients(run: Path) -> int | None:
 
 
 if __name__ == "__main__":
+    prepare_process()
     sys.exit(main())

@@ -146,6 +146,18 @@ def test_the_science_knows_of_no_scheduler() -> None:
             assert "SLURM" not in path.read_text(), f"{name} knows of Slurm"
 
 
+def test_what_makes_a_module_a_program_comes_last() -> None:
+    """What is defined below it is not there when it runs."""
+    for name, path in modules().items():
+        *above, _last = ast.parse(path.read_text()).body or [None]
+        programs = [
+            node
+            for node in above
+            if isinstance(node, ast.If) and "__main__" in ast.unparse(node.test)
+        ]
+        assert not programs, f"{name} defines something after its program"
+
+
 def test_files_and_functions_stay_small() -> None:
     lengths = []
     for name, path in modules().items():

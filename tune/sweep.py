@@ -13,6 +13,7 @@ from rich.console import Console
 from cluster.launch import interrupt
 from cluster.run.steps import Steps, loading
 from fl.errors import ClientFailed, UserError
+from fl.own_process import prepare_process
 
 if TYPE_CHECKING:
     from cluster.run.early_ray import EarlyRay
@@ -100,6 +101,7 @@ def _run(
 
 
 if __name__ == "__main__":
+    prepare_process()
     status = main(own_process=True)
     from cluster.run.command_line import INTERRUPTED
 

@@ -5,6 +5,7 @@ from rich.console import Console
 from rich.table import Table
 
 from fl.models.table2 import ROWS, as_printed, count
+from fl.own_process import prepare_process
 
 
 def main() -> None:
@@ -22,4 +23,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    prepare_process()
     main()

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from fl.arguments import Parser, exit_status
 from fl.errors import UserError
+from fl.own_process import prepare_process
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -50,4 +51,5 @@ def regenerate(runs: Sequence[Path], output: Path | None) -> None:
 
 
 if __name__ == "__main__":
+    prepare_process()
     sys.exit(main())
