@@ -14,6 +14,7 @@ from fl.data.domains import find_names
 from fl.data.partition import PartitionConfig
 from fl.errors import UserError
 from fl.federation import RunSpec
+from fl.fusion.fit import Inference
 from fl.methods.registry import METHODS, get_method
 from fl.resources import ResourcesConfig
 from fl.training.dp import DpConfig
@@ -70,6 +71,9 @@ class RunConfig(Settings, Generic[Options]):
     """Also measure how far the synthetic images are from the real training images, by a network of
     our own (fl/metrics/fid.py); and ask another, trained on the real ones, about the synthetic
     labels and the method's teacher (fl/metrics/oracle.py)."""
+    inference: Inference = "fp32"
+    """Arithmetic of the server's passes without training, which are tests and what teachers are
+    asked: bf16 is faster on processors and GPUs that have it, and rounds."""
     data: DataConfig = DataConfig()
     partition: PartitionConfig = PartitionConfig()
     resources: ResourcesConfig = ResourcesConfig()

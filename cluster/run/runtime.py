@@ -90,7 +90,9 @@ def open_server(
     # A single rank runs in this process, unless the only GPU is on another node.
     if bundles is None or (ranks == 1 and (not gpus or torch.cuda.is_available())):
         device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        yield SingleServer(run_spec, test, events, device, checkpoints)
+        alone = SingleServer(run_spec, test, events, device, checkpoints)
+        alone.inference = launch.run.inference
+        yield alone
         return
     from cluster.hardware.bundles import gpu_names
     from cluster.server.fusion_server import FusionServer
@@ -99,6 +101,7 @@ def open_server(
     server = FusionServer(
         run_spec, test, events, bundles, where, timeout_s=timeout_s, checkpoints=checkpoints
     )
+    server.inference = launch.run.inference
     with closing(server):
         yield server
 

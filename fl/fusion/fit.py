@@ -28,6 +28,9 @@ from fl.server import Loss
 from fl.training.loop import Step, minimise
 from fl.training.optimizers import SGD, Adam
 
+Inference = Literal["fp32", "bf16"]
+"""Arithmetic of passes without training."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class FitConfig(Settings):
@@ -92,6 +95,8 @@ class FitSpec:
     """Name of its random streams: the stage, in its round."""
     tested: bool = True
     """Whether the model is a classifier, to be tested between epochs."""
+    inference: Inference = "fp32"
+    """Arithmetic of these tests."""
     until: int | None = None
     """The last epoch to train now; None for the last of all."""
     state: bytes | None = None

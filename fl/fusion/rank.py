@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from fl.data.shard import Shard
 from fl.federation import Batch, RunSpec
 from fl.fusion.distillation import agreed_logits
-from fl.fusion.fit import Fit, FitSpec
+from fl.fusion.fit import Fit, FitSpec, Inference
 from fl.fusion.group import Group
 from fl.fusion.rank_parts import RankParts
 from fl.fusion.synthesis import Draw, draw_samples
@@ -106,11 +106,14 @@ class Rank:
         return nearest_of(parts, keep, step).indices
 
     @torch.no_grad()
-    def ask(self, teacher: nn.Module, images: Tensor, total: Tensor | None) -> Tensor:
+    def ask(
+        self, teacher: nn.Module, images: Tensor, total: Tensor | None, inference: Inference
+    ) -> Tensor:
         """``total`` plus the teacher's logits, (N, classes), in eval mode."""
         self._here(teacher).eval()
-        parts = [teacher(rows.to(self.device)) for rows in images.split(ASKED)]
-        logits = torch.cat(parts)
+        with self._computing_in(inference):
+            parts = [teacher(rows.to(self.device)) for rows in images.split(ASKED)]
+        logits = torch.cat(parts).float()
         return logits if total is None else total.to(self.device) + logits
 
     def agree(self, *logits: Tensor) -> Tensor:
@@ -125,15 +128,15 @@ class Rank:
             found.update(column.cpu().contiguous().numpy().data)
         return found.hexdigest()
 
-    def count_hits(self, model: nn.Module) -> Tensor:
+    def count_hits(self, model: nn.Module, inference: Inference) -> Tensor:
         """Right answers for each group of this rank's share of the test split, (groups,)."""
-        right = answers(self._here(model), self._test_images) == self._test_labels
+        right = self._answers(model, inference) == self._test_labels
         groups = self._test_groups[right]
         return torch.bincount(groups, minlength=self.run_spec.num_groups).cpu()
 
-    def count_confusion(self, model: nn.Module) -> Tensor:
+    def count_confusion(self, model: nn.Module, inference: Inference) -> Tensor:
         """What this rank's share of the test split is taken for: (true classes, predicted)."""
-        predicted = answers(self._here(model), self._test_images)
+        predicted = self._answers(model, inference)
         return confusion(predicted, self._test_labels, self.run_spec.num_classes).cpu()
 
     def release(self) -> None:
@@ -156,15 +159,22 @@ class Rank:
             yield Report(
                 epoch=epoch,
                 losses=losses.tolist(),
-                hits=self._test(model) if _is_tested(spec, epoch) else None,
+                hits=self._test(model, spec.inference) if _is_tested(spec, epoch) else None,
                 state=fit.state() if due and self.group.rank == 0 else None,
             )
 
-    def _test(self, model: nn.Module) -> list[int]:
+    def _test(self, model: nn.Module, inference: Inference) -> list[int]:
         """Right answers for each group of the whole test split."""
-        hits = self.count_hits(model).to(self.device)
+        hits = self.count_hits(model, inference).to(self.device)
         self.group.sum(hits)
         return hits.tolist()
+
+    def _answers(self, model: nn.Module, inference: Inference) -> Tensor:
+        with self._computing_in(inference):
+            return answers(self._here(model), self._test_images)
+
+    def _computing_in(self, inference: Inference) -> torch.autocast:
+        return torch.autocast(self.device.type, torch.bfloat16, inference == "bf16")
 
     def _gathered(self, columns: Mapping[str, Sequence[Tensor]]) -> Batch:
         """Whole columns on the device, or all on the host where they do not fit there."""

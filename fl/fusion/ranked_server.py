@@ -14,7 +14,7 @@ from fl.events import Epoch, Events
 from fl.federation import Batch, RunSpec
 from fl.fusion.checkpoints import Checkpoints, digest_of
 from fl.fusion.distillation import TeacherWeights
-from fl.fusion.fit import FitConfig, FitSpec, load_state
+from fl.fusion.fit import FitConfig, FitSpec, Inference, load_state
 from fl.fusion.rank import Rank, Report
 from fl.fusion.synthesis import PIXEL, Draw, plan_draws, share_out
 from fl.fusion.teaching import taught_logits
@@ -41,6 +41,8 @@ class RankedServer(ABC):
 
     size: int
     """Number of ranks."""
+    inference: Inference = "fp32"
+    """Arithmetic of passes without training: tests, and what teachers are asked."""
     restarts = 0
     """How often ranks had to be replaced."""
 
@@ -118,7 +120,9 @@ class RankedServer(ABC):
         """See :meth:`fl.server.Server.teach`. One teacher is held at a time."""
         samples = samples if isinstance(samples, Samples) else self.place(samples)
         images = samples.columns["images"]
-        taught = taught_logits(teachers, images, weights, self._on_each, self._share)
+        taught = taught_logits(
+            teachers, images, weights, self._on_each, self.inference, self._share
+        )
         return _with_column(samples, "teacher_logits", taught)
 
     def fetch(self, samples: Samples, column: str) -> Tensor:
@@ -150,6 +154,7 @@ class RankedServer(ABC):
             stage=stage,
             streams=in_round(stage, self.round),
             tested=tested,
+            inference=self.inference,
         )
         key, reports = "", list[Report]()
         if self._checkpoints:
@@ -207,13 +212,15 @@ class RankedServer(ABC):
     def evaluate(self, model: nn.Module) -> Evaluation:
         """Accuracy on the test split."""
         shared = self._share(model)
-        hits = torch.stack(self._values(Rank.count_hits, [(shared,)] * self.size)).sum(0)
+        own = [(shared, self.inference)] * self.size
+        hits = torch.stack(self._values(Rank.count_hits, own)).sum(0)
         return self._evaluation(hits.tolist())
 
     def confusion(self, model: nn.Module) -> Tensor:
         """Test samples of each class (row) by the class that the model takes them for (column)."""
         shared = self._share(model)
-        return torch.stack(self._values(Rank.count_confusion, [(shared,)] * self.size)).sum(0)
+        own = [(shared, self.inference)] * self.size
+        return torch.stack(self._values(Rank.count_confusion, own)).sum(0)
 
     def release(self) -> None:
         """Releases unused GPU memory, which clients need next."""

@@ -7,6 +7,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from fl.fusion.distillation import TeacherWeights
+from fl.fusion.fit import Inference
 from fl.fusion.rank import Rank
 
 Block = Any
@@ -20,6 +21,7 @@ def taught_logits(
     images: Sequence[Block],
     weights: TeacherWeights,
     on_each: OnEach,
+    inference: Inference,
     share: Callable[[nn.Module], Any],
 ) -> list[Block]:
     """The teachers' logits as one, (N, classes) in a block for each rank; one teacher is held at a
@@ -31,6 +33,7 @@ def taught_logits(
         weights: equal: their mean. agreement: see :func:`fl.fusion.distillation.agreed_logits`;
             then all teachers' logits are held at once.
         on_each: calls the ranks.
+        inference: arithmetic of the teachers' passes.
         share: what to pass them for a teacher.
 
     Raises:
@@ -38,7 +41,7 @@ def taught_logits(
     """
     if weights == "agreement":
         each = [
-            on_each(Rank.ask, [(shared, block, None) for block in images])
+            on_each(Rank.ask, [(shared, block, None, inference) for block in images])
             for shared in map(share, teachers)
         ]
         _check(len(each))
@@ -47,7 +50,7 @@ def taught_logits(
     count = 0
     for teacher in teachers:
         shared = share(teacher)
-        own = [(shared, *pair) for pair in zip(images, totals, strict=True)]
+        own = [(shared, *pair, inference) for pair in zip(images, totals, strict=True)]
         totals = on_each(Rank.ask, own)
         count += 1
     _check(count)

@@ -5,7 +5,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils.flop_counter import FlopCounterMode
 
 BILINEAR_OPS = 11  # per output element, in thop's book-keeping
 
@@ -17,6 +16,8 @@ def parameters(model: nn.Module) -> int:
 
 def macs(model: nn.Module, *inputs: Tensor) -> int:
     """Multiply-accumulates of one forward pass, counted by torch as it runs (meta device too)."""
+    from torch.utils.flop_counter import FlopCounterMode  # imports triton, which few runs need
+
     with FlopCounterMode(display=False) as counter, torch.no_grad():
         model(*inputs)
     return counter.get_total_flops() // 2

@@ -61,3 +61,12 @@ def test_arguments_that_make_no_sense_are_refused(
         tyro.cli(Fusion, args=arguments)
     assert refused.value.code == 2
     assert arguments[0] in capsys.readouterr().err
+
+
+def test_passes_without_training_are_timed_in_both_arithmetics() -> None:
+    said = io.StringIO()
+    told = fusion.inference(TINY, CPU, Console(file=said, width=200))
+    rates = told["images_per_second"]
+    assert all(rates[name] > 0 for name in ("fp32", "bf16"))
+    assert 0 <= told["same_answers"] <= 1
+    assert f"{told['same_answers']:.2%} are the same" in said.getvalue()

@@ -114,9 +114,9 @@ def where(inputs: TaskInput) -> TaskOutput:
 
 
 @contextmanager
-def server(bundles: Any = None) -> Iterator[RankedServer]:
+def server(*arguments: str, bundles: Any = None) -> Iterator[RankedServer]:
     checkpoints = Checkpoints(Path(), every=1)
-    with open_server(parse([]), PROBLEM, TEST, Events(), bundles, checkpoints) as opened:
+    with open_server(parse(arguments), PROBLEM, TEST, Events(), bundles, checkpoints) as opened:
         yield opened
 
 
@@ -143,3 +143,13 @@ def test_one_rank_needs_no_process_of_its_own() -> None:
         with server(bundles=bundles) as one:
             assert isinstance(one, SingleServer)
             assert one.size == 1
+
+
+def test_the_server_asks_and_tests_in_the_arithmetic_of_the_run() -> None:
+    where: Any = SimpleNamespace(all=(Bundle(name="0", cpus=2, gpus=0, memory_bytes=0),), nodes={})
+    for arguments in ([], ["--fusion-ranks=2"]):
+        with server(*arguments, bundles=where) as opened:
+            assert opened.inference == "fp32"
+        with server(*arguments, "--inference=bf16", bundles=where) as opened:
+            assert opened.inference == "bf16"
+            assert opened.size == 1 + len(arguments)

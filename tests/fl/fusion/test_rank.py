@@ -51,18 +51,18 @@ def test_teachers_and_functions_see_some_rows_at_a_time(monkeypatch: pytest.Monk
         return rows.neg()
 
     images, teacher = data()["images"], linear()
-    whole = a_rank().ask(teacher, images, None)
+    whole = a_rank().ask(teacher, images, None, "fp32")
     monkeypatch.setattr(rank, "ASKED", 13)
-    torch.testing.assert_close(a_rank().ask(teacher, images, None), whole)
+    torch.testing.assert_close(a_rank().ask(teacher, images, None, "fp32"), whole)
     assert torch.equal(a_rank().apply(counted, images), -images)
     assert seen == [13, 13, 4]
 
 
 def test_a_teachers_answer_is_added_to_those_before() -> None:
     images, one, other = data()["images"], linear(1), linear(2)
-    first = a_rank().ask(one, images, None)
-    both = a_rank().ask(other, images, first)
-    torch.testing.assert_close(both, first + a_rank().ask(other, images, None))
+    first = a_rank().ask(one, images, None, "fp32")
+    both = a_rank().ask(other, images, first, "fp32")
+    torch.testing.assert_close(both, first + a_rank().ask(other, images, None, "fp32"))
     torch.testing.assert_close(first, one.eval()(images).detach())
     assert not both.requires_grad
 
@@ -78,10 +78,10 @@ def test_right_answers_are_counted_by_domain_and_class() -> None:
     domains = torch.tensor([0, 0, 0, 0, 1, 1])
     images = answers.float().view(6, 1, 1, 1).expand(6, 1, 28, 28)
     two = replace(PROBLEM, domains=("photo", "sketch"))
-    counted = a_rank(Shard(images, labels, 3, domains), two).count_hits(Shade())
+    counted = a_rank(Shard(images, labels, 3, domains), two).count_hits(Shade(), "fp32")
     assert counted.tolist() == [1, 1, 1, 0, 1, 0]
-    assert a_rank(Shard(images, labels, 3)).count_hits(Shade()).tolist() == [1, 2, 1]
-    taken = a_rank(Shard(images, labels, 3, domains), two).count_confusion(Shade())
+    assert a_rank(Shard(images, labels, 3)).count_hits(Shade(), "fp32").tolist() == [1, 2, 1]
+    taken = a_rank(Shard(images, labels, 3, domains), two).count_confusion(Shade(), "fp32")
     assert taken.tolist() == [[1, 0, 0], [0, 2, 1], [1, 0, 1]]
 
 

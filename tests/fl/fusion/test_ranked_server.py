@@ -40,6 +40,23 @@ def test_testing_has_no_influence_on_the_fit() -> None:
     assert same_bits(at_server.state_dict(), alone.state_dict())
 
 
+def test_passes_without_training_may_round_and_no_others() -> None:
+    exact, rounding = server(), server()
+    rounding.inference = "bf16"
+    losses, logits = [], []
+    for each in (exact, rounding):
+        fitted = model()
+        result = each.fit(fitted, data(), loss=CE, config=CONFIG, stage="fusion")
+        assert result.epochs[-1] == each.evaluate(fitted)
+        losses.append((result.step_losses, fitted.state_dict()))
+        logits.append(each.fetch(each.teach(data(), [model()]), "teacher_logits"))
+    assert losses[0][0] == losses[1][0]
+    assert same_bits(losses[0][1], losses[1][1])
+    assert logits[1].dtype == torch.float32
+    assert not torch.equal(*logits)
+    torch.testing.assert_close(*logits, rtol=0.03, atol=0.03)
+
+
 def test_evaluation_is_on_the_test_split_and_changes_nothing() -> None:
     tested = model().train()
     before = {name: t.clone() for name, t in tested.state_dict().items()}
