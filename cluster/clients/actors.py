@@ -26,6 +26,7 @@ from cluster.scheduling.placement import Slot
 from fl.data.datasets import Split
 from fl.executor import Place, run_jobs
 from fl.federation import Job, Request
+from fl.memory import return_freed_memory
 from fl.training.telling import told_to
 
 
@@ -55,6 +56,7 @@ class ClientActor:
             # Ray writes arrays into its store once; bytes it would pickle first.
             return [np.frombuffer(p, np.uint8) for p in packed]
         finally:
+            return_freed_memory()
             if torch.cuda.is_available():  # for what uses the GPU next: a client, or the server
                 torch.cuda.empty_cache()
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import torch
 from rich.console import Console
 
+from cluster.run.early_ray import EarlyRay
 from cluster.run.prepare import prepare
 from cluster.run.run_dir import check_place, claimed
 from cluster.run.steps import Steps
@@ -26,16 +27,17 @@ FIGURES = "study.json"
 
 
 def run_cell(cell: StudyRun) -> None:
-    """Runs the cell and writes its figures to the run's directory."""
+    """Runs the cell in this process, its own, and writes its figures to the run's directory."""
     from cluster.run.runner import execute
 
     console = Console(markup=False)
     with ExitStack() as held:
         with peaks() as peak:
+            early = held.enter_context(EarlyRay(cell.launch, fork=True))
             with Steps(console) as say:
-                prepared = prepare(cell.launch, drawn=cell.drawn, say=say)
+                prepared = prepare(cell.launch, drawn=cell.drawn, say=say, checked=early.begin)
             run_dir = held.enter_context(claimed(cell.launch))
-            result = execute(cell.launch, prepared, run_dir, console)
+            result = execute(cell.launch, prepared, run_dir, console, early=early)
         write_json(run_dir / FIGURES, figures(cell, result, peak))
 
 

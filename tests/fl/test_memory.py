@@ -37,3 +37,29 @@ def test_freed_memory_is_kept_for_the_next_step() -> None:
     command = [sys.executable, "-c", STEPS]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert int(done.stdout) >= 60 * 4 * MIB
+
+
+RETURNED = """
+from pathlib import Path
+from fl.memory import return_freed_memory
+
+def resident():
+    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+
+held, above = [torch.ones(2**18) for _ in range(100)], torch.ones(2**18)  # which keeps them in
+full = resident()
+del held
+before = resident()
+return_freed_memory()
+print(full - before, before - resident())
+"""
+
+
+@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "malloc_trim"), reason="only glibc can")
+def test_what_is_held_is_returned_when_it_is_asked_for() -> None:
+    steps = STEPS.replace("print(", "(")
+    command = [sys.executable, "-c", steps + RETURNED]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    kept, returned = map(int, done.stdout.split())
+    assert kept < 10 * MIB
+    assert returned > 60 * MIB
