@@ -4,10 +4,10 @@
     python benchmarks/start.py --against COMMIT --json FILE -- --dataset mnist --data-root DIR
 
 Seconds from the command to its first line, to the first client at work, to the first upload and to
-its end, of ``python -m cluster.launch`` with what follows ``--``; and until ``onefold.run`` in
-process, after the import, has its first client at work. Every launch has a store of its own; how
-steps were measured before is known, unless ``--cold``. With ``--against`` the commit's files are
-checked out into a folder that is gone afterwards, and each round runs both in turn. Beside
+its end, of ``python -m cluster.launch`` with what follows ``--``; of ``import onefold``, and from
+there until ``onefold.run`` in process has its first client at work. Every launch has a store of its
+own; how steps were measured before is known, unless ``--cold``. With ``--against`` the commit's
+files are checked out into a folder that is gone afterwards, and each round runs both in turn. Beside
 the clock's seconds stand those of processors, all processes of a launch together: where others work
 on the machine these are what compares.
 """
@@ -36,16 +36,24 @@ from fl.events import ClientEnd, ClientStart, parse_events
 
 ROOT = Path(__file__).resolve().parents[1]
 MOMENTS = ("first line", "first client at work", "first upload", "end")
+IN_PYTHON = ("import onefold", "onefold.run")
+KINDS = ("", ", cpu")
 IN_PROCESS = """
 import sys, time
+began, cpu = time.perf_counter(), time.process_time()
+def tell():
+    global began, cpu
+    print(time.perf_counter() - began, time.process_time() - cpu)
+    began, cpu = time.perf_counter(), time.process_time()
 import onefold
 from fl.events import ClientStart
-began, cpu = time.perf_counter(), time.process_time()
+run = onefold.run  # imports torch
+tell()
 def heard(event):
     if isinstance(event, ClientStart) and not said:
-        said.append(print(time.perf_counter() - began, time.process_time() - cpu))
+        said.append(tell())
 said = []
-onefold.run(
+run(
     output_dir=sys.argv[1], runtime="inprocess", progress=False, callbacks=[heard], num_clients=2,
     classifier={"epochs": 1}, generator={"epochs": 1}, num_samples=20, fusion={"epochs": 1},
 )
@@ -170,7 +178,8 @@ def spent_until(moments: list[tuple[float, float]], when: float) -> float:
 
 
 def in_process(tree: Path, scratch: Path) -> dict[str, float]:
-    """Seconds of ``onefold.run`` until its first client starts, the import left out."""
+    """Seconds of ``import onefold`` with all that it imports, and of ``onefold.run`` until its
+    first client starts."""
     with tempfile.TemporaryDirectory(dir=scratch) as folder:
         done = subprocess.run(
             [sys.executable, "-c", IN_PROCESS, folder],
@@ -179,8 +188,10 @@ def in_process(tree: Path, scratch: Path) -> dict[str, float]:
             text=True,
             check=True,
         )
-    clock, spent = map(float, done.stdout.split()[:2])
-    return {"onefold.run": clock, "onefold.run, cpu": spent}
+    figures = map(float, done.stdout.split()[: 2 * len(IN_PYTHON)])
+    return dict(
+        zip((f"{name}{kind}" for name in IN_PYTHON for kind in KINDS), figures, strict=True)
+    )
 
 
 def medians(timed: list[dict[str, float]]) -> dict[str, float]:
@@ -200,8 +211,8 @@ def table(rows: dict[str, dict[str, float]], machine: dict[str, object]) -> Tabl
         for kind in ("s", "cpu s"):
             shown.add_column(f"new / old, {kind}")
     shown.title = ", ".join(f"{name} {value}" for name, value in machine.items())
-    for moment in (*MOMENTS, "onefold.run"):
-        both = [[row[moment + kind] for row in rows.values()] for kind in ("", ", cpu")]
+    for moment in (*MOMENTS, *IN_PYTHON):
+        both = [[row[moment + kind] for row in rows.values()] for kind in KINDS]
         ratios = [ratio(*of_both) for of_both in both] if len(rows) > 1 else []
         shown.add_row(moment, *(f"{s:.2f}" for kind in both for s in kind), *ratios)
     return shown
