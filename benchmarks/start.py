@@ -7,9 +7,9 @@ Seconds from the command to its first line, to the first client at work, to the 
 its end, of ``python -m cluster.launch`` with what follows ``--``; of ``import onefold``, and from
 there until ``onefold.run`` in process has its first client at work. Every launch has a store of its
 own; how steps were measured before is known, unless ``--cold``. With ``--against`` the commit's
-files are checked out into a folder that is gone afterwards, and each round runs both in turn. Beside
-the clock's seconds stand those of processors, all processes of a launch together: where others work
-on the machine these are what compares.
+files are checked out into a folder that is gone afterwards, and each round runs both in turn.
+Beside the clock's seconds stand those of processors, all processes of a launch together: where
+others work on the machine these are what compares.
 """
 
 import json
