@@ -38,11 +38,15 @@ class ClientActor:
         :mod:`.progress_messages`."""
         add_models(models)
         self._progress = Outbox(progress_to)
+        self._size = 0
         # What was imported stays, so the garbage collector need not scan it again and again.
         gc.freeze()
 
     def run(self, sent: list[Sent], size: int, images: Any, labels: Any) -> list[np.ndarray]:
         """Runs cohorts of that size; the training split comes from the store without a copy."""
+        if size < self._size:  # what a larger cohort took is not needed again
+            return_freed_memory()
+        self._size = size
         train = Split(images, labels)
         assigned = ray.get_runtime_context().get_assigned_resources()
         # Several of a Slurm job's nodes may share a host.
@@ -56,7 +60,6 @@ class ClientActor:
             # Ray writes arrays into its store once; bytes it would pickle first.
             return [np.frombuffer(p, np.uint8) for p in packed]
         finally:
-            return_freed_memory()
             if torch.cuda.is_available():  # for what uses the GPU next: a client, or the server
                 torch.cuda.empty_cache()
 

@@ -151,3 +151,15 @@ def test_the_note_says_where_the_client_ran(
     (result,) = actor.run([Sent(job(0), {})], 1, TRAIN.images, TRAIN.labels)
     note = ClientNote.of(result.tobytes())
     assert (note.node, note.assigned) == ("beta", {"CPU": 1.0})
+
+
+def test_what_a_larger_cohort_took_is_returned_and_no_more(
+    ray: FakeRay, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    returned: list[int] = []
+    sizes = (1, 4, 8, 2, 2, 4)
+    actor = ClientActor()
+    for size in sizes:
+        monkeypatch.setattr(actors, "return_freed_memory", lambda size=size: returned.append(size))
+        actor.run([], size, TRAIN.images, TRAIN.labels)
+    assert returned == [2]
