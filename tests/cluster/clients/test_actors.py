@@ -154,12 +154,10 @@ def test_the_note_says_where_the_client_ran(
 
 
 def test_what_a_larger_cohort_took_is_returned_and_no_more(
-    ray: FakeRay, monkeypatch: pytest.MonkeyPatch
+    actor: ClientActor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     returned: list[int] = []
-    sizes = (1, 4, 8, 2, 2, 4)
-    actor = ClientActor()
-    for size in sizes:
+    for size in (1, 4, 8, 2, 2, 4):
         monkeypatch.setattr(actors, "return_freed_memory", lambda size=size: returned.append(size))
         actor.run([], size, TRAIN.images, TRAIN.labels)
     assert returned == [2]
