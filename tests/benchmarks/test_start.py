@@ -11,17 +11,32 @@ from tests.cluster.commands import SMALL
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_every_moment_of_a_launch_is_timed_beside_an_older_commit(tmp_path: Path) -> None:
+def test_every_moment_of_a_launch_is_timed(tmp_path: Path) -> None:
     file = tmp_path / "figures.json"
-    options = start.Options(rounds=1, cold=True, against="HEAD", json=file, arguments=tuple(SMALL))
+    options = start.Options(rounds=1, cold=True, json=file, arguments=tuple(SMALL))
     assert start.main(options) == 0
     rows = json.loads(file.read_text())["rows"]
-    assert list(rows) == ["old, HEAD", "new"]
-    for row in rows.values():
-        moments = [row[name] for name in start.MOMENTS]
-        assert moments == sorted(moments)
-        assert row["end, cpu"] > row["first client at work, cpu"] > 0
-        assert all(row[name] > 0 for name in start.IN_PYTHON)
+    assert list(rows) == ["new"]
+    moments = [rows["new"][name] for name in start.MOMENTS]
+    assert moments == sorted(moments)
+    assert rows["new"]["end, cpu"] > rows["new"]["first client at work, cpu"] > 0
+    assert all(rows["new"][name] > 0 for name in start.IN_PYTHON)
+
+
+def test_an_older_commits_files_are_there_as_long_as_they_are_timed() -> None:
+    with start.checked_out("HEAD") as tree:
+        assert tree is not None
+        assert tree != start.ROOT
+        assert (tree / "cluster" / "launch.py").is_file()
+    assert not tree.exists()
+
+
+def test_beside_an_older_commit_stands_the_ratio() -> None:
+    moments = [m + kind for m in (*start.MOMENTS, *start.IN_PYTHON) for kind in start.KINDS]
+    rows = {"old, HEAD": dict.fromkeys(moments, 4.0), "new": dict.fromkeys(moments, 1.0)}
+    shown = start.table(rows, {"cores": 2})
+    assert [*shown.columns[-1].cells] == ["0.25"] * 6
+    assert "new / old, s" in [column.header for column in shown.columns]
 
 
 def test_what_processors_spent_is_that_of_the_last_moment_before() -> None:
