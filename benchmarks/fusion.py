@@ -87,8 +87,8 @@ def main(options: Fusion) -> int:
     heard = Events(HEARD.append)
     with limited(1), servers(PROBLEM, options.ranks, device, heard) as ready:
         rows = [run_setting(n, t, options, ready, device, console) for n, t in settings]
-        report: JsonObject = {"machine": machine, "rows": rows}
-        report["inference"] = inference(options, device, console)
+        passes = inference(options, device, console)
+    report: JsonObject = {"machine": machine, "rows": rows, "inference": passes}
     if options.precisions:
         report["precisions"] = precisions(options, device, console)
     if options.json:
@@ -201,7 +201,6 @@ def by_server(
 
 
 HEARD: list[Event] = []
-NOBODY = Events()
 
 
 def precisions(options: Fusion, device: torch.device, console: Console) -> list[JsonObject]:
@@ -236,17 +235,17 @@ def precisions(options: Fusion, device: torch.device, console: Console) -> list[
 def inference(options: Fusion, device: torch.device, console: Console) -> JsonObject:
     """Images per second of a teacher that is asked, exactly and rounded: the best of five."""
     images = images_and_labels(options.samples[0])["images"]
-    server = SingleServer(PROBLEM, Shard(images[:1], torch.zeros(1).long(), 10), NOBODY, device)
+    server = SingleServer(PROBLEM, Shard(images[:1], torch.zeros(1).long(), 10), Events(), device)
     placed, teacher = server.place({"images": images}), network(1, options)
     rates: dict[str, float] = {}
     answers: dict[str, torch.Tensor] = {}
     for _ in range(5):
-        for server.inference in get_args(Inference):
+        for name in get_args(Inference):
+            server.inference = name
             began = time.perf_counter()
             logits = server.fetch(server.teach(placed, [teacher]), "teacher_logits")
-            answers[server.inference] = logits.argmax(1).cpu()
-            rate = len(images) / (time.perf_counter() - began)
-            rates[server.inference] = max(rate, rates.get(server.inference, 0.0))
+            answers[name] = logits.argmax(1).cpu()
+            rates[name] = max(rates.get(name, 0.0), len(images) / (time.perf_counter() - began))
     same = float((answers["fp32"] == answers["bf16"]).double().mean())
     ratio = rates["bf16"] / rates["fp32"]
     console.print(

@@ -6,14 +6,16 @@ as ``sent classifier.conv.weight with NaN``: its caller names the client.
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 
 from fl.client_note import ClientNote
 from fl.federation import Job, RunSpec, Update
-from fl.packed import Form, Header, Packed, PackedTensors
+from fl.packed import Header, Packed, PackedTensors
 
+Value = TypeVar("Value")
 Check = Callable[[Update, RunSpec], object]
 """Raises `ValueError` for an update that its method could not use."""
 
@@ -84,60 +86,46 @@ def receive(
     return Received(tensors.header, note)
 
 
-class LookedAt(Mapping[str, Tensor]):
-    """Packed tensors, and which of them a check has looked at: the others nobody asked for.
+class Noting(Mapping[str, Value]):
+    """The same mapping; ``seen`` gets the names whose value somebody takes.
 
-    To go through the names or to ask for one is not to look at it; its values or its form is.
+    To go through the names, or to ask whether there is one, takes no value.
     """
 
-    def __init__(self, tensors: PackedTensors) -> None:
-        self._tensors = tensors
-        self.forms = LookedAtForms(tensors.forms)
-        """As of :class:`fl.packed.PackedTensors`."""
+    def __init__(self, values: Mapping[str, Value], seen: set[str]) -> None:
+        self._values, self.seen = values, seen
 
-    def __getitem__(self, name: str) -> Tensor:
-        self.forms[name]
-        return self._tensors[name]
+    def __getitem__(self, name: str) -> Value:
+        value = self._values[name]
+        self.seen.add(name)
+        return value
 
     def __contains__(self, name: object) -> bool:
-        return name in self._tensors
+        return name in self._values
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._tensors)
+        return iter(self._values)
 
     def __len__(self) -> int:
-        return len(self._tensors)
+        return len(self._values)
+
+
+class LookedAt(Noting[Tensor]):
+    """Packed tensors, and which of them a check has looked at, by values or by form."""
+
+    def __init__(self, tensors: PackedTensors) -> None:
+        super().__init__(tensors, set())
+        self.forms = Noting(tensors.forms, self.seen)
+        """As of :class:`fl.packed.PackedTensors`."""
 
     def refuse_others(self) -> None:
         """Raises `ValueError` if some were looked at and others were not.
 
         A check that looks at none of them says nothing of which there may be.
         """
-        others = sorted(set(self._tensors) - self.forms.seen)
-        if others and self.forms.seen:
+        others = sorted(set(self) - self.seen)
+        if others and self.seen:
             raise ValueError(f"sent what nobody asked for: {', '.join(others[:5])}")
-
-
-class LookedAtForms(Mapping[str, Form]):
-    """The tensors' forms, and the names of those that were looked at."""
-
-    def __init__(self, forms: Mapping[str, Form]) -> None:
-        self._forms = forms
-        self.seen: set[str] = set()
-
-    def __getitem__(self, name: str) -> Form:
-        form = self._forms[name]
-        self.seen.add(name)
-        return form
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._forms
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._forms)
-
-    def __len__(self) -> int:
-        return len(self._forms)
 
 
 def check_values(name: str, tensor: Tensor, *, nan_is_absent: bool = False) -> None:

@@ -20,7 +20,7 @@ from cluster.run.choices import choices, choices_help
 from cluster.run.help import short_help, within_width
 from cluster.run.options import Launch, LaunchOptions
 from cluster.run.run_name import check_run_name
-from cluster.run.yaml_files import read_yaml
+from cluster.run.yaml_files import parse_yaml, read_settings
 from fl.bounds import bounds_in, check_tree, deferred
 from fl.disk_errors import disk_line, is_of_disk, printable
 from fl.errors import UserError, error_line, unknown
@@ -116,8 +116,9 @@ def for_method(method: str, preset: JsonObject) -> JsonObject:
 def load_yaml(path: Any) -> JsonObject:
     """A mapping of settings from a YAML file, without what a finished run recorded beside them."""
     try:
-        values = read_yaml(path)
-        warn_if_changed(path, path.read_bytes())
+        content = read_settings(path)
+        warn_if_changed(path, content)
+        values = parse_yaml(content)
     except FileNotFoundError:
         raise UserError(f"no such configuration file: {path}") from None
     except (yaml.YAMLError, ValueError, OSError) as error:

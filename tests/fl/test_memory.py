@@ -24,6 +24,8 @@ def step():  # as training does: several tensors of megabytes, all freed at the 
 retain_freed_memory()
 for _ in range(3):
     step()
+"""
+KEPT = """
 libc = ctypes.CDLL(None)
 libc.mallinfo2.restype = Mallinfo2
 print(libc.mallinfo2().fordblks)  # bytes free, and not given back
@@ -34,7 +36,7 @@ print(libc.mallinfo2().fordblks)  # bytes free, and not given back
 def test_freed_memory_is_kept_for_the_next_step() -> None:
     # Asked of the allocator: page faults are counted differently from kernel to kernel. Without
     # retain_freed_memory most runs keep less than 40 MiB here, but not all.
-    command = [sys.executable, "-c", STEPS]
+    command = [sys.executable, "-c", STEPS + KEPT]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert int(done.stdout) >= 60 * 4 * MIB
 
@@ -46,7 +48,8 @@ from fl.memory import return_freed_memory
 def resident():
     return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
 
-held, above = [torch.ones(2**18) for _ in range(100)], torch.ones(2**18)  # which keeps them in
+held = [torch.ones(2**18) for _ in range(100)]
+above = torch.ones(2**18)  # in use: what is below it stays in the heap when it is freed
 full = resident()
 del held
 before = resident()
@@ -57,8 +60,7 @@ print(full - before, before - resident())
 
 @pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "malloc_trim"), reason="only glibc can")
 def test_what_is_held_is_returned_when_it_is_asked_for() -> None:
-    steps = STEPS.replace("print(", "(")
-    command = [sys.executable, "-c", steps + RETURNED]
+    command = [sys.executable, "-c", STEPS + RETURNED]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     kept, returned = map(int, done.stdout.split())
     assert kept < 10 * MIB

@@ -2,6 +2,8 @@
 
 import csv
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -32,6 +34,14 @@ def test_ls_has_a_line_for_each_run_within_80_columns(
     assert "not finished" in lines[0]
     assert "0.5000  fedavg on digits" in lines[1]
     assert max(map(len, lines)) <= 80
+
+
+def test_a_process_of_its_own_says_what_it_exported(runs: Path) -> None:
+    where = ["--output-dir", str(runs), "export", "--csv", str(runs / "all.csv")]
+    command = [sys.executable, "-m", "onefold.runs", *where]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith(f"{runs / 'all.csv'}: 2 runs, ")
 
 
 def test_export_writes_figures_and_leaves_out_what_is_not_finished(runs: Path) -> None:

@@ -1,5 +1,7 @@
 """Claiming, resuming and naming run directories."""
 
+import os
+import threading
 from pathlib import Path
 
 import pytest
@@ -60,6 +62,15 @@ def test_a_configuration_that_was_edited_or_damaged_is_named(
     file.write_bytes(file.read_bytes().replace(b"alpha: 0.5", b"alpha: 0.4"))
     assert options(tmp_path, f"--config={file}").run.alpha == 0.4
     assert caplog.messages == [f"{file} is not what was written: it was edited, or is damaged"]
+
+
+def test_a_configuration_may_come_through_a_pipe_which_is_read_once(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    writing = threading.Thread(target=pipe.write_text, args=("alpha: 0.3",), daemon=True)
+    writing.start()
+    assert options(tmp_path, f"--config={pipe}").run.alpha == 0.3
+    writing.join(10)
 
 
 def test_resume_where_nothing_is_starts_anew(tmp_path: Path) -> None:

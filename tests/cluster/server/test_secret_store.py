@@ -1,6 +1,8 @@
 """The store for ranks that share no folder: gloo works over it, and strangers are told nothing."""
 
 import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from datetime import timedelta
@@ -72,6 +74,22 @@ def test_who_does_not_know_the_secret_is_told_nothing(server: StoreServer) -> No
             except ConnectionError:  # it was closed before all of it was sent
                 pass
     assert SecretStore(server.address, SECRET).add("count", 1) == 1
+
+
+STRANGER = """
+import datetime, sys, torch.distributed as dist
+host, port = sys.argv[1:]
+dist.TCPStore(host, int(port), is_master=False, timeout=datetime.timedelta(seconds=2)).get("here")
+"""
+
+
+def test_another_process_that_speaks_as_torchs_store_is_told_nothing(server: StoreServer) -> None:
+    SecretStore(server.address, SECRET).set("here", b"what is ours")
+    command = [sys.executable, "-c", STRANGER, server.address[0], str(server.address[1])]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1
+    assert "DistNetworkError" in done.stderr or "DistStoreError" in done.stderr
+    assert "ours" not in done.stdout + done.stderr
 
 
 def test_a_proof_that_was_heard_cannot_be_used_again(server: StoreServer) -> None:
