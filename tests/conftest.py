@@ -11,6 +11,10 @@ from fl.data.files import find_problems
 # Tiny models run fastest on one thread, and tests beside other work do not fight over cores.
 torch.set_num_threads(1)
 
+# No call of Ray's starts a cluster unasked, which nobody would end: its lines would come into the
+# output of other tests. (Ray reads this when it is imported.)
+os.environ["RAY_ENABLE_AUTO_CONNECT"] = "0"
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--data-root", type=Path, help="a folder with data sets, for the real ones")

@@ -145,7 +145,10 @@ def test_one_rank_needs_no_process_of_its_own() -> None:
             assert one.size == 1
 
 
-def test_the_server_asks_and_tests_in_the_arithmetic_of_the_run() -> None:
+def test_the_server_asks_and_tests_in_the_arithmetic_of_the_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("cluster.hardware.bundles.gpu_names", lambda _: {})  # it asks a cluster
     where: Any = SimpleNamespace(all=(Bundle(name="0", cpus=2, gpus=0, memory_bytes=0),), nodes={})
     for arguments in ([], ["--fusion-ranks=2"]):
         with server(*arguments, bundles=where) as opened:
