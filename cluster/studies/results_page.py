@@ -13,7 +13,7 @@ OLDER = "**Of older code.**\n\n"
 """What a table begins with whose digest is not that of today's code."""
 NOT_MADE = "Not made yet.\n"
 """In place of a table that nobody has made."""
-_TABLE = re.compile(r"(<!-- table: ([\w-]+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
+_TABLE = re.compile(r"(<!-- table: ([\w.-]+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
 _SOURCES = re.compile(r"\bsources\s+([0-9a-f]{12}\b|unknown)")
 
 
