@@ -48,8 +48,6 @@ DEFAULTS = {
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "1",
     # Ray would wait half a minute for clients that are to be ended with it.
     "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0",
-    # A call that comes before its cluster fails: it would start one that asks nobody for a token.
-    "RAY_ENABLE_AUTO_CONNECT": "0",
 }
 """Environment of every process that imports Ray, where the user has not set it."""
 
