@@ -1,13 +1,9 @@
 """``suite results``: makes the tables of docs/results.md anew that are of older code."""
 
-import subprocess
-from datetime import UTC, datetime
 from fnmatch import fnmatch
 
-import torch
-
-from cluster.hardware.inventory import take_inventory
 from cluster.studies.digests import ROOT
+from cluster.studies.provenance import here_and_now
 from cluster.studies.results_page import marked, replaced, sources
 from cluster.studies.results_tables import TABLES
 from cluster.studies.suite_options import SuiteOptions
@@ -15,8 +11,6 @@ from fl.errors import UserError
 from fl.whole_files import write_atomically
 
 PAGE = ROOT / "docs" / "results.md"
-CODE = ("fl", "kernels", "cluster", "benchmarks")
-"""Folders in which a change that is not committed could be a table's."""
 
 
 def make(options: SuiteOptions) -> None:
@@ -47,32 +41,9 @@ def make(options: SuiteOptions) -> None:
 
 def _make(name: str, digest: str, options: SuiteOptions) -> None:
     """Makes the table and writes it into the page, with the commit as it was before."""
-    made = (
-        f"`python -m cluster.suite results --small --only {name}`,\n"
-        f"{datetime.now(UTC):%Y-%m-%d}, commit {_commit()}, sources {digest}; {_machine()}."
-    )
-    table = f"{made}\n\n{TABLES[name].make(options, PAGE.parent)}\n"
+    made = here_and_now()
+    command = f"`python -m cluster.suite results --small --only {name}`"
+    where = f"{made.date}, commit {made.commit}, sources {digest}; {made.machine}."
+    table = f"{command},\n{where}\n\n{TABLES[name].make(options, PAGE.parent)}\n"
     write_atomically(PAGE, replaced(PAGE.read_text(), name, table).encode())
     print(f"\n{table}\nwritten into {PAGE}", flush=True)
-
-
-def _machine() -> str:
-    machine = take_inventory()
-    cores = f"{machine.cpus} core{'s' if machine.cpus > 1 else ''}"
-    gpus = "".join(f", {gpu.name}" for gpu in machine.gpus)
-    return f"{machine.cpu}, {cores}{gpus}, torch {torch.__version__}"
-
-
-def _commit() -> str:
-    """The commit, and whether code has changed since; ``unknown`` outside of git."""
-    commit = _git("rev-parse", "--short", "HEAD")
-    changed = " with changes" if _git("status", "--porcelain", "--", *CODE) else ""
-    return f"{commit}{changed}" if commit else "unknown"
-
-
-def _git(*arguments: str) -> str:
-    try:
-        ran = subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True)
-    except OSError:  # no git here
-        return ""
-    return ran.stdout.strip()

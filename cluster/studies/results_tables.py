@@ -11,7 +11,6 @@ from pathlib import Path
 from cluster.studies import fedaf_table7, suite_runs
 from cluster.studies.cell import Cell
 from cluster.studies.cells import ALPHAS, make
-from cluster.studies.comparison import Figure
 from cluster.studies.digests import (
     ROOT,
     RUNS,
@@ -21,6 +20,7 @@ from cluster.studies.digests import (
     digest_of_files,
     method_files,
 )
+from cluster.studies.measured_runs import figures_of
 from cluster.studies.suite_options import BYTES_TABLE, SuiteOptions
 from cluster.studies.suite_tables import line
 from fl.errors import UserError
@@ -44,15 +44,21 @@ class OfRuns:
         return digest_of_cells(self.cells())
 
     def make(self, options: SuiteOptions, docs: Path) -> str:
-        """Runs what no run of the same code has done, draws the pictures; returns the table."""
-        figures = _run(self.cells(), replace(options, name=self.name), options.seed_numbers)
+        """Runs what no run of the same code has done, draws the pictures; returns the table.
+
+        What each run found stands in ``docs/runs/`` as soon as it has.
+        """
+        of_runs = docs / "runs" / f"{self.name}.jsonl"
+        runs = _runs(self.cells(), replace(options, name=self.name), options.seed_numbers)
+        figures, places = figures_of(runs, of_runs)
         text = suite_runs.text_of(self.name, options.scale, options.seed_numbers, figures)
         heading, _, table = text.partition("\n\n")
         pictures = suite_runs.pictures_of(self.name, options.scale, figures)
         for file, picture in pictures.items():
             write_atomically(docs / file, picture)
         shown = [f"![{Path(file).stem}]({file})" for file in pictures]
-        return "\n\n".join([f"{heading.removeprefix('# ')}.", table.strip(), *shown])
+        beneath = "\n".join([f"Each run: [{of_runs.name}](runs/{of_runs.name}).", "", *places])
+        return "\n\n".join([f"{heading.removeprefix('# ')}.", table.strip(), *shown, beneath])
 
 
 @dataclass(frozen=True)
@@ -67,7 +73,7 @@ class MainJob:
 
     def make(self, options: SuiteOptions, docs: Path) -> str:
         """Runs it; returns its accuracy and times."""
-        ((result,),) = [f.results for f in _run([self.cell], options, [0])]
+        ((result,),) = [f.results for f in suite_runs.run_all(_runs([self.cell], options, [0]))]
         seconds = result["seconds"]
         where = "on Ray" if options.runtime == "ray" else "in one process"
         rows = [
@@ -144,10 +150,11 @@ class OfProgram:
 Table = OfRuns | MainJob | OfBytes | OfProgram
 
 
-def _run(cells: Sequence[Cell], options: SuiteOptions, seeds: Sequence[int]) -> list[Figure]:
-    """The cells' figures. Runs are named by their code too, so that none of older code counts."""
-    runs = suite_runs.arguments_of(options, cells, seeds, lambda cell: f"-{digest_of_cell(cell)}")
-    return suite_runs.run_all(runs)
+def _runs(
+    cells: Sequence[Cell], options: SuiteOptions, seeds: Sequence[int]
+) -> dict[tuple[Cell, int], list[str]]:
+    """The runs' arguments. They are named by their code too, so that none of older code counts."""
+    return suite_runs.arguments_of(options, cells, seeds, lambda cell: f"-{digest_of_cell(cell)}")
 
 
 def mnist(alpha: str) -> list[Cell]:

@@ -1,7 +1,9 @@
 """A suite's runs: their arguments, running those that are not finished, and the table of all."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 from rich.console import Console
 
@@ -22,6 +24,16 @@ from fl.json_values import JsonObject
 from fl.report.style import png
 from fl.report.words import duration
 from fl.whole_files import write_atomically
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a run found."""
+
+    result: JsonObject
+    """As ``result.json`` holds it."""
+    losses: tuple[float, ...]
+    """Of the server's training, by epoch, as far as they are known."""
 
 
 def arguments_of(
@@ -90,27 +102,38 @@ def name(runs: Iterable[Sequence[str]]) -> None:
         print(f"{path}  {'finished' if (path / 'result.json').exists() else 'to be run'}")
 
 
-def run_all(runs: dict[tuple[Cell, int], list[str]]) -> list[Figure]:
+def run_all(
+    runs: Mapping[tuple[Cell, int], Sequence[str]],
+    known: Mapping[tuple[Cell, int], Found] = MappingProxyType({}),
+    finished: Callable[[Cell, int, Found], None] = lambda *run: None,
+) -> list[Figure]:
     """Runs what is not finished, and tells of each; returns the figures of all.
 
     Args:
         runs: each run's arguments, by cell and seed.
+        known: what some of them are known to have found; these need no directory.
+        finished: is told what each of the others found, as soon as it has.
 
     Raises:
         UserError: a run cannot be, or was run with other settings.
         ClientFailed: a client failed for good.
     """
-    results: dict[Cell, list[JsonObject]] = {}
-    losses: dict[Cell, list[tuple[float, ...]]] = {}
+    found: dict[Cell, list[Found]] = {}
     for number, ((cell, seed), arguments) in enumerate(runs.items(), start=1):
         title = f"[{number} of {len(runs)}] {cell.name} seed {seed}"
-        with Steps(Console(markup=False), title) as say:
-            result = _result(arguments, say)
-        results.setdefault(cell, []).append(result)
-        losses.setdefault(cell, []).append(loss_curve(locate(parse(arguments))))
-        took = duration(result["seconds"]["total"])
-        print(f"{title}: {result['accuracy']:.4f}, {took}", flush=True)
-    return [Figure(cell, tuple(found), tuple(losses[cell])) for cell, found in results.items()]
+        run = known.get((cell, seed))
+        if run is None:
+            with Steps(Console(markup=False), title) as say:
+                result = _result(arguments, say)
+            run = Found(result, loss_curve(locate(parse(arguments))))
+            finished(cell, seed, run)
+        found.setdefault(cell, []).append(run)
+        took = duration(run.result["seconds"]["total"])
+        print(f"{title}: {run.result['accuracy']:.4f}, {took}", flush=True)
+    return [
+        Figure(cell, tuple(run.result for run in of_cell), tuple(run.losses for run in of_cell))
+        for cell, of_cell in found.items()
+    ]
 
 
 def _result(arguments: Sequence[str], say: Callable[[str], None]) -> JsonObject:

@@ -55,6 +55,8 @@ def test_a_table_is_made_of_runs_that_are_named_by_their_code(tmp_path: Path) ->
     text = OfRuns("table3", lambda: [CELL]).make(asked, tmp_path)
     assert text.startswith("table3 at small scale, seeds 0.\n\n| Row | Method | Accuracy, % |")
     assert "| digits-alpha0.5 | fedmho | 90.00 | " in text
+    assert "\nEach run: [table3.jsonl](runs/table3.jsonl).\n\n- 1 of 1 runs: " in text
+    assert "digits-alpha0.5-fedmho" in (tmp_path / "runs" / "table3.jsonl").read_text()
 
 
 def test_the_main_job_tells_its_time(tmp_path: Path) -> None:
@@ -66,9 +68,11 @@ def test_the_main_job_tells_its_time(tmp_path: Path) -> None:
 def test_a_figures_picture_is_drawn_beside_the_page(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(results_tables, "_run", lambda *args: figures("fedaf")[:3])
+    found = (figures("fedaf")[:3], ["- 3 of 3 runs: today"])
+    monkeypatch.setattr(results_tables, "figures_of", lambda *args: found)
     text = OfRuns("fedaf", lambda: []).make(parse_suite(["results", "--seeds=0,1"]), tmp_path)
-    assert text.endswith("\n\n![fedaf-small](fedaf-small.png)")
+    assert "\n\n![fedaf-small](fedaf-small.png)\n\nEach run: [fedaf.jsonl]" in text
+    assert text.endswith("\n- 3 of 3 runs: today")
     assert (tmp_path / "fedaf-small.png").read_bytes().startswith(b"\x89PNG")
 
 
