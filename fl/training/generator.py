@@ -22,6 +22,7 @@ from fl.models import (
 )
 from fl.receiving import check_answer, check_label_counts
 from fl.seeding import torch_seeded
+from fl.training.dense_cvae import gradient_of
 from fl.training.epochs import EpochTraining, epochs_of
 from fl.training.optimizers import Adam
 from fl.training.recipe import Recipe
@@ -104,6 +105,7 @@ def train_generator(inputs: TaskInput) -> Recipe:
         model=model,
         losses=_elbo_losses,
         reduction=config.loss_reduction,
+        gradient=gradient_of(model, config.loss_reduction),
         optimizer=Adam(config.lr),
         epochs=epochs_of(inputs, config, latent=config.latent),
         patience=config.patience,

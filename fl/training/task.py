@@ -2,9 +2,10 @@
 
 from collections.abc import Callable, Sequence
 from functools import wraps
+from itertools import chain
 
 from fl.federation import RunSpec, Task, TaskInput, TaskOutput, Training
-from fl.training import stacked
+from fl.training import by_formula, stacked
 from fl.training.recipe import Recipe, one_by_one
 
 RecipeFunction = Callable[[TaskInput], Recipe]
@@ -16,6 +17,11 @@ def task_of(recipe: RecipeFunction) -> Task:
 
     @wraps(recipe)
     def run_cohort(clients: Sequence[TaskInput]) -> list[TaskOutput]:
+        first = recipe(clients[0])
+        if first.gradient is not None:
+            others = (recipe(client) for client in clients[1:])  # one model at a time
+            recipes = zip(chain([first], others), clients, strict=True)
+            return [by_formula.train(own, client.client.id) for own, client in recipes]
         if conflict(recipe, clients[0]) is not None:
             return [one_by_one(client, recipe(client)) for client in clients]
         ids = [client.client.id for client in clients]

@@ -1,0 +1,86 @@
+"""Eq. 3's gradient as a formula, beside autograd's of the loss that all else uses."""
+
+from typing import Literal
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from fl.federation import Batch
+from fl.models import CVAE, Decoder, build_generator, elbo_loss, elbo_losses
+from fl.models.architectures.cvae_small import DenseEncoder
+from fl.models.cvae import LOGVAR_BOUND
+from fl.seeding import torch_seeded
+from fl.training.by_formula import flattened
+from fl.training.dense_cvae import gradient_of
+
+LATENT, CLASSES = 4, 3
+
+
+def model_and_batch(size: int = 9, side: int = 28) -> tuple[CVAE, Batch]:
+    """CVAE-small's layers and one more in the decoder, for images of any side."""
+    draws = torch.Generator().manual_seed(size)
+    pixels, hidden = side**2, 16
+    with torch_seeded(0, "test"):
+        last = [nn.Linear(hidden, pixels), nn.Unflatten(1, (1, side, side))]
+        between = [nn.Linear(LATENT + CLASSES, 8), nn.ReLU(), nn.Linear(8, hidden), nn.ReLU()]
+        decoder = Decoder(nn.Sequential(*between, *last), LATENT, CLASSES)
+        encoder = DenseEncoder(pixels, CLASSES, hidden, LATENT)
+    batch = {
+        "images": torch.rand(size, 1, side, side, generator=draws, dtype=torch.float64),
+        "labels": torch.arange(size) % CLASSES,
+        "noise": torch.randn(size, LATENT, generator=draws, dtype=torch.float64),
+    }
+    return CVAE(encoder, decoder, (1, side, side)).double(), batch
+
+
+def by_autograd(model: CVAE, batch: Batch, reduction: Literal["mean", "sum"]) -> list[Tensor]:
+    """Losses, and the gradient of each parameter."""
+    images = batch["images"]
+    logits, mu, logvar = model(images, batch["labels"], batch["noise"])
+    losses = elbo_losses(logits, images, mu, logvar)
+    loss = elbo_loss(logits, images, mu, logvar, reduction=reduction)
+    return [losses.detach(), *torch.autograd.grad(loss, list(model.parameters()))]
+
+
+def by_formula(model: CVAE, batch: Batch, reduction: Literal["mean", "sum"]) -> list[Tensor]:
+    flattened(model)
+    gradient = gradient_of(model, reduction)
+    assert gradient is not None
+    losses = gradient(batch)
+    return [losses, *(p.grad for p in model.parameters() if p.grad is not None)]
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+@pytest.mark.parametrize(("size", "side"), [(1, 28), (9, 28), (64, 8), (5, 11)])
+def test_losses_and_gradients_are_autograds(
+    reduction: Literal["mean", "sum"], size: int, side: int
+) -> None:
+    model, batch = model_and_batch(size, side)
+    expected = by_autograd(model, batch, reduction)
+    torch.testing.assert_close(by_formula(model, batch, reduction), expected)
+
+
+def test_so_they_are_where_a_pixel_is_certain_and_a_variance_is_at_its_bound() -> None:
+    model, batch = model_and_batch()
+    with torch.no_grad():
+        model.encoder.logvar.weight.mul_(1e3)
+        model.decoder.layers[-2].weight.mul_(1e3)  # type: ignore[index, union-attr, operator]
+    logits, _, logvar = model(batch["images"], batch["labels"], batch["noise"])
+    assert logits.abs().max() > 40  # where a sigmoid is 1 in float64 too
+    assert 0 < (logvar.abs() == LOGVAR_BOUND).sum() < logvar.numel()
+    expected = by_autograd(model, batch, "mean")
+    torch.testing.assert_close(by_formula(model, batch, "mean"), expected)
+
+
+def test_in_float32_the_loss_is_as_exact_as_autograds() -> None:
+    model, batch = model_and_batch(64)
+    exact = by_autograd(model, batch, "mean")[0]
+    single = {n: t.float() if t.is_floating_point() else t for n, t in batch.items()}
+    losses = by_formula(model.float(), single, "mean")[0].double()
+    torch.testing.assert_close(losses, exact, rtol=1e-6, atol=0)
+
+
+def test_a_convolutional_cvae_has_no_such_formula() -> None:
+    for shape, classes in (((1, 28, 28), 47), ((3, 16, 16), 3)):
+        assert gradient_of(build_generator("cvae-small", shape, classes, latent=4), "mean") is None
