@@ -23,6 +23,7 @@ from fl.fusion.group import Group
 from fl.fusion.whole_batch import WholeBatch, needs_whole_batch
 from fl.json_values import JsonObject
 from fl.models.ensemble import Ensemble
+from fl.models.tied import Tied
 from fl.seeding import torch_generator
 from fl.server import Loss
 from fl.training.loop import Step, minimise
@@ -30,6 +31,8 @@ from fl.training.optimizers import SGD, Adam
 
 Inference = Literal["fp32", "bf16"]
 """Arithmetic of passes without training."""
+STATE_FORM = 2
+"""Changes with what a fit's state holds: one of another form is not gone on from."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,6 +140,8 @@ class Fit:
         first = next(iter(data.values()))
         self._size, self._home = len(first), first.device
         self._device = next(model.parameters()).device
+        # Cutting gradients needs the norm that they have for the model's own weights.
+        self._tied = Tied(model, when=config.clip is None)
         self._parameters = [p for p in model.parameters() if p.requires_grad]
         self._optimizer = config.make_optimizer().for_cohort([self._parameters])
         self._gradients = Gradients(model, spec.loss, config.batch_size, self._group)
@@ -151,13 +156,16 @@ class Fit:
         Between two epochs the model may be evaluated and the state be saved.
         """
         order = torch_generator(self._seed, f"{self._spec.streams}/order")
-        for epoch in range(1, self._spec.last + 1):
-            shuffled = torch.randperm(self._size, generator=order).to(self._home)
-            if epoch > self.done:
-                losses = self._train(epoch, shuffled.split(self._config.batch_size))
-                self.done = epoch
-                # One transfer an epoch: reading each step's loss would wait for the device.
-                yield torch.stack(losses).cpu()
+        try:
+            for epoch in range(1, self._spec.last + 1):
+                shuffled = torch.randperm(self._size, generator=order).to(self._home)
+                if epoch > self.done:
+                    losses = self._train(epoch, shuffled.split(self._config.batch_size))
+                    self.done = epoch
+                    # One transfer an epoch: reading each step's loss would wait for the device.
+                    yield torch.stack(losses).cpu()
+        finally:
+            self._tied.undo()
         self._model.eval()
 
     def _train(self, epoch: int, batches: Sequence[Tensor]) -> list[Tensor]:
@@ -175,6 +183,7 @@ class Fit:
 
         def exchange() -> None:
             losses.append(self._gradients.sum(own.detach()))
+            self._tied.scale_gradients()
             self._clip()
 
         with (
@@ -231,7 +240,8 @@ class Fit:
         torch.save(
             {
                 "epoch": self.done,
-                "model": self._model.state_dict(),
+                "model": self._tied.whole(),
+                "tied": self._tied.weights,
                 "optimizer": self._optimizer.state(),
             },
             file,
@@ -241,7 +251,7 @@ class Fit:
     def _load_state(self, state: bytes) -> None:
         """Restores model, optimiser moments and epoch; the rate is this fit's, which may differ."""
         loaded = load_state(state, self._device)
-        self._model.load_state_dict(loaded["model"])
+        self._tied.load(loaded["model"], loaded["tied"])
         self._optimizer.load_state(loaded["optimizer"])
         self.done = loaded["epoch"]
 

@@ -14,7 +14,7 @@ from fl.events import Epoch, Events
 from fl.federation import Batch, RunSpec
 from fl.fusion.checkpoints import Checkpoints, digest_of
 from fl.fusion.distillation import TeacherWeights
-from fl.fusion.fit import FitConfig, FitSpec, Inference, load_state
+from fl.fusion.fit import STATE_FORM, FitConfig, FitSpec, Inference, load_state
 from fl.fusion.rank import Rank, Report
 from fl.fusion.synthesis import PIXEL, Draw, plan_draws, share_out
 from fl.fusion.teaching import taught_logits
@@ -272,7 +272,7 @@ class RankedServer(ABC):
 
     def _fit_key(self, spec: FitSpec, data: Samples | Lessons) -> str:
         """A hash of all that determines the fit's result."""
-        about = f"{spec.streams} {self.run_spec} {spec.config} {_name(spec.loss)}"
+        about = f"{STATE_FORM} {spec.streams} {self.run_spec} {spec.config} {_name(spec.loss)}"
         if isinstance(data, Samples):
             blocks = list(zip(*data.columns.values(), strict=True))
             about = " ".join([about, *self._values(Rank.digest, blocks)])

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from fl.federation import Batch, TaskInput, TaskOutput
+from fl.models.tied import tied
 from fl.seeding import in_round, torch_seeded
 from fl.training.loop import Step, minimise
 from fl.training.optimizers import SGD, Adam, CohortOptimizer, Proximal
@@ -151,7 +152,6 @@ def optimizer_of(recipes: Sequence[Recipe]) -> CohortOptimizer:
 def one_by_one(inputs: TaskInput, recipe: Recipe) -> TaskOutput:
     """Trains one client by itself, for trainings that cannot run in a cohort."""
     recipe.freeze_others()
-    parameters, optimizer = recipe.parameters, optimizer_of([recipe])
     mean_loss = MeanLoss()
     dropout = in_round("local/dropout", inputs.round)
 
@@ -161,8 +161,12 @@ def one_by_one(inputs: TaskInput, recipe: Recipe) -> TaskOutput:
             yield Step(losses.mean() if recipe.reduction == "mean" else losses.sum())
             mean_loss.add(losses)
 
-    with torch_seeded(inputs.run_spec.seed, dropout, inputs.client.id):
-        minimise(steps(), [parameters], optimizer)
+    with (
+        torch_seeded(inputs.run_spec.seed, dropout, inputs.client.id),
+        # An anchor has the shapes of the weights as they are.
+        tied(recipe.model, when=recipe.anchor is None) as own,
+    ):
+        minimise(steps(), [recipe.parameters], optimizer_of([recipe]), own.scale_gradients)
     if recipe.then is not None:
         return one_by_one(inputs, recipe.then())
     return mean_loss.output(recipe)

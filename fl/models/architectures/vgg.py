@@ -19,6 +19,7 @@ class VGG9(nn.Module):
         super().__init__()
         c1, c2, c3 = (scaled(channels, width) for channels in (64, 128, 256))
         hidden = scaled(4096, width)
+        self.map_shape = (image_shape[1] // 8, image_shape[2] // 8)  # of what is enlarged
         self.features = nn.Sequential(
             *_conv(image_shape[0], c1),
             nn.MaxPool2d(2),
