@@ -23,11 +23,11 @@ from fl.fusion.group import Group
 from fl.fusion.whole_batch import WholeBatch, needs_whole_batch
 from fl.json_values import JsonObject
 from fl.models.ensemble import Ensemble
-from fl.models.tied import Tied
 from fl.seeding import torch_generator
 from fl.server import Loss
 from fl.training.loop import Step, minimise
 from fl.training.optimizers import SGD, Adam
+from fl.training.reduced import Reduced
 
 Inference = Literal["fp32", "bf16"]
 """Arithmetic of passes without training."""
@@ -141,7 +141,7 @@ class Fit:
         self._size, self._home = len(first), first.device
         self._device = next(model.parameters()).device
         # Cutting gradients needs the norm that they have for the model's own weights.
-        self._tied = Tied(model, when=config.clip is None)
+        self._reduced = Reduced(model, config.make_optimizer(), when=config.clip is None)
         self._parameters = [p for p in model.parameters() if p.requires_grad]
         self._optimizer = config.make_optimizer().for_cohort([self._parameters])
         self._gradients = Gradients(model, spec.loss, config.batch_size, self._group)
@@ -165,7 +165,7 @@ class Fit:
                     # One transfer an epoch: reading each step's loss would wait for the device.
                     yield torch.stack(losses).cpu()
         finally:
-            self._tied.undo()
+            self._reduced.undo()
         self._model.eval()
 
     def _train(self, epoch: int, batches: Sequence[Tensor]) -> list[Tensor]:
@@ -183,7 +183,7 @@ class Fit:
 
         def exchange() -> None:
             losses.append(self._gradients.sum(own.detach()))
-            self._tied.scale_gradients()
+            self._reduced.scale_gradients()
             self._clip()
 
         with (
@@ -240,8 +240,8 @@ class Fit:
         torch.save(
             {
                 "epoch": self.done,
-                "model": self._tied.whole(),
-                "tied": self._tied.weights,
+                "model": self._reduced.whole(),
+                "reduced": self._reduced.weights,
                 "optimizer": self._optimizer.state(),
             },
             file,
@@ -251,7 +251,7 @@ class Fit:
     def _load_state(self, state: bytes) -> None:
         """Restores model, optimiser moments and epoch; the rate is this fit's, which may differ."""
         loaded = load_state(state, self._device)
-        self._tied.load(loaded["model"], loaded["tied"])
+        self._reduced.load(loaded["model"], loaded["reduced"])
         self._optimizer.load_state(loaded["optimizer"])
         self.done = loaded["epoch"]
 

@@ -21,7 +21,7 @@ from fl.fusion.rank_parts import RankParts
 from fl.fusion.synthesis import Draw, draw_samples
 from fl.metrics.accuracy import answers, confusion
 from fl.models import Decoder
-from fl.models.tied import tied
+from fl.training.reduced import reduced
 from kernels.filter import nearest_of
 from kernels.parts import Local, Parts
 
@@ -112,7 +112,7 @@ class Rank:
     ) -> Tensor:
         """``total`` plus the teacher's logits, (N, classes), in eval mode."""
         self._here(teacher).eval()
-        with tied(teacher), self._computing_in(inference):
+        with reduced(teacher), self._computing_in(inference):
             parts = [teacher(rows.to(self.device)) for rows in images.split(ASKED)]
         logits = torch.cat(parts).float()
         return logits if total is None else total.to(self.device) + logits

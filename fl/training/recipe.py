@@ -10,10 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from fl.federation import Batch, TaskInput, TaskOutput
-from fl.models.tied import tied
 from fl.seeding import in_round, torch_seeded
 from fl.training.loop import Step, minimise
 from fl.training.optimizers import SGD, Adam, CohortOptimizer, Proximal
+from fl.training.reduced import reduced
 from fl.training.telling import tell
 from fl.wire import Tensors
 
@@ -164,7 +164,7 @@ def one_by_one(inputs: TaskInput, recipe: Recipe) -> TaskOutput:
     with (
         torch_seeded(inputs.run_spec.seed, dropout, inputs.client.id),
         # An anchor has the shapes of the weights as they are.
-        tied(recipe.model, when=recipe.anchor is None) as own,
+        reduced(recipe.model, recipe.optimizer, when=recipe.anchor is None) as own,
     ):
         minimise(steps(), [recipe.parameters], optimizer_of([recipe]), own.scale_gradients)
     if recipe.then is not None:
