@@ -18,14 +18,14 @@ def task_of(recipe: RecipeFunction) -> Task:
     @wraps(recipe)
     def run_cohort(clients: Sequence[TaskInput]) -> list[TaskOutput]:
         first = recipe(clients[0])
+        # The others' one at a time, unless they train together.
+        recipes = chain([first], (recipe(client) for client in clients[1:]))
         if first.gradient is not None:
-            others = (recipe(client) for client in clients[1:])  # one model at a time
-            recipes = zip(chain([first], others), clients, strict=True)
-            return [by_formula.train(own, client.client.id) for own, client in recipes]
+            pairs = zip(recipes, clients, strict=True)
+            return [by_formula.train(own, client.client.id) for own, client in pairs]
         if conflict(recipe, clients[0]) is not None:
-            return [one_by_one(client, recipe(client)) for client in clients]
-        ids = [client.client.id for client in clients]
-        return stacked.train([recipe(client) for client in clients], ids)
+            return [one_by_one(*pair) for pair in zip(clients, recipes, strict=True)]
+        return stacked.train(list(recipes), [client.client.id for client in clients])
 
     task = task_for_many(run_cohort)
     task.recipe = recipe  # type: ignore[attr-defined]
