@@ -58,13 +58,13 @@ class Options:
 def main(options: Options) -> int:
     """Prints the table; writes the JSON if asked to."""
     dataset = load("mnist", options.data_root, max_train=None, max_test=None)
-    console = Console(width=130)
+    console, progress = Console(width=120), Console(stderr=True)
     torch.set_num_threads(psutil.cpu_count())
     runs: dict[str, list[dict[str, float]]] = {}
     with tempfile.TemporaryDirectory() as learned:
         for number in range(options.rounds):
             for way in ways(options.clients):
-                console.print(f"round {number + 1} of {options.rounds}: {way.name} …", style="dim")
+                progress.print(f"round {number + 1} of {options.rounds}: {way.name} …", style="dim")
                 sizes = Path(learned, f"{way.name}.json")
                 runs.setdefault(way.name, []).append(measure(way, options, sizes))
     bound = arithmetic_bound(dataset)

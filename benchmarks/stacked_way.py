@@ -79,8 +79,8 @@ def ways(clients: int) -> list[Way]:
         Way("by hand, forked processes", hand_derived, one, clients, on_ray=False, forked=True),
         Way("an actor per client", alone, one, min(clients, 8), on_ray=True, whole=True),
         Way("pool of actors, one by one", alone, shared, part, on_ray=True),
-        Way("stacked, one process", train_generator, shared, part, on_ray=False),
-        Way("stacked, pool of actors", train_generator, shared, clients, on_ray=True),
+        Way("Onefold, one process", train_generator, shared, part, on_ray=False),
+        Way("Onefold, pool of actors", train_generator, shared, clients, on_ray=True),
     ]
 
 
