@@ -41,13 +41,13 @@ RESULT = {
 CELL = Cell("digits-alpha0.5", "fedmho", ("--method=fedmho", "--dataset=digits"))
 
 
-def finished(name: str, root: Path) -> list[str]:
+def finished(name: str, root: Path, beneath: str = "") -> list[str]:
     """A finished run of this code, for that table; the command's arguments."""
-    where = [f"--output-dir={root}", "--runtime=inprocess"]
+    where = [f"--output-dir={root / beneath}", "--runtime=inprocess"]
     named = f"--name={name}-small-{CELL.name}-seed0-{digest_of_cell(CELL)}"
     launch = parse([*CELL.arguments, *where, "--seed=0", named])
     write_json(claim(launch) / "result.json", RESULT)
-    return ["results", "--seeds=0", *where]
+    return ["results", "--seeds=0", f"--output-dir={root}", "--runtime=inprocess"]
 
 
 def test_a_table_is_made_of_runs_that_are_named_by_their_code(tmp_path: Path) -> None:
@@ -59,8 +59,9 @@ def test_a_table_is_made_of_runs_that_are_named_by_their_code(tmp_path: Path) ->
     assert "digits-alpha0.5-fedmho" in (tmp_path / "runs" / "table3.jsonl").read_text()
 
 
-def test_the_main_job_tells_its_time(tmp_path: Path) -> None:
-    told = MainJob(CELL).make(parse_suite(finished("results", tmp_path)), tmp_path).splitlines()
+def test_the_main_job_tells_its_time_with_a_store_of_its_own(tmp_path: Path) -> None:
+    asked = parse_suite(finished("results", tmp_path, f"main-job-{digest_of_cell(CELL)}"))
+    told = MainJob(CELL).make(asked, tmp_path).splitlines()
     assert told[0].startswith("| Method | Accuracy | Averaged start | Run, in one process |")
     assert told[2] == "| fedmho | 0.9000 | 0.2500 | 43.4 s | 20.0 s | 19.5 s |"
 
