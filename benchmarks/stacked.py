@@ -83,7 +83,8 @@ def measure(way: Way, options: Options, sizes: Path) -> dict[str, float]:
     command += [str(options.clients), str(options.data_root), str(sizes)]
     begin = time.time()
     # Importing cluster sets how threads wait, but plain PyTorch is to have its own default.
-    env = {name: value for name, value in os.environ.items() if name != "OMP_WAIT_POLICY"}
+    waiting = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")
+    env = {name: value for name, value in os.environ.items() if name not in waiting}
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=env)
     with peak_bytes(process.pid) as peak:
         printed, _ = process.communicate()
