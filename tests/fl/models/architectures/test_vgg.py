@@ -14,7 +14,7 @@ def what_is_enlarged(model: VGG9, images: Tensor) -> Tensor:
     return nn.Sequential(*model.features[:-1])(images)
 
 
-@pytest.mark.parametrize("height,width", [(28, 28), (32, 32), (64, 64), (40, 24), (8, 8)])
+@pytest.mark.parametrize(("height", "width"), [(28, 28), (32, 32), (64, 64), (40, 24), (8, 8)])
 def test_the_map_has_the_shape_that_the_model_names(height: int, width: int) -> None:
     model = VGG9((1, height, width), 10, width=1 / 32)
     images = torch.rand(2, 1, height, width)
@@ -34,7 +34,7 @@ def test_dropout_is_on_in_training_only() -> None:
     assert torch.equal(model(images), model(images))
 
 
-@pytest.mark.parametrize("side,taken", [(7, False), (8, True)])
+@pytest.mark.parametrize(("side", "taken"), [(7, False), (8, True)])
 def test_three_poolings_need_a_side_of_eight(side: int, taken: bool) -> None:
     assert MODEL.supports((1, side, 28)) is taken
     assert MODEL.supports((1, 28, side)) is taken
