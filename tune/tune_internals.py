@@ -3,10 +3,16 @@
 - A trial continues from the path in its checkpoint, even if that was changed: there is no public
   way to set the path of a trial's state.
 - A trial's id ends with its number in the sweep: Tune states it nowhere else.
+- The function that counts callbacks for Ray's statistics of usage: it imports MLflow and Weights &
+  Biases where they are installed, which takes seconds, even where nothing is sent.
 """
 
+import contextlib
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+from ray.air._internal import usage
 from ray.tune.experiment import Trial
 
 TESTED_WITH = "2.60.0"
@@ -27,3 +33,18 @@ def go_on_from(trial: Trial, state: Path) -> None:
 def number_in(trial_id: str) -> str:
     """A trial's number in the sweep, with leading zeros; the whole id if it has none."""
     return trial_id.rpartition("_")[2]
+
+
+@contextlib.contextmanager
+def callbacks_not_counted() -> Iterator[None]:
+    """Leaves out the count of callbacks for Ray's statistics of usage."""
+
+    def nothing(_: Any) -> bool:
+        return False
+
+    own = usage.tag_callbacks
+    setattr(usage, "tag_callbacks", nothing)  # noqa: B010, as mypy knows the parameter by its name
+    try:
+        yield
+    finally:
+        usage.tag_callbacks = own

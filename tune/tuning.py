@@ -30,7 +30,7 @@ from tune.search import make_scheduler, make_searcher, param_space
 from tune.spaces import changeable, longest_fit
 from tune.trial_bundle import concurrency, trial_bundle
 from tune.trials import FAILURE, derive, run_trial, share_of
-from tune.tune_internals import number_in
+from tune.tune_internals import callbacks_not_counted, number_in
 
 ENVIRONMENT = {
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",  # a trial's run directory has all of it
@@ -99,7 +99,8 @@ def run_trials(
                 verbose=0,
             ),
         )
-    tuner.fit()
+    with callbacks_not_counted():
+        tuner.fit()
 
 
 def restored(path: str, trainable: Any, samples: JsonObject) -> tune.Tuner:

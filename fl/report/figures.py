@@ -58,8 +58,7 @@ def _picture(
     name: str, title: str, caption: str, figure: Figure, *, of_images: bool = False
 ) -> Picture:
     inches = figure.get_figwidth()
-    smaller = {"webp": style.webp(figure)} if of_images else {"svg": style.svg(figure)}
-    files = {**smaller, "png": style.png(figure)}
+    files = style.files(figure, of_images=of_images)
     return Picture(name, title, caption, files, round(100 * inches), inches > style.HALF + 1)
 
 

@@ -8,13 +8,16 @@ import math
 import re
 from base64 import b64encode
 from collections.abc import Sequence
-from typing import Literal
+from typing import Any, Literal
 
+import numpy as np
 from matplotlib import rc_context
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from PIL.Image import Image, fromarray
 
 INK = "#1f2933"
 MUTED = "#5f6b78"
@@ -123,11 +126,19 @@ PATH, TOO_FINE = re.compile(r' d="[^"]*"'), re.compile(r"(?<=\.\d\d)\d+")
 """An SVG path's points, and their digits beyond hundredths, which nobody sees."""
 
 
+def files(figure: Figure, *, of_images: bool) -> dict[str, bytes]:
+    """The figure's files by their ending: PNG, and WebP if it shows images, else SVG.
+
+    Matplotlib's own ``savefig`` would place and draw all of it twice for each file.
+    """
+    image = _rendered(figure)
+    small = {"webp": _webp(image)} if of_images else {"svg": svg(figure)}
+    return {**small, "png": _png(image)}
+
+
 def png(figure: Figure) -> bytes:
     """The figure as a PNG file."""
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=PIXELS_PER_INCH, metadata={"Software": None})
-    return buffer.getvalue()
+    return _png(_rendered(figure))
 
 
 def svg(figure: Figure) -> bytes:
@@ -139,15 +150,29 @@ def svg(figure: Figure) -> bytes:
     return PATH.sub(lambda path: TOO_FINE.sub("", path[0]), content).encode()
 
 
-def webp(figure: Figure) -> bytes:
-    """The figure as a WebP file: lossless, or with slight losses where that is smaller."""
+def _rendered(figure: Figure) -> Image:
+    """The figure in pixels. What it has is placed for this, and stays there for its SVG."""
+    figure.set_dpi(PIXELS_PER_INCH)
+    canvas = FigureCanvasAgg(figure)
+    canvas.draw()
+    figure.set_layout_engine("none")
+    return fromarray(np.asarray(canvas.buffer_rgba())).convert("RGB")
 
-    def saved(**how: object) -> bytes:
-        buffer = io.BytesIO()
-        figure.savefig(buffer, format="webp", dpi=PIXELS_PER_INCH, pil_kwargs=how)
-        return buffer.getvalue()
 
-    return min(saved(lossless=True, quality=50), saved(quality=QUALITY), key=len)
+def _png(image: Image) -> bytes:
+    return _saved(image, "png", dpi=(PIXELS_PER_INCH, PIXELS_PER_INCH))
+
+
+def _webp(image: Image) -> bytes:
+    """Lossless, or with slight losses where that is smaller."""
+    lossless = _saved(image, "webp", lossless=True, quality=50)
+    return min(lossless, _saved(image, "webp", quality=QUALITY), key=len)
+
+
+def _saved(image: Image, ending: str, **how: Any) -> bytes:
+    buffer = io.BytesIO()
+    image.save(buffer, format=ending, **how)
+    return buffer.getvalue()
 
 
 def base64(content: bytes) -> str:

@@ -95,12 +95,28 @@ def test_a_drawing_as_svg_has_its_figures_size_and_the_same_bytes_every_time() -
     assert picture() == content
 
 
+def test_a_drawings_files_have_everything_in_the_same_places() -> None:
+    """The PNG's layout holds in the SVG, whose own would differ with its dots per inch."""
+    figure, axes = columns(["a", "b"])
+    axes.set_ylabel("a long label")
+    drawn = style.files(figure, of_images=False)
+    assert drawn.keys() == {"svg", "png"}
+    place = axes.get_position().bounds
+    again = style.files(figure, of_images=False)
+    assert axes.get_position().bounds == place
+    assert again == drawn
+    left, bottom, _, _ = place
+    assert left > 0.05
+    assert bottom > 0.05
+
+
 @pytest.mark.parametrize("noisy", [False, True])
 def test_a_picture_of_images_as_webp_has_the_pixels_of_its_png(noisy: bool) -> None:
     figure, axes = style.new_axes(style.HALF, 3.0)
     pixels = np.random.default_rng(0).integers(0, 256, (60, 80, 3)) if noisy else np.eye(6)
     axes.imshow(pixels, interpolation="nearest")
-    whole, small = style.png(figure), style.webp(figure)
+    files = style.files(figure, of_images=True)
+    whole, small = files["png"], files["webp"]
     assert len(small) < len(whole)
     one = np.asarray(Image.open(io.BytesIO(whole), formats=["PNG"]).convert("RGB"), float)
     other = np.asarray(Image.open(io.BytesIO(small), formats=["WEBP"]).convert("RGB"), float)
