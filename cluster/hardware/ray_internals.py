@@ -246,10 +246,14 @@ def start_command(*, name: str, memory_bytes: int) -> list[str]:
     return [sys.executable, "-P", "-m", "cluster.hardware.start_node", "start", *own]
 
 
-def run_command() -> None:
-    """The command ``ray`` with this process's arguments, without what no run needs."""
+def run_command(template: Path | None) -> None:
+    """The command ``ray`` with this process's arguments, without what no run needs.
+
+    Args:
+        template: see :mod:`cluster.hardware.worker_template`.
+    """
     (entry,) = distribution("ray").entry_points.select(group="console_scripts", name="ray")
-    with _only_what_runs_clients(), _idle_agent():
+    with _only_what_runs_clients(), _idle_agent(), forked_workers(template):
         entry.load()()
 
 

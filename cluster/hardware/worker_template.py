@@ -1,10 +1,10 @@
 """A process from which Ray's workers on this node are forked, with torch imported once for all.
 
 A worker that Ray starts takes over two seconds of a core to import torch and ours, and 290 MiB of
-memory that a forked one shares. The template is forked from the launch before Ray is imported,
-which reads a worker's environment then, and before torch has computed anything, since the threads
-of OpenMP do not survive a fork. A fork that has asked CUDA for its devices cannot use them: so
-there is no template where there are GPUs.
+memory that a forked one shares. The template is forked from the launch, or from what starts a
+node of an allocation, before Ray is imported, which reads a worker's environment then, and before
+torch has computed anything, since the threads of OpenMP do not survive a fork. A fork that has
+asked CUDA for its devices cannot use them: so there is no template where there are GPUs.
 """
 
 import contextlib
@@ -19,7 +19,8 @@ import signal
 import socket
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -37,10 +38,13 @@ FIRST_TO_GO = "1000"
 
 
 @contextlib.contextmanager
-def worker_template() -> Iterator[Path]:
+def worker_template(modules: Sequence[str] = ()) -> Iterator[Path]:
     """Forks the template; gives the socket at which it is asked for workers.
 
     It ends with the context, or with this process. The workers end with their Ray.
+
+    Args:
+        modules: what the template imports beyond what this process has imported.
     """
     with short_root() as root, socket.socket(socket.AF_UNIX) as listener:
         address = root / "workers"
@@ -51,7 +55,7 @@ def worker_template() -> Iterator[Path]:
         template = os.fork()
         if template == 0:
             os.close(own_end)
-            _become_template(listener, others_end, launch)
+            _become_template(listener, others_end, launch, modules)
         os.close(others_end)
         listener.close()
         try:
@@ -62,7 +66,9 @@ def worker_template() -> Iterator[Path]:
                 os.waitpid(template, 0)
 
 
-def _become_template(listener: socket.socket, over: int, launch: int) -> None:
+def _become_template(
+    listener: socket.socket, over: int, launch: int, modules: Sequence[str]
+) -> None:
     """Forks workers until the other end of ``over`` is closed; never returns."""
     status = 1
     try:
@@ -74,6 +80,8 @@ def _become_template(listener: socket.socket, over: int, launch: int) -> None:
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # as Ray's own workers
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the workers
+        for module in modules:
+            import_module(module)
         gc.disable()
         gc.freeze()  # a collection would write to the pages that are shared
         heard: list[Any] = [listener, over]

@@ -38,6 +38,12 @@ with gather(meeting, nodes=nodes, inventory=own, patience_s=patience) as address
     with joined_ray(address):
         import ray
         print(address, ray.cluster_resources(), flush=True)
+        @ray.remote
+        def parent():
+            import os, sys
+            from pathlib import Path
+            return "torch" in sys.modules, Path(f"/proc/{os.getppid()}/comm").read_text()
+        print(ray.get(parent.remote()), flush=True)
     (meeting / "met").touch()
     time.sleep(float(sys.argv[3]))
 """
@@ -95,6 +101,7 @@ def test_a_member_waits_for_a_late_head_and_leaves_with_it(tmp_path: Path) -> No
     assert head.returncode == 0, complaint
     # Both nodes' bounds, not this machine's.
     assert "'CPU': 4.0" in printed
+    assert r"(True, 'onefold-workers\n')" in printed  # its workers are forked, with torch
     assert member.wait(timeout=30) == 0
     assert all_end(started, 10)
     assert not (meeting / "head.json").exists()
