@@ -79,18 +79,7 @@ def run_trials(
         tuner = tune.Tuner(
             trainable,
             param_space=samples,
-            tune_config=tune.TuneConfig(
-                search_alg=make_searcher(options, launch.run.seed),
-                scheduler=make_scheduler(
-                    options, epochs, changeable(space, launch.run.method), launch.run.seed
-                ),
-                # Tune counts a whole grid as one sample.
-                num_samples=1 if options.search == "grid" else options.num_samples,
-                max_concurrent_trials=at_once,
-                time_budget_s=options.time_budget,
-                trial_dirname_creator=number,
-                reuse_actors=True,  # a new process would cost each trial the imports
-            ),
+            tune_config=_tune_config(options, launch, space, epochs, at_once),
             run_config=tune.RunConfig(
                 name=STATES,
                 storage_path=str(storage),
@@ -101,6 +90,25 @@ def run_trials(
         )
     with callbacks_not_counted():
         tuner.fit()
+
+
+def _tune_config(
+    options: SweepOptions, launch: Launch, space: Space, epochs: int, at_once: int
+) -> tune.TuneConfig:
+    """How trials are chosen, which of them go on, and how many run at once."""
+    scheduler = make_scheduler(
+        options, epochs, changeable(space, launch.run.method), launch.run.seed
+    )
+    return tune.TuneConfig(
+        search_alg=make_searcher(options, launch.run.seed),
+        scheduler=scheduler,
+        # Tune counts a whole grid as one sample.
+        num_samples=1 if options.search == "grid" else options.num_samples,
+        max_concurrent_trials=at_once,
+        time_budget_s=options.time_budget,
+        trial_dirname_creator=number,
+        reuse_actors=True,  # a new process would cost each trial the imports
+    )
 
 
 def restored(path: str, trainable: Any, samples: JsonObject) -> tune.Tuner:
