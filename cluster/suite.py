@@ -78,12 +78,12 @@ def suite(options: "SuiteOptions") -> None:
 def _submit(runs: Iterable[Sequence[str]], slurm: "SlurmOptions") -> bool:
     """Sends unfinished runs to Slurm; returns whether there were any."""
     from cluster.run.command_line import as_arguments, parse
-    from cluster.run.run_dir import locate
+    from cluster.studies.suite_runs import finished
 
     settings = {name: value for name, value in asdict(slurm).items() if value not in (None, ())}
     asked = [argument for n, v in settings.items() for argument in as_arguments(f"slurm.{n}", v)]
     launches = [parse([*arguments, *asked]) for arguments in runs]
-    left = [launch for launch in launches if not (locate(launch) / "result.json").exists()]
+    left = [launch for launch in launches if not finished(launch)]
     if left:
         from slurm.array import submit_unfinished
 

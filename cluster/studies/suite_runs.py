@@ -8,12 +8,14 @@ from types import MappingProxyType
 from rich.console import Console
 
 from cluster.run.command_line import parse
+from cluster.run.options import Launch
 from cluster.run.prepare import prepare
 from cluster.run.run_dir import claimed, locate
 from cluster.run.steps import Steps
 from cluster.studies.cell import Cell
 from cluster.studies.comparison import Figure, as_json, as_markdown
 from cluster.studies.exhibits import EXHIBITS
+from cluster.studies.suite_checks import refuse_any
 from cluster.studies.suite_options import SuiteOptions
 from cluster.studies.undertrained import loss_curve
 from fl.disk_errors import refused_by_disk
@@ -98,35 +100,44 @@ def write(
 def name(runs: Iterable[Sequence[str]]) -> None:
     """Prints each run's directory, and whether it is finished."""
     for arguments in runs:
-        path = locate(parse(arguments))
-        print(f"{path}  {'finished' if (path / 'result.json').exists() else 'to be run'}")
+        launch = parse(arguments)
+        print(f"{locate(launch)}  {'finished' if finished(launch) else 'to be run'}")
+
+
+def finished(launch: Launch) -> bool:
+    """Whether the run has a result, of these settings or of others."""
+    return (locate(launch) / "result.json").exists()
 
 
 def run_all(
     runs: Mapping[tuple[Cell, int], Sequence[str]],
     known: Mapping[tuple[Cell, int], Found] = MappingProxyType({}),
-    finished: Callable[[Cell, int, Found], None] = lambda *run: None,
+    keep: Callable[[Cell, int, Found], None] = lambda *run: None,
 ) -> list[Figure]:
     """Runs what is not finished, and tells of each; returns the figures of all.
 
     Args:
         runs: each run's arguments, by cell and seed.
         known: what some of them are known to have found; these need no directory.
-        finished: is told what each of the others found, as soon as it has.
+        keep: is told what each of the others found, as soon as it has.
 
     Raises:
-        UserError: a run cannot be, or was run with other settings.
+        UserError: a run cannot be, which is said before the first, or was run with other settings.
         ClientFailed: a client failed for good.
     """
+    with refused_by_disk():
+        launches = {run: parse(a) for run, a in runs.items() if run not in known}
+        _refuse({cell.name: of for (cell, _), of in launches.items() if not finished(of)})
     found: dict[Cell, list[Found]] = {}
-    for number, ((cell, seed), arguments) in enumerate(runs.items(), start=1):
+    for number, (cell, seed) in enumerate(runs, start=1):
         title = f"[{number} of {len(runs)}] {cell.name} seed {seed}"
         run = known.get((cell, seed))
         if run is None:
+            launch = launches[cell, seed]
             with Steps(Console(markup=False), title) as say:
-                result = _result(arguments, say)
-            run = Found(result, loss_curve(locate(parse(arguments))))
-            finished(cell, seed, run)
+                result = _result(launch, say)
+            run = Found(result, loss_curve(locate(launch)))
+            keep(cell, seed, run)
         found.setdefault(cell, []).append(run)
         took = duration(run.result["seconds"]["total"])
         print(f"{title}: {run.result['accuracy']:.4f}, {took}", flush=True)
@@ -136,17 +147,22 @@ def run_all(
     ]
 
 
-def _result(arguments: Sequence[str], say: Callable[[str], None]) -> JsonObject:
+def _refuse(left: Mapping[str, Launch]) -> None:
+    if left:
+        with Steps(Console(markup=False)) as say:
+            say(f"checking {len(left)} {'cell' if len(left) == 1 else 'cells'}")
+            refuse_any(left)
+
+
+def _result(launch: Launch, say: Callable[[str], None]) -> JsonObject:
     """The run's result: of an earlier run with the same settings, else of one run now."""
     with refused_by_disk():
-        launch = parse(arguments)
         run_dir = locate(launch)
-        finished = run_dir / "result.json"
-        if finished.exists():
+        if finished(launch):
             if parse([f"--config={run_dir / 'config.yaml'}"]).run != launch.run:
                 what = f"{run_dir} was run with other settings"
                 raise UserError(f"{what}; remove it, or name another")
-            return read_json(finished)
+            return read_json(run_dir / "result.json")
         prepared = prepare(launch, say=say)
     from cluster.run.runner import execute
 

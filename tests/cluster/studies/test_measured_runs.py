@@ -1,11 +1,11 @@
 """What runs behind the page found is kept, and what is of today's code is not run again."""
 
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from cluster.run.options import Launch
 from cluster.studies import measured_runs, suite_runs
 from cluster.studies.cell import Cell
 from cluster.studies.digests import ROOT, digest_of_cell
@@ -18,6 +18,8 @@ from fl.json_values import JsonObject
 CELL = Cell("digits-alpha0.5", "fedavg", ("--method=fedavg", "--num-clients=2"))
 HERE = Provenance("2026-11-25", "0123abc", "a machine")
 RESULT = {"accuracy": 0.5, "seconds": {"total": 3.0}}
+FAILS = 9
+"""The seed of a run that fails."""
 RUN = MeasuredRun(CELL.name, 0, digest_of_cell(CELL), HERE, RESULT, (2.0, 1.0))
 
 
@@ -27,13 +29,13 @@ def path(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The runs that were run, whose accuracies are a tenth, two tenths and so on."""
-    runs: list[str] = []
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Seeds of the runs that were run, whose accuracies are a tenth, two tenths and so on."""
+    runs: list[int] = []
 
-    def result(arguments: Sequence[str], say: object) -> JsonObject:
-        runs.append(arguments[-1])
-        if "--fails" in arguments:
+    def result(launch: Launch, say: object) -> JsonObject:
+        runs.append(launch.run.seed)
+        if launch.run.seed == FAILS:
             raise UserError("no data")
         return RESULT | {"accuracy": len(runs) / 10}
 
@@ -59,26 +61,26 @@ def test_a_run_takes_the_place_of_an_older_one(path: Path) -> None:
     assert read(path) == [replace(RUN, sources="of older code"), replace(RUN, seed=1)]
 
 
-def test_runs_of_todays_code_are_not_run_again(path: Path, asked: list[str]) -> None:
+def test_runs_of_todays_code_are_not_run_again(path: Path, asked: list[int]) -> None:
     add(path, RUN)
     (figure,), places = figures_of(runs_of(0, 1), path)
-    assert asked == ["--seed=1"]
+    assert asked == [1]
     assert figure.accuracies == (0.5, 0.1)
     assert figure.losses == ((2.0, 1.0), ())
     assert places == ["- 2 of 2 runs: 2026-11-25, commit 0123abc; a machine"]
     figures_of(runs_of(0, 1), path)
-    assert asked == ["--seed=1"]
+    assert asked == [1]
 
 
-def test_runs_of_older_code_are_run_again(path: Path, asked: list[str]) -> None:
+def test_runs_of_older_code_are_run_again(path: Path, asked: list[int]) -> None:
     add(path, replace(RUN, sources="of older code", provenance=replace(HERE, commit="fedcba9")))
     (figure,), places = figures_of(runs_of(0), path)
-    assert asked == ["--seed=0"]
+    assert asked == [0]
     assert figure.accuracies == (0.1,)
     assert places == ["- 1 of 1 runs: 2026-11-25, commit 0123abc; a machine"]
 
 
-def test_machines_are_told_apart(path: Path, asked: list[str]) -> None:
+def test_machines_are_told_apart(path: Path, asked: list[int]) -> None:
     add(path, replace(RUN, provenance=replace(HERE, machine="another one")))
     _, places = figures_of(runs_of(0, 1, 2), path)
     assert places == [
@@ -87,11 +89,9 @@ def test_machines_are_told_apart(path: Path, asked: list[str]) -> None:
     ]
 
 
-def test_what_was_found_before_a_failure_stays(path: Path, asked: list[str]) -> None:
-    runs = runs_of(0, 1)
-    runs[CELL, 1].insert(0, "--fails")
+def test_what_was_found_before_a_failure_stays(path: Path, asked: list[int]) -> None:
     with pytest.raises(UserError, match="no data"):
-        figures_of(runs, path)
+        figures_of(runs_of(0, FAILS), path)
     assert [run.seed for run in read(path)] == [0]
 
 
