@@ -49,7 +49,9 @@ def compare(
     def accuracy(changes: SettingValues, label: str, seed: int) -> float:
         changes = {**changes, "seed": seed}
         own = derive(launch, changes, f"{launch.name}/final/{label}-seed{seed}")
-        result = run_trial(own, changes, prepare_with=lambda run: prepare(run, inventory))
+        result = run_trial(
+            own, changes, prepare_with=lambda run: prepare(run, inventory), report=True
+        )
         return float(result["accuracy"])
 
     accuracies = {

@@ -51,14 +51,18 @@ def run_trial(
     settings: SettingValues,
     *listeners: Callable[[Event], None],
     prepare_with: Callable[[Launch], Prepared],
+    report: bool = False,
 ) -> JsonObject:
     """Runs a trial in its directory, unless that holds its result already; returns the result.
 
     ``prepare_with`` makes it ready to start; ``listeners`` are called with its events. Its output
-    goes to ``log.txt`` there, and the reason of a failure to ``failure.txt``.
+    goes to ``log.txt`` there, and the reason of a failure to ``failure.txt``. A sweep has many
+    trials of which few are looked at, so its report is drawn only with ``report``.
     """
     with _claimed(launch) as run_dir:
-        return _run_in(run_dir, launch, settings, *listeners, prepare_with=prepare_with)
+        return _run_in(
+            run_dir, launch, settings, *listeners, prepare_with=prepare_with, report=report
+        )
 
 
 def _run_in(
@@ -67,6 +71,7 @@ def _run_in(
     settings: SettingValues,
     *listeners: Callable[[Event], None],
     prepare_with: Callable[[Launch], Prepared],
+    report: bool,
 ) -> JsonObject:
     from cluster.run.runner import execute
 
@@ -78,9 +83,8 @@ def _run_in(
     with (run_dir / "log.txt").open("a", buffering=1) as log:
         try:
             prepared = prepare_with(launch)
-            return execute(
-                launch, prepared, run_dir, Console(file=log, width=200, markup=False), *listeners
-            )
+            console = Console(file=log, width=200, markup=False)
+            return execute(launch, prepared, run_dir, console, *listeners, report=report)
         except Exception as error:
             reason = " ".join(str(error).split())
             (run_dir / FAILURE).write_text(f"{type(error).__name__}: {reason}\n")

@@ -58,13 +58,25 @@ def execute(
     console: Console,
     *others: Listener,
     early: EarlyRay | None = None,
+    report: bool = True,
 ) -> JsonObject:
     """Runs the method and writes all files of the run; returns what ``result.json`` holds.
 
-    ``others`` are called with the run's events too. ``early``: its Ray, where that was begun.
+    Args:
+        launch: the run.
+        prepared: what it is made of.
+        run_dir: its directory, which is this process's.
+        console: where its progress is shown.
+        *others: are called with the run's events too.
+        early: its Ray, where that was begun.
+        report: draw the report; without, trackers get one all the same.
     """
     with tracked(launch, run_dir) as tracking:
         result = _execute(launch, prepared, run_dir, console, early, tracking, *others)
+        if report or launch.track:
+            from fl.report.page import write_report  # imports matplotlib: clients need not wait
+
+            write_report(run_dir)
         tracking.finish(result, run_dir / "report.html")
     return result
 
@@ -114,9 +126,6 @@ def _execute(
         events.emit(RunEnd(accuracy=result["accuracy"]))
     write_json(run_dir / "result.json", result)
     shutil.rmtree(run_dir / CHECKPOINTS, ignore_errors=True)
-    from fl.report.page import write_report  # imports matplotlib, which clients need not wait for
-
-    write_report(run_dir)
     return result
 
 

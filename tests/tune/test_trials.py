@@ -12,10 +12,12 @@ from cluster.hardware.inventory import Inventory
 from cluster.run import runner
 from cluster.run.command_line import flatten, parse
 from cluster.run.options import Launch
+from cluster.run.prepare import prepare
 from cluster.run.run_dir import nested
 from fl.errors import UserError
 from fl.events import Event, RunEnd
 from fl.json_files import read_json, write_json
+from fl.report.__main__ import main as report
 from tune.trials import FAILURE, RESULT, SETTINGS, derive, read_result, run_trial, share_of
 
 
@@ -63,7 +65,7 @@ class Execution:
         self.error: Exception | None = None
 
     def __call__(
-        self, launch: Launch, prepared: Any, run_dir: Path, console: Any, *others: Any
+        self, launch: Launch, prepared: Any, run_dir: Path, console: Any, *others: Any, report: bool
     ) -> dict[str, Any]:
         self.ran += 1
         console.print("at work")
@@ -99,6 +101,18 @@ def test_a_trial_leaves_its_settings_and_log_and_is_heard(
     assert read_json(trial / SETTINGS) == {"keep": 0.6}
     assert (trial / "log.txt").read_text() == "at work\n"
     assert not (trial / FAILURE).exists()
+
+
+def test_a_trials_report_is_drawn_when_somebody_asks_for_it(tmp_path: Path) -> None:
+    where = [f"--output-dir={tmp_path}", "--runtime=inprocess", "--num-clients=2"]
+    small = ["--data.max-train=60", "--data.max-test=20", "--classifier.epochs=1"]
+    cnn = ["--method=fedavg", "--classifier.model=cnn", "--classifier.width=0.2"]
+    run_trial(derive(parse([*where, *small, *cnn]), {}, "trial"), {}, prepare_with=prepare)
+    assert read_result(tmp_path / "trial")
+    page = tmp_path / "trial" / "report.html"
+    assert not page.exists()
+    assert report([str(page.parent)]) == 0
+    assert page.exists()
 
 
 def test_a_finished_trial_is_not_run_again(launch: Launch, execution: Execution) -> None:

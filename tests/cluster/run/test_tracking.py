@@ -129,7 +129,9 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tracked]:
         patch.setattr(wandb.Run, "log", lambda run, data: (logged.append(data), log(run, data)))
         launch = parse([*TOY, f"--output-dir={root}", "--track", "wandb", "mlflow"])
         folder = claim(launch)
-        result = execute(launch, prepare(launch), folder, Console(quiet=True))
+        quiet = Console(quiet=True)
+        # A tracker gets a report even where none is asked for otherwise, as in a sweep's trials.
+        result = execute(launch, prepare(launch), folder, quiet, report=False)
         assert wandb.run is None  # it is over
         yield Tracked(folder, result, logged, mlflow)
 
