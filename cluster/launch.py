@@ -1,5 +1,6 @@
 """``python -m cluster.launch``: the main command, which trains and fuses one federation."""
 
+import gc
 import os
 import signal
 import sys
@@ -148,4 +149,5 @@ if __name__ == "__main__":
     if status == INTERRUPTED:
         # All files are closed by now, and the regular shutdown of torch and Ray takes seconds.
         os._exit(status)
+    gc.freeze()  # else Python looks a last time through all that torch and Ray made, for a second
     sys.exit(status)

@@ -2,7 +2,7 @@
 
 Ray's node waits until its agent has told its ports, and ends with it. Ray's own takes most of a
 second of a core and 60 MB. Run by its path; imports nothing of ours or of Ray's. The node's other
-agent stays Ray's: Ray Tune asks it for each trial's environment.
+agent is started late, see ``late_agent.py``.
 """
 
 import argparse

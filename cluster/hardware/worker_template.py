@@ -52,6 +52,7 @@ def worker_template(modules: Sequence[str] = ()) -> Iterator[Path]:
         listener.listen(64)
         others_end, own_end = os.pipe()
         launch = os.getpid()
+        gc.freeze()  # a collection would write to the pages that are shared
         template = os.fork()
         if template == 0:
             os.close(own_end)

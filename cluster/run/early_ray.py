@@ -78,7 +78,8 @@ class EarlyRay:
     def ready(self, published: Path) -> Iterator[bool]:
         """Waits for the cluster; gives whether there is one. Raises what made its start fail.
 
-        ``published`` holds ``HOST:PORT`` of the cluster while the context lasts.
+        ``published`` holds ``HOST:PORT`` of the cluster while the context lasts. Then the cluster
+        begins to end, beside what else there is to do.
         """
         if self._thread is None:
             yield False
@@ -86,5 +87,8 @@ class EarlyRay:
         self._begun.wait()
         if self._error:
             raise self._error
-        with announced(published):
-            yield True
+        try:
+            with announced(published):
+                yield True
+        finally:
+            self._over.set()

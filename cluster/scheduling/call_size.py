@@ -3,7 +3,7 @@
 CALL_SECONDS = 0.5
 """Seconds that a call may take. Each call costs the process some milliseconds of waiting, as long
 as small clients train; a longer call would delay its results and leave other processes idle."""
-MOST = 64
+MOST = 16
 """Clients in a call, at most: their uploads are in memory together."""
 
 

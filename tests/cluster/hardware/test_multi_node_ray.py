@@ -89,13 +89,14 @@ def test_a_member_waits_for_a_late_head_and_leaves_with_it(tmp_path: Path) -> No
     root = Path(json.loads(record.read_text())["root"])
     assert stat.S_IMODE(root.stat().st_mode) == 0o700
     # Over several nodes Ray itself listens on all interfaces, and leaves no choice; but it asks for
-    # the token. Its agent, which asks too, has the node's address.
+    # the token. Its agents, one of each node, have the node's address.
     opened = {door for door in doors(started) if not door.local}
-    agents = {door for door in opened if door.process == "ray::RuntimeEnvAgent"}
-    assert {door.process for door in opened - agents} == {"gcs_server", "raylet", "ray::IDLE"}
-    assert all("UNAUTHENTICATED" in answers(door.port) for door in opened - agents)
-    assert not any("OK" in answers(door.port) for door in opened - agents)
-    assert not {door.host for door in agents} & {"::", "0.0.0.0"}
+    rays = {door for door in opened if door.process in ("gcs_server", "raylet", "ray::IDLE")}
+    assert {door.process for door in rays} == {"gcs_server", "raylet", "ray::IDLE"}
+    assert all("UNAUTHENTICATED" in answers(door.port) for door in rays)
+    assert not any("OK" in answers(door.port) for door in rays)
+    assert len(opened - rays) == 2
+    assert not {door.host for door in opened - rays} & {"::", "0.0.0.0"}
     assert 10001 not in {door.port for door in opened}
     printed, complaint = head.communicate(timeout=60)
     assert head.returncode == 0, complaint

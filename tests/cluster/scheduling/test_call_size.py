@@ -11,7 +11,7 @@ def test_until_their_time_is_known_a_call_is_a_cohort() -> None:
 
 
 def test_small_clients_go_many_at_once_and_large_ones_cohort_by_cohort() -> None:
-    assert clients_per_call(4, 10_000, 2, CALL_SECONDS / 40) == 40
+    assert clients_per_call(4, 10_000, 2, CALL_SECONDS / 12) == 12
     assert clients_per_call(4, 10_000, 2, CALL_SECONDS) == 4
     assert clients_per_call(4, 10_000, 2, CALL_SECONDS / 1000) == MOST
 
