@@ -98,7 +98,11 @@ def _table(*columns: str) -> Table:
 
 
 def pictures(cells: Sequence[Figures]) -> dict[str, bytes]:
-    """PNG files by name: logarithmic on both axes, each curve with its slope; and accuracy."""
+    """PNG files by name: logarithmic on both axes, each curve with its slope; and accuracy.
+
+    What varies by less than a decade has an axis that begins at 0, as logarithmic ticks so close
+    would read the same.
+    """
     found, labels = curves(cells), _labels()
     drawn = {name: _log_log(group, labels[name]) for name, group in found.items() if group}
     return {**drawn, "accuracy": _accuracy(_curve(cells, _item("accuracy")))}
@@ -127,13 +131,18 @@ def _log_log(group: Mapping[str, Mapping[int, float]], label: str) -> bytes:
             linestyle=(0, (4, 3)) if total else "-",
             label=name + slope,
         )
-    axes.set(xscale="log", yscale="log", ylabel=label)
+    axes.set(xscale="log", ylabel=label)
     spelled = size if "bytes" in label else "{:,g}".format
+    decades = _decades(group)
+    if decades < 1:
+        axes.set_ylim(bottom=0)
+    else:
+        axes.set_yscale("log")
+        axes.yaxis.set_minor_formatter(NullFormatter())
+        if "bytes" in label or decades < 2:
+            axes.yaxis.set_minor_formatter(lambda value, position: spelled(value))
+            axes.yaxis.set_minor_locator(LogLocator(subs=(2, 5)))
     axes.yaxis.set_major_formatter(lambda value, position: spelled(value))
-    axes.yaxis.set_minor_formatter(NullFormatter())
-    if "bytes" in label or _decades(group) < 2:
-        axes.yaxis.set_minor_formatter(lambda value, position: spelled(value))
-        axes.yaxis.set_minor_locator(LogLocator(subs=(2, 5)))
     _finish(axes)
     return style.png(figure)
 
