@@ -14,6 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from cluster.hardware import late_agent
 from cluster.hardware.inventory import Inventory
 from cluster.hardware.multi_node_ray import attend, tail
 from fl.errors import UserError
@@ -95,8 +96,9 @@ def test_a_member_waits_for_a_late_head_and_leaves_with_it(tmp_path: Path) -> No
     assert {door.process for door in rays} == {"gcs_server", "raylet", "ray::IDLE"}
     assert all("UNAUTHENTICATED" in answers(door.port) for door in rays)
     assert not any("OK" in answers(door.port) for door in rays)
-    assert len(opened - rays) == 2
-    assert not {door.host for door in opened - rays} & {"::", "0.0.0.0"}
+    agents = opened - rays
+    assert [door.process for door in agents] == [late_agent.NAME] * 2
+    assert not {door.host for door in agents} & {"::", "0.0.0.0"}
     assert 10001 not in {door.port for door in opened}
     printed, complaint = head.communicate(timeout=60)
     assert head.returncode == 0, complaint
