@@ -30,7 +30,7 @@ def all_end(processes: Iterable[psutil.Process], seconds: float) -> bool:
 
 
 def kill_with_family(process: subprocess.Popen[bytes]) -> None:
-    """SIGKILL, as if the machine had gone: left alone, Ray's agents would linger for a minute."""
+    """SIGKILL for all of it at once, as if the machine had gone."""
     family = psutil.Process(process.pid).children(recursive=True)
     process.send_signal(signal.SIGKILL)
     process.wait(timeout=20)

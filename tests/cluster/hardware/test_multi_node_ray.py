@@ -152,7 +152,7 @@ def test_a_member_whose_head_is_killed_gives_up(tmp_path: Path) -> None:
     _, complaint = member.communicate(timeout=60)
     assert "is gone" in complaint
     assert all_end(members, 10)
-    # Nobody was left to end these at once; Ray's own agents would notice after a while.
+    # Nobody was left to end these at once.
     for process in heads:
         with contextlib.suppress(psutil.NoSuchProcess):
             process.kill()
