@@ -13,6 +13,7 @@ from cluster.run import early_ray
 from cluster.run.command_line import parse
 from cluster.run.early_ray import EarlyRay
 from fl.errors import UserError
+from tests.waiting import wait_until
 
 MACHINE = Inventory(node="host", cpus=3, memory_bytes=10**9, gpus=(), source="machine")
 
@@ -49,7 +50,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
     return made
 
 
-def test_the_cluster_begins_beside_the_launch_and_ends_with_it(
+def test_the_cluster_begins_beside_the_launch_and_ends_when_the_run_needs_it_no_more(
     cluster: Cluster, tmp_path: Path
 ) -> None:
     with EarlyRay(parse([]), fork=False) as early:
@@ -57,7 +58,8 @@ def test_the_cluster_begins_beside_the_launch_and_ends_with_it(
         with early.ready(tmp_path / "address") as there:
             assert there
             assert (tmp_path / "address").exists()
-        assert cluster.ended is None
+            assert cluster.ended is None
+        wait_until(lambda: cluster.ended, seconds=30)
     # Ray's processes die with the thread that started them.
     assert cluster.began is cluster.ended is not threading.current_thread()
     assert (cluster.given["cpus"], cluster.given["template"]) == (3, None)
