@@ -47,6 +47,7 @@ class ClientMap:
     to_peers: bool = False
     check: Check | None = None
     nan_is_absent: bool = False
+    each: Callable[[Update], object] | None = None
     """See :class:`fl.clients.MapOptions`."""
     bytes_up: dict[int, int] = field(default_factory=dict)
     bytes_for_test: dict[int, int] = field(default_factory=dict)
@@ -157,7 +158,10 @@ class ClientMap:
                 losses=note.losses,
             )
         )
-        return self._update(client, packed, note, reused=reused)
+        update = self._update(client, packed, note, reused=reused)
+        if self.each:
+            self.each(update)
+        return update
 
     def _count(self, client: Client, header: Header) -> None:
         up = for_test = 0

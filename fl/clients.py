@@ -61,6 +61,9 @@ class MapOptions(TypedDict, total=False):
     private: Private | None
     """Of a client's upload, by its name: tensors that stay with the client. They are not counted,
     and the update does not have them."""
+    each: Callable[[Update], object] | None
+    """Is called with each update when it has come, while other clients are at work; in any order.
+    An exception that it raises ends the map."""
     check: Check | None
     """What the method needs of each upload, beside what all must be (:mod:`fl.receiving`): raises
     `ValueError` for one that it could not use, whose client then has failed. Without a task it is
@@ -153,6 +156,7 @@ class Clients:
             to_peers=options.get("to_peers", False),
             check=options.get("check") or (trained if task is None else None),
             nan_is_absent=options.get("nan_is_absent", False),
+            each=options.get("each"),
         )
         with self._events.phase("local"):
             updates = current.collect()

@@ -113,6 +113,21 @@ class Server(Protocol):
         ``with_z``; ``stream`` names the random numbers.
         """
 
+    def sample_early(
+        self,
+        decoders: Mapping[int, Decoder],
+        allocation: np.ndarray,
+        *,
+        latent: int,
+        stream: str = "synthesis",
+    ) -> None:
+        """Draws what :meth:`sample` will be asked for, from decoders that are there before others.
+
+        The next :meth:`sample` takes what it finds, of each client whose row of the allocation is
+        then the same: what it returns is the same with this or without. A server whose ranks are
+        elsewhere, or on GPUs, draws nothing early.
+        """
+
     def apply(self, samples: Samples, column: str, function: Callable[[Tensor], Tensor]) -> Samples:
         """The samples with ``function`` (of some rows, row by row) applied to a column."""
 

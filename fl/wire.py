@@ -5,12 +5,11 @@ from collections.abc import Callable, ItemsView, Iterator, Mapping
 from pathlib import Path
 
 import torch
-from safetensors import safe_open
-from safetensors.torch import load, load_file, save
+from safetensors.torch import load, save
 from torch import Tensor, nn
 
 from fl.json_values import JsonObject
-from fl.packed import Header, Packed, PackedTensors
+from fl.packed import Form, Header, Packed, PackedTensors
 
 Tensors = dict[str, Tensor]
 MOST_COUNT_BYTES = 1024
@@ -45,27 +44,28 @@ class StoredTensors(Mapping[str, Tensor]):
         self._path = path
         self._counts = counts or {}
 
+    @property
+    def forms(self) -> Mapping[str, Form]:
+        """What the tensors look like; none is read for it."""
+        return self._opened().forms
+
     def __getitem__(self, name: str) -> Tensor:
         if name in self._counts:
             return self._counts[name].clone()
-        with safe_open(self._path, "pt") as file:
-            if name not in set(file.keys()):
-                raise KeyError(name)
-            # A copy: the tensor itself would hold its file mapped for as long as it exists, and
-            # with it every page of the upload that has been read.
-            found: Tensor = file.get_tensor(name).clone()
-            return found
+        return self._opened()[name]
 
     def __iter__(self) -> Iterator[str]:
-        with safe_open(self._path, "pt") as file:
-            return iter(file.keys())
+        return iter(self._opened())
 
     def __len__(self) -> int:
-        return sum(1 for _ in self)
+        return len(self._opened())
 
     def items(self) -> ItemsView[str, Tensor]:
         """All tensors by one reading, since a deep model has hundreds."""
-        return load_file(self._path).items()
+        return dict(self._opened().items()).items()
+
+    def _opened(self) -> PackedTensors:
+        return PackedTensors(Packed.in_file(self._path))
 
 
 def counts_in(packed: Packed) -> Tensors:

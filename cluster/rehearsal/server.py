@@ -53,6 +53,16 @@ class RehearsalServer(SingleServer):
         with self._counted(PREPARATION, self._scale):
             return super().sample(decoders, few, latent=latent, stream=stream, with_z=with_z)
 
+    def sample_early(
+        self,
+        decoders: Mapping[int, Decoder],
+        allocation: np.ndarray,
+        *,
+        latent: int,
+        stream: str = "synthesis",
+    ) -> None:
+        """Draws nothing early: :meth:`sample` draws other numbers of samples."""
+
     def apply(self, samples: Samples, column: str, function: Callable[[Tensor], Tensor]) -> Samples:
         """Counted for all rows."""
         with self._counted(PREPARATION, self._scale):

@@ -4,10 +4,11 @@ No rank holds what a replacement could not be given: columns lie in Ray's object
 of a fit in this process. When a rank dies the whole group is replaced, and its call is repeated.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
+import numpy as np
 import ray
 import torch
 
@@ -22,6 +23,7 @@ from fl.fusion.checkpoints import Checkpoints
 from fl.fusion.fit import FitSpec
 from fl.fusion.rank import Rank, Report
 from fl.fusion.ranked_server import Arguments, Block, RankedServer, ServerFailed, Value
+from fl.models import Decoder
 from fl.server import Samples
 
 STATE_EVERY = 5
@@ -90,6 +92,16 @@ class FusionServer(RankedServer):
 
     def _get(self, results: Sequence[Block]) -> list[Any]:
         return [as_tensor(value) for value in ray.get(list(results))]
+
+    def sample_early(
+        self,
+        decoders: Mapping[int, Decoder],
+        allocation: np.ndarray,
+        *,
+        latent: int,
+        stream: str = "synthesis",
+    ) -> None:
+        """Draws nothing early: the ranks start when the clients are done."""
 
     def place(self, data: Batch) -> Samples:
         """See :meth:`RankedServer.place`."""

@@ -26,6 +26,21 @@ def squared_counts(label_counts: np.ndarray, total: int) -> np.ndarray:
     return np.where(class_sums > 0, quota * squares // np.maximum(class_sums, 1), 0)
 
 
+def label_share_of(counts: np.ndarray, total: int, position: int, decoders: int) -> np.ndarray:
+    """The row of :func:`label_share` of one decoder of so many, which needs its counts alone.
+
+    Args:
+        counts: (classes,) int64, its client's label counts.
+        total: number of synthetic samples wanted of all decoders.
+        position: of the decoder among them, from 0.
+        decoders: how many there are.
+
+    Returns:
+        (classes,) int64.
+    """
+    return _apportioned(counts, total // decoders + (position < total % decoders))
+
+
 def label_share(label_counts: np.ndarray, total: int) -> np.ndarray:
     """The paper's rule: every decoder samples by its own label distribution p_k.
 
@@ -33,9 +48,8 @@ def label_share(label_counts: np.ndarray, total: int) -> np.ndarray:
     ones one more where it does not divide). Shares are rounded by largest remainder, so that each
     decoder's row sums to its total. Arguments and result as :func:`squared_counts`.
     """
-    decoders, _ = label_counts.shape
-    totals = [total // decoders + (k < total % decoders) for k in range(decoders)]
-    rows = [_apportioned(counts, own) for counts, own in zip(label_counts, totals, strict=True)]
+    decoders = len(label_counts)
+    rows = [label_share_of(own, total, k, decoders) for k, own in enumerate(label_counts)]
     return np.stack(rows)
 
 

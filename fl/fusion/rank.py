@@ -18,13 +18,15 @@ from fl.fusion.distillation import agreed_logits
 from fl.fusion.fit import Fit, FitSpec, Inference
 from fl.fusion.group import Group
 from fl.fusion.rank_parts import RankParts
-from fl.fusion.synthesis import Draw, draw_samples
+from fl.fusion.synthesis import Draw, Drawn, draw_samples
 from fl.metrics.accuracy import answers, confusion
 from fl.models import Decoder
 from fl.training.reduced import reduced
 from kernels.filter import nearest_of
 from kernels.parts import Local, Parts
 
+COLUMNS = 3
+"""Of samples as they are drawn: images, labels, and z."""
 ASKED = 1024
 """Rows in one forward pass of a teacher."""
 
@@ -59,9 +61,17 @@ class Rank:
         self._test_groups = run_spec.groups(test).to(device)
 
     def sample(
-        self, decoders: Mapping[int, Decoder], draws: Sequence[Draw], latent: int, stream: str
+        self,
+        decoders: Mapping[int, Decoder],
+        draws: Sequence[Draw],
+        latent: int,
+        stream: str,
+        drawn: Mapping[int, Drawn],
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Images of these draws, their labels, and the z that they were drawn from."""
+        """Images of these draws, their labels, and the z that they were drawn from.
+
+        ``drawn``: what was drawn before, by client.
+        """
         count = sum(map(len, draws))
         shape = (count, *self.run_spec.image_shape)
         home = self._home(4 * torch.Size(shape).numel())
@@ -74,6 +84,7 @@ class Rank:
                 stream=(self.run_spec.seed, stream),
                 device=self.device,
                 into=(images, z),
+                drawn=drawn,
             )
         labels = [draw.labels for draw in draws]
         return images, torch.cat([torch.empty(0, dtype=torch.int64), *labels]).to(home), z
@@ -81,6 +92,10 @@ class Rank:
     def apply(self, function: Callable[[Tensor], Tensor], column: Tensor) -> Tensor:
         """The function applied to the column, some rows at a time."""
         return torch.cat([function(rows) for rows in column.split(ASKED)])
+
+    def join(self, *blocks: Tensor) -> tuple[Tensor, ...]:
+        """Each column of several blocks as one: of the first block, then those of the second."""
+        return tuple(torch.cat(blocks[column::COLUMNS]) for column in range(COLUMNS))
 
     def take(self, indices: Tensor, *columns: Tensor) -> tuple[Tensor, ...]:
         """The rows at ``indices`` of each column."""

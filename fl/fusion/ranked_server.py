@@ -3,6 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain, zip_longest
 from typing import Any, TypeVar, TypeVarTuple
 
 import numpy as np
@@ -15,8 +16,8 @@ from fl.federation import Batch, RunSpec
 from fl.fusion.checkpoints import Checkpoints, digest_of
 from fl.fusion.distillation import TeacherWeights
 from fl.fusion.fit import STATE_FORM, FitConfig, FitSpec, Inference, load_state
-from fl.fusion.rank import Rank, Report
-from fl.fusion.synthesis import PIXEL, Draw, plan_draws, share_out
+from fl.fusion.rank import COLUMNS, Rank, Report
+from fl.fusion.synthesis import PIXEL, Draw, Drawn, plan_draws, portions, share_out
 from fl.fusion.teaching import taught_logits
 from fl.metrics.accuracy import accuracies
 from fl.models import Decoder
@@ -25,6 +26,8 @@ from fl.server import Evaluation, FitResult, Lessons, Loss, Samples
 
 Value = TypeVar("Value")
 Arguments = TypeVarTuple("Arguments")
+DECODERS_AT_ONCE = 64
+"""That are sent to a rank in one call: there may be more clients than memory has room for."""
 Block = Any
 """A rank's value, or a reference to it: the subclass decides which."""
 
@@ -73,9 +76,21 @@ class RankedServer(ABC):
     ) -> Samples:
         """See :meth:`fl.server.Server.sample`."""
         shares = share_out(plan_draws(list(decoders), allocation), self.size)
-        own = [(self._part(decoders, draws), draws, latent, stream) for draws in shares]
-        blocks = zip(*self._on_each(Rank.sample, own, returns=3), strict=True)
-        columns = dict(zip(("images", "labels", "z"), map(tuple, blocks), strict=True))
+        drawn = self._take_early(decoders, allocation, stream)
+        blocks = [
+            self._on_each(
+                Rank.sample,
+                [(self._part(decoders, own), own, latent, stream, drawn) for own in portion],
+                returns=COLUMNS,
+            )
+            for portion in zip_longest(*map(self._portions, shares), fillvalue=[])
+        ]
+        if len(blocks) > 1:
+            of_rank = [tuple(chain.from_iterable(own)) for own in zip(*blocks, strict=True)]
+            blocks = [self._on_each(Rank.join, of_rank, returns=COLUMNS)]
+        columns = dict(
+            zip(("images", "labels", "z"), map(tuple, zip(*blocks[0], strict=True)), strict=True)
+        )
         if not with_z:
             del columns["z"]
         counts = tuple(sum(map(len, draws)) for draws in shares)
@@ -227,6 +242,17 @@ class RankedServer(ABC):
         self._on_each(Rank.release, [()] * self.size)
 
     @abstractmethod
+    def sample_early(
+        self,
+        decoders: Mapping[int, Decoder],
+        allocation: np.ndarray,
+        *,
+        latent: int,
+        stream: str = "synthesis",
+    ) -> None:
+        """See :meth:`fl.server.Server.sample_early`."""
+
+    @abstractmethod
     def place(self, data: Batch) -> Samples:
         """Makes samples of tensors in this process, divided among the ranks."""
 
@@ -259,6 +285,16 @@ class RankedServer(ABC):
     ) -> Mapping[int, Decoder]:
         """The decoders that a rank needs for its draws."""
         return {draw.client: decoders[draw.client] for draw in draws}
+
+    def _portions(self, draws: Sequence[Draw]) -> list[list[Draw]]:
+        """A rank's draws in the parts of which it is given the decoders at once."""
+        return portions(draws, DECODERS_AT_ONCE)
+
+    def _take_early(
+        self, decoders: Iterable[int], allocation: np.ndarray, stream: str
+    ) -> Mapping[int, Drawn]:
+        """By client what was drawn early as it is asked for now; none of it is held after this."""
+        return {}
 
     def _values(
         self,

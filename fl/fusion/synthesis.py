@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 
 import numpy as np
 import torch
@@ -34,6 +35,18 @@ class Draw:
         return len(self.labels)
 
 
+@dataclass(frozen=True)
+class Drawn:
+    """What one client's decoder has drawn."""
+
+    counts: np.ndarray
+    """Of each class, (classes,) int64."""
+    images: Tensor
+    """(n, C, H, W)."""
+    z: Tensor
+    """(n, latent)."""
+
+
 def plan_draws(clients: Sequence[int], allocation: np.ndarray) -> list[Draw]:
     """All batches, client by client, for an allocation (clients, classes)."""
     draws = []
@@ -45,6 +58,16 @@ def plan_draws(clients: Sequence[int], allocation: np.ndarray) -> list[Draw]:
             for start, part in zip(starts, labels.split(BATCH), strict=False)
         ]
     return draws
+
+
+def portions(draws: Sequence[Draw], clients: int) -> list[list[Draw]]:
+    """The batches in order, cut wherever more than so many clients would be in a portion."""
+    cut: list[list[Draw]] = [[]]
+    for number, (_, own) in enumerate(groupby(draws, lambda draw: draw.client)):
+        if number and number % clients == 0:
+            cut.append([])
+        cut[-1] += own
+    return cut
 
 
 def share_out(draws: Sequence[Draw], ranks: int) -> list[list[Draw]]:
@@ -67,6 +90,7 @@ def draw_samples(
     stream: tuple[int, str],
     device: torch.device,
     into: tuple[Tensor, Tensor],
+    drawn: Mapping[int, Drawn],
 ) -> None:
     """Draws x ~ p_theta_k(x | z, c), z ~ N(0, I), batch by batch.
 
@@ -82,34 +106,40 @@ def draw_samples(
         device: where the samples are made.
         into: images (N, C, H, W) and z (N, latent), float32, to write to, where N is the number of
             samples of all draws; may be on another device.
+        drawn: what was drawn before by client, by the same arguments: it is taken as it is.
 
     Raises:
         UserError: a decoder whose pixels are not in [0, 1].
     """
     drawing, noise, position = None, torch.empty(0), 0
-    extremes: list[Tensor] = []
+    clients, extremes = list[int](), list[Tensor]()
     for draw in draws:
+        rows = slice(position, position + len(draw))
+        position += len(draw)
+        if before := drawn.get(draw.client):
+            own_rows = slice(draw.start, draw.start + len(draw))
+            into[0][rows], into[1][rows] = before.images[own_rows], before.z[own_rows]
+            continue
         if draw.client != drawing:
             drawing, decoder = draw.client, decoders[draw.client].to(device).eval()
             own = torch_generator(*stream, draw.client)
             noise = torch.randn(draw.total, latent, generator=own)
         z = noise[draw.start : draw.start + len(draw)]
-        rows = slice(position, position + len(draw))
         images = sample(decoder, draw.labels.to(device), z.to(device))
+        clients.append(draw.client)
         extremes.append(torch.stack(images.aminmax()))
         into[0][rows] = rounded(images, PIXEL)
         into[1][rows] = z
-        position += len(draw)
-    _check(draws, extremes)
+    _check(clients, extremes)
 
 
-def _check(draws: Sequence[Draw], extremes: list[Tensor]) -> None:
+def _check(clients: Sequence[int], extremes: list[Tensor]) -> None:
     """Refuses pixels outside [0, 1], NaN too, after all draws: the device is waited for once."""
     found = torch.stack(extremes).tolist() if extremes else []
-    for draw, (low, high) in zip(draws, found, strict=True):
+    for client, (low, high) in zip(clients, found, strict=True):
         if not 0 <= low <= high <= 1:
             raise UserError(
-                f"the decoder of client {draw.client} makes pixels from {low:.3g} to {high:.3g}, "
+                f"the decoder of client {client} makes pixels from {low:.3g} to {high:.3g}, "
                 "they must be in [0, 1]"
             )
 

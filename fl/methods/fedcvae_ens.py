@@ -21,7 +21,7 @@ from fl.fusion.allocation import client_shares, squared_counts
 from fl.fusion.distillation import FusionLoss
 from fl.fusion.fit import FitConfig, changeable
 from fl.methods.method import Assignment, Method
-from fl.methods.uploads import load_decoder, load_label_counts
+from fl.methods.uploads import Decoders, load_label_counts
 from fl.models import CLASSIFIERS, GENERATORS, check_classifier
 from fl.models.truncated import TruncatedDecoder
 from fl.seeding import numpy_generator
@@ -106,15 +106,16 @@ def run(clients: Clients, server: Server, config: FedCVAEConfig) -> Outcome:
     """Algorithm FEDCVAE-ENS; ``start`` is the untrained classifier."""
     updates = clients.train()
     with server.events.phase("synthesis"):
-        decoders = {u.client.id: truncated(u, server, config) for u in updates}
         allocation = allocate(updates, server, config, config.num_samples)
-        samples = server.sample(decoders, allocation, latent=config.generator.latent)
+        samples = server.sample(
+            truncated(updates, server, config), allocation, latent=config.generator.latent
+        )
     return classify(samples, server, config)
 
 
-def truncated(update: Update, server: Server, config: FedCVAEConfig) -> TruncatedDecoder:
-    """The client's decoder, with its z truncated."""
-    return TruncatedDecoder(load_decoder(update, server), config.truncation)
+def truncated(updates: Sequence[Update], server: Server, config: FedCVAEConfig) -> Decoders:
+    """The clients' decoders, with their z truncated."""
+    return Decoders(updates, server, lambda own: TruncatedDecoder(own, config.truncation))
 
 
 def allocate(

@@ -88,7 +88,7 @@ def run(clients: Clients, server: Server, config: FedCVAEKDConfig) -> Outcome:
 def draw_examples(updates: Sequence[Update], server: Server, config: FedCVAEKDConfig) -> Samples:
     """What the clients' decoders draw: ``z`` (N, latent), truncated, ``labels``, ``images``."""
     allocation = allocate(updates, server, config, config.decoder.num_samples)
-    decoders = {u.client.id: truncated(u, server, config) for u in updates}
+    decoders = truncated(updates, server, config)
     latent = config.generator.latent
     drawn = server.sample(decoders, allocation, latent=latent, stream="examples", with_z=True)
     return server.apply(drawn, "z", Truncation(config.truncation))

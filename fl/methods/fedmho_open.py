@@ -39,7 +39,7 @@ from fl.fusion.voting import (
 from fl.methods.fedgen import tell_label_counts
 from fl.methods.fedmho import FedMHOConfig, allocate, assign, initialise, keep_best, spaces
 from fl.methods.method import Method
-from fl.methods.uploads import load_classifier, load_decoder, load_label_counts
+from fl.methods.uploads import Decoders, load_classifier, load_label_counts
 from fl.metrics.teachers import describe_teacher
 from fl.receiving import check_label_counts
 from fl.server import Outcome, Samples, Server
@@ -161,11 +161,8 @@ def draw(
 ) -> Samples:
     """Samples every decoder as often as the allocation states, moved by ``warp``; another strength
     moves the same samples."""
-    decoders = {
-        u.client.id: VariedDecoder(load_decoder(u, server), warp=warp, **open_set)
-        for u in generators
-    }
-    latent = next(iter(decoders.values())).latent
+    decoders = Decoders(generators, server, lambda own: VariedDecoder(own, warp=warp, **open_set))
+    latent = decoders[generators[0].client.id].latent
     samples = server.sample(decoders, allocation, latent=latent, stream=stream)
     if config.pixels == "uint8":
         return server.apply(samples, "images", truncate_to_bytes)

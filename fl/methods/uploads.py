@@ -1,6 +1,6 @@
 """Makes models of what clients uploaded; each upload is checked before its use."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import repeat
 
 import numpy as np
@@ -88,24 +88,31 @@ def load_decoder(update: Update, server: Server) -> Decoder:
     training, run_spec = update.client.training, server.run_spec
     if not isinstance(training, GeneratorConfig):
         raise TypeError(f"{_sender(update)} trains no generator")
+    tensors = dict(update.tensors.items())  # by one reading
     if training.upload == "cvae":
         whole = starting_generator(training, run_spec)
-        load_prefixed(whole, update.tensors, "cvae", sender=_sender(update))
+        load_prefixed(whole, tensors, "cvae", sender=_sender(update))
         return whole.decoder
     decoder = starting_decoder(training, run_spec)
-    load_prefixed(decoder, update.tensors, "decoder", sender=_sender(update))
+    load_prefixed(decoder, tensors, "decoder", sender=_sender(update))
     return decoder
 
 
 class Decoders(Mapping[int, Decoder]):
     """The clients' decoders by client id, each read when it is needed, as there may be many."""
 
-    def __init__(self, updates: Iterable[Update], server: Server) -> None:
+    def __init__(
+        self,
+        updates: Iterable[Update],
+        server: Server,
+        change: Callable[[Decoder], Decoder] = lambda decoder: decoder,
+    ) -> None:
+        """``change``: what is made of each before it draws."""
         self._updates = {update.client.id: update for update in updates}
-        self._server = server
+        self._server, self._change = server, change
 
     def __getitem__(self, client: int) -> Decoder:
-        return load_decoder(self._updates[client], self._server)
+        return self._change(load_decoder(self._updates[client], self._server))
 
     def __iter__(self) -> Iterator[int]:
         return iter(self._updates)

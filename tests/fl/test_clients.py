@@ -216,6 +216,22 @@ def test_every_received_update_is_told() -> None:
     assert [e["status"] for e in named(heard, "phase") if e["phase"] == "local"] == ["start", "end"]
 
 
+def test_each_update_is_handed_over_as_it_comes_reused_ones_too() -> None:
+    store = MemoryStore()
+    federation(FakeExecutor(), store).map(never_run, only=[3])
+    executor = FakeExecutor(order=lambda job: -job.client.id)
+    came: list[tuple[int, bool, int]] = []
+
+    def each(update: Update) -> None:
+        came.append((update.client.id, update.reused, int(update.tensors["id"])))
+
+    clients = federation(executor, store)
+    clients.map(never_run, each=each)
+    assert came == [(3, True, 3), (2, False, 2), (1, False, 1), (0, False, 0)]
+    with pytest.raises(ZeroDivisionError):
+        federation(executor, store).map(never_run, each=lambda update: 1 // 0)
+
+
 def test_updates_received_before_a_failure_are_kept() -> None:
     class Failing(FakeExecutor):
         def run(self, jobs: Sequence[Job], events: Events) -> Outcomes:

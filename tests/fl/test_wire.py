@@ -10,10 +10,8 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from fl import wire
 from fl.packed import Header, Packed
 from fl.wire import (
     StoredTensors,
@@ -164,6 +162,7 @@ def test_stored_tensors_are_those_of_the_file_and_of_no_other_name(tmp_path: Pat
     assert len(stored) == 2
     assert all(torch.equal(stored[name], t) for name, t in message.items())
     assert stored.get("other") is None
+    assert {name: form.shape for name, form in stored.forms.items()} == {"w": (2, 3), "n": ()}
     sizes = {name: form.num_bytes for name, form in Header.of(packed).forms.items()}
     assert sizes == {"w": 24, "n": 8}
     assert sum(sizes.values()) == num_bytes(message)
@@ -214,11 +213,12 @@ def test_all_of_a_files_tensors_are_read_at_once(
 ) -> None:
     (tmp_path / "update").write_bytes(pack({"a": torch.ones(2), "b": torch.zeros(3)}, {}))
     read: list[Path] = []
+    in_file = Packed.in_file
 
-    def counted(path: Path) -> Tensors:
+    def counted(path: Path) -> Packed:
         read.append(path)
-        return load_file(path)
+        return in_file(path)
 
-    monkeypatch.setattr(wire, "load_file", counted)
+    monkeypatch.setattr(Packed, "in_file", counted)
     assert {n: len(t) for n, t in StoredTensors(tmp_path / "update").items()} == {"a": 2, "b": 3}
     assert len(read) == 1

@@ -25,6 +25,7 @@ from cluster.server.rank_placement import place_ranks
 from fl.errors import UserError
 from fl.events import Events
 from fl.federation import Batch, Job, Request
+from fl.fusion import ranked_server
 from fl.fusion.distillation import EachMember, FusionLoss
 from fl.fusion.fit import FitConfig
 from fl.fusion.ranked_server import RankedServer, ServerFailed
@@ -170,6 +171,22 @@ def test_the_whole_stage_is_that_of_one_rank(server: FusionServer, heard: list[T
     assert torch.equal(there.confusion(reference), here.confusion(reference))
     assert result.epochs[-1] == there.evaluate(fitted) == here.evaluate(fitted)
     assert [e["epoch"] for e in named(heard, "epoch")] == [1, 2, 3, 4]
+
+
+def test_decoders_that_come_in_portions_draw_what_all_at_once_would(
+    server: FusionServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ranked_server, "DECODERS_AT_ONCE", 1)
+    decoders = {k: starting_generator(GENERATOR, PROBLEM).decoder for k in (3, 5, 8, 9)}
+    allocation = torch.tensor([[300, 0, 50], [1, 0, 2], [0, 3, 0], [2, 2, 2]]).numpy()
+    here = alone()
+    ours, theirs = (
+        own.sample(decoders, allocation, latent=GENERATOR.latent, with_z=True)
+        for own in (server, here)
+    )
+    assert sum(ours.counts) == len(theirs) == allocation.sum()
+    for name in ("images", "labels", "z"):
+        assert torch.equal(server.fetch(ours, name), here.fetch(theirs, name))
 
 
 def test_what_looks_at_whole_batches_is_fitted_as_by_one_rank(server: FusionServer) -> None:

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
-from fl.fusion.allocation import client_shares, label_share, squared_counts
+from fl.fusion.allocation import client_shares, label_share, label_share_of, squared_counts
 
 COUNTS = arrays(
     np.int64,
@@ -50,6 +50,13 @@ def test_a_class_of_one_holder_is_all_his_and_a_class_of_none_is_left_out() -> N
     counts = np.array([[3, 0, 1, 4], [0, 0, 1, 2]])
     expected = [[25, 0, 12, 20], [0, 0, 12, 5]]
     assert squared_counts(counts, 103).tolist() == expected
+
+
+@examples
+@given(counts=HELD, total=TOTALS)
+def test_a_label_share_is_known_from_one_decoders_counts(counts: np.ndarray, total: int) -> None:
+    rows = [label_share_of(own, total, k, len(counts)) for k, own in enumerate(counts)]
+    assert np.array_equal(rows, label_share(counts, total))
 
 
 @examples

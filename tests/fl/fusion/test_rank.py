@@ -102,7 +102,7 @@ def test_samples_do_not_depend_on_the_processs_threads_which_stay_as_they_were()
     try:
         for threads in (1, 2):
             torch.set_num_threads(threads)
-            found.append(a_rank().sample({4: decoder}, draws, GENERATOR.latent, "synthesis"))
+            found.append(a_rank().sample({4: decoder}, draws, GENERATOR.latent, "synthesis", {}))
             assert torch.get_num_threads() == threads
     finally:
         torch.set_num_threads(before)

@@ -49,6 +49,35 @@ def test_decoders_are_read_one_after_the_other_and_only_when_they_draw() -> None
     assert set(made.columns) == {"images", "labels"}
 
 
+EARLY = torch.tensor([[0, 2, 1], [300, 0, 0], [1, 1, 0]]).numpy()
+
+
+def test_what_was_drawn_early_is_what_would_be_drawn_and_is_not_drawn_again() -> None:
+    late, early = OneAtATime([4, 7, 9]), OneAtATime([4, 7, 9])
+    expected, ours = server(), server()
+    latent = GENERATOR.latent
+    for client, row in ((7, EARLY[1:2]), (4, EARLY[:1])):  # in any order
+        ours.sample_early(OneAtATime([client]), row, latent=latent)
+    plain = expected.sample(late, EARLY, latent=latent, with_z=True)
+    made = ours.sample(early, EARLY, latent=latent, with_z=True)
+    assert early.read == [9]
+    for column in ("images", "labels", "z"):
+        assert torch.equal(ours.fetch(made, column), expected.fetch(plain, column))
+    ours.sample(early, EARLY, latent=latent)
+    assert early.read == [9, 4, 7, 9]  # it was held for one time
+
+
+def test_what_was_drawn_early_is_drawn_anew_where_other_samples_are_wanted() -> None:
+    ours, decoders = server(), OneAtATime([4, 7])
+    ours.sample_early(OneAtATime([4]), EARLY[:1], latent=GENERATOR.latent)
+    ours.sample_early(OneAtATime([7]), EARLY[1:2], latent=GENERATOR.latent, stream="other")
+    changed = EARLY[:2] + 1
+    made = ours.sample(decoders, changed, latent=GENERATOR.latent)
+    assert decoders.read == [4, 7]
+    plain = server().sample(decoders, changed, latent=GENERATOR.latent)
+    assert torch.equal(ours.fetch(made, "images"), server().fetch(plain, "images"))
+
+
 def test_z_is_given_where_it_is_asked_for() -> None:
     allocation = torch.tensor([[1, 1, 1]]).numpy()
     made = server().sample(

@@ -12,7 +12,14 @@ from torch import Tensor, nn
 
 from fl.errors import UserError
 from fl.fusion import synthesis
-from fl.fusion.synthesis import draw_samples, plan_draws, share_out, truncate_to_bytes
+from fl.fusion.synthesis import (
+    Draw,
+    draw_samples,
+    plan_draws,
+    portions,
+    share_out,
+    truncate_to_bytes,
+)
 from fl.models import Decoder
 from fl.training.generator import starting_generator
 from tests.fl.toy import CPU, GENERATOR, PROBLEM
@@ -44,7 +51,7 @@ def sampled(
         count = sum(map(len, draws))
         into = torch.empty(count, 1, *pixels), torch.empty(count, LATENT)
         stream = (seed, "synthesis")
-        draw_samples(decoders, draws, latent=LATENT, stream=stream, device=CPU, into=into)
+        draw_samples(decoders, draws, latent=LATENT, stream=stream, device=CPU, into=into, drawn={})
         images.append(into[0])
     labels = [draw.labels for draws in shares for draw in draws]
     return Drawn(torch.cat(images), torch.cat([torch.empty(0, dtype=torch.int64), *labels]))
@@ -115,6 +122,20 @@ def test_a_decoder_that_draws_no_numbers_is_refused_by_its_client(ranks: int) ->
     }
     with pytest.raises(UserError, match=r"decoder of client 5 makes pixels from nan to nan, they"):
         sampled(decoders, pixels=(1, 2), ranks=ranks)
+
+
+def test_portions_are_the_batches_in_order_of_so_many_clients_at_most() -> None:
+    counts = np.array([[300, 0], [1, 2], [0, 513], [4, 4], [1, 0]])
+    draws = plan_draws([3, 5, 8, 9, 11], counts)
+    assert portions(draws, 5) == [draws]
+
+    def clients(portion: list[Draw]) -> set[int]:
+        return {draw.client for draw in portion}
+
+    cut = portions(draws, 2)
+    assert [draw for portion in cut for draw in portion] == draws
+    assert [clients(portion) for portion in cut] == [{3, 5}, {8, 9}, {11}]
+    assert portions([], 2) == [[]]
 
 
 def test_a_clients_samples_do_not_depend_on_who_else_takes_part() -> None:

@@ -85,6 +85,9 @@ class ThreadServer(RankedServer):
         super().__init__(run_spec, test, events, CPU)
         self.size, self._test, self._gpus = size, test, gpus
 
+    def sample_early(self, *_: Any, **__: Any) -> None:
+        """Draws nothing early."""
+
     def place(self, data: Batch) -> Samples:
         """See :meth:`RankedServer.place`."""
         parts = {name: tensor.cpu().tensor_split(self.size) for name, tensor in data.items()}

@@ -1,7 +1,9 @@
 """FedMHO against its naive twin, and the behaviour of each of its options."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,15 +13,26 @@ from torch import nn
 
 from fl.clients import Clients
 from fl.errors import UserError
-from fl.federation import RunSpec, Update
+from fl.federation import RunSpec, TaskInput, TaskOutput, Update
 from fl.fusion.aggregation import aggregate_states
 from fl.methods import fedmho
 from fl.methods.fedmho import FedMHOConfig, Teacher, assign
+from fl.methods.method import Assignment
 from fl.methods.registry import METHODS, get_method
 from fl.methods.uploads import load_classifier, untrained_classifier
+from fl.models import Decoder
 from fl.training.classifier import ClassifierConfig
+from fl.training.generator import GeneratorConfig
 from tests.fl.methods.naive_fedmho import naive_fedmho
-from tests.fl.methods.tiny import TINY, WatchedServer, changed, tiny_data, tiny_federation, whole
+from tests.fl.methods.tiny import (
+    TINY,
+    Assign,
+    WatchedServer,
+    changed,
+    tiny_data,
+    tiny_federation,
+    whole,
+)
 from tests.fl.toy import same_bits
 
 PROBLEM = RunSpec(image_shape=(1, 28, 28), num_classes=10, seed=0)
@@ -177,6 +190,48 @@ def test_label_share_gives_each_decoder_the_same_total() -> None:
     generators = [u for u in tiny_updates() if u.client.role == "generator"]
     allocation = fedmho.allocate(generators, server, changed(allocation="label-share"))
     assert allocation.sum(axis=1).tolist() == [40, 40, 40]
+
+
+def broken(inputs: TaskInput) -> TaskOutput:
+    raise ZeroDivisionError
+
+
+class Broken(GeneratorConfig):
+    """Fails when it trains."""
+
+    task = broken
+
+
+def last_fails(config: FedMHOConfig, num_clients: int, run_spec: RunSpec) -> list[Assignment]:
+    *others, last = assign(config, num_clients, run_spec)
+    return [*others, replace(last, training=Broken(epochs=1))]
+
+
+class Late(WatchedServer):
+    """Draws nothing early, and notes what it could have drawn."""
+
+    def sample_early(self, decoders: Mapping[int, Decoder], *about: Any, **more: Any) -> None:
+        self.early = [*getattr(self, "early", []), *decoders]
+
+
+@pytest.mark.parametrize("assign_to", [assign, last_fails])
+def test_samples_drawn_while_clients_train_are_those_drawn_afterwards(assign_to: Assign) -> None:
+    """Also where a client is dropped and the others have to draw more than was thought."""
+    config, made = changed(allocation="label-share"), []
+    for late in (False, True):
+        clients, server = tiny_federation(config, assign=assign_to, on_failure="drop")
+        server.__class__ = Late if late else WatchedServer
+        made.append(fedmho.run(clients, server, config, teacher="none").synthetic)
+        assert list(clients.dropped) == ([] if assign_to is assign else [5])
+    assert same_bits(*made)
+    assert server.early == [3, 4, 5] if assign_to is assign else [3, 4]  # type: ignore[attr-defined]
+
+
+def test_by_squared_counts_no_decoder_draws_before_all_are_there() -> None:
+    clients, server = tiny_federation(TINY)
+    server.__class__ = Late
+    fedmho.run(clients, server, TINY, teacher="none")
+    assert not hasattr(server, "early")
 
 
 def test_whole_cvae_upload_gives_the_same_model_for_more_bytes() -> None:

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from fl.client_map import OnFailure
 from fl.clients import Clients
 from fl.data.datasets import Dataset, Split, load
 from fl.data.partition import Partition, PartitionConfig, make_partition
@@ -102,6 +103,7 @@ def tiny_federation(
     listener: Listener = lambda event: None,
     checkpoints: Checkpoints | None = None,
     device: torch.device = CPU,
+    on_failure: OnFailure = "stop",
 ) -> tuple[Clients, WatchedServer]:
     data = data or tiny_data()
     run_spec = RunSpec(image_shape=data.image_shape, num_classes=10, seed=seed)
@@ -125,6 +127,7 @@ def tiny_federation(
         InProcess(data.train),
         store or NoStore(),
         events,
+        on_failure=on_failure,
         tests=OwnTests.of(few, data.train.labels, 10),
     )
     server = WatchedServer(run_spec, whole(data.test), events, device, checkpoints)
