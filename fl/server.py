@@ -3,7 +3,7 @@
 :mod:`fl.fusion.ranked_server` implements it over ranks.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from typing import Any, Literal, Protocol, runtime_checkable
@@ -63,6 +63,10 @@ class Samples:
     def starts(self) -> list[int]:
         """The number of each block's first row."""
         return list(accumulate(self.counts[:-1], initial=0))
+
+    def with_column(self, name: str, blocks: Sequence[Any]) -> "Samples":
+        """These and a column more, or another in place of one."""
+        return replace(self, columns={**self.columns, name: tuple(blocks)})
 
     def only(self, *names: str) -> "Samples":
         """These columns alone."""

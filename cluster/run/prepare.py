@@ -8,15 +8,11 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from cluster.hardware.inventory import Inventory, take_inventory
-from cluster.hardware.joined_ray import joined_inventory
-from cluster.hardware.private_ray import refuse_other_systems
-from cluster.hardware.shadows import refuse_shadows
-from cluster.profiling.requests import Requests, measured, stated
-from cluster.run.model_memory import refuse_large
+from cluster.hardware.inventory import Inventory
+from cluster.profiling.requests import Requests, measured
+from cluster.run.admit import Admitted, admit
 from cluster.run.options import Launch
 from cluster.run.steps import silent
-from cluster.server.rank_placement import world_size
 from fl.config import RunConfig
 from fl.data.auxiliary import load_auxiliary
 from fl.data.catalogue import load
@@ -26,10 +22,9 @@ from fl.data.partition import Partition, make_partition, validated
 from fl.data.validation import hold_out
 from fl.federation import Client, RunSpec, Training
 from fl.methods.method import Assignment
-from fl.methods.registry import Method, get_method
+from fl.methods.registry import Method
 from fl.seeding import numpy_generator
 from fl.training.private import PrivateClassifier, PrivateGenerator
-from fl.training.private import private as make_private
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,51 +67,29 @@ def prepare(
     Raises:
         UserError: one line, for whatever the configuration, the data or this machine rule out.
     """
-    if launch.runtime == "ray":
-        refuse_other_systems()
-        refuse_shadows()
-    run = launch.run
-    method = get_method(run.method)
-    run_spec = run.run_spec  # reads the disk where the data is a folder
-    assignments = _assignments(run, method, run_spec)
-    for training in {assignment.training for assignment in assignments}:
-        refuse_large(training, run_spec)
-    inventory = inventory or _inventory(launch)
-    ranks = launch.fusion_ranks or method.default_ranks
-    if not (launch.slurm.submit or launch.ray_address):  # the inventory covers all GPUs of the run
-        world_size(ranks, len(inventory.gpus))
-    requests = stated(assignments, run.resources, inventory)
-    checked(inventory)
+    run, admitted = launch.run, admit(launch, inventory)
+    checked(admitted.inventory)
     say(f"reading the data: {run.dataset}")
     dataset = read_dataset(launch)
     say(f"cutting it among {run.num_clients} clients")
     partition = _partition(run, dataset, drawn)
+    requests = admitted.requests
     if launch.runtime == "ray" and not launch.slurm.submit:  # the job will measure on its own node
         say("measuring what clients need")
-        num_samples = [len(indices) for indices in partition.train]
-        requests = measured(assignments, num_samples, run_spec, run.resources, inventory)
-    if method.auxiliary is not None:
+        requests = _measured(run, admitted, partition)
+    if admitted.method.auxiliary is not None:
         say("reading images of another data set")
     return Prepared(
-        method=method,
-        run_spec=run_spec,
+        method=admitted.method,
+        run_spec=admitted.run_spec,
         dataset=dataset,
         partition=partition,
-        members=_members(assignments, partition, requests),
-        inventory=inventory,
+        members=_members(admitted.assignments, partition, requests),
+        inventory=admitted.inventory,
         rates=requests.rates,
-        inputs=_inputs(launch, method),
-        fusion_ranks=ranks,
+        inputs=_inputs(launch, admitted.method),
+        fusion_ranks=admitted.fusion_ranks,
     )
-
-
-def _assignments(run: RunConfig[Any], method: Method, run_spec: RunSpec) -> list[Assignment]:
-    """The method's, with differential privacy if that is asked for."""
-    plain = method.assign(run.options, run.num_clients, run_spec)
-    if run.dp.epsilon is None:
-        return plain
-    private = {a: make_private(a.training, run.dp, run.rounds, run_spec) for a in set(plain)}
-    return [replace(a, training=private[a]) for a in plain]
 
 
 def read_dataset(launch: Launch) -> Dataset:
@@ -157,6 +130,13 @@ def _partition(run: RunConfig[Any], dataset: Dataset, drawn: int | None) -> Part
     )
 
 
+def _measured(run: RunConfig[Any], admitted: Admitted, partition: Partition) -> Requests:
+    sizes = [len(indices) for indices in partition.train]
+    return measured(
+        admitted.assignments, sizes, admitted.run_spec, run.resources, admitted.inventory
+    )
+
+
 def _members(
     assignments: Sequence[Assignment], partition: Partition, requests: Requests
 ) -> tuple[Client, ...]:
@@ -187,11 +167,3 @@ def _inputs(launch: Launch, method: Method) -> dict[str, Tensor]:
     config = method.auxiliary(run.options)
     shape = run.run_spec.image_shape
     return {"auxiliary": load_auxiliary(config, run.dataset, shape, launch.data_root)}
-
-
-def _inventory(launch: Launch) -> Inventory:
-    if launch.slurm.submit:
-        return launch.slurm.shape
-    if launch.ray_address:
-        return joined_inventory(launch.ray_address)
-    return take_inventory()

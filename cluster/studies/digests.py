@@ -16,7 +16,10 @@ ROOT = Path(__file__).parents[2]
 METHODS = ROOT / "fl" / "methods"
 WITHOUT = (METHODS, ROOT / "fl" / "report", ROOT / "fl" / "privacy")
 """What no accuracy depends on, and the methods, of which a cell has its own."""
-RUNS = (ROOT / "fl", ROOT / "kernels", ROOT / "cluster" / "run" / "prepare.py")
+RUNS = (
+    *(ROOT / "fl", ROOT / "kernels"),
+    *(ROOT / "cluster" / "run" / f"{name}.py" for name in ("admit", "prepare")),
+)
 """What all runs' accuracies rest on."""
 LENGTH = 12
 

@@ -13,6 +13,7 @@ from fl.fusion.fit import FitConfig
 from fl.fusion.rank import Report
 from fl.json_values import JsonObject
 from fl.sealed import read_sealed, sealed
+from fl.server import Loss
 
 ANY_FIT = "any fit"
 """In place of a key: the next fit goes on from the state, whatever its settings are."""
@@ -72,6 +73,12 @@ def digest_of(tensors: Mapping[str, Tensor], about: str) -> str:
         digest.update(f"\n{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
         digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
     return digest.hexdigest()
+
+
+def name_of(loss: Loss) -> str:
+    """A record's settings or a function's name, without an address in memory."""
+    function = getattr(loss, "__qualname__", None)
+    return f"{loss.__module__}.{function}" if function else repr(loss)
 
 
 def save_tensors(path: Path, value: object) -> None:

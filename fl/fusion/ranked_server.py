@@ -3,7 +3,6 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import chain, zip_longest
 from typing import Any, TypeVar, TypeVarTuple
 
 import numpy as np
@@ -13,11 +12,13 @@ from torch import Tensor, nn
 from fl.data.shard import Shard
 from fl.events import Epoch, Events
 from fl.federation import Batch, RunSpec
-from fl.fusion.checkpoints import Checkpoints, digest_of
+from fl.fusion.checkpoints import Checkpoints, digest_of, name_of
 from fl.fusion.distillation import TeacherWeights
+from fl.fusion.early import EarlyDraws
 from fl.fusion.fit import STATE_FORM, FitConfig, FitSpec, Inference, load_state
-from fl.fusion.rank import COLUMNS, Rank, Report
-from fl.fusion.synthesis import PIXEL, Draw, Drawn, plan_draws, portions, share_out
+from fl.fusion.rank import Rank, Report
+from fl.fusion.sampling import sampled
+from fl.fusion.synthesis import PIXEL, plan_draws, share_out
 from fl.fusion.teaching import taught_logits
 from fl.metrics.accuracy import accuracies
 from fl.models import Decoder
@@ -26,8 +27,6 @@ from fl.server import Evaluation, FitResult, Lessons, Loss, Samples
 
 Value = TypeVar("Value")
 Arguments = TypeVarTuple("Arguments")
-DECODERS_AT_ONCE = 64
-"""That are sent to a rank in one call: there may be more clients than memory has room for."""
 Block = Any
 """A rank's value, or a reference to it: the subclass decides which."""
 
@@ -46,6 +45,9 @@ class RankedServer(ABC):
     """Number of ranks."""
     inference: Inference = "fp32"
     """Arithmetic of passes without training: tests, and what teachers are asked."""
+    decoders_at_once: int | None = 64
+    """Decoders that a rank is sent in one call: memory may not have room for all clients'. None for
+    one in this process, which reads each as it draws."""
     restarts = 0
     """How often ranks had to be replaced."""
 
@@ -62,6 +64,7 @@ class RankedServer(ABC):
         self.device = device
         self.round = 1
         self._checkpoints = checkpoints
+        self._early = EarlyDraws()
         totals = torch.bincount(run_spec.groups(test), minlength=run_spec.num_groups)
         self._totals = totals.tolist()
 
@@ -76,21 +79,17 @@ class RankedServer(ABC):
     ) -> Samples:
         """See :meth:`fl.server.Server.sample`."""
         shares = share_out(plan_draws(list(decoders), allocation), self.size)
-        drawn = self._take_early(decoders, allocation, stream)
-        blocks = [
-            self._on_each(
-                Rank.sample,
-                [(self._part(decoders, own), own, latent, stream, drawn) for own in portion],
-                returns=COLUMNS,
-            )
-            for portion in zip_longest(*map(self._portions, shares), fillvalue=[])
-        ]
-        if len(blocks) > 1:
-            of_rank = [tuple(chain.from_iterable(own)) for own in zip(*blocks, strict=True)]
-            blocks = [self._on_each(Rank.join, of_rank, returns=COLUMNS)]
-        columns = dict(
-            zip(("images", "labels", "z"), map(tuple, zip(*blocks[0], strict=True)), strict=True)
+        blocks = sampled(
+            shares,
+            decoders,
+            self._on_each,
+            latent=latent,
+            stream=stream,
+            drawn=self._early.take(decoders, allocation, stream),
+            at_once=self.decoders_at_once,
         )
+        names = ("images", "labels", "z")
+        columns = dict(zip(names, zip(*blocks, strict=True), strict=True))
         if not with_z:
             del columns["z"]
         counts = tuple(sum(map(len, draws)) for draws in shares)
@@ -99,7 +98,7 @@ class RankedServer(ABC):
     def apply(self, samples: Samples, column: str, function: Callable[[Tensor], Tensor]) -> Samples:
         """See :meth:`fl.server.Server.apply`."""
         own = [(function, block) for block in samples.columns[column]]
-        applied = _with_column(samples, column, self._on_each(Rank.apply, own))
+        applied = samples.with_column(column, self._on_each(Rank.apply, own))
         return replace(applied, step=None) if column == "images" else applied
 
     def nearest(self, samples: Samples, keep: float) -> Tensor:
@@ -138,7 +137,7 @@ class RankedServer(ABC):
         taught = taught_logits(
             teachers, images, weights, self._on_each, self.inference, self._share
         )
-        return _with_column(samples, "teacher_logits", taught)
+        return samples.with_column("teacher_logits", taught)
 
     def fetch(self, samples: Samples, column: str) -> Tensor:
         """See :meth:`fl.server.Server.fetch`."""
@@ -280,22 +279,6 @@ class RankedServer(ABC):
     def _fit(self, spec: FitSpec, done: int) -> Iterator[Report]:
         """The reports of the epochs after the first ``done``."""
 
-    def _part(
-        self, decoders: Mapping[int, Decoder], draws: Sequence[Draw]
-    ) -> Mapping[int, Decoder]:
-        """The decoders that a rank needs for its draws."""
-        return {draw.client: decoders[draw.client] for draw in draws}
-
-    def _portions(self, draws: Sequence[Draw]) -> list[list[Draw]]:
-        """A rank's draws in the parts of which it is given the decoders at once."""
-        return portions(draws, DECODERS_AT_ONCE)
-
-    def _take_early(
-        self, decoders: Iterable[int], allocation: np.ndarray, stream: str
-    ) -> Mapping[int, Drawn]:
-        """By client what was drawn early as it is asked for now; none of it is held after this."""
-        return {}
-
     def _values(
         self,
         method: Callable[[Rank, *Arguments], Value],
@@ -308,20 +291,10 @@ class RankedServer(ABC):
 
     def _fit_key(self, spec: FitSpec, data: Samples | Lessons) -> str:
         """A hash of all that determines the fit's result."""
-        about = f"{STATE_FORM} {spec.streams} {self.run_spec} {spec.config} {_name(spec.loss)}"
+        about = f"{STATE_FORM} {spec.streams} {self.run_spec} {spec.config} {name_of(spec.loss)}"
         if isinstance(data, Samples):
             blocks = list(zip(*data.columns.values(), strict=True))
             about = " ".join([about, *self._values(Rank.digest, blocks)])
         else:
             about = f"{about} {data.digest()}"
         return digest_of(spec.model.state_dict(), about)
-
-
-def _with_column(samples: Samples, name: str, blocks: Sequence[Block]) -> Samples:
-    return replace(samples, columns={**samples.columns, name: tuple(blocks)})
-
-
-def _name(loss: Loss) -> str:
-    """A record's settings or a function's name, without an address in memory."""
-    function = getattr(loss, "__qualname__", None)
-    return f"{loss.__module__}.{function}" if function else repr(loss)

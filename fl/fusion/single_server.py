@@ -1,6 +1,6 @@
 """The fusion server with a single rank, in this process."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ from fl.fusion.checkpoints import Checkpoints
 from fl.fusion.fit import FitSpec
 from fl.fusion.rank import Rank, Report
 from fl.fusion.ranked_server import Arguments, Block, RankedServer, Value
-from fl.fusion.synthesis import Draw, Drawn, plan_draws
+from fl.fusion.synthesis import Drawn, plan_draws
 from fl.models import Decoder
 from fl.server import Samples
 
@@ -22,6 +22,7 @@ class SingleServer(RankedServer):
     """One rank, in this process."""
 
     size = 1
+    decoders_at_once = None
 
     def __init__(
         self,
@@ -33,8 +34,6 @@ class SingleServer(RankedServer):
     ) -> None:
         super().__init__(run_spec, test, events, device, checkpoints)
         self._rank = Rank(run_spec, test, device)
-        self._early: dict[tuple[str, int], Drawn] = {}
-        """What was drawn early, by stream and client."""
 
     def sample_early(
         self,
@@ -50,7 +49,7 @@ class SingleServer(RankedServer):
         for client, counts in zip(decoders, allocation, strict=True):
             if draws := plan_draws([client], counts[None]):
                 images, _, z = self._rank.sample(decoders, draws, latent, stream, {})
-                self._early[stream, client] = Drawn(counts, images, z)
+                self._early.add(stream, client, Drawn(counts, images, z))
 
     def _on_each(
         self,
@@ -70,25 +69,6 @@ class SingleServer(RankedServer):
 
     def _share(self, value: Value) -> Value:
         return value
-
-    def _part(
-        self, decoders: Mapping[int, Decoder], draws: Sequence[Draw]
-    ) -> Mapping[int, Decoder]:
-        return decoders  # the mapping itself, which may read one decoder at a time
-
-    def _portions(self, draws: Sequence[Draw]) -> list[list[Draw]]:
-        return [list(draws)]
-
-    def _take_early(
-        self, decoders: Iterable[int], allocation: np.ndarray, stream: str
-    ) -> Mapping[int, Drawn]:
-        early, self._early = self._early, {}
-        rows = dict(zip(decoders, allocation, strict=True))
-        return {
-            client: drawn
-            for (of_stream, client), drawn in early.items()
-            if of_stream == stream and client in rows and np.array_equal(drawn.counts, rows[client])
-        }
 
     def _fit(self, spec: FitSpec, done: int) -> Iterator[Report]:
         return self._rank.fit(spec)

@@ -25,7 +25,6 @@ from cluster.server.rank_placement import place_ranks
 from fl.errors import UserError
 from fl.events import Events
 from fl.federation import Batch, Job, Request
-from fl.fusion import ranked_server
 from fl.fusion.distillation import EachMember, FusionLoss
 from fl.fusion.fit import FitConfig
 from fl.fusion.ranked_server import RankedServer, ServerFailed
@@ -176,7 +175,7 @@ def test_the_whole_stage_is_that_of_one_rank(server: FusionServer, heard: list[T
 def test_decoders_that_come_in_portions_draw_what_all_at_once_would(
     server: FusionServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ranked_server, "DECODERS_AT_ONCE", 1)
+    monkeypatch.setattr(FusionServer, "decoders_at_once", 1)
     decoders = {k: starting_generator(GENERATOR, PROBLEM).decoder for k in (3, 5, 8, 9)}
     allocation = torch.tensor([[300, 0, 50], [1, 0, 2], [0, 3, 0], [2, 2, 2]]).numpy()
     here = alone()
