@@ -6,7 +6,6 @@ average on them; -MD and -SD distil from the local classifiers or from the avera
 the model does not forget them.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Annotated, Literal, get_args
@@ -20,7 +19,7 @@ from fl.clients import Clients
 from fl.errors import UserError, unknown
 from fl.federation import RunSpec, Update
 from fl.fusion.aggregation import AggregationConfig
-from fl.fusion.allocation import label_share, label_share_of, squared_counts
+from fl.fusion.allocation import label_share, squared_counts
 from fl.fusion.distillation import (
     FusionLoss,
     LearnedFusionLoss,
@@ -30,6 +29,7 @@ from fl.fusion.distillation import (
 from fl.fusion.fit import FitConfig, changeable
 from fl.fusion.synthesis import truncate_to_bytes
 from fl.json_values import JsonObject
+from fl.methods.early_sampling import by_label_share
 from fl.methods.method import Assignment, Method
 from fl.methods.uploads import (
     Decoders,
@@ -178,7 +178,11 @@ def assign(config: FedMHOConfig, num_clients: int, run_spec: RunSpec) -> list[As
 
 def run(clients: Clients, server: Server, config: FedMHOConfig, *, teacher: Teacher) -> Outcome:
     """Algorithm 1. ``teacher``: none (FedMHO), models (-MD, Eq. 5) or start (-SD, Eq. 6)."""
-    updates = clients.train(each=early_sampling(clients, server, config))  # lines 3 to 7
+    early = None
+    if config.allocation == "label-share":
+        latent = config.generator.latent
+        early = by_label_share(clients, server, total=config.num_samples, latent=latent)
+    updates = clients.train(each=early)  # lines 3 to 7, the one round
     classifiers = [u for u in updates if u.client.role == "classifier"]
     generators = [u for u in updates if u.client.role == "generator"]
 
@@ -230,29 +234,6 @@ def allocate(generators: list[Update], server: Server, config: FedMHOConfig) -> 
     if not allocation.any():
         raise UserError(f"num_samples = {config.num_samples} rounds to none for every decoder")
     return allocation
-
-
-def early_sampling(
-    clients: Clients, server: Server, config: FedMHOConfig
-) -> Callable[[Update], None] | None:
-    """Samples each decoder while other clients are at work, where what it is to make is known.
-
-    By label-share it is known as long as no generator client is dropped; by squared-counts all
-    label counts have to be there first.
-    """
-    if config.allocation != "label-share":
-        return None
-    generators = [client.id for client in clients.members if client.role == "generator"]
-    positions = {client: position for position, client in enumerate(generators)}
-
-    def sample(update: Update) -> None:
-        if (position := positions.get(update.client.id)) is None:
-            return
-        counts = load_label_counts(update, server)
-        row = label_share_of(counts, config.num_samples, position, len(positions))
-        server.sample_early(Decoders([update], server), row[None], latent=config.generator.latent)
-
-    return sample
 
 
 def synthesise(
