@@ -74,13 +74,14 @@ class Placements:
         """Seconds from the first start to the last end, and the least that any placement needs.
 
         Of the last round, where there were many. None where every update came from the store. A
-        client counts from its start to its end, its process's start included.
+        client counts from its start to its end, its process's start included; one that shares a
+        process by its share of the time in which its cohort was at work.
         """
         ended = (e for e in self._entries.values() if e["end"] is not None)
         trained = [e for e in ended if e["start"] >= self._last_round]
         if not trained:
             return None
-        jobs = [(Request(**e["requested"]), e["end"] - e["start"]) for e in trained]
+        jobs = [(Request(**e["requested"]), _occupied(e)) for e in trained]
         starts = [e["start"] for e in trained]
         starts += [failure["start"] for e in trained for failure in e["failures"]]
         seconds = max(e["end"] for e in trained) - min(starts)
@@ -91,3 +92,10 @@ class Placements:
     def entries(self) -> list[JsonObject]:
         """One entry per client, by client id."""
         return [self._entries[k] for k in sorted(self._entries)]
+
+
+def _occupied(entry: JsonObject) -> float:
+    """Seconds for which the client alone had what it asked for."""
+    if entry["requested"]["shared"]:
+        return float(entry["seconds"])
+    return float(entry["end"] - entry["start"])

@@ -174,12 +174,19 @@ def _partition(run: RunRecord) -> Picture | None:
     if run.partition is None:
         return None
     part = run.partition
-    figure = plots.partition_bubbles(part.counts, part.roles, part.class_names)
-    caption = (
-        f"Who holds what in the {part.kind} partition {part.hash[:12]}: the area of a bubble is "
-        "the number of training samples a client has of a class, its colour the client's role."
-    )
-    return _picture("partition", "Partition", caption, figure)
+    caption = f"Who holds what in the {part.kind} partition {part.hash[:12]}: "
+    if len(part.counts) <= plots.MOST_BUBBLES:
+        figure = plots.partition_bubbles(part.counts, part.roles, part.class_names)
+        caption += (
+            "the area of a bubble is the number of training samples a client has of a class, "
+            "its colour the client's role"
+        )
+    else:
+        figure = plots.partition_map(part.counts, part.class_names)
+        together = plots.per_column(len(part.counts))
+        whose = f"each {together} clients have on average" if together > 1 else "a client has"
+        caption += f"the darker, the more training samples of a class {whose} (by the square root)"
+    return _picture("partition", "Partition", f"{caption}.", figure)
 
 
 def _samples(run: RunRecord) -> Picture | None:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from itertools import groupby
 
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
@@ -14,6 +15,7 @@ from fl.report.placements import Placed
 TALLEST, LOWEST = 0.3, 0.07  # inches that a row takes
 ALL_ROWS = 7.0  # inches that the rows share where they are many
 GAP = 0.6  # rows left free between devices
+TALL = 0.86  # of a row, that its bars take
 LETTERED = 0.16  # inches that a row needs to hold letters
 MOST_LETTERED = 60  # clients: a few numbers among hundreds of bars would only be noise
 NODE_LETTERS = 18
@@ -34,15 +36,15 @@ def placement_chart(placed: Sequence[Placed], lower_bound: float | None = None) 
     begin = min(client.start for client in placed)
     span = max(max(client.end for client in placed) - begin, lower_bound or 0.0)
     lettered = inches >= LETTERED and len(placed) <= MOST_LETTERED
-    top, middles = 0.0, []
+    top, middles, at = 0.0, [], list[tuple[Placed, float]]()
     for lanes in devices:
-        for row, lane in enumerate(lanes):
-            for client in lane:
-                _bar(axes, top + row, client, begin)
-                if lettered and (client.end - client.start) / span > _letters(client):
-                    _number(axes, top + row, client, begin)
+        at += [(client, top + row) for row, lane in enumerate(lanes) for client in lane]
         middles.append(top + (len(lanes) - 1) / 2)
         top += len(lanes) + GAP
+    _bars(axes, at, begin)
+    for client, row in at:
+        if lettered and (client.end - client.start) / span > _letters(client):
+            _number(axes, row, client, begin)
     axes.set(xlabel="seconds since the first client started", xlim=(0, 1.01 * span))
     axes.set_yticks(middles, labels=_names(devices), parse_math=False)
     axes.set_ylim(rows - 0.4, -0.6)
@@ -77,11 +79,20 @@ def _names(devices: list[list[Lane]]) -> list[str]:
     return ["\n".join(part for part in name if part) for name in names]
 
 
-def _bar(axes: Axes, row: float, client: Placed, begin: float) -> None:
-    (bar,) = axes.barh(row, client.end - client.start, left=client.start - begin, height=0.86)
-    bar.set(facecolor=style.role_colour(client.role), edgecolor="white", linewidth=0.5)
-    if client.attempts > 1:
-        bar.set(edgecolor=style.INK, linewidth=1.4, zorder=2)
+def _bars(axes: Axes, at: Sequence[tuple[Placed, float]], begin: float) -> None:
+    """A bar per client, at its row; those of clients that were tried again over the others."""
+    once_first = sorted(at, key=lambda pair: pair[0].attempts > 1)
+    clients = [client for client, _ in once_first]
+    bars = [(c.start - begin, row - TALL / 2, c.end - c.start, TALL) for c, row in once_first]
+    again = [client.attempts > 1 for client in clients]
+    edge = 0.5 if len(at) <= style.MOST_SHAPES else 0.0  # of many it would cover all
+    style.add_bars(
+        axes,
+        np.array(bars),
+        facecolors=[style.role_colour(client.role) for client in clients],
+        edgecolors=[style.INK if tried else "white" for tried in again],
+        linewidths=[1.4 if tried else edge for tried in again],
+    )
 
 
 def _letters(client: Placed) -> float:

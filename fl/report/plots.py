@@ -8,8 +8,10 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
 from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter, PercentFormatter
 from numpy.typing import NDArray
 
@@ -20,6 +22,9 @@ from fl.report.words import duration, percent, size
 MANY = 16  # a plot with a bar for each of more things than this takes the page's whole width
 STEPS = {"epoch": "fusion epoch", "round": "round"}
 LEAST_SPAN = 0.05  # of the accuracy axis
+MOST_BUBBLES = 150  # clients: more would have bubbles that nobody sees
+MOST_COLUMNS = 300
+MOST_APART = 300  # bars with a gap between them
 WIDEST_BUBBLE = 26.0  # diameter in points
 LOG_FROM = 20.0  # uploads that differ by more than this factor go on a logarithmic axis
 
@@ -99,7 +104,9 @@ def partition_bubbles(
     client, label = np.nonzero(counts)
     held = counts[client, label]
     colours = [style.role_colour(roles[index]) for index in client.tolist()]
-    axes.scatter(client, label, s=largest * held / max(counts.max(), 1), c=colours, linewidths=0)
+    sizes = largest * held / max(counts.max(), 1)
+    bubbles = axes.scatter(client, label, s=sizes, c=colours, linewidths=0)
+    style.shapes(bubbles, len(held))
     axes.set(xlabel="client", ylabel="class")
     axes.set(xlim=(-0.6, clients - 0.4), ylim=(-0.7, classes - 0.3))
     axes.spines[["left", "bottom"]].set_visible(False)
@@ -110,21 +117,57 @@ def partition_bubbles(
     return figure
 
 
+def partition_map(counts: NDArray[np.int64], class_names: Sequence[str]) -> Figure:
+    """Clients across in columns of several, classes up; a cell's shade is the mean of samples that
+    its clients have of its class, by the square root."""
+    clients, classes = counts.shape
+    height = min(max(3.6, 1.2 + 0.33 * classes), 12.0)
+    figure, axes = style.new_axes(style.WIDE, height)
+    width = per_column(clients)
+    columns = np.add.reduceat(counts, np.arange(0, clients, width), axis=0)
+    columns = columns / np.minimum(width, clients - np.arange(0, clients, width))[:, None]
+    full = np.array(to_rgb(style.MANY_CLIENTS))
+
+    def shades(means: NDArray[np.float64]) -> NDArray[np.float64]:
+        return 1 - np.sqrt(means / max(columns.max(), 1e-9))[..., None] * (1 - full)
+
+    where = (-0.5, len(columns) * width - 0.5, -0.5, classes - 0.5)
+    axes.imshow(shades(columns.T), extent=where, aspect="auto", origin="lower")
+    axes.grid(visible=False)
+    axes.set(xlabel="client", ylabel="class", xlim=(-0.5, clients - 0.5))
+    style.name_rows(figure, axes, list(class_names))
+    values = columns.max() * np.array([0.01, 0.1, 1.0])
+    handles = [
+        Patch(color=shade, label=f"{value:.2g} samples")
+        for value, shade in zip(values, shades(values).tolist(), strict=True)
+    ]
+    style.legend_above(axes, len(handles), handles)
+    return figure
+
+
+def per_column(clients: int) -> int:
+    """Clients in a column of :func:`partition_map`."""
+    return -(-clients // MOST_COLUMNS)
+
+
 def client_bytes(bytes_up: Mapping[int, int], roles: Sequence[str]) -> Figure:
     """What each client sent; `roles` in the order of the mapping."""
     sent = np.array(list(bytes_up.values()), dtype=float)
     figure, axes = style.new_axes(width_of(len(sent)), 3.4)
     colours = [style.role_colour(role) for role in roles]
-    places = range(len(sent))
+    places = np.arange(len(sent))
     if is_spread(bytes_up):
         # No bars: on a logarithmic axis, which has no zero, a bar's length means nothing.
         axes.set_yscale("log")
         axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         axes.yaxis.set_minor_formatter(NullFormatter())
-        axes.scatter(places, sent, c=colours, s=60, linewidths=0)
+        style.shapes(axes.scatter(places, sent, c=colours, s=60, linewidths=0), len(sent))
         axes.margins(y=0.15)
     else:
-        axes.bar(places, sent, color=colours, width=0.72)
+        wide = np.full(len(sent), 0.72 if len(sent) <= MOST_APART else 1.0)
+        bars = np.stack([places - wide / 2, np.zeros(len(sent)), wide, sent], axis=1)
+        style.add_bars(axes, bars, facecolors=colours)
+        axes.set_ylim(0, 1.05 * sent.max())
     axes.set(xlabel="client", ylabel="sent to the server", xlim=(-0.7, len(sent) - 0.3))
     axes.yaxis.set_major_formatter(lambda value, _: size(value).replace(".0 ", " "))
     style.name_columns(figure, axes, [str(client) for client in bytes_up])

@@ -8,7 +8,7 @@ import math
 import re
 from base64 import b64encode
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 from matplotlib import rc_context
@@ -16,6 +16,7 @@ from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.collections import PolyCollection
 from matplotlib.figure import Figure
 from PIL.Image import Image, fromarray
 
@@ -28,6 +29,7 @@ WORST = "#d55e00"
 TIME = "#7b8794"
 ROLES = {"classifier": "#0072b2", "generator": "#e69f00"}
 OTHER_ROLE = "#56b4e9"
+MANY_CLIENTS = "#0f4c5c"  # of several roles at once
 PARTS = {"local": "#0072b2", "server": GLOBAL_MODEL, "overhead": "#d55e00"}  # of a round
 
 HALF, WIDE = 5.0, 10.4  # widths in inches: half and whole of the page
@@ -35,6 +37,9 @@ PIXELS_PER_INCH = 200  # twice what the page shows, for sharp screens and for pa
 LABEL, TICK = 10.5, 9.5  # font sizes in points
 LETTER = 0.09  # inches that a letter of a tick's label takes, roughly
 NAMES_PER_INCH = 5  # ticks with names, along an axis
+MOST_SHAPES = 2000  # of one kind in a vector picture, which a browser has to draw
+
+Drawing = TypeVar("Drawing", bound=Artist)
 
 
 def role_colour(role: str) -> str:
@@ -90,6 +95,29 @@ def legend_above(
         borderaxespad=0.2,
         **look,
     )
+
+
+def add_bars(axes: Axes, bars: np.ndarray, **look: Any) -> None:
+    """Draws rectangles as one artist: thousands by themselves would take minutes.
+
+    Args:
+        axes: where; its limits are left as they are.
+        bars: (n, 4), of each left, bottom, width and height.
+        **look: of matplotlib's collections, one value for all or one for each.
+    """
+    left, bottom, width, height = bars.T
+    right, top = left + width, bottom + height
+    corners = np.array([[left, bottom], [right, bottom], [right, top], [left, top]])
+    if len(bars) > MOST_SHAPES:  # narrower than a pixel, they would fade
+        look |= {"antialiaseds": False}
+    rectangles = PolyCollection(list(corners.transpose(2, 0, 1)), **look)
+    axes.add_collection(shapes(rectangles, len(bars)))
+
+
+def shapes(artist: Drawing, count: int) -> Drawing:
+    """The artist, which draws so many shapes: too many are pixels in a vector picture too."""
+    artist.set_rasterized(count > MOST_SHAPES)
+    return artist
 
 
 def name_columns(figure: Figure, axes: Axes, names: list[str]) -> None:

@@ -1,6 +1,6 @@
 """Who ran where and when, from the events of a run."""
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 from cluster.run.placements import Placements
 from cluster.scheduling.capacity import Bundle
@@ -69,6 +69,18 @@ def test_makespan_stands_beside_its_lower_bound() -> None:
         placements(start(client, began))
         placements(end(client, stop))
     assert placements.makespan([BUNDLE]) == {"seconds": 5.0, "lower_bound": 4.5}
+
+
+def test_clients_of_a_cohort_count_by_their_share_of_its_time() -> None:
+    """Ten that take eight seconds together, in one process, are no eighty seconds of work."""
+    placements = Placements(members(10))
+    shared = asdict(Request(cpus=1, gpus=0, shared=True))
+    for client in range(10):
+        placements(ClientStart(client=client, seconds=0.0, requested=shared))
+    for client in range(10):
+        ended = replace(end(client, 8.0 + client / 100), seconds_training=0.8)
+        placements(ended)
+    assert placements.makespan([BUNDLE]) == {"seconds": 8.09, "lower_bound": 4.0}
 
 
 def test_reused_clients_have_no_place_and_make_no_span() -> None:

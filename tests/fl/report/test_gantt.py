@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from matplotlib.colors import to_hex
-from matplotlib.patches import Rectangle
+from matplotlib.transforms import Bbox
 
 from fl.errors import UserError
 from fl.report import style
@@ -55,8 +55,9 @@ def placed(entries: list[dict[str, Any]]) -> list[Placed]:
     return list(read_placements({"placements": entries}).values())
 
 
-def bars(figure: Any) -> list[Rectangle]:
-    return [bar for container in figure.axes[0].containers for bar in container]
+def bars(figure: Any) -> list[Bbox]:
+    (drawn,) = figure.axes[0].collections
+    return [path.get_extents() for path in drawn.get_paths()]
 
 
 def place(run_dir: Path, entries: list[dict[str, Any]]) -> Path:
@@ -69,7 +70,10 @@ def place(run_dir: Path, entries: list[dict[str, Any]]) -> Path:
 
 def test_a_bar_is_a_client_in_its_role_s_colour_at_its_time() -> None:
     figure = placement_chart(placed(ENTRIES), lower_bound=5.6)
-    drawn = {(bar.get_x(), bar.get_width()): to_hex(bar.get_facecolor()) for bar in bars(figure)}
+    (collection,) = figure.axes[0].collections
+    colours = [to_hex(colour) for colour in collection.get_facecolor()]
+    drawn = {(b.x0, b.width): colour for b, colour in zip(bars(figure), colours, strict=True)}
+    assert [to_hex(colour) for colour in collection.get_edgecolor()][-1] == style.INK
     blue, orange = style.role_colour("classifier"), style.role_colour("generator")
     assert drawn == {(0, 6): blue, (0.5, 1.5): orange, (2, 5): orange}
     (axes,) = figure.axes
@@ -100,11 +104,19 @@ def test_bars_of_a_row_never_overlap_however_many_there_are(clients: int) -> Non
     assert len(bars(figure)) == clients
     rows: dict[float, list[tuple[float, float]]] = {}
     for bar in bars(figure):
-        rows.setdefault(bar.get_y(), []).append((bar.get_x(), bar.get_x() + bar.get_width()))
+        rows.setdefault(bar.y0, []).append((bar.x0, bar.x1))
     for spans in rows.values():
         assert all(left[1] <= right[0] + 1e-9 for left, right in pairwise(sorted(spans)))
     assert bool(figure.axes[0].texts) == (clients == 10)
     assert figure.get_figheight() < 16
+
+
+def test_thousands_of_bars_are_pixels_in_a_vector_picture_too() -> None:
+    entries = [entry(k, k / 10, k / 10 + 0.1) for k in range(style.MOST_SHAPES + 1)]
+    many, few = placement_chart(placed(entries)), placement_chart(placed(entries[:-1]))
+    assert (many.axes[0].collections[0].get_rasterized(), len(bars(many))) == (True, len(entries))
+    assert not few.axes[0].collections[0].get_rasterized()
+    assert len(style.files(many, of_images=False)["svg"]) < 100_000
 
 
 def test_the_page_shows_the_picture_the_places_and_the_ratio(make_run: MakeRun) -> None:
