@@ -5,7 +5,7 @@ from collections.abc import Callable, ItemsView, Iterator, Mapping
 from pathlib import Path
 
 import torch
-from safetensors.torch import load, save
+from safetensors.torch import save
 from torch import Tensor, nn
 
 from fl.json_values import JsonObject
@@ -28,9 +28,10 @@ def pack(tensors: Tensors, note: JsonObject) -> bytes:
 
 
 def unpack(packed: bytes) -> tuple[Tensors, JsonObject]:
-    """Inverse of :func:`pack`."""
-    note = unpack_note(packed)
-    return load(packed), note
+    """Inverse of :func:`pack`. The tensors are in the message's order: safetensors would give them
+    in another one in each process, and what draws for them in turn would draw other numbers."""
+    tensors = PackedTensors(Packed.in_memory(packed))
+    return dict(tensors.items()), tensors.header.note
 
 
 class StoredTensors(Mapping[str, Tensor]):

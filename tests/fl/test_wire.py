@@ -53,6 +53,16 @@ def test_tensors_arrive_as_they_were_sent(sent: Tensors) -> None:
         assert torch.equal(received[name], tensor)
 
 
+def test_tensors_come_in_the_same_order_in_every_process(tmp_path: Path) -> None:
+    sent = {
+        name: torch.zeros(1) for name in ["zebra", "apple", "mango", "kiwi", "fig", "plum", "date"]
+    }
+    packed = pack(sent, {})
+    (tmp_path / "update").write_bytes(packed)
+    order = sorted(sent)  # in which safetensors writes what has one type
+    assert list(unpack(packed)[0]) == list(StoredTensors(tmp_path / "update")) == order
+
+
 def test_views_and_parameters_can_be_sent() -> None:
     matrix = torch.arange(6.0).view(2, 3)
     sent = {"turned": matrix.T, "row": matrix[1], "parameter": nn.Parameter(torch.ones(2))}
