@@ -17,7 +17,8 @@ METHODS = ROOT / "fl" / "methods"
 WITHOUT = (METHODS, ROOT / "fl" / "report", ROOT / "fl" / "privacy")
 """What no accuracy depends on, and the methods, of which a cell has its own."""
 RUNS = (
-    *(ROOT / "fl", ROOT / "kernels"),
+    ROOT / "fl",
+    ROOT / "kernels",
     *(ROOT / "cluster" / "run" / f"{name}.py" for name in ("admit", "prepare")),
 )
 """What all runs' accuracies rest on."""

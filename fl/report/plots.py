@@ -23,7 +23,7 @@ MANY = 16  # a plot with a bar for each of more things than this takes the page'
 STEPS = {"epoch": "fusion epoch", "round": "round"}
 LEAST_SPAN = 0.05  # of the accuracy axis
 MOST_BUBBLES = 150  # clients: more would have bubbles that nobody sees
-MOST_COLUMNS = 300
+MOST_COLUMNS = 300  # of the map that many clients have in place of bubbles
 MOST_APART = 300  # bars with a gap between them
 WIDEST_BUBBLE = 26.0  # diameter in points
 LOG_FROM = 20.0  # uploads that differ by more than this factor go on a logarithmic axis
@@ -96,7 +96,7 @@ def partition_bubbles(
 ) -> Figure:
     """Clients across, classes up; a bubble's area is the number of samples."""
     clients, classes = counts.shape
-    height = min(max(3.6, 1.2 + 0.33 * classes), 12.0)
+    height = _height_of(classes)
     figure, axes = style.new_axes(style.WIDE, height, grid="both")
     # The largest bubble just fills its cell; about an inch is left for the labels.
     cell = 72 * min((style.WIDE - 1.2) / clients, (height - 1.2) / classes)
@@ -106,7 +106,7 @@ def partition_bubbles(
     colours = [style.role_colour(roles[index]) for index in client.tolist()]
     sizes = largest * held / max(counts.max(), 1)
     bubbles = axes.scatter(client, label, s=sizes, c=colours, linewidths=0)
-    style.shapes(bubbles, len(held))
+    style.pixels_if_many(bubbles, len(held))
     axes.set(xlabel="client", ylabel="class")
     axes.set(xlim=(-0.6, clients - 0.4), ylim=(-0.7, classes - 0.3))
     axes.spines[["left", "bottom"]].set_visible(False)
@@ -121,11 +121,11 @@ def partition_map(counts: NDArray[np.int64], class_names: Sequence[str]) -> Figu
     """Clients across in columns of several, classes up; a cell's shade is the mean of samples that
     its clients have of its class, by the square root."""
     clients, classes = counts.shape
-    height = min(max(3.6, 1.2 + 0.33 * classes), 12.0)
-    figure, axes = style.new_axes(style.WIDE, height)
+    figure, axes = style.new_axes(style.WIDE, _height_of(classes))
     width = per_column(clients)
-    columns = np.add.reduceat(counts, np.arange(0, clients, width), axis=0)
-    columns = columns / np.minimum(width, clients - np.arange(0, clients, width))[:, None]
+    firsts = np.arange(0, clients, width)
+    together = np.minimum(width, clients - firsts)
+    columns = np.add.reduceat(counts, firsts, axis=0) / together[:, None]
     full = np.array(to_rgb(style.MANY_CLIENTS))
 
     def shades(means: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -145,6 +145,11 @@ def partition_map(counts: NDArray[np.int64], class_names: Sequence[str]) -> Figu
     return figure
 
 
+def _height_of(classes: int) -> float:
+    """Inches of a picture with a row for each class."""
+    return min(max(3.6, 1.2 + 0.33 * classes), 12.0)
+
+
 def per_column(clients: int) -> int:
     """Clients in a column of :func:`partition_map`."""
     return -(-clients // MOST_COLUMNS)
@@ -161,7 +166,8 @@ def client_bytes(bytes_up: Mapping[int, int], roles: Sequence[str]) -> Figure:
         axes.set_yscale("log")
         axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         axes.yaxis.set_minor_formatter(NullFormatter())
-        style.shapes(axes.scatter(places, sent, c=colours, s=60, linewidths=0), len(sent))
+        dots = axes.scatter(places, sent, c=colours, s=60, linewidths=0)
+        style.pixels_if_many(dots, len(sent))
         axes.margins(y=0.15)
     else:
         wide = np.full(len(sent), 0.72 if len(sent) <= MOST_APART else 1.0)

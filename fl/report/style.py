@@ -8,7 +8,7 @@ import math
 import re
 from base64 import b64encode
 from collections.abc import Sequence
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 import numpy as np
 from matplotlib import rc_context
@@ -38,8 +38,6 @@ LABEL, TICK = 10.5, 9.5  # font sizes in points
 LETTER = 0.09  # inches that a letter of a tick's label takes, roughly
 NAMES_PER_INCH = 5  # ticks with names, along an axis
 MOST_SHAPES = 2000  # of one kind in a vector picture, which a browser has to draw
-
-Drawing = TypeVar("Drawing", bound=Artist)
 
 
 def role_colour(role: str) -> str:
@@ -111,13 +109,13 @@ def add_bars(axes: Axes, bars: np.ndarray, **look: Any) -> None:
     if len(bars) > MOST_SHAPES:  # narrower than a pixel, they would fade
         look |= {"antialiaseds": False}
     rectangles = PolyCollection(list(corners.transpose(2, 0, 1)), **look)
-    axes.add_collection(shapes(rectangles, len(bars)))
+    pixels_if_many(rectangles, len(bars))
+    axes.add_collection(rectangles)
 
 
-def shapes(artist: Drawing, count: int) -> Drawing:
-    """The artist, which draws so many shapes: too many are pixels in a vector picture too."""
-    artist.set_rasterized(count > MOST_SHAPES)
-    return artist
+def pixels_if_many(artist: Artist, shapes: int) -> None:
+    """Makes what draws too many shapes pixels in a vector picture too."""
+    artist.set_rasterized(shapes > MOST_SHAPES)
 
 
 def name_columns(figure: Figure, axes: Axes, names: list[str]) -> None:
