@@ -48,23 +48,39 @@ def check_space(space: Space, options: SweepOptions, launch: Launch) -> None:
         UserError: the end of a range is no value of the setting, a grid has too many points, there
             is nothing that pbt could change, or no epoch that the scheduler or metric needs.
     """
-    method = get_method(launch.run.method)
-    if method.spaces.epochs is None:
+    if get_method(launch.run.method).spaces.epochs is None:
         _refuse_epochs(options, launch.run.method)
     if options.scheduler == "pbt":
         _refuse_unchangeable(space, options, launch.run.method)
-    for name, distribution in space.items():
-        for value in (distribution.grid[0], distribution.grid[-1]):
-            try:
-                run = derive(launch, {name: value}, "check").run
-                method.assign(run.options, run.num_clients, run.run_spec)
-            except UserError as error:
-                raise UserError(f"space {options.space}: {name} = {value}: {error}") from None
+    for end in (0, -1):
+        values = {name: distribution.grid[end] for name, distribution in space.items()}
+        try:  # all at once, and only where that is refused each by itself
+            _try_out(values, launch)
+        except UserError:
+            _refuse_alone(values, options, launch)
     if options.search == "grid" and grid_size(space) > options.num_samples:
         raise UserError(
             f"the grid has {grid_size(space)} points: --num-samples must be at least that, got "
             f"{options.num_samples}, or the space smaller"
         )
+
+
+def _try_out(values: SettingValues, launch: Launch) -> None:
+    """Raises `UserError` where a trial with these values could not start."""
+    run = derive(launch, values, "check").run
+    get_method(run.method).assign(run.options, run.num_clients, run.run_spec)
+
+
+def _refuse_alone(values: SettingValues, options: SweepOptions, launch: Launch) -> None:
+    """Raises `UserError` for the first value that is refused beside the launch's own settings.
+
+    Values that only each other rule out are let pass: other trials have other ones.
+    """
+    for name, value in values.items():
+        try:
+            _try_out({name: value}, launch)
+        except UserError as error:
+            raise UserError(f"space {options.space}: {name} = {value}: {error}") from None
 
 
 def num_trials(space: Space, options: SweepOptions) -> int:

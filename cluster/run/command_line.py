@@ -237,9 +237,11 @@ def parse_record(
         SystemExit: with 0, after printing help.
     """
     stdout, stderr = io.StringIO(), io.StringIO()
+    # Descriptions are read from the sources, a fifth of the time, which only help is worth.
+    config = () if {"-h", "--help"} & set(arguments) else (tyro.conf.HelptextFromCommentsOff,)
     try:
         with contextlib.redirect_stdout(stdout), contextlib.redirect_stderr(stderr), deferred():
-            parsed = tyro.cli(record, prog=prog, args=arguments, **how)
+            parsed = tyro.cli(record, prog=prog, args=arguments, config=config, **how)
     except SystemExit as stop:
         if not stop.code:
             print(within_width(stdout.getvalue()), end="")

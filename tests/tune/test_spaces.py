@@ -77,6 +77,12 @@ def test_values_that_the_configuration_refuses_are_found_before_a_trial(space: A
         check_space(space, *parse_sweep([]))
 
 
+def test_of_several_settings_the_refused_one_is_named() -> None:
+    space = {"keep": Uniform(0.5, 0.9), "lam": Choice((0.3, 7.0)), "fusion.epochs": Integers(1, 3)}
+    with pytest.raises(UserError, match=r"space both: lam = 7.0: lam must be"):
+        check_space(space, *parse_sweep(["--space=both"]))
+
+
 @pytest.mark.parametrize("option", ["--scheduler=asha", "--metric=loss"])
 def test_a_server_that_fits_nothing_has_no_epochs_to_judge(option: str) -> None:
     with pytest.raises(UserError, match="fedavg has no one fit"):
