@@ -14,7 +14,23 @@ from fl.methods.registry import get_method
 
 ROOT = Path(__file__).parents[2]
 METHODS = ROOT / "fl" / "methods"
-WITHOUT = (METHODS, ROOT / "fl" / "report", ROOT / "fl" / "privacy")
+SAID = (
+    "arguments",
+    "command",
+    "disk_errors",
+    "errors",
+    "own_process",
+    "tyro_errors",
+    "yaml_checksum",
+)
+"""Modules of ``fl`` for what a command takes and says."""
+WITHOUT = (
+    METHODS,
+    *(ROOT / "fl" / folder for folder in ("report", "privacy")),
+    *(ROOT / "fl" / f"{name}.py" for name in SAID),
+    # When and with whom a client trains, and in how much memory; its upload is the same to the bit.
+    *(ROOT / "fl" / f"{name}.py" for name in ("memory", "training/sizes", "training/telling")),
+)
 """What no accuracy depends on, and the methods, of which a cell has its own."""
 RUNS = (
     ROOT / "fl",
@@ -90,7 +106,7 @@ def files_of(path: Path) -> Iterator[Path]:
     if path.is_file():
         yield path
     for file in path.rglob("*.py"):
-        if path != ROOT / "fl" or not any(file.is_relative_to(folder) for folder in WITHOUT):
+        if path != ROOT / "fl" or not any(file.is_relative_to(part) for part in WITHOUT):
             yield file
 
 

@@ -229,7 +229,7 @@ TABLES: Mapping[str, Table] = {
             *("fedbn", "fedgen", "--preset=fedaf-mnist-small", "--rounds=3", "--data-root={data}"),
         ),
         (
-            *("fl", "fl/methods", "cluster/clients", "cluster/run"),
+            *("fl", "fl/methods", "fl/training/sizes.py", "cluster/clients", "cluster/run"),
             *_benchmarks("rounds", "plain_rounds", "plain_relatives", "plain_data"),
         ),
     ),

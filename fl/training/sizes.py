@@ -22,6 +22,9 @@ NO_GAIN = 1.1
 """A size this much slower than the best one ends the search."""
 AS_GOOD = 1.03
 """A smaller cohort this much slower than the best one is preferred: it fills the cores evenly."""
+IN_VAIN = 2
+"""So many sizes in turn that are hardly quicker than a smaller one end the search too: the uploads
+of a cohort are in memory together, and larger cohorts would only take more of it."""
 
 
 def groups(jobs: Iterable[Job]) -> list[deque[Job]]:
@@ -96,15 +99,17 @@ class CohortSizes:
     def _to_try(self, kind: str, share_bytes: int) -> int | None:
         """The smallest size that lacks trials; None once no larger one can be a gain."""
         trials, peaks = self._trials.get(kind, {}), self._peaks.get(kind, {})
-        quickest = float("inf")
+        quickest, in_vain = float("inf"), 0
         for size in SIZES:
             if share_bytes and 2 * peaks.get(size // 2, 0) > share_bytes:
                 return None
             if len(trials.get(size, [])) < TRIALS:
                 return size
-            if min(trials[size]) > NO_GAIN * quickest:
+            seconds = min(trials[size])
+            in_vain = 0 if AS_GOOD * seconds < quickest else in_vain + 1
+            if seconds > NO_GAIN * quickest or in_vain == IN_VAIN:
                 return None
-            quickest = min(quickest, *trials[size])
+            quickest = min(quickest, seconds)
         return None
 
     def _best(self, kind: str) -> int:

@@ -87,7 +87,16 @@ def test_a_change_of_code_counts_where_accuracies_depend_on_it(
     assert (digest_of_files.__wrapped__(paths) != before) == counts
 
 
-def test_no_method_is_among_what_all_runs_rest_on() -> None:
+def test_all_runs_rest_on_no_method_and_on_nothing_that_only_takes_time() -> None:
     shared = {file for path in digests.RUNS for file in digests.files_of(path)}
     assert not {file for file in shared if METHODS in file.parents}
-    assert digests.ROOT / "fl" / "training" / "loop.py" in shared
+    training = digests.ROOT / "fl" / "training"
+    assert training / "loop.py" in shared
+    assert training / "sizes.py" not in shared
+    assert all(part.exists() for part in digests.WITHOUT)
+
+
+def test_what_is_left_out_of_accuracies_counts_where_it_is_named() -> None:
+    sizes = digests.ROOT / "fl" / "training" / "sizes.py"
+    assert list(digests.files_of(sizes)) == [sizes]
+    assert sizes in digests.files_of(sizes.parent)

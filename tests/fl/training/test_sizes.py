@@ -53,6 +53,13 @@ def test_where_company_is_no_gain_clients_train_one_by_one() -> None:
     assert learn(CohortSizes(), job(), lambda size: 1.0 + size / 4)[-1] == 1
 
 
+def test_sizes_without_a_gain_end_the_search_before_uploads_fill_memory() -> None:
+    assert max(learn(CohortSizes(), job(), lambda size: 1.0)) == 4
+    slowly = {1: 1.0, 2: 0.98, 4: 0.9, 8: 0.89, 16: 0.88, 32: 0.1}
+    proposed = learn(CohortSizes(), job(), slowly.__getitem__)
+    assert (max(proposed), proposed[-1]) == (16, 4)
+
+
 def test_a_slow_first_cohort_does_not_count() -> None:
     """The first one in a process warms up."""
     first = iter([50.0])
