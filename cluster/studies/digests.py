@@ -14,7 +14,7 @@ from fl.methods.registry import get_method
 
 ROOT = Path(__file__).parents[2]
 METHODS = ROOT / "fl" / "methods"
-SAID = (
+OF_COMMANDS = (
     "arguments",
     "command",
     "disk_errors",
@@ -24,12 +24,13 @@ SAID = (
     "yaml_checksum",
 )
 """Modules of ``fl`` for what a command takes and says."""
+OF_TIME = ("memory", "training/sizes", "training/telling")
+"""Modules of ``fl`` for when and with whom a client trains, in how much memory: its upload is the
+same to the bit."""
 WITHOUT = (
     METHODS,
     *(ROOT / "fl" / folder for folder in ("report", "privacy")),
-    *(ROOT / "fl" / f"{name}.py" for name in SAID),
-    # When and with whom a client trains, and in how much memory; its upload is the same to the bit.
-    *(ROOT / "fl" / f"{name}.py" for name in ("memory", "training/sizes", "training/telling")),
+    *(ROOT / "fl" / f"{name}.py" for name in (*OF_COMMANDS, *OF_TIME)),
 )
 """What no accuracy depends on, and the methods, of which a cell has its own."""
 RUNS = (

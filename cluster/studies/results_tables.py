@@ -12,6 +12,7 @@ from cluster.studies import fedaf_table7, suite_runs
 from cluster.studies.cell import Cell
 from cluster.studies.cells import ALPHAS, make
 from cluster.studies.digests import (
+    OF_TIME,
     ROOT,
     RUNS,
     digest_of,
@@ -229,7 +230,8 @@ TABLES: Mapping[str, Table] = {
             *("fedbn", "fedgen", "--preset=fedaf-mnist-small", "--rounds=3", "--data-root={data}"),
         ),
         (
-            *("fl", "fl/methods", "fl/training/sizes.py", "cluster/clients", "cluster/run"),
+            *("fl", "fl/methods", "cluster/clients", "cluster/run"),
+            *(f"fl/{name}.py" for name in OF_TIME),
             *_benchmarks("rounds", "plain_rounds", "plain_relatives", "plain_data"),
         ),
     ),
