@@ -23,6 +23,7 @@ from cluster.hardware.ray_internals import (
     TOKEN_FILE,
     job_config,
     raylet_pid,
+    shut_down,
     start_cluster,
     token_at_home,
 )
@@ -63,7 +64,6 @@ def private_ray(
         UserError: Ray does not start.
     """
     import_ray()
-    import ray
 
     store_bytes = object_store_bytes(memory_bytes)
     with short_root() as root, _sigterm_restored():
@@ -81,7 +81,7 @@ def private_ray(
             with watched(raylet_pid()), announced(published):
                 yield
         finally:
-            ray.shutdown()
+            shut_down()
 
 
 @contextlib.contextmanager
@@ -133,7 +133,7 @@ def joined_ray(address: str) -> Iterator[None]:
         try:
             yield
         finally:
-            ray.shutdown()
+            shut_down()
 
 
 def import_ray() -> None:

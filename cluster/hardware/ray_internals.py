@@ -17,6 +17,7 @@
 - Reading the environment again, as Ray does when it is imported, and whether it asks for tokens.
 - That the function behind the command ``ray`` can be called from Python, and two options of
   ``ray start`` that its help hides.
+- The driver's part of Ray by its name: it ends before references to objects can no more reach it.
 - Where workers look for modules: Ray adds the driver's folders to a list of the job's
   configuration, and each worker puts them in front of its own path one by one.
 - Names of environment variables: Ray documents only some, and a name that it no longer reads
@@ -113,6 +114,20 @@ def require_token() -> None:
     raylet.Config.initialize("")  # Ray may have been imported before
     if raylet.get_authentication_mode() != raylet.AuthenticationMode.TOKEN:
         raise RuntimeError(f"Ray does not ask for a token in spite of {AUTHENTICATION}=token")
+
+
+def shut_down() -> None:
+    """``ray.shutdown``, while other threads may let go of objects.
+
+    Ray ends the whole process, result or not, where the last reference to an object goes between
+    the end of the driver's part of Ray and the moment when references find it no more.
+    """
+    import ray
+    from ray._private.worker import global_worker
+
+    if core := vars(global_worker).pop("core_worker", None):
+        core.shutdown_driver()
+    ray.shutdown()
 
 
 @contextlib.contextmanager

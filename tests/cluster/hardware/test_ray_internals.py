@@ -36,7 +36,7 @@ import contextlib, json, os, psutil, sys, time
 from pathlib import Path
 from cluster.hardware.worker_template import worker_template
 from cluster.hardware.ray_internals import gpus_of_group, path_of_workers, raylet_pid
-from cluster.hardware.ray_internals import start_cluster
+from cluster.hardware.ray_internals import shut_down, start_cluster
 root, memory, store = Path(sys.argv[1]), *map(int, sys.argv[2:])
 held = contextlib.ExitStack()
 template = held.enter_context(worker_template())
@@ -46,6 +46,7 @@ start_cluster(
     template=template,
 )
 import ray
+from ray._private.worker import global_worker
 group = ray.util.placement_group([{"CPU": 1, "GPU": 2}])
 assert group.wait(60)
 name = gpus_of_group(group)
@@ -84,7 +85,18 @@ print(json.dumps({
     "scripts": list(scripts.values()),
     "agent when asked": ray.get(why.remote()),
 }))
-ray.shutdown()
+
+class Between:
+    def __init__(self, core):
+        self.core = core
+    def shutdown_driver(self):
+        self.core.shutdown_driver()
+        kept.clear()  # as another thread may
+
+kept = [ray.put("an object")]
+global_worker.core_worker = Between(global_worker.core_worker)
+shut_down()
+assert not kept
 held.close()
 """
 
