@@ -17,6 +17,8 @@ FOR_THAT_SCRIPT = "--language="
 """The start of an argument for that script alone."""
 OWN_ENVIRONMENT = "--serialized-runtime-env-context="
 """The start of the argument with what the worker is to have of its own, as JSON."""
+DIGITS = 20
+"""More than a process's number has."""
 VARIABLES, PYTHON = "env_vars", "py_executable"
 """In that: its environment variables, such as Ray Tune gives each trial, and its Python."""
 
@@ -29,7 +31,7 @@ def main(arguments: list[str]) -> None:
     variables = _variables(worker)
     if variables is not None:
         plain = [argument for argument in worker if not argument.startswith(OWN_ENVIRONMENT)]
-        if _forked(plain, {**os.environ, **variables}):
+        if ask(plain, {**os.environ, **variables}, [0, 1, 2]):  # this process's own streams
             return
     script = os.path.join(os.path.dirname(worker[0]), RAYS_OWN)
     os.execv(sys.executable, [sys.executable, script, *arguments])
@@ -47,17 +49,24 @@ def _variables(worker: list[str]) -> dict[str, str] | None:
     return {}
 
 
-def _forked(worker: list[str], environment: dict[str, str]) -> bool:
-    asked = json.dumps({"arguments": worker, "environment": environment}).encode()
+def ask(arguments: list[str], environment: dict[str, str], streams: list[int]) -> int:
+    """Has the template fork a process, and returns its number; 0 where no template answers.
+
+    Args:
+        arguments: a script and what it is given.
+        environment: all of its variables.
+        streams: what it reads from, writes to and writes its errors to.
+    """
+    asked = json.dumps({"arguments": arguments, "environment": environment}).encode()
     with socket.socket(socket.AF_UNIX) as template:
         try:
             template.connect(os.environ.get(TEMPLATE, ""))
-            socket.send_fds(template, [asked[:1]], [0, 1, 2])  # the worker's own streams
+            socket.send_fds(template, [asked[:1]], streams)
             template.sendall(asked[1:])
             template.shutdown(socket.SHUT_WR)
-            return bool(template.recv(1))
+            return int(template.recv(DIGITS) or 0)
         except OSError:
-            return False
+            return 0
 
 
 if __name__ == "__main__":

@@ -17,7 +17,8 @@
 - Reading the environment again, as Ray does when it is imported, and whether it asks for tokens.
 - That the function behind the command ``ray`` can be called from Python, and two options of
   ``ray start`` that its help hides.
-- The driver's part of Ray by its name: it ends before references to objects can no more reach it.
+- The attribute by which references to objects find the driver's part of Ray: letting go of one just
+  after that part has ended would end the process.
 - Where workers look for modules: Ray adds the driver's folders to a list of the job's
   configuration, and each worker puts them in front of its own path one by one.
 - Names of environment variables: Ray documents only some, and a name that it no longer reads
@@ -36,6 +37,7 @@ from pathlib import Path
 from typing import Any
 
 from cluster.hardware import fork_worker
+from cluster.hardware.worker_template import told
 
 TESTED_WITH = "2.60.0"
 """The version that tests/cluster/hardware/test_ray_internals.py last checked this file with."""
@@ -117,10 +119,10 @@ def require_token() -> None:
 
 
 def shut_down() -> None:
-    """``ray.shutdown``, while other threads may let go of objects.
+    """``ray.shutdown``, beside other threads, which may let go of objects at any moment.
 
-    Ray ends the whole process, result or not, where the last reference to an object goes between
-    the end of the driver's part of Ray and the moment when references find it no more.
+    Here references lose the driver's part of Ray before it ends. In Ray it is the other way round,
+    and a thread that lets go of an object in between ends the whole process.
     """
     import ray
     from ray._private.worker import global_worker
@@ -244,12 +246,11 @@ def forked_workers(template: Path | None) -> Iterator[None]:
         node._ray_params.setup_worker_path = fork_worker.__file__
         return start(node, *arguments, **options)
 
-    os.environ[fork_worker.TEMPLATE] = str(template)  # the node's process hands it on
     setattr(Node, "start_raylet", start_with)  # noqa: B010, as mypy takes methods for fixed
     try:
-        yield
+        with told(template):  # the node's process hands it on
+            yield
     finally:
-        del os.environ[fork_worker.TEMPLATE]
         setattr(Node, "start_raylet", start)  # noqa: B010
 
 

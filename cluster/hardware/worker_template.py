@@ -1,4 +1,5 @@
-"""A process from which Ray's workers on this node are forked, with torch imported once for all.
+"""A process from which others on this node are forked, Ray's workers and what measures a step, with
+torch imported once for all.
 
 A worker that Ray starts takes over two seconds of a core to import torch and ours, and 290 MiB of
 memory that a forked one shares. The template is forked from the launch, or from what starts a
@@ -26,6 +27,7 @@ from typing import Any
 
 import numpy as np
 
+from cluster.hardware.fork_worker import TEMPLATE
 from cluster.hardware.private_folders import short_root
 from cluster.hardware.processes import SET_PARENT_DEATH_SIGNAL
 
@@ -39,7 +41,8 @@ FIRST_TO_GO = "1000"
 
 @contextlib.contextmanager
 def worker_template(modules: Sequence[str] = ()) -> Iterator[Path]:
-    """Forks the template; gives the socket at which it is asked for workers.
+    """Forks the template; gives the socket at which it is asked for workers, which also stands in
+    this process's environment.
 
     It ends with the context, or with this process. The workers end with their Ray.
 
@@ -60,11 +63,26 @@ def worker_template(modules: Sequence[str] = ()) -> Iterator[Path]:
         os.close(others_end)
         listener.close()
         try:
-            yield address
+            with told(address):
+                yield address
         finally:
             os.close(own_end)
             with contextlib.suppress(ChildProcessError):
                 os.waitpid(template, 0)
+
+
+@contextlib.contextmanager
+def told(address: Path) -> Iterator[None]:
+    """Tells this process, and what it starts, where the template listens."""
+    before = os.environ.get(TEMPLATE)
+    os.environ[TEMPLATE] = str(address)
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[TEMPLATE]
+        else:
+            os.environ[TEMPLATE] = before
 
 
 def _become_template(
@@ -105,19 +123,19 @@ def _answer(listener: socket.socket) -> dict[str, Any] | None:
         message, streams, _, _ = socket.recv_fds(asking, 1, STREAMS)
         while part := asking.recv(1 << 16):
             message += part
-        worker = bool(message) and os.fork() == 0
-        if worker:
+        pid = os.fork() if message else None
+        if pid == 0:
             for stream, given in enumerate(streams):
                 os.dup2(given, stream)
-        else:
-            asking.send(b"1")
+        elif pid:
+            asking.send(str(pid).encode())
         for given in streams:
             os.close(given)
-    return json.loads(message) if worker else None
+    return json.loads(message) if pid == 0 else None
 
 
 def _become_worker(arguments: list[str], environment: dict[str, str]) -> int:
-    """Runs Ray's script for workers in this process, as if it had been started for it."""
+    """Runs the script, Ray's for workers or ours, in this process, as if started for it."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     gc.enable()
     with contextlib.suppress(OSError):

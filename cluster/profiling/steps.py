@@ -10,8 +10,6 @@ import ctypes
 import hashlib
 import json
 import pickle
-import subprocess
-import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -21,7 +19,7 @@ import numpy as np
 import torch
 
 from cluster.clients.extensions import add_models, by_value, packed_models
-from cluster.hardware.shadows import environment, python
+from cluster.hardware.run_script import run_script
 from fl.cache import cache_dir, write_cache
 from fl.client_code import client_code
 from fl.client_note import ClientNote
@@ -75,20 +73,15 @@ def measure_steps(subjects: Iterable[Subject], device: str) -> dict[Subject, Ste
 def _in_child(subjects: list[Subject]) -> list[Step]:
     """Measures in a child process, since the driver itself must not hold a GPU's memory."""
     by_value(type(s.training).__module__ for s in subjects)
+    given = pickle.dumps(packed_models()) + cloudpickle.dumps(subjects)
     try:
-        child = subprocess.run(
-            python("cluster.profiling.steps"),
-            input=pickle.dumps(packed_models()) + cloudpickle.dumps(subjects),
-            capture_output=True,
-            timeout=TIMEOUT_S,
-            env=environment(),
-        )
-    except subprocess.TimeoutExpired:
+        told, errors = run_script(Path(__file__), given, TIMEOUT_S)
+    except TimeoutError:
         raise _failed(subjects, f"no answer within {TIMEOUT_S:.0f} s") from None
-    steps = [_step(json.loads(line)) for line in child.stdout.splitlines()]
-    if child.returncode:
-        lines = child.stderr.decode(errors="replace").strip().splitlines()
-        reason = lines[-1][:300] if lines else f"it ended with status {child.returncode}"
+    steps = [_step(json.loads(line)) for line in told.splitlines()]
+    if len(steps) < len(subjects):
+        lines = errors.decode(errors="replace").strip().splitlines()
+        reason = lines[-1][:300] if lines else "it ended without a word, as for want of memory"
         raise _failed(subjects[len(steps) :], reason)
     return steps
 
@@ -184,7 +177,8 @@ def _write(entries: Mapping[str, Mapping[str, float]]) -> None:
 
 
 if __name__ == "__main__":
-    models = pickle.load(sys.stdin.buffer)  # before the subjects, which may be of them
-    add_models(models)
-    for subject in pickle.load(sys.stdin.buffer):
-        print(json.dumps(asdict(measure(subject))), flush=True)
+    with open(0, "rb") as given, open(1, "w") as told:
+        models = pickle.load(given)  # before the subjects, which may be of them
+        add_models(models)
+        for subject in pickle.load(given):
+            print(json.dumps(asdict(measure(subject))), file=told, flush=True)

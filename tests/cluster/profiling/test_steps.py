@@ -3,13 +3,12 @@
 import io
 import json
 import pickle
-import subprocess
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from cluster.hardware import fork_worker
 from cluster.profiling import steps
 from cluster.profiling.steps import Step, Subject, cache_file, measure_steps
 from fl.errors import UserError
@@ -35,22 +34,25 @@ def child(monkeypatch: pytest.MonkeyPatch) -> list[Subject]:
     """Instead of measuring: a list of what was asked for."""
     asked: list[Subject] = []
 
-    def pretend(
-        command: list[str], *, input: bytes, **how: Any
-    ) -> subprocess.CompletedProcess[bytes]:
-        stream = io.BytesIO(input)
+    def pretend(script: Path, given: bytes, timeout_s: float) -> tuple[bytes, bytes]:
+        stream = io.BytesIO(given)
         assert pickle.load(stream) is None  # no models of the user's
         subjects = pickle.load(stream)
         asked.extend(subjects)
         told = json.dumps({"peak_bytes": 7, "seconds_per_sample": 0.5}).encode() + b"\n"
-        return subprocess.CompletedProcess(command, 0, told * len(subjects), b"")
+        return told * len(subjects), b""
 
-    monkeypatch.setattr(subprocess, "run", pretend)
+    monkeypatch.setattr(steps, "run_script", pretend)
     return asked
 
 
 @pytest.mark.slow
-def test_a_larger_model_needs_more_memory_and_time_whatever_was_measured_before() -> None:
+@pytest.mark.parametrize("forked", [True, False])
+def test_a_larger_model_needs_more_memory_and_time_whatever_was_measured_before(
+    forked: bool, template: Path | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if forked and template:
+        monkeypatch.setenv(fork_worker.TEMPLATE, str(template))
     measured = measure_steps([LARGE, SMALL, LIGHT], "cpu")
     # Half-width VGG-9 has 4.3 million weights: with gradients and momentum, 50 MB at least.
     assert 50e6 < measured[LARGE].peak_bytes < 1e9
@@ -108,6 +110,12 @@ def test_a_step_that_fails_is_one_line_that_names_the_model() -> None:
     with pytest.raises(UserError, match=r"^one step of cnn on 16 samples failed: \S") as caught:
         measure_steps([wrong], "cpu")
     assert "\n" not in str(caught.value)
+
+
+def test_a_step_that_ends_without_a_word_is_one_line_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(steps, "run_script", lambda *_: (b"", b""))
+    with pytest.raises(UserError, match=r"^one step of cnn on 16 samples failed: it ended without"):
+        measure_steps([SMALL], "cpu")
 
 
 def test_a_step_that_hangs_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
