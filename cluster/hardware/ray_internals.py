@@ -37,7 +37,7 @@ from pathlib import Path
 from typing import Any
 
 from cluster.hardware import fork_worker
-from cluster.hardware.worker_template import told
+from cluster.hardware.worker_template import address_in_environment
 
 TESTED_WITH = "2.60.0"
 """The version that tests/cluster/hardware/test_ray_internals.py last checked this file with."""
@@ -248,7 +248,7 @@ def forked_workers(template: Path | None) -> Iterator[None]:
 
     setattr(Node, "start_raylet", start_with)  # noqa: B010, as mypy takes methods for fixed
     try:
-        with told(template):  # the node's process hands it on
+        with address_in_environment(template):  # the node's process hands it on
             yield
     finally:
         setattr(Node, "start_raylet", start)  # noqa: B010

@@ -63,7 +63,7 @@ def worker_template(modules: Sequence[str] = ()) -> Iterator[Path]:
         os.close(others_end)
         listener.close()
         try:
-            with told(address):
+            with address_in_environment(address):
                 yield address
         finally:
             os.close(own_end)
@@ -72,7 +72,7 @@ def worker_template(modules: Sequence[str] = ()) -> Iterator[Path]:
 
 
 @contextlib.contextmanager
-def told(address: Path) -> Iterator[None]:
+def address_in_environment(address: Path) -> Iterator[None]:
     """Tells this process, and what it starts, where the template listens."""
     before = os.environ.get(TEMPLATE)
     os.environ[TEMPLATE] = str(address)
