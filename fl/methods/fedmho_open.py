@@ -39,10 +39,12 @@ from fl.fusion.voting import (
 from fl.methods.fedgen import tell_label_counts
 from fl.methods.fedmho import FedMHOConfig, allocate, assign, initialise, keep_best, spaces
 from fl.methods.method import Method
+from fl.methods.mixup import with_mixup
 from fl.methods.uploads import Decoders, load_classifier, load_label_counts
 from fl.metrics.teachers import describe_teacher
 from fl.receiving import check_label_counts
-from fl.server import Outcome, Samples, Server
+from fl.seeding import torch_generator
+from fl.server import FitResult, Outcome, Samples, Server
 
 LOSS = FusionLoss(ce_weight=0.0, kd_weight=1.0)
 """KL(t || student), whose gradient is that of the cross-entropy with t."""
@@ -71,6 +73,8 @@ class FedMHOOpenConfig(FedMHOConfig):
     """Strength of the motion of a sample; open-set samples have twice as much. 0: none."""
     warmup: Count = 2
     """Epochs on the decoders' own samples alone, before the global model itself votes."""
+    mixup: Annotated[float, Within(0, 10)] = 1.0
+    """Images between two samples, for each sample. 0: none."""
     fusion: FitConfig = FitConfig(schedule="cosine")
 
     def check_further(self) -> None:
@@ -104,11 +108,11 @@ def run(clients: Clients, server: Server, config: FedMHOOpenConfig) -> Outcome:
         teacher = describe_teacher(lessons["teacher_logits"], server.fetch(own, "labels"))
         if opened:
             warmup = replace(config.fusion, epochs=config.warmup)
-            server.fit(model, lessons, loss=LOSS, config=warmup, stage="warmup")
+            learn(model, lessons, server, config, warmup, "warmup")
             quotas = open_quotas(held, trust, config.open_share * len(opened[0]))
             further = open_lessons(model, sets, votes[1], trust, quotas, server, config)
             lessons = {name: torch.cat([lessons[name], further[name]]) for name in lessons}
-        result = server.fit(model, lessons, loss=LOSS, config=config.fusion, stage="fusion")
+        result = learn(model, lessons, server, config, config.fusion, "fusion")
     return Outcome(
         model=model,
         start=start,
@@ -251,6 +255,20 @@ def open_quotas(held: np.ndarray, trust: Tensor, total: float) -> list[int]:
     the classifier clients hold, so most of what no decoder has learned."""
     need = (1 - trust.double()) * torch.from_numpy(held.sum(0) > 0)
     return (total * need / need.sum().clamp(min=SMALLEST)).long().tolist()
+
+
+def learn(
+    model: nn.Module,
+    lessons: Batch,
+    server: Server,
+    config: FedMHOOpenConfig,
+    fit: FitConfig,
+    stage: str,
+) -> FitResult:
+    """Trains the model on the lessons and on images between them: Eq. 8."""
+    generator = torch_generator(server.run_spec.seed, f"mixup/{stage}")
+    mixed = with_mixup(lessons, config.mixup, generator)
+    return server.fit(model, mixed, loss=LOSS, config=fit, stage=stage)
 
 
 def ask(model: nn.Module, samples: Samples, server: Server) -> Tensor:

@@ -25,6 +25,7 @@ OPEN = FedMHOOpenConfig(
     num_samples=120,
     open_samples=60,
     warmup=2,
+    mixup=0.0,
     classifier=TINY.classifier,
     generator=TINY.generator,
     fusion=replace(TINY.fusion, schedule="cosine"),
@@ -151,6 +152,19 @@ def test_the_filter_sees_samples_before_they_move() -> None:
     still, moving = rerun(warp=0.0)[0], rerun(warp=1.0)[0]
     assert torch.equal(still.synthetic["kept"], moving.synthetic["kept"])
     assert torch.equal(still.synthetic["images"], moving.synthetic["images"])
+
+
+def test_mixtures_are_learned_beside_the_samples_and_others_in_each_stage() -> None:
+    plain, mixed = rerun()[1].fits["warmup"][1], rerun(mixup=0.5)[1].fits
+    size = len(plain["images"])
+    lessons = mixed["warmup"][1]
+    assert len(lessons["images"]) == size + round(size / 2)
+    assert torch.equal(lessons["images"][:size], plain["images"])
+    later = mixed["fusion"][1]["images"]
+    assert len(later) > len(lessons["images"])
+    mixtures = lessons["images"][size:]
+    again = [bool((later == mixture).flatten(1).all(1).any()) for mixture in mixtures]
+    assert sum(again) < len(again) / 4  # a lesson mixed with itself is one of them
 
 
 def test_without_open_samples_there_is_one_fit() -> None:
