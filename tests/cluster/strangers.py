@@ -54,7 +54,7 @@ def doors(processes: Iterable[psutil.Process]) -> set[Door]:
     return found
 
 
-def answers(port: int, token: str | None = None) -> set[str]:
+def answers(port: int, token: str | None = None, within_s: float = 3) -> set[str]:
     """What the methods of Ray's servers answer there, by the names of gRPC's status codes."""
     metadata = [("authorization", f"Bearer {token}")] if token else []
     found = set()
@@ -62,7 +62,7 @@ def answers(port: int, token: str | None = None) -> set[str]:
         for method in METHODS:
             call = channel.unary_unary(method)
             try:
-                call(b"", timeout=3, metadata=metadata)
+                call(b"", timeout=within_s, metadata=metadata)
                 found.add("OK")
             except grpc.RpcError as error:
                 found.add(error.code().name)
