@@ -3,9 +3,9 @@
 Classifier clients also tell their label counts. So the server knows who holds how much of a class,
 and neither a decoder's labels nor a classifier's answers are believed beyond that (docs/method.md):
 
-1. A classifier votes on a class by its share of the class's samples, and only as far as its energy
-   says that it knows such images.
-2. A decoder's sample has its label as far as generator clients hold the class, else the votes.
+1. A classifier votes on a class by its share of the class's samples, and only as far as its energy,
+   where that tells anything, says that it knows such images.
+2. A decoder's sample has its label as far as generator clients know the class, else the votes.
 3. Classes that only classifiers know have no decoder. Decoders asked for mixed labels draw other
    shapes too; those that the voters claim for such a class stand in for its samples.
 """
@@ -29,6 +29,7 @@ from fl.fusion.fit import FitConfig
 from fl.fusion.synthesis import truncate_to_bytes
 from fl.fusion.varied import VariedDecoder
 from fl.fusion.voting import (
+    LEAST_APART,
     SMALLEST,
     Voter,
     best_of_each_class,
@@ -59,8 +60,11 @@ class FedMHOOpenConfig(FedMHOConfig):
     """Samples of a class from which on a classifier client is taken to know it."""
     correction: Annotated[float, Within(0, 1)] = 0.5
     """tau: how far a classifier's own class frequencies are divided out of its vote."""
+    half_trust: Positive = 30
+    """H: samples of a class at generator clients at which their decoders' labels count half, where
+    classifier clients have as many or more. Above all counts: by their share of the class."""
     gate: bool = True
-    """Whether a vote counts only as far as its voter's energy says that it knows such images."""
+    """Whether a voter's energy, where that tells known images from strange, weighs its votes."""
     open_samples: Annotated[int, Within(0, MOST)] = 6000
     """Open-set samples drawn, by all decoders alike; 0: none."""
     open_share: Annotated[float, Within(0, 1, "(]")] = 0.4
@@ -90,7 +94,8 @@ def run(clients: Clients, server: Server, config: FedMHOOpenConfig) -> Outcome:
     updates = clients.train()
     generators = [u for u in updates if u.client.role == "generator"]
     classifiers, held = told(clients, [u for u in updates if u.client.role == "classifier"], server)
-    trust = label_trust(held, np.stack([load_label_counts(u, server) for u in generators]))
+    drawn = np.stack([load_label_counts(u, server) for u in generators])
+    trust = label_trust(held, drawn, config.half_trust)
 
     with server.events.phase("synthesis"):
         allocation = allocate(generators, server, config)
@@ -143,15 +148,11 @@ def told(
     return answered, np.stack([counts[u.client.id] for u in answered])
 
 
-def label_trust(held: np.ndarray, drawn: np.ndarray) -> Tensor:
-    """r (classes,), Eq. 4: of each class's samples the part that generator clients hold.
-
-    Args:
-        held: (classifiers, classes), their label counts.
-        drawn: (decoders, classes), theirs.
-    """
-    voting, drawing = held.sum(0), drawn.sum(0)
-    return torch.from_numpy(drawing / np.maximum(voting + drawing, 1)).float()
+def label_trust(held: np.ndarray, drawn: np.ndarray, half: float) -> Tensor:
+    """r (classes,), Eq. 4: how far decoders' labels are believed, M / (M + min(N, ``half``)), where
+    classifier clients' counts (clients, classes) sum to N and generator clients' to M."""
+    against, known = np.minimum(held.sum(0), half), drawn.sum(0)
+    return torch.from_numpy(known / np.maximum(against + known, SMALLEST)).float()
 
 
 def draw(
@@ -207,11 +208,18 @@ def poll(
             share=share,
             known=known,
             correction=config.correction * log_frequencies(own),
-            levels=energy_levels(answers[0], labels, known) if config.gate else None,
+            levels=levels_apart(answers[0], labels, known) if config.gate else None,
         )
         for total, answer in zip(totals, answers, strict=True):
             total += voter.votes(answer)
     return totals
+
+
+def levels_apart(logits: Tensor, labels: Tensor, known: Tensor) -> tuple[float, float] | None:
+    """A voter's energies on strange images and on known ones, of :func:`energy_levels`; None if the
+    second is not larger by `LEAST_APART`: then its energy tells nothing."""
+    low, high = energy_levels(logits, labels, known)
+    return (low, high) if high - low >= LEAST_APART else None
 
 
 def own_lessons(own: Samples, votes: Tensor, trust: Tensor, server: Server) -> Batch:
@@ -243,7 +251,7 @@ def open_lessons(
         share=trust,
         known=everything,
         correction=torch.zeros(len(trust)),
-        levels=energy_levels(answers[0], labels, everything) if config.gate else None,
+        levels=levels_apart(answers[0], labels, everything) if config.gate else None,
     )
     shares, evidence = elected(votes + voter.votes(answers[1]))
     best = best_of_each_class(shares, evidence, quotas)
@@ -251,8 +259,8 @@ def open_lessons(
 
 
 def open_quotas(held: np.ndarray, trust: Tensor, total: float) -> list[int]:
-    """How many open-set samples are kept of each class, ``total`` together: by the part of it that
-    the classifier clients hold, so most of what no decoder has learned."""
+    """How many open-set samples are kept of each class, ``total`` together: by how little its
+    decoders' labels are believed, so most of what no decoder has learned."""
     need = (1 - trust.double()) * torch.from_numpy(held.sum(0) > 0)
     return (total * need / need.sum().clamp(min=SMALLEST)).long().tolist()
 

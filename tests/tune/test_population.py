@@ -95,13 +95,13 @@ def test_a_fit_has_five_parts_or_as_many_as_epochs() -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_a_sweep_that_is_killed_ends_with_schedules_that_are_true(tmp_path: Path) -> None:
-    """Five trials of which two have room: each waits and goes on several times."""
+    """Three trials of which two have room: each waits and goes on several times."""
     space = {
         "keep": {"uniform": [0.4, 1.0]},
         "lam": [0.25, 0.5, 0.75],
         "fusion.lr": {"loguniform": ["1e-4", "1e-2"]},
     }
-    options = ("--scheduler=pbt", "--num-samples=5", "--max-concurrent=2", "--runtime=inprocess")
+    options = ("--scheduler=pbt", "--num-samples=3", "--max-concurrent=2", "--runtime=inprocess")
     options += ("--metric=loss",)  # accuracies on 40 images are much alike
     here, root = tmp_path / "here", tmp_path / "there"
     kill_sweep(
@@ -113,7 +113,7 @@ def test_a_sweep_that_is_killed_ends_with_schedules_that_are_true(tmp_path: Path
     assert done.returncode == 0, done.stderr
 
     folder, tried = root / "runs" / "sweep", trials(root)
-    assert [t["status"] for t in tried.values()] == ["finished"] * 6
+    assert [t["status"] for t in tried.values()] == ["finished"] * 4
     assert sum(t["clients_trained"] for t in tried.values()) == CLIENTS
     mixed = [t for t in tried.values() if len(t["schedule"]) > 1]
     assert mixed  # bad trials go on from good ones' states

@@ -12,9 +12,10 @@ from torch import Tensor, nn
 from fl.clients import Clients
 from fl.errors import UserError
 from fl.federation import Update
+from fl.fusion.voting import energy_levels
 from fl.methods import fedmho_open
 from fl.methods.fedgen import tell_label_counts
-from fl.methods.fedmho_open import FedMHOOpenConfig, label_trust, open_quotas
+from fl.methods.fedmho_open import FedMHOOpenConfig, label_trust, levels_apart, open_quotas
 from fl.methods.uploads import load_classifier, untrained_classifier
 from fl.seeding import seed_for
 from fl.server import Outcome
@@ -24,6 +25,7 @@ from tests.fl.methods.tiny import TINY, WatchedServer, tiny_federation
 OPEN = FedMHOOpenConfig(
     num_samples=120,
     open_samples=60,
+    half_trust=3.0,
     warmup=2,
     mixup=0.0,
     classifier=TINY.classifier,
@@ -63,12 +65,14 @@ def counts(role: str) -> list[list[int]]:
 
 
 @torch.no_grad()
-def twins_votes(images: Tensor, own: Tensor, labels: list[int], server: WatchedServer) -> Tensor:
-    """Eqs. 1 to 3, sample by sample and class by class."""
+def twins_votes(
+    images: Tensor, own: Tensor, labels: list[int], server: WatchedServer, moved: float
+) -> Tensor:
+    """Eqs. 1 to 3, sample by sample and class by class, of levels that were moved apart so far."""
     held, drawn = counts("classifier"), counts("generator")
     votes = torch.zeros(len(images), CLASSES)
-    strong = [u for u in uploads()[0] if u.client.role == "classifier"]
-    for update, mine in zip(strong, held, strict=True):
+    voters = [u for u in uploads()[0] if u.client.role == "classifier"]
+    for update, mine in zip(voters, held, strict=True):
         model = load_classifier(update, server)
         known = [c for c in range(CLASSES) if mine[c] >= OPEN.known]
         if not known:
@@ -80,28 +84,54 @@ def twins_votes(images: Tensor, own: Tensor, labels: list[int], server: WatchedS
 
         inside = sorted(energy(x) for x, y in zip(own, labels, strict=True) if y in known)
         outside = sorted(energy(x) for x, y in zip(own, labels, strict=True) if y not in known)
-        high, low = inside[(len(inside) - 1) // 2], outside[(len(outside) - 1) // 2]
+        high = inside[(len(inside) - 1) // 2] + moved
+        low = outside[(len(outside) - 1) // 2] - moved
         for i, image in enumerate(images):
             p = model(image[None])[0].softmax(0)
             prior = [(n + 1) / (sum(mine) + CLASSES) for n in mine]
             says = [float(p[c]) / prior[c] ** OPEN.correction for c in range(CLASSES)]
-            apart = max(high - low, 1)
-            gate = 1 / (1 + math.exp(-4 * (energy(image) - (high + low) / 2) / apart))
+            gate = 1.0
+            if high - low >= 1:
+                gate /= 1 + math.exp(-4 * (energy(image) - (high + low) / 2) / (high - low))
             for c in range(CLASSES):
-                everybody = sum(row[c] for row in held) + sum(row[c] for row in drawn)
-                share = mine[c] / max(everybody, 1)
+                strong, weak = sum(row[c] for row in held), sum(row[c] for row in drawn)
+                against = min(strong, OPEN.half_trust)
+                believed = weak / (weak + against) if weak + against else 0.0
+                share = (1 - believed) * mine[c] / max(strong, 1)
                 votes[i, c] += gate * share * says[c] / sum(says)
     return votes
 
 
-def test_what_it_learns_from_agrees_with_the_naive_twin() -> None:
+@pytest.fixture
+def gated(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So briefly trained, no classifier has energies that are apart: each level is moved by 1."""
+
+    def levels(*args: Tensor) -> tuple[float, float]:
+        low, high = energy_levels(*args)
+        return low - 1, high + 1
+
+    monkeypatch.setattr(fedmho_open, "energy_levels", levels)
+
+
+def test_ungated_targets_agree_with_the_naive_twin() -> None:
+    check_targets(moved=0.0)
+
+
+@pytest.mark.usefixtures("gated")
+def test_gated_targets_agree_with_the_naive_twin() -> None:
+    check_targets(moved=1.0)
+
+
+def check_targets(moved: float) -> None:
+    """What the global model learns from, in both fits."""
     outcome, server = rerun()
     before, lessons, _ = server.fits["warmup"]
     images, kept = lessons["images"], outcome.synthetic["kept"]
     labels = outcome.synthetic["labels"][kept].tolist()
-    trust = label_trust(np.array(counts("classifier")), np.array(counts("generator"))).tolist()
+    held, drawn = np.array(counts("classifier")), np.array(counts("generator"))
+    trust = label_trust(held, drawn, OPEN.half_trust).tolist()
 
-    votes = twins_votes(images, images, labels, server)
+    votes = twins_votes(images, images, labels, server, moved)
     answers = lessons["teacher_logits"].softmax(1)
     for answer, vote, label in zip(answers, votes, labels, strict=True):
         expected = (1 - trust[label]) * vote / vote.sum()
@@ -119,12 +149,13 @@ def test_what_it_learns_from_agrees_with_the_naive_twin() -> None:
     model.load_state_dict(warmed)
     model.requires_grad_(False)
     own = np.array([float(model(x[None])[0].logsumexp(0)) for x in images])
-    low, spread = np.quantile(own, 0.1), own.std()
-    votes = twins_votes(further, images, labels, server)
+    low, apart = np.quantile(own, 0.1), 2 * (own.std() + moved)
+    votes = twins_votes(further, images, labels, server, moved)
     for i, image in enumerate(further):
         logits = model.eval()(image[None])[0]
-        apart = max(2 * spread, 1)
-        gate = 1 / (1 + math.exp(-4 * (float(logits.logsumexp(0)) - low) / apart))
+        gate = 1.0
+        if apart >= 1:
+            gate /= 1 + math.exp(-4 * (float(logits.logsumexp(0)) - low) / apart)
         vote = votes[i] + gate * torch.tensor(trust) * logits.softmax(0)
         answer = both["teacher_logits"][len(images) + i].softmax(0)
         torch.testing.assert_close(answer, vote / vote.sum(), atol=1e-4, rtol=1e-2)
@@ -173,6 +204,7 @@ def test_without_open_samples_there_is_one_fit() -> None:
     assert outcome.figures["open_set"] == 0
 
 
+@pytest.mark.usefixtures("gated")
 def test_the_gate_and_the_correction_change_what_is_learned() -> None:
     usual = rerun()[1].fits["warmup"][1]["teacher_logits"]
     for changes in ({"gate": False}, {"correction": 0.0}):
@@ -180,14 +212,27 @@ def test_the_gate_and_the_correction_change_what_is_learned() -> None:
         assert not torch.allclose(usual, other, atol=1e-3)
 
 
+def test_energies_that_are_not_apart_are_no_levels() -> None:
+    labels, known = torch.tensor([0, 0, 1, 1]), torch.tensor([True, False])
+    for inside, levels in ((5.0, (4.0, 5.0)), (4.5, None), (3.0, None)):
+        logits = torch.tensor([[inside, 9.0]] * 2 + [[4.0, 9.0]] * 2)
+        assert levels_apart(logits, labels, known) == levels
+
+
 def test_labels_are_trusted_by_what_generator_clients_hold() -> None:
     held, drawn = np.array([[6, 0, 4, 0], [3, 0, 0, 0]]), np.array([[1, 5, 4, 0]])
-    assert label_trust(held, drawn).tolist() == pytest.approx([0.1, 1, 0.5, 0])
+    assert label_trust(held, drawn, 100).tolist() == pytest.approx([0.1, 1, 0.5, 0])
+
+
+def test_that_others_hold_many_more_of_a_class_does_not_make_its_labels_doubtful() -> None:
+    for held in (30, 300, 3000):
+        trust = label_trust(np.array([[held, held]]), np.array([[90, 1]]), 30)
+        assert trust.tolist() == pytest.approx([0.75, 1 / 31])
 
 
 def test_open_samples_go_to_classes_that_decoders_lack() -> None:
     held, drawn = np.array([[9, 0, 5, 0]]), np.array([[0, 5, 5, 0]])
-    assert open_quotas(held, label_trust(held, drawn), 30.0) == [20, 0, 10, 0]
+    assert open_quotas(held, label_trust(held, drawn, 100), 30.0) == [20, 0, 10, 0]
     assert open_quotas(held * [[0, 1, 0, 1]], torch.ones(4), 30.0) == [0, 0, 0, 0]
 
 
