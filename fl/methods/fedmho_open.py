@@ -3,11 +3,10 @@
 Classifier clients also tell their label counts. So the server knows who holds how much of a class,
 and neither a decoder's labels nor a classifier's answers are believed beyond that (docs/method.md):
 
-1. A classifier votes on a class by its share of the class's samples, and only as far as its energy,
-   where that tells anything, says that it knows such images.
+1. A classifier votes on a class by its share of the class's samples; where its energy tells known
+   images from strange ones, only as far as it says that it knows them.
 2. A decoder's sample has its label as far as generator clients know the class, else the votes.
-3. Classes that only classifiers know have no decoder. Decoders asked for mixed labels draw other
-   shapes too; those that the voters claim for such a class stand in for its samples.
+3. For a class without a decoder stand shapes, drawn for mixed labels, that the voters claim for it.
 """
 
 from collections.abc import Sequence
