@@ -33,6 +33,7 @@ from fl.fusion.voting import (
     SMALLEST,
     Voter,
     best_of_each_class,
+    elected,
     energy_levels,
     log_frequencies,
 )
@@ -115,13 +116,13 @@ def run(clients: Clients, server: Server, config: FedMHOOpenConfig) -> Outcome:
         polls = poll(classifiers, held, trust, sets, server, config)
         lessons = own_lessons(own, polls[0], trust, server, config)
         teacher = describe_teacher(lessons["teacher_logits"], server.fetch(own, "labels"))
-        quotas = open_quotas(held, trust, config.open_share * config.open_samples)
         for turn in range(1, config.warmups + 1):
             warmup = replace(config.fusion, epochs=config.warmup)
             learn(model, lessons, server, config, warmup, f"warmup/{turn}")
             asked = poll_model(model, drawn, trust, sets, polls, server, config)
             lessons = own_lessons(own, asked[0], trust, server, config)
             if opened:
+                quotas = open_quotas(held, trust, config.open_share * len(opened[0]))
                 further = open_lessons(opened[0], asked[1], quotas, server, config)
                 lessons = {name: torch.cat([lessons[name], further[name]]) for name in lessons}
         result = learn(model, lessons, server, config, config.fusion, "fusion")
@@ -252,7 +253,8 @@ def open_lessons(
     opened: Samples, poll: Poll, quotas: Sequence[int], server: Server, config: FedMHOOpenConfig
 ) -> Batch:
     """The open-set samples that the voters claim, with their answers: Eq. 7."""
-    shares, evidence = poll.shares(config.half_pair), poll.votes.sum(1)
+    shares = poll.shares(config.half_pair)
+    _, evidence = elected(poll.votes)
     best = best_of_each_class(shares, evidence, quotas)
     return lessons_of(server.take(opened, best), shares[best], server)
 

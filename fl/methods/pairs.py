@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fl.fusion.voting import SMALLEST
+from fl.fusion.voting import elected
 
 LEAST = 1e-4
 """The smallest share of a class in a pair."""
@@ -63,7 +63,7 @@ class Poll:
 
 
 def _shares(votes: Tensor, told: Sequence[tuple[Tensor, Tensor]], half: float) -> Tensor:
-    claimed = votes + SMALLEST
+    claimed, _ = elected(votes)
     total = half * claimed.unsqueeze(2) / (claimed.unsqueeze(2) + claimed.unsqueeze(1))
     weight = torch.tensor(half)
     for logits, both in told:

@@ -132,8 +132,8 @@ def twins_shares(told: Told) -> list[float]:
 
 @pytest.fixture
 def gated(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So briefly trained, no classifier has energies that are apart, nor does one know more than the
-    other: their levels are moved apart by 1 each, and up by a fifth for each class known."""
+    """So briefly trained, no classifier's energies are apart, nor does one say more than another:
+    their levels are moved apart by 1 each, and up by a fifth for each class known."""
 
     def levels(logits: Tensor, labels: Tensor, known: Tensor) -> tuple[float, float]:
         low, high = energy_levels(logits, labels, known)
