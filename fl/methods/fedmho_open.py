@@ -6,8 +6,7 @@ and neither a decoder's labels nor a classifier's answers are believed beyond th
 1. A classifier votes on a class by its share of the class's samples; where its energy tells known
    images from strange ones, only as far as it says that it knows them.
 2. A decoder's sample has its label as far as generator clients know the class, else the votes.
-3. Between two classes decides who has learned both.
-4. For a class without a decoder stand shapes, drawn for mixed labels, that the voters claim for it.
+3. For a class without a decoder stand shapes, drawn for mixed labels, that the voters claim for it.
 """
 
 from collections.abc import Sequence
@@ -37,13 +36,13 @@ from fl.fusion.voting import (
     energy_levels,
     log_frequencies,
 )
+from fl.methods.fedgen import tell_label_counts
 from fl.methods.fedmho import FedMHOConfig, allocate, assign, initialise, keep_best, spaces
 from fl.methods.method import Method
 from fl.methods.mixup import with_mixup
-from fl.methods.pairs import Expert, Poll
-from fl.methods.trust import label_trust, open_quotas, told
 from fl.methods.uploads import Decoders, load_classifier, load_label_counts
 from fl.metrics.teachers import describe_teacher
+from fl.receiving import check_label_counts
 from fl.seeding import torch_generator
 from fl.server import FitResult, Outcome, Samples, Server
 
@@ -75,13 +74,8 @@ class FedMHOOpenConfig(FedMHOConfig):
     """Factor on the z of open-set samples."""
     warp: Annotated[float, Within(0, 2)] = 1.0
     """Strength of the motion of a sample; open-set samples have twice as much. 0: none."""
-    half_pair: Positive = 10
-    """lambda: samples of both of two classes with which models decide half of what is said between
-    the two, the votes the rest."""
     warmup: Count = 2
-    """Epochs before each time that the global model itself votes."""
-    warmups: Count = 2
-    """Times that it does; at first it has learned the decoders' own samples alone."""
+    """Epochs on the decoders' own samples alone, before the global model itself votes."""
     mixup: Annotated[float, Within(0, 10)] = 1.0
     """Images between two samples, for each sample. 0: none."""
     fusion: FitConfig = FitConfig(schedule="cosine")
@@ -113,18 +107,15 @@ def run(clients: Clients, server: Server, config: FedMHOOpenConfig) -> Outcome:
         model = initialise(classifiers, own, server, config)
         start = server.evaluate(model)
         sets = [own, *opened]
-        polls = poll(classifiers, held, trust, sets, server, config)
-        lessons = own_lessons(own, polls[0], trust, server, config)
+        votes = poll(classifiers, held, trust, sets, server, config)
+        lessons = own_lessons(own, votes[0], trust, server)
         teacher = describe_teacher(lessons["teacher_logits"], server.fetch(own, "labels"))
-        for turn in range(1, config.warmups + 1):
+        if opened:
             warmup = replace(config.fusion, epochs=config.warmup)
-            learn(model, lessons, server, config, warmup, f"warmup/{turn}")
-            asked = poll_model(model, drawn, trust, sets, polls, server, config)
-            lessons = own_lessons(own, asked[0], trust, server, config)
-            if opened:
-                quotas = open_quotas(held, trust, config.open_share * len(opened[0]))
-                further = open_lessons(opened[0], asked[1], quotas, server, config)
-                lessons = {name: torch.cat([lessons[name], further[name]]) for name in lessons}
+            learn(model, lessons, server, config, warmup, "warmup")
+            quotas = open_quotas(held, trust, config.open_share * len(opened[0]))
+            further = open_lessons(model, sets, votes[1], trust, quotas, server, config)
+            lessons = {name: torch.cat([lessons[name], further[name]]) for name in lessons}
         result = learn(model, lessons, server, config, config.fusion, "fusion")
     return Outcome(
         model=model,
@@ -142,6 +133,25 @@ def run(clients: Clients, server: Server, config: FedMHOOpenConfig) -> Outcome:
             "label_trust": trust.tolist(),
         },
     )
+
+
+def told(
+    clients: Clients, classifiers: list[Update], server: Server
+) -> tuple[list[Update], np.ndarray]:
+    """Asks the classifier clients for their label counts: those that answered, and what they hold,
+    (classifiers, classes)."""
+    asked = [u.client.id for u in classifiers]
+    answers = clients.map(tell_label_counts, only=asked, check=check_label_counts)
+    counts = {u.client.id: load_label_counts(u, server) for u in answers}
+    answered = [u for u in classifiers if u.client.id in counts]
+    return answered, np.stack([counts[u.client.id] for u in answered])
+
+
+def label_trust(held: np.ndarray, drawn: np.ndarray, half: float) -> Tensor:
+    """r (classes,), Eq. 4: how far decoders' labels are believed, M / (M + min(N, ``half``)), where
+    classifier clients' counts (clients, classes) sum to N and generator clients' to M."""
+    against, known = np.minimum(held.sum(0), half), drawn.sum(0)
+    return torch.from_numpy(known / np.maximum(against + known, SMALLEST)).float()
 
 
 def draw(
@@ -178,15 +188,15 @@ def poll(
     sets: Sequence[Samples],
     server: Server,
     config: FedMHOOpenConfig,
-) -> list[Poll]:
-    """What the classifiers say of each set of samples: Eqs. 1 and 2.
+) -> list[Tensor]:
+    """The sum of the classifiers' votes, (N, classes), on each set of samples: Eqs. 1 to 3.
 
     Each classifier's energies are measured on the first set, whose labels are known.
     """
     counts = torch.from_numpy(held)
     labels = server.fetch(sets[0], "labels").cpu()
     shares = (1 - trust) * counts / counts.sum(0).clamp(min=1)
-    polls = [Poll(torch.zeros(len(samples), len(trust))) for samples in sets]
+    totals = [torch.zeros(len(samples), len(trust)) for samples in sets]
     for update, own, share in zip(classifiers, counts, shares, strict=True):
         known = own >= config.known
         if not known.any():
@@ -199,36 +209,9 @@ def poll(
             correction=config.correction * log_frequencies(own),
             levels=levels_apart(answers[0], labels, known) if config.gate else None,
         )
-        polls = [heard(p, voter, own, answer) for p, answer in zip(polls, answers, strict=True)]
-    return polls
-
-
-def poll_model(
-    model: nn.Module,
-    drawn: np.ndarray,
-    trust: Tensor,
-    sets: Sequence[Samples],
-    polls: Sequence[Poll],
-    server: Server,
-    config: FedMHOOpenConfig,
-) -> list[Poll]:
-    """The polls with the global model, which speaks for the decoders that it has learned: Eq. 6."""
-    labels = server.fetch(sets[0], "labels").cpu()
-    answers = [ask(model, samples, server) for samples in sets]
-    everything = torch.ones(len(trust), dtype=torch.bool)
-    voter = Voter(
-        share=trust,
-        known=everything,
-        correction=torch.zeros(len(trust)),
-        levels=levels_apart(answers[0], labels, everything) if config.gate else None,
-    )
-    counts = torch.from_numpy(drawn.sum(0))
-    return [heard(p, voter, counts, answer) for p, answer in zip(polls, answers, strict=True)]
-
-
-def heard(poll: Poll, voter: Voter, counts: Tensor, logits: Tensor) -> Poll:
-    """The poll with that voter, who has learned so many samples of each class."""
-    return poll.heard(voter.votes(logits), Expert(counts, logits - voter.correction))
+        for total, answer in zip(totals, answers, strict=True):
+            total += voter.votes(answer)
+    return totals
 
 
 def levels_apart(logits: Tensor, labels: Tensor, known: Tensor) -> tuple[float, float] | None:
@@ -238,25 +221,47 @@ def levels_apart(logits: Tensor, labels: Tensor, known: Tensor) -> tuple[float, 
     return (low, high) if high - low >= LEAST_APART else None
 
 
-def own_lessons(
-    own: Samples, poll: Poll, trust: Tensor, server: Server, config: FedMHOOpenConfig
-) -> Batch:
+def own_lessons(own: Samples, votes: Tensor, trust: Tensor, server: Server) -> Batch:
     """The decoders' samples with t = r_y e_y + (1 - r_y) q, Eq. 4, as logits."""
     labels = server.fetch(own, "labels").cpu()
+    shares, _ = elected(votes)
     believed = trust[labels].unsqueeze(1)
-    shares = poll.shares(config.half_pair)
     target = believed * F.one_hot(labels, len(trust)) + (1 - believed) * shares
     return lessons_of(own, target, server)
 
 
 def open_lessons(
-    opened: Samples, poll: Poll, quotas: Sequence[int], server: Server, config: FedMHOOpenConfig
+    model: nn.Module,
+    sets: Sequence[Samples],
+    votes: Tensor,
+    trust: Tensor,
+    quotas: Sequence[int],
+    server: Server,
+    config: FedMHOOpenConfig,
 ) -> Batch:
-    """The open-set samples that the voters claim, with their answers: Eq. 7."""
-    shares = poll.shares(config.half_pair)
-    _, evidence = elected(poll.votes)
+    """The open-set samples that the voters claim, with their answers: Eqs. 6 and 7.
+
+    The global model, which has learned the decoders' samples by now, votes for the decoders.
+    """
+    labels = server.fetch(sets[0], "labels").cpu()
+    answers = [ask(model, samples, server) for samples in sets]
+    everything = torch.ones(len(trust), dtype=torch.bool)
+    voter = Voter(
+        share=trust,
+        known=everything,
+        correction=torch.zeros(len(trust)),
+        levels=levels_apart(answers[0], labels, everything) if config.gate else None,
+    )
+    shares, evidence = elected(votes + voter.votes(answers[1]))
     best = best_of_each_class(shares, evidence, quotas)
-    return lessons_of(server.take(opened, best), shares[best], server)
+    return lessons_of(server.take(sets[1], best), shares[best], server)
+
+
+def open_quotas(held: np.ndarray, trust: Tensor, total: float) -> list[int]:
+    """How many open-set samples are kept of each class, ``total`` together: by how little its
+    decoders' labels are believed, so most of what no decoder has learned."""
+    need = (1 - trust.double()) * torch.from_numpy(held.sum(0) > 0)
+    return (total * need / need.sum().clamp(min=SMALLEST)).long().tolist()
 
 
 def learn(

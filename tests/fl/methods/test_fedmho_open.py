@@ -15,8 +15,7 @@ from fl.federation import Update
 from fl.fusion.voting import energy_levels
 from fl.methods import fedmho_open
 from fl.methods.fedgen import tell_label_counts
-from fl.methods.fedmho_open import FedMHOOpenConfig, levels_apart
-from fl.methods.trust import label_trust
+from fl.methods.fedmho_open import FedMHOOpenConfig, label_trust, levels_apart, open_quotas
 from fl.methods.uploads import load_classifier, untrained_classifier
 from fl.seeding import seed_for
 from fl.server import Outcome
@@ -65,17 +64,13 @@ def counts(role: str) -> list[list[int]]:
     return [u.tensors["label_counts"].tolist() for u in sources]
 
 
-Told = tuple[list[float], list[tuple[list[int], list[float]]]]
-"""Of one image: the votes, and of each expert its counts and its corrected logits."""
-
-
 @torch.no_grad()
-def twins_poll(
+def twins_votes(
     images: Tensor, own: Tensor, labels: list[int], server: WatchedServer, moved: float
-) -> list[Told]:
-    """Eqs. 1 and 2, sample by sample and class by class, of levels moved so far."""
+) -> Tensor:
+    """Eqs. 1 to 3, sample by sample and class by class, of levels that were moved apart so far."""
     held, drawn = counts("classifier"), counts("generator")
-    polls: list[Told] = [([0.0] * CLASSES, []) for _ in images]
+    votes = torch.zeros(len(images), CLASSES)
     voters = [u for u in uploads()[0] if u.client.role == "classifier"]
     for update, mine in zip(voters, held, strict=True):
         model = load_classifier(update, server)
@@ -89,15 +84,12 @@ def twins_poll(
 
         inside = sorted(energy(x) for x, y in zip(own, labels, strict=True) if y in known)
         outside = sorted(energy(x) for x, y in zip(own, labels, strict=True) if y not in known)
-        up = moved * len(known) / 5
-        high = inside[(len(inside) - 1) // 2] + moved + up
-        low = outside[(len(outside) - 1) // 2] - moved + up
-        prior = [(n + 1) / (sum(mine) + CLASSES) for n in mine]
-        for (votes, experts), image in zip(polls, images, strict=True):
-            logits = model(image[None])[0].tolist()
-            corrected = [logits[c] - OPEN.correction * math.log(prior[c]) for c in range(CLASSES)]
-            experts.append((mine, corrected))
-            says = softmax(corrected)
+        high = inside[(len(inside) - 1) // 2] + moved
+        low = outside[(len(outside) - 1) // 2] - moved
+        for i, image in enumerate(images):
+            p = model(image[None])[0].softmax(0)
+            prior = [(n + 1) / (sum(mine) + CLASSES) for n in mine]
+            says = [float(p[c]) / prior[c] ** OPEN.correction for c in range(CLASSES)]
             gate = 1.0
             if high - low >= 1:
                 gate /= 1 + math.exp(-4 * (energy(image) - (high + low) / 2) / (high - low))
@@ -105,40 +97,18 @@ def twins_poll(
                 strong, weak = sum(row[c] for row in held), sum(row[c] for row in drawn)
                 against = min(strong, OPEN.half_trust)
                 believed = weak / (weak + against) if weak + against else 0.0
-                votes[c] += gate * (1 - believed) * mine[c] / max(strong, 1) * says[c]
-    return polls
-
-
-def softmax(values: list[float]) -> list[float]:
-    whole = sum(math.exp(v) for v in values)
-    return [math.exp(v) / whole for v in values]
-
-
-def twins_shares(told: Told) -> list[float]:
-    """Eq. 3, pair by pair."""
-    votes, experts = [v + 1e-9 for v in told[0]], told[1]
-    products = [1.0] * CLASSES
-    for c in range(CLASSES):
-        for other in set(range(CLASSES)) - {c}:
-            share = OPEN.half_pair * votes[c] / (votes[c] + votes[other])
-            weight = OPEN.half_pair
-            for mine, logits in experts:
-                both = min(mine[c], mine[other])
-                share += both / (1 + math.exp(logits[other] - logits[c]))
-                weight += both
-            products[c] *= max(share / weight, 1e-4)
-    return [product / sum(products) for product in products]
+                share = (1 - believed) * mine[c] / max(strong, 1)
+                votes[i, c] += gate * share * says[c] / sum(says)
+    return votes
 
 
 @pytest.fixture
 def gated(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So briefly trained, no classifier's energies are apart, nor does one say more than another:
-    their levels are moved apart by 1 each, and up by a fifth for each class known."""
+    """So briefly trained, no classifier has energies that are apart: each level is moved by 1."""
 
-    def levels(logits: Tensor, labels: Tensor, known: Tensor) -> tuple[float, float]:
-        low, high = energy_levels(logits, labels, known)
-        up = float(known.sum()) / 5
-        return low - 1 + up, high + 1 + up
+    def levels(*args: Tensor) -> tuple[float, float]:
+        low, high = energy_levels(*args)
+        return low - 1, high + 1
 
     monkeypatch.setattr(fedmho_open, "energy_levels", levels)
 
@@ -153,60 +123,47 @@ def test_gated_targets_agree_with_the_naive_twin() -> None:
 
 
 def check_targets(moved: float) -> None:
-    """What the global model learns from, in the first fit and in the last."""
+    """What the global model learns from, in both fits."""
     outcome, server = rerun()
-    before, lessons, _ = server.fits["warmup/1"]
+    before, lessons, _ = server.fits["warmup"]
     images, kept = lessons["images"], outcome.synthetic["kept"]
     labels = outcome.synthetic["labels"][kept].tolist()
-    polls = twins_poll(images, images, labels, server, moved)
-    check_own(lessons["teacher_logits"], polls, labels)
+    held, drawn = np.array(counts("classifier")), np.array(counts("generator"))
+    trust = label_trust(held, drawn, OPEN.half_trust).tolist()
 
-    again, (warmed, both, _) = server.fits["warmup/2"], server.fits["fusion"]
-    for earlier, later in ((before, again[0]), (again[0], warmed)):
-        assert any(not torch.equal(earlier[n], later[n]) for n in earlier)
-    size = len(images)
-    assert torch.equal(both["images"][:size], images)
-    further = both["images"][size:]
+    votes = twins_votes(images, images, labels, server, moved)
+    answers = lessons["teacher_logits"].softmax(1)
+    for answer, vote, label in zip(answers, votes, labels, strict=True):
+        expected = (1 - trust[label]) * vote / vote.sum()
+        expected[label] += trust[label]
+        torch.testing.assert_close(answer, expected, atol=1e-5, rtol=1e-3)
+
+    warmed, both, _ = server.fits["fusion"]
+    assert any(not torch.equal(before[n], warmed[n]) for n in before)
+    for name, column in lessons.items():
+        assert torch.equal(both[name][: len(column)], column)
+    further = both["images"][len(images) :]
     assert len(further) == outcome.figures["open_set"] > 0
 
     model = untrained_classifier(OPEN.classifier, server)
     model.load_state_dict(warmed)
-    model.eval().requires_grad_(False)
+    model.requires_grad_(False)
     own = np.array([float(model(x[None])[0].logsumexp(0)) for x in images])
-    low, apart = np.quantile(own, 0.1) + moved * CLASSES / 5, 2 * (own.std() + moved)
-    drawn = [sum(column) for column in zip(*counts("generator"), strict=True)]
-    polls += twins_poll(further, images, labels, server, moved)
-    for (votes, experts), image in zip(polls, both["images"], strict=True):
-        logits = model(image[None])[0]
+    low, apart = np.quantile(own, 0.1), 2 * (own.std() + moved)
+    votes = twins_votes(further, images, labels, server, moved)
+    for i, image in enumerate(further):
+        logits = model.eval()(image[None])[0]
         gate = 1.0
         if apart >= 1:
             gate /= 1 + math.exp(-4 * (float(logits.logsumexp(0)) - low) / apart)
-        for c, says in enumerate(softmax(logits.tolist())):
-            votes[c] += gate * twins_trust()[c] * says
-        experts.append((drawn, logits.tolist()))
-    check_own(both["teacher_logits"][:size], polls[:size], labels)
-    for answer, told in zip(both["teacher_logits"][size:], polls[size:], strict=True):
-        expected = torch.tensor(twins_shares(told))
-        torch.testing.assert_close(answer.softmax(0), expected, atol=1e-4, rtol=1e-2)
-
-
-def check_own(targets: Tensor, polls: list[Told], labels: list[int]) -> None:
-    """Eq. 4."""
-    for target, told, label in zip(targets, polls, labels, strict=True):
-        trust = twins_trust()[label]
-        expected = (1 - trust) * torch.tensor(twins_shares(told))
-        expected[label] += trust
-        torch.testing.assert_close(target.softmax(0), expected, atol=1e-4, rtol=1e-2)
-
-
-def twins_trust() -> list[float]:
-    held, drawn = np.array(counts("classifier")), np.array(counts("generator"))
-    return label_trust(held, drawn, OPEN.half_trust).tolist()
+        vote = votes[i] + gate * torch.tensor(trust) * logits.softmax(0)
+        answer = both["teacher_logits"][len(images) + i].softmax(0)
+        torch.testing.assert_close(answer, vote / vote.sum(), atol=1e-4, rtol=1e-2)
 
 
 def test_unmoved_samples_are_the_decoders_own() -> None:
     outcome, server = rerun(warp=0.0)
-    images, kept = server.fits["warmup/1"][1]["images"], outcome.synthetic["kept"]
+    images, kept = server.fits["warmup"][1]["images"], outcome.synthetic["kept"]
     torch.testing.assert_close(images, outcome.synthetic["images"][kept])
     first = next(u for u in uploads()[0] if u.client.role == "generator")
     stream = torch.Generator().manual_seed(seed_for(0, "synthesis", first.client.id))
@@ -229,9 +186,9 @@ def test_the_filter_sees_samples_before_they_move() -> None:
 
 
 def test_mixtures_are_learned_beside_the_samples_and_others_in_each_stage() -> None:
-    plain, mixed = rerun()[1].fits["warmup/1"][1], rerun(mixup=0.5)[1].fits
+    plain, mixed = rerun()[1].fits["warmup"][1], rerun(mixup=0.5)[1].fits
     size = len(plain["images"])
-    lessons = mixed["warmup/1"][1]
+    lessons = mixed["warmup"][1]
     assert len(lessons["images"]) == size + round(size / 2)
     assert torch.equal(lessons["images"][:size], plain["images"])
     later = mixed["fusion"][1]["images"]
@@ -241,23 +198,17 @@ def test_mixtures_are_learned_beside_the_samples_and_others_in_each_stage() -> N
     assert sum(again) < len(again) / 4  # a lesson mixed with itself is one of them
 
 
-def test_without_open_samples_the_decoders_own_are_all_lessons() -> None:
+def test_without_open_samples_there_is_one_fit() -> None:
     outcome, server = rerun(open_samples=0)
-    assert len(server.fits["fusion"][1]["images"]) == len(outcome.synthetic["kept"])
+    assert server.fits.keys() == {"fusion"}
     assert outcome.figures["open_set"] == 0
-
-
-def test_the_model_votes_as_often_as_asked() -> None:
-    for warmups in (1, 3):
-        stages = {f"warmup/{turn + 1}" for turn in range(warmups)}
-        assert rerun(warmups=warmups)[1].fits.keys() == {*stages, "fusion"}
 
 
 @pytest.mark.usefixtures("gated")
 def test_the_gate_and_the_correction_change_what_is_learned() -> None:
-    usual = rerun()[1].fits["warmup/1"][1]["teacher_logits"]
+    usual = rerun()[1].fits["warmup"][1]["teacher_logits"]
     for changes in ({"gate": False}, {"correction": 0.0}):
-        other = rerun(**changes)[1].fits["warmup/1"][1]["teacher_logits"]
+        other = rerun(**changes)[1].fits["warmup"][1]["teacher_logits"]
         assert not torch.allclose(usual, other, atol=1e-3)
 
 
@@ -266,6 +217,23 @@ def test_energies_that_are_not_apart_are_no_levels() -> None:
     for inside, levels in ((5.0, (4.0, 5.0)), (4.5, None), (3.0, None)):
         logits = torch.tensor([[inside, 9.0]] * 2 + [[4.0, 9.0]] * 2)
         assert levels_apart(logits, labels, known) == levels
+
+
+def test_labels_are_trusted_by_what_generator_clients_hold() -> None:
+    held, drawn = np.array([[6, 0, 4, 0], [3, 0, 0, 0]]), np.array([[1, 5, 4, 0]])
+    assert label_trust(held, drawn, 100).tolist() == pytest.approx([0.1, 1, 0.5, 0])
+
+
+def test_that_others_hold_many_more_of_a_class_does_not_make_its_labels_doubtful() -> None:
+    for held in (30, 300, 3000):
+        trust = label_trust(np.array([[held, held]]), np.array([[90, 1]]), 30)
+        assert trust.tolist() == pytest.approx([0.75, 1 / 31])
+
+
+def test_open_samples_go_to_classes_that_decoders_lack() -> None:
+    held, drawn = np.array([[9, 0, 5, 0]]), np.array([[0, 5, 5, 0]])
+    assert open_quotas(held, label_trust(held, drawn, 100), 30.0) == [20, 0, 10, 0]
+    assert open_quotas(held * [[0, 1, 0, 1]], torch.ones(4), 30.0) == [0, 0, 0, 0]
 
 
 def test_label_counts_of_classifier_clients_are_in_the_ledger() -> None:
