@@ -190,9 +190,12 @@ def _png(image: Image) -> bytes:
 
 
 def _webp(image: Image) -> bytes:
-    """Lossless, or with slight losses where that is smaller."""
-    lossless = _saved(image, "webp", lossless=True, quality=50)
-    return min(lossless, _saved(image, "webp", quality=QUALITY), key=len)
+    """Lossless, or with slight losses where that is smaller.
+
+    Methods that try for longer make files as large, within some percent.
+    """
+    lossless = _saved(image, "webp", lossless=True, quality=50, method=1)
+    return min(lossless, _saved(image, "webp", quality=QUALITY, method=2), key=len)
 
 
 def _saved(image: Image, ending: str, **how: Any) -> bytes:

@@ -12,6 +12,7 @@ from pathlib import Path
 import psutil
 
 from tests.cluster.commands import environment
+from tests.undrawn import undrawn
 
 SMALL = (
     *("--num-clients=4", "--data.max-train=200", "--data.max-test=100"),
@@ -29,6 +30,8 @@ class Run:
 
     folder: Path
     runtime: str
+    drawn: bool = False
+    """Whether its report is drawn, which a full disk may stop."""
     output: str = ""
     """What its last process printed."""
     process: subprocess.Popen[bytes] | None = None
@@ -45,6 +48,7 @@ class Run:
     def start(self, *more: str) -> None:
         """Starts its process."""
         line = [sys.executable, "-m", "cluster.launch", *self.arguments, *more]
+        line = line if self.drawn else undrawn(line)
         with (self.folder.parent / f"{self.folder.name}.log").open("wb") as log:
             self.process = subprocess.Popen(
                 [*line, f"--output-dir={self.folder}"],

@@ -23,7 +23,7 @@ def test_a_run_survives_the_fault(
 ) -> None:
     record_property("fault", fault)
     runtime, strike = FAULTS[fault]
-    run, reference = Run(folder, runtime), undisturbed[runtime]
+    run, reference = Run(folder, runtime, drawn=fault == "disk"), undisturbed[runtime]
     what = f"fault {number}, {fault}: {strike(run, random.Random(number), reference.seconds)}"
     status = run.end()
     if status == 0 and fault != "bit":

@@ -16,6 +16,7 @@ import torch
 
 from cluster.launch import main
 from fl.json_files import read_json
+from tests.undrawn import PAGE, draw_nothing, undrawn
 
 SMALL = [
     "--num-clients=4",
@@ -40,24 +41,31 @@ def environment() -> dict[str, str]:
 
 
 def launch(
-    output_dir: Path, *arguments: str, config: Path | None = None
+    output_dir: Path, *arguments: str, config: Path | None = None, drawn: bool = False
 ) -> subprocess.CompletedProcess[str]:
     """Runs the command as a user does; with ``config`` that file takes the small one's place."""
     line = command(output_dir, *arguments)
     if config is not None:
         line = [a for a in line if a not in SMALL] + [f"--config={config}"]
-    return run(line)
+    return run(line, drawn=drawn)
 
 
-def run(line: list[str], **environ: str) -> subprocess.CompletedProcess[str]:
+def run(
+    line: list[str], *, drawn: bool = False, **environ: str
+) -> subprocess.CompletedProcess[str]:
     """Runs ``python -m cluster.launch`` and its arguments, with these variables in the environment.
 
     What starts no other process runs in this one, since a process takes seconds for its imports.
+
+    Args:
+        line: the command.
+        drawn: with the run's report.
+        environ: variables.
     """
     if not {"--runtime=inprocess", "--dry-run"}.isdisjoint(line):
-        return here(main, line[3:], **environ)
+        return here(main, line[3:], drawn=drawn, **environ)
     return subprocess.run(
-        line,
+        line if drawn else undrawn(line),
         capture_output=True,
         text=True,
         timeout=240,
@@ -67,12 +75,17 @@ def run(line: list[str], **environ: str) -> subprocess.CompletedProcess[str]:
 
 
 def here(
-    command: Callable[[Sequence[str]], int], arguments: Sequence[str], **environ: str
+    command: Callable[[Sequence[str]], int],
+    arguments: Sequence[str],
+    *,
+    drawn: bool = False,
+    **environ: str,
 ) -> subprocess.CompletedProcess[str]:
     """Runs the command in this process, in the environment that one of its own would have."""
     out, err = io.StringIO(), io.StringIO()
     with (
         _undone_afterwards(),
+        contextlib.nullcontext() if drawn else mock.patch(f"{PAGE}.write_report", draw_nothing),
         mock.patch.dict(os.environ, environment() | environ),
         contextlib.redirect_stdout(out),
         contextlib.redirect_stderr(err),

@@ -43,7 +43,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two equal runs, one per runtime, neither reusing the other's clients."""
     root = tmp_path_factory.mktemp("launch")
     here = launch(root / "here", "--name=run", "--runtime=inprocess")
-    there = launch(root / "ray", "--name=run")
+    there = launch(root / "ray", "--name=run", drawn=True)
     assert here.returncode == there.returncode == 0, here.stderr + there.stderr
     (root / "stdout").write_text(there.stdout)
     return root
@@ -165,7 +165,8 @@ def test_a_client_over_its_share_stops_the_run_or_is_left_out_as_asked(tmp_path:
     assert last.startswith("onefold: client 1 (vgg9) failed: ")
     assert "2000000 bytes of memory" in last
 
-    going_on = launch(tmp_path, *starved, "--resume", "--on-client-failure=drop")
+    asked = (*starved, "--resume", "--on-client-failure=drop")
+    going_on = launch(tmp_path, *asked, drawn=True)
     assert going_on.returncode == 0, going_on.stderr
     figures = result(tmp_path / "run")
     assert figures["on_client_failure"] == "drop"

@@ -11,7 +11,12 @@ import pytest
 import cluster.study
 from cluster.study import main
 from tests.cluster.commands import environment
-from tests.cluster.studies.small_study import SMALL
+from tests.cluster.studies.small_study import SMALL, run_undrawn
+
+
+@pytest.fixture(autouse=True)
+def no_reports(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cluster.study, "_in_process", run_undrawn)
 
 
 def study(output_dir: Path, *arguments: str) -> int:

@@ -11,6 +11,7 @@ import yaml
 
 from tests.cluster.commands import environment, result
 from tests.cluster.living import kill_with_family
+from tests.undrawn import undrawn
 from tests.waiting import wait_until
 
 CLIENTS = 10
@@ -54,14 +55,14 @@ def sweep(root: Path, space: Any, *arguments: str) -> subprocess.CompletedProces
 
 def run(line: list[str]) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        line, capture_output=True, text=True, timeout=900, env=workplace(), check=False
+        undrawn(line), capture_output=True, text=True, timeout=900, env=workplace(), check=False
     )
 
 
 def kill_sweep(line: list[str], enough: Callable[[], object]) -> None:
     """Starts the command, and ends it and all its processes at once as soon as that holds."""
     process = subprocess.Popen(
-        line, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=workplace()
+        undrawn(line), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=workplace()
     )
     wait_until(enough, seconds=400)
     kill_with_family(process)

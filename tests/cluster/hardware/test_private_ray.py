@@ -1,5 +1,6 @@
 """A private cluster disturbs nobody, and a joined one is left as it was."""
 
+import contextlib
 import os
 import signal
 import socket
@@ -22,6 +23,7 @@ from cluster.hardware.private_ray import (
 from cluster.hardware.ray_internals import AUTHENTICATION, TOKEN
 from fl.errors import UserError
 from tests.cluster.commands import command, environment, fingerprint, launch, result
+from tests.undrawn import undrawn
 from tests.waiting import wait_until
 
 NEIGHBOUR = """
@@ -89,7 +91,7 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def start(output_dir: Path, **environ: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        command(output_dir, "--name=run"),
+        undrawn(command(output_dir, "--name=run")),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -109,19 +111,27 @@ def test_two_launches_beside_a_neighbour_all_finish(
         name: start(tmp_path / name, TMPDIR=str(long), RAY_ADDRESS=neighbour.address)
         for name in ("one", "two")
     }
-    published = [tmp_path / name / "run" / "ray-address" for name in runs]
-    wait_until(lambda: all(file.exists() for file in published), seconds=120)
-    addresses = {neighbour.address, *(file.read_text().strip() for file in published)}
-    assert len(addresses) == 3
-    families = [
-        p for run in runs.values() for p in psutil.Process(run.pid).children(recursive=True)
-    ]
+    published = {name: tmp_path / name / "run" / "ray-address" for name in runs}
+    seen: dict[str, str] = {}
+    families: dict[str, list[psutil.Process]] = {}
+
+    def look() -> bool:
+        """At whoever has a cluster by now: the one's may be gone when the other's comes."""
+        for name, file in published.items():
+            with contextlib.suppress(FileNotFoundError):
+                seen[name] = file.read_text().strip()
+                families[name] = psutil.Process(runs[name].pid).children(recursive=True)
+        return len(seen) == len(runs)
+
+    wait_until(look, seconds=120)
+    assert len({neighbour.address, *seen.values()}) == 3
     for name, run in runs.items():
         _, stderr = run.communicate(timeout=240)
         assert run.returncode == 0, stderr
         assert fingerprint(tmp_path / name / "run") == fingerprint(alone)
-    assert not psutil.wait_procs(families, timeout=10)[1]
-    assert not any(file.exists() for file in published)
+    assert all(families.values())
+    assert not psutil.wait_procs([p for family in families.values() for p in family], timeout=10)[1]
+    assert not any(file.exists() for file in published.values())
     assert not any("ray" in path.name for path in long.iterdir())
     assert neighbour.count() == f"{before + 1} 1"
     assert all(process.is_running() for process in neighbour.family)

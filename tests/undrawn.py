@@ -1,0 +1,36 @@
+"""``python -m tests.undrawn MODULE ...``: the command, whose runs' reports are not drawn.
+
+Their pictures take two seconds of a processor, more than the tests' small runs. Matplotlib is not
+even imported for them.
+"""
+
+import sys
+from pathlib import Path
+from runpy import run_module
+from types import ModuleType
+
+PAGE = "fl.report.page"
+
+
+def undrawn(line: list[str]) -> list[str]:
+    """The command line of ``python -m MODULE ...`` with this module before the command's."""
+    at = line.index("-m") + 1
+    return [*line[:at], "tests.undrawn", *line[at:]]
+
+
+def draw_nothing(run_dir: Path) -> Path:
+    """Stands in for :func:`fl.report.page.write_report`."""
+    return run_dir / "report.html"
+
+
+def draw_nothing_here() -> None:
+    """Lets none of this process's runs draw its report."""
+    page = ModuleType(PAGE)
+    page.write_report = draw_nothing  # type: ignore[attr-defined]
+    sys.modules[PAGE] = page
+
+
+if __name__ == "__main__":
+    draw_nothing_here()
+    del sys.argv[0]
+    run_module(sys.argv[0], run_name="__main__", alter_sys=True)
