@@ -123,6 +123,19 @@ def _status(door: Door) -> int | None:
         return None
 
 
+@pytest.fixture
+def resting(run: Run) -> Iterator[None]:
+    """The ranks rest meanwhile, and leave both cores to who has to wait for a refusal."""
+    ranks = [p for p in run.family if p.name().startswith(UNASKED)]
+    assert len(ranks) == 2
+    for rank in ranks:
+        rank.suspend()
+    yield
+    for rank in ranks:
+        rank.resume()
+
+
+@pytest.mark.usefixtures("resting")
 def test_ray_lets_nobody_join_without_the_token(run: Run) -> None:
     plain = {k: v for k, v in os.environ.items() if not k.startswith("RAY_")}
     plain |= DEFAULTS | {OTHER_HOSTS: "0", "HOME": "/nonexistent"}
