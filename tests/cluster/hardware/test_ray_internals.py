@@ -53,14 +53,14 @@ name = gpus_of_group(group)
 
 @ray.remote(num_gpus=0.5)
 class Holder:
-    def hold(self): return sys.path, os.getppid()
+    def hold(self): return sys.path, os.getppid(), os.nice(0)
 
 def free():
     return ray.available_resources().get(name)
 
 where = ray.util.scheduling_strategies.PlacementGroupSchedulingStrategy(group)
 holder = Holder.options(num_cpus=0, scheduling_strategy=where).remote()
-looked_in, parent = ray.get(holder.hold.remote())
+looked_in, parent, niceness = ray.get(holder.hold.remote())
 deadline = time.monotonic() + 20  # Ray counts a little later
 while free() == 2 and time.monotonic() < deadline:
     time.sleep(0.1)
@@ -76,6 +76,7 @@ late = next(pid for pid, names in scripts.items() if "late_agent.py" in names)
 print(json.dumps({
     "first for workers": [looked_in[0], path_of_workers()[-1]],
     "forked": parent == forked,
+    "niceness": niceness - os.nice(0),
     "memory": ray.cluster_resources()["memory"],
     "gpus": ray.cluster_resources().get(name),
     "free": free(),
@@ -137,6 +138,8 @@ def test_a_cluster_has_the_memory_and_the_directory_that_ray_init_was_told() -> 
             assert found["agent when asked"] == ["asked for", "ray::RuntimeEnvAgent"]
         with contract("ray", "the script that starts a worker, and its arguments", TESTED_WITH):
             assert found["forked"]
+        with contract("ray", "RAY_worker_niceness", TESTED_WITH):
+            assert found["niceness"] == 0
         with contract("ray", "a job's _py_driver_sys_path", TESTED_WITH):
             assert found["first for workers"] == ["/first", "/first"]
 
