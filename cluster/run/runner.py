@@ -14,6 +14,7 @@ from cluster.clients.store import Store
 from cluster.hardware.inventory import usable_cores
 from cluster.run.command_line import flatten
 from cluster.run.early_ray import EarlyRay
+from cluster.run.interrupts import interrupt_first
 from cluster.run.options import Launch
 from cluster.run.placements import Placements
 from cluster.run.prepare import Prepared
@@ -71,7 +72,7 @@ def execute(
         early: its Ray, where that was begun.
         report: draw the report; without, trackers get one all the same.
     """
-    with tracked(launch, run_dir) as tracking:
+    with interrupt_first(), tracked(launch, run_dir) as tracking:
         result = _execute(launch, prepared, run_dir, console, early, tracking, *others)
         if report or launch.track:
             from fl.report.page import write_report  # imports matplotlib: clients need not wait
