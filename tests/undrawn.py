@@ -10,6 +10,8 @@ from runpy import run_module
 from types import ModuleType
 
 PAGE = "fl.report.page"
+WRITE_REPORT = f"{PAGE}.write_report"
+"""What a run draws its report by, for who patches it."""
 
 
 def undrawn(line: list[str]) -> list[str]:

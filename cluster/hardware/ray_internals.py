@@ -55,8 +55,7 @@ DEFAULTS = {
     # What nobody refers to leaves the object store after this, and not after a second, in which
     # small clients upload a hundred megabytes.
     "RAY_free_objects_period_milliseconds": "100",
-    # Clients, ranks and trials are the run itself. Ray's own 15 leaves them a thirtieth of what any
-    # other busy process of the machine gets.
+    # Ray's own 15 leaves clients and ranks a thirtieth of what another busy process gets.
     "RAY_worker_niceness": "0",
 }
 """Environment of every process that imports Ray, where the user has not set it."""

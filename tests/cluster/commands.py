@@ -16,7 +16,7 @@ import torch
 
 from cluster.launch import main
 from fl.json_files import read_json
-from tests.undrawn import PAGE, draw_nothing, undrawn
+from tests.undrawn import WRITE_REPORT, draw_nothing, undrawn
 
 SMALL = [
     "--num-clients=4",
@@ -85,7 +85,7 @@ def here(
     out, err = io.StringIO(), io.StringIO()
     with (
         _undone_afterwards(),
-        contextlib.nullcontext() if drawn else mock.patch(f"{PAGE}.write_report", draw_nothing),
+        contextlib.nullcontext() if drawn else mock.patch(WRITE_REPORT, draw_nothing),
         mock.patch.dict(os.environ, environment() | environ),
         contextlib.redirect_stdout(out),
         contextlib.redirect_stderr(err),

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from cluster.launch import main
+from tests.undrawn import WRITE_REPORT, draw_nothing
 
 SMALL = (
     *("--runtime=inprocess", "--num-clients=4", "--data.max-train=200", "--data.max-test=60"),
@@ -47,7 +48,7 @@ def litter(folder: Path) -> list[Path]:
 def quickly(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Draws the report only where that is what fails: it takes seconds."""
     if request.node.name.partition("[")[2] not in ("report.html]", "*.png]"):
-        monkeypatch.setattr("fl.report.page.write_report", lambda _: None)
+        monkeypatch.setattr(WRITE_REPORT, draw_nothing)
 
 
 @pytest.fixture(scope="module")

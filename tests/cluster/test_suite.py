@@ -18,14 +18,14 @@ from fl.json_values import JsonObject
 from fl.methods.registry import METHODS
 from tests.cluster.commands import SMALL, events
 from tests.fl.data.domain_folder import SHADES, tree
-from tests.undrawn import PAGE, draw_nothing
+from tests.undrawn import WRITE_REPORT, draw_nothing
 
 PAPER = Published(90.0, 1.0)
 
 
 @pytest.fixture(autouse=True)
 def no_reports(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(f"{PAGE}.write_report", draw_nothing)
+    monkeypatch.setattr(WRITE_REPORT, draw_nothing)
 
 
 @pytest.fixture
