@@ -43,7 +43,7 @@ class EarlyRay:
 
     def __exit__(self, *error: object) -> None:
         if self._thread:
-            self._over.set()
+            self.end()
             self._thread.join()
         self._held.close()
 
@@ -78,8 +78,7 @@ class EarlyRay:
     def ready(self, published: Path) -> Iterator[bool]:
         """Waits for the cluster; gives whether there is one. Raises what made its start fail.
 
-        ``published`` holds ``HOST:PORT`` of the cluster while the context lasts. Then the cluster
-        begins to end, beside what else there is to do.
+        ``published`` holds ``HOST:PORT`` of the cluster while the context lasts.
         """
         if self._thread is None:
             yield False
@@ -87,8 +86,13 @@ class EarlyRay:
         self._begun.wait()
         if self._error:
             raise self._error
-        try:
-            with announced(published):
-                yield True
-        finally:
-            self._over.set()
+        with announced(published):
+            yield True
+
+    def end(self) -> None:
+        """Has the cluster begin to end, beside what else the launch does.
+
+        By now nothing may refer to what lies in the cluster: letting go of it in one thread, while
+        Ray ends in another, can end the whole process.
+        """
+        self._over.set()

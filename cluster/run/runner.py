@@ -74,6 +74,8 @@ def execute(
     """
     with interrupt_first(), tracked(launch, run_dir) as tracking:
         result = _execute(launch, prepared, run_dir, console, early, tracking, *others)
+        if early:
+            early.end()
         if report or launch.track:
             from fl.report.page import write_report  # imports matplotlib: clients need not wait
 

@@ -1,8 +1,5 @@
 """The small tables of docs/results.md: of which runs, or which program's output, each is made."""
 
-import os
-import subprocess
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -13,7 +10,6 @@ from cluster.studies.cell import Cell
 from cluster.studies.cells import ALPHAS, make
 from cluster.studies.digests import (
     OF_TIME,
-    ROOT,
     RUNS,
     digest_of,
     digest_of_cell,
@@ -22,14 +18,11 @@ from cluster.studies.digests import (
     method_files,
 )
 from cluster.studies.measured_runs import figures_of
+from cluster.studies.program_tables import OfProgram, OfStudy
 from cluster.studies.suite_options import BYTES_TABLE, SuiteOptions
 from cluster.studies.suite_tables import line
-from fl.errors import UserError
 from fl.report.words import duration
 from fl.whole_files import write_atomically
-
-COLUMNS = "120"
-"""Characters of a program's lines, as rich reads them."""
 
 
 @dataclass(frozen=True)
@@ -109,49 +102,7 @@ class OfBytes:
         return text.removeprefix("# ").strip()
 
 
-@dataclass(frozen=True)
-class OfProgram:
-    """What a program of ``benchmarks/`` prints."""
-
-    arguments: tuple[str, ...]
-    """Of python, in the repository's root; ``{data}`` is the data sets' folder."""
-    rests_on: tuple[str, ...]
-    """Files and folders that its figures rest on."""
-    picture: str | None = None
-    """File in ``docs/`` that it draws by ``--output``."""
-
-    def digest(self) -> str:
-        """Of the files named, and the arguments."""
-        files = digest_of_files(tuple(ROOT / name for name in self.rests_on))
-        return digest_of([files, self.arguments])
-
-    def make(self, options: SuiteOptions, docs: Path) -> str:
-        """Runs it; returns its picture and what it printed.
-
-        Raises:
-            UserError: it failed.
-        """
-        data = options.data_root.absolute()
-        arguments = [argument.format(data=data) for argument in self.arguments]
-        if self.picture:
-            arguments.append(f"--output={docs / self.picture}")
-        print(f"running {' '.join(arguments)}", flush=True)
-        ran = subprocess.run(
-            [sys.executable, *arguments],
-            cwd=ROOT,
-            env={**os.environ, "COLUMNS": COLUMNS},
-            capture_output=True,
-            text=True,
-        )
-        if ran.returncode:
-            last = (ran.stderr.strip() or "nothing said").splitlines()[-1]
-            raise UserError(f"{arguments[0]} ended with status {ran.returncode}: {last}")
-        printed = "\n".join(f"    {row}".rstrip() for row in ran.stdout.strip("\n").splitlines())
-        shown = [f"![{Path(self.picture).stem}]({self.picture})"] if self.picture else []
-        return "\n\n".join([*shown, f"    python {' '.join(self.arguments)}", printed])
-
-
-Table = OfRuns | MainJob | OfBytes | OfProgram
+Table = OfRuns | MainJob | OfBytes | OfProgram | OfStudy
 
 
 def _runs(
@@ -195,6 +146,10 @@ def _benchmarks(*names: str) -> tuple[str, ...]:
 
 
 FEDAVG_AND_FEDMHO = ("fl", *(f"fl/methods/{n}.py" for n in ("fedavg", "prototypes", "fedmho")))
+OF_LAUNCHES = (
+    *("fl", "cluster/clients", "cluster/run", "cluster/scheduling"),
+    *(f"fl/{name}.py" for name in OF_TIME),
+)
 MAIN = Cell("digits-alpha0.5", "fedmho-sd", ("--method=fedmho-sd", "--dataset=digits"))
 
 TABLES: Mapping[str, Table] = {
@@ -241,6 +196,30 @@ TABLES: Mapping[str, Table] = {
             *("fl/training", "fl/models", "cluster/clients", "cluster/scheduling"),
             *_benchmarks("stacked", "stacked_way"),
         ),
+    ),
+    "study": OfStudy(
+        "study",
+        "fedmho-sd",
+        (
+            *("--num-clients=10,100,1000,10000", "--samples-per-client=20"),
+            *("--partition.min-samples=5", "--dataset=mnist", "--data-root={data}"),
+            *("--classifier.model=cnn", "--classifier.width=1", "--classifier.epochs=5"),
+            *("--num-classifiers=1", "--generator.epochs=40", "--generator.batch-size=16"),
+            *("--num-samples=12000", "--allocation=label-share", "--fusion.epochs=5"),
+        ),
+        OF_LAUNCHES,
+        pictures=("seconds", "memory", "rate", "accuracy"),
+    ),
+    "memories": OfStudy(
+        "memories",
+        "local",
+        (
+            *("--num-clients=8,16,32", "--rounds=2", "--partition.kind=iid", "--dataset=mnist"),
+            *("--data-root={data}", "--data.max-train=960", "--classifier.model=vgg9"),
+            *("--classifier.width=0.5", "--classifier.epochs=1"),
+        ),
+        OF_LAUNCHES,
+        pictures=("memory",),
     ),
     "placement": OfProgram(
         ("benchmarks/placement.py", "--live"),

@@ -235,7 +235,7 @@ def test_a_stopped_run_leaves_no_process_and_resumes_to_the_same_result(
     began = time.monotonic()
     process.wait(timeout=20)
     if how == signal.SIGINT:
-        assert process.returncode == 130
+        assert process.returncode == 130, process.stderr and process.stderr.read()
         assert time.monotonic() - began < 5
     patience = 5 if how == signal.SIGINT else 30
     _, alive = psutil.wait_procs(family, timeout=max(0, patience - (time.monotonic() - began)))

@@ -1,4 +1,4 @@
-"""Tables of the page: of runs, of bytes, and of what a program prints."""
+"""Tables of the page: of runs, and of bytes."""
 
 from pathlib import Path
 
@@ -8,28 +8,17 @@ from cluster.run.command_line import parse
 from cluster.run.run_dir import claim
 from cluster.studies import fedaf_table7, results_tables
 from cluster.studies.cell import Cell
-from cluster.studies.digests import ROOT, digest_of_cell
+from cluster.studies.digests import digest_of_cell
 from cluster.studies.results_tables import (
-    TABLES,
     MainJob,
     OfBytes,
-    OfProgram,
     OfRuns,
     digits,
     mnist,
 )
 from cluster.studies.suite_options import parse_suite
-from fl.errors import UserError
 from fl.json_files import write_json
 from tests.cluster.studies.made_up import figures
-
-
-def test_programs_rest_on_files_that_exist() -> None:
-    for table in TABLES.values():
-        if isinstance(table, OfProgram):
-            for name in (table.arguments[0], *table.rests_on):
-                assert (ROOT / name).exists(), name
-
 
 RESULT = {
     "method": "fedmho",
@@ -82,18 +71,6 @@ def test_bytes_need_no_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(fedaf_table7, "FEDAVG", {})
     text = OfBytes().make(parse_suite(["results"]), tmp_path)
     assert text.startswith("FedAF's Table 7: MiB up per client and round")
-
-
-def test_what_a_program_prints_and_draws_is_shown_with_its_command(tmp_path: Path) -> None:
-    code = "import sys; print('x ' + sys.argv[-1]); open(sys.argv[-1][9:], 'w').write('drawn')"
-    options = parse_suite(["results"])
-    text = OfProgram(("-c", code), ("kernels",), picture="p.png").make(options, tmp_path)
-    assert text.splitlines()[0] == "![p](p.png)"
-    assert text.splitlines()[-1] == f"    x --output={tmp_path / 'p.png'}"
-    assert (tmp_path / "p.png").read_text() == "drawn"
-    failing = OfProgram(("-c", "raise SystemExit('no GPU')"), ("kernels",))
-    with pytest.raises(UserError, match=r"^-c ended with status 1: no GPU$"):
-        failing.make(options, tmp_path)
 
 
 def test_our_table_3_has_the_released_weights_and_our_own_method_beside_the_papers() -> None:
