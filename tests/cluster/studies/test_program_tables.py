@@ -61,7 +61,9 @@ def test_a_studys_figures_are_a_row_for_each_number_of_clients(
         where = Path(arguments[-1].removeprefix("--output-dir="))
         where.mkdir()
         (where / "memory.png").write_text("drawn")
-        (where / "study.json").write_text(json.dumps({"cells": [CELL, CELL | {"workers": 0, "workers_peak_bytes": 0}]}))
+        (where / "study.json").write_text(
+            json.dumps({"cells": [CELL, CELL | {"workers": 0, "workers_peak_bytes": 0}]})
+        )
         return ""
 
     monkeypatch.setattr(program_tables, "_run", study)
