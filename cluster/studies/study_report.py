@@ -1,12 +1,12 @@
 """The report of a scalability study: its table, the slopes of its curves, and its pictures."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.ticker import LogLocator, NullFormatter, PercentFormatter
+from matplotlib.ticker import LogLocator, NullFormatter, NullLocator, PercentFormatter
 from rich.table import Table
 
 from fl.json_values import SettingValues
@@ -15,6 +15,8 @@ from fl.report.words import duration, percent, size
 
 Figures = SettingValues
 COLOURS = (style.ROLES["generator"], style.ROLES["classifier"], style.GLOBAL_MODEL, style.BEST)
+MOST_MARKED = 6
+"""Numbers of clients that an axis has room for."""
 MEMORY = {
     "driver": "driver_peak_bytes",
     "workers": "workers_peak_bytes",
@@ -132,6 +134,7 @@ def _log_log(group: Mapping[str, Mapping[int, float]], label: str) -> bytes:
             label=name + slope,
         )
     axes.set(xscale="log", ylabel=label)
+    _mark_clients(axes, {k for curve in group.values() for k in curve})
     spelled = size if "bytes" in label else "{:,g}".format
     decades = _decades(group)
     if decades < 1:
@@ -158,9 +161,18 @@ def _accuracy(curve: Mapping[int, float]) -> bytes:
         list(curve), list(curve.values()), marker="o", color=style.GLOBAL_MODEL, label="accuracy"
     )
     axes.set(xscale="log", ylim=(0, 1), ylabel="test accuracy")
+    _mark_clients(axes, curve)
     axes.yaxis.set_major_formatter(PercentFormatter(1.0))
     _finish(axes)
     return style.png(figure)
+
+
+def _mark_clients(axes: Axes, numbers: Iterable[int]) -> None:
+    """Marks the study's own numbers of clients, unless they are too many to be read."""
+    marked = sorted(numbers)
+    if len(marked) <= MOST_MARKED:
+        axes.set_xticks(marked)
+        axes.xaxis.set_minor_locator(NullLocator())
 
 
 def _finish(axes: Axes) -> None:

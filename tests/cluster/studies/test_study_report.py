@@ -69,6 +69,17 @@ def test_no_two_ticks_of_a_picture_read_the_same(
     assert len(set(labels) - {""}) == len([text for text in labels if text]) >= 2
 
 
+def test_a_picture_marks_the_studys_own_numbers_of_clients(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    drawn: list[Figure] = []
+    monkeypatch.setattr(style, "png", lambda figure: drawn.append(figure) or b"")
+    pictures([cell(8), cell(16), cell(3200)])
+    for figure in drawn:
+        ticks = figure.axes[0].get_xticklabels(which="both")
+        assert [tick.get_text() for tick in ticks if tick.get_text()] == ["8", "16", "3,200"]
+
+
 def test_the_table_says_what_cannot_be_compared() -> None:
     times, _ = tables([cell(10), cell(20, trained=3, drawn_with_replacement=True)])
     caption = times.caption
