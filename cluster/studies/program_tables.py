@@ -127,7 +127,8 @@ def _run(arguments: Sequence[str], options: SuiteOptions) -> str:
     Raises:
         UserError: it failed.
     """
-    filled = [argument.format(data=options.data_root.absolute()) for argument in arguments]
+    data = str(options.data_root.absolute())
+    filled = [argument.replace("{data}", data) for argument in arguments]
     print(f"running {' '.join(filled)}", flush=True)
     ran = subprocess.run(
         [sys.executable, *filled],

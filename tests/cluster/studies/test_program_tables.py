@@ -32,6 +32,10 @@ def test_what_a_program_prints_and_draws_is_shown_with_its_command(tmp_path: Pat
     assert text.splitlines()[0] == "![p](p.png)"
     assert text.splitlines()[-1] == f"    x --output={tmp_path / 'p.png'}"
     assert (tmp_path / "p.png").read_text() == "drawn"
+    shown = OfProgram(("-c", "import sys; print(sys.argv[1])", "{data} {}"), ("kernels",))
+    assert (
+        shown.make(options, tmp_path).splitlines()[-1] == f"    {options.data_root.absolute()} {{}}"
+    )
     failing = OfProgram(("-c", "raise SystemExit('no GPU')"), ("kernels",))
     with pytest.raises(UserError, match=r"^-c ended with status 1: no GPU$"):
         failing.make(options, tmp_path)
