@@ -10,15 +10,28 @@ from pathlib import Path
 from textwrap import wrap
 
 from cluster.studies.digests import ROOT, digest_of, digest_of_files, method_files
+from cluster.studies.study_report import texts
 from cluster.studies.suite_options import SuiteOptions
 from cluster.studies.suite_tables import line
 from fl.errors import UserError
 from fl.json_files import read_json
 from fl.json_values import JsonObject
-from fl.report.words import duration, percent, size
 
 COLUMNS = "120"
 """Characters of a program's lines, as rich reads them."""
+
+HEADINGS = {
+    "clients": "Clients",
+    "local": "Local",
+    "server": "Server",
+    "total": "Total",
+    "clients/s": "Clients/s",
+    "driver": "Driver, peak",
+    "workers": "Workers, peak",
+    "up": "Up",
+    "accuracy": "Accuracy",
+}
+"""Of a study's table on the page, by the study's own columns."""
 
 
 @dataclass(frozen=True)
@@ -92,23 +105,8 @@ class OfStudy:
 
 def as_rows(cells: Sequence[JsonObject]) -> list[list[str]]:
     """The rows of a study's table: time, memory, bytes and accuracy by number of clients."""
-    head = ["Clients", "Local", "Server", "Total", "Clients/s", "Driver, peak", "Workers, peak"]
-    rows = [[*head, "Up", "Accuracy"], ["---:"] * 9]
-    for cell in cells:
-        seconds, workers = cell["seconds"], cell["workers"]
-        server = sum(s for name, s in seconds.items() if name not in ("local", "total"))
-        rows.append(
-            [
-                f"{cell['clients']:,}",
-                *(duration(s) for s in (seconds["local"], server, seconds["total"])),
-                f"{cell['clients_per_second']:.1f}",
-                size(cell["driver_peak_bytes"]),
-                f"{workers} x {size(cell['workers_peak_bytes'] / max(1, workers))}",
-                size(cell["bytes_up"]),
-                percent(cell["accuracy"]),
-            ]
-        )
-    return rows
+    rows = [list(HEADINGS.values()), ["---:"] * len(HEADINGS)]
+    return [*rows, *([texts(cell)[name] for name in HEADINGS] for cell in cells)]
 
 
 def _shown(command: Sequence[str]) -> str:

@@ -147,7 +147,7 @@ def _benchmarks(*names: str) -> tuple[str, ...]:
 
 FEDAVG_AND_FEDMHO = ("fl", *(f"fl/methods/{n}.py" for n in ("fedavg", "prototypes", "fedmho")))
 OF_LAUNCHES = (
-    *("fl", "cluster/clients", "cluster/run", "cluster/scheduling"),
+    *("fl", "cluster/clients", "cluster/run"),
     *(f"fl/{name}.py" for name in OF_TIME),
 )
 MAIN = Cell("digits-alpha0.5", "fedmho-sd", ("--method=fedmho-sd", "--dataset=digits"))
@@ -185,8 +185,7 @@ TABLES: Mapping[str, Table] = {
             *("fedbn", "fedgen", "--preset=fedaf-mnist-small", "--rounds=3", "--data-root={data}"),
         ),
         (
-            *("fl", "fl/methods", "cluster/clients", "cluster/run"),
-            *(f"fl/{name}.py" for name in OF_TIME),
+            *(*OF_LAUNCHES, "fl/methods"),
             *_benchmarks("rounds", "plain_rounds", "plain_relatives", "plain_data"),
         ),
     ),
@@ -207,7 +206,7 @@ TABLES: Mapping[str, Table] = {
             *("--num-classifiers=1", "--generator.epochs=40", "--generator.batch-size=16"),
             *("--num-samples=12000", "--allocation=label-share", "--fusion.epochs=5"),
         ),
-        OF_LAUNCHES,
+        (*OF_LAUNCHES, "cluster/scheduling"),
         pictures=("seconds", "memory", "rate", "accuracy"),
     ),
     "memories": OfStudy(
@@ -218,7 +217,7 @@ TABLES: Mapping[str, Table] = {
             *("--data-root={data}", "--data.max-train=960", "--classifier.model=vgg9"),
             *("--classifier.width=0.5", "--classifier.epochs=1"),
         ),
-        OF_LAUNCHES,
+        (*OF_LAUNCHES, "cluster/scheduling"),
         pictures=("memory",),
     ),
     "placement": OfProgram(

@@ -61,35 +61,47 @@ def _times(cells: Sequence[Figures]) -> Table:
         notes.append("† some clients were reused from the store: no time to compare")
     shown.caption = "; ".join(notes) or None
     for c in cells:
-        seconds = c["seconds"]
+        times = texts(c)
         reused = "†" if c["trained"] < c["clients"] else ""
         shown.add_row(
-            f"{c['clients']:,}",
+            times["clients"],
             str(c["seed"]),
             f"{c['samples']:,}{'*' if c['drawn_with_replacement'] else ''}",
-            duration(seconds["local"]) + reused,
-            duration(sum(s for n, s in seconds.items() if n not in ("local", "total"))),
-            duration(seconds["total"]),
-            f"{c['clients_per_second']:.1f}{reused}",
-            percent(c["accuracy"]),
+            times["local"] + reused,
+            times["server"],
+            times["total"],
+            times["clients/s"] + reused,
+            times["accuracy"],
         )
     return shown
 
 
 def _sizes(cells: Sequence[Figures]) -> Table:
-    shown = _table("clients", "seed", "driver", "workers", "device", "up", "down")
+    names = ("driver", "workers", "device", "up", "down")
+    shown = _table("clients", "seed", *names)
     for c in cells:
-        device = c["device_peak_bytes"]
-        shown.add_row(
-            f"{c['clients']:,}",
-            str(c["seed"]),
-            size(c["driver_peak_bytes"]),
-            f"{c['workers']} x {size(c['workers_peak_bytes'] / max(1, c['workers']))}",
-            size(device) if device else "none",
-            size(c["bytes_up"]),
-            size(c["bytes_down"]),
-        )
+        sizes = texts(c)
+        shown.add_row(sizes["clients"], str(c["seed"]), *(sizes[name] for name in names))
     return shown
+
+
+def texts(cell: Figures) -> dict[str, str]:
+    """A run's figures as they are shown, by the tables' columns."""
+    seconds, device = cell["seconds"], cell["device_peak_bytes"]
+    workers = cell["workers"]
+    return {
+        "clients": f"{cell['clients']:,}",
+        "local": duration(seconds["local"]),
+        "server": duration(sum(s for n, s in seconds.items() if n not in ("local", "total"))),
+        "total": duration(seconds["total"]),
+        "clients/s": f"{cell['clients_per_second']:.1f}",
+        "accuracy": percent(cell["accuracy"]),
+        "driver": size(cell["driver_peak_bytes"]),
+        "workers": f"{workers} x {size(cell['workers_peak_bytes'] / max(1, workers))}",
+        "device": size(device) if device else "none",
+        "up": size(cell["bytes_up"]),
+        "down": size(cell["bytes_down"]),
+    }
 
 
 def _table(*columns: str) -> Table:

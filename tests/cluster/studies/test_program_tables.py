@@ -48,7 +48,9 @@ CELL = {
     "workers": 2,
     "driver_peak_bytes": 1_100_000_000,
     "workers_peak_bytes": 1_042_000_000,
+    "device_peak_bytes": None,
     "bytes_up": 837_000_000,
+    "bytes_down": 0,
     "accuracy": 0.681,
 }
 STUDY = OfStudy("study", "local", ("--num-clients=1000",), ("cluster",), pictures=("memory",))
