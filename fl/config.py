@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Generic, TypeVar
+from typing import Annotated, Any, Generic, TypeVar
 
 import tyro
 
@@ -71,6 +71,9 @@ class RunConfig(Settings, Generic[Options]):
     """Also measure how far the synthetic images are from the real training images, by a network of
     our own (fl/metrics/fid.py); and ask another, trained on the real ones, about the synthetic
     labels and the method's teacher (fl/metrics/oracle.py)."""
+    tf32: bool = False
+    """Round the factors of float32 convolutions and matrix products to TF32, on GPUs that can: in
+    all passes of clients and server alike. Faster, and no longer equal to the CPU's to 1e-4."""
     inference: Inference = "fp32"
     """Arithmetic of the server's passes without training, which are tests and what teachers are
     asked: bf16 is faster on processors and GPUs that have it, and rounds."""
@@ -117,12 +120,11 @@ class RunConfig(Settings, Generic[Options]):
 
     @property
     def run_spec(self) -> RunSpec:
-        """Image shape, classes, domains and seed, found without reading an image."""
+        """Image shape, classes, domains, seed and arithmetic, found without reading an image."""
+        common: dict[str, Any] = {"seed": self.seed, "tf32": self.tf32}
         if self.data.folder is not None:
             domains, classes = find_names(Path(self.data.folder))
             shape = (3, self.data.side, self.data.side)
-            return RunSpec(
-                image_shape=shape, num_classes=len(classes), seed=self.seed, domains=domains
-            )
+            return RunSpec(image_shape=shape, num_classes=len(classes), domains=domains, **common)
         info = dataset_info(self.dataset)
-        return RunSpec(image_shape=info.image_shape, num_classes=info.num_classes, seed=self.seed)
+        return RunSpec(image_shape=info.image_shape, num_classes=info.num_classes, **common)

@@ -8,6 +8,7 @@ from functools import partial
 
 import torch
 
+from fl.arithmetic import arithmetic
 from fl.client_note import ClientNote
 from fl.data.datasets import Split
 from fl.data.shard import Shard
@@ -54,7 +55,7 @@ def run_jobs(jobs: Sequence[Job], train: Split, place: Place = HERE) -> list[byt
     threads_before = torch.get_num_threads()
     torch.set_num_threads(jobs[0].client.request.threads)
     try:
-        with peak_memory(device) as peak:
+        with arithmetic(device, tf32=jobs[0].run_spec.tf32), peak_memory(device) as peak:
             outputs = train_many(jobs[0].task, [_input(job, train, device) for job in jobs])
     finally:
         torch.set_num_threads(threads_before)

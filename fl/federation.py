@@ -37,6 +37,8 @@ class RunSpec:
     """From which all randomness is derived."""
     domains: tuple[str, ...] = ()
     """Names of the domains, if the data set has any: accuracy is then reported for each."""
+    tf32: bool = False
+    """Whether GPUs round the factors of float32 convolutions and products to TF32, in all passes."""
 
     def groups(self, test: Shard) -> Tensor:
         """The group in which each test sample's answer is counted, int64 (n,): domain and class."""

@@ -209,6 +209,7 @@ def _result(
         "runtime": launch.runtime,
         "fusion": {"ranks": server.size, "restarts": server.restarts},
         "device": _device_name(server.device),
+        "precision": "tf32" if run.tf32 else "fp32",
         "versions": versions(),
     }
 

@@ -17,6 +17,7 @@ from cluster.run.early_ray import EarlyRay
 from cluster.run.options import Launch
 from cluster.run.prepare import Prepared
 from cluster.server.rank_placement import place_ranks, world_size
+from fl.arithmetic import arithmetic
 from fl.data.shard import Shard
 from fl.events import Events
 from fl.executor import InProcess
@@ -92,7 +93,8 @@ def open_server(
         device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         alone = SingleServer(run_spec, test, events, device, checkpoints)
         alone.inference = launch.run.inference
-        yield alone
+        with arithmetic(device, tf32=run_spec.tf32):
+            yield alone
         return
     from cluster.hardware.bundles import gpu_names
     from cluster.server.fusion_server import FusionServer

@@ -6,6 +6,7 @@ import socket
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ from cluster.server.rendezvous import (
     use_interface_of,
 )
 from cluster.server.secret_store import StoreServer
+from fl.arithmetic import arithmetic
 from fl.data.shard import Shard
 from fl.federation import RunSpec
 from fl.fusion.fit import FitSpec
@@ -47,6 +49,7 @@ class RankActor:
         self._address = ray.util.get_node_ip_address()
         use_interface_of(self._address)
         self._server: StoreServer | None = None
+        self._stack = ExitStack()  # what stays set for the life of the process
 
     def identity(self) -> str:
         """Process and node, for people."""
@@ -73,6 +76,7 @@ class RankActor:
     ) -> None:
         """Becomes rank ``number``, once all ranks have joined; a rank alone meets nobody."""
         device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        self._stack.enter_context(arithmetic(device, tf32=run_spec.tf32))
         group = Group()
         if meeting is not None:
             store = find_store(meeting, size, secret)

@@ -81,9 +81,27 @@ def _affine(matrix: list[list[float]]) -> Augmentation:
     def change(x: Tensor) -> Tensor:
         theta = torch.tensor(matrix, device=x.device, dtype=x.dtype).expand(len(x), 2, 3)
         grid = F.affine_grid(theta, list(x.shape), align_corners=False)
+        if x.is_cuda and torch.are_deterministic_algorithms_enabled():
+            return sampled(x, grid[0])
         return F.grid_sample(x, grid, align_corners=False)
 
     return change
+
+
+def sampled(x: Tensor, grid: Tensor) -> Tensor:
+    """The images (B, C, H, W) at the places (H, W, 2) of a grid: ``F.grid_sample`` with its
+    defaults, whose gradient CUDA adds up in another order each time."""
+    height, width = x.shape[2:]
+    column = ((grid[..., 0] + 1) * width - 1) / 2
+    row = ((grid[..., 1] + 1) * height - 1) / 2
+    total = torch.zeros_like(x)
+    for r in (row.floor(), row.floor() + 1):
+        for c in (column.floor(), column.floor() + 1):
+            inside = (r >= 0) & (r < height) & (c >= 0) & (c < width)
+            share = (1 - (row - r).abs()) * (1 - (column - c).abs()) * inside
+            pixels = r.clamp(0, height - 1).long() * width + c.clamp(0, width - 1).long()
+            total = total + x.flatten(2)[:, :, pixels] * share
+    return total
 
 
 KINDS: dict[str, Callable[[float, float], Augmentation]] = {

@@ -7,7 +7,7 @@ computes its slice of every batch, and the summed gradient is that of the global
 import io
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
@@ -55,9 +55,9 @@ class FitConfig(Settings):
     """Norm to which gradients are cut; of an ensemble each member's. Default: none."""
     test_every: Count = 1
     """Epochs between two tests of the model; the last epoch is always tested."""
-    precision: Literal["fp32", "tf32", "bf16"] = "fp32"
-    """Arithmetic of forward and backward passes: tf32 rounds the factors of matrix products on
-    GPUs that can, bf16 computes in bfloat16 where that is safe; weights stay in float32."""
+    precision: Literal["fp32", "bf16"] = "fp32"
+    """Arithmetic of forward and backward passes: bf16 computes in bfloat16 where that is safe;
+    weights stay in float32."""
 
     def make_optimizer(self) -> SGD | Adam:
         """The optimiser that these settings name."""
@@ -190,7 +190,6 @@ class Fit:
             sample_dropout(self._model) as masks,
             self._gradients.watching(),
             self._whole.watching() if self._whole else nullcontext(),
-            precision(self._config.precision),
         ):
             minimise(steps(masks), [self._parameters], self._optimizer, exchange)
         return losses
@@ -260,17 +259,6 @@ def load_state(state: bytes, device: torch.device) -> JsonObject:
     """The ``epoch``, ``model`` and ``optimizer`` that :meth:`Fit.state` saved."""
     loaded: JsonObject = torch.load(io.BytesIO(state), map_location=device, weights_only=True)
     return loaded
-
-
-@contextmanager
-def precision(name: str) -> Iterator[None]:
-    """Inside the context GPUs may round float32 factors to tf32, unless ``name`` is fp32."""
-    before = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
-    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = name != "fp32"
-    try:
-        yield
-    finally:
-        torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = before
 
 
 def _take(tensor: Tensor, rows: Tensor, device: torch.device) -> Tensor:

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+import torch
 from rich.console import Console
 from safetensors.torch import load_file
 
@@ -11,6 +12,7 @@ from cluster.run.command_line import parse
 from cluster.run.prepare import prepare
 from cluster.run.run_dir import claim
 from cluster.run.runner import execute
+from fl.events import Epoch, Event
 from fl.metrics import oracle
 from fl.training.generator import GeneratorConfig
 from fl.wire import Tensors
@@ -29,7 +31,15 @@ def test_a_run_leaves_the_same_files(tmp_path: Path, monkeypatch: pytest.MonkeyP
         arguments = [*SMALL, "--data.max-train=80", "--runtime=inprocess", "--fid"]
         launch = parse([*arguments, f"--output-dir={root}", "--name=run"])
         folder = claim(launch)
-        result = execute(launch, prepare(launch), folder, Console(quiet=True))
+        arithmetic: set[str] = set()
+
+        def heard(event: Event) -> None:
+            if isinstance(event, Epoch):  # of the server's fit
+                arithmetic.add(torch.backends.cudnn.conv.fp32_precision)  # type: ignore[attr-defined]
+
+        result = execute(launch, prepare(launch), folder, Console(quiet=True), heard)
+        assert result["precision"] == "fp32"
+        assert where.gpus is None or arithmetic == {"ieee"}
         assert ("Pretended GPU" in result["device"]) == (where.gpus is not None)
         uuids = {placement["device_uuid"] for placement in result["placements"]}
         assert uuids == {None if where.gpus is None else "GPU-00000000-0000-0000-0000-000000000000"}

@@ -1,0 +1,72 @@
+"""The arithmetic of GPUs is set for all passes alike inside a run, and is the user's own again after."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from fl.arithmetic import arithmetic
+from fl.executor import run_job
+from fl.federation import Job, TaskInput, TaskOutput
+from fl.wire import unpack_note
+from tests.fl.toy import CPU, PROBLEM, client, split
+from tests.pretended_gpu import pretended_gpus
+
+GPU = torch.device("cuda")
+Settings = tuple[str, str, str, bool, bool, bool]
+
+
+def settings() -> Settings:
+    cudnn = torch.backends.cudnn
+    return (
+        torch.backends.cuda.matmul.fp32_precision,
+        cudnn.conv.fp32_precision,  # type: ignore[attr-defined]
+        cudnn.rnn.fp32_precision,  # type: ignore[attr-defined]
+        torch.are_deterministic_algorithms_enabled(),
+        torch.is_deterministic_algorithms_warn_only_enabled(),
+        torch.utils.deterministic.fill_uninitialized_memory,  # type: ignore[attr-defined]
+    )
+
+
+@pytest.mark.parametrize(("tf32", "name"), [(False, "ieee"), (True, "tf32")])
+def test_convolutions_and_products_are_rounded_alike_and_all_repeats(tf32: bool, name: str) -> None:
+    before = settings()
+    with pytest.raises(KeyboardInterrupt), arithmetic(GPU, tf32=tf32):
+        assert settings() == (name, name, name, True, True, False)
+        raise KeyboardInterrupt
+    assert settings() == before
+
+
+def test_one_inside_another_gives_back_the_outer_ones() -> None:
+    with arithmetic(GPU, tf32=True):
+        outer = settings()
+        with arithmetic(GPU, tf32=False):
+            assert settings() != outer
+        assert settings() == outer
+
+
+def test_on_the_cpu_nothing_changes() -> None:
+    before = settings()
+    with arithmetic(CPU, tf32=True):
+        assert settings() == before
+
+
+def tells(inputs: TaskInput) -> TaskOutput:
+    told = settings()
+    return TaskOutput(tensors={}, stats={"tf32": told[:3].count("tf32"), "repeats": told[3]})
+
+
+@pytest.mark.parametrize(("tf32", "rounded"), [(False, 0), (True, 3)])
+def test_a_client_on_a_gpu_trains_in_the_runs_arithmetic(tf32: bool, rounded: int) -> None:
+    job = Job(
+        task=tells,
+        client=client(0),
+        run_spec=replace(PROBLEM, tf32=tf32),
+        indices=np.arange(3),
+        broadcast=None,
+        payload=None,
+    )
+    with pretended_gpus():
+        note = unpack_note(run_job(job, split(3)))
+    assert note["stats"] == {"tf32": rounded, "repeats": True}
