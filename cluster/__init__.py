@@ -9,3 +9,7 @@ import os
 if "OMP_WAIT_POLICY" not in os.environ:
     os.environ["OMP_WAIT_POLICY"] = "PASSIVE"
     os.environ.setdefault("GOMP_SPINCOUNT", "1000")
+
+# Torch asks the driver whether there is a GPU, and does not start CUDA for it: a rank of the server
+# names its GPU afterwards, and CUDA takes no other once it has started.
+os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")

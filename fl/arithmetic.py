@@ -3,6 +3,7 @@
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 
@@ -25,8 +26,8 @@ def arithmetic(device: torch.device, *, tf32: bool) -> Iterator[None]:
         return
     # cuBLAS repeats its sums with a workspace of its own; it reads this at its first product.
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    cudnn = torch.backends.cudnn
-    backends = (torch.backends.cuda.matmul, cudnn.conv, cudnn.rnn)  # type: ignore[attr-defined]
+    cudnn: Any = torch.backends.cudnn
+    backends: tuple[Any, ...] = (torch.backends.cuda.matmul, cudnn.conv, cudnn.rnn)
     precisions = [backend.fp32_precision for backend in backends]
     deterministic = torch.are_deterministic_algorithms_enabled()
     warn_only = torch.is_deterministic_algorithms_warn_only_enabled()

@@ -38,7 +38,7 @@ class RunSpec:
     domains: tuple[str, ...] = ()
     """Names of the domains, if the data set has any: accuracy is then reported for each."""
     tf32: bool = False
-    """Whether GPUs round the factors of float32 convolutions and products to TF32, in all passes."""
+    """Whether GPUs round the factors of float32 convolutions and products to TF32."""
 
     def groups(self, test: Shard) -> Tensor:
         """The group in which each test sample's answer is counted, int64 (n,): domain and class."""

@@ -21,16 +21,19 @@ class RankPlacement:
 def place_ranks(
     bundles: Sequence[Bundle], ranks: int, gpus: Mapping[str, Sequence[str]]
 ) -> list[RankPlacement]:
-    """Places each rank: on a GPU of its own where there are GPUs, else on cores, spread evenly.
+    """Places each rank: on GPUs where there are any, else on cores, spread evenly.
 
     Args:
         bundles: where there is capacity.
-        ranks: how many; no more than GPUs, if there are any.
+        ranks: how many; if more than GPUs, some share one.
         gpus: names of each bundle's GPUs.
     """
-    on_gpus = [(bundle, gpu) for bundle in bundles for gpu in gpus.get(bundle.name, ())]
-    on_cores = [(bundles[i * len(bundles) // ranks], None) for i in range(ranks)]
-    slots = on_gpus[:ranks] or on_cores
+    on_gpus: list[tuple[Bundle, str | None]] = [
+        (bundle, gpu) for bundle in bundles for gpu in gpus.get(bundle.name, ())
+    ]
+    on_cores: list[tuple[Bundle, str | None]] = [(bundle, None) for bundle in bundles]
+    places = on_gpus[:ranks] or on_cores
+    slots = [places[i * len(places) // ranks] for i in range(ranks)]
     neighbours = Counter(bundle.name for bundle, _ in slots)
     return [
         RankPlacement(

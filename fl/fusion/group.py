@@ -9,6 +9,11 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+POLL_S = 5e-5
+"""Seconds between two looks at whether NCCL is done."""
+WATCHDOG_S = 60.0
+"""Seconds by which NCCL is more patient than we are."""
+
 
 class Group:
     """One rank alone, which needs no process group."""
@@ -29,7 +34,8 @@ class StrangerError(RuntimeError):
 
 
 class ProcessGroup(Group):
-    """A rank of several: NCCL between GPUs, gloo between CPUs.
+    """A rank of several: NCCL between GPUs; gloo between CPUs, and where ranks share a GPU, which
+    NCCL refuses.
 
     Gloo asks nobody who it is. So, once they are connected, the ranks prove to each other that they
     know a secret, and nothing is summed with one that does not.
@@ -53,20 +59,24 @@ class ProcessGroup(Group):
         self.rank, self.size = rank, size
         if device.type == "cuda" and device.index is not None:  # without a number: the current one
             torch.cuda.set_device(device)
+        self._timeout_s = timeout_s
+        self._nccl = device.type == "cuda" and not shares_gpu(store, rank, size, device)
+        # NCCL's own watchdog ends the process: it comes after our wait, which raises.
+        patience = timeout_s + (WATCHDOG_S if self._nccl else 0)
         dist.init_process_group(
-            "nccl" if device.type == "cuda" else "gloo",
+            "nccl" if self._nccl else "gloo",
             store=store,
             rank=rank,
             world_size=size,
-            timeout=timedelta(seconds=timeout_s),
+            timeout=timedelta(seconds=patience),
         )
-        self._recognise(secret, device)
+        self._recognise(secret, device if self._nccl else torch.device("cpu"))
 
     def _recognise(self, secret: bytes, device: torch.device) -> None:
         proofs = [proof(secret, rank, self.size) for rank in range(self.size)]
         own = torch.tensor([*proofs[self.rank]], dtype=torch.uint8, device=device)
         told = [torch.empty_like(own) for _ in proofs]
-        self._together(lambda: dist.all_gather(told, own))
+        self._together(lambda: dist.all_gather(told, own, async_op=True))
         for rank, (expected, tensor) in enumerate(zip(proofs, told, strict=True)):
             if not hmac.compare_digest(bytes(tensor.tolist()), expected):
                 raise StrangerError(f"rank {rank} does not know the secret of rank {self.rank}")
@@ -77,18 +87,39 @@ class ProcessGroup(Group):
         Raises:
             PeerLostError: a rank died, or was silent for longer than ``timeout_s``.
         """
-        self._together(lambda: dist.all_reduce(tensor))
+        if self._nccl or not tensor.is_cuda:
+            self._together(lambda: dist.all_reduce(tensor, async_op=True))
+            return
+        there = tensor.cpu()  # ranks that share a GPU meet on the host
+        self._together(lambda: dist.all_reduce(there, async_op=True))
+        tensor.copy_(there)
 
-    def _together(self, collective: Callable[[], object]) -> None:
+    def _together(self, collective: Callable[[], dist.Work]) -> None:
         began = time.monotonic()
         try:
-            collective()
+            work = collective()
+            if self._nccl:  # whose own wait only queues a wait on the GPU, and cannot raise
+                self._wait(work, began + self._timeout_s)
+            work.wait()
         except RuntimeError as error:
             waited = time.monotonic() - began
             first = str(error).splitlines()[0]
             raise PeerLostError(
                 f"rank {self.rank} waited {waited:.1f} s for the others: {first}"
             ) from None
+
+    def _wait(self, work: dist.Work, deadline: float) -> None:
+        """Returns once the collective has run on the GPU, or has failed."""
+        while not work.is_completed():
+            if time.monotonic() > deadline:
+                raise RuntimeError("a rank was silent")
+            time.sleep(POLL_S)
+
+
+def shares_gpu(store: dist.Store, rank: int, size: int, device: torch.device) -> bool:
+    """Whether any two of the ranks are on one GPU; each of them must ask."""
+    store.set(f"gpu/{rank}", str(torch.cuda.get_device_properties(device).uuid))
+    return len({bytes(store.get(f"gpu/{k}")) for k in range(size)}) < size
 
 
 def proof(secret: bytes, rank: int, size: int) -> bytes:

@@ -26,8 +26,8 @@ def test_a_users_package_that_was_imported_before_is_named(tmp_path: Path) -> No
 def test_the_packages_come_without_torch_and_cluster_before_it(tmp_path: Path) -> None:
     script = (
         "import onefold._packages, sys, os; print('torch' in sys.modules);"
-        "print(os.environ['OMP_WAIT_POLICY']);"
+        "print(os.environ['OMP_WAIT_POLICY'], os.environ['PYTORCH_NVML_BASED_CUDA_CHECK']);"
         "import kernels; print(kernels.nearest_to_centroid.__module__, 'torch' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
-    assert done.stdout.split() == ["False", "PASSIVE", "kernels.filter", "True"], done.stderr
+    assert done.stdout.split() == ["False", "PASSIVE", "1", "kernels.filter", "True"], done.stderr

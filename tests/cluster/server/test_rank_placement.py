@@ -32,6 +32,16 @@ def test_each_rank_has_a_gpu_of_its_own_and_its_share_of_the_cores() -> None:
     assert place_ranks(bundles, 1, gpus) == [RankPlacement(bundle="0", gpu="4", threads=9)]
 
 
+def test_more_ranks_than_gpus_share_them() -> None:
+    bundles, gpus = [bundle("0", 8, gpus=1), bundle("1", 8, gpus=1)], {"0": ["0"], "1": ["5"]}
+    placed = place_ranks(bundles, 3, gpus)
+    assert [(p.bundle, p.gpu, p.threads) for p in placed] == [
+        ("0", "0", 4),
+        ("0", "0", 4),
+        ("1", "5", 8),
+    ]
+
+
 def test_without_gpus_ranks_spread_over_the_rooms() -> None:
     bundles = [bundle("0", 2), bundle("1", 2)]
     assert [(p.bundle, p.gpu, p.threads) for p in place_ranks(bundles, 3, {})] == [

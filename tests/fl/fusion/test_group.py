@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from fl.fusion.distillation import EachMember, LearnedFusionLoss, Weighing
 from fl.fusion.fit import Fit, FitConfig, FitSpec
-from fl.fusion.group import Group, ProcessGroup, StrangerError, proof
+from fl.fusion.group import Group, PeerLostError, ProcessGroup, StrangerError, proof
 from fl.server import Loss
 from tests.fl.fusion.networks import (
     KNOWLEDGE,
@@ -28,6 +28,7 @@ from tests.fl.fusion.networks import (
     vgg9,
 )
 from tests.fl.fusion.threads import on_ranks
+from tests.pretended_gpu import pretended_gpus
 
 SEEDED = Lock()
 """Ranks in threads share torch's global stream."""
@@ -178,12 +179,79 @@ def test_nothing_is_summed_with_who_does_not_know_the_secret(
     stranger: bytes | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sent = proof(b"ours", 0, 2) if stranger is None else proof(stranger, 1, 2)  # None: an echo
-
-    def gather(told: list[Tensor], own: Tensor) -> None:
-        told[0].copy_(own)
-        told[1].copy_(torch.tensor([*sent], dtype=torch.uint8))
-
-    monkeypatch.setattr(dist, "init_process_group", lambda *_, **__: None)
-    monkeypatch.setattr(dist, "all_gather", gather)
+    joined_by(sent, monkeypatch)
     with pytest.raises(StrangerError, match="rank 1 does not know the secret"):
         ProcessGroup(dist.HashStore(), 0, 2, torch.device("cpu"), b"ours", 1)
+
+
+@dataclass
+class Ended:
+    """A collective that has ended well, has failed, or never ends."""
+
+    done: bool = True
+    error: str = ""
+
+    def is_completed(self) -> bool:
+        return self.done
+
+    def wait(self) -> None:
+        if self.error:
+            raise RuntimeError(self.error)
+
+
+def joined_by(sent: bytes, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Has rank 1 of two answer with those bytes; returns a list for the backends that are asked
+    for."""
+    backends: list[str] = []
+
+    def gather(told: list[Tensor], own: Tensor, async_op: bool) -> Ended:
+        told[0].copy_(own)
+        told[1].copy_(torch.tensor([*sent], dtype=torch.uint8))
+        return Ended()
+
+    monkeypatch.setattr(dist, "init_process_group", lambda name, **_: backends.append(name))
+    monkeypatch.setattr(dist, "all_gather", gather)
+    return backends
+
+
+def on_a_gpu(other: int, timeout_s: float = 1) -> ProcessGroup:
+    """Rank 0 of two, on pretended GPU 0; rank 1 is on the GPU of that number."""
+    store = dist.HashStore()
+    store.set("gpu/1", str(torch.cuda.get_device_properties(other).uuid))
+    return ProcessGroup(store, 0, 2, torch.device("cuda:0"), b"ours", timeout_s)
+
+
+def test_ranks_on_gpus_of_their_own_meet_by_nccl_and_on_one_by_gloo(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with pretended_gpus(2):
+        backends = joined_by(proof(b"ours", 1, 2), monkeypatch)
+        on_a_gpu(1)
+        assert backends == ["nccl"]
+        shared = on_a_gpu(0)
+        assert backends == ["nccl", "gloo"]
+
+        def twice(tensor: Tensor, async_op: bool) -> Ended:
+            assert tensor.device.type == "cpu"  # as gloo asks for
+            tensor.mul_(2)
+            return Ended()
+
+        monkeypatch.setattr(dist, "all_reduce", twice)
+        here = torch.ones(3, device="cuda:0")
+        shared.sum(here)
+        assert here.tolist() == [2, 2, 2]
+
+
+@pytest.mark.parametrize(
+    ("work", "said"), [(Ended(done=False), "a rank was silent"), (Ended(error="gone"), "gone")]
+)
+def test_a_rank_that_waits_for_nccl_says_so_and_lives_on(
+    work: Ended, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """NCCL by itself would end the process, and the rank that was lost could not be told."""
+    with pretended_gpus(2):
+        joined_by(proof(b"ours", 1, 2), monkeypatch)
+        monkeypatch.setattr(dist, "all_reduce", lambda tensor, async_op: work)
+        group = on_a_gpu(1, timeout_s=0.05)
+        with pytest.raises(PeerLostError, match=f"rank 0 waited 0.* s for the others: {said}"):
+            group.sum(torch.ones(3, device="cuda:0"))
