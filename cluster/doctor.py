@@ -98,6 +98,8 @@ def _check(options: DoctorOptions, found: Found, console: Console) -> list[Resul
     console.print(heading())
     for result in run_checks(found, options.output_dir, options.ray_address):
         results.append(result)
+        if options.json:
+            write_json(options.json, as_json(found, results, ended=False))
         console.print(result_line(result))
     return results
 

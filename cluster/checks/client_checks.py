@@ -167,6 +167,13 @@ def _device_name(device: torch.device) -> str:
     return torch.cuda.get_device_name(device) if device.type == "cuda" else "the CPU"
 
 
+FILTER = Check(
+    name="distance filter",
+    run=distance_filter,
+    advice="Triton has to be the version that PyTorch came with, and needs a C compiler (gcc); "
+    "a GPU that still computes wrongly is not to be trusted",
+    timeout_s=90.0,
+)
 CHECKS = (
     Check(
         name="shared device",
@@ -175,13 +182,7 @@ CHECKS = (
         "mode has to be Default (nvidia-smi -q -d COMPUTE)",
         timeout_s=40.0,
     ),
-    Check(
-        name="distance filter",
-        run=distance_filter,
-        advice="Triton has to be the version that PyTorch came with, and needs a C compiler (gcc); "
-        "a GPU that still computes wrongly is not to be trusted",
-        timeout_s=90.0,
-    ),
+    FILTER,
     Check(
         name="memory cap",
         run=memory_cap,

@@ -12,6 +12,7 @@ import torch
 from cluster.checks.check import Check, CheckFailed, CheckSkipped
 from cluster.checks.federation import SPEC, TRAINING, require_gpu, shard
 from cluster.server.rank_placement import RankPlacement, place_ranks
+from fl.arithmetic import arithmetic
 from fl.events import Events
 from fl.fusion.distillation import FusionLoss
 from fl.fusion.fit import FitConfig
@@ -50,6 +51,12 @@ def fit_over_ranks(bundles: "Bundles") -> str:
     )
     with closing(server):
         return compare_fits(server)
+
+
+def fit_here(device: torch.device) -> str:
+    """A fit in this process is that of one rank on the CPU."""
+    with arithmetic(device, tf32=False):
+        return compare_fits(SingleServer(SPEC, shard(), Events(), device))
 
 
 def compare_fits(server: RankedServer) -> str:
@@ -126,9 +133,16 @@ def _finish(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
+FIT = "fit over ranks"
+FIT_HERE = Check(
+    name=FIT,
+    run=fit_here,
+    advice="PyTorch has to be a build for a CUDA that the driver supports",
+    timeout_s=60.0,
+)
 CHECKS = (
     Check(
-        name="fit over ranks",
+        name=FIT,
         run=fit_over_ranks,
         advice="until ranks agree, run with --fusion-ranks 1; where they do not reach each other, "
         "GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME name the network to use",

@@ -70,11 +70,11 @@ def advice_table(results: Sequence[Result]) -> Table:
     return table
 
 
-def as_json(found: Found, results: Sequence[Result]) -> JsonObject:
-    """All of it, for programs."""
+def as_json(found: Found, results: Sequence[Result], *, ended: bool = True) -> JsonObject:
+    """All of it, for programs; what there is of it before the checks have ended."""
     return {
-        "fit": is_fit(results),
-        "verdict": verdict(results),
+        "fit": is_fit(results) if ended else None,
+        "verdict": verdict(results) if ended else "unfinished",
         "checks": [asdict(result) for result in results],
         "found": asdict(found),
     }

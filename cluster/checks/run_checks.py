@@ -1,8 +1,13 @@
-"""Makes all checks, one after the other: first those of this process, then those on Ray."""
+"""Makes all checks, one after the other: first those of this process, then those on Ray.
+
+Without Ray the filter and the fit are checked in this process.
+"""
 
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+
+import torch
 
 from cluster.checks import client_checks, rank_checks, store_checks
 from cluster.checks.check import Check, CheckFailed, CheckSkipped, Result
@@ -10,6 +15,9 @@ from cluster.checks.client_checks import ClientPool
 from cluster.checks.federation import images
 from cluster.checks.found import Found
 from cluster.checks.ray_check import JOIN, START, CheckedRay
+from cluster.hardware.inventory import Inventory
+from cluster.run.run_dir import NOT_INSTALLED
+from fl.executor import InProcess
 
 
 def run_checks(found: Found, output_dir: Path, ray_address: str | None) -> Iterator[Result]:
@@ -23,14 +31,14 @@ def run_checks(found: Found, output_dir: Path, ray_address: str | None) -> Itera
     yield GPUS.perform(found)
     for check in store_checks.CHECKS:
         yield check.perform(output_dir)
+    if found.versions["ray"] == NOT_INSTALLED and not ray_address:
+        yield START.skipped("not installed: runs work with --runtime inprocess")
+        yield from _in_process(found.machine)
+        return
     with closing(CheckedRay(found.machine, ray_address)) as cluster:
         started = (JOIN if ray_address else START).perform(cluster)
         yield started
-        if started.status == "passed":
-            yield from _on_ray(cluster)
-        else:
-            every = (*client_checks.CHECKS, *rank_checks.CHECKS)
-            yield from (check.skipped("no Ray") for check in every)
+        yield from _on_ray(cluster) if started.status == "passed" else _in_process(found.machine)
 
 
 def _on_ray(cluster: CheckedRay) -> Iterator[Result]:
@@ -45,6 +53,16 @@ def _on_ray(cluster: CheckedRay) -> Iterator[Result]:
             yield result
     for rank_check in rank_checks.CHECKS:
         yield rank_check.perform(bundles)
+
+
+def _in_process(machine: Inventory) -> Iterator[Result]:
+    """Those that need no other process; the others are skipped."""
+    pool = ClientPool(executor=InProcess(images()), bundles=[machine.bundle])
+    for check in client_checks.CHECKS:
+        alone = check is client_checks.FILTER
+        yield check.perform(pool) if alone else check.skipped("no Ray")
+    yield rank_checks.FIT_HERE.perform(torch.device("cuda" if machine.gpus else "cpu"))
+    yield from (check.skipped("no Ray") for check in rank_checks.CHECKS[1:])
 
 
 def driver_answers(found: Found) -> str:

@@ -10,7 +10,7 @@ import socket
 import sys
 import threading
 from collections.abc import Iterator
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from packaging.version import Version
@@ -160,10 +160,16 @@ def prepare_environment() -> None:
     """Sets environment variables that Ray reads when imported, unless the user has set them.
 
     Raises:
-        UserError: this is no Linux, or the Ray that is installed is too old to ask for a token.
+        UserError: this is no Linux, or no Ray is installed, or one too old to ask for a token.
     """
     refuse_other_systems()
-    installed = version("ray")
+    try:
+        installed = version("ray")
+    except PackageNotFoundError:
+        raise UserError(
+            f"Ray is not installed; pip install 'ray[tune]>={FIRST_WITH_TOKENS}', or use "
+            "--runtime inprocess"
+        ) from None
     if Version(installed) < Version(FIRST_WITH_TOKENS):
         raise UserError(
             f"Ray {installed} lets anybody on the network in; "

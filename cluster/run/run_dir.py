@@ -167,6 +167,10 @@ def _absolute(path: str) -> str:
     return str(Path(path).expanduser().resolve())
 
 
+NOT_INSTALLED = "not installed"
+"""In place of a package's version."""
+
+
 def versions() -> dict[str, str]:
     """Versions of Python, of Onefold and of the packages that a result depends on."""
     found = {"python": platform.python_version(), "onefold": _version("onefold")}
@@ -191,4 +195,4 @@ def _version(package: str) -> str:
     try:
         return version(package)
     except PackageNotFoundError:
-        return "not installed"
+        return NOT_INSTALLED

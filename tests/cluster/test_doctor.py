@@ -84,7 +84,7 @@ def test_a_machine_that_is_not_fit_is_told_what_to_do(
     lines = capsys.readouterr().out.splitlines()
     assert all(len(line) <= 80 for line in lines)
     said = " ".join(" ".join(lines).split())
-    assert "2 of 4 checks failed: hard links, Ray" in said
+    assert "2 of 6 checks failed: hard links, Ray" in said
     advice = said[said.index("what to do") :]
     assert "put --output-dir on a file system with hard links" in advice
     assert "--ray-address must name a cluster" in advice
