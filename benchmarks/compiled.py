@@ -8,7 +8,6 @@ spill), bytes of shared memory, and of the loop that reads samples the widest lo
 that are read for one sample in all its turns, beside the bytes that a sample has.
 """
 
-import json
 import re
 import subprocess
 import sys
@@ -20,6 +19,7 @@ from typing import Any
 
 import triton
 import tyro
+from machine import Rows
 from rich.console import Console
 from rich.table import Table
 from triton.backends.compiler import GPUTarget
@@ -60,22 +60,20 @@ class Options:
     """Compiles the kernels and prints a table."""
 
     json: Path | None = None
-    """Also write the figures here."""
+    """File that gets a line of JSON for each figure, as soon as it is known."""
 
 
 def main(options: Options) -> int:
     """Compiles all and prints the table; returns the exit status."""
     table = Table("kernel", "tile", *ARCHITECTURES.values(), title=f"triton {triton.__version__}")
-    rows = []
+    rows = Rows("compiled", options.json)
     for name, config in cases():
         found = {gpu: compiled(name, arch, config) for arch, gpu in ARCHITECTURES.items()}
         tile = f"{config.rows} x {config.features}, {config.warps} warps" if config else ""
         table.add_row(name, tile, *(described(c, config) for c in found.values()))
         each = {gpu: asdict(c) for gpu, c in found.items()}
-        rows.append({"kernel": name, "config": config and asdict(config), "found": each})
+        rows.add(kernel=name, config=config and asdict(config), found=each)
     Console(width=120).print(table)
-    if options.json:
-        options.json.write_text(json.dumps(rows, indent=2))
     return 0
 
 

@@ -13,25 +13,19 @@ Every call gets samples that are not in the cache; on CUDA times include launche
 waiting.
 """
 
-import contextlib
-import importlib.metadata
 import importlib.util
 import itertools
-import json
-import os
-import platform
 import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
-from datetime import UTC, datetime
 from pathlib import Path
 
-import psutil  # type: ignore[import-untyped]
 import torch
 import tyro
 from distance_peers import KEEP, cdist_loop, flash_kmeans, released_procedure, two_reads
+from machine import Rows, copy_bandwidth, describe_machine, settle
 from rich.console import Console
 from rich.table import Table
 from servers import limited, servers
@@ -72,10 +66,12 @@ class Distance:
     """Where the samples are."""
     seconds: float = 2.0
     """How long each procedure is repeated; it runs at least once, and once to warm up."""
+    leave_out: tuple[str, ...] = ()
+    """Procedures to leave out, by the beginnings of their names, such as released."""
     profile: bool = False
     """Also print a profile of our fastest backend, by torch's profiler."""
     json: Path | None = None
-    """Also write the figures here."""
+    """File that gets a line of JSON for each figure, as soon as it is known."""
 
 
 @dataclass(frozen=True)
@@ -98,55 +94,63 @@ def main(options: Distance) -> int:
     console.print(", ".join(f"{k} {v}" for k, v in machine.items()))
     if machine["busy_percent"] > 5:
         console.print("[red]The machine is busy: these figures are not the machine's.[/red]")
-    bandwidth = copy_bandwidth(options)
+    bandwidth = copy_bandwidth(torch.device(options.device))
     console.print(f"copy bandwidth, bytes read and written: {bandwidth / 1e9:.1f} GB/s")
-    rows, skipped = [], []
+    rows = Rows("distance", options.json)
+    rows.add(kind="machine", **machine, copy_bytes_per_second=bandwidth)
     for shape in options.shapes:
         if options.device == "cpu" and shape[0] * shape[1] > GPU_ONLY:
             console.print(f"{name_of(shape)}: skipped, needs a GPU")
-            skipped.append(shape)
+            rows.add(kind="skipped", shape=shape)
             continue
-        rows.append(time_shape(shape, bandwidth, options, console))
-    if options.json:
-        report = {"machine": machine, "copy_bytes_per_second": bandwidth}
-        options.json.write_text(json.dumps({**report, "rows": rows, "skipped": skipped}, indent=2))
+        rows.add(kind="shape", **time_shape(shape, bandwidth, options, console, rows))
     return 0
 
 
 def time_shape(
-    shape: tuple[int, int, int], bandwidth: float, options: Distance, console: Console
+    shape: tuple[int, int, int],
+    bandwidth: float,
+    options: Distance,
+    console: Console,
+    rows: Rows,
 ) -> JsonObject:
     """Times every procedure for one shape, prints the table, and returns the figures."""
     inputs, labels = draw(shape, options.device)
     num_classes = shape[2]
-    times = time_runs(shape, inputs[:PLACED], labels, options)
-    for name, procedure, threads in procedures(options.device):
-        if isinstance(procedure, str):
-            times[name] = Times(remark=procedure)
-            continue
-        with limited(threads):
-            times[name] = measure(procedure, inputs, labels, num_classes, options)
+    times: dict[str, Times] = {}
+    for name, own in timed(shape, inputs, labels, options):
+        times[name] = own
+        rows.add(kind="procedure", shape=shape, name=name, **asdict(own))
     bound = 2 * inputs[0].nbytes / bandwidth * 1e3
     console.print(table_of(shape, times, bound))
     if options.profile:
         console.print(profile(inputs[0], labels, num_classes))
-    return {
-        "samples": shape[0],
-        "features": shape[1],
-        "classes": shape[2],
-        "bytes_bound_ms": bound,
-        "procedures": {name: asdict(t) for name, t in times.items()},
-        "ratios": ratios(times, bound),
-    }
+    return {"shape": shape, "bytes_bound_ms": bound, "ratios": ratios(times, bound)}
+
+
+def timed(
+    shape: tuple[int, int, int], inputs: list[Tensor], labels: Tensor, options: Distance
+) -> Iterator[tuple[str, Times]]:
+    """Each procedure that is not left out, as soon as it is timed."""
+    if not "run".startswith(options.leave_out):
+        yield from time_runs(shape, inputs[:PLACED], labels, options)
+    for name, procedure, threads in procedures(options.device):
+        if name.startswith(options.leave_out):
+            continue
+        if isinstance(procedure, str):
+            yield name, Times(remark=procedure)
+            continue
+        with limited(threads):
+            yield name, measure(procedure, inputs, labels, shape[2], options)
 
 
 def time_runs(
     shape: tuple[int, int, int], inputs: list[Tensor], labels: Tensor, options: Distance
-) -> dict[str, Times]:
+) -> Iterator[tuple[str, Times]]:
     """The filter as a run calls it, with each number of ranks."""
     _, num_features, num_classes = shape
     spec = RunSpec(image_shape=(1, 1, num_features), num_classes=num_classes, seed=0)
-    threads, times = torch.get_num_threads(), {}
+    threads = torch.get_num_threads()
     ranks = (1, 2) if options.device == "cpu" or torch.cuda.device_count() > 1 else (1,)
     with servers(spec, ranks, torch.device(options.device), Events()) as ready:
         for name, server in ready.items():
@@ -154,8 +158,7 @@ def time_runs(
             for count in sorted({1, threads}, reverse=True) if server.size == 1 else [1]:
                 with limited(count):
                     found = measure(procedure, inputs, labels, num_classes, options)
-                times[f"run, {name}, threads: {count}"] = found
-    return times
+                yield f"run, {name}, threads: {count}", found
 
 
 def run_of(server: RankedServer, inputs: list[Tensor], labels: Tensor) -> Procedure:
@@ -200,8 +203,6 @@ def procedures(device: str) -> Iterator[tuple[str, Procedure | str, int]]:
             yield "kernel, triton", "needs CUDA and Triton", threads
         else:
             yield f"kernel, {backend}", kernel(backend), threads
-    for count in sorted({1, threads}):
-        yield f"released, threads: {count}", released_procedure, count
     yield "torch.cdist loop", cdist_loop, threads
     if importlib.util.find_spec("flash_kmeans") is None:
         yield "flash-kmeans", "not installed", threads
@@ -210,6 +211,8 @@ def procedures(device: str) -> Iterator[tuple[str, Procedure | str, int]]:
     else:
         yield "flash-kmeans", flash_kmeans, threads
     yield "two reads", two_reads, threads
+    for count in sorted({1, threads}):
+        yield f"released, threads: {count}", released_procedure, count
 
 
 def kernel(backend: str) -> Procedure:
@@ -243,25 +246,11 @@ def measure(
 
 def once(procedure: Procedure, samples: Tensor, labels: Tensor, num_classes: int) -> float:
     """Seconds from an idle device to an idle device."""
-    settle(samples)
+    settle(samples.device)
     begin = time.perf_counter()
     procedure(samples, labels, num_classes)
-    settle(samples)
+    settle(samples.device)
     return time.perf_counter() - begin
-
-
-def settle(tensor: Tensor) -> None:
-    if tensor.is_cuda:
-        torch.cuda.synchronize(tensor.device)
-
-
-def copy_bandwidth(options: Distance) -> float:
-    """Bytes read plus bytes written per second by the best of many large copies."""
-    size = 1 << (28 if options.device == "cpu" else 30)
-    source = torch.rand(size // 4, device=options.device)
-    target = torch.empty_like(source)
-    durations = [once(lambda *_: target.copy_(source), source, source, 0) for _ in range(30)]
-    return 2 * size / min(durations)
 
 
 def ratios(times: dict[str, Times], bound: float) -> dict[str, dict[str, float]]:
@@ -317,31 +306,6 @@ def profile(samples: Tensor, labels: Tensor, num_classes: int) -> str:
         settle(samples)
     order = "self_cuda_time_total" if samples.is_cuda else "self_cpu_time_total"
     return profiler.key_averages().table(sort_by=order, row_limit=20, max_name_column_width=40)
-
-
-def describe_machine(device: str) -> JsonObject:
-    """Date, machine and versions."""
-    versions = {}
-    for package in ("torch", "triton", "scikit-learn", "flash-kmeans"):
-        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            versions[package] = importlib.metadata.version(package)
-    return {
-        "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
-        "device": torch.cuda.get_device_name() if device != "cpu" else processor(),
-        "cores": os.cpu_count() or 1,
-        "threads": torch.get_num_threads(),
-        "busy_percent": psutil.cpu_percent(interval=1),
-        "python": platform.python_version(),
-        **versions,
-    }
-
-
-def processor() -> str:
-    with contextlib.suppress(OSError):
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()
 
 
 if __name__ == "__main__":

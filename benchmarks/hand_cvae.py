@@ -21,24 +21,24 @@ def hand_derived(inputs: TaskInput) -> TaskOutput:
     """The client's training: the same numbers as by autograd, but for rounding."""
     config = inputs.client.training
     assert isinstance(config, GeneratorConfig)
-    model = starting_generator(config, inputs.run_spec)
+    model = starting_generator(config, inputs.run_spec).to(inputs.device)
     weights, gradients = flat_buffers(model)
     means, squares = torch.zeros_like(weights), torch.zeros_like(weights)
-    images = inputs.shard.images.flatten(1)
+    images = inputs.shard.images.flatten(1).to(inputs.device)
     columns = torch.arange(inputs.run_spec.num_classes)
-    onehot = (inputs.shard.labels.unsqueeze(1) == columns).float()
+    onehot = (inputs.shard.labels.unsqueeze(1) == columns).float().to(inputs.device)
     orders, noise = inputs.stream("local/order"), inputs.stream("local/latent")
-    steps = torch.zeros(())
+    steps = torch.zeros((), device=inputs.device)
     for _ in range(config.epochs):
-        order = torch.randperm(len(images), generator=orders)
+        order = torch.randperm(len(images), generator=orders).to(inputs.device)
         for own in order.split(config.batch_size):
-            drawn = torch.randn(len(own), config.latent, generator=noise)
+            drawn = torch.randn(len(own), config.latent, generator=noise).to(inputs.device)
             gradient_step(model, images[own], onehot[own], drawn)
             steps += 1
             adam_step([weights], [gradients], [means], [squares], steps, lr=config.lr, betas=BETAS)
     return TaskOutput(
         tensors={
-            **prefixed("decoder", model.decoder),
+            **prefixed("decoder", model.decoder.cpu()),
             "label_counts": inputs.shard.label_counts,
         }
     )

@@ -10,7 +10,6 @@ the Cholesky factor and its solutions, and the products of the gradients. "loss 
 same loss. Everything is float64. In each round all ways run in turn; ratios are those within it.
 """
 
-import json
 import math
 import statistics
 import sys
@@ -22,7 +21,7 @@ from pathlib import Path
 
 import torch
 import tyro
-from distance import describe_machine
+from machine import Rows, describe_machine
 from plain_kip import bare_products, plain_loss
 from rich.console import Console
 from rich.table import Table
@@ -59,7 +58,7 @@ class Options:
     threads: tuple[int, ...] = (1, 2)
     """Of torch, one table for each."""
     json: Path | None = None
-    """Also write the figures here."""
+    """File that gets a line of JSON for each figure, as soon as it is known."""
 
 
 def main(options: Options) -> int:
@@ -69,16 +68,17 @@ def main(options: Options) -> int:
     console.print(", ".join(f"{k} {v}" for k, v in machine.items()))
     if machine["busy_percent"] > 5:
         console.print("[red]The machine is busy: these figures are not the machine's.[/red]")
-    before, by_threads = torch.get_num_threads(), {}
+    told = Rows("kip", options.json)
+    sizes = {n: getattr(options, n) for n in ("images", "targets", "features", "depth")}
+    told.add(kind="machine", **machine, sizes=sizes)
+    before = torch.get_num_threads()
     for threads in options.threads:
         torch.set_num_threads(threads)
-        by_threads[str(threads)] = rows = measure(options)
+        rows = measure(options)
+        for name, row in rows.items():
+            told.add(kind="way", threads=threads, name=name, **row)
         console.print(table(rows, options, threads))
     torch.set_num_threads(before)
-    if options.json:
-        sizes = {n: getattr(options, n) for n in ("images", "targets", "features", "depth")}
-        report = {"machine": machine, "sizes": sizes, "threads": by_threads}
-        options.json.write_text(json.dumps(report, indent=2) + "\n")
     return 0
 
 

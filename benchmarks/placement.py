@@ -11,7 +11,6 @@ order and overlap of real actors are the simulated ones.
 """
 
 import datetime
-import json
 import math
 import os
 import platform
@@ -21,15 +20,19 @@ import time
 import tracemalloc
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any, TypeVar
 
 import tyro
 from federations import CLIENT_NOISE, MACHINES, MODEL_NOISE, Job, Machine, crowd, federation
 from live_placement import run_live
+from machine import Rows
 from rich.console import Console
 from rich.table import Table
 from schedulers import SCHEDULERS, Scheduler, ours, simulate
 
 from cluster.scheduling.placement import Slot, lower_bound
+
+Told = TypeVar("Told", bound=Any)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,7 +51,7 @@ class Options:
     live_seconds: float = 20.0
     """The live run's lower bound, to which its clients' times are scaled."""
     json: Path | None = None
-    """Also write the figures here."""
+    """File that gets a line of JSON for each figure, as soon as it is known."""
 
 
 @dataclass(frozen=True)
@@ -91,20 +94,30 @@ def main(options: Options) -> int:
     where = f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores"
     load = os.getloadavg()[0]
     console.print(f"{when}, on {where}, load {load:.1f}")
-    rows = [compare(m, clients, options.seeds) for m in MACHINES for clients in options.clients]
+    told = Rows("placement", options.json)
+    told.add(kind="machine", when=when, where=where, load=load)
+
+    def tell(kind: str, row: Told) -> Told:
+        told.add(kind=kind, **asdict(row))
+        return row
+
+    rows = [
+        tell("ratios", compare(m, clients, options.seeds))
+        for m in MACHINES
+        for clients in options.clients
+    ]
     if rows:
         console.print(ratio_table(rows, options.seeds))
-    crowds = [measure_crowd(m, clients) for m in MACHINES for clients in options.crowds]
+    crowds = [
+        tell("crowd", measure_crowd(m, clients)) for m in MACHINES for clients in options.crowds
+    ]
     if crowds:
         console.print(crowd_table(crowds))
     # Two live machines are enough, and a laptop can run the processes of their clients.
-    live = [row for m in MACHINES[:2] for row in live_rows(m, options)] if options.live else []
+    alive = MACHINES[:2] if options.live else ()
+    live = [tell("live", row) for m in alive for row in live_rows(m, options)]
     if live:
         console.print(live_table(live))
-    if options.json:
-        figures = {"when": when, "where": where, "load": load, "rows": rows}
-        figures |= {"crowds": crowds, "live": live}
-        options.json.write_text(json.dumps(figures, indent=2, default=asdict))
     return 0
 
 

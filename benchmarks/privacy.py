@@ -6,7 +6,6 @@ Six clients on the digits, cut iid, one round, in this process; each run is atta
 privacy` does it. FedMHO has three classifiers and three generators, FedAvg six classifiers.
 """
 
-import json
 import os
 import sys
 from collections.abc import Sequence
@@ -21,7 +20,7 @@ import numpy as np
 import robust
 import torch
 import tyro
-from distance import processor
+from machine import Rows, processor
 from matplotlib.figure import Figure
 from rich.console import Console
 from rich.table import Table
@@ -118,21 +117,17 @@ def main(options: Options) -> int:
     torch.set_num_threads(1)
     size = QUICK if options.quick else SIZE
     data = load("digits", Path(), max_train=size.train, max_test=size.test)
-    rows = [
-        row
-        for name in options.methods
-        for epsilon in options.epsilons
-        for row in attacked(name, epsilon, size, data, options.seed)
-    ]
+    told, rows = Rows("privacy", options.json), list[Row]()
+    for name in options.methods:
+        for epsilon in options.epsilons:
+            for row in attacked(name, epsilon, size, data, options.seed):
+                told.add(seed=options.seed, **{**asdict(row), "epsilon": named(row.epsilon)})
+                rows.append(row)
     Console(width=80).print(table_of(rows))
     date = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
     machine = f"{processor()}, {os.cpu_count()} cores, torch {torch.__version__}"
     error = max(row.error for row in rows)
     print(f"{date}, {machine}\nStandard error of an upload's AUC: up to {error:.3f}")
-    if options.json:
-        told = [{**asdict(row), "epsilon": named(row.epsilon)} for row in rows]
-        figures = {"date": date, "machine": machine, "seed": options.seed, "rows": told}
-        options.json.write_text(json.dumps(figures, indent=2))
     if options.output:
         drawing(rows, options.epsilons).savefig(
             options.output, format="png", dpi=78, metadata={"Software": None}

@@ -8,7 +8,6 @@ over the seeds, on the test split, after the last epoch. FedMHO's liars are clas
 clients in turn.
 """
 
-import json
 import os
 import sys
 from collections.abc import Mapping, Set
@@ -23,7 +22,7 @@ import numpy as np
 import torch
 import tyro
 from attacks import ATTACKS, Liars, Trained
-from distance import processor
+from machine import Rows, processor
 from matplotlib.figure import Figure
 from rich.console import Console
 from rich.table import Table
@@ -36,7 +35,6 @@ from fl.events import Events
 from fl.federation import Client, Request, RunSpec
 from fl.fusion.fit import FitConfig
 from fl.fusion.single_server import SingleServer
-from fl.json_values import JsonObject
 from fl.methods.method import Method
 from fl.methods.registry import get_method
 from fl.report.style import INK, LABEL, MUTED, TICK, quiet
@@ -186,24 +184,19 @@ def main(options: Options) -> int:
     size = QUICK if options.quick else Size()
     data = load("digits", Path(), max_train=size.train, max_test=size.test)
     federations = [Federation(data, size, seed, options.alpha) for seed in options.seeds]
-    console = Console(width=80)
-    figures: JsonObject = {
-        "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
-        "machine": f"{processor()}, {os.cpu_count()} cores, torch {torch.__version__}",
-        "assumed": options.assumed,
-        "alpha": str(options.alpha),
-        "seeds": options.seeds,
-        "shares": options.shares,
-        "accuracy": {},
-    }
+    console, rows = Console(width=80), Rows("robust", options.json)
+    date = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
+    machine = f"{processor()}, {os.cpu_count()} cores, torch {torch.__version__}"
+    said = {n: getattr(options, n) for n in ("assumed", "seeds", "shares")}
+    rows.add(kind="machine", date=date, machine=machine, alpha=str(options.alpha), **said)
+    accuracies: dict[str, Cells] = {}
     for name in options.methods:
-        figures["accuracy"][name] = compared(name, federations, options)
-        console.print(table_of(name, figures["accuracy"][name], options))
-    console.print(f"{figures['date']}, {figures['machine']}", soft_wrap=True)
-    if options.json:
-        options.json.write_text(json.dumps(figures, indent=2))
+        accuracies[name] = compared(name, federations, options)
+        rows.add(kind="method", method=name, accuracy=accuracies[name])
+        console.print(table_of(name, accuracies[name], options))
+    console.print(f"{date}, {machine}", soft_wrap=True)
     if options.output:
-        drawing(figures["accuracy"], options).savefig(
+        drawing(accuracies, options).savefig(
             options.output, format="png", dpi=78, metadata={"Software": None}
         )
     return 0

@@ -20,7 +20,7 @@ from typing import Literal
 
 import torch
 import tyro
-from distance import describe_machine
+from machine import Rows, describe_machine
 from rich.console import Console
 from rich.table import Table
 
@@ -45,25 +45,24 @@ class Options:
     repeats: int = 1
     """Runs of each way."""
     json: Path | None = None
-    """File to write the figures to."""
+    """File that gets a line of JSON for each figure, as soon as it is known."""
 
 
 def main() -> None:
     """Times every method in each way and prints a table."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
     options, others = tyro.cli(Options, return_unknown_args=True)
-    figures: JsonObject = {"machine": describe_machine(device), "methods": {}}
+    rows = Rows("rounds", options.json)
+    rows.add(kind="machine", **describe_machine(device))
     table = Table("method", "way", "seconds a round", *PARTS, f"{PLAIN} over it", "last accuracy")
     for method in options.methods:
         medians = timed(method, options, others)
-        figures["methods"][method] = medians
         for way, row in medians.items():
             row["speedup"] = medians[PLAIN]["total"] / row["total"]
+            rows.add(kind="way", method=method, way=way, **row)
             seconds = [f"{row[name]:.3f}" if name in row else "" for name in ("total", *PARTS)]
             table.add_row(method, way, *seconds, f"{row['speedup']:.2f}", f"{row['accuracy']:.4f}")
     Console().print(table)
-    if options.json:
-        options.json.write_text(json.dumps(figures, indent=2))
 
 
 def timed(method: str, options: Options, others: list[str]) -> dict[str, Row]:

@@ -6,11 +6,9 @@ from dataclasses import replace
 
 import torch
 
-from cluster.hardware.bundles import gpu_names, open_bundles
 from cluster.hardware.inventory import take_inventory
-from cluster.hardware.private_ray import private_ray
-from cluster.server.fusion_server import FusionServer
 from cluster.server.rank_placement import place_ranks
+from fl.arithmetic import arithmetic
 from fl.data.shard import Shard
 from fl.events import Events
 from fl.federation import RunSpec
@@ -36,26 +34,35 @@ def limited(threads: int) -> Iterator[None]:
 def servers(
     run_spec: RunSpec, numbers: Sequence[int], device: torch.device, events: Events
 ) -> Iterator[dict[str, RankedServer]]:
-    """A server for each number of ranks; more than one rank on a private Ray cluster."""
+    """A server for each number of ranks; more than one rank on a private Ray cluster.
+
+    Inside, this process's GPU computes as in a run; several ranks may share a GPU.
+    """
     labels = torch.zeros(64, dtype=torch.int64)
     test = Shard(torch.rand(64, *run_spec.image_shape), labels, run_spec.num_classes)
     made: dict[str, RankedServer] = {}
     if 1 in numbers:
         made["1 rank"] = SingleServer(run_spec, test, events, device)
     if max(numbers) == 1:
-        yield made
+        with arithmetic(device, tf32=False):
+            yield made
         return
+    from cluster.hardware.bundles import gpu_names, open_bundles
+    from cluster.hardware.private_ray import private_ray
+    from cluster.server.fusion_server import FusionServer
+
     memory = take_inventory().memory_bytes
     gpus = torch.cuda.device_count()
     cluster = private_ray(cpus=max(numbers), gpus=gpus, memory_bytes=memory)
-    with cluster, open_bundles() as bundles:
+    with arithmetic(device, tf32=False), cluster, open_bundles() as bundles:
         names, started = gpu_names(bundles), []
         for ranks in numbers:
             if ranks > 1:
                 where = [replace(p, threads=1) for p in place_ranks(bundles.all, ranks, names)]
                 server = FusionServer(run_spec, test, events, bundles, where, timeout_s=600)
                 started.append(server)
-                made[f"{ranks} ranks"] = server
+                shared = f" on {gpus} GPU" if 0 < gpus < ranks else ""
+                made[f"{ranks} ranks{shared}"] = server
         yield made
         for server in started:
             server.close()

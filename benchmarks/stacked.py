@@ -7,9 +7,15 @@ batches of 64, 3 epochs. Each runs in a process of its own. In each round all wa
 that all have the same machine; a rate is the median over rounds, of the clients that finished after
 the first ones did. Start-up, from the start of the process until the first client trains, is
 reported separately; with an actor per client nearly all is start-up, so it counts there. The bound
-is what the cores could do if training were nothing but its matrix products at the best speed
-measured here for a product of its size. Ratios are to the quicker of plain PyTorch on one thread
-and on all.
+of cores is what they could do if training were nothing but its matrix products at the best speed
+measured here for a product of its size; that of a GPU, if all that took time were the bytes of the
+weights. Ratios are to the quicker of plain PyTorch on one thread and on all.
+
+On a GPU, and on the same machine's cores:
+
+    python benchmarks/stacked.py --ways "one by one, one process" "by hand, one process" \\
+        "Onefold, one process" --clients 200 --rounds 1 --data-root DIR --json FILE
+    CUDA_VISIBLE_DEVICES= python benchmarks/stacked.py ...
 """
 
 import json
@@ -29,16 +35,27 @@ from typing import Any
 import psutil  # type: ignore[import-untyped]
 import torch
 import tyro
-from distance import describe_machine
+from machine import Rows, copy_bandwidth, default_device, describe_machine
 from rich.console import Console
 from rich.table import Table
-from stacked_way import BASELINES, SAMPLES, TRAINING, Plainly, Way, alone, job, ways
+from stacked_way import (
+    BASELINES,
+    ON_A_CARD,
+    SAMPLES,
+    TRAINING,
+    Plainly,
+    Way,
+    alone,
+    job,
+    ways,
+)
 from torch.utils.flop_counter import FlopCounterMode
 
 from fl.data.datasets import Dataset, load
 from fl.events import Events
 from fl.federation import Request
 from fl.json_values import JsonObject
+from fl.training.generator import starting_generator
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,8 +68,10 @@ class Options:
     """Times that every way is run."""
     data_root: Path = Path("data")
     """Directory of MNIST, in torchvision's layout."""
+    ways: tuple[str, ...] = ()
+    """Names of ways; all but what is for GPUs alone if none is given."""
     json: Path | None = None
-    """Also write the figures to this file."""
+    """File that gets a line of JSON for each figure, as soon as it is known."""
 
 
 def main(options: Options) -> int:
@@ -60,21 +79,39 @@ def main(options: Options) -> int:
     dataset = load("mnist", options.data_root, max_train=None, max_test=None)
     console, progress = Console(width=120), Console(stderr=True)
     torch.set_num_threads(psutil.cpu_count())
+    rows = Rows("stacked", options.json)
+    machine = describe_machine(default_device().type)
+    rows.add(kind="machine", **machine)
+    bound = bound_of(dataset)
+    rows.add(kind="bound", device=machine["device"], **bound)
     runs: dict[str, list[dict[str, float]]] = {}
     with tempfile.TemporaryDirectory() as learned:
         for number in range(options.rounds):
-            for way in ways(options.clients):
+            for way in chosen(options):
                 progress.print(f"round {number + 1} of {options.rounds}: {way.name} …", style="dim")
                 sizes = Path(learned, f"{way.name}.json")
-                runs.setdefault(way.name, []).append(measure(way, options, sizes))
-    bound = arithmetic_bound(dataset)
-    rows = summarise(runs, bound)
-    machine = describe_machine("cpu" if not torch.cuda.is_available() else "cuda")
-    console.print(table(rows, options, bound, machine))
-    if options.json:
-        figures = {"machine": machine, "clients": options.clients, "bound": bound, "ways": rows}
-        options.json.write_text(json.dumps(figures, indent=2) + "\n")
+                found = measure(way, options, sizes)
+                rows.add(kind="way", name=way.name, device=machine["device"], **found)
+                runs.setdefault(way.name, []).append(found)
+    summary = summarise(runs, bound)
+    for name, figures in summary.items():
+        rows.add(kind="summary", name=name, device=machine["device"], **figures)
+    console.print(table(summary, options, bound, machine))
     return 0
+
+
+def chosen(options: Options) -> list[Way]:
+    """The ways that were named, or the usual ones.
+
+    Raises:
+        SystemExit: there is none of that name.
+    """
+    known = {way.name: way for way in ways(options.clients)}
+    if wrong := [name for name in options.ways if name not in known]:
+        raise SystemExit(f"no way is called {wrong[0]!r}; there are: {'; '.join(known)}")
+    if options.ways:
+        return [known[name] for name in options.ways]
+    return [way for way in known.values() if way.name != ON_A_CARD]
 
 
 def measure(way: Way, options: Options, sizes: Path) -> dict[str, float]:
@@ -124,6 +161,26 @@ def _proportional(process: Any) -> float:
         return 0.0
 
 
+def bound_of(dataset: Dataset) -> dict[str, float]:
+    """Clients per second that the cores could train at most, or the GPU."""
+    device = default_device()
+    return arithmetic_bound(dataset) if device.type == "cpu" else bytes_bound(device)
+
+
+def bytes_bound(device: torch.device) -> dict[str, float]:
+    """Clients per second if only the bytes of the weights took time.
+
+    Each weight is read by the forward and the backward pass, its gradient is written, and Adam
+    reads four numbers and writes three, of 4 bytes each.
+    """
+    way = Way("", alone, Request(cpus=1, gpus=0), 1, on_ray=False)
+    model = starting_generator(TRAINING, job(0, way, SAMPLES).run_spec)
+    steps = TRAINING.epochs * -(-SAMPLES // TRAINING.batch_size)
+    num_bytes = 4 * 10 * sum(p.numel() for p in model.parameters()) * steps
+    speed = copy_bandwidth(device)
+    return {"bytes_per_client": num_bytes, "bytes_per_second": speed, "rate": speed / num_bytes}
+
+
 def arithmetic_bound(dataset: Dataset) -> dict[str, float]:
     """Clients per second on all cores if only matrix products took time."""
     way = Way("", alone, Request(cpus=1, gpus=0), 1, on_ray=False)
@@ -157,12 +214,12 @@ def summarise(
     runs: dict[str, list[dict[str, float]]], bound: dict[str, float]
 ) -> dict[str, dict[str, float]]:
     """Medians over rounds, and the ratio to the quicker baseline within each round."""
-    both = zip(*(runs[name] for name in BASELINES), strict=True)
+    both = zip(*(runs[name] for name in BASELINES if name in runs), strict=True)
     baseline = [max(run["rate"] for run in of_round) for of_round in both]
     rows = {}
     for name, of_way in runs.items():
         rates = [run["rate"] for run in of_way]
-        ratios = [rate / base for rate, base in zip(rates, baseline, strict=True)]
+        ratios = [rate / base for rate, base in zip(rates, baseline or rates, strict=True)]
         rows[name] = {
             "clients_per_second": statistics.median(rates),
             "lowest": min(rates),
@@ -191,8 +248,8 @@ def table(
         f"others' work; {machine['date']}"
     )
     shown.caption = (
-        f"bound: {bound['rate']:.0f} clients/s, at {bound['flops_per_client'] / 1e9:.2f} GFLOP "
-        f"a client and {bound['flops_per_second_and_core'] / 1e9:.0f} GFLOP/s a core"
+        f"bound: {bound['rate']:.0f} clients/s: "
+        f"{ {name: f'{figure:.3g}' for name, figure in bound.items()} }"
     )
     for name, row in rows.items():
         shown.add_row(

@@ -36,6 +36,8 @@ from fl.training.task import recipe_of
 TRAINING = GeneratorConfig(epochs=3, batch_size=64, lr=1e-3)
 SAMPLES = 200
 BASELINES = ("one by one, one process", "one by one, one process, one thread")
+ON_A_CARD = "by hand, one process"
+"""For GPUs, whose processes would take turns."""
 
 
 @dataclass(frozen=True)
@@ -77,6 +79,7 @@ def ways(clients: int) -> list[Way]:
         Way(BASELINES[1], alone, one, part, on_ray=False),
         Way("plain, forked processes", alone, one, part, on_ray=False, forked=True),
         Way("by hand, forked processes", hand_derived, one, clients, on_ray=False, forked=True),
+        Way(ON_A_CARD, hand_derived, one, clients, on_ray=False),
         Way("an actor per client", alone, one, min(clients, 8), on_ray=True, whole=True),
         Way("pool of actors, one by one", alone, shared, part, on_ray=True),
         Way("Onefold, one process", train_generator, shared, part, on_ray=False),
@@ -105,7 +108,7 @@ def executor(way: Way, train: Split, sizes: CohortSizes) -> Iterator[Executor]:
     if way.forked:
         yield Forked(train, psutil.cpu_count())
         return
-    if way.task is alone and not way.on_ray:
+    if way.task in (alone, hand_derived) and not way.on_ray:
         yield Plainly(train)
         return
     if not way.on_ray:

@@ -12,7 +12,6 @@ Beside the clock's seconds stand those of processors, all processes of a launch 
 others work on the machine these are what compares.
 """
 
-import json
 import os
 import re
 import statistics
@@ -28,7 +27,7 @@ from pathlib import Path
 
 import psutil  # type: ignore[import-untyped]
 import tyro
-from distance import describe_machine
+from machine import Rows, describe_machine
 from rich.console import Console
 from rich.table import Table
 
@@ -71,7 +70,7 @@ class Options:
     cold: bool = False
     """Whether no launch knows the measurements of the one before it."""
     json: Path | None = None
-    """Also write the figures to this file."""
+    """File that gets a line of JSON for each figure, as soon as it is known."""
     arguments: tyro.conf.Positional[tuple[str, ...]] = field(default=())
     """Of the launch."""
 
@@ -79,6 +78,8 @@ class Options:
 def main(options: Options) -> int:
     """Prints the table; writes the JSON if asked to."""
     console, runs = Console(width=110), dict[str, list[dict[str, float]]]()
+    told, machine = Rows("start", options.json), describe_machine("cpu")
+    told.add(kind="machine", **machine, arguments=options.arguments)
     with tempfile.TemporaryDirectory() as scratch, checked_out(options.against) as old:
         trees = {"new": ROOT} if old is None else {f"old, {options.against}": old, "new": ROOT}
         if not options.cold:
@@ -91,11 +92,9 @@ def main(options: Options) -> int:
                 cache = f"{name} {number if options.cold else 'cache'}"
                 timed = launch(tree, Path(scratch), cache, options.arguments)
                 runs.setdefault(name, []).append(timed | in_process(tree, Path(scratch)))
+                told.add(kind="launch", tree=name, **runs[name][-1])
     rows = {name: medians(timed) for name, timed in runs.items()}
-    console.print(table(rows, describe_machine("cpu")))
-    if options.json:
-        figures = {"machine": describe_machine("cpu"), "arguments": options.arguments}
-        options.json.write_text(json.dumps({**figures, "rows": rows, "runs": runs}, indent=2))
+    console.print(table(rows, machine))
     return 0
 
 

@@ -173,11 +173,16 @@ TABLES: Mapping[str, Table] = {
     ),
     "distance": OfProgram(
         ("benchmarks/distance.py", "--seconds=1.5"),
-        ("kernels", "fl/fusion", *_benchmarks("distance", "distance_peers", "servers")),
+        ("kernels", "fl/fusion", *_benchmarks("distance", "distance_peers", "machine", "servers")),
     ),
     "fusion": OfProgram(
         ("benchmarks/fusion.py", "--samples=6000", "--teachers=5"),
-        ("fl/fusion", "fl/training", "cluster/server", *_benchmarks("fusion", "servers")),
+        (
+            "fl/fusion",
+            "fl/training",
+            "cluster/server",
+            *_benchmarks("fusion", "machine", "servers"),
+        ),
     ),
     "rounds": OfProgram(
         (

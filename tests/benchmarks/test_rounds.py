@@ -28,10 +28,9 @@ def test_every_way_plays_its_rounds_and_is_told(
     command += ["--num-clients=3", "--fusion.epochs=10", "--json", str(tmp_path / "figures.json")]
     monkeypatch.setattr(sys, "argv", command)
     rounds.main()
-    figures = json.loads((tmp_path / "figures.json").read_text())
-    ways = figures["methods"]["fedaf"]
-    assert len(ways) == 3
-    for row in ways.values():
+    _, *ways = map(json.loads, (tmp_path / "figures.json").read_text().splitlines())
+    assert [way["method"] for way in ways] == ["fedaf"] * 3
+    for row in ways:
         assert row["total"] > 0
         assert row["accuracy"] > 0.15
-    assert len({row["accuracy"] for row in list(ways.values())[1:]}) == 1  # ours, twice
+    assert len({row["accuracy"] for row in ways[1:]}) == 1  # ours, twice
