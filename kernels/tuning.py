@@ -1,4 +1,5 @@
-"""Launch settings of the Triton kernels: measured once per device and shape, cached on the node."""
+"""Launch settings of the Triton kernels, for samples that fill a GPU: measured once per device and
+shape, cached on the node."""
 
 import hashlib
 import json
@@ -37,6 +38,7 @@ CANDIDATES = tuple(
         (32, 256, 8),
     )
 )
+SMALL = Config(16, 256, 4)  # a launch takes microseconds: measuring all would take 20 s
 INTERPRETED = Config(64, 256, 4)  # nothing to measure in the interpreter
 
 
@@ -63,13 +65,15 @@ _chosen: dict[tuple[str, Shape], Config] = {}
 
 
 def tuned(kernel: str, shape: Shape, launch: Callable[[Config], None]) -> Config:
-    """The fastest of `CANDIDATES` for a kernel, measured by launching it.
+    """The fastest of `CANDIDATES` for a kernel, measured by launching it on large samples.
 
     The first call for a shape reads the node's cache, else it measures and writes the cache. If the
     cache cannot be read or written, the only cost is another measurement.
     """
     if shape.device is None:
         return INTERPRETED
+    if not shape.large:
+        return SMALL
     if (kernel, shape) not in _chosen:
         _chosen[kernel, shape] = _recall(kernel, shape) or _measure(kernel, shape, launch)
     return _chosen[kernel, shape]
@@ -101,8 +105,7 @@ def cache_key(kernel: str, shape: Shape) -> str:
     """The name of a kernel's settings for a shape in the node's cache."""
     import triton
 
-    size = "large" if shape.large else "small"
-    parts = (kernel, shape.device, shape.dtype, shape.num_features, size)
+    parts = (kernel, shape.device, shape.dtype, shape.num_features)
     return " | ".join(map(str, (*parts, torch.__version__, triton.__version__)))
 
 

@@ -1,6 +1,7 @@
 """What every test can ask for."""
 
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--data-root", type=Path, help="a folder with data sets, for the real ones")
     parser.addoption("--faults", type=int, default=20, help="how many tests/chaos has")
     parser.addoption("--chaos-seed", type=int, default=0, help="what they are drawn by")
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """With ``-m MARKER`` files without it are not read: what they import may be missing here."""
+    marker = config.getoption("-m")
+    if not re.fullmatch(r"\w+", marker) or collection_path.suffix != ".py":
+        return None
+    return None if f"mark.{marker}" in collection_path.read_text() else True
 
 
 LONGEST = ("tests/tune/", "tests/slurm/", "tests/test_tutorials.py", "tests/cluster/")

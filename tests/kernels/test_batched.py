@@ -7,6 +7,8 @@ import torch
 from kernels.batched import PIECE, RADIX_SIZE, TorchGroups
 from tests.kernels.cases import CLASSES, DEVICE, run
 
+pytestmark = pytest.mark.gpu
+
 SIZES = (1, 2, 2047, 2048, 2049, 3000, RADIX_SIZE - 1, RADIX_SIZE, RADIX_SIZE + 1)
 
 

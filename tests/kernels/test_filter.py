@@ -24,6 +24,8 @@ from tests.kernels.cases import (
     run,
 )
 
+pytestmark = pytest.mark.gpu
+
 ROUNDED = 8 * 2.0**-18 * 6
 """No value of `draw` is above 8, and no distance of few features is further off than this."""
 

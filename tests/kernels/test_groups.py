@@ -28,6 +28,8 @@ from tests.kernels.cases import (
     run,
 )
 
+pytestmark = pytest.mark.gpu
+
 DTYPES = (torch.int8, torch.int16, torch.int32, torch.int64)
 
 

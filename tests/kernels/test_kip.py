@@ -12,6 +12,8 @@ from kernels.kip import predictions
 from kernels.tangent_reference import tangent_kernel
 from tests.kernels.cases import DEVICE
 
+pytestmark = pytest.mark.gpu
+
 CLASSES = 3
 
 

@@ -10,6 +10,8 @@ from torch import Tensor
 from kernels import Clusters, kmeans
 from tests.kernels.cases import DEVICE, SEEDS, draw, fast_backends, few_examples
 
+pytestmark = pytest.mark.gpu
+
 
 def clusters(
     samples: Tensor | np.ndarray, count: int, backend: str = "auto", seed: int = 0

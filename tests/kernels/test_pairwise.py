@@ -11,6 +11,8 @@ from kernels import pairwise_sq_distances
 from kernels.pairwise import pairwise_op
 from tests.kernels.cases import DEVICE, SEEDS, examples
 
+pytestmark = pytest.mark.gpu
+
 
 def differences(x: Tensor, y: Tensor) -> Tensor:
     return (x.double().unsqueeze(-2) - y.double().unsqueeze(-3)).square().sum(-1)

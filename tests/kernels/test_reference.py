@@ -23,6 +23,8 @@ from tests.kernels.cases import (
     run,
 )
 
+pytestmark = pytest.mark.gpu
+
 GAP = 1e-4  # below it rounding may decide, and the example says nothing
 
 

@@ -10,6 +10,8 @@ from kernels.tangent_layers import Network
 from kernels.tangent_reference import tangent_kernel as reference
 from tests.kernels.cases import DEVICE
 
+pytestmark = pytest.mark.gpu
+
 SIZES = [(1, 1), (2, 3), (5, 1), (6, 4)]
 
 

@@ -10,6 +10,8 @@ from kernels import tangent_kernel
 from kernels.tangent_reference import tangent_kernel as reference
 from tests.kernels.cases import DEVICE
 
+pytestmark = pytest.mark.gpu
+
 depths = pytest.mark.parametrize("depth", [1, 2, 4])
 
 

@@ -15,6 +15,8 @@ from kernels.parts import Local
 from kernels.ties import nearest, relative_error
 from tests.kernels.cases import CLASSES, SEEDS, every_backend, examples, fast_backends, run
 
+pytestmark = pytest.mark.gpu
+
 
 def chosen(
     rough: list[float], exact: Callable[[Tensor], Tensor], labels: list[int], keep: float

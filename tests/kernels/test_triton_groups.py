@@ -10,7 +10,7 @@ from kernels import nearest_to_centroid
 from tests.kernels.cases import DEVICE, draw, run
 from tests.kernels.compiling import interpreted_or_on_cuda
 
-pytestmark = interpreted_or_on_cuda
+pytestmark = [pytest.mark.gpu, interpreted_or_on_cuda]
 
 BEYOND = 2**31 + 2**20  # elements that 32 bits cannot number
 
@@ -36,7 +36,6 @@ def test_offsets_beyond_32_bits(beyond_32_bits: Tensor, strides: tuple[int, int]
     assert torch.equal(found.indices, expected.indices)
 
 
-@pytest.mark.gpu
 @pytest.mark.skipif(DEVICE.type != "cuda", reason="needs a CUDA device")
 def test_more_samples_than_32_bits_can_number() -> None:
     samples = torch.rand(700_001, 3073, dtype=torch.float16, device=DEVICE)
@@ -47,7 +46,6 @@ def test_more_samples_than_32_bits_can_number() -> None:
     assert torch.equal(found.indices, expected.indices)
 
 
-@pytest.mark.gpu
 @pytest.mark.skipif(DEVICE.type != "cuda", reason="needs a CUDA device")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_what_fills_the_device_repeats_and_agrees(dtype: torch.dtype) -> None:

@@ -14,6 +14,8 @@ from tests.kernels.compiling import (
     interpreted_or_on_cuda,
 )
 
+pytestmark = pytest.mark.gpu
+
 SUMS = {"constant": "fp32", "constant_bits": "i32"}
 CASES = {
     "plan": ("plan_kernel", {"keys": "*i8", **PLAN, "num_keys": "i32"} | SAMPLES, {"block": 64}),

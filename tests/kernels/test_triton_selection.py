@@ -11,6 +11,8 @@ from tests.kernels.compiling import (
     interpreted_or_on_cuda,
 )
 
+pytestmark = pytest.mark.gpu
+
 POINTERS = {"distances": "*fp32", "bounds": "*i64", "quotas": "*i64", "thresholds": "*i32"}
 
 

@@ -47,7 +47,6 @@ def test_the_fastest_is_measured_once_and_remembered(measured: list[Config]) -> 
         ("sums", Shape("Another GPU", torch.float32, 784, large=True)),
         ("sums", Shape("Some GPU", torch.float16, 784, large=True)),
         ("sums", Shape("Some GPU", torch.float32, 785, large=True)),
-        ("sums", Shape("Some GPU", torch.float32, 784, large=False)),
     ],
 )
 def test_what_differs_is_measured_again(measured: list[Config], kernel: str, other: Shape) -> None:
@@ -55,6 +54,12 @@ def test_what_differs_is_measured_again(measured: list[Config], kernel: str, oth
     tuned(kernel, other, measured.append)
     assert len(measured) == 2 * len(CANDIDATES)
     assert len(tuning._read()) == 2
+
+
+def test_small_samples_measure_nothing(measured: list[Config]) -> None:
+    shape = Shape("Some GPU", torch.float32, 784, large=False)
+    assert tuned("sums", shape, measured.append) == tuning.SMALL
+    assert not measured
 
 
 def test_a_flipped_bit_is_named_and_measured_anew(
@@ -107,6 +112,6 @@ def test_without_a_cache_of_tritons_it_lies_in_the_nodes_own_folder(
 def test_every_candidate_can_be_launched() -> None:
     from kernels.triton_groups import PIECE
 
-    for config in (*CANDIDATES, tuning.INTERPRETED):
+    for config in (*CANDIDATES, tuning.SMALL, tuning.INTERPRETED):
         assert PIECE % config.rows == 0
         assert all(n & (n - 1) == 0 for n in (config.rows, config.features, config.warps))

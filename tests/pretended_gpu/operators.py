@@ -15,6 +15,12 @@ from tests.pretended_gpu.torch_internals import (
     without_calls,
 )
 
+ATEN = torch.ops.aten
+PRODUCTS = {
+    *(ATEN.mm, ATEN.addmm, ATEN.bmm, ATEN.baddbmm, ATEN.mv, ATEN.dot),
+    *(ATEN.convolution, ATEN.convolution_backward),
+}
+
 
 class Operators(OperatorMode):
     """Refuses operators that mix devices, and tags the results of the others."""
@@ -30,12 +36,35 @@ class Operators(OperatorMode):
         kwargs = kwargs or {}
         with without_calls():
             device = place(func, args, kwargs) or self.ambient
-            results = func(*args, **kwargs)
+            results = self._call(func, device, args, kwargs)
             if device.type == "cuda":
                 for tensor in tensors_in(results):
                     if device_of(tensor) == CPU:
                         tag(tensor, device)
         return results
+
+    def _call(
+        self, func: Any, device: torch.device, args: Sequence[Any], kwargs: dict[str, Any]
+    ) -> Any:
+        return func(*args, **kwargs)
+
+
+class RoundedOtherwise(Operators):
+    """Computes a GPU's float32 products in float64: their last bits are not the CPU's."""
+
+    def _call(
+        self, func: Any, device: torch.device, args: Sequence[Any], kwargs: dict[str, Any]
+    ) -> Any:
+        if device.type != "cuda" or func.overloadpacket not in PRODUCTS:
+            return func(*args, **kwargs)
+        if any(t.dtype != torch.float32 for t in tensors_in(args)):
+            return func(*args, **kwargs)
+        out = kwargs.pop("out", None)
+        wide = (arg.double() if isinstance(arg, Tensor) else arg for arg in args)
+        results = func.overloadpacket(*wide, **kwargs)
+        if isinstance(results, tuple):
+            return tuple(r if r is None else r.float() for r in results)
+        return results.float() if out is None else out.copy_(results)
 
 
 def place(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> torch.device | None:

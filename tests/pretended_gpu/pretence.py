@@ -1,5 +1,6 @@
 """Puts the pretence together: the modes, and what is replaced while they are on."""
 
+import os
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import partial
@@ -12,7 +13,7 @@ import torch.distributed as dist
 
 from kernels import backends
 from tests.pretended_gpu.calls import Calls
-from tests.pretended_gpu.operators import Operators
+from tests.pretended_gpu.operators import Operators, RoundedOtherwise
 from tests.pretended_gpu.queries import MEMORY, Gpus, generator_class
 from tests.pretended_gpu.tags import TAG, device_of, device_of_storage
 from tests.pretended_gpu.torch_internals import groups_named, wrapped_backward
@@ -21,14 +22,14 @@ from tests.pretended_gpu.torch_internals import groups_named, wrapped_backward
 class PretendedGpus:
     """The process's pretended GPUs. Modes are a thread's own: other threads join by themselves."""
 
-    def __init__(self, count: int, free_bytes: int) -> None:
-        self.gpus = Gpus(count, free_bytes)
+    def __init__(self, count: int, free_bytes: int, operators: type[Operators]) -> None:
+        self.gpus, self._operators = Gpus(count, free_bytes), operators
         self._own = local()
 
     @contextmanager
     def in_this_thread(self) -> Iterator[None]:
         """Inside the context this thread's calls and operators are seen."""
-        operators = Operators()
+        operators = self._operators()
         self._own.calls = calls = Calls(operators, self.gpus.resolve)
         try:
             with operators, calls:
@@ -43,14 +44,19 @@ class PretendedGpus:
 
 
 @contextmanager
-def pretended_gpus(count: int = 1, *, free_bytes: int = MEMORY) -> Iterator[PretendedGpus]:
+def pretended_gpus(
+    count: int = 1, *, free_bytes: int = MEMORY, rounded: bool = False
+) -> Iterator[PretendedGpus]:
     """Has this process believe that it has CUDA devices; see :mod:`tests.pretended_gpu`.
 
     Args:
         count: GPUs, 1 or more.
         free_bytes: what each says that it has free.
+        rounded: whether products round otherwise than the CPU's, as a real GPU's do.
     """
-    made = PretendedGpus(count, free_bytes)
+    if os.environ.get("ONEFOLD_TEST_DEVICE") == "cuda":
+        pytest.skip("pretends a GPU, and a real one is tested")
+    made = PretendedGpus(count, free_bytes, RoundedOtherwise if rounded else Operators)
     with ExitStack() as stack:
         patch = stack.enter_context(pytest.MonkeyPatch.context())
         for name, answer in made.gpus.answers().items():

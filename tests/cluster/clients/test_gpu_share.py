@@ -1,17 +1,13 @@
-"""Shares of a real GPU: ten clients of three classes on one card, one of whom overspends.
-
-pytest -m gpu tests/cluster
-"""
+"""Shares of a real GPU: ten clients of three kinds on one card, one of whom overspends."""
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 import torch
 
-from cluster.clients.executor import RayExecutor
 from cluster.clients.memory_cap import CUDA_BYTES
-from cluster.hardware.bundles import Bundles, open_bundles
 from cluster.hardware.inventory import take_inventory
 from cluster.hardware.private_ray import private_ray
 from cluster.profiling.requests import measured
@@ -27,6 +23,9 @@ from fl.training.generator import GeneratorConfig
 from fl.wire import unpack_note
 from tests.cluster.outcomes import uploads
 from tests.fl.toy import Told, into
+
+if TYPE_CHECKING:  # Ray may be missing
+    from cluster.hardware.bundles import Bundles
 
 pytestmark = [
     pytest.mark.gpu,
@@ -54,7 +53,10 @@ def takes_the_card(inputs: TaskInput) -> TaskOutput:
 
 
 @pytest.fixture(scope="module")
-def bundles() -> Iterator[Bundles]:
+def bundles() -> "Iterator[Bundles]":
+    pytest.importorskip("ray")
+    from cluster.hardware.bundles import open_bundles
+
     inventory = take_inventory()
     with (
         private_ray(
@@ -91,8 +93,10 @@ def jobs() -> list[Job]:
 
 
 def test_ten_clients_share_a_card_and_the_one_that_overspends_fails_alone(
-    bundles: Bundles, jobs: list[Job]
+    bundles: "Bundles", jobs: list[Job]
 ) -> None:
+    from cluster.clients.executor import RayExecutor
+
     events: list[Told] = []
     outcomes = {}
     for job, outcome in RayExecutor(TRAIN, bundles).run(jobs, Events(into(events))):
@@ -108,12 +112,13 @@ def test_ten_clients_share_a_card_and_the_one_that_overspends_fails_alone(
         assert note["assigned"]["GPU"] == pytest.approx(share, abs=1e-4)
         assert note["device_uuid"] in uuids
         assert 0 < note["peak_bytes"] <= share * total - CUDA_BYTES
-    assert len({jobs[k].client.request.gpus for k in range(3)}) == 3
 
 
 def test_no_client_holds_memory_of_the_card_when_the_map_is_over(
-    bundles: Bundles, jobs: list[Job]
+    bundles: "Bundles", jobs: list[Job]
 ) -> None:
+    from cluster.clients.executor import RayExecutor
+
     before, _ = torch.cuda.mem_get_info()
     uploads(RayExecutor(TRAIN, bundles), [job for job in jobs if job.client.id != 4])
     after, _ = torch.cuda.mem_get_info()

@@ -1,6 +1,6 @@
 """Ranks as threads of this process: they sum as ranks elsewhere do, and start at once.
 
-Each may have a pretended GPU of its own.
+Each may have a GPU of its own; see :mod:`tests.fl.devices`.
 """
 
 import pickle
@@ -21,10 +21,11 @@ from fl.fusion.group import Group
 from fl.fusion.rank import Rank, Report
 from fl.fusion.ranked_server import Arguments, Block, RankedServer, Value
 from fl.server import Samples
+from tests.fl.devices import Where
 from tests.fl.toy import CPU
-from tests.pretended_gpu import PretendedGpus
 
 Result = TypeVar("Result")
+HERE = Where(CPU)
 
 
 class ThreadGroup(Group):
@@ -46,19 +47,14 @@ class ThreadGroup(Group):
         tensor.copy_(total)
 
 
-def on_ranks(
-    size: int, work: Callable[[ThreadGroup], Result], gpus: PretendedGpus | None = None
-) -> list[Result]:
+def on_ranks(size: int, work: Callable[[ThreadGroup], Result], where: Where = HERE) -> list[Result]:
     """What the work comes to on each rank; the first error of a rank's own is raised."""
     barrier, brought = Barrier(size, timeout=60), dict[int, Tensor]()
 
     def run(rank: int) -> Result:
         try:
-            if gpus is None:
-                return work(ThreadGroup(rank, barrier, brought, CPU))
-            with gpus.in_this_thread():
-                torch.cuda.set_device(rank)
-                return work(ThreadGroup(rank, barrier, brought, torch.device("cuda", rank)))
+            with where.rank(rank) as device:
+                return work(ThreadGroup(rank, barrier, brought, device))
         except BaseException:
             barrier.abort()  # the others wait no longer
             raise
@@ -80,10 +76,10 @@ class ThreadServer(RankedServer):
         test: Shard,
         events: Events,
         size: int,
-        gpus: PretendedGpus | None = None,
+        where: Where = HERE,
     ) -> None:
         super().__init__(run_spec, test, events, CPU)
-        self.size, self._test, self._gpus = size, test, gpus
+        self.size, self._test, self._where = size, test, where
 
     def sample_early(self, *_: Any, **__: Any) -> None:
         """Draws nothing early."""
@@ -104,7 +100,7 @@ class ThreadServer(RankedServer):
         def work(group: ThreadGroup) -> Any:
             return _on_host(method(self._rank(group), *pickle.loads(sent[group.rank])))
 
-        return on_ranks(self.size, work, self._gpus)
+        return on_ranks(self.size, work, self._where)
 
     def _get(self, blocks: Sequence[Block]) -> list[Any]:
         return list(blocks)
@@ -118,7 +114,7 @@ class ThreadServer(RankedServer):
         def work(group: ThreadGroup) -> list[Report]:
             return list(self._rank(group).fit(pickle.loads(sent)))
 
-        yield from on_ranks(self.size, work, self._gpus)[0]
+        yield from on_ranks(self.size, work, self._where)[0]
 
     def _rank(self, group: ThreadGroup) -> Rank:
         own = slice(group.rank, None, group.size)

@@ -35,6 +35,7 @@ def test_blurred_images_lie_between_real_ones_and_noise() -> None:
     assert "not InceptionV3" in found["features"]
 
 
+@pytest.mark.gpu
 def test_a_gpu_measures_the_same_distances() -> None:
     data = tiny_data(train=48)
 

@@ -25,6 +25,7 @@ def test_labels_are_confirmed_where_they_are_right(monkeypatch: pytest.MonkeyPat
     assert found["teacher"]["agreement_where_confirmed"] > 0.95
 
 
+@pytest.mark.gpu
 def test_a_gpus_oracle_says_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(oracle, "STEPS", 3)
     data = tiny_data(train=48, test=20)

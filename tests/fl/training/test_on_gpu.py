@@ -1,4 +1,4 @@
-"""Every client training on a pretended GPU, in cohorts, to the same bits as on the CPU."""
+"""Every client training on a GPU, in cohorts, to the same as on the CPU."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -16,6 +16,8 @@ from fl.wire import prefixed
 from tests.fl.devices import Where, assert_same, on_both
 from tests.fl.methods.small import small
 from tests.fl.toy import PROBLEM, shard, task_input
+
+pytestmark = pytest.mark.gpu
 
 SHARDS = [shard(6, 0, 3), shard(1, 1, 1), shard(9, 2, 5)]
 

@@ -1,4 +1,4 @@
-"""Condensing on a pretended GPU, under all its settings, to the same bits as on the CPU."""
+"""Condensing on a GPU, under all its settings, to the same as on the CPU."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -14,6 +14,8 @@ from fl.wire import prefixed
 from tests.fl.condensation.condensing import CONFIG, global_model, inputs
 from tests.fl.devices import Where, assert_same, on_both
 from tests.fl.toy import client, shard
+
+pytestmark = pytest.mark.gpu
 
 COMPANY = [shard(6, 0, 3), shard(0, 0, 0), shard(40, 2, 7)]
 SETTINGS: Mapping[str, Mapping[str, object]] = {

@@ -1,4 +1,4 @@
-"""Every method of the registry on pretended GPUs, to the same bits as on the CPU."""
+"""Every method of the registry on GPUs, to the same as on the CPU."""
 
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,12 +12,16 @@ from fl.fusion.checkpoints import Checkpoints
 from fl.methods.registry import METHODS, get_method
 from fl.rounds import Rounds
 from fl.server import Evaluation
-from tests.fl.devices import Where, assert_same, on_both
+from tests.fl.devices import TOLERANCE, Where, assert_same, on_both
 from tests.fl.fusion.threads import ThreadServer
 from tests.fl.methods.small import small
 from tests.fl.methods.tiny import tiny_data, tiny_federation, whole
 
+pytestmark = pytest.mark.gpu
+
 DATA = tiny_data(train=48, test=20)
+TOLERANCES = {"fedaf": 1e-3}
+"""Of methods that make more of a rounding than others: biases that have hardly left zero."""
 
 
 class Result(NamedTuple):
@@ -48,7 +52,7 @@ def run(
     clients, single = tiny_federation(
         config, **how, listener=listener, checkpoints=checkpoints, device=where.device
     )
-    several = ThreadServer(single.run_spec, whole(DATA.test), single.events, ranks, where.gpus)
+    several = ThreadServer(single.run_spec, whole(DATA.test), single.events, ranks, where)
     server = single if ranks == 1 else several
     inputs: dict[str, Any] = {} if method.one_shot else {"rounds": Rounds(2, folder)}
     if method.auxiliary:
@@ -61,7 +65,7 @@ def run(
 
 @pytest.mark.parametrize("name", METHODS)
 def test_a_method_comes_to_the_same_bits(name: str) -> None:
-    assert_same(*on_both(lambda where: run(name, where)))
+    assert_same(*on_both(lambda where: run(name, where)), TOLERANCES.get(name, TOLERANCE))
 
 
 @pytest.mark.parametrize("name", ["fedmho-md", "dense", "fedcvae-kd"])
@@ -83,10 +87,10 @@ def test_a_killed_run_goes_on_to_the_same_bits(name: str, tmp_path: Path) -> Non
             raise KeyboardInterrupt
 
     def work(where: Where) -> Result:
-        if where.gpus is None:
+        if where.device.type == "cpu":
             return run(name, where)
         with pytest.raises(KeyboardInterrupt):
             run(name, where, folder=tmp_path, listener=killed)
         return run(name, where, folder=tmp_path)
 
-    assert_same(*on_both(work))
+    assert_same(*on_both(work), TOLERANCES.get(name, TOLERANCE))
