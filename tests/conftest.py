@@ -1,7 +1,9 @@
 """What every test can ask for."""
 
+import json
 import os
 import re
+from collections.abc import Generator
 from pathlib import Path
 
 import pytest
@@ -19,6 +21,7 @@ os.environ["RAY_ENABLE_AUTO_CONNECT"] = "0"
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--data-root", type=Path, help="a folder with data sets, for the real ones")
+    parser.addoption("--rows", type=Path, help="a file that gets a line of JSON for each test")
     parser.addoption("--faults", type=int, default=20, help="how many tests/chaos has")
     parser.addoption("--chaos-seed", type=int, default=0, help="what they are drawn by")
 
@@ -29,6 +32,23 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     if not re.fullmatch(r"\w+", marker) or collection_path.suffix != ".py":
         return None
     return None if f"mark.{marker}" in collection_path.read_text() else True
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Adds a test's line to the file of --rows, as soon as it has ended."""
+    report = yield
+    rows: Path | None = item.config.getoption("--rows")
+    if rows and (report.when == "call" or report.outcome != "passed"):
+        row = {"kind": "test", "name": report.nodeid, "outcome": report.outcome}
+        row |= {"seconds": round(report.duration, 3)}
+        if report.failed:
+            row["why"] = report.longreprtext[-1500:]
+        with rows.open("ab", buffering=0) as lines:
+            lines.write(json.dumps(row).encode() + b"\n")
+    return report
 
 
 LONGEST = ("tests/tune/", "tests/slurm/", "tests/test_tutorials.py", "tests/cluster/")

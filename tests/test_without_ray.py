@@ -30,14 +30,3 @@ def test_a_run_in_process_ends_and_one_on_ray_says_what_is_missing(tmp_path: Pat
     refused = run(tmp_path, *launch, "--runtime=ray", status=2)
     assert "Ray is not installed; pip install 'ray[tune]>=2.52'" in refused.stderr
     assert len(refused.stderr.splitlines()) == 1
-
-
-@pytest.mark.slow
-def test_the_doctor_checks_filter_and_fit(tmp_path: Path) -> None:
-    told = tmp_path / "doctor.json"
-    run(tmp_path, "-m", "cluster.doctor", f"--output-dir={tmp_path}", f"--json={told}")
-    found = json.loads(told.read_text())
-    status = {check["name"]: check["status"] for check in found["checks"]}
-    assert status["distance filter"] == status["fit over ranks"] == "passed"
-    assert status["Ray"] == status["shared device"] == "skipped"
-    assert found["fit"] is True

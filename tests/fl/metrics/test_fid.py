@@ -7,7 +7,7 @@ from scipy.linalg import sqrtm
 
 from fl.json_values import JsonObject
 from fl.metrics.fid import FeatureNetwork, frechet_distance, measure
-from tests.fl.devices import Where, on_both
+from tests.fl.devices import EXACT, Where, on_both
 from tests.fl.methods.tiny import tiny_data
 from tests.pretended_gpu import pretended_gpus
 
@@ -46,7 +46,7 @@ def test_a_gpu_measures_the_same_distances() -> None:
 
     on_cpu, on_gpu = on_both(work)
     assert on_cpu.pop("features") == on_gpu.pop("features")
-    assert on_gpu == pytest.approx(on_cpu, rel=1e-5)  # torch's eigenvalues know of the pretence
+    assert on_gpu == pytest.approx(on_cpu, rel=1e-5 if EXACT else 1e-3)  # eigenvalues
 
 
 def test_a_gpus_features_are_brought_to_the_host() -> None:

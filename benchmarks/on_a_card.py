@@ -1,0 +1,264 @@
+"""Steps of first_light.py that no other program takes; without a GPU they run on the cores.
+
+python benchmarks/on_a_card.py main --json FILE       # the main job on the card, and on the cores
+python benchmarks/on_a_card.py profile --json FILE    # 50 training steps each: kernels and gaps
+python benchmarks/on_a_card.py ranks --json FILE      # two ranks on one card against one rank
+python benchmarks/on_a_card.py paper --data-root DIR --json FILE   # as far as the time goes
+"""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+import tyro
+from machine import Rows, default_device, settle
+from torch import Tensor
+from torch.autograd import DeviceType
+from torch.profiler import ProfilerActivity, profile
+
+from cluster.checks.federation import SPEC, TRAINING, shard
+from cluster.checks.rank_checks import CONFIG, LOSS, timed_sum
+from fl.arithmetic import arithmetic
+from fl.data.datasets import Split
+from fl.events import Events
+from fl.executor import run_job
+from fl.federation import Client, Job, Request, RunSpec, Training
+from fl.fusion.fit import FitConfig, FitSpec
+from fl.fusion.group import Group, ProcessGroup
+from fl.fusion.rank import Rank
+from fl.fusion.single_server import SingleServer
+from fl.models import build_classifier
+from fl.training.classifier import ClassifierConfig, starting_classifier
+from fl.training.generator import GeneratorConfig
+
+MNIST = RunSpec(image_shape=(1, 28, 28), num_classes=10, seed=0)
+STEPS = 50
+SHORT = ("--classifier.epochs=2", "--generator.epochs=4", "--fusion.epochs=2")
+"""Of the main job, where no card is to be shown."""
+TOLD = {
+    "client_end": ("seconds", "client", "model", "num_samples", "seconds_training", "peak_bytes"),
+    "epoch": ("seconds", "stage", "epoch", "epochs", "loss", "accuracy"),
+}
+"""What is told of a run's events."""
+SILENT_S = 30.0
+"""Seconds after which a rank gives up waiting for the other."""
+APART = 1e-4
+"""How far, of their norm, the weights of two ranks may be from those of one."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """Takes one step of first_light.py."""
+
+    step: tyro.conf.Positional[Literal["main", "profile", "ranks", "paper"]]
+    """The step."""
+    data_root: Path = Path("data")
+    """Directory of MNIST, in torchvision's layout."""
+    json: Path | None = None
+    """File that gets a line of JSON for each figure, as soon as it is known."""
+
+
+def main(options: Options) -> int:
+    """Takes the step; returns the exit status."""
+    return STEP[options.step](options, Rows(options.step, options.json))
+
+
+def main_job(options: Options, rows: Rows) -> int:
+    """The main job on the card and on the cores alone; without a card a short one."""
+    hidden = {"CUDA_VISIBLE_DEVICES": ""}
+    if default_device().type == "cpu":
+        return launch("short", SHORT, hidden, rows)
+    return launch("card", (), {}, rows) | launch("cores", (), hidden, rows)
+
+
+def paper(options: Options, rows: Rows) -> int:
+    """FedMHO-SD at the paper's size; what ended before the time did is told."""
+    arguments = ("--preset=paper-mnist", "--method=fedmho-sd", f"--data-root={options.data_root}")
+    return launch("paper", arguments, {}, rows)
+
+
+def launch(name: str, arguments: tuple[str, ...], environment: dict[str, str], rows: Rows) -> int:
+    """Runs a launch in process; tells of each client and epoch as it ends, and of the result."""
+    with tempfile.TemporaryDirectory() as folder:
+        run = Path(folder, "run")
+        command = [sys.executable, "-m", "cluster.launch", "--runtime=inprocess", *arguments]
+        command += [f"--output-dir={folder}", "--name=run"]
+        process = subprocess.Popen(command, env={**os.environ, **environment})
+        for event in followed(run / "metrics.jsonl", process):
+            if told := TOLD.get(event["event"]):
+                rows.add(kind=event["event"], run=name, **{n: event[n] for n in told})
+        if process.returncode == 0:
+            result = json.loads((run / "result.json").read_text())
+            named = ("accuracy", "seconds", "device", "precision", "versions")
+            rows.add(kind="result", run=name, **{n: result[n] for n in named})
+    return process.returncode
+
+
+def followed(file: Path, process: "subprocess.Popen[bytes]") -> Iterator[dict[str, Any]]:
+    """The events of a run's file, while its process writes it."""
+    read = 0
+    while True:
+        ended = process.poll() is not None
+        lines = file.read_bytes()[read:].splitlines(keepends=True) if file.exists() else []
+        for line in lines:
+            if line.endswith(b"\n"):
+                read += len(line)
+                yield json.loads(line)
+        if ended:
+            return
+        time.sleep(0.2)
+
+
+def profiles(options: Options, rows: Rows) -> int:
+    """Fifty steps each of a generator client, a classifier client and the server's fit."""
+    steps = STEPS if default_device().type == "cuda" else STEPS // 10
+    works: dict[str, Callable[[], object]] = {
+        "cvae-small": training_steps(GeneratorConfig(batch_size=64), steps),
+        "vgg9, quarter width": training_steps(ClassifierConfig(width=0.25, batch_size=16), steps),
+        "vgg9, full width": training_steps(ClassifierConfig(width=1.0, batch_size=64), steps),
+        "fit, quarter width": fit_steps(0.25, steps),
+    }
+    if default_device().type == "cpu":
+        works.pop("vgg9, full width")
+    for name, work in works.items():
+        rows.add(kind="profile", name=name, steps=steps, **profiled(work, steps))
+    return 0
+
+
+def training_steps(training: Training, steps: int) -> Callable[[], object]:
+    """A client's whole job of so many steps, on images at random."""
+    probe, count = training.probe(steps, MNIST.num_classes)
+    stream = np.random.default_rng(0)
+    images = stream.integers(0, 256, (count, *MNIST.image_shape), dtype=np.uint8)
+    split = Split(images, stream.integers(0, MNIST.num_classes, count))
+    client = Client(
+        id=0, role="profiled", training=probe, num_samples=count, request=Request(cpus=1, gpus=1)
+    )
+    job = Job(
+        task=probe.task,
+        client=client,
+        run_spec=MNIST,
+        indices=np.arange(count),
+        broadcast=None,
+        payload=None,
+    )
+    return lambda: run_job(job, split)
+
+
+def fit_steps(width: float, steps: int) -> Callable[[], object]:
+    """A fit of so many steps on images at random."""
+    config = FitConfig(epochs=1)
+    images = torch.rand(steps * config.batch_size, *MNIST.image_shape)
+    data = {"images": images, "labels": torch.arange(len(images)) % MNIST.num_classes}
+    device = default_device()
+    server = SingleServer(MNIST, shard(), Events(), device)
+
+    def work() -> None:
+        model = build_classifier("vgg9", MNIST.image_shape, MNIST.num_classes, width=width)
+        with arithmetic(device, tf32=False):
+            server.fit(model, data, loss=LOSS, config=config, stage="fusion")
+
+    return work
+
+
+def profiled(work: Callable[[], object], steps: int) -> dict[str, object]:
+    """Milliseconds and kernels a step, the share of the time with a kernel on the card, and which
+    take most; without a card, of the operators on the cores."""
+    device = default_device()
+    work()
+    settle(device)
+    began = time.perf_counter()
+    work()
+    settle(device)
+    seconds = time.perf_counter() - began  # the profiler itself takes time: this is without it
+    activities = [ProfilerActivity.CPU]
+    if device.type == "cuda":
+        activities.append(ProfilerActivity.CUDA)
+    with profile(activities=activities) as profiler:
+        work()
+        settle(device)
+    wanted = DeviceType.CUDA if device.type == "cuda" else DeviceType.CPU
+    found = [e for e in profiler.events() if e.device_type == wanted and e.cpu_parent is None]
+    times = Counter[str]()
+    for event in found:
+        times[event.name] += event.time_range.elapsed_us()
+    busy = covered([(e.time_range.start, e.time_range.end) for e in found]) / 1e6
+    total = sum(times.values())
+    return {
+        "ms_a_step": 1e3 * seconds / steps,
+        "kernels_a_step": len(found) / steps,
+        "busy_share": min(1.0, busy / seconds),
+        "longest": {n[:80]: round(t / total, 3) for n, t in times.most_common(10)} if total else {},
+    }
+
+
+def covered(spans: list[tuple[float, float]]) -> float:
+    """Length of the union of these spans."""
+    total, reached = 0.0, float("-inf")
+    for begin, end in sorted(spans):
+        total += max(0.0, end - max(begin, reached))
+        reached = max(reached, end)
+    return total
+
+
+def two_ranks(options: Options, rows: Rows) -> int:
+    """Two ranks that share the card fit as one does, over gloo; and what a sum of 64 MiB takes."""
+    with tempfile.TemporaryDirectory() as folder:
+        alone = fitted(Group(), default_device())
+        mp.spawn(a_rank, args=(2, folder), nprocs=2)
+        both = torch.load(Path(folder, "0"))
+    apart = ((alone - both["weights"]).norm() / alone.norm()).item()
+    backend = both["backend"]
+    rows.add(kind="ranks", apart=apart, sum_64_mib_s=both["sum_s"], backend=backend)
+    print(f"two ranks by {backend}: weights apart {apart:.2g} of their norm, at most {APART:g}")
+    return int(apart > APART)
+
+
+def a_rank(number: int, size: int, folder: str) -> None:
+    """A rank's process."""
+    device = default_device()
+    if device.type == "cuda":
+        device = torch.device("cuda", 0)  # all on one
+    store = dist.FileStore(f"{folder}/store", size)
+    group = ProcessGroup(store, number, size, device, b"first light", SILENT_S)
+    weights = fitted(group, device)
+    seconds = timed_sum(Rank(SPEC, shard(), device, group), device.type == "cuda")
+    if number == 0:
+        found = {"weights": weights, "sum_s": seconds, "backend": dist.get_backend()}
+        torch.save(found, f"{folder}/{number}")
+    dist.destroy_process_group()
+
+
+def fitted(group: Group, device: torch.device) -> Tensor:
+    """The weights after a small fit over the group, as one vector on the host."""
+    model = starting_classifier(TRAINING, SPEC)
+    columns = {"images": [shard().images], "labels": [shard().labels]}
+    how: dict[str, Any] = {"loss": LOSS, "config": CONFIG, "stage": "ranks", "streams": "ranks"}
+    spec = FitSpec(model=model, columns=columns, **how)
+    with arithmetic(device, tf32=False):
+        for _ in Rank(SPEC, shard(), device, group).fit(spec):
+            pass
+    return torch.cat([p.detach().cpu().flatten() for p in model.parameters()])
+
+
+STEP: dict[str, Callable[[Options, Rows], int]] = {
+    "main": main_job,
+    "profile": profiles,
+    "ranks": two_ranks,
+    "paper": paper,
+}
+
+if __name__ == "__main__":
+    sys.exit(main(tyro.cli(Options)))

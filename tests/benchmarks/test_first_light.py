@@ -1,0 +1,177 @@
+"""First light: what is known is on disk, whatever becomes of the steps or of the driver."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import first_light
+import pytest
+from first_light import Place, Step
+
+from tests.missing import environment
+
+ROOT = Path(__file__).parents[2]
+BENCHMARKS = ROOT / "benchmarks"
+
+
+def lines(file: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in file.read_text().splitlines()]
+
+
+def script(name: str, limit_s: float, text: str, **how: Any) -> Step:
+    return Step(name, limit_s, ("-c", text), **how)
+
+
+def test_one_step_dies_another_hangs_and_the_rest_is_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(first_light, "LEAST_S", 0.1)
+    monkeypatch.setattr(first_light, "END_S", 0.5)
+    deaf = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); "
+    steps = [
+        script("dies", 9, "import os; print('before', flush=True); os.kill(os.getpid(), 9)"),
+        script("hangs", 1, f"{deaf}print('I hang', flush=True); time.sleep(60)"),
+        script("fails", 9, "raise SystemExit('no kernel image')"),
+        script("lacks", 9, "", packages=("no_such_package",)),
+        script("needs data", 9, "", data=True),
+        script(
+            "told",
+            9,
+            "import os; assert os.environ['WHERE'] == 'here'",
+            environment={"WHERE": "here"},
+        ),
+    ]
+    began = time.monotonic()
+    assert first_light.take(steps, Place(tmp_path, None, tmp_path), began + 60) == 1
+    assert time.monotonic() - began < 20
+    first, *rows = lines(tmp_path / "steps.jsonl")
+    assert {"begun", "commit", "card", "cores"} == first.keys()
+    assert [row["step"] for row in rows] == [step.name for step in steps]
+    status = ["failed", "timed out", "failed", "skipped", "skipped", "passed"]
+    assert [row["status"] for row in rows] == status
+    assert (rows[0]["exit"], rows[1]["exit"]) == (-9, None)
+    said = ["before", "I hang", "no kernel image", "no_such_package", "--data-root"]
+    assert all(word in row["why"] for word, row in zip(said, rows, strict=False))
+
+
+def test_a_step_is_cut_to_the_time_that_is_left_and_none_begins_without_any(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(first_light, "LEAST_S", 0.5)
+    monkeypatch.setattr(first_light, "END_S", 0.2)
+    steps = [script(name, 60, "import time; time.sleep(60)") for name in ("cut", "late")]
+    began = time.monotonic()
+    first_light.take(steps, Place(tmp_path, None, tmp_path), began + 1.5)
+    assert time.monotonic() - began < 5
+    _, cut, late = lines(tmp_path / "steps.jsonl")
+    assert (cut["status"], late["status"]) == ("timed out", "no time left")
+    assert cut["limit_s"] < 1.5
+
+
+TELLING = """
+import sys
+sys.path.insert(0, {benchmarks!r})
+from pathlib import Path
+import first_light
+from first_light import Place, Step
+out = Path({out!r})
+tells = '''
+import itertools, os, time
+from pathlib import Path
+from machine import Rows
+Path({out!r}, "pid").write_text(str(os.getpid()))
+for number in itertools.count():
+    Rows("test", Path({out!r}, "rows.jsonl")).add(number=number, words="x" * 3000)
+'''
+steps = [Step("tells", 60, ("-c", tells), {{"PYTHONPATH": {path!r}}})]
+first_light.LEAST_S = 0.1
+first_light.take(steps, Place(out, None, out), 1e12)
+"""
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_killed_driver_leaves_whole_lines_and_no_process(seed: int, tmp_path: Path) -> None:
+    told = {"benchmarks": str(BENCHMARKS), "out": str(tmp_path), "path": f"{BENCHMARKS}:{ROOT}"}
+    driver = subprocess.Popen([sys.executable, "-c", TELLING.format(**told)])
+    deadline = time.monotonic() + 30
+    while not (tmp_path / "rows.jsonl").exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    time.sleep(random.Random(seed).uniform(0, 0.3))
+    step = int((tmp_path / "pid").read_text())
+    driver.send_signal(signal.SIGKILL)
+    driver.wait()
+    deadline = time.monotonic() + 5
+    while Path(f"/proc/{step}").exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not Path(f"/proc/{step}").exists()
+    assert lines(tmp_path / "steps.jsonl")
+    numbers = [row["number"] for row in lines(tmp_path / "rows.jsonl")]
+    assert numbers[:2] == [0, 1]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_all_steps_for_cores_pass_where_ray_is_missing(tmp_path: Path, mnist_root: Path) -> None:
+    """Within the two minutes that are asked for, and with a folder of few files."""
+    command = [sys.executable, str(BENCHMARKS / "first_light.py"), "--minutes=2"]
+    command += [f"--out={tmp_path / 'out'}", f"--data-root={mnist_root.resolve()}"]
+    began = time.monotonic()
+    site = tmp_path / "site"
+    site.mkdir()
+    hidden = {"CUDA_VISIBLE_DEVICES": ""}
+    done = subprocess.run(command, env=environment(site) | hidden, capture_output=True, text=True)
+    assert time.monotonic() - began < 120
+    steps = lines(tmp_path / "out" / "steps.jsonl")[1:]
+    assert done.returncode == 0, [step for step in steps if step["status"] != "passed"]
+    assert {step["status"] for step in steps} == {"passed"}
+    assert len(list((tmp_path / "out").iterdir())) <= 8
+    kinds = {row["kind"] for row in lines(tmp_path / "out" / "rows.jsonl")}
+    assert {"ceiling", "test", "result", "shape", "state", "setting"} <= kinds
+    assert {"profile", "ranks", "summary", "bound"} <= kinds
+    found = json.loads((tmp_path / "out" / "doctor.json").read_text())
+    status = {check["name"]: check["status"] for check in found["checks"]}
+    assert status["distance filter"] == status["fit over ranks"] == "passed"
+    assert status["Ray"] == status["shared device"] == "skipped"
+    assert found["fit"] is True
+
+
+def test_an_interrupted_driver_says_so_and_ends_its_step(tmp_path: Path) -> None:
+    command = [sys.executable, str(BENCHMARKS / "first_light.py"), f"--out={tmp_path}"]
+    where = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}
+    driver = subprocess.Popen([*command, "--only", "ceilings"], env=where)
+    deadline = time.monotonic() + 30
+    while not (tmp_path / "log.txt").exists() or not (tmp_path / "log.txt").stat().st_size:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    driver.terminate()
+    assert driver.wait(20) == 130
+    assert lines(tmp_path / "steps.jsonl")[1:] == [{"step": "ceilings", "status": "interrupted"}]
+
+
+def test_a_step_that_is_not_there_is_refused_with_those_that_are(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as refused:
+        first_light.main([f"--out={tmp_path}", "--only", "warm"])
+    assert refused.value.code == 2
+    assert "no step is called 'warm'; there are: ceilings, methods" in capsys.readouterr().err
+
+
+def test_a_card_that_is_hidden_is_none(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    tool = tmp_path / "nvidia-smi"
+    tool.write_text("#!/bin/sh\necho NVIDIA H100\n")
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    assert first_light.card_name() == "NVIDIA H100"
+    names = [step.name for step in first_light.steps_on_a_card(Place(tmp_path, None, tmp_path))]
+    assert len(names) == len({*names})
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert first_light.card_name() is None
