@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import first_light
+import gpu_page
 import pytest
 from first_light import Place, Step
 
@@ -135,6 +136,11 @@ def test_all_steps_for_cores_pass_where_ray_is_missing(tmp_path: Path, mnist_roo
     kinds = {row["kind"] for row in lines(tmp_path / "out" / "rows.jsonl")}
     assert {"ceiling", "test", "result", "shape", "state", "setting"} <= kinds
     assert {"profile", "ranks", "summary", "bound"} <= kinds
+    made = gpu_page.Run(tmp_path / "out")
+    told = {subject: read(made) for subject, _, read in gpu_page.SUBJECTS}
+    of_cards = {"Kernels against the reference", "Ten clients share a card"}
+    of_cards.add("The paper's size: full VGG-9, 60,000 images")
+    assert {subject for subject, figures in told.items() if not figures} == of_cards
     found = json.loads((tmp_path / "out" / "doctor.json").read_text())
     status = {check["name"]: check["status"] for check in found["checks"]}
     assert status["distance filter"] == status["fit over ranks"] == "passed"
