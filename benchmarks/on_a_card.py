@@ -174,8 +174,8 @@ def fit_steps(width: float, steps: int) -> Callable[[], object]:
 
 
 def profiled(work: Callable[[], object], steps: int) -> dict[str, object]:
-    """Milliseconds and kernels a step, the share of the time with a kernel on the card, and which
-    take most; without a card, of the operators on the cores."""
+    """Milliseconds and kernels a step, the share of the time with a kernel on the card, the gaps
+    between them, and which take most; without a card, of the operators on the cores."""
     device = default_device()
     work()
     settle(device)
@@ -200,6 +200,7 @@ def profiled(work: Callable[[], object], steps: int) -> dict[str, object]:
         "ms_a_step": 1e3 * seconds / steps,
         "kernels_a_step": len(found) / steps,
         "busy_share": min(1.0, busy / seconds),
+        "gaps_ms_a_step": 1e3 * max(0.0, seconds - busy) / steps,
         "longest": {n[:80]: round(t / total, 3) for n, t in times.most_common(10)} if total else {},
     }
 
