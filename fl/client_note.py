@@ -5,6 +5,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Self
 
+from fl.events import CRC, ClientEnd
 from fl.json_values import SettingValues
 from fl.wire import Tensors, pack, unpack_note
 
@@ -13,6 +14,8 @@ WHOLE = (("client", -1), ("peak_bytes", 0), ("cohort", 1))
 """Whole numbers, each with the smallest that it may be."""
 OPTIONAL = ("node", "device", "device_uuid", "assigned", "peak_bytes")
 """What may be null."""
+RESERVED = {"event", CRC, *(field.name for field in fields(ClientEnd))}
+"""Names that no figure may have: in ``metrics.jsonl`` figures stand beside the record's own."""
 MOST_FIGURES = 10_000
 MOST_CHARACTERS = 200
 LARGEST = 1e30
@@ -82,6 +85,8 @@ def _check(note: SettingValues) -> None:
             raise ValueError(f"tells an impossible {name}: {str(value)[:60]}")
     for name in ("stats", "assigned"):
         _check_figures(told.get(name, {}))
+    if taken := RESERVED & told.get("stats", {}).keys():
+        raise ValueError(f"tells a figure by a name that is taken: {min(taken)}")
     losses = told.get("losses", [])
     if not isinstance(losses, list) or len(losses) > MOST_FIGURES or not all(map(_number, losses)):
         raise ValueError("tells losses that are no numbers")

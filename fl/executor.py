@@ -130,7 +130,7 @@ class InProcess:
         try:
             with told_to(partial(_emit, events)):
                 results = run_jobs(ready, self._train)
-        except Exception as error:
+        except (Exception, SystemExit) as error:  # a client's code does not end the launch
             if len(cohort) == 1:
                 yield cohort[0], _failed(cohort[0], error)
             else:  # each trains alone next, which shows which of them failed
@@ -146,7 +146,7 @@ def _emit(events: Events, told: Sequence[ClientProgress]) -> None:
         events.emit(event)
 
 
-def _failed(job: Job, error: Exception) -> ClientFailed:
+def _failed(job: Job, error: BaseException) -> ClientFailed:
     failed = ClientFailed(job.client.id, job.client.model, f"{type(error).__name__}: {error}")
     failed.__cause__ = error
     return failed

@@ -13,6 +13,7 @@ from fl.json_files import read_json
 from fl.json_values import JsonObject
 from fl.models.saved import load_model as load_file
 from fl.plugins import load_plugin
+from onefold.callers import plain_torch
 
 MODEL = Path("model") / "global.safetensors"
 
@@ -92,10 +93,11 @@ def load_model(path: Path | str) -> nn.Module:
         UserError: there is none, or its file cannot be read.
     """
     path = Path(path)
-    if path.is_file():
-        return load_file(path)
-    if not (path / MODEL).is_file():
-        raise UserError(f"{path} holds no model: no {MODEL}")
-    for plugin in load_yaml(path / "config.yaml").get("plugin") or ():
-        load_plugin(plugin)
-    return load_file(path / MODEL)
+    with plain_torch():
+        if path.is_file():
+            return load_file(path)
+        if not (path / MODEL).is_file():
+            raise UserError(f"{path} holds no model: no {MODEL}")
+        for plugin in load_yaml(path / "config.yaml").get("plugin") or ():
+            load_plugin(plugin)
+        return load_file(path / MODEL)

@@ -1,5 +1,6 @@
 """Runs a federation from Python: what the command takes, plus your objects."""
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,8 @@ from rich.console import Console
 from torch import Tensor, nn
 
 from cluster.run.command_line import as_arguments, flatten, parse
+from cluster.run.options import Launch
+from cluster.run.plan import print_dry_run
 from cluster.run.prepare import Prepared, prepare
 from cluster.run.run_dir import check_place, claimed
 from cluster.run.steps import Steps
@@ -19,8 +22,10 @@ from fl.errors import UserError
 from fl.events import Listener
 from fl.json_files import write_json
 from fl.methods.method import Method
+from fl.methods.prototypes import PrototypesConfig
 from fl.methods.registry import register
 from fl.models.own import register_model
+from onefold.callers import plain_torch
 from onefold.own_partition import partition_arguments
 from onefold.result import Result, load_model
 
@@ -47,7 +52,9 @@ def run(
         data: name or path of a data set; or your own, in any form that
             :func:`fl.data.own.as_dataset` takes.
         model: name of a classifier; or a `torch.nn.Module` class, or a function that makes one, see
-            :func:`fl.models.own.register_model`.
+            :func:`fl.models.own.register_model`. All clients train it, unless ``num_large``,
+            ``prototypes`` or ``small_model`` say otherwise; in methods with generators, such as
+            FedMHO, all that train a classifier.
         method: name of a method; or a `Method`, such as :func:`onefold.method` makes.
         partition: kind of a partition; a list of index arrays into the training split, one for each
             client; or a partitioner of flwr-datasets.
@@ -57,26 +64,42 @@ def run(
         settings: any of the command's options, with ``_`` for ``-``; nested ones as mappings, as in
             ``classifier={"epochs": 2}``, or by dotted name.
 
+    Returns:
+        The result; None with ``dry_run=True``, which prints what would run, and trains nothing.
+
     Raises:
         UserError: one line, for whatever is wrong with what was given.
         ClientFailed: a client failed for good.
     """
-    arguments = [
-        *_data_arguments(data),
-        *_method_arguments(method),
-        *_model_arguments(model),
-        *partition_arguments(partition, data, Path(settings.get("output_dir", "runs"))),
-    ]
-    for name, value in flatten(settings).items():
-        if value is not None:
-            arguments += as_arguments(name, value)
-    launch = parse(arguments, prog="onefold.run")
+    with plain_torch():
+        arguments = [
+            *_data_arguments(data),
+            *_method_arguments(method),
+            *_model_arguments(model),
+            *partition_arguments(partition, data, Path(settings.get("output_dir", "runs"))),
+        ]
+        for name, value in flatten(settings).items():
+            if value is not None:
+                arguments += as_arguments(name, value)
+        launch = _parsed(arguments)
+        if model is not None:
+            launch = _for_all_clients(arguments, launch)
+        return _run(launch, metrics or {}, callbacks, progress)
+
+
+def _run(
+    launch: Launch, metrics: Mapping[str, Metric], callbacks: Sequence[Listener], progress: bool
+) -> Result:
     launch.refuse_rehearsal()
     if not launch.dry_run:
         check_place(launch)
     console = Console(quiet=not progress, markup=False)
     with Steps(console) as say:
         prepared = prepare(launch, say=say)
+    _say_whose(prepared, console)
+    if launch.dry_run:
+        print_dry_run(launch, prepared, Console(markup=False))
+        return None  # type: ignore[return-value]
     from cluster.run.runner import execute
 
     with claimed(launch) as run_dir:
@@ -118,6 +141,30 @@ def _model_arguments(model: Any) -> list[str]:
     name = getattr(model, "__name__", OWN).strip("<>")
     register_model(name, model)
     return ["--classifier.model", name]
+
+
+def _for_all_clients(arguments: list[str], launch: Launch) -> Launch:
+    """The launch with its classifier for all clients, where the method by itself would give some
+    of them another one, and nobody asked for that."""
+    options = launch.run.options
+    usual = PrototypesConfig()
+    if not isinstance(options, PrototypesConfig) or options.num_large is not None:
+        return launch
+    if options.prototypes or options.small_model != usual.small_model:
+        return launch
+    return _parsed([*arguments, "--num-large", str(launch.run.num_clients)])
+
+
+def _parsed(arguments: list[str]) -> Launch:
+    return parse(arguments, prog="onefold.run")
+
+
+def _say_whose(prepared: Prepared, console: Console) -> None:
+    """Tells which models clients train, where there are several."""
+    counts = Counter(client.model for client in prepared.members)
+    if len(counts) > 1:
+        told = ", ".join(f"{count} train {name}" for name, count in counts.items())
+        console.print(f"of {len(prepared.members)} clients {told}", highlight=False)
 
 
 def _measured(metrics: Mapping[str, Metric], run_dir: Path, prepared: Prepared) -> dict[str, float]:

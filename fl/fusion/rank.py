@@ -20,7 +20,7 @@ from fl.fusion.group import Group
 from fl.fusion.rank_parts import RankParts
 from fl.fusion.synthesis import Draw, Drawn, draw_samples
 from fl.metrics.accuracy import answers, confusion
-from fl.models import Decoder
+from fl.models import Decoder, in_fast_layout
 from fl.training.reduced import reduced
 from kernels.filter import nearest_of
 from kernels.parts import Local, Parts
@@ -204,8 +204,7 @@ class Rank:
 
     def _here(self, model: nn.Module) -> nn.Module:
         """The model on the device, in the layout in which convolutions are fastest."""
-        moved = model.to(self.device)
-        return moved.to(memory_format=torch.channels_last)
+        return in_fast_layout(model.to(self.device))
 
     def _home(self, nbytes: int) -> torch.device:
         """The device, if twice the bytes fit its free memory; else the host."""

@@ -18,6 +18,7 @@ from fl.models.registry import (
     check_classifier,
     check_generator,
     classifier_bytes,
+    in_fast_layout,
 )
 from fl.models.shapes import ImageShape
 from fl.models.torch_internals import shell
@@ -39,6 +40,7 @@ __all__ = [
     "copied",
     "elbo_loss",
     "elbo_losses",
+    "in_fast_layout",
     "one_hot",
     "sample",
     "shell",

@@ -79,6 +79,19 @@ def build_classifier(
     return model
 
 
+def in_fast_layout(model: nn.Module) -> nn.Module:
+    """The model in channels-last layout, in which convolutions are faster; in place.
+
+    One that has a model of the user's own in it stays as it is: its code may rely on the layout
+    that it was written for, as ``x.view(len(x), -1)`` after a convolution does.
+    """
+    for part in model.modules():
+        built = getattr(part, "built_as", None)
+        if isinstance(built, Built) and built.model not in OURS:
+            return model
+    return model.to(memory_format=torch.channels_last)
+
+
 def build_shell(
     name: str, image_shape: ImageShape, num_classes: int, *, width: float = 1.0
 ) -> nn.Module:

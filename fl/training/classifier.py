@@ -19,7 +19,10 @@ from fl.models import (
     check_classifier,
     classifier_bytes,
     copied,
+    in_fast_layout,
 )
+from fl.models.info import ModelInfo
+from fl.models.registry import MODELS
 from fl.receiving import check_answer
 from fl.seeding import torch_seeded
 from fl.training.epochs import EpochTraining, epochs_of
@@ -90,7 +93,7 @@ class ClassifierConfig(EpochTraining, Settings):
     def check_upload(self, update: Update, run_spec: RunSpec) -> None:
         """Raises `ValueError` unless it holds this classifier's weights, which answer finitely; of
         what stays with the client only the form is looked at, as it may be large."""
-        model, images = _trial(self.model, self.width, run_spec)
+        model, images = _trial(MODELS[self.model], self.width, run_spec)
         sender = f"client {update.client.id}"
         expected, sent = model.state_dict(), update.tensors
         check_forms(expected, sent, "classifier", sender)
@@ -154,7 +157,7 @@ def starting_classifier(config: Architecture, run_spec: RunSpec) -> nn.Module:
     They are drawn from the run's seed, so they need not be sent; without a shared start the average
     of Eq. 4 would be useless.
     """
-    return copied(_start(config.model, config.width, run_spec))
+    return copied(_start(MODELS[config.model], config.width, run_spec))
 
 
 def received_classifier(inputs: TaskInput, config: Architecture) -> nn.Module:
@@ -167,22 +170,24 @@ def received_classifier(inputs: TaskInput, config: Architecture) -> nn.Module:
 
 
 @lru_cache(maxsize=8)
-def _start(name: str, width: float, run_spec: RunSpec) -> nn.Module:
+def _start(info: ModelInfo, width: float, run_spec: RunSpec) -> nn.Module:
     """The start, drawn once per process, since a light client trains faster than it is drawn.
 
-    In channels-last layout, as convolutions are faster in it; copies have the same layout.
+    Copies have the same layout. By the registry's record, not by the name: a notebook's cell that
+    is run again registers another model of that name.
     """
+    name, classes = info.name, run_spec.num_classes
     with torch_seeded(run_spec.seed, f"start/{name}"):
-        model = build_classifier(name, run_spec.image_shape, run_spec.num_classes, width=width)
-    return model.to(memory_format=torch.channels_last)
+        model = build_classifier(name, run_spec.image_shape, classes, width=width)
+    return in_fast_layout(model)
 
 
 @lru_cache(maxsize=8)
-def _trial(name: str, width: float, run_spec: RunSpec) -> tuple[nn.Module, Tensor]:
+def _trial(info: ModelInfo, width: float, run_spec: RunSpec) -> tuple[nn.Module, Tensor]:
     """The model without weights, in eval mode, and two images by which an upload is tried."""
     shape, classes = run_spec.image_shape, run_spec.num_classes
     with torch_seeded(0, "trial"):
-        model = build_shell(name, shape, classes, width=width)
+        model = build_shell(info.name, shape, classes, width=width)
     return model.eval(), torch.rand(2, *shape, generator=torch.Generator().manual_seed(0))
 
 

@@ -74,8 +74,13 @@ def conflict(probe: Recipe) -> str | None:
         alone = [probe.losses(probe.model, b) for b in (batch, other)]
         if alone[0].shape != (size,):
             return f"its losses have the shape {tuple(alone[0].shape)}, not one for each sample"
-        model = cohort_model([probe.model, probe.model], turns)
-        together = _losses(probe, model, turns, {0: batch, 1: other})
+        try:
+            model = cohort_model([probe.model, probe.model], turns)
+            together = _losses(probe, model, turns, {0: batch, 1: other})
+        except Exception as error:  # whatever a model of the user's own needs that a cohort lacks
+            return f"as one model of several clients it raises {type(error).__name__}: {error}"
+    if together.shape != torch.cat(alone).shape:
+        return f"its losses together have the shape {tuple(together.shape)}"
     if not torch.allclose(torch.cat(alone), together, rtol=1e-4, atol=1e-5):
         return "a sample's loss depends on the other samples of its batch"
     return None

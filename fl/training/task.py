@@ -5,6 +5,8 @@ from functools import wraps
 from itertools import chain
 
 from fl.federation import RunSpec, Task, TaskInput, TaskOutput, Training
+from fl.models.info import ModelInfo
+from fl.models.registry import MODELS
 from fl.training import by_formula, stacked
 from fl.training.recipe import Recipe, one_by_one
 
@@ -67,11 +69,13 @@ def train_many(task: Task, clients: Sequence[TaskInput]) -> list[TaskOutput]:
 
 def conflict(recipe: RecipeFunction, client: TaskInput) -> str | None:
     """Why clients with this one's training record cannot train as one; None if they can."""
-    kind = (recipe, client.client.training, client.run_spec)
+    training = client.client.training
+    kind = (recipe, training, client.run_spec, MODELS.get(training.model))
     if kind not in _CONFLICTS:
         _CONFLICTS[kind] = stacked.conflict(recipe(client))
     return _CONFLICTS[kind]
 
 
-_CONFLICTS: dict[tuple[RecipeFunction, Training, RunSpec], str | None] = {}
-"""Looked for once per process: the answer depends on recipe, training record and run spec alone."""
+_CONFLICTS: dict[tuple[RecipeFunction, Training, RunSpec, ModelInfo | None], str | None] = {}
+"""Looked for once per process: the answer depends on these alone. The registry's record stands for
+the model, since another may be registered by its name."""

@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -182,3 +183,129 @@ def only_run(folder: Path) -> tuple[bytes, str]:
 def script(folder: Path, name: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, name]
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+
+
+class Viewing(nn.Module):
+    """As many write it: the layout of images after a convolution is taken for granted."""
+
+    def __init__(self, num_classes: int) -> None:
+        super().__init__()
+        self.conv, self.head = nn.Conv2d(3, 4, 3), nn.Linear(4 * 36, num_classes)
+
+    def forward(self, images: Tensor) -> Tensor:
+        x = self.conv(images).relu()
+        return self.head(x.view(len(x), -1))
+
+
+class LooksInside(nn.Module):
+    """Reads a layer's weights by itself, and asks where they are."""
+
+    def __init__(self, num_classes: int) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Flatten(), nn.Linear(192, 8), nn.ReLU())
+        self.head = nn.Linear(8, num_classes, bias=False)
+
+    def forward(self, images: Tensor) -> Tensor:
+        images = images.to(next(self.parameters()).device)
+        weights = nn.functional.normalize(self.head.weight, dim=1)
+        return 5 * nn.functional.linear(self.layers(images), weights)
+
+
+class Recurrent(nn.Module):
+    """Has a submodule that returns a tuple."""
+
+    def __init__(self, num_classes: int) -> None:
+        super().__init__()
+        self.rows, self.head = nn.LSTM(24, 8, batch_first=True), nn.Linear(8, num_classes)
+
+    def forward(self, images: Tensor) -> Tensor:
+        states, _ = self.rows(images.flatten(2).view(len(images), 8, 24))
+        return self.head(states[:, -1])
+
+
+@pytest.mark.parametrize("model", [Viewing, LooksInside, Recurrent])
+@pytest.mark.parametrize("method", ["fedavg", "fedmho-sd"])
+def test_ordinary_networks_train(model: type[nn.Module], method: str) -> None:
+    more = {"num_large": None, "num_samples": 20, "generator": {"epochs": 1, "width": 0.1}}
+    result = run(model=model, method=method, **(more if method == "fedmho-sd" else {}))
+    assert 0 <= result.accuracy <= 1
+    assert result.model(torch.rand(2, 3, 8, 8)).shape == (2, 3)
+
+
+def test_the_model_is_that_of_all_clients_unless_others_are_asked_for() -> None:
+    result = run(num_clients=3, num_large=None)
+    assert {client["model"] for client in result.clients} == {"Tiny"}
+    mixed = run(num_clients=3, num_large=2)
+    assert [client["model"] for client in mixed.clients] == ["Tiny", "Tiny", "cnn"]
+
+
+def test_it_is_said_where_clients_train_several_models(capsys: pytest.CaptureFixture[str]) -> None:
+    run(method="fedmho", num_large=None, progress=True, dry_run=True)
+    assert "of 4 clients 2 train Tiny, 2 train cvae-small" in capsys.readouterr().out
+
+
+def test_a_dry_run_trains_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(dry_run=True, output_dir=str(tmp_path / "runs")) is None
+    assert "would run in" in capsys.readouterr().out
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_model_of_the_same_name_is_another_one() -> None:
+    """As in a notebook whose cell was edited and is run again."""
+
+    def named(layers: list[nn.Module]) -> type[nn.Module]:
+        class Net(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.layers = nn.Sequential(nn.Flatten(), *layers, nn.Linear(192, 3))
+
+            def forward(self, images: Tensor) -> Tensor:
+                return self.layers(images)
+
+        return Net
+
+    told = {
+        "plain": run(model=named([]), rounds=2).model,
+        "squashed": run(model=named([nn.Tanh()]), rounds=2).model,
+    }
+    kinds = {name: [type(layer) for layer in m.members[0].layers] for name, m in told.items()}
+    assert kinds == {
+        "plain": [nn.Flatten, nn.Linear],
+        "squashed": [nn.Flatten, nn.Tanh, nn.Linear],
+    }
+
+
+@pytest.mark.parametrize("state", ["no_grad", "inference_mode", "autocast", "dtype", "device"])
+def test_what_the_caller_has_set_changes_nothing_and_is_as_it_was(
+    state: str, request: pytest.FixtureRequest
+) -> None:
+    request.addfinalizer(lambda: torch.set_default_dtype(torch.float32))
+    settings = {"rounds": 2, "classifier": {"epochs": 2, "lr": 0.05}}
+    expected = [*run(**settings, output_dir="usual").model.parameters()]
+    around = {
+        "no_grad": torch.no_grad(),
+        "inference_mode": torch.inference_mode(),
+        "autocast": torch.autocast("cpu", torch.bfloat16),
+        "device": torch.device("meta"),
+    }
+    if state == "dtype":
+        torch.set_default_dtype(torch.float64)
+    stream = torch.get_rng_state()
+    with around.get(state, nullcontext()):
+        before = (torch.is_grad_enabled(), torch.get_default_dtype(), torch.get_default_device())
+        found = [*run(**settings, output_dir="odd").model.parameters()]
+        after = (torch.is_grad_enabled(), torch.get_default_dtype(), torch.get_default_device())
+    assert before == after
+    assert torch.equal(torch.get_rng_state(), stream)
+    assert all(map(torch.equal, found, expected))
+
+
+def test_a_client_that_exits_fails_and_does_not_end_the_launch() -> None:
+    class Exits(Tiny):
+        def forward(self, images: Tensor) -> Tensor:
+            if self.training:
+                sys.exit(0)
+            return super().forward(images)
+
+    with pytest.raises(onefold.ClientFailed, match=r"client 0 \(Exits\) failed: SystemExit: 0"):
+        run(model=Exits)
