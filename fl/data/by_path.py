@@ -1,5 +1,6 @@
 """Data of the user's own by path: an .npz file, or a folder of images by class."""
 
+import hashlib
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -8,12 +9,12 @@ import numpy as np
 
 from fl.data.arrays import open_arrays
 from fl.data.datasets import Dataset
+from fl.data.image_files import class_folders, image_files, read_image
 from fl.data.own import as_dataset
 from fl.errors import UserError
 
 ARRAYS = (("x_train", "y_train", "x_test", "y_test"), ("images", "labels"))
 """Names of an .npz file's arrays: with a test split as Keras has them, or without."""
-SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".webp")
 LAYOUT = "expected FOLDER/class/image, or FOLDER/train/class/image beside FOLDER/test/class/image"
 
 
@@ -31,11 +32,21 @@ def read_path(name: str) -> Dataset:
     path = Path(name).expanduser()
     if not path.exists():
         raise UserError(f"dataset {name}: there is no such file or folder")
-    return _read(path, path.stat().st_mtime_ns)
+    return _read(path, _state(path))
+
+
+def _state(path: Path) -> str:
+    """What changes with the file, or with any file of the folder."""
+    files = sorted(path.rglob("*")) if path.is_dir() else [path]
+    digest = hashlib.sha256()
+    for file in files:
+        found = file.stat(follow_symlinks=True) if file.exists() else None
+        digest.update(f"{file} {found and (found.st_mtime_ns, found.st_size)}\n".encode())
+    return digest.hexdigest()
 
 
 @lru_cache(maxsize=1)
-def _read(path: Path, changed: int) -> Dataset:
+def _read(path: Path, state: str) -> Dataset:
     data = _folder(path) if path.is_dir() else _npz(path)
     return as_dataset(path.stem, data)
 
@@ -59,9 +70,9 @@ def _folder(path: Path) -> Any:
 
 
 def _classes(folder: Path) -> list[str]:
-    found = sorted(each.name for each in folder.iterdir() if each.is_dir())
+    found = class_folders(folder)
     if len(found) < 2:
-        raise UserError(f"{folder} holds {len(found)} folders of classes; {LAYOUT}")
+        raise UserError(f"{folder} holds {len(found)} folders with images; {LAYOUT}")
     return found
 
 
@@ -73,19 +84,13 @@ class _Images:
         self._files = [
             (file, label)
             for label, name in enumerate(classes)
-            for file in sorted((folder / name).glob("*"))
-            if file.suffix.lower() in SUFFIXES
+            if (folder / name).is_dir()
+            for file in image_files(folder / name)
         ]
 
     def __len__(self) -> int:
         return len(self._files)
 
     def __getitem__(self, index: int) -> tuple[np.ndarray, int]:
-        from PIL import Image
-
         file, label = self._files[index]
-        try:
-            with Image.open(file) as image:
-                return np.asarray(image if image.mode == "L" else image.convert("RGB")), label
-        except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
-            raise UserError(f"cannot read image {file}: {' '.join(str(error).split())}") from None
+        return read_image(file), label

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from fl.data.image_files import read_image
 from fl.errors import UserError
 
 FOLDER = "CINIC-10"
@@ -58,12 +59,9 @@ def _listed(folder: Path) -> list[list[Path]]:
 
 def _read(file: Path) -> np.ndarray:
     """An image as (3, 32, 32); some files are gray."""
-    from PIL import Image, UnidentifiedImageError
-
-    try:
-        with Image.open(file) as image:
-            if image.size != (SIDE, SIDE):
-                raise UserError(f"{file} is {image.size[0]}x{image.size[1]}; allowed: 32x32")
-            return np.asarray(image.convert("RGB")).transpose(2, 0, 1)
-    except (OSError, UnidentifiedImageError) as error:
-        raise UserError(f"cannot read image {file}: {error}") from None
+    image = read_image(file)
+    if image.shape[:2] != (SIDE, SIDE):
+        raise UserError(f"{file} is {image.shape[1]}x{image.shape[0]}; allowed: 32x32")
+    if image.ndim == 2:
+        image = np.repeat(image[..., None], 3, axis=2)
+    return image.transpose(2, 0, 1)

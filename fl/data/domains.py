@@ -1,15 +1,14 @@
 """Feature-skewed data: a folder per domain, in each a folder per class with its images.
 
-That is DomainNet's layout, ``FOLDER/domain/class/image.png``; torchvision's ImageFolder reads each
-domain.
+That is DomainNet's layout, ``FOLDER/domain/class/image.png``.
 """
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from fl.data.datasets import Dataset, Split
+from fl.data.image_files import class_folders, image_files, read_image
 from fl.errors import UserError
 from fl.seeding import numpy_generator
 
@@ -30,9 +29,9 @@ def find_names(folder: Path) -> tuple[tuple[str, ...], tuple[str, ...]]:
     if not domains:
         raise UserError(f"{folder} holds no folders of domains; {LAYOUT}")
     for domain in domains:
-        found = _folders(folder / domain)
+        found = class_folders(folder / domain)
         if not found:
-            raise UserError(f"domain {folder / domain} holds no folders of classes; {LAYOUT}")
+            raise UserError(f"domain {folder / domain} holds no folders with images; {LAYOUT}")
         classes.update(found)
     return tuple(domains), tuple(sorted(classes))
 
@@ -63,30 +62,26 @@ def load_domains(folder: Path, side: int, seed: int) -> Dataset:
 
 def _folders(folder: Path) -> list[str]:
     try:
-        return sorted(path.name for path in folder.iterdir() if path.is_dir())
+        names = sorted(path.name for path in folder.iterdir() if path.is_dir())
+        return [name for name in names if not name.startswith((".", "__"))]
     except OSError as error:
         raise UserError(f"cannot read {folder}: {error.strerror}; {LAYOUT}") from None
 
 
 def _read(folder: Path, classes: tuple[str, ...], side: int) -> tuple[np.ndarray, np.ndarray]:
     """Images, uint8 (N, 3, side, side), and labels, int64 (N,), of one domain."""
-    # Imported late, since it takes seconds that other runs need not wait for.
-    from PIL import Image
-    from torchvision.datasets import ImageFolder
+    from PIL import Image  # late, as other runs need not wait for it
 
-    try:
-        source: Any = ImageFolder(str(folder))
-    except FileNotFoundError as error:  # a class without an image
-        raise UserError(f"domain {folder}: {' '.join(str(error).split())}") from None
-    number = [classes.index(name) for name in source.classes]
-    images = np.empty((len(source.samples), 3, side, side), dtype=np.uint8)
-    for row, (path, _) in enumerate(source.samples):
-        try:
-            image = source.loader(path).resize((side, side))
-        except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
-            raise UserError(f"cannot read image {path}: {' '.join(str(error).split())}") from None
-        images[row] = np.asarray(image).transpose(2, 0, 1)
-    return images, np.array([number[own] for own in source.targets], dtype=np.int64)
+    found = [
+        (file, classes.index(name))
+        for name in class_folders(folder)
+        for file in image_files(folder / name)
+    ]
+    images = np.empty((len(found), 3, side, side), dtype=np.uint8)
+    for row, (file, _) in enumerate(found):
+        image = Image.fromarray(read_image(file)).convert("RGB")
+        images[row] = np.asarray(image.resize((side, side))).transpose(2, 0, 1)
+    return images, np.array([label for _, label in found], dtype=np.int64)
 
 
 def _joined(splits: list[Split]) -> Split:

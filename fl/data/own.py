@@ -1,11 +1,13 @@
 """Data of the user's own: arrays and data set objects, as the plain arrays that runs use."""
 
+import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from fl.data.datasets import Dataset, Split
+from fl.data.image_files import in_one_form, pixels
 from fl.errors import UserError
 from fl.seeding import numpy_generator
 
@@ -16,6 +18,7 @@ FORMS = (
     "test, or a data set object"
 )
 MOST_CLASSES = 100_000
+log = logging.getLogger(__name__)
 IMAGE_COLUMNS, LABEL_COLUMNS = ("image", "img"), ("label", "labels", "fine_label")
 
 
@@ -55,7 +58,11 @@ def as_dataset(name: str, data: Any) -> Dataset:
 
 def _is_pair(data: Any) -> bool:
     """Whether it is images and labels, and not images alone."""
-    return isinstance(data, tuple | list) and len(data) == 2 and np.ndim(data[1]) == 1
+    if not isinstance(data, tuple | list) or len(data) != 2:
+        return False
+    shape = getattr(data[1], "shape", None)
+    column = shape is not None and len(shape) == 2 and shape[1] == 1  # as Keras has them
+    return column or np.ndim(data[1]) == 1
 
 
 def _held_out(whole: Split) -> tuple[Split, Split]:
@@ -75,11 +82,12 @@ def _split(name: str, data: Any) -> Split:
     samples = [_sample(name, data[index]) for index in range(len(data))]
     if not samples:
         raise UserError(f"data {name} has no samples")
-    shapes = {np.shape(image) for image, _ in samples}
+    alike = in_one_form([image for image, _ in samples])
+    shapes = {np.shape(image) for image in alike}
     if len(shapes) > 1:
         raise UserError(f"data {name}: images of several shapes, {sorted(shapes)[:3]}; scale them")
     return Split(
-        _images(name, np.stack([image for image, _ in samples])),
+        _images(name, np.stack(alike)),
         _labels(name, np.asarray([label for _, label in samples])),
     )
 
@@ -93,11 +101,16 @@ def _sample(name: str, sample: Any) -> tuple[np.ndarray, Any]:
                 f"data {name} has columns {', '.join(sample)}; expected "
                 f"{' or '.join(IMAGE_COLUMNS)}, and {' or '.join(LABEL_COLUMNS)}"
             )
-        return np.asarray(sample[image]), sample[label]
+        return _array(name, sample[image]), sample[label]
     if not isinstance(sample, Sequence) or len(sample) != 2:
         kind = type(sample).__name__
         raise UserError(f"data {name}: a sample must be (image, label), got a {kind}")
-    return np.asarray(sample[0]), sample[1]
+    return _array(name, sample[0]), sample[1]
+
+
+def _array(name: str, image: Any) -> np.ndarray:
+    """An image as an array; Pillow's by what its pixels mean."""
+    return pixels(image, f"of data {name}") if hasattr(image, "getbands") else np.asarray(image)
 
 
 def _column(sample: Mapping[str, Any], names: Sequence[str]) -> str | None:
@@ -113,20 +126,28 @@ def _images(name: str, images: np.ndarray) -> np.ndarray:
     if images.shape[1] not in (1, 3) and images.shape[3] in (1, 3):
         images = images.transpose(0, 3, 1, 2)
     if images.shape[1] not in (1, 3):
-        raise UserError(f"data {name}: {images.shape[1]} channels; allowed: 1 or 3")
+        raise UserError(
+            f"data {name}: images of shape {images.shape}; allowed: 1 or 3 channels, as "
+            "(N, C, H, W) or (N, H, W, C)"
+        )
     if np.issubdtype(images.dtype, np.floating):
         low, high = (float(images.min()), float(images.max())) if images.size else (0.0, 0.0)
         if not 0 <= low <= high <= 1:
             raise UserError(
                 f"data {name}: pixels from {low:g} to {high:g}; allowed: 0 to 1, or uint8"
             )
-        images = np.round(images * 255)
+        levels = np.round(images * 255)
+        if not np.allclose(levels, images * 255, atol=1e-3):
+            log.warning("data %s: floats are rounded to 256 levels, the nearest n/255", name)
+        images = levels
     elif images.dtype != np.uint8:
         raise UserError(f"data {name}: pixels of type {images.dtype}; allowed: uint8 or floats")
     return np.ascontiguousarray(images, dtype=np.uint8)
 
 
 def _labels(name: str, labels: np.ndarray) -> np.ndarray:
+    if labels.ndim == 2 and labels.shape[1] == 1:
+        labels = labels[:, 0]
     if labels.ndim != 1 or not np.issubdtype(labels.dtype, np.integer):
         raise UserError(
             f"data {name}: labels of type {labels.dtype} and shape {labels.shape}; expected "

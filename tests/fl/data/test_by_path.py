@@ -67,7 +67,7 @@ def test_what_is_wrong_is_one_line_with_what_was_expected(tmp_path: Path) -> Non
         "odd.npz": "has the arrays pixels; expected x_train, y_train, x_test, y_test; or images",
         "bad.npz": "cannot read .*bad.npz",
         "none.npz": "there is no such file or folder",
-        "one": "holds 1 folders of classes; expected FOLDER/class/image",
+        "one": "holds 0 folders with images; expected FOLDER/class/image",
         "spoilt": "cannot read image .*9.png",
     }.items():
         with pytest.raises(UserError, match=line) as caught:

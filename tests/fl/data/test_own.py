@@ -89,7 +89,7 @@ def test_a_data_set_stays_itself() -> None:
         ((COLOUR, LABELS + 0.5), "labels of type float64"),
         ((COLOUR.astype(np.int64), LABELS), "pixels of type int64; allowed: uint8 or floats"),
         ((COLOUR / 1.0, LABELS), "pixels from 0 to 255; allowed: 0 to 1"),
-        ((COLOUR[:, :2], LABELS), "channels; allowed: 1 or 3"),
+        ((COLOUR[:, :2], LABELS), "allowed: 1 or 3 channels"),
         ((COLOUR[0, 0], LABELS[:5]), "images of shape"),
         (Listed([(COLOUR[0], 1), (COLOUR[0, :, :4], 0)]), "images of several shapes"),
         (Listed([3, 4]), r"a sample must be \(image, label\), got a int"),

@@ -1,0 +1,95 @@
+"""Image files in folders of classes: which are read, and each pixel as its file means it."""
+
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fl.errors import UserError
+
+FORMATS = ("PNG", "JPEG", "BMP", "WEBP", "TIFF", "PPM")
+"""What Pillow may take a file for, whatever its name says; other formats run other programs."""
+SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
+MOST_PIXELS = 1 << 26
+"""Of one image; looked at before it is decoded."""
+LISTED = 5
+"""Names that a line lists, at most."""
+
+log = logging.getLogger(__name__)
+
+
+def image_files(folder: Path) -> list[Path]:
+    """The folder's images, by name. Other files are left out, which is said."""
+    files = [f for f in sorted(folder.iterdir()) if f.is_file() and not f.name.startswith(".")]
+    others = [file.name for file in files if file.suffix.lower() not in SUFFIXES]
+    if others:
+        log.warning("%s: no images, and left out: %s", folder, listed(others))
+    return [file for file in files if file.suffix.lower() in SUFFIXES]
+
+
+def class_folders(folder: Path) -> list[str]:
+    """Names of the folders that hold images, in order. Others are left out, which is said."""
+    names = sorted(each.name for each in folder.iterdir() if each.is_dir())
+    hidden = [name for name in names if name.startswith((".", "__"))]
+    empty = [n for n in names if n not in hidden and not _holds_image(folder / n)]
+    if hidden or empty:
+        log.warning("%s: without images, and left out: %s", folder, listed([*hidden, *empty]))
+    return [name for name in names if name not in hidden and name not in empty]
+
+
+def _holds_image(folder: Path) -> bool:
+    return any(f.suffix.lower() in SUFFIXES and f.is_file() for f in folder.iterdir())
+
+
+def listed(names: Sequence[str]) -> str:
+    """Some names, and how many more there are."""
+    more = f" and {len(names) - LISTED} more" if len(names) > LISTED else ""
+    return ", ".join(names[:LISTED]) + more
+
+
+def read_image(file: Path) -> np.ndarray:
+    """The image, uint8 (H, W) or (H, W, 3).
+
+    Raises:
+        UserError: it cannot be read, or is none of :func:`pixels`.
+    """
+    from PIL import Image
+
+    try:
+        with Image.open(file, formats=FORMATS) as image:
+            width, height = image.size
+            if width * height > MOST_PIXELS:
+                raise UserError(f"image {file} has {width}x{height} pixels; allowed: {MOST_PIXELS}")
+            return pixels(image, str(file))
+    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+        raise UserError(f"cannot read image {file}: {' '.join(str(error).split())}") from None
+
+
+def pixels(image: Any, name: str) -> np.ndarray:
+    """The pixels of a Pillow image, uint8 (H, W) or (H, W, 3), exactly.
+
+    Raises:
+        UserError: they have more than 8 bits, colours other than grey or RGB, or are transparent.
+    """
+    if image.mode in ("L", "1"):
+        return np.asarray(image.convert("L"))
+    if image.mode in ("P", "RGBA", "LA", "PA"):
+        with_alpha = np.asarray(image.convert("RGBA"))
+        if with_alpha[..., 3].min() < 255:
+            raise UserError(f"image {name} has transparent pixels; put it on a background")
+        return with_alpha[..., :3]
+    if image.mode != "RGB":
+        raise UserError(
+            f"image {name} has pixels of mode {image.mode}; allowed: 8 bits of grey, of a palette, "
+            "or of each of red, green and blue"
+        )
+    return np.asarray(image)
+
+
+def in_one_form(images: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """Grey images (H, W) as (H, W, 3), where others of the same sides are in colour."""
+    if {image.ndim for image in images} != {2, 3}:
+        return list(images)
+    return [np.repeat(i[..., None], 3, axis=2) if i.ndim == 2 else i for i in images]
