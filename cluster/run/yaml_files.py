@@ -1,10 +1,11 @@
-"""Reads YAML that may be anything: within limits of size and depth, and without aliases."""
+"""Reads YAML that may be anything: within limits of size and depth, no aliases, each key once."""
 
+from collections import Counter
 from typing import Any
 
 import yaml
 
-MOST_BYTES = 4 * 2**20
+MOST_BYTES = 2**19
 DEEPEST = 20
 
 
@@ -23,7 +24,7 @@ def read_settings(path: Any) -> bytes:
     with path.open("rb") as file:
         content: bytes = file.read(MOST_BYTES + 1)
     if len(content) > MOST_BYTES:
-        raise ValueError(f"larger than {MOST_BYTES >> 20} MiB, so it is no file of settings")
+        raise ValueError(f"larger than {MOST_BYTES >> 10} KiB, so it is no file of settings")
     return content
 
 
@@ -35,7 +36,22 @@ def parse_yaml(content: bytes) -> Any:
         yaml.YAMLError: it is no YAML.
     """
     _check_events(content.decode())
+    _check_keys(yaml.compose(content, Loader=yaml.SafeLoader))
     return yaml.safe_load(content)
+
+
+def _check_keys(node: yaml.Node | None) -> None:
+    """Refuses a key that stands twice, of which YAML's own loader would take the last."""
+    if isinstance(node, yaml.MappingNode):
+        names = Counter(key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode))
+        for name, count in names.items():
+            if count > 1:
+                raise ValueError(f"{name[:60]!r} stands {count} times in one mapping")
+        for _, value in node.value:
+            _check_keys(value)
+    elif isinstance(node, yaml.SequenceNode):
+        for value in node.value:
+            _check_keys(value)
 
 
 def _check_events(text: str) -> None:

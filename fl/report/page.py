@@ -36,7 +36,8 @@ class Card:
 def write_report(run_dir: Path) -> Path:
     """Draws the plots of a run and writes its report.html; returns the page's path."""
     run = read_run(run_dir)
-    drawn = list(pictures(run))
+    with style.our_own():
+        drawn = list(pictures(run))
     for picture in drawn:
         for ending, content in picture.files.items():
             write(run_dir / "plots" / f"{picture.name}.{ending}", content)

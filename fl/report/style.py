@@ -7,11 +7,12 @@ import io
 import math
 import re
 from base64 import b64encode
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Literal
 
 import numpy as np
-from matplotlib import rc_context
+from matplotlib import rc_context, rcParamsDefault
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
@@ -160,6 +161,14 @@ def files(figure: Figure, *, of_images: bool) -> dict[str, bytes]:
     image = _rendered(figure)
     small = {"webp": _webp(image)} if of_images else {"svg": svg(figure)}
     return {**small, "png": _png(image)}
+
+
+@contextmanager
+def our_own() -> Iterator[None]:
+    """Inside, Matplotlib has its own defaults, whatever the user has set for other figures."""
+    defaults: Any = {name: own for name, own in rcParamsDefault.items() if name != "backend"}
+    with rc_context(defaults):
+        yield
 
 
 def png(figure: Figure) -> bytes:

@@ -131,7 +131,9 @@ def train_privately(inputs: TaskInput) -> TaskOutput:
     make_recipe = recipe_of(plain)
     assert make_recipe is not None
     recipe = make_recipe(inputs)
-    optimizer, parameters = optimizer_of([recipe]), recipe.parameters
+    recipe = replace(recipe, trained=[p for p in recipe.parameters if p.requires_grad])
+    parameters = recipe.parameters
+    optimizer = optimizer_of([recipe])
     expected = min(config.batch_size, len(inputs.shard)) if recipe.reduction == "mean" else 1
     draws = _stream(inputs, "local/dp-noise")
     dropout = in_round("local/dropout", inputs.round)
@@ -166,10 +168,10 @@ def poisson_batches(
 
 
 def clipped_sums(recipe: Recipe, batch: Batch, clip: float) -> list[Tensor]:
-    """For each parameter the sum over the batch's samples of their gradients, each sample's cut to
-    norm ``clip`` over all parameters; zeros for an empty batch."""
-    wrapped = _SampleLoss(recipe)
-    weights = {name: p.detach() for name, p in wrapped.named_parameters()}
+    """For each parameter that is trained the sum over the batch's samples of their gradients, each
+    sample's cut to norm ``clip`` over all of them; zeros for an empty batch."""
+    wrapped, trained = _SampleLoss(recipe), {id(p) for p in recipe.parameters}
+    weights = {n: p.detach() for n, p in wrapped.named_parameters() if id(p) in trained}
 
     def loss(weights: dict[str, Tensor], sample: Batch) -> Tensor:
         found: Tensor = functional_call(wrapped, weights, (sample,))

@@ -18,6 +18,8 @@ def test_settings_are_read_as_they_stand(tmp_path: Path) -> None:
         ("[" * (DEEPEST + 1) + "]" * (DEEPEST + 1), "nested more"),
         ("a: &x 1\nb: *x", "aliases"),
         ("#" * (MOST_BYTES + 1), "larger than"),
+        ("seed: 1\nalpha: 2\nseed: 3", "'seed' stands 2 times"),
+        ("a: [{lr: 1, lr: 1}]", "'lr' stands 2 times"),
     ],
 )
 def test_what_is_beyond_the_limits_is_refused(tmp_path: Path, text: str, said: str) -> None:

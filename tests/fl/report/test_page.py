@@ -13,6 +13,7 @@ from xml.etree import ElementTree
 
 import numpy as np
 import pytest
+from matplotlib import rc_context, rcParams
 from PIL import Image
 
 from fl.errors import UserError
@@ -52,6 +53,17 @@ class Page(HTMLParser):
             kind, content = (source or "").removeprefix("data:image/").split(";base64,")
             found.append((kind, base64.b64decode(content)))
         return found
+
+
+def test_what_the_user_has_set_for_other_figures_does_not_reach_the_reports(
+    make_run: MakeRun,
+) -> None:
+    """LaTeX need not be installed, say."""
+    run_dir = make_run()
+    usual = write_report(run_dir).read_bytes()
+    with rc_context({"text.usetex": True, "font.size": 30}):
+        assert write_report(run_dir).read_bytes() == usual
+        assert rcParams["font.size"] == 30
 
 
 def test_a_finished_run_has_every_plot_and_figure(make_run: MakeRun) -> None:

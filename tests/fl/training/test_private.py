@@ -4,11 +4,13 @@ from dataclasses import asdict, replace
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from fl.errors import UserError
 from fl.federation import TaskInput
-from fl.training.classifier import ClassifierConfig, train_classifier
+from fl.models.own import register_model
+from fl.models.registry import MODELS
+from fl.training.classifier import ClassifierConfig, starting_classifier, train_classifier
 from fl.training.dp import DpConfig
 from fl.training.generator import train_generator
 from fl.training.private import (
@@ -21,6 +23,7 @@ from fl.training.private import (
 )
 from fl.training.recipe import Recipe
 from fl.training.task import recipe_of
+from fl.wire import prefixed
 from tests.fl.toy import CLASSIFIER, GENERATOR, PROBLEM, VGG, same_bits, shard, task_input
 
 pytest.importorskip("opacus")
@@ -160,3 +163,27 @@ class Other(ClassifierConfig):
 def test_what_would_leak_is_refused(training: ClassifierConfig, said: str) -> None:
     with pytest.raises(UserError, match=said):
         private(training, DP, 1, PROBLEM)
+
+
+class Frozen(nn.Module):
+    """A backbone that is not trained, and a head that is."""
+
+    def __init__(self, num_classes: int) -> None:
+        super().__init__()
+        self.backbone = nn.Sequential(nn.Flatten(), nn.Linear(784, 6), nn.Tanh())
+        self.backbone.requires_grad_(False)
+        self.head = nn.Linear(6, num_classes)
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.head(self.backbone(images))
+
+
+def test_what_is_frozen_is_neither_noised_nor_trained(request: pytest.FixtureRequest) -> None:
+    register_model("frozen", Frozen)
+    request.addfinalizer(lambda: MODELS.pop("frozen"))
+    training = record(replace(CLASSIFIER, model="frozen"))
+    data = inputs(training)
+    start = prefixed("classifier", starting_classifier(training, PROBLEM))
+    sent = train_privately(data).tensors
+    moved = {name for name in start if not torch.equal(start[name], sent[name])}
+    assert moved == {"classifier.head.weight", "classifier.head.bias"}
