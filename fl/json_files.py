@@ -3,6 +3,7 @@
 import hashlib
 import json
 import logging
+import math
 import re
 from pathlib import Path
 
@@ -22,11 +23,15 @@ log = logging.getLogger(__name__)
 def write_json(path: Path, value: object) -> None:
     """Writes JSON atomically; a list of whole numbers takes one line.
 
-    A mapping gets its checksum, which :func:`read_json` looks at and leaves out.
+    NaN and infinities, which JSON has not, become null. A mapping gets its checksum, which
+    :func:`read_json` looks at and leaves out.
     """
+    value = _finite(value)
     if isinstance(value, dict):
         value = {**value, CHECKSUM: _checksum(json.loads(json.dumps(value)))}
-    text = WHOLE_NUMBERS.sub(lambda found: _one_line(found[0]), json.dumps(value, indent=2))
+    text = WHOLE_NUMBERS.sub(
+        lambda found: _one_line(found[0]), json.dumps(value, indent=2, allow_nan=False)
+    )
     write_atomically(path, f"{text}\n".encode())
 
 
@@ -61,6 +66,14 @@ def read_json_if_whole(path: Path) -> JsonObject | None:
     except UserError as error:
         log.warning("%s; it is ignored", error)
         return None
+
+
+def _finite(value: object) -> object:
+    if isinstance(value, dict):
+        return {name: _finite(own) for name, own in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(own) for own in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _checksum(values: JsonObject) -> str:

@@ -80,6 +80,9 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
+    if name == "methods":  # a module of which the tutorials take more than the names above
+        import_module("onefold._packages")
+        return import_module("onefold.methods")
     if name not in _HOMES:
         raise AttributeError(f"module 'onefold' has no attribute {name!r}")
     import_module("onefold._packages")  # first, see there
