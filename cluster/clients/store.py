@@ -14,7 +14,9 @@ from fl.client_code import client_code
 from fl.data.datasets import Split
 from fl.data.shard import shard_digest
 from fl.federation import Job, Task
+from fl.models.registry import MODELS
 from fl.packed import Packed
+from fl.training.behaviour import behaviour
 from fl.whole_files import replacing, write_atomically
 
 
@@ -33,10 +35,11 @@ class Store:
         pool.mkdir(parents=True, exist_ok=True)
         updates.mkdir(parents=True, exist_ok=True)
         self._locks = Locks(pool / ".locks")
-        self._codes: dict[tuple[Task, type], str] = {}
+        self._codes: dict[tuple[Task, type, str], str] = {}
 
     def key(self, job: Job) -> str:
-        """Hash of task, code, client, training record, threads, run spec, shard and messages.
+        """Hash of task, code, client, training record, threads, run spec, shard and messages; of
+        a model of the user's own also of what it does (:mod:`fl.training.behaviour`).
 
         In a later round than the first, and for what is of this run alone, the key begins with the
         folder of the round.
@@ -53,6 +56,9 @@ class Store:
             "broadcast": _sha(job.broadcast or b""),
             "payload": _sha(job.payload or b""),
         }
+        if (info := MODELS.get(job.client.model)) and info.source:
+            width = getattr(job.client.training, "width", 1.0)
+            parts["behaviour"] = behaviour(info, width, job.run_spec)
         if job.memory is not None:
             parts["memory"] = job.memory.key
         if job.round == 1 and not job.of_this_run:
@@ -128,7 +134,7 @@ class Store:
     def _code(self, job: Job) -> str:
         """The version of the task's code, read once a run and not once a client."""
         task, training = job.task, job.client.training
-        kind = (task, type(training))
+        kind = (task, type(training), training.model)
         if kind not in self._codes:
             self._codes[kind] = client_code(task, training)
         return self._codes[kind]

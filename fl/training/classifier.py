@@ -157,7 +157,12 @@ def starting_classifier(config: Architecture, run_spec: RunSpec) -> nn.Module:
     They are drawn from the run's seed, so they need not be sent; without a shared start the average
     of Eq. 4 would be useless.
     """
-    return copied(_start(MODELS[config.model], config.width, run_spec))
+    return start(MODELS[config.model], config.width, run_spec)
+
+
+def start(info: ModelInfo, width: float, run_spec: RunSpec) -> nn.Module:
+    """The starting weights of the registry's model of that width."""
+    return copied(_start(info, width, run_spec))
 
 
 def received_classifier(inputs: TaskInput, config: Architecture) -> nn.Module:

@@ -1,0 +1,75 @@
+"""What a model of the user's own is and does, as a digest: no upload of another is taken for its.
+
+The source alone does not tell: a closure, a global, a helper in another file or a file of weights
+may have changed while the class that reads it has not. So the starting weights are hashed, and what
+the model answers and which gradients it has on images at random.
+"""
+
+import hashlib
+import logging
+import secrets
+from functools import lru_cache
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from fl.federation import RunSpec
+from fl.models.info import ModelInfo
+from fl.seeding import torch_seeded
+from fl.training.classifier import start
+
+IMAGES = 6
+STEPS = 3
+"""Of plain gradient descent, after each of which the model is asked again."""
+
+log = logging.getLogger(__name__)
+
+
+@lru_cache(maxsize=64)
+def behaviour(info: ModelInfo, width: float, run_spec: RunSpec) -> str:
+    """The digest of the model's start, and of its first steps.
+
+    Where the model cannot be asked so, the digest is another each time, and one line says why: no
+    upload of it is then reused by a later run.
+    """
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # sums over another number of threads round differently
+    try:
+        with torch.enable_grad(), torch_seeded(0, "behaviour"):
+            return _digest(start(info, width, run_spec), run_spec)
+    except Exception as error:
+        log.warning(
+            "uploads of %s are not reused by later runs: what it does cannot be told: %s: %s",
+            *(info.name, type(error).__name__, error),
+        )
+        return secrets.token_hex(32)
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _digest(model: nn.Module, run_spec: RunSpec) -> str:
+    digest = hashlib.sha256()
+    images = torch.rand(IMAGES, *run_spec.image_shape)
+    labels = torch.arange(IMAGES) % run_spec.num_classes
+    parameters = [p for p in model.parameters() if p.requires_grad]
+
+    def add(*tensors: torch.Tensor) -> None:
+        for tensor in tensors:
+            digest.update(f"{tuple(tensor.shape)} {tensor.dtype} ".encode())
+            digest.update(tensor.detach().contiguous().view(-1).view(torch.uint8).numpy().data)
+
+    add(*model.state_dict().values())
+    for _ in range(STEPS):
+        answer = model.train()(images)
+        gradients = torch.autograd.grad(
+            F.cross_entropy(answer, labels), parameters, allow_unused=True
+        )
+        add(answer, *(g for g in gradients if g is not None))
+        with torch.no_grad():
+            for parameter, gradient in zip(parameters, gradients, strict=True):
+                if gradient is not None:
+                    parameter.sub_(0.1 * gradient)
+            add(model.eval()(images))
+    add(*model.state_dict().values())
+    return digest.hexdigest()
