@@ -66,6 +66,8 @@ class Distance:
     """Where the samples are."""
     seconds: float = 2.0
     """How long each procedure is repeated; it runs at least once, and once to warm up."""
+    ranks: tuple[int, ...] = ()
+    """Numbers of ranks of a run's filter. Default: one, and two on cores or with several GPUs."""
     leave_out: tuple[str, ...] = ()
     """Procedures to leave out, by the beginnings of their names, such as released."""
     profile: bool = False
@@ -151,8 +153,8 @@ def time_runs(
     _, num_features, num_classes = shape
     spec = RunSpec(image_shape=(1, 1, num_features), num_classes=num_classes, seed=0)
     threads = torch.get_num_threads()
-    ranks = (1, 2) if options.device == "cpu" or torch.cuda.device_count() > 1 else (1,)
-    with servers(spec, ranks, torch.device(options.device), Events()) as ready:
+    usual = (1, 2) if options.device == "cpu" or torch.cuda.device_count() > 1 else (1,)
+    with servers(spec, options.ranks or usual, torch.device(options.device), Events()) as ready:
         for name, server in ready.items():
             procedure = run_of(server, inputs, labels)
             for count in sorted({1, threads}, reverse=True) if server.size == 1 else [1]:

@@ -3,11 +3,12 @@
     python benchmarks/first_light.py --minutes 9 --out DIR
 
 Takes the steps below in order of their value, each in a process of its own with a limit, cut to the
-time that is left. In DIR, as soon as it is known: ``steps.jsonl``, a line for each step with what
-became of it; ``rows.jsonl``, a line for each figure and each test; ``log.txt``, all that the steps
-printed; and ``doctor.json``. A step that fails or hangs says why, and the next one begins. Without
-a GPU it takes the steps that make sense on cores, in less than two minutes. It needs Python's
-standard library alone; a step whose packages are missing says which.
+time that is left; with more minutes the limits grow. In DIR, as soon as it is known:
+``steps.jsonl``, a line for each step with what became of it; ``rows.jsonl``, a line for each figure
+and each test; ``log.txt``, all that the steps printed; and ``doctor.json``. A step that fails or
+hangs says why, and the next one begins. Without a GPU it takes the steps that make sense on cores,
+in less than two minutes. It needs Python's standard library alone; a step whose packages are
+missing says which.
 
 Exit status: 0; 1 if a step failed or timed out; 2 for bad usage; 130 after Ctrl-C or SIGTERM.
 """
@@ -23,11 +24,13 @@ import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import FrameType
 
 ROOT = Path(__file__).resolve().parents[1]
+USUAL_MINUTES, USUAL_MINUTES_ON_CORES = 9.0, 2.0
+"""For which the steps' limits are meant; with more time they grow alike."""
 LEAST_S = 8.0
 """A step begins only if so much time is left."""
 END_S = 3.0
@@ -108,7 +111,7 @@ def steps_on_cores(place: Place) -> list[Step]:
         Step("methods", 40, tests(place, "tests/fl/methods", "-k", "fedmho or dense"), rounded),
         Step("main", 25, card(place, "main")),
         Step("doctor", 35, doctor(place)),
-        Step("filter", 20, filters(place, "600", "784", "10", "--leave-out", "released", "run")),
+        Step("filter", 20, filters(place, "600", "784", "10", "--leave-out", "released")),
         Step("fit", 20, fits(place, "--width=0.05", "--samples=128", "--epochs=1")),
         Step("profile", 15, card(place, "profile")),
         Step("ranks", 15, card(place, "ranks")),
@@ -128,7 +131,8 @@ def card(place: Place, step: str, *arguments: str) -> tuple[str, ...]:
 
 def filters(place: Place, *shapes: str) -> tuple[str, ...]:
     """The filter against its peers."""
-    return program("distance", "--seconds=0.4", f"--json={place.rows}", "--shapes", *shapes)
+    common = ("--seconds=0.4", "--ranks", "1", f"--json={place.rows}")
+    return program("distance", *common, "--shapes", *shapes)
 
 
 def fits(place: Place, *arguments: str) -> tuple[str, ...]:
@@ -156,7 +160,9 @@ def main(arguments: list[str] | None = None) -> int:
         description=(__doc__ or "").split("\n\n")[0],
         epilog="Writes steps.jsonl, rows.jsonl, log.txt and doctor.json, line by line.",
     )
-    parser.add_argument("--minutes", type=float, default=9.0, help="for all steps (default 9)")
+    parser.add_argument(
+        "--minutes", type=float, default=USUAL_MINUTES, help="for all steps (default 9)"
+    )
     parser.add_argument("--out", type=Path, required=True, help="folder for the files; it is made")
     parser.add_argument("--data-root", type=Path, help="folder of MNIST, in torchvision's layout")
     parser.add_argument("--only", nargs="+", metavar="STEP", help="take only these steps")
@@ -166,7 +172,10 @@ def main(arguments: list[str] | None = None) -> int:
     asked.out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="first-light-") as scratch:
         place = Place(asked.out.resolve(), asked.data_root, Path(scratch))
-        steps = steps_on_a_card(place) if card_name() else steps_on_cores(place)
+        on_a_card = card_name() is not None
+        steps = steps_on_a_card(place) if on_a_card else steps_on_cores(place)
+        share = asked.minutes / (USUAL_MINUTES if on_a_card else USUAL_MINUTES_ON_CORES)
+        steps = [replace(step, limit_s=step.limit_s * max(1.0, share)) for step in steps]
         if asked.only:
             names = [step.name for step in steps]
             if wrong := [name for name in asked.only if name not in names]:
