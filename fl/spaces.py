@@ -101,8 +101,6 @@ class Spaces:
     """Settings that change what clients upload."""
     epochs: str | None = None
     """The setting of the number of epochs of the server's last fit, if it has one."""
-    changeable: tuple[str, ...] = ()
-    """Settings that may change between two epochs of that fit, as with pbt."""
 
     def named(self) -> dict[str, Space]:
         """The spaces by the names they have on the command line."""

@@ -14,7 +14,7 @@ PROG = "python -m tune.sweep"
 
 METRICS = {"accuracy": "max", "loss": "min"}
 """What each fusion epoch reports, and whether more or less is better."""
-SCHEDULERS = ("asha", "fifo", "pbt")
+SCHEDULERS = ("asha", "fifo")
 SEARCHERS = {"random": None, "grid": None, "optuna": "optuna", "hyperopt": "hyperopt"}
 """Ways of choosing settings, and the package that each needs: an extra of the same name."""
 
@@ -34,8 +34,7 @@ class SweepOptions(Settings):
     metric: Annotated[str, OneOf(METRICS)] = "accuracy"
     """What trials are compared by: accuracy, or the loss of the server's fit."""
     scheduler: Annotated[str, OneOf(SCHEDULERS)] = "fifo"
-    """fifo: every trial to its end. asha: stops trials that fall behind. pbt: lets them continue
-    from a better one's state, with its settings changed a little."""
+    """fifo: every trial to its end. asha: stops trials that fall behind."""
     search: Annotated[str, OneOf(SEARCHERS)] = "random"
     """random, grid (all combinations), optuna or hyperopt."""
     max_concurrent: Count | None = None
@@ -48,10 +47,8 @@ class SweepOptions(Settings):
     """Seeds with which best and default configuration are compared on the test split."""
 
     def check_further(self) -> None:
-        """``search`` is installed, and is not asked of ``pbt``, which changes settings itself."""
+        """``search`` is installed."""
         package = SEARCHERS[self.search]
-        if self.scheduler == "pbt" and package:
-            raise UserError(f"scheduler pbt changes settings itself: search {self.search} cannot")
         if package and find_spec(package) is None:
             raise UserError(
                 f"search {self.search} needs a package that is not installed: "

@@ -133,7 +133,6 @@ def print_summary(sweep: Sweep, console: Console) -> None:
         f"time     {duration(sweep.seconds)} for the trials; without sharing at least "
         f"{duration(sweep.seconds + saved.least_seconds_saved)}",
         f"best     trial {sweep.best.name}: {listed(sweep.best.settings)}",
-        *_scheduled(sweep.best),
         f"test     best {with_spread(compared.best)}, default {with_spread(compared.default)}, "
         f"gain {gained(compared.gain)} points over {tally(['seed'] * seeds)}",
         f"again    python -m cluster.launch --config {sweep.folder / 'best.yaml'}",
@@ -146,17 +145,6 @@ def print_summary(sweep: Sweep, console: Console) -> None:
 def listed(settings: SettingValues) -> str:
     """Settings and their values, in a line."""
     return ", ".join(f"{name} {shown(value)}" for name, value in settings.items())
-
-
-def _scheduled(row: TrialRow) -> list[str]:
-    """With pbt: the settings behind the trial's score, of which only the last are tested."""
-    if not row.schedule:
-        return []
-    segments = [
-        f"         from epoch {s['epoch']}: {listed(s['settings'])} (in trial {s['trial']})"
-        for s in row.schedule
-    ]
-    return [*segments, "         tested, and in best.yaml: the last of these, from epoch 1"]
 
 
 def write_sweep(sweep: Sweep) -> None:
@@ -180,7 +168,6 @@ def write_sweep(sweep: Sweep) -> None:
         "best": {
             "trial": sweep.best.name,
             "settings": dict(sweep.best.settings),
-            "schedule": list(sweep.best.schedule),
         },
         "test": sweep.comparison.as_dict(),
         "clients_trained_and_reused": asdict(sweep.savings),
@@ -197,7 +184,6 @@ def _row(row: TrialRow) -> SettingValues:
         "status": row.status,
         "reason": row.reason,
         "settings": dict(row.settings),
-        "schedule": list(row.schedule),
         **row.scores,
         "seconds": round(row.seconds, 3),
         "clients_trained": len(row.trained),

@@ -10,7 +10,7 @@ from fl.json_files import read_json
 from fl.json_values import SettingValues
 from fl.whole_files import no_pipe
 from tune.options import SweepOptions
-from tune.trials import DEFAULT, FAILURE, SCHEDULE, SETTINGS, read_result
+from tune.trials import DEFAULT, FAILURE, SETTINGS, read_result
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,8 +31,6 @@ class TrialRow:
     """From its first to its last event, over all its starts."""
     reason: str = ""
     """Why it failed."""
-    schedule: tuple[SettingValues, ...] = ()
-    """With pbt: from which ``epoch`` on it had which ``settings``, in which ``trial``'s fit."""
 
 
 def read_rows(folder: Path, defaults: SettingValues) -> list[TrialRow]:
@@ -102,7 +100,6 @@ def _read(run_dir: Path, defaults: SettingValues) -> TrialRow:
         status = "finished"
     elif failure.exists():
         status = "failed"
-    schedule = run_dir / SCHEDULE
     trained = {end.client: end.seconds_training for end in ends if not end.reused}
     reused = {end.client: end.seconds_training for end in ends if end.reused}
     return TrialRow(
@@ -115,7 +112,6 @@ def _read(run_dir: Path, defaults: SettingValues) -> TrialRow:
         reused={client: seconds for client, seconds in reused.items() if client not in trained},
         seconds=_seconds(events),
         reason=failure.read_text(errors="replace").strip() if status == "failed" else "",
-        schedule=tuple(read_json(schedule)["schedule"]) if schedule.exists() else (),
     )
 
 

@@ -1,23 +1,14 @@
 """Makes Ray Tune's searchers, schedulers and parameter space from a sweep's options and space."""
 
-import random
-from functools import partial
 from typing import Any
 
 from ray import tune
-from ray.tune.schedulers import (
-    ASHAScheduler,
-    FIFOScheduler,
-    PopulationBasedTraining,
-    TrialScheduler,
-)
+from ray.tune.schedulers import ASHAScheduler, FIFOScheduler, TrialScheduler
 from ray.tune.search import BasicVariantGenerator, SearchAlgorithm, Searcher
 
-from fl.json_values import JsonObject, SettingValues
-from fl.seeding import seed_for
+from fl.json_values import JsonObject
 from fl.spaces import Choice, Distribution, Integers, LogUniform, Space
 from tune.options import METRICS, SweepOptions
-from tune.population import interval
 
 REDUCTION = 3
 """ASHA lets one in so many trials continue past each of its rungs."""
@@ -56,31 +47,10 @@ def make_searcher(options: SweepOptions, seed: int) -> Searcher | SearchAlgorith
     return BasicVariantGenerator(random_state=seed)
 
 
-def make_scheduler(
-    options: SweepOptions, epochs: int, changing: Space, seed: int
-) -> TrialScheduler:
-    """The scheduler, which stops trials, or has them continue from another's state.
-
-    Args:
-        options: the sweep's.
-        epochs: those of the longest fit among the trials.
-        changing: the part of the space that pbt changes, not empty for pbt.
-        seed: seed of pbt's own draws.
-    """
+def make_scheduler(options: SweepOptions, epochs: int) -> TrialScheduler:
+    """The scheduler, which may stop trials; ``epochs``: of the longest fit among them."""
     if options.scheduler == "fifo":
         return FIFOScheduler()
-    if options.scheduler == "pbt":
-        random.seed(seed_for(seed, "sweep/pbt"))  # Tune draws from the global stream
-        return PopulationBasedTraining(
-            time_attr="epoch",
-            metric=options.metric,
-            mode=METRICS[options.metric],
-            perturbation_interval=interval(epochs),
-            hyperparam_mutations={name: _steps(d) for name, d in changing.items()},
-            resample_probability=0.0,
-            custom_explore_fn=partial(within, changing),
-            log_config=False,
-        )
     return ASHAScheduler(
         time_attr="epoch",
         metric=options.metric,
@@ -90,17 +60,3 @@ def make_scheduler(
         grace_period=max(1, epochs // REDUCTION**2),
         reduction_factor=REDUCTION,
     )
-
-
-def _steps(distribution: Distribution) -> Any:
-    """How pbt changes a value: to a list's neighbour, or a number by a fifth up or down."""
-    return list(distribution.values) if isinstance(distribution, Choice) else _domain(distribution)
-
-
-def within(space: Space, settings: SettingValues) -> JsonObject:
-    """The settings, with values outside of their range moved to its end."""
-    ends = {n: (d.low, d.high) for n, d in space.items() if not isinstance(d, Choice)}
-    return {
-        name: min(max(value, ends[name][0]), ends[name][1]) if name in ends else value
-        for name, value in settings.items()
-    }

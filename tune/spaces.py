@@ -46,12 +46,10 @@ def check_space(space: Space, options: SweepOptions, launch: Launch) -> None:
 
     Raises:
         UserError: the end of a range is no value of the setting, a grid has too many points, there
-            is nothing that pbt could change, or no epoch that the scheduler or metric needs.
+            is no epoch that the scheduler or metric needs.
     """
     if get_method(launch.run.method).spaces.epochs is None:
         _refuse_epochs(options, launch.run.method)
-    if options.scheduler == "pbt":
-        _refuse_unchangeable(space, options, launch.run.method)
     for end in (0, -1):
         values = {name: distribution.grid[end] for name, distribution in space.items()}
         try:  # all at once, and only where that is refused each by itself
@@ -103,11 +101,6 @@ def longest_fit(space: Space, launch: Launch) -> int:
     return int(flatten(nested(launch.run))[name])
 
 
-def changeable(space: Space, method: str) -> Space:
-    """The part of the space that may change between two epochs of a trial's fit."""
-    return {n: d for n, d in space.items() if n in get_method(method).spaces.changeable}
-
-
 def _leaves(values: SettingValues, prefix: str = "") -> JsonObject:
     """Nested settings by dotted name, down to the descriptions of distributions."""
     flat: JsonObject = {}
@@ -144,17 +137,6 @@ def _refuse_epochs(options: SweepOptions, method: str) -> None:
         raise UserError(f"metric must be accuracy, got {options.metric}: {without}")
     if options.scheduler == "asha":
         raise UserError(f"scheduler must be fifo, got asha: {without}")
-
-
-def _refuse_unchangeable(space: Space, options: SweepOptions, method: str) -> None:
-    names = get_method(method).spaces.changeable
-    if not names:
-        raise UserError(f"scheduler pbt: {method} has no fit that can be continued")
-    if not changeable(space, method):
-        raise UserError(
-            f"scheduler pbt: nothing in space {options.space} can change within a fit "
-            f"({', '.join(space)}); what can: {', '.join(names)}"
-        )
 
 
 def _refuse_strangers(source: str, space: Space, method: str) -> None:

@@ -20,8 +20,8 @@ from fl.json_values import JsonObject, SettingValues
 
 DEFAULT = "default"
 """The trial that changes no setting: the others are compared with it, and it may be the best."""
-SETTINGS, SCHEDULE, FAILURE = "settings.json", "schedule.json", "failure.txt"
-"""Files of a trial's directory: its settings, with pbt their schedule, and why it failed."""
+SETTINGS, FAILURE = "settings.json", "failure.txt"
+"""Files of a trial's directory: its settings, and why it failed."""
 RESULT = "result.json"
 """File that a run's directory has once the run is finished."""
 

@@ -19,15 +19,13 @@ from cluster.hardware.inventory import Inventory
 from cluster.run.options import Launch
 from cluster.run.prepare import Prepared, prepare
 from fl.errors import UserError
-from fl.events import Epoch, Event
+from fl.events import Event
 from fl.json_values import JsonObject
 from fl.spaces import Space
-from tune.moved import Moved
 from tune.options import METRICS, SweepOptions
-from tune.population import interval, run_member
 from tune.rows import is_epoch, last_scores, reported, shown
 from tune.search import make_scheduler, make_searcher, param_space
-from tune.spaces import changeable, longest_fit
+from tune.spaces import longest_fit
 from tune.trial_bundle import concurrency, trial_bundle
 from tune.trials import FAILURE, derive, run_trial, share_of
 from tune.tune_internals import callbacks_not_counted, number_in
@@ -84,7 +82,7 @@ def run_trials(
                 name=STATES,
                 storage_path=str(storage),
                 stop={FINISHED: True},  # else a scheduler could still continue the trial
-                callbacks=[Lines(), Moved()],
+                callbacks=[Lines()],
                 verbose=0,
             ),
         )
@@ -96,12 +94,9 @@ def _tune_config(
     options: SweepOptions, launch: Launch, space: Space, epochs: int, at_once: int
 ) -> tune.TuneConfig:
     """How trials are chosen, which of them go on, and how many run at once."""
-    scheduler = make_scheduler(
-        options, epochs, changeable(space, launch.run.method), launch.run.seed
-    )
     return tune.TuneConfig(
         search_alg=make_searcher(options, launch.run.seed),
-        scheduler=scheduler,
+        scheduler=make_scheduler(options, epochs),
         # Tune counts a whole grid as one sample.
         num_samples=1 if options.search == "grid" else options.num_samples,
         max_concurrent_trials=at_once,
@@ -132,10 +127,7 @@ def restored(path: str, trainable: Any, samples: JsonObject) -> tune.Tuner:
 def trainable_of(
     launch: Launch, share: Inventory, options: SweepOptions, epochs: int
 ) -> Callable[[JsonObject], None]:
-    """The function that Tune runs for each trial, in a process inside the trial's reservation.
-
-    With pbt it runs again, in the same directory, each time that Tune continues the trial.
-    """
+    """The function that Tune runs for each trial, in a process inside the trial's reservation."""
 
     def trial(settings: JsonObject) -> None:
         # As many threads as its bundle has cores, as other trials use the other cores.
@@ -144,17 +136,7 @@ def trainable_of(
         name = f"{launch.name}/trials/{number_in(tune.get_context().get_trial_id())}"
         own = derive(launch, plain, name, validation=options.validation)
         ready = partial(prepare_in_bundle, share=share)
-        if options.scheduler == "pbt":
-            run_member(
-                own,
-                plain,
-                every=interval(epochs),
-                donor=donor(),
-                prepare_with=ready,
-                hand_on=report_state,
-            )
-        else:
-            run_trial(own, plain, report, prepare_with=ready)
+        run_trial(own, plain, report, prepare_with=ready)
         tune.report({**last_scores(launch.output_dir / name), FINISHED: True})
 
     return trial
@@ -164,17 +146,6 @@ def report(event: Event) -> None:
     """Reports each epoch of the server's fit to Tune but the last, when the run is not over yet."""
     if is_epoch(event) and event.epoch < event.epochs:
         tune.report(reported(event))
-
-
-def donor() -> Path | None:
-    """The state from which Tune continues this trial, its own or another's."""
-    given = tune.get_checkpoint()
-    return Path(given.path) if given else None
-
-
-def report_state(event: Epoch, folder: Path) -> None:
-    """Reports an epoch to Tune, with the state from which a trial can continue."""
-    tune.report(reported(event), checkpoint=tune.Checkpoint.from_directory(folder))
 
 
 class Lines(tune.Callback):

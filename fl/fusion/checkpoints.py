@@ -15,9 +15,6 @@ from fl.json_values import JsonObject
 from fl.sealed import read_sealed, sealed
 from fl.server import Loss
 
-ANY_FIT = "any fit"
-"""In place of a key: the next fit goes on from the state, whatever its settings are."""
-
 
 class Checkpoints:
     """One file per stage, under a key made of all that determines the fit."""
@@ -30,7 +27,7 @@ class Checkpoints:
     def load(self, stage: str, key: str) -> list[Report]:
         """The reports up to the last one, which has the state; none if saved under another key."""
         saved = load_tensors(self.path(stage))
-        if saved is None or saved["key"] not in (key, ANY_FIT):
+        if saved is None or saved["key"] != key:
             return []
         return [_report(fields) for fields in saved["reports"]]
 
@@ -41,13 +38,6 @@ class Checkpoints:
     def is_due(self, report: Report, config: FitConfig) -> bool:
         """Whether a state is to be saved after this report's epoch."""
         return report.epoch % self.every == 0 or report.epoch == config.epochs
-
-    def adopt(self, stage: str, other: "Checkpoints") -> None:
-        """Takes over another run's state of a stage: the next fit goes on from it."""
-        saved = load_tensors(other.path(stage))
-        if saved is None:
-            raise ValueError(f"{other.path(stage)} is gone or damaged")
-        self.save(stage, ANY_FIT, [_report(fields) for fields in saved["reports"]])
 
     def path(self, stage: str) -> Path:
         """The file of a stage."""

@@ -75,11 +75,6 @@ class FitConfig(Settings):
         return self.lr * (1 + math.cos(math.pi * share)) / 2
 
 
-def changeable(name: str) -> tuple[str, ...]:
-    """Settings of the fit of that name which may change where it is continued from a state."""
-    return tuple(f"{name}.{setting}" for setting in ("lr", "momentum", "batch_size", "clip"))
-
-
 @dataclass(frozen=True, kw_only=True)
 class FitSpec:
     """All that the ranks need for a fit, as the server passes it to them."""

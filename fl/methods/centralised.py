@@ -12,7 +12,7 @@ from fl.bounds import Settings
 from fl.clients import Clients
 from fl.federation import Batch, RunSpec, TaskInput, TaskOutput, Update
 from fl.fusion.distillation import FusionLoss
-from fl.fusion.fit import FitConfig, changeable
+from fl.fusion.fit import FitConfig
 from fl.methods.method import Assignment, Method
 from fl.methods.uploads import untrained_classifier
 from fl.server import Outcome, Server
@@ -88,5 +88,5 @@ METHOD = Method(
     config=CentralisedConfig,
     assign=assign,
     run=run,
-    spaces=Spaces(server={"fit.lr": LogUniform(1e-3, 1e-1)}, changeable=changeable("fit")),
+    spaces=Spaces(server={"fit.lr": LogUniform(1e-3, 1e-1)}),
 )

@@ -19,7 +19,7 @@ from fl.errors import UserError
 from fl.federation import RunSpec, Update
 from fl.fusion.allocation import client_shares, squared_counts
 from fl.fusion.distillation import FusionLoss
-from fl.fusion.fit import FitConfig, changeable
+from fl.fusion.fit import FitConfig
 from fl.methods.method import Assignment, Method
 from fl.methods.uploads import Decoders, load_label_counts
 from fl.models import CLASSIFIERS, GENERATORS, check_classifier
@@ -71,7 +71,6 @@ SPACES = Spaces(
         "generator.latent": Choice((2, 10, 20)),
     },
     epochs="classify.epochs",
-    changeable=changeable("classify"),
 )
 
 

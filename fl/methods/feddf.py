@@ -16,7 +16,7 @@ from fl.data.auxiliary import AuxiliaryConfig
 from fl.federation import Update
 from fl.fusion.aggregation import AggregationConfig
 from fl.fusion.distillation import EachMember, FusionLoss
-from fl.fusion.fit import FitConfig, changeable
+from fl.fusion.fit import FitConfig
 from fl.methods.method import Method
 from fl.methods.prototypes import LOCAL, PrototypesConfig, assign, average_each, sent, untrained
 from fl.methods.uploads import load_classifier
@@ -38,7 +38,6 @@ SPACES = Spaces(
     server={"distil.epochs": Choice((5, 10, 20)), "distil.lr": LogUniform(1e-4, 1e-2)},
     local=LOCAL,
     epochs="distil.epochs",
-    changeable=changeable("distil"),
 )
 
 

@@ -26,7 +26,7 @@ from fl.fusion.distillation import (
     TeacherWeights,
     Weighing,
 )
-from fl.fusion.fit import FitConfig, changeable
+from fl.fusion.fit import FitConfig
 from fl.fusion.synthesis import truncate_to_bytes
 from fl.json_values import JsonObject
 from fl.methods.early_sampling import by_label_share
@@ -126,10 +126,8 @@ def spaces(teacher: Teacher) -> Spaces:
         "fusion.lr": LogUniform(1e-5, 1e-3),
         "fusion.epochs": Choice((10, 20, 30)),
     }
-    during = changeable("fusion")
     if teacher != "none":
         server |= {"lam": Uniform(0.2, 0.8)}
-        during += ("lam",)
     local: dict[str, Distribution] = {
         "classifier.epochs": Choice((10, 50, 200)),
         "classifier.lr": LogUniform(1e-3, 2e-2),
@@ -137,7 +135,7 @@ def spaces(teacher: Teacher) -> Spaces:
         "generator.lr": LogUniform(1e-3, 5e-2),
         "generator.latent": Choice((2, 10, 20)),
     }
-    return Spaces(server=server, local=local, epochs="fusion.epochs", changeable=during)
+    return Spaces(server=server, local=local, epochs="fusion.epochs")
 
 
 def assign(config: FedMHOConfig, num_clients: int, run_spec: RunSpec) -> list[Assignment]:

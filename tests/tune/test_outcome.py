@@ -62,7 +62,7 @@ def test_the_page_and_the_figures_of_a_sweep(folder: Path, tmp_path: Path) -> No
     write_sweep(sweep)
     figures = json.loads((tmp_path / "result.json").read_text())
     assert figures["scored_on"] == "validation"
-    assert figures["best"] == {"trial": "00000", "settings": {"keep": 0.5}, "schedule": []}
+    assert figures["best"] == {"trial": "00000", "settings": {"keep": 0.5}}
     assert figures["test"]["best"]["values"] == [0.7, 0.7]
     page = write_report(sweep).read_text()
     for word in ("UserError: too few", "stopped", "+15.0 ± 7.1", "6 reused", "at least 36"):
@@ -135,16 +135,6 @@ def test_the_last_lines_say_what_was_saved_and_what_is_gained(folder: Path) -> N
         == "best 70.0% ± 0.0, default 55.0% ± 7.1, gain +15.0 ± 7.1 points over 2 seeds"
     )
     assert told["again"].endswith(str(folder / "best.yaml"))
-
-
-def test_of_a_trial_that_changed_on_its_way_the_segments_are_told(folder: Path) -> None:
-    first = {"epoch": 1, "trial": "00001", "settings": {"keep": 0.5}}
-    then = {"epoch": 3, "trial": "00000", "settings": {"keep": 0.625}}
-    best = replace(read_rows(folder, {"keep": 0.8})[1], schedule=(first, then))
-    lines = printed(lambda c: print_summary(sweep_of([best], folder, best), c))
-    told = [line.strip() for line in lines]
-    assert "from epoch 1: keep 0.5 (in trial 00001)" in told
-    assert "from epoch 3: keep 0.625 (in trial 00000)" in told
 
 
 def test_the_space_is_told_a_setting_a_line() -> None:

@@ -98,10 +98,10 @@ def test_a_grid_of_more_points_than_trials_is_refused() -> None:
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_every_method_says_how_long_its_fit_is_and_what_may_change_in_it(method: str) -> None:
+def test_every_method_says_how_long_its_fit_is(method: str) -> None:
     _, launch = parse_sweep([f"--method={method}"])
     spaces, settings = METHODS[method].spaces, flatten(nested(launch.run))
-    assert settings.keys() >= {*spaces.changeable, *([spaces.epochs] if spaces.epochs else [])}
+    assert spaces.epochs is None or spaces.epochs in settings
     assert longest_fit({}, launch) == (settings[spaces.epochs] if spaces.epochs else 1)
 
 

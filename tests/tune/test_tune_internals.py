@@ -7,45 +7,15 @@ import pytest
 import ray
 from ray import tune
 from ray.air._internal import usage
-from ray.train._internal.session import _TrainingResult
-from ray.train._internal.storage import StorageContext
-from ray.tune.experiment import Experiment, Trial
+from ray.tune.experiment import Experiment
 
 from tests.contracts import contract
 from tune.tune_internals import (
     TESTED_WITH,
     callbacks_not_counted,
-    go_on_from,
     number_in,
-    state_of,
 )
 from tune.tuning import ENVIRONMENT
-
-
-def trial(folder: Path) -> Trial:
-    storage = StorageContext(str(folder), "trials", trial_dir_name="00003")
-    return Trial("any", stub=True, storage=storage)
-
-
-def test_a_trial_goes_on_from_the_path_that_its_checkpoint_was_given(tmp_path: Path) -> None:
-    one = trial(tmp_path)
-    with contract("ray", "Trial.checkpoint", TESTED_WITH):
-        assert state_of(one) is None
-        go_on_from(one, tmp_path)
-        assert state_of(one) is None
-        there, here = tmp_path / "there", tmp_path / "here"
-        here.mkdir()
-        (here / "weights").write_text("1")
-        one.on_checkpoint(_TrainingResult(tune.Checkpoint(str(there)), {"epoch": 1}))
-        assert state_of(one) == there
-        go_on_from(one, here)
-        # What Tune gives the trial's process when it starts it.
-        given = one.latest_checkpoint_result.checkpoint
-        assert state_of(one) == here
-        with given.as_directory() as folder:
-            assert (Path(folder) / "weights").read_text() == "1"
-    with contract("ray", "Trial.remote_experiment_path", TESTED_WITH):
-        assert Path(one.remote_experiment_path) == tmp_path / "trials"
 
 
 def test_a_trials_id_ends_with_its_number() -> None:

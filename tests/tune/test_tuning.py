@@ -20,20 +20,16 @@ from tests.tune.made_up import trial as directory
 from tune import tuning
 from tune.options import SweepOptions, parse_sweep
 from tune.trials import FAILURE
-from tune.tuning import FINISHED, Lines, donor, report, report_state, restored, trainable_of
+from tune.tuning import FINISHED, Lines, report, restored, trainable_of
 
 SHARE = Inventory(node="host", cpus=1, memory_bytes=10**9, gpus=(), source="machine")
 
 
 @pytest.fixture
-def told(monkeypatch: pytest.MonkeyPatch) -> list[tuple[dict[str, Any], Any]]:
-    """What Tune is told: figures, and a checkpoint if there is one."""
-    heard: list[tuple[dict[str, Any], Any]] = []
-
-    def listen(figures: dict[str, Any], *, checkpoint: Any = None) -> None:
-        heard.append((figures, checkpoint))
-
-    monkeypatch.setattr(tune, "report", listen)
+def told(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """The figures that Tune is told."""
+    heard: list[dict[str, Any]] = []
+    monkeypatch.setattr(tune, "report", heard.append)
     return heard
 
 
@@ -46,24 +42,7 @@ def test_tune_hears_of_each_epoch_but_the_last(told: list[Any]) -> None:
     for each in (at(1), at(2), at(3), at(1, "distil-init"), ClientEnd(client=0)):
         report(each)
     figures = [{"accuracy": 0.5, "loss": 0.25, "epoch": k} for k in (1, 2)]
-    assert told == [(own, None) for own in figures]
-
-
-def test_a_state_is_handed_on_with_its_epoch(told: list[Any], tmp_path: Path) -> None:
-    (tmp_path / "state").write_text("weights")
-    report_state(at(2), tmp_path)
-    ((figures, checkpoint),) = told
-    assert figures["epoch"] == 2
-    with checkpoint.as_directory() as folder:
-        assert (Path(folder) / "state").read_text() == "weights"
-
-
-def test_a_trial_goes_on_from_the_state_that_tune_gives_it(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    given = [None, tune.Checkpoint(str(tmp_path))]
-    monkeypatch.setattr(tune, "get_checkpoint", lambda: given.pop(0))
-    assert (donor(), donor()) == (None, tmp_path)
+    assert told == figures
 
 
 @pytest.fixture
@@ -92,18 +71,7 @@ def test_a_trial_runs_what_tune_proposes_and_ends_with_its_last_scores(
     assert (own.run.options.keep, own.run.data.validation) == (0.625, 0.2)
     assert plain == {"keep": 0.625, "num_samples": 70}
     assert {type(value) for value in plain.values()} == {float, int}
-    assert told == [({"accuracy": 0.75, "loss": 0.25, "epoch": 2, FINISHED: True}, None)]
-
-
-def test_with_pbt_it_runs_as_one_of_a_population(
-    launch: Launch, told: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    given: dict[str, Any] = {}
-    monkeypatch.setattr(tuning, "run_member", lambda own, settings, **how: given.update(how))
-    monkeypatch.setattr(tune, "get_checkpoint", lambda: tune.Checkpoint(str(tmp_path)))
-    trainable_of(launch, SHARE, SweepOptions(scheduler="pbt"), epochs=30)({"keep": 0.5})
-    assert (given["every"], given["donor"]) == (6, tmp_path)
-    assert told == [({FINISHED: True}, None)]
+    assert told == [{"accuracy": 0.75, "loss": 0.25, "epoch": 2, FINISHED: True}]
 
 
 def trial(number: int, home: Path, **known: Any) -> Any:

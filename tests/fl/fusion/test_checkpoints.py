@@ -65,19 +65,6 @@ def test_a_state_of_another_fit_is_not_gone_on_from(tmp_path: Path) -> None:
     assert same_bits(state, fitted(None, lr=1e-3)[0])
 
 
-def test_a_state_that_is_taken_over_is_gone_on_from_under_other_settings(tmp_path: Path) -> None:
-    donor, own = (Checkpoints(tmp_path / name, every=1) for name in ("donor", "own"))
-    kill_after(2, donor)
-    fitted(own)  # had a state before
-    own.adopt("fusion", donor)
-    state, result, epochs = fitted(own, lr=1e-3)
-    _, other, _ = fitted(None)
-    assert epochs == [3]
-    assert result.epochs[:2] == other.epochs[:2]
-    assert not same_bits(state, fitted(None, lr=1e-3)[0])  # which began with that rate
-    assert fitted(own)[2] == [1, 2, 3]  # what it keeps then is its own fit's again
-
-
 @pytest.mark.parametrize("place", [0.1, 0.5, 0.9])
 def test_a_damaged_state_is_named_and_as_none(
     tmp_path: Path, place: float, caplog: pytest.LogCaptureFixture
