@@ -38,7 +38,7 @@ def behaviour(info: ModelInfo, width: float, run_spec: RunSpec) -> str:
     try:
         with torch.enable_grad(), torch_seeded(0, "behaviour"):
             return _digest(start(info, width, run_spec), run_spec)
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # the code is the user's
         log.warning(
             "uploads of %s are not reused by later runs: what it does cannot be told: %s: %s",
             *(info.name, type(error).__name__, error),
