@@ -51,7 +51,10 @@ def pytest_runtest_makereport(
     return report
 
 
-LONGEST = ("tests/tune/", "tests/slurm/", "tests/test_tutorials.py", "tests/cluster/")
+LONGEST = (
+    *("tests/tune/", "tests/slurm/", "tests/kernels/test_interpreter.py"),
+    *("tests/benchmarks/test_first_light.py", "tests/test_tutorials.py", "tests/cluster/"),
+)
 """Files that take minutes: with several processes they go first, in this order, so that none ends
 alone."""
 

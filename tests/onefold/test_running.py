@@ -18,6 +18,7 @@ from fl.events import Event, RoundEnd
 from fl.methods.registry import METHODS
 from fl.models.registry import MODELS
 from tests.tutorials import blocks, type_commands, write_files
+from tests.undrawn import WRITE_REPORT, draw_nothing
 
 
 def blobs(count: int = 120, classes: int = 3) -> tuple[np.ndarray, np.ndarray]:
@@ -47,6 +48,13 @@ def _in_a_folder_of_its_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
         registry.update(was)  # type: ignore[attr-defined]
 
 
+@pytest.fixture
+def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Draws no report, which takes longer than a small run."""
+    monkeypatch.setattr(WRITE_REPORT, draw_nothing)
+
+
+quick = pytest.mark.usefixtures("undrawn")
 PAGE = "tutorial-own-method.md"
 TWO = {"num_clients": 2, "num_large": 2}
 
@@ -223,6 +231,7 @@ class Recurrent(nn.Module):
         return self.head(states[:, -1])
 
 
+@quick
 @pytest.mark.parametrize("model", [Viewing, LooksInside, Recurrent])
 @pytest.mark.parametrize("method", ["fedavg", "fedmho-sd"])
 def test_ordinary_networks_train(model: type[nn.Module], method: str) -> None:
@@ -232,6 +241,7 @@ def test_ordinary_networks_train(model: type[nn.Module], method: str) -> None:
     assert result.model(torch.rand(2, 3, 8, 8)).shape == (2, 3)
 
 
+@quick
 def test_the_model_is_that_of_all_clients_unless_others_are_asked_for() -> None:
     result = run(num_clients=3, num_large=None)
     assert {client["model"] for client in result.clients} == {"Tiny"}
@@ -250,6 +260,7 @@ def test_a_dry_run_trains_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert not (tmp_path / "runs").exists()
 
 
+@quick
 def test_a_model_of_the_same_name_is_another_one() -> None:
     """As in a notebook whose cell was edited and is run again."""
 
@@ -275,6 +286,7 @@ def test_a_model_of_the_same_name_is_another_one() -> None:
     }
 
 
+@quick
 @pytest.mark.parametrize("state", ["no_grad", "inference_mode", "autocast", "dtype", "device"])
 def test_what_the_caller_has_set_changes_nothing_and_is_as_it_was(
     state: str, request: pytest.FixtureRequest
@@ -300,6 +312,7 @@ def test_what_the_caller_has_set_changes_nothing_and_is_as_it_was(
     assert all(map(torch.equal, found, expected))
 
 
+@quick
 def test_a_client_that_exits_fails_and_does_not_end_the_launch() -> None:
     class Exits(Tiny):
         def forward(self, images: Tensor) -> Tensor:
