@@ -206,12 +206,12 @@ def take(steps: list[Step], place: Place, deadline: float) -> int:
 
 def begun() -> dict[str, object]:
     """The first line: when, on what, and with which commit's code."""
-    packed = ROOT / ".gpu" / "commit"
-    if packed.exists():  # by pack_for_gpu.sh, for a machine that has the files alone
-        commit = packed.read_text().strip()
-    else:
-        git = ["git", "-C", str(ROOT), "describe", "--always", "--dirty"]
-        commit = subprocess.run(git, capture_output=True, text=True).stdout.strip()
+    packed = ROOT / ".gpu" / "commit"  # by pack_for_gpu.sh, for a machine that has files alone
+    git = ["git", "-C", str(ROOT), "describe", "--always", "--dirty"]
+    found = subprocess.run(git, capture_output=True, text=True) if shutil.which("git") else None
+    commit = found.stdout.strip() if found else ""
+    if not commit:
+        commit = packed.read_text().strip() if packed.exists() else "unknown"
     date = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())
     return {"begun": date, "commit": commit, "card": card_name(), "cores": os.cpu_count()}
 
