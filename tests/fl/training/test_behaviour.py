@@ -33,18 +33,16 @@ def _forget() -> Iterator[None]:
     MODELS.update(before)
 
 
-def key(folder: Path, make: Callable[..., nn.Module], name: str = "net") -> str:
-    """The store's key of a client that trains this model, as a run has it that begins now."""
-    register_model(name, make)
-    training = ClassifierConfig(model=name)
+def job_of(name: str) -> Job:
+    """A client's job that trains the registered model of that name."""
     client = Client(
         id=0,
         role="classifier",
-        training=training,
+        training=ClassifierConfig(model=name),
         num_samples=9,
         request=Request(cpus=1, gpus=0),
     )
-    job = Job(
+    return Job(
         task=train_classifier,
         client=client,
         run_spec=PROBLEM,
@@ -52,7 +50,12 @@ def key(folder: Path, make: Callable[..., nn.Module], name: str = "net") -> str:
         broadcast=None,
         payload=None,
     )
-    return Store(folder / "pool", folder / "updates", TRAIN).key(job)
+
+
+def key(folder: Path, make: Callable[..., nn.Module], name: str = "net") -> str:
+    """The store's key of a client that trains this model, as a run has it that begins now."""
+    register_model(name, make)
+    return Store(folder / "pool", folder / "updates", TRAIN).key(job_of(name))
 
 
 class Net(nn.Module):
@@ -225,21 +228,8 @@ def test_a_second_model_of_a_run_counts_by_its_own_code(tmp_path: Path) -> None:
     store = Store(tmp_path / "pool", tmp_path / "updates", TRAIN)
     register_model("one", lambda: Net(torch.tanh))
     register_model("two", lambda: Net(torch.tanh))
-    training = ClassifierConfig(model="one")
-    client = Client(
-        id=0, role="classifier", training=training, num_samples=9, request=Request(cpus=1, gpus=0)
-    )
-    job = Job(
-        task=train_classifier,
-        client=client,
-        run_spec=PROBLEM,
-        indices=np.arange(9),
-        broadcast=None,
-        payload=None,
-    )
-    store.key(job)
+    store.key(job_of("one"))
     MODELS["two"] = replace(MODELS["two"], source="edited")
-    other = replace(job, client=replace(client, training=replace(training, model="two")))
-    edited = store.key(other)
+    edited = store.key(job_of("two"))
     fresh = Store(tmp_path / "pool2", tmp_path / "updates2", TRAIN)
-    assert fresh.key(other) == edited
+    assert fresh.key(job_of("two")) == edited
