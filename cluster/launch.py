@@ -41,12 +41,12 @@ def main(argv: Sequence[str] | None = None, *, own_process: bool = False) -> int
     """
     console, arguments = Console(markup=False), sys.argv[1:] if argv is None else argv
     with loading(arguments):
-        from cluster.rehearsal.rehearse import print_estimate, rehearse
         from cluster.run.command_line import parse, stop_with
         from cluster.run.early_ray import EarlyRay
         from cluster.run.plan import print_dry_run
         from cluster.run.prepare import prepare
         from cluster.run.run_dir import check_place, claimed, versions
+        from cluster.run.smoke import print_estimate, smoke
         from fl.disk_errors import refused_by_disk
     if "--version" in arguments:
         print(f"onefold {versions()['onefold']}")
@@ -59,15 +59,15 @@ def main(argv: Sequence[str] | None = None, *, own_process: bool = False) -> int
                     from slurm.submit import submit
 
                     return submit(launch, console)
-                if not (launch.dry_run or launch.rehearse):
+                if not (launch.dry_run or launch.smoke):
                     check_place(launch)
                 early = held.enter_context(EarlyRay(launch, fork=own_process))
                 with Steps(console) as say:
                     prepared = prepare(launch, say=say, checked=early.begin)
-                    if launch.rehearse:
-                        say("rehearsing")
-                        estimate = rehearse(launch, prepared)
-            if launch.rehearse:
+                    if launch.smoke:
+                        say("running one step of everything")
+                        estimate = smoke(launch, prepared, early)
+            if launch.smoke:
                 print_estimate(estimate, console)
                 return 0
             if launch.dry_run:

@@ -90,7 +90,7 @@ def run(
 def _run(
     launch: Launch, metrics: Mapping[str, Metric], callbacks: Sequence[Listener], progress: bool
 ) -> Result:
-    launch.refuse_rehearsal()
+    launch.refuse_smoke()
     if not launch.dry_run:
         check_place(launch)
     console = Console(quiet=not progress, markup=False)

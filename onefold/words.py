@@ -25,7 +25,7 @@ HELP = ("--help",)
 FIRST = (
     *("--method", "--rounds", "--num-clients", "--num-large", "--alpha", "--seed"),
     *("--dataset", "--data-root", "--partition.file", "--plugin", "--classifier.model"),
-    *("--preset", "--config", "--name", "--resume", "--dry-run", "--rehearse", "--runtime"),
+    *("--preset", "--config", "--name", "--resume", "--dry-run", "--smoke", "--runtime"),
     *("--slurm", "--slurm.nodes", "--help", "--help-all"),
 )
 """Of the launch's options those that are offered before anything of one is typed."""

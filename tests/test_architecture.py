@@ -26,7 +26,6 @@ WINGS = (
     "server",
     "profiling",
     "run",
-    "rehearsal",
     "studies",
     "checks",
 )

@@ -74,7 +74,7 @@ def parse_sweep(argv: Sequence[str]) -> tuple[SweepOptions, Launch]:
     own = [field.name for field in fields(SweepOptions)]
     options, rest = parse_record(SweepOptions, argv, own, PROG, return_unknown_args=True)
     launch = parse(rest, prog=PROG, beside=own)
-    launch.refuse_rehearsal()
+    launch.refuse_smoke()
     if launch.run.data.validation:
         raise UserError("a sweep sets data.validation itself: give --validation")
     return options, launch

@@ -63,6 +63,8 @@ def measured(
     run_spec: RunSpec,
     config: ResourcesConfig,
     inventory: Inventory,
+    *,
+    anew: bool = False,
 ) -> Requests:
     """The requests that the configuration states; what it leaves open is measured on one step.
 
@@ -75,13 +77,14 @@ def measured(
         run_spec: image shape, classes and seed of the run.
         config: what was set by hand.
         inventory: this machine.
+        anew: measure again what was measured by an earlier run.
 
     Raises:
         UserError: a step fails, or an assignment needs more than there is.
     """
     plain = stated(assignments, config, inventory).by_assignment
     subjects = {a: Subject(a.training, run_spec, request.threads) for a, request in plain.items()}
-    steps = measure_steps(subjects.values(), inventory.device)
+    steps = measure_steps(subjects.values(), inventory.device, anew=anew)
     image_bytes = BYTES_PER_PIXEL * math.prod(run_spec.image_shape)
     requests = {}
     for assignment, request in plain.items():

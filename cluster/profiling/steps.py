@@ -50,19 +50,22 @@ class Subject:
     threads: int
 
 
-def measure_steps(subjects: Iterable[Subject], device: str) -> dict[Subject, Step]:
+def measure_steps(
+    subjects: Iterable[Subject], device: str, *, anew: bool = False
+) -> dict[Subject, Step]:
     """Looks each subject up in the cache, or measures it now.
 
     Args:
         subjects: what to measure.
         device: name of the device that trains; part of the cache's keys.
+        anew: measure all of them now: what is cached was perhaps measured on a busy machine.
 
     Raises:
         UserError: a step failed, with its reason.
     """
     cached = _read()
     keys = {subject: _key(subject, device) for subject in subjects}
-    missing = [subject for subject, key in keys.items() if key not in cached]
+    missing = [subject for subject, key in keys.items() if anew or key not in cached]
     if missing:
         measured = zip(missing, _in_child(missing), strict=True)
         cached |= {keys[subject]: asdict(step) for subject, step in measured}

@@ -26,7 +26,7 @@ class EarlyRay:
 
     def __init__(self, launch: Launch, *, fork: bool) -> None:
         self._own = launch.runtime == "ray" and not (
-            launch.ray_address or launch.dry_run or launch.rehearse or launch.slurm.submit
+            launch.ray_address or launch.dry_run or launch.slurm.submit
         )
         self._fork = fork
         self._template: Path | None = None

@@ -10,7 +10,7 @@ EXAMPLES = """examples:
   onefold run --dataset my.npz --plugin my.py --classifier.model mynet
   onefold run --preset mnist-small --data-root DIR
   onefold run --dry-run                  configuration and placement
-  onefold run --rehearse                 one step of all, and time and memory
+  onefold run --smoke                    one step of everything; time and memory
   onefold run --slurm --slurm.nodes 2    as a Slurm job
 """
 

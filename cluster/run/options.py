@@ -49,9 +49,9 @@ class LaunchOptions(Settings, Generic[Options]):
     """Experiment trackers that are told of the run too: wandb, mlflow, or both."""
     dry_run: bool = False
     """Print the resolved configuration and the placement plan, and start nothing."""
-    rehearse: bool = False
-    """Run all of it at its real sizes, one step per client and one batch at the server, and say
-    what the whole would take; write nothing."""
+    smoke: bool = False
+    """Run one step per client and a few of each fit, at the run's real sizes; print what the whole
+    run would take, and keep nothing."""
     resume: bool = False
     """Continue the run in the directory; finished clients are not trained again."""
     overwrite: bool = False
@@ -69,8 +69,8 @@ class LaunchOptions(Settings, Generic[Options]):
                 raise UserError(f"--track {tracker} needs it: pip install 'onefold[{tracker}]'")
         if self.resume and self.overwrite:
             raise UserError("--resume and --overwrite exclude each other")
-        if self.rehearse and (self.dry_run or self.slurm.submit):
-            raise UserError("--rehearse goes without --dry-run and without --slurm")
+        if self.smoke and (self.dry_run or self.slurm.submit):
+            raise UserError("--smoke excludes --dry-run and --slurm")
         if self.wait and not self.slurm.submit:
             raise UserError("--wait goes with --slurm")
         if self.slurm.submit and self.ray_address:
@@ -84,14 +84,14 @@ class LaunchOptions(Settings, Generic[Options]):
         if self.fusion_ranks is not None and self.fusion_ranks > 1 and self.runtime == "inprocess":
             raise UserError("fusion_ranks above 1 need --runtime ray")
 
-    def refuse_rehearsal(self) -> None:
-        """For commands that start several runs, or one in another way: none of them rehearses.
+    def refuse_smoke(self) -> None:
+        """For commands other than ``onefold run``.
 
         Raises:
-            UserError: the options ask for it.
+            UserError: the options ask for a smoke run.
         """
-        if self.rehearse:
-            raise UserError("--rehearse goes with onefold run alone")
+        if self.smoke:
+            raise UserError("only onefold run takes --smoke")
 
 
 Launch = LaunchOptions[Any]

@@ -74,9 +74,10 @@ def prepare(
     say(f"cutting it among {run.num_clients} clients")
     partition = _partition(run, dataset, drawn)
     requests = admitted.requests
-    if launch.runtime == "ray" and not launch.slurm.submit:  # the job will measure on its own node
+    # A Slurm job measures on its own node.
+    if (launch.runtime == "ray" or launch.smoke) and not launch.slurm.submit:
         say("measuring what clients need")
-        requests = _measured(run, admitted, partition)
+        requests = _measured(launch, admitted, partition)
     if admitted.method.auxiliary is not None:
         say("reading images of another data set")
     return Prepared(
@@ -130,10 +131,14 @@ def _partition(run: RunConfig[Any], dataset: Dataset, drawn: int | None) -> Part
     )
 
 
-def _measured(run: RunConfig[Any], admitted: Admitted, partition: Partition) -> Requests:
-    sizes = [len(indices) for indices in partition.train]
+def _measured(launch: Launch, admitted: Admitted, partition: Partition) -> Requests:
     return measured(
-        admitted.assignments, sizes, admitted.run_spec, run.resources, admitted.inventory
+        admitted.assignments,
+        [len(indices) for indices in partition.train],
+        admitted.run_spec,
+        launch.run.resources,
+        admitted.inventory,
+        anew=launch.smoke,
     )
 
 

@@ -110,7 +110,7 @@ def _execute(
         if launch.runtime == "ray":
             events.emit(Preparing(what="joining Ray" if launch.ray_address else "starting Ray"))
         bundles = stack.enter_context(open_cluster(launch, prepared.inventory, run_dir, early))
-        clients, server = _federation(launch, prepared, run_dir, events, bundles, stack)
+        clients, server = open_federation(launch, prepared, run_dir, events, bundles, stack)
         inputs: JsonObject = dict(prepared.inputs)
         if not prepared.method.one_shot:
             inputs["rounds"] = Rounds(launch.run.rounds, run_dir / CHECKPOINTS)
@@ -132,7 +132,7 @@ def _execute(
     return result
 
 
-def _federation(
+def open_federation(
     launch: Launch,
     prepared: Prepared,
     run_dir: Path,
@@ -140,6 +140,7 @@ def _federation(
     bundles: "Bundles | None",
     stack: ExitStack,
 ) -> tuple[Clients, RankedServer]:
+    """The run's clients and server, which live as long as the stack."""
     dataset = prepared.dataset
     every_test = np.arange(len(dataset.test.labels))
     test = Shard.from_split(dataset.test, every_test, dataset.num_classes)

@@ -135,7 +135,7 @@ def _cell(options: StudyOptions, clients: int, seed: int) -> StudyRun:
     fixed = [f"--num-clients={clients}", f"--seed={seed}", f"--name={name}"]
     fixed.append(f"--output-dir={options.output_dir}")
     launch = parse([*options.launch_arguments, *fixed])
-    launch.refuse_rehearsal()
+    launch.refuse_smoke()
     if (launch.output_dir / name / "config.yaml").exists():
         launch = replace(launch, resume=True)
     each = options.samples_per_client

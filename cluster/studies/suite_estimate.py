@@ -1,13 +1,13 @@
-"""What a table would take: one run of each kind is rehearsed, and stands for the others."""
+"""Estimates a table: one run of each kind is tried by ``--smoke`` and stands for the others."""
 
 from collections.abc import Mapping, Sequence
 
 from rich.console import Console
 
-from cluster.rehearsal.rehearse import Estimate, rehearse
 from cluster.run.command_line import parse
 from cluster.run.prepare import prepare
 from cluster.run.run_dir import locate
+from cluster.run.smoke import Estimate, smoke
 from cluster.run.steps import Steps
 from cluster.run.time_left import about
 from cluster.studies.cell import Cell
@@ -44,11 +44,11 @@ def tell(runs: Mapping[tuple[Cell, int], Sequence[str]]) -> None:
 
 
 def _estimate(arguments: Sequence[str], name: str) -> Estimate:
-    launch = parse(arguments)
+    launch = parse([*arguments, "--smoke"])
     with Steps(Console(markup=False), name) as say:
         prepared = prepare(launch, say=say)
-        say("rehearsing")
-        return rehearse(launch, prepared)
+        say("running one step of everything")
+        return smoke(launch, prepared)
 
 
 def _kinds(runs: Mapping[tuple[Cell, int], Sequence[str]]) -> list[list[Run]]:

@@ -58,7 +58,7 @@ class SuiteOptions(Settings):
     """Of results: run nothing, and write into the page which tables are of older code."""
     dry_run: bool = False
     """Name the runs and whether each is finished; start none. At scale paper a run of each kind is
-    rehearsed, to say what the whole table would take."""
+    tried by --smoke, to estimate the whole table."""
     slurm: SlurmOptions = SlurmOptions()
     """Send what is not finished to Slurm as one job array. Once all is finished, the same command
     makes the table."""

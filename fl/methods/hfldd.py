@@ -262,6 +262,5 @@ METHOD = Method(
     run=run,
     one_shot=False,
     auxiliary=lambda settings: settings.auxiliary,
-    told_apart=lambda settings, num_clients: settings.num_groups(num_clients),
     spaces=Spaces(local=LOCAL),
 )

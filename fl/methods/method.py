@@ -41,9 +41,6 @@ class Method:
     scores_clients: Callable[[Any], bool] = lambda settings: False
     """Whether, with these settings, accuracy is that of the clients' own models on test samples of
     their own: then a share of each client's samples is held out for it."""
-    told_apart: Callable[[Any, int], int] = lambda settings, num_clients: 1
-    """Of so many clients, how many must differ for the method to show all that it does: a rehearsal
-    trains as many of each kind."""
     supports_dp: bool = False
     """Whether all that its clients tell of their samples is what their training records' own tasks
     upload, so that these can be made differentially private."""

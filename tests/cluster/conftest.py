@@ -12,7 +12,7 @@ from cluster.hardware.gpus import find_gpus
 
 TEMPLATE = """
 import sys
-import cluster.launch, cluster.rehearsal.rehearse
+import cluster.launch, cluster.run.smoke
 from cluster.hardware.worker_template import worker_template
 
 with worker_template() as address:

@@ -38,7 +38,7 @@ def devices(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Measures from the table above; the list holds the devices that it was asked for."""
     asked: list[str] = []
 
-    def pretend(subjects: Iterable[Subject], device: str) -> dict[Subject, Step]:
+    def pretend(subjects: Iterable[Subject], device: str, *, anew: bool) -> dict[Subject, Step]:
         asked.append(device)
         return {
             s: Step(peak_bytes=PEAKS[s.training.model], seconds_per_sample=0.5) for s in subjects

@@ -1,4 +1,4 @@
-"""Runs of a table that differ in alpha and seed alone are one kind, of which one is rehearsed."""
+"""Runs of a table that differ in alpha and seed alone are one kind, of which one is tried."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from cluster.studies.cell import Cell
 from cluster.studies.suite_estimate import tell
 
 
-def test_one_run_of_each_kind_is_rehearsed_and_finished_ones_are_not_counted(
+def test_one_run_of_each_kind_is_tried_and_finished_ones_are_not_counted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:
     class Hour:

@@ -1,0 +1,28 @@
+"""A cell of each paper at the papers' scale: real widths, image and batch sizes."""
+
+import pytest
+
+from cluster.run.command_line import parse
+from cluster.run.prepare import prepare
+from cluster.run.smoke import smoke
+from cluster.studies.cells import make
+from tests.cluster.run.made_up import make_up_data
+
+CELLS = {
+    "table4": ("*-fedmho-sd", ("--num-clients=2",)),
+    "fedd2s-table2": ("*-fedd2s", ()),
+    "hfldd": ("*-hfldd", ()),
+    "hfldd-table5": ("*shufflenet*C10-fedavg", ("--num-clients=10", "--num-large=10")),
+}
+"""A cell of each paper's tables, and the clients that are enough for its smoke run."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("table", CELLS)
+def test_a_cell_runs_at_paper_scale(table: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_up_data(monkeypatch)
+    pattern, less = CELLS[table]
+    cell = make(table, "paper", (pattern,), None, None)[0]
+    launch = parse([*cell.arguments, "--runtime=inprocess", "--smoke", *less])
+    estimate = smoke(launch, prepare(launch))
+    assert 0 < estimate.seconds < float("inf")
