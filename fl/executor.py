@@ -17,9 +17,9 @@ from fl.events import ClientProgress, ClientStart, Events
 from fl.federation import Job, TaskInput
 from fl.memory import peak_memory, retain_freed_memory
 from fl.packed import Packed
+from fl.training.progress import reported_to
 from fl.training.sizes import CohortSizes, groups, take
 from fl.training.task import train_many
-from fl.training.telling import told_to
 from fl.wire import unpack
 
 
@@ -128,7 +128,7 @@ class InProcess:
     ) -> Iterator[tuple[Job, Packed | ClientFailed]]:
         ready = [job.ready() for job in cohort]
         try:
-            with told_to(partial(_emit, events)):
+            with reported_to(partial(_emit, events)):
                 results = run_jobs(ready, self._train)
         except (Exception, SystemExit) as error:  # a client's code does not end the launch
             if len(cohort) == 1:
@@ -141,8 +141,8 @@ class InProcess:
         yield from zip(cohort, map(Packed.in_memory, results), strict=True)
 
 
-def _emit(events: Events, told: Sequence[ClientProgress]) -> None:
-    for event in told:
+def _emit(events: Events, reports: Sequence[ClientProgress]) -> None:
+    for event in reports:
         events.emit(event)
 
 

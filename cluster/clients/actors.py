@@ -3,6 +3,7 @@
 import gc
 import os
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -19,7 +20,7 @@ from cluster.clients.extensions import (
 )
 from cluster.clients.memory_cap import capped
 from cluster.clients.messages import Sender, Sent
-from cluster.clients.progress_messages import Address, Outbox
+from cluster.clients.progress import send
 from cluster.hardware.bundles import Bundles
 from cluster.scheduling.capacity import FreeCapacity, need_of
 from cluster.scheduling.placement import Slot
@@ -27,17 +28,17 @@ from fl.data.datasets import Split
 from fl.executor import Place, run_jobs
 from fl.federation import Job, Request
 from fl.memory import return_freed_memory
-from fl.training.telling import told_to
+from fl.training.progress import reported_to
 
 
 class ClientActor:
     """A client's process. It sees only the devices that Ray assigned to it."""
 
-    def __init__(self, models: bytes | None = None, progress_to: Address | None = None) -> None:
-        """``models``: the user's own, see :mod:`.extensions`; ``progress_to``: see
-        :mod:`.progress_messages`."""
+    def __init__(self, models: bytes | None = None, mailbox: Any = None) -> None:
+        """``models``: the user's own, see :mod:`.extensions`; ``mailbox``: see
+        :mod:`.progress`."""
         add_models(models)
-        self._progress = Outbox(progress_to)
+        self._progress = partial(send, mailbox)
         self._size = 0
         # What was imported stays, so the garbage collector need not scan it again and again.
         gc.freeze()
@@ -55,7 +56,7 @@ class ClientActor:
         packed: list[bytes] = []
         try:
             for first in range(0, len(jobs), size):
-                with capped(jobs[0].client.request), told_to(self._progress):
+                with capped(jobs[0].client.request), reported_to(self._progress):
                     packed += run_jobs(jobs[first : first + size], train, place)
             # Ray writes arrays into its store once; bytes it would pickle first.
             return [np.frombuffer(p, np.uint8) for p in packed]
@@ -81,10 +82,10 @@ class Actors:
     An idle process holds what it asked for, until another one needs its capacity.
     """
 
-    def __init__(self, train: Split, bundles: Bundles, progress_to: Address | None = None) -> None:
+    def __init__(self, train: Split, bundles: Bundles, mailbox: Any = None) -> None:
         self._images, self._labels = ray.put(train.images), ray.put(train.labels)
         self._sender = Sender()
-        self._progress_to = progress_to
+        self._mailbox = mailbox
         self._models = packed_models()
         send_methods_by_value()
         self._bundles = bundles
@@ -143,5 +144,5 @@ class Actors:
                 max_restarts=0,
                 scheduling_strategy=self._bundles.strategy(slot.bundle),
             )
-            .remote(self._models, self._progress_to)
+            .remote(self._models, self._mailbox)
         )

@@ -15,7 +15,7 @@ import ray
 from ray.exceptions import RayError
 
 from cluster.clients.actors import Actors, Process
-from cluster.clients.progress_messages import Inbox
+from cluster.clients.progress import Inbox
 from cluster.clients.retries import Retries, give_up, reason_of
 from cluster.hardware.bundles import Bundles, await_gpus
 from cluster.scheduling.call_size import clients_per_call
@@ -26,8 +26,8 @@ from fl.errors import ClientFailed, UserError
 from fl.events import AttemptFailed, ClientStart, Events
 from fl.federation import Job, Request
 from fl.packed import Packed
+from fl.training.progress import PERIOD_S
 from fl.training.sizes import CohortSizes, groups, take, work
-from fl.training.telling import PERIOD_S
 
 NODE_CHECK_S = 5.0
 """Seconds between checks whether a node has vanished; completions are awaited, not polled."""
@@ -74,7 +74,7 @@ class RayExecutor:
         reuse_processes: bool = False,
     ) -> None:
         self.progress = Inbox()
-        self.actors = Actors(train, bundles, self.progress.address)
+        self.actors = Actors(train, bundles, self.progress.mailbox)
         self.bundles = bundles
         self.max_actors = max_actors
         self.attempts = attempts
@@ -144,13 +144,15 @@ class _Map:
                 yield self._given_up.pop()
 
     def _await(self) -> list[Any]:
-        """Waits for the next that is done, or for as long as no node has been looked after; tells
-        meanwhile how far clients are."""
+        """Waits for the next that is done, at most until nodes are to be checked.
+
+        Meanwhile it emits clients' progress.
+        """
         for _ in range(round(NODE_CHECK_S / PERIOD_S)):
             done, _ = ray.wait(list(self._running), num_returns=1, timeout=PERIOD_S)
             at_work = {job.client.id for c in self._running.values() for job in c.jobs}
-            for told in self._executor.progress.read(at_work):
-                self._events.emit(told)
+            for report in self._executor.progress.read(at_work):
+                self._events.emit(report)
             if done:
                 return done
         return []

@@ -24,7 +24,7 @@ OF_COMMANDS = (
     "yaml_checksum",
 )
 """Modules of ``fl`` for what a command takes and says."""
-OF_TIME = ("memory", "training/sizes", "training/telling")
+OF_TIME = ("memory", "training/sizes", "training/progress")
 """Modules of ``fl`` for when and with whom a client trains, in how much memory: its upload is the
 same to the bit."""
 WITHOUT = (

@@ -16,8 +16,8 @@ from fl.condensation.nearest import nearest
 from fl.data.shard import Shard
 from fl.federation import RunSpec, Task, TaskInput, TaskOutput, Update
 from fl.training.optimizers import Adam
+from fl.training.progress import report
 from fl.training.step_losses import StepLosses
-from fl.training.telling import tell
 from fl.wire import Tensors
 from kernels import centred
 from kernels.kip import predictions
@@ -112,7 +112,7 @@ def distil(inputs: TaskInput) -> TaskOutput:
         loss = 0.5 * (told - labels[rows]).square().mean()
         loss.backward()
         losses.add(loss)
-        tell(inputs.client.id, taken, config.steps, loss.detach().item, "step")
+        report(inputs.client.id, taken, config.steps, loss.detach().item, "step")
         adam.step((0,))
         right = told.argmax(1) == labels[rows].argmax(1)
         solved = config.stop == "accuracy" and float(right.double().mean()) > SOLVED

@@ -26,8 +26,8 @@ from fl.training.features import features_and_logits
 from fl.training.loop import Step, minimise
 from fl.training.optimizers import SGD
 from fl.training.per_client import Turns, cohort_model, dropout_in
+from fl.training.progress import has_listener, report
 from fl.training.step_losses import StepLosses
-from fl.training.telling import is_heard, tell
 
 
 class Condensing:
@@ -107,8 +107,8 @@ def learn(clients: Sequence[Condensing], config: LocalCondensation) -> None:
             yield Step(torch.stack(losses).sum(), turns.clients)
             for client, loss in zip(clients, losses, strict=True):
                 client.losses.add(loss)
-                if is_heard():
-                    tell(client.client, taken + 1, config.steps, loss.detach().item, "step")
+                if has_listener():
+                    report(client.client, taken + 1, config.steps, loss.detach().item, "step")
 
     def clip() -> None:
         if config.clip is not None:

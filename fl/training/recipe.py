@@ -13,8 +13,8 @@ from fl.federation import Batch, TaskInput, TaskOutput
 from fl.seeding import in_round, torch_seeded
 from fl.training.loop import Step, minimise
 from fl.training.optimizers import SGD, Adam, CohortOptimizer, Proximal
+from fl.training.progress import report
 from fl.training.reduced import reduced
-from fl.training.telling import tell
 from fl.wire import Tensors
 
 Epoch = Iterator[Batch]
@@ -126,7 +126,7 @@ def batches(recipe: Recipe, mean_loss: MeanLoss, client: int | None = None) -> I
     """A client's batches to the end of its training.
 
     The caller adds each batch's losses to ``mean_loss`` before it takes the next batch. With the
-    client's id, each epoch's end is told (:mod:`fl.training.telling`).
+    client's id, each epoch's end is reported (:mod:`fl.training.progress`).
     """
     epochs = length_hint(recipe.epochs, 0) or None
     for epoch in recipe.epochs:
@@ -134,7 +134,7 @@ def batches(recipe: Recipe, mean_loss: MeanLoss, client: int | None = None) -> I
         yield from epoch
         over = mean_loss.end_epoch(recipe.patience)
         if client is not None:
-            tell(client, mean_loss.epochs, epochs, mean_loss.reader())
+            report(client, mean_loss.epochs, epochs, mean_loss.reader())
         if over:
             return
 

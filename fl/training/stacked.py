@@ -26,7 +26,7 @@ def train(recipes: Sequence[Recipe], clients: Sequence[int] = ()) -> list[TaskOu
 
     The recipes have the same model (except for its weights), losses and optimiser. None has a
     :func:`conflict`. Those with a further stage go through it together, when all have ended.
-    With the clients' ids, their progress is told (:mod:`fl.training.telling`).
+    With the clients' ids, their progress is reported (:mod:`fl.training.progress`).
     """
     ids: Sequence[int | None] = clients or [None] * len(recipes)
     for recipe in recipes:

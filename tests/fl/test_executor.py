@@ -163,8 +163,8 @@ def test_a_cohort_leaves_what_each_client_would_have_left_alone(size: int) -> No
         assert note["cohort"] == (1 if size == 2 and own.client.id == 0 else min(size, 5))
 
 
-def test_a_cohort_tells_how_far_each_client_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fl.training.telling.PERIOD_S", 0.0)
+def test_a_cohort_reports_each_clients_progress(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fl.training.progress.PERIOD_S", 0.0)
     events: list[Told] = []
     jobs = [light(k, size=3 + k) for k in range(2)]
     list(InProcess(TRAIN, fixed(2)).run(jobs, Events(into(events))))

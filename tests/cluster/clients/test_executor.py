@@ -23,10 +23,10 @@ from fl.executor import InProcess
 from fl.federation import Client, Job, Request, RunSpec, TaskInput, TaskOutput, Training
 from fl.training.classifier import ClassifierConfig
 from fl.training.generator import GeneratorConfig, train_generator
+from fl.training.progress import PERIOD_S, report
 from fl.training.recipe import Recipe
 from fl.training.sizes import CohortSizes
 from fl.training.task import recipe_of, task_of
-from fl.training.telling import PERIOD_S, tell
 from fl.wire import unpack
 from tests.cluster.outcomes import uploads
 from tests.fl.toy import Told, into, named
@@ -78,12 +78,13 @@ def dies(inputs: TaskInput) -> TaskOutput:
     os._exit(7)
 
 
-def tells(inputs: TaskInput) -> TaskOutput:
+def reports(inputs: TaskInput) -> TaskOutput:
     time.sleep(PERIOD_S)
-    tell(inputs.client.id, 3, 20, lambda: 0.5)
-    tell(77, 3, 20, lambda: 0.5)
-    time.sleep(2 * PERIOD_S)
-    tell(inputs.client.id, 4, 20, lambda: 0.4)
+    report(inputs.client.id, 3, 20, lambda: 0.5)
+    report(77, 3, 20, lambda: 0.5)
+    time.sleep(4 * PERIOD_S)
+    report(inputs.client.id, 4, 20, lambda: 0.4)
+    time.sleep(4 * PERIOD_S)
     return TaskOutput(tensors={"x": torch.ones(1)})
 
 
@@ -109,9 +110,9 @@ def test_same_uploads_in_process_one_by_one_and_at_once(bundles: Bundles) -> Non
             assert all(torch.equal(ours[n], theirs[n]) for n in ours)
 
 
-def test_how_far_a_client_is_is_told_while_it_trains(bundles: Bundles) -> None:
+def test_progress_is_reported_while_a_client_trains(bundles: Bundles) -> None:
     seen: list[Told] = []
-    uploads(RayExecutor(TRAIN, bundles), [job(1, task=tells)], Events(into(seen)))
+    uploads(RayExecutor(TRAIN, bundles), [job(1, task=reports)], Events(into(seen)))
     progress = named(seen, "client_progress")
     assert [(e["client"], e["done"], e["of"], e["loss"]) for e in progress] == [
         (1, 3, 20, 0.5),

@@ -1,4 +1,4 @@
-"""Clients tell how far they are: seldom, only to who listens, and without any influence."""
+"""Clients report their progress: seldom, only to a listener, and without any influence."""
 
 from collections.abc import Callable, Sequence
 
@@ -8,9 +8,9 @@ from fl.condensation.config import LocalCondensation
 from fl.condensation.kip import KipTraining
 from fl.events import ClientProgress
 from fl.federation import TaskInput, TaskOutput, Training
-from fl.training import telling
+from fl.training import progress
+from fl.training.progress import has_listener, report, reported_to
 from fl.training.task import train_many
-from fl.training.telling import is_heard, tell, told_to
 from tests.fl.toy import CLASSIFIER, GENERATOR, VGG, same_bits, shard, task_input
 
 Heard = list[ClientProgress]
@@ -18,8 +18,8 @@ Heard = list[ClientProgress]
 
 @pytest.fixture
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Everything is passed on as soon as it is told."""
-    monkeypatch.setattr(telling, "PERIOD_S", 0.0)
+    """Everything is passed on as soon as it is reported."""
+    monkeypatch.setattr(progress, "PERIOD_S", 0.0)
 
 
 def clients(training: Training, count: int = 2) -> list[TaskInput]:
@@ -28,14 +28,14 @@ def clients(training: Training, count: int = 2) -> list[TaskInput]:
 
 def heard_of(cohort: list[TaskInput]) -> tuple[Heard, list[TaskOutput]]:
     heard: Heard = []
-    with told_to(heard.extend):
+    with reported_to(heard.extend):
         outputs = train_many(cohort[0].client.training.task, cohort)
     return heard, outputs
 
 
 @pytest.mark.usefixtures("at_once")
 @pytest.mark.parametrize("training", [CLASSIFIER, GENERATOR, VGG], ids=["cnn", "cvae", "alone"])
-def test_each_client_of_a_cohort_tells_its_epochs_and_their_loss(training: Training) -> None:
+def test_each_client_of_a_cohort_reports_its_epochs_and_their_loss(training: Training) -> None:
     heard, outputs = heard_of(clients(training))
     for k, output in zip((7, 8), outputs, strict=True):
         own = [told for told in heard if told.client == k]
@@ -53,7 +53,7 @@ def test_each_client_of_a_cohort_tells_its_epochs_and_their_loss(training: Train
     ],
     ids=["condensation", "kip"],
 )
-def test_who_learns_images_tells_its_steps(training: Training) -> None:
+def test_who_learns_images_reports_its_steps(training: Training) -> None:
     heard, _ = heard_of(clients(training, 1))
     assert [(t.client, t.unit, t.done, t.of) for t in heard] == [
         (7, "step", n, 3) for n in (1, 2, 3)
@@ -74,7 +74,7 @@ def test_a_listener_hears_twice_a_second_at_most_and_then_the_latest(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     now = 100.0
-    monkeypatch.setattr(telling.time, "monotonic", lambda: now)
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now)
     calls: list[list[ClientProgress]] = []
     read: list[int] = []
 
@@ -84,24 +84,24 @@ def test_a_listener_hears_twice_a_second_at_most_and_then_the_latest(
     def listener(told: Sequence[ClientProgress]) -> None:
         calls.append(list(told))
 
-    with told_to(listener):
+    with reported_to(listener):
         for step in range(1, 21):  # two seconds
             now += 0.1
-            tell(1, step, 20, loss(step))
-            tell(2, step, 20, loss(step))
+            report(1, step, 20, loss(step))
+            report(2, step, 20, loss(step))
     assert 3 <= len(calls) <= 4
     assert all({t.client for t in told} == {1, 2} for told in calls[1:])
     assert len(read) <= 2 * len(calls)  # a loss is read from its device only when it is passed on
 
 
-def test_nobody_is_told_outside_of_the_context_or_of_a_loss_that_is_no_number(
+def test_no_report_outside_of_the_context_nor_of_a_loss_that_is_no_number(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(telling, "PERIOD_S", 0.0)
+    monkeypatch.setattr(progress, "PERIOD_S", 0.0)
     heard: Heard = []
-    with told_to(heard.extend):
-        assert is_heard()
-        tell(1, 1, None, lambda: float("nan"))
-    assert not is_heard()
-    tell(1, 2, None, lambda: pytest.fail("read"))
+    with reported_to(heard.extend):
+        assert has_listener()
+        report(1, 1, None, lambda: float("nan"))
+    assert not has_listener()
+    report(1, 2, None, lambda: pytest.fail("read"))
     assert not heard
