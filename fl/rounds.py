@@ -51,13 +51,15 @@ class Rounds:
     return rounds.outcome(model)
     """
 
-    def __init__(self, count: int, directory: Path | None = None) -> None:
-        """``count``: rounds, 1 or more; ``directory``: where to save the last state, or None."""
+    def __init__(self, count: int, directory: Path | None = None, run: str = "") -> None:
+        """``count``: rounds, 1 or more; ``directory``: where to save the last state, or None;
+        ``run``: all that determines the run. A state of another run is not gone on from."""
         self.count = count
         self.played: list[Round] = []
         self.start: Evaluation | None = None
         """Evaluation of the global model before the first round."""
         self._file = directory / "round.state" if directory else None
+        self._about = f"rounds of {run}"
 
     def play(
         self,
@@ -140,13 +142,13 @@ class Rounds:
             "dropped": clients.dropped,
             "remembered": clients.remembered,
         }
-        save_tensors(self._file, state)
+        save_tensors(self._file, state, self._about)
 
     def _go_on(
         self, clients: Clients, server: Server, model: nn.Module | None, memory: Tensors
     ) -> None:
         """Restores the state saved after the last round, if there is one."""
-        state = load_tensors(self._file) if self._file else None
+        state = load_tensors(self._file, self._about) if self._file else None
         if state is None:
             return
         if model:

@@ -16,6 +16,7 @@ from fl.data.shard import shard_digest
 from fl.federation import Job, Task
 from fl.models.registry import MODELS
 from fl.packed import Packed
+from fl.sealed import checksum_of
 from fl.training.behaviour import behaviour
 from fl.whole_files import replacing, write_atomically
 
@@ -67,7 +68,10 @@ class Store:
         return _folder(job.round) + _sha(json.dumps(parts, sort_keys=True).encode())
 
     def get(self, key: str, client: int) -> Packed | None:
-        """The packed update, or None where it was never made or its file is damaged."""
+        """The packed update, or None where it was never made or its file is damaged or another's.
+
+        The checksum is of the key too, which is of one client (and, in later rounds, of one round).
+        """
         if self.file(key).is_fifo() or self._checksum(key).is_fifo():
             return None  # opening one would wait for ever
         try:
@@ -75,7 +79,7 @@ class Store:
             checksum = self._checksum(key).read_text()
         except (FileNotFoundError, ValueError):  # ValueError: an empty file
             return None
-        sha = hashlib.sha256()
+        sha = checksum_of(key)
         for piece in packed.pieces():
             sha.update(piece)
         if sha.hexdigest() != checksum:
@@ -86,7 +90,7 @@ class Store:
     def put(self, key: str, client: int, packed: Packed) -> None:
         """Stores a packed update; a crash midway or another run with the same key does no harm."""
         self.file(key).parent.mkdir(exist_ok=True)
-        sha = hashlib.sha256()
+        sha = checksum_of(key)
         with replacing(self.file(key)) as temporary, temporary.open("wb") as file:
             for piece in packed.pieces():
                 sha.update(piece)

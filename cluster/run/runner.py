@@ -113,7 +113,8 @@ def _execute(
         clients, server = open_federation(launch, prepared, run_dir, events, bundles, stack)
         inputs: JsonObject = dict(prepared.inputs)
         if not prepared.method.one_shot:
-            inputs["rounds"] = Rounds(launch.run.rounds, run_dir / CHECKPOINTS)
+            about = f"{launch.run.method} {launch.run.options} {prepared.run_spec}"
+            inputs["rounds"] = Rounds(launch.run.rounds, run_dir / CHECKPOINTS, about)
         outcome = prepared.method.run(clients, server, launch.run.options, **inputs)
         result = _result(launch, prepared, outcome, clients, server)
         if launch.run.fid and outcome.synthetic:

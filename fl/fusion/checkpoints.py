@@ -26,14 +26,15 @@ class Checkpoints:
 
     def load(self, stage: str, key: str) -> list[Report]:
         """The reports up to the last one, which has the state; none if saved under another key."""
-        saved = load_tensors(self.path(stage))
+        saved = load_tensors(self.path(stage), stage)
         if saved is None or saved["key"] != key:
             return []
         return [_report(fields) for fields in saved["reports"]]
 
     def save(self, stage: str, key: str, reports: list[Report]) -> None:
         """Saves the reports, the last with its state."""
-        save_tensors(self.path(stage), {"key": key, "reports": [*map(_fields, reports)]})
+        state = {"key": key, "reports": [*map(_fields, reports)]}
+        save_tensors(self.path(stage), state, stage)
 
     def is_due(self, report: Report, config: FitConfig) -> bool:
         """Whether a state is to be saved after this report's epoch."""
@@ -71,15 +72,19 @@ def name_of(loss: Loss) -> str:
     return f"{loss.__module__}.{function}" if function else repr(loss)
 
 
-def save_tensors(path: Path, value: object) -> None:
-    """Writes tensors and plain values; readers see the whole file or none of it."""
-    with sealed(path) as file:
+def save_tensors(path: Path, value: object, about: str = "") -> None:
+    """Writes tensors and plain values; readers see the whole file or none of it.
+
+    ``about``: see :func:`fl.sealed.sealed`.
+    """
+    with sealed(path, about) as file:
         torch.save(value, cast(IO[bytes], file))  # torch writes to it, and no more
 
 
-def load_tensors(path: Path) -> Any:
-    """What :func:`save_tensors` wrote, on the CPU; None if there is no file or it is damaged."""
-    content = read_sealed(path)
+def load_tensors(path: Path, about: str = "") -> Any:
+    """What :func:`save_tensors` wrote, on the CPU; None if there is no file, or it is damaged or
+    about something else."""
+    content = read_sealed(path, about)
     if content is None:
         return None
     return torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)

@@ -68,3 +68,13 @@ def test_what_a_round_leaves_in_memory_outlives_the_process(tmp_path: Path) -> N
 
     assert play(until=2) == [0, 1, 3]
     assert play(until=4) == [3, 6]
+
+
+def test_the_state_of_another_run_is_not_gone_on_from(tmp_path: Path) -> None:
+    def played(seed: int) -> list[int]:
+        clients, server = tiny_federation(num_clients=2)
+        return list(Rounds(2, tmp_path, f"seed {seed}").play(clients, server, linear()))
+
+    assert played(seed=0) == [1, 2]
+    assert played(seed=0) == []
+    assert played(seed=1) == [1, 2]

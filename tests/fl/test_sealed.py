@@ -62,3 +62,12 @@ def half_written(file: Path) -> None:
     with sealed(file) as writer:
         writer.write(b"half of i")
         raise OSError(28, "No space left on device")
+
+
+def test_a_file_in_anothers_place_is_not_believed(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    with sealed(file, "run a") as writer:
+        writer.write(CONTENT)
+    assert read_sealed(file, "run a") == CONTENT
+    assert read_sealed(file, "run b") is None
+    assert read_sealed(file) is None

@@ -197,3 +197,29 @@ def test_what_clients_remember_outlives_its_round_and_so_does_the_round_at_work(
     assert found == {2: True, 3: False, 4: True}
     here.end_round(3)
     assert [path.name for path in (tmp_path / "a" / "updates").glob("round-*")] == ["round-00004"]
+
+
+@pytest.mark.parametrize("number", [1, 3])
+def test_entries_that_were_exchanged_with_their_checksums_are_not_used(
+    tmp_path: Path, number: int
+) -> None:
+    """Of two clients, also what they remember; and of another run's seed."""
+    ours = store(tmp_path)
+    jobs = [
+        other(round=number),
+        other(round=number, client=replace(JOB.client, id=1)),
+        other(round=number, run_spec=replace(JOB.run_spec, seed=1)),
+    ]
+    keys = [ours.key(job) for job in jobs]
+    for key in keys:
+        ours.put(key, 0, packed())
+    for key in keys[1:]:
+        for ending in (".safetensors", ".sha256"):
+            one, two = (ours.file(k).with_suffix(ending) for k in (keys[0], key))
+            aside = one.with_suffix(".aside")
+            one.rename(aside)
+            two.rename(one)
+            aside.rename(two)
+        assert ours.get(keys[0], 0) is None
+        assert ours.get(key, 1) is None
+        ours.put(keys[0], 0, packed())

@@ -160,3 +160,13 @@ def test_a_digest_tells_shapes_types_and_names_apart() -> None:
 def test_a_damaged_file_is_as_good_as_none(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "a.state").write_bytes(content)
     assert load_tensors(tmp_path / "a.state") is None
+
+
+def test_a_state_of_another_stage_is_not_gone_on_from(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path, every=1)
+    checkpoints.save("teacher", "key", [])
+    save_tensors(tmp_path / "x.state", {"a": torch.ones(2)}, "run a")
+    assert load_tensors(tmp_path / "x.state", "run a") is not None
+    assert load_tensors(tmp_path / "x.state", "run b") is None
+    checkpoints.path("teacher").rename(checkpoints.path("student"))
+    assert load_tensors(checkpoints.path("student"), "student") is None
