@@ -5,7 +5,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Self
 
-from fl.events import CRC, ClientEnd
+from fl.events import ClientEnd
 from fl.json_values import SettingValues
 from fl.wire import Tensors, pack, unpack_note
 
@@ -14,7 +14,7 @@ WHOLE = (("client", -1), ("peak_bytes", 0), ("cohort", 1))
 """Whole numbers, each with the smallest that it may be."""
 OPTIONAL = ("node", "device", "device_uuid", "assigned", "peak_bytes")
 """What may be null."""
-RESERVED = {"event", CRC, *(field.name for field in fields(ClientEnd))}
+RESERVED = {"event", "crc", *(field.name for field in fields(ClientEnd))}
 """Names that no figure may have: in ``metrics.jsonl`` figures stand beside the record's own."""
 MOST_FIGURES = 10_000
 MOST_CHARACTERS = 200

@@ -1,6 +1,5 @@
-"""JSON files that are read again: plain to others, with a checksum as the last key."""
+"""JSON files that are read again: written whole, and refused by name if they are damaged."""
 
-import hashlib
 import json
 import logging
 import math
@@ -11,9 +10,6 @@ from fl.errors import UserError
 from fl.json_values import JsonObject
 from fl.whole_files import no_pipe, write_atomically
 
-CHECKSUM = "checksum"
-"""Key under which a file has the SHA-256 of the rest. A file without it, such as one that a user
-wrote, is believed."""
 WHOLE_NUMBERS = re.compile(r"\[\n\s+-?\d+(?:,\n\s+-?\d+)*\n\s+\]")
 """Such a list as JSON with indents has it; within a string there is no newline."""
 
@@ -23,20 +19,15 @@ log = logging.getLogger(__name__)
 def write_json(path: Path, value: object) -> None:
     """Writes JSON atomically; a list of whole numbers takes one line.
 
-    NaN and infinities, which JSON has not, become null. A mapping gets its checksum, which
-    :func:`read_json` looks at and leaves out.
+    NaN and infinities, which JSON has not, become null.
     """
-    value = _finite(value)
-    if isinstance(value, dict):
-        value = {**value, CHECKSUM: _checksum(json.loads(json.dumps(value)))}
-    text = WHOLE_NUMBERS.sub(
-        lambda found: _one_line(found[0]), json.dumps(value, indent=2, allow_nan=False)
-    )
+    text = json.dumps(_finite(value), indent=2, allow_nan=False)
+    text = WHOLE_NUMBERS.sub(lambda found: _one_line(found[0]), text)
     write_atomically(path, f"{text}\n".encode())
 
 
 def read_json(path: Path) -> JsonObject:
-    """The object in a file, without its checksum.
+    """The object in a file.
 
     Raises:
         FileNotFoundError: there is no such file.
@@ -52,8 +43,7 @@ def read_json(path: Path) -> JsonObject:
         raise UserError(f"{path} is damaged: it is not valid JSON") from None
     if not isinstance(found, dict):
         raise UserError(f"{path} is damaged: it does not hold a mapping")
-    if CHECKSUM in found and found.pop(CHECKSUM) != _checksum(found):
-        raise UserError(f"{path} is damaged: its checksum is of other content")
+    found.pop("checksum", None)  # files of older versions have one
     return found
 
 
@@ -74,10 +64,6 @@ def _finite(value: object) -> object:
     if isinstance(value, list | tuple):
         return [_finite(own) for own in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def _checksum(values: JsonObject) -> str:
-    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
 
 
 def _one_line(numbers: str) -> str:

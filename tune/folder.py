@@ -22,7 +22,6 @@ from fl.json_values import JsonObject
 from fl.sealed import read_sealed, write_sealed
 from fl.spaces import Space
 from fl.whole_files import write_atomically
-from fl.yaml_checksum import with_checksum
 from tune.options import SweepOptions
 
 SECONDS = "trials-seconds"
@@ -75,7 +74,7 @@ def claimed_sweep(options: SweepOptions, launch: Launch, space: Space) -> Iterat
 def _write(folder: Path, launch: Launch, settings: JsonObject) -> None:
     (folder / "trials").mkdir(exist_ok=True)
     content = yaml.safe_dump({**settings, "versions": versions()}, sort_keys=False)
-    write_atomically(folder / "sweep.yaml", with_checksum(content))
+    write_atomically(folder / "sweep.yaml", content.encode())
     write_configuration(folder / "default.yaml", launch.run)
 
 
@@ -102,7 +101,7 @@ def _is_used(folder: Path) -> bool:
 def write_configuration(path: Path, run: RunConfig[Any]) -> None:
     """Writes a file with which ``python -m cluster.launch --config`` repeats the run exactly."""
     content = yaml.safe_dump({**nested(run), "versions": versions()}, sort_keys=False)
-    write_atomically(path, with_checksum(content))
+    write_atomically(path, content.encode())
 
 
 def _settings(options: SweepOptions, launch: Launch, space: Space) -> JsonObject:

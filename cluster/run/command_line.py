@@ -28,7 +28,6 @@ from fl.json_values import JsonObject, SettingValues
 from fl.methods.registry import METHODS, get_method
 from fl.plugins import load_plugin
 from fl.tyro_errors import one_line
-from fl.yaml_checksum import warn_if_changed
 
 FLATTENED = ("run", "options")
 """Records with their fields at the top level on the command line and in YAML."""
@@ -116,9 +115,7 @@ def for_method(method: str, preset: JsonObject) -> JsonObject:
 def load_yaml(path: Any) -> JsonObject:
     """A mapping of settings from a YAML file, without what a finished run recorded beside them."""
     try:
-        content = read_settings(path)
-        warn_if_changed(path, content)
-        values = parse_yaml(content)
+        values = parse_yaml(read_settings(path))
     except FileNotFoundError:
         raise UserError(f"no such configuration file: {path}") from None
     except (yaml.YAMLError, ValueError, OSError) as error:

@@ -25,7 +25,6 @@ from fl.disk_errors import printable, refused_by_disk
 from fl.errors import UserError
 from fl.json_values import JsonObject
 from fl.whole_files import write_atomically
-from fl.yaml_checksum import with_checksum
 
 PACKAGES = ("torch", "torchvision", "triton", "numpy", "ray", "safetensors", "scikit-learn")
 
@@ -84,7 +83,7 @@ def _occupy(launch: Launch, held: ExitStack) -> Path:
         if launch.overwrite and is_run(path):
             empty(path)
         content = yaml.safe_dump({**nested(launch.run), "versions": versions()}, sort_keys=False)
-        write_atomically(path / "config.yaml", with_checksum(content))
+        write_atomically(path / "config.yaml", content.encode())
     except BaseException:
         if made:  # the name is free again
             shutil.rmtree(path, ignore_errors=True)

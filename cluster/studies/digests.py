@@ -21,7 +21,6 @@ OF_COMMANDS = (
     "errors",
     "own_process",
     "tyro_errors",
-    "yaml_checksum",
 )
 """Modules of ``fl`` for what a command takes and says."""
 OF_TIME = ("memory", "training/sizes", "training/progress")

@@ -32,7 +32,6 @@ from fl.report.events import (
 from fl.report.placements import Placed, read_placements
 from fl.report.scores import Scores, scores_of
 from fl.whole_files import no_pipe
-from fl.yaml_checksum import warn_if_changed
 
 
 @dataclass(frozen=True)
@@ -157,9 +156,7 @@ def _read_config(run_dir: Path) -> JsonObject:
     if not path.is_file():
         raise UserError(f"{run_dir} is not a run directory: it has no config.yaml")
     try:
-        content = path.read_bytes()
-        warn_if_changed(path, content)
-        config = yaml.safe_load(content.decode())
+        config = yaml.safe_load(path.read_bytes().decode())
     except (yaml.YAMLError, UnicodeDecodeError, RecursionError):
         raise UserError(f"{path} is not valid YAML") from None
     config = _mapping(config, path)

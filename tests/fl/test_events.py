@@ -125,11 +125,8 @@ def test_what_is_no_event_is_left_out_and_what_is_new_in_one_is_passed_over() ->
     assert list(parse_events([whole, *others, newer])) == [RunEnd(accuracy=0.5)] * 2
 
 
-def test_a_flipped_bit_never_changes_an_event(caplog: pytest.LogCaptureFixture) -> None:
-    line = as_line(RunEnd(accuracy=0.5, seconds=1.25)).encode()
-    for at in range(8 * len(line) - 8):
-        damaged = bytearray(line)
-        damaged[at // 8] ^= 1 << at % 8
-        found = list(parse_events([damaged.decode(errors="replace")]))
-        assert found in ([], [RunEnd(accuracy=0.5, seconds=1.25)])
-    assert "a damaged event of a run is skipped" in caplog.text
+def test_half_a_line_is_no_event_and_a_checksum_of_an_older_version_is_no_figure() -> None:
+    line = as_line(ClientEnd(client=1, stats={"train_loss": 0.5}))
+    assert list(parse_events([line[:-3], "half of it " + line])) == []
+    older = line.replace("}\n", ', "crc": 7}\n')
+    assert list(parse_events([older])) == list(parse_events([line]))

@@ -17,35 +17,14 @@ def file(tmp_path: Path) -> Path:
     return tmp_path / "f.json"
 
 
-def test_what_was_written_comes_back_without_its_checksum(file: Path) -> None:
+def test_what_was_written_comes_back(file: Path) -> None:
     assert read_json(file) == VALUES
-    plain = json.loads(file.read_text())
-    assert plain.pop("checksum")
-    assert plain == VALUES
+    assert json.loads(file.read_text()) == VALUES
 
 
 def test_numbers_as_keys_come_back_as_words(tmp_path: Path) -> None:
     write_json(tmp_path / "f.json", {10: 0.5, 9: (1, 2)})
     assert read_json(tmp_path / "f.json") == {"10": 0.5, "9": [1, 2]}
-
-
-def test_each_flipped_bit_is_refused_or_changes_nothing(
-    file: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    content = file.read_bytes()
-    refused = 0
-    for at in range(8 * len(content)):
-        damaged = bytearray(content)
-        damaged[at // 8] ^= 1 << at % 8
-        monkeypatch.setattr(Path, "read_bytes", lambda _, damaged=damaged: bytes(damaged))
-        try:
-            found = read_json(file)
-        except UserError:
-            refused += 1
-            continue
-        # A flip in the word itself leaves a file without a checksum, and the rest as it was.
-        assert {name: found[name] for name in VALUES} == VALUES
-    assert refused > 4 * len(content)
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b"3", b"\xff", b"[" * 100_000, b"{}x"])
@@ -56,8 +35,8 @@ def test_what_is_no_object_is_one_line(file: Path, content: bytes) -> None:
     assert "\n" not in str(refusal.value)
 
 
-def test_a_file_of_somebody_else_is_believed(file: Path) -> None:
-    file.write_text('{"a": 1}')
+def test_a_file_of_an_older_version_is_read_without_its_checksum(file: Path) -> None:
+    file.write_text('{"a": 1, "checksum": "0"}')
     assert read_json(file) == {"a": 1}
 
 
@@ -69,7 +48,7 @@ def test_a_folder_in_its_place(tmp_path: Path) -> None:
 def test_a_damaged_file_is_named_where_it_can_be_done_without(
     file: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    file.write_bytes(file.read_bytes().replace(b"1e+300", b"2e+300"))
+    file.write_bytes(file.read_bytes()[:-3])
     assert read_json_if_whole(file) is None
     assert str(file) in caplog.text
     assert read_json_if_whole(file.with_name("none.json")) is None

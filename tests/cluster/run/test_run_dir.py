@@ -53,17 +53,6 @@ def test_resume_refuses_a_changed_configuration_and_shows_it(tmp_path: Path) -> 
         claim(options(tmp_path, "--name=a", "--resume", "--alpha=0.1", "--fusion.lr=0.1"))
 
 
-def test_a_configuration_that_was_edited_or_damaged_is_named(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    file = claim(options(tmp_path, "--name=a")) / "config.yaml"
-    options(tmp_path, f"--config={file}")
-    assert not caplog.messages
-    file.write_bytes(file.read_bytes().replace(b"alpha: 0.5", b"alpha: 0.4"))
-    assert options(tmp_path, f"--config={file}").run.alpha == 0.4
-    assert caplog.messages == [f"{file} is not what was written: it was edited, or is damaged"]
-
-
 def test_a_configuration_may_come_through_a_pipe_which_is_read_once(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)

@@ -6,7 +6,6 @@ import pytest
 
 from fl.errors import UserError
 from fl.report.read import read_run
-from fl.yaml_checksum import with_checksum
 from tests.fl.report.conftest import CURVE, MakeRun
 
 
@@ -44,16 +43,3 @@ def test_a_damaged_file_is_named_in_one_line(make_run: MakeRun, name: str, conte
     with pytest.raises(UserError, match=Path(name).name) as raised:
         read_run(run_dir)
     assert "\n" not in str(raised.value)
-
-
-def test_a_configuration_that_was_changed_is_shown_and_named(
-    make_run: MakeRun, caplog: pytest.LogCaptureFixture
-) -> None:
-    file = make_run() / "config.yaml"
-    content = with_checksum(file.read_text())
-    file.write_bytes(content)
-    assert read_run(file.parent).config["method"]
-    assert not caplog.messages
-    file.write_bytes(content.replace(b"seed: 0", b"seed: 1"))
-    assert read_run(file.parent).config["seed"] == 1
-    assert caplog.messages == [f"{file} is not what was written: it was edited, or is damaged"]
