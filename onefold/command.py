@@ -21,7 +21,6 @@ MODULES = {
     "ls": "onefold.runs",
     "export": "onefold.runs",
     "rm": "onefold.runs",
-    "completion": "onefold.completion",
 }
 HELP = """usage: onefold COMMAND [...]      onefold COMMAND --help      onefold --version
 
@@ -42,8 +41,6 @@ One-shot federated learning: clients train once, upload once, a server fuses.
   export    figures of runs as a table            onefold export --csv all.csv
             or a run's model                      onefold export --onnx F NAME
   rm        delete runs                           onefold rm NAME --yes
-
-  completion  words on TAB:  eval "$(onefold completion bash)"
 
 examples:
   onefold run                                     digits, minutes, any machine

@@ -1,4 +1,4 @@
-"""The words that a setting may have for a value, for help and for completion on TAB."""
+"""The words that a setting may have for a value, for help."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
