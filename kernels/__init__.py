@@ -3,7 +3,6 @@
 from kernels.filter import Filtered, nearest_to_centroid
 from kernels.kip import centred, kip_accuracy, kip_loss
 from kernels.kmeans import Clusters, kmeans
-from kernels.pairwise import pairwise_sq_distances
 from kernels.tangent import tangent_kernel
 
 __all__ = [
@@ -14,6 +13,5 @@ __all__ = [
     "kip_loss",
     "kmeans",
     "nearest_to_centroid",
-    "pairwise_sq_distances",
     "tangent_kernel",
 ]

@@ -5,8 +5,6 @@ with the whole batch would. So a number is a hash of the sample's key, the strea
 computed for a whole tensor at once on the device where it is needed.
 """
 
-import math
-
 import torch
 from torch import Tensor
 
@@ -25,13 +23,6 @@ def draw_bits(keys: Tensor, stream: int, width: int) -> Tensor:
     """(B, width) int64, uniform on 32 bits: ``width`` numbers of a stream for each key (B,)."""
     positions = torch.arange(width, device=keys.device) + (stream * 0x9E3779B1 & MASK)
     return _mix(keys.unsqueeze(1) ^ _mix(positions & MASK))
-
-
-def draw_normal(keys: Tensor, stream: int, width: int) -> Tensor:
-    """(B, width) float32, standard normal: for losses that need noise for each sample."""
-    # Box-Muller; half a step away from zero, whose logarithm is infinite.
-    radius, angle = ((draw_bits(keys, 2 * stream + k, width) + 0.5) / 2**BITS for k in (0, 1))
-    return (-2 * radius.log()).sqrt() * (2 * math.pi * angle).cos()
 
 
 def _mix(x: Tensor) -> Tensor:

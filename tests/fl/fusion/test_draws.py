@@ -2,7 +2,7 @@
 
 import torch
 
-from fl.fusion.draws import BITS, draw_bits, draw_normal, sample_keys
+from fl.fusion.draws import BITS, draw_bits, sample_keys
 
 
 def keys(count: int = 400, seed: int = 0, epoch: int = 1, purpose: str = "fusion") -> torch.Tensor:
@@ -42,13 +42,3 @@ def test_bits_are_uniform_and_independent() -> None:
     assert (uniform[:64].corrcoef() - torch.eye(64)).abs().max() < 0.7
     for bit in (0, 1, 15, 16, 31):
         assert abs((bits >> bit & 1).double().mean() - 0.5) < 0.01
-
-
-def test_normal_numbers_are_standard_normal() -> None:
-    numbers = draw_normal(keys(2000), 3, 32)
-    assert numbers.dtype == torch.float32
-    assert torch.isfinite(numbers).all()
-    assert abs(numbers.mean()) < 0.02
-    assert abs(numbers.std() - 1) < 0.02
-    assert abs((numbers.abs() < 1).float().mean() - 0.6827) < 0.01
-    assert (numbers.T.corrcoef() - torch.eye(32)).abs().max() < 0.12
