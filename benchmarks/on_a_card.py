@@ -28,13 +28,13 @@ from torch import Tensor
 from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 
-from cluster.checks.federation import SPEC, TRAINING, shard
-from cluster.checks.rank_checks import CONFIG, LOSS, timed_sum
 from fl.arithmetic import arithmetic
 from fl.data.datasets import Split
+from fl.data.shard import Shard
 from fl.events import Events
 from fl.executor import run_job
 from fl.federation import Client, Job, Request, RunSpec, Training
+from fl.fusion.distillation import FusionLoss
 from fl.fusion.fit import FitConfig, FitSpec
 from fl.fusion.group import Group, ProcessGroup
 from fl.fusion.rank import Rank
@@ -44,6 +44,13 @@ from fl.training.classifier import ClassifierConfig, starting_classifier
 from fl.training.generator import GeneratorConfig
 
 MNIST = RunSpec(image_shape=(1, 28, 28), num_classes=10, seed=0)
+TRAINING = ClassifierConfig(model="cnn", width=0.2, epochs=1)
+CONFIG = FitConfig(epochs=2, optimizer="sgd", lr=0.01, batch_size=16)
+LOSS = FusionLoss(ce_weight=1.0, kd_weight=0.0)
+SAMPLES = 64
+"""Of the two ranks' fit."""
+SUMMED = 1 << 24
+"""Elements of the tensor that the ranks sum: 64 MiB."""
 STEPS = 50
 SHORT = ("--classifier.epochs=2", "--generator.epochs=4", "--fusion.epochs=2")
 """Of the main job, where no card is to be shown."""
@@ -140,9 +147,7 @@ def profiles(options: Options, rows: Rows) -> int:
 def training_steps(training: Training, steps: int) -> Callable[[], object]:
     """A client's whole job of so many steps, on images at random."""
     probe, count = training.probe(steps, MNIST.num_classes)
-    stream = np.random.default_rng(0)
-    images = stream.integers(0, 256, (count, *MNIST.image_shape), dtype=np.uint8)
-    split = Split(images, stream.integers(0, MNIST.num_classes, count))
+    split = images(count)
     client = Client(
         id=0, role="profiled", training=probe, num_samples=count, request=Request(cpus=1, gpus=1)
     )
@@ -235,21 +240,47 @@ def a_rank(number: int, size: int, folder: str) -> None:
     store = dist.FileStore(f"{folder}/store", size)
     group = ProcessGroup(store, number, size, device, b"first light", SILENT_S)
     weights = fitted(group, device)
-    seconds = timed_sum(Rank(SPEC, shard(), device, group), device.type == "cuda")
+    seconds = timed_sum(Rank(MNIST, shard(), device, group))
     if number == 0:
         found = {"weights": weights, "sum_s": seconds, "backend": dist.get_backend()}
         torch.save(found, f"{folder}/{number}")
     dist.destroy_process_group()
 
 
+def timed_sum(rank: Rank) -> float:
+    """Sums a tensor over all ranks, twice; seconds of the second time, when all are connected."""
+    group, took = rank.group, 0.0
+    for _ in range(2):
+        tensor = torch.full((SUMMED,), float(group.rank + 1), device=rank.device)
+        settle(rank.device)
+        began = time.perf_counter()
+        group.sum(tensor)
+        settle(rank.device)
+        took = time.perf_counter() - began
+        assert bool((tensor == group.size * (group.size + 1) / 2).all()), "the sum is wrong"
+    return took
+
+
+def shard() -> Shard:
+    """A few images at random, the same on every machine."""
+    return Shard.from_split(images(SAMPLES), np.arange(SAMPLES), MNIST.num_classes)
+
+
+def images(count: int) -> Split:
+    """So many images at random, with labels."""
+    stream = np.random.default_rng(0)
+    pixels = stream.integers(0, 256, (count, *MNIST.image_shape), dtype=np.uint8)
+    return Split(pixels, stream.integers(0, MNIST.num_classes, count))
+
+
 def fitted(group: Group, device: torch.device) -> Tensor:
     """The weights after a small fit over the group, as one vector on the host."""
-    model = starting_classifier(TRAINING, SPEC)
+    model = starting_classifier(TRAINING, MNIST)
     columns = {"images": [shard().images], "labels": [shard().labels]}
     how: dict[str, Any] = {"loss": LOSS, "config": CONFIG, "stage": "ranks", "streams": "ranks"}
     spec = FitSpec(model=model, columns=columns, **how)
     with arithmetic(device, tf32=False):
-        for _ in Rank(SPEC, shard(), device, group).fit(spec):
+        for _ in Rank(MNIST, shard(), device, group).fit(spec):
             pass
     return torch.cat([p.detach().cpu().flatten() for p in model.parameters()])
 

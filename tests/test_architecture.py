@@ -27,7 +27,6 @@ WINGS = (
     "profiling",
     "run",
     "studies",
-    "checks",
 )
 """Of ``cluster/``: each imports from those before it alone."""
 KERNELS_MAY_IMPORT = set(sys.stdlib_module_names) | {"torch", "triton", "kernels"}

@@ -86,10 +86,10 @@ def test_what_needs_linux_says_so_in_one_line(
         prepare(parse(SMALL))
 
 
-def test_the_doctor_looks_around_and_says_that_ray_needs_linux(
+def test_the_doctor_checks_what_runs_in_process_and_says_that_ray_needs_linux(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert doctor.main([f"--output-dir={tmp_path}"]) == 1
+    assert doctor.main([f"--output-dir={tmp_path}"]) == 0
     said = capsys.readouterr().out
     assert "need Linux" in " ".join(said.split())
     assert "inprocess" in said
