@@ -6,7 +6,7 @@ import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -86,7 +86,7 @@ def within(seconds: float, work: Callable[[], Value]) -> Value:
     return outcome.result()
 
 
-def run_checks(output_dir: Path, ray_address: str | None) -> Iterator[Result]:
+def run_checks(output_dir: Path, ray_address: str | None) -> Generator[Result, None, None]:
     """Yields each check's result as soon as it is known.
 
     Args:
@@ -123,7 +123,7 @@ def rename(output_dir: Path) -> str:
     ):
         file = Path(folder, "replaced")
         write_atomically(file, contents[0])
-        writing = pool.submit(lambda: [write_atomically(file, content) for content in contents])
+        writing = pool.submit(lambda: list(map(partial(write_atomically, file), contents)))
         while not writing.done():
             if file.read_bytes() not in contents:
                 raise RuntimeError("a reader saw part of a file while it was replaced")
@@ -138,7 +138,7 @@ def above(folder: Path) -> Path:
     return next(place for place in (folder, *folder.parents) if place.exists())
 
 
-def federation(folder: Path, ray_address: str | None) -> Iterator[Result]:
+def federation(folder: Path, ray_address: str | None) -> Generator[Result, None, None]:
     """Checks a tiny run on Ray, its memory cap, and its server's ranks against one process."""
     cards, missing, on_ray = torch.cuda.device_count(), "", ["--runtime=ray"]
     try:
@@ -154,10 +154,12 @@ def federation(folder: Path, ray_address: str | None) -> Iterator[Result]:
     run = perform("federation", partial(trained, folder, clients, *options))
     yield run
     missing = missing or ("the federation failed" if run.status == "failed" else "")
-    checks = {"memory cap": capped, "fit over ranks": partial(compared, clients)}
-    for name, check in checks.items():
+    for name, check in (
+        ("memory cap", partial(capped, folder)),
+        ("fit over ranks", partial(compared, folder, clients)),
+    ):
         skipped = Result(name=name, status="skipped", finding=missing)
-        yield skipped if missing else perform(name, partial(check, folder))
+        yield skipped if missing else perform(name, check)
 
 
 def trained(folder: Path, *options: str) -> str:
@@ -178,7 +180,7 @@ def capped(folder: Path) -> str:
     return "a client that went over its share was stopped, its neighbours trained on"
 
 
-def compared(clients: str, folder: Path) -> str:
+def compared(folder: Path, clients: str) -> str:
     """The server comes to the same weights in one process, of the same uploads from the store."""
     _run(folder, "second", clients, "--runtime=inprocess", CUDA_VISIBLE_DEVICES="")
     models = [load_file(folder / run / "model/global.safetensors") for run in ("first", "second")]

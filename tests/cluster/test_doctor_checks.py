@@ -135,10 +135,10 @@ def test_a_server_that_comes_to_other_weights_is_found(
     second.mkdir(parents=True)
     monkeypatch.setattr(doctor_checks, "_run", lambda *_, **__: {})
     save_file(weights, second / "global.safetensors")
-    assert "apart 0 at most" in doctor_checks.compared("", folder)
+    assert "apart 0 at most" in doctor_checks.compared(folder, "")
     save_file({n: t * 1.01 for n, t in weights.items()}, second / "global.safetensors")
     with pytest.raises(RuntimeError, match="weights differ by up to"):
-        doctor_checks.compared("", folder)
+        doctor_checks.compared(folder, "")
 
 
 def test_a_cluster_that_does_not_answer_is_found(tmp_path: Path) -> None:
