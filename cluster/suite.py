@@ -50,14 +50,11 @@ def suite(options: "SuiteOptions") -> None:
     Raises:
         UserError: no cell is to be run, or a run cannot be.
     """
-    from cluster.studies import fedaf_table7, results, suite_estimate, suite_runs
+    from cluster.studies import fedaf_table7, suite_estimate, suite_runs
     from cluster.studies.cells import make
-    from cluster.studies.suite_options import BYTES_TABLE, RESULTS
+    from cluster.studies.suite_options import BYTES_TABLE
 
     name, scale, numbers = options.name, options.scale, options.seed_numbers
-    if name == RESULTS:
-        results.make(options)
-        return
     if name == BYTES_TABLE:
         fedaf_table7.make(numbers, options.output_dir)
         return

@@ -8,7 +8,7 @@ import pytest
 
 from cluster.run.record import JsonLines
 from cluster.run.run_folder import is_run
-from cluster.studies.undertrained import loss_curve
+from cluster.studies.comparison import loss_curve
 from fl.errors import UserError
 from fl.json_files import read_json
 from fl.models.saved import load_model

@@ -1,15 +1,17 @@
 """Our figures beside the paper's: means, spreads, differences, and tests of their significance."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from pathlib import Path
 from statistics import mean, stdev
 
 from scipy.stats import ttest_rel
 
 from cluster.studies.cell import Cell
-from cluster.studies.undertrained import STILL_FALLING, still_falling
+from fl.events import Epoch, parse_events
 from fl.json_values import JsonObject, SettingValues
+from fl.whole_files import no_pipe
 
 LEVEL = 0.05
 """p-value above which two methods count as not separated."""
@@ -18,6 +20,9 @@ NOTHING = "-"
 """In place of a number that the paper does not print."""
 UNDERTRAINED = "undertrained"
 """In place of the rank of a cell whose loss was still falling at the end."""
+STILL_FALLING = 0.1
+"""Share of the whole fall of the loss above which its last fifth's makes a run undertrained."""
+PARTS = 5
 
 
 @dataclass(frozen=True)
@@ -59,12 +64,7 @@ def as_markdown(name: str, scale: str, seeds: Sequence[int], figures: Sequence[F
     metric = "UA, %" if "ua" in figures[0].results[0] else "Accuracy, %"
     names = ["Row", "Method", metric]
     names += ["Paper", "Difference", "Rank", "Rank in the paper"] if printed else ["Rank"]
-    lines = [
-        f"# {name} at {scale} scale, seeds {', '.join(map(str, seeds))}",
-        "",
-        f"| {' | '.join(names)} |",
-        "|" + "---|" * len(names),
-    ]
+    lines = []
     for row in _by_row(figures):
         ours = [
             UNDERTRAINED if figure.undertrained else rank
@@ -73,9 +73,15 @@ def as_markdown(name: str, scale: str, seeds: Sequence[int], figures: Sequence[F
         theirs = _ranks([f.cell.paper.mean if f.cell.paper else None for f in row])
         for figure, own, paper in zip(row, ours, theirs, strict=True):
             cells = [figure.cell.row, figure.cell.method, shown(figure.mean, figure.spread)]
-            cells += [_beside(figure), str(own), str(paper)] if printed else [str(own)]
-            lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join([*lines, "", *remarks(figures), ""])
+            cells += [*_beside(figure), str(own), str(paper)] if printed else [str(own)]
+            lines.append(cells)
+    heading = f"# {name} at {scale} scale, seeds {', '.join(map(str, seeds))}"
+    return "\n".join([heading, "", *table(names, lines), "", *remarks(figures), ""])
+
+
+def table(names: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    """The lines of a table in Markdown."""
+    return [f"| {' | '.join(cells)} |" for cells in (names, ["---"] * len(names), *rows)]
 
 
 def as_json(name: str, scale: str, seeds: Sequence[int], figures: Sequence[Figure]) -> JsonObject:
@@ -155,14 +161,52 @@ def _ranks(values: Sequence[float | None]) -> list[int | str]:
     return [NOTHING if v is None else 1 + sum(other > v for other in there) for v in values]
 
 
-def _beside(figure: Figure) -> str:
+def _beside(figure: Figure) -> tuple[str, str]:
     """The paper's number and the difference."""
     paper = figure.cell.paper
     if paper is None:
-        return f"{NOTHING} | {NOTHING}"
-    return f"{shown(paper.mean, paper.spread)} | {figure.mean - paper.mean:+.2f}"
+        return NOTHING, NOTHING
+    return shown(paper.mean, paper.spread), f"{figure.mean - paper.mean:+.2f}"
 
 
 def shown(mean: float, spread: float | None) -> str:
     """A number with its spread, if there is one."""
     return f"{mean:.2f}" + (f" ± {spread:.2f}" if spread is not None else "")
+
+
+def loss_curve(run_dir: Path) -> tuple[float, ...]:
+    """Losses of the run's last fit at the server, by round and epoch, of ``metrics.jsonl``.
+
+    Of epochs that were not tested nothing is told, and none is there without a fit.
+    """
+    path = run_dir / "metrics.jsonl"
+    if not path.exists():
+        return ()
+    with no_pipe(path).open(errors="replace") as lines:
+        epochs = [event for event in parse_events(lines) if isinstance(event, Epoch)]
+    # Epochs that a run trained again after it was killed are there twice; the last one counts.
+    found = {(e.round, e.epoch): e.loss for e in epochs if e.stage == epochs[-1].stage}
+    return tuple(found[key] for key in sorted(found))
+
+
+def late_share(losses: Sequence[float]) -> float | None:
+    """The fall of the loss in the last fifth of its curve over the fall in all of it.
+
+    Both are between means of fifths, which single epochs' noise does not decide: a loss that falls
+    evenly gives a quarter. None for fewer than five epochs, and where the loss did not fall.
+
+    >>> late_share([5, 4, 3, 2, 1]), late_share([5, 1, 1, 1, 1]), late_share([1, 2])
+    (0.25, 0.0, None)
+    """
+    if len(losses) < PARTS:
+        return None
+    cuts = [len(losses) * part // PARTS for part in range(PARTS + 1)]
+    means = [mean(losses[a:b]) for a, b in pairwise(cuts)]
+    whole = means[0] - means[-1]
+    return (means[-2] - means[-1]) / whole if whole > 0 else None
+
+
+def still_falling(curves: Sequence[Sequence[float]]) -> bool:
+    """Whether the losses of a cell's runs, on the mean of those that tell, were still falling."""
+    shares = [share for share in map(late_share, curves) if share is not None]
+    return bool(shares) and mean(shares) > STILL_FALLING

@@ -18,6 +18,8 @@ import torch
 
 from cluster.clients.store import Store
 from cluster.run.command_line import parse
+from cluster.studies.cell import published
+from cluster.studies.comparison import table
 from fl.clients import Clients
 from fl.data.datasets import INFO, Split
 from fl.data.partition import PartitionConfig, make_partition
@@ -39,14 +41,6 @@ MIB = 2**20
 CLIENTS, IPC = 10, 50
 PER_CLASS = {"fmnist": 6000, "cifar10": 5000, "cifar100": 500}
 """Training images of each class."""
-FEDAF = {
-    **{("fmnist", 0.02): 0.06, ("fmnist", 0.05): 0.09, ("fmnist", 0.1): 0.14},
-    **{("cifar10", 0.02): 0.22, ("cifar10", 0.05): 0.31, ("cifar10", 0.1): 0.44},
-    **{("cifar100", 0.02): 1.93, ("cifar100", 0.05): 2.46, ("cifar100", 0.1): 3.22},
-}
-"""MiB, as printed."""
-FEDAVG = {"convnet": 1.46, "resnet18": 42.65}
-"""MiB, as printed for every data set: 4 bytes for each of 381,450 and 11,181,642 parameters."""
 SMALLEST: dict[str, Any] = {
     "model": "cnn",
     "width": 0.01,
@@ -74,7 +68,7 @@ class BytesRow:
     @property
     def paper(self) -> float:
         """MiB, as printed."""
-        return FEDAF[self.dataset, self.alpha]
+        return float(published()["fedaf-table7"][self.dataset][self.alpha])
 
     @property
     def papers_classes(self) -> float:
@@ -151,36 +145,39 @@ def upload_of(model: str, dataset: str) -> tuple[int, int]:
 
 def as_markdown(rows: Sequence[BytesRow], seeds: Sequence[int]) -> str:
     """The table, with the averaging methods' uploads below it."""
-    lines = [
-        f"# FedAF's Table 7: MiB up per client and round, IPC {IPC}, {CLIENTS} clients, "
-        f"seeds {', '.join(map(str, seeds))}",
-        "",
-        "| Data set | Alpha | Classes per client | Ledger | Closed form | Paper "
-        "| Classes per client behind the paper's |",
-        "|---|---|---|---|---|---|---|",
-    ]
-    lines += [
-        f"| {r.dataset} | {r.alpha} | {r.classes:.1f} | {r.ours:.2f} | {r.closed:.2f} "
-        f"| {r.paper:.2f} | {r.papers_classes:.1f} |"
+    ours = [
+        [
+            *(r.dataset, str(r.alpha), f"{r.classes:.1f}"),
+            *(f"{mib:.2f}" for mib in (r.ours, r.closed, r.paper)),
+            f"{r.papers_classes:.1f}",
+        ]
         for r in rows
     ]
-    lines += [
-        "",
-        f"A class counts for a client that has {IPC} samples of it or more.",
-        "",
-        "| Averaging | Data set | Parameters | Upload, MiB | Paper |",
-        "|---|---|---|---|---|",
-    ]
-    for model, printed in FEDAVG.items():
+    averaging = []
+    for model, printed in published()["fedaf-table7-averaging"].items():
         for dataset in PER_CLASS:
             count, size = upload_of(model, dataset)
-            lines.append(f"| {model} | {dataset} | {count:,} | {size / MIB:.2f} | {printed:.2f} |")
-    return "\n".join([*lines, ""])
+            averaging.append([model, dataset, f"{count:,}", f"{size / MIB:.2f}", f"{printed:.2f}"])
+    names = ["Data set", "Alpha", "Classes per client", "Ledger", "Closed form", "Paper"]
+    return "\n".join(
+        [
+            f"# FedAF's Table 7: MiB up per client and round, IPC {IPC}, {CLIENTS} clients, "
+            f"seeds {', '.join(map(str, seeds))}",
+            "",
+            *table([*names, "Classes per client behind the paper's"], ours),
+            "",
+            f"A class counts for a client that has {IPC} samples of it or more.",
+            "",
+            *table(["Averaging", "Data set", "Parameters", "Upload, MiB", "Paper"], averaging),
+            "",
+        ]
+    )
 
 
 def measured(seeds: Sequence[int]) -> list[BytesRow]:
     """All lines of the table."""
-    return [measure(dataset, alpha, seeds) for dataset, alpha in FEDAF]
+    papers = published()["fedaf-table7"]
+    return [measure(dataset, alpha, seeds) for dataset in papers for alpha in papers[dataset]]
 
 
 def make(seeds: Sequence[int], output_dir: Path) -> None:

@@ -17,9 +17,7 @@ from fl.errors import UserError
 
 BYTES_TABLE = "fedaf-table7"
 """The one table that is computed without a run."""
-RESULTS = "results"
-"""All small tables of docs/results.md, written into the page."""
-EXHIBITS = (*TABLES, BYTES_TABLE, RESULTS)
+EXHIBITS = (*TABLES, BYTES_TABLE)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,16 +31,14 @@ class SuiteOptions(Settings):
     FedD2S's: fedd2s-table2 (all methods), fedd2s-table3 (head models), fedd2s-fig5 (epochs),
     fedd2s-fig6 (dropping sets) or fedd2s-fig7 (dropping rates). Of HFLDD's: hfldd (Figures 3 to 6
     and Tables II to IV), hfldd-table5 (models), hfldd-table6 (number of groups, Table VI and
-    Figure 8) or hfldd-fig7 (size of the distilled sets). results: all small tables of
-    docs/results.md that are of older code, written into the page."""
+    Figure 8) or hfldd-fig7 (size of the distilled sets)."""
     scale: Scale = "small"
     """small, or just --small: a sixth of the images and narrow models, for two cores. paper: for
     GPUs."""
     seeds: str = "0,1,2"
     """Seeds of a cell's runs, with commas between."""
     only: tuple[str, ...] = ()
-    """Patterns of the cells to run, as in 'mnist-alpha0.5-*'; of results, of its tables. Default:
-    all."""
+    """Patterns of the cells to run, as in 'mnist-alpha0.5-*'. Default: all."""
     dataset: Annotated[str, OneOf(NAMES)] | None = None
     """Data set in place of the paper's; then there is no number to compare with."""
     data_folder: Path | None = None
@@ -54,8 +50,6 @@ class SuiteOptions(Settings):
     """Where the data sets lie, in torchvision's layout."""
     runtime: Literal["ray", "inprocess"] = "ray"
     """As for the launch command."""
-    mark: bool = False
-    """Of results: run nothing, and write into the page which tables are of older code."""
     dry_run: bool = False
     """Name the runs and whether each is finished; start none. At scale paper a run of each kind is
     tried by --smoke, to estimate the whole table."""
@@ -64,16 +58,8 @@ class SuiteOptions(Settings):
     makes the table."""
 
     def check_further(self) -> None:
-        """Refuses seeds that are no numbers, and what results does not take."""
+        """Refuses seeds that are no numbers."""
         _ = self.seed_numbers
-        if self.mark and self.name != RESULTS:
-            raise UserError(f"--mark goes with {RESULTS}")
-        others = (self.dataset, self.data_folder, self.slurm.submit or None)
-        if self.name == RESULTS and (self.scale != "small" or set(others) != {None}):
-            raise UserError(
-                f"{RESULTS} makes the small tables here: it takes no other --scale, no --dataset, "
-                "no --data-folder and no --slurm"
-            )
 
     @property
     def seed_numbers(self) -> list[int]:

@@ -1,9 +1,8 @@
 """A suite's runs: their arguments, running those that are not finished, and the table of all."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
-from types import MappingProxyType
 
 from rich.console import Console
 
@@ -13,11 +12,9 @@ from cluster.run.prepare import prepare
 from cluster.run.run_dir import claimed, locate
 from cluster.run.steps import Steps
 from cluster.studies.cell import Cell
-from cluster.studies.comparison import Figure, as_json, as_markdown
+from cluster.studies.comparison import Figure, as_json, as_markdown, loss_curve
 from cluster.studies.exhibits import EXHIBITS
-from cluster.studies.suite_checks import refuse_any
 from cluster.studies.suite_options import SuiteOptions
-from cluster.studies.undertrained import loss_curve
 from fl.disk_errors import refused_by_disk
 from fl.errors import UserError
 from fl.events import Event, Listener, Phase, Preparing
@@ -28,23 +25,10 @@ from fl.report.words import duration
 from fl.whole_files import write_atomically
 
 
-@dataclass(frozen=True)
-class Found:
-    """What a run found."""
-
-    result: JsonObject
-    """As ``result.json`` holds it."""
-    losses: tuple[float, ...]
-    """Of the server's training, by epoch, as far as they are known."""
-
-
 def arguments_of(
-    options: SuiteOptions,
-    cells: Sequence[Cell],
-    seeds: Sequence[int],
-    ending: Callable[[Cell], str] = lambda cell: "",
+    options: SuiteOptions, cells: Sequence[Cell], seeds: Sequence[int]
 ) -> dict[tuple[Cell, int], list[str]]:
-    """Each run's arguments of the launch command; ``ending``: what a cell's runs' names end in."""
+    """Each run's arguments of the launch command."""
     where = [
         f"--output-dir={options.output_dir}",
         f"--data-root={options.data_root}",
@@ -55,7 +39,7 @@ def arguments_of(
             *cell.arguments,
             *where,
             f"--seed={seed}",
-            f"--name={options.name}-{options.scale}-{cell.name}-seed{seed}{ending(cell)}",
+            f"--name={options.name}-{options.scale}-{cell.name}-seed{seed}",
             "--resume",
         ]
         for cell in cells
@@ -109,49 +93,50 @@ def finished(launch: Launch) -> bool:
     return (locate(launch) / "result.json").exists()
 
 
-def run_all(
-    runs: Mapping[tuple[Cell, int], Sequence[str]],
-    known: Mapping[tuple[Cell, int], Found] = MappingProxyType({}),
-    keep: Callable[[Cell, int, Found], None] = lambda *run: None,
-) -> list[Figure]:
+def run_all(runs: Mapping[tuple[Cell, int], Sequence[str]]) -> list[Figure]:
     """Runs what is not finished, and tells of each; returns the figures of all.
 
     Args:
         runs: each run's arguments, by cell and seed.
-        known: what some of them are known to have found; these need no directory.
-        keep: is told what each of the others found, as soon as it has.
 
     Raises:
         UserError: a run cannot be, which is said before the first, or was run with other settings.
         ClientFailed: a client failed for good.
     """
     with refused_by_disk():
-        launches = {run: parse(a) for run, a in runs.items() if run not in known}
-        _refuse({cell.name: of for (cell, _), of in launches.items() if not finished(of)})
-    found: dict[Cell, list[Found]] = {}
-    for number, (cell, seed) in enumerate(runs, start=1):
+        launches = {run: parse(arguments) for run, arguments in runs.items()}
+        left = {cell.name: of for (cell, _), of in launches.items() if not finished(of)}
+        if left:
+            with Steps(Console(markup=False)) as say:
+                say(f"checking {len(left)} {'cell' if len(left) == 1 else 'cells'}")
+                refuse_any(left)
+    found: dict[Cell, list[tuple[JsonObject, tuple[float, ...]]]] = {}
+    for number, ((cell, seed), launch) in enumerate(launches.items(), start=1):
         title = f"[{number} of {len(runs)}] {cell.name} seed {seed}"
-        run = known.get((cell, seed))
-        if run is None:
-            launch = launches[cell, seed]
-            with Steps(Console(markup=False), title) as say:
-                result = _result(launch, say)
-            run = Found(result, loss_curve(locate(launch)))
-            keep(cell, seed, run)
-        found.setdefault(cell, []).append(run)
-        took = duration(run.result["seconds"]["total"])
-        print(f"{title}: {run.result['accuracy']:.4f}, {took}", flush=True)
-    return [
-        Figure(cell, tuple(run.result for run in of_cell), tuple(run.losses for run in of_cell))
-        for cell, of_cell in found.items()
-    ]
+        with Steps(Console(markup=False), title) as say:
+            result = _result(launch, say)
+        found.setdefault(cell, []).append((result, loss_curve(locate(launch))))
+        took = duration(result["seconds"]["total"])
+        print(f"{title}: {result['accuracy']:.4f}, {took}", flush=True)
+    return [Figure(cell, *zip(*of_cell, strict=True)) for cell, of_cell in found.items()]
 
 
-def _refuse(left: Mapping[str, Launch]) -> None:
-    if left:
-        with Steps(Console(markup=False)) as say:
-            say(f"checking {len(left)} {'cell' if len(left) == 1 else 'cells'}")
-            refuse_any(left)
+def refuse_any(launches: Mapping[str, Launch]) -> None:
+    """Refuses all cells where one cannot be run, by preparing a run of each in this process.
+
+    A table of hours then does not end at its last cell.
+
+    Args:
+        launches: a run of each cell, by the cell's name.
+
+    Raises:
+        UserError: the cell's name, and what is wrong with it.
+    """
+    for name, launch in launches.items():
+        try:
+            prepare(replace(launch, runtime="inprocess"))
+        except UserError as error:
+            raise UserError(f"{name}: {error}") from None
 
 
 def _result(launch: Launch, say: Callable[[str], None]) -> JsonObject:

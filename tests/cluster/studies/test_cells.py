@@ -6,10 +6,20 @@ import pytest
 
 from cluster.run.command_line import parse
 from cluster.studies import cells
-from cluster.studies.cells import DOMAINS_TABLE, TABLES, make
+from cluster.studies.cell import Published, published
+from cluster.studies.cells import (
+    DOMAINS_TABLE,
+    DROPPING_SETS,
+    FEDD2S_METHODS,
+    HFLDD_METHODS,
+    SET_SIZES,
+    TABLES,
+    make,
+)
 from cluster.studies.comparison import Figure, as_markdown
-from cluster.studies.published import FEDAF_2, Published
 from fl.errors import UserError
+from fl.methods.fedd2s import FedD2SConfig
+from fl.methods.hfldd import HFLDDConfig
 from fl.training.classifier import plain
 from tests.fl.data.domain_folder import tree
 
@@ -121,7 +131,7 @@ def test_table2_has_a_client_for_each_of_the_folders_domains(tmp_path: Path) -> 
     tree(tmp_path)
     for scale, side in (("small", 32), ("paper", 64)):
         made = make(DOMAINS_TABLE, scale, folder=tmp_path)  # type: ignore[arg-type]
-        assert [cell.method for cell in made] == list(FEDAF_2)
+        assert [cell.method for cell in made] == list(published()[DOMAINS_TABLE]["methods"])
         for cell in made:
             run = parse(cell.arguments).run
             assert (run.num_clients, run.partition.kind, run.data.side) == (3, "domains", side)
@@ -156,3 +166,114 @@ def test_scales_differ_in_their_presets_and_not_in_what_a_table_is_about() -> No
         assert one.arguments[0] == "--preset=mnist-small"
         assert other.arguments[0] == "--preset=paper-emnist"
         assert one.arguments[1:] == other.arguments[1:]
+
+
+def test_fedd2s_table_2_has_every_method_at_every_alpha_and_the_papers_dropping_rates() -> None:
+    made = make("fedd2s-table2", "paper")
+    assert len(made) == 4 * 3 * len(FEDD2S_METHODS)
+    rates = {}
+    for cell in made:
+        if cell.method not in ("local", "fedmd", "fedd2s"):  # reading one takes a while
+            continue
+        run = parse(cell.arguments).run
+        assert (run.num_clients, run.rounds) == (50, 100)
+        assert run.partition.kind == "mixture"
+        assert run.scores_clients
+        if cell.method == "fedd2s":
+            rates[run.alpha] = run.options.dropping.rate
+        epochs = run.options.classifier.epochs
+        assert epochs == (2 if cell.method in ("fedmd", "fedict", "fedd2s") else 4)
+    assert rates == {0.1: 3, 0.5: 5, 1.0: 7}
+
+
+def test_fedd2s_table_3_has_both_distances_for_every_dropping_set() -> None:
+    found = set()
+    for cell in make("fedd2s-table3", "small"):
+        options = parse(cell.arguments).run.options
+        assert isinstance(options, FedD2SConfig)
+        found.add((options.dropping.layers, options.classifier.distance))
+    assert found == {(s, d) for s in DROPPING_SETS.values() for d in ("kl", "mse")}
+
+
+def test_fedd2s_figure_5_fixes_the_layer_and_has_as_many_epochs_at_the_server() -> None:
+    found = set()
+    for cell in make("fedd2s-fig5", "small"):
+        options = parse(cell.arguments).run.options
+        assert options.classifier.epochs == options.server_epochs
+        found.add((options.fixed_layer, options.server_epochs))
+    assert found == {(layer, epochs) for layer in (None, 3) for epochs in (1, 2, 4, 8)}
+
+
+def test_fedd2s_figure_7_has_every_rate_at_every_alpha() -> None:
+    runs = [parse(cell.arguments).run for cell in make("fedd2s-fig7", "small")]
+    rates = {(run.alpha, run.options.dropping.rate) for run in runs}
+    assert rates == {(alpha, rate) for alpha in (0.1, 0.5, 1.0) for rate in (1, 2, 4, 8)}
+
+
+def test_hfldds_figure_3_has_every_method_at_every_number_of_classes() -> None:
+    made = make("hfldd", "paper")
+    assert len(made) == 3 * 3 * len(HFLDD_METHODS)
+    for cell in made[::5]:  # reading one takes a while
+        run = parse(cell.arguments).run
+        assert run.num_clients == 100
+        classes = dict(cell.settings)["C"]
+        if classes == "10":
+            assert run.partition.kind == "iid"
+        else:
+            assert (run.partition.kind, run.partition.classes_per_client) == (
+                "classes",
+                int(classes),
+            )
+        if cell.method == "centralised":
+            assert run.options.fit.epochs == 300
+            continue
+        assert run.rounds == 300
+        local = run.options.classifier
+        assert (local.epochs, local.lr, local.momentum, local.batch_size) == (2, 0.01, 0, 32)
+        assert (
+            plain(local).model
+            == {  # type: ignore[attr-defined]
+                "mnist": "lenet5",
+                "cifar10": "hfldd-cnn",
+                "cinic10": "convnet-instance",
+            }[run.dataset]
+        )
+
+
+def test_hfldd_is_there_by_both_stopping_rules_and_without_distillation() -> None:
+    found = {}
+    for cell in make("hfldd", "small", ("mnist-C1-hfldd*",)):
+        options = parse(cell.arguments).run.options
+        assert isinstance(options, HFLDDConfig)
+        found[cell.method] = (options.kip.stop, options.distilled)
+    assert found == {
+        "hfldd": ("accuracy", True),
+        "hfldd-never": ("never", True),
+        "hfldd-without-dd": ("accuracy", False),
+    }
+
+
+def test_the_papers_figures_stand_beside_its_own_sizes_alone() -> None:
+    cells = {cell.name: cell for cell in make("hfldd", "paper")}
+    assert cells["cifar10-C1-fedavg"].paper == Published(27.0)
+    assert cells["cinic10-C2-hfldd"].paper == Published(59.5)
+    assert cells["mnist-C1-fedavg"].paper is None
+    for name in ("hfldd", "hfldd-table5", "hfldd-table6", "hfldd-fig7"):
+        assert not any(cell.paper for cell in make(name, "small"))
+
+
+def test_hfldds_table_5_has_three_models() -> None:
+    models = {
+        parse(c.arguments).run.options.classifier.model for c in make("hfldd-table5", "paper")
+    }
+    assert models == {"mobilenet-v2", "resnet18", "shufflenet-v2"}
+    (cell,) = make("hfldd-table5", "paper", ("cifar10-*resnet18-C10-dynafed",))
+    assert cell.paper == Published(78.6)
+
+
+@pytest.mark.parametrize("scale", ["small", "paper"])
+def test_hfldds_table_6_varies_the_groups_and_figure_7_the_images(scale: str) -> None:
+    groups = {parse(c.arguments).run.options.groups for c in make("hfldd-table6", scale)}  # type: ignore[arg-type]
+    assert groups == set(range(5, 12))
+    sizes = {parse(c.arguments).run.options.kip.images for c in make("hfldd-fig7", scale)}  # type: ignore[arg-type]
+    assert sizes == set(map(int, SET_SIZES[scale]))  # type: ignore[index]

@@ -1,9 +1,83 @@
-"""Every table and figure that is drawn is one that can be run, and is told."""
+"""The papers' figures, each drawn from made-up runs."""
+
+from dataclasses import replace
 
 import pytest
 
 from cluster.studies.cells import TABLES
-from cluster.studies.exhibits import EXHIBITS
+from cluster.studies.comparison import Figure
+from cluster.studies.exhibits import EXHIBITS, draw_clusters, draw_traffic, place
+from fl.report.style import png
+from tests.cluster.studies.made_up import CURVES, figures
+from tests.cluster.studies.test_suite_tables import hfldd, run_of
+
+
+@pytest.mark.parametrize("name", EXHIBITS)
+def test_every_figure_is_drawn(name: str) -> None:
+    drawn = EXHIBITS[name].draw(figures(name))
+    lines = [line for axes in drawn.axes for line in axes.get_lines()]
+    methods = {figure.cell.method for figure in figures(name)}
+    places = {place(figure) for figure in figures(name)}
+    assert len(drawn.axes) == len(places)
+    assert len(lines) == len(methods) * len(places)
+    assert png(drawn).startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("name", EXHIBITS)
+@pytest.mark.filterwarnings("error")
+def test_a_single_row_is_drawn_within_its_panel(name: str) -> None:
+    """As with --only."""
+    first, *others = figures(name)
+    drawn = EXHIBITS[name].draw([first, *(f for f in others if f.cell.row == first.cell.row)])
+    drawn.draw_without_rendering()
+    (axes,) = drawn.axes
+    (left, right), (low, high) = axes.get_xlim(), axes.get_ylim()
+    for line in axes.get_lines():
+        points = [(x, y) for x, y in line.get_xydata() if x == x and y == y]
+        assert all(left <= x <= right and low <= y <= high for x, y in points)
+
+
+@pytest.mark.parametrize("name", ["fedaf", "hfldd", "hfldd-table5", "hfldd-table6", "hfldd-fig7"])
+def test_all_lines_of_a_panel_look_different(name: str) -> None:
+    for axes in EXHIBITS[name].draw(figures(name)).axes:
+        looks = {(line.get_color(), line.get_linestyle()) for line in axes.get_lines()}
+        assert len(looks) == len(axes.get_lines())
+
+
+@pytest.mark.parametrize("name", ["fig5", "fig7", "fid", "fedaf", "fedaf-table2", "hfldd-fig7"])
+def test_methods_of_the_users_own_are_drawn_and_told_beside_the_papers(name: str) -> None:
+    first, *others = figures(name)
+    own = [
+        replace(first, cell=replace(first.cell, method=f"my-method-{number}"))
+        for number in range(12)
+    ]
+    drawn = EXHIBITS[name].draw([first, *others, *own])
+    (legend,) = drawn.legends
+    named = {text.get_text() for text in legend.get_texts()}
+    assert {figure.cell.method for figure in own} <= named
+    looks = {(line.get_color(), line.get_linestyle()) for line in drawn.axes[0].get_lines()}
+    assert len(looks) == len(drawn.axes[0].get_lines())
+    assert EXHIBITS[name].tell([first, *own]) is not None
+    assert png(drawn).startswith(b"\x89PNG")
+
+
+def test_a_line_with_no_reached_target_is_drawn_empty_and_named() -> None:
+    """Its method still stands in the legend."""
+    (one, *_) = figures("fig5")
+    poor = replace(one, results=({"start_accuracy": 0.0, "accuracy_curve": [0.0]},))
+    (axes,) = EXHIBITS["fig5"].draw([poor]).axes
+    (line,) = axes.get_lines()
+    assert (len(line.get_xdata()), line.get_label()) == (0, one.cell.method)
+
+
+def test_curves_are_the_mean_within_the_range_of_the_seeds() -> None:
+    (one, *_) = figures("fig6")
+    (axes,) = EXHIBITS["fig6"].draw([one]).axes
+    (line,) = axes.get_lines()
+    assert line.get_ydata() == pytest.approx([0.3, 0.55, 0.8, 0.7])
+    (band,) = axes.collections
+    low, high = band.get_datalim(axes.transData).intervaly
+    assert (low, high) == pytest.approx((0.3, max(map(max, CURVES))))
 
 
 def test_what_is_drawn_can_be_run() -> None:
@@ -13,3 +87,45 @@ def test_what_is_drawn_can_be_run() -> None:
 @pytest.mark.parametrize("name", [name for name in EXHIBITS if name.startswith("hfldd")])
 def test_hfldds_pictures_have_names_of_their_own(name: str) -> None:
     assert set(EXHIBITS[name].also) == ({"traffic", "clusters"} if name == "hfldd" else set())
+
+
+def cells_of(name: str) -> list[Figure]:
+    return [Figure(cell, ()) for cell in TABLES[name]("paper")]
+
+
+def test_a_panel_is_named_by_data_set_model_and_partition() -> None:
+    found = {place(figure) for figure in cells_of("hfldd-table5")}
+    assert len(found) == 9
+    assert "cifar10, resnet18, IID" in found
+    assert {place(figure) for figure in cells_of("fig6")} == {
+        f"emnist, Dir({alpha})" for alpha in ("0.5", "0.3", "0.1")
+    }
+    assert "cinic10, 2 classes per client" in {place(figure) for figure in cells_of("hfldd")}
+    assert {place(figure) for figure in cells_of("fedaf-table2")} == {"a client per domain"}
+
+
+CLUSTERED = run_of(0.5, 0.7) | {"heads": [1, 3]}
+
+
+def test_traffic_has_a_line_for_each_method_with_rounds() -> None:
+    sheet = draw_traffic(
+        [
+            hfldd("hfldd", CLUSTERED),
+            hfldd("fedavg", run_of(0.6, 0.96)),
+            hfldd("centralised", {"accuracy": 0.9}),
+        ]
+    )
+    (axes,) = sheet.axes
+    assert axes.get_yscale() == "log"
+    lines = {line.get_label(): line.get_xydata().tolist() for line in axes.get_lines()}
+    assert lines == {
+        "hfldd": [[50, 2], [60, 5], [70, 5]],
+        "fedavg": [[50, 2], [60, 2], [70, 5], [80, 5], [90, 5], [95, 5]],
+    }
+    assert png(sheet).startswith(b"\x89PNG")
+
+
+def test_every_client_is_a_dot_in_its_cluster() -> None:
+    (axes,) = draw_clusters([hfldd("hfldd", CLUSTERED), hfldd("fedavg", run_of(0.5))]).axes
+    dots = sum(len(points.get_offsets()) for points in axes.collections)
+    assert dots == sum(map(len, CLUSTERED["clusters"])) == 4

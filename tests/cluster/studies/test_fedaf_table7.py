@@ -4,9 +4,8 @@ import pytest
 
 from cluster.run.command_line import parse
 from cluster.studies import fedaf_table7
+from cluster.studies.cell import published
 from cluster.studies.fedaf_table7 import (
-    FEDAF,
-    FEDAVG,
     IPC,
     PER_CLASS,
     BytesRow,
@@ -49,7 +48,10 @@ def test_averaging_uploads_all_weights_and_batchnorms_statistics() -> None:
     assert (count, size) == (320_010, 4 * 320_010 + statistics)
 
 
-@pytest.mark.parametrize(("dataset", "alpha"), FEDAF)
+@pytest.mark.parametrize(
+    ("dataset", "alpha"),
+    [(name, alpha) for name, row in published()["fedaf-table7"].items() for alpha in row],
+)
 def test_with_the_classes_behind_it_the_closed_form_is_what_is_printed(
     dataset: str, alpha: float
 ) -> None:
@@ -61,7 +63,11 @@ def test_the_table_has_a_line_for_each_setting_and_each_upload() -> None:
     table = as_markdown([BytesRow("cifar10", 0.1, classes=3.0, ours=0.441, closed=0.44)], [0, 1])
     assert "seeds 0, 1" in table.splitlines()[0]
     assert "| cifar10 | 0.1 | 3.0 | 0.44 | 0.44 | 0.44 | 3.0 |" in table
-    starts = tuple(f"| {model} | {dataset} |" for model in FEDAVG for dataset in PER_CLASS)
+    starts = tuple(
+        f"| {model} | {dataset} |"
+        for model in published()["fedaf-table7-averaging"]
+        for dataset in PER_CLASS
+    )
     uploads = [line for line in table.splitlines() if line.startswith(starts)]
     assert len(uploads) == len(starts)
     assert "| convnet | cifar10 | 320,010 | 1.22 | 1.46 |" in uploads

@@ -2,8 +2,11 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
-from cluster.studies.cells import TABLES
+import pytest
+
+from cluster.studies.cells import TABLES, make
 from cluster.studies.comparison import Figure, as_markdown
 from cluster.studies.suite_tables import (
     curves,
@@ -12,8 +15,11 @@ from cluster.studies.suite_tables import (
     tell_domains,
     tell_fid,
     tell_forgetting,
+    tell_hfldd,
     tell_rounds,
+    tell_sent,
     tell_targets,
+    until,
 )
 from tests.cluster.studies.made_up import CURVES, figures
 
@@ -115,3 +121,59 @@ def test_a_table_of_clients_is_of_their_ua_and_has_no_column_of_the_paper() -> N
     table = as_markdown("fedd2s-table2", "small", [0, 1], [scored("local", 0.9)])
     assert "| Row | Method | UA, % | Rank |" in table
     assert "| mnist-alpha0.5 | local | 50.00 ± 0.00 | 1 |" in table
+
+
+MIB = 2**20
+
+
+def run_of(*accuracies: float, up: int = 2, down: int = 1, peer: int = 0) -> dict[str, Any]:
+    """Two MiB up and one down in each round; between clients in the first alone."""
+    rounds = [
+        {
+            "round": number,
+            "accuracy": accuracy,
+            "bytes_up": up * MIB,
+            "bytes_down": down * MIB if number > 1 else 0,
+            "bytes_peer": peer * MIB if number == 1 else 0,
+        }
+        for number, accuracy in enumerate(accuracies, start=1)
+    ]
+    return {"per_round": rounds, "accuracy": accuracies[-1], "clusters": [[0, 1, 2], [3]]}
+
+
+def hfldd(method: str, *results: dict[str, Any], classes: int = 10) -> Figure:
+    (cell,) = make("hfldd", "paper", (f"mnist-C{classes}-{method}",))
+    return Figure(cell, results)
+
+
+def test_traffic_is_all_that_was_sent_up_to_the_round_that_reaches_the_accuracy() -> None:
+    found = hfldd("hfldd", run_of(0.5, 0.79, 0.8, peer=4), run_of(0.9, 0.9, 0.9, peer=4))
+    assert until(found, 0.8) == (2.0, pytest.approx(((3 * 2 + 2 + 4) + (2 + 4)) / 2))
+    assert until(found, 0.85) is None  # one seed never has it
+
+
+def test_a_run_without_rounds_reaches_nothing() -> None:
+    assert until(hfldd("centralised", {"accuracy": 0.9}), 0.5) is None
+
+
+def test_tables_2_to_4_are_of_iid_clients_and_beside_the_papers() -> None:
+    told = tell_hfldd(
+        [
+            hfldd("hfldd", run_of(0.7, 0.85)),
+            hfldd("fedavg", run_of(0.1, 0.2, 0.8, up=4)),
+            hfldd("fedavg", run_of(0.1, 0.9), classes=1),
+        ]
+    )
+    assert "| mnist-C10 | hfldd | 80 % | 2.0 | 5.00 | 1.0 | 5 | 58.80 | 1.0 |" in told
+    assert "| mnist-C10 | fedavg | 80 % | 3.0 | 14.00 | 2.8 | 17 | 593.15 | 10.1 |" in told
+    assert not any(line.startswith("| mnist-C1 | fedavg | 80 %") for line in told)
+    assert "| mnist-C1 | fedavg | 5.00 | 5.00 | 5.00 | 5.00 | 5.00 |" in told  # up to 90 percent
+
+
+def test_what_was_sent_is_told_of_clustered_runs_alone() -> None:
+    ours = run_of(0.5) | {
+        "heads": [0, 3],
+        "distilled": {"images": 20, "steps": 1.0, "nearest_real": 0.00007},
+    }
+    told = tell_sent([hfldd("hfldd", ours), hfldd("fedseq", run_of(0.5))])
+    assert told[-1] == "| mnist-C10 | hfldd | 2 | 3 | 1 | 20 | 1 | 0.00007 |"

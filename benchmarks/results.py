@@ -1,0 +1,337 @@
+"""Makes tables of docs/results.md anew and writes them into the page.
+
+    python benchmarks/results.py NAME ... --data-root DIR
+
+Each table names the command, the date, the commit and the machine that made it. So the code must be
+committed. The runs lie in a folder of --output-dir that is named after the commit: the same command
+goes on where it was ended. What each run of a paper's table found is a line of JSON in docs/runs/.
+"""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from textwrap import wrap
+from typing import Annotated, Literal
+
+import torch
+import tyro
+from machine import processor
+
+from cluster.studies import fedaf_table7, suite_runs
+from cluster.studies.cell import Cell
+from cluster.studies.cells import ALPHAS, make
+from cluster.studies.comparison import Figure, table
+from cluster.studies.study_report import texts
+from cluster.studies.suite_options import BYTES_TABLE, SuiteOptions
+from fl.errors import ClientFailed, UserError
+from fl.json_files import read_json
+from fl.json_values import JsonObject
+from fl.report.words import duration
+from fl.whole_files import write_atomically
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGE = ROOT / "docs" / "results.md"
+CODE = ("fl", "kernels", "cluster", "benchmarks")
+"""Folders whose code decides the figures."""
+LEFT_OUT = ("placements", "confusion")
+"""Parts of a result that no table reads, and that are longer than all else."""
+STUDY_COLUMNS = {
+    "clients": "Clients",
+    "local": "Local",
+    "server": "Server",
+    "total": "Total",
+    "clients/s": "Clients/s",
+    "driver": "Driver, peak",
+    "workers": "Workers, peak",
+    "up": "Up",
+    "accuracy": "Accuracy",
+}
+"""Of a study's table on the page, by the study's own columns."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """Makes tables of docs/results.md anew and writes them into the page."""
+
+    tables: Annotated[tuple[str, ...], tyro.conf.Positional]
+    """Names of the tables, as the page has them."""
+    seeds: str = "0,1,2"
+    """Seeds of the runs, with commas between."""
+    data_root: Path = Path("data")
+    """Where the data sets lie."""
+    output_dir: Path = Path("runs")
+    """Folder of the runs."""
+    runtime: Literal["ray", "inprocess"] = "ray"
+    """As for the launch command."""
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """Where a figure comes from."""
+
+    date: str
+    commit: str
+    machine: str
+
+
+@dataclass(frozen=True)
+class Job:
+    """What making a table needs to know."""
+
+    options: Options
+    made: Provenance
+    docs: Path
+
+    def suite(self, name: str, *, output_dir: Path | None = None) -> SuiteOptions:
+        """The suite's options for a table."""
+        return SuiteOptions(
+            name=name,
+            seeds=self.options.seeds,
+            data_root=self.options.data_root,
+            output_dir=output_dir or self.options.output_dir,
+            runtime=self.options.runtime,
+        )
+
+
+def of_runs(name: str, cells: Callable[[], Sequence[Cell]], job: Job) -> str:
+    """A table or figure of the suite, with a link to what each run found."""
+    suite = job.suite(name)
+    seeds = suite.seed_numbers
+    figures = suite_runs.run_all(suite_runs.arguments_of(suite, cells(), seeds))
+    record(job.docs / "runs" / f"{name}.jsonl", figures, seeds, job.made)
+    heading, _, text = suite_runs.text_of(name, "small", seeds, figures).partition("\n\n")
+    pictures = suite_runs.pictures_of(name, "small", figures)
+    for file, picture in pictures.items():
+        write_atomically(job.docs / file, picture)
+    shown = [f"![{Path(file).stem}]({file})" for file in pictures]
+    link = f"Each run: [{name}.jsonl](runs/{name}.jsonl)."
+    return "\n\n".join([f"{heading.removeprefix('# ')}.", text.strip(), *shown, link])
+
+
+def record(path: Path, figures: Sequence[Figure], seeds: Sequence[int], made: Provenance) -> None:
+    """Writes what the runs found, a line each; it replaces an older one of the cell and seed."""
+    old = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    lines = {(run["cell"], run["seed"]): run for run in old}
+    for figure in figures:
+        for seed, found, losses in zip(seeds, figure.results, figure.losses, strict=True):
+            result = {name: value for name, value in found.items() if name not in LEFT_OUT}
+            run = {"cell": figure.cell.name, "seed": seed, "provenance": vars(made)}
+            lines[figure.cell.name, seed] = {**run, "result": result, "losses": losses}
+    path.parent.mkdir(exist_ok=True)
+    write_atomically(path, "".join(f"{json.dumps(run)}\n" for run in lines.values()).encode())
+
+
+def main_job(job: Job) -> str:
+    """The run that the launch command makes by default: its accuracy and times."""
+    cell = Cell("digits-alpha0.5", "fedmho-sd", ("--method=fedmho-sd", "--dataset=digits"))
+    # With a store of its own: clients that an earlier run had trained would take no time.
+    suite = job.suite("table3", output_dir=job.options.output_dir / "main-job")
+    ((result,),) = [
+        f.results for f in suite_runs.run_all(suite_runs.arguments_of(suite, [cell], [0]))
+    ]
+    where = "on Ray" if job.options.runtime == "ray" else "in one process"
+    accuracies = (f"{result[name]:.4f}" for name in ("accuracy", "start_accuracy"))
+    times = (duration(result["seconds"][name]) for name in ("total", "local", "fusion"))
+    names = ["Method", "Accuracy", "Averaged start", f"Run, {where}", "Clients", "Fusion"]
+    return "\n".join(table(names, [[result["method"], *accuracies, *times]]))
+
+
+def of_bytes(job: Job) -> str:
+    """FedAF's Table 7, which needs no training."""
+    seeds = job.suite(BYTES_TABLE).seed_numbers
+    return fedaf_table7.as_markdown(fedaf_table7.measured(seeds), seeds).removeprefix("# ").strip()
+
+
+def of_program(arguments: Sequence[str], picture: str | None, job: Job) -> str:
+    """What a program of benchmarks/ prints, and its picture if it draws one by --output."""
+    more = [f"--output={job.docs / picture}"] if picture else []
+    printed = run([*arguments, *more], job.options)
+    text = "\n".join(f"    {row}".rstrip() for row in printed.strip("\n").splitlines())
+    shown = [f"![{Path(picture).stem}]({picture})"] if picture else []
+    return "\n\n".join([*shown, f"    python {' '.join(arguments)}", text])
+
+
+def of_study(name: str, arguments: Sequence[str], pictures: Sequence[str], job: Job) -> str:
+    """What the scalability study finds: a row for each number of clients, and its pictures."""
+    command = ["-m", "cluster.study", *arguments]
+    where = job.options.output_dir.absolute() / name
+    run([*command, f"--output-dir={where}"], job.options)
+    files = {picture: f"{name}-{picture}.png" for picture in pictures}
+    for picture, file in files.items():
+        shutil.copyfile(where / f"{picture}.png", job.docs / file)
+    shown = [f"![{picture}]({file})" for picture, file in files.items()]
+    lines = wrap(f"python {' '.join(command)}", 108, break_on_hyphens=False)
+    rows = study_table(read_json(where / "study.json")["cells"])
+    return "\n\n".join(["    " + " \\\n        ".join(lines), *rows, *shown])
+
+
+def study_table(cells: Sequence[JsonObject]) -> list[str]:
+    """A study's table: time, memory, bytes and accuracy by number of clients."""
+    rows = [[texts(cell)[name] for name in STUDY_COLUMNS] for cell in cells]
+    return ["\n".join(table(list(STUDY_COLUMNS.values()), rows))]
+
+
+def run(arguments: Sequence[str], options: Options) -> str:
+    """What python prints with these arguments, in the repository's root.
+
+    Raises:
+        UserError: it failed.
+    """
+    data = str(options.data_root.absolute())
+    filled = [argument.replace("{data}", data) for argument in arguments]
+    print(f"running {' '.join(filled)}", flush=True)
+    ran = subprocess.run(
+        [sys.executable, *filled],
+        cwd=ROOT,
+        env={**os.environ, "COLUMNS": "120"},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    if ran.returncode:
+        raise UserError(f"{' '.join(filled[:2])} ended with status {ran.returncode}")
+    return ran.stdout
+
+
+def mnist(alpha: str) -> list[Cell]:
+    """A MNIST row of Table 3, with the released loss weights and our own method beside it."""
+    row = make("table3", "small", (f"mnist-alpha{alpha}-*",))
+    return [*row, *_beside(row[0])]
+
+
+def digits() -> list[Cell]:
+    """The same methods on the digits that come with Onefold, at alpha 0.5.
+
+    Not FedDF: it needs images of another data set, and none but these come with Onefold.
+    """
+    row = make("table3", "small", ("digits-alpha0.5-*",), "digits")
+    return [*(cell for cell in row if cell.method != "feddf"), *_beside(row[0])]
+
+
+def _beside(cell: Cell) -> list[Cell]:
+    """What our table has beside the paper's methods, in the cell's row."""
+    more = {
+        "fedmho-md-released": ("--method=fedmho-md", "--betas=released"),
+        "fedmho-sd-released": ("--method=fedmho-sd", "--betas=released"),
+        "fedmho-open": ("--method=fedmho-open",),
+    }
+    shared = [a for a in cell.arguments if not a.startswith("--method=")]
+    return [
+        replace(cell, method=name, arguments=(*shared, *own), paper=None)
+        for name, own in more.items()
+    ]
+
+
+def _program(*arguments: str, picture: str | None = None) -> Callable[[Job], str]:
+    return partial(of_program, (f"benchmarks/{arguments[0]}.py", *arguments[1:]), picture)
+
+
+def _suite(name: str) -> Callable[[Job], str]:
+    return partial(of_runs, name, lambda: make(name, "small"))
+
+
+STUDY = (
+    *("--method=fedmho-sd", "--num-clients=10,100,1000,10000", "--samples-per-client=20"),
+    *("--partition.min-samples=5", "--dataset=mnist", "--data-root={data}"),
+    *("--classifier.model=cnn", "--classifier.width=1", "--classifier.epochs=5"),
+    *("--num-classifiers=1", "--generator.epochs=40", "--generator.batch-size=16"),
+    *("--num-samples=12000", "--allocation=label-share", "--fusion.epochs=5"),
+)
+MEMORIES = (
+    *("--method=local", "--num-clients=8,16,32", "--rounds=2", "--partition.kind=iid"),
+    *("--dataset=mnist", "--data-root={data}", "--data.max-train=960"),
+    *("--classifier.model=vgg9", "--classifier.width=0.5", "--classifier.epochs=1"),
+)
+ROUNDS = (
+    *("rounds", "--methods", "fedavg", "feddm", "fedaf", "feddyn", "moon", "fedbn", "fedgen"),
+    *("--preset=fedaf-mnist-small", "--rounds=3", "--data-root={data}"),
+)
+TABLES: Mapping[str, Callable[[Job], str]] = {
+    "main-job": main_job,
+    BYTES_TABLE: of_bytes,
+    "table3-digits": partial(of_runs, "table3", digits),
+    # A table of its own for each alpha: one takes an hour and more on two cores.
+    **{f"table3-alpha{a}": partial(of_runs, "table3", partial(mnist, a)) for a in ALPHAS},
+    **{name: _suite(name) for name in ("fedaf", "fedd2s-table2", "hfldd")},
+    "robust": _program("robust", picture="robust.png"),
+    "privacy": _program("privacy", picture="privacy.png"),
+    "distance": _program("distance", "--seconds=1.5"),
+    "fusion": _program("fusion", "--samples=6000", "--teachers=5"),
+    "rounds": _program(*ROUNDS),
+    "stacked": _program("stacked", "--clients=1000", "--rounds=3", "--data-root={data}"),
+    "study": partial(of_study, "study", STUDY, ("seconds", "memory", "rate", "accuracy")),
+    "memories": partial(of_study, "memories", MEMORIES, ("memory",)),
+    "placement": _program("placement", "--live"),
+}
+"""By the names that the page has; the last seven measure time and want an idle machine."""
+
+
+def main(options: Options, page: Path = PAGE) -> int:
+    """Makes the tables, one after the other; returns the exit status."""
+    try:
+        check(options.tables, page)
+        made = here_and_now()
+        own = replace(options, output_dir=options.output_dir / f"results-{made.commit}")
+        for name in options.tables:
+            text = TABLES[name](Job(own, made, page.parent))
+            where = f"`python benchmarks/results.py {name}`,\n{made.date}, commit {made.commit}; "
+            body = f"{where}{made.machine}.\n\n{text}\n"
+            write_atomically(page, replaced(page.read_text(), name, body).encode())
+            print(f"\n{body}\nwritten into {page}", flush=True)
+    except (UserError, ClientFailed) as error:
+        print(f"results: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def check(names: Sequence[str], page: Path) -> None:
+    """Refuses tables that there are not, and those that the page has no place for."""
+    for name in names:
+        if name not in TABLES:
+            raise UserError(f"unknown table {name!r}; valid: {', '.join(TABLES)}")
+        if f"<!-- table: {name} -->\n" not in page.read_text():
+            raise UserError(
+                f"{page} has no place for {name}: <!-- table: {name} --> ... <!-- end -->"
+            )
+
+
+def replaced(page: str, name: str, body: str) -> str:
+    """The page with another table in that one's place."""
+    place = re.compile(rf"(<!-- table: {re.escape(name)} -->\n).*?(<!-- end -->)", re.DOTALL)
+    return place.sub(lambda found: f"{found[1]}{body}{found[2]}", page)
+
+
+def here_and_now() -> Provenance:
+    """Of what is measured now.
+
+    Raises:
+        UserError: code has changed since the commit, or there is no git.
+    """
+    if _git("status", "--porcelain", "--", *CODE):
+        raise UserError("commit your changes first: a table names the commit that made it")
+    gpu = f", {torch.cuda.get_device_name()}" if torch.cuda.is_available() else ""
+    machine = f"{processor()}, {os.cpu_count()} cores{gpu}, torch {torch.__version__}"
+    return Provenance(
+        f"{datetime.now(UTC):%Y-%m-%d}", _git("rev-parse", "--short", "HEAD"), machine
+    )
+
+
+def _git(*arguments: str) -> str:
+    try:
+        ran = subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True)
+    except OSError:
+        raise UserError("git is missing: a table names the commit that made it") from None
+    if ran.returncode:
+        raise UserError(f"git: {ran.stderr.strip()}")
+    return ran.stdout.strip()
+
+
+if __name__ == "__main__":
+    sys.exit(main(tyro.cli(Options)))
