@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter, NullLocator, PercentFormatter
 from rich.table import Table
 
@@ -14,7 +15,13 @@ from fl.report import style
 from fl.report.words import duration, percent, size
 
 Figures = SettingValues
-COLOURS = (style.ROLES["generator"], style.ROLES["classifier"], style.GLOBAL_MODEL, style.BEST)
+LABELS = {
+    "seconds": "seconds",
+    "memory": "peak memory in bytes",
+    "bytes": "bytes between clients and server",
+    "rate": "clients per second",
+}
+"""Of the pictures' vertical axes."""
 MOST_MARKED = 6
 """Numbers of clients that an axis has room for."""
 MEMORY = {
@@ -51,9 +58,8 @@ def tables(cells: Sequence[Figures]) -> list[Table]:
 
 
 def _times(cells: Sequence[Figures]) -> Table:
-    shown = _table(
-        "clients", "seed", "samples", "local", "server", "total", "clients/s", "accuracy"
-    )
+    names = ("local", "server", "total", "clients/s", "accuracy")
+    shown = _table("clients", "seed", "samples", *names)
     notes = []
     if any(c["drawn_with_replacement"] for c in cells):
         notes.append("* drawn with replacement: the data set has fewer samples")
@@ -61,18 +67,12 @@ def _times(cells: Sequence[Figures]) -> Table:
         notes.append("† some clients were reused from the store: no time to compare")
     shown.caption = "; ".join(notes) or None
     for c in cells:
-        times = texts(c)
+        samples = f"{c['samples']:,}{'*' if c['drawn_with_replacement'] else ''}"
         reused = "†" if c["trained"] < c["clients"] else ""
-        shown.add_row(
-            times["clients"],
-            str(c["seed"]),
-            f"{c['samples']:,}{'*' if c['drawn_with_replacement'] else ''}",
-            times["local"] + reused,
-            times["server"],
-            times["total"],
-            times["clients/s"] + reused,
-            times["accuracy"],
-        )
+        figures = texts(c)
+        figures |= {name: figures[name] + reused for name in ("local", "clients/s")}
+        row = (figures[name] for name in names)
+        shown.add_row(figures["clients"], str(c["seed"]), samples, *row)
     return shown
 
 
@@ -117,36 +117,18 @@ def pictures(cells: Sequence[Figures]) -> dict[str, bytes]:
     What varies by less than a decade has an axis that begins at 0, as logarithmic ticks so close
     would read the same.
     """
-    found, labels = curves(cells), _labels()
-    drawn = {name: _log_log(group, labels[name]) for name, group in found.items() if group}
+    drawn = {n: _log_log(group, LABELS[n]) for n, group in curves(cells).items() if group}
     return {**drawn, "accuracy": _accuracy(_curve(cells, _item("accuracy")))}
-
-
-def _labels() -> dict[str, str]:
-    return {
-        "seconds": "seconds",
-        "memory": "peak memory in bytes",
-        "bytes": "bytes between clients and server",
-        "rate": "clients per second",
-    }
 
 
 def _log_log(group: Mapping[str, Mapping[int, float]], label: str) -> bytes:
     figure, axes = style.new_axes(style.HALF, 3.6, grid="both")
-    for number, (name, curve) in enumerate(group.items()):
-        total = name == "total"
+    for name, curve in group.items():
         slope = f", slope {_slope(curve):.2f}" if len(curve) > 1 else ""
-        axes.plot(
-            list(curve),
-            list(curve.values()),
-            marker="o",
-            markersize=5,
-            color=style.INK if total else COLOURS[number % len(COLOURS)],
-            linestyle=(0, (4, 3)) if total else "-",
-            label=name + slope,
-        )
-    axes.set(xscale="log", ylabel=label)
-    _mark_clients(axes, {k for curve in group.values() for k in curve})
+        (line,) = axes.plot(list(curve), list(curve.values()), "o-", label=name + slope)
+        if name == "total":
+            line.set(color=style.INK, linestyle=(0, (4, 3)))
+    axes.set(ylabel=label)
     spelled = size if "bytes" in label else "{:,g}".format
     decades = _decades(group)
     if decades < 1:
@@ -158,8 +140,7 @@ def _log_log(group: Mapping[str, Mapping[int, float]], label: str) -> bytes:
             axes.yaxis.set_minor_formatter(lambda value, position: spelled(value))
             axes.yaxis.set_minor_locator(LogLocator(subs=(2, 5)))
     axes.yaxis.set_major_formatter(lambda value, position: spelled(value))
-    _finish(axes)
-    return style.png(figure)
+    return _finished(figure, axes, {k for curve in group.values() for k in curve})
 
 
 def _decades(group: Mapping[str, Mapping[int, float]]) -> float:
@@ -169,38 +150,24 @@ def _decades(group: Mapping[str, Mapping[int, float]]) -> float:
 
 def _accuracy(curve: Mapping[int, float]) -> bytes:
     figure, axes = style.new_axes(style.HALF, 3.6, grid="both")
-    axes.plot(
-        list(curve), list(curve.values()), marker="o", color=style.GLOBAL_MODEL, label="accuracy"
-    )
-    axes.set(xscale="log", ylim=(0, 1), ylabel="test accuracy")
-    _mark_clients(axes, curve)
+    axes.plot(list(curve), list(curve.values()), "o-", color=style.GLOBAL_MODEL, label="accuracy")
+    axes.set(ylim=(0, 1), ylabel="test accuracy")
     axes.yaxis.set_major_formatter(PercentFormatter(1.0))
-    _finish(axes)
-    return style.png(figure)
+    return _finished(figure, axes, curve)
 
 
-def _mark_clients(axes: Axes, numbers: Iterable[int]) -> None:
-    """Marks the study's own numbers of clients, unless they are too many to be read."""
+def _finished(figure: Figure, axes: Axes, numbers: Iterable[int]) -> bytes:
+    """The picture; marks the study's own numbers of clients, unless they are too many to read."""
+    axes.set(xscale="log", xlabel="clients")
     marked = sorted(numbers)
     if len(marked) <= MOST_MARKED:
         axes.set_xticks(marked)
         axes.xaxis.set_minor_locator(NullLocator())
-
-
-def _finish(axes: Axes) -> None:
-    axes.set_xlabel("clients")
     axes.tick_params(which="both", labelsize=style.TICK, labelcolor=style.INK)
     axes.xaxis.set_major_formatter(lambda value, position: f"{value:,.0f}")
     axes.xaxis.set_minor_formatter(NullFormatter())
-    # Above the axes, where no curve can run through it.
-    axes.legend(
-        loc="lower left",
-        bbox_to_anchor=(0, 1),
-        ncols=2,
-        frameon=False,
-        fontsize=style.TICK,
-        labelcolor=style.INK,
-    )
+    style.legend_above(axes, 2)  # where no curve can run through it
+    return style.png(figure)
 
 
 def _item(*path: str) -> Callable[[Figures], float]:
