@@ -187,6 +187,6 @@ class Outcome:
     with a teacher its ``teacher_logits`` (M, classes) of the kept ones."""
     sent: dict[str, Tensor] = field(default_factory=dict)
     """Examples of the images that left clients: ``images`` uint8 (n, C, H, W), ``labels`` (n,), and
-    ``clients`` (n,), the ids of who sent them."""
+    ``clients`` (n,), the ids of who sent them. They may be equal to real images."""
     figures: JsonObject = field(default_factory=dict)
     """Further JSON values for the result."""

@@ -47,6 +47,8 @@ class LaunchOptions(Settings, Generic[Options]):
     """Epochs between two states of a fit, from which --resume goes on."""
     track: tuple[Literal["wandb", "mlflow"], ...] = ()
     """Experiment trackers that are told of the run too: wandb, mlflow, or both."""
+    report_real_images: bool = False
+    """Show real training images in the report, and so to trackers. Not with dp.epsilon."""
     dry_run: bool = False
     """Print the resolved configuration and the placement plan, and start nothing."""
     smoke: bool = False
@@ -67,6 +69,11 @@ class LaunchOptions(Settings, Generic[Options]):
             spec = find_spec(tracker)
             if spec is None or spec.origin is None:  # a mere folder of that name has no origin
                 raise UserError(f"--track {tracker} needs it: pip install 'onefold[{tracker}]'")
+        if self.report_real_images and self.run.dp.epsilon is not None:
+            raise UserError(
+                "--report-real-images goes without dp.epsilon: a report of a run with differential "
+                "privacy shows no real images"
+            )
         if self.resume and self.overwrite:
             raise UserError("--resume and --overwrite exclude each other")
         if self.smoke and (self.dry_run or self.slurm.submit):

@@ -39,7 +39,6 @@ from fl.metrics.fid import measure
 from fl.metrics.oracle import ask_oracle
 from fl.models.saved import save_model, save_tensors
 from fl.report.gallery import gallery
-from fl.report.nearest_real import beside_real
 from fl.rounds import Rounds
 from fl.scoring import OwnTests
 from fl.server import Evaluation, Outcome
@@ -126,7 +125,7 @@ def _execute(
         result["placements"] = placements.entries
         if bundles:
             result["makespan"] = placements.makespan(bundles.all)
-        _save(run_dir, prepared, outcome)
+        _save(run_dir, prepared, outcome, real_images=launch.report_real_images)
         events.emit(RunEnd(accuracy=result["accuracy"]))
     write_json(run_dir / "result.json", result)
     shutil.rmtree(run_dir / CHECKPOINTS, ignore_errors=True)
@@ -254,18 +253,19 @@ def _device_name(device: torch.device) -> str:
     return f"cpu ({usable_cores()} cores)"
 
 
-def _save(run_dir: Path, prepared: Prepared, outcome: Outcome) -> None:
+def _save(run_dir: Path, prepared: Prepared, outcome: Outcome, *, real_images: bool) -> None:
     if outcome.model is not None:
         (run_dir / "model").mkdir(exist_ok=True)
         save_model(outcome.model, run_dir / "model" / "global.safetensors")
     if outcome.synthetic:
         (run_dir / "synthetic").mkdir(exist_ok=True)
-        pictures = gallery(prepared.dataset, outcome.synthetic)
+        dataset = prepared.dataset
+        real = dataset.train if real_images else None
+        pictures = gallery(outcome.synthetic, dataset.num_classes, real)
         save_tensors(pictures, run_dir / "synthetic" / "samples.safetensors")
-    if outcome.sent:
+    if outcome.sent and real_images:  # they start from real images, and may be equal to them
         (run_dir / "sent").mkdir(exist_ok=True)
-        pairs = beside_real(prepared.dataset.train, prepared.partition.train, outcome.sent)
-        save_tensors(pairs, run_dir / "sent" / "examples.safetensors")
+        save_tensors(outcome.sent, run_dir / "sent" / "examples.safetensors")
 
 
 def _partition(launch: Launch, prepared: Prepared) -> JsonObject:

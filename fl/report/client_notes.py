@@ -34,11 +34,11 @@ def last_round(scores: Scores, alone: Alone | None) -> str:
 
 
 def beside_table(run: RunRecord) -> list[str]:
-    """Sentences on the clients' accuracies; none where they were not scored."""
+    """Sentences on what left the clients, and on their accuracies where they were scored."""
+    notes = _distilled(run)
     scores = run.scores
     if scores is None:
-        return []
-    notes = []
+        return notes
     if run.result is not None and run.config["method"] != ALONE and not on_whole_split(run.config):
         notes.append(_against_alone(scores, run.alone))
     dropped = set(scores.untested) & _dropped(run)
@@ -49,6 +49,20 @@ def beside_table(run: RunRecord) -> list[str]:
         if left_out:
             notes.append(f"Left out of the mean {why}: {clients(left_out)}.")
     return notes
+
+
+def _distilled(run: RunRecord) -> list[str]:
+    """How near the images that left clients are to real ones, which clients have measured."""
+    figures = (run.result or {}).get("distilled")
+    if not figures:
+        return []
+    steps = figures["steps"]
+    how = f"after {steps:,.0f} step{'' if steps == 1 else 's'} of distillation"
+    return [
+        f"{figures['images']:,} images left the clients, {how if steps else 'without distillation'}"
+        "; their mean distance to the nearest real image of their class at their client is "
+        f"{figures['nearest_real']:.2g} of the pixels' range (0: equal to a real image)."
+    ]
 
 
 def _against_alone(scores: Scores, alone: Alone | None) -> str:

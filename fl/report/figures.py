@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import numpy as np
 from matplotlib.figure import Figure
 
 from fl.report import client_notes, client_plots, confusion, loss_curves, plots, privacy, style
@@ -10,7 +11,6 @@ from fl.report.alone import on_whole_split
 from fl.report.gantt import placement_chart
 from fl.report.mosaic import sample_grid
 from fl.report.read import RunRecord
-from fl.report.sent_images import sent_grid, tell_sent
 from fl.report.words import duration, size
 
 
@@ -189,27 +189,41 @@ def _partition(run: RunRecord) -> Picture | None:
     return _picture("partition", "Partition", f"{caption}.", figure)
 
 
+GROUPS = {"real": "real", "before": "raw synthetic", "after": "kept by filter"}
+"""The groups of example images in their order, each with its heading."""
+
+
 def _samples(run: RunRecord) -> Picture | None:
     if run.samples is None:
         return None
+    groups = {GROUPS[name]: run.samples[name] for name in GROUPS if name in run.samples}
+    real = "real images, " if "real" in run.samples else ""
     caption = (
-        "Each row is a class: real images, synthetic ones as the generators drew them, and "
-        "synthetic ones that the filter kept"
+        f"Each row is a class: {real}synthetic images as the generators drew them, and those that "
+        "the filter kept"
     )
     counted = (run.result or {}).get("synthetic")
     if counted:
         generated, kept = counted["generated"], counted["kept"]
         caption += f" ({kept:,} of {generated:,} in the whole run)"
-    figure = sample_grid(run.samples, _class_names(run, len(run.samples.real)))
+    figure = sample_grid(groups, _class_names(run, len(run.samples["before"])))
     return _picture("samples", "Samples", f"{caption}.", figure, of_images=True)
 
 
 def _sent(run: RunRecord) -> Picture | None:
     if run.sent is None:
         return None
-    classes = len(run.partition.class_names) if run.partition else 1 + int(run.sent.labels.max())
-    figure = sent_grid(run.sent, _class_names(run, classes))
-    caption = tell_sent(run.sent, (run.result or {}).get("distilled"))
+    sent = run.sent
+    classes = np.unique(sent.labels).tolist()
+    most = max(np.bincount(sent.labels).tolist())
+    images = np.zeros((len(classes), most, *sent.images.shape[1:]), np.uint8)
+    for row, label in enumerate(classes):
+        own = sent.images[sent.labels == label]
+        images[row, : len(own)] = own
+    known = len(run.partition.class_names) if run.partition else 1 + max(classes)
+    names = _class_names(run, known)
+    figure = sample_grid({"sent": images}, [names[label] for label in classes])
+    caption = "Each row is a class: the first image of the class that each of some clients sent."
     return _picture("sent", "What left the clients", caption, figure, of_images=True)
 
 

@@ -41,8 +41,6 @@ def write_report(run_dir: Path) -> Path:
     for picture in drawn:
         for ending, content in picture.files.items():
             write(run_dir / "plots" / f"{picture.name}.{ending}", content)
-        if picture.name == "samples":
-            write(run_dir / "synthetic" / "grid.png", picture.files["png"])
     page = run_dir / "report.html"
     write(page, _render(run, drawn).encode())
     return page

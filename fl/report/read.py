@@ -1,6 +1,5 @@
 """Reads a run directory, finished or not, into one record that the report is made of."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -46,35 +45,11 @@ class Partition:
 
 
 @dataclass(frozen=True)
-class ExampleImages:
-    """Example images, uint8 of shape (classes, examples, channels, height, width).
-
-    An image of zeros stands for one that does not exist.
-    """
-
-    real: NDArray[np.uint8]
-    before: NDArray[np.uint8]
-    after: NDArray[np.uint8]
-
-
-@dataclass(frozen=True)
 class SentImages:
-    """Examples of what left clients, and of each the nearest real image of its class there.
+    """Examples of what left clients, uint8 (n, channels, height, width), and their classes."""
 
-    Both uint8 (n, channels, height, width), with the class and the client of each, (n,).
-    """
-
-    sent: NDArray[np.uint8]
-    real: NDArray[np.uint8]
+    images: NDArray[np.uint8]
     labels: NDArray[np.int64]
-    clients: NDArray[np.int64]
-
-    @property
-    def distances(self) -> NDArray[np.float64]:
-        """Root mean square distance of each pair, in pixels' units from 0 to 1, (n,)."""
-        squares = (self.sent.astype(np.float64) - self.real) ** 2
-        found: NDArray[np.float64] = np.sqrt(squares.mean((1, 2, 3))) / 255
-        return found
 
 
 @dataclass(frozen=True)
@@ -101,7 +76,9 @@ class RunRecord:
     confusion: NDArray[np.int64] | None
     """Test samples by true (row) and predicted class (column); None without a global model."""
     partition: Partition | None
-    samples: ExampleImages | None
+    samples: dict[str, NDArray[np.uint8]] | None
+    """Example images ``before`` and ``after`` the filter, and ``real`` where asked for: each of
+    shape (classes, examples, channels, height, width), zeros for an image that does not exist."""
     sent: SentImages | None
     last_event: Event | None
     privacy: JsonObject | None = None
@@ -200,22 +177,26 @@ def _read_partition(path: Path) -> Partition | None:
         raise UserError(f"{path} does not hold a partition: kind, hash, counts, names") from None
 
 
-def _read_samples(path: Path) -> ExampleImages | None:
-    names = ("real", "before", "after")
-    return ExampleImages(*_read_tensors(path, names)) if path.exists() else None
+def _read_samples(path: Path) -> dict[str, NDArray[np.uint8]] | None:
+    return _read_tensors(path, "before", "after") if path.exists() else None
 
 
 def _read_sent(path: Path) -> SentImages | None:
-    names = ("images", "real", "labels", "clients")
-    return SentImages(*_read_tensors(path, names)) if path.exists() else None
+    if not path.exists():
+        return None
+    tensors = _read_tensors(path, "images", "labels")
+    return SentImages(tensors["images"], tensors["labels"])
 
 
-def _read_tensors(path: Path, names: Sequence[str]) -> list[NDArray[Any]]:
+def _read_tensors(path: Path, *names: str) -> dict[str, NDArray[Any]]:
+    """The tensors of a file, which must hold these."""
     try:
         tensors = load_file(no_pipe(path))
-        return [tensors[name] for name in names]
-    except (SafetensorError, KeyError):
-        raise UserError(f"{path} does not hold the tensors {', '.join(names)}") from None
+    except SafetensorError:
+        tensors = {}
+    if not tensors.keys() >= set(names):
+        raise UserError(f"{path} does not hold the tensors {', '.join(names)}")
+    return tensors
 
 
 def _all_clients(rows: dict[int, ClientRow], partition: Partition | None) -> list[ClientRow]:

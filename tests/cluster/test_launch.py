@@ -31,7 +31,7 @@ KEYS = {
 }
 FILES = (
     *("config.yaml", "result.json", "metrics.jsonl", "partition.json", "report.html"),
-    *("model/global.safetensors", "synthetic/grid.png", "synthetic/samples.safetensors"),
+    *("model/global.safetensors", "synthetic/samples.safetensors"),
     *("tensorboard", "plots/accuracy.png", "plots/partition.png", "plots/samples.png"),
     *("plots/time.png", "plots/bytes.png"),
 )

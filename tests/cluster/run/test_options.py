@@ -15,6 +15,7 @@ from fl.errors import UserError
     [
         (["--runtime", "slurm"], "inprocess"),
         (["--on-client-failure=wait"], "drop"),
+        (["--report-real-images", "--dp.epsilon=8"], "goes without dp.epsilon"),
         (["--resume", "--overwrite"], "--resume and --overwrite exclude each other"),
         (["--max-actors", "0"], "max_actors must be at least 1, got 0"),
         (["--fusion-ranks=0"], "fusion_ranks must be at least 1, got 0"),

@@ -112,17 +112,34 @@ def test_the_model_is_kept_and_samples_only_where_there_are_such(run: Ran) -> No
     assert not (run.folder / CHECKPOINTS).exists()
 
 
-def test_examples_of_what_left_clients_lie_beside_the_real_ones(tmp_path: Path, run: Ran) -> None:
+@pytest.mark.parametrize("asked", [False, True])
+def test_images_that_left_clients_are_shown_only_where_asked_for(
+    tmp_path: Path, *, asked: bool
+) -> None:
     write_idx_family(tmp_path / "data", "mnist")
     hfldd = ran(
         *(tmp_path, "--method=hfldd", "--rounds=2", "--no-distilled", "--knowing.epochs=1"),
         *("--auxiliary.dataset=mnist", f"--data-root={tmp_path / 'data'}"),
+        *(["--report-real-images"] if asked else []),
     )
-    pairs = load_file(hfldd.folder / "sent" / "examples.safetensors")
-    assert len(pairs["images"]) > 0
-    assert torch.equal(pairs["images"], pairs["real"])
-    assert "without distillation" in (hfldd.folder / "report.html").read_text()
-    assert not (run.folder / "sent").exists()
+    page = (hfldd.folder / "report.html").read_text()
+    assert "without distillation" in page
+    assert ("What left the clients" in page) == asked
+    assert (hfldd.folder / "sent").exists() == asked
+
+
+@pytest.mark.parametrize("asked", [False, True])
+def test_real_images_are_in_a_report_only_where_asked_for(tmp_path: Path, *, asked: bool) -> None:
+    made = ran(
+        *(tmp_path, "--method=fedmho", "--generator.epochs=1", "--generator.width=0.1"),
+        "--fusion.epochs=1",
+        *(["--report-real-images"] if asked else []),
+    )
+    shown = load_file(made.folder / "synthetic" / "samples.safetensors")
+    assert shown.keys() == {"before", "after"} | ({"real"} if asked else set())
+    page = (made.folder / "report.html").read_text()
+    assert "Samples" in page
+    assert ("real images" in page) == asked
 
 
 def test_a_run_over_rounds_on_held_out_images_says_so(tmp_path: Path) -> None:

@@ -172,6 +172,6 @@ def _rounds(count: int) -> list[dict[str, Any]]:
 def _samples(classes: int, channels: int) -> dict[str, np.ndarray]:
     shades = np.linspace(30, 255, classes * 8).astype(np.uint8).reshape(classes, 8, 1, 1, 1)
     images = np.broadcast_to(shades, (classes, 8, channels, 14, 14)).copy()
-    samples = {"real": images, "before": images.copy(), "after": images.copy()}
+    samples = {"before": images, "after": images.copy()}
     samples["before"][1] = samples["after"][1] = 0
     return samples

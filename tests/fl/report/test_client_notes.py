@@ -93,3 +93,16 @@ def test_models_that_were_tested_on_the_whole_split_are_not_held_against_trainin
     personal = replace(run, config=run.config | {"method": "fedbn", "tested": "personal"})
     assert which_samples(personal) == "all test samples"
     assert beside_table(personal) == []
+
+
+def test_it_is_said_how_near_sent_images_are_to_real_ones(make_run: MakeRun) -> None:
+    run = read_run(make_run())
+    assert run.result is not None
+    told = {"images": 1800, "steps": 1.0, "nearest_real": 0.000071}
+    (said,) = beside_table(replace(run, result=run.result | {"distilled": told}))
+    assert said.startswith("1,800 images left the clients, after 1 step of distillation; ")
+    assert "is 7.1e-05 of the pixels' range" in said
+    plain = told | {"steps": 0.0, "nearest_real": 0.0}
+    (said,) = beside_table(replace(run, result=run.result | {"distilled": plain}))
+    assert "without distillation; " in said
+    assert "is 0 of the pixels' range" in said

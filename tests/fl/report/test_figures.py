@@ -79,17 +79,23 @@ def test_nothing_left_is_no_picture(bare: RunRecord, figures: list[Figure]) -> N
 def test_images_that_left_clients_are_the_last_picture(
     whole: RunRecord, figures: list[Figure]
 ) -> None:
-    image = np.ones((1, 1, 8, 8), np.uint8)
-    sent = SentImages(image, image, np.array([3]), np.array([0]))
-    *_, last = pictures(replace(whole, sent=sent))
+    images = np.ones((3, 1, 8, 8), np.uint8)
+    *_, last = pictures(replace(whole, sent=SentImages(images, np.array([3, 1, 3]))))
     assert last.title == "What left the clients"
-    assert names_below(figures[-1]) == ["class 3"]
-    assert last.caption.startswith("Shown are")
-    told = {"images": 5, "steps": 2.0, "nearest_real": 0.25}
-    *_, last = pictures(
-        replace(whole, sent=sent, result={**(whole.result or {}), "distilled": told})
-    )
-    assert last.caption.startswith("5 images, after 2 steps of distillation; ")
+    names = [label.get_text() for label in figures[-1].axes[0].get_yticklabels()]
+    assert names == ["class 1", "class 3"]
+
+
+def test_the_samples_show_real_images_where_the_run_kept_some(
+    whole: RunRecord, figures: list[Figure]
+) -> None:
+    assert whole.samples is not None
+    *_, last = pictures(whole)
+    assert "real" not in last.caption
+    assert names_below(figures[-1]) == ["raw synthetic", "kept by filter"]
+    *_, last = pictures(replace(whole, samples=whole.samples | {"real": whole.samples["before"]}))
+    assert "Each row is a class: real images, synthetic images" in last.caption
+    assert names_below(figures[-1]) == ["real", "raw synthetic", "kept by filter"]
 
 
 @pytest.mark.parametrize(
@@ -207,7 +213,7 @@ def test_samples_are_counted_where_the_result_counts_them(
     whole: RunRecord, bare: RunRecord, figures: list[Figure]
 ) -> None:
     alone = replace(bare, samples=whole.samples)
-    assert only(alone).caption.endswith("synthetic ones that the filter kept.")
+    assert only(alone).caption.endswith("those that the filter kept.")
     counted = replace(alone, result={"synthetic": {"generated": 3000, "kept": 2400}})
     assert only(counted).caption.endswith("(2,400 of 3,000 in the whole run).")
 

@@ -5,7 +5,6 @@ import pytest
 
 from fl.report import style
 from fl.report.mosaic import MISSING, mosaic, sample_grid, tile_gap
-from fl.report.read import ExampleImages
 
 
 @pytest.mark.parametrize("channels", [1, 3])
@@ -33,8 +32,15 @@ def test_images_that_do_not_exist_are_pale_not_black() -> None:
 def test_the_grid_names_every_class_and_fits_the_page(classes: int, columns: int) -> None:
     images = np.ones((classes, 8, 1, 28, 28), np.uint8)
     names = [f"name {index}" for index in range(classes)]
-    figure = sample_grid(ExampleImages(images, images, images), names)
+    figure = sample_grid(dict.fromkeys(("real", "raw synthetic", "kept"), images), names)
     assert len(figure.axes) == columns
     labels = [label.get_text() for axes in figure.axes for label in axes.get_yticklabels()]
     assert labels == names
     assert figure.get_figwidth() <= style.WIDE + 0.01
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_the_grid_names_its_groups(count: int) -> None:
+    groups = {f"group {index}": np.ones((2, 3, 1, 8, 8), np.uint8) for index in range(count)}
+    (axes,) = sample_grid(groups, ["a $", "b"]).axes
+    assert [label.get_text() for label in axes.get_xticklabels()] == list(groups)

@@ -18,7 +18,7 @@ def test_a_finished_run(make_run: MakeRun) -> None:
     assert run.partition is not None
     assert run.partition.counts.shape == (4, 4)
     assert run.samples is not None
-    assert run.samples.real.shape == (4, 8, 1, 14, 14)
+    assert run.samples["before"].shape == (4, 8, 1, 14, 14)
 
 
 @pytest.mark.parametrize(
