@@ -1,185 +1,87 @@
-"""Kernel ridge regression with the tangent kernel: the loss of Kernel Inducing Points.
+"""Kernel ridge regression with a neural tangent kernel, as Kernel Inducing Points has it.
 
 Nguyen et al., "Dataset Meta-Learning from Kernel Ridge-Regression", ICLR 2021: from a small support
 (X_s, y_s) the targets' labels are predicted as K_ts (K_ss + λ I)⁻¹ y_s, λ = ridge · tr(K_ss) / N,
-and the support is learned by the gradient of the loss. K is `tangent_kernel`, with its defaults.
+and the support is learned by the gradient of a loss of them. All in float64, by autograd.
 """
 
 import math
-from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from kernels.support_kernels import support_kernels
-from kernels.tangent_layers import Network, refuse_graph
-
-RIDGE = 1e-6
-DEPTH = 4
+WEIGHT_VARIANCE, BIAS_VARIANCE = 2.0, 0.01
+"""Variances of the network's weights and biases."""
+NOISE = 2.0**-48  # of cos² θ, sixteen roundings of float64: rows as parallel as that count as such
 
 
 def centred(labels: Tensor, num_classes: int) -> Tensor:
-    """One-hot rows minus 1 / classes, so that each sums to 0.
-
-    Args:
-        labels: (..., N) int64, in [0, num_classes).
-
-    Returns:
-        (..., N, num_classes) float64.
-
-    Raises:
-        ValueError: a label out of range, or labels that are not integers.
-    """
-    if labels.dtype != torch.int64:
-        raise ValueError(f"labels must be int64, got {labels.dtype}")
-    if not ((labels >= 0) & (labels < num_classes)).all():
-        raise ValueError(f"labels must be in [0, {num_classes})")
+    """One-hot rows minus 1 / classes, which sum to 0: (N,) int64 to (N, classes) float64."""
     return F.one_hot(labels, num_classes).double() - 1 / num_classes
 
 
 def predictions(
-    support: Tensor,
-    support_labels: Tensor,
-    targets: Tensor,
-    *,
-    ridge: float = RIDGE,
-    depth: int = DEPTH,
+    support: Tensor, support_labels: Tensor, targets: Tensor, *, ridge: float, depth: int
 ) -> Tensor:
-    """The targets' labels: K_ts (K_ss + λ I)⁻¹ y_s. Differentiable once, by all three tensors.
+    """The targets' labels: K_ts (K_ss + λ I)⁻¹ y_s.
 
     Args:
-        support: (N, ...) floating point, any shape of a sample; of B clients (B, N, ...).
-        support_labels: (N, C), as `centred` gives them; of B clients (B, N, C).
-        targets: (M, ...) or (B, M, ...).
+        support: (N, ...) floating point, any shape of a sample.
+        support_labels: (N, C), as `centred` gives them.
+        targets: (M, ...).
         ridge: λ as a share of the mean of K_ss's diagonal, above 0.
         depth: hidden layers of the network.
 
     Returns:
-        (M, C) or (B, M, C) float64.
+        (M, C) float64.
 
     Raises:
-        ValueError: shapes, types or devices that do not fit, no support, targets or features, a
-            ridge that is not above 0 or so small that K_ss is singular, NaN or infinity.
+        ValueError: NaN or infinity in the tensors or the kernel, or a ridge so small that K_ss is
+            singular.
     """
-    _refuse_unfit(support, support_labels, targets, ridge)
-    x, z = (t.flatten(support_labels.dim() - 1).double() for t in (support, targets))
-    kernels = support_kernels(x, z, Network(depth), ridge)
-    given = {"support": support, "support_labels": support_labels, "targets": targets}
+    inside, across = (tangent_kernel(z, support, depth) for z in (support, targets))
+    if not (inside.isfinite().all() and across.isfinite().all()):
+        raise ValueError("support or targets hold NaN, infinity or values that are too large")
+    shift = ridge * inside.diagonal().mean() * torch.eye(len(inside)).to(inside)
     try:
-        found: Tensor = _Regression.apply(*kernels, support_labels.double())
+        factor = torch.linalg.cholesky(inside + shift)
     except torch.linalg.LinAlgError:
-        raise _no_numbers(given, kernels, ridge) from None
-    if not math.isfinite(float(found.detach().sum())):
-        raise _no_numbers(given, kernels, ridge)
-    return found
+        raise ValueError(f"the kernel is singular: ridge {ridge} is too small") from None
+    return across @ torch.cholesky_solve(support_labels.double(), factor)
 
 
-def kip_loss(
-    support: Tensor,
-    support_labels: Tensor,
-    targets: Tensor,
-    target_labels: Tensor,
-    *,
-    ridge: float = RIDGE,
-    depth: int = DEPTH,
-) -> Tensor:
-    """Half the mean, over targets and classes, of (`predictions` − labels)².
+def tangent_kernel(x: Tensor, y: Tensor, depth: int) -> Tensor:
+    """Θ(x, y) of a fully connected ReLU network, for every pair of rows.
+
+    Rows of d features begin as k = σ_w² ⟨x, y⟩ / d + σ_b² and Θ = k, and each hidden layer takes
+    them further (Jacot et al., 2018). With θ = arccos(k_xy / √(k_xx k_yy)) it is
+
+        k ← σ_w² √(k_xx k_yy) (sin θ + (π − θ) cos θ) / 2π + σ_b²,    Θ ← k + σ_w² Θ (π − θ) / 2π.
+
+    Where a row of ``x`` equals one of ``y``, Θ has a cusp, like |x − y|: the gradient there is the
+    mean of the slopes of both sides.
 
     Args:
-        target_labels: (M, C) or (B, M, C), as `centred` gives them. The others are those of
-            `predictions`, and so are the errors.
+        x: (N, ...), floating point.
+        y: (M, ...).
+        depth: hidden layers, at least 1.
 
     Returns:
-        A number, or (B,) of them: their sum has the gradient of each client's own. float64.
+        (N, M) float64.
     """
-    found = predictions(support, support_labels, targets, ridge=ridge, depth=depth)
-    _refuse_labels(found, target_labels)
-    return (found - target_labels).square().mean((-2, -1)) * 0.5
-
-
-def kip_accuracy(
-    support: Tensor,
-    support_labels: Tensor,
-    targets: Tensor,
-    target_labels: Tensor,
-    *,
-    ridge: float = RIDGE,
-    depth: int = DEPTH,
-) -> Tensor:
-    """The share of targets whose prediction is largest where their labels are.
-
-    Takes and raises what `kip_loss` does; returns a number in [0, 1], or (B,) of them, float64.
-    """
-    with torch.no_grad():
-        found = predictions(support, support_labels, targets, ridge=ridge, depth=depth)
-    _refuse_labels(found, target_labels)
-    return (found.argmax(-1) == target_labels.argmax(-1)).double().mean(-1)
-
-
-class _Regression(torch.autograd.Function):
-    """K_ts A⁻¹ y by a Cholesky factor, which the gradients use again.
-
-    With α = A⁻¹ y and the gradient G of the result, β = A⁻¹ K_tsᵀ G is the gradient by y; those by
-    A and K_ts are −β αᵀ and G αᵀ.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, inside: Tensor, across: Tensor, labels: Tensor) -> Tensor:
-        factor = torch.linalg.cholesky(inside)
-        solved = torch.cholesky_solve(labels, factor)
-        ctx.save_for_backward(across, factor, solved)
-        return across @ solved
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        refuse_graph()
-        across, factor, solved = ctx.saved_tensors
-        by_labels = torch.cholesky_solve(across.mT @ gradient, factor)
-        return by_labels.neg() @ solved.mT, gradient @ solved.mT, by_labels
-
-
-def _refuse_unfit(support: Tensor, support_labels: Tensor, targets: Tensor, ridge: float) -> None:
-    given = (support, support_labels, targets)
-    dims = support_labels.dim()
-    fits = (
-        dims in (2, 3)
-        and support.dim() >= dims
-        and support.shape[: dims - 1] == support_labels.shape[:-1]
-        and support.shape[: dims - 2] == targets.shape[: dims - 2]
-        and support.shape[dims - 1 :] == targets.shape[dims - 1 :]
-    )
-    if not fits or not all(t.numel() for t in given):
-        shapes = ", ".join(str(tuple(t.shape)) for t in given)
-        what = "is empty" if fits else "does not fit"
-        raise ValueError(f"of support, its labels and targets one {what}: {shapes}")
-    if not all(t.is_floating_point() for t in given):
-        types = ", ".join(str(t.dtype) for t in given)
-        raise ValueError(f"support, labels and targets must be floating point, got {types}")
-    if not support.device == support_labels.device == targets.device:
-        devices = ", ".join(str(t.device) for t in given)
-        raise ValueError(f"support, labels and targets must share a device, got {devices}")
-    if not 0 < ridge < math.inf:
-        raise ValueError(f"ridge must be above 0, got {ridge}")
-
-
-def _refuse_labels(found: Tensor, target_labels: Tensor) -> None:
-    if target_labels.shape != found.shape or target_labels.device != found.device:
-        raise ValueError(
-            f"target labels must be {tuple(found.shape)} on {found.device}, "
-            f"got {tuple(target_labels.shape)} on {target_labels.device}"
-        )
-    if not target_labels.isfinite().all():
-        raise ValueError("target_labels has NaN or infinite values")
-
-
-def _no_numbers(
-    given: dict[str, Tensor], kernels: tuple[Tensor, Tensor], ridge: float
-) -> ValueError:
-    """Why there is no prediction."""
-    for name, tensor in given.items():
-        if not tensor.isfinite().all():
-            return ValueError(f"{name} has NaN or infinite values")
-    if not all(kernel.isfinite().all() for kernel in kernels):
-        return ValueError("values are too large: their kernel overflows")
-    return ValueError(f"the kernel is singular: ridge {ridge} is too small")
+    x, y = x.flatten(1).double(), y.flatten(1).double()
+    scale = WEIGHT_VARIANCE / x.shape[1]
+    left = scale * x.square().sum(1, keepdim=True) + BIAS_VARIANCE
+    right = scale * y.square().sum(1) + BIAS_VARIANCE
+    kernel = k = scale * x @ y.T + BIAS_VARIANCE
+    for _ in range(depth):
+        square = left * right - k * k * (1 + NOISE)
+        parallel = square <= 0
+        # The root is taken of 1 where rows are parallel, as its slope at 0 is infinite.
+        sine = torch.where(parallel, 0.0, torch.where(parallel, 1.0, square).sqrt())
+        active = WEIGHT_VARIANCE * (math.pi - torch.atan2(sine, k)) / (2 * math.pi)
+        k = WEIGHT_VARIANCE * sine / (2 * math.pi) + active * k + BIAS_VARIANCE
+        kernel = k + active * kernel
+        left, right = (WEIGHT_VARIANCE / 2 * q + BIAS_VARIANCE for q in (left, right))
+    return kernel

@@ -19,8 +19,7 @@ from fl.training.optimizers import Adam
 from fl.training.progress import report
 from fl.training.step_losses import StepLosses
 from fl.wire import Tensors
-from kernels import centred
-from kernels.kip import predictions
+from kernels import centred, predictions
 
 SOLVED = 0.999
 """Accuracy on a batch of targets above which the released rule stops (FedD3's code)."""
@@ -99,7 +98,7 @@ def distil(inputs: TaskInput) -> TaskOutput:
     real = ((shard.images - mean) / deviation).double().to(inputs.device)
     chosen = _balanced(shard, config.images, stream, most_each=True)
     support = real[chosen].clone().requires_grad_(True)
-    labels = centred(shard.labels, shard.num_classes).double().to(inputs.device)
+    labels = centred(shard.labels, shard.num_classes).to(inputs.device)
     adam = Adam(config.lr).for_cohort([[support]])
     taken, solved, losses = 0, False, StepLosses()
     while taken < config.steps and not solved:

@@ -6,6 +6,7 @@ its images and sends them to the head. From then on the heads alone train, on th
 those that they were sent, and the server averages them.
 """
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -37,7 +38,6 @@ from fl.training.personal import own_model
 from fl.training.recipe import Recipe
 from fl.training.task import task_of
 from fl.wire import Tensors, prefixed
-from kernels import kmeans
 
 STARTS = 10
 """K-means starts so often; the clusters with the least spread count."""
@@ -160,13 +160,15 @@ def divergence_matrix(soft: Sequence[Tensor]) -> Tensor:
 
 def group(matrix: Tensor, count: int, seed: int) -> Tensor:
     """The group of each client, (N,): K-means on the matrix's rows, the best of ten starts."""
-    rows = matrix.float()
-    found = [
-        kmeans(rows, count, seed=seed_for(seed, f"groups/{start}") % 2**31)
-        for start in range(STARTS)
-    ]
-    spreads = [float((rows - c.centres[c.nearest]).double().square().sum()) for c in found]
-    return found[spreads.index(min(spreads))].nearest
+    from sklearn.cluster import KMeans  # late, as importing it is slow
+    from sklearn.exceptions import ConvergenceWarning
+    from threadpoolctl import threadpool_limits
+
+    state = seed_for(seed, "groups") % 2**32
+    with threadpool_limits(1), warnings.catch_warnings():  # sums of several threads vary
+        warnings.simplefilter("ignore", ConvergenceWarning)  # fewer distinct rows than groups
+        found = KMeans(count, n_init=STARTS, random_state=state).fit(matrix.double().cpu().numpy())
+    return torch.from_numpy(found.labels_).long()
 
 
 def gather_data(clients: Clients, memory: Tensors, config: HFLDDConfig) -> dict[str, Tensor]:

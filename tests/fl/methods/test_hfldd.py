@@ -166,6 +166,16 @@ def test_clients_that_answer_alike_are_one_group() -> None:
     assert found[0] == found[2] == found[4] != found[1] == found[3]
 
 
+def test_the_groups_are_the_same_for_the_same_seed_also_with_fewer_answers_than_groups(
+    recwarn: pytest.WarningsRecorder,
+) -> None:
+    matrix = torch.rand(300, 12)[torch.arange(600) % 300]
+    assert torch.equal(group(matrix, 10, seed=3), group(matrix, 10, seed=3))
+    alike = group(torch.zeros(5, 5), 3, seed=0)
+    assert alike.tolist() == [0] * 5
+    assert not recwarn.list
+
+
 def losing(clients: Clients, task: Task, lost: int) -> None:
     """Has a client fail for good in the map of that task, where failures are dropped."""
     real = clients.map

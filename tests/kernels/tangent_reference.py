@@ -14,7 +14,7 @@ def tangent_kernel(
     weight_variance: float = 2.0,
     bias: float = 0.1,
 ) -> Tensor:
-    """`kernels.tangent_kernel` of (N, ...) and (M, ...): (N, M) float64."""
+    """`kernels.tangent_kernel` by loops, of (N, ...) and (M, ...): (N, M) float64."""
     left, right = (z.flatten(1).double().tolist() for z in (x, y))
     pairs = [[of_pair(u, v, depth, weight_variance, bias**2) for v in right] for u in left]
     return torch.tensor(pairs, dtype=torch.float64).reshape(len(left), len(right))
