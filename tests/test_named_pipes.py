@@ -12,7 +12,7 @@ from cluster.studies.comparison import loss_curve
 from fl.errors import UserError
 from fl.json_files import read_json
 from fl.models.saved import load_model
-from fl.report.events import read_events
+from fl.report.read import read_events
 from slurm.follow import Tail
 from slurm.status import read_progress
 from tune.rows import last_scores

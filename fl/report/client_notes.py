@@ -1,8 +1,7 @@
 """What the report says in words of clients that were each scored."""
 
-from fl.report.alone import ALONE, Alone, on_whole_split
 from fl.report.read import RunRecord
-from fl.report.scores import Scores
+from fl.report.scores import ALONE, Alone, Scores, on_whole_split
 from fl.report.words import clients, percent
 
 

@@ -3,7 +3,9 @@
 Runs that differ by their seed alone share a row and a curve: mean and standard deviation.
 """
 
+import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, stdev
 
@@ -11,8 +13,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from fl.errors import UserError
+from fl.json_values import JsonObject
 from fl.report import style, words
-from fl.report.groups import Group, groups_of
 from fl.report.page import write
 from fl.report.plots import STEPS
 from fl.report.read import RunRecord, read_run
@@ -20,6 +22,88 @@ from fl.report.template import HERE, render
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#1f2933", "#7b8794")
 """The runs' colours in order; from the ninth run on they repeat, with dashes."""
+
+
+NO_SETTINGS = ("seed", "versions")
+"""What config.yaml holds beside that which runs of one group share."""
+
+
+@dataclass(frozen=True)
+class Group:
+    """Finished runs of one configuration, each with a seed of its own; often one run alone."""
+
+    runs: list[RunRecord]
+
+    @property
+    def name(self) -> str:
+        """The run's name; of several what their names share but for the seed."""
+        names = [run.path.resolve().name for run in self.runs]
+        without = {
+            name.removesuffix(f"-seed{run.config.get('seed')}")
+            for name, run in zip(names, self.runs, strict=True)
+        }
+        if len(names) == 1:
+            return names[0]
+        return without.pop() if len(without) == 1 else f"{names[0]} and {len(names) - 1} more"
+
+    @property
+    def seeds(self) -> list[int]:
+        """The seeds of its runs, in their order."""
+        return [run.config.get("seed", 0) for run in self.runs]
+
+    @property
+    def result(self) -> JsonObject:
+        """The first run's, for what all runs of the group share."""
+        return self.runs[0].result or {}
+
+    def mean(self, *path: str) -> float | None:
+        """Mean over the seeds of the figure at this path of result.json; None if one lacks it."""
+        values = self._values(path)
+        return fmean(values) if values else None
+
+    def spread(self, *path: str) -> float | None:
+        """Standard deviation over the seeds (n - 1); None for one run, or where one lacks it."""
+        values = self._values(path)
+        return stdev(values) if len(values) > 1 else None
+
+    @property
+    def curve(self) -> dict[int, list[float]]:
+        """By round or epoch every seed's accuracy, where all have one; 0 is the start."""
+        curves = []
+        for run in self.runs:
+            start = (run.result or {}).get("start_accuracy")
+            curves.append(run.accuracy if start is None else {0: start, **run.accuracy})
+        shared = set.intersection(*(set(curve) for curve in curves))
+        return {step: [curve[step] for curve in curves] for step in sorted(shared)}
+
+    def _values(self, path: Sequence[str]) -> list[float]:
+        found = []
+        for run in self.runs:
+            value: object = run.result
+            for name in path:
+                value = value.get(name) if isinstance(value, dict) else None
+            if not isinstance(value, int | float):
+                return []
+            found.append(float(value))
+        return found
+
+
+def groups_of(runs: Sequence[RunRecord]) -> list[Group]:
+    """The runs' groups, in the order of their first runs.
+
+    A second run of a seed belongs to another group, as it would count its seed twice.
+    """
+    groups: list[tuple[str, Group]] = []
+    for run in runs:
+        settings = {name: value for name, value in run.config.items() if name not in NO_SETTINGS}
+        key = json.dumps(settings, sort_keys=True, default=str)
+        seed = run.config.get("seed", 0)
+        fitting = [group for other, group in groups if other == key and seed not in group.seeds]
+        if fitting:
+            fitting[0].runs.append(run)
+        else:
+            groups.append((key, Group([run])))
+    return [group for _, group in groups]
 
 
 def write_comparison(run_dirs: Sequence[Path], page: Path) -> Path:

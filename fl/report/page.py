@@ -20,6 +20,8 @@ FILES = (
     *("updates/", "plots/", "tensorboard/"),
 )
 """What the page links to, relative to it, where the run has it."""
+KINDS = {"svg": "image/svg+xml", "png": "image/png"}
+"""The media type of a picture's file by its ending."""
 LAST_ROUNDS = 10  # of which UA is the mean, as fl/scoring.py has it
 
 
@@ -39,8 +41,7 @@ def write_report(run_dir: Path) -> Path:
     with style.our_own():
         drawn = list(pictures(run))
     for picture in drawn:
-        for ending, content in picture.files.items():
-            write(run_dir / "plots" / f"{picture.name}.{ending}", content)
+        write(run_dir / "plots" / picture.file, picture.content)
     page = run_dir / "report.html"
     write(page, _render(run, drawn).encode())
     return page
@@ -69,7 +70,7 @@ def _render(run: RunRecord, drawn: list[Picture]) -> str:
         progress=_progress(run),
         cards=_cards(run),
         pictures=drawn,
-        kinds=style.KINDS,
+        kinds=KINDS,
         files=[name for name in FILES if (run.path / name).exists()],
         tested=run.scores.tested if run.scores else {},
         alone=run.alone.scores.tested if run.alone else {},

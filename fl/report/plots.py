@@ -3,29 +3,30 @@
 Figures are built without pyplot: no global state, no display, safe in any process.
 """
 
-import math
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter, PercentFormatter
 from numpy.typing import NDArray
 
+from fl.json_values import JsonObject
 from fl.report import style
-from fl.report.events import RoundRow
+from fl.report.read import RoundRow
 from fl.report.words import duration, percent, size
 
 MANY = 16  # a plot with a bar for each of more things than this takes the page's whole width
 STEPS = {"epoch": "fusion epoch", "round": "round"}
 LEAST_SPAN = 0.05  # of the accuracy axis
-MOST_BUBBLES = 150  # clients: more would have bubbles that nobody sees
-MOST_COLUMNS = 300  # of the map that many clients have in place of bubbles
-MOST_APART = 300  # bars with a gap between them
-WIDEST_BUBBLE = 26.0  # diameter in points
+MOST_COLUMNS = 500  # clients that have a column each; of more, neighbours share a pixel
+NUMBERED = 12  # classes up to which each cell of the confusion has its number
+LARGE = 9.2  # inches across, of the confusion of many classes
+ATTACKS = {"loss": style.TIME, "ratio": style.WORST}
+"""The attacks on privacy, each with its colour."""
 LOG_FROM = 20.0  # uploads that differ by more than this factor go on a logarithmic axis
 
 
@@ -91,94 +92,61 @@ def width_of(things: int) -> float:
     return style.WIDE if things > MANY else style.HALF
 
 
-def partition_bubbles(
+def partition_map(
     counts: NDArray[np.int64], roles: Sequence[str], class_names: Sequence[str]
 ) -> Figure:
-    """Clients across, classes up; a bubble's area is the number of samples."""
+    """Clients across, classes up. A cell has the colour of the client's role; its shade is the
+    number of samples, by the square root so that small numbers can be seen.
+
+    Args:
+        counts: (clients, classes).
+        roles: of the clients.
+        class_names: of the classes.
+    """
     clients, classes = counts.shape
-    height = _height_of(classes)
-    figure, axes = style.new_axes(style.WIDE, height, grid="both")
-    # The largest bubble just fills its cell; about an inch is left for the labels.
-    cell = 72 * min((style.WIDE - 1.2) / clients, (height - 1.2) / classes)
-    largest = min(cell, WIDEST_BUBBLE) ** 2
-    client, label = np.nonzero(counts)
-    held = counts[client, label]
-    colours = [style.role_colour(roles[index]) for index in client.tolist()]
-    sizes = largest * held / max(counts.max(), 1)
-    bubbles = axes.scatter(client, label, s=sizes, c=colours, linewidths=0)
-    style.pixels_if_many(bubbles, len(held))
+    figure, axes = style.new_axes(style.WIDE, min(max(3.0, 1.2 + 0.3 * classes), 12.0))
+    colours = np.array([to_rgb(style.role_colour(role)) for role in roles])[:, None]
+    shades = 1 - np.sqrt(counts / max(counts.max(), 1))[..., None] * (1 - colours)
+    smooth = "none" if clients <= MOST_COLUMNS else "auto"
+    image = shades.transpose(1, 0, 2)
+    axes.imshow(image, aspect="auto", origin="lower", interpolation=smooth)
+    axes.grid(visible=False)
     axes.set(xlabel="client", ylabel="class")
-    axes.set(xlim=(-0.6, clients - 0.4), ylim=(-0.7, classes - 0.3))
-    axes.spines[["left", "bottom"]].set_visible(False)
     style.name_rows(figure, axes, list(class_names))
     style.name_columns(figure, axes, [str(index) for index in range(clients)])
-    largest_label = f"{counts.max():,} samples"
-    _role_legend(axes, roles, (largest_label, math.sqrt(largest)))
+    _role_legend(axes, roles)
     return figure
-
-
-def partition_map(counts: NDArray[np.int64], class_names: Sequence[str]) -> Figure:
-    """Clients across in columns of several, classes up; a cell's shade is the mean of samples that
-    its clients have of its class, by the square root."""
-    clients, classes = counts.shape
-    figure, axes = style.new_axes(style.WIDE, _height_of(classes))
-    width = per_column(clients)
-    firsts = np.arange(0, clients, width)
-    together = np.minimum(width, clients - firsts)
-    columns = np.add.reduceat(counts, firsts, axis=0) / together[:, None]
-    full = np.array(to_rgb(style.MANY_CLIENTS))
-
-    def shades(means: NDArray[np.float64]) -> NDArray[np.float64]:
-        return 1 - np.sqrt(means / max(columns.max(), 1e-9))[..., None] * (1 - full)
-
-    where = (-0.5, len(columns) * width - 0.5, -0.5, classes - 0.5)
-    axes.imshow(shades(columns.T), extent=where, aspect="auto", origin="lower")
-    axes.grid(visible=False)
-    axes.set(xlabel="client", ylabel="class", xlim=(-0.5, clients - 0.5))
-    style.name_rows(figure, axes, list(class_names))
-    values = columns.max() * np.array([0.01, 0.1, 1.0])
-    handles = [
-        Patch(color=shade, label=f"{value:.2g} samples")
-        for value, shade in zip(values, shades(values).tolist(), strict=True)
-    ]
-    style.legend_above(axes, len(handles), handles)
-    return figure
-
-
-def _height_of(classes: int) -> float:
-    """Inches of a picture with a row for each class."""
-    return min(max(3.6, 1.2 + 0.33 * classes), 12.0)
-
-
-def per_column(clients: int) -> int:
-    """Clients in a column of :func:`partition_map`."""
-    return -(-clients // MOST_COLUMNS)
 
 
 def client_bytes(bytes_up: Mapping[int, int], roles: Sequence[str]) -> Figure:
     """What each client sent; `roles` in the order of the mapping."""
     sent = np.array(list(bytes_up.values()), dtype=float)
     figure, axes = style.new_axes(width_of(len(sent)), 3.4)
-    colours = [style.role_colour(role) for role in roles]
+    look: Any = {"colors": [style.role_colour(role) for role in roles]}
+    look["rasterized"] = len(sent) > style.MOST_SHAPES
     places = np.arange(len(sent))
+    axes.set(xlabel="client", ylabel="sent to the server", xlim=(-0.7, len(sent) - 0.3))
     if is_spread(bytes_up):
         # No bars: on a logarithmic axis, which has no zero, a bar's length means nothing.
-        axes.set_yscale("log")
-        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-        axes.yaxis.set_minor_formatter(NullFormatter())
-        dots = axes.scatter(places, sent, c=colours, s=60, linewidths=0)
-        style.pixels_if_many(dots, len(sent))
+        logarithmic(axes, ones_only=False)
+        colours = look.pop("colors")
+        axes.scatter(places, sent, c=colours, s=60, linewidths=0, **look)
         axes.margins(y=0.15)
     else:
-        wide = np.full(len(sent), 0.72 if len(sent) <= MOST_APART else 1.0)
-        bars = np.stack([places - wide / 2, np.zeros(len(sent)), wide, sent], axis=1)
-        style.add_bars(axes, bars, facecolors=colours)
+        points = 0.85 * 72 * figure.get_figwidth() / len(sent)
+        axes.vlines(places, 0, sent, linewidth=0.72 * points, **look)
         axes.set_ylim(0, 1.05 * sent.max())
-    axes.set(xlabel="client", ylabel="sent to the server", xlim=(-0.7, len(sent) - 0.3))
     axes.yaxis.set_major_formatter(lambda value, _: size(value).replace(".0 ", " "))
     style.name_columns(figure, axes, [str(client) for client in bytes_up])
     _role_legend(axes, roles)
     return figure
+
+
+def logarithmic(axes: Axes, *, ones_only: bool) -> None:
+    """A logarithmic y-axis. It names powers of ten, and unless ``ones_only`` 2 and 5 times them."""
+    axes.set_yscale("log")
+    axes.yaxis.set_major_locator(LogLocator(subs=(1,) if ones_only else (1, 2, 5)))
+    axes.yaxis.set_minor_formatter(NullFormatter())
 
 
 def is_spread(bytes_up: Mapping[int, int]) -> bool:
@@ -219,15 +187,55 @@ def round_times(rounds: Sequence[RoundRow]) -> Figure:
     return figure
 
 
-def _role_legend(axes: Axes, roles: Sequence[str], bubble: tuple[str, float] | None = None) -> None:
-    """Names the roles' colours above the axes, and the size of one bubble (label, diameter)."""
-    dots = [(role, 9.0, style.role_colour(role)) for role in sorted(set(roles))]
-    if bubble is not None:
-        dots.append((*bubble, style.RULE))
-    largest = max(diameter for _, diameter, _ in dots) / style.TICK
-    handles = [
-        Line2D([], [], marker="o", linestyle="", label=label, markersize=diameter, color=colour)
-        for label, diameter, colour in dots
-    ]
-    height = {"handlelength": largest, "handleheight": largest, "handletextpad": 0.5}
-    style.legend_above(axes, len(handles), handles, **height)
+def confusion_matrix(counts: NDArray[np.int64], class_names: Sequence[str]) -> Figure:
+    """Rows are true classes, columns predicted ones. Each cell's share of its true class is a
+    shade, by the square root so that small shares can be seen: of one colour if right, else of
+    another."""
+    classes = len(counts)
+    inches = LARGE if classes > MANY else style.HALF
+    figure, axes = style.new_axes(inches, 0.96 * inches)
+    shares = counts / np.maximum(counts.sum(1, keepdims=True), 1)
+    right = np.eye(classes, dtype=bool)[..., None]
+    colours = np.where(right, to_rgb(style.GLOBAL_MODEL), to_rgb(style.WORST))
+    axes.imshow(1 - np.sqrt(shares)[..., None] * (1 - colours), interpolation="none")
+    axes.grid(visible=False)
+    axes.spines[:].set(visible=True, color=style.RULE)
+    axes.set(xlabel="predicted class", ylabel="true class")
+    style.name_columns(figure, axes, list(class_names))
+    style.name_rows(figure, axes, list(class_names))
+    for true, predicted in np.argwhere(counts).tolist() if classes <= NUMBERED else []:
+        number = axes.text(predicted, true, str(counts[true, predicted]))
+        colour = "white" if shares[true, predicted] > 0.4 else style.INK
+        number.set(fontsize=style.TICK - 1, color=colour, ha="center", va="center_baseline")
+    kinds = {"right": style.GLOBAL_MODEL, "taken for another": style.WORST}
+    style.legend_above(axes, 2, [Patch(color=c, label=name) for name, c in kinds.items()])
+    return figure
+
+
+def roc_curves(privacy: JsonObject) -> Figure:
+    """What attacks can tell of a run's training samples: true against false positive rates, both
+    logarithmic. A thin line per upload, a thick one for the global model, dashes for chance."""
+    figure, axes = style.new_axes(style.HALF, 4.0, "both")
+    rates = privacy["false_positives"]
+    for name, curve, is_global in attacks(privacy):
+        label = f"{name}, {'global model' if is_global else 'an upload'}"
+        (line,) = axes.plot(rates, curve["curve"], color=ATTACKS[name])
+        line.set_linewidth(2.4 if is_global else 0.8)
+        if label not in axes.get_legend_handles_labels()[1]:
+            line.set_label(label)
+    axes.plot(rates, rates, color=style.MUTED, linestyle="--", linewidth=1)
+    axes.set(xscale="log", yscale="log", xlim=(1e-3, 1), ylim=(1e-3, 1.2))
+    axes.set(xlabel="false positive rate", ylabel="true positive rate")
+    style.legend_above(axes, 2)
+    return figure
+
+
+def attacks(privacy: JsonObject) -> list[tuple[str, JsonObject, bool]]:
+    """Each attack's name and curve, and whether it is on the global model."""
+    rows = [row for row in [*privacy["uploads"], privacy["global"]] if row]
+    return [(n, curve, "client" not in row) for row in rows for n, curve in row["attacks"].items()]
+
+
+def _role_legend(axes: Axes, roles: Sequence[str]) -> None:
+    handles = [Patch(color=style.role_colour(role), label=role) for role in sorted(set(roles))]
+    style.legend_above(axes, len(handles), handles, handlelength=1.0)

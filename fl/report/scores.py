@@ -1,8 +1,22 @@
-"""How the clients of one run did, each on samples of its own."""
+"""How the clients of one run did, each on samples of its own, and how they did alone."""
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from statistics import fmean, pstdev
+
+import yaml
+
+from fl.json_files import read_json
+from fl.json_values import JsonObject, SettingValues
+from fl.whole_files import no_pipe
+
+ALONE = "local"
+"""The method in which clients exchange nothing."""
+SHARED = ("dataset", "seed", "rounds", "num_clients", "participation")
+"""Settings that make two runs comparable, beside the partition itself."""
+NAMED = re.compile(rf"^method: *['\"]?{ALONE}\b", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -59,3 +73,89 @@ class Scores:
 def scores_of(by_client: Sequence[float | None]) -> Scores | None:
     """The scores, or None where no client was scored."""
     return Scores(by_client) if any(a is not None for a in by_client) else None
+
+
+@dataclass(frozen=True)
+class Alone:
+    """A run's name, and what its clients reached alone."""
+
+    name: str
+    scores: Scores
+
+
+def find_alone(run_dir: Path, config: SettingValues, result: JsonObject) -> Alone | None:
+    """The finished run of the same clients alone that lies beside this run; the newest of several.
+
+    A directory that is damaged, or none of ours, is passed over, since it is not what the user
+    asked about. There is none for a run that is such a run itself, or that scores no clients
+    on samples of their own.
+
+    Args:
+        run_dir: the run's directory.
+        config: its settings.
+        result: its result, which names its partition; empty while it is unfinished.
+    """
+    partition = _partition(result)
+    if config.get("method") == ALONE or on_whole_split(config):
+        return None
+    if partition is None or not result.get("client_accuracy"):
+        return None
+    found: list[tuple[float, str, Scores]] = []
+    for path in _runs_alone(run_dir.resolve().parent, config):
+        try:
+            scores = _scores(read_json(path / "result.json"), partition)
+            changed = (path / "result.json").stat().st_mtime
+        except (OSError, ValueError, RecursionError):
+            continue
+        if scores is not None:
+            found.append((changed, path.name, scores))
+    if not found:
+        return None
+    _, name, scores = max(found, key=lambda run: run[:2])
+    return Alone(name, scores)
+
+
+def on_whole_split(config: SettingValues) -> bool:
+    """Whether each client's model was tested on the whole split, as by FedBN's ``personal``."""
+    return config.get("tested") == "personal"
+
+
+def _runs_alone(folder: Path, config: SettingValues) -> Iterator[Path]:
+    """The run directories in which clients with these settings trained alone."""
+    try:
+        paths = sorted(folder.iterdir())
+    except OSError:
+        return
+    for path in paths:
+        try:
+            text = no_pipe(path / "config.yaml").read_text(encoding="utf-8")
+            if not NAMED.search(text):  # a sweep's hundreds of runs take long to parse
+                continue
+            other = _mapping(yaml.safe_load(text))
+        except (OSError, ValueError, RecursionError, yaml.YAMLError):
+            continue
+        if other.get("method") == ALONE and all(other.get(n) == config.get(n) for n in SHARED):
+            yield path
+
+
+def _scores(result: JsonObject, partition: object) -> Scores | None:
+    """What the clients of that partition reached; None for others, or a result without it."""
+    accuracies = result.get("client_accuracy")
+    if _partition(result) != partition:
+        return None
+    if not isinstance(accuracies, list) or not all(map(_is_share, accuracies)):
+        return None
+    return scores_of(accuracies)
+
+
+def _partition(result: JsonObject) -> object:
+    """The hash of the partition, or None."""
+    return _mapping(result.get("partition")).get("hash")
+
+
+def _is_share(value: object) -> bool:
+    return value is None or (isinstance(value, int | float) and 0 <= value <= 1)
+
+
+def _mapping(value: object) -> JsonObject:
+    return value if isinstance(value, dict) else {}

@@ -26,7 +26,7 @@ SITES = (
         "*.sha256",
         "fusion.state",
     ),
-    *("global.safetensors", "samples.safetensors", "result.json", "report.html", "*.png"),
+    *("global.safetensors", "samples.safetensors", "result.json", "report.html", "*.svg"),
 )
 BEFORE_IT_RUNS = ("config.yaml",)
 
@@ -47,7 +47,7 @@ def litter(folder: Path) -> list[Path]:
 @pytest.fixture(autouse=True)
 def quickly(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Draws the report only where that is what fails: it takes seconds."""
-    if request.node.name.partition("[")[2] not in ("report.html]", "*.png]"):
+    if request.node.name.partition("[")[2] not in ("report.html]", "*.svg]"):
         monkeypatch.setattr(WRITE_REPORT, draw_nothing)
 
 

@@ -32,8 +32,8 @@ KEYS = {
 FILES = (
     *("config.yaml", "result.json", "metrics.jsonl", "partition.json", "report.html"),
     *("model/global.safetensors", "synthetic/samples.safetensors"),
-    *("tensorboard", "plots/accuracy.png", "plots/partition.png", "plots/samples.png"),
-    *("plots/time.png", "plots/bytes.png"),
+    *("tensorboard", "plots/accuracy.svg", "plots/partition.svg", "plots/samples.png"),
+    *("plots/time.svg", "plots/bytes.svg"),
 )
 PHASES = {"local", "synthesis", "filter", "fusion", "total"}
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import yaml
 
-from fl.report.alone import find_alone
 from fl.report.read import read_run
+from fl.report.scores import find_alone
 from tests.fl.report.conftest import MakeRun
 
 HASH = "9c1f2ab"

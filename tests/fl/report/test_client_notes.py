@@ -4,11 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from fl.report.alone import Alone
 from fl.report.client_notes import beside_table, last_round, which_samples
-from fl.report.events import Failure
-from fl.report.read import RunRecord, read_run
-from fl.report.scores import Scores
+from fl.report.read import Failure, RunRecord, read_run
+from fl.report.scores import Alone, Scores
 from tests.fl.report.conftest import MakeRun
 
 NOBODY_LEFT_OUT = [(0.5, 0.7, 0.6, 0.9)]

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from fl.errors import UserError
-from fl.report.compare import accuracy_curves, write_comparison
-from fl.report.groups import groups_of
+from fl.report.compare import accuracy_curves, groups_of, write_comparison
 from fl.report.read import read_run
 from tests.fl.report.conftest import CURVE, START, MakeRun
 

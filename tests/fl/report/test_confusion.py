@@ -6,7 +6,8 @@ from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 
 from fl.report import style
-from fl.report.confusion import confusion_matrix, most_confused
+from fl.report.figures import most_confused
+from fl.report.plots import confusion_matrix
 
 COUNTS = np.array([[9, 1, 0], [0, 0, 0], [0, 5, 5]])
 NAMES = ["cat", "$\\frac", "dog"]

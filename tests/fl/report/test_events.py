@@ -14,7 +14,7 @@ from fl.events import (
     RoundsResumed,
     RunStart,
 )
-from fl.report.events import (
+from fl.report.read import (
     Failure,
     client_accuracy,
     client_failures,

@@ -10,10 +10,8 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from fl.report import style
-from fl.report.events import ClientRow, LossCurve, RoundRow
 from fl.report.figures import Picture, pictures
-from fl.report.placements import Placed
-from fl.report.read import RunRecord, SentImages, read_run
+from fl.report.read import ClientRow, LossCurve, Placed, RoundRow, RunRecord, SentImages, read_run
 from tests.fl.report.conftest import MakeRun
 
 NOTHING: dict[str, Any] = {
@@ -43,11 +41,12 @@ def figures(monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
     """What was drawn; made into no file, which takes most of the time."""
     drawn: list[Figure] = []
 
-    def keep(figure: Figure, *, of_images: bool) -> dict[str, bytes]:
+    def keep(figure: Figure) -> bytes:
         drawn.append(figure)
-        return {"webp" if of_images else "svg": b"", "png": b""}
+        return b""
 
-    monkeypatch.setattr(style, "files", keep)
+    monkeypatch.setattr(style, "svg", keep)
+    monkeypatch.setattr(style, "png", keep)
     return drawn
 
 
@@ -266,19 +265,26 @@ def test_pictures_of_many_things_take_the_pages_whole_width(
     assert of(47).width > of(10).width
 
 
-def test_a_pictures_pixels_are_twice_those_that_the_page_shows(bare: RunRecord) -> None:
-    picture = only(replace(bare, accuracy={1: 0.5, 2: 0.75}))
-    image = Image.open(io.BytesIO(picture.files["png"]), formats=["PNG"])
-    assert image.width == 2 * picture.width
+def test_drawings_are_svg_and_images_are_png_twice_as_large_as_shown(whole: RunRecord) -> None:
+    found = {picture.name: picture for picture in pictures(whole)}
+    assert found["time"].file == "time.svg"
+    assert found["time"].content.startswith(b"<?xml")
+    samples = found["samples"]
+    assert samples.file == "samples.png"
+    image = Image.open(io.BytesIO(samples.content), formats=["PNG"])
+    assert image.width == pytest.approx(2 * samples.width, abs=2)
     assert np.asarray(image.convert("L")).std() > 1  # something is drawn
 
 
-def test_of_a_pictures_files_the_page_has_the_smallest(whole: RunRecord) -> None:
-    found = {picture.name: picture for picture in pictures(whole)}
-    assert found["time"].files.keys() == {"svg", "png"}
-    assert found["samples"].files.keys() == {"webp", "png"}
-    for picture in found.values():
-        assert len(picture.files[picture.shown]) == min(map(len, picture.files.values()))
+def test_the_attacks_are_told_with_their_largest_areas(
+    bare: RunRecord, figures: list[Figure]
+) -> None:
+    curve = {"auc": 0.7, "curve": [0.0, 0.1, 1.0]}
+    uploads = [{"client": k, "attacks": {"loss": {**curve, "auc": 0.5 + k / 10}}} for k in (2, 1)]
+    best = {"attacks": {"ratio": {**curve, "auc": 0.9}}}
+    privacy = {"false_positives": [1e-3, 1e-2, 1.0], "uploads": uploads, "global": best}
+    found = only(replace(bare, privacy=privacy))
+    assert found.caption.endswith(": 0.700 for an upload, 0.900 for the global model.")
 
 
 def test_the_confusion_stands_by_the_classes_and_names_the_worst_mistakes(

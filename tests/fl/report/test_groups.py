@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
-from fl.report.groups import groups_of
+from fl.report.compare import groups_of
 from fl.report.read import RunRecord, read_run
 from tests.fl.report.conftest import CURVE, START, MakeRun
 

@@ -7,8 +7,8 @@ import pytest
 from matplotlib.colors import to_hex
 
 from fl.report import style
-from fl.report.events import LossCurve
-from fl.report.loss_curves import MOST_LINES, loss_curves
+from fl.report.client_plots import MOST_LINES, loss_curves
+from fl.report.read import LossCurve
 
 
 def curves(count: int, role: str = "classifier", model: str = "cnn") -> list[LossCurve]:

@@ -91,35 +91,4 @@ def test_a_drawing_as_svg_has_its_figures_size_and_the_same_bytes_every_time() -
     root = ElementTree.fromstring(content)
     assert root.attrib["width"] == f"{72 * style.HALF:g}pt"
     assert not [element for element in root.iter() if element.tag.endswith("}text")]
-    assert b"<!--" not in content
     assert picture() == content
-
-
-def test_a_drawings_files_have_everything_in_the_same_places() -> None:
-    """The PNG's layout holds in the SVG, whose own would differ with its dots per inch."""
-
-    def drawn() -> tuple[Figure, Axes]:
-        figure, axes = columns(["a", "b"])
-        axes.set_ylabel("a long label")
-        return figure, axes
-
-    alone, axes = drawn()
-    unplaced = axes.get_position().bounds
-    png, placed = style.png(alone), axes.get_position().bounds
-    assert placed != unplaced
-    figure, axes = drawn()
-    assert style.files(figure, of_images=False) == {"svg": style.svg(alone), "png": png}
-    assert axes.get_position().bounds == placed
-
-
-@pytest.mark.parametrize("noisy", [False, True])
-def test_a_picture_of_images_as_webp_has_the_pixels_of_its_png(noisy: bool) -> None:
-    figure, axes = style.new_axes(style.HALF, 3.0)
-    pixels = np.random.default_rng(0).integers(0, 256, (60, 80, 3)) if noisy else np.eye(6)
-    axes.imshow(pixels, interpolation="nearest")
-    files = style.files(figure, of_images=True)
-    whole, small = files["png"], files["webp"]
-    assert len(small) < len(whole)
-    one = np.asarray(Image.open(io.BytesIO(whole), formats=["PNG"]).convert("RGB"), float)
-    other = np.asarray(Image.open(io.BytesIO(small), formats=["WEBP"]).convert("RGB"), float)
-    assert abs(one - other).mean() < (8 if noisy else 2)
