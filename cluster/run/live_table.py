@@ -1,8 +1,6 @@
 """A run's progress on a terminal: a bar per phase, and a row per client; 80 columns suffice."""
 
-import time
 from collections import Counter
-from collections.abc import Callable
 from statistics import median
 
 from rich.console import Group, RenderableType
@@ -10,16 +8,15 @@ from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
     Progress,
-    ProgressColumn,
-    Task,
     TaskID,
     TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
 )
 from rich.table import Column, Table
 from rich.text import Text
 
 from cluster.run.plain_lines import LISTED
-from cluster.run.time_left import TimeLeft, about
 from fl.events import (
     AttemptFailed,
     ClientDropped,
@@ -37,6 +34,8 @@ from fl.federation import Client
 NAME_WIDTH = 20
 """Columns of a model's name; a longer one is cut, and nothing else ever is."""
 ROLE_WIDTH = 12
+DAY = 24 * 3600.0
+"""Seconds over which a phase's pace is taken; rich's default loses clients that take minutes."""
 WAITING, TRAINING, DONE, FAILED = "waiting", "training", "done", "failed"
 COLOURS = {WAITING: "dim", TRAINING: "yellow", DONE: "green", FAILED: "red"}
 
@@ -47,15 +46,8 @@ class LiveTable:
     The bars come first: a terminal may have fewer rows than there are clients.
     """
 
-    def __init__(
-        self,
-        members: tuple[Client, ...],
-        left: TimeLeft | None = None,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, members: tuple[Client, ...]) -> None:
         self._members = members
-        self._left = left or TimeLeft(members)
-        self._clock, self._began = clock, clock()
         self._state = {c.id: (WAITING, WAITING) for c in members}
         self._losses: dict[int, float] = {}
         self._preparing = ""
@@ -63,16 +55,16 @@ class LiveTable:
             TextColumn("{task.description:<10}"),
             BarColumn(bar_width=8),
             MofNCompleteColumn(table_column=Column(no_wrap=True)),
-            _Times(self._seconds_left),
+            TimeElapsedColumn(),
+            TimeRemainingColumn(compact=True),
             TextColumn("{task.fields[note]}", table_column=Column(no_wrap=True)),
+            speed_estimate_period=DAY,
         )
         self._local = self._bars.add_task("local", total=len(members), note="", start=False)
         self._phases = {"local": self._local}
 
     def __call__(self, event: Event) -> None:
         """Updates the table's state; the screen is refreshed on its own."""
-        self._began = self._clock() - event.seconds
-        self._left(event)
         match event:
             case Preparing():
                 self._preparing = f"{event.what} …"
@@ -151,31 +143,6 @@ class LiveTable:
         if name not in self._phases:
             self._phases[name] = self._bars.add_task(name, total=total, note="")
         return self._phases[name]
-
-    def _seconds_left(self, name: str) -> float | None:
-        return self._left.left(name, self._clock() - self._began)
-
-
-class _Times(ProgressColumn):
-    """Seconds that a phase has taken, and those that are expected to be left."""
-
-    def __init__(self, left: Callable[[str], float | None]) -> None:
-        super().__init__(table_column=Column(no_wrap=True))
-        self._seconds_left = left
-
-    def render(self, task: Task) -> Text:
-        """Of one bar."""
-        over = task.finished or task.stop_time is not None
-        text = _clock_time((task.finished_time if task.finished else task.elapsed) or 0.0)
-        left = None if over else self._seconds_left(task.description)
-        return Text(text if left is None else f"{text}, {about(left)} left")
-
-
-def _clock_time(seconds: float) -> str:
-    minutes, rest = divmod(int(seconds), 60)
-    return (
-        f"{minutes // 60}:{minutes % 60:02}:{rest:02}" if minutes >= 60 else f"{minutes}:{rest:02}"
-    )
 
 
 def _how_far(event: ClientProgress) -> str:

@@ -2,7 +2,6 @@
 
 from rich.console import Console
 
-from cluster.run.time_left import TimeLeft, about
 from fl.events import (
     AttemptFailed,
     ClientDropped,
@@ -25,11 +24,8 @@ LISTED = 32
 class PlainLines:
     """One line per event worth one; with many clients, a line for every twentieth of them."""
 
-    def __init__(
-        self, members: tuple[Client, ...], console: Console, left: TimeLeft | None = None
-    ) -> None:
+    def __init__(self, members: tuple[Client, ...], console: Console) -> None:
         self._members = members
-        self._left = left or TimeLeft(members)
         self._console = console
         self._finished = 0
         self._stride = 1 if len(members) <= LISTED else max(1, len(members) // 20)
@@ -37,7 +33,6 @@ class PlainLines:
 
     def __call__(self, event: Event) -> None:
         """Prints what happened, if it is worth a line."""
-        self._left(event)
         line = self._line(event)
         if line:
             self._console.print(
@@ -53,7 +48,7 @@ class PlainLines:
             case Phase() | ClientEnd() | Epoch() if self._rounds > 1:
                 return None  # over rounds, each round has one line instead
             case RoundEnd() if self._rounds > 1:
-                return _round(event) + self._about("rounds", event)
+                return _round(event)
             case RoundsResumed():
                 return f"goes on after round {event.round} of {event.rounds}"
             case Phase():
@@ -63,20 +58,16 @@ class PlainLines:
                 if self._finished % self._stride and self._finished < len(self._members):
                     return None
                 many = f"{self._finished} of {len(self._members)} clients"
-                return f"{_describe(event)} ({many}{self._about('local', event)})"
+                return f"{_describe(event)} ({many})"
             case AttemptFailed():
                 return f"client {event.client} failed, attempt {event.attempt}: {event.reason}"
             case ClientDropped():
                 return f"client {event.client} is left out: {event.reason}"
             case Epoch():
-                return _epoch(event) + self._about(event.stage, event)
+                return _epoch(event)
             case RankFailure():
                 return f"rank {event.rank} of the server {event.reason}"
         return None
-
-    def _about(self, name: str, event: Event) -> str:
-        left = self._left.left(name, event.seconds)
-        return "" if left is None else f", {about(left)} left"
 
     def _phase(self, event: Phase) -> str:
         if event.took is not None:

@@ -8,22 +8,16 @@ from rich.live import Live
 
 from cluster.run.live_table import LiveTable
 from cluster.run.plain_lines import PlainLines
-from cluster.run.time_left import TimeLeft
 from fl.events import Listener
 from fl.federation import Client
 
 
 @contextmanager
-def progress(
-    members: tuple[Client, ...], console: Console, left: TimeLeft | None = None
-) -> Iterator[Listener]:
-    """A listener that shows the run on the terminal until the context ends.
-
-    ``left`` knows rates that were measured before the run.
-    """
+def progress(members: tuple[Client, ...], console: Console) -> Iterator[Listener]:
+    """A listener that shows the run on the terminal until the context ends."""
     if not console.is_terminal:
-        yield PlainLines(members, console, left)
+        yield PlainLines(members, console)
         return
-    live = LiveTable(members, left)
+    live = LiveTable(members)
     with Live(get_renderable=live.render, console=console, refresh_per_second=4):
         yield live

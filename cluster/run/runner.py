@@ -23,7 +23,6 @@ from cluster.run.record import JsonLines
 from cluster.run.run_dir import nested, versions
 from cluster.run.runtime import open_cluster, open_executor, open_server
 from cluster.run.tensorboard import TensorBoard
-from cluster.run.time_left import TimeLeft, clients_at_once
 from cluster.run.tracking import tracked
 from fl.clients import Clients
 from fl.config import RunConfig
@@ -101,7 +100,7 @@ def _execute(
             placements,
             stack.enter_context(closing(JsonLines(run_dir / "metrics.jsonl"))),
             stack.enter_context(closing(tensorboard)),
-            stack.enter_context(progress(prepared.members, console, _time_left(launch, prepared))),
+            stack.enter_context(progress(prepared.members, console)),
             *others,
         ]
         events = Events(*listeners)
@@ -160,14 +159,6 @@ def open_federation(
         tests=OwnTests.of(prepared.partition.test, dataset.train.labels, dataset.num_classes),
     )
     return clients, server
-
-
-def _time_left(launch: Launch, prepared: Prepared) -> TimeLeft:
-    members = prepared.members
-    at_once = 1
-    if launch.runtime == "ray":
-        at_once = clients_at_once(members, prepared.inventory, launch.max_actors)
-    return TimeLeft(members, prepared.rates, at_once)
 
 
 def _result(

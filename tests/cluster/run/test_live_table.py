@@ -8,7 +8,6 @@ import pytest
 from rich.console import Console
 
 from cluster.run.live_table import NAME_WIDTH, LiveTable
-from cluster.run.time_left import TimeLeft
 from fl.events import (
     AttemptFailed,
     ClientDropped,
@@ -31,15 +30,6 @@ class Own(ClassifierConfig):
 
     def __post_init__(self) -> None:
         """Checks nothing."""
-
-
-class Clock:
-    """Seconds since the run began."""
-
-    now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 def shown(table: LiveTable, width: int = 80) -> list[str]:
@@ -79,7 +69,7 @@ def words(line: str) -> list[str]:
 @pytest.mark.parametrize("count", [10, 100])
 def test_no_word_is_broken_at_80_columns(count: int) -> None:
     members = long_named(count)
-    table = LiveTable(members, TimeLeft(members, {LONG: 0.01}), Clock())
+    table = LiveTable(members)
     for event in busy(members):
         table(event)
     lines = shown(table)
@@ -87,7 +77,7 @@ def test_no_word_is_broken_at_80_columns(count: int) -> None:
     assert [words(line) for line in lines] == [words(line) for line in wide]
     assert max(map(len, lines)) <= 80
     text = "\n".join(lines)
-    for word in ("local", "rounds", "distillation", "loss 0.400  accuracy 0.9000", "left"):
+    for word in ("local", "rounds", "distillation", "loss 0.400  accuracy 0.9000"):
         assert word in text
     cut = [line for line in lines if "…" in line]
     assert all(LONG[: NAME_WIDTH - 1] + "…" in line for line in cut)
@@ -112,16 +102,22 @@ def test_the_bar_is_full_after_each_map() -> None:
     assert "2/2" in "\n".join(shown(table))
 
 
-def test_the_time_left_counts_down_and_ends_with_the_phase() -> None:
-    members, clock = many(10), Clock()
-    table = LiveTable(members, TimeLeft(members, {"cnn": 4 / 120_000}), clock)
+def test_a_phase_that_goes_on_shows_the_time_it_took_and_the_time_left() -> None:
+    table = LiveTable(MEMBERS)
     table(Phase(phase="local", status="start"))
-    table(start(0))
-    assert "about 40 s left" in shown(table)[0]
-    clock.now = 15.0
-    assert "about 25 s left" in shown(table)[0]
-    table(Phase(phase="local", status="end", took=15.0, seconds=15.0))
-    assert "left" not in shown(table)[0]
+    assert re.search(r"0/2 0:00:00 --:--", shown(table)[0])
+
+
+def test_the_time_left_is_known_from_the_second_step_also_where_steps_take_minutes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    table, now = LiveTable(MEMBERS), 0.0
+    monkeypatch.setattr(table._bars, "get_time", lambda: now)
+    for number in (1, 2):
+        now = 120.0 * number
+        counts = {"round": number, "rounds": 5, "bytes_up": 0, "bytes_down": 0}
+        table(RoundEnd(**counts, took={"local": 120.0}, accuracy=0.5))
+    assert "06:00" in "\n".join(shown(table))
 
 
 def test_what_is_prepared_is_shown_until_clients_start() -> None:
