@@ -133,7 +133,6 @@ def write_comparison(run_dirs: Sequence[Path], page: Path) -> Path:
         runs=runs,
         warning=_warning(groups),
         target=_common_target(in_rounds),
-        overhead=_overhead,
         step=_step(curves),
         picture=style.svg(accuracy_curves(curves)) if curves else None,
         width=round(100 * style.WIDE),
@@ -189,12 +188,6 @@ def _common_target(runs: Sequence[RunRecord]) -> str | None:
     reached = [set((run.result or {}).get("rounds_to", {})) for run in runs]
     common = set.intersection(*reached) if reached else set()
     return max(common or set().union(*reached), key=float, default=None)
-
-
-def _overhead(group: Group) -> float | None:
-    """Seconds of overhead in a round, on average; None for runs of one round."""
-    rounds = [played for run in group.runs for played in run.rounds]
-    return fmean(r.seconds.get("overhead", 0.0) for r in rounds) if rounds else None
 
 
 def _warning(groups: Sequence[Group]) -> str | None:

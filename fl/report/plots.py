@@ -23,6 +23,7 @@ MANY = 16  # a plot with a bar for each of more things than this takes the page'
 STEPS = {"epoch": "fusion epoch", "round": "round"}
 LEAST_SPAN = 0.05  # of the accuracy axis
 MOST_COLUMNS = 500  # clients that have a column each; of more, neighbours share a pixel
+THINNEST = 0.5  # points that a bar is wide: thinner ones would fade
 NUMBERED = 12  # classes up to which each cell of the confusion has its number
 LARGE = 9.2  # inches across, of the confusion of many classes
 ATTACKS = {"loss": style.TIME, "ratio": style.WORST}
@@ -133,8 +134,8 @@ def client_bytes(bytes_up: Mapping[int, int], roles: Sequence[str]) -> Figure:
         axes.scatter(places, sent, c=colours, s=60, linewidths=0, **look)
         axes.margins(y=0.15)
     else:
-        points = 0.85 * 72 * figure.get_figwidth() / len(sent)
-        axes.vlines(places, 0, sent, linewidth=0.72 * points, **look)
+        room = 0.85 * 72 * figure.get_figwidth() / len(sent)  # points
+        axes.vlines(places, 0, sent, linewidth=max(0.72 * room, THINNEST), **look)
         axes.set_ylim(0, 1.05 * sent.max())
     axes.yaxis.set_major_formatter(lambda value, _: size(value).replace(".0 ", " "))
     style.name_columns(figure, axes, [str(client) for client in bytes_up])

@@ -102,6 +102,5 @@ def test_runs_of_many_rounds_say_when_they_got_there(make_run: MakeRun, tmp_path
     assert "Rounds to 80.0%" in text
     cells = re.findall(r"<td>rounds</td>\s*<td class=\"number\">(\d+)</td>", text)
     assert sorted(cells) == ["7", "9"]
-    assert text.count("250 ms") == 2
     (axes,) = accuracy_curves(groups_of([read_run(run) for run in runs])).axes
     assert axes.get_xlabel() == "round or fusion epoch"
