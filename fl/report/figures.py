@@ -8,13 +8,14 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from fl.report import client_notes, client_plots, plots, style
+from fl.report.gallery import REAL
 from fl.report.mosaic import sample_grid
 from fl.report.read import RunRecord
 from fl.report.scores import on_whole_split
 from fl.report.words import duration, size
 
 MOST_NAMED = 3  # mistakes in the caption of the confusion
-GROUPS = {"real": "real", "before": "raw synthetic", "after": "kept by filter"}
+GROUPS = {REAL: "real", "before": "raw synthetic", "after": "kept by filter"}
 """The groups of example images in their order, each with its heading."""
 
 Drawn = tuple[Figure, str] | None
@@ -219,7 +220,7 @@ def _samples(run: RunRecord) -> Drawn:
     if run.samples is None:
         return None
     groups = {GROUPS[name]: run.samples[name] for name in GROUPS if name in run.samples}
-    real = "real images, " if "real" in run.samples else ""
+    real = "real images, " if REAL in run.samples else ""
     caption = (
         f"Each row is a class: {real}synthetic images as the generators drew them, and those that "
         "the filter kept"

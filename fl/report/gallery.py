@@ -7,6 +7,10 @@ from torch import Tensor
 from fl.data.datasets import Split
 from fl.wire import Tensors
 
+REAL = "real_images"
+"""Name of the real ones. Older runs have them as ``real`` without having been asked for them, so
+that a report drawn again leaves those out."""
+
 
 def gallery(
     synthetic: Tensors, num_classes: int, real: Split | None = None, per_class: int = 8
@@ -20,8 +24,8 @@ def gallery(
         per_class: images per class and kind; missing ones stay black.
 
     Returns:
-        ``before`` and ``after`` the filter, and ``real`` if the split is given: each uint8 of
-        shape (classes, per_class, C, H, W).
+        ``before`` and ``after`` the filter, and ``real_images`` if the split is given: each uint8
+        of shape (classes, per_class, C, H, W).
     """
     images = (synthetic["images"].cpu() * 255).round().to(torch.uint8)
     labels, kept = synthetic["labels"].cpu(), synthetic["kept"].cpu()
@@ -31,7 +35,7 @@ def gallery(
     }
     if real is not None:
         pixels = torch.from_numpy(np.ascontiguousarray(real.images))
-        found["real"] = _examples(pixels, torch.from_numpy(real.labels), num_classes, per_class)
+        found[REAL] = _examples(pixels, torch.from_numpy(real.labels), num_classes, per_class)
     return found
 
 

@@ -144,8 +144,8 @@ class RunRecord:
     """Test samples by true (row) and predicted class (column); None without a global model."""
     partition: Partition | None
     samples: dict[str, NDArray[np.uint8]] | None
-    """Example images ``before`` and ``after`` the filter, and ``real`` where asked for: each of
-    shape (classes, examples, channels, height, width), zeros for an image that does not exist."""
+    """Example images ``before`` and ``after`` the filter, and ``real_images`` where asked for: each
+    of shape (classes, examples, channels, height, width), zeros for an image that is missing."""
     sent: SentImages | None
     last_event: Event | None
     privacy: JsonObject | None = None

@@ -136,7 +136,7 @@ def test_real_images_are_in_a_report_only_where_asked_for(tmp_path: Path, *, ask
         *(["--report-real-images"] if asked else []),
     )
     shown = load_file(made.folder / "synthetic" / "samples.safetensors")
-    assert shown.keys() == {"before", "after"} | ({"real"} if asked else set())
+    assert shown.keys() == {"before", "after"} | ({"real_images"} if asked else set())
     page = (made.folder / "report.html").read_text()
     assert "Samples" in page
     assert ("real images" in page) == asked

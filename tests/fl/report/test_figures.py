@@ -89,10 +89,13 @@ def test_the_samples_show_real_images_where_the_run_kept_some(
     whole: RunRecord, figures: list[Figure]
 ) -> None:
     assert whole.samples is not None
-    *_, last = pictures(whole)
+    older = whole.samples | {"real": whole.samples["before"]}  # kept without being asked for
+    *_, last = pictures(replace(whole, samples=older))
     assert "real" not in last.caption
     assert names_below(figures[-1]) == ["raw synthetic", "kept by filter"]
-    *_, last = pictures(replace(whole, samples=whole.samples | {"real": whole.samples["before"]}))
+    *_, last = pictures(
+        replace(whole, samples=whole.samples | {"real_images": whole.samples["before"]})
+    )
     assert "Each row is a class: real images, synthetic images" in last.caption
     assert names_below(figures[-1]) == ["real", "raw synthetic", "kept by filter"]
 

@@ -33,9 +33,9 @@ def numbers(images: torch.Tensor) -> list[list[int]]:
 
 def test_images_are_spread_from_the_first_of_a_class_to_its_last() -> None:
     pictures = gallery(synthetic([0] * 9 + [2], list(range(10))), CLASSES, real(), per_class=3)
-    assert pictures["real"].shape == (CLASSES, 3, 1, 2, 2)
-    assert pictures["real"].dtype == torch.uint8
-    assert numbers(pictures["real"]) == [[1, 6, 12], [13, 14, 0], [0, 0, 0], [15, 0, 0]]
+    assert pictures["real_images"].shape == (CLASSES, 3, 1, 2, 2)
+    assert pictures["real_images"].dtype == torch.uint8
+    assert numbers(pictures["real_images"]) == [[1, 6, 12], [13, 14, 0], [0, 0, 0], [15, 0, 0]]
     assert numbers(pictures["before"]) == [[1, 5, 9], [0, 0, 0], [10, 0, 0], [0, 0, 0]]
 
 
