@@ -1,7 +1,7 @@
 """How the clients of one run did, each on samples of its own, and how they did alone."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, pstdev
@@ -101,14 +101,14 @@ def find_alone(run_dir: Path, config: SettingValues, result: JsonObject) -> Alon
     if partition is None or not result.get("client_accuracy"):
         return None
     found: list[tuple[float, str, Scores]] = []
-    for path in _runs_alone(run_dir.resolve().parent, config):
+    for path in run_dir.resolve().parent.glob("*/config.yaml"):
         try:
-            scores = _scores(read_json(path / "result.json"), partition)
-            changed = (path / "result.json").stat().st_mtime
-        except (OSError, ValueError, RecursionError):
+            scores = _scores_alone(path.parent, config, partition)
+            changed = path.with_name("result.json").stat().st_mtime
+        except (OSError, ValueError, RecursionError, yaml.YAMLError):
             continue
         if scores is not None:
-            found.append((changed, path.name, scores))
+            found.append((changed, path.parent.name, scores))
     if not found:
         return None
     _, name, scores = max(found, key=lambda run: run[:2])
@@ -120,32 +120,19 @@ def on_whole_split(config: SettingValues) -> bool:
     return config.get("tested") == "personal"
 
 
-def _runs_alone(folder: Path, config: SettingValues) -> Iterator[Path]:
-    """The run directories in which clients with these settings trained alone."""
-    try:
-        paths = sorted(folder.iterdir())
-    except OSError:
-        return
-    for path in paths:
-        try:
-            text = no_pipe(path / "config.yaml").read_text(encoding="utf-8")
-            if not NAMED.search(text):  # a sweep's hundreds of runs take long to parse
-                continue
-            other = _mapping(yaml.safe_load(text))
-        except (OSError, ValueError, RecursionError, yaml.YAMLError):
-            continue
-        if other.get("method") == ALONE and all(other.get(n) == config.get(n) for n in SHARED):
-            yield path
-
-
-def _scores(result: JsonObject, partition: object) -> Scores | None:
-    """What the clients of that partition reached; None for others, or a result without it."""
+def _scores_alone(run_dir: Path, config: SettingValues, partition: object) -> Scores | None:
+    """What the clients of that partition reached alone; None for any other run."""
+    text = no_pipe(run_dir / "config.yaml").read_text(encoding="utf-8")
+    if not NAMED.search(text):  # a sweep's hundreds of runs take long to parse
+        return None
+    other = _mapping(yaml.safe_load(text))
+    if other.get("method") != ALONE or any(other.get(n) != config.get(n) for n in SHARED):
+        return None
+    result = read_json(run_dir / "result.json")
     accuracies = result.get("client_accuracy")
-    if _partition(result) != partition:
+    if _partition(result) != partition or not isinstance(accuracies, list):
         return None
-    if not isinstance(accuracies, list) or not all(map(_is_share, accuracies)):
-        return None
-    return scores_of(accuracies)
+    return scores_of(accuracies) if all(map(_is_share, accuracies)) else None
 
 
 def _partition(result: JsonObject) -> object:
