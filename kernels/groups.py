@@ -1,4 +1,4 @@
-"""The protocol of fast backends of the filter and of k-means, and functions of all backends."""
+"""The protocol of fast backends of the filter, and functions of all backends."""
 
 from dataclasses import dataclass
 from fractions import Fraction

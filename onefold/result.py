@@ -16,6 +16,8 @@ from fl.plugins import load_plugin
 from onefold.callers import plain_torch
 
 MODEL = Path("model") / "global.safetensors"
+KINDS = {".svg": "image/svg+xml", ".png": "image/png"}
+"""The media type of a picture's file by its suffix."""
 
 
 @dataclass(frozen=True)
@@ -52,8 +54,9 @@ class Result:
 
     @property
     def pictures(self) -> dict[str, Path]:
-        """The report's pictures by name, as PNG."""
-        return {file.stem: file for file in sorted((self.path / "plots").glob("*.png"))}
+        """The report's pictures by name: SVG, or PNG where they show images."""
+        files = sorted((self.path / "plots").glob("*"))
+        return {file.stem: file for file in files if file.suffix in KINDS}
 
     def _repr_html_(self) -> str:
         """What a notebook shows: the accuracy, and the pictures."""
@@ -62,7 +65,7 @@ class Result:
         )
         shown = [
             f'<img alt="{escape(name)}" style="max-width:48%" '
-            f'src="data:image/png;base64,{b64encode(file.read_bytes()).decode()}">'
+            f'src="data:{KINDS[file.suffix]};base64,{b64encode(file.read_bytes()).decode()}">'
             for name, file in self.pictures.items()
         ]
         return f"<p><b>{escape(title)}</b> ({escape(str(self.path))})</p>{''.join(shown)}"

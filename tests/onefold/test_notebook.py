@@ -22,6 +22,6 @@ def test_the_page_runs_as_a_notebook_and_shows_its_result(tmp_path: Path) -> Non
     done = client.execute()
     shown = done.cells[1].outputs[-1]["data"]["text/html"]
     assert "fedmedian on own: accuracy" in shown
-    assert "data:image/png;base64," in shown
+    assert "data:image/svg+xml;base64," in shown
     (figures,) = tmp_path.glob("runs/*/result.json")
     assert '"runtime": "ray"' in figures.read_text()

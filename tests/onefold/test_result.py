@@ -36,3 +36,19 @@ def test_figures_are_those_of_the_file(tmp_path: Path) -> None:
     result = load_result(tmp_path)
     assert (result.accuracy, result.clients, result.pictures) == (0.25, [{"client": 0}], {})
     assert "a&lt;b on mine: accuracy 0.2500" in result._repr_html_()
+
+
+def test_a_notebook_shows_each_picture_by_its_own_kind(tmp_path: Path) -> None:
+    (tmp_path / "result.json").write_text('{"accuracy": 0.25, "method": "m", "dataset": "d"}')
+    (tmp_path / "plots").mkdir()
+    for name in ("samples.png", "time.svg", "notes.txt"):
+        (tmp_path / "plots" / name).write_bytes(b"x")
+    result = load_result(tmp_path)
+    assert {name: file.name for name, file in result.pictures.items()} == {
+        "samples": "samples.png",
+        "time": "time.svg",
+    }
+    page = result._repr_html_()
+    assert 'alt="samples"' in page
+    assert page.count("data:image/svg+xml;base64,eA==") == 1
+    assert page.count("data:image/png;base64,eA==") == 1
