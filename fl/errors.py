@@ -24,12 +24,12 @@ class ClientFailed(RuntimeError):
 def error_line(error: UserError) -> str:
     """What a command prints of it, in one line: what the user gave may hold anything."""
     words = [w if len(w) <= LONGEST_WORD else f"{w[:60]} ... {w[-60:]}" for w in str(error).split()]
-    text = " ".join(words)
-    return f"onefold: {text if text.isprintable() else _escaped(text)}"
+    return f"onefold: {escaped(' '.join(words))}"
 
 
-def _escaped(text: str) -> str:
-    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+def escaped(text: str) -> str:
+    """The text, with what a terminal would obey and not show as an escape, but for new lines."""
+    return "".join(c if c.isprintable() or c == "\n" else repr(c)[1:-1] for c in text)
 
 
 def check_name(kind: str, name: object, taken: Collection[str]) -> None:

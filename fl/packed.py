@@ -13,6 +13,7 @@ from torch import Tensor
 
 from fl.json_values import JsonObject
 from fl.memory import let_go
+from fl.whole_files import no_pipe
 
 PIECE_BYTES = 16 << 20
 """Of a large message, what is in this process's memory at once while it is handed on."""
@@ -55,7 +56,7 @@ class Packed:
             OSError: it cannot be read.
             ValueError: it is empty.
         """
-        with path.open("rb") as file:
+        with no_pipe(path).open("rb") as file:
             there = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         return cls(memoryview(there), mapped=True)
 

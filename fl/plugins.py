@@ -53,7 +53,8 @@ def load_plugin(spec: str) -> ModuleType:
 
 def _of_file(path: Path) -> ModuleType:
     if not path.is_file():
-        raise UserError(f"plugin {path}: there is no such file")
+        kind = "it is no regular file" if path.exists() else "there is no such file"
+        raise UserError(f"plugin {path}: {kind}")
     name = PREFIX + path.stem
     loaded = sys.modules.get(name)
     if loaded is not None and loaded.__file__ == str(path.resolve()):

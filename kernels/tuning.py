@@ -113,6 +113,8 @@ def _read() -> dict[str, dict[str, int]]:
     """The node's cache; empty where there is none, or a damaged one, which is named."""
     path = cache_file()
     try:
+        if path.is_fifo():  # which keeps who opens it waiting
+            return {}
         checksum, _, content = path.read_bytes().partition(b"\n")
     except OSError:
         return {}

@@ -10,7 +10,7 @@ from cluster.run.command_line import parse
 from cluster.run.prepare import read_dataset
 from fl.command import run_command
 from fl.data.partition_file import read_lists
-from fl.errors import UserError
+from fl.errors import UserError, escaped
 from fl.json_files import write_json
 from fl.json_values import JsonObject
 from fl.methods.registry import get_method
@@ -44,8 +44,8 @@ def command(
     for run in runs:
         found = attack_run(run, data_root)
         write_json(run / FILE, found)
-        print("\n".join([str(run), *lines(found)]))
-        print(write_report(run))
+        print(escaped("\n".join([str(run), *lines(found)])))
+        print(escaped(str(write_report(run))))
 
 
 def attack_run(run: Path, data_root: Path) -> JsonObject:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from cluster.run.run_folder import delete
 from fl.arguments import Parser, exit_status
-from fl.errors import UserError
+from fl.errors import UserError, escaped
 from fl.json_files import read_json
 from fl.json_values import JsonObject
 from fl.own_process import prepare_process
@@ -16,6 +16,7 @@ from fl.report.words import duration
 
 NOT_FINISHED = "not finished"
 DAMAGED = "its result.json is damaged"
+PLAIN = (str, int, float)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -29,7 +30,7 @@ def _answer(options: argparse.Namespace) -> None:
         raise UserError(f"{options.output_dir} is a file; --output-dir is where runs are kept")
     found = find_runs(options.output_dir)
     if options.command == "ls":
-        print("\n".join(listed(found)) or f"no runs in {options.output_dir}")
+        print(escaped("\n".join(listed(found))) or f"no runs in {options.output_dir}")
     elif options.command == "export":
         _export(found, options)
     else:
@@ -80,7 +81,8 @@ def find_runs(output_dir: Path) -> dict[str, Path]:
 
 def listed(runs: dict[str, Path]) -> list[str]:
     """A line for each run, within 80 columns unless its name is longer than 40."""
-    return [f"{name:<40}  {_about(path)}" for name, path in runs.items()]
+    lines = [f"{name:<40}  {_about(path)}" for name, path in runs.items()]
+    return [line.replace("\n", " ") for line in lines]
 
 
 def _about(path: Path) -> str:
@@ -104,7 +106,7 @@ def export(runs: dict[str, Path], file: Path) -> None:
     if not results:
         raise UserError("no finished run to export")
     rows = [
-        {"run": name, **{k: v for k, v in found.items() if isinstance(v, str | int | float)}}
+        {_cell(k): _cell(v) for k, v in {"run": name, **found}.items() if isinstance(v, PLAIN)}
         for name, found in results.items()
     ]
     columns = list(dict.fromkeys(column for row in rows for column in row))
@@ -118,6 +120,12 @@ def export(runs: dict[str, Path], file: Path) -> None:
     print(f"{file}: {_counted(len(rows))}, {len(columns)} columns")
 
 
+def _cell(value: object) -> object:
+    """The value, with a quote before words that a spreadsheet would compute."""
+    formula = isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r"))
+    return f"'{value}" if formula else value
+
+
 def remove(runs: dict[str, Path], *, sure: bool) -> None:
     """Deletes the runs' folders; what clients uploaded stays in the store for others.
 
@@ -128,7 +136,7 @@ def remove(runs: dict[str, Path], *, sure: bool) -> None:
         raise UserError(f"would delete {', '.join(map(str, runs.values()))}; say --yes to do it")
     delete(runs.values())
     for path in runs.values():
-        print(f"deleted {path}")
+        print(escaped(f"deleted {path}"))
 
 
 def _chosen(runs: dict[str, Path], names: Sequence[str]) -> dict[str, Path]:

@@ -19,6 +19,7 @@ from cluster.run.run_dir import claim, locate
 from cluster.run.run_folder import delete
 from fl.errors import UserError
 from fl.own_process import prepare_process
+from fl.whole_files import no_pipe
 from slurm.sbatch import Sbatch, require_sbatch
 from slurm.scheduler import Scheduler
 from slurm.submit import job_of, print_text, under_way, write_submitted
@@ -42,7 +43,7 @@ def read_runs(file: Path, common: Sequence[str]) -> list[Launch]:
         UserError: a line is wrong, with its number; or the runs ask for different allocations.
     """
     try:
-        lines = file.read_text().splitlines()
+        lines = no_pipe(file).read_text().splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"cannot read {file}: {error}") from None
     launches = []

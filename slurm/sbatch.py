@@ -73,8 +73,9 @@ class Sbatch(SlurmExecutor):
 
 def parameters(options: SlurmOptions) -> JsonObject:
     """The options by submitit's names."""
+    further = options.flags
     asked = {
-        "job_name": "onefold",
+        "job_name": further.pop("job-name", "onefold"),
         "partition": options.partition,
         "nodes": options.nodes,
         "ntasks_per_node": 1,
@@ -91,7 +92,7 @@ def parameters(options: SlurmOptions) -> JsonObject:
         "signal_delay_s": SIGNAL_BEFORE_S,
         "stderr_to_stdout": True,
         # A run survives the loss of a node; requeue lets it continue after preemption.
-        "additional_parameters": {"no-kill": True, "requeue": True, **options.flags},
+        "additional_parameters": {"no-kill": True, "requeue": True, **further},
         # Since Slurm 22.05 srun does not inherit sbatch's cores per task.
         "srun_args": ["--no-kill", f"--cpus-per-task={options.cpus_per_task}"],
     }

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from fl.command import run_command
-from fl.errors import UserError
+from fl.errors import UserError, escaped
 from fl.events import ClientEnd, Epoch, Event, Phase, RunEnd, RunStart, parse_events
 from fl.json_files import read_json_if_whole
 from fl.own_process import prepare_process
@@ -63,10 +63,10 @@ def overview(runs: dict[Path, State], scheduler: Scheduler) -> Table:
     for run, state in runs.items():
         at = read_progress(run)
         table.add_row(
-            run.name,
+            escaped(run.name),
             state.job,
-            describe(state, scheduler),
-            at.phase,
+            escaped(describe(state, scheduler)),
+            escaped(at.phase),
             f"{at.finished} of {at.clients or '?'}",
             "" if at.accuracy is None else f"{at.accuracy:.4f}",
         )

@@ -6,13 +6,20 @@ from pathlib import Path
 
 import pytest
 
+from cluster.clients.locks import Locks
+from cluster.run.command_line import load_yaml
 from cluster.run.record import JsonLines
 from cluster.run.run_folder import is_run
 from cluster.studies.comparison import loss_curve
+from fl.data.by_path import read_path
+from fl.data.partition_file import read_lists
 from fl.errors import UserError
 from fl.json_files import read_json
 from fl.models.saved import load_model
+from fl.packed import Packed
+from fl.plugins import load_plugin
 from fl.report.read import read_events
+from slurm.array import read_runs
 from slurm.follow import Tail
 from slurm.status import read_progress
 from tune.rows import last_scores
@@ -28,6 +35,13 @@ READERS: dict[str, tuple[str, Callable[[Path], object]]] = {
     "losses": (METRICS, lambda file: loss_curve(file.parent)),
     "trial": (METRICS, lambda file: last_scores(file.parent)),
     "job": (METRICS, lambda file: read_progress(file.parent)),
+    "settings": ("settings.yaml", load_yaml),
+    "data": ("data.npz", lambda file: read_path(str(file))),
+    "lists": ("lists.json", lambda file: read_lists(file, 2, 10)),
+    "packed lists": ("lists.npz", lambda file: read_lists(file, 2, 10)),
+    "runs of an array": ("runs.txt", lambda file: read_runs(file, [])),
+    "upload": ("client.safetensors", Packed.in_file),
+    "lock": (".lock", Locks),
     "followed job": (METRICS, lambda file: list(Tail(file).read())),
 }
 
@@ -36,8 +50,19 @@ READERS: dict[str, tuple[str, Callable[[Path], object]]] = {
 def test_a_named_pipe_is_refused(reader: str, tmp_path: Path) -> None:
     name, read = READERS[reader]
     os.mkfifo(tmp_path / name)
-    with pytest.raises((OSError, UserError), match="named pipe"):
+    with pytest.raises((OSError, UserError), match=r"named pipe|no plain file"):
         read(tmp_path / name)
+
+
+def test_a_plugin_is_a_regular_file(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "plugin.py")
+    with pytest.raises(UserError, match="no regular file"):
+        load_plugin(str(tmp_path / "plugin.py"))
+
+
+def test_a_device_is_no_file_of_settings() -> None:
+    with pytest.raises(UserError, match="a device"):
+        load_yaml(Path("/dev/zero"))
 
 
 def test_a_folder_with_a_pipe_for_a_configuration_is_no_run(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ import errno
 import fcntl
 import hashlib
 import os
+import stat
 import struct
 import sys
 from pathlib import Path
@@ -20,7 +21,11 @@ class Locks:
     def __init__(self, file: Path) -> None:
         self.work = True
         """Whether the file system has locks, as far as was seen."""
-        self.descriptor = os.open(file, os.O_CREAT | os.O_RDWR, 0o666)
+        how = os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW  # another's file is not ours to write
+        self.descriptor = os.open(file, how, 0o666)
+        found = os.fstat(self.descriptor)
+        if not stat.S_ISREG(found.st_mode) or found.st_nlink > 1:
+            raise OSError(errno.EINVAL, "it is no plain file of its own", str(file))
 
     def __del__(self) -> None:
         with contextlib.suppress(AttributeError):  # the file could not be opened

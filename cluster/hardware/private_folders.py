@@ -1,6 +1,7 @@
 """Folders and files that no other user of the host can read: 0700 and 0600, and owned by us."""
 
 import contextlib
+import fcntl
 import os
 import shutil
 import stat
@@ -12,6 +13,11 @@ from fl.errors import UserError
 
 SHORT_TMP = Path("/tmp")
 """A long TMPDIR would make the paths of Ray's sockets too long."""
+
+LOCK = ".lock"
+"""The file in a folder that is locked while the folder is in use."""
+_held: dict[Path, int] = {}
+"""This process's folders, and the descriptors of their locks."""
 
 SOCKET_PATH = 107
 """Bytes that the path of a socket may have."""
@@ -37,11 +43,53 @@ def short_root(parent: Path | None = None) -> Iterator[Path]:
     room = SOCKET_PATH - BELOW_ROOT
     if len(os.fsencode(parent)) > room:
         raise UserError(f"TMPDIR is {parent}, but Ray's sockets need one of at most {room} bytes")
-    root = Path(tempfile.mkdtemp(prefix="onefold-", dir=parent))  # 0700
+    root = make_folder(parent)
     try:
         yield root
     finally:
-        shutil.rmtree(root, ignore_errors=True)
+        remove_folder(root)
+
+
+def make_folder(parent: Path, prefix: str = "onefold-") -> Path:
+    """Makes a folder (0700) for :func:`remove_folder`, which this process locks until then.
+
+    First it removes the folders there whose processes were killed: their locks are held no more.
+    """
+    for left in parent.glob("onefold-*"):
+        _remove_if_left(left)
+    folder = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
+    new = folder / f"{LOCK}.new"
+    _held[folder] = os.open(new, os.O_CREAT | os.O_RDWR, 0o600)
+    with contextlib.suppress(OSError):  # a file system without locks
+        fcntl.flock(_held[folder], fcntl.LOCK_EX)
+        new.rename(folder / LOCK)  # late: a lock of that name was held from its first moment
+    return folder
+
+
+def remove_folder(folder: Path) -> None:
+    """Removes what :func:`make_folder` made."""
+    shutil.rmtree(folder, ignore_errors=True)
+    os.close(_held.pop(folder))
+
+
+def remove_all_folders() -> None:
+    """Removes every folder that this process still has, just before its end."""
+    for folder in list(_held):
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _remove_if_left(folder: Path) -> None:
+    """Removes the folder if it is ours, and the process that had its lock is dead."""
+    with contextlib.suppress(OSError):
+        found = folder.lstat()
+        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
+            return
+        lock = os.open(folder / LOCK, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(folder, ignore_errors=True)
+        finally:
+            os.close(lock)
 
 
 def rays_folder(root: Path) -> Path:

@@ -11,7 +11,6 @@ from cluster.run.run_lock import FILE as LOCK
 from cluster.run.run_lock import locked
 from cluster.run.yaml_files import read_yaml
 from fl.errors import UserError
-from fl.whole_files import no_pipe
 
 
 def is_run(path: Path) -> bool:
@@ -19,7 +18,7 @@ def is_run(path: Path) -> bool:
     if path.is_symlink():
         return False
     try:
-        found = read_yaml(no_pipe(path / "config.yaml"))
+        found = read_yaml(path / "config.yaml")
     except (OSError, ValueError, yaml.YAMLError):
         return False
     return isinstance(found, dict) and {"method", "versions"} <= found.keys()

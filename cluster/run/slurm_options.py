@@ -24,6 +24,12 @@ OURS = {
     **{"requeue": "preemption", "no-requeue": "preemption", "chdir": "the working directory"},
 }
 """sbatch settings that the launcher itself depends on, and for what."""
+OPTIONS = {
+    **{"partition": "partition", "account": "account", "qos": "qos", "constraint": "constraint"},
+    **{"time": "time", "mem": "mem-gb", "mem-per-cpu": "mem-gb", "cpus-per-task": "cpus-per-task"},
+    **dict.fromkeys(("gpus", "gpus-per-node", "gpus-per-task"), "gpus-per-node"),
+}
+"""sbatch settings that have an option of ours, and its name."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,6 +93,13 @@ class SlurmOptions(Settings):
                     f"additional cannot set {found['key']}: the launcher sets it itself, "
                     f"for {OURS[found['key']]}"
                 )
+            option = OPTIONS.get(found["key"])
+            if found["key"] == "gres" and self.gpus_per_node:
+                option = "gpus-per-node"
+            if option:
+                raise UserError(f"additional cannot set {found['key']}: use --slurm.{option}")
+            if found["key"] in flags:
+                raise UserError(f"additional sets {found['key']} twice")
             flags[found["key"]] = True if found["value"] is None else found["value"]
         return flags
 

@@ -5,6 +5,8 @@ from typing import Any
 
 import yaml
 
+from fl.whole_files import no_pipe
+
 MOST_BYTES = 2**19
 DEEPEST = 20
 
@@ -15,13 +17,14 @@ def read_yaml(path: Any) -> Any:
 
 
 def read_settings(path: Any) -> bytes:
-    """The content of a YAML file, which may be a pipe and is read once.
+    """The content of a YAML file, or of what a shell has opened, such as ``/dev/fd/63``.
 
     Raises:
         ValueError: it is larger than files of settings are.
         OSError: it cannot be read.
     """
-    with path.open("rb") as file:
+    opened = str(path).startswith(("/dev/fd/", "/dev/stdin"))
+    with (path if opened else no_pipe(path)).open("rb") as file:
         content: bytes = file.read(MOST_BYTES + 1)
     if len(content) > MOST_BYTES:
         raise ValueError(f"larger than {MOST_BYTES >> 10} KiB, so it is no file of settings")

@@ -18,13 +18,13 @@ from ray.exceptions import RayError, RayTaskError
 from torch import Tensor
 
 from cluster.hardware.bundles import Bundles
+from cluster.hardware.private_folders import remove_folder
 from cluster.server.rank_placement import RankPlacement
 from cluster.server.rendezvous import (
     Meeting,
     find_store,
     make_file,
     reaches,
-    remove_file,
     use_interface_of,
 )
 from cluster.server.secret_store import StoreServer
@@ -227,7 +227,8 @@ class RankGroup:
         for actor in self.actors:
             ray.kill(actor)
         if self._file:
-            remove_file(self._file)
+            remove_folder(self._file.parent)
+            self._file = None
 
     def _failure(self, errors: dict[int, RayError], others: list[tuple[Any, int]]) -> RankFailed:
         """The rank that failed: one that raised or died, else one that the others wait for."""

@@ -7,15 +7,13 @@ only who knows the group's secret.
 
 import fcntl
 import os
-import shutil
 import socket
 import struct
-import tempfile
 from pathlib import Path
 
 import torch.distributed as dist
 
-from cluster.hardware.private_folders import temporary_folder
+from cluster.hardware.private_folders import make_folder, temporary_folder
 from cluster.server.secret_store import SecretStore
 
 SIOCGIFADDR = 0x8915
@@ -25,14 +23,14 @@ Meeting = Path | tuple[str, int]
 
 
 def make_file(folder: Path | None = None) -> Path:
-    """The path of a file for a group; see :func:`remove_file`.
+    """The path of a file for a group, in a folder for :func:`remove_folder`.
 
     ``folder``: what to make it in; by itself one of this host, for ranks that are all on it.
     """
     if folder:
         folder.mkdir(parents=True, exist_ok=True)
     there = folder.resolve() if folder else temporary_folder()
-    return Path(tempfile.mkdtemp(prefix="onefold-ranks-", dir=there)) / "store"  # 0700
+    return make_folder(there, "onefold-ranks-") / "store"
 
 
 def reaches(file: Path) -> bool:
@@ -43,11 +41,6 @@ def reaches(file: Path) -> bool:
     except OSError:
         return False
     return True
-
-
-def remove_file(file: Path) -> None:
-    """Removes what :func:`make_file` made."""
-    shutil.rmtree(file.parent, ignore_errors=True)
 
 
 def find_store(meeting: Meeting, size: int, secret: bytes) -> dist.Store:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from fl.errors import UserError
+from fl.whole_files import no_pipe
 
 MOST_BYTES = 2**40
 """Of all arrays of a file, unpacked."""
@@ -25,7 +26,7 @@ def open_arrays(path: Path) -> Iterator[Any]:
         UserError: it cannot be read, or claims more than it can hold.
     """
     try:
-        _check_sizes(path)
+        _check_sizes(no_pipe(path))
         with np.load(path, allow_pickle=False) as arrays:
             if not hasattr(arrays, "files"):
                 raise ValueError("it is one array, expected an .npz file of several")

@@ -14,7 +14,7 @@ import numpy as np
 
 from fl.data.arrays import open_arrays
 from fl.errors import UserError
-from fl.whole_files import replacing
+from fl.whole_files import no_pipe, replacing
 
 Lists = list[np.ndarray]
 
@@ -82,7 +82,7 @@ def _cut(path: Path, arrays: Any, name: str) -> Lists:
 
 def _json(path: Path) -> tuple[Lists, Lists]:
     try:
-        lists = json.loads(path.read_text())
+        lists = json.loads(no_pipe(path).read_text())
         if not isinstance(lists, list):
             raise ValueError("expected a list of indices for each client")
         columns = [np.asarray(own) for own in lists]

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fl.arguments import Parser, exit_status
-from fl.errors import UserError
+from fl.errors import UserError, escaped
 from fl.own_process import prepare_process
 
 
@@ -41,10 +41,10 @@ def regenerate(runs: Sequence[Path], output: Path | None) -> None:
 
     try:
         if output is not None:
-            print(write_comparison(tuple(runs), output))
+            print(escaped(str(write_comparison(tuple(runs), output))))
             return
         for run in runs:
-            print(write_report(run))
+            print(escaped(str(write_report(run))))
     except (KeyError, TypeError, AttributeError, IndexError) as error:
         kind = type(error).__name__
         raise UserError(f"a run holds a file that no run wrote so: {kind}: {error}") from error

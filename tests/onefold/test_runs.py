@@ -2,8 +2,10 @@
 
 import csv
 import json
+import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -51,6 +53,36 @@ def test_export_writes_figures_and_leaves_out_what_is_not_finished(runs: Path) -
     assert [(row["run"], row["accuracy"]) for row in rows] == [("one", "0.5"), ("two", "0.75")]
     assert main(["--output-dir", str(runs), "export", "--csv", str(table), "two"]) == 0
     assert len(list(csv.DictReader(table.open()))) == 1
+
+
+def test_a_strangers_words_command_neither_terminal_nor_spreadsheet(
+    runs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    result = {"method": "=1+1", "dataset": "\x1b[2Jd", "accuracy": 0.5, "seconds": {"total": 1.0}}
+    (runs / "one" / "result.json").write_text(json.dumps({**result, "@key": "-1", "loss": -1.5}))
+    (runs / "two").rename(runs / "t\x1b]0;w\x07\no")
+    assert main(["--output-dir", str(runs), "ls"]) == 0
+    shown = capsys.readouterr().out
+    assert shown.count("\n") == 3
+    assert all(c.isprintable() or c == "\n" for c in shown)
+    assert r"\x1b[2Jd" in shown
+    assert main(["--output-dir", str(runs), "export", "--csv", str(runs / "all.csv"), "one"]) == 0
+    (row,) = csv.DictReader((runs / "all.csv").open())
+    assert row["method"] == "'=1+1"
+    assert row["'@key"] == "'-1"
+    assert row["loss"] == "-1.5"
+
+
+@pytest.mark.parametrize("link", [os.symlink, os.link])
+def test_rm_leaves_the_file_that_a_lock_is_a_link_to(
+    runs: Path, capsys: pytest.CaptureFixture[str], link: Callable[[Path, Path], None]
+) -> None:
+    precious = runs / "precious"
+    precious.write_text("mine")
+    link(precious, runs / "one" / ".lock")
+    assert main(["--output-dir", str(runs), "rm", "one", "--yes"]) == 2
+    assert ".lock" in capsys.readouterr().err
+    assert precious.read_text() == "mine"
 
 
 def test_rm_deletes_only_what_is_named_and_meant(

@@ -44,6 +44,11 @@ def test_what_is_not_asked_for_is_not_written(tmp_path: Path) -> None:
     assert "# setup" not in text
 
 
+def test_the_jobs_name_may_be_the_users(tmp_path: Path) -> None:
+    text = Sbatch(tmp_path, SlurmOptions(additional=("job-name=mine",))).text
+    assert [line for line in text.splitlines() if "job-name" in line] == ["#SBATCH --job-name=mine"]
+
+
 def test_the_signal_is_the_users(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("submitit.core.job_environment.JobEnvironment.USR_SIG", "USR1")
     assert "#SBATCH --signal=USR1@90" in Sbatch(tmp_path, SlurmOptions()).text

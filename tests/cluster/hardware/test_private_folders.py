@@ -1,15 +1,20 @@
 """Folders that are ours alone, and what is refused in their place."""
 
 import os
+import signal
 import stat
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from cluster.hardware.private_folders import (
     SOCKET_PATH,
+    make_folder,
     private_folder,
     rays_folder,
+    remove_folder,
     short_root,
     write_private,
 )
@@ -65,6 +70,35 @@ def test_rays_folder_lies_in_one_that_is_ours_alone() -> None:
         assert mode(root) == 0o700
         assert rays_folder(root).parent == root
     assert not root.exists()
+
+
+def left_by_a_killed_process(parent: Path) -> Path:
+    """A folder that a process made which was killed in it."""
+    code = (
+        f"import os, signal; from pathlib import Path; from {make_folder.__module__} import *\n"
+        f"made = make_folder(Path({str(parent)!r}))\nprint(made, flush=True)\n"
+        "(made / 'deep').mkdir(); (made / 'deep' / 'file').touch()\n"
+        "os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    return Path(done.stdout.splitlines()[-1])
+
+
+def test_the_next_start_removes_what_a_killed_process_left(tmp_path: Path) -> None:
+    living = make_folder(tmp_path)
+    left = left_by_a_killed_process(tmp_path)
+    assert left.exists()
+    assert living.exists(), "the other process removed the folder of a living one"
+    foreign, link = tmp_path / "onefold-notours_", tmp_path / "onefold-linked__"
+    foreign.mkdir()
+    link.symlink_to(left)
+    next_one = make_folder(tmp_path)
+    assert not left.exists()
+    assert {*tmp_path.iterdir()} == {living, next_one, foreign, link}
+    for folder in (living, next_one):
+        remove_folder(folder)
+    assert {*tmp_path.iterdir()} == {foreign, link}
 
 
 def test_a_folder_whose_sockets_would_have_too_long_a_path_is_refused(tmp_path: Path) -> None:

@@ -1,7 +1,6 @@
 """Claiming, resuming and naming run directories."""
 
 import os
-import threading
 from pathlib import Path
 
 import pytest
@@ -54,12 +53,11 @@ def test_resume_refuses_a_changed_configuration_and_shows_it(tmp_path: Path) -> 
 
 
 def test_a_configuration_may_come_through_a_pipe_which_is_read_once(tmp_path: Path) -> None:
-    pipe = tmp_path / "pipe"
-    os.mkfifo(pipe)
-    writing = threading.Thread(target=pipe.write_text, args=("alpha: 0.3",), daemon=True)
-    writing.start()
-    assert options(tmp_path, f"--config={pipe}").run.alpha == 0.3
-    writing.join(10)
+    reading, writing = os.pipe()  # as of a shell's <(command)
+    os.write(writing, b"alpha: 0.3")
+    os.close(writing)
+    assert options(tmp_path, f"--config=/dev/fd/{reading}").run.alpha == 0.3
+    os.close(reading)
 
 
 def test_resume_where_nothing_is_starts_anew(tmp_path: Path) -> None:

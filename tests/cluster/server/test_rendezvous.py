@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from cluster.hardware.private_folders import remove_folder
 from cluster.server.rendezvous import (
     find_store,
     make_file,
     reaches,
-    remove_file,
     use_interface_of,
 )
 from cluster.server.secret_store import StoreServer
@@ -27,7 +27,7 @@ def test_ranks_on_one_host_meet_in_a_file_that_nobody_else_can_read() -> None:
         first.set("here", "first")
         assert second.get("here") == b"first"
     finally:
-        remove_file(file)
+        remove_folder(file.parent)
     assert not file.parent.exists()
 
 
@@ -46,7 +46,7 @@ def test_a_folder_that_ranks_share_holds_a_file_that_nobody_else_can_read(
     with monkeypatch.context() as patch:
         patch.setattr(fcntl, "flock", refuse)
         assert not reaches(file)
-    remove_file(file)
+    remove_folder(file.parent)
     assert not [*(tmp_path / "run").iterdir()]
 
 
