@@ -1,8 +1,6 @@
 """``python -m cluster.doctor``: says whether this machine is fit to run federations."""
 
-import os
 import shutil
-import signal
 import sys
 import textwrap
 import warnings
@@ -24,7 +22,7 @@ from cluster.run.run_dir import versions
 from fl.bounds import Settings
 from fl.errors import UserError
 from fl.json_files import write_json
-from fl.own_process import prepare_process
+from fl.own_process import run_as_command, say_interrupted
 from fl.report.words import size
 
 
@@ -60,7 +58,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except UserError as error:
         return stop_with(error)
     except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
+        say_interrupted()
         return INTERRUPTED
 
 
@@ -135,9 +133,5 @@ def _print(name: str, text: str) -> None:
 
 
 if __name__ == "__main__":
-    prepare_process()
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    status = main()
-    sys.stdout.flush()
     # A check that hangs has left a thread behind, which must not hold up the end.
-    os._exit(status)
+    run_as_command(main, at_once=True)

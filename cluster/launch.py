@@ -1,15 +1,10 @@
 """``python -m cluster.launch``: the main command, which trains and fuses one federation."""
 
-import gc
-import os
-import signal
 import sys
-import threading
 import traceback
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -17,7 +12,7 @@ from rich.console import Console
 from cluster.run.steps import Steps, loading
 from fl.errors import ClientFailed, UserError
 from fl.json_values import JsonObject
-from fl.own_process import prepare_process
+from fl.own_process import run_as_command, say_interrupted
 
 if TYPE_CHECKING:
     from cluster.run.early_ray import EarlyRay
@@ -88,12 +83,10 @@ def _run(
     from fl.disk_errors import printable
     from fl.fusion.ranked_server import ServerFailed
 
-    for stop in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(stop, interrupt)
     try:
         result = execute(launch, prepared, run_dir, console, early=early)
     except KeyboardInterrupt:
-        print(f"interrupted; {run_dir} can be continued with --resume", file=sys.stderr)
+        say_interrupted(f"interrupted; {run_dir} can be continued with --resume")
         return INTERRUPTED
     except UserError as error:
         return stop_with(error)
@@ -106,18 +99,6 @@ def _run(
         return stop_on_disk(error, f"--resume goes on in {printable(str(run_dir))}")
     _print_summary(result, run_dir, console)
     return 0
-
-
-def interrupt(signum: int, frame: FrameType | None) -> None:
-    """Handles a signal by stopping, in a few seconds at most."""
-    from cluster.run.command_line import INTERRUPTED
-
-    # Python drops an exception that is raised in a destructor or a callback. The timer ends the
-    # process even then; its files are complete at any moment.
-    last_resort = threading.Timer(4.0, os._exit, [INTERRUPTED])
-    last_resort.daemon = True
-    last_resort.start()
-    raise KeyboardInterrupt
 
 
 def _print_summary(result: JsonObject, run_dir: Path, console: Console) -> None:
@@ -142,12 +123,4 @@ def _print_summary(result: JsonObject, run_dir: Path, console: Console) -> None:
 
 
 if __name__ == "__main__":
-    prepare_process()
-    status = main(own_process=True)
-    from cluster.run.command_line import INTERRUPTED
-
-    if status == INTERRUPTED:
-        # All files are closed by now, and the regular shutdown of torch and Ray takes seconds.
-        os._exit(status)
-    gc.freeze()  # else Python looks a last time through all that torch and Ray made, for a second
-    sys.exit(status)
+    run_as_command(lambda: main(own_process=True), goes_on=True)

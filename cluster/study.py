@@ -11,7 +11,7 @@ from cluster.run.steps import Steps, loading
 from fl.disk_errors import refused_by_disk
 from fl.errors import ClientFailed, UserError
 from fl.json_values import JsonObject
-from fl.own_process import prepare_process
+from fl.own_process import prepare_process, run_as_command, say_interrupted
 
 if TYPE_CHECKING:
     from cluster.studies.study_options import StudyOptions, StudyRun
@@ -83,7 +83,9 @@ def _run(cell: "StudyRun") -> int:
     process.start()
     try:
         process.join()
-    except KeyboardInterrupt:  # the terminal has interrupted the cell too
+    except KeyboardInterrupt:
+        say_interrupted()
+        process.terminate()  # the terminal has interrupted the cell too, but no other signal has
         process.join()
         return INTERRUPTED
     return process.exitcode or 0
@@ -94,6 +96,7 @@ def _in_process(cell: "StudyRun") -> None:
     from cluster.studies.study_cell import run_cell
     from fl.fusion.ranked_server import ServerFailed
 
+    prepare_process()
     try:
         run_cell(cell)
     except KeyboardInterrupt:
@@ -108,5 +111,4 @@ def _in_process(cell: "StudyRun") -> None:
 
 
 if __name__ == "__main__":
-    prepare_process()
-    sys.exit(main())
+    run_as_command(main, goes_on=True)

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from cluster.run.steps import loading
 from fl.errors import ClientFailed, UserError
-from fl.own_process import prepare_process
+from fl.own_process import run_as_command, say_interrupted
 
 if TYPE_CHECKING:
     from cluster.run.slurm_options import SlurmOptions
@@ -39,7 +39,7 @@ def main(argv: Iterable[str] | None = None) -> int:
     except OSError as error:
         return stop_on_disk(error, "the same command goes on")
     except KeyboardInterrupt:
-        print("interrupted; the same command goes on", file=sys.stderr)
+        say_interrupted("interrupted; the same command goes on")
         return 130
     return 0
 
@@ -89,5 +89,4 @@ def _submit(runs: Iterable[Sequence[str]], slurm: "SlurmOptions") -> bool:
 
 
 if __name__ == "__main__":
-    prepare_process()
-    sys.exit(main())
+    run_as_command(main, goes_on=True)

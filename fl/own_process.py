@@ -1,14 +1,168 @@
-"""What a command's own process needs of its environment, whatever that says."""
+"""A command in a process of its own: its environment, its streams, signals, and how it ends."""
 
+import errno
+import gc
 import os
+import signal
 import sys
-from io import TextIOWrapper
+import threading
+from collections.abc import Callable
+from io import BufferedWriter, FileIO, TextIOWrapper
+from types import FrameType
+from typing import Any, NoReturn
+
+SIGNALS = tuple(
+    getattr(signal, name)
+    for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT")
+    if hasattr(signal, name)
+)
+"""What ends a command, with exit status 128 and the signal's number, as shells have it."""
+CLOSED_PIPE = 141
+"""Exit status as shells have it where nobody reads on."""
+LAST_RESORT_S = 4.0
+NO_HOME = "/nonexistent"
+"""Home of a user who has none, as Debian names it: nothing can be read or written there."""
+
+AT_LAST: list[Callable[[], None]] = []
+"""What is called where a stopped command does not end by itself in time."""
+_status: list[int] = []
+"""The exit status, once a signal has come."""
+_said: list[str] = []
+
+
+class Output(FileIO):
+    """A stream whose reader may leave: what is written then is dropped, and nothing is raised."""
+
+    failure: OSError | None = None
+
+    def write(self, content: Any) -> int:
+        """Writes the content, or from the first failure on to nowhere."""
+        try:
+            return super().write(content)
+        except OSError as error:
+            self.failure = error
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, self.fileno())
+            os.close(nowhere)
+            return len(content)
 
 
 def prepare_process() -> None:
-    """Lets no variable stop a command when it prints or draws; before matplotlib is imported."""
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, TextIOWrapper):
-            stream.reconfigure(errors="replace")  # some terminals' encodings lack our characters
+    """Lets neither environment nor streams stop a command, and ends it in one line by a signal.
+
+    Before matplotlib is imported.
+    """
+    for name in ("stdin", "stdout", "stderr"):
+        stream = getattr(sys, name)
+        if _closed(stream):  # a file that is opened later must not get its number
+            nowhere = os.open(os.devnull, os.O_RDWR)
+            os.set_inheritable(nowhere, True)
+            setattr(sys, name, os.fdopen(nowhere, "r" if name == "stdin" else "w", closefd=False))
+        elif name != "stdin" and isinstance(stream, TextIOWrapper) and not _output(stream):
+            stream.flush()
+            setattr(sys, name, _going_on(stream))
     os.environ["MPLBACKEND"] = "agg"  # pictures are files
     os.environ.pop("SOURCE_DATE_EPOCH", None)  # none has a date, and matplotlib reads it even so
+    if os.path.expanduser("~") == "~":  # a user whom the system does not know
+        os.environ["HOME"] = NO_HOME
+    for one in SIGNALS:
+        if one != signal.SIGHUP or signal.getsignal(one) != signal.SIG_IGN:  # ignored by nohup
+            signal.signal(one, _stop)
+
+
+def run_as_command(
+    main: Callable[[], int | None], *, goes_on: bool = False, at_once: bool = False
+) -> NoReturn:
+    """Runs a command and ends the process with its exit status.
+
+    Args:
+        main: the command; returns its exit status.
+        goes_on: whether what it does matters though nobody reads what it prints.
+        at_once: end without waiting for threads.
+    """
+    prepare_process()
+    try:
+        status = main() or 0
+    except SystemExit as end:  # after help
+        status, goes_on = end.code if isinstance(end.code, int) else bool(end.code), False
+    except BaseException:
+        if not _status:
+            raise
+        status = _status[0]
+    if _status and status:
+        say_interrupted()
+        status = _status[0]
+    status = status or _status_of_output(goes_on)
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    if at_once or _status:
+        # All files are closed by now, and the regular shutdown of torch and Ray takes seconds.
+        os._exit(status)
+    gc.freeze()  # else Python looks a last time through all that torch and Ray made, for a second
+    sys.exit(status)
+
+
+def say_interrupted(line: str = "interrupted") -> None:
+    """Prints the line on stderr, unless one was printed before."""
+    if not _said:
+        _said.append(line)
+        print(line, file=sys.stderr, flush=True)
+
+
+def _stop(signum: int, frame: FrameType | None) -> None:
+    """Has the command stop, in a few seconds at most; further signals change nothing."""
+    if _status:
+        return
+    _status.append(128 + signum)
+    # Python drops an exception that is raised in a destructor or a callback. The timer ends the
+    # process even then; its files are complete at any moment.
+    last_resort = threading.Timer(LAST_RESORT_S, _end_at_once)
+    last_resort.daemon = True
+    last_resort.start()
+    raise KeyboardInterrupt
+
+
+def _end_at_once() -> None:
+    try:
+        say_interrupted()
+        for last in AT_LAST:
+            last()
+    finally:
+        os._exit(_status[0])
+
+
+def _closed(stream: Any) -> bool:
+    try:
+        return stream is None or not os.fstat(stream.fileno())
+    except ValueError:  # it has no number, as in a notebook
+        return False
+    except OSError:
+        return True
+
+
+def _going_on(stream: TextIOWrapper) -> TextIOWrapper:
+    return TextIOWrapper(
+        BufferedWriter(Output(stream.fileno(), "w", closefd=False)),
+        encoding=stream.encoding,
+        errors="replace",  # some terminals' encodings lack our characters
+        line_buffering=stream.line_buffering,
+        write_through=stream.write_through,
+    )
+
+
+def _output(stream: object) -> Output | None:
+    raw = getattr(getattr(stream, "buffer", None), "raw", None)
+    return raw if isinstance(raw, Output) else None
+
+
+def _status_of_output(goes_on: bool) -> int:
+    """The exit status where standard output could not be written; 0 where it could."""
+    sys.stdout.flush()
+    output = _output(sys.stdout)
+    if output is None or output.failure is None:
+        return 0
+    failure, output.failure = output.failure, None
+    if failure.errno != errno.EPIPE:
+        print(f"onefold: cannot write to standard output: {failure.strerror}", file=sys.stderr)
+        return 0 if goes_on else 1
+    return 0 if goes_on else CLOSED_PIPE

@@ -2,10 +2,11 @@
 
 import difflib
 import importlib
-import os
 import runpy
 import sys
 from collections.abc import Sequence
+
+from fl.own_process import run_as_command
 
 MODULES = {
     "run": "cluster.launch",
@@ -52,8 +53,6 @@ In Python: import onefold; onefold.run(data=..., model=..., method=...)
 """
 SILENT = {"report", "compare", "privacy", "data", "doctor"}
 """Commands that load for seconds and do not say so; their first lines are longer than ours."""
-CLOSED_PIPE = 141
-"""Exit status as shells have it where nobody reads on."""
 
 
 def _added(word: str, arguments: Sequence[str]) -> list[str]:
@@ -63,8 +62,13 @@ def _added(word: str, arguments: Sequence[str]) -> list[str]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command and returns its exit status; 2 for a word that is no command."""
-    arguments = list(sys.argv[1:] if argv is None else argv)
+    """Runs the command and returns its exit status; 2 for a word that is no command.
+
+    ``argv``: without it the command has the process for its own, and ends it.
+    """
+    if argv is None:
+        run_as_command(lambda: main(sys.argv[1:]))
+    arguments = list(argv)
     word = arguments[0] if arguments else "--help"
     if word in ("-h", "--help", "help"):
         print(HELP, end="")
@@ -90,9 +94,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     sys.argv = [f"onefold {word}", *([word] if module == "onefold.runs" else []), *arguments[1:]]
     try:
         runpy.run_module(module, run_name="__main__", alter_sys=True)
-    except BrokenPipeError:  # who reads, such as head, has enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return CLOSED_PIPE
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else int(end.code is not None)
     return 0

@@ -1,6 +1,5 @@
 """``onefold privacy RUN...``: attacks what a run's clients uploaded, and its global model."""
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -14,7 +13,7 @@ from fl.errors import UserError, escaped
 from fl.json_files import write_json
 from fl.json_values import JsonObject
 from fl.methods.registry import get_method
-from fl.own_process import prepare_process
+from fl.own_process import run_as_command
 from fl.privacy.measure import Subject, measure
 from fl.privacy.table import lines
 from fl.wire import StoredTensors
@@ -79,5 +78,4 @@ def attack_run(run: Path, data_root: Path) -> JsonObject:
 
 
 if __name__ == "__main__":
-    prepare_process()
-    sys.exit(run_command(command, "onefold privacy"))
+    run_as_command(lambda: run_command(command, "onefold privacy"), goes_on=True)

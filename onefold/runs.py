@@ -11,7 +11,7 @@ from fl.arguments import Parser, exit_status
 from fl.errors import UserError, escaped
 from fl.json_files import read_json
 from fl.json_values import JsonObject
-from fl.own_process import prepare_process
+from fl.own_process import run_as_command
 from fl.report.words import duration
 
 NOT_FINISHED = "not finished"
@@ -158,5 +158,4 @@ def _counted(runs: int) -> str:
 
 
 if __name__ == "__main__":
-    prepare_process()
-    sys.exit(main())
+    run_as_command(main)

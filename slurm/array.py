@@ -6,7 +6,6 @@ arguments that follow are added to every run. Empty lines and lines that begin w
 
 import argparse
 import shlex
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -18,7 +17,7 @@ from cluster.run.prepare import prepare
 from cluster.run.run_dir import claim, locate
 from cluster.run.run_folder import delete
 from fl.errors import UserError
-from fl.own_process import prepare_process
+from fl.own_process import run_as_command
 from fl.whole_files import no_pipe
 from slurm.sbatch import Sbatch, require_sbatch
 from slurm.scheduler import Scheduler
@@ -119,5 +118,4 @@ def submit_all(launches: Sequence[Launch], console: Console) -> int:
 
 
 if __name__ == "__main__":
-    prepare_process()
-    sys.exit(main())
+    run_as_command(main)

@@ -1,6 +1,5 @@
 """``python -m slurm.status``: the states of all runs that were sent to Slurm."""
 
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +11,7 @@ from fl.command import run_command
 from fl.errors import UserError, escaped
 from fl.events import ClientEnd, Epoch, Event, Phase, RunEnd, RunStart, parse_events
 from fl.json_files import read_json_if_whole
-from fl.own_process import prepare_process
+from fl.own_process import run_as_command
 from fl.whole_files import no_pipe
 from slurm.scheduler import GONE, Scheduler
 from slurm.state import State, read_state
@@ -121,5 +120,4 @@ def _num_clients(run: Path) -> int | None:
 
 
 if __name__ == "__main__":
-    prepare_process()
-    sys.exit(main())
+    run_as_command(main)

@@ -1,7 +1,5 @@
 """``python -m tune.sweep``: a search over a method's settings that trains its clients once."""
 
-import os
-import signal
 import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -10,10 +8,9 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from cluster.launch import interrupt
 from cluster.run.steps import Steps, loading
 from fl.errors import ClientFailed, UserError
-from fl.own_process import prepare_process
+from fl.own_process import run_as_command, say_interrupted
 
 if TYPE_CHECKING:
     from cluster.run.early_ray import EarlyRay
@@ -82,12 +79,10 @@ def _run(
     from tune.outcome import print_summary
     from tune.whole_sweep import search
 
-    for stop in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(stop, interrupt)
     try:
         sweep = search(options, launch, space, prepared, folder, console, early)
     except KeyboardInterrupt:
-        print(f"interrupted; {folder} can be continued with --resume", file=sys.stderr)
+        say_interrupted(f"interrupted; {folder} can be continued with --resume")
         return INTERRUPTED
     except UserError as error:
         return stop_with(error)
@@ -101,10 +96,4 @@ def _run(
 
 
 if __name__ == "__main__":
-    prepare_process()
-    status = main(own_process=True)
-    from cluster.run.command_line import INTERRUPTED
-
-    if status == INTERRUPTED:
-        os._exit(status)
-    sys.exit(status)
+    run_as_command(lambda: main(own_process=True), goes_on=True)

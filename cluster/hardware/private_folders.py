@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from fl.errors import UserError
+from fl.own_process import AT_LAST
 
 SHORT_TMP = Path("/tmp")
 """A long TMPDIR would make the paths of Ray's sockets too long."""
@@ -76,6 +77,9 @@ def remove_all_folders() -> None:
     """Removes every folder that this process still has, just before its end."""
     for folder in list(_held):
         shutil.rmtree(folder, ignore_errors=True)
+
+
+AT_LAST.append(remove_all_folders)
 
 
 def _remove_if_left(folder: Path) -> None:

@@ -16,6 +16,7 @@ from pathlib import Path
 from packaging.version import Version
 
 from cluster.hardware.private_folders import rays_folder, short_root
+from cluster.hardware.processes import OF_TERMINALS
 from cluster.hardware.ray_internals import (
     AUTHENTICATION,
     DEFAULTS,
@@ -68,7 +69,7 @@ def private_ray(
     store_bytes = object_store_bytes(memory_bytes)
     with short_root() as root, _sigterm_restored():
         try:
-            with _sigterm_restored(), _start_in_one_line():
+            with _sigterm_restored(), _start_in_one_line(), _away_from_the_terminal():
                 start_cluster(
                     cpus=cpus,
                     gpus=gpus,
@@ -233,6 +234,16 @@ def _sigterm_restored() -> Iterator[None]:
     finally:
         if ours is not None and threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, ours)
+
+
+@contextlib.contextmanager
+def _away_from_the_terminal() -> Iterator[None]:
+    """Has processes that are started inside ignore what a terminal sends to all of a command."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, OF_TERMINALS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _has_token() -> bool:

@@ -14,6 +14,8 @@ GRACE_S = 8.0
 """Seconds between SIGTERM and SIGKILL. Slurm itself kills after half a minute."""
 SET_PARENT_DEATH_SIGNAL, SET_CHILD_SUBREAPER = 1, 36
 """Options of Linux's prctl."""
+OF_TERMINALS = {signal.SIGINT, signal.SIGQUIT, signal.SIGHUP}
+"""What a terminal sends to a command and to all that it has started."""
 
 
 def adopt_orphans() -> None:

@@ -29,7 +29,7 @@ import numpy as np
 
 from cluster.hardware.fork_worker import TEMPLATE
 from cluster.hardware.private_folders import short_root
-from cluster.hardware.processes import SET_PARENT_DEATH_SIGNAL
+from cluster.hardware.processes import OF_TERMINALS, SET_PARENT_DEATH_SIGNAL
 
 SET_NAME = 15
 """Option of Linux's prctl: the process's name, of 15 bytes at most."""
@@ -96,7 +96,8 @@ def _become_template(
         prctl(SET_PARENT_DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0)
         if os.getppid() != launch:
             os._exit(status)
-        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # as Ray's own workers
+        # As Ray's own workers: what a terminal sends to all is for the launch, which ends them.
+        signal.pthread_sigmask(signal.SIG_BLOCK, OF_TERMINALS)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the workers
         for module in modules:

@@ -9,7 +9,7 @@ from fl.arguments import Parser, exit_status
 from fl.data.datasets import NAMES
 from fl.data.prepare import prepare
 from fl.errors import UserError, unknown
-from fl.own_process import prepare_process
+from fl.own_process import run_as_command
 
 TIMEOUT_SECONDS = 30  # otherwise a firewall that drops packets would stop the download for ever
 
@@ -62,5 +62,4 @@ def fetch(command: str | None, names: Sequence[str], data_root: Path) -> None:
 
 
 if __name__ == "__main__":
-    prepare_process()
-    sys.exit(main())
+    run_as_command(main)

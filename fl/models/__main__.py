@@ -5,7 +5,7 @@ from rich.console import Console
 from rich.table import Table
 
 from fl.models.table2 import ROWS, as_printed, count
-from fl.own_process import prepare_process
+from fl.own_process import run_as_command
 
 
 def main() -> None:
@@ -23,5 +23,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    prepare_process()
-    main()
+    run_as_command(main)

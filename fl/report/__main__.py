@@ -6,7 +6,7 @@ from pathlib import Path
 
 from fl.arguments import Parser, exit_status
 from fl.errors import UserError, escaped
-from fl.own_process import prepare_process
+from fl.own_process import run_as_command
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -51,5 +51,4 @@ def regenerate(runs: Sequence[Path], output: Path | None) -> None:
 
 
 if __name__ == "__main__":
-    prepare_process()
-    sys.exit(main())
+    run_as_command(main)

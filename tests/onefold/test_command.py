@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from onefold.command import CLOSED_PIPE, HELP, MODULES, main
+from fl.own_process import CLOSED_PIPE
+from onefold.command import HELP, MODULES, main
 
 
 def test_help_is_one_screen_and_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
