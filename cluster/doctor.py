@@ -1,5 +1,6 @@
 """``python -m cluster.doctor``: says whether this machine is fit to run federations."""
 
+import os
 import shutil
 import sys
 import textwrap

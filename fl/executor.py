@@ -1,10 +1,13 @@
 """Runs clients' jobs: what is the same in this process and in a Ray actor."""
 
+import logging
 import socket
 import time
 from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
+from threading import Timer
 
 import torch
 
@@ -18,9 +21,14 @@ from fl.federation import Job, TaskInput
 from fl.memory import peak_memory, retain_freed_memory
 from fl.packed import Packed
 from fl.training.progress import reported_to
-from fl.training.sizes import CohortSizes, groups, take
+from fl.training.sizes import CohortSizes, groups, take, work
 from fl.training.task import train_many
 from fl.wire import unpack
+
+MOST_NAMED = 5
+"""Clients that a line names."""
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,6 +42,30 @@ class Place:
 
 
 HERE = Place()
+
+
+LEAST_LIMIT_S = 600.0
+PATIENCE = 20
+"""How many times as long as expected a client may take, where the user names no limit."""
+
+
+def time_limit(
+    jobs: Sequence[Job], given: float | None, rates: Mapping[str, float]
+) -> float | None:
+    """Seconds that these clients may take, one after another or together.
+
+    Args:
+        jobs: the clients' jobs, of one model.
+        given: the user's limit for one client.
+        rates: seconds per sample by model; of a model that is not measured nothing is expected.
+
+    Returns:
+        The limit; None where there is none.
+    """
+    if given is not None:
+        return given * len(jobs)
+    rate = rates.get(jobs[0].client.model)
+    return None if rate is None else max(LEAST_LIMIT_S, PATIENCE * rate * sum(map(work, jobs)))
 
 
 def run_job(job: Job, train: Split, place: Place = HERE) -> bytes:
@@ -107,9 +139,18 @@ def device_uuid(device: torch.device) -> str | None:
 class InProcess:
     """Runs one cohort after another in this process."""
 
-    def __init__(self, train: Split, sizes: CohortSizes | None = None) -> None:
+    def __init__(
+        self,
+        train: Split,
+        sizes: CohortSizes | None = None,
+        *,
+        timeout: float | None = None,
+        rates: Mapping[str, float] | None = None,
+    ) -> None:
+        """``timeout``, ``rates``: see :func:`time_limit`; who takes longer is named."""
         self._train = train
         self._sizes = sizes or CohortSizes()
+        self._timeout, self._rates = timeout, rates or {}
 
     def run(
         self, jobs: Sequence[Job], events: Events
@@ -128,7 +169,8 @@ class InProcess:
     ) -> Iterator[tuple[Job, Packed | ClientFailed]]:
         ready = [job.ready() for job in cohort]
         try:
-            with reported_to(partial(_emit, events)):
+            limit = time_limit(cohort, self._timeout, self._rates)
+            with _named_after(limit, cohort), reported_to(partial(_emit, events)):
                 results = run_jobs(ready, self._train)
         except (Exception, SystemExit) as error:  # a client's code does not end the launch
             if len(cohort) == 1:
@@ -139,6 +181,22 @@ class InProcess:
             return
         self._sizes.learn(cohort, results)
         yield from zip(cohort, map(Packed.in_memory, results), strict=True)
+
+
+@contextmanager
+def _named_after(limit: float | None, cohort: Sequence[Job]) -> Iterator[None]:
+    """Inside, says which clients are at work once the time has passed: nothing can end them."""
+    names = ", ".join(str(job.client.id) for job in cohort[:MOST_NAMED])
+    more = f" and {len(cohort) - MOST_NAMED} more" if len(cohort) > MOST_NAMED else ""
+    line = f"client {names}{more} has not finished within {limit or 0:g} s; it goes on, as --runtime"
+    timer = Timer(limit or 0, log.warning, [f"{line} inprocess cannot end it: Ctrl-C ends the run"])
+    timer.daemon = True
+    if limit is not None:
+        timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def _emit(events: Events, reports: Sequence[ClientProgress]) -> None:

@@ -20,8 +20,8 @@ SIGNALS = tuple(
 CLOSED_PIPE = 141
 """Exit status as shells have it where nobody reads on."""
 LAST_RESORT_S = 4.0
-NO_HOME = "/nonexistent"
-"""Home of a user who has none, as Debian names it: nothing can be read or written there."""
+NO_HOME = "/proc/no-home"
+"""Home of a user who has none: nobody, not even root, can make a folder there."""
 
 AT_LAST: list[Callable[[], None]] = []
 """What is called where a stopped command does not end by itself in time."""

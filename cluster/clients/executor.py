@@ -6,9 +6,11 @@ client is tried again elsewhere if its process, node or task fails, and computes
 went over its share is tried once more with twice as much.
 """
 
+import math
 from collections import deque
 from collections.abc import Callable, Generator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
+from time import monotonic
 from typing import Any
 
 import ray
@@ -24,6 +26,7 @@ from fl.client_note import readable_notes
 from fl.data.datasets import Split
 from fl.errors import ClientFailed, UserError
 from fl.events import AttemptFailed, ClientStart, Events
+from fl.executor import time_limit
 from fl.federation import Job, Request
 from fl.packed import Packed
 from fl.training.progress import PERIOD_S
@@ -39,6 +42,9 @@ class RunningCohort:
 
     jobs: list[Job]
     process: Process
+    limit: float
+    """Seconds that they may take; infinite where nothing is known of their model."""
+    began: float = field(default_factory=monotonic)
 
 
 class RayExecutor:
@@ -58,6 +64,7 @@ class RayExecutor:
         rates: seconds per sample by model, measured before the run; what clients take adds to it.
         before: called when clients are about to start, to free memory for them.
         sizes: how many light clients train together.
+        timeout: seconds that a client may take, see :func:`fl.executor.time_limit`.
         reuse_processes: whether processes outlive the map, until :meth:`close`.
     """
 
@@ -71,6 +78,7 @@ class RayExecutor:
         rates: Mapping[str, float] | None = None,
         before: Callable[[], None] = lambda: None,
         sizes: CohortSizes | None = None,
+        timeout: float | None = None,
         reuse_processes: bool = False,
     ) -> None:
         self.progress = Inbox()
@@ -81,6 +89,7 @@ class RayExecutor:
         self.rates = dict(rates or {})
         self.before = before
         self.sizes = sizes or CohortSizes()
+        self.timeout = timeout
         self.reuse_processes = reuse_processes
 
     def run(
@@ -139,6 +148,7 @@ class _Map:
                     self._start_those_that_fit()  # these train while the results are being stored
                 for job, result in zip(cohort.jobs, results, strict=False):
                     yield job, Packed(result, mapped=True)
+            self._end_overdue()
             self._leave_lost_bundles()
             while self._given_up:
                 yield self._given_up.pop()
@@ -190,7 +200,9 @@ class _Map:
             start = ClientStart(client=client.id, attempt=attempt, requested=requested)
             self._events.emit(start)
         size = self._executor.sizes.next(jobs[0])
-        self._running[self._actors.submit(process, jobs, size)] = RunningCohort(jobs, process)
+        limit = time_limit(jobs, self._executor.timeout, self.rates) or math.inf
+        reference = self._actors.submit(process, jobs, size)
+        self._running[reference] = RunningCohort(jobs, process, limit)
 
     def _receive(self, reference: Any, cohort: RunningCohort) -> list[memoryview]:
         """The clients' results; none where they failed and wait to be tried again."""
@@ -199,19 +211,30 @@ class _Map:
             # Views into the object store: they are read once the next clients have started.
             results = [memoryview(packed) for packed in ray.get(reference)]
         except RayError as error:
-            self._actors.end(cohort.process)
-            self._placement.finish(leader.id, None)
-            if len(jobs) == 1:
-                self._try_again(jobs[0], reason_of(error), error)
-            else:  # each trains alone next, which shows which of them failed
-                for job in jobs:
-                    self._enqueue(deque([job]))
+            self._failed(cohort, reason_of(error), error)
             return []
         seconds = sum(note.seconds for note in readable_notes(results))
         self._placement.finish(leader.id, seconds)
         self._executor.sizes.learn(jobs, results)
         cohort.process.idle = True
         return results
+
+    def _failed(self, cohort: RunningCohort, reason: str, error: Exception | None = None) -> None:
+        """Ends the process; of several clients each trains alone next, which shows who failed."""
+        self._actors.end(cohort.process)
+        self._placement.finish(cohort.jobs[0].client.id, None)
+        if len(cohort.jobs) == 1:
+            self._try_again(cohort.jobs[0], reason, error)
+        else:
+            for job in cohort.jobs:
+                self._enqueue(deque([job]))
+
+    def _end_overdue(self) -> None:
+        """Ends clients that have taken longer than they may."""
+        for reference, cohort in list(self._running.items()):
+            if monotonic() - cohort.began > cohort.limit:
+                del self._running[reference]
+                self._failed(cohort, f"it had not finished after {cohort.limit:g} s")
 
     def _try_again(self, job: Job, reason: str, error: Exception | None = None) -> None:
         client = job.client

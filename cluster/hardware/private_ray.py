@@ -138,8 +138,13 @@ def joined_ray(address: str) -> Iterator[None]:
 
 
 def import_ray() -> None:
-    """Imports Ray with the environment in which this process starts clusters of its own."""
+    """Imports Ray with the environment in which this process starts clusters of its own.
+
+    Raises:
+        UserError: there is no Ray, or it could not start here.
+    """
     prepare_environment()
+    _expect_loopback()
     make_token()
     import ray  # noqa: F401
 
@@ -249,6 +254,18 @@ def _away_from_the_terminal() -> Iterator[None]:
 def _has_token() -> bool:
     """Whether the user has a token; a cluster that needs none accepts it too."""
     return bool(os.environ.keys() & {TOKEN, TOKEN_FILE}) or token_at_home().exists()
+
+
+def _expect_loopback() -> None:
+    """Checks that this machine reaches itself, since Ray tries for minutes before it gives up."""
+    try:
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            socket.create_connection(server.getsockname(), timeout=ANSWER_S).close()
+    except OSError as error:
+        raise UserError(
+            f"Ray cannot start: 127.0.0.1 does not answer ({error.strerror or error}); bring the "
+            "loopback interface up, or use --runtime inprocess"
+        ) from None
 
 
 def _expect_answer(address: str) -> None:

@@ -14,6 +14,10 @@ from cluster.hardware.private_ray import announced, import_ray, private_ray
 from cluster.hardware.ray_internals import on_loopback
 from cluster.hardware.worker_template import worker_template
 from cluster.run.options import Launch
+from fl.errors import UserError
+
+START_S = 60.0
+"""Seconds in which the cluster has to start; it takes 2 to 10 where nothing else is at work."""
 
 
 class EarlyRay:
@@ -34,6 +38,7 @@ class EarlyRay:
         self._thread: threading.Thread | None = None
         self._begun, self._over = threading.Event(), threading.Event()
         self._error: BaseException | None = None
+        self._late = False
 
     def __enter__(self) -> Self:
         is_linux = sys.platform == "linux"
@@ -44,7 +49,7 @@ class EarlyRay:
     def __exit__(self, *error: object) -> None:
         if self._thread:
             self.end()
-            self._thread.join()
+            self._thread.join(0 if self._late else None)  # it is a daemon
         self._held.close()
 
     def begin(self, inventory: Inventory) -> None:
@@ -83,7 +88,12 @@ class EarlyRay:
         if self._thread is None:
             yield False
             return
-        self._begun.wait()
+        if not self._begun.wait(START_S):
+            self._late = True
+            raise UserError(
+                f"Ray has not started within {START_S:g} s; try again when this machine is less "
+                "busy, or use --runtime inprocess"
+            )
         if self._error:
             raise self._error
         with announced(published):

@@ -36,6 +36,9 @@ class LaunchOptions(Settings, Generic[Options]):
     """HOST:PORT of a Ray cluster to join and to leave running. Default: one of our own."""
     max_actors: Count | None = None
     """Most client actors at once. Default: as many as the resources allow."""
+    client_timeout: Positive | None = None
+    """Seconds after which a client that has not finished is ended and tried again. Default: 20
+    times what its model's measured rate lets expect, and at least 600."""
     on_client_failure: Literal["stop", "drop"] = "stop"
     """When a client has failed for good: end the run, or go on without it and record that."""
     fusion_ranks: Count | None = None

@@ -59,7 +59,8 @@ def open_executor(
     """The executor that runs the clients; clients and the server's ranks never run at once."""
     sizes = CohortSizes(launch.output_dir / ".store" / "cohorts")
     if bundles is None:
-        yield InProcess(prepared.dataset.train, sizes)
+        timeout, rates = launch.client_timeout, prepared.rates
+        yield InProcess(prepared.dataset.train, sizes, timeout=timeout, rates=rates)
         return
     from cluster.clients.executor import RayExecutor
 
@@ -68,6 +69,7 @@ def open_executor(
         bundles,
         max_actors=launch.max_actors,
         rates=prepared.rates,
+        timeout=launch.client_timeout,
         before=server.release,
         sizes=sizes,
         reuse_processes=launch.run.rounds > 1,

@@ -1,5 +1,6 @@
 """A client's job in this process: its shard, its threads, its note, its failures."""
 
+import time
 from dataclasses import replace
 
 import numpy as np
@@ -8,13 +9,13 @@ import torch
 
 from fl.errors import ClientFailed
 from fl.events import Events
-from fl.executor import InProcess, run_job
+from fl.executor import InProcess, run_job, time_limit
 from fl.federation import Job, Task, TaskInput, TaskOutput
 from fl.packed import Packed
 from fl.training.classifier import train_classifier
 from fl.training.generator import train_generator
 from fl.training.recipe import Recipe
-from fl.training.sizes import CohortSizes
+from fl.training.sizes import CohortSizes, work
 from fl.training.task import recipe_of, task_of
 from fl.wire import pack, unpack
 from tests.fl.toy import GENERATOR, PROBLEM, VGG, Told, client, into, named, same_bits, split
@@ -50,6 +51,32 @@ def echoes(inputs: TaskInput) -> TaskOutput:
 def fails(inputs: TaskInput) -> TaskOutput:
     torch.set_num_threads(3)
     raise RuntimeError("out of luck")
+
+
+def test_the_limit_is_the_users_or_generous_or_none_where_nothing_is_measured() -> None:
+    jobs = [job(sees_its_shard, id) for id in (0, 1)]
+    model, samples = jobs[0].client.model, sum(map(work, jobs))
+    assert time_limit(jobs, 5.0, {model: 1.0}) == 10
+    assert time_limit(jobs, None, {}) is None
+    assert time_limit(jobs, None, {model: 1e-6}) == 600
+    assert time_limit(jobs, None, {model: 100.0}) == pytest.approx(20 * 100 * samples)
+
+
+def slow(inputs: TaskInput) -> TaskOutput:
+    time.sleep(0.5)
+    return TaskOutput(tensors={})
+
+
+def test_in_process_who_takes_longer_is_named_and_goes_on(caplog: pytest.LogCaptureFixture) -> None:
+    executor = InProcess(TRAIN, timeout=0.1)
+    results = [result for _, result in executor.run([job(slow, id=7)], Events())]
+    assert isinstance(results[0], Packed)
+    (line,) = caplog.messages
+    assert "client 7 has not finished within 0.1 s" in line
+    assert "Ctrl-C" in line
+    executor = InProcess(TRAIN, timeout=60)
+    list(executor.run([job(slow, id=7)], Events()))
+    assert len(caplog.messages) == 1
 
 
 def test_a_task_sees_its_own_shard_as_numbers_in_zero_to_one() -> None:

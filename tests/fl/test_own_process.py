@@ -1,8 +1,12 @@
 """A command in a process of its own, with an environment that would stop them."""
 
 import os
+import signal
 import subprocess
 import sys
+from pathlib import Path
+
+import pytest
 
 from tests.fl.report.conftest import MakeRun, make_run
 
@@ -25,3 +29,94 @@ def test_no_variable_stops_a_report(make_run: MakeRun) -> None:
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     assert (path / "report.html").stat().st_size > 10_000
+
+
+BEGINNING = "import sys, time\nfrom fl.own_process import run_as_command\n"
+WAITS = f"""{BEGINNING}
+from cluster.hardware.private_folders import make_folder, remove_folder
+from pathlib import Path
+def main():
+    made = make_folder(Path(sys.argv[1]))
+    try:
+        print("ready", flush=True)
+        time.sleep(60)
+    finally:
+        {{last}}
+        remove_folder(made)
+run_as_command(main)
+"""
+PRINTS = f"""{BEGINNING}
+def main():
+    for _ in range(9999):
+        print("a line of a list")
+    open(sys.argv[1], "w").write("result")
+run_as_command(main, goes_on={{goes_on}})
+"""
+
+
+@pytest.mark.parametrize("last", ["time.sleep(0.5)", "time.sleep(60)"], ids=["ends", "is stuck"])
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT"])
+def test_a_signal_that_comes_twice_ends_in_one_line_and_leaves_no_folder(
+    name: str, last: str, tmp_path: Path
+) -> None:
+    number = signal.Signals[name]
+    command = [sys.executable, "-c", WAITS.format(last=last), str(tmp_path)]
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"ready\n"
+    assert len([*tmp_path.iterdir()]) == 1
+    for _ in range(2):
+        process.send_signal(number)
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(0.1)
+    _, errors = process.communicate(timeout=30)
+    assert (process.returncode, errors) == (128 + number, b"interrupted\n")
+    assert not [*tmp_path.iterdir()]
+
+
+def test_nohup_is_obeyed(tmp_path: Path) -> None:
+    code = "import os, signal; os.kill(os.getpid(), signal.SIGHUP); print('goes on')"
+    command = f"{BEGINNING}\ndef main():\n    {code}\nrun_as_command(main)"
+    done = subprocess.run(
+        [sys.executable, "-c", command],
+        preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN),
+        capture_output=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (0, b"goes on\n")
+
+
+@pytest.mark.parametrize("goes_on", [True, False])
+@pytest.mark.parametrize(
+    ("shell", "status", "said"),
+    [
+        ('"$@" | head -1 >/dev/null; exit ${PIPESTATUS[0]}', 141, ""),
+        ('"$@" >/dev/full', 1, "onefold: cannot write to standard output: No space left on device"),
+        ('"$@" >&-', 0, ""),
+        ('"$@" >/dev/full 2>/dev/full', 1, ""),
+    ],
+)
+def test_output_that_nobody_can_read_is_no_traceback_and_stops_no_run(
+    shell: str, status: int, said: str, goes_on: bool, tmp_path: Path
+) -> None:
+    code, file = PRINTS.format(goes_on=goes_on), tmp_path / "result"
+    command = ["bash", "-c", shell, "bash", sys.executable, "-c", code, str(file)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr.strip()) == (0 if goes_on else status, said)
+    assert file.read_text() == "result"
+
+
+def test_a_user_whom_the_system_does_not_know_has_no_home_and_no_cache() -> None:
+    code = f"{BEGINNING}\nfrom fl.cache import *\nfrom fl.sealed import *\n"
+    code += "def main():\n    print(read_sealed(cache_dir() / 'x'))\n"
+    code += "    write_cache(cache_dir() / 'x', 'text')\nrun_as_command(main)"
+    unknown = ["unshare", "--map-user=54321", "env", "-u", "HOME", "-u", "XDG_CACHE_HOME"]
+    command = [*unknown, sys.executable, "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.stderr.startswith("unshare"):
+        pytest.skip("this machine lets nobody be another user")
+    assert (done.returncode, done.stdout) == (0, "None\n")
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("onefold: warning: going on without a cache")

@@ -1,6 +1,7 @@
 """Clients as Ray actors: the same answer as in this process, and failures that carry a name."""
 
 import os
+import signal
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -28,8 +29,10 @@ from fl.training.recipe import Recipe
 from fl.training.sizes import CohortSizes
 from fl.training.task import recipe_of, task_of
 from fl.wire import unpack
+from tests.cluster.living import alive
 from tests.cluster.outcomes import uploads
 from tests.fl.toy import Told, into, named
+from tests.waiting import wait_until
 
 RNG = np.random.default_rng(0)
 TRAIN = Split(
@@ -150,6 +153,40 @@ def test_a_failing_client_is_named_with_its_reason(bundles: Bundles) -> None:
 def test_a_dying_client_is_named(bundles: Bundles) -> None:
     with pytest.raises(ClientFailed, match="client 1"):
         run(bundles, [job(1, task=dies)])
+
+
+def never_ends(inputs: TaskInput) -> TaskOutput:
+    with Path(os.environ["PIDS"]).open("a") as file:
+        file.write(f"{os.getpid()}\n")
+    if inputs.client.id == 1:
+        time.sleep(1000)
+    if inputs.client.id == 2:
+        os.kill(os.getpid(), signal.SIGSTOP)
+    return TaskOutput(tensors={"x": torch.ones(1)})
+
+
+def test_clients_that_hang_or_are_stopped_are_ended_tried_again_and_named(
+    bundles: Bundles, tmp_path: Path
+) -> None:
+    file = tmp_path / "pids"
+
+    def task(inputs: TaskInput) -> TaskOutput:
+        os.environ["PIDS"] = str(file)
+        return never_ends(inputs)
+
+    heard: list[Told] = []
+    executor = RayExecutor(TRAIN, bundles, timeout=8, attempts=2)
+    jobs = [job(0, task=task), job(1, task=task), job(2, task=task)]
+    outcome = {done.client.id: result for done, result in executor.run(jobs, Events(into(heard)))}
+    executor.close()
+    assert not isinstance(outcome[0], ClientFailed)
+    for client in (1, 2):
+        failed = outcome[client]
+        assert isinstance(failed, ClientFailed)
+        assert "had not finished after 8 s (attempt 2 of 2)" in failed.reason
+    assert [e["client"] for e in named(heard, "client_failed")].count(1) == 2
+    pids = [int(pid) for pid in file.read_text().split()]
+    wait_until(lambda: not any(alive(pid) for pid in pids), seconds=30)
 
 
 def light(client: int, task=train_generator) -> Job:  # type: ignore[no-untyped-def]

@@ -180,6 +180,22 @@ def test_where_no_cluster_answers_one_line_says_so(tmp_path: Path) -> None:
     assert not (tmp_path / "runs").exists()
 
 
+def test_a_loopback_that_is_down_is_one_line_at_once() -> None:
+    code = (
+        "import sys; from cluster.hardware.private_ray import private_ray\n"
+        "from fl.errors import UserError\n"
+        "try:\n    private_ray(cpus=1, gpus=0, memory_bytes=2**32).__enter__()\n"
+        "except UserError as error:\n    print(error)"
+    )
+    command = ["unshare", "--map-root-user", "--net", sys.executable, "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    if done.stderr.startswith("unshare"):
+        pytest.skip("this machine lets nobody have a network of their own")
+    (line,) = done.stdout.splitlines()
+    assert line.startswith("Ray cannot start: 127.0.0.1 does not answer")
+    assert "--runtime inprocess" in line
+
+
 def test_nothing_is_left_after_the_cluster() -> None:
     script = (
         "from cluster.hardware.private_ray import private_ray\n"

@@ -51,6 +51,28 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
     return made
 
 
+def test_a_ray_that_does_not_start_is_one_line_and_holds_nobody_up(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    over = threading.Event()
+
+    @contextmanager
+    def never(**_: Any) -> Iterator[None]:
+        over.wait()
+        yield
+
+    monkeypatch.setattr(early_ray, "private_ray", never)
+    monkeypatch.setattr(early_ray, "import_ray", lambda: None)
+    monkeypatch.setattr(early_ray, "START_S", 0.2)
+    began = time.monotonic()
+    with EarlyRay(parse([]), fork=False) as early:
+        early.begin(MACHINE)
+        with pytest.raises(UserError, match=r"within 0.2 s.*--runtime inprocess"):
+            early.ready(tmp_path / "address").__enter__()
+    assert time.monotonic() - began < 5
+    over.set()
+
+
 def test_the_cluster_begins_beside_the_launch_and_ends_when_nothing_refers_to_it(
     cluster: Cluster, tmp_path: Path
 ) -> None:
