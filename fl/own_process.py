@@ -58,7 +58,7 @@ def prepare_process() -> None:
             nowhere = os.open(os.devnull, os.O_RDWR)
             os.set_inheritable(nowhere, True)
             setattr(sys, name, os.fdopen(nowhere, "r" if name == "stdin" else "w", closefd=False))
-        elif name != "stdin" and isinstance(stream, TextIOWrapper) and not _output(stream):
+        elif name != "stdin" and stream is getattr(sys, f"__{name}__"):  # the process's own
             stream.flush()
             setattr(sys, name, _going_on(stream))
     os.environ["MPLBACKEND"] = "agg"  # pictures are files
