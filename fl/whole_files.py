@@ -46,11 +46,10 @@ def no_pipe(path: Path) -> Path:
     """The path of a file or folder that is to be opened, or of none.
 
     Raises:
-        OSError: it is a named pipe, which keeps who opens it waiting for ever, or a device.
+        OSError: it is a named pipe, which keeps who opens it waiting for ever.
     """
-    if path.exists() and not path.is_file() and not path.is_dir():
-        kind = "a named pipe" if path.is_fifo() else "a device or a socket"
-        raise OSError(errno.EINVAL, f"it is {kind}, and must be a regular file", str(path))
+    if path.is_fifo():
+        raise OSError(errno.EINVAL, "it is a named pipe, and must be a regular file", str(path))
     return path
 
 

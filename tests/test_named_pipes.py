@@ -60,11 +60,6 @@ def test_a_plugin_is_a_regular_file(tmp_path: Path) -> None:
         load_plugin(str(tmp_path / "plugin.py"))
 
 
-def test_a_device_is_no_file_of_settings() -> None:
-    with pytest.raises(UserError, match="a device"):
-        load_yaml(Path("/dev/zero"))
-
-
 def test_a_folder_with_a_pipe_for_a_configuration_is_no_run(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "config.yaml")
     assert not is_run(tmp_path)
