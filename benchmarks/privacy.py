@@ -168,7 +168,7 @@ def trained_by(training: Training, epsilon: float, samples: int, run_spec: RunSp
     """The record of a client with this budget and so many samples."""
     if isinf(epsilon):
         return training
-    record = private(training, DpConfig(epsilon=epsilon), 1, run_spec)
+    record = private(training, DpConfig(epsilon=epsilon, noise_from_seed=True), 1, run_spec)
     assert isinstance(record, PrivateClassifier | PrivateGenerator)
     return record.for_samples(samples)
 

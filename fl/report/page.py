@@ -94,7 +94,9 @@ def _facts(run: RunRecord) -> list[str]:
     elif about.get("scored_on") == "validation":
         facts.append("accuracy on held-out training images")
     if dp := (run.result or {}).get("dp"):
-        facts.append(f"every client ({dp['spent']:.3g}, {dp['delta']:g})-differentially private")
+        known = ", but not towards who knows the seed" if dp.get("noise_from_seed") else ""
+        budget = f"({dp['spent']:.3g}, {dp['delta']:g})"
+        facts.append(f"every client {budget}-differentially private{known}")
     return facts + [str(about[key]) for key in ("protocol", "runtime", "device") if about.get(key)]
 
 

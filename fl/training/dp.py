@@ -29,9 +29,10 @@ class DpConfig(Settings):
     """Probability with which epsilon may not hold; far below one over a client's samples."""
     clip: Positive = 1.0
     """Norm to which the gradient of each sample is cut."""
-    secret_noise: bool = False
-    """Draw noise and batches from the operating system and not from the seed: who knows the seed
-    can take the noise off. The same seed then no longer gives the same bits."""
+    noise_from_seed: bool = False
+    """Draw noise and batches from the seed, to repeat a run bit by bit, as tests do: who knows the
+    seed, which config.yaml names, can take the noise off, so nothing is private. Default: from the
+    operating system; the same seed then gives another model each time."""
 
     def check_further(self) -> None:
         """The accountant's package is there, if it is needed."""

@@ -6,10 +6,13 @@ expected size of a batch. The optimiser's step then follows; it looks at no data
 nor their mean leave the client, since no noise hides them.
 """
 
+import math
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Self
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
@@ -35,7 +38,7 @@ class Budget:
     epsilon: float
     delta: float
     clip: float
-    secret_noise: bool
+    noise_from_seed: bool
     rounds: int
     """Rounds over which the budget is spent."""
     noise: float | None = field(default=None, compare=False)
@@ -135,13 +138,13 @@ def train_privately(inputs: TaskInput) -> TaskOutput:
     parameters = recipe.parameters
     optimizer = optimizer_of([recipe])
     expected = min(config.batch_size, len(inputs.shard)) if recipe.reduction == "mean" else 1
-    draws = _stream(inputs, "local/dp-noise")
+    draw = _draws(inputs, "local/dp-noise")
     dropout = in_round("local/dropout", inputs.round)
     with torch_seeded(inputs.run_spec.seed, dropout, inputs.client.id):
         for batch in poisson_batches(inputs, config):
             sums = clipped_sums(recipe, batch, config.clip)
             for parameter, total in zip(parameters, sums, strict=True):
-                noise = torch.randn(parameter.shape, generator=draws).to(parameter.device)
+                noise = draw.normal(parameter.shape).to(parameter.device)
                 noisy = (total + config.noise * config.clip * noise) / expected
                 # In the parameter's own layout, which the fused optimisers take for granted.
                 parameter.grad = torch.empty_like(parameter).copy_(noisy)
@@ -158,9 +161,9 @@ def poisson_batches(
     """
     shard, size = inputs.shard, len(inputs.shard)
     sampling = Sampling.of(size, config.batch_size, config.epochs)
-    draws, latents = _stream(inputs, "local/dp-batches"), inputs.stream("local/latent")
+    draw, latents = _draws(inputs, "local/dp-batches"), inputs.stream("local/latent")
     for _ in range(sampling.steps):
-        chosen = torch.rand(size, generator=draws, dtype=torch.float64) < sampling.rate
+        chosen = draw.uniform(size) < sampling.rate
         batch = {"images": shard.images[chosen], "labels": shard.labels[chosen]}
         if isinstance(config, GeneratorConfig):
             batch["noise"] = torch.randn(int(chosen.sum()), config.latent, generator=latents)
@@ -208,13 +211,39 @@ def _parts(batch: Batch) -> Sequence[Batch]:
     ]
 
 
-def _stream(inputs: TaskInput, purpose: str) -> torch.Generator:
-    """The client's own stream, or with secret noise one that begins where nobody knows."""
-    config, stream = inputs.client.training, inputs.stream(purpose)
+class _Seeded:
+    """Numbers of the client's own stream, which whoever knows the seed can draw again."""
+
+    def __init__(self, stream: torch.Generator) -> None:
+        self._stream = stream
+
+    def uniform(self, size: int) -> Tensor:
+        """float64 (size,) in [0, 1)."""
+        return torch.rand(size, generator=self._stream, dtype=torch.float64)
+
+    def normal(self, shape: Sequence[int]) -> Tensor:
+        """float32 of that shape, standard normal."""
+        return torch.randn(shape, generator=self._stream)
+
+
+class _Secret:
+    """Numbers of the operating system's random bytes. torch's own generator begins with 32 of its
+    seed's bits, which can all be tried."""
+
+    def uniform(self, size: int) -> Tensor:
+        """float64 (size,) in (0, 1)."""
+        bits = np.frombuffer(os.urandom(8 * size), np.uint64) >> np.uint64(12)
+        return torch.from_numpy((bits + 0.5) / 2**52)
+
+    def normal(self, shape: Sequence[int]) -> Tensor:
+        """float32 of that shape, standard normal."""
+        return torch.special.ndtri(self.uniform(math.prod(shape))).float().reshape(shape)
+
+
+def _draws(inputs: TaskInput, purpose: str) -> _Seeded | _Secret:
+    config = inputs.client.training
     assert isinstance(config, PrivateClassifier | PrivateGenerator)
-    if config.secret_noise:
-        stream.seed()  # from the operating system
-    return stream
+    return _Seeded(inputs.stream(purpose)) if config.noise_from_seed else _Secret()
 
 
 def _figures(config: PrivateClassifier | PrivateGenerator) -> dict[str, float]:

@@ -42,7 +42,18 @@ def test_a_private_run_says_what_was_spent(tmp_path: Path) -> None:
     run = small(tmp_path, dp={"epsilon": 8})
     spent = json.loads((run / "result.json").read_text())["dp"]
     assert 7.9 < spent["spent"] <= 8
-    assert "differentially private" in (run / "report.html").read_text()
+    assert spent["noise_from_seed"] is False
+    report = (run / "report.html").read_text()
+    assert "differentially private" in report
+    assert "who knows the seed" not in report
+    # Later runs take the same release, which tells nothing new; other noise is another training.
+    again = small(tmp_path, dp={"epsilon": 8})
+    weights = [(path / "model" / "global.safetensors").read_bytes() for path in (run, again)]
+    assert weights[0] == weights[1]
+    seeded = small(tmp_path, dp={"epsilon": 8, "noise_from_seed": True})
+    assert json.loads((seeded / "result.json").read_text())["dp"]["noise_from_seed"] is True
+    assert "not towards who knows the seed" in (seeded / "report.html").read_text()
+    assert (seeded / "model" / "global.safetensors").read_bytes() != weights[0]
 
 
 def test_a_method_whose_clients_tell_more_is_refused(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ from fl.wire import prefixed
 from tests.fl.toy import CLASSIFIER, GENERATOR, PROBLEM, VGG, same_bits, shard, task_input
 
 pytest.importorskip("opacus")
-DP = DpConfig(epsilon=4.0)
+DP = DpConfig(epsilon=4.0, noise_from_seed=True)
 
 
 def record(training: object = CLASSIFIER, rounds: int = 1, **dp: object) -> PrivateClassifier:
@@ -111,11 +111,44 @@ def test_neither_losses_nor_their_mean_leave_the_client() -> None:
 
 
 @pytest.mark.parametrize("training", [CLASSIFIER, VGG, GENERATOR], ids=lambda t: t.model)
-def test_the_same_seed_gives_the_same_bits_unless_noise_is_secret(training: object) -> None:
+def test_noise_is_secret_unless_it_is_asked_for_from_the_seed(training: object) -> None:
     data = inputs(record(training))
     assert same_bits(train_privately(data).tensors, train_privately(data).tensors)
-    data = inputs(record(training, secret_noise=True))
+    assert not DpConfig(epsilon=4.0).noise_from_seed
+    data = inputs(record(training, noise_from_seed=False))
     assert not same_bits(train_privately(data).tensors, train_privately(data).tensors)
+
+
+def test_secret_noise_has_the_same_deviation_and_batches_the_same_rate() -> None:
+    settings = replace(CLASSIFIER, epochs=60, batch_size=20, lr=1.0, momentum=0)
+    training = record(settings, clip=1e-2, noise_from_seed=False)
+    data = inputs(training, 20, 10, 20)
+    own = data.client.training
+    assert isinstance(own, PrivateClassifier)
+    sizes = [len(batch["labels"]) for batch in poisson_batches(data, own)]
+    assert sum(sizes) / len(sizes) == pytest.approx(20, abs=1.5)
+    before, after = recipe(CLASSIFIER, data).model.state_dict(), train_privately(data).tensors
+    moved = torch.cat([(after[f"classifier.{n}"] - w).flatten() for n, w in before.items()])
+    deviation = float(own.noise or 0) * 1e-2 / 20 * len(sizes) ** 0.5
+    assert float(moved.std()) == pytest.approx(deviation, rel=0.2)
+
+
+def test_secret_numbers_come_whole_from_the_operating_system(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Not by way of a seed, which could be tried: as many bytes as there are numbers."""
+    asked: list[int] = []
+
+    def bytes_of(count: int) -> bytes:
+        asked.append(count)
+        return b"\xff" * count
+
+    monkeypatch.setattr("fl.training.private.os.urandom", bytes_of)
+    data = inputs(record(noise_from_seed=False))
+    train_privately(data)
+    weights = sum(t.numel() for t in starting_classifier(CLASSIFIER, PROBLEM).parameters())
+    steps = len(asked) // (1 + len([*starting_classifier(CLASSIFIER, PROBLEM).parameters()]))
+    assert sum(asked) == 8 * steps * (weights + len(data.shard))
 
 
 def test_the_upload_is_one_that_the_server_expects() -> None:
