@@ -21,6 +21,15 @@ class ClientFailed(RuntimeError):
         self.reason = reason
 
 
+def reason_of(error: BaseException) -> str:
+    """What an error says, in one line of at most 300 characters; one of a user's may fail at it."""
+    try:
+        text = str(error)
+    except Exception:
+        text = "it fails to say why"
+    return " ".join(text.split())[:300]
+
+
 def error_line(error: UserError) -> str:
     """What a command prints of it, in one line: what the user gave may hold anything."""
     words = [w if len(w) <= LONGEST_WORD else f"{w[:60]} ... {w[-60:]}" for w in str(error).split()]

@@ -4,12 +4,13 @@ import importlib
 import importlib.util
 import sys
 import traceback
+from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
 
 from torch import nn
 
-from fl.errors import UserError
+from fl.errors import UserError, reason_of
 from fl.methods.method import Method
 from fl.methods.registry import register
 from fl.models.own import register_model
@@ -42,7 +43,9 @@ def load_plugin(spec: str) -> ModuleType:
                 f"plugin {spec}: there is no module {name}; a file ends in .py"
             ) from None
         raise _failed(spec, error) from None
-    except (Exception, SystemExit) as error:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # whatever it raises, an exit too
         raise _failed(spec, error) from None
     if getattr(module, "__file__", None) is None:
         raise UserError(f"plugin {spec} has no code of a file; a file ends in .py")
@@ -64,11 +67,19 @@ def _of_file(path: Path) -> ModuleType:
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
+    beside = str(path.resolve().parent)
+    sys.path.insert(0, beside)  # as Python does for a script
     try:
         spec.loader.exec_module(module)
-    except (Exception, SystemExit) as error:
-        del sys.modules[name]
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        sys.modules.pop(name, None)
         raise _failed(str(path), error) from None
+    finally:  # last, for what it imports later: none of ours may be found there first
+        with suppress(ValueError):
+            sys.path.remove(beside)
+        sys.path.append(beside)
     return module
 
 
@@ -87,8 +98,10 @@ def _failed(spec: str, error: BaseException) -> UserError:
     if isinstance(error, UserError):
         return UserError(f"plugin {spec}: {error}")
     where = traceback.extract_tb(error.__traceback__)[-1]
-    reason = " ".join(str(error).split())[:150]
+    line, file = where.lineno, where.filename
+    if isinstance(error, SyntaxError):  # of a file that was not run, so no frame is in it
+        line, file = error.lineno, error.filename or spec
     return UserError(
-        f"plugin {spec} fails in line {where.lineno} of {where.filename}: "
-        f"{type(error).__name__}: {reason}"
+        f"plugin {spec} fails in line {line} of {file}: {type(error).__name__}: "
+        f"{reason_of(error)[:150]}"
     )

@@ -7,6 +7,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from fl.disk_errors import about
+from fl.errors import UserError, reason_of
 
 
 @contextmanager
@@ -51,6 +52,18 @@ def no_pipe(path: Path) -> Path:
     if path.is_fifo():
         raise OSError(errno.EINVAL, "it is a named pipe, and must be a regular file", str(path))
     return path
+
+
+def read_text(path: Path) -> str:
+    """The text of a user's file: UTF-8, with or without the mark that Windows puts in front.
+
+    Raises:
+        UserError: it cannot be read, or is no such text.
+    """
+    try:
+        return no_pipe(path).read_text(encoding="utf-8-sig")
+    except (OSError, ValueError) as error:
+        raise UserError(f"cannot read {path}: {reason_of(error)}; expected text in UTF-8") from None
 
 
 def write_atomically(path: Path, content: bytes) -> None:

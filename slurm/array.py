@@ -18,7 +18,7 @@ from cluster.run.run_dir import claim, locate
 from cluster.run.run_folder import delete
 from fl.errors import UserError
 from fl.own_process import run_as_command
-from fl.whole_files import no_pipe
+from fl.whole_files import read_text
 from slurm.sbatch import Sbatch, require_sbatch
 from slurm.scheduler import Scheduler
 from slurm.submit import job_of, print_text, under_way, write_submitted
@@ -41,12 +41,8 @@ def read_runs(file: Path, common: Sequence[str]) -> list[Launch]:
     Raises:
         UserError: a line is wrong, with its number; or the runs ask for different allocations.
     """
-    try:
-        lines = no_pipe(file).read_text().splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"cannot read {file}: {error}") from None
     launches = []
-    for number, line in enumerate(lines, start=1):
+    for number, line in enumerate(read_text(file).splitlines(), start=1):
         if line.strip() and not line.lstrip().startswith("#"):
             try:
                 launches.append(parse(["--slurm", *common, *shlex.split(line)]))

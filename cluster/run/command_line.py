@@ -23,7 +23,7 @@ from cluster.run.run_name import check_run_name
 from cluster.run.yaml_files import parse_yaml, read_settings
 from fl.bounds import bounds_in, check_tree, deferred
 from fl.disk_errors import disk_line, is_of_disk, printable
-from fl.errors import UserError, error_line, unknown
+from fl.errors import UserError, error_line, reason_of, unknown
 from fl.json_values import JsonObject, SettingValues
 from fl.methods.registry import METHODS, get_method
 from fl.plugins import load_plugin
@@ -61,6 +61,9 @@ def parse(
         UserError: one line, for whatever is wrong.
         SystemExit: with 0, after printing help.
     """
+    for argument in argv:
+        if not argument.isascii() and argument.encode(errors="replace").decode() != argument:
+            raise UserError(f"{printable(argument)} cannot be printed: it is not UTF-8")
     early = _early_arguments(argv)
     layers: list[tuple[str, JsonObject]] = []
     if early.preset is not None:
@@ -119,8 +122,7 @@ def load_yaml(path: Any) -> JsonObject:
     except FileNotFoundError:
         raise UserError(f"no such configuration file: {path}") from None
     except (yaml.YAMLError, ValueError, OSError) as error:
-        reason = " ".join(str(error).split())[:200]
-        raise UserError(f"cannot read {printable(str(path))}: {reason}") from None
+        raise UserError(f"cannot read {printable(str(path))}: {reason_of(error)[:200]}") from None
     if values is None:
         return {}
     if not isinstance(values, dict):

@@ -38,9 +38,10 @@ def parse_yaml(content: bytes) -> Any:
         ValueError: it is deeper or otherwise than files of settings are.
         yaml.YAMLError: it is no YAML.
     """
-    _check_events(content.decode())
-    _check_keys(yaml.compose(content, Loader=yaml.SafeLoader))
-    return yaml.safe_load(content)
+    text = content.decode("utf-8-sig")
+    _check_events(text)
+    _check_keys(yaml.compose(text, Loader=yaml.SafeLoader))
+    return yaml.safe_load(text)
 
 
 def _check_keys(node: yaml.Node | None) -> None:

@@ -1,13 +1,14 @@
 """Data of the user's own by path: an .npz file, or a folder of images by class."""
 
 import hashlib
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from fl.data.arrays import open_arrays
+from fl.data.arrays import read_arrays
 from fl.data.datasets import Dataset
 from fl.data.image_files import class_folders, image_files, read_image
 from fl.data.own import as_dataset
@@ -41,25 +42,22 @@ def _state(path: Path) -> str:
     digest = hashlib.sha256()
     for file in files:
         found = file.stat(follow_symlinks=True) if file.exists() else None
-        digest.update(f"{file} {found and (found.st_mtime_ns, found.st_size)}\n".encode())
+        stamp = found and (found.st_mtime_ns, found.st_size)
+        digest.update(f"{file} {stamp}\n".encode(errors="surrogateescape"))
     return digest.hexdigest()
 
 
 @lru_cache(maxsize=1)
 def _read(path: Path, state: str) -> Dataset:
     data = _folder(path) if path.is_dir() else _npz(path)
-    return as_dataset(path.stem, data)
+    return replace(as_dataset(str(path), data), name=path.stem)
 
 
 def _npz(path: Path) -> Any:
-    with open_arrays(path) as arrays:
-        for names in ARRAYS:
-            if set(names) <= set(arrays.files):
-                found = [arrays[name] for name in names]
-                return (found[:2], found[2:]) if len(found) == 4 else tuple(found)
-        given = ", ".join(arrays.files)[:100]
-    expected = "; or ".join(", ".join(names) for names in ARRAYS)
-    raise UserError(f"{path} has the arrays {given}; expected {expected}")
+    found = read_arrays(path, *ARRAYS)
+    if not all(array.ndim for array in found):
+        raise UserError(f"{path} has one number for an array; expected N images and N labels")
+    return (found[:2], found[2:]) if len(found) == 4 else tuple(found)
 
 
 def _folder(path: Path) -> Any:

@@ -77,8 +77,9 @@ def _draw_counts(
     """
     even_share = class_sizes.sum() / clients
     counts = np.zeros((DRAWS_AT_ONCE, len(class_sizes), clients), dtype=np.int64)
+    totals = np.zeros((DRAWS_AT_ONCE, clients), dtype=np.int64)
     for index, size in enumerate(class_sizes):
-        is_open = counts.sum(axis=1) < even_share
+        is_open = totals < even_share
         q = rng.dirichlet(np.full(clients, alpha), size=DRAWS_AT_ONCE) * is_open
         # A tiny alpha can put all its weight on clients that are full. Its limit is one client
         # taking the whole class, so one that is open takes it. (With no client open, every
@@ -89,6 +90,7 @@ def _draw_counts(
         cuts = np.floor(np.cumsum(q / q.sum(axis=1, keepdims=True), axis=1) * size)
         cuts[:, -1] = size  # rounding must not lose the last sample
         counts[:, index] = np.diff(cuts, axis=1, prepend=0)
+        totals += counts[:, index]
     return counts
 
 

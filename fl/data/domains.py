@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from fl.data.datasets import Dataset, Split
-from fl.data.image_files import class_folders, image_files, read_image
+from fl.data.image_files import check_names, class_folders, image_files, read_image
 from fl.errors import UserError
 from fl.seeding import numpy_generator
 
@@ -33,6 +33,7 @@ def find_names(folder: Path) -> tuple[tuple[str, ...], tuple[str, ...]]:
         if not found:
             raise UserError(f"domain {folder / domain} holds no folders with images; {LAYOUT}")
         classes.update(found)
+    check_names(f"{folder}: domain", domains)
     return tuple(domains), tuple(sorted(classes))
 
 

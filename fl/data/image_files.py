@@ -4,16 +4,19 @@ import logging
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+from warnings import catch_warnings
 
 import numpy as np
 
-from fl.errors import UserError
+from fl.errors import UserError, reason_of
 
 FORMATS = ("PNG", "JPEG", "BMP", "WEBP", "TIFF", "PPM")
 """What Pillow may take a file for, whatever its name says; other formats run other programs."""
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
 MOST_PIXELS = 1 << 26
 """Of one image; looked at before it is decoded."""
+LONGEST_NAME = 100
+"""Characters of a class's or domain's name, which reports draw."""
 LISTED = 5
 """Names that a line lists, at most."""
 
@@ -21,7 +24,17 @@ log = logging.getLogger(__name__)
 
 
 def image_files(folder: Path) -> list[Path]:
-    """The folder's images, by name. Other files are left out, which is said."""
+    """The folder's images, by name. Other files are left out, which is said.
+
+    Raises:
+        UserError: there are images in a folder below it, which would be left out.
+    """
+    for below in folder.iterdir():
+        if below.is_dir() and not _is_hidden(below.name) and _holds_image(below):
+            raise UserError(
+                f"{folder} holds the folder {below.name} with images; expected a class's images "
+                "in its own folder alone"
+            )
     files = [f for f in sorted(folder.iterdir()) if f.is_file() and not f.name.startswith(".")]
     others = [file.name for file in files if file.suffix.lower() not in SUFFIXES]
     if others:
@@ -30,17 +43,50 @@ def image_files(folder: Path) -> list[Path]:
 
 
 def class_folders(folder: Path) -> list[str]:
-    """Names of the folders that hold images, in order. Others are left out, which is said."""
+    """Names of the folders that hold images, in order. Others are left out, which is said.
+
+    Raises:
+        UserError: there are images in folders below these alone, or a name is none to show.
+    """
     names = sorted(each.name for each in folder.iterdir() if each.is_dir())
-    hidden = [name for name in names if name.startswith((".", "__"))]
+    hidden = [name for name in names if _is_hidden(name)]
     empty = [n for n in names if n not in hidden and not _holds_image(folder / n)]
-    if hidden or empty:
-        log.warning("%s: without images, and left out: %s", folder, listed([*hidden, *empty]))
-    return [name for name in names if name not in hidden and name not in empty]
+    for name in empty:
+        image_files(folder / name)
+    loose = [f.name for f in sorted(folder.iterdir()) if _is_image(f)]
+    if hidden or empty or loose:
+        left_out = listed([*hidden, *empty, *loose])
+        log.warning("%s: no folders of a class's images, and left out: %s", folder, left_out)
+    found = [name for name in names if name not in hidden and name not in empty]
+    check_names(f"{folder}: class", found)
+    return found
+
+
+def check_names(of: str, names: Sequence[str]) -> None:
+    """Refuses names of classes or domains that a report could not show.
+
+    Raises:
+        UserError: says what is allowed.
+    """
+    for name in names:
+        if not (name.isprintable() and name.strip() and len(name) <= LONGEST_NAME):
+            shown = name if len(name) <= LONGEST_NAME else f"{name[:40]}... ({len(name)})"
+            raise UserError(
+                f"{of} {shown!r}; allowed: 1 to {LONGEST_NAME} characters of UTF-8 that can be "
+                "printed"
+            )
+
+
+def _is_hidden(name: str) -> bool:
+    return name.startswith((".", "__"))
+
+
+def _is_image(file: Path) -> bool:
+    return file.suffix.lower() in SUFFIXES and file.is_file()
 
 
 def _holds_image(folder: Path) -> bool:
-    return any(f.suffix.lower() in SUFFIXES and f.is_file() for f in folder.iterdir())
+    return any(map(_is_image, folder.iterdir()))
 
 
 def listed(names: Sequence[str]) -> str:
@@ -58,13 +104,15 @@ def read_image(file: Path) -> np.ndarray:
     from PIL import Image
 
     try:
-        with Image.open(file, formats=FORMATS) as image:
+        with catch_warnings(action="ignore"), Image.open(file, formats=FORMATS) as image:
             width, height = image.size
             if width * height > MOST_PIXELS:
                 raise UserError(f"image {file} has {width}x{height} pixels; allowed: {MOST_PIXELS}")
             return pixels(image, str(file))
-    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
-        raise UserError(f"cannot read image {file}: {' '.join(str(error).split())}") from None
+    except UserError:
+        raise
+    except Exception as error:  # of many kinds, by what is damaged
+        raise UserError(f"cannot read image {file}: {reason_of(error)}") from None
 
 
 def pixels(image: Any, name: str) -> np.ndarray:

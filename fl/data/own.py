@@ -6,9 +6,10 @@ from typing import Any
 
 import numpy as np
 
+from fl.data.arrays import is_whole
 from fl.data.datasets import Dataset, Split
-from fl.data.image_files import in_one_form, pixels
-from fl.errors import UserError
+from fl.data.image_files import check_names, in_one_form, pixels
+from fl.errors import UserError, reason_of
 from fl.seeding import numpy_generator
 
 TEST_SHARE = 0.2
@@ -17,7 +18,8 @@ FORMS = (
     "(images, labels), ((images, labels), (test images, test labels)), a mapping with train and "
     "test, or a data set object"
 )
-MOST_CLASSES = 100_000
+FEW_CLASSES = 1000
+"""More are allowed where there are as many samples, since labels count the classes from 0."""
 log = logging.getLogger(__name__)
 IMAGE_COLUMNS, LABEL_COLUMNS = ("image", "img"), ("label", "labels", "fine_label")
 
@@ -57,12 +59,13 @@ def as_dataset(name: str, data: Any) -> Dataset:
 
 
 def _is_pair(data: Any) -> bool:
-    """Whether it is images and labels, and not images alone."""
-    if not isinstance(data, tuple | list) or len(data) != 2:
+    """Whether it is images and labels, and not a sample, or two of them."""
+    if not isinstance(data, tuple | list) or len(data) != 2 or isinstance(data[1], tuple):
         return False
-    shape = getattr(data[1], "shape", None)
-    column = shape is not None and len(shape) == 2 and shape[1] == 1  # as Keras has them
-    return column or np.ndim(data[1]) == 1
+    try:
+        return np.ndim(data[1]) > 0
+    except ValueError:  # of several lengths
+        return False
 
 
 def _held_out(whole: Split) -> tuple[Split, Split]:
@@ -73,7 +76,7 @@ def _held_out(whole: Split) -> tuple[Split, Split]:
 
 def _split(name: str, data: Any) -> Split:
     if _is_pair(data):
-        images, labels = (np.asarray(column) for column in data)
+        images, labels = (_array(name, column) for column in data)
         if len(images) != len(labels):
             raise UserError(f"data {name}: {len(images)} images but {len(labels)} labels")
         return Split(_images(name, images), _labels(name, labels))
@@ -88,7 +91,7 @@ def _split(name: str, data: Any) -> Split:
         raise UserError(f"data {name}: images of several shapes, {sorted(shapes)[:3]}; scale them")
     return Split(
         _images(name, np.stack(alike)),
-        _labels(name, np.asarray([label for _, label in samples])),
+        _labels(name, _array(name, [label for _, label in samples])),
     )
 
 
@@ -109,8 +112,13 @@ def _sample(name: str, sample: Any) -> tuple[np.ndarray, Any]:
 
 
 def _array(name: str, image: Any) -> np.ndarray:
-    """An image as an array; Pillow's by what its pixels mean."""
-    return pixels(image, f"of data {name}") if hasattr(image, "getbands") else np.asarray(image)
+    """An image or a column as an array; Pillow's images by what their pixels mean."""
+    if hasattr(image, "getbands"):
+        return pixels(image, f"of data {name}")
+    try:
+        return np.asarray(image)
+    except (TypeError, ValueError, RuntimeError) as error:  # ragged, or a tensor of another kind
+        raise UserError(f"data {name}: no array: {reason_of(error)}") from None
 
 
 def _column(sample: Mapping[str, Any], names: Sequence[str]) -> str | None:
@@ -148,17 +156,17 @@ def _images(name: str, images: np.ndarray) -> np.ndarray:
 def _labels(name: str, labels: np.ndarray) -> np.ndarray:
     if labels.ndim == 2 and labels.shape[1] == 1:
         labels = labels[:, 0]
-    if labels.ndim != 1 or not np.issubdtype(labels.dtype, np.integer):
+    if labels.ndim != 1 or not is_whole(labels):
         raise UserError(
             f"data {name}: labels of type {labels.dtype} and shape {labels.shape}; expected "
-            "integers, one for each image"
+            "integers below 2**63, one for each image"
         )
     return labels.astype(np.int64)
 
 
 def _class_names(data: Any) -> tuple[str, ...]:
     """What the data set object calls its classes, as torchvision and Hugging Face do."""
-    if names := getattr(data, "classes", None):
+    if isinstance(names := getattr(data, "classes", None), list | tuple):
         return tuple(map(str, names))
     features = getattr(data, "features", None)
     label = _column(features, LABEL_COLUMNS) if isinstance(features, Mapping) else None
@@ -173,13 +181,16 @@ def _checked(name: str, train: Split, test: Split, names: tuple[str, ...]) -> Da
             raise UserError(f"data {name} has no {part} samples")
         if split.labels.min() < 0:
             raise UserError(f"data {name}: label {split.labels.min()}; allowed: 0 and more")
-        if split.labels.max() >= MOST_CLASSES:
-            raise UserError(
-                f"data {name}: label {split.labels.max()}; allowed: 0 to {MOST_CLASSES - 1}"
-            )
     if train.images.shape[1:] != test.images.shape[1:]:
         shapes = f"{train.images.shape[1:]} and {test.images.shape[1:]}"
         raise UserError(f"data {name}: training and test images differ in shape: {shapes}")
+    check_names(f"data {name}: class", names)
     classes = max(len(names), 1 + int(max(train.labels.max(), test.labels.max())))
+    samples = len(train.labels) + len(test.labels)
+    if classes > max(FEW_CLASSES, samples):
+        raise UserError(
+            f"data {name}: label {classes - 1} with {samples} samples; allowed: 0 to "
+            f"{max(FEW_CLASSES, samples) - 1}, as labels count the classes"
+        )
     named = names if len(names) == classes else ()
     return Dataset(name, train, test, classes, class_names=named)

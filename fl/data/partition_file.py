@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from fl.data.arrays import open_arrays
-from fl.errors import UserError
-from fl.whole_files import no_pipe, replacing
+from fl.data.arrays import is_whole, read_arrays
+from fl.errors import UserError, reason_of
+from fl.whole_files import read_text, replacing
 
 Lists = list[np.ndarray]
 
@@ -37,9 +37,10 @@ def read_lists(path: Path, num_clients: int, num_samples: int) -> tuple[Lists, L
             there is not, or gives one to two clients or twice.
     """
     train, test = _json(path) if path.suffix == ".json" else _npz(path)
-    if len(train) != num_clients:
-        raise UserError(f"{path} has {len(train)} clients; num_clients is {num_clients}")
     test = test or [np.empty(0, np.int64)] * num_clients
+    for lists in (train, test):
+        if len(lists) != num_clients:
+            raise UserError(f"{path} has {len(lists)} clients; num_clients is {num_clients}")
     owner = np.full(num_samples, -1)
     for k, lists in enumerate(zip(train, test, strict=True)):
         for own in lists:
@@ -67,14 +68,13 @@ def _claim(path: Path, owner: np.ndarray, k: int, own: np.ndarray) -> None:
 
 
 def _npz(path: Path) -> tuple[Lists, Lists]:
-    with open_arrays(path) as arrays:
-        return _cut(path, arrays, "train"), _cut(path, arrays, "test")
+    found = read_arrays(path, ("train", "train_counts", "test", "test_counts"))
+    return _cut(path, "train", *found[:2]), _cut(path, "test", *found[2:])
 
 
-def _cut(path: Path, arrays: Any, name: str) -> Lists:
+def _cut(path: Path, name: str, samples: np.ndarray, lengths: np.ndarray) -> Lists:
     """Each client's part of the array of that name."""
-    whole = _indices(path, name, arrays[name])
-    counts = _indices(path, f"{name}_counts", arrays[f"{name}_counts"])
+    whole, counts = _indices(path, name, samples), _indices(path, f"{name}_counts", lengths)
     if (counts < 0).any() or (counts > len(whole)).any() or counts.sum() != len(whole):
         raise UserError(f"{path}: {name}_counts do not add up to the {len(whole)} of {name}")
     return np.split(whole, np.cumsum(counts)[:-1]) if len(counts) else []
@@ -82,16 +82,18 @@ def _cut(path: Path, arrays: Any, name: str) -> Lists:
 
 def _json(path: Path) -> tuple[Lists, Lists]:
     try:
-        lists = json.loads(no_pipe(path).read_text())
+        lists = json.loads(read_text(path))
         if not isinstance(lists, list):
             raise ValueError("expected a list of indices for each client")
         columns = [np.asarray(own) for own in lists]
-    except (OSError, ValueError, RecursionError) as error:
-        raise UserError(f"cannot read {path}: {' '.join(str(error).split())}") from None
+    except UserError:
+        raise
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"cannot read {path}: {reason_of(error)}") from None
     return [_indices(path, f"client {k}", own) for k, own in enumerate(columns)], []
 
 
 def _indices(path: Path, name: str, own: np.ndarray) -> np.ndarray:
-    if own.ndim != 1 or not (np.issubdtype(own.dtype, np.integer) or not own.size):
+    if own.ndim != 1 or not (is_whole(own) or not own.size):
         raise UserError(f"{path}: {name} must be a list of whole numbers")
     return own.astype(np.int64)

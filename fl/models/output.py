@@ -5,7 +5,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from fl.errors import UserError
+from fl.errors import UserError, reason_of
 from fl.models.info import ModelInfo
 from fl.models.shapes import ImageShape
 
@@ -22,13 +22,15 @@ def check_output(info: ModelInfo, image_shape: ImageShape, num_classes: int, wid
     """
     shape = (2, *image_shape)
     with torch.random.fork_rng(devices=[]), torch.no_grad():
-        model = info.build(image_shape, num_classes, width)
         try:
-            found = model.eval()(torch.zeros(shape))
-        except Exception as error:
-            reason = " ".join(str(error).split())[:200]
+            model = info.build(image_shape, num_classes, width).eval()
+            found = model(torch.zeros(shape))
+        except UserError:
+            raise
+        except (Exception, SystemExit) as error:
             raise UserError(
-                f"model {info.name} fails on images of shape {shape}: {reason}"
+                f"model {info.name} fails on images of shape {shape}: {type(error).__name__}: "
+                f"{reason_of(error)}"
             ) from None
     given = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
     if given != (2, num_classes):

@@ -77,3 +77,16 @@ def test_what_is_not_there_is_named() -> None:
         load_plugin("none.py")
     with pytest.raises(UserError, match=r"there is no module nothing; a file ends in \.py"):
         load_plugin("nothing")
+
+
+def test_a_plugin_imports_the_file_beside_it_then_and_later(tmp_path: Path) -> None:
+    (tmp_path / "away").mkdir()
+    (tmp_path / "away" / "plugged_helper.py").write_text("value = 3")
+    (tmp_path / "away" / "plugged_later.py").write_text("value = 4")
+    (tmp_path / "plugged_helper.py").write_text("value = 'of the present folder'")
+    later = "def later():\n    import plugged_later\n    return plugged_later.value"
+    (tmp_path / "away" / "mine.py").write_text(f"from plugged_helper import value\n{later}")
+    sys.path.insert(0, "")
+    module = load_plugin("away/mine.py")
+    assert (module.value, module.later()) == (3, 4)
+    assert sys.path[-1] == str(tmp_path / "away")  # no module of ours is looked for there first

@@ -116,3 +116,8 @@ def test_a_refused_array_can_be_submitted_again(commands: Path, tmp_path: Path) 
     assert array(asked) == 2
     fake_command(commands, "sbatch", 'echo "Submitted batch job 7"')
     assert array(asked) == 0
+
+
+def test_a_byte_order_mark_as_windows_writes_it_is_no_option(tmp_path: Path) -> None:
+    (tmp_path / "seeds.txt").write_text("--seed 1\r\n--seed 2\r\n", encoding="utf-8-sig")
+    assert [launch.run.seed for launch in read_runs(tmp_path / "seeds.txt", [])] == [1, 2]

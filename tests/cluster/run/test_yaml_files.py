@@ -12,6 +12,11 @@ def test_settings_are_read_as_they_stand(tmp_path: Path) -> None:
     assert read_yaml(tmp_path / "c.yaml") == {"a": {"b": [1, "x"]}, "c": 0.5}
 
 
+def test_a_byte_order_mark_as_windows_writes_it_is_no_content(tmp_path: Path) -> None:
+    (tmp_path / "c.yaml").write_text("seed: 3\n", encoding="utf-8-sig")
+    assert read_yaml(tmp_path / "c.yaml") == {"seed": 3}
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [

@@ -79,3 +79,8 @@ def test_a_file_that_is_none_and_settings_that_do_not_go_together(tmp_path: Path
     for wrong in ({"kind": "file"}, {"file": "p.npz"}):
         with pytest.raises(UserError, match="kind file and file go together"):
             PartitionConfig(**wrong)  # type: ignore[arg-type]
+
+
+def test_a_byte_order_mark_as_windows_writes_it_is_no_content(tmp_path: Path) -> None:
+    (tmp_path / "p.json").write_text("[[0], [1]]", encoding="utf-8-sig")
+    assert [own.tolist() for own in read_lists(tmp_path / "p.json", 2, 20)[0]] == [[0], [1]]

@@ -307,3 +307,16 @@ def test_a_file_of_a_run_with_other_content_is_one_line(
     (run_dir / "privacy.json").write_text('{"attacks": 3}')
     assert main([str(run_dir)]) == 2
     assert "a run holds a file that no run wrote so: KeyError" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "name", ["$x^$", "$\\frac{1$", "<script>", "{{x}}", "%s", "W" * 100, "日本"]
+)
+def test_names_of_classes_that_are_allowed_are_drawn(make_run: MakeRun, name: str) -> None:
+    """Names as :func:`fl.data.image_files.check_names` has them."""
+    run_dir = make_run()
+    partition = json.loads((run_dir / "partition.json").read_text())
+    partition["class_names"][1] = name
+    (run_dir / "partition.json").write_text(json.dumps(partition))
+    assert "<script>" not in write_report(run_dir).read_text()
+    assert (run_dir / "plots" / "per_class.svg").stat().st_size
