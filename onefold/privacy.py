@@ -14,6 +14,7 @@ from fl.json_files import write_json
 from fl.json_values import JsonObject
 from fl.methods.registry import get_method
 from fl.own_process import run_as_command
+from fl.plugins import load_plugin
 from fl.privacy.measure import Subject, measure
 from fl.privacy.table import lines
 from fl.wire import StoredTensors
@@ -25,6 +26,7 @@ FILE = "privacy.json"
 def command(
     runs: tyro.conf.Positional[tuple[Path, ...]],
     data_root: Annotated[Path, tyro.conf.arg(metavar="DIR")] = Path("data"),
+    plugin: str | None = None,
 ) -> None:
     """Measure what uploads tell of the samples they were made of.
 
@@ -35,11 +37,14 @@ def command(
     Args:
         runs: Run directories.
         data_root: Where the data sets lie.
+        plugin: Your code that registers the model and data which runs were given from Python.
     """
     from fl.report.page import write_report  # late, as importing matplotlib is slow
 
     if not runs:
         raise UserError("name one run directory or more: onefold privacy RUN [RUN ...]")
+    if plugin is not None:
+        load_plugin(plugin)
     for run in runs:
         found = attack_run(run, data_root)
         write_json(run / FILE, found)

@@ -1,6 +1,7 @@
 """What a run gives back, now or later from its folder."""
 
 from base64 import b64encode
+from collections.abc import Callable
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
@@ -11,10 +12,15 @@ from cluster.run.command_line import load_yaml
 from fl.errors import UserError
 from fl.json_files import read_json
 from fl.json_values import JsonObject
+from fl.models.own import register_model
+from fl.models.registry import MODELS
 from fl.models.saved import load_model as load_file
+from fl.models.saved import own_models
 from fl.plugins import load_plugin
 from onefold.callers import plain_torch
 
+OWN_CODE = "own_model.py"
+"""A plugin in a run's folder that registers the model which the run was given from Python."""
 MODEL = Path("model") / "global.safetensors"
 KINDS = {".svg": "image/svg+xml", ".png": "image/png"}
 """The media type of a picture's file by its suffix."""
@@ -83,24 +89,41 @@ def load_result(path: Path | str) -> Result:
         raise UserError(f"{path} holds no finished run: {error}") from None
 
 
-def load_model(path: Path | str) -> nn.Module:
+def load_model(path: Path | str, model: Callable[..., nn.Module] | None = None) -> nn.Module:
     """The global model of a run, on the CPU, in evaluation mode.
 
-    A model of your own needs its class: it must be registered, as by importing your module, or the
-    run's plugin must still be where it was.
+    A model of your own needs its class: give it, or register it, as by importing your module; or
+    the run's plugin must still be where it was.
 
     Args:
         path: the run's folder, or a model's file.
+        model: the class or function by which :func:`onefold.run` was given it.
 
     Raises:
-        UserError: there is none, or its file cannot be read.
+        UserError: there is none, its file cannot be read, or its class is not known.
     """
     path = Path(path)
     with plain_torch():
-        if path.is_file():
-            return load_file(path)
-        if not (path / MODEL).is_file():
+        file = path if path.is_file() else path / MODEL
+        if not file.is_file():
             raise UserError(f"{path} holds no model: no {MODEL}")
-        for plugin in load_yaml(path / "config.yaml").get("plugin") or ():
-            load_plugin(plugin)
-        return load_file(path / MODEL)
+        if file != path:
+            for plugin in load_yaml(path / "config.yaml").get("plugin") or ():
+                load_plugin(plugin)
+        own = own_models(file)
+        if model is not None:
+            for name in own:
+                register_model(name, model)
+        for name in own - MODELS.keys():
+            raise UserError(
+                f"the model of {path} is built by your own {name}, which is not known here: "
+                f"onefold.load_model({str(path)!r}, model={name}), or --plugin FILE that registers "
+                f"it{_kept(path)}"
+            )
+        return load_file(file)
+
+
+def _kept(path: Path) -> str:
+    """Where its code is kept, as the end of a line."""
+    kept = path / OWN_CODE
+    return f"; its code is kept, to be read before it is trusted: {kept}" if kept.is_file() else ""

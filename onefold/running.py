@@ -25,9 +25,11 @@ from fl.methods.method import Method
 from fl.methods.prototypes import PrototypesConfig
 from fl.methods.registry import register
 from fl.models.own import register_model
+from fl.whole_files import write_atomically
 from onefold.callers import plain_torch
+from onefold.kept import call_of, code_of
 from onefold.own_partition import partition_arguments
-from onefold.result import Result, load_model
+from onefold.result import OWN_CODE, Result, load_model
 
 Metric = Callable[[nn.Module, Tensor, Tensor], float]
 """A figure of the global model, of test images (N, C, H, W) in [0, 1] and labels (N,)."""
@@ -84,11 +86,16 @@ def run(
         launch = _parsed(arguments)
         if model is not None:
             launch = _for_all_clients(arguments, launch)
-        return _run(launch, metrics or {}, callbacks, progress)
+        given = {"data": data, "model": model, "method": method, "partition": partition, **settings}
+        return _run(launch, given, metrics or {}, callbacks, progress)
 
 
 def _run(
-    launch: Launch, metrics: Mapping[str, Metric], callbacks: Sequence[Listener], progress: bool
+    launch: Launch,
+    given: Mapping[str, Any],
+    metrics: Mapping[str, Metric],
+    callbacks: Sequence[Listener],
+    progress: bool,
 ) -> Result:
     launch.refuse_smoke()
     if not launch.dry_run:
@@ -102,7 +109,10 @@ def _run(
         return None  # type: ignore[return-value]
     from cluster.run.runner import execute
 
-    with claimed(launch) as run_dir:
+    with claimed(launch, call_of(given, prepared.dataset)) as run_dir:
+        model = given["model"]
+        if callable(model) and (code := code_of(_name_of(model), model)):
+            write_atomically(run_dir / OWN_CODE, code.encode())
         figures = execute(launch, prepared, run_dir, console, *callbacks)
         if metrics:
             figures["metrics"] = _measured(metrics, run_dir, prepared)
@@ -138,9 +148,13 @@ def _model_arguments(model: Any) -> list[str]:
         return []
     if isinstance(model, str):
         return ["--classifier.model", model]
-    name = getattr(model, "__name__", OWN).strip("<>")
+    name = _name_of(model)
     register_model(name, model)
     return ["--classifier.model", name]
+
+
+def _name_of(model: Any) -> str:
+    return str(getattr(model, "__name__", OWN)).strip("<>")
 
 
 def _for_all_clients(arguments: list[str], launch: Launch) -> Launch:

@@ -52,6 +52,7 @@ def _parser() -> argparse.ArgumentParser:
     what.add_argument("--csv", type=Path, metavar="FILE", help="figures of runs")
     what.add_argument("--onnx", type=Path, metavar="FILE", help="one run's model")
     what.add_argument("--torch-export", type=Path, metavar="FILE", help="one run's model")
+    exporting.add_argument("--plugin", metavar="PLUGIN", help="your code that registers the model")
     exporting.add_argument("runs", nargs="*", metavar="NAME", help="runs; figures: default all")
     removing = commands.add_parser("rm", parents=[anywhere], help="delete runs")
     removing.add_argument("runs", nargs="+", metavar="NAME")
@@ -66,8 +67,11 @@ def _export(found: dict[str, Path], options: argparse.Namespace) -> None:
         return
     if len(options.runs) != 1:
         raise UserError("name the run whose model is to be exported")
-    from onefold.export import export_onnx, export_torch  # late: torch takes seconds
+    from fl.plugins import load_plugin  # late: torch takes seconds
+    from onefold.export import export_onnx, export_torch
 
+    if options.plugin is not None:
+        load_plugin(options.plugin)
     (run,), file = chosen.values(), options.onnx or options.torch_export
     (export_onnx if options.onnx else export_torch)(run, file)
     print(f"{file}: the model of {run.name}")

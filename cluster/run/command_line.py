@@ -20,7 +20,7 @@ from cluster.run.choices import choices, choices_help
 from cluster.run.help import short_help, within_width
 from cluster.run.options import Launch, LaunchOptions
 from cluster.run.run_name import check_run_name
-from cluster.run.yaml_files import parse_yaml, read_settings
+from cluster.run.yaml_files import CALL, call_in, parse_yaml, read_settings
 from fl.bounds import bounds_in, check_tree, deferred
 from fl.disk_errors import disk_line, is_of_disk, printable
 from fl.errors import UserError, error_line, reason_of, unknown
@@ -32,7 +32,7 @@ from fl.tyro_errors import one_line
 FLATTENED = ("run", "options")
 """Records with their fields at the top level on the command line and in YAML."""
 
-RECORDED = ("versions",)
+RECORDED = ("versions", CALL)
 """What a run's config.yaml holds beside settings; ignored when it is read back."""
 
 MOST_LISTED = 20
@@ -62,9 +62,21 @@ def parse(
         SystemExit: with 0, after printing help.
     """
     for argument in argv:
-        if not argument.isascii() and argument.encode(errors="replace").decode() != argument:
+        if argument.encode(errors="replace").decode() != argument:
             raise UserError(f"{printable(argument)} cannot be printed: it is not UTF-8")
     early = _early_arguments(argv)
+    try:
+        return _parsed(argv, early, prog, beside)
+    except UserError as error:
+        if early.config is None or not (call := call_in(Path(early.config))):
+            raise
+        how = f"register these by --plugin FILE, or call {call}"
+        raise UserError(f"{error}; that run was given objects from Python: {how}") from None
+
+
+def _parsed(
+    argv: Sequence[str], early: argparse.Namespace, prog: str, beside: Iterable[str]
+) -> Launch:
     layers: list[tuple[str, JsonObject]] = []
     if early.preset is not None:
         layers.append((f"preset {early.preset}", load_preset(early.preset)))

@@ -17,6 +17,7 @@ from cluster.run.options import Launch
 from cluster.run.run_folder import empty, is_run
 from cluster.run.run_lock import FILE as LOCK
 from cluster.run.run_lock import locked
+from cluster.run.yaml_files import CALL
 from fl.config import RunConfig
 from fl.data.by_path import is_path
 from fl.data.catalogue import short_name
@@ -36,8 +37,10 @@ def claim(launch: Launch) -> Path:
 
 
 @contextmanager
-def claimed(launch: Launch) -> Iterator[Path]:
+def claimed(launch: Launch, call: str | None = None) -> Iterator[Path]:
     """Makes the run's directory, and holds its lock until the end of the context.
+
+    ``call`` is the Python call of a run that a command cannot repeat; config.yaml records it.
 
     With ``--resume`` or ``--overwrite`` it takes an existing one. Without ``--name`` a free name is
     chosen, so only a name that was given can be taken already.
@@ -48,7 +51,7 @@ def claimed(launch: Launch) -> Iterator[Path]:
     """
     with ExitStack() as held:
         with refused_by_disk():
-            path = _occupy(launch, held)
+            path = _occupy(launch, held, call)
         yield path
 
 
@@ -74,7 +77,7 @@ def check_place(launch: Launch) -> None:
         _refuse_taken(path, launch)
 
 
-def _occupy(launch: Launch, held: ExitStack) -> Path:
+def _occupy(launch: Launch, held: ExitStack, call: str | None) -> Path:
     """Makes or takes the directory, locks it, and writes the configuration."""
     path, made = _directory(launch)
     held.enter_context(locked(path))
@@ -82,7 +85,8 @@ def _occupy(launch: Launch, held: ExitStack) -> Path:
         _refuse_taken(path, launch)
         if launch.overwrite and is_run(path):
             empty(path)
-        content = yaml.safe_dump({**nested(launch.run), "versions": versions()}, sort_keys=False)
+        recorded: JsonObject = {"versions": versions()} | ({CALL: call} if call else {})
+        content = yaml.safe_dump(nested(launch.run) | recorded, sort_keys=False)
         write_atomically(path / "config.yaml", content.encode())
     except BaseException:
         if made:  # the name is free again

@@ -9,6 +9,8 @@ from fl.whole_files import no_pipe
 
 MOST_BYTES = 2**19
 DEEPEST = 20
+CALL = "call"
+"""In a run's config.yaml the Python call of one that was given objects."""
 
 
 def read_yaml(path: Any) -> Any:
@@ -29,6 +31,15 @@ def read_settings(path: Any) -> bytes:
     if len(content) > MOST_BYTES:
         raise ValueError(f"larger than {MOST_BYTES >> 10} KiB, so it is no file of settings")
     return content
+
+
+def call_in(config: Any) -> str | None:
+    """The Python call that a run's config.yaml records."""
+    try:
+        found = parse_yaml(read_settings(config)) if config.is_file() else {}
+    except (yaml.YAMLError, ValueError, OSError):
+        return None
+    return str(found[CALL]) if isinstance(found, dict) and CALL in found else None
 
 
 def parse_yaml(content: bytes) -> Any:

@@ -38,9 +38,9 @@ def read_lists(path: Path, num_clients: int, num_samples: int) -> tuple[Lists, L
     """
     train, test = _json(path) if path.suffix == ".json" else _npz(path)
     test = test or [np.empty(0, np.int64)] * num_clients
-    for lists in (train, test):
-        if len(lists) != num_clients:
-            raise UserError(f"{path} has {len(lists)} clients; num_clients is {num_clients}")
+    for given in (train, test):
+        if len(given) != num_clients:
+            raise UserError(f"{path} has {len(given)} clients; num_clients is {num_clients}")
     owner = np.full(num_samples, -1)
     for k, lists in enumerate(zip(train, test, strict=True)):
         for own in lists:

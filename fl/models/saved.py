@@ -13,11 +13,11 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from fl.errors import UserError
+from fl.errors import UserError, reason_of
 from fl.json_values import JsonObject
 from fl.models.ensemble import Ensemble
 from fl.models.info import Built
-from fl.models.registry import build_classifier
+from fl.models.registry import OURS, build_classifier
 from fl.whole_files import no_pipe, replacing
 
 KEY = "onefold"
@@ -46,7 +46,7 @@ def load_model(path: Path) -> nn.Module:
             metadata = file.metadata() or {}
         state = load_file(path)
     except (OSError, SafetensorError) as error:
-        raise UserError(f"cannot read model {path}: {' '.join(str(error).split())}") from None
+        raise UserError(f"cannot read model {path}: {reason_of(error)}") from None
     if KEY not in metadata:
         raise UserError(f"{path} does not say what its model is built of")
     try:
@@ -56,8 +56,23 @@ def load_model(path: Path) -> nn.Module:
         model = _build(about)
         model.load_state_dict(state)
     except (json.JSONDecodeError, KeyError, TypeError, AttributeError, RuntimeError) as error:
-        raise UserError(f"{path} does not fit its model: {' '.join(str(error).split())}") from None
+        raise UserError(f"{path} does not fit its model: {reason_of(error)}") from None
     return model.eval()
+
+
+def own_models(path: Path) -> set[str]:
+    """Names of the user's own models that the model in a file is built of.
+
+    Raises:
+        UserError: the file cannot be read.
+    """
+    try:
+        with safe_open(no_pipe(path), "pt") as file:
+            about = json.loads((file.metadata() or {}).get(KEY, "{}"))
+    except (OSError, SafetensorError, ValueError) as error:
+        raise UserError(f"cannot read model {path}: {reason_of(error)}") from None
+    members = about.get("ensemble", [about]) if isinstance(about, dict) else []
+    return {str(m.get("model")) for m in members if isinstance(m, dict) and m} - OURS
 
 
 def _checksum(about: JsonObject, state: Mapping[str, Tensor]) -> str:

@@ -60,7 +60,8 @@ def _render(run: RunRecord, drawn: list[Picture]) -> str:
         "percent": words.percent,
         "size": words.size,
     }
-    config = {key: value for key, value in run.config.items() if key != "versions"}
+    config = {key: value for key, value in run.config.items() if key not in ("versions", "call")}
+    command = f"python -m cluster.launch --config {shlex.quote(str(run.path / 'config.yaml'))}"
     return render(
         HERE / "report.html.j2",
         filters,
@@ -80,7 +81,7 @@ def _render(run: RunRecord, drawn: list[Picture]) -> str:
         targets=(run.result or {}).get("rounds_to") if run.rounds else None,
         config=yaml.safe_dump(config, sort_keys=False, allow_unicode=True),
         versions=(run.result or {}).get("versions") or run.config.get("versions") or {},
-        command=f"python -m cluster.launch --config {shlex.quote(str(run.path / 'config.yaml'))}",
+        command=run.config.get("call") or command,
     )
 
 

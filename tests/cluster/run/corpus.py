@@ -154,7 +154,7 @@ PLUGINS = {
     "it fails to say why": "class E(Exception):\n  def __str__(self): 1 / 0\nraise E",
     "ZeroDivisionError": "import sys\ndel sys.modules[__name__]\n1 / 0",
     "data d: no array": (
-        "import onefold\nonefold.register_dataset('d', [([0], [0] * k) for k in (1, 2, 3)])"
+        "import onefold\nonefold.register_dataset('d', [([[0.5]], [0] * k) for k in (1, 2, 3)])"
     ),
     "labels of type <U1": "import onefold\nonefold.register_dataset('d', [([[0.5]], 'a')] * 9)",
 }

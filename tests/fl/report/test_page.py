@@ -16,6 +16,7 @@ import pytest
 from matplotlib import rc_context, rcParams
 from PIL import Image
 
+from fl.data.image_files import LONGEST_NAME
 from fl.errors import UserError
 from fl.report import style
 from fl.report.__main__ import main
@@ -309,14 +310,9 @@ def test_a_file_of_a_run_with_other_content_is_one_line(
     assert "a run holds a file that no run wrote so: KeyError" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    "name", ["$x^$", "$\\frac{1$", "<script>", "{{x}}", "%s", "W" * 100, "日本"]
-)
-def test_names_of_classes_that_are_allowed_are_drawn(make_run: MakeRun, name: str) -> None:
-    """Names as :func:`fl.data.image_files.check_names` has them."""
+def test_the_longest_name_of_a_class_that_is_allowed_is_drawn(make_run: MakeRun) -> None:
     run_dir = make_run()
     partition = json.loads((run_dir / "partition.json").read_text())
-    partition["class_names"][1] = name
+    partition["class_names"][1] = "W" * LONGEST_NAME
     (run_dir / "partition.json").write_text(json.dumps(partition))
-    assert "<script>" not in write_report(run_dir).read_text()
-    assert (run_dir / "plots" / "per_class.svg").stat().st_size
+    assert len(Page(write_report(run_dir)).images) >= len(ALL_PLOTS)

@@ -1,0 +1,136 @@
+"""Runs that were given objects from Python: loaded, exported, attacked and repeated elsewhere."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+
+import onefold
+from fl.data.own import as_dataset
+from onefold.kept import call_of, code_of
+
+SCRIPT = """
+import numpy as np
+from torch import nn
+
+import onefold
+
+
+class Net(nn.Module):
+    def __init__(self, num_classes):
+        super().__init__()
+        self.layers = nn.Sequential(nn.Flatten(), nn.Linear(192, num_classes))
+
+    def forward(self, images):
+        return self.layers(images)
+
+
+def data():
+    labels = np.arange(240) % 3
+    return np.random.default_rng(0).integers(0, 256, (240, 8, 8, 3), dtype=np.uint8), labels
+
+
+if __name__ == "__main__":
+    onefold.run(
+        data(), Net, "fedavg", "iid", num_clients=3, runtime="inprocess", progress=False,
+        name="mine", classifier={"epochs": 1},
+    )
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the script is, and its run."""
+    made = tmp_path_factory.mktemp("work")
+    (made / "script.py").write_text(SCRIPT)
+    done = subprocess.run([sys.executable, "script.py"], cwd=made, capture_output=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return made
+
+
+def python(folder: Path, code: str, *words: str) -> tuple[int, str]:
+    """Exit status and all that it says, in a process of its own."""
+    done = subprocess.run(
+        [sys.executable, "-c", code, *words],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return done.returncode, done.stdout + done.stderr
+
+
+def command(folder: Path, *words: str) -> tuple[int, str]:
+    return python(folder, "import sys; from onefold.command import main; sys.exit(main())", *words)
+
+
+def test_the_model_is_loaded_by_its_class_in_another_process(folder: Path) -> None:
+    load = "import onefold, torch, script; model = onefold.load_model('runs/mine'{})"
+    shape = f"{load}; print(model(torch.zeros(1, 3, 8, 8)).shape)"
+    assert "torch.Size([1, 3])" in python(folder, shape.format(", script.Net"))[1]
+    said = python(folder, shape.format(""))[1].strip()
+    assert "is built by your own Net, which is not known here" in said
+    assert "load_model('runs/mine', model=Net)" in said
+    assert said.endswith("runs/mine/own_model.py")
+
+
+def test_the_model_is_exported_by_the_code_that_is_kept_once_it_is_asked_for(folder: Path) -> None:
+    export = ["export", "--torch-export", "m.pt2", "mine"]
+    status, said = command(folder, *export)
+    assert status == 2
+    assert said.count("\n") == 1
+    assert "to be read before it is trusted: runs/mine/own_model.py" in said
+    assert not (folder / "m.pt2").exists()
+    assert command(folder, *export, "--plugin", "runs/mine/own_model.py")[0] == 0
+    assert (folder / "m.pt2").exists()
+
+
+def test_the_report_says_the_call_and_no_command_that_would_fail(folder: Path) -> None:
+    call = yaml.safe_load((folder / "runs/mine/config.yaml").read_text())["call"]
+    assert call.startswith("onefold.run(data=data, model=Net, method='fedavg', partition='iid', ")
+    assert call.endswith("# data, which is not kept: 192 training and 48 test images (3, 8, 8)")
+    page = (folder / "runs/mine/report.html").read_text()
+    assert "onefold.run(data=data, model=Net" in page
+    assert "cluster.launch --config" not in page
+    again = f"from script import *; data = data(); print({call.partition('  #')[0]}.path)"
+    assert "runs/fedavg-own" in python(folder, again)[1]
+
+
+def test_by_command_it_is_said_what_to_register_and_then_it_works(folder: Path) -> None:
+    (folder / "again.py").write_text(
+        "import onefold\nfrom script import Net, data\n"
+        "onefold.register_model('Net', Net)\nonefold.register_dataset('own', data())\n"
+    )
+    run = ["run", "--config", "runs/mine/config.yaml", "--runtime", "inprocess"]
+    for words in (run, ["privacy", "runs/mine"]):
+        status, said = command(folder, *words)
+        assert status == 2
+        assert "given objects from Python: register these by --plugin FILE, or call onefold" in said
+        assert "Traceback" not in said
+        status, said = command(folder, *words, "--plugin", "again.py")
+        assert status == 0, said
+    assert (folder / "runs/mine/privacy.json").is_file()
+
+
+def test_what_a_command_can_say_has_no_call() -> None:
+    data = as_dataset("x", (np.zeros((9, 8, 8), np.uint8), np.arange(9) % 3))
+    given = {"data": "digits", "model": None, "method": "fedavg", "partition": [[0], [1]]}
+    assert call_of(given, data) is None
+    given |= {"model": onefold.Split, "partition.min_samples": 1, "output_dir": "x"}
+    assert call_of(given, data) == (
+        "onefold.run(data='digits', model=Split, method='fedavg', partition=partition, "
+        "**{'partition.min_samples': 1})"
+    )
+
+
+def test_code_is_kept_with_its_imports_where_it_has_a_name() -> None:
+    kept = code_of("Split", onefold.Split)
+    assert kept is not None
+    compile(kept, "kept", "exec")
+    assert "import numpy as np\n" in kept
+    assert kept.endswith("onefold.register_model('Split', Split)\n")
+    assert code_of("lambda", lambda: None) is None
+    assert code_of("len", len) is None
