@@ -81,7 +81,7 @@ def _run(
     from cluster.run.command_line import INTERRUPTED, stop_on_disk, stop_with
     from cluster.run.runner import execute
     from fl.disk_errors import printable
-    from fl.fusion.ranked_server import ServerFailed
+    from fl.errors import ServerFailed
 
     try:
         result = execute(launch, prepared, run_dir, console, early=early)

@@ -94,7 +94,7 @@ def _run(cell: "StudyRun") -> int:
 def _in_process(cell: "StudyRun") -> None:
     from cluster.run.command_line import INTERRUPTED, stop_on_disk, stop_with
     from cluster.studies.study_cell import run_cell
-    from fl.fusion.ranked_server import ServerFailed
+    from fl.errors import ServerFailed
 
     prepare_process()
     try:

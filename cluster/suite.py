@@ -28,7 +28,7 @@ def main(argv: Iterable[str] | None = None) -> int:
     with loading(arguments):
         from cluster.run.command_line import stop_on_disk, stop_with
         from cluster.studies.suite_options import parse_suite
-        from fl.fusion.ranked_server import ServerFailed
+        from fl.errors import ServerFailed
     try:
         suite(parse_suite(arguments))
     except UserError as error:

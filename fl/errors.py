@@ -30,6 +30,10 @@ def reason_of(error: BaseException) -> str:
     return " ".join(text.split())[:300]
 
 
+class ServerFailed(RuntimeError):
+    """The server's part failed for good; the message says where, and why."""
+
+
 def error_line(error: UserError) -> str:
     """What a command prints of it, in one line: what the user gave may hold anything."""
     words = [w if len(w) <= LONGEST_WORD else f"{w[:60]} ... {w[-60:]}" for w in str(error).split()]

@@ -75,7 +75,7 @@ def _run(
 ) -> int:
     """Runs the sweep in a directory that is this process's; returns the exit status."""
     from cluster.run.command_line import INTERRUPTED, stop_on_disk, stop_with
-    from fl.fusion.ranked_server import ServerFailed
+    from fl.errors import ServerFailed
     from tune.outcome import print_summary
     from tune.whole_sweep import search
 

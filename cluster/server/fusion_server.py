@@ -16,13 +16,13 @@ from cluster.hardware.bundles import Bundles
 from cluster.server.rank_group import RankFailed, RankGroup, as_array, as_tensor
 from cluster.server.rank_placement import RankPlacement
 from fl.data.shard import Shard
-from fl.errors import UserError
+from fl.errors import ServerFailed, UserError
 from fl.events import Events, RankFailure
 from fl.federation import Batch, RunSpec
 from fl.fusion.checkpoints import Checkpoints
 from fl.fusion.fit import FitSpec
 from fl.fusion.rank import Rank, Report
-from fl.fusion.ranked_server import Arguments, Block, RankedServer, ServerFailed, Value
+from fl.fusion.ranked_server import Arguments, Block, RankedServer, Value
 from fl.models import Decoder
 from fl.server import Samples
 

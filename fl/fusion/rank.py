@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from fl.data.shard import Shard
+from fl.errors import ServerFailed
 from fl.federation import Batch, RunSpec
 from fl.fusion.distillation import agreed_logits
 from fl.fusion.fit import Fit, FitSpec, Inference
@@ -170,24 +171,35 @@ class Rank:
             group=self.group,
         )
         for epoch, losses in enumerate(fit.epochs(), start=fit.done + 1):
+            if not losses.isfinite().all():
+                raise ServerFailed(
+                    f"{spec.stage}: its training diverged: the loss of epoch {epoch} is NaN or "
+                    "infinite; lower its learning rate"
+                )
             last = epoch == spec.last
             due = spec.state_every and (epoch % spec.state_every == 0 or last)
             yield Report(
                 epoch=epoch,
                 losses=losses.tolist(),
-                hits=self._test(model, spec.inference) if _is_tested(spec, epoch) else None,
+                hits=self._test(model, spec) if _is_tested(spec, epoch) else None,
                 state=fit.state() if due and self.group.rank == 0 else None,
             )
 
-    def _test(self, model: nn.Module, inference: Inference) -> list[int]:
+    def _test(self, model: nn.Module, spec: FitSpec) -> list[int]:
         """Right answers for each group of the whole test split."""
-        hits = self.count_hits(model, inference).to(self.device)
+        try:
+            hits = self.count_hits(model, spec.inference).to(self.device)
+        except ServerFailed as error:
+            raise ServerFailed(f"{spec.stage}: its training diverged: {error}") from None
         self.group.sum(hits)
         return hits.tolist()
 
     def _answers(self, model: nn.Module, inference: Inference) -> Tensor:
         with self._computing_in(inference):
-            return answers(self._here(model), self._test_images)
+            try:
+                return answers(self._here(model), self._test_images)
+            except FloatingPointError as error:
+                raise ServerFailed(f"the server's test: {error}") from None
 
     def _computing_in(self, inference: Inference) -> torch.autocast:
         return torch.autocast(self.device.type, torch.bfloat16, inference == "bf16")

@@ -31,10 +31,6 @@ Block = Any
 """A rank's value, or a reference to it: the subclass decides which."""
 
 
-class ServerFailed(RuntimeError):
-    """A rank of the server failed for good; the message names it."""
-
-
 class RankedServer(ABC):
     """:class:`fl.server.Server` over ranks; subclasses define how these are called.
 

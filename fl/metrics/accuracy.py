@@ -15,12 +15,19 @@ def answers(model: nn.Module, images: Tensor, batch_size: int = 512) -> Tensor:
             mode it was in.
         images: (N, C, H, W) float32 in [0, 1], on the model's device.
         batch_size: samples per forward pass.
+
+    Raises:
+        FloatingPointError: an answer is NaN, which is no class.
     """
     was_training = model.training
     model.eval()
-    parts = [model(part).argmax(1) for part in images.split(batch_size) if len(part)]
+    parts = [model(part) for part in images.split(batch_size) if len(part)]
     model.train(was_training)
-    return torch.cat(parts) if parts else torch.empty(0, dtype=torch.int64, device=images.device)
+    if not parts:
+        return torch.empty(0, dtype=torch.int64, device=images.device)
+    if nobody := int(torch.cat([part.isnan().any(1) for part in parts]).sum()):
+        raise FloatingPointError(f"the model answers NaN for {nobody} of {len(images)} images")
+    return torch.cat([part.argmax(1) for part in parts])
 
 
 def accuracies(hits: list[int], totals: list[int], num_classes: int) -> Evaluation:

@@ -304,3 +304,19 @@ def test_a_hostile_upload_ends_the_run_in_one_line_or_is_dropped_and_the_run_goe
     resumed = commands.here(main, [*line, "--name=stop", "--resume"], HONEST="1")
     assert resumed.returncode == 0
     assert result(tmp_path / "runs" / "stop")["dropped"] == {}
+
+
+def test_a_server_whose_training_diverges_ends_the_run_with_its_stage_and_no_result(
+    tmp_path: Path,
+) -> None:
+    small = ["--num-clients=4", "--data.max-train=200", "--data.max-test=100"]
+    local = ["--classifier.width=0.05", "--classifier.epochs=1", "--generator.epochs=1"]
+    line = ["--runtime=inprocess", "--method=fedmho", *small, *local, "--num-samples=60"]
+    stopped = commands.here(
+        main, [*line, "--fusion.lr=1e9", f"--output-dir={tmp_path}", "--name=run"]
+    )
+    assert stopped.returncode == 1
+    said = stopped.stderr.splitlines()
+    assert said[0].startswith("onefold: fusion: its training diverged: ")
+    assert len(said) == 2
+    assert not (tmp_path / "run" / "result.json").exists()

@@ -22,12 +22,12 @@ from cluster.hardware.bundles import Bundles, gpu_names, open_bundles
 from cluster.hardware.ray_internals import forked_workers
 from cluster.server.fusion_server import FusionServer
 from cluster.server.rank_placement import place_ranks
-from fl.errors import UserError
+from fl.errors import ServerFailed, UserError
 from fl.events import Events
 from fl.federation import Batch, Job, Request
 from fl.fusion.distillation import EachMember, FusionLoss
 from fl.fusion.fit import FitConfig
-from fl.fusion.ranked_server import RankedServer, ServerFailed
+from fl.fusion.ranked_server import RankedServer
 from fl.fusion.single_server import SingleServer
 from fl.methods.fedaf import KnowledgeLoss
 from fl.models.ensemble import Ensemble

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from fl.data.shard import Shard
+from fl.errors import ServerFailed
 from fl.federation import RunSpec
 from fl.fusion import rank
 from fl.fusion.fit import FitConfig, FitSpec
@@ -125,6 +126,26 @@ def test_every_so_many_epochs_the_model_is_tested_and_after_the_last(
     assert [report.epoch for report in reports] == [1, 2, 3, 4]
     assert [report.epoch for report in reports if report.hits is not None] == tested
     assert all(len(report.losses) == 2 for report in reports)
+
+
+@pytest.mark.parametrize("tested", [True, False])
+def test_a_fit_that_diverges_ends_with_its_stage(tested: bool) -> None:
+    deep = nn.Sequential(nn.Flatten(), *[nn.LazyLinear(n) for n in (8, 8, 8, 8, 8, 3)])
+    deep(TEST.images)
+    fit = spec(deep, config=replace(CONFIG, lr=1e9), stage="distil-init", tested=tested)
+    with pytest.raises(
+        ServerFailed, match=r"^distil-init: .* diverged: the loss of epoch \d is NaN"
+    ):
+        list(a_rank().fit(fit))
+
+
+def test_a_model_that_answers_nan_has_no_accuracy() -> None:
+    model = linear()
+    with torch.no_grad():
+        model[2].bias[1] = torch.nan  # type: ignore[index]
+    for test in (Rank.count_hits, Rank.count_confusion):
+        with pytest.raises(ServerFailed, match=rf"answers NaN for {len(TEST)} of {len(TEST)} im"):
+            test(a_rank(), model, "fp32")
 
 
 def test_what_is_no_classifier_is_never_tested() -> None:
