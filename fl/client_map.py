@@ -13,7 +13,8 @@ from fl.errors import ClientFailed, UserError
 from fl.events import ClientDropped, ClientEnd, Events
 from fl.federation import Client, Executor, Job, Memory, Update, UpdateStore
 from fl.packed import Header, Packed
-from fl.receiving import Check, Received, receive
+from fl.plausible import outliers
+from fl.receiving import Check, Received, largest_values, receive
 from fl.wire import StoredTensors, Visible, counts_in, unpack
 
 OnFailure = Literal["stop", "drop"]
@@ -57,6 +58,8 @@ class ClientMap:
     def __post_init__(self) -> None:
         self._keys = {k: self.store.key(job) for k, job in self.jobs.items()}
         self._at_work: list[tuple[float, float]] = []
+        self._largest: dict[int, Mapping[str, float]] = {}
+        self._sent: dict[int, Mapping[str, float]] = {}
 
     @property
     def busy_seconds(self) -> float:
@@ -80,6 +83,7 @@ class ClientMap:
                 if left := [job for k, job in locked.items() if k not in found]:
                     updates |= self._train(left)
             missing = {k: key for k, key in missing.items() if k not in locked}
+        self._refuse_outliers(updates)
         self._refuse_empty_roles(updates)
         return updates
 
@@ -117,6 +121,25 @@ class ClientMap:
         assert not lost, f"the executor lost clients {sorted(lost)}"
         return updates
 
+    def _refuse_outliers(self, updates: dict[int, Update]) -> None:
+        """Refuses uploads with values far beyond those of the same training's other ones."""
+        alike: dict[object, list[int]] = {}
+        for k in updates:
+            alike.setdefault(self.jobs[k].client.training, []).append(k)
+        for own in alike.values():
+            seen = [
+                {n: v for n, v in self._largest[k].items() if not self.private(self.members[k], n)}
+                for k in own
+            ]
+            for place, reason in outliers(seen).items():
+                k = own[place]
+                if path := self.store.file(self._keys[k]):
+                    path.unlink(missing_ok=True)
+                failed = ClientFailed(k, self.members[k].model, reason)
+                drop(failed, self.on_failure, self.dropped, self.events)
+                del updates[k]
+                self.memories.pop(k, None)
+
     def _refuse_empty_roles(self, updates: dict[int, Update]) -> None:
         left = {update.client.role for update in updates.values()}
         for k, job in self.jobs.items():
@@ -132,7 +155,26 @@ class ClientMap:
         """
         member, names = self.members[job.client.id], Header.of(packed.content).forms
         private = bool(names) and all(self.private(member, name) for name in names)
-        return receive(job, packed, self.check, nan_is_absent=self.nan_is_absent, private=private)
+        received = receive(
+            job,
+            packed,
+            self.check,
+            nan_is_absent=self.nan_is_absent,
+            private=private,
+            began=self._began(job),
+        )
+        self._largest[job.client.id] = received.largest
+        return received
+
+    def _began(self, job: Job) -> dict[str, float]:
+        """By name, the largest magnitude of what the client was sent, or else remembers."""
+        began = dict(job.memory.largest) if job.memory else {}
+        for message in (job.broadcast, job.payload):
+            if message:
+                if id(message) not in self._sent:  # one for many clients is read once
+                    self._sent[id(message)] = largest_values(Packed.in_memory(message))
+                began |= self._sent[id(message)]
+        return began
 
     def _keep(self, job: Job, packed: Packed, received: Received, *, reused: bool) -> Update:
         client, note = job.client, received.note
@@ -177,7 +219,7 @@ class ClientMap:
         path = self.store.file(key)
         if self.remember:
             read = partial(stored, self.store, key, client.id) if path else lambda: packed
-            self.memories[client.id] = Memory(key, read)
+            self.memories[client.id] = Memory(key, read, self._largest[client.id])
         tensors: Mapping[str, Tensor] = (
             StoredTensors(path, counts_in(packed)) if path else unpack(bytes(packed))[0]
         )

@@ -26,7 +26,7 @@ from fl.federation import (
     Update,
     UpdateStore,
 )
-from fl.receiving import Check
+from fl.receiving import Check, largest_values
 from fl.scoring import Build, OwnTests, answered, count_answers, evaluation
 from fl.server import Evaluation
 from fl.wire import Tensors, num_bytes, pack
@@ -206,6 +206,15 @@ class Clients:
             raise failed
         return evaluation(hits, tests)
 
+    def refuse(self, update: Update, reason: str) -> None:
+        """Its client has failed, though its upload was received: drops it, or ends the run.
+
+        Raises:
+            ClientFailed: the run is to stop.
+        """
+        failed = ClientFailed(update.client.id, update.client.model, reason)
+        drop(failed, self._on_failure, self.dropped, self._events)
+
     def end_round(self) -> None:
         """Ends the round, once its outcome is saved: its uploads are needed no longer."""
         self._store.end_round(self.round, set(self.remembered.values()))
@@ -222,8 +231,8 @@ class Clients:
             UserError: what a client remembers is gone or damaged.
         """
         for k, key in remembered.items():
-            self._memories[k] = Memory(key, partial(stored, self._store, key, k))
-            self._memories[k].read()
+            read = partial(stored, self._store, key, k)
+            self._memories[k] = Memory(key, read, largest_values(read()))
 
     def _chosen(self, options: MapOptions) -> Set[int]:
         """The clients to map over, without those that were dropped."""

@@ -191,6 +191,8 @@ class Memory:
     """The store's key of what that task returned, which determines the tensors."""
     read: Callable[[], Packed]
     """Reads them; raises `UserError` where they are gone or damaged."""
+    largest: Mapping[str, float] = field(default_factory=dict)
+    """The largest magnitude in each of them, by name."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -240,6 +242,10 @@ class Update:
     """Whether it was taken from the store."""
     private: bool = False
     """While it is checked: whether it stays with the client altogether, so that nobody loads it."""
+    largest: Mapping[str, float] = field(default_factory=dict)
+    """While it is checked: the largest magnitude in each tensor, by name."""
+    began: Mapping[str, float] = field(default_factory=dict)
+    """While it is checked: the same of what its client was sent, or remembered."""
 
 
 class Executor(Protocol):

@@ -1,5 +1,7 @@
 """What a client sent is checked before any of it is stored or used: form, note, values, and use.
 
+Whether a training can have made it is for the training record to say (:mod:`fl.plausible`).
+
 What is refused raises `ValueError`. The reason that :func:`receive` gives begins with a verb, such
 as ``sent classifier.conv.weight with NaN``: its caller names the client.
 """
@@ -14,24 +16,14 @@ from torch import Tensor
 from fl.client_note import ClientNote
 from fl.federation import Job, RunSpec, Update
 from fl.packed import Header, Packed, PackedTensors
+from fl.plausible import ANSWERS, LARGEST_ANSWER, VARIANCE, WHY, extent
 
 Value = TypeVar("Value")
 Check = Callable[[Update, RunSpec], object]
 """Raises `ValueError` for an update that its method could not use."""
 
 LARGEST = 1e9
-"""The largest value of a float in an upload: statistics are far below."""
-LARGEST_ANSWER = 1e5
-"""The largest value of a logit or feature, of which the server takes means."""
-ANSWERS = ("logits", "features")
-"""How the names of what models answer end."""
-LARGEST_WEIGHT = 1e4
-"""The largest value of a weight. What training makes of a start below 1 stays below 100, and ten
-layers of larger ones overflow."""
-WEIGHTS = ("classifier.", "cvae.", "decoder.", "generator.")
-"""How the names of weights begin."""
-STATISTICS = (".running_mean", ".running_var", ".num_batches_tracked")
-"""How the names of BatchNorm's buffers end, which are of the features' size and no weights."""
+"""The largest value of a float of which nothing else is known."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +32,8 @@ class Received:
 
     header: Header
     note: ClientNote
+    largest: Mapping[str, float]
+    """The largest magnitude in each tensor of floats."""
 
 
 def receive(
@@ -49,6 +43,7 @@ def receive(
     *,
     nan_is_absent: bool = False,
     private: bool = False,
+    began: Mapping[str, float] | None = None,
 ) -> Received:
     """Checks what a job's client sent.
 
@@ -58,6 +53,7 @@ def receive(
         check: what the method needs of it; what it does not look at is refused.
         nan_is_absent: whether NaN stands for what the client does not have.
         private: whether all of it stays with the client.
+        began: by name, the largest magnitude of what the client was sent, or remembered.
 
     Raises:
         ValueError: the first thing that is wrong with it.
@@ -65,9 +61,12 @@ def receive(
     try:
         tensors = PackedTensors(packed)
         note = ClientNote.of(packed.content)
-        for name in tensors:
-            for part in tensors.parts(name):
-                check_values(name, part, nan_is_absent=nan_is_absent)
+        largest = {}
+        for name, form in tensors.header.forms.items():
+            parts = tensors.parts(name)
+            found = [check_values(name, part, nan_is_absent=nan_is_absent) for part in parts]
+            if form.dtype.is_floating_point:
+                largest[name] = max(found, default=0.0)
         if check:
             looked = LookedAt(tensors)
             update = Update(
@@ -77,13 +76,22 @@ def receive(
                 seconds=0.0,
                 reused=False,
                 private=private,
+                largest=largest,
+                began=began or {},
             )
             check(update, job.run_spec)
             looked.refuse_others()
     except (ValueError, RuntimeError) as error:  # RuntimeError: torch, of tensors that do not fit
         reason = " ".join(str(error).split())[:300]
         raise ValueError(reason.removeprefix(f"client {job.client.id} ")) from None
-    return Received(tensors.header, note)
+    return Received(tensors.header, note, largest)
+
+
+def largest_values(packed: Packed) -> dict[str, float]:
+    """By name, the largest magnitude of each tensor of floats in what was checked, or is ours."""
+    tensors = PackedTensors(packed)
+    floats = [name for name, form in tensors.forms.items() if form.dtype.is_floating_point]
+    return {name: max(map(extent, tensors.parts(name)), default=0.0) for name in floats}
 
 
 class Noting(Mapping[str, Value]):
@@ -128,25 +136,29 @@ class LookedAt(Noting[Tensor]):
             raise ValueError(f"sent what nobody asked for: {', '.join(others[:5])}")
 
 
-def check_values(name: str, tensor: Tensor, *, nan_is_absent: bool = False) -> None:
-    """Finite, of a size that training can reach, and not negative where nothing negative can be."""
+def check_values(name: str, tensor: Tensor, *, nan_is_absent: bool = False) -> float:
+    """Finite, of a size that there can be, and not negative where nothing negative can be.
+
+    Returns:
+        The largest magnitude.
+    """
     if tensor.dtype == torch.bool:
-        return
+        return 0.0
     if tensor.dtype in (torch.float16, torch.bfloat16):
         tensor = tensor.float()
     if nan_is_absent and tensor.is_floating_point():
         tensor = tensor.nan_to_num(nan=0.0, posinf=torch.inf, neginf=-torch.inf)
     low, high = (float(end) for end in torch.aminmax(tensor))
     if not abs(low) < torch.inf or not abs(high) < torch.inf:
-        raise ValueError(f"sent {name} with NaN or infinite values")
-    is_statistic = name.endswith(STATISTICS)
+        raise ValueError(f"sent {name} with NaN or infinite values: {WHY}")
     most = LARGEST_ANSWER if name.endswith(ANSWERS) else LARGEST
-    if name.startswith(WEIGHTS) and not is_statistic:
-        most = LARGEST_WEIGHT
     if tensor.is_floating_point() and max(-low, high) > most:
-        raise ValueError(f"sent {name} with values up to {max(-low, high):.3g}, above {most:g}")
-    if name.endswith((".running_var", ".num_batches_tracked")) and low < 0:
+        raise ValueError(
+            f"sent {name} with values up to {max(-low, high):.3g}, above {most:g}: {WHY}"
+        )
+    if name.endswith((VARIANCE, ".num_batches_tracked")) and low < 0:
         raise ValueError(f"sent a negative {name}: {low:g}")
+    return max(-low, high)
 
 
 def check_label_counts(update: Update, run_spec: RunSpec) -> Tensor:
@@ -160,12 +172,6 @@ def check_label_counts(update: Update, run_spec: RunSpec) -> Tensor:
     if int(counts.min()) < 0 or int(counts.max()) > size or int(counts.sum()) != size:
         raise ValueError(f"{sender} sent impossible label counts {counts.tolist()}: it has {size}")
     return counts
-
-
-def check_answer(answer: Tensor) -> None:
-    """What a model with the uploaded weights makes of a trial input."""
-    if not answer.isfinite().all():
-        raise ValueError("sent weights with which the model answers NaN or infinite values")
 
 
 def sent(update: Update, name: str) -> Tensor:

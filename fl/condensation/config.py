@@ -11,10 +11,12 @@ from fl.bounds import Count, OneOf, Positive, Settings, Width, Within
 from fl.condensation.augment import KINDS
 from fl.federation import RunSpec, Task, Update
 from fl.models import CLASSIFIERS, check_classifier
+from fl.plausible import WHY
 from fl.receiving import sent
 
 MOST_PIXEL = 100.0
-"""What a condensed pixel stays far below, though nothing holds it between 0 and 1."""
+"""What a condensed pixel stays far below at a rate of 1 or less, though nothing holds it between 0
+and 1; above that it grows with the rate."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,8 +69,9 @@ class CondensationConfig(Settings):
             )
         if not images.isfinite().all():
             raise ValueError(f"{sender} sent images with NaN or infinite values")
-        if images.is_floating_point() and len(images) and float(images.abs().max()) > MOST_PIXEL:
-            raise ValueError(f"{sender} sent images with pixels above {MOST_PIXEL:g}")
+        most = MOST_PIXEL * max(1.0, self.lr)
+        if images.is_floating_point() and len(images) and float(images.abs().max()) > most:
+            raise ValueError(f"{sender} sent images with pixels above {most:g}: {WHY}")
 
 
 @dataclass(frozen=True, kw_only=True)

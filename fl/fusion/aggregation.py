@@ -27,7 +27,8 @@ class AggregationConfig(Settings):
     aggregate: Literal["mean", "median", "trimmed-mean", "krum", "norm-clip"] = "mean"
     """mean; or a rule that bears clients that lie: median or trimmed-mean of each weight, krum (the
     one client nearest to the others), norm-clip (the mean of updates cut to one length). median,
-    trimmed-mean and krum count all clients alike, however many samples they have."""
+    trimmed-mean and krum count all clients alike, however many samples they have. Krum is weak:
+    a few clients that send the start back lie close together, and can be the ones it takes."""
     aggregate_liars: Annotated[float, Within(0, 0.5, "[)")] = 0.2
     """Share of the clients that may lie, rounded up: trimmed-mean leaves as many out at both ends,
     krum at the far end."""
@@ -117,6 +118,9 @@ def trimmed_mean(values: Tensor, cut: int) -> Tensor:
 def krum(squared: Tensor, liars: int) -> int:
     """argmin_i sum over the n - f - 2 clients j nearest to i of |w_i - w_j|^2 (Blanchard et al.,
     NeurIPS 2017): the place of one client, which is taken as it is.
+
+    The start is in the middle of honest updates that go different ways, so clients that send it
+    back may be nearest to all others: the model then has learned nothing.
 
     Args:
         squared: (n, n), all squared distances; counts all clients alike.

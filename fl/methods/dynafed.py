@@ -15,13 +15,12 @@ from torch import Tensor, nn
 from fl.bounds import MOST, AtLeast, AtMost, Settings
 from fl.clients import Clients
 from fl.federation import Batch, RunSpec
-from fl.fusion.average import average_into
 from fl.fusion.fit import FitConfig
 from fl.fusion.trajectory import AHEAD, MatchingConfig, match_trajectory
 from fl.methods.method import Assignment, Method
 from fl.methods.participation import ParticipationConfig, participants
 from fl.methods.prototypes import LOCAL
-from fl.methods.uploads import load_classifier, untrained_classifier
+from fl.methods.uploads import combine_classifiers, untrained_classifier
 from fl.rounds import Rounds
 from fl.server import Outcome, Server
 from fl.spaces import LogUniform, Spaces
@@ -63,7 +62,7 @@ def run(clients: Clients, server: Server, config: DynaFedConfig, *, rounds: Roun
             broadcast=prefixed("classifier", model) if number > 1 else None,
         )
         with server.events.phase("fusion"):
-            average_into(model, (load_classifier(u, server).state_dict() for u in updates))
+            combine_classifiers(model, updates, clients, server)
         if number <= config.trajectory:
             memory |= _point(model, number)
             continue

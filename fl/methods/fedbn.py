@@ -92,7 +92,9 @@ def run(clients: Clients, server: Server, config: FedBNConfig, *, rounds: Rounds
             }
             updates = clients.train(only=chosen, payloads=payloads, remember=True, for_test=is_norm)
         with server.events.phase("fusion"):
-            average_each(model, updates, clients, server, by_samples=by_samples, rule=config)
+            updates = average_each(
+                model, updates, clients, server, by_samples=by_samples, rule=config
+            )
         for client, tensors in ((u.client, u.tensors) for u in updates if evaluate):
             own |= {f"{client.id}.{n}": tensors[n] for n in norms[client.training]}
     return rounds.outcome(

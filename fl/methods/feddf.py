@@ -55,7 +55,7 @@ def run(
     if rounds.count == 1:
         updates = clients.train()
         with server.events.phase("fusion"):
-            average_each(model, updates, clients, server, by_samples=False, rule=config)
+            updates = average_each(model, updates, clients, server, by_samples=False, rule=config)
             start = server.evaluate(ensemble)
             result = distil(ensemble, updates, server, config, auxiliary)
         return Outcome(model=ensemble, start=start, epochs=result.epochs, figures=about)
@@ -63,7 +63,7 @@ def run(
         payloads = sent(model, clients.members) if number > 1 else None
         updates = clients.train(payloads=payloads)
         with server.events.phase("fusion"):
-            average_each(model, updates, clients, server, by_samples=False, rule=config)
+            updates = average_each(model, updates, clients, server, by_samples=False, rule=config)
             distil(ensemble, updates, server, config, auxiliary)
     return rounds.outcome(ensemble, figures=about)
 

@@ -102,7 +102,7 @@ def run(clients: Clients, server: Server, config: FedDynConfig, *, rounds: Round
             check=check_sent,
         )
         with server.events.phase("fusion"):
-            average_each(model, updates, clients, server, by_samples=False)
+            updates = average_each(model, updates, clients, server, by_samples=False)
             add_drifts(drifts, model, start, updates, clients)
     return rounds.outcome(ensemble)
 

@@ -106,7 +106,9 @@ def run(clients: Clients, server: Server, config: FedGenConfig, *, rounds: Round
             updates = clients.train(only=chosen, payloads=payloads, broadcast=lessons)
         with server.events.phase("fusion"):
             by_samples = config.by_samples(rounds.count)
-            average_each(model, updates, clients, server, by_samples=by_samples, rule=config)
+            updates = average_each(
+                model, updates, clients, server, by_samples=by_samples, rule=config
+            )
             own_counts = memory["label_counts"][[update.client.id for update in updates]]
             layers = LastLayers.of(generator, updates, average, own_counts)
             fit_generator(layers, server, config.generator)

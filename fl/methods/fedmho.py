@@ -33,7 +33,7 @@ from fl.methods.early_sampling import by_label_share
 from fl.methods.method import Assignment, Method
 from fl.methods.uploads import (
     Decoders,
-    aggregate_classifiers,
+    combine_classifiers,
     load_classifier,
     load_label_counts,
     untrained_classifier,
@@ -193,7 +193,8 @@ def run(clients: Clients, server: Server, config: FedMHOConfig, *, teacher: Teac
     figures: JsonObject = {"synthetic": {"generated": len(synthetic), "kept": len(kept)}}
     told: dict[str, Tensor] = {"kept": kept}
     with server.events.phase("fusion"):
-        model = initialise(classifiers, optimised, server, config)  # line 9, Eq. 4
+        model = initialise(classifiers, optimised, clients, server, config)  # line 9, Eq. 4
+        classifiers = [u for u in classifiers if u.client.id not in clients.dropped]
         start = server.evaluate(model)
         if teacher == "models":
             teachers = (load_classifier(u, server) for u in classifiers)
@@ -260,14 +261,18 @@ def keep_best(synthetic: Samples, server: Server, config: FedMHOConfig) -> Tenso
 
 
 def initialise(
-    classifiers: list[Update], optimised: Samples, server: Server, config: FedMHOConfig
+    classifiers: list[Update],
+    optimised: Samples,
+    clients: Clients,
+    server: Server,
+    config: FedMHOConfig,
 ) -> nn.Module:
     """w_0: Eq. 4, or with several architectures an ensemble distillation into the first one."""
     own = [u for u in classifiers if u.client.model == classifiers[0].client.model]
     model = untrained_classifier(classifiers[0].client.training, server)
     if config.start == "random":
         return model
-    aggregate_classifiers(model, own, server, config)
+    combine_classifiers(model, own, clients, server, config)
     if len(own) < len(classifiers) and config.mixed_init == "distillation":
         teachers = (load_classifier(u, server) for u in classifiers)
         taught = server.teach(optimised.only("images"), teachers, config.teacher_weights)

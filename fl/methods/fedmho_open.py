@@ -94,7 +94,6 @@ def run(clients: Clients, server: Server, config: FedMHOOpenConfig) -> Outcome:
     generators = [u for u in updates if u.client.role == "generator"]
     classifiers, held = told(clients, [u for u in updates if u.client.role == "classifier"], server)
     drawn = np.stack([load_label_counts(u, server) for u in generators])
-    trust = label_trust(held, drawn, config.half_trust)
 
     with server.events.phase("synthesis"):
         allocation = allocate(generators, server, config)
@@ -104,9 +103,11 @@ def run(clients: Clients, server: Server, config: FedMHOOpenConfig) -> Outcome:
         kept = keep_best(plain, server, config)  # by the samples as they were before they moved
         own = server.take(own, kept)
     with server.events.phase("fusion"):
-        model = initialise(classifiers, own, server, config)
-        start = server.evaluate(model)
-        sets = [own, *opened]
+        model = initialise(classifiers, own, clients, server, config)
+        left = [i for i, u in enumerate(classifiers) if u.client.id not in clients.dropped]
+        classifiers, held = [classifiers[i] for i in left], held[left]
+        trust = label_trust(held, drawn, config.half_trust)
+        start, sets = server.evaluate(model), [own, *opened]
         votes = poll(classifiers, held, trust, sets, server, config)
         lessons = own_lessons(own, votes[0], trust, server)
         teacher = describe_teacher(lessons["teacher_logits"], server.fetch(own, "labels"))

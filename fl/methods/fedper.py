@@ -6,6 +6,7 @@ both together, and upload the layers. The head is theirs: no byte of it is sent.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from fl.bounds import Number
 from fl.clients import Clients
@@ -16,7 +17,7 @@ from fl.methods.personal import LOCAL, Participations, PersonalConfig
 from fl.methods.personal import assign as assign_personal
 from fl.methods.prototypes import like_fedavg
 from fl.methods.shared_layers import average_layers, first_layers, layers_of, same_depth
-from fl.methods.uploads import untrained_classifier
+from fl.methods.uploads import combine, untrained_classifier
 from fl.rounds import Rounds
 from fl.server import Outcome, Server
 from fl.spaces import Spaces
@@ -98,7 +99,8 @@ def share_layers(
             private=is_head,
         )
         with server.events.phase("fusion"):
-            average_layers(model, layers, updates, depths)
+            average = partial(average_layers, model, layers, depths=depths)
+            combine(model, updates, clients, server, average)
     return rounds.outcome(model, figures=taken.fedavg_bytes(config.classifier, server))
 
 

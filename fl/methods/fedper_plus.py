@@ -6,6 +6,7 @@ over those that still share it.
 """
 
 from dataclasses import dataclass
+from functools import partial
 
 from fl.clients import Clients
 from fl.federation import Client, RunSpec
@@ -15,7 +16,7 @@ from fl.methods.personal import LOCAL, Participations, PersonalConfig
 from fl.methods.personal import assign as assign_personal
 from fl.methods.prototypes import like_fedavg
 from fl.methods.shared_layers import Dropping, average_layers, first_layers_each, layers_of
-from fl.methods.uploads import untrained_classifier
+from fl.methods.uploads import combine, untrained_classifier
 from fl.rounds import Rounds
 from fl.server import Outcome, Server
 from fl.spaces import Choice, Distribution, Spaces
@@ -78,7 +79,8 @@ def run(clients: Clients, server: Server, config: FedPerPlusConfig, *, rounds: R
             private=is_dropped,
         )
         with server.events.phase("fusion"):
-            average_layers(model, layers, updates, depths())
+            average = partial(average_layers, model, layers, depths=depths())
+            combine(model, updates, clients, server, average)
     return rounds.outcome(model, figures=taken.fedavg_bytes(config.classifier, server))
 
 

@@ -18,7 +18,7 @@ from fl.fusion.aggregation import AggregationConfig
 from fl.methods.clusters import check_clusters, random_clusters
 from fl.methods.method import Assignment, Method
 from fl.methods.prototypes import LOCAL
-from fl.methods.uploads import aggregate_classifiers, untrained_classifier
+from fl.methods.uploads import combine_classifiers, untrained_classifier
 from fl.rounds import Rounds
 from fl.seeding import in_round, numpy_generator
 from fl.server import Outcome, Server
@@ -72,8 +72,8 @@ def run(clients: Clients, server: Server, config: FedSeqConfig, *, rounds: Round
             raise ClientFailed(head, clients.members[head].model, reason)
         with server.events.phase("fusion"):
             sizes = {order[0]: _samples(clients, order) for order in orders}
-            weights = [sizes[update.client.id] for update in ends]
-            aggregate_classifiers(model, ends, server, config, weights)
+
+            combine_classifiers(model, ends, clients, server, config, sizes)
     return rounds.outcome(model)
 
 

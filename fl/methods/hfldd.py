@@ -26,7 +26,7 @@ from fl.methods.method import Assignment, Method
 from fl.methods.personal import checked_floats, everything
 from fl.methods.prototypes import LOCAL
 from fl.methods.sent_images import EXAMPLES, check_sent, examples_of
-from fl.methods.uploads import aggregate_classifiers, untrained_classifier
+from fl.methods.uploads import combine_classifiers, untrained_classifier
 from fl.receiving import check_probabilities
 from fl.rounds import Rounds
 from fl.seeding import seed_for
@@ -87,6 +87,15 @@ def run(
     """Algorithm 2. Clusters and data are made in the first round, before the heads train."""
     model = untrained_classifier(config.classifier, server)
     memory: dict[str, Tensor] = {}
+
+    def samples_of(update: Update) -> int:
+        return int(memory["samples"][update.client.id])
+
+    def check_head(update: Update, run_spec: RunSpec) -> None:
+        """A head trains on what it was sent too."""
+        client = replace(update.client, num_samples=samples_of(update))
+        trained(replace(update, client=client), run_spec)
+
     for number in rounds.play(clients, server, model, memory):
         if number == 1:
             memory |= make_clusters(clients, server, config, auxiliary)
@@ -98,12 +107,13 @@ def run(
             only=heads,
             broadcast=prefixed("classifier", model) if number > 1 else None,
             of_this_run=number == 1,
-            check=trained,
+            check=check_head,
         )
         refuse_lost(clients, heads)
         with server.events.phase("fusion"):
-            weights = [int(memory["samples"][u.client.id]) for u in updates]
-            aggregate_classifiers(model, updates, server, config, weights)
+            weights = {u.client.id: samples_of(u) for u in updates}
+            combine_classifiers(model, updates, clients, server, config, weights)
+        refuse_lost(clients, heads)
     outcome = rounds.outcome(model, figures=figures(memory))
     sent = {n.removeprefix(EXAMPLES): t for n, t in memory.items() if n.startswith(EXAMPLES)}
     return replace(outcome, sent=sent)

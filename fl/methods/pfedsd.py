@@ -14,12 +14,11 @@ from torch import Tensor, nn
 from fl.bounds import NotNegative, Positive
 from fl.clients import Clients
 from fl.federation import Batch, Task, TaskInput
-from fl.fusion.average import average_into
 from fl.methods.method import Method
 from fl.methods.participation import participants
 from fl.methods.personal import LOCAL, Participations, PersonalConfig, assign
 from fl.methods.prototypes import like_fedavg
-from fl.methods.uploads import load_classifier, untrained_classifier
+from fl.methods.uploads import combine_classifiers, untrained_classifier
 from fl.rounds import Rounds
 from fl.server import Outcome, Server
 from fl.spaces import LogUniform, Spaces
@@ -68,7 +67,7 @@ def run(clients: Clients, server: Server, config: PFedSDConfig, *, rounds: Round
             remember=True,
         )
         with server.events.phase("fusion"):
-            average_into(model, (load_classifier(u, server).state_dict() for u in updates))
+            combine_classifiers(model, updates, clients, server)
     return rounds.outcome(model, figures=taken.fedavg_bytes(config.classifier, server))
 
 

@@ -18,7 +18,8 @@ from fl.fusion.aggregation import AggregationConfig
 from fl.methods.method import Assignment
 from fl.methods.participation import ParticipationConfig, num_participants
 from fl.methods.uploads import (
-    aggregate_classifiers,
+    MEAN,
+    combine_classifiers,
     load_classifier,
     untrained_classifier,
 )
@@ -47,7 +48,6 @@ class PrototypesConfig(Settings):
     classifier: ClassifierConfig = ClassifierConfig()
 
 
-MEAN = AggregationConfig()
 LOCAL: dict[str, Distribution] = {
     "classifier.epochs": Choice((10, 50, 200)),
     "classifier.lr": LogUniform(1e-3, 2e-2),
@@ -102,23 +102,30 @@ def average_each(
     *,
     by_samples: bool,
     rule: AggregationConfig = MEAN,
-) -> None:
+) -> list[Update]:
     """Loads each prototype's average into its model; a model without an update does not change.
 
     ``by_samples``: whether clients are weighted by their samples, or all alike; ``rule``: what is
     done in place of the mean.
 
+    Returns:
+        The updates that were averaged; see :func:`fl.methods.uploads.combine`.
+
     Raises:
-        ClientFailed: all clients of a prototype were dropped, so its model would stay untrained.
+        ClientFailed: all clients of a prototype were dropped, so its model would stay untrained; or
+            an average answers NaN, and the run is to stop.
     """
     for training in model:
         own = [client for client in clients.members if client.training == training]
         if all(client.id in clients.dropped for client in own):
             reason = f"{clients.dropped[own[-1].id]}; no client with its model is left"
             raise ClientFailed(own[-1].id, own[-1].model, reason)
+    left: list[Update] = []
     for group in by_prototype(updates):
-        weights = [update.client.num_samples if by_samples else 1 for update in group]
-        aggregate_classifiers(model[group[0].client.training], group, server, rule, weights)
+        average = model[group[0].client.training]
+        weights = {u.client.id: u.client.num_samples if by_samples else 1 for u in group}
+        left += combine_classifiers(average, group, clients, server, rule, weights)
+    return sorted(left, key=lambda update: update.client.id)
 
 
 def sent(

@@ -6,15 +6,20 @@ from itertools import repeat
 import numpy as np
 from torch import Tensor, nn
 
+from fl.clients import Clients
+from fl.errors import ClientFailed
 from fl.federation import Training, Update
 from fl.fusion.aggregation import AggregationConfig, aggregate_states
 from fl.fusion.average import average_into
 from fl.models import Decoder
+from fl.plausible import check_model
 from fl.receiving import check_label_counts
 from fl.server import Server
 from fl.training.classifier import ClassifierConfig, starting_classifier
 from fl.training.generator import GeneratorConfig, starting_decoder, starting_generator
 from fl.wire import Tensors, checked, load_prefixed
+
+MEAN = AggregationConfig()
 
 
 def load_classifier(update: Update, server: Server) -> nn.Module:
@@ -77,6 +82,72 @@ def aggregate_classifiers(
     start = model.state_dict()
     states = [ClassifierTensors(update, start) for update in updates]
     model.load_state_dict(aggregate_states(states, start, config, weights))
+
+
+def combine(
+    model: nn.Module,
+    updates: Sequence[Update],
+    clients: Clients,
+    server: Server,
+    load: Callable[[Sequence[Update]], object],
+) -> list[Update]:
+    """Has ``load`` load what the updates are together into the model, and tries it before anybody
+    is sent it: where it fails, the client whose weights are farthest from the model before is
+    refused, and the others are combined anew.
+
+    Returns:
+        The updates that the model is made of.
+
+    Raises:
+        ClientFailed: a client was refused and the run is to stop, or none is left.
+    """
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    left = list(updates)
+    while True:
+        load(left)
+        try:
+            check_model(model, server.run_spec.image_shape)
+        except ValueError as wrong:
+            model.load_state_dict(before)
+            liar = max(left, key=lambda update: _distance(update, before))
+            reason = f"sent the weights farthest from the start, and the clients' model {wrong}"
+            clients.refuse(liar, reason)
+            left = [update for update in left if update is not liar]
+            if not left:
+                reason = f"{reason}; no client is left"
+                raise ClientFailed(liar.client.id, liar.client.model, reason) from None
+        else:
+            return left
+
+
+def combine_classifiers(
+    model: nn.Module,
+    updates: Sequence[Update],
+    clients: Clients,
+    server: Server,
+    config: AggregationConfig = MEAN,
+    weights: Mapping[int, int] | None = None,
+) -> list[Update]:
+    """:func:`aggregate_classifiers`, whose model is tried: see :func:`combine`.
+
+    ``weights``: of the clients by id, where the rule can weight them; else all count alike.
+    """
+
+    def load(left: Sequence[Update]) -> None:
+        own = [weights[update.client.id] for update in left] if weights else repeat(1)
+        aggregate_classifiers(model, left, server, config, own)
+
+    return combine(model, updates, clients, server, load)
+
+
+def _distance(update: Update, start: Mapping[str, Tensor]) -> float:
+    """Of the client's weights from these, squared: over those that it sent."""
+    total = 0.0
+    for name, tensor in update.tensors.items():
+        origin = start.get(name.removeprefix("classifier."))
+        if origin is not None and origin.is_floating_point():
+            total += float((tensor.to(origin.device).double() - origin.double()).square().sum())
+    return total
 
 
 def load_decoder(update: Update, server: Server) -> Decoder:

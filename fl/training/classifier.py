@@ -1,14 +1,12 @@
 """Local training of a classifier (Eq. 2): its settings, its starting weights, and the task."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from functools import lru_cache
 from typing import Annotated, Literal, Protocol
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from fl.bounds import Count, NotNegative, OneOf, Positive, Settings, Width, Within
 from fl.federation import Batch, RunSpec, Task, TaskInput, Training, Update
@@ -23,7 +21,7 @@ from fl.models import (
 )
 from fl.models.info import ModelInfo
 from fl.models.registry import MODELS
-from fl.receiving import check_answer
+from fl.plausible import Trial, check_reach, extents, trial_images
 from fl.seeding import torch_seeded
 from fl.training.epochs import EpochTraining, epochs_of
 from fl.training.optimizers import SGD, Adam, Proximal
@@ -91,15 +89,18 @@ class ClassifierConfig(EpochTraining, Settings):
         return classifier_bytes(self.model, shape, classes, width=self.width)
 
     def check_upload(self, update: Update, run_spec: RunSpec) -> None:
-        """Raises `ValueError` unless it holds this classifier's weights, which answer finitely; of
-        what stays with the client only the form is looked at, as it may be large."""
-        model, images = _trial(MODELS[self.model], self.width, run_spec)
+        """Raises `ValueError` unless it holds this classifier's weights, which training can have
+        made and which answer finitely; what stays with the client answers nobody."""
+        trial, start = _trial(MODELS[self.model], self.width, run_spec)
         sender = f"client {update.client.id}"
-        expected, sent = model.state_dict(), update.tensors
-        check_forms(expected, sent, "classifier", sender)
+        check_forms(trial.expected, update.tensors, "classifier", sender)
+        check_reach(update, "classifier", start, self.reach(update.client.num_samples))
         if not update.private:
-            state = {name: sent[f"classifier.{name}"] for name in expected}
-            check_answer(functional_call(model, state, (images,)))
+            trial.check(update, "classifier", trial_images(run_spec.image_shape))
+
+    def reach(self, num_samples: int) -> float:
+        """How far the training of so many samples can move a weight."""
+        return self.make_optimizer().reach(self.steps(num_samples))
 
 
 @task_of
@@ -188,12 +189,12 @@ def _start(info: ModelInfo, width: float, run_spec: RunSpec) -> nn.Module:
 
 
 @lru_cache(maxsize=8)
-def _trial(info: ModelInfo, width: float, run_spec: RunSpec) -> tuple[nn.Module, Tensor]:
-    """The model without weights, in eval mode, and two images by which an upload is tried."""
+def _trial(info: ModelInfo, width: float, run_spec: RunSpec) -> tuple[Trial, Mapping[str, float]]:
+    """By what an upload is tried: the model, and the largest magnitude of its starting weights."""
     shape, classes = run_spec.image_shape, run_spec.num_classes
     with torch_seeded(0, "trial"):
         model = build_shell(info.name, shape, classes, width=width)
-    return model.eval(), torch.rand(2, *shape, generator=torch.Generator().manual_seed(0))
+    return Trial(model), extents(_start(info, width, run_spec))
 
 
 def cross_entropies(model: nn.Module, batch: Batch) -> Tensor:

@@ -23,6 +23,10 @@ class EpochTraining:
         """Samples passed through the model."""
         return self.epochs * num_samples
 
+    def steps(self, num_samples: int) -> int:
+        """Steps of the optimiser, of a client with so many samples."""
+        return self.epochs * -(-num_samples // self.batch_size)
+
     def probe(self, steps: int, num_classes: int) -> tuple[Self, int]:
         """The training with one epoch, and the samples of ``steps`` batches."""
         return replace(self, epochs=1), steps * self.batch_size

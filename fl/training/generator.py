@@ -1,12 +1,12 @@
 """Local training of a conditional VAE (Eq. 3): its settings, its starting weights, and the task."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Annotated, Literal
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from fl.bounds import Count, OneOf, Positive, Settings, Width
 from fl.federation import Batch, RunSpec, Task, TaskInput, Update
@@ -20,14 +20,15 @@ from fl.models import (
     elbo_losses,
     one_hot,
 )
-from fl.receiving import check_answer, check_label_counts
+from fl.plausible import Trial, check_reach, extents, trial_codes, trial_images
+from fl.receiving import check_label_counts
 from fl.seeding import torch_seeded
 from fl.training.dense_cvae import gradient_of
 from fl.training.epochs import EpochTraining, epochs_of
 from fl.training.optimizers import Adam
 from fl.training.recipe import Recipe
 from fl.training.task import task_of
-from fl.wire import Tensors, checked, num_bytes, prefixed
+from fl.wire import Tensors, check_forms, num_bytes, prefixed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,19 +73,20 @@ class GeneratorConfig(EpochTraining, Settings):
         return num_bytes(prefixed("", model if self.upload == "cvae" else model.decoder))
 
     def check_upload(self, update: Update, run_spec: RunSpec) -> None:
-        """Raises `ValueError` unless it holds this generator's weights, which draw finite images,
-        and the client's label counts."""
+        """Raises `ValueError` unless it holds this generator's weights, which training can have
+        made and which draw finite images, and the client's label counts."""
         check_label_counts(update, run_spec)
-        trial = _trial(self, run_spec)
-        model = trial if self.upload == "cvae" else trial.decoder
+        trial, start = _trial(self, run_spec)
         sender = f"client {update.client.id}"
-        state = checked(model.state_dict(), update.tensors, self.upload, sender)
-        noise = torch.randn(2, self.latent, generator=torch.Generator().manual_seed(0))
-        labels = torch.arange(2) % run_spec.num_classes
-        drawn = (torch.zeros(2, *run_spec.image_shape), labels, noise)
-        asked = drawn if self.upload == "cvae" else (noise, one_hot(labels, run_spec.num_classes))
-        answer = functional_call(model, state, asked)
-        check_answer(torch.cat([part.flatten() for part in answer]))
+        check_forms(trial.expected, update.tensors, self.upload, sender)
+        reach = Adam(self.lr).reach(self.steps(update.client.num_samples))
+        check_reach(update, self.upload, start, reach)
+        images, codes = trial_images(run_spec.image_shape), trial_codes(self.latent)
+        labels = torch.arange(len(codes)) % run_spec.num_classes
+        asked = (codes, one_hot(labels, run_spec.num_classes))
+        trial.check(
+            update, self.upload, *((images, labels, codes) if self.upload == "cvae" else asked)
+        )
 
 
 @task_of
@@ -133,14 +135,17 @@ def _start(name: str, width: float, latent: int, run_spec: RunSpec) -> CVAE:
 
 
 @lru_cache(maxsize=8)
-def _trial(config: GeneratorConfig, run_spec: RunSpec) -> CVAE:
-    """The model without weights, by which an upload is tried."""
+def _trial(config: GeneratorConfig, run_spec: RunSpec) -> tuple[Trial, Mapping[str, float]]:
+    """By what an upload is tried: the model, and the largest magnitude of its starting weights."""
     shape, classes = run_spec.image_shape, run_spec.num_classes
     with torch.device("meta"):
-        model = build_generator(
+        shell = build_generator(
             config.model, shape, classes, latent=config.latent, width=config.width
         )
-    return model.eval()
+    start = _start(config.model, config.width, config.latent, run_spec)
+    if config.upload == "cvae":
+        return Trial(shell), extents(start)
+    return Trial(shell.decoder), extents(start.decoder)
 
 
 def _elbo_losses(model: nn.Module, batch: Batch) -> Tensor:

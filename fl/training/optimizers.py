@@ -5,6 +5,7 @@ what torch.optim does around them for each tensor. Nor do they import torch.opti
 process a second and 90 MiB.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -48,6 +49,10 @@ class SGD:
     momentum: float = 0.0
     weight_decay: float = 0.0
 
+    def reach(self, steps: int) -> float:
+        """How far a weight can move in so many steps: any way, as a gradient may be of any size."""
+        return math.inf
+
     def for_cohort(self, parameters: Sequence[Sequence[Tensor]]) -> ResumableOptimizer:
         """The optimiser of a cohort: one list of parameters per client."""
         return _CohortSGD(self, parameters)
@@ -60,6 +65,15 @@ class Adam:
     lr: float
     betas: tuple[float, float] = (0.9, 0.999)
     weight_decay: float = 0.0
+
+    def reach(self, steps: int) -> float:
+        """How far a weight can move in so many steps without decay: no step is longer than lr times
+        the larger of 1 and (1 - beta_1) / sqrt(1 - beta_2) (Kingma and Ba, ICLR 2015, Section 2.1).
+
+        A quarter more is given for rounding and the warm-up of the means.
+        """
+        first, second = self.betas
+        return 1.25 * self.lr * steps * max(1.0, (1 - first) / math.sqrt(1 - second))
 
     def for_cohort(self, parameters: Sequence[Sequence[Tensor]]) -> ResumableOptimizer:
         """The optimiser of a cohort: one list of parameters per client."""

@@ -1,5 +1,6 @@
 """Local training of a client that keeps a model of its own, from round to round."""
 
+import math
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
@@ -43,6 +44,10 @@ class PersonalTraining(ClassifierConfig):
     def task(self) -> Task:
         """The task that such a client runs from the second round on."""
         return train_personal
+
+    def reach(self, num_samples: int) -> float:
+        """Any way: methods have such clients train for longer than ``epochs``."""
+        return math.inf
 
 
 @task_of

@@ -144,7 +144,11 @@ def another_shape(upload: Tensors) -> None:
 
 COUNTS = "label_counts"
 HOSTILE: dict[str, tuple[Training, Change, str]] = {
-    "weights of 1e20": (CLASSIFIER, everywhere(1e20), "values up to 1e.20, above 10000"),
+    "weights of 1e20": (
+        CLASSIFIER,
+        everywhere(1e20),
+        "values up to 1e.20, above 1e.09: its training diverged",
+    ),
     "weights of 3e38": (CLASSIFIER, once(3e38), "values up to 3e.38"),
     "weights of -1e5": (CLASSIFIER, once(-1e5), "values up to 1e.05"),
     "NaN": (CLASSIFIER, once(float("nan")), "with NaN or infinite values"),
@@ -164,10 +168,15 @@ HOSTILE: dict[str, tuple[Training, Change, str]] = {
     "float64": (CLASSIFIER, doubles, "as torch.float64"),
     "another shape": (CLASSIFIER, another_shape, "expected torch.float32"),
     "a negative variance": (NORMED, ending("running_var", -1.0), "negative .*running_var"),
+    "weights that overflow": (VGG, everywhere(90.0), "answers values up to 7.*e.24"),
+    "weights that answer 1e6": (CLASSIFIER, everywhere(9.0), "answers values up to .*above 100000"),
+    "a mean of 1e9": (NORMED, ending("running_mean", 1e9), "running_mean .* of features up to"),
+    "a variance of 1e8": (NORMED, ending("running_var", 1e8), "running_var .* of features up to"),
+    "a decoder of 50": (GENERATOR, everywhere(50.0), "values up to 50, above 0.4"),
     "a huge variance": (NORMED, ending("running_var", 1e20), "running_var with values up to"),
     "negative batches": (NORMED, ending("num_batches_tracked", -1), "negative .*tracked"),
     "a decoder of 1e20": (GENERATOR, everywhere(1e20), "values up to 1e.20"),
-    "weights that overflow": (VGG, everywhere(9e3), "answers NaN or infinite"),
+    "weights of 9e3": (VGG, everywhere(9e3), "values up to 9e.03, above 101"),
     "a CVAE's decoder alone": (CVAE, lacks, "other tensors than cvae has"),
     "10^9 samples": (GENERATOR, put(COUNTS, torch.full((3,), 10**9)), "impossible label counts"),
     "2^62 samples": (GENERATOR, put(COUNTS, torch.full((3,), 2**62)), "impossible label counts"),
@@ -192,6 +201,18 @@ def test_a_hostile_upload_is_its_clients_failure_and_is_not_kept(
     with pytest.raises(ClientFailed, match=rf"^client 0 \(.*\) failed: sent .*{reason}"):
         trained(training, tmp_path, sent(upload))
     assert files(tmp_path) == []
+
+
+def test_values_far_beyond_the_others_are_their_clients_failure_and_are_not_kept(
+    tmp_path: Path,
+) -> None:
+    good, bad = honest(CLASSIFIER), honest(CLASSIFIER)
+    ending("bias", 80.0)(bad)
+    with pytest.raises(ClientFailed, match=r"^client 1 .* up to 80, where half of the clients"):
+        trained(CLASSIFIER, tmp_path, sent(good), sent(bad), sent(good))
+    clients, updates = trained(CLASSIFIER, tmp_path, *[sent(good)] * 3, drop=True)
+    assert [update.reused for update in updates] == [True, False, True]
+    assert not clients.dropped
 
 
 def test_what_stays_with_its_client_is_checked_before_it_is_kept_too(tmp_path: Path) -> None:

@@ -88,9 +88,9 @@ def test_private_tensors_are_in_no_update(tmp_path: Path) -> None:
     seen: list[set[str]] = []
     real = fedper.average_layers
 
-    def watching(*args: object) -> None:
+    def watching(*args: object, **named: object) -> None:
         seen.extend({*update.tensors} for update in args[2])  # type: ignore[attr-defined]
-        real(*args)  # type: ignore[arg-type]
+        real(*args, **named)  # type: ignore[arg-type]
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(fedper, "average_layers", watching)

@@ -1,0 +1,168 @@
+"""What a training can have made: of the weights it began with, alone and beside other clients'.
+
+The limits are wide: a training that learns stays far from all of them. Numbers that are wrong and
+plausible pass; those are what robust aggregation is for (:mod:`fl.fusion.aggregation`).
+"""
+
+import secrets
+from collections.abc import Mapping, Sequence
+from functools import lru_cache, partial
+from math import inf
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from fl.federation import Update
+from fl.models.layers import AnyBatchNorm
+from fl.models.shapes import ImageShape
+
+LARGEST_ANSWER = 1e5
+"""The largest value of a logit or feature, of which the server takes means."""
+ANSWERS = ("logits", "features")
+"""How the names of what models answer end."""
+LARGEST_MOVE = 100.0
+"""How far training moves a weight at most, beside the largest weight that it began with."""
+WIDER = 10.0
+"""BatchNorm's statistics are of features of earlier weights: the factor on those of the last."""
+APART = 100.0
+"""Factor on the median of a map's uploads above which a tensor's values are an outlier's."""
+LEAST_APART = 50.0
+LEAST_ANSWER_APART = 1000.0
+"""Values up to these are no outlier's, however small the others' are: a client with many samples
+trains for long, and one with a single sample hardly at all."""
+MEAN, VARIANCE = ".running_mean", ".running_var"
+"""How the names of BatchNorm's statistics end."""
+WHY = "its training diverged (lower the learning rate), or it lies"
+
+
+def extent(tensor: Tensor) -> float:
+    """The largest magnitude of its values."""
+    if not tensor.numel():
+        return 0.0
+    low, high = torch.aminmax(tensor.float())
+    return max(-float(low), float(high))
+
+
+def check_reach(
+    update: Update, prefix: str, start: Mapping[str, float], reach: float = inf
+) -> None:
+    """What a training can have made of the weights that it began with.
+
+    Nobody is blamed for what he was sent: in a later round the limit is relative to that.
+
+    Args:
+        update: of a client.
+        prefix: before the names of its weights.
+        start: by name, the largest magnitude of each weight's values that the seed gives.
+        reach: how far the optimiser can move a weight.
+    """
+    for weight, drawn in start.items():
+        name = f"{prefix}.{weight}"
+        began = update.began.get(name, drawn)
+        most = began + min(reach, LARGEST_MOVE + began)
+        if (found := update.largest.get(name, 0.0)) > most:
+            raise ValueError(f"sent {name} with values up to {found:.3g}, above {most:.3g}: {WHY}")
+
+
+def extents(model: nn.Module) -> dict[str, float]:
+    """By name, the largest magnitude of the values of each of the model's weights."""
+    state = model.state_dict(keep_vars=True)
+    return {n: extent(t.detach()) for n, t in state.items() if isinstance(t, nn.Parameter)}
+
+
+@lru_cache(maxsize=8)
+def trial_images(shape: ImageShape) -> Tensor:
+    """Black, white, noise, and a soft picture, (4, C, H, W): no client can foresee the last two."""
+    coarse = torch.rand(1, shape[0], 4, 4, generator=_secret_stream())
+    soft = F.interpolate(coarse, size=shape[1:], mode="bilinear")
+    noise = torch.rand(1, *shape, generator=_secret_stream())
+    return torch.cat([torch.zeros_like(noise), torch.ones_like(noise), noise, soft])
+
+
+@lru_cache(maxsize=8)
+def trial_codes(latent: int) -> Tensor:
+    """Latent codes that no client can foresee, (4, latent)."""
+    return torch.randn(4, latent, generator=_secret_stream())
+
+
+def _secret_stream() -> torch.Generator:
+    """Another one in each process, so that who trains for the trial cannot pass it."""
+    return torch.Generator().manual_seed(secrets.randbits(63))
+
+
+class Trial:
+    """A model without weights, with which those that were uploaded are tried."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.model = model.eval()
+        self.expected = model.state_dict()
+        self._reached: dict[str, float] = {}
+        for name, layer in model.named_modules():
+            if isinstance(layer, AnyBatchNorm) and layer.track_running_stats:
+                layer.register_forward_pre_hook(partial(self._look, name))
+
+    def _look(self, layer: str, module: nn.Module, given: tuple[Tensor, ...]) -> None:
+        self._reached[layer] = max(self._reached.get(layer, 0.0), extent(given[0]))
+
+    @torch.no_grad()
+    def check(self, update: Update, prefix: str, *asked: Tensor) -> None:
+        """What the model answers is finite and of a size that there can be, and BatchNorm's
+        statistics are of the size of the features that they are of."""
+        self._reached.clear()
+        state = {name: update.tensors[f"{prefix}.{name}"] for name in self.expected}
+        answer = functional_call(self.model, state, asked)
+        for layer, reached in self._reached.items():
+            most = WIDER * (1 + reached)
+            for end, limit in ((MEAN, most), (VARIANCE, most**2)):
+                name = f"{prefix}.{layer}{end}"
+                _check_statistic(update, name, limit, f"features up to {reached:.3g}")
+        for part in answer if isinstance(answer, tuple) else (answer,):
+            check_answer(part)
+
+
+def _check_statistic(update: Update, name: str, limit: float, features: str) -> None:
+    limit += 2 * update.began.get(name, 0.0)
+    if (found := update.largest.get(name, 0.0)) > limit:
+        raise ValueError(
+            f"sent {name} with values up to {found:.3g}, above {limit:.3g}, of {features}: {WHY}"
+        )
+
+
+@torch.no_grad()
+def check_model(model: nn.Module, shape: ImageShape) -> None:
+    """Raises `ValueError` for a classifier that is not to be sent to anybody, left in eval mode."""
+    parameter = next(model.parameters())
+    if not all(t.isfinite().all() for t in model.state_dict().values()):
+        raise ValueError("has NaN or infinite weights")
+    check_answer(model.eval()(trial_images(shape).to(parameter.device)), "answers")
+
+
+def outliers(uploads: Sequence[Mapping[str, float]]) -> dict[int, str]:
+    """Which of one map's uploads hold values far beyond the others', by place, and why.
+
+    Args:
+        uploads: of clients with one training record; by name the largest magnitude of each tensor.
+    """
+    found: dict[int, str] = {}
+    for name in {name for upload in uploads for name in upload}:
+        root = 0.5 if name.endswith(VARIANCE) else 1.0
+        sizes = {k: own[name] ** root for k, own in enumerate(uploads) if name in own}
+        middle = sorted(sizes.values())[(len(sizes) - 1) // 2]
+        least = LEAST_ANSWER_APART if name.endswith(ANSWERS) else LEAST_APART
+        for k, size in sizes.items():
+            if size > max(least, APART * middle):
+                found[k] = (
+                    f"sent {name} with values up to {size ** (1 / root):.3g}, where half of the "
+                    f"clients stay below {middle ** (1 / root):.3g}: {WHY}"
+                )
+    return found
+
+
+def check_answer(answer: Tensor, said: str = "sent weights with which the model answers") -> None:
+    """What a model with the uploaded weights makes of a trial input."""
+    if not answer.isfinite().all():
+        raise ValueError(f"{said} NaN or infinite values: {WHY}")
+    if (found := extent(answer)) > LARGEST_ANSWER:
+        raise ValueError(f"{said} values up to {found:.3g}, above {LARGEST_ANSWER:g}: {WHY}")
