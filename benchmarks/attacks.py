@@ -1,7 +1,7 @@
 """Clients that lie with plausible numbers, for benchmarks/robust.py.
 
 An attack is on a client's weights, changed when it uploads them, or on its data, changed before it
-trains. All uploads pass the checks of what is received.
+trains. Some know the checks of what is received, and send what just passes them.
 """
 
 from collections.abc import Callable, Generator, Sequence, Set
@@ -11,32 +11,42 @@ import torch
 from torch import Tensor
 
 from fl.client_note import ClientNote
+from fl.clients import trained
 from fl.data.datasets import Split
 from fl.errors import ClientFailed
 from fl.events import Events
 from fl.executor import InProcess
 from fl.federation import Job, Training
 from fl.packed import Packed
-from fl.receiving import WEIGHTS
+from fl.plausible import LEAST_APART
+from fl.receiving import receive
 from fl.seeding import torch_generator
-from fl.wire import unpack
+from fl.training.classifier import ClassifierConfig, starting_classifier
+from fl.training.generator import GeneratorConfig, starting_decoder
+from fl.wire import Tensors, prefixed, unpack
 
 NOISE = 10.0
 """Standard deviation of the noise, over that of the tensor that it is added to."""
 SCALE = 10.0
+FURTHEST = 1024.0
+"""Factor on its own move that a liar tries first, the other way; then half of it, and so on."""
 
 
-def _noisy(tensor: Tensor, stream: torch.Generator) -> Tensor:
+def _noisy(tensor: Tensor, start: Tensor, stream: torch.Generator) -> Tensor:
     noise = torch.randn(tensor.shape, generator=stream)
     return tensor + NOISE * tensor.std(correction=0) * noise
 
 
-ON_WEIGHTS: dict[str, Callable[[Tensor, torch.Generator], Tensor]] = {
-    "sign flip": lambda tensor, stream: -tensor,
-    "scaling": lambda tensor, stream: SCALE * tensor,
+ON_WEIGHTS: dict[str, Callable[[Tensor, Tensor, torch.Generator], Tensor]] = {
+    "sign flip": lambda tensor, start, stream: -tensor,
+    "scaling": lambda tensor, start, stream: SCALE * tensor,
     "noise": _noisy,
+    "start sent back": lambda tensor, start, stream: start,
 }
 """By the attack's name: what becomes of each tensor of weights."""
+
+FAR_BACK = "just passes"
+"""The liar goes from the start the other way, as far as the checks of what is received let it."""
 
 ON_DATA: dict[str, Callable[[Split], Split]] = {
     "label flip": lambda split: replace(split, labels=split.labels.max() - split.labels),
@@ -44,7 +54,7 @@ ON_DATA: dict[str, Callable[[Split], Split]] = {
 }
 """By the attack's name: what a client trains on."""
 
-ATTACKS = (*ON_WEIGHTS, *ON_DATA)
+ATTACKS = (*ON_WEIGHTS, FAR_BACK, *ON_DATA)
 
 Trained = dict[tuple[int, Training, int], Packed]
 """Uploads by client, training record and round."""
@@ -82,16 +92,47 @@ class Liars:
         return self._attack in ON_DATA and job.client.id in self._liars
 
     def _sent(self, job: Job, packed: Packed) -> Packed:
-        if self._attack not in ON_WEIGHTS or job.client.id not in self._liars:
+        if self._attack in ON_DATA or job.client.id not in self._liars:
             return packed
         tensors, _ = unpack(bytes(packed))
+        note, start = ClientNote.of(packed.content), _start(job)
+        weights = {n: t for n, t in tensors.items() if n in start and t.is_floating_point()}
+        if self._attack == FAR_BACK:
+            return _far_back(job, note, tensors, weights, start)
         change = ON_WEIGHTS[self._attack]
         stream = torch_generator(job.run_spec.seed, f"attack/{self._attack}", job.client.id)
-        changed = {
-            name: change(t, stream) if name.startswith(WEIGHTS) and t.is_floating_point() else t
-            for name, t in tensors.items()
-        }
-        return Packed.in_memory(ClientNote.of(packed.content).pack(changed))
+        changed = {name: change(t, start[name], stream) for name, t in weights.items()}
+        return Packed.in_memory(note.pack({**tensors, **changed}))
+
+
+def _start(job: Job) -> Tensors:
+    """The weights that the client's training began with."""
+    training, sent = job.client.training, [job.broadcast, job.payload]
+    start: Tensors = {}
+    if isinstance(training, ClassifierConfig):
+        start = prefixed("classifier", starting_classifier(training, job.run_spec))
+    if isinstance(training, GeneratorConfig):
+        start = prefixed("decoder", starting_decoder(training, job.run_spec))
+    for message in sent:
+        start |= unpack(message)[0] if message else {}
+    return start
+
+
+def _far_back(
+    job: Job, note: ClientNote, tensors: Tensors, weights: Tensors, start: Tensors
+) -> Packed:
+    factor = FURTHEST
+    while True:
+        back = {name: start[name] - factor * (t - start[name]) for name, t in weights.items()}
+        packed = Packed.in_memory(note.pack({**tensors, **back}))
+        try:
+            received = receive(job, packed, trained)
+        except ValueError:
+            factor /= 2
+            continue
+        if max(received.largest.values()) < LEAST_APART:
+            return packed
+        factor /= 2
 
 
 def _key(job: Job) -> tuple[int, Training, int]:

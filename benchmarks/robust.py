@@ -5,7 +5,8 @@
 Ten clients on the digits, one round, in this process. Each client trains once honestly and once on
 each kind of changed data; all cells are made of these uploads (attacks.py). Accuracies are means
 over the seeds, on the test split, after the last epoch. FedMHO's liars are classifier and generator
-clients in turn.
+clients in turn. Liars whose uploads are refused are dropped; where then too few clients are left
+for a rule the cell has a dash.
 """
 
 import os
@@ -31,6 +32,7 @@ from fl.clients import Clients
 from fl.data.datasets import Dataset, load
 from fl.data.partition import PartitionConfig, make_partition
 from fl.data.shard import Shard
+from fl.errors import ClientFailed, UserError
 from fl.events import Events
 from fl.federation import Client, Request, RunSpec
 from fl.fusion.fit import FitConfig
@@ -141,6 +143,8 @@ class Federation:
     alpha: float
     honest: Trained = field(default_factory=dict)
     poisoned: dict[str, Trained] = field(default_factory=dict)
+    refused: set[tuple[str, str]] = field(default_factory=set)
+    """Attacks of which uploads were refused, with the role of the client."""
 
     def play(
         self, method: Method, config: Any, attack: str, liars: Set[int], rounds: int = 1
@@ -171,11 +175,16 @@ class Federation:
         poisoned = self.poisoned.setdefault(attack, {})
         executor = Liars(self.data.train, attack, liars, self.honest, poisoned)
         events = Events()
-        clients = Clients(members, cut.train, run_spec, executor, NoStore(), events)
+        clients = Clients(
+            members, cut.train, run_spec, executor, NoStore(), events, on_failure="drop"
+        )
         test = Shard.from_split(self.data.test, np.arange(len(self.data.test.labels)), 10)
         server = SingleServer(run_spec, test, events, torch.device("cpu"))
         more = {} if method.one_shot else {"rounds": Rounds(rounds)}
-        return method.run(clients, server, config, **more)
+        try:
+            return method.run(clients, server, config, **more)
+        finally:
+            self.refused |= {(attack, members[k].role) for k in clients.dropped}
 
 
 def main(options: Options) -> int:
@@ -194,6 +203,9 @@ def main(options: Options) -> int:
         accuracies[name] = compared(name, federations, options)
         rows.add(kind="method", method=name, accuracy=accuracies[name])
         console.print(table_of(name, accuracies[name], options))
+        refused = {pair for federation in federations for pair in federation.refused}
+        said = ", ".join(f"{attack} ({role})" for attack, role in sorted(refused))
+        console.print(f"refused and dropped: {said or 'nobody'}")
     console.print(f"{date}, {machine}", soft_wrap=True)
     if options.output:
         drawing(accuracies, options).savefig(
@@ -202,21 +214,21 @@ def main(options: Options) -> int:
     return 0
 
 
-Cells = dict[str, dict[str, list[float]]]
-"""Accuracies by attack and rule: one for each share of liars."""
+Cells = dict[str, dict[str, list[float | None]]]
+"""Accuracies by attack and rule: one for each share of liars; None where the rule had too few
+clients left."""
 
 
 def compared(name: str, federations: list[Federation], options: Options) -> Cells:
     """A method's accuracies, means over the federations."""
     rules = {**RULES, **TEACHERS} if name == "fedmho-md" else RULES
     undisturbed = {
-        rule: mean(accuracy(f, name, rule, NOBODY, 0.0, options) for f in federations)
-        for rule in rules
+        rule: over_seeds(federations, name, rule, NOBODY, 0.0, options) for rule in rules
     }
     return {
         attack: {
             rule: [
-                mean(accuracy(f, name, rule, attack, share, options) for f in federations)
+                over_seeds(federations, name, rule, attack, share, options)
                 if share
                 else undisturbed[rule]
                 for share in options.shares
@@ -225,6 +237,16 @@ def compared(name: str, federations: list[Federation], options: Options) -> Cell
         }
         for attack in ATTACKS
     }
+
+
+def over_seeds(
+    federations: list[Federation], name: str, rule: str, attack: str, share: float, options: Options
+) -> float | None:
+    """The mean accuracy; None where the rule had too few clients left."""
+    try:
+        return mean(accuracy(f, name, rule, attack, share, options) for f in federations)
+    except (ClientFailed, UserError):
+        return None
 
 
 def accuracy(
@@ -262,10 +284,14 @@ def table_of(name: str, cells: Cells, options: Options) -> Table:
     shares = [f"{share:.0%}" for share in options.shares]
     table = Table("attack", "rule", *shares, title=f"{name}: accuracy by share of liars")
     for attack, rows in cells.items():
-        best = [max(column) for column in zip(*rows.values(), strict=True)]
+        best = [max(v or 0.0 for v in column) for column in zip(*rows.values(), strict=True)]
         for i, (rule, values) in enumerate(rows.items()):
             told = [
-                f"[bold]{value:.3f}[/bold]" if value == top else f"{value:.3f}"
+                "-"
+                if value is None
+                else f"[bold]{value:.3f}[/bold]"
+                if value == top
+                else f"{value:.3f}"
                 for value, top in zip(values, best, strict=True)
             ]
             table.add_row("" if i else attack, rule, *told, end_section=i == len(rows) - 1)
@@ -275,7 +301,7 @@ def table_of(name: str, cells: Cells, options: Options) -> Table:
 def drawing(accuracies: dict[str, Cells], options: Options) -> Figure:
     """A row of panels for each method, a column for each attack, a line for each rule."""
     figure = Figure(
-        figsize=(10.4, 0.7 + 2 * len(accuracies)), facecolor="white", layout="constrained"
+        figsize=(13.6, 0.7 + 2 * len(accuracies)), facecolor="white", layout="constrained"
     )
     panels = figure.subplots(len(accuracies), len(ATTACKS), sharex=True, sharey=True, squeeze=False)
     for row, (name, cells) in zip(panels, accuracies.items(), strict=True):
@@ -291,7 +317,8 @@ def drawing(accuracies: dict[str, Cells], options: Options) -> Figure:
             for rule, values in rows.items():
                 start, _, agreed = rule.partition(", ")
                 look = {"color": COLOURS[start], "linestyle": "--" if agreed else "-"}
-                axes.plot(options.shares, values, label=rule, linewidth=1.4, **look)
+                drawn = [np.nan if value is None else value for value in values]
+                axes.plot(options.shares, drawn, label=rule, linewidth=1.4, **look)
     lines = panels[-1][0].get_lines()[1:]
     figure.legend(handles=lines, loc="outside upper left", ncols=5, frameon=False, fontsize=TICK)
     return figure

@@ -5,15 +5,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from attacks import ATTACKS, ON_DATA, ON_WEIGHTS, Liars, Trained
+from attacks import ATTACKS, FAR_BACK, ON_DATA, ON_WEIGHTS, Liars, Trained
 
 from fl.events import Events
 from fl.executor import InProcess
 from fl.federation import Job
 from fl.packed import Packed
-from fl.training.classifier import train_classifier
-from fl.wire import Tensors, unpack
-from tests.fl.toy import PROBLEM, client, same_bits, split
+from fl.plausible import LEAST_APART
+from fl.training.classifier import starting_classifier, train_classifier
+from fl.wire import Tensors, prefixed, unpack
+from tests.fl.toy import CLASSIFIER, PROBLEM, client, same_bits, split
 
 DATA = split(8, 8, 8)
 
@@ -56,8 +57,21 @@ def test_weights_are_turned_or_scaled() -> None:
         assert all(torch.equal(told[name], factor * tensor) for name, tensor in plain.items())
 
 
+def test_the_start_is_sent_back_or_left_the_other_way_as_far_as_passes() -> None:
+    start = prefixed("classifier", starting_classifier(CLASSIFIER, PROBLEM))
+    plain = uploads(InProcess(DATA))[1]
+    assert same_bits(uploads(Liars(DATA, "start sent back", {1}, {}, {}))[1], start)
+    back = uploads(Liars(DATA, FAR_BACK, {1}, {}, {}))[1]
+    factors = {
+        float(((start[n] - t) / (plain[n] - start[n])).nanmedian().round()) for n, t in back.items()
+    }
+    (factor,) = factors
+    assert factor >= 4
+    assert float(max(t.abs().max() for t in back.values())) < LEAST_APART
+
+
 def test_data_are_changed_within_their_range() -> None:
-    assert set(ON_WEIGHTS) | set(ON_DATA) == set(ATTACKS)
+    assert {*ON_WEIGHTS, FAR_BACK, *ON_DATA} == set(ATTACKS)
     assert ON_DATA["label flip"](DATA).labels.tolist() == (2 - DATA.labels).tolist()
     assert (ON_DATA["reversed images"](DATA).images == 255 - DATA.images).all()
 
