@@ -1,5 +1,6 @@
 """One map over clients: its jobs run or are found in the store, and their uploads are received."""
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -9,7 +10,7 @@ from typing import Literal
 from torch import Tensor
 
 from fl.client_note import ClientNote
-from fl.errors import ClientFailed, UserError
+from fl.errors import ClientFailed, ServerFailed, UserError
 from fl.events import ClientDropped, ClientEnd, Events
 from fl.federation import Client, Executor, Job, Memory, Update, UpdateStore
 from fl.packed import Header, Packed
@@ -71,7 +72,9 @@ class ClientMap:
 
         Raises:
             ClientFailed: a client failed for good; with failures dropped, all clients of a role.
+        ServerFailed: what is to be sent has NaN.
         """
+        self._refuse_to_send_nan()
         updates = self._reuse(self.jobs)
         missing = {k: self._keys[k] for k in self.jobs if k not in updates}
         while missing:
@@ -120,6 +123,16 @@ class ClientMap:
         lost = {job.client.id for job in jobs} - updates.keys() - self.dropped.keys()
         assert not lost, f"the executor lost clients {sorted(lost)}"
         return updates
+
+    def _refuse_to_send_nan(self) -> None:
+        """Raises `ServerFailed`: clients would be blamed for what they make of such weights."""
+        for k, job in self.jobs.items():
+            for name, value in self._began(job).items():
+                if name.startswith("classifier.") and not math.isfinite(value):
+                    raise ServerFailed(
+                        f"the server's {name} has NaN or infinite values in round {job.round}; "
+                        f"it was not sent to client {k}"
+                    )
 
     def _refuse_outliers(self, updates: dict[int, Update]) -> None:
         """Refuses uploads with values far beyond those of the same training's other ones."""

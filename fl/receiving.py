@@ -91,7 +91,8 @@ def largest_values(packed: Packed) -> dict[str, float]:
     """By name, the largest magnitude of each tensor of floats in what was checked, or is ours."""
     tensors = PackedTensors(packed)
     floats = [name for name, form in tensors.forms.items() if form.dtype.is_floating_point]
-    return {name: max(map(extent, tensors.parts(name)), default=0.0) for name in floats}
+    # Python's own max would lose a NaN.
+    return {n: float(torch.tensor([0.0, *map(extent, tensors.parts(n))]).max()) for n in floats}
 
 
 class Noting(Mapping[str, Value]):

@@ -14,7 +14,7 @@ from cluster.clients.store import Store
 from fl.clients import Clients
 from fl.condensation.config import LocalCondensation
 from fl.condensation.kip import KipTraining
-from fl.errors import ClientFailed
+from fl.errors import ClientFailed, ServerFailed
 from fl.events import Events
 from fl.executor import InProcess
 from fl.federation import Job, Training, Update
@@ -213,6 +213,27 @@ def test_values_far_beyond_the_others_are_their_clients_failure_and_are_not_kept
     clients, updates = trained(CLASSIFIER, tmp_path, *[sent(good)] * 3, drop=True)
     assert [update.reused for update in updates] == [True, False, True]
     assert not clients.dropped
+
+
+def test_nobody_is_sent_nan_nor_blamed_for_it(tmp_path: Path) -> None:
+    weights = honest(CLASSIFIER)
+    last = list(weights)[-1]
+    weights[last] = torch.full_like(weights[last], torch.nan)
+    with pytest.raises(
+        ServerFailed, match=rf"^the server's {last} has NaN .* not sent to client 0"
+    ):
+        trained(CLASSIFIER, tmp_path, b"never asked", broadcast=weights)
+    assert files(tmp_path) == []
+
+
+def test_a_client_is_held_against_what_it_was_sent(tmp_path: Path) -> None:
+    start = honest(CLASSIFIER)
+    far, further = dict(start), dict(start)
+    last = list(start)[-1]
+    far[last], further[last] = (torch.full_like(start[last], value) for value in (900.0, 2100.0))
+    trained(CLASSIFIER, tmp_path, sent(far), sent(far), broadcast=far)
+    with pytest.raises(ClientFailed, match=r"client 1 .* up to 2.1e\+03, above 1.9e\+03"):
+        trained(CLASSIFIER, tmp_path, sent(far), sent(further), payloads={0: far, 1: far})
 
 
 def test_what_stays_with_its_client_is_checked_before_it_is_kept_too(tmp_path: Path) -> None:
