@@ -160,6 +160,18 @@ class PackedTensors(Mapping[str, Tensor]):
         return len(self.header.forms)
 
 
+def without_sharing(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors on the host, contiguous, each with memory of its own, as safetensors needs it."""
+    seen: set[int] = set()
+    found = {}
+    for name, tensor in tensors.items():
+        own = tensor.detach().cpu().contiguous()
+        place = own.untyped_storage().data_ptr()
+        found[name] = own.clone() if place in seen else own
+        seen.add(place)
+    return found
+
+
 def _json(text: str | bytes, what: str) -> JsonObject:
     constants: list[str] = []  # NaN and infinities, which JSON does not have and Python reads
     try:

@@ -17,6 +17,7 @@ from torch.func import functional_call
 from fl.federation import Update
 from fl.models.layers import AnyBatchNorm
 from fl.models.shapes import ImageShape
+from fl.models.state import state_sent
 
 LARGEST_ANSWER = 1e5
 """The largest value of a logit or feature, of which the server takes means."""
@@ -97,7 +98,7 @@ class Trial:
 
     def __init__(self, model: nn.Module) -> None:
         self.model = model.eval()
-        self.expected = model.state_dict()
+        self.expected = state_sent(model)
         self._reached: dict[str, float] = {}
         for name, layer in model.named_modules():
             if isinstance(layer, AnyBatchNorm) and layer.track_running_stats:
@@ -134,7 +135,7 @@ def _check_statistic(update: Update, name: str, limit: float, features: str) -> 
 def check_model(model: nn.Module, shape: ImageShape) -> None:
     """Raises `ValueError` for a classifier that is not to be sent to anybody, left in eval mode."""
     parameter = next(model.parameters())
-    if not all(t.isfinite().all() for t in model.state_dict().values()):
+    if not all(t.isfinite().all() for t in state_sent(model).values()):
         raise ValueError("has NaN or infinite weights")
     check_answer(model.eval()(trial_images(shape).to(parameter.device)), "answers")
 

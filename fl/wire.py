@@ -9,7 +9,8 @@ from safetensors.torch import save
 from torch import Tensor, nn
 
 from fl.json_values import JsonObject
-from fl.packed import Form, Header, Packed, PackedTensors
+from fl.models.state import load_sent, state_sent
+from fl.packed import Form, Header, Packed, PackedTensors, without_sharing
 
 Tensors = dict[str, Tensor]
 MOST_COUNT_BYTES = 1024
@@ -23,8 +24,7 @@ def num_bytes(tensors: Tensors) -> int:
 
 def pack(tensors: Tensors, note: JsonObject) -> bytes:
     """Serialises tensors with a JSON note, which does not count as communication."""
-    plain = {name: t.detach().cpu().contiguous() for name, t in tensors.items()}
-    return save(plain, metadata={"note": json.dumps(note)})
+    return save(without_sharing(tensors), metadata={"note": json.dumps(note)})
 
 
 def unpack(packed: bytes) -> tuple[Tensors, JsonObject]:
@@ -111,15 +111,15 @@ class Visible(Mapping[str, Tensor]):
 
 
 def prefixed(prefix: str, module: nn.Module) -> Tensors:
-    """A module's state under ``prefix.``, ready to upload beside other tensors."""
-    return {f"{prefix}.{name}": t for name, t in module.state_dict().items()}
+    """What is sent of a module's state, under ``prefix.``, ready to go beside other tensors."""
+    return {f"{prefix}.{name}": t for name, t in state_sent(module).items()}
 
 
 def load_prefixed(
     module: nn.Module, tensors: Mapping[str, Tensor], prefix: str, sender: str
 ) -> None:
     """Loads what :func:`prefixed` made, after checking it: see :func:`checked`."""
-    module.load_state_dict(checked(module.state_dict(), tensors, prefix, sender))
+    load_sent(module, checked(state_sent(module), tensors, prefix, sender))
 
 
 def checked(expected: Tensors, tensors: Mapping[str, Tensor], prefix: str, sender: str) -> Tensors:

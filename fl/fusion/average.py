@@ -6,6 +6,7 @@ from itertools import repeat
 import torch
 from torch import nn
 
+from fl.models.state import load_sent
 from fl.wire import Tensors
 
 
@@ -40,6 +41,6 @@ def average_states(
 def average_into(
     model: nn.Module, states: Iterable[Tensors], weights: Iterable[int] = repeat(1)
 ) -> nn.Module:
-    """Loads the average of ``states`` into ``model`` and returns it."""
-    model.load_state_dict(average_states(states, weights))
+    """Loads the average of what was sent of models into ``model`` and returns it."""
+    load_sent(model, average_states(states, weights))
     return model

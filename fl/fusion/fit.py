@@ -25,6 +25,7 @@ from fl.json_values import JsonObject
 from fl.models.ensemble import Ensemble
 from fl.seeding import torch_generator
 from fl.server import Loss
+from fl.training.batches import cut, smallest_batch
 from fl.training.loop import Step, minimise
 from fl.training.optimizers import SGD, Adam
 from fl.training.reduced import Reduced
@@ -155,7 +156,8 @@ class Fit:
             for epoch in range(1, self._spec.last + 1):
                 shuffled = torch.randperm(self._size, generator=order).to(self._home)
                 if epoch > self.done:
-                    losses = self._train(epoch, shuffled.split(self._config.batch_size))
+                    batches = cut(shuffled, self._config.batch_size, smallest_batch(self._model))
+                    losses = self._train(epoch, batches)
                     self.done = epoch
                     # One transfer an epoch: reading each step's loss would wait for the device.
                     yield torch.stack(losses).cpu()

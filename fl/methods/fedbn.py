@@ -23,6 +23,7 @@ from fl.methods.prototypes import LOCAL, average_each, like_fedavg, sent, untrai
 from fl.methods.prototypes import assign as assign_prototypes
 from fl.models import copied
 from fl.models.layers import AnyBatchNorm
+from fl.models.state import state_sent
 from fl.rounds import Rounds
 from fl.server import Evaluation, Outcome, Server
 from fl.spaces import Spaces
@@ -117,14 +118,15 @@ def train_with_own_norms(inputs: TaskInput) -> Recipe:
 
 
 def norm_names(model: nn.Module) -> set[str]:
-    """Names of all that BatchNorm layers have, as ``classifier.*``: by the layers' types, since a
+    """Names of all that BatchNorm layers send, as ``classifier.*``: by the layers' types, since a
     layer may have any name."""
-    return {
-        f"classifier.{layer}.{name}"
+    names = {
+        f"{layer}.{name}".removeprefix(".")
         for layer, module in model.named_modules()
         if isinstance(module, AnyBatchNorm)
         for name in module.state_dict()
     }
+    return {f"classifier.{name}" for name in state_sent(model) if name in names}
 
 
 def own_evaluation(

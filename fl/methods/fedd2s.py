@@ -240,7 +240,8 @@ def train_distilled(inputs: TaskInput) -> TaskOutput:
 
     def steps() -> Iterator[Step]:
         is_first = True
-        for epoch in epochs_of(inputs, config, columns={"targets": inputs.payload["targets"]}):
+        columns = {"targets": inputs.payload["targets"]}
+        for epoch in epochs_of(inputs, config, model, columns=columns):
             for batch in epoch:
                 if depth > 1 or not is_first:  # layer 1 has not moved yet: nothing but rounding
                     yield Step(distance(batch), (0,))

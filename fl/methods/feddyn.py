@@ -25,6 +25,7 @@ from fl.methods.prototypes import (
     by_prototype,
     untrained,
 )
+from fl.models.state import state_sent
 from fl.rounds import Rounds
 from fl.server import Outcome, Server
 from fl.spaces import LogUniform, Spaces
@@ -201,8 +202,9 @@ def add_drifts(
 
 
 def named(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
-    """The parameters by name: what drifts; BatchNorm's statistics do not."""
-    return list(model.named_parameters())
+    """The trained parameters by name: what drifts; BatchNorm's statistics do not."""
+    sent = state_sent(model)
+    return [(name, parameter) for name, parameter in model.named_parameters() if name in sent]
 
 
 METHOD = Method(

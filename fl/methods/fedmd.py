@@ -131,10 +131,10 @@ def train_on_public(inputs: TaskInput) -> Recipe:
 
     training = plain(config, epochs=config.taught_epochs)
     columns = {"consensus": inputs.broadcast["consensus"]}
-    recipe = classifier_recipe(public, training, personal_model(inputs, config), losses=losses)
-    return replace(
-        recipe, epochs=epochs_of(public, training, columns=columns, order="public/order")
-    )
+    model = personal_model(inputs, config)
+    recipe = classifier_recipe(public, training, model, losses=losses)
+    epochs = epochs_of(public, training, model, columns=columns, order="public/order")
+    return replace(recipe, epochs=epochs)
 
 
 METHOD = Method(

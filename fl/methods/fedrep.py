@@ -77,7 +77,7 @@ def train_head_then_layers(inputs: TaskInput) -> Recipe:
     assert isinstance(config, LocalFedRep)
     model = personal_model(inputs, config)
     received = {**inputs.broadcast, **inputs.payload}
-    named = list(model.named_parameters())
+    named = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
     shared = [p for name, p in named if f"classifier.{name}" in received]
     head = [p for name, p in named if f"classifier.{name}" not in received]
     if not (head and shared):
@@ -87,7 +87,7 @@ def train_head_then_layers(inputs: TaskInput) -> Recipe:
 
     def then() -> Recipe:
         left = plain(config, epochs=shared_epochs)
-        epochs = epochs_of(inputs, left, order="local/order/shared")
+        epochs = epochs_of(inputs, left, model, order="local/order/shared")
         return replace(classifier_recipe(inputs, left, model), epochs=epochs, trained=shared)
 
     first = classifier_recipe(inputs, plain(config, epochs=head_epochs), model)

@@ -12,6 +12,7 @@ from fl.federation import Training, Update
 from fl.fusion.aggregation import AggregationConfig, aggregate_states
 from fl.fusion.average import average_into
 from fl.models import Decoder
+from fl.models.state import load_sent, state_sent
 from fl.plausible import check_model
 from fl.receiving import check_label_counts
 from fl.server import Server
@@ -77,11 +78,11 @@ def aggregate_classifiers(
         ValueError: an upload is not what this architecture's weights look like.
     """
     if config.aggregate == "mean":
-        average_into(model, (load_classifier(u, server).state_dict() for u in updates), weights)
+        average_into(model, (state_sent(load_classifier(u, server)) for u in updates), weights)
         return
-    start = model.state_dict()
+    start = state_sent(model)
     states = [ClassifierTensors(update, start) for update in updates]
-    model.load_state_dict(aggregate_states(states, start, config, weights))
+    load_sent(model, aggregate_states(states, start, config, weights))
 
 
 def combine(

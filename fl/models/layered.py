@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from fl.errors import UserError
+from fl.models.state import state_sent
 
 Convolution = nn.Conv1d | nn.Conv2d | nn.Conv3d
 
@@ -41,10 +42,12 @@ class Layers:
                 raise _refusal(model)
             self._paths[-1].append(path)
         self.names = tuple(names)
-        self._state_names = [
+        inside = [
             [f"{path}.{name}" for path in paths for name in model.get_submodule(path).state_dict()]
             for paths in self._paths
         ]
+        sent = state_sent(model)
+        self._state_names = [[name for name in names if name in sent] for names in inside]
 
     def __len__(self) -> int:
         return len(self.names)

@@ -8,6 +8,7 @@ from torch import Tensor
 from fl.errors import UserError, reason_of
 from fl.models.info import ModelInfo
 from fl.models.shapes import ImageShape
+from fl.models.state import refusal
 
 
 @lru_cache(maxsize=64)
@@ -38,3 +39,5 @@ def check_output(info: ModelInfo, image_shape: ImageShape, num_classes: int, wid
             f"model {info.name} gives {given} for images of shape {shape}, "
             f"expected {(2, num_classes)}: a logit for each class"
         )
+    if reason := refusal(model):
+        raise UserError(f"model {info.name} cannot be trained: {reason}")

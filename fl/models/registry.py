@@ -19,6 +19,7 @@ from fl.models.cvae import CVAE, Decoder
 from fl.models.info import Built, ModelInfo
 from fl.models.output import check_output
 from fl.models.shapes import ImageShape
+from fl.models.state import settle, state_sent, staying
 
 
 def _collect() -> dict[str, ModelInfo]:
@@ -75,6 +76,9 @@ def build_classifier(
     """
     check_classifier(name, image_shape, num_classes, width=width)
     model = MODELS[name].build(image_shape, num_classes, width)
+    if MODELS[name].source:
+        settle(model, image_shape)
+    model.stays = staying(model)  # type: ignore[assignment]
     model.built_as = Built(name, image_shape, num_classes, width)  # type: ignore[assignment]
     return model
 
@@ -85,11 +89,13 @@ def in_fast_layout(model: nn.Module) -> nn.Module:
     One that has a model of the user's own in it stays as it is: its code may rely on the layout
     that it was written for, as ``x.view(len(x), -1)`` after a convolution does.
     """
-    for part in model.modules():
-        built = getattr(part, "built_as", None)
-        if isinstance(built, Built) and built.model not in OURS:
-            return model
-    return model.to(memory_format=torch.channels_last)
+    return model if holds_own(model) else model.to(memory_format=torch.channels_last)
+
+
+def holds_own(model: nn.Module) -> bool:
+    """Whether it is a model of the user's own, or has one in it."""
+    built = (vars(part).get("built_as") for part in model.modules())
+    return any(isinstance(about, Built) and about.model not in OURS for about in built)
 
 
 def build_shell(
@@ -106,9 +112,9 @@ def build_shell(
 def classifier_bytes(
     name: str, image_shape: ImageShape, num_classes: int, *, width: float = 1.0
 ) -> int:
-    """Bytes of such a classifier's weights and buffers."""
+    """Bytes of what is sent of such a classifier: see :func:`fl.models.state.state_sent`."""
     model = build_shell(name, image_shape, num_classes, width=width)
-    return sum(t.numel() * t.element_size() for t in model.state_dict().values())
+    return sum(t.numel() * t.element_size() for t in state_sent(model).values())
 
 
 def build_generator(

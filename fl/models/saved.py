@@ -18,6 +18,7 @@ from fl.json_values import JsonObject
 from fl.models.ensemble import Ensemble
 from fl.models.info import Built
 from fl.models.registry import OURS, build_classifier
+from fl.packed import without_sharing
 from fl.whole_files import no_pipe, replacing
 
 KEY = "onefold"
@@ -28,7 +29,7 @@ CHECKSUM = "checksum"
 
 def save_model(model: nn.Module, path: Path) -> None:
     """Writes weights and description, with which :func:`load_model` makes the module again."""
-    state = {n: t.cpu().contiguous() for n, t in model.state_dict().items()}
+    state = without_sharing(model.state_dict())
     about = describe(model)
     if about is not None:
         about[CHECKSUM] = _checksum(about, state)

@@ -13,6 +13,7 @@ from fl.data.shard import Shard
 from fl.federation import RunSpec, Training
 from fl.json_values import JsonObject
 from fl.models.cvae import sample
+from fl.models.state import state_sent
 from fl.privacy.copies import as_bytes, copies
 from fl.privacy.curve import CURVE
 from fl.privacy.membership import attack, balanced, confidences
@@ -78,7 +79,7 @@ def _classifiers(subject: Subject) -> Iterator[tuple[int, nn.Module]]:
         training = subject.trainings[k]
         if isinstance(training, ClassifierConfig):
             model = starting_classifier(training, subject.run_spec)
-            if {f"classifier.{name}" for name in model.state_dict()} <= tensors.keys():
+            if {f"classifier.{name}" for name in state_sent(model)} <= tensors.keys():
                 load_prefixed(model, tensors, "classifier", sender=f"client {k}")
                 yield k, model.eval()
 

@@ -5,10 +5,12 @@ from dataclasses import dataclass, fields
 from functools import lru_cache
 from typing import Annotated, Literal, Protocol
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fl.bounds import Count, NotNegative, OneOf, Positive, Settings, Width, Within
+from fl.errors import UserError
 from fl.federation import Batch, RunSpec, Task, TaskInput, Training, Update
 from fl.models import (
     CLASSIFIERS,
@@ -23,11 +25,12 @@ from fl.models.info import ModelInfo
 from fl.models.registry import MODELS
 from fl.plausible import Trial, check_reach, extents, trial_images
 from fl.seeding import torch_seeded
+from fl.training.batches import smallest_batch_of
 from fl.training.epochs import EpochTraining, epochs_of
 from fl.training.optimizers import SGD, Adam, Proximal
 from fl.training.recipe import Recipe
 from fl.training.task import task_of
-from fl.wire import check_forms, load_prefixed, prefixed
+from fl.wire import Tensors, check_forms, load_prefixed, prefixed
 
 Losses = Callable[[nn.Module, Batch], Tensor]
 
@@ -81,7 +84,14 @@ class ClassifierConfig(EpochTraining, Settings):
 
     def check(self, run_spec: RunSpec) -> None:
         """Raises `UserError` if the classifier cannot take such images."""
-        check_classifier(self.model, run_spec.image_shape, run_spec.num_classes, width=self.width)
+        shape, classes = run_spec.image_shape, run_spec.num_classes
+        check_classifier(self.model, shape, classes, width=self.width)
+        least = smallest_batch_of(self.model, shape, classes, self.width)
+        if self.batch_size < least:
+            raise UserError(
+                f"batch_size is {self.batch_size}; on such images {self.model} needs at least "
+                f"{least}, since its BatchNorm needs two values per channel"
+            )
 
     def upload_bytes(self, run_spec: RunSpec) -> int:
         """Bytes of the weights."""
@@ -133,13 +143,26 @@ def classifier_recipe(
         columns: further columns of the batches, a row for each of the client's samples.
     """
     optimizer = config.make_optimizer()
+    kept = {n: t.clone() for n, t in model.named_buffers() if n in vars(model).get("stays", ())}
+
+    def upload() -> Tensors:
+        for name, tensor in model.named_buffers():
+            unchanged = name not in kept or name.endswith("num_batches_tracked")
+            if not unchanged and not torch.equal(tensor, kept[name]):
+                raise ValueError(
+                    f"the model's buffer {name} changes in training, but is not sent, since it "
+                    "holds whole numbers or infinities: make it one of finite floats, or register "
+                    "it with persistent=False"
+                )
+        return prefixed("classifier", model)
+
     return Recipe(
         model=model.train(),
         losses=losses or cross_entropies,
         optimizer=Proximal(optimizer, config.proximal) if config.proximal else optimizer,
-        epochs=epochs_of(inputs, config, columns=columns),
+        epochs=epochs_of(inputs, config, model, columns=columns),
         patience=config.patience,
-        upload=lambda: prefixed("classifier", model),
+        upload=upload,
     )
 
 
@@ -163,7 +186,13 @@ def starting_classifier(config: Architecture, run_spec: RunSpec) -> nn.Module:
 
 def start(info: ModelInfo, width: float, run_spec: RunSpec) -> nn.Module:
     """The starting weights of the registry's model of that width."""
-    return copied(_start(info, width, run_spec))
+    drawn = _start(info, width, run_spec)
+    if not info.source:
+        return copied(drawn)
+    # Built anew: a hook or a list of the user's may hold on to layers that a copy would share.
+    own = _built(info, width, run_spec)
+    own.load_state_dict(drawn.state_dict())
+    return own
 
 
 def received_classifier(inputs: TaskInput, config: Architecture) -> nn.Module:
@@ -182,16 +211,21 @@ def _start(info: ModelInfo, width: float, run_spec: RunSpec) -> nn.Module:
     Copies have the same layout. By the registry's record, not by the name: a notebook's cell that
     is run again registers another model of that name.
     """
+    return in_fast_layout(_built(info, width, run_spec))
+
+
+def _built(info: ModelInfo, width: float, run_spec: RunSpec) -> nn.Module:
     name, classes = info.name, run_spec.num_classes
     with torch_seeded(run_spec.seed, f"start/{name}"):
-        model = build_classifier(name, run_spec.image_shape, classes, width=width)
-    return in_fast_layout(model)
+        return build_classifier(name, run_spec.image_shape, classes, width=width)
 
 
 @lru_cache(maxsize=8)
 def _trial(info: ModelInfo, width: float, run_spec: RunSpec) -> tuple[Trial, Mapping[str, float]]:
     """By what an upload is tried: the model, and the largest magnitude of its starting weights."""
     shape, classes = run_spec.image_shape, run_spec.num_classes
+    if info.source:  # its frozen weights and its constants are not sent
+        return Trial(start(info, width, run_spec)), extents(_start(info, width, run_spec))
     with torch_seeded(0, "trial"):
         model = build_shell(info.name, shape, classes, width=width)
     return Trial(model), extents(_start(info, width, run_spec))

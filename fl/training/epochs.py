@@ -5,9 +5,11 @@ from dataclasses import asdict, dataclass, replace
 from typing import ClassVar, Self
 
 import torch
+from torch import nn
 
 from fl.federation import Batch, RunSpec, TaskInput, Update
 from fl.json_values import JsonObject
+from fl.training.batches import cut, smallest_batch
 from fl.training.recipe import Epoch
 
 
@@ -42,6 +44,7 @@ class EpochTraining:
 def epochs_of(
     inputs: TaskInput,
     config: EpochTraining,
+    model: nn.Module | None = None,
     *,
     latent: int | None = None,
     columns: Batch | None = None,
@@ -49,7 +52,9 @@ def epochs_of(
 ) -> Iterator[Epoch]:
     """Each epoch's batches: the shard's samples in a new order, cut into batches.
 
-    ``order`` names the stream of the orders, for a client that trains several times a round.
+    ``order`` names the stream of the orders, for a client that trains several times a round. With
+    the ``model`` that is trained, no batch is smaller than it needs: see
+    :func:`fl.training.batches.cut`.
 
     Batches hold ``images`` (B, C, H, W) and ``labels`` (B,); with ``latent`` also ``noise``
     (B, latent), from N(0, 1), and of each of the ``columns``, which have a row for each of the
@@ -59,10 +64,11 @@ def epochs_of(
     rows = {"images": inputs.shard.images, "labels": inputs.shard.labels, **(columns or {})}
     rows = {name: column.to(device) for name, column in rows.items()}
     orders, noise = inputs.stream(order), inputs.stream("local/latent")
+    least = smallest_batch(model) if model is not None else 1
 
     def batches() -> Epoch:
         shuffled = torch.randperm(len(rows["labels"]), generator=orders).to(device)
-        for positions in shuffled.split(config.batch_size):
+        for positions in cut(shuffled, config.batch_size, least):
             # The same as column[positions], in a quarter of the time.
             batch = {name: column.index_select(0, positions) for name, column in rows.items()}
             if latent is not None:

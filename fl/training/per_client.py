@@ -58,7 +58,9 @@ def cohort_model(models: Sequence[nn.Module], turns: Turns) -> nn.Module:
     if _is_own(first):
         return PerClient(models, turns)
     merged = shell(first)
-    for name, _ in first.named_children():
+    # Under all its names, if a layer has several.
+    paths = [path for path, _ in first.named_modules(remove_duplicate=False)]
+    for name in [path for path in paths if path and "." not in path]:
         setattr(merged, name, cohort_model([m.get_submodule(name) for m in models], turns))
     return merged
 

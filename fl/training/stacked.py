@@ -9,12 +9,14 @@ round differently, in the last bits.
 """
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import torch
 from torch import Tensor, nn
 
 from fl.federation import Batch, TaskOutput
+from fl.models import copied
 from fl.seeding import streams_restored
 from fl.training.loop import Step, minimise
 from fl.training.per_client import Turns, cohort_model, dropout_in
@@ -41,7 +43,7 @@ def train(recipes: Sequence[Recipe], clients: Sequence[int] = ()) -> list[TaskOu
     def steps() -> Iterator[Step]:
         while step := {k: b for k, feed in enumerate(feeds) if (b := next(feed, None))}:
             losses = _losses(recipes[0], model, turns, step)
-            shares = _weights(tuple(turns.rows), recipes[0].reduction, losses.device)
+            shares = _weights(tuple(turns.rows), recipes[0].reduction, losses.device, losses.dtype)
             # A dot product, since backward(gradient) would make torch import sympy for its shape.
             yield Step(losses.dot(shares), turns.clients)
             for k, own in zip(turns.clients, losses.split(list(turns.rows)), strict=True):
@@ -61,6 +63,9 @@ def train(recipes: Sequence[Recipe], clients: Sequence[int] = ()) -> list[TaskOu
 def conflict(probe: Recipe) -> str | None:
     """Why this training cannot be run for many clients at once; None if it can.
 
+    Two clients of different weights take a step as one and each alone: losses, gradients, buffers
+    and the losses of the next step must agree.
+
     ``probe`` is a recipe made for this check alone: its first batch is used up.
     """
     if dropout := dropout_in(probe.model):
@@ -68,22 +73,90 @@ def conflict(probe: Recipe) -> str | None:
     batch = next(next(probe.epochs))
     # Stands for another client's batch: the same samples in reverse, and fewer of them.
     size = len(next(iter(batch.values())))
-    other = {n: t.flip(0)[: max(2, size // 2)] for n, t in batch.items()}
-    turns = Turns()
-    with torch.no_grad(), streams_restored():
-        alone = [probe.losses(probe.model, b) for b in (batch, other)]
-        if alone[0].shape != (size,):
-            return f"its losses have the shape {tuple(alone[0].shape)}, not one for each sample"
-        try:
-            model = cohort_model([probe.model, probe.model], turns)
-            together = _losses(probe, model, turns, {0: batch, 1: other})
-        except Exception as error:  # whatever a model of the user's own needs that a cohort lacks
-            return f"as one model of several clients it raises {type(error).__name__}: {error}"
-    if together.shape != torch.cat(alone).shape:
-        return f"its losses together have the shape {tuple(together.shape)}"
-    if not torch.allclose(torch.cat(alone), together, rtol=1e-4, atol=1e-5):
+    step = {0: batch, 1: {n: t.flip(0)[: max(2, size // 2)] for n, t in batch.items()}}
+    try:
+        with torch.enable_grad(), streams_restored():
+            alone = [_one_step([recipe], {0: step[k]}) for k, recipe in enumerate(_two(probe))]
+            if alone[0].losses.shape != (size,):
+                shape = tuple(alone[0].losses.shape)
+                return f"its losses have the shape {shape}, not one for each sample"
+            together = _one_step(_two(probe), step)
+    except Exception as error:  # whatever a model of the user's own needs that a cohort lacks
+        return f"as one model of several clients it raises {type(error).__name__}: {error}"
+    losses, after = (torch.cat(t) for t in zip(*((s.losses, s.after) for s in alone), strict=True))
+    if together.losses.shape != losses.shape:
+        return f"its losses together have the shape {tuple(together.losses.shape)}"
+    if not _close(together.losses, losses):
         return "a sample's loss depends on the other samples of its batch"
+    if not _all_close(together.gradients, [g for own in alone for g in own.gradients]):
+        return "its gradients are others together than alone"
+    buffers = [b for own in alone for b in own.buffers]
+    if not _all_close([together.after, *together.buffers], [after, *buffers]):
+        return "after a step its losses or buffers are others together than alone"
     return None
+
+
+@dataclass
+class _Stepped:
+    """What a step of some clients was, for each in turn."""
+
+    losses: Tensor
+    gradients: list[Tensor]
+    after: Tensor
+    """The losses of the same batches after it, (B,)."""
+    buffers: list[Tensor]
+
+
+def _two(probe: Recipe) -> list[Recipe]:
+    """The recipe for two clients with models of their own, of which one has other weights."""
+    positions = {id(p): i for i, p in enumerate(probe.model.parameters())}
+    recipes = []
+    for k in range(2):
+        model = copied(probe.model)
+        own = list(model.parameters())
+        stream = torch.Generator().manual_seed(0)
+        for parameter in own if k else ():
+            noise = torch.randn(parameter.shape, generator=stream).to(parameter)
+            spread = float(parameter.detach().std(correction=0))
+            parameter.data.add_(noise, alpha=0.1 * spread + 1e-3)
+        trained = probe.trained and [own[positions[id(p)]] for p in probe.trained]
+        recipes.append(replace(probe, model=model, trained=trained))
+        recipes[-1].freeze_others()
+    return recipes
+
+
+def _one_step(recipes: Sequence[Recipe], step: dict[int, Batch]) -> _Stepped:
+    """One client steps as it does one by one, several as a cohort."""
+    turns = Turns()
+    models = [recipe.model for recipe in recipes]
+    model = models[0] if len(models) == 1 else cohort_model(models, turns)
+    parameters = [recipe.parameters for recipe in recipes]
+    losses = _losses(recipes[0], model, turns, step)
+    first = losses.detach().clone()
+    if losses.dim() == 1:
+        shares = _weights(tuple(turns.rows), recipes[0].reduction, losses.device, losses.dtype)
+        loss = losses.dot(shares)
+    else:
+        loss = losses.sum()
+    minimise([Step(loss, turns.clients)], parameters, optimizer_of(recipes))
+    zeros = ((p, torch.zeros_like(p)) for own in parameters for p in own)
+    gradients = [zero if p.grad is None else p.grad for p, zero in zeros]
+    with torch.no_grad():
+        again = _losses(recipes[0], model, turns, step)
+    return _Stepped(first, gradients, again, [b for m in models for b in m.buffers()])
+
+
+def _all_close(ones: Sequence[Tensor], others: Sequence[Tensor]) -> bool:
+    """Against the largest value of all: what is small beside it may be rounding alone."""
+    largest = max((float(t.abs().max()) for t in others if t.numel()), default=0.0)
+    return all(_close(*pair, 1e-3, largest) for pair in zip(ones, others, strict=True))
+
+
+def _close(one: Tensor, other: Tensor, rtol: float = 1e-4, scale: float = 1.0) -> bool:
+    atol = 1e-5 * max(scale, 1e-3)
+    return one.shape == other.shape and torch.allclose(
+        one.double(), other.double(), rtol=rtol, atol=atol, equal_nan=True
+    )
 
 
 def _losses(recipe: Recipe, model: nn.Module, turns: Turns, step: dict[int, Batch]) -> Tensor:
@@ -96,7 +169,11 @@ def _losses(recipe: Recipe, model: nn.Module, turns: Turns, step: dict[int, Batc
 
 
 @lru_cache(maxsize=64)
-def _weights(rows: tuple[int, ...], reduction: str, device: torch.device) -> Tensor:
+def _weights(
+    rows: tuple[int, ...], reduction: str, device: torch.device, dtype: torch.dtype
+) -> Tensor:
     """The weight of each sample's loss in its own client's loss."""
     shares = [1 / n if reduction == "mean" else 1.0 for n in rows]
-    return torch.cat([torch.full((n,), s) for n, s in zip(rows, shares, strict=True)]).to(device)
+    return torch.cat([torch.full((n,), s) for n, s in zip(rows, shares, strict=True)]).to(
+        device, dtype
+    )

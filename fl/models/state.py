@@ -1,0 +1,80 @@
+"""A classifier's state: what of it is sent, and what a new module needs before it has one."""
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+
+from fl.models.layers import AnyBatchNorm
+from fl.models.shapes import ImageShape
+
+SENT = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+"""Types of weights that can be sent."""
+
+
+@torch.no_grad()
+def settle(model: nn.Module, image_shape: ImageShape) -> None:
+    """Passes two images through a new module, so that lazy layers get their weights.
+
+    Old ``weight_norm`` computes its weight in the forward pass: without a graph it can be copied.
+    In eval mode, and torch's global stream is left as it was.
+    """
+    modes = {module: module.training for module in model.modules()}
+    with torch.random.fork_rng(devices=[]):
+        model.eval()(torch.zeros(2, *image_shape))
+    for module, mode in modes.items():
+        module.training = mode
+
+
+def staying(model: nn.Module) -> frozenset[str]:
+    """Names of the state that every client has from the start, so that it is not sent.
+
+    They are parameters that are not trained, further names of a tied one, whole numbers (BatchNorm's
+    counter, unless its statistics depend on it) and floats with infinities, such as a mask.
+    """
+    counters = {
+        f"{path}.num_batches_tracked".removeprefix(".")
+        for path, layer in model.named_modules()
+        if isinstance(layer, AnyBatchNorm) and layer.momentum is None
+    }
+    seen: set[int] = set()
+    found = set()
+    for name, tensor in model.state_dict(keep_vars=True).items():
+        is_sent = (
+            tensor.requires_grad
+            if isinstance(tensor, nn.Parameter)
+            else name in counters or _is_finite_float(tensor)
+        )
+        if not is_sent or id(tensor) in seen:
+            found.add(name)
+        seen.add(id(tensor))
+    return frozenset(found)
+
+
+def state_sent(model: nn.Module) -> dict[str, Tensor]:
+    """The part of the module's state that clients and server send: all that training may change."""
+    stays = vars(model).get("stays", ())
+    return {name: t for name, t in model.state_dict().items() if name not in stays}
+
+
+def load_sent(model: nn.Module, state: Mapping[str, Tensor]) -> None:
+    """Loads such a part; the rest stays as it is."""
+    model.load_state_dict(state, strict=False)
+
+
+def refusal(model: nn.Module) -> str | None:
+    """Why clients cannot train a module that has been settled; None if they can."""
+    for path, layer in model.named_modules():
+        if type(layer).get_extra_state is not nn.Module.get_extra_state:
+            what = path or type(layer).__name__
+            return f"its {what} has get_extra_state, which is not sent: keep it in buffers"
+    for name, tensor in model.state_dict(keep_vars=True).items():
+        if isinstance(tensor, nn.Parameter) and tensor.dtype not in SENT:
+            return f"its {name} is {tensor.dtype}; allowed are real floats"
+    if not any(parameter.requires_grad for parameter in model.parameters()):
+        return "it has no parameter that is trained"
+    return None
+
+
+def _is_finite_float(tensor: Tensor) -> bool:
+    return tensor.dtype in SENT and (tensor.is_meta or bool(tensor.isfinite().all()))
