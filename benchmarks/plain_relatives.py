@@ -14,7 +14,7 @@ from torch import Tensor, nn, optim
 
 from cluster.run.prepare import Prepared
 from fl.models.feature_generator import NOISE, FeatureGenerator
-from fl.training.features import features_and_logits, last_linear
+from fl.training.features import features_and_logits, head_of
 
 State = dict[str, Tensor]
 Term = Callable[[nn.Module, Tensor, Tensor, Tensor], Tensor | float]
@@ -100,7 +100,7 @@ def fedgen(
     """Clients learn from the generator from the second round on."""
     how, model = config.classifier, start(prepared, config, device)
     classes = prepared.run_spec.num_classes
-    features = last_linear(model).weight.shape[1]
+    features = head_of(model).weight.shape[1]
     generator = FeatureGenerator(features, classes).to(device)
     counts = torch.stack([labels.bincount(minlength=classes) for _, labels in shards])
 
@@ -115,7 +115,7 @@ def fedgen(
         def taught(net: nn.Module, z: Tensor, logits: Tensor, labels: Tensor) -> Tensor | float:
             if not weight:  # noqa: B023
                 return 0.0
-            head, drawn = last_linear(net), torch.randint(classes, labels.shape, device=device)
+            head, drawn = head_of(net), torch.randint(classes, labels.shape, device=device)
             with torch.no_grad():
                 generated, of_label = generator(asked(drawn)), generator(asked(labels))
             recognised = F.cross_entropy(head(generated), drawn)
@@ -127,7 +127,7 @@ def fedgen(
         model.load_state_dict(mean([own.state_dict() for own in locals_], by_samples(shards)))
         fit(
             generator,
-            [last_linear(own) for own in locals_],
+            [head_of(own) for own in locals_],
             counts,
             config.generator,
             number,

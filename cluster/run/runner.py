@@ -93,6 +93,9 @@ def _execute(
     write_json(run_dir / "partition.json", _partition(launch, prepared))
     save_lists(run_dir / "partition.npz", prepared.partition.train, prepared.partition.test)
     with ExitStack() as stack:
+        # Else OMP_NUM_THREADS would decide, and another number of threads rounds differently.
+        stack.callback(torch.set_num_threads, torch.get_num_threads())
+        torch.set_num_threads(max(1, prepared.inventory.cpus))
         placements = Placements(prepared.members)
         settings = flatten(nested(launch.run))
         tensorboard = TensorBoard(run_dir / "tensorboard", prepared.members, settings)

@@ -13,6 +13,7 @@ from fl.federation import RunSpec, Task, Update
 from fl.models import CLASSIFIERS, check_classifier
 from fl.plausible import WHY
 from fl.receiving import sent
+from fl.training.features import check_head
 
 MOST_PIXEL = 100.0
 """What a condensed pixel stays far below at a rate of 1 or less, though nothing holds it between 0
@@ -106,8 +107,9 @@ class LocalCondensation(CondensationConfig):
         return condense
 
     def check(self, run_spec: RunSpec) -> None:
-        """Raises `UserError` if the model cannot take such images."""
+        """Raises `UserError` if the model cannot take such images, or has no features to match."""
         check_classifier(self.model, run_spec.image_shape, run_spec.num_classes, width=self.width)
+        check_head("condensation", self.model, self.width, run_spec)
 
     def work(self, num_samples: int) -> int:
         """Samples passed through the model if each step saw all of the client's."""

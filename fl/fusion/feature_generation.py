@@ -13,7 +13,7 @@ from fl.fusion.fit import FitConfig
 from fl.models.feature_generator import NOISE, FeatureGenerator, asked
 from fl.seeding import in_round, torch_generator
 from fl.server import Server
-from fl.training.features import last_linear
+from fl.training.features import head_of
 from fl.training.optimizers import Adam
 
 
@@ -66,7 +66,7 @@ class LastLayers(nn.Module):
     ) -> "LastLayers":
         """Those of uploads that have been checked to be classifiers ``like`` this one; their
         clients hold ``label_counts`` (K, classes)."""
-        layer = last_linear(like)
+        layer = head_of(like)
         (name,) = (name for name, module in like.named_modules() if module is layer)
         weight, bias = (
             torch.stack([update.tensors[f"classifier.{name}.{part}"] for update in updates])

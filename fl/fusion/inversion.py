@@ -110,12 +110,14 @@ class BatchNormDistance:
     """How far a batch lies from what models' BatchNorm layers saw in training.
 
     ``value`` sums ||mean - running mean||_2 + ||var - running var||_2 over a model's layers and
-    averages over the models; 0 where there are no such layers. It is of the last forward pass.
+    averages over the models; 0 where no such layer keeps statistics. It is of the last pass.
     """
 
     def __init__(self, models: nn.ModuleList) -> None:
         self._layers: list[AnyBatchNorm] = [
-            module for module in models.modules() if isinstance(module, AnyBatchNorm)
+            module
+            for module in models.modules()
+            if isinstance(module, AnyBatchNorm) and module.running_mean is not None
         ]
         self._models = len(models)
         self._distances: dict[AnyBatchNorm, Tensor] = {}

@@ -21,7 +21,7 @@ from fl.methods.method import Assignment, Method
 from fl.methods.participation import participants
 from fl.methods.prototypes import LOCAL, average_each, like_fedavg, sent, untrained
 from fl.methods.prototypes import assign as assign_prototypes
-from fl.models import copied
+from fl.models import build_shell, copied
 from fl.models.layers import AnyBatchNorm
 from fl.models.state import state_sent
 from fl.rounds import Rounds
@@ -57,14 +57,25 @@ def assign(config: FedBNConfig, num_clients: int, run_spec: RunSpec) -> list[Ass
     """Classifiers, as in :func:`fl.methods.prototypes.assign`.
 
     Raises:
-        UserError: as there; or domains are tested, and there is not one for each client.
+        UserError: as there; or no client's model has BatchNorm; or domains are tested, and there is
+            not one for each client.
     """
     if config.tested == "domain" and len(run_spec.domains) != num_clients:
         raise UserError(
             f"tested=domain needs a client for each domain, got {num_clients} clients and "
             f"{len(run_spec.domains)} domains"
         )
-    return assign_prototypes(config, num_clients, run_spec)
+    assignments = assign_prototypes(config, num_clients, run_spec)
+    shape, classes = run_spec.image_shape, run_spec.num_classes
+    trainings = dict.fromkeys(assignment.training for assignment in assignments)
+    models = [build_shell(t.model, shape, classes, width=t.width) for t in trainings]
+    if not any(map(norm_names, models)):
+        names = ", ".join(dict.fromkeys(training.model for training in trainings))
+        raise UserError(
+            f"fedbn keeps clients' BatchNorm layers, but {names} has none: take a model with "
+            "BatchNorm, such as resnet18, or method fedavg, which it would be without"
+        )
+    return assignments
 
 
 def run(clients: Clients, server: Server, config: FedBNConfig, *, rounds: Rounds) -> Outcome:

@@ -31,7 +31,7 @@ from fl.seeding import torch_seeded
 from fl.server import Outcome, Server
 from fl.spaces import LogUniform, Spaces
 from fl.training.classifier import ClassifierConfig, classifier_recipe, received_classifier
-from fl.training.features import last_linear
+from fl.training.features import check_head, head_of
 from fl.training.recipe import Epoch, Recipe
 from fl.training.task import task_of
 from fl.wire import load_prefixed, prefixed
@@ -55,6 +55,11 @@ class LocalFedGen(ClassifierConfig):
     def task(self) -> Task:
         """The task that such a client runs from the second round on."""
         return train_with_generator
+
+    def check(self, run_spec: RunSpec) -> None:
+        """Raises `UserError` for a model without a head too, which the generator teaches."""
+        super().check(run_spec)
+        check_head("fedgen", self.model, self.width, run_spec)
 
     def probe(self, steps: int, num_classes: int) -> tuple[Self, int]:
         """Without the two terms: a probe is sent no generator, which is small beside the model."""
@@ -123,7 +128,7 @@ def tell_label_counts(inputs: TaskInput) -> TaskOutput:
 
 def starting_generator(classifier: nn.Module, run_spec: RunSpec) -> FeatureGenerator:
     """A generator of the classifier's features, drawn from the run's seed."""
-    layer = last_linear(classifier)
+    layer = head_of(classifier)
     assert isinstance(layer, nn.Linear)
     with torch_seeded(run_spec.seed, "start/feature generator"):
         return FeatureGenerator(layer.in_features, run_spec.num_classes)
@@ -144,7 +149,7 @@ def train_with_generator(inputs: TaskInput) -> Recipe:
 
     def losses(model: nn.Module, batch: Batch) -> Tensor:
         images, labels = batch["images"], batch["labels"]
-        logits, head = model(images), last_linear(model)
+        logits, head = model(images), head_of(model)
         drawn = F.cross_entropy(head(batch["generated"]), batch["drawn"], reduction="none")
         answers = head(batch["of_label"]).detach().softmax(1)
         apart = F.kl_div(logits.log_softmax(1), answers, reduction="none").sum(1)

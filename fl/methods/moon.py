@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from fl.bounds import NotNegative, Positive
 from fl.clients import Clients
-from fl.federation import Batch, Task, TaskInput
+from fl.federation import Batch, RunSpec, Task, TaskInput
 from fl.methods.fedavg import AveragingConfig
 from fl.methods.method import Method
 from fl.methods.participation import participants
@@ -28,7 +28,7 @@ from fl.training.classifier import (
     received_classifier,
     starting_classifier,
 )
-from fl.training.features import features_and_logits
+from fl.training.features import check_head, features_and_logits
 from fl.training.recipe import Recipe
 from fl.training.task import task_of
 from fl.wire import load_prefixed
@@ -47,6 +47,11 @@ class LocalMoon(ClassifierConfig):
     def task(self) -> Task:
         """The task that such a client runs from the second round on."""
         return train_contrasting
+
+    def check(self, run_spec: RunSpec) -> None:
+        """Raises `UserError` for a model without a head too, whose features are contrasted."""
+        super().check(run_spec)
+        check_head("moon", self.model, self.width, run_spec)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -39,5 +39,5 @@ def check_output(info: ModelInfo, image_shape: ImageShape, num_classes: int, wid
             f"model {info.name} gives {given} for images of shape {shape}, "
             f"expected {(2, num_classes)}: a logit for each class"
         )
-    if reason := refusal(model):
-        raise UserError(f"model {info.name} cannot be trained: {reason}")
+    if refused := refusal(model):
+        raise UserError(f"model {info.name} cannot be trained: {refused}")

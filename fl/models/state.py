@@ -29,8 +29,9 @@ def settle(model: nn.Module, image_shape: ImageShape) -> None:
 def staying(model: nn.Module) -> frozenset[str]:
     """Names of the state that every client has from the start, so that it is not sent.
 
-    They are parameters that are not trained, further names of a tied one, whole numbers (BatchNorm's
-    counter, unless its statistics depend on it) and floats with infinities, such as a mask.
+    They are parameters that are not trained, further names of a tied one, whole numbers
+    (BatchNorm's counter, unless its statistics depend on it), and buffers with infinities, such as
+    a mask.
     """
     counters = {
         f"{path}.num_batches_tracked".removeprefix(".")

@@ -1,9 +1,9 @@
 """How samples are cut into batches, none of which is smaller than the model can be trained on.
 
-In training BatchNorm needs two values per channel. A convolutional one has a value for each pixel of
-its map; one behind a linear layer, or on a map of a single pixel as ResNet-18 has on images of 8 x 8,
-has a value for each sample. For a model with such a layer a last batch of one sample is joined to the
-batch before. The batches of all other models are as they always were.
+In training BatchNorm needs two values per channel. A convolutional one has a value for each pixel
+of its map; one behind a linear layer, or on a map of a single pixel as ResNet-18 has on images of
+8 x 8, has a value for each sample. For a model with such a layer a last batch of one sample is
+joined to the batch before. The batches of all other models are as they always were.
 """
 
 from collections.abc import Sequence

@@ -7,11 +7,11 @@ import torch
 from torch import nn
 
 from fl.models import build_classifier
-from fl.training.features import features_and_logits, last_linear
+from fl.training.features import features_and_logits, head_of
 from fl.training.per_client import Turns, cohort_model
 
 
-def test_features_are_what_the_last_linear_layer_makes_the_logits_of() -> None:
+def test_features_are_what_the_head_of_layer_makes_the_logits_of() -> None:
     model = build_classifier("convnet", (1, 28, 28), 10, width=0.05).eval()
     features, logits = features_and_logits(model, torch.rand(4, 1, 28, 28))
     last = [layer for layer in model.modules() if isinstance(layer, nn.Linear)][-1]
@@ -34,7 +34,7 @@ def test_a_cohorts_last_layer_is_each_clients_own() -> None:
     turns.clients, turns.rows = [0, 1], [2, 3]
     images = torch.rand(5, 1, 28, 28)
     features, _ = features_and_logits(together, images)
-    found = last_linear(together)(features)
+    found = head_of(together)(features)
     for model, rows in zip(models, (slice(0, 2), slice(2, 5)), strict=True):
-        expected = last_linear(model)(features_and_logits(model, images[rows])[0])
+        expected = head_of(model)(features_and_logits(model, images[rows])[0])
         torch.testing.assert_close(found[rows], expected)
