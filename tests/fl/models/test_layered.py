@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from fl.errors import UserError
 from fl.models import build_classifier
 from fl.models.layered import Layers
+from fl.models.state import state_sent
 from fl.training.per_client import Turns, cohort_model
 
 GRAY, COLOR = (1, 28, 28), (3, 32, 32)
@@ -59,9 +60,9 @@ def test_front_and_head_are_the_model_wherever_it_is_cut(
 
 @every_model
 def test_layers_share_out_the_state(name: str, shape: tuple[int, int, int]) -> None:
-    """In its order, the running statistics of BatchNorm with it."""
+    """What is sent of it, in its order, with the running statistics of BatchNorm."""
     model = built(name, shape)
-    layers, everything = Layers(model), tuple(model.state_dict())
+    layers, everything = Layers(model), tuple(state_sent(model))
     assert layers.state_names(1, len(layers)) == everything
     for depth in range(len(layers) + 1):
         front, head = layers.state_names(1, depth), layers.state_names(depth + 1, len(layers))
@@ -84,7 +85,7 @@ def test_layers_share_out_the_parameters(name: str, shape: tuple[int, int, int])
 
 def test_a_layer_has_what_follows_it_up_to_the_next() -> None:
     layers = Layers(built("convnet", GRAY))
-    norm = ("weight", "bias", "running_mean", "running_var", "num_batches_tracked")
+    norm = ("weight", "bias", "running_mean", "running_var")
     expected = ("features.4.weight", "features.4.bias", *(f"features.5.{n}" for n in norm))
     assert layers.state_names(2, 2) == expected
     assert layers.state_names(4, 4) == ("classifier.weight", "classifier.bias")

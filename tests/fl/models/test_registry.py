@@ -16,6 +16,7 @@ from fl.models import (
 )
 from fl.models.cost import parameters
 from fl.models.shapes import paper_form, scaled
+from fl.models.state import state_sent
 
 GRAY, COLOR = (1, 28, 28), (3, 32, 32)
 PLAIN = ("vgg9", "cnn")  # the deep ones take seconds to build: see test_deep_networks.py
@@ -114,7 +115,7 @@ def test_the_bytes_of_a_classifier_are_those_of_its_weights_and_no_weight_is_dra
     before = torch.get_rng_state()
     told = classifier_bytes(name, (3, 32, 32), 7, width=0.1)
     assert torch.equal(before, torch.get_rng_state())
-    state = build_classifier(name, (3, 32, 32), 7, width=0.1).state_dict()
+    state = state_sent(build_classifier(name, (3, 32, 32), 7, width=0.1))
     assert told == sum(t.numel() * t.element_size() for t in state.values())
 
 

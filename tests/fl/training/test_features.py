@@ -1,12 +1,21 @@
-"""Features are what enters the last linear layer, of one model and of a cohort's."""
+"""Features are what enters the head, of one model and of a cohort's."""
 
 import pickle
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import pytest
 import torch
-from torch import nn
+import torch.nn.functional as F
+from torch import Tensor, nn
 
+from fl.errors import UserError
+from fl.federation import RunSpec
+from fl.methods.fedgen import FedGenConfig
+from fl.methods.moon import MoonConfig
 from fl.models import build_classifier
+from fl.models.own import register_model
+from fl.models.registry import MODELS
 from fl.training.features import features_and_logits, head_of
 from fl.training.per_client import Turns, cohort_model
 
@@ -38,3 +47,54 @@ def test_a_cohorts_last_layer_is_each_clients_own() -> None:
     for model, rows in zip(models, (slice(0, 2), slice(2, 5)), strict=True):
         expected = head_of(model)(features_and_logits(model, images[rows])[0])
         torch.testing.assert_close(found[rows], expected)
+
+
+class HeadFirst(nn.Module):
+    """The head is registered first, and another linear layer runs after it for nothing."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head, self.body, self.other = nn.Linear(6, 3), nn.Linear(64, 6), nn.Linear(3, 3)
+
+    def forward(self, images: Tensor) -> Tensor:
+        logits: Tensor = self.head(self.body(images.flatten(1)).relu())
+        self.other(logits.detach())
+        return logits.log_softmax(1)
+
+
+class Functional(HeadFirst):
+    def forward(self, images: Tensor) -> Tensor:
+        return F.linear(self.body(images.flatten(1)).relu(), self.head.weight)
+
+
+@pytest.fixture
+def own() -> Iterator[Callable[[type[nn.Module]], nn.Module]]:
+    before = dict(MODELS)
+
+    def build(make: type[nn.Module]) -> nn.Module:
+        register_model("mine", make)
+        return build_classifier("mine", (1, 8, 8), 3)
+
+    yield build
+    MODELS.clear()
+    MODELS.update(before)
+
+
+def test_the_head_is_the_layer_that_runs_last_and_decides(
+    own: Callable[[type[nn.Module]], nn.Module],
+) -> None:
+    model = own(HeadFirst)
+    assert head_of(model) is model.head
+    features, logits = features_and_logits(model, torch.rand(4, 1, 8, 8))
+    assert features.shape == (4, 6)
+    torch.testing.assert_close(head_of(model)(features).log_softmax(1), logits)
+
+
+@pytest.mark.parametrize("config", [MoonConfig(), FedGenConfig()], ids=["moon", "fedgen"])
+def test_methods_of_features_refuse_a_model_without_a_head(
+    own: Callable[[type[nn.Module]], nn.Module], config: MoonConfig | FedGenConfig
+) -> None:
+    own(Functional)
+    training = replace(config.classifier, model="mine")
+    with pytest.raises(UserError, match=r"needs features, but mine has no nn.Linear whose outputs"):
+        training.check(RunSpec(image_shape=(1, 8, 8), num_classes=3, seed=0))

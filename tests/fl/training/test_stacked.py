@@ -1,6 +1,7 @@
 """Many clients as one computation: the same training, whoever is in the cohort."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -11,7 +12,7 @@ from torch import Tensor, nn
 
 from fl.training import stacked
 from fl.training.generator import GeneratorConfig
-from fl.training.recipe import one_by_one
+from fl.training.recipe import Recipe, one_by_one
 from tests.fl.toy import CLASSIFIER, GENERATOR, VGG, same_bits
 from tests.fl.training.cohorts import (
     SIZES,
@@ -143,3 +144,65 @@ def test_a_loss_that_is_reduced_already_is_found_out() -> None:
     recipe = recipe_with(Own(nn.Identity()), lambda m, b: cross_entropies(m, b).mean())
     reason = stacked.conflict(recipe(inputs(CLASSIFIER, 9, 0)))
     assert reason == "its losses have the shape (), not one for each sample"
+
+
+class SameOutputs(nn.Module):
+    """A layer of which a cohort's model would use the first client's: listed, not registered."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(28 * 28, 3)
+        self.listed = [self.layer]
+
+    def forward(self, images: Tensor) -> Tensor:
+        logits: Tensor = self.listed[0](images.flatten(1))
+        return logits
+
+
+class OwnGradient(torch.autograd.Function):
+    """Gradients that depend on the number of rows, of outputs that do not."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        return gradient * len(gradient)
+
+
+class SameForward(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(28 * 28, 3)
+
+    def forward(self, images: Tensor) -> Tensor:
+        return OwnGradient.apply(self.layer(images.flatten(1)))
+
+
+class Twice(nn.Module):
+    """One layer under two names."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(28 * 28, 28 * 28)
+        self.second, self.head = self.first, nn.Linear(28 * 28, 3)
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.head(self.second(self.first(images.flatten(1))).relu())
+
+
+def _probe(model: nn.Module) -> Recipe:
+    cohort_client = inputs(CLASSIFIER, 9, 0)
+    return replace(recipe_for(cohort_client), model=model, trained=None, losses=cross_entropies)
+
+
+def test_models_whose_outputs_alone_agree_do_not_train_as_one() -> None:
+    """A cohort's model of these has another's weights or other gradients."""
+    images = _probe(SameForward())
+    assert stacked.conflict(images) == "its gradients are others together than alone"
+    assert stacked.conflict(_probe(SameOutputs())) is not None
+
+
+def test_a_layer_under_two_names_is_each_clients_own() -> None:
+    assert stacked.conflict(_probe(Twice())) is None
