@@ -13,6 +13,7 @@ from fl.federation import RunSpec
 from fl.methods.fedbn import LocalFedBN, mean_of, norm_names, own_evaluation
 from fl.methods.registry import get_method
 from fl.models import build_classifier
+from fl.models.state import state_sent
 from fl.server import Evaluation
 from tests.fl.methods.averaged import (
     CLIENTS,
@@ -31,6 +32,7 @@ from tests.fl.methods.averaged import (
     train,
     weights,
 )
+from tests.fl.toy import PROBLEM
 
 
 def is_norm(name: str) -> bool:
@@ -61,12 +63,9 @@ def test_two_rounds_are_those_of_the_plain_loop() -> None:
     assert not close(play("fedavg", settings("fedavg"))[0], expected, atol=1e-2)
 
 
-def test_without_batchnorm_it_is_fedavg() -> None:
-    expected, plain = play("fedavg", settings("fedavg", WITHOUT_NORM), 3)
-    found, own = play("fedbn", settings("fedbn", WITHOUT_NORM), 3)
-    assert same_model(found, expected)
-    assert (own.bytes_up, own.bytes_down) == (plain.bytes_up, plain.bytes_down)
-    assert found.figures["bytes_for_test"] == 0
+def test_a_model_without_batchnorm_is_refused() -> None:
+    with pytest.raises(UserError, match=r"but cnn has none: take a model .* or method fedavg"):
+        get_method("fedbn").assign(settings("fedbn", WITHOUT_NORM), CLIENTS, PROBLEM)
 
 
 def test_batchnorm_does_not_travel_but_for_the_test(tmp_path: Path) -> None:
@@ -75,7 +74,7 @@ def test_batchnorm_does_not_travel_but_for_the_test(tmp_path: Path) -> None:
     where = {"store": store(tmp_path, "fedbn"), "listener": heard.append}
     outcome, clients = play("fedbn", settings("fedbn"), 3, **where)
     assert reused(heard)[:CLIENTS] == [True] * CLIENTS  # FedAvg's first round
-    sizes = {n: t.numel() * t.element_size() for n, t in start().state_dict().items()}
+    sizes = {n: t.numel() * t.element_size() for n, t in state_sent(start()).items()}
     norms = sum(size for name, size in sizes.items() if is_norm(name))
     rest = sum(sizes.values()) - norms
     assert clients.bytes_up == dict.fromkeys(range(CLIENTS), 3 * rest)
@@ -87,7 +86,7 @@ def test_batchnorm_is_found_by_its_type() -> None:
     for model in ("convnet", "resnet18"):
         net = build_classifier(model, (1, 28, 28), 10, width=0.05)
         found = {name.removeprefix("classifier.") for name in norm_names(net)}
-        without = {n for n in net.state_dict() if n not in found}
+        without = {n for n in state_sent(net) if n not in found}
         assert found
         assert not any("running" in name or "tracked" in name for name in without)
         dimensions = {net.state_dict()[n].dim() for n in found}

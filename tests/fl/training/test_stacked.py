@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from fl.models.info import Built
 from fl.training import stacked
 from fl.training.generator import GeneratorConfig
 from fl.training.recipe import Recipe, one_by_one
@@ -194,7 +195,8 @@ class Twice(nn.Module):
 
 def _probe(model: nn.Module) -> Recipe:
     cohort_client = inputs(CLASSIFIER, 9, 0)
-    return replace(recipe_for(cohort_client), model=model, trained=None, losses=cross_entropies)
+    model.built_as = Built("mine", (1, 28, 28), 3, 1.0)  # type: ignore[assignment]
+    return replace(recipe_for(cohort_client), model=model, trained=None)
 
 
 def test_models_whose_outputs_alone_agree_do_not_train_as_one() -> None:
