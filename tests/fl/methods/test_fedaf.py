@@ -15,6 +15,7 @@ from fl.federation import TaskInput, TaskOutput
 from fl.methods import fedaf
 from fl.methods.fedaf import FedAFConfig, KnowledgeLoss, check_answers
 from fl.models.cost import parameters
+from fl.models.state import state_sent
 from tests.fl.methods.condensed import (
     FIT,
     SMALL,
@@ -107,7 +108,7 @@ def test_logits_and_soft_labels_are_of_the_same_classes() -> None:
 
 def test_the_ledger_counts_what_the_paper_counts() -> None:
     outcome, clients, _ = play(AF)
-    model = sum(t.nbytes for t in outcome.model.state_dict().values())
+    model = sum(t.nbytes for t in state_sent(outcome.model).values())
     for k in range(3):
         classes = len(labels_of(k).unique())
         images, matrices = classes * 2 * 28 * 28, 2 * 10 * 10 * 4

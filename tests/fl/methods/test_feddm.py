@@ -14,6 +14,7 @@ from fl.condensation.task import condense
 from fl.errors import UserError
 from fl.federation import TaskInput
 from fl.methods.feddm import METHOD, FedDMConfig
+from fl.models.state import state_sent
 from fl.seeding import seed_for
 from fl.training.classifier import starting_classifier
 from fl.wire import prefixed
@@ -74,7 +75,7 @@ def test_a_round_trains_the_global_model_on_what_all_clients_condensed() -> None
 
 def test_the_model_goes_down_and_nothing_but_images_and_their_classes_up() -> None:
     outcome, clients, _ = play(DM)
-    model = sum(t.nbytes for t in outcome.model.state_dict().values())
+    model = sum(t.nbytes for t in state_sent(outcome.model).values())
     for client, update in zip(clients.members, federation(DM)[0].train(), strict=True):
         classes = len(update.tensors["classes"])
         assert 0 < classes < 10

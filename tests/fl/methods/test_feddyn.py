@@ -13,6 +13,7 @@ from fl.federation import Client, Request, Update
 from fl.methods import feddyn
 from fl.methods.feddyn import LocalFedDyn
 from fl.methods.participation import participants
+from fl.models.state import state_sent
 from tests.fl.methods.averaged import (
     CLIENTS,
     WITHOUT_NORM,
@@ -134,7 +135,7 @@ def test_drifts_stay_with_the_clients(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(feddyn, "add_drifts", watched)
     _, clients = play("feddyn", settings("feddyn"), 2)
     assert seen == [{"classifier"}] * 2 * CLIENTS
-    size = sum(t.numel() * t.element_size() for t in start().state_dict().values())
+    size = sum(t.numel() * t.element_size() for t in state_sent(start()).values())
     assert clients.bytes_up == dict.fromkeys(EVERYONE, 2 * size)
     assert clients.bytes_down == dict.fromkeys(EVERYONE, size)
 
