@@ -72,7 +72,7 @@ class ClientMap:
 
         Raises:
             ClientFailed: a client failed for good; with failures dropped, all clients of a role.
-        ServerFailed: what is to be sent has NaN.
+            ServerFailed: what is to be sent has NaN.
         """
         self._refuse_to_send_nan()
         updates = self._reuse(self.jobs)

@@ -47,7 +47,7 @@ class LocalFedBN(ClassifierConfig):
 class FedBNConfig(AveragingConfig):
     """FedBN's settings: FedAvg's, and whose BatchNorm is tested."""
 
-    classifier: LocalFedBN = LocalFedBN()
+    classifier: LocalFedBN = LocalFedBN(model="convnet")
     tested: Literal["average", "personal", "domain"] = "average"
     """The tested model's BatchNorm: average, of the clients that took part in the round; personal,
     each client's own, with the mean of their accuracies; domain, client k's own on domain k."""
@@ -67,13 +67,13 @@ def assign(config: FedBNConfig, num_clients: int, run_spec: RunSpec) -> list[Ass
         )
     assignments = assign_prototypes(config, num_clients, run_spec)
     shape, classes = run_spec.image_shape, run_spec.num_classes
-    trainings = dict.fromkeys(assignment.training for assignment in assignments)
-    models = [build_shell(t.model, shape, classes, width=t.width) for t in trainings]
+    trained = {a.training for a in assignments if isinstance(a.training, ClassifierConfig)}
+    models = [build_shell(t.model, shape, classes, width=t.width) for t in trained]
     if not any(map(norm_names, models)):
-        names = ", ".join(dict.fromkeys(training.model for training in trainings))
+        names = ", ".join(sorted({training.model for training in trained}))
         raise UserError(
             f"fedbn keeps clients' BatchNorm layers, but {names} has none: take a model with "
-            "BatchNorm, such as resnet18, or method fedavg, which it would be without"
+            "BatchNorm, such as convnet, or method fedavg, which it would be without"
         )
     return assignments
 

@@ -8,9 +8,8 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from fl.report import client_notes, client_plots, plots, style
-from fl.report.gallery import REAL
 from fl.report.mosaic import sample_grid
-from fl.report.read import RunRecord
+from fl.report.read import REAL, RunRecord
 from fl.report.scores import on_whole_split
 from fl.report.words import duration, size
 

@@ -5,11 +5,8 @@ import torch
 from torch import Tensor
 
 from fl.data.datasets import Split
+from fl.report.read import REAL
 from fl.wire import Tensors
-
-REAL = "real_images"
-"""Name of the real ones. Older runs have them as ``real`` without having been asked for them, so
-that a report drawn again leaves those out."""
 
 
 def gallery(

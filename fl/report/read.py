@@ -28,6 +28,9 @@ from fl.json_values import JsonObject
 from fl.report.scores import Alone, Scores, find_alone, scores_of
 from fl.whole_files import no_pipe
 
+REAL = "real_images"
+"""Name of real images among a run's samples. Older runs call them ``real`` and have them unasked,
+so a report that is drawn again leaves them out."""
 UUID_LETTERS = 12  # of "GPU-8f3c2d1e-…": enough to distinguish the devices of a run
 
 

@@ -61,6 +61,9 @@ def _smallest(info: ModelInfo, built: Built) -> int:
         try:
             for count in (2, 1):  # lazy layers take their form from the first
                 model(torch.zeros(count, *built.image_shape))
-        except Exception as error:  # whatever else is wrong, the training itself will report
+        except (
+            Exception,
+            SystemExit,
+        ) as error:  # training will report all else
             return 2 if "more than 1 value per channel" in str(error) else 1
     return 1

@@ -174,7 +174,6 @@ HOSTILE: dict[str, tuple[Training, Change, str]] = {
     "a variance of 1e8": (NORMED, ending("running_var", 1e8), "running_var .* of features up to"),
     "a decoder of 50": (GENERATOR, everywhere(50.0), "values up to 50, above 0.4"),
     "a huge variance": (NORMED, ending("running_var", 1e20), "running_var with values up to"),
-    "negative batches": (NORMED, ending("num_batches_tracked", -1), "negative .*tracked"),
     "a decoder of 1e20": (GENERATOR, everywhere(1e20), "values up to 1e.20"),
     "weights of 9e3": (VGG, everywhere(9e3), "values up to 9e.03, above 101"),
     "a CVAE's decoder alone": (CVAE, lacks, "other tensors than cvae has"),

@@ -122,7 +122,7 @@ def server(*arguments: str, bundles: Any = None) -> Iterator[RankedServer]:
 
 def test_without_a_cluster_clients_train_in_this_process(tmp_path: Path) -> None:
     launch = parse(["--runtime=inprocess", f"--output-dir={tmp_path}"])
-    prepared: Any = SimpleNamespace(dataset=SimpleNamespace(train=split(3, 3, 3)))
+    prepared: Any = SimpleNamespace(dataset=SimpleNamespace(train=split(3, 3, 3)), rates={})
     job = Job(
         task=where,
         client=client(0),

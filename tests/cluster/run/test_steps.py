@@ -30,7 +30,9 @@ def said(arguments: list[str]) -> list[str]:
 def test_each_step_of_the_preparation_names_itself_on_a_line(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def measured(assignments: Any, _: Any, __: Any, config: Any, inventory: Any) -> Requests:
+    def measured(
+        assignments: Any, _: Any, __: Any, config: Any, inventory: Any, *, anew: bool
+    ) -> Requests:
         return stated(assignments, config, inventory)
 
     monkeypatch.setattr("cluster.run.prepare.measured", measured)

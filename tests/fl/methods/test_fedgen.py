@@ -17,6 +17,7 @@ from fl.methods.fedgen import LocalFedGen, starting_generator, train_with_genera
 from fl.methods.registry import get_method
 from fl.models import build_classifier
 from fl.models.feature_generator import NOISE, asked
+from fl.models.state import state_sent
 from fl.seeding import in_round, seed_for, torch_generator
 from fl.training.classifier import plain, starting_classifier
 from fl.wire import prefixed
@@ -63,7 +64,7 @@ def test_its_first_round_is_fedavgs_and_its_bytes_are_the_models_and_the_generat
     assert reused(heard) == [False] * CLIENTS + [True] * CLIENTS + [False] * CLIENTS
     generator = starting_generator(start(), clients.run_spec)
     own, generators = (
-        sum(t.numel() * t.element_size() for t in net.state_dict().values())
+        sum(t.numel() * t.element_size() for t in state_sent(net).values())
         for net in (start(), generator)
     )
     assert clients.bytes_up == dict.fromkeys(range(CLIENTS), 2 * own + 80)
