@@ -5,6 +5,8 @@ import signal
 import subprocess
 import sys
 import time
+import urllib.error
+import urllib.request
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -13,6 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from cluster.hardware import late_agent
 from cluster.hardware.private_folders import temporary_folder
 from cluster.hardware.ray_internals import AUTHENTICATION, DEFAULTS, OTHER_HOSTS, TOKEN
 from tests.cluster.commands import command, environment, events
@@ -94,6 +97,9 @@ def test_no_server_of_rays_answers_without_the_token(run: Run) -> None:
         if all("UNAUTHENTICATED" in answer for answer in refused):
             assert "OK" in answers(door.port, run.token)
             rays += 1
+        elif door.process == late_agent.NAME:  # which has become Ray's agent, as it was asked
+            wait_until(lambda door=door: _status(door), seconds=60)
+            assert _status(door) == 401
         else:
             assert door.process.startswith(UNASKED), door
     # The head's server, its node's two, this driver and both ranks.
@@ -101,6 +107,20 @@ def test_no_server_of_rays_answers_without_the_token(run: Run) -> None:
     # No store of torch's listens: the ranks met in a file. One more port each is gloo's.
     ranks = [door for door in run.doors if door.process.startswith(UNASKED) and door.tcp]
     assert len(ranks) == 4
+
+
+def _status(door: Door) -> int | None:
+    """What asking for an environment is answered there; None where nobody answers yet."""
+    there = f"http://{door.host}:{door.port}/get_or_create_runtime_env"
+    try:
+        with urllib.request.urlopen(
+            urllib.request.Request(there, data=b"", method="POST"), timeout=10
+        ) as answer:
+            return int(answer.status)
+    except urllib.error.HTTPError as refusal:
+        return refusal.code
+    except OSError:
+        return None
 
 
 @pytest.fixture
