@@ -95,7 +95,7 @@ def _execute(
     with ExitStack() as stack:
         # Else OMP_NUM_THREADS would decide, and another number of threads rounds differently.
         stack.callback(torch.set_num_threads, torch.get_num_threads())
-        torch.set_num_threads(max(1, prepared.inventory.cpus))
+        torch.set_num_threads(max(1, min(usable_cores(), prepared.inventory.cpus)))
         placements = Placements(prepared.members)
         settings = flatten(nested(launch.run))
         tensorboard = TensorBoard(run_dir / "tensorboard", prepared.members, settings)

@@ -1,6 +1,8 @@
 """Sweeps as a user meets them: whole processes, real trials side by side, real signals."""
 
 import json
+import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -70,8 +72,17 @@ def test_the_best_on_validation_is_what_goes_to_the_test(server: Path) -> None:
         assert figures["test"]["best"]["values"] == [result(final / "best-seed0")["accuracy"]]
 
 
+@pytest.fixture
+def one_core() -> Iterator[None]:
+    """What starts has the one core that a trial has: more threads round differently."""
+    cores = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(cores)})
+    yield
+    os.sched_setaffinity(0, cores)
+
+
 def test_a_trials_configuration_and_the_best_are_repeated_by_a_launch(
-    server: Path, tmp_path: Path
+    server: Path, tmp_path: Path, one_core: None
 ) -> None:
     folder = server / "runs" / "sweep"
     trial = folder / "trials" / "00003"
