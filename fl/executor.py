@@ -186,15 +186,15 @@ class InProcess:
 @contextmanager
 def _named_after(limit: float | None, cohort: Sequence[Job]) -> Iterator[None]:
     """Inside, says which clients are at work once the time has passed: nothing can end them."""
+    if limit is None:
+        yield
+        return
     names = ", ".join(str(job.client.id) for job in cohort[:MOST_NAMED])
     more = f" and {len(cohort) - MOST_NAMED} more" if len(cohort) > MOST_NAMED else ""
-    line = (
-        f"client {names}{more} has not finished within {limit or 0:g} s; it goes on, as --runtime"
-    )
-    timer = Timer(limit or 0, log.warning, [f"{line} inprocess cannot end it: Ctrl-C ends the run"])
+    line = f"client {names}{more} has not finished within {limit:g} s; it goes on, as --runtime"
+    timer = Timer(limit, log.warning, [f"{line} inprocess cannot end it: Ctrl-C ends the run"])
     timer.daemon = True
-    if limit is not None:
-        timer.start()
+    timer.start()
     try:
         yield
     finally:

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, fields, is_dataclass, replace
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -18,12 +19,12 @@ from rich.console import Console
 from rich.table import Table
 from torch import nn
 
+from cluster.hardware.inventory import Inventory
 from cluster.run.early_ray import EarlyRay
 from cluster.run.options import Launch
 from cluster.run.prepare import Prepared
 from cluster.run.runner import open_federation
 from cluster.run.runtime import open_cluster
-from cluster.run.time_left import about, clients_at_once
 from fl.events import ClientEnd, Event, Events
 from fl.federation import Batch, Client, Training
 from fl.fusion.fit import FitConfig
@@ -31,7 +32,7 @@ from fl.fusion.ranked_server import RankedServer
 from fl.json_values import JsonObject
 from fl.report.words import size
 from fl.rounds import Rounds
-from fl.server import Evaluation, FitResult, Lessons, Loss, Samples
+from fl.server import Evaluation, FitResult, Lessons, Samples
 
 STEPS = 6
 """Steps of a fit from which the time of one is taken."""
@@ -183,10 +184,9 @@ def _shorten_fits(server: RankedServer, num_test: int) -> Timed:
         model: nn.Module,
         data: Samples | Batch | Lessons,
         *,
-        loss: Loss,
         config: FitConfig,
-        stage: str,
         tested: bool = True,
+        **others: Any,
     ) -> FitResult:
         if not isinstance(data, Samples | dict):
             with timed.times(config.epochs):
@@ -197,7 +197,7 @@ def _shorten_fits(server: RankedServer, num_test: int) -> Timed:
         def seconds(steps: int) -> float:
             few = server.take(whole, torch.arange(min(len(whole), steps * config.batch_size)))
             began = time.perf_counter()
-            fit(model, few, loss=loss, config=once, stage=stage, tested=False)
+            fit(model, few, config=once, tested=False, **others)
             return time.perf_counter() - began
 
         # The first step is slower, and each fit has costs beside its steps.
@@ -247,3 +247,31 @@ def print_estimate(estimate: Estimate, console: Console) -> None:
     if estimate.gpus:
         total += f", {estimate.gpu_hours:.1f} GPU-hours"
     console.print(total, highlight=False)
+
+
+def clients_at_once(
+    members: tuple[Client, ...], inventory: Inventory, most: int | None = None
+) -> int:
+    """How many of the clients compute at once, if all ask for as much as they do on the mean."""
+    cpus = fmean(c.request.cpus for c in members)
+    gpus = fmean(c.request.gpus for c in members)
+    memory = fmean(c.request.memory_bytes for c in members)
+    room = [len(members), most or len(members), inventory.cpus / cpus]
+    if gpus and inventory.gpus:
+        room.append(len(inventory.gpus) / gpus)
+    if memory and inventory.memory_bytes:
+        room.append(inventory.memory_bytes / memory)
+    return max(1, int(min(room)))
+
+
+def about(seconds: float) -> str:
+    """A duration as people say it.
+
+    >>> about(38), about(301), about(9000)
+    ('about 40 s', 'about 5 min', 'about 2.5 h')
+    """
+    if seconds < 90:
+        return f"about {max(1, round(seconds)) if seconds < 10 else 5 * round(seconds / 5)} s"
+    if seconds < 90 * 60:
+        return f"about {round(seconds / 60)} min"
+    return f"about {seconds / 3600:.1f} h"

@@ -7,9 +7,8 @@ from rich.console import Console
 from cluster.run.command_line import parse
 from cluster.run.prepare import prepare
 from cluster.run.run_dir import locate
-from cluster.run.smoke import Estimate, smoke
+from cluster.run.smoke import Estimate, about, smoke
 from cluster.run.steps import Steps
-from cluster.run.time_left import about
 from cluster.studies.cell import Cell
 from fl.errors import ClientFailed, UserError
 
