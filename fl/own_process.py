@@ -103,10 +103,12 @@ def run_as_command(
 
 
 def say_interrupted(line: str = "interrupted") -> None:
-    """Prints the line on stderr, unless one was printed before."""
-    if not _said:
+    """Prints the line on stderr, once for the signal that ends the process."""
+    if _said:
+        return
+    if _status:  # without a signal the process may go on and be interrupted again, as a notebook's
         _said.append(line)
-        print(line, file=sys.stderr, flush=True)
+    print(line, file=sys.stderr, flush=True)
 
 
 def _stop(signum: int, frame: FrameType | None) -> None:

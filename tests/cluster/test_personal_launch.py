@@ -3,10 +3,13 @@
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
+from unittest import mock
 
 import pytest
 
 from cluster.launch import main
+from fl.rounds import Rounds
 from tests.cluster.commands import environment, here, result
 from tests.cluster.commands import run as run_line
 from tests.cluster.living import kill_with_family
@@ -62,6 +65,36 @@ def test_a_run_on_ray_that_is_killed_in_round_3_goes_on_to_the_bits_of_one_proce
     assert figures["scored_on"] == "clients"
     assert figures["accuracy"] == pytest.approx(figures["client_scores"]["mean"])
     assert figures["bytes_up"] > 5 * figures["fedavg_bytes_up"]
+
+
+def test_two_clients_memories_exchanged_are_refused_by_a_run_that_goes_on(tmp_path: Path) -> None:
+    """Each is whole and has its own checksum, but is another client's model."""
+    save = Rounds._save
+
+    def stop_after_two(rounds: Rounds, *state: Any) -> None:
+        save(rounds, *state)
+        if len(rounds.played) == 2:
+            raise KeyboardInterrupt
+
+    line = [*FEDD2S, "--runtime=inprocess", f"--output-dir={tmp_path}"]
+    with mock.patch.object(Rounds, "_save", stop_after_two):
+        assert here(main, line).returncode == 130
+    one, other = sorted((tmp_path / "run" / "updates").glob("round-*/*.safetensors"))[:2]
+    for suffix in (".safetensors", ".sha256"):
+        exchange(one.with_suffix(suffix), other.with_suffix(suffix))
+    done = here(main, [*line, "--resume"])
+    assert done.returncode == 2
+    assert "remembers is gone or damaged" in done.stderr
+    assert not (tmp_path / "run" / "result.json").exists()
+    for suffix in (".safetensors", ".sha256"):
+        exchange(one.with_suffix(suffix), other.with_suffix(suffix))
+    assert here(main, [*line, "--resume"]).returncode == 0
+
+
+def exchange(one: Path, other: Path) -> None:
+    contents = one.read_bytes(), other.read_bytes()
+    other.write_bytes(contents[0])
+    one.write_bytes(contents[1])
 
 
 def test_no_test_samples_are_refused_in_one_line(tmp_path: Path) -> None:

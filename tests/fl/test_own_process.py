@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from fl.own_process import say_interrupted
 from tests.fl.report.conftest import MakeRun, make_run
 
 __all__ = ["make_run"]
@@ -52,6 +53,14 @@ def main():
     open(sys.argv[1], "w").write("result")
 run_as_command(main, goes_on={{goes_on}})
 """
+
+
+def test_each_command_that_is_interrupted_in_a_process_that_goes_on_says_so(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    say_interrupted()
+    say_interrupted("interrupted; it can be continued")
+    assert capsys.readouterr().err == "interrupted\ninterrupted; it can be continued\n"
 
 
 @pytest.mark.parametrize("last", ["time.sleep(0.5)", "time.sleep(60)"], ids=["ends", "is stuck"])

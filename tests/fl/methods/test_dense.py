@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import nn
 
 from fl.errors import UserError
 from fl.federation import RunSpec
@@ -52,6 +53,18 @@ def test_the_generators_loss_is_the_three_terms_sample_by_sample() -> None:
     mean, variance = views.mean().item(), views.var(correction=0).item()
     expected += 0.5 * (abs(mean - 0.3) + abs(variance - 1.0))  # the same for both members
     assert loss.item() == pytest.approx(expected, rel=1e-4)
+
+
+def test_layers_that_keep_no_statistics_are_no_term_of_the_loss() -> None:
+    def loss(bn: float) -> torch.Tensor:
+        teacher, stream = ensemble(), torch.Generator().manual_seed(9)
+        for member in teacher.members:
+            member.norm = nn.BatchNorm2d(1, track_running_stats=False)
+        with BatchNormDistance(teacher.members).watching() as statistics:
+            make = generator_loss(teacher, Linear(3), statistics, replace(CONFIG, bn=bn), stream)
+            return make(*images())
+
+    assert torch.equal(loss(bn=1.0), loss(bn=0.0))
 
 
 def test_a_run_is_a_pool_that_grows_and_one_pass_over_it_per_epoch() -> None:
