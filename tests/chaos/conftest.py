@@ -1,4 +1,7 @@
-"""How many faults, from which seed: ``make chaos FAULTS=100``; and what became of them."""
+"""How many faults, from which seed: ``make chaos FAULTS=100``; and what became of them.
+
+Each kind comes once; the kinds of those beyond are drawn.
+"""
 
 import random
 import subprocess
@@ -26,8 +29,10 @@ class Undisturbed:
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "fault" in metafunc.fixturenames:
         seed, count = (metafunc.config.getoption(name) for name in ("chaos_seed", "faults"))
-        drawn = random.Random(seed).choices([*WEIGHTS], [*WEIGHTS.values()], k=count)
-        numbered = [(f"{seed}-{k}", fault) for k, fault in enumerate(drawn)]
+        more = max(0, count - len(WEIGHTS))
+        drawn = random.Random(seed).choices([*WEIGHTS], [*WEIGHTS.values()], k=more)
+        faults = [*WEIGHTS, *drawn][:count]
+        numbered = [(f"{seed}-{k}", fault) for k, fault in enumerate(faults)]
         metafunc.parametrize(("number", "fault"), numbered)
 
 

@@ -12,7 +12,6 @@ CELLS = {
     "table4": ("*-fedmho-sd", ("--num-clients=2",)),
     "fedd2s-table2": ("*-fedd2s", ()),
     "hfldd": ("*-hfldd", ()),
-    "hfldd-table5": ("*shufflenet*C10-fedavg", ("--num-clients=10", "--num-large=10")),
 }
 """A cell of each paper's tables, and the clients that are enough for its smoke run."""
 
