@@ -25,9 +25,8 @@ from rich.table import Table
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from kernels import triton_kernels, triton_selection
-from kernels.triton_groups import PIECE
-from kernels.tuning import CANDIDATES, Config
+from kernels import triton_groups
+from kernels.triton_groups import CANDIDATES, PIECE, Config
 
 ARCHITECTURES = {80: "A100", 90: "H100", 100: "B200"}
 FEATURES = 784
@@ -94,7 +93,7 @@ def described(found: Compiled, config: Config | None) -> str:
 
 def compiled(name: str, arch: int, config: Config | None = None) -> Compiled:
     """Compiles a kernel of the filter for compute capability ``arch``, without a GPU."""
-    kernel = getattr(triton_kernels, name, None) or getattr(triton_selection, name)
+    kernel = getattr(triton_groups, name)
     constants = {"block": 1024, "piece": PIECE, "feature_stride": 1}
     if config:
         constants |= {"rows": config.rows, "features": config.features}

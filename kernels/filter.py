@@ -7,11 +7,9 @@ from torch import Tensor
 
 from kernels import reference
 from kernels.backends import resolve
-from kernels.exact import means
-from kernels.groups import quotas
+from kernels.exact import means, nearest
+from kernels.groups import quotas, refuse_large_samples
 from kernels.parts import Local, Parts, unit_of
-from kernels.refusals import refuse_large_samples
-from kernels.ties import nearest
 
 
 @dataclass(frozen=True)

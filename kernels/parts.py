@@ -8,8 +8,13 @@ from torch import Tensor
 
 from kernels.backends import grouping, resolve
 from kernels.exact import TOO_LARGE, ordered_distances, unit_for
-from kernels.groups import Groups, Sums
-from kernels.refusals import refuse_large_samples, refuse_unfit_labels, refuse_unfit_samples
+from kernels.groups import (
+    Groups,
+    Sums,
+    refuse_large_samples,
+    refuse_unfit_labels,
+    refuse_unfit_samples,
+)
 
 VISIT = 1 << 26  # elements of samples on the host that visit the device together: 256 MiB
 TIED = 1 << 20  # elements taken to float64 together

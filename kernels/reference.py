@@ -4,8 +4,7 @@ import torch
 from torch import Tensor
 
 from kernels.exact import TOO_LARGE, ordered_distances, unit_for
-from kernels.groups import share
-from kernels.refusals import refuse_large_samples, refuse_unfit_labels, refuse_unfit_samples
+from kernels.groups import refuse_large_samples, refuse_unfit_labels, refuse_unfit_samples, share
 
 
 def nearest(

@@ -1,16 +1,350 @@
 """The distance filter's Triton backend: `Groups` by the Triton kernels of this package."""
 
 import contextlib
+import hashlib
+import json
+import logging
+import os
+import tempfile
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
 
 import torch
 import triton
+import triton.language as tl
 from torch import Tensor
 
 from kernels.exact import rounding
 from kernels.groups import Sums, narrow
-from kernels.triton_kernels import distances_kernel, plan_kernel, sums_kernel
-from kernels.triton_selection import thresholds_kernel
-from kernels.tuning import Config, Shape, tuned
+from kernels.interpreter import interpreted
+
+# The Triton kernels of the distance filter: class bounds, sums and distances.
+#
+# Samples are sorted by class (``order``), and each class is cut into pieces of at most ``piece``
+# samples. A program works on samples of one piece, so that the class's centroid is read once for
+# many samples. Only whole numbers are added atomically, so runs repeat to the bit. All element
+# offsets are 64 bits.
+
+
+@triton.jit
+def lower_bound(keys, values, num_keys, steps):  # type: ignore[no-untyped-def]
+    """First position of each of ``values`` in the sorted ``keys``, by ``steps`` halvings."""
+    low = values.to(tl.int64) * 0
+    high = low + num_keys
+    for _ in range(steps):
+        middle = (low + high) // 2
+        searching = low < high
+        key = tl.load(keys + middle, mask=searching, other=0).to(tl.int64)
+        below = searching & (key < values)
+        low = tl.where(below, middle + 1, low)
+        high = tl.where(below, high, middle)
+    return low
+
+
+@triton.jit
+def plan_kernel(  # type: ignore[no-untyped-def]
+    keys,
+    bounds,
+    piece_ends,
+    num_keys,
+    num_classes,
+    steps,
+    piece: tl.constexpr,
+    block: tl.constexpr,
+):
+    """Where each class begins in the sorted keys, and how many pieces end with it; one program."""
+    pieces_before = tl.zeros((1,), tl.int64)
+    for first in range(0, num_classes + 1, block):
+        classes = first + tl.arange(0, block)
+        begin = lower_bound(keys, classes, num_keys, steps)
+        end = lower_bound(keys, classes + 1, num_keys, steps)
+        tl.store(bounds + classes, begin, mask=classes <= num_classes)
+        pieces = tl.where(classes < num_classes, (end - begin + piece - 1) // piece, 0)
+        tl.store(
+            piece_ends + classes,
+            pieces_before + tl.cumsum(pieces, 0),
+            mask=classes < num_classes,
+        )
+        pieces_before += tl.sum(pieces, 0)
+
+
+@triton.jit
+def find_piece(  # type: ignore[no-untyped-def]
+    bounds, piece_ends, number, num_classes, steps, piece: tl.constexpr
+):
+    """Class of a piece, and the positions where it begins and ends (equal if there is none)."""
+    low = number.to(tl.int32) * 0
+    high = low + num_classes
+    for _ in range(steps):
+        middle = (low + high) // 2
+        searching = low < high
+        end = tl.load(piece_ends + middle, mask=searching, other=0)
+        behind = searching & (end <= number)
+        low = tl.where(behind, middle + 1, low)
+        high = tl.where(behind, high, middle)
+    exists = low < num_classes
+    before = tl.load(piece_ends + low - 1, mask=exists & (low > 0), other=0)
+    begin = tl.load(bounds + low, mask=exists, other=0) + (number - before) * piece
+    end = tl.load(bounds + low + 1, mask=exists, other=0)
+    begin = tl.where(exists, begin, 0)
+    return low, begin, tl.minimum(begin + piece, end)
+
+
+@triton.jit
+def sums_kernel(  # type: ignore[no-untyped-def]
+    flat,
+    order,
+    bounds,
+    piece_ends,
+    sums,
+    constant,
+    constant_bits,
+    num_features,
+    num_classes,
+    row_stride,
+    feature_stride,
+    steps,
+    piece: tl.constexpr,
+    rows: tl.constexpr,
+    features: tl.constexpr,
+):
+    """Adds each piece's samples in units to its class, for a tile of features.
+
+    Beside the constant a value's bits are its rounded number of units (kernels/exact.py).
+    """
+    tiles = tl.cdiv(num_features, features)
+    number = (tl.program_id(0) // tiles).to(tl.int64)
+    columns = (tl.program_id(0) % tiles) * features + tl.arange(0, features)
+    inside = columns < num_features
+    c, begin, end = find_piece(bounds, piece_ends, number, num_classes, steps, piece)
+    if begin < end:
+        total = tl.zeros((rows, features), tl.int32)
+        for first in range(begin, end, rows):
+            positions = first + tl.arange(0, rows)
+            samples = tl.load(order + positions, mask=positions < end, other=0)
+            offsets = samples[:, None] * row_stride + columns[None, :].to(tl.int64) * feature_stride
+            mask = (positions < end)[:, None] & inside[None, :]
+            values = tl.load(flat + offsets, mask=mask, other=0).to(tl.float32)
+            total += (values + constant).to(tl.int32, bitcast=True) - constant_bits
+        places = sums + c.to(tl.int64) * num_features + columns
+        tl.atomic_add(places, tl.sum(total, 0).to(tl.int64), mask=inside, sem="relaxed")
+
+
+@triton.jit
+def distances_kernel(  # type: ignore[no-untyped-def]
+    flat,
+    order,
+    bounds,
+    piece_ends,
+    centroids,
+    distances,
+    num_features,
+    num_classes,
+    row_stride,
+    feature_stride,
+    centroid_stride,
+    steps,
+    piece: tl.constexpr,
+    rows: tl.constexpr,
+    features: tl.constexpr,
+):
+    """Distances of ``rows`` samples of a piece to its centroid: reads the samples once more.
+
+    It goes through the pieces backwards, because the cache still holds those read last.
+    """
+    program = (tl.num_programs(0) - 1 - tl.program_id(0)).to(tl.int64)
+    parts: tl.constexpr = piece // rows
+    number = program // parts
+    c, begin, end = find_piece(bounds, piece_ends, number, num_classes, steps, piece)
+    positions = begin + (program % parts) * rows + tl.arange(0, rows)
+    real = positions < end
+    if begin + (program % parts) * rows < end:
+        samples = tl.load(order + positions, mask=real, other=0)
+        squares = tl.zeros((rows, features), tl.float32)
+        for first in range(0, num_features, features):
+            columns = first + tl.arange(0, features)
+            inside = columns < num_features
+            offsets = samples[:, None] * row_stride + columns[None, :].to(tl.int64) * feature_stride
+            mask = real[:, None] & inside[None, :]
+            values = tl.load(flat + offsets, mask=mask, other=0).to(tl.float32)
+            centre = tl.load(
+                centroids + c.to(tl.int64) * centroid_stride + columns, mask=inside, other=0
+            )
+            difference = values - centre[None, :]
+            squares += difference * difference
+        tl.store(distances + samples, tl.sqrt_rn(tl.sum(squares, 1)), mask=real)
+
+
+# The Triton kernel of the distance filter that finds each class's threshold.
+#
+# It does not sort: the quota-th smallest distance is found digit by digit from histograms of eight
+# bits. Floats that are not negative are ordered like their bits.
+
+
+@triton.jit
+def thresholds_kernel(  # type: ignore[no-untyped-def]
+    distances,
+    bounds,
+    quotas,
+    thresholds,
+    block: tl.constexpr,
+):
+    """Writes the bits of one class's threshold; ``distances`` are sorted by class."""
+    c = tl.program_id(0)
+    begin = tl.load(bounds + c)
+    end = tl.load(bounds + c + 1)
+    quota = tl.load(quotas + c).to(tl.int32)
+    threshold = quota * 0
+    bins = tl.arange(0, 256)
+    for digit in tl.static_range(4):
+        shift = 24 - 8 * digit
+        counts = tl.zeros((256,), tl.int32)
+        for first in range(begin, end, block):
+            positions = first + tl.arange(0, block)
+            real = positions < end
+            bits = tl.load(distances + positions, mask=real, other=0).to(tl.int32, bitcast=True)
+            if digit > 0:  # only distances with the threshold's higher digits
+                real = real & ((bits >> (shift + 8)) == (threshold >> (shift + 8)))
+            others = block - tl.sum(real.to(tl.int32), 0)
+            counts += tl.histogram(tl.where(real, (bits >> shift) & 255, 0), 256)
+            counts -= tl.where(bins == 0, others, 0)
+        found = tl.sum((tl.cumsum(counts, 0) < quota).to(tl.int32), 0)
+        quota -= tl.sum(tl.where(bins < found, counts, 0), 0)
+        threshold |= found << shift
+    tl.store(thresholds + c, threshold)
+
+
+# Launch settings of the Triton kernels, for samples that fill a GPU: measured once per device and
+# shape, cached on the node.
+
+
+@dataclass(frozen=True)
+class Config:
+    """How a kernel is launched: samples and features of a tile, and warps per program."""
+
+    rows: int
+    features: int
+    warps: int
+
+
+CANDIDATES = tuple(
+    Config(rows, features, warps)
+    for rows, features, warps in (
+        (8, 256, 4),
+        (8, 512, 4),
+        (8, 1024, 8),
+        (16, 128, 4),
+        (16, 256, 4),
+        (16, 512, 8),
+        (32, 128, 4),
+        (32, 256, 8),
+    )
+)
+SMALL = Config(16, 256, 4)  # a launch takes microseconds: measuring all would take 20 s
+INTERPRETED = Config(64, 256, 4)  # nothing to measure in the interpreter
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What the best settings depend on. ``device``: its name, None in the interpreter."""
+
+    device: str | None
+    dtype: torch.dtype
+    num_features: int
+    large: bool
+    """Whether the samples fill the device."""
+
+    @classmethod
+    def of(cls, flat: Tensor) -> "Shape":
+        """The shape class of (N, F) samples."""
+        real = flat.is_cuda and not interpreted()
+        name = torch.cuda.get_device_name(flat.device) if real else None
+        return cls(name, flat.dtype, flat.shape[1], flat.numel() >= 1 << 24)
+
+
+log = logging.getLogger(__name__)
+_chosen: dict[tuple[str, Shape], Config] = {}
+
+
+def tuned(kernel: str, shape: Shape, launch: Callable[[Config], None]) -> Config:
+    """The fastest of `CANDIDATES` for a kernel, measured by launching it on large samples.
+
+    The first call for a shape reads the node's cache, else it measures and writes the cache. If the
+    cache cannot be read or written, the only cost is another measurement.
+    """
+    if shape.device is None:
+        return INTERPRETED
+    if not shape.large:
+        return SMALL
+    if (kernel, shape) not in _chosen:
+        _chosen[kernel, shape] = _recall(kernel, shape) or _measure(kernel, shape, launch)
+    return _chosen[kernel, shape]
+
+
+def forget() -> None:
+    """Clears what this process chose: the next call for a shape looks into the cache again."""
+    _chosen.clear()
+
+
+def _measure(kernel: str, shape: Shape, launch: Callable[[Config], None]) -> Config:
+    from triton.testing import do_bench
+
+    times = {c: do_bench(lambda c=c: launch(c), warmup=5, rep=20) for c in CANDIDATES}
+    best = min(times, key=lambda c: times[c])
+    _remember(kernel, shape, best)
+    return best
+
+
+def cache_file() -> Path:
+    """The cache: in the folder TRITON_CACHE_DIR if that is set, else in the node's /tmp."""
+    folder = os.environ.get("TRITON_CACHE_DIR")
+    if folder is None:
+        folder = os.path.join(tempfile.gettempdir(), f"onefold-{os.getuid()}")
+    return Path(folder) / "onefold-launches"
+
+
+def cache_key(kernel: str, shape: Shape) -> str:
+    """The name of a kernel's settings for a shape in the node's cache."""
+    import triton
+
+    parts = (kernel, shape.device, shape.dtype, shape.num_features)
+    return " | ".join(map(str, (*parts, torch.__version__, triton.__version__)))
+
+
+def _read() -> dict[str, dict[str, int]]:
+    """The node's cache; empty where there is none, or a damaged one, which is named."""
+    path = cache_file()
+    try:
+        if path.is_fifo():  # which keeps who opens it waiting
+            return {}
+        checksum, _, content = path.read_bytes().partition(b"\n")
+    except OSError:
+        return {}
+    if checksum.decode(errors="replace") != hashlib.sha256(content).hexdigest():
+        log.warning("%s is damaged: it is ignored, and made again", path)
+        return {}
+    entries: dict[str, dict[str, int]] = json.loads(content)
+    return entries
+
+
+def _recall(kernel: str, shape: Shape) -> Config | None:
+    entry = _read().get(cache_key(kernel, shape))
+    return next((c for c in CANDIDATES if asdict(c) == entry), None)
+
+
+def _remember(kernel: str, shape: Shape, config: Config) -> None:
+    path = cache_file()
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        entries = {**_read(), cache_key(kernel, shape): asdict(config)}
+        content = json.dumps(entries, indent=1).encode()
+        with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
+            file.write(hashlib.sha256(content).hexdigest().encode() + b"\n" + content)
+        os.replace(file.name, path)  # atomic, as other processes may write too
+    except OSError:
+        pass
+
 
 PIECE = 128  # samples that one program adds up, in 32 bits
 

@@ -13,8 +13,7 @@ from fl.events import Event, parse_events
 from fl.federation import Client
 from fl.json_files import read_json
 from fl.whole_files import no_pipe
-from slurm.scheduler import Said, Scheduler
-from slurm.state import State, read_state
+from slurm.scheduler import Said, Scheduler, State, read_state
 
 LOOK_S = 1.0
 """Seconds between looks at the run directory; Slurm is asked much less often."""

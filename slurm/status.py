@@ -13,8 +13,7 @@ from fl.events import ClientEnd, Epoch, Event, Phase, RunEnd, RunStart, parse_ev
 from fl.json_files import read_json_if_whole
 from fl.own_process import run_as_command
 from fl.whole_files import no_pipe
-from slurm.scheduler import GONE, Scheduler
-from slurm.state import State, read_state
+from slurm.scheduler import GONE, Scheduler, State, read_state
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,8 +15,7 @@ from fl.errors import UserError
 from slurm.follow import follow
 from slurm.node_task import NodeTask
 from slurm.sbatch import Sbatch, refuse_path, require_sbatch
-from slurm.scheduler import Scheduler
-from slurm.state import State, read_state, write_state
+from slurm.scheduler import Scheduler, State, read_state, write_state
 
 NOT_FORWARDED = {
     *("config", "preset", "run"),  # all in the run's own config.yaml

@@ -17,8 +17,7 @@ from fl.report.words import duration, percent, points, tally
 from fl.spaces import Space
 from tune.final import Comparison, Spread
 from tune.options import SweepOptions
-from tune.rows import TrialRow, shown
-from tune.savings import Savings
+from tune.rows import Savings, TrialRow, shown
 
 NOTHING = "-"
 """In place of a missing figure."""

@@ -1,8 +1,10 @@
 """Runs a sweep's trials under Ray Tune, each in a placement group of its own, on one cluster."""
 
+import contextlib
 import logging
+import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -10,8 +12,11 @@ from typing import Any
 import ray
 import torch
 from ray import tune
+from ray.air._internal import usage
 from ray.tune import PlacementGroupFactory
 from ray.tune.experiment import Trial
+from ray.tune.schedulers import ASHAScheduler, FIFOScheduler, TrialScheduler
+from ray.tune.search import BasicVariantGenerator, SearchAlgorithm, Searcher
 from ray.util.placement_group import get_current_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
@@ -20,15 +25,150 @@ from cluster.run.options import Launch
 from cluster.run.prepare import Prepared, prepare
 from fl.errors import UserError
 from fl.events import Event
+from fl.federation import Request
 from fl.json_values import JsonObject
-from fl.spaces import Space
+from fl.spaces import Choice, Distribution, Integers, LogUniform, Space
 from tune.options import METRICS, SweepOptions
 from tune.rows import is_epoch, last_scores, reported, shown
-from tune.search import make_scheduler, make_searcher, param_space
 from tune.spaces import longest_fit
-from tune.trial_bundle import concurrency, trial_bundle
 from tune.trials import FAILURE, derive, run_trial, share_of
-from tune.tune_internals import callbacks_not_counted, number_in
+
+# How much of the cluster a trial gets: a bundle of its own, large enough for every client.
+
+DRIVER_BYTES = 4 * 2**30
+"""Memory that a trial takes beside its clients, roughly: for its own process and the server."""
+
+Resources = Mapping[str, float]
+
+
+def concurrency(nodes: Sequence[Resources], requests: Iterable[Request]) -> int:
+    """Trials at once by default: one per GPU, else as many as cores and memory allow."""
+    requests = tuple(requests)
+    gpus = int(sum(node.get("GPU", 0) for node in nodes))
+    if gpus:
+        return gpus
+    return sum(_fits(node, _least(requests)) for node in nodes)
+
+
+def trial_bundle(
+    nodes: Sequence[Resources], requests: Iterable[Request], trials: int
+) -> dict[str, float]:
+    """The bundle of each of so many trials: an even part of a node, whole cores and whole GPUs.
+
+    It is never less than what the largest client asks for: then fewer trials run at once. Nodes
+    may differ, and a trial must fit on each.
+    """
+    beside = math.ceil(trials / len(nodes))
+    least = _least(requests)
+    share = {
+        kind: min(node.get(kind, 0) for node in nodes) // beside
+        for kind in ("CPU", "GPU", "memory")
+    }
+    there = {kind: min(node.get(kind, 0) for node in nodes) for kind in share}
+    whole = {kind: max(share[kind], min(least[kind], there[kind])) for kind in share}
+    return {kind: amount for kind, amount in whole.items() if amount}
+
+
+def _fits(node: Resources, least: Resources) -> int:
+    fits = node["CPU"] // least["CPU"]
+    if "memory" in node:
+        fits = min(fits, node["memory"] // (least["memory"] + DRIVER_BYTES))
+    return max(1, int(fits))
+
+
+def _least(requests: Iterable[Request]) -> dict[str, float]:
+    """The most that any client asks for of each kind, in whole cores and GPUs."""
+    requests = tuple(requests)
+    return {
+        "CPU": max(1, *(math.ceil(r.cpus) for r in requests)),
+        "GPU": 1,
+        "memory": max(0, *(r.memory_bytes for r in requests)),
+    }
+
+
+# Internals of Ray Tune that we use, which may change with any release.
+#
+# - A trial's id ends with its number in the sweep: Tune states it nowhere else.
+# - The function that counts callbacks for Ray's statistics of usage: it imports MLflow and
+#   Weights & Biases where they are installed, which takes seconds, even where nothing is sent.
+
+TESTED_WITH = "2.60.0"
+"""The version that tests/tune/test_tune_internals.py last checked this file with."""
+
+
+def number_in(trial_id: str) -> str:
+    """A trial's number in the sweep, with leading zeros; the whole id if it has none."""
+    return trial_id.rpartition("_")[2]
+
+
+@contextlib.contextmanager
+def callbacks_not_counted() -> Iterator[None]:
+    """Leaves out the count of callbacks for Ray's statistics of usage."""
+
+    def nothing(callbacks: Any) -> bool:
+        return False
+
+    own = usage.tag_callbacks
+    usage.tag_callbacks = nothing
+    try:
+        yield
+    finally:
+        usage.tag_callbacks = own
+
+
+# Makes Ray Tune's searchers, schedulers and parameter space from a sweep's options and space.
+
+REDUCTION = 3
+"""ASHA lets one in so many trials continue past each of its rungs."""
+
+
+def param_space(space: Space, search: str) -> JsonObject:
+    """The space as Tune samples it."""
+    if search == "grid":
+        return {name: tune.grid_search(list(d.grid)) for name, d in space.items()}
+    return {name: _domain(distribution) for name, distribution in space.items()}
+
+
+def _domain(distribution: Distribution) -> Any:
+    if isinstance(distribution, Choice):
+        return tune.choice(list(distribution.values))
+    if isinstance(distribution, Integers):
+        return tune.randint(distribution.low, distribution.high + 1)
+    if isinstance(distribution, LogUniform):
+        return tune.loguniform(distribution.low, distribution.high)
+    return tune.uniform(distribution.low, distribution.high)
+
+
+def make_searcher(options: SweepOptions, seed: int) -> Searcher | SearchAlgorithm:
+    """The searcher, which proposes settings; the same seed gives the same ones."""
+    how: Any = {"metric": options.metric, "mode": METRICS[options.metric]}
+    if options.search == "optuna":
+        import optuna
+        from ray.tune.search.optuna import OptunaSearch
+
+        optuna.logging.set_verbosity(optuna.logging.WARNING)
+        return OptunaSearch(seed=seed, **how)
+    if options.search == "hyperopt":
+        from ray.tune.search.hyperopt import HyperOptSearch
+
+        return HyperOptSearch(random_state_seed=seed, **how)
+    return BasicVariantGenerator(random_state=seed)
+
+
+def make_scheduler(options: SweepOptions, epochs: int) -> TrialScheduler:
+    """The scheduler, which may stop trials; ``epochs``: of the longest fit among them."""
+    if options.scheduler == "fifo":
+        return FIFOScheduler()
+    return ASHAScheduler(
+        time_attr="epoch",
+        metric=options.metric,
+        mode=METRICS[options.metric],
+        # At max_t Tune stops a trial, which would then not write its result: so one more.
+        max_t=epochs + 1,
+        grace_period=max(1, epochs // REDUCTION**2),
+        reduction_factor=REDUCTION,
+    )
+
 
 ENVIRONMENT = {
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",  # a trial's run directory has all of it

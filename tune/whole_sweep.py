@@ -20,8 +20,7 @@ from tune.folder import add_seconds, write_configuration
 from tune.options import SweepOptions
 from tune.outcome import Sweep, print_trials, write_sweep
 from tune.report import write_report
-from tune.rows import best_of, read_rows
-from tune.savings import savings
+from tune.rows import best_of, read_rows, savings
 from tune.spaces import num_trials
 from tune.trials import DEFAULT, derive, run_trial
 

@@ -11,7 +11,7 @@ import compiled
 from compiled import ARCHITECTURES
 
 from kernels.interpreter import interpreted
-from kernels.tuning import CANDIDATES, Config
+from kernels.triton_groups import CANDIDATES, Config
 
 pytestmark = pytest.mark.skipif(interpreted(), reason="the interpreter compiles nothing")
 

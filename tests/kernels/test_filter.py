@@ -6,7 +6,7 @@ import torch
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from kernels import nearest_to_centroid, refusals
+from kernels import groups, nearest_to_centroid
 from kernels.interpreter import interpreted
 from tests.kernels.cases import (
     CLASSES,
@@ -255,7 +255,7 @@ def test_a_half_precision_sample_that_is_no_number_is_named(
 
 
 def test_the_bad_sample_is_looked_for_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(refusals, "BLOCK", 8)
+    monkeypatch.setattr(groups, "BLOCK", 8)
     for row in (0, 3, 4, 11, 12):
         samples = torch.zeros(13, 2)
         samples[row:, 1] = torch.inf

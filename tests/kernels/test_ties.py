@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from kernels.batched import TorchGroups
+from kernels.exact import nearest, relative_error
 from kernels.groups import quotas
 from kernels.parts import Local
-from kernels.ties import nearest, relative_error
 from tests.kernels.cases import CLASSES, SEEDS, every_backend, examples, fast_backends, run
 
 pytestmark = pytest.mark.gpu

@@ -50,16 +50,16 @@ CASES = {
 @compiled_elsewhere
 @pytest.mark.parametrize("case", CASES)
 def test_it_compiles(case: str) -> None:
-    from kernels import triton_kernels
+    from kernels import triton_groups
 
     name, types, constants = CASES[case]
-    assert_compiles(getattr(triton_kernels, name), types, constants)
+    assert_compiles(getattr(triton_groups, name), types, constants)
 
 
 @interpreted_or_on_cuda
 @pytest.mark.parametrize("block", [1, 2, 4, 16])
 def test_the_plan_of_more_classes_than_a_block(block: int) -> None:
-    from kernels.triton_kernels import plan_kernel
+    from kernels.triton_groups import plan_kernel
 
     keys = torch.tensor([-1, 0, 0, 0, 2, 2, 2, 2, 2, 5, 6, 6, 6, 7], dtype=torch.int8)
     bounds = torch.full((8,), -1, device=DEVICE)
@@ -75,7 +75,7 @@ def test_the_plan_of_more_classes_than_a_block(block: int) -> None:
 @pytest.mark.parametrize("rows", [1, 2, 4])
 def test_classes_are_summed_and_rows_measured_piece_by_piece(rows: int) -> None:
     """Two classes of five and of two samples, in pieces of at most four; a third has none."""
-    from kernels.triton_kernels import distances_kernel, sums_kernel
+    from kernels.triton_groups import distances_kernel, sums_kernel
 
     order = torch.tensor([6, 1, 0, 3, 5, 2, 4], device=DEVICE)
     bounds = torch.tensor([0, 5, 5, 7], device=DEVICE)

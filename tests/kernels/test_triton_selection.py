@@ -19,7 +19,7 @@ POINTERS = {"distances": "*fp32", "bounds": "*i64", "quotas": "*i64", "threshold
 @compiled_elsewhere
 @pytest.mark.parametrize("block", [256, 4096])
 def test_it_compiles(block: int) -> None:
-    from kernels.triton_selection import thresholds_kernel
+    from kernels.triton_groups import thresholds_kernel
 
     assert_compiles(thresholds_kernel, POINTERS, {"block": block})
 
@@ -56,7 +56,7 @@ def test_digits_of_every_size_are_told_apart() -> None:
 @pytest.mark.parametrize("block", [2, 4, 16])
 def test_a_threshold_is_found_in_blocks_of_any_size(block: int) -> None:
     """Of the second of three classes six of eight stay: many are as far as the threshold."""
-    from kernels.triton_selection import thresholds_kernel
+    from kernels.triton_groups import thresholds_kernel
 
     bounds = torch.tensor([0, 2, 10, 10], device=DEVICE)
     by_class = torch.tensor([0.5, 9.0, 1.0, 2.0, 2.0, 3.0, 2.0, 2.0, 0.0, 2.0], device=DEVICE)

@@ -9,8 +9,8 @@ import torch
 
 pytest.importorskip("triton")
 
-from kernels import tuning
-from kernels.tuning import CANDIDATES, Config, Shape, cache_file, tuned
+from kernels import triton_groups as tuning
+from kernels.triton_groups import CANDIDATES, Config, Shape, cache_file, tuned
 
 SHAPE = Shape("Some GPU", torch.float32, 784, large=True)
 

@@ -10,8 +10,7 @@ from rich.console import Console
 
 from fl.events import RunStart
 from slurm.follow import INTERRUPTED, SETTLE_S, Tail, follow
-from slurm.scheduler import Scheduler
-from slurm.state import State, write_state
+from slurm.scheduler import Scheduler, State, write_state
 from tests.slurm.test_scheduler import Clock
 
 

@@ -8,8 +8,7 @@ import pytest
 from rich.console import Console
 
 from fl.events import Epoch
-from slurm.scheduler import Scheduler
-from slurm.state import State, write_state
+from slurm.scheduler import Scheduler, State, write_state
 from slurm.status import Progress, describe, main, overview, read_progress, submitted
 
 

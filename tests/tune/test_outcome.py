@@ -23,8 +23,7 @@ from tune.outcome import (
     write_sweep,
 )
 from tune.report import write_report
-from tune.rows import TrialRow, read_rows
-from tune.savings import savings
+from tune.rows import TrialRow, read_rows, savings
 
 
 def comparison() -> Comparison:

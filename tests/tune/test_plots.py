@@ -7,7 +7,7 @@ from matplotlib.colors import to_hex
 
 from fl.report import style
 from fl.spaces import Choice, Integers, LogUniform, Uniform
-from tune.plots import effects, parallel_coordinates
+from tune.report import effects, parallel_coordinates
 
 
 @pytest.mark.parametrize("distribution", [Choice(("a", "b")), Choice((1,)), Integers(1, 4)])

@@ -3,8 +3,7 @@
 from pathlib import Path
 
 from tests.tune.made_up import INVENTORY, members
-from tune.rows import read_rows
-from tune.savings import savings
+from tune.rows import read_rows, savings
 
 
 def test_savings_add_up_what_was_reused(folder: Path) -> None:

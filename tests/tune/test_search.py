@@ -11,7 +11,7 @@ from ray.tune.schedulers import TrialScheduler
 
 from fl.spaces import Choice, Integers, LogUniform, Uniform
 from tune.options import SweepOptions
-from tune.search import make_scheduler, make_searcher, param_space
+from tune.tuning import make_scheduler, make_searcher, param_space
 
 SPACE = {"keep": Uniform(0.4, 1.0), "lam": Choice((0.3, 0.6))}
 

@@ -3,7 +3,7 @@
 import pytest
 
 from fl.federation import Request
-from tune.trial_bundle import DRIVER_BYTES, concurrency, trial_bundle
+from tune.tuning import DRIVER_BYTES, concurrency, trial_bundle
 
 GB = 10**9
 LIGHT, HEAVY = Request(cpus=0.5, gpus=0.1), Request(cpus=2, gpus=0.4, memory_bytes=3 * GB)

@@ -10,17 +10,17 @@ from ray.air._internal import usage
 from ray.tune.experiment import Experiment
 
 from tests.contracts import contract
-from tune.tune_internals import (
+from tune.tuning import (
+    ENVIRONMENT,
     TESTED_WITH,
     callbacks_not_counted,
     number_in,
 )
-from tune.tuning import ENVIRONMENT
 
 
 def test_a_trials_id_ends_with_its_number() -> None:
     tune.register_trainable("nothing", lambda _: None)
-    search = tune.search.BasicVariantGenerator()
+    search = tune.tuning.BasicVariantGenerator()
     with contract("ray", "Trial.trial_id", TESTED_WITH):
         search.add_configurations([Experiment("any", "nothing", num_samples=2)])
         trials = [search.next_trial() for _ in range(2)]
