@@ -26,9 +26,8 @@ import tyro
 from machine import processor
 
 from cluster.studies import fedaf_table7, suite_runs
-from cluster.studies.cell import Cell
 from cluster.studies.cells import ALPHAS, make
-from cluster.studies.comparison import Figure, table
+from cluster.studies.comparison import Cell, Figure, table
 from cluster.studies.study_report import texts
 from cluster.studies.suite_options import BYTES_TABLE, SuiteOptions
 from fl.errors import ClientFailed, UserError

@@ -50,7 +50,7 @@ def suite(options: "SuiteOptions") -> None:
     Raises:
         UserError: no cell is to be run, or a run cannot be.
     """
-    from cluster.studies import fedaf_table7, suite_estimate, suite_runs
+    from cluster.studies import fedaf_table7, suite_runs
     from cluster.studies.cells import make
     from cluster.studies.suite_options import BYTES_TABLE
 
@@ -66,7 +66,7 @@ def suite(options: "SuiteOptions") -> None:
     if options.dry_run:
         suite_runs.name(runs.values())
         if scale == "paper":
-            suite_estimate.tell(runs)
+            suite_runs.tell(runs)
     elif not (options.slurm.submit and _submit(runs.values(), options.slurm)):
         figures = suite_runs.run_all(runs)
         suite_runs.write(options.output_dir, name, scale, numbers, figures)

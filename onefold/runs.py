@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from cluster.run.run_folder import delete
+from cluster.run.run_dir import delete
 from fl.arguments import Parser, exit_status
 from fl.errors import UserError, escaped
 from fl.json_files import read_json

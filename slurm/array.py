@@ -14,8 +14,7 @@ from rich.console import Console
 from cluster.run.command_line import parse, stop_with
 from cluster.run.options import Launch
 from cluster.run.prepare import prepare
-from cluster.run.run_dir import claim, locate
-from cluster.run.run_folder import delete
+from cluster.run.run_dir import claim, delete, locate
 from fl.errors import UserError
 from fl.own_process import run_as_command
 from fl.whole_files import read_text

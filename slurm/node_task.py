@@ -15,8 +15,8 @@ from cluster.hardware.inventory import take_inventory
 from cluster.hardware.multi_node_ray import attend, gather
 from cluster.hardware.processes import adopt_orphans, end_descendants, start
 from cluster.hardware.shadows import python
-from slurm.sbatch import preemption_name
 from slurm.scheduler import State, write_state
+from slurm.submitit_internals import preemption_name
 
 SIGNALLED_S = 10.0
 """When a signal has ended the launch, this process gets it too, within so many seconds."""

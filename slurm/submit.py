@@ -9,8 +9,7 @@ from cluster.run.command_line import as_arguments
 from cluster.run.options import Launch
 from cluster.run.plan import print_dry_run
 from cluster.run.prepare import prepare
-from cluster.run.run_dir import check_place, claim, locate
-from cluster.run.run_folder import delete
+from cluster.run.run_dir import check_place, claim, delete, locate
 from fl.errors import UserError
 from slurm.follow import follow
 from slurm.node_task import NodeTask

@@ -10,10 +10,7 @@ import yaml
 
 from cluster.run.command_line import flatten, load_yaml
 from cluster.run.options import Launch
-from cluster.run.run_dir import nested, versions
-from cluster.run.run_folder import empty
-from cluster.run.run_lock import FILE as LOCK
-from cluster.run.run_lock import locked
+from cluster.run.run_dir import LOCK, empty, locked, nested, versions
 from fl.config import RunConfig
 from fl.data.catalogue import short_name
 from fl.disk_errors import refused_by_disk

@@ -1,20 +1,140 @@
 """What this process may use of its machine, and which requests of clients fit it."""
 
 import contextlib
+import math
 import os
 import platform
 import socket
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from cluster.hardware.gpus import Gpu, find_gpus
-from cluster.hardware.limits import PROC, cgroup_limits, slurm_limits
 from cluster.scheduling.capacity import Bundle
 from fl.errors import UserError
 from fl.federation import Request
 from fl.report.words import size
 from fl.resources import ResourcesConfig
+
+# The limits that cgroups and a Slurm job set on this process's cores and memory.
+
+PROC = Path("/proc/self")
+"""The kernel's files about this process."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """Most cores and bytes of memory that may be used; infinite where there is no limit."""
+
+    cpus: float = math.inf
+    memory_bytes: float = math.inf
+
+
+def cgroup_limits(proc: Path = PROC) -> Limits:
+    """CPU quota and memory limit of this process's control groups, version 1 and 2 alike.
+
+    A limit anywhere between a group and the root of its hierarchy binds, so all are read.
+
+    Args:
+        proc: holds the files ``cgroup`` and ``mountinfo`` of the process.
+    """
+    groups = list(_groups(proc))
+    return Limits(
+        cpus=min((_quota(g) for g in groups), default=math.inf),
+        memory_bytes=min((_memory(g) for g in groups), default=math.inf),
+    )
+
+
+def slurm_limits(environ: Mapping[str, str], *, cpus: float, gpus: int) -> Limits:
+    """Cores and memory of the Slurm allocation on this node; no limits outside a job.
+
+    A variable that is absent, zero ("all of the node") or malformed limits nothing.
+
+    Args:
+        cpus: cores to multiply memory per CPU with where Slurm states no number of cores.
+        gpus: GPUs likewise.
+    """
+    if not environ.get("SLURM_JOB_ID"):
+        return Limits()
+    per_task = _number(environ, "SLURM_CPUS_PER_TASK")
+    tasks = _number(environ, "SLURM_NTASKS_PER_NODE") or 1
+    allotted = _number(environ, "SLURM_CPUS_ON_NODE") or per_task * tasks
+    mebibytes = (
+        _number(environ, "SLURM_MEM_PER_NODE"),
+        _number(environ, "SLURM_MEM_PER_CPU") * (allotted or cpus),
+        _number(environ, "SLURM_MEM_PER_GPU") * (_number(environ, "SLURM_GPUS_ON_NODE") or gpus),
+    )
+    return Limits(
+        cpus=allotted or math.inf,
+        memory_bytes=min((m * 2**20 for m in mebibytes if m), default=math.inf),
+    )
+
+
+def _groups(proc: Path) -> Iterator[Path]:
+    """Directories of the process's control groups and of all those around them."""
+    mounts = list(_mounts(_read(proc / "mountinfo")))
+    for line in _read(proc / "cgroup").splitlines():
+        _, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        for root, mount, options in mounts:
+            # The line of version 2's only hierarchy names no controllers.
+            if set(controllers.split(",")) & options or (not controllers and "cgroup2" in options):
+                yield from _up(root, mount, path)
+
+
+def _mounts(mountinfo: str) -> Iterator[tuple[str, Path, set[str]]]:
+    """Each mounted hierarchy: its group at the mount, the mount, its controllers or type."""
+    for line in mountinfo.splitlines():
+        fields, _, rest = line.partition(" - ")
+        before, after = fields.split(), rest.split()
+        if len(before) < 5 or len(after) < 3 or after[0] not in ("cgroup", "cgroup2"):
+            continue
+        options = set(after[2].split(",")) if after[0] == "cgroup" else {"cgroup2"}
+        yield before[3], Path(before[4]), options
+
+
+def _up(root: str, mount: Path, path: str) -> Iterator[Path]:
+    """The group's directory and its parents, up to the mount."""
+    inside = PurePosixPath(path)
+    if inside.is_relative_to(root) and ".." not in inside.parts:
+        below = inside.relative_to(root)
+        yield from (mount / p for p in (below, *below.parents))
+    else:  # a group outside the part of the hierarchy that this container sees
+        yield mount
+
+
+def _quota(group: Path) -> float:
+    """Cores of CPU time the group may use; infinite where it has no quota."""
+    words = _read(group / "cpu.max").split() or [
+        _read(group / "cpu.cfs_quota_us").strip(),
+        _read(group / "cpu.cfs_period_us").strip(),
+    ]
+    if len(words) != 2 or not all(_is_number(w) for w in words) or not int(words[1]):
+        return math.inf
+    return int(words[0]) / int(words[1])
+
+
+def _memory(group: Path) -> float:
+    """Bytes the group may hold; infinite where it has no limit."""
+    text = (_read(group / "memory.max") or _read(group / "memory.limit_in_bytes")).strip()
+    return int(text) if _is_number(text) else math.inf
+
+
+def _number(environ: Mapping[str, str], name: str) -> int:
+    text = environ.get(name, "")
+    return int(text) if _is_number(text) else 0
+
+
+def _is_number(text: str) -> bool:
+    # The kernel and Slurm write 64 bits at most.
+    return text.isascii() and text.isdigit() and len(text) < 20
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(errors="replace")
+    except OSError:  # not there, or not ours to read
+        return ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,7 +219,7 @@ def take_inventory(environ: Mapping[str, str] = os.environ, *, proc: Path = PROC
 
     Args:
         environ: the process's environment: the Slurm job, ``CUDA_VISIBLE_DEVICES``, the PATH.
-        proc: the kernel's files about the process; see :mod:`cluster.hardware.limits`.
+        proc: the kernel's files about the process; see :mod:`cluster.hardware.inventory`.
     """
     gpus = find_gpus(environ)
     cores = usable_cores()

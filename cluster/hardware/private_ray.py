@@ -5,16 +5,19 @@ import logging
 import os
 import re
 import secrets
+import select
 import signal
 import socket
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from packaging.version import Version
 
+from cluster.hardware.gpus import Gpu
+from cluster.hardware.inventory import Inventory, take_inventory
 from cluster.hardware.private_folders import rays_folder, short_root
 from cluster.hardware.processes import OF_TERMINALS
 from cluster.hardware.ray_internals import (
@@ -28,10 +31,60 @@ from cluster.hardware.ray_internals import (
     start_cluster,
     token_at_home,
 )
-from cluster.hardware.raylet_watch import watched
 from cluster.hardware.shadows import first_for_workers
 from fl.errors import UserError
+from fl.json_values import JsonObject
 from fl.whole_files import write_atomically
+
+# Ends this process with a word of its own if its node's raylet dies.
+#
+# Ray would end it too, seconds later, from C++ and without a word that means anything to a user.
+
+MESSAGE = (
+    "onefold: Ray's process for this node (raylet, {pid}) died, perhaps for want of memory; "
+    "--resume continues the run"
+)
+
+
+def die(pid: int) -> None:
+    """Says what died and ends the process at once: its files are whole at any moment."""
+    print(MESSAGE.format(pid=pid), file=sys.stderr, flush=True)
+    os._exit(1)
+
+
+@contextlib.contextmanager
+def watched(pid: int | None, then: Callable[[int], None] = die) -> Iterator[None]:
+    """Calls ``then`` if that process ends before the context does; where Linux can tell."""
+    process = _opened(pid)
+    if pid is None or process is None:
+        yield
+        return
+    over_read, over_write = os.pipe()
+
+    def wait() -> None:
+        ready, _, _ = select.select([process, over_read], [], [])
+        if over_read not in ready:
+            then(pid)
+
+    thread = threading.Thread(target=wait, name="raylet watch", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        os.close(over_write)  # which makes the other end ready
+        thread.join()
+        os.close(over_read)
+        os.close(process)
+
+
+def _opened(pid: int | None) -> int | None:
+    """A file that tells the process's end; None on another system than Linux, or an old one."""
+    if pid is None or not hasattr(os, "pidfd_open"):
+        return None
+    with contextlib.suppress(OSError):
+        return os.pidfd_open(pid)
+    return None
+
 
 ANSWER_S = 10.0
 """Seconds that a cluster to be joined may take to accept a connection."""
@@ -274,3 +327,37 @@ def _expect_answer(address: str) -> None:
         socket.create_connection(parse_address(address), timeout=ANSWER_S).close()
     except OSError as error:
         raise UserError(f"no Ray cluster answers at {address}: {error}") from None
+
+
+# The inventory of a Ray cluster that a run joins: that of its strongest node.
+
+
+def joined_inventory(address: str) -> Inventory:
+    """The strongest node of the cluster at ``HOST:PORT``; the placement later looks at all nodes.
+
+    Raises:
+        UserError: the cluster cannot be joined.
+    """
+    with joined_ray(address):
+        import ray
+
+        nodes = [n["Resources"] for n in ray.nodes() if n["Alive"]]
+    best = max(nodes, key=_strength)
+    return Inventory(
+        node=f"the strongest of {len(nodes)} nodes",
+        cpus=int(best.get("CPU", 0)),
+        memory_bytes=int(best.get("memory", 0)),
+        gpus=_gpus(best),
+        source=f"Ray cluster {address}",
+    )
+
+
+def _strength(resources: JsonObject) -> tuple[float, ...]:
+    return tuple(resources.get(kind, 0) for kind in ("GPU", "CPU", "memory"))
+
+
+def _gpus(resources: JsonObject) -> tuple[Gpu, ...]:
+    """This machine's GPUs if their number matches, since Ray does not report a GPU's memory."""
+    count = int(resources.get("GPU", 0))
+    here = take_inventory().gpus
+    return here if len(here) == count else (Gpu(uuid="", name="GPU", memory_bytes=0),) * count

@@ -16,18 +16,66 @@ from typing import Annotated, Any, get_args, get_origin, get_type_hints
 import tyro
 import yaml
 
-from cluster.run.choices import choices, choices_help
-from cluster.run.help import short_help, within_width
+from cluster.run.help import short_help, within_width, wrapped
 from cluster.run.options import Launch, LaunchOptions
-from cluster.run.run_name import check_run_name
 from cluster.run.yaml_files import CALL, call_in, parse_yaml, read_settings
-from fl.bounds import bounds_in, check_tree, deferred
+from fl.bounds import OneOf, bounds_in, check_tree, deferred
+from fl.data.catalogue import DatasetName
 from fl.disk_errors import disk_line, is_of_disk, printable
 from fl.errors import UserError, error_line, reason_of, unknown
 from fl.json_values import JsonObject, SettingValues
 from fl.methods.registry import METHODS, get_method
 from fl.plugins import load_plugin
 from fl.tyro_errors import one_line
+
+# The name of a run: one folder of the output directory, and never another place.
+
+LONGEST_BYTES = 200
+"""Below what file systems take, 255, for what is made of a name."""
+
+
+def check_run_name(name: str) -> None:
+    """Refuses a name that is no plain name of a folder.
+
+    Raises:
+        UserError: says what is allowed.
+    """
+    size = len(name.encode(errors="replace"))
+    plain = name.isprintable() and "/" not in name and not name.startswith(".")
+    if not plain or not name.strip() or size > LONGEST_BYTES:
+        shown = repr(name if size <= LONGEST_BYTES else f"{name[:40]}...")
+        raise UserError(
+            f"name must be a folder's name of 1 to {LONGEST_BYTES} printable bytes, without / and "
+            f"with no . in front, got {shown}"
+        )
+
+
+# The words that a setting may have for a value, for help.
+
+
+def choices(settings: Iterable[tuple[str, Any]]) -> dict[str, tuple[str, ...]]:
+    """By name of a setting that takes a word: all words there are.
+
+    Args:
+        settings: names and annotated types, see :func:`cluster.run.command_line.setting_types`.
+    """
+    found = {name: _words(kind) for name, kind in settings}
+    return {name: words for name, words in found.items() if words}
+
+
+def choices_help(found: Mapping[str, Iterable[str]]) -> str:
+    """The words, each list once, below the settings that take them; in 80 columns."""
+    takers: dict[tuple[str, ...], list[str]] = {}
+    for name, words in found.items():
+        takers.setdefault(tuple(sorted(words)), []).append("--" + name.replace("_", "-"))
+    parts = [wrapped(names, indent=0) + wrapped(words) for words, names in takers.items()]
+    return "choices:\n\n" + "\n".join(parts)
+
+
+def _words(kind: Any) -> tuple[str, ...]:
+    names = (bound.names for bound in bounds_in(kind) if isinstance(bound, OneOf | DatasetName))
+    return tuple(str(name) for several in names for name in several)
+
 
 FLATTENED = ("run", "options")
 """Records with their fields at the top level on the command line and in YAML."""

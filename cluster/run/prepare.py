@@ -1,18 +1,22 @@
 """Prepares a run: data, partition, clients and requests, with all checks before anything starts."""
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
-from cluster.hardware.inventory import Inventory
-from cluster.profiling.requests import Requests, measured
-from cluster.run.admit import Admitted, admit
+from cluster.hardware.inventory import Inventory, take_inventory
+from cluster.hardware.private_ray import joined_inventory, refuse_other_systems
+from cluster.hardware.shadows import refuse_shadows
+from cluster.profiling.requests import Requests, measured, stated
 from cluster.run.options import Launch
 from cluster.run.steps import silent
+from cluster.server.rank_placement import world_size
 from fl.config import RunConfig
 from fl.data.auxiliary import load_auxiliary
 from fl.data.catalogue import load
@@ -20,11 +24,122 @@ from fl.data.datasets import Dataset, subset
 from fl.data.domains import load_domains
 from fl.data.partition import Partition, make_partition, validated
 from fl.data.validation import hold_out
+from fl.errors import UserError
 from fl.federation import Client, RunSpec, Training
 from fl.methods.method import Assignment
-from fl.methods.registry import Method
+from fl.methods.registry import Method, get_method
+from fl.models.registry import CLASSIFIERS, GENERATORS, MODELS, build_generator, build_shell
+from fl.report.words import size
 from fl.seeding import numpy_generator
-from fl.training.private import PrivateClassifier, PrivateGenerator
+from fl.training.private import PrivateClassifier, PrivateGenerator, private
+
+# Refuses models that main memory cannot hold, before one is built.
+
+
+def refuse_large(training: Training, run_spec: RunSpec) -> None:
+    """Refuses a client's model whose weights alone exceed the machine's main memory.
+
+    Raises:
+        UserError: names the model, its size and the memory.
+    """
+    name, width = training.model, getattr(training, "width", 1.0)
+    known = MODELS.get(name)
+    if known is None or known.source:  # one of the user's is built as it is, on one step
+        return
+    needed, there = _bytes(training, run_spec), main_memory()
+    if needed > there:
+        raise UserError(
+            f"{name} with width {width:g} has {size(needed)} of weights, this machine has "
+            f"{size(there)} of memory: lower width"
+        )
+
+
+def main_memory() -> int:
+    """Bytes of main memory of this machine."""
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def _bytes(training: Training, run_spec: RunSpec) -> int:
+    """Of the model's weights and buffers; it is built without memory for them."""
+    name, shape, classes = training.model, run_spec.image_shape, run_spec.num_classes
+    width = getattr(training, "width", 1.0)
+    if name in CLASSIFIERS:
+        model = build_shell(name, shape, classes, width=width)
+    elif name in GENERATORS:
+        with torch.device("meta"):
+            latent = getattr(training, "latent", 20)
+            model = build_generator(name, shape, classes, latent=latent, width=width)
+    else:
+        return 0
+    return sum(t.numel() * t.element_size() for t in model.state_dict().values())
+
+
+# Admits a run: refuses what configuration and machine rule out, before any data is read.
+
+
+@dataclass(frozen=True, kw_only=True)
+class Admitted:
+    """A run that nothing but its data can rule out."""
+
+    method: Method
+    run_spec: RunSpec
+    assignments: Sequence[Assignment]
+    """By client id."""
+    inventory: Inventory
+    requests: Requests
+    """As far as they are known before a step is measured."""
+    fusion_ranks: int | None
+    """Ranks of the server: as asked for, or the method's default; None for one per GPU."""
+
+
+def admit(launch: Launch, inventory: Inventory | None = None) -> Admitted:
+    """Checks the run against itself and against what it may use.
+
+    Args:
+        launch: the run.
+        inventory: what it may use. Default: what there is on this machine or cluster.
+
+    Raises:
+        UserError: one line, for whatever the configuration or this machine rule out.
+    """
+    if launch.runtime == "ray":
+        refuse_other_systems()
+        refuse_shadows()
+    run = launch.run
+    method = get_method(run.method)
+    run_spec = run.run_spec  # reads the disk where the data is a folder
+    assignments = _assignments(run, method, run_spec)
+    for training in {assignment.training for assignment in assignments}:
+        refuse_large(training, run_spec)
+    inventory = inventory or _inventory(launch)
+    ranks = launch.fusion_ranks or method.default_ranks
+    if not (launch.slurm.submit or launch.ray_address):  # the inventory covers all GPUs of the run
+        world_size(ranks, len(inventory.gpus))
+    return Admitted(
+        method=method,
+        run_spec=run_spec,
+        assignments=assignments,
+        inventory=inventory,
+        requests=stated(assignments, run.resources, inventory),
+        fusion_ranks=ranks,
+    )
+
+
+def _assignments(run: RunConfig[Any], method: Method, run_spec: RunSpec) -> list[Assignment]:
+    """The method's, with differential privacy if that is asked for."""
+    plain = method.assign(run.options, run.num_clients, run_spec)
+    if run.dp.epsilon is None:
+        return plain
+    changed = {a: private(a.training, run.dp, run.rounds, run_spec) for a in set(plain)}
+    return [replace(a, training=changed[a]) for a in plain]
+
+
+def _inventory(launch: Launch) -> Inventory:
+    if launch.slurm.submit:
+        return launch.slurm.shape
+    if launch.ray_address:
+        return joined_inventory(launch.ray_address)
+    return take_inventory()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,15 +1,251 @@
 """Shows a run's progress: a live table on a terminal, plain lines elsewhere."""
 
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from statistics import median
 
-from rich.console import Console
+from rich.console import Console, Group, RenderableType
 from rich.live import Live
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+from rich.table import Column, Table
+from rich.text import Text
 
-from cluster.run.live_table import LiveTable
-from cluster.run.plain_lines import PlainLines
-from fl.events import Listener
+from fl.events import (
+    AttemptFailed,
+    ClientDropped,
+    ClientEnd,
+    ClientProgress,
+    ClientStart,
+    Epoch,
+    Event,
+    Listener,
+    Phase,
+    Preparing,
+    RankFailure,
+    RoundEnd,
+    RoundsResumed,
+    RunStart,
+)
 from fl.federation import Client
+
+# A run's progress as plain lines, where output is no terminal.
+
+LISTED = 32
+"""Most clients for which each has a line of its own."""
+
+
+class PlainLines:
+    """One line per event worth one; with many clients, a line for every twentieth of them."""
+
+    def __init__(self, members: tuple[Client, ...], console: Console) -> None:
+        self._members = members
+        self._console = console
+        self._finished = 0
+        self._stride = 1 if len(members) <= LISTED else max(1, len(members) // 20)
+        self._rounds = 1
+
+    def __call__(self, event: Event) -> None:
+        """Prints what happened, if it is worth a line."""
+        line = self._line(event)
+        if line:
+            self._console.print(
+                f"[{event.seconds:7.1f} s] {line}", markup=False, highlight=False, soft_wrap=True
+            )
+
+    def _line(self, event: Event) -> str | None:
+        match event:
+            case RunStart():
+                self._rounds = event.rounds
+            case Preparing():
+                return f"{event.what} …"
+            case Phase() | ClientEnd() | Epoch() if self._rounds > 1:
+                return None  # over rounds, each round has one line instead
+            case RoundEnd() if self._rounds > 1:
+                return _round(event)
+            case RoundsResumed():
+                return f"goes on after round {event.round} of {event.rounds}"
+            case Phase():
+                return self._phase(event)
+            case ClientEnd():
+                self._finished += 1
+                if self._finished % self._stride and self._finished < len(self._members):
+                    return None
+                many = f"{self._finished} of {len(self._members)} clients"
+                return f"{_describe(event)} ({many})"
+            case AttemptFailed():
+                return f"client {event.client} failed, attempt {event.attempt}: {event.reason}"
+            case ClientDropped():
+                return f"client {event.client} is left out: {event.reason}"
+            case Epoch():
+                return _epoch(event)
+            case RankFailure():
+                return f"rank {event.rank} of the server {event.reason}"
+        return None
+
+    def _phase(self, event: Phase) -> str:
+        if event.took is not None:
+            return f"{event.phase} took {event.took:.1f} s"
+        if event.phase == "local":
+            self._finished = 0  # a round may map more than once
+        return f"{event.phase} …"
+
+
+def _round(event: RoundEnd) -> str:
+    took = ", ".join(f"{part} {seconds:.1f} s" for part, seconds in event.took.items())
+    return f"round {event.round}/{event.rounds}: accuracy {event.accuracy:.4f} ({took})"
+
+
+def _epoch(event: Epoch) -> str:
+    figures = f"loss {event.loss:.4f}, accuracy {event.accuracy:.4f}"
+    return f"{event.stage} epoch {event.epoch}/{event.epochs}: {figures}"
+
+
+def _describe(event: ClientEnd) -> str:
+    client = f"client {event.client} {event.model} ({event.num_samples} samples)"
+    return f"{client} {_outcome(event)}"
+
+
+def _outcome(event: ClientEnd) -> str:
+    size = f"{event.bytes_up / 2**20:.1f} MiB up"
+    if event.reused:
+        return f"reused from the store, {size}"
+    return f"trained in {event.seconds_training:.1f} s, {size}"
+
+
+# A run's progress on a terminal: a bar per phase, and a row per client; 80 columns suffice.
+
+NAME_WIDTH = 20
+"""Columns of a model's name; a longer one is cut, and nothing else ever is."""
+ROLE_WIDTH = 12
+DAY = 24 * 3600.0
+"""Seconds over which a phase's pace is taken; rich's default loses clients that take minutes."""
+WAITING, TRAINING, DONE, FAILED = "waiting", "training", "done", "failed"
+COLOURS = {WAITING: "dim", TRAINING: "yellow", DONE: "green", FAILED: "red"}
+
+
+class LiveTable:
+    """A bar per phase; below it a row per client, or how many are where if there are many.
+
+    The bars come first: a terminal may have fewer rows than there are clients.
+    """
+
+    def __init__(self, members: tuple[Client, ...]) -> None:
+        self._members = members
+        self._state = {c.id: (WAITING, WAITING) for c in members}
+        self._losses: dict[int, float] = {}
+        self._preparing = ""
+        self._bars = Progress(
+            TextColumn("{task.description:<10}"),
+            BarColumn(bar_width=8),
+            MofNCompleteColumn(table_column=Column(no_wrap=True)),
+            TimeElapsedColumn(),
+            TimeRemainingColumn(compact=True),
+            TextColumn("{task.fields[note]}", table_column=Column(no_wrap=True)),
+            speed_estimate_period=DAY,
+        )
+        self._local = self._bars.add_task("local", total=len(members), note="", start=False)
+        self._phases = {"local": self._local}
+
+    def __call__(self, event: Event) -> None:
+        """Updates the table's state; the screen is refreshed on its own."""
+        match event:
+            case Preparing():
+                self._preparing = f"{event.what} …"
+            case ClientStart():
+                self._preparing = ""
+                self._state[event.client] = TRAINING, TRAINING
+            case ClientProgress():
+                self._losses[event.client] = event.loss
+                self._state[event.client] = TRAINING, _how_far(event)
+            case AttemptFailed():
+                self._state[event.client] = FAILED, f"attempt {event.attempt} failed"
+            case ClientDropped():
+                self._end(event.client, FAILED, "left out")
+            case ClientEnd():
+                self._end(event.client, DONE, _outcome_cells(event))
+            case RoundEnd():
+                bar = self._bar("rounds", total=event.rounds)
+                note = f"accuracy [bold]{event.accuracy:.4f}"
+                self._bars.update(bar, completed=event.round, note=note)
+            case Phase():
+                self._phase(event)
+            case Epoch():
+                note = f"loss {event.loss:.3f}  accuracy [bold]{event.accuracy:.4f}"
+                bar = self._bar(event.stage, total=event.epochs)
+                self._bars.update(bar, total=event.epochs, completed=event.epoch, note=note)
+
+    def render(self) -> RenderableType:
+        """The bars and the table as they are now."""
+        parts: list[RenderableType] = [self._bars]
+        if self._preparing:
+            parts.append(Text(self._preparing, style="dim"))
+        parts.append(self._rows() if len(self._members) <= LISTED else self._counts())
+        return Group(*parts)
+
+    def _rows(self) -> Table:
+        table = Table(box=None, padding=(0, 2, 0, 0))
+        table.add_column("client", justify="right", no_wrap=True)
+        table.add_column("role", no_wrap=True, max_width=ROLE_WIDTH)
+        table.add_column("model", no_wrap=True, max_width=NAME_WIDTH)
+        table.add_column("samples", justify="right", no_wrap=True)
+        table.add_column("state", no_wrap=True)
+        for c in self._members:
+            kind, text = self._state[c.id]
+            state = Text(text, style=COLOURS[kind])
+            table.add_row(str(c.id), Text(c.role), Text(c.model), str(c.num_samples), state)
+        return table
+
+    def _counts(self) -> Text:
+        """How many clients are in which state, and the losses of those that train."""
+        counts = Counter(kind for kind, _ in self._state.values())
+        line = Text(", ").join(
+            Text(f"{counts[kind]} {kind}", style=COLOURS[kind]) for kind in COLOURS if counts[kind]
+        )
+        training = [loss for k, loss in self._losses.items() if self._state[k][0] == TRAINING]
+        if training:
+            line.append(f"; loss about {median(training):.3f}")
+        return line
+
+    def _phase(self, event: Phase) -> None:
+        if event.status == "start":
+            if event.phase == "local":  # a round may map more than once
+                self._bars.reset(self._local, start=False)
+            self._bars.start_task(self._bar(event.phase, total=1))
+            return
+        bar = self._bar(event.phase, total=1)
+        if event.phase != "local":
+            self._bars.update(bar, completed=self._bars.tasks[bar].total)
+        self._bars.stop_task(bar)
+
+    def _end(self, client: int, kind: str, text: str) -> None:
+        self._state[client] = kind, text
+        self._losses.pop(client, None)
+        self._bars.advance(self._local)
+
+    def _bar(self, name: str, total: int) -> TaskID:
+        if name not in self._phases:
+            self._phases[name] = self._bars.add_task(name, total=total, note="")
+        return self._phases[name]
+
+
+def _how_far(event: ClientProgress) -> str:
+    of = f"/{event.of}" if event.of else ""
+    loss = f"{event.loss:.3f}" if abs(event.loss) < 1000 else f"{event.loss:.2g}"
+    return f"{event.unit} {event.done}{of}, loss {loss}"
+
+
+def _outcome_cells(event: ClientEnd) -> str:
+    size = f"{event.bytes_up / 2**20:.1f} MiB"
+    return f"from the store, {size}" if event.reused else f"{event.seconds_training:.1f} s, {size}"
 
 
 @contextmanager

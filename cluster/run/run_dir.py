@@ -1,10 +1,14 @@
 """The run directory: reserved for one run, and written so that it is readable at any moment."""
 
+import json
 import os
 import platform
 import shutil
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+import socket
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -12,12 +16,10 @@ from typing import Any
 
 import yaml
 
+from cluster.clients.locks import Locks
 from cluster.run.command_line import FLATTENED, flatten, load_yaml
 from cluster.run.options import Launch
-from cluster.run.run_folder import empty, is_run
-from cluster.run.run_lock import FILE as LOCK
-from cluster.run.run_lock import locked
-from cluster.run.yaml_files import CALL
+from cluster.run.yaml_files import CALL, read_yaml
 from fl.config import RunConfig
 from fl.data.by_path import is_path
 from fl.data.catalogue import short_name
@@ -26,6 +28,110 @@ from fl.disk_errors import printable, refused_by_disk
 from fl.errors import UserError
 from fl.json_values import JsonObject
 from fl.whole_files import write_atomically
+
+# The lock of a run's directory, held by the process that runs in it until it ends or dies.
+
+LOCK = ".lock"
+"""Says who has the directory while it is locked. It stays, since a lock file that is deleted
+while others open it would let two of them in."""
+LONGEST = 4096
+
+
+@contextmanager
+def locked(run_dir: Path) -> Iterator[None]:
+    """Holds the lock of an existing directory until the end of the context.
+
+    The kernel drops the lock of a process that dies. On a file system without locks it says so on
+    stderr, and goes on.
+
+    Raises:
+        UserError: another process has it; the line says which.
+        OSError: the lock's file cannot be made.
+    """
+    file = run_dir / LOCK
+    locks = Locks(file)
+    if not locks.acquire(LOCK):
+        raise UserError(
+            f"{run_dir} is in use by {_holder(file)}; wait for its end, stop it, or "
+            "choose another --name"
+        )
+    if not locks.work:
+        print(
+            f"onefold: warning: there are no locks where {run_dir} lies, so nothing keeps a second "
+            "process out of it: see that there is none",
+            file=sys.stderr,
+        )
+    _write(locks, _about())
+    try:
+        yield
+    finally:
+        _write(locks, b"")
+        locks.release(LOCK)
+
+
+def _about() -> bytes:
+    since = time.strftime("%Y-%m-%d %H:%M:%S")
+    return json.dumps({"host": socket.gethostname(), "pid": os.getpid(), "since": since}).encode()
+
+
+def _write(locks: Locks, content: bytes) -> None:
+    """Who has the lock is for people: where it cannot be written, the lock holds all the same."""
+    with suppress(OSError):
+        os.ftruncate(locks.descriptor, 0)
+        os.pwrite(locks.descriptor, content, 0)
+
+
+def _holder(file: Path) -> str:
+    """Who wrote that it has the lock; the file may be empty for a moment, or not be ours."""
+    try:
+        with file.open("rb") as opened:
+            found = json.loads(opened.read(LONGEST))
+        host, since, pid = str(found["host"]), str(found["since"]), int(found["pid"])
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return "another process"
+    if not (host.isprintable() and since.isprintable() and len(host) + len(since) < 300):
+        return "another process"
+    return f"process {pid} on {host}, since {since}"
+
+
+# Deletes runs: only what is a run's own folder, which no process is at work in.
+
+
+def is_run(path: Path) -> bool:
+    """Whether it is a folder, no link to one, with the configuration that each run writes."""
+    if path.is_symlink():
+        return False
+    try:
+        found = read_yaml(path / "config.yaml")
+    except (OSError, ValueError, yaml.YAMLError):
+        return False
+    return isinstance(found, dict) and {"method", "versions"} <= found.keys()
+
+
+def empty(path: Path) -> None:
+    """Deletes all that is in a run's folder, which this process has locked, but for the lock."""
+    for file in path.iterdir():
+        if file.is_dir() and not file.is_symlink():
+            shutil.rmtree(file)
+        elif file.name != LOCK:
+            file.unlink()
+
+
+def delete(paths: Iterable[Path]) -> None:
+    """Deletes the folders of these runs.
+
+    Raises:
+        UserError: one is no run, or a process is at work in it; then none is deleted.
+    """
+    paths = tuple(paths)
+    with ExitStack() as held:
+        for path in paths:
+            if not is_run(path):
+                raise UserError(f"{path} is no run's folder: delete it by hand")
+            held.enter_context(locked(path))
+        for path in paths:
+            shutil.rmtree(path)
+
 
 PACKAGES = ("torch", "torchvision", "triton", "numpy", "ray", "safetensors", "scikit-learn")
 

@@ -1,7 +1,8 @@
 """Executes one prepared run: trains, fuses, and writes results and report to the run directory."""
 
 import shutil
-from contextlib import ExitStack, closing
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,22 +15,35 @@ from cluster.clients.store import Store
 from cluster.hardware.inventory import usable_cores
 from cluster.run.command_line import flatten
 from cluster.run.early_ray import EarlyRay
-from cluster.run.interrupts import interrupt_first
 from cluster.run.options import Launch
-from cluster.run.placements import Placements
 from cluster.run.prepare import Prepared
 from cluster.run.progress import progress
-from cluster.run.record import JsonLines
 from cluster.run.run_dir import nested, versions
 from cluster.run.runtime import open_cluster, open_executor, open_server
 from cluster.run.tensorboard import TensorBoard
 from cluster.run.tracking import tracked
+from cluster.scheduling.capacity import Bundle, lower_bound
 from fl.clients import Clients
 from fl.config import RunConfig
 from fl.data.datasets import Dataset
 from fl.data.partition_file import save_lists
 from fl.data.shard import Shard
-from fl.events import Events, Listener, Preparing, RunEnd, RunStart
+from fl.events import (
+    AttemptFailed,
+    ClientDropped,
+    ClientEnd,
+    ClientProgress,
+    ClientStart,
+    Event,
+    Events,
+    Listener,
+    Preparing,
+    RoundEnd,
+    RunEnd,
+    RunStart,
+    as_line,
+)
+from fl.federation import Client, Request
 from fl.fusion.checkpoints import Checkpoints
 from fl.fusion.ranked_server import RankedServer
 from fl.json_files import write_json
@@ -42,9 +56,152 @@ from fl.rounds import Rounds
 from fl.scoring import OwnTests
 from fl.server import Evaluation, Outcome
 from fl.training.dp import ACCOUNTANT
+from fl.whole_files import named_errors, no_pipe
 
 if TYPE_CHECKING:
     from cluster.hardware.bundles import Bundles
+
+
+# An interrupt stays one, whatever fails because of it.
+
+
+@contextmanager
+def interrupt_first() -> Iterator[None]:
+    """Raises the interrupt in whose course another error came, and not that error.
+
+    Torch, interrupted while it writes a file, ends the file and complains about its length.
+
+    Raises:
+        KeyboardInterrupt: the one that was hidden.
+    """
+    try:
+        yield
+    except Exception as error:
+        hidden: BaseException | None = error
+        while hidden is not None and not isinstance(hidden, KeyboardInterrupt):
+            hidden = hidden.__context__
+        if hidden is None:
+            raise
+        raise hidden from None
+
+
+# Which client ran where and when: the placements that a result records and the report draws.
+
+
+class Placements:
+    """Makes an entry per client from a run's events, of the last round that it took part in."""
+
+    def __init__(self, members: tuple[Client, ...]) -> None:
+        self._entries: dict[int, JsonObject] = {
+            c.id: {
+                "client": c.id,
+                "role": c.role,
+                "model": c.model,
+                "requested": asdict(c.request),
+                "assigned": None,
+                "node": None,
+                "device_uuid": None,
+                "peak_bytes": None,
+                "seconds": 0.0,
+                "start": None,
+                "end": None,
+                "attempts": 0,
+                "reused": False,
+                "failures": [],
+                "dropped": False,
+            }
+            for c in members
+        }
+        self._last_round = self._next_round = 0.0
+
+    def __call__(self, event: Event) -> None:
+        """Records starts, failures, ends, and which clients were dropped."""
+        match event:
+            case ClientStart():
+                self._start(event)
+            case AttemptFailed():
+                entry = self._entries[event.client]
+                failure = {"reason": event.reason, "start": entry["start"]}
+                entry["failures"].append({**failure, "end": event.seconds})
+            case ClientDropped():
+                self._entries[event.client]["dropped"] = True
+            case ClientEnd():
+                self._end(event)
+            case RoundEnd():
+                self._last_round, self._next_round = self._next_round, event.seconds
+
+    def _start(self, event: ClientStart) -> None:
+        entry = self._entries[event.client]
+        if entry["end"] is not None:  # the entry is of an earlier round
+            entry |= {"end": None, "attempts": 0, "failures": []}
+        entry["attempts"] += 1
+        entry["start"] = event.seconds
+        entry["requested"] = event.requested
+
+    def _end(self, event: ClientEnd) -> None:
+        entry = self._entries[event.client]
+        entry["seconds"] = event.seconds_training
+        entry["reused"] = event.reused
+        entry["peak_bytes"] = event.peak_bytes
+        if not event.reused:
+            entry["end"] = event.seconds
+            entry["assigned"] = event.assigned
+            entry["node"], entry["device_uuid"] = event.node, event.device_uuid
+
+    def makespan(self, bundles: Sequence[Bundle]) -> dict[str, float] | None:
+        """Seconds from the first start to the last end, and the least that any placement needs.
+
+        Of the last round, where there were many. None where every update came from the store. A
+        client counts from its start to its end, its process's start included; one that shares a
+        process by its share of the time in which its cohort was at work.
+        """
+        ended = (e for e in self._entries.values() if e["end"] is not None)
+        trained = [e for e in ended if e["start"] >= self._last_round]
+        if not trained:
+            return None
+        jobs = [(Request(**e["requested"]), _occupied(e)) for e in trained]
+        starts = [e["start"] for e in trained]
+        starts += [failure["start"] for e in trained for failure in e["failures"]]
+        seconds = max(e["end"] for e in trained) - min(starts)
+        bound = lower_bound(bundles, jobs)
+        return {"seconds": round(seconds, 3), "lower_bound": round(bound, 3)}
+
+    @property
+    def entries(self) -> list[JsonObject]:
+        """One entry per client, by client id."""
+        return [self._entries[k] for k in sorted(self._entries)]
+
+
+def _occupied(entry: JsonObject) -> float:
+    """Seconds for which the client alone had what it asked for."""
+    if entry["requested"]["shared"]:
+        return float(entry["seconds"])
+    return float(entry["end"] - entry["start"])
+
+
+# Saves a run's events as ``metrics.jsonl``.
+
+
+class JsonLines:
+    """Appends each event to ``metrics.jsonl`` as it happens, but for clients' progress, of which
+    there is too much, and which depends on the clock."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._file = no_pipe(path).open("a", buffering=1)
+
+    def __call__(self, event: Event) -> None:
+        """Writes one line."""
+        if isinstance(event, ClientProgress):
+            return
+        with named_errors(self._path):
+            self._file.write(as_line(event))
+
+    def close(self) -> None:
+        """Closes the file."""
+        with named_errors(self._path):
+            self._file.close()
+
 
 CHECKPOINTS = "fusion"
 """Where an unfinished run saves the states of its fits, and of its last round."""

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import numpy as np
 
-from cluster.run.plain_lines import LISTED
-from cluster.run.scalars import scalars_of
+from cluster.run.progress import LISTED
+from cluster.run.tracking import scalars_of
 from fl.events import (
     ClientEnd,
     ClientProgress,

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import mlflow
 
-from cluster.run.scalars import scalars_of
+from cluster.run.tracking import scalars_of
 from fl.events import Event
 from fl.json_values import SettingValues
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import wandb
 
-from cluster.run.scalars import scalars_of
+from cluster.run.tracking import scalars_of
 from fl.events import Event
 from fl.json_values import SettingValues
 

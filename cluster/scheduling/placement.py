@@ -4,33 +4,113 @@ No clock, no Ray, no randomness: the same calls in the same order give the same 
 
 - The order is longest first by estimated time, but clients that request the scarcest kind of
   capacity go before those that do not (:mod:`cluster.scheduling.order`). Estimates follow what
-  finished clients took (:mod:`cluster.scheduling.rates`).
+  finished clients took (:mod:`cluster.scheduling.order`).
 - When the first in line fits nowhere, it gets a reservation, and later ones may pass it as far as
-  that allows (:mod:`cluster.scheduling.reservation`): no client starves.
+  that allows (:mod:`cluster.scheduling.placement`): no client starves.
 
 Time advances by what finished clients took: one that ran for 10 s moves it to 10 s after its own
 start.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
-from cluster.scheduling.bound import lower_bound
 from cluster.scheduling.capacity import (
     Bundle,
     FreeCapacity,
     Need,
     Slot,
     could_fit,
+    lower_bound,
     need_of,
     refusal,
 )
-from cluster.scheduling.order import Entry, Queue
-from cluster.scheduling.rates import Rates
-from cluster.scheduling.reservation import Occupant, Reservation, reserve
+from cluster.scheduling.order import Entry, Queue, Rates
 from fl.errors import UserError
 from fl.federation import Request
+
+# The reservation of the first client in line, so that others that pass it cannot starve it.
+#
+# It names the slot that is expected to be free for the client soonest, the running clients of that
+# bundle that must leave first, and the moment at which the last of them is expected to end. Until
+# the client has started, another may start in that bundle only if it is expected to end by that
+# moment, or if there is capacity for both once those have left. The reservation stands whatever
+# later estimates say, and its moment is never put off: the client starts at the latest when all
+# clients that had started in the bundle by then have left.
+
+
+@dataclass(frozen=True, kw_only=True)
+class Occupant:
+    """A running client."""
+
+    client: int
+    need: Need
+    slot: Slot
+    end: float
+    """When it is expected to end, in seconds since the first start."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reservation:
+    """A slot that is promised to a waiting client."""
+
+    client: int
+    need: Need
+    slot: Slot
+    awaited: dict[int, Occupant]
+    """Running clients on whose capacity it counts, as long as they have not left."""
+    moment: float
+    """Seconds at which the last of them is expected to end."""
+
+    def admits(self, newcomer: Occupant, free: FreeCapacity) -> bool:
+        """Whether the newcomer may start before the client; ``free``: what its bundle has free."""
+        if newcomer.slot.bundle != self.slot.bundle or newcomer.end <= self.moment:
+            return True
+        then = free.copy()
+        for other in self.awaited.values():
+            then.give(other.need, other.slot)
+        then.take(self.need, self.slot)
+        return then.fits(newcomer.need, newcomer.slot)
+
+    def note_left(self, client: int) -> None:
+        """The client has left its slot: it is awaited no longer."""
+        self.awaited.pop(client, None)
+
+
+def reserve(
+    client: int,
+    need: Need,
+    all_free: Iterable[FreeCapacity],
+    occupants: Iterable[Occupant],
+    now: float,
+) -> Reservation | None:
+    """Reserves the slot that is expected to be free soonest; None if none ever is."""
+    leaving = sorted(occupants, key=lambda other: (other.end, other.client))
+    reservations = []
+    for free in all_free:
+        own = [other for other in leaving if other.slot.bundle == free.bundle.name]
+        for slot in free.slots(need):
+            awaited = _awaited(need, slot, free.copy(), own)
+            if awaited is not None:
+                moment = max([now, *(other.end for other in awaited)])
+                by_id = {other.client: other for other in awaited}
+                reservations.append(
+                    Reservation(client=client, need=need, slot=slot, awaited=by_id, moment=moment)
+                )
+    return min(reservations, key=lambda reservation: reservation.moment, default=None)
+
+
+def _awaited(
+    need: Need, slot: Slot, free: FreeCapacity, leaving: Sequence[Occupant]
+) -> Sequence[Occupant] | None:
+    """The first to leave that make the need fit; None if it does not fit the empty bundle."""
+    for count, other in enumerate(leaving):
+        if free.fits(need, slot):
+            return leaving[:count]
+        free.give(other.need, other.slot)
+    return leaving if free.fits(need, slot) else None
+
 
 __all__ = ["Bundle", "Placement", "Slot", "lower_bound"]
 

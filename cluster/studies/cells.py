@@ -6,7 +6,7 @@ from fnmatch import fnmatch
 from itertools import product
 from pathlib import Path
 
-from cluster.studies.cell import Cell, Published, PublishedRow, Scale, published, rows
+from cluster.studies.comparison import Cell, Published, PublishedRow, Scale, published, rows
 from fl.data.domains import find_names
 from fl.errors import UserError
 from fl.methods.prototypes import PrototypesConfig

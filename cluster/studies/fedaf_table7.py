@@ -18,8 +18,7 @@ import torch
 
 from cluster.clients.store import Store
 from cluster.run.command_line import parse
-from cluster.studies.cell import published
-from cluster.studies.comparison import table
+from cluster.studies.comparison import published, table
 from fl.clients import Clients
 from fl.data.datasets import INFO, Split
 from fl.data.partition import PartitionConfig, make_partition

@@ -9,8 +9,8 @@ import tyro
 
 from cluster.run.command_line import parse_record, setting_types
 from cluster.run.slurm_options import SlurmOptions
-from cluster.studies.cell import Scale
 from cluster.studies.cells import TABLES
+from cluster.studies.comparison import Scale
 from fl.bounds import OneOf, Settings
 from fl.data.datasets import NAMES
 from fl.errors import UserError

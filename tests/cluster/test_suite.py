@@ -11,8 +11,8 @@ from cluster import suite
 from cluster.run.command_line import as_arguments, flatten, parse, setting_types
 from cluster.run.options import LaunchOptions
 from cluster.run.run_dir import claim
-from cluster.studies.cell import Cell, Published
 from cluster.studies.cells import TABLES, make
+from cluster.studies.comparison import Cell, Published
 from fl.json_files import write_json
 from fl.json_values import JsonObject
 from fl.methods.registry import METHODS

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from cluster.run.run_lock import locked
+from cluster.run.run_dir import locked
 from onefold.runs import main
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from cluster.run.command_line import parse
-from cluster.studies.cell import Cell
 from cluster.studies.cells import TABLES
+from cluster.studies.comparison import Cell
 from cluster.suite import main as suite
 from fl.errors import UserError
 from slurm.array import main as array

@@ -8,12 +8,13 @@ import pytest
 from submitit import SlurmExecutor
 
 from cluster.run.slurm_options import SlurmOptions
-from slurm.sbatch import TESTED_WITH, FailedJobError, Sbatch, preemption_name, sbatch_text
+from slurm.sbatch import Sbatch
+from slurm.submitit_internals import TESTED_WITH, FailedJobError, preemption_name, sbatch_text
 from tests.contracts import contract
 from tests.slurm.fake import fake_command
 
 TEXT = "SlurmExecutor._make_submission_file_text or ._submitit_command_str"
-SIGNAL = "from slurm.sbatch import preemption_name as name; print(name())"
+SIGNAL = "from slurm.submitit_internals import preemption_name as name; print(name())"
 
 
 def with_slurm(folder: Path, script: str, monkeypatch: pytest.MonkeyPatch) -> None:

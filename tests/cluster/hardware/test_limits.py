@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cluster.hardware.limits import Limits, cgroup_limits, slurm_limits
+from cluster.hardware.inventory import Limits, cgroup_limits, slurm_limits
 
 JOB = {"SLURM_JOB_ID": "7"}
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from cluster.hardware.raylet_watch import MESSAGE, watched
+from cluster.hardware.private_ray import MESSAGE, watched
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs Linux's pidfd")
@@ -47,7 +47,7 @@ def test_a_process_that_is_gone_already_does_no_harm(sleeper: subprocess.Popen[b
 
 def test_the_process_ends_with_one_line_and_status_1() -> None:
     script = (
-        "import subprocess, time; from cluster.hardware.raylet_watch import watched\n"
+        "import subprocess, time; from cluster.hardware.private_ray import watched\n"
         "other = subprocess.Popen(['sleep', '60'])\n"
         "with watched(other.pid):\n    other.kill(); time.sleep(60)\n"
     )

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from cluster.hardware import fork_worker
-from cluster.hardware.run_script import run_script
+from cluster.profiling.steps import run_script
 
 SCRIPT = """
 import json, os, sys

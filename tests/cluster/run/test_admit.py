@@ -4,9 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from cluster.run.admit import admit
 from cluster.run.command_line import parse
-from cluster.run.prepare import prepare
+from cluster.run.prepare import admit, prepare
 from fl.errors import UserError
 from fl.training.private import PrivateClassifier
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from cluster.run.interrupts import interrupt_first
+from cluster.run.runner import interrupt_first
 from fl.sealed import Sealing
 from tests.cluster.commands import launch
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from cluster.run.live_table import NAME_WIDTH, LiveTable
+from cluster.run.progress import NAME_WIDTH, LiveTable
 from fl.events import (
     AttemptFailed,
     ClientDropped,

@@ -2,8 +2,8 @@
 
 import pytest
 
-from cluster.run import model_memory
-from cluster.run.model_memory import main_memory, refuse_large
+from cluster.run import prepare
+from cluster.run.prepare import main_memory, refuse_large
 from fl.errors import UserError
 from fl.federation import RunSpec
 from fl.models.registry import build_classifier
@@ -16,9 +16,9 @@ def test_the_size_is_that_of_the_built_model(monkeypatch: pytest.MonkeyPatch) ->
     training = ClassifierConfig(model="cnn", width=0.25)
     model = build_classifier("cnn", SPEC.image_shape, 10, width=0.25)
     exactly = sum(t.numel() * t.element_size() for t in model.state_dict().values())
-    monkeypatch.setattr(model_memory, "main_memory", lambda: exactly)
+    monkeypatch.setattr(prepare, "main_memory", lambda: exactly)
     refuse_large(training, SPEC)
-    monkeypatch.setattr(model_memory, "main_memory", lambda: exactly - 1)
+    monkeypatch.setattr(prepare, "main_memory", lambda: exactly - 1)
     with pytest.raises(UserError, match=r"cnn with width 0.25 has .* of weights"):
         refuse_large(training, SPEC)
 

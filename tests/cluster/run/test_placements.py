@@ -2,7 +2,7 @@
 
 from dataclasses import asdict, replace
 
-from cluster.run.placements import Placements
+from cluster.run.runner import Placements
 from cluster.scheduling.capacity import Bundle
 from fl.events import AttemptFailed, ClientDropped, ClientEnd, ClientStart, RoundEnd
 from fl.federation import Client, Request

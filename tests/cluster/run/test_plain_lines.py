@@ -4,7 +4,7 @@ import io
 
 from rich.console import Console
 
-from cluster.run.plain_lines import PlainLines
+from cluster.run.progress import PlainLines
 from fl.events import ClientProgress, Epoch, Event, Phase, Preparing, RoundEnd, RunStart
 from tests.cluster.run.following import MEMBERS, many, two_maps
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from cluster.run.record import JsonLines
+from cluster.run.runner import JsonLines
 from fl.events import ClientProgress, RunEnd, RunStart, parse_events
 
 

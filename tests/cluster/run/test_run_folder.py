@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from cluster.run.run_folder import delete, empty, is_run
-from cluster.run.run_lock import FILE, locked
+from cluster.run.run_dir import LOCK, delete, empty, is_run, locked
 from fl.errors import UserError
 
 
@@ -40,7 +39,7 @@ def test_emptying_keeps_the_lock_and_what_links_point_to(tmp_path: Path) -> None
     (run / "link").symlink_to(kept)
     with locked(run):
         empty(run)
-        assert [path.name for path in run.iterdir()] == [FILE]
+        assert [path.name for path in run.iterdir()] == [LOCK]
     assert (kept / "config.yaml").exists()
 
 

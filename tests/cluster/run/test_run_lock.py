@@ -14,8 +14,7 @@ import pytest
 from cluster.clients.locks import Locks
 from cluster.run.command_line import parse
 from cluster.run.options import Launch
-from cluster.run.run_dir import claim, claimed
-from cluster.run.run_lock import FILE, locked
+from cluster.run.run_dir import LOCK, claim, claimed, locked
 from fl.errors import UserError
 
 FORK = multiprocessing.get_context("fork")
@@ -91,7 +90,7 @@ def test_the_loser_is_told_who_has_it_and_changes_nothing(tmp_path: Path, how: s
 def test_who_is_killed_leaves_the_run_to_the_next_at_once(tmp_path: Path) -> None:
     path = claim(options(tmp_path, "--name=a"))
     script = (
-        "import sys, time; from pathlib import Path; from cluster.run.run_lock import locked\n"
+        "import sys, time; from pathlib import Path; from cluster.run.run_dir import locked\n"
         "with locked(Path(sys.argv[1])):\n print('has it', flush=True); time.sleep(60)"
     )
     with subprocess.Popen(
@@ -109,7 +108,7 @@ def test_who_is_killed_leaves_the_run_to_the_next_at_once(tmp_path: Path) -> Non
 @pytest.mark.parametrize("content", [b"", b"[1]", b"\xff", b"[" * 4000, b'{"host": "a\\nb"}'])
 def test_what_the_lock_says_is_not_believed_unseen(tmp_path: Path, content: bytes) -> None:
     with locked(tmp_path):
-        (tmp_path / FILE).write_bytes(content)
+        (tmp_path / LOCK).write_bytes(content)
         with pytest.raises(UserError, match="in use by another process;"), locked(tmp_path):
             pass
 

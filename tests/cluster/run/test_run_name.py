@@ -2,7 +2,7 @@
 
 import pytest
 
-from cluster.run.run_name import LONGEST_BYTES, check_run_name
+from cluster.run.command_line import LONGEST_BYTES, check_run_name
 from fl.errors import UserError
 
 

@@ -1,6 +1,6 @@
 """Figures by tag."""
 
-from cluster.run.scalars import final_figures, scalars_of
+from cluster.run.tracking import final_figures, scalars_of
 from fl.events import Epoch, RoundEnd, RunStart
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from cluster.scheduling.bound import lower_bound
+from cluster.scheduling.capacity import lower_bound
 from fl.federation import Request
 from tests.cluster.placing import MEMORY, ask, bundle
 

@@ -3,8 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cluster.scheduling.bound import spread_evenly
-from cluster.scheduling.capacity import Bundle, Need, need_of
+from cluster.scheduling.capacity import Bundle, Need, need_of, spread_evenly
 from cluster.scheduling.order import Entry, Queue
 from fl.federation import Request
 from tests.cluster.placing import ask, examples

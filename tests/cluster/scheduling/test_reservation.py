@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cluster.scheduling.capacity import Bundle, FreeCapacity, Need, Slot, need_of
-from cluster.scheduling.placement import Placement
-from cluster.scheduling.reservation import Occupant, Reservation, reserve
+from cluster.scheduling.placement import Occupant, Placement, Reservation, reserve
 from tests.cluster.placing import (
     Work,
     ask,

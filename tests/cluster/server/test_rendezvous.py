@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from cluster.hardware.private_folders import remove_folder
-from cluster.server.rendezvous import (
+from cluster.server.rank_group import (
     find_store,
     make_file,
     reaches,

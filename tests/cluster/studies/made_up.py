@@ -1,8 +1,7 @@
 """Runs of the papers' figures that nobody ran."""
 
-from cluster.studies.cell import published
 from cluster.studies.cells import TABLES
-from cluster.studies.comparison import Figure
+from cluster.studies.comparison import Figure, published
 
 CURVES = [[0.5, 0.7, 0.6], [0.6, 0.9, 0.8]]
 """Of two seeds, after a start at 0.3."""

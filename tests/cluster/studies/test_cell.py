@@ -2,8 +2,8 @@
 
 import pytest
 
-from cluster.studies.cell import Published, published, rows
 from cluster.studies.cells import VARIATIONS
+from cluster.studies.comparison import Published, published, rows
 from fl.methods.registry import METHODS
 
 FEDMHO_AND_FEDAF = [

@@ -6,7 +6,6 @@ import pytest
 
 from cluster.run.command_line import parse
 from cluster.studies import cells
-from cluster.studies.cell import Published, published
 from cluster.studies.cells import (
     DOMAINS_TABLE,
     DROPPING_SETS,
@@ -16,7 +15,7 @@ from cluster.studies.cells import (
     TABLES,
     make,
 )
-from cluster.studies.comparison import Figure, as_markdown
+from cluster.studies.comparison import Figure, Published, as_markdown, published
 from fl.errors import UserError
 from fl.methods.fedd2s import FedD2SConfig
 from fl.methods.hfldd import HFLDDConfig

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from cluster.studies.cell import Published
 from cluster.studies.cells import Cell
 from cluster.studies.comparison import (
     Figure,
+    Published,
     as_json,
     as_markdown,
     late_share,

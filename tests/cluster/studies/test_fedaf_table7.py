@@ -4,7 +4,7 @@ import pytest
 
 from cluster.run.command_line import parse
 from cluster.studies import fedaf_table7
-from cluster.studies.cell import published
+from cluster.studies.comparison import published
 from cluster.studies.fedaf_table7 import (
     IPC,
     PER_CLASS,

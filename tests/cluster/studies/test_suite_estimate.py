@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from cluster.studies import suite_estimate
-from cluster.studies.cell import Cell
-from cluster.studies.suite_estimate import tell
+from cluster.studies import suite_runs
+from cluster.studies.comparison import Cell
+from cluster.studies.suite_runs import tell
 
 
 def test_one_run_of_each_kind_is_tried_and_finished_ones_are_not_counted(
@@ -16,7 +16,7 @@ def test_one_run_of_each_kind_is_tried_and_finished_ones_are_not_counted(
         seconds, gpu_hours = 3600.0, 2.0
 
     asked: list[str] = []
-    monkeypatch.setattr(suite_estimate, "_estimate", lambda a, name: asked.append(name) or Hour)
+    monkeypatch.setattr(suite_runs, "_estimate", lambda a, name: asked.append(name) or Hour)
     runs = {}
     for method in ("fedavg", "fedmho"):
         for alpha in (("--alpha", "0.1"), ("--alpha=0.5",)):

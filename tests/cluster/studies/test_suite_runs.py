@@ -9,7 +9,7 @@ from cluster.run.command_line import parse
 from cluster.run.options import Launch
 from cluster.run.run_dir import claim
 from cluster.studies import suite_runs
-from cluster.studies.cell import Cell
+from cluster.studies.comparison import Cell
 from cluster.studies.suite_options import parse_suite
 from fl.errors import UserError
 from fl.events import Phase, Preparing, RunStart

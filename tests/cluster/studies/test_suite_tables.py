@@ -8,7 +8,7 @@ import pytest
 
 from cluster.studies.cells import TABLES, make
 from cluster.studies.comparison import Figure, as_markdown
-from cluster.studies.suite_tables import (
+from cluster.studies.exhibits import (
     curves,
     epochs_to_target,
     tell_clients,

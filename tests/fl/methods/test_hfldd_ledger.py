@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from cluster.studies.cell import published
+from cluster.studies.comparison import published
 from fl.client_note import ClientNote
 from fl.clients import Clients
 from fl.condensation.kip import KipTraining
