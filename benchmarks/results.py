@@ -4,7 +4,8 @@
 
 Each table names the command, the date, the commit and the machine that made it. So the code must be
 committed. The runs lie in a folder of --output-dir that is named after the commit: the same command
-goes on where it was ended. What each run of a paper's table found is a line of JSON in docs/results/runs/.
+goes on where it was ended. What each run of a paper's table found is a line of JSON in
+docs/results/runs/.
 """
 
 import json

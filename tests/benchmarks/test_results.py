@@ -61,6 +61,22 @@ def test_the_pages_have_one_place_for_every_table_and_each_names_what_made_it() 
         assert re.match(rf"`python .* {name}`,\n[0-9-]{{10}}, {commit}; .+\.\n", body), name
 
 
+def test_the_headline_tables_have_the_figures_of_the_pages() -> None:
+    """A row of the overview names a method; its figures stand in that method's rows."""
+    rows = [
+        line
+        for page in PAGES.glob("*.md")
+        if page.name != "README.md"
+        for line in page.read_text().splitlines()
+    ]
+    for method, figures in re.findall(
+        r"^\| `(\S+)` \| (.*) \|$", (PAGES / "README.md").read_text(), re.MULTILINE
+    ):
+        own = [row for row in rows if f"| {method} |" in row]
+        for figure in figures.split(" | "):
+            assert figure == "-" or any(f"| {figure} |" in row for row in own), (method, figure)
+
+
 def test_a_table_names_command_date_commit_and_machine(page: Path) -> None:
     assert main(Options(tables=("placement",)), page.parent) == 0
     where = "2026-11-25, commit 0123abc; a machine."
