@@ -11,6 +11,7 @@ ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")]
 DOCS = ROOT / "docs"
 PAGES += sorted(DOCS.rglob("*.md"))
+MADE = re.compile(r"<!-- (table: |made by ).*?<!-- (end|until here) -->", re.DOTALL)
 LINK = re.compile(r"(?<!`)\]\(([^)\s]+)\)")
 
 
@@ -48,3 +49,11 @@ def test_the_site_names_every_page_once() -> None:
 def test_the_api_page_has_every_public_name() -> None:
     named = re.findall(r"^::: (\S+)$", (DOCS / "reference" / "api.md").read_text(), re.MULTILINE)
     assert {f"onefold.{name}" for name in onefold.__all__} <= set(named)
+
+
+def test_the_docs_stay_short() -> None:
+    """Lines that people write: neither tables that programs make, nor reference, nor history."""
+    written = [p for p in PAGES if p.name != "CHANGELOG.md" and p.parent.name != "reference"]
+    lines = {page: len(MADE.sub("", page.read_text()).splitlines()) for page in written}
+    assert sum(lines.values()) <= 2500
+    assert lines[ROOT / "README.md"] <= 70
