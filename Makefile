@@ -35,7 +35,7 @@ lint: $(TOOLS)
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
 
-# README.md, docs/*.md and the docstrings as site/index.html; a broken link fails it.
+# README.md, docs/ and the docstrings as site/index.html; a broken link fails it.
 site: $(SITE)
 	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --quiet --strict
 

@@ -1,9 +1,9 @@
-"""Writes the table of docs/gpu.md, what has run on a card, from the files of first_light.py.
+"""Writes the table of docs/results/gpus.md from the files of first_light.py.
 
     python benchmarks/gpu_page.py
 
-Reads every folder below docs/runs/gpu. Of several runs that tell a figure the last one counts; what
-none tells has never run on a card, and the table says so.
+Reads every folder below docs/results/runs/gpu. Of several runs with a figure the last one counts;
+a figure of no run is reported as never run on a card.
 """
 
 import json
@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGE = ROOT / "docs" / "gpu.md"
-RUNS = ROOT / "docs" / "runs" / "gpu"
+PAGE = ROOT / "docs" / "results" / "gpus.md"
+RUNS = PAGE.parent / "runs" / "gpu"
 BEGIN, END = "<!-- made by benchmarks/gpu_page.py -->", "<!-- until here -->"
 NEVER = "never run on a card"
 DRIVER = "benchmarks/first_light.py"

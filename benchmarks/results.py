@@ -1,10 +1,11 @@
-"""Makes tables of docs/results.md anew and writes them into the page.
+"""Makes tables of docs/results anew and writes each into the page that has its place.
 
     python benchmarks/results.py NAME ... --data-root DIR
 
 Each table names the command, the date, the commit and the machine that made it. So the code must be
 committed. The runs lie in a folder of --output-dir that is named after the commit: the same command
-goes on where it was ended. What each run of a paper's table found is a line of JSON in docs/runs/.
+goes on where it was ended. What each run of a paper's table found is a line of JSON in
+docs/results/runs/.
 """
 
 import json
@@ -37,7 +38,7 @@ from fl.report.words import duration
 from fl.whole_files import write_atomically
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGE = ROOT / "docs" / "results.md"
+PAGES = ROOT / "docs" / "results"
 CODE = ("fl", "kernels", "cluster", "benchmarks")
 """Folders whose code decides the figures."""
 LEFT_OUT = ("placements", "confusion")
@@ -53,15 +54,15 @@ STUDY_COLUMNS = {
     "up": "Up",
     "accuracy": "Accuracy",
 }
-"""Of a study's table on the page, by the study's own columns."""
+"""Of a study's table on its page, by the study's own columns."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """Makes tables of docs/results.md anew and writes them into the page."""
+    """Makes tables of docs/results anew and writes each into the page that has its place."""
 
     tables: Annotated[tuple[str, ...], tyro.conf.Positional]
-    """Names of the tables, as the page has them."""
+    """Names of the tables, as the pages have them."""
     seeds: str = "0,1,2"
     """Seeds of the runs, with commas between."""
     data_root: Path = Path("data")
@@ -269,17 +270,17 @@ TABLES: Mapping[str, Callable[[Job], str]] = {
     "memories": partial(of_study, "memories", MEMORIES, ("memory",)),
     "placement": _program("placement", "--live"),
 }
-"""By the names that the page has; the last seven measure time and want an idle machine."""
+"""By the names that the pages have; the last seven measure time and want an idle machine."""
 
 
-def main(options: Options, page: Path = PAGE) -> int:
+def main(options: Options, folder: Path = PAGES) -> int:
     """Makes the tables, one after the other; returns the exit status."""
     try:
-        check(options.tables, page)
+        pages = places(options.tables, folder)
         made = here_and_now()
         own = replace(options, output_dir=options.output_dir / f"results-{made.commit}")
-        for name in options.tables:
-            text = TABLES[name](Job(own, made, page.parent))
+        for name, page in pages.items():
+            text = TABLES[name](Job(own, made, folder))
             where = f"`python benchmarks/results.py {name}`,\n{made.date}, commit {made.commit}; "
             body = f"{where}{made.machine}.\n\n{text}\n"
             write_atomically(page, replaced(page.read_text(), name, body).encode())
@@ -290,15 +291,23 @@ def main(options: Options, page: Path = PAGE) -> int:
     return 0
 
 
-def check(names: Sequence[str], page: Path) -> None:
-    """Refuses tables that there are not, and those that the page has no place for."""
+def places(names: Sequence[str], folder: Path) -> dict[str, Path]:
+    """The page that has a place for each table.
+
+    Raises:
+        UserError: an unknown table, or one without a place.
+    """
+    texts_of = {page: page.read_text() for page in sorted(folder.glob("*.md"))}
+    found: dict[str, Path] = {}
     for name in names:
         if name not in TABLES:
             raise UserError(f"unknown table {name!r}; valid: {', '.join(TABLES)}")
-        if f"<!-- table: {name} -->\n" not in page.read_text():
-            raise UserError(
-                f"{page} has no place for {name}: <!-- table: {name} --> ... <!-- end -->"
-            )
+        place = f"<!-- table: {name} -->\n"
+        page = next((page for page, text in texts_of.items() if place in text), None)
+        if page is None:
+            raise UserError(f"no page of {folder} has {place.strip()} ... <!-- end -->")
+        found[name] = page
+    return found
 
 
 def replaced(page: str, name: str, body: str) -> str:

@@ -9,7 +9,9 @@ import onefold
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")]
-PAGES += sorted((ROOT / "docs").glob("*.md"))
+DOCS = ROOT / "docs"
+PAGES += sorted(DOCS.rglob("*.md"))
+MADE = re.compile(r"<!-- (table: |made by ).*?<!-- (end|until here) -->", re.DOTALL)
 LINK = re.compile(r"(?<!`)\]\(([^)\s]+)\)")
 
 
@@ -24,7 +26,7 @@ def anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", head.lower()).replace(" ", "-") for head in heads}
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_lead_somewhere(page: Path) -> None:
     for link in LINK.findall(prose(page)):
         if "://" in link:
@@ -39,10 +41,19 @@ def test_the_site_names_every_page_once() -> None:
     """By text: mkdocs.yml has a tag that a plain YAML reader refuses."""
     nav = (ROOT / "mkdocs.yml").read_text().partition("\nnav:\n")[2]
     named = re.findall(r"(\S+\.md)$", nav, re.MULTILINE)
-    pages = {page.name for page in PAGES} - {"README.md"} | {"index.md"}
+    pages = {str(page.relative_to(DOCS if DOCS in page.parents else ROOT)) for page in PAGES}
+    pages = pages - {"README.md"} | {"index.md"}
     assert sorted(named) == sorted(pages)
 
 
 def test_the_api_page_has_every_public_name() -> None:
-    named = re.findall(r"^::: (\S+)$", (ROOT / "docs" / "api.md").read_text(), re.MULTILINE)
+    named = re.findall(r"^::: (\S+)$", (DOCS / "reference" / "api.md").read_text(), re.MULTILINE)
     assert {f"onefold.{name}" for name in onefold.__all__} <= set(named)
+
+
+def test_the_docs_stay_short() -> None:
+    """Lines that people write: neither tables that programs make, nor reference, nor history."""
+    written = [p for p in PAGES if p.name != "CHANGELOG.md" and p.parent.name != "reference"]
+    lines = {page: len(MADE.sub("", page.read_text()).splitlines()) for page in written}
+    assert sum(lines.values()) <= 2500
+    assert lines[ROOT / "README.md"] <= 70

@@ -20,16 +20,16 @@ def test_every_block_is_one_that_is_run(page: str) -> None:
 
 
 def test_own_data_and_model(tmp_path: Path) -> None:
-    printed = run_script("tutorial-own-data.md", tmp_path)
+    printed = run_script("own-data.md", tmp_path)
     assert printed.splitlines()[-1].startswith("torch.Size([1, 3])")
-    write_files("tutorial-own-data.md", tmp_path)
-    type_commands("tutorial-own-data.md", tmp_path)
+    write_files("own-data.md", tmp_path)
+    type_commands("own-data.md", tmp_path)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("page", ["tutorial-sweep.md", "tutorial-many-clients.md"])
+@pytest.mark.parametrize("page", ["sweep.md", "many-clients.md"])
 def test_commands(page: str, tmp_path: Path) -> None:
     write_files(page, tmp_path)
     type_commands(page, tmp_path)
-    if page == "tutorial-many-clients.md":
+    if page == "many-clients.md":
         assert len(list((tmp_path / "runs" / "study").glob("*.png"))) == 5

@@ -1,4 +1,4 @@
-"""The tutorials as a reader follows them: files written, scripts run, commands typed.
+"""The how-to pages as a reader follows them: files written, scripts run, commands typed.
 
 A block of Python or YAML with a title is a file of that name; Python without one is a script, from
 block to block. In a console block, what follows ``$`` is typed, and each line below it is one that
@@ -16,8 +16,9 @@ from pathlib import Path
 from tests.cluster.commands import environment
 
 ROOT = Path(__file__).parent.parent
-DOCS = ROOT / "docs"
-PAGES = sorted(page.name for page in DOCS.glob("tutorial-*.md"))
+DOCS = ROOT / "docs" / "howto"
+PAGES = sorted(page.name for page in DOCS.glob("*.md") if "\n```" in page.read_text())
+"""Those with blocks in fences: every such block is run."""
 BLOCK = re.compile(
     r"^## (?P<head>[^\n]*)$"
     r'|^```(?P<language>\w*)(?: title="(?P<title>[^"\n]+)")?\n(?P<text>.*?)^```$',

@@ -33,7 +33,8 @@ class Voter:
     its votes count whatever the image."""
 
     def gate(self, logits: Tensor) -> Tensor:
-        """How far it knows such images, (N,), of its logits (N, classes): Eq. 1 of docs/method.md,
+        """How far it knows such images, (N,), of its logits (N, classes): Eq. 1 of
+        docs/methods/fedmho-open.md,
         sigmoid(4 (E - (high + low) / 2) / (high - low))."""
         if self.levels is None:
             return torch.ones(len(logits))

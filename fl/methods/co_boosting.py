@@ -39,7 +39,7 @@ ROWS = 256
 
 @dataclass(frozen=True, kw_only=True)
 class CoBoostingConfig(PrototypesConfig):
-    """Co-Boosting's own settings, sized for a laptop; docs/methods.md has the released code's."""
+    """Co-Boosting's own settings, sized for a laptop; released ones: docs/methods/fedmho.md."""
 
     ce: NotNegative = 1.0
     """Weight of the ensemble's cross-entropy, each sample's times 1 minus its probability."""

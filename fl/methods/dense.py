@@ -38,7 +38,7 @@ from fl.spaces import Choice, LogUniform, Spaces, Uniform
 
 @dataclass(frozen=True, kw_only=True)
 class DenseConfig(PrototypesConfig):
-    """DENSE's own settings, sized for a laptop; the released code's are in docs/methods.md."""
+    """DENSE's own settings, sized for a laptop; released ones: docs/methods/fedmho.md."""
 
     ce: NotNegative = 1.0
     """Weight of the ensemble's cross-entropy on the images."""

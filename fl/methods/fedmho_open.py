@@ -1,7 +1,8 @@
 """FedMHO-Open, Onefold's own method: FedMHO's uploads, fused by votes on open-set samples.
 
 Classifier clients also tell their label counts. So the server knows who holds how much of a class,
-and neither a decoder's labels nor a classifier's answers are believed beyond that (docs/method.md):
+and neither a decoder's labels nor a classifier's answers are believed beyond that
+(docs/methods/fedmho-open.md):
 
 1. A classifier votes on a class by its share of the class's samples; where its energy tells known
    images from strange ones, only as far as it says that it knows them.
@@ -89,7 +90,7 @@ class FedMHOOpenConfig(FedMHOConfig):
 
 
 def run(clients: Clients, server: Server, config: FedMHOOpenConfig) -> Outcome:
-    """The algorithm of docs/method.md."""
+    """The algorithm of docs/methods/fedmho-open.md."""
     updates = clients.train()
     generators = [u for u in updates if u.client.role == "generator"]
     classifiers, held = told(clients, [u for u in updates if u.client.role == "classifier"], server)

@@ -9,7 +9,7 @@ from fl.own_process import run_as_command
 
 
 def main() -> None:
-    """Prints the table that is in docs/models.md."""
+    """Prints the table that is in docs/methods/models.md."""
     table = Table(
         "Model", "Data set", "Parameters", "MACs", "Profiler", "Paper", "By", box=box.MARKDOWN
     )

@@ -1,7 +1,7 @@
 """All models by name, collected from the files in ``architectures/``, and their builders.
 
 A model of the user's own is registered beside them (:mod:`fl.models.own`). Sizes against the FedMHO
-paper's Table 2 are in docs/models.md.
+paper's Table 2 are in docs/methods/models.md.
 """
 
 from collections.abc import Collection, Iterator

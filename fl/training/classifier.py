@@ -54,7 +54,7 @@ class ClassifierConfig(EpochTraining, Settings):
     """Local training of a classifier client (Eq. 2). It uploads ``classifier.*``."""
 
     model: Annotated[str, OneOf(CLASSIFIERS)] = "vgg9"
-    """Classifier architecture, such as vgg9 or cnn; all are in docs/models.md."""
+    """Classifier architecture, such as vgg9 or cnn; all are in docs/methods/models.md."""
     width: Width = 0.25
     """Factor on channels and hidden units; 1 is the paper's size."""
     epochs: Count = 30

@@ -3,8 +3,8 @@
 The rows of a batch are the clients' samples, one client's after another's. What is done to each row
 alike (an activation, a loss) is done to all at once; a layer with weights or a state runs once per
 client on that client's rows. On a CPU this is faster than stacked weights in one batched product
-(docs/log.md): a product of this size uses a core fully by itself, and a client's weights stay in
-cache.
+(docs/dev/log.md): a product of this size uses a core fully by itself, and a client's weights stay
+in cache.
 """
 
 from collections.abc import Sequence

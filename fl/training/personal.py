@@ -28,7 +28,7 @@ class PersonalTraining(ClassifierConfig):
     """
 
     model: Annotated[str, OneOf(CLASSIFIERS)] = "m1"
-    """Classifier architecture; m1 and m2 are FedD2S's, all are in docs/models.md."""
+    """Classifier architecture; m1 and m2 are FedD2S's, all are in docs/methods/models.md."""
     width: Width = 1.0
     """Factor on channels and hidden units; 1 is the paper's size."""
     epochs: Count = 4

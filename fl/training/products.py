@@ -3,7 +3,7 @@
 Rows lie in a batch beside other clients' rows, so the result's bits must not depend on where in
 memory they are. With MKL they do not if memory is aligned to 64 bytes, as all is that torch
 allocates; with oneDNN, which packs its operands, they never do. MKL is faster than oneDNN on
-Intel's processors, by a quarter, and slower on AMD's, by half (docs/log.md).
+Intel's processors, by a quarter, and slower on AMD's, by half (docs/dev/log.md).
 """
 
 from functools import lru_cache

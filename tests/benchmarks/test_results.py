@@ -1,4 +1,4 @@
-"""The tool that makes tables of docs/results.md."""
+"""The tool that makes the tables of docs/results."""
 
 import json
 import re
@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import results
 from results import (
-    PAGE,
+    PAGES,
     ROOT,
     TABLES,
     Job,
@@ -46,21 +46,38 @@ def page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(
         results, "TABLES", {n: lambda job: "| 1 |" for n in ("placement", "robust")}
     )
-    found = tmp_path / "results.md"
+    found = tmp_path / "speed.md"
     found.write_text(PLACES)
     return found
 
 
-def test_the_page_has_a_place_for_every_table_and_each_names_what_made_it() -> None:
-    tables = dict(re.findall(r"<!-- table: (\S+) -->\n(.*?)<!-- end -->", PAGE.read_text(), re.S))
-    assert tables.keys() == TABLES.keys()
-    for name, body in tables.items():
+def test_the_pages_have_one_place_for_every_table_and_each_names_what_made_it() -> None:
+    text = "".join(page.read_text() for page in PAGES.glob("*.md"))
+    tables = re.findall(r"<!-- table: (\S+) -->\n(.*?)<!-- end -->", text, re.DOTALL)
+    assert sorted(name for name, _ in tables) == sorted(TABLES)
+    for name, body in tables:
         commit = "commit [0-9a-f]{7,}( with changes)?"
         assert re.match(rf"`python .* {name}`,\n[0-9-]{{10}}, {commit}; .+\.\n", body), name
 
 
+def test_the_headline_tables_have_the_figures_of_the_pages() -> None:
+    """A row of the overview names a method; its figures stand in that method's rows."""
+    rows = [
+        line
+        for page in PAGES.glob("*.md")
+        if page.name != "README.md"
+        for line in page.read_text().splitlines()
+    ]
+    for method, figures in re.findall(
+        r"^\| `(\S+)` \| (.*) \|$", (PAGES / "README.md").read_text(), re.MULTILINE
+    ):
+        own = [row for row in rows if f"| {method} |" in row]
+        for figure in figures.split(" | "):
+            assert figure == "-" or any(f"| {figure} |" in row for row in own), (method, figure)
+
+
 def test_a_table_names_command_date_commit_and_machine(page: Path) -> None:
-    assert main(Options(tables=("placement",)), page) == 0
+    assert main(Options(tables=("placement",)), page.parent) == 0
     where = "2026-11-25, commit 0123abc; a machine."
     own = f"`python benchmarks/results.py placement`,\n{where}\n\n| 1 |\n"
     assert page.read_text() == replaced(PLACES, "placement", own)
@@ -71,13 +88,13 @@ def test_a_table_names_command_date_commit_and_machine(page: Path) -> None:
     ("name", "line"),
     [
         ("mine", "unknown table 'mine'; valid: placement, robust"),
-        ("robust", "has no place for robust"),
+        ("robust", "has <!-- table: robust -->"),
     ],
 )
 def test_bad_input_is_one_line_and_nothing_is_written(
     page: Path, name: str, line: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(Options(tables=("placement", name)), page) == 2
+    assert main(Options(tables=("placement", name)), page.parent) == 2
     assert line in capsys.readouterr().err
     assert page.read_text() == PLACES
 
@@ -128,7 +145,7 @@ def test_a_runs_line_takes_the_place_of_an_older_one(tmp_path: Path) -> None:
 def test_the_lines_in_the_docs_are_of_the_pages_tables() -> None:
     cells = [job.args[1]() for job in TABLES.values() if getattr(job, "func", 0) is results.of_runs]
     names = {cell.name for of_table in cells for cell in of_table}
-    for path in (ROOT / "docs" / "runs").glob("*.jsonl"):
+    for path in (PAGES / "runs").glob("*.jsonl"):
         assert {json.loads(line)["cell"] for line in path.read_text().splitlines()} <= names
 
 

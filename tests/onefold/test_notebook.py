@@ -12,7 +12,7 @@ nbclient = pytest.importorskip("nbclient")
 
 @pytest.mark.slow
 def test_the_page_runs_as_a_notebook_and_shows_its_result(tmp_path: Path) -> None:
-    (script,) = (b.text for b in blocks("tutorial-own-method.md") if b.title == "my.py")
+    (script,) = (b.text for b in blocks("own-method.md") if b.title == "my.py")
     book = nbformat.v4.new_notebook(
         cells=[nbformat.v4.new_code_cell(s) for s in (script, "result")]
     )

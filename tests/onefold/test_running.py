@@ -55,7 +55,7 @@ def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 quick = pytest.mark.usefixtures("undrawn")
-PAGE = "tutorial-own-method.md"
+PAGE = "own-method.md"
 TWO = {"num_clients": 2, "num_large": 2}
 
 

@@ -23,7 +23,7 @@ from tests.waiting import wait_until
 pytestmark = [pytest.mark.slurm, pytest.mark.slow]
 
 TWO_NODES = ["--slurm", "--slurm.nodes=2", "--slurm.cpus-per-task=2", "--slurm.mem-gb=3"]
-OWN_METHOD = "tutorial-own-method.md"
+OWN_METHOD = "own-method.md"
 LONG = ["--name=run", "--classifier.epochs=25", "--generator.epochs=40"]
 """Long enough to be disturbed in the middle, on whatever machine."""
 

@@ -9,7 +9,7 @@ from tests.cluster.commands import result
 from tests.slurm.real import missing, real_slurm
 from tests.tutorials import type_commands, write_files
 
-PAGE = "tutorial-sweep.md"
+PAGE = "sweep.md"
 CLASSIFIERS, GENERATORS = 2, 2
 pytestmark = [pytest.mark.slurm, pytest.mark.slow, pytest.mark.timeout(600)]
 

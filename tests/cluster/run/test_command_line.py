@@ -121,7 +121,7 @@ def test_a_file_may_only_hold_what_the_method_has(tmp_path: Path) -> None:
 
 
 def test_paper_presets_carry_table_7() -> None:
-    """But for CVAE-small's rate on gray images, which is 5e-2 there (docs/methods.md)."""
+    """But for CVAE-small's rate on gray images, which is 5e-2 there (docs/methods/fedmho.md)."""
     table = {  # local epochs VGG, CVAE; local LR VGG, CVAE; global epochs, LR; samples
         "paper-mnist": (200, 30, 5e-3, 1e-3, 10, 1e-5, 6000),
         "paper-fmnist": (200, 40, 5e-3, 1e-3, 20, 5e-4, 6000),

@@ -128,6 +128,7 @@ def test_upload_size(name, image_shape, num_classes, mebibytes):
 
 def test_documented_table_is_the_printed_one(capsys):
     main()
-    documented = (Path(__file__).parents[3] / "docs" / "models.md").read_text().splitlines()
+    page = Path(__file__).parents[3] / "docs" / "methods" / "models.md"
+    documented = page.read_text().splitlines()
     for line in filter(None, map(str.strip, capsys.readouterr().out.splitlines())):
         assert line in documented
