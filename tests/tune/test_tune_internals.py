@@ -20,7 +20,7 @@ from tune.tuning import (
 
 def test_a_trials_id_ends_with_its_number() -> None:
     tune.register_trainable("nothing", lambda _: None)
-    search = tune.tuning.BasicVariantGenerator()
+    search = tune.search.BasicVariantGenerator()
     with contract("ray", "Trial.trial_id", TESTED_WITH):
         search.add_configurations([Experiment("any", "nothing", num_samples=2)])
         trials = [search.next_trial() for _ in range(2)]
