@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from cluster.scheduling.placement import Bundle
-from fl.data.dirichlet import dirichlet_lists
+from fl.data.partition import dirichlet_lists
 from fl.federation import Request
 
 GB = 10**9

@@ -21,8 +21,7 @@ from torch import Tensor, nn, optim
 
 from cluster.run.command_line import parse
 from cluster.run.prepare import Prepared, prepare
-from fl.condensation.losses import sliced_wasserstein
-from fl.condensation.network import radius, within_radius
+from fl.condensation.task import radius, sliced_wasserstein, within_radius
 from fl.methods.fedaf import KnowledgeLoss
 from fl.training.features import features_and_logits
 

@@ -42,9 +42,8 @@ from fl.privacy.measure import Subject, measure
 from fl.report.style import MUTED, WIDE, legend_above, quiet
 from fl.rounds import Rounds
 from fl.training.classifier import ClassifierConfig
-from fl.training.dp import DpConfig
 from fl.training.generator import GeneratorConfig
-from fl.training.private import PrivateClassifier, PrivateGenerator, private
+from fl.training.private import DpConfig, PrivateClassifier, PrivateGenerator, private
 from fl.wire import Tensors, unpack
 
 Name = Literal["fedavg", "fedmho"]

@@ -1,15 +1,39 @@
 """Small commands: a function's arguments as a command line, whose errors are one line each."""
 
+import argparse
 import contextlib
 import io
+import sys
 from collections.abc import Callable, Sequence
 from functools import partial, wraps
+from typing import NoReturn
 
 import tyro
 
-from fl.arguments import exit_status
-from fl.errors import UserError
+from fl.disk_errors import refused_by_disk
+from fl.errors import UserError, error_line
 from fl.tyro_errors import one_line
+
+# Small commands: a parser, and how they end; whatever is wrong is one line.
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser that raises `UserError` for whatever is wrong, and prints nothing."""
+
+    def error(self, message: str) -> NoReturn:
+        """Called with what is wrong."""
+        raise UserError(message)
+
+
+def exit_status(command: Callable[[], object]) -> int:
+    """Runs a command to its end; returns 0, or 2 after one line for bad input or files."""
+    try:
+        with refused_by_disk():
+            command()
+    except UserError as error:
+        print(error_line(error), file=sys.stderr)
+        return 2
+    return 0
 
 
 def run_command(function: Callable[..., None], prog: str, argv: Sequence[str] | None = None) -> int:

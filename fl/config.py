@@ -17,7 +17,7 @@ from fl.federation import RunSpec
 from fl.fusion.fit import Inference
 from fl.methods.registry import METHODS, get_method
 from fl.resources import ResourcesConfig
-from fl.training.dp import DpConfig
+from fl.training.private import DpConfig
 
 Options = TypeVar("Options")
 OWN_TEST = 0.2

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from fl.errors import UserError
 from fl.models.ensemble import Ensemble
-from fl.models.info import Built
+from fl.models.shapes import Built
 from onefold.result import load_model
 
 BATCH = torch.export.Dim("batch")

@@ -15,8 +15,7 @@ from fl.json_values import JsonObject
 from fl.methods.registry import get_method
 from fl.own_process import run_as_command
 from fl.plugins import load_plugin
-from fl.privacy.measure import Subject, measure
-from fl.privacy.table import lines
+from fl.privacy.measure import Subject, lines, measure
 from fl.wire import StoredTensors
 from onefold.result import load_model
 

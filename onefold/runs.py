@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from cluster.run.run_dir import delete
-from fl.arguments import Parser, exit_status
+from fl.command import Parser, exit_status
 from fl.errors import UserError, escaped
 from fl.json_files import read_json
 from fl.json_values import JsonObject

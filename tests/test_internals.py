@@ -11,8 +11,8 @@ from tests.test_architecture import PACKAGES, ROOT
 FILES = {
     "torch": ("fl/models/torch_internals.py", "fl/training/torch_internals.py"),
     "ray": ("cluster/hardware/ray_internals.py",),
-    "ray.tune": ("tune/tuning.py",),
-    "submitit": ("slurm/sbatch.py",),
+    "ray.tune": ("tune/tune_internals.py",),
+    "submitit": ("slurm/submitit_internals.py",),
     "tyro": ("fl/tyro_errors.py",),
 }
 """The only files that may use a library's internals. Beside the mirror of each is its test."""

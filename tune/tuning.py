@@ -1,10 +1,9 @@
 """Runs a sweep's trials under Ray Tune, each in a placement group of its own, on one cluster."""
 
-import contextlib
 import logging
 import math
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,6 @@ from typing import Any
 import ray
 import torch
 from ray import tune
-from ray.air._internal import usage
 from ray.tune import PlacementGroupFactory
 from ray.tune.experiment import Trial
 from ray.tune.schedulers import ASHAScheduler, FIFOScheduler, TrialScheduler
@@ -32,6 +30,7 @@ from tune.options import METRICS, SweepOptions
 from tune.rows import is_epoch, last_scores, reported, shown
 from tune.spaces import longest_fit
 from tune.trials import FAILURE, derive, run_trial, share_of
+from tune.tune_internals import callbacks_not_counted, number_in
 
 # How much of the cluster a trial gets: a bundle of its own, large enough for every client.
 
@@ -84,36 +83,6 @@ def _least(requests: Iterable[Request]) -> dict[str, float]:
         "GPU": 1,
         "memory": max(0, *(r.memory_bytes for r in requests)),
     }
-
-
-# Internals of Ray Tune that we use, which may change with any release.
-#
-# - A trial's id ends with its number in the sweep: Tune states it nowhere else.
-# - The function that counts callbacks for Ray's statistics of usage: it imports MLflow and
-#   Weights & Biases where they are installed, which takes seconds, even where nothing is sent.
-
-TESTED_WITH = "2.60.0"
-"""The version that tests/tune/test_tune_internals.py last checked this file with."""
-
-
-def number_in(trial_id: str) -> str:
-    """A trial's number in the sweep, with leading zeros; the whole id if it has none."""
-    return trial_id.rpartition("_")[2]
-
-
-@contextlib.contextmanager
-def callbacks_not_counted() -> Iterator[None]:
-    """Leaves out the count of callbacks for Ray's statistics of usage."""
-
-    def nothing(callbacks: Any) -> bool:
-        return False
-
-    own = usage.tag_callbacks
-    usage.tag_callbacks = nothing
-    try:
-        yield
-    finally:
-        usage.tag_callbacks = own
 
 
 # Makes Ray Tune's searchers, schedulers and parameter space from a sweep's options and space.

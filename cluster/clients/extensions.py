@@ -15,8 +15,8 @@ from cluster.hardware.shadows import PACKAGES
 from fl.federation import Job
 from fl.methods.registry import METHODS
 from fl.methods.registry import OURS as OUR_METHODS
-from fl.models.info import ModelInfo
 from fl.models.registry import MODELS, OURS, register
+from fl.models.shapes import ModelInfo
 
 
 def packed_models() -> bytes | None:

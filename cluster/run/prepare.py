@@ -22,8 +22,7 @@ from fl.data.auxiliary import load_auxiliary
 from fl.data.catalogue import load
 from fl.data.datasets import Dataset, subset
 from fl.data.domains import load_domains
-from fl.data.partition import Partition, make_partition, validated
-from fl.data.validation import hold_out
+from fl.data.partition import Partition, hold_out, make_partition, validated
 from fl.errors import UserError
 from fl.federation import Client, RunSpec, Training
 from fl.methods.method import Assignment

@@ -21,9 +21,8 @@ from cluster.run.command_line import FLATTENED, flatten, load_yaml
 from cluster.run.options import Launch
 from cluster.run.yaml_files import CALL, read_yaml
 from fl.config import RunConfig
-from fl.data.by_path import is_path
 from fl.data.catalogue import short_name
-from fl.data.hugging_face import is_hugging_face
+from fl.data.own import is_hugging_face, is_path
 from fl.disk_errors import printable, refused_by_disk
 from fl.errors import UserError
 from fl.json_values import JsonObject

@@ -55,7 +55,7 @@ from fl.report.gallery import gallery
 from fl.rounds import Rounds
 from fl.scoring import OwnTests
 from fl.server import Evaluation, Outcome
-from fl.training.dp import ACCOUNTANT
+from fl.training.private import ACCOUNTANT
 from fl.whole_files import named_errors, no_pipe
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from fl.condensation.config import CondensationConfig
+from fl.condensation.task import CondensationConfig
 from fl.federation import Batch, RunSpec, Update
 from fl.receiving import check_probabilities, sent
 

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from fl.arguments import Parser, exit_status
+from fl.command import Parser, exit_status
 from fl.data.datasets import NAMES
 from fl.data.prepare import prepare
 from fl.errors import UserError, unknown

@@ -6,10 +6,8 @@ from typing import Any
 
 from fl.bounds import Bound
 from fl.data import datasets
-from fl.data.by_path import is_path, read_path
 from fl.data.datasets import INFO, NAMES, Dataset, DatasetInfo, subset
-from fl.data.hugging_face import is_hugging_face, read_hugging_face
-from fl.data.own import as_dataset
+from fl.data.own import as_dataset, is_hugging_face, is_path, read_hugging_face, read_path
 from fl.errors import UserError, check_name, unknown
 
 REGISTERED: dict[str, Dataset] = {}

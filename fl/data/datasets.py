@@ -1,17 +1,139 @@
 """The image data sets, by name, as plain uint8 arrays."""
 
+import hashlib
+import logging
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
+from importlib import resources
 from pathlib import Path
 
 import numpy as np
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import load_file, save_file
 
-from fl.data import array_cache, cinic10
-from fl.data.digits import read_digits
-from fl.data.files import describe, find_problems, how_to_get
-from fl.data.vision import read_split
+from fl.cache import cache_dir
+from fl.data.files import (
+    describe,
+    find_problems,
+    how_to_get,
+    read_cinic10,
+    read_torchvision,
+)
 from fl.errors import UserError, unknown
 from fl.seeding import numpy_generator
+from fl.whole_files import no_pipe, replacing
+
+# The `digits` data set: 1,797 handwritten digits of 8x8 pixels, which need no download.
+#
+# They are the test half of UCI's "Optical Recognition of Handwritten Digits" (E. Alpaydin and
+# C. Kaynak, 1998, CC BY 4.0), in scikit-learn's version, stored beside this file: importing
+# scikit-learn itself would cost every run more than two seconds.
+
+DIGITS_SIDE = 28
+
+Digits = tuple[np.ndarray, np.ndarray]
+
+
+def read_digits() -> tuple[Digits, Digits]:
+    """Returns (images, labels) of the train split and of the test split.
+
+    Images are uint8 (N, 1, 28, 28), labels int64 (N,). The 80/20 split is stratified and fixed.
+    """
+    with (resources.files(__package__) / "digits.npz").open("rb") as file, np.load(file) as raw:
+        train, test = (
+            (enlarge(raw[f"{split}_images"])[:, None], raw[f"{split}_labels"].astype(np.int64))
+            for split in ("train", "test")
+        )
+    return train, test
+
+
+def enlarge(images: np.ndarray) -> np.ndarray:
+    """Bilinear enlargement from (N, 8, 8), whole values 0..16, to uint8 (N, 28, 28), 0..255.
+
+    Integer arithmetic throughout: half intensity is exactly 127.5, which floats would round
+    differently on different machines, and the content key of every shard with it.
+    """
+    target = np.arange(DIGITS_SIDE)
+    # Pixel centres at (target + 1/2) * 8/28 - 1/2, counted in 14ths of a source pixel.
+    position = np.clip(4 * target - 5, 0, 14 * 7)
+    low, part = np.divmod(position, 14)
+    weights = np.zeros((DIGITS_SIDE, 8), dtype=np.int64)
+    weights[target, low] += 14 - part
+    weights[target, np.minimum(low + 1, 7)] += part
+    scaled = weights @ images.astype(np.int64) @ weights.T * 255
+    full = 14 * 14 * 16
+    return ((scaled + full // 2) // full).astype(np.uint8)
+
+
+# Data sets as arrays in one file, to be memory-mapped, once torchvision has read them.
+#
+# Importing torchvision takes a process two seconds and 50 MiB. The file's name contains a hash of
+# the paths, sizes and times of the data set's own files, so that no other data is ever taken for
+# it.
+
+SOURCES = {
+    "mnist": "MNIST/raw/*",
+    "fmnist": "FashionMNIST/raw/*",
+    "emnist": "EMNIST/raw/*",
+    "svhn": "*_32x32.mat",
+    "cifar10": "cifar-10-batches-py/*",
+    "cifar100": "cifar-100-python/*",
+    "cinic10": "CINIC-10/*/*/*.png",
+}
+"""Each data set's own files, below the data root."""
+
+CHECKSUM = "sha256"
+"""Of the file's metadata, under which the arrays' checksum is."""
+
+Arrays = dict[str, np.ndarray]
+
+log = logging.getLogger(__name__)
+
+
+def find_arrays(name: str, root: Path) -> Arrays | None:
+    """The arrays that :func:`save` wrote for the data set's files as they are now; else None."""
+    path = _path(name, root)
+    try:
+        arrays = {k: tensor.numpy() for k, tensor in load_file(no_pipe(path)).items()}
+        with safe_open(path, "np") as file:
+            about = file.metadata() or {}
+    except FileNotFoundError:
+        return None
+    except (OSError, SafetensorError):  # an incomplete file, or one that may not be read
+        arrays, about = {}, {}
+    if about.get(CHECKSUM) != _checksum(arrays):
+        log.warning("%s is damaged: it is ignored, and made again", path)
+        return None
+    return arrays
+
+
+def save_arrays(name: str, root: Path, arrays: Arrays) -> None:
+    """Writes the arrays for the next :func:`find`; does nothing if they cannot be written."""
+    with suppress(OSError, SafetensorError):
+        path = _path(name, root)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(path) as temporary:
+            tensors = {k: torch.from_numpy(array) for k, array in arrays.items()}
+            save_file(tensors, temporary, {CHECKSUM: _checksum(arrays)})
+
+
+def _checksum(arrays: Arrays) -> str:
+    """Of the arrays' names, types, shapes and values."""
+    sha = hashlib.sha256()
+    for name, array in sorted(arrays.items()):
+        sha.update(f"\n{name} {array.dtype} {array.shape}\n".encode())
+        sha.update(np.ascontiguousarray(array).data)
+    return sha.hexdigest()
+
+
+def _path(name: str, root: Path) -> Path:
+    files = sorted(root.resolve().glob(SOURCES[name]))
+    stats = [file.stat() for file in files]
+    stamps = [(str(f), s.st_size, s.st_mtime_ns) for f, s in zip(files, stats, strict=True)]
+    digest = hashlib.sha256(repr(stamps).encode()).hexdigest()[:16]
+    return cache_dir() / "data" / f"{name}-{digest}.safetensors"
 
 
 @dataclass(frozen=True)
@@ -105,10 +227,10 @@ def _read(name: str, data_root: Path) -> tuple[Split, Split]:
     if name == "digits":
         train, test = read_digits()
         return Split(*train), Split(*test)
-    found = array_cache.find(name, data_root)
+    found = find_arrays(name, data_root)
     if found is None:
         found = _read_files(name, data_root)
-        array_cache.save(name, data_root, found)
+        save_arrays(name, data_root, found)
     return (
         Split(found["train_images"], found["train_labels"]),
         Split(found["test_images"], found["test_labels"]),
@@ -119,7 +241,7 @@ def _read_files(name: str, data_root: Path) -> dict[str, np.ndarray]:
     problems = find_problems(name, data_root)
     if problems:
         raise UserError(f"{name}: {describe(problems)}; {how_to_get(name, data_root)}")
-    read = cinic10.read_split if name == "cinic10" else partial(read_split, name)
+    read = read_cinic10 if name == "cinic10" else partial(read_torchvision, name)
     found: dict[str, np.ndarray] = {}
     for split in ("train", "test"):
         images, labels = read(data_root, train=split == "train")

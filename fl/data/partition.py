@@ -3,19 +3,262 @@
 import hashlib
 from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Literal
 
 import numpy as np
 
 from fl.bounds import Count, Settings, Within
-from fl.data.classes import class_lists
-from fl.data.dirichlet import dirichlet_lists, recut
-from fl.data.mixture import mixture_lists
+from fl.data.datasets import Dataset
 from fl.data.partition_file import read_lists
 from fl.errors import UserError
 from fl.seeding import numpy_generator
+
+# Label-skewed partition by a fixed number of classes per client.
+
+
+def class_lists(
+    labels: np.ndarray,
+    num_clients: int,
+    num_classes: int,
+    *,
+    per_client: int,
+    min_samples: int,
+    rng: np.random.Generator,
+) -> list[np.ndarray]:
+    """Gives every client `per_client` classes; returns each client's indices, int64.
+
+    A class's samples, of labels int64 (N,), are cut evenly among its holders: sizes within a class
+    differ by one at most. Raises UserError where a class has fewer samples than holders, or a
+    client fewer than `min_samples`.
+    """
+    if per_client > num_classes:
+        raise UserError(f"classes_per_client {per_client}; allowed: 1 to {num_classes}")
+    held = _deal_classes(num_clients, num_classes, per_client, rng)
+    pieces: list[list[np.ndarray]] = [[] for _ in range(num_clients)]
+    for label in range(num_classes):
+        holders = np.flatnonzero(held[:, label])
+        samples = rng.permutation(np.flatnonzero(labels == label))
+        if len(samples) < len(holders):
+            raise UserError(
+                f"class {label} has {len(samples)} samples for {len(holders)} clients: use fewer "
+                "clients or a smaller classes_per_client"
+            )
+        if len(holders):
+            for client, piece in zip(holders, np.array_split(samples, len(holders)), strict=True):
+                pieces[client].append(piece)
+    lists = [np.concatenate(own) for own in pieces]
+    smallest = min(len(own) for own in lists)
+    if smallest < min_samples:
+        raise UserError(
+            f"a client with {per_client} of {num_classes} classes gets {smallest} samples but "
+            f"needs {min_samples}: use fewer clients or lower min_samples"
+        )
+    return lists
+
+
+def _deal_classes(
+    num_clients: int, num_classes: int, per_client: int, rng: np.random.Generator
+) -> np.ndarray:
+    """Which client has which class, bool (clients, classes), `per_client` in every row.
+
+    Classes with the fewest holders so far go first, ties at random: so every class has a holder if
+    clients times `per_client` suffice, and holders per class differ by one at most.
+    """
+    held = np.zeros((num_clients, num_classes), dtype=bool)
+    num_holders = np.zeros(num_classes, dtype=np.int64)
+    for client in range(num_clients):
+        chosen = np.lexsort((rng.random(num_classes), num_holders))[:per_client]
+        held[client, chosen] = True
+        num_holders[chosen] += 1
+    return held
+
+
+# Label-skewed partition by a Dirichlet draw per class, after FedDF's released code.
+
+GROUP_SIZE = 10
+MAX_DRAWS = 10_000
+DRAWS_AT_ONCE = 100
+
+
+def dirichlet_lists(
+    labels: np.ndarray,
+    num_clients: int,
+    num_classes: int,
+    *,
+    alpha: float,
+    min_samples: int,
+    rng: np.random.Generator,
+) -> list[np.ndarray]:
+    """Divides all samples, labels int64 (N,), among clients; returns their indices, int64.
+
+    Clients form groups of ten (the last may be smaller), each with its own slice of the shuffled
+    samples. In a group of k clients and n samples, every client gets at least
+    max(`min_samples`, floor(n / 2k)). Raises UserError where no draw achieves that.
+    """
+    order = rng.permutation(len(labels))
+    firsts = range(0, num_clients, GROUP_SIZE)
+    bounds = [first * len(labels) // num_clients for first in firsts]
+    lists: list[np.ndarray] = []
+    for first, members in zip(firsts, np.split(order, bounds[1:]), strict=True):
+        group_size = min(GROUP_SIZE, num_clients - first)
+        class_sizes = np.bincount(labels[members], minlength=num_classes)
+        minimum = max(min_samples, len(members) // (2 * group_size))
+        counts = _accepted_counts(class_sizes, group_size, alpha, minimum, rng)
+        if counts is None:
+            lower = " or lower min_samples" if minimum == min_samples else ""
+            raise UserError(
+                f"no Dirichlet partition in {MAX_DRAWS:,} draws gave each of {group_size} clients "
+                f"{minimum} of {len(members)} samples: raise alpha (now {alpha:g}), change the "
+                f"number of clients (now {num_clients}){lower}"
+            )
+        lists += _deal_dirichlet(members, labels[members], counts)
+    return lists
+
+
+def recut(lists: list[np.ndarray]) -> list[np.ndarray]:
+    """Concatenates the lists and cuts them into equal ones of floor(N/K); loses the remainder.
+
+    FedMHO's released code does this, though its paper does not mention it: all clients have the
+    same number of samples, some of them from a neighbour's list.
+    """
+    joined = np.concatenate(lists)
+    size = len(joined) // len(lists)
+    return list(joined[: size * len(lists)].reshape(len(lists), size))
+
+
+def _accepted_counts(
+    class_sizes: np.ndarray, clients: int, alpha: float, minimum: int, rng: np.random.Generator
+) -> np.ndarray | None:
+    """The first draw, (C, clients), that gives every client `minimum`; None if there is none."""
+    for _ in range(MAX_DRAWS // DRAWS_AT_ONCE):
+        draws = _draw_counts(class_sizes, clients, alpha, rng)
+        accepted = np.flatnonzero(draws.sum(axis=1).min(axis=1) >= minimum)
+        if len(accepted):
+            return draws[accepted[0]]
+    return None
+
+
+def _draw_counts(
+    class_sizes: np.ndarray, clients: int, alpha: float, rng: np.random.Generator
+) -> np.ndarray:
+    """DRAWS_AT_ONCE independent draws of samples per class and client, int64 (draws, C, clients).
+
+    Per class in order: q ~ Dir(α·1), q_k = 0 where client k already has its even share, then
+    renormalise and cut the class at floor(cumsum(q) · n_class).
+    """
+    even_share = class_sizes.sum() / clients
+    counts = np.zeros((DRAWS_AT_ONCE, len(class_sizes), clients), dtype=np.int64)
+    totals = np.zeros((DRAWS_AT_ONCE, clients), dtype=np.int64)
+    for index, size in enumerate(class_sizes):
+        is_open = totals < even_share
+        q = rng.dirichlet(np.full(clients, alpha), size=DRAWS_AT_ONCE) * is_open
+        # A tiny alpha can put all its weight on clients that are full. Its limit is one client
+        # taking the whole class, so one that is open takes it. (With no client open, every
+        # sample is assigned and the class is empty.)
+        stuck = q.sum(axis=1) == 0
+        taker = (rng.random(q.shape) * is_open).argmax(axis=1)
+        q[stuck] = np.eye(clients)[taker[stuck]]
+        cuts = np.floor(np.cumsum(q / q.sum(axis=1, keepdims=True), axis=1) * size)
+        cuts[:, -1] = size  # rounding must not lose the last sample
+        counts[:, index] = np.diff(cuts, axis=1, prepend=0)
+        totals += counts[:, index]
+    return counts
+
+
+def _deal_dirichlet(
+    members: np.ndarray, labels: np.ndarray, counts: np.ndarray
+) -> list[np.ndarray]:
+    """Cuts each class of the group's samples by its row of `counts`, (C, clients)."""
+    num_classes, clients = counts.shape
+    by_class = members[np.argsort(labels, kind="stable")]
+    owner = np.repeat(np.tile(np.arange(clients), num_classes), counts.ravel())
+    by_owner = by_class[np.argsort(owner, kind="stable")]
+    return np.split(by_owner, np.cumsum(counts.sum(axis=0))[:-1])
+
+
+# Equal shares, each with a class mixture of its own: FedD2S's partition (Section IV-A).
+
+
+def mixture_lists(
+    labels: np.ndarray,
+    num_clients: int,
+    num_classes: int,
+    *,
+    alpha: float,
+    rng: np.random.Generator,
+) -> list[np.ndarray]:
+    """Each client's samples, floor(N / K) of them, int64 indices into ``labels``, int64 (N,).
+
+    Client n draws its mixture d ~ Dir(alpha) over the classes. In random order the clients take as
+    many samples of each class as d gives them, or what is left of it; what a client is then short
+    of it takes of the classes left, by d again, or, where d gives these no weight, in proportion to
+    what is left of them. The N mod K samples over are left out.
+    """
+    share = len(labels) // num_clients
+    left = np.bincount(labels, minlength=num_classes)
+    counts = np.zeros((num_clients, num_classes), dtype=np.int64)
+    mixtures = rng.dirichlet(np.full(num_classes, alpha), size=num_clients)
+    for client in rng.permutation(num_clients):
+        counts[client] = _taken(mixtures[client], share, left)
+        left -= counts[client]
+    return _dealt(labels, counts, rng)
+
+
+def _taken(mixture: np.ndarray, share: int, left: np.ndarray) -> np.ndarray:
+    """How many samples of each class, (C,), a client takes of those ``left``: ``share`` in all."""
+    taken = np.minimum(_apportioned(mixture, share), left)
+    while missing := share - int(taken.sum()):  # each time round, it is done or a class runs out
+        there = left - taken
+        weights = np.where(there > 0, mixture, 0.0)
+        if not weights.any():  # a tiny alpha can give its whole mixture to classes that are gone
+            weights = there.astype(float)
+        taken += np.minimum(_apportioned(weights, missing), there)
+    return taken
+
+
+def _apportioned(weights: np.ndarray, total: int) -> np.ndarray:
+    """Whole numbers (C,) with that sum, nearest to the weights' shares: largest remainders."""
+    exact = weights / weights.sum() * total
+    whole = np.floor(exact).astype(np.int64)
+    over = np.argsort(-(exact - whole), kind="stable")[: total - int(whole.sum())]
+    whole[over] += 1
+    return whole
+
+
+def _dealt(labels: np.ndarray, counts: np.ndarray, rng: np.random.Generator) -> list[np.ndarray]:
+    """The samples of each class, in random order, to the clients by their counts, (clients, C)."""
+    parts: list[list[np.ndarray]] = [[] for _ in counts]
+    for label, own in enumerate(counts.T):
+        samples = rng.permutation(np.flatnonzero(labels == label))
+        for client, piece in enumerate(np.split(samples, np.cumsum(own))[:-1]):
+            parts[client].append(piece)
+    return [np.concatenate(pieces) for pieces in parts]
+
+
+# A validation split: training images that no client gets, on which settings are chosen.
+
+
+def hold_out(dataset: Dataset, share: float, seed: int) -> Dataset:
+    """The data set with a random share of its training images in place of its test split.
+
+    The rest is for the clients, and the true test split is not used.
+
+    Raises:
+        UserError: the share leaves one of the two without an image.
+    """
+    available = len(dataset.train.labels)
+    size = round(share * available)
+    if not 0 < size < available:
+        raise UserError(f"data.validation {share:g} of {available} images is {size} of them")
+    shuffled = numpy_generator(seed, "validation").permutation(available)
+    return replace(
+        dataset,
+        train=dataset.train.take(np.sort(shuffled[size:])),
+        test=dataset.train.take(np.sort(shuffled[:size])),
+    )
+
 
 Kind = Literal["dirichlet", "mixture", "classes", "iid", "domains", "file"]
 MAX_ALPHA = 1e6  # practically even; far larger values overflow in the draw

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from fl.data.arrays import is_whole, read_arrays
+from fl.data.own import is_whole, read_arrays
 from fl.errors import UserError, reason_of
 from fl.whole_files import read_text, replacing
 

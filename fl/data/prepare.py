@@ -4,8 +4,7 @@ from http.client import HTTPException
 from pathlib import Path
 
 from fl.data.datasets import dataset_info
-from fl.data.files import DAMAGED, FileProblem, describe, find_problems, how_to_get
-from fl.data.vision import open_split
+from fl.data.files import DAMAGED, FileProblem, describe, find_problems, how_to_get, open_split
 from fl.errors import UserError
 
 

@@ -16,8 +16,7 @@ from torch import Tensor, nn
 
 from fl.bounds import Count, Positive, Settings, Within
 from fl.federation import Batch
-from fl.fusion.draws import sample_keys
-from fl.fusion.dropout import Masks, sample_dropout
+from fl.fusion.draws import Masks, sample_dropout, sample_keys
 from fl.fusion.gradients import Gradients
 from fl.fusion.group import Group
 from fl.fusion.whole_batch import WholeBatch, needs_whole_batch

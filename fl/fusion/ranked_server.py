@@ -3,6 +3,8 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
+from itertools import chain, zip_longest
 from typing import Any, TypeVar, TypeVarTuple
 
 import numpy as np
@@ -14,21 +16,149 @@ from fl.events import Epoch, Events
 from fl.federation import Batch, RunSpec
 from fl.fusion.checkpoints import Checkpoints, digest_of, name_of
 from fl.fusion.distillation import TeacherWeights
-from fl.fusion.early import EarlyDraws
 from fl.fusion.fit import STATE_FORM, FitConfig, FitSpec, Inference, load_state
-from fl.fusion.rank import Rank, Report
-from fl.fusion.sampling import sampled
-from fl.fusion.synthesis import PIXEL, plan_draws, share_out
-from fl.fusion.teaching import taught_logits
+from fl.fusion.rank import COLUMNS, Rank, Report
+from fl.fusion.synthesis import PIXEL, Draw, Drawn, plan_draws, portions, share_out
 from fl.metrics.accuracy import accuracies
 from fl.models import Decoder
 from fl.seeding import in_round
 from fl.server import Evaluation, FitResult, Lessons, Loss, Samples
 
+# What was drawn before all clients were done, until it is asked for.
+
+
+class EarlyDraws:
+    """Draws by stream and client."""
+
+    def __init__(self) -> None:
+        self._held: dict[tuple[str, int], Drawn] = {}
+
+    def add(self, stream: str, client: int, drawn: Drawn) -> None:
+        """Holds it until the next :meth:`take`."""
+        self._held[stream, client] = drawn
+
+    def take(
+        self, clients: Iterable[int], allocation: np.ndarray, stream: str
+    ) -> Mapping[int, Drawn]:
+        """By client what was drawn as it is asked for now; nothing is held any more.
+
+        Args:
+            clients: whose decoders are asked.
+            allocation: (clients, classes), what of each.
+            stream: the noise's name.
+        """
+        held, self._held = self._held, {}
+        rows = dict(zip(clients, allocation, strict=True))
+        return {
+            client: drawn
+            for (of_stream, client), drawn in held.items()
+            if of_stream == stream and client in rows and np.array_equal(drawn.counts, rows[client])
+        }
+
+
+# Has the ranks draw samples: each its share, of decoders that are sent to it in portions.
+
+Block = Any
+"""A rank's value, or a reference to it: the server's subclass decides which."""
+OnEach = Callable[..., list[Block]]
+"""Calls a rank's method on every rank, each with its own arguments; gives their results."""
+
+
+def sampled(
+    shares: Sequence[Sequence[Draw]],
+    decoders: Mapping[int, Decoder],
+    on_each: OnEach,
+    *,
+    latent: int,
+    stream: str,
+    drawn: Mapping[int, Drawn],
+    at_once: int | None,
+) -> list[tuple[Block, ...]]:
+    """Each rank's images, labels and z.
+
+    Args:
+        shares: what each rank draws.
+        decoders: by client id, each looked up when it is sent or draws.
+        on_each: calls a method on every rank.
+        latent: size of z.
+        stream: names the noise.
+        drawn: what was drawn before, by client.
+        at_once: decoders that are sent to a rank in one call; None: the mapping itself is.
+    """
+
+    def needed(draws: Sequence[Draw]) -> Mapping[int, Decoder]:
+        return {draw.client: decoders[draw.client] for draw in draws} if at_once else decoders
+
+    cut = [portions(share, at_once or max(1, len(share))) for share in shares]
+    blocks = [
+        on_each(
+            Rank.sample,
+            [(needed(own), own, latent, stream, drawn) for own in portion],
+            returns=COLUMNS,
+        )
+        for portion in zip_longest(*cut, fillvalue=[])
+    ]
+    if len(blocks) == 1:
+        return blocks[0]
+    of_rank = [tuple(chain.from_iterable(own)) for own in zip(*blocks, strict=True)]
+    return on_each(Rank.join, of_rank, returns=COLUMNS)
+
+
+# Asks teachers on the server's ranks, one teacher after the other.
+
+
+def taught_logits(
+    teachers: Iterable[nn.Module],
+    images: Sequence[Block],
+    weights: TeacherWeights,
+    on_each: OnEach,
+    inference: Inference,
+    share: Callable[[nn.Module], Any],
+) -> list[Block]:
+    """The teachers' logits as one, (N, classes) in a block for each rank; one teacher is held at a
+    time.
+
+    Args:
+        teachers: at least one.
+        images: each rank's.
+        weights: equal: their mean. agreement: see :func:`fl.fusion.distillation.agreed_logits`;
+            then all teachers' logits are held at once.
+        on_each: calls the ranks.
+        inference: arithmetic of the teachers' passes.
+        share: what to pass them for a teacher.
+
+    Raises:
+        ValueError: there is no teacher.
+    """
+    if weights == "agreement":
+        each = [
+            on_each(Rank.ask, [(shared, block, None, inference) for block in images])
+            for shared in map(share, teachers)
+        ]
+        _check(len(each))
+        return on_each(Rank.agree, list(zip(*each, strict=True)))
+    totals: Sequence[Block] = [None] * len(images)
+    count = 0
+    for teacher in teachers:
+        shared = share(teacher)
+        own = [(shared, *pair, inference) for pair in zip(images, totals, strict=True)]
+        totals = on_each(Rank.ask, own)
+        count += 1
+    _check(count)
+    return on_each(Rank.apply, [(partial(_divided, count=count), total) for total in totals])
+
+
+def _check(count: int) -> None:
+    if not count:
+        raise ValueError("teach needs at least one teacher")
+
+
+def _divided(rows: Tensor, count: int) -> Tensor:
+    return rows / count
+
+
 Value = TypeVar("Value")
 Arguments = TypeVarTuple("Arguments")
-Block = Any
-"""A rank's value, or a reference to it: the subclass decides which."""
 
 
 class RankedServer(ABC):

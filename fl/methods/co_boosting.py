@@ -16,8 +16,14 @@ from fl.clients import Clients
 from fl.federation import Batch
 from fl.fusion.checkpoints import digest_of
 from fl.fusion.distillation import kl_to_teacher
-from fl.fusion.inversion import InversionConfig, InversionLoss, invert
-from fl.fusion.pool import DistillationConfig, DistillationLoss, Pool
+from fl.fusion.inversion import (
+    DistillationConfig,
+    DistillationLoss,
+    InversionConfig,
+    InversionLoss,
+    Pool,
+    invert,
+)
 from fl.methods.dense import assign
 from fl.methods.method import Method
 from fl.methods.prototypes import LOCAL, PrototypesConfig, all_classifiers

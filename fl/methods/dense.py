@@ -18,13 +18,15 @@ from fl.federation import Batch, RunSpec
 from fl.fusion.checkpoints import digest_of
 from fl.fusion.inversion import (
     BatchNormDistance,
+    DistillationConfig,
+    DistillationLoss,
     InversionConfig,
     InversionLoss,
+    Pool,
     boundary_support,
     crop_and_flip,
     invert,
 )
-from fl.fusion.pool import DistillationConfig, DistillationLoss, Pool
 from fl.methods import prototypes
 from fl.methods.method import Assignment, Method
 from fl.methods.prototypes import LOCAL, PrototypesConfig, all_classifiers

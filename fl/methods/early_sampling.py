@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from fl.clients import Clients
 from fl.federation import Update
-from fl.fusion.allocation import label_share_of
+from fl.fusion.synthesis import label_share_of
 from fl.methods.uploads import Decoders, load_label_counts
 from fl.server import Server
 

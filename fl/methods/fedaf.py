@@ -15,9 +15,13 @@ from torch import Tensor, nn
 
 from fl.bounds import MOST, AtLeast, AtMost, NotNegative, Positive, Settings, Within
 from fl.clients import Clients, trained
-from fl.condensation.config import CondensationConfig, LocalCondensation
-from fl.condensation.losses import class_means, knowledge_matching
-from fl.condensation.task import tell_mean_logits
+from fl.condensation.task import (
+    CondensationConfig,
+    LocalCondensation,
+    class_means,
+    knowledge_matching,
+    tell_mean_logits,
+)
 from fl.condensation.uploads import (
     check_knowledge,
     condensed_data,

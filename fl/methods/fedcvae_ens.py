@@ -17,13 +17,13 @@ from fl.bounds import Count, Number, OneOf, Positive, Settings, Width
 from fl.clients import Clients
 from fl.errors import UserError
 from fl.federation import RunSpec, Update
-from fl.fusion.allocation import client_shares, squared_counts
 from fl.fusion.distillation import FusionLoss
 from fl.fusion.fit import FitConfig
+from fl.fusion.synthesis import client_shares, squared_counts
 from fl.methods.method import Assignment, Method
 from fl.methods.uploads import Decoders, load_label_counts
 from fl.models import CLASSIFIERS, GENERATORS, check_classifier
-from fl.models.truncated import TruncatedDecoder
+from fl.models.cvae import TruncatedDecoder
 from fl.seeding import numpy_generator
 from fl.server import Outcome, Samples, Server
 from fl.spaces import Choice, LogUniform, Spaces, Uniform

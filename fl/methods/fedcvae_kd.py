@@ -29,7 +29,7 @@ from fl.methods.fedcvae_ens import (
 from fl.methods.method import Method
 from fl.methods.uploads import load_label_counts
 from fl.models import Decoder, one_hot
-from fl.models.truncated import TruncatedDecoder, truncate
+from fl.models.cvae import TruncatedDecoder, truncate
 from fl.server import Outcome, Samples, Server
 from fl.spaces import Choice, LogUniform
 from fl.training.generator import starting_generator

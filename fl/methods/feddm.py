@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from fl.bounds import NotNegative, Positive, Settings
 from fl.clients import Clients
-from fl.condensation.config import CondensationConfig, LocalCondensation
+from fl.condensation.task import CondensationConfig, LocalCondensation
 from fl.condensation.uploads import condensed_data
 from fl.federation import Batch
 from fl.fusion.distillation import FusionLoss

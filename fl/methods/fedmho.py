@@ -19,7 +19,6 @@ from fl.clients import Clients
 from fl.errors import UserError, unknown
 from fl.federation import RunSpec, Update
 from fl.fusion.aggregation import AggregationConfig
-from fl.fusion.allocation import label_share, squared_counts
 from fl.fusion.distillation import (
     FusionLoss,
     LearnedFusionLoss,
@@ -27,7 +26,7 @@ from fl.fusion.distillation import (
     Weighing,
 )
 from fl.fusion.fit import FitConfig
-from fl.fusion.synthesis import truncate_to_bytes
+from fl.fusion.synthesis import label_share, squared_counts, truncate_to_bytes
 from fl.json_values import JsonObject
 from fl.methods.early_sampling import by_label_share
 from fl.methods.method import Assignment, Method

@@ -23,14 +23,13 @@ from fl.bounds import MOST, Count, Positive, Within
 from fl.clients import Clients
 from fl.errors import UserError
 from fl.federation import Batch, Update
-from fl.fusion.allocation import label_share
 from fl.fusion.distillation import FusionLoss
 from fl.fusion.fit import FitConfig
-from fl.fusion.synthesis import truncate_to_bytes
-from fl.fusion.varied import VariedDecoder
+from fl.fusion.synthesis import label_share, truncate_to_bytes
 from fl.fusion.voting import (
     LEAST_APART,
     SMALLEST,
+    VariedDecoder,
     Voter,
     best_of_each_class,
     elected,

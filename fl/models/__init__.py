@@ -7,7 +7,6 @@
 
 from fl.models.copied import copied
 from fl.models.cvae import CVAE, Decoder, elbo_loss, elbo_losses, one_hot, sample
-from fl.models.info import ModelInfo
 from fl.models.registry import (
     CLASSIFIERS,
     GENERATORS,
@@ -20,7 +19,7 @@ from fl.models.registry import (
     classifier_bytes,
     in_fast_layout,
 )
-from fl.models.shapes import ImageShape
+from fl.models.shapes import ImageShape, ModelInfo
 from fl.models.torch_internals import shell
 
 __all__ = [

@@ -4,7 +4,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from fl.models.table2 import ROWS, as_printed, count
+from fl.models.cost import ROWS, as_printed, count
 from fl.own_process import run_as_command
 
 

@@ -8,9 +8,8 @@ from typing import Any
 from torch import nn
 
 from fl.errors import UserError
-from fl.models.info import ModelInfo
 from fl.models.registry import register
-from fl.models.shapes import ImageShape
+from fl.models.shapes import ImageShape, ModelInfo
 from fl.sources import source_hash
 
 KNOWN = ("image_shape", "num_classes", "width")

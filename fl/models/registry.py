@@ -5,21 +5,54 @@ paper's Table 2 are in docs/methods/models.md.
 """
 
 from collections.abc import Collection, Iterator
+from functools import lru_cache
 from importlib import import_module
 from math import inf
 from pkgutil import iter_modules
 from typing import Literal
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from fl.errors import UserError, check_name, unknown
+from fl.errors import UserError, check_name, reason_of, unknown
 from fl.models import architectures
 from fl.models.cvae import CVAE, Decoder
-from fl.models.info import Built, ModelInfo
-from fl.models.output import check_output
-from fl.models.shapes import ImageShape
-from fl.models.state import settle, state_sent, staying
+from fl.models.shapes import Built, ImageShape, ModelInfo
+from fl.models.state import refusal, settle, state_sent, staying
+
+# Whether a model of the user's own gives what a classifier has to give.
+
+
+@lru_cache(maxsize=64)
+def check_output(info: ModelInfo, image_shape: ImageShape, num_classes: int, width: float) -> None:
+    """Refuses a model that does not map images of that shape to a logit for each class.
+
+    It is tried once in a process, and draws nothing from torch's global stream: weights drawn after
+    it are the same whether it was tried or not.
+
+    Raises:
+        UserError: with what it gave, or how it failed.
+    """
+    shape = (2, *image_shape)
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        try:
+            model = info.build(image_shape, num_classes, width).eval()
+            found = model(torch.zeros(shape))
+        except UserError:
+            raise
+        except (Exception, SystemExit) as error:
+            raise UserError(
+                f"model {info.name} fails on images of shape {shape}: {type(error).__name__}: "
+                f"{reason_of(error)}"
+            ) from None
+    given = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
+    if given != (2, num_classes):
+        raise UserError(
+            f"model {info.name} gives {given} for images of shape {shape}, "
+            f"expected {(2, num_classes)}: a logit for each class"
+        )
+    if refused := refusal(model):
+        raise UserError(f"model {info.name} cannot be trained: {refused}")
 
 
 def _collect() -> dict[str, ModelInfo]:

@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from fl.errors import UserError, reason_of
 from fl.json_values import JsonObject
 from fl.models.ensemble import Ensemble
-from fl.models.info import Built
 from fl.models.registry import OURS, build_classifier
+from fl.models.shapes import Built
 from fl.packed import without_sharing
 from fl.whole_files import no_pipe, replacing
 

@@ -2,25 +2,240 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from typing import Any, Self
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fl.condensation.config import CondensationConfig
+from fl.condensation.nearest import nearest
+from fl.condensation.task import CondensationConfig
 from fl.data.datasets import Dataset
 from fl.data.shard import Shard
 from fl.federation import RunSpec, Training
 from fl.json_values import JsonObject
 from fl.models.cvae import sample
 from fl.models.state import state_sent
-from fl.privacy.copies import as_bytes, copies
-from fl.privacy.curve import CURVE
-from fl.privacy.membership import attack, balanced, confidences
-from fl.seeding import torch_generator
+from fl.seeding import numpy_generator, torch_generator
 from fl.training.classifier import ClassifierConfig, starting_classifier
+from fl.training.divergence import logits_of
 from fl.training.generator import GeneratorConfig, starting_generator
 from fl.wire import load_prefixed
+
+# Whether images that were made of a client's data repeat it: nearer to it than to unseen data.
+
+
+@dataclass(frozen=True)
+class Copies:
+    """Median root mean square distances of images to the nearest real one, from 0 to 1."""
+
+    images: int
+    to_train: float
+    """To the client's training images."""
+    to_test: float
+    """To as many test images, which nobody trained on."""
+    nearer: float
+    """Share of the images that are nearer to a training image; 0.5 is chance."""
+
+    @property
+    def ratio(self) -> float:
+        """Below 1 the images lie nearer to what was trained on: 0 are copies."""
+        return self.to_train / self.to_test if self.to_test else 1.0
+
+
+def copies(images: Tensor, train: Tensor, test: Tensor) -> Copies:
+    """Compares all uint8 (., C, H, W); ``train`` and ``test`` are of the same size and classes."""
+    to_train, to_test = (nearest(images, real)[0] for real in (train, test))
+    nearer = (to_train < to_test).double() + (to_train == to_test).double() / 2
+    return Copies(
+        images=len(images),
+        to_train=float(to_train.median()),
+        to_test=float(to_test.median()),
+        nearer=float(nearer.mean()),
+    )
+
+
+def as_bytes(images: Tensor) -> Tensor:
+    """Images of floats as uint8, cut to [0, 1]; those of bytes as they are."""
+    if images.dtype == torch.uint8:
+        return images
+    return (images.clamp(0, 1) * 255).round().to(torch.uint8)
+
+
+# How well an attack's scores tell members from non-members: ROC curve, area, true positives.
+
+FALSE_POSITIVES = (0.001, 0.01)
+"""False positive rates at which true positives are told."""
+CURVE = np.geomspace(1e-3, 1, 31)
+"""False positive rates of the curve that is kept."""
+
+
+@dataclass(frozen=True)
+class Rate:
+    """A true positive rate with its 95 % interval (Clopper and Pearson), all from 0 to 1."""
+
+    value: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Curve:
+    """What an attack can tell."""
+
+    members: int
+    others: int
+    auc: float
+    """Area under the ROC curve: 0.5 is a coin, 1 knows every member."""
+    error: float
+    """Standard error of the area (Hanley and McNeil, 1982)."""
+    at: dict[str, Rate]
+    """True positive rates by false positive rate. One below 1/others is met by accusing nobody but
+    those above every non-member."""
+    curve: list[float]
+    """True positive rates at the false positive rates of :data:`CURVE`."""
+
+    @classmethod
+    def of(cls, members: np.ndarray, others: np.ndarray) -> Self:
+        """The curve of scores, (n,) and (m,), neither empty, that are higher for likely members."""
+        auc, n, m = _area(members, others), len(members), len(others)
+        return cls(
+            members=n,
+            others=m,
+            auc=auc,
+            error=_error(auc, n, m),
+            at={
+                f"{rate:g}": _interval(_found(members, others, rate), n) for rate in FALSE_POSITIVES
+            },
+            curve=[_found(members, others, rate) / n for rate in CURVE],
+        )
+
+    def to_json(self) -> JsonObject:
+        """As it stands in privacy.json."""
+        return asdict(self)
+
+
+def _area(members: np.ndarray, others: np.ndarray) -> float:
+    """The share of pairs in which the member has the higher score; ties count half."""
+    ordered = np.sort(others)
+    below, upto = (np.searchsorted(ordered, members, side) for side in ("left", "right"))
+    return float((below + upto).mean() / 2 / len(others))
+
+
+def _error(auc: float, n: int, m: int) -> float:
+    both, twice = auc / (2 - auc), 2 * auc**2 / (1 + auc)
+    variance = auc * (1 - auc) + (n - 1) * (both - auc**2) + (m - 1) * (twice - auc**2)
+    return float(np.sqrt(max(0.0, variance) / (n * m)))
+
+
+def _found(members: np.ndarray, others: np.ndarray, rate: float) -> int:
+    """Members above the lowest threshold that accuses no more than this share of the others."""
+    allowed = int(rate * len(others) + 1e-9)
+    if allowed >= len(others):
+        return len(members)
+    return int((members > np.sort(others)[::-1][allowed]).sum())
+
+
+def _interval(found: int, n: int) -> Rate:
+    from scipy.stats import beta  # late: it takes a second
+
+    low = float(beta.ppf(0.025, found, n - found + 1)) if found else 0.0
+    high = float(beta.ppf(0.975, found + 1, n - found)) if found < n else 1.0
+    return Rate(found / n, low, high)
+
+
+# Membership inference against a classifier: was this sample among those that it was trained on?
+#
+# Two attacks: the loss alone (Yeom et al., CSF 2018), and an offline likelihood ratio that needs
+# no shadow models, since other clients' uploads have not seen the sample: the sample's confidence
+# under the attacked model against a Gaussian fit to its confidences under theirs (Carlini et al.,
+# S&P 2022; Watson et al., ICLR 2022). As for few references there, all samples share one
+# variance, so what is compared is the distance to their mean.
+
+BATCH = 256
+
+
+def confidences(model: nn.Module, shard: Shard) -> np.ndarray:
+    """log p/(1 - p) of each sample's class, (n,), float64: the higher, the smaller the loss.
+
+    It orders samples as the cross-entropy does, and is nearer to a Gaussian (Carlini et al.).
+    """
+    logits = logits_of(model, shard.images, BATCH).cpu().double()
+    own = logits.gather(1, shard.labels[:, None]).squeeze(1)
+    rest = logits.scatter(1, shard.labels[:, None], -torch.inf).logsumexp(1)
+    scores: Tensor = (own - rest).clamp(-1e6, 1e6)
+    return scores.numpy()
+
+
+def balanced(members: np.ndarray, others: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Places of as many members as others, class beside class, given the classes of both.
+
+    Without that an attack on a client of few classes would tell classes apart, not members.
+    """
+    stream = numpy_generator(seed, "privacy/balanced")
+    kept: tuple[list[np.ndarray], list[np.ndarray]] = ([], [])
+    for label in np.unique(members):
+        places = [np.flatnonzero(labels == label) for labels in (members, others)]
+        size = min(map(len, places))
+        for chosen, there in zip(kept, places, strict=True):
+            chosen.append(np.sort(stream.choice(there, size, replace=False)))
+    return np.concatenate(kept[0]), np.concatenate(kept[1])
+
+
+def attack(
+    own: tuple[np.ndarray, np.ndarray],
+    references: Sequence[tuple[np.ndarray, np.ndarray]],
+) -> Mapping[str, Curve]:
+    """Both attacks' curves; the likelihood ratio only where there are references.
+
+    Args:
+        own: confidences of members and others under the attacked model.
+        references: the same under models that have seen none of them; NaN for a sample that one
+            has seen.
+    """
+    found = {"loss": Curve.of(*own)}
+    if references:
+        hardness = [np.nanmean(np.stack(each), axis=0) for each in zip(*references, strict=True)]
+        members, others = (mine - mean for mine, mean in zip(own, hardness, strict=True))
+        found["ratio"] = Curve.of(members, others)
+    return found
+
+
+# What was measured of a run's privacy, as lines of at most 80 columns.
+
+
+def lines(found: JsonObject) -> Iterator[str]:
+    """Tables of the attacks and of the images, and how to read them."""
+    attacked = [(f"client {u['client']}", u["model"], u["attacks"]) for u in found["uploads"]]
+    if found["global"]:
+        attacked.append(("global", "", found["global"]["attacks"]))
+    if attacked:
+        yield "membership  model        attack samples  AUC   +-     TPR at FPR 1 % (95 %)"
+        for who, model, attacks in attacked:
+            for name, curve in attacks.items():
+                yield _attack(who, model, name, curve)
+        yield "AUC 0.5: a coin; 1: every member known. ratio: likelihood ratio."
+    if found["images"]:
+        yield "images      made       images  to own data  to test data  ratio  nearer to own"
+        for row in found["images"]:
+            yield (
+                f"client {row['client']:<4} {row['kind']:<10}{row['images']:>7}"
+                f"{row['to_train']:>13.4f}{row['to_test']:>14.4f}{row['ratio']:>7.2f}"
+                f"{row['nearer']:>15.0%}"
+            )
+        yield "ratio of median distances: near 1 is new, far below 1 repeats training images"
+    if not attacked and not found["images"]:
+        yield "no upload here is a whole classifier, a decoder or condensed images"
+
+
+def _attack(who: str, model: str, name: str, curve: Mapping[str, Any]) -> str:
+    at = curve["at"]["0.01"]
+    spread = f"{at['value']:.1%} ({at['low']:.1%} to {at['high']:.1%})"
+    return (
+        f"{who[:11]:<12}{model[:12]:<13}{name:<7}{curve['members']:>7}"
+        f"  {curve['auc']:.3f} {2 * curve['error']:.3f}  {spread}"
+    )
+
 
 DRAWN = 200
 """Images drawn from each client's decoder."""

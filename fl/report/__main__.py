@@ -4,7 +4,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from fl.arguments import Parser, exit_status
+from fl.command import Parser, exit_status
 from fl.errors import UserError, escaped
 from fl.own_process import run_as_command
 

@@ -7,7 +7,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from fl.report import client_notes, client_plots, plots, style
+from fl.report import client_notes, plots, style
 from fl.report.mosaic import sample_grid
 from fl.report.read import REAL, RunRecord
 from fl.report.scores import on_whole_split
@@ -91,7 +91,7 @@ def _accuracy(run: RunRecord) -> Drawn:
 def _clients(run: RunRecord) -> Drawn:
     if not run.client_accuracy:
         return None
-    return client_plots.client_spread(run.client_accuracy), (
+    return plots.client_spread(run.client_accuracy), (
         "How accuracy is distributed over clients after each round: all of them lie in the light "
         "band; the dark one reaches from the 10th to the 90th percentile."
     )
@@ -101,7 +101,7 @@ def _client_accuracy(run: RunRecord) -> Drawn:
     if run.scores is None:
         return None
     alone = run.alone.scores if run.alone else None
-    figure = client_plots.client_accuracy(run.scores, alone)
+    figure = plots.client_accuracy(run.scores, alone)
     return figure, client_notes.last_round(run.scores, run.alone)
 
 
@@ -182,12 +182,12 @@ def _losses(run: RunRecord) -> Drawn:
     caption = f"Mean training loss over each client's own samples by {units}"
     if run.in_rounds:
         caption += ", with a point for each epoch or a few steps within it"
-    if client_plots.has_bands(run.losses):
+    if plots.has_bands(run.losses):
         caption += (
             "; of many clients the line is their median, the dark band reaches from their 10th to "
             "their 90th percentile, and all lie in the light one"
         )
-    return client_plots.loss_curves(run.losses), f"{caption}."
+    return plots.loss_curves(run.losses), f"{caption}."
 
 
 def _placement(run: RunRecord) -> Drawn:
@@ -201,7 +201,7 @@ def _placement(run: RunRecord) -> Drawn:
             f". Makespan {duration(took)}, lower bound {duration(bound)}, which no placement could "
             f"undercut; ratio {took / bound:.2f}"
         )
-    return client_plots.placement_chart([*run.placements.values()], bound), f"{caption}."
+    return plots.placement_chart([*run.placements.values()], bound), f"{caption}."
 
 
 def _partition(run: RunRecord) -> Drawn:

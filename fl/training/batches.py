@@ -12,10 +12,9 @@ from functools import lru_cache
 import torch
 from torch import Tensor, nn
 
-from fl.models.info import Built, ModelInfo
 from fl.models.layers import AnyBatchNorm
 from fl.models.registry import MODELS
-from fl.models.shapes import ImageShape
+from fl.models.shapes import Built, ImageShape, ModelInfo
 
 
 def cut(order: Tensor, size: int, least: int = 1) -> Sequence[Tensor]:

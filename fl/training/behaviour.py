@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from fl.federation import RunSpec
-from fl.models.info import ModelInfo
+from fl.models.shapes import ModelInfo
 from fl.seeding import torch_seeded
 from fl.training.classifier import start
 

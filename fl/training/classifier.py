@@ -21,8 +21,8 @@ from fl.models import (
     copied,
     in_fast_layout,
 )
-from fl.models.info import ModelInfo
 from fl.models.registry import MODELS
+from fl.models.shapes import ModelInfo
 from fl.plausible import Trial, check_reach, extents, trial_images
 from fl.seeding import torch_seeded
 from fl.training.batches import smallest_batch_of

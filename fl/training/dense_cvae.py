@@ -1,16 +1,120 @@
 """The gradient of FedMHO's Eq. 3 for a fully connected CVAE, as a formula."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
-from typing import Literal
+from typing import Literal, Self
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from fl.federation import Batch
+from fl.federation import Batch, TaskOutput
 from fl.models.architectures.cvae_small import DenseEncoder
 from fl.models.cvae import CVAE, LOGVAR_BOUND, one_hot
-from fl.training.linear_chain import LinearChain
+from fl.training.loop import Step, minimise
+from fl.training.recipe import MeanLoss, Recipe, batches
+
+# A chain of linear layers and ReLUs, forwards and backwards without autograd.
+
+RESHAPES = (nn.Flatten, nn.Unflatten, nn.Identity)
+"""Layers that change no number: a chain goes on flat rows."""
+
+
+class LinearChain:
+    """The layers of a chain, with what a backward pass needs of the last forward one.
+
+    Args:
+        layers: each ``nn.Linear``, or ``nn.ReLU`` behind one; their weights' ``grad`` is there.
+    """
+
+    def __init__(self, layers: Sequence[nn.Module]) -> None:
+        self._layers = layers
+        self._seen: list[Tensor] = []
+
+    @classmethod
+    def of(cls, layers: Iterable[nn.Module]) -> Self | None:
+        """The chain that a model's layers are; None if there are others among them."""
+        own = [layer for layer in layers if type(layer) not in RESHAPES]
+        plain = all(type(layer) is nn.ReLU or _is_affine(layer) for layer in own)
+        return cls(own) if plain and own and type(own[0]) is nn.Linear else None
+
+    def forward(self, rows: Tensor) -> Tensor:
+        """Rows (B, inputs) in, rows (B, outputs) out."""
+        self._seen = []
+        for layer in self._layers:
+            if isinstance(layer, nn.Linear):
+                self._seen.append(rows)
+                rows = torch.addmm(layer.bias, rows, layer.weight.t())
+            else:
+                rows = rows.relu_()
+        self._seen.append(rows)
+        return rows
+
+    def backward(self, gradient: Tensor, *, of_inputs: bool = True) -> Tensor:
+        """Writes the weights' gradients; returns the inputs', (B, inputs), if they are asked for.
+
+        Args:
+            gradient: of the outputs, (B, outputs), which is overwritten behind a ReLU.
+            of_inputs: whether the first layer's inputs have a gradient; else what is returned is
+                that of its outputs.
+        """
+        seen = list(self._seen)
+        rows = seen.pop()
+        for layer in reversed(self._layers):
+            if not isinstance(layer, nn.Linear):
+                gradient = gradient.mul_(rows > 0)
+                continue
+            rows = seen.pop()
+            assert layer.weight.grad is not None
+            assert layer.bias.grad is not None
+            torch.mm(gradient.t(), rows, out=layer.weight.grad)
+            torch.sum(gradient, 0, out=layer.bias.grad)
+            if seen or of_inputs:
+                gradient = gradient @ layer.weight
+        return gradient
+
+
+def _is_affine(layer: nn.Module) -> bool:
+    return type(layer) is nn.Linear and layer.bias is not None
+
+
+# Training of one client whose recipe has its gradient as a formula: without autograd.
+#
+# A small client's step is a few products of matrices, and autograd, the passes that it makes over
+# activations, and a kernel call for each parameter take longer than these. Here a step is the
+# formula and one call of the optimiser, on one flat buffer for all weights and one for their
+# gradients.
+
+
+def train(recipe: Recipe, client: int | None = None) -> TaskOutput:
+    """Trains one client; returns what it uploads. With its id, its progress is told."""
+    assert recipe.gradient is not None
+    gradient, mean_loss = recipe.gradient, MeanLoss()
+    optimizer = recipe.optimizer.for_cohort([[flattened(recipe.model)]])
+
+    def steps() -> Iterator[Step]:
+        for batch in batches(recipe, mean_loss, client):
+            losses = gradient(batch)
+            yield Step(losses.sum())
+            mean_loss.add(losses)
+
+    with torch.no_grad():
+        # The loop is told of no parameters, as it would clear their gradients before the step.
+        minimise(steps(), [[]], optimizer)
+    return mean_loss.output(recipe)
+
+
+def flattened(model: nn.Module) -> Tensor:
+    """Moves all weights into one tensor, and all gradients into its ``grad``; each parameter, and
+    its ``grad``, is a view of these from now on."""
+    parameters = list(model.parameters())
+    weights = torch.cat([p.detach().flatten() for p in parameters])
+    weights.grad = torch.empty_like(weights)  # a formula writes all of it
+    sizes = [p.numel() for p in parameters]
+    parts = zip(parameters, weights.split(sizes), weights.grad.split(sizes), strict=True)
+    for parameter, own, gradient in parts:
+        parameter.data, parameter.grad = own.view_as(parameter), gradient.view_as(parameter)
+    return weights
+
 
 Reduction = Literal["mean", "sum"]
 FACTORS = 120

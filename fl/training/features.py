@@ -7,9 +7,9 @@ from torch import Tensor, nn
 
 from fl.errors import UserError
 from fl.federation import RunSpec
-from fl.models.info import Built, ModelInfo
 from fl.models.registry import MODELS, build_classifier
-from fl.training.per_client import PerClient
+from fl.models.shapes import Built, ModelInfo
+from fl.training.stacked import PerClient
 
 
 def features_and_logits(model: nn.Module, images: Tensor) -> tuple[Tensor, Tensor]:

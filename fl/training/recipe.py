@@ -39,7 +39,7 @@ class Recipe:
     gradient: Callable[[Batch], Tensor] | None = None
     """The gradient of that by a formula: writes it to each parameter's ``grad``, which is there,
     and returns the losses, (B,). A client that has it trains by itself and without autograd
-    (:mod:`fl.training.by_formula`): all parameters, in one stage."""
+    (:mod:`fl.training.dense_cvae`): all parameters, in one stage."""
     optimizer: SGD | Adam | Proximal
     anchor: Sequence[Tensor] | None = None
     """For a proximal optimiser: what it holds the parameters near; the start without it."""

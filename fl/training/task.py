@@ -5,9 +5,9 @@ from functools import wraps
 from itertools import chain
 
 from fl.federation import RunSpec, Task, TaskInput, TaskOutput, Training
-from fl.models.info import ModelInfo
 from fl.models.registry import MODELS
-from fl.training import by_formula, stacked
+from fl.models.shapes import ModelInfo
+from fl.training import dense_cvae, stacked
 from fl.training.recipe import Recipe, one_by_one
 
 RecipeFunction = Callable[[TaskInput], Recipe]
@@ -24,7 +24,7 @@ def task_of(recipe: RecipeFunction) -> Task:
         recipes = chain([first], (recipe(client) for client in clients[1:]))
         if first.gradient is not None:
             pairs = zip(recipes, clients, strict=True)
-            return [by_formula.train(own, client.client.id) for own, client in pairs]
+            return [dense_cvae.train(own, client.client.id) for own, client in pairs]
         if conflict(recipe, clients[0]) is not None:
             return [one_by_one(*pair) for pair in zip(clients, recipes, strict=True)]
         return stacked.train(list(recipes), [client.client.id for client in clients])

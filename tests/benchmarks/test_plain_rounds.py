@@ -8,8 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fl.condensation.config import CondensationConfig
-from fl.condensation.network import radius
+from fl.condensation.task import CondensationConfig, radius
 from fl.fusion.fit import FitConfig
 from fl.methods import fedaf, fedavg, feddm
 from fl.methods.fedaf import FedAFConfig

@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fl.arithmetic import arithmetic
-from fl.training import products
+from fl.training import stacked
 from tests.fl.toy import CPU
 from tests.pretended_gpu import PretendedGpus, pretended_gpus
 
@@ -67,7 +67,7 @@ def on_both(
     gpu = torch.device("cuda")
     with pytest.MonkeyPatch.context() as patch:
         # Products of a library of their own, for CPUs alone: they round otherwise than torch's.
-        patch.setattr(products, "available", lambda x: False)
+        patch.setattr(stacked, "available", lambda x: False)
         if not EXACT:
             patch.setattr(F, "dropout", dropout_by_the_cpu)
         with pytest.MonkeyPatch.context() as hidden:

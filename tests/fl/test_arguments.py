@@ -2,7 +2,7 @@
 
 import pytest
 
-from fl.arguments import Parser
+from fl.command import Parser
 from fl.errors import UserError
 
 

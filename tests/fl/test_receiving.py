@@ -12,8 +12,8 @@ from torch import Tensor
 
 from cluster.clients.store import Store
 from fl.clients import Clients
-from fl.condensation.config import LocalCondensation
 from fl.condensation.kip import KipTraining
+from fl.condensation.task import LocalCondensation
 from fl.errors import ClientFailed, ServerFailed
 from fl.events import Events
 from fl.executor import InProcess

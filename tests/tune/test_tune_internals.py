@@ -10,12 +10,8 @@ from ray.air._internal import usage
 from ray.tune.experiment import Experiment
 
 from tests.contracts import contract
-from tune.tuning import (
-    ENVIRONMENT,
-    TESTED_WITH,
-    callbacks_not_counted,
-    number_in,
-)
+from tune.tune_internals import TESTED_WITH, callbacks_not_counted, number_in
+from tune.tuning import ENVIRONMENT
 
 
 def test_a_trials_id_ends_with_its_number() -> None:

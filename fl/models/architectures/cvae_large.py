@@ -5,8 +5,7 @@ from math import prod
 from torch import nn
 
 from fl.models.cvae import CVAE, ConvEncoder, Decoder
-from fl.models.info import ModelInfo, divisible
-from fl.models.shapes import ImageShape, scaled
+from fl.models.shapes import ImageShape, ModelInfo, divisible, scaled
 
 
 def cvae_large(image_shape: ImageShape, num_classes: int, latent: int, width: float) -> CVAE:

@@ -10,8 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from fl.models.cvae import CVAE, ConvEncoder, Decoder, Encoder
-from fl.models.info import ModelInfo, divisible
-from fl.models.shapes import ImageShape, paper_form, scaled
+from fl.models.shapes import ImageShape, ModelInfo, divisible, paper_form, scaled
 
 HIDDEN = 256
 

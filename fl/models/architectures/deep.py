@@ -4,8 +4,7 @@ from collections.abc import Callable
 
 from torch import nn
 
-from fl.models.info import ModelInfo
-from fl.models.shapes import ImageShape
+from fl.models.shapes import ImageShape, ModelInfo
 
 
 def _builder(name: str) -> Callable[[ImageShape, int, float], nn.Module]:

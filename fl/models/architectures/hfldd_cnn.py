@@ -4,8 +4,7 @@ from itertools import pairwise
 
 from torch import Tensor, nn
 
-from fl.models.info import ModelInfo
-from fl.models.shapes import ImageShape, scaled
+from fl.models.shapes import ImageShape, ModelInfo, scaled
 
 CHANNELS = (32, 64, 128, 256)
 """Of the blocks. The paper states none, only 1,020,160 parameters, which no usual channels give.

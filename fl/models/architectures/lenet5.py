@@ -2,8 +2,7 @@
 
 from torch import Tensor, nn
 
-from fl.models.info import ModelInfo
-from fl.models.shapes import ImageShape, scaled
+from fl.models.shapes import ImageShape, ModelInfo, scaled
 
 
 class LeNet5(nn.Module):

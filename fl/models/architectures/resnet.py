@@ -4,8 +4,7 @@ from itertools import pairwise
 
 from torch import Tensor, nn
 
-from fl.models.info import ModelInfo, at_least_8
-from fl.models.shapes import ImageShape, scaled
+from fl.models.shapes import ImageShape, ModelInfo, at_least_8, scaled
 
 
 class ResNet18(nn.Module):

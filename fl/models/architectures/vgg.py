@@ -2,8 +2,7 @@
 
 from torch import Tensor, nn
 
-from fl.models.info import ModelInfo, at_least_8
-from fl.models.shapes import ImageShape, scaled
+from fl.models.shapes import ImageShape, ModelInfo, at_least_8, scaled
 
 POOLED = 7  # side of the feature map that the first fully connected layer sees
 

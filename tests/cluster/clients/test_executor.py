@@ -15,8 +15,7 @@ from cluster.clients.actors import Actors, Process
 from cluster.clients.executor import RayExecutor
 from cluster.hardware.bundles import Bundles, open_bundles
 from cluster.hardware.private_ray import private_ray
-from fl.condensation.config import LocalCondensation
-from fl.condensation.task import condense
+from fl.condensation.task import LocalCondensation, condense
 from fl.data.datasets import Split
 from fl.errors import ClientFailed
 from fl.events import Events

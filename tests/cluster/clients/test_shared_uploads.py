@@ -8,8 +8,7 @@ import torch
 from cluster.clients.store import Store
 from fl.data.datasets import Dataset
 from fl.fusion.fit import FitConfig
-from fl.fusion.inversion import InversionConfig
-from fl.fusion.pool import DistillationConfig
+from fl.fusion.inversion import DistillationConfig, InversionConfig
 from fl.methods.fedcvae_kd import RegressionConfig
 from fl.methods.registry import METHODS
 from fl.rounds import Rounds

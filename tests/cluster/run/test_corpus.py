@@ -11,8 +11,8 @@ import pytest
 from cluster.launch import main
 from cluster.run.command_line import parse
 from cluster.run.prepare import prepare
-from fl.data.arrays import read_arrays
 from fl.data.image_files import read_image
+from fl.data.own import read_arrays
 from fl.errors import UserError
 from tests.cluster.run import corpus
 from tests.cluster.run.corpus import IMAGES, LABELS
@@ -70,7 +70,7 @@ def test_an_archive_that_is_larger_than_memory_is_not_unpacked(
 ) -> None:
     np.savez_compressed(tmp_path / "d.npz", images=np.zeros(10**6, np.uint8), labels=LABELS)
     sizes = {"SC_PAGE_SIZE": 1000, "SC_PHYS_PAGES": 1000}
-    monkeypatch.setattr("fl.data.arrays.os.sysconf", sizes.__getitem__)
+    monkeypatch.setattr("fl.data.own.os.sysconf", sizes.__getitem__)
     with pytest.raises(UserError, match="more than this machine's memory"):
         read_arrays(tmp_path / "d.npz", ("images", "labels"))
 
@@ -186,7 +186,7 @@ def test_a_word_that_is_not_utf_8_is_refused(
 
 def test_many_classes_are_cut_in_time_that_grows_with_their_number() -> None:
     """One label of 99,999 took minutes; it is refused, and as many classes take seconds."""
-    from fl.data.dirichlet import dirichlet_lists
+    from fl.data.partition import dirichlet_lists
 
     labels, rng = np.arange(4000), np.random.default_rng(0)
     lists = dirichlet_lists(labels, 4, 4000, alpha=0.5, min_samples=10, rng=rng)

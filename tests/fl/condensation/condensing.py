@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from torch import nn
 
-from fl.condensation.config import LocalCondensation
+from fl.condensation.task import LocalCondensation
 from fl.data.shard import Shard
 from fl.federation import TaskInput
 from fl.models import build_classifier

@@ -5,8 +5,7 @@ from dataclasses import asdict, fields, replace
 
 import pytest
 
-from fl.condensation.config import CondensationConfig, LocalCondensation
-from fl.condensation.task import condense
+from fl.condensation.task import CondensationConfig, LocalCondensation, condense
 from fl.errors import UserError
 from tests.fl.condensation.condensing import CONFIG, inputs
 from tests.fl.toy import PROBLEM, shard

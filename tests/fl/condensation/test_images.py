@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fl.condensation.images import NOISE_MEAN, NOISE_STD, ByClass
+from fl.condensation.task import NOISE_MEAN, NOISE_STD, ByClass
 from fl.data.shard import Shard
 from tests.fl.toy import CPU
 

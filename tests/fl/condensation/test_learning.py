@@ -7,8 +7,7 @@ import pytest
 import torch
 from torch import Tensor, optim
 
-from fl.condensation.config import LocalCondensation
-from fl.condensation.task import condense
+from fl.condensation.task import LocalCondensation, condense
 from fl.federation import TaskInput
 from fl.models import build_classifier
 from fl.seeding import torch_seeded

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fl.condensation.losses import (
+from fl.condensation.task import (
     class_means,
     distribution_matching,
     knowledge_matching,

@@ -6,8 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fl.condensation.config import LocalCondensation
-from fl.condensation.network import Networks, radius, within_radius
+from fl.condensation.task import LocalCondensation, Networks, radius, within_radius
 from fl.models import build_classifier
 from tests.fl.condensation.condensing import CONFIG, global_model, inputs
 from tests.fl.toy import same_bits

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fl.condensation.config import LocalCondensation
+from fl.condensation.task import LocalCondensation
 from fl.condensation.uploads import condensed_data, mean_over_holders
 from fl.federation import Update
 from tests.fl.toy import PROBLEM, client

@@ -22,14 +22,14 @@ def readings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
     """The data sets that were read from their own files; the cache is empty at first."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     found: list[str] = []
-    read = datasets.read_split
+    read = datasets.read_torchvision
 
     def counted(name: str, root: Path, *, train: bool) -> tuple[np.ndarray, np.ndarray]:
         if train:
             found.append(name)
         return read(name, root, train=train)
 
-    monkeypatch.setattr(datasets, "read_split", counted)
+    monkeypatch.setattr(datasets, "read_torchvision", counted)
     return found
 
 

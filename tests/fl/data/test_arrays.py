@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fl.data.arrays import is_whole, read_arrays
+from fl.data.own import is_whole, read_arrays
 from fl.errors import UserError
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from fl.data.by_path import is_path, read_path
+from fl.data.own import is_path, read_path
 from fl.errors import UserError
 
 IMAGES = np.random.default_rng(0).integers(0, 256, (10, 4, 4), dtype=np.uint8)

@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from fl.data.cinic10 import CLASSES
 from fl.data.datasets import load
-from fl.data.files import find_problems
+from fl.data.files import CINIC10_CLASSES, find_problems
 from fl.data.prepare import prepare
 from fl.errors import UserError
 
@@ -17,7 +16,7 @@ from fl.errors import UserError
 def root(tmp_path: Path) -> Path:
     """Two images of each class in each part, whose pixels tell the class; one of them gray."""
     for part in ("train", "valid", "test"):
-        for label, name in enumerate(CLASSES):
+        for label, name in enumerate(CINIC10_CLASSES):
             folder = tmp_path / "CINIC-10" / part / name
             folder.mkdir(parents=True)
             for number, mode in enumerate(("RGB", "L")):

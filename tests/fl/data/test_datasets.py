@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from fl.data.datasets import INFO, NAMES, Dataset, Split, dataset_info, load
-from fl.data.digits import enlarge
+from fl.data.datasets import INFO, NAMES, Dataset, Split, dataset_info, enlarge, load
 from fl.errors import UserError
 from tests.fl.data.fake_files import (
     fake_images,

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from fl.data.digits import enlarge, read_digits
+from fl.data.datasets import enlarge, read_digits
 
 
 def test_the_kept_digits_are_scikit_learns() -> None:

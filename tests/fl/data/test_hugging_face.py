@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fl.data.catalogue import load, short_name
-from fl.data.hugging_face import read_hugging_face
+from fl.data.own import read_hugging_face
 from fl.errors import UserError
 
 datasets = pytest.importorskip("datasets")

@@ -5,8 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fl.data.mixture import mixture_lists
-from fl.data.partition import PartitionConfig
+from fl.data.partition import PartitionConfig, mixture_lists
 from tests.fl.data.cuts import BALANCED, assert_sound, classes_held, cut, sizes
 
 MIXTURE = PartitionConfig(kind="mixture")

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fl.data.datasets import load
-from fl.data.validation import hold_out
+from fl.data.partition import hold_out
 from fl.errors import UserError
 
 DIGITS = load("digits", Path(), max_train=200, max_test=50)

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
-from fl.fusion.allocation import client_shares, label_share, label_share_of, squared_counts
+from fl.fusion.synthesis import client_shares, label_share, label_share_of, squared_counts
 
 COUNTS = arrays(
     np.int64,

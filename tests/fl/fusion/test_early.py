@@ -3,7 +3,7 @@
 import numpy as np
 import torch
 
-from fl.fusion.early import EarlyDraws
+from fl.fusion.ranked_server import EarlyDraws
 from fl.fusion.synthesis import Drawn
 
 ROWS = np.array([[1, 0], [2, 3], [0, 4]])

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from fl.fusion.fit import Fit, FitSpec
-from fl.fusion.pool import DistillationConfig, DistillationLoss, Pool
+from fl.fusion.inversion import DistillationConfig, DistillationLoss, Pool
 from fl.server import Outcome
 
 CONFIG = DistillationConfig(epochs=3, lr=0.1, momentum=0.0, batch_size=4)

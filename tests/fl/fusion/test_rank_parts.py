@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from fl.fusion.group import Group
-from fl.fusion.rank_parts import RankParts
+from fl.fusion.rank import RankParts
 from kernels import Filtered, nearest_to_centroid
 from kernels.exact import rounded, unit_for
 from kernels.filter import nearest_of

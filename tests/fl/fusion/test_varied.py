@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fl.fusion.varied import MOTION, VariedDecoder, moved
+from fl.fusion.voting import MOTION, VariedDecoder, moved
 from fl.models import Decoder
 from tests.fl.toy import CPU
 

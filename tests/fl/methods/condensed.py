@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from fl.clients import Clients
-from fl.condensation.config import CondensationConfig
+from fl.condensation.task import CondensationConfig
 from fl.fusion.fit import FitConfig
 from fl.methods import fedaf, feddm
 from fl.methods.fedaf import FedAFConfig

@@ -9,8 +9,7 @@ import torch
 
 from fl.data.datasets import Dataset, load
 from fl.federation import Job
-from fl.fusion.inversion import InversionConfig
-from fl.fusion.pool import DistillationConfig
+from fl.fusion.inversion import DistillationConfig, InversionConfig
 from fl.methods.fedcvae_kd import RegressionConfig
 from fl.methods.registry import get_method
 from fl.packed import Packed

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fl.fusion.pool import DistillationConfig, Pool
+from fl.fusion.inversion import DistillationConfig, Pool
 from fl.methods.co_boosting import (
     METHOD,
     CoBoostingConfig,

@@ -10,8 +10,7 @@ from torch import nn
 
 from fl.errors import UserError
 from fl.federation import RunSpec
-from fl.fusion.inversion import BatchNormDistance, crop_and_flip
-from fl.fusion.pool import DistillationConfig
+from fl.fusion.inversion import BatchNormDistance, DistillationConfig, crop_and_flip
 from fl.methods.dense import METHOD, DenseConfig, assign, generator_loss
 from tests.fl.methods.pooled import (
     CLASSIFIER,

@@ -12,7 +12,7 @@ from fl.federation import RunSpec
 from fl.methods import fedcvae_ens, fedmho
 from fl.methods.fedcvae_ens import FedCVAEConfig, assign
 from fl.methods.fedmho import FedMHOConfig
-from fl.models.truncated import truncate
+from fl.models.cvae import truncate
 from fl.seeding import seed_for
 from fl.training.generator import GeneratorConfig
 from tests.fl.methods.cvaes import SMALL

@@ -9,8 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, optim
 
-from fl.condensation.config import LocalCondensation
-from fl.condensation.task import condense
+from fl.condensation.task import LocalCondensation, condense
 from fl.errors import UserError
 from fl.federation import TaskInput
 from fl.methods.feddm import METHOD, FedDMConfig

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fl.condensation.config import LocalCondensation
+from fl.condensation.task import LocalCondensation
 from fl.events import Events
 from fl.federation import Training, Update
 from fl.fusion.aggregation import AggregationConfig, aggregate_states

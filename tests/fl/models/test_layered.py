@@ -8,7 +8,7 @@ from fl.errors import UserError
 from fl.models import build_classifier
 from fl.models.layered import Layers
 from fl.models.state import state_sent
-from fl.training.per_client import Turns, cohort_model
+from fl.training.stacked import Turns, cohort_model
 
 GRAY, COLOR = (1, 28, 28), (3, 32, 32)
 NAMES = {

@@ -4,8 +4,8 @@ import pytest
 from torch import nn
 
 from fl.errors import UserError
-from fl.models.info import ModelInfo
-from fl.models.output import check_output
+from fl.models.registry import check_output
+from fl.models.shapes import ModelInfo
 
 
 def info(model: nn.Module) -> ModelInfo:

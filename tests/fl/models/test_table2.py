@@ -8,8 +8,7 @@ import torch
 
 from fl.models import build_classifier, build_decoder, build_generator
 from fl.models.__main__ import main
-from fl.models.cost import macs, parameters
-from fl.models.table2 import COLOR, GRAY, ROWS, Table2Row, as_printed, count
+from fl.models.cost import COLOR, GRAY, ROWS, Table2Row, as_printed, count, macs, parameters
 
 # Parameters and true MACs at latent 20, as measured on the released code's layers.
 SHEET = {

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from fl.models import Decoder
-from fl.models.truncated import TruncatedDecoder, truncate
+from fl.models.cvae import TruncatedDecoder, truncate
 
 
 def test_truncated_numbers_have_the_truncated_normals_distribution() -> None:

@@ -2,7 +2,7 @@
 
 import torch
 
-from fl.privacy.copies import as_bytes, copies
+from fl.privacy.measure import as_bytes, copies
 
 
 def test_copies_are_at_distance_zero_and_strangers_are_even() -> None:

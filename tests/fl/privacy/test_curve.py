@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from fl.privacy.curve import Curve
+from fl.privacy.measure import Curve
 
 
 def test_scores_that_part_members_from_others_find_all() -> None:

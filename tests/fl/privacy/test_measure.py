@@ -7,8 +7,7 @@ import numpy as np
 from fl.data.datasets import Dataset
 from fl.data.shard import Shard
 from fl.federation import Training
-from fl.privacy.measure import DRAWN, Subject, measure
-from fl.privacy.table import lines
+from fl.privacy.measure import DRAWN, Subject, lines, measure
 from fl.training.classifier import starting_classifier
 from tests.fl.toy import CLASSIFIER, GENERATOR, PROBLEM, VGG, split, task_input
 

@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from fl.data.shard import Shard
-from fl.privacy.membership import attack, balanced, confidences
+from fl.privacy.measure import attack, balanced, confidences
 
 CLASSES = 20
 

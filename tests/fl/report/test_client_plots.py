@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from fl.report import style
-from fl.report.client_plots import client_accuracy, client_spread
+from fl.report.plots import client_accuracy, client_spread
 from fl.report.scores import Scores
 
 

@@ -12,8 +12,8 @@ from matplotlib.transforms import Bbox
 
 from fl.errors import UserError
 from fl.report import style
-from fl.report.client_plots import placement_chart
 from fl.report.page import write_report
+from fl.report.plots import placement_chart
 from fl.report.read import Placed, read_placements
 from tests.fl.report.conftest import MakeRun
 from tests.fl.report.test_page import ALL_PLOTS, Page

@@ -7,7 +7,7 @@ import pytest
 from matplotlib.colors import to_hex
 
 from fl.report import style
-from fl.report.client_plots import MOST_LINES, loss_curves
+from fl.report.plots import MOST_LINES, loss_curves
 from fl.report.read import LossCurve
 
 

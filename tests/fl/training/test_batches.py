@@ -9,7 +9,7 @@ from torch import nn
 from fl.errors import UserError
 from fl.federation import RunSpec
 from fl.fusion.fit import Fit, FitConfig, FitSpec
-from fl.fusion.pool import DistillationLoss
+from fl.fusion.inversion import DistillationLoss
 from fl.models import build_classifier
 from fl.models.own import register_model
 from fl.models.registry import MODELS

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from fl.federation import Batch, TaskOutput
-from fl.training import by_formula
-from fl.training.by_formula import flattened
+from fl.training import dense_cvae
+from fl.training.dense_cvae import flattened
 from fl.training.generator import GeneratorConfig
 from fl.training.optimizers import SGD, Adam
 from fl.training.recipe import Recipe, one_by_one
@@ -81,7 +81,7 @@ def line(optimizer: SGD | Adam, *, formula: bool) -> TaskOutput:
         upload=lambda: dict(model.state_dict()),
     )
     if formula:
-        return by_formula.train(recipe)
+        return dense_cvae.train(recipe)
     return one_by_one(inputs(TRAININGS[0], 1, 0), recipe)
 
 

@@ -11,8 +11,7 @@ from fl.models import CVAE, Decoder, build_generator, elbo_loss, elbo_losses
 from fl.models.architectures.cvae_small import DenseEncoder
 from fl.models.cvae import LOGVAR_BOUND
 from fl.seeding import torch_seeded
-from fl.training.by_formula import flattened
-from fl.training.dense_cvae import gradient_of
+from fl.training.dense_cvae import flattened, gradient_of
 
 LATENT, CLASSES = 4, 3
 

@@ -3,7 +3,7 @@
 import pytest
 
 from fl.errors import UserError
-from fl.training.dp import DpConfig, Sampling, noise_for
+from fl.training.private import DpConfig, Sampling, noise_for
 
 pytest.importorskip("opacus")
 
@@ -35,7 +35,7 @@ def test_a_budget_that_nothing_keeps_is_one_line() -> None:
 def test_without_the_package_one_line_says_what_to_install(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("fl.training.dp.find_spec", lambda name: None)
+    monkeypatch.setattr("fl.training.private.find_spec", lambda name: None)
     DpConfig()
     with pytest.raises(UserError, match=r"pip install 'onefold\[dp\]'"):
         DpConfig(epsilon=1.0)

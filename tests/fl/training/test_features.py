@@ -17,7 +17,7 @@ from fl.models import build_classifier
 from fl.models.own import register_model
 from fl.models.registry import MODELS
 from fl.training.features import features_and_logits, head_of
-from fl.training.per_client import Turns, cohort_model
+from fl.training.stacked import Turns, cohort_model
 
 
 def test_features_are_what_the_head_of_layer_makes_the_logits_of() -> None:

@@ -4,8 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from fl.training.by_formula import flattened
-from fl.training.linear_chain import LinearChain
+from fl.training.dense_cvae import LinearChain, flattened
 
 CHAINS = {
     "one": [nn.Linear(5, 3)],

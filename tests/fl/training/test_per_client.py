@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fl.training.per_client import Turns, cohort_model, dropout_in
+from fl.training.stacked import Turns, cohort_model, dropout_in
 from tests.fl.training.cohorts import Own
 
 ROWS = (3, 1, 5)

@@ -11,9 +11,9 @@ from fl.federation import TaskInput
 from fl.models.own import register_model
 from fl.models.registry import MODELS
 from fl.training.classifier import ClassifierConfig, starting_classifier, train_classifier
-from fl.training.dp import DpConfig
 from fl.training.generator import train_generator
 from fl.training.private import (
+    DpConfig,
     PrivateClassifier,
     PrivateGenerator,
     clipped_sums,

@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from fl.training import products
-from fl.training.products import available, product
+from fl.training import stacked
+from fl.training.stacked import available, product
 
 SHAPES = [(64, 794, 256), (8, 256, 784), (7, 30, 20), (1, 5, 3)]
 
@@ -15,7 +15,7 @@ def library(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     has = torch.backends.mkl if request.param else torch.backends.mkldnn
     if not has.is_available():
         pytest.skip("this torch is built without that library")
-    monkeypatch.setattr(products, "uses_mkl", lambda: request.param)
+    monkeypatch.setattr(stacked, "uses_mkl", lambda: request.param)
 
 
 def at(offset: int, x: Tensor) -> Tensor:

@@ -4,8 +4,8 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from fl.condensation.config import LocalCondensation
 from fl.condensation.kip import KipTraining
+from fl.condensation.task import LocalCondensation
 from fl.events import ClientProgress
 from fl.federation import TaskInput, TaskOutput, Training
 from fl.training import progress

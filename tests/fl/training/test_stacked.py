@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from fl.models.info import Built
+from fl.models.shapes import Built
 from fl.training import stacked
 from fl.training.generator import GeneratorConfig
 from fl.training.recipe import Recipe, one_by_one
