@@ -50,19 +50,19 @@ def smallest_batch_of(name: str, image_shape: ImageShape, num_classes: int, widt
 def _smallest(info: ModelInfo, built: Built) -> int:
     """2 if a batch of one image fails for want of values, else 1.
 
-    A model of the user's is built as it is, others without memory for their weights.
+    A model of the user's is built as it is, others without values for their weights. (A pass on the
+    device "meta" would need no memory either, but torch imports its compiler for it: 2.6 seconds.)
     """
-    device = "cpu" if info.source else "meta"
-    with torch.random.fork_rng(devices=[]), torch.device(device):
-        model = info.build(built.image_shape, built.num_classes, built.width).train()
-        if not info.source and not any(isinstance(m, AnyBatchNorm) for m in model.modules()):
-            return 1
+    with torch.random.fork_rng(devices=[]):
+        with torch.device("cpu" if info.source else "meta"):
+            model = info.build(built.image_shape, built.num_classes, built.width).train()
+        if not info.source:
+            if not any(isinstance(m, AnyBatchNorm) for m in model.modules()):
+                return 1
+            model = model.to_empty(device="cpu")
         try:
             for count in (2, 1):  # lazy layers take their form from the first
                 model(torch.zeros(count, *built.image_shape))
-        except (
-            Exception,
-            SystemExit,
-        ) as error:  # training will report all else
+        except (Exception, SystemExit) as error:  # training will report all else
             return 2 if "more than 1 value per channel" in str(error) else 1
     return 1

@@ -21,7 +21,7 @@ from fl.bounds import AtMost, Within, bounds_in
 from fl.errors import UserError
 from fl.methods.registry import METHODS, get_method
 
-AT_ONCE_S = 5.0
+AT_ONCE_S = 30.0
 CHECKED_WITH_OTHERS = {"betas"}
 """A pair or a word, which its record checks itself."""
 IMAGES = np.zeros((40, 8, 8), np.uint8)

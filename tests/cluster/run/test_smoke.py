@@ -4,11 +4,13 @@ import doctest
 from dataclasses import replace
 from pathlib import Path
 from types import GenericAlias
+from typing import Any
 
 import pytest
 
 from cluster import launch
 from cluster.hardware.inventory import Inventory
+from cluster.profiling.requests import Requests, stated
 from cluster.run import smoke as smoke_run
 from cluster.run.command_line import parse, setting_types
 from cluster.run.options import LaunchOptions
@@ -41,6 +43,14 @@ def arguments(method: str) -> list[str]:
     return [f"--method={method}", "--smoke", *FEW, *own, *rounds]
 
 
+def as_stated(
+    assignments: Any, _: Any, __: Any, config: Any, inventory: Any, *, anew: bool
+) -> Requests:
+    """What clients need, without the seconds in which a process of its own measures a step."""
+    requests = stated(assignments, config, inventory).by_assignment
+    return Requests(requests, dict.fromkeys((a.training.model for a in assignments), 1e-3))
+
+
 def estimate(*given: str) -> Estimate:
     parsed = parse(given)
     return smoke(parsed, prepare(parsed))
@@ -49,6 +59,7 @@ def estimate(*given: str) -> Estimate:
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_runs_to_its_end(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
     make_up_data(monkeypatch)
+    monkeypatch.setattr("cluster.run.prepare.measured", as_stated)
     found = estimate(*arguments(method))
     assert found.rest >= 0
     assert found.seconds == found.clients + found.fits + found.rest > 0
@@ -67,14 +78,21 @@ def test_nothing_is_kept_and_the_estimate_is_printed(
     assert max(map(len, printed.splitlines())) <= 80
 
 
-def test_more_epochs_take_longer_in_proportion_and_are_not_run() -> None:
+def test_more_epochs_take_longer_in_proportion_and_are_not_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("cluster.run.prepare.measured", as_stated)
+
     def fits(epochs: int) -> float:
         return estimate(*arguments("fedmho"), f"--fusion.epochs={epochs}").fits
 
     assert fits(100_000) > 100 * fits(10)
 
 
-def test_clients_are_estimated_by_their_epochs_and_rounds() -> None:
+def test_clients_are_estimated_by_their_epochs_and_rounds(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("cluster.run.prepare.measured", as_stated)
     few = estimate(*arguments("fedavg"), "--rounds=2")
     many = estimate(*arguments("fedavg"), "--rounds=2000", "--classifier.epochs=30")
     assert many.clients > 100 * few.clients > 0
