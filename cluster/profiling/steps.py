@@ -22,9 +22,9 @@ from cluster.clients.extensions import add_models, by_value, packed_models
 from cluster.hardware.run_script import run_script
 from fl.cache import cache_dir, write_cache
 from fl.client_code import client_code
-from fl.client_note import ClientNote
 from fl.data.datasets import Split
 from fl.errors import UserError
+from fl.exchange import ClientNote, Upload
 from fl.executor import run_job
 from fl.federation import Client, Job, Request, RunSpec, Training
 from fl.sealed import read_sealed
@@ -136,7 +136,7 @@ def _run(subject: Subject, training: Training, count: int) -> ClientNote:
         broadcast=None,
         payload=None,
     )
-    return ClientNote.of(run_job(job, split))
+    return Upload(run_job(job, split)).note
 
 
 def _give_back_memory() -> None:

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from fl.condensation.config import CondensationConfig
 from fl.data.datasets import Dataset
 from fl.data.shard import Shard
+from fl.exchange import load_prefixed
 from fl.federation import RunSpec, Training
 from fl.json_values import JsonObject
 from fl.models.cvae import sample
@@ -20,7 +21,6 @@ from fl.privacy.membership import attack, balanced, confidences
 from fl.seeding import torch_generator
 from fl.training.classifier import ClassifierConfig, starting_classifier
 from fl.training.generator import GeneratorConfig, starting_generator
-from fl.wire import load_prefixed
 
 DRAWN = 200
 """Images drawn from each client's decoder."""
