@@ -47,8 +47,10 @@ DTYPES = {
     "F64": torch.float64,
 }
 """Types of tensors that clients and server send, by safetensors' name."""
-MOST_SHARED = 4096
-"""Tensors of the largest upload whose forms are remembered: beyond it a liar would fill memory."""
+MOST_SHARED = 2048
+MOST_HELD_BYTES = 1 << 20
+"""Tensors and bytes of the largest header that is held beside others: with more, those of a few
+clients who lie would fill the memory."""
 WORDS = ("role", "model", "node", "device", "device_uuid")
 WHOLE = (("client", -1), ("peak_bytes", 0), ("cohort", 1))
 """Whole numbers, each with the smallest that it may be."""
@@ -153,6 +155,11 @@ class Message(Mapping[str, Tensor]):
         return Header.of(self.content)
 
     @property
+    def header_bytes(self) -> int:
+        """What the message says, whether true or not."""
+        return int.from_bytes(self.content[:8], "little")
+
+    @property
     def forms(self) -> Forms:
         """What the tensors look like; none is read for it."""
         return self.header.forms
@@ -191,7 +198,7 @@ class Message(Mapping[str, Tensor]):
         return self._copied(form.begin, form.end, form.dtype).view(form.shape)
 
     def _copied(self, begin: int, end: int, dtype: torch.dtype) -> Tensor:
-        first = 8 + int.from_bytes(self.content[:8], "little")
+        first = 8 + self.header_bytes
         there = self.content[first + begin : first + end]
         if len(there) < end - begin:
             raise ValueError("no packed tensors: the message has been cut")
@@ -274,6 +281,8 @@ def readable_notes(uploads: Iterable[Upload]) -> list[ClientNote]:
     for upload in uploads:
         with suppress(ValueError):
             notes.append(upload.note)
+        if upload.header_bytes > MOST_HELD_BYTES:
+            vars(upload).pop("header", None)  # is parsed again when the upload's turn has come
     return notes
 
 
@@ -355,17 +364,14 @@ def checked(expected: Tensors, tensors: Mapping[str, Tensor], prefix: str, sende
             expected of it; the message names ``sender``.
     """
     check_forms(expected, tensors, prefix, sender)
-    names = {f"{prefix}.{name}": name for name in expected}
-    if isinstance(tensors, StoredTensors):
-        found = tensors.read(names)
-        if tensors.finite:
-            return {names[full]: tensor for full, tensor in found.items()}
-    else:
-        found = {full: tensors[full] for full in names}
-    for full, tensor in found.items():
+    names = {name: f"{prefix}.{name}" for name in expected}
+    stored = tensors if isinstance(tensors, StoredTensors) else None
+    found = stored.read(names.values()) if stored else tensors
+    received = {name: found[full] for name, full in names.items()}
+    for name, tensor in received.items() if not (stored and stored.finite) else ():
         if tensor.is_floating_point() and not _is_finite(tensor):
-            raise ValueError(f"{sender} sent {full} with NaN or infinite values")
-    return {names[full]: tensor for full, tensor in found.items()}
+            raise ValueError(f"{sender} sent {prefix}.{name} with NaN or infinite values")
+    return received
 
 
 def check_forms(expected: Tensors, tensors: Mapping[str, Tensor], prefix: str, sender: str) -> None:

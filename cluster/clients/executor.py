@@ -145,7 +145,8 @@ class _Map:
                 uploads = self._receive(reference, cohort)
                 if uploads:  # after a failure, look first whether the node is gone
                     self._start_those_that_fit()  # these train while the results are being stored
-                yield from zip(cohort.jobs, uploads, strict=False)
+                for job in cohort.jobs if uploads else ():
+                    yield job, uploads.pop(0)  # and what was parsed of it is not held
             self._end_overdue()
             self._leave_lost_bundles()
             while self._given_up:

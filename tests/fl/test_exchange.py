@@ -454,5 +454,13 @@ def test_a_figure_that_is_no_number_is_refused(word: str) -> None:
         ClientNote.of(Upload(told(stats={"loss": float(word)})).header.note)
 
 
+def test_of_several_uploads_no_large_header_is_held(monkeypatch: pytest.MonkeyPatch) -> None:
+    uploads = [Upload(WHOLE.pack({})), Upload(told(model="x" * 190))]
+    monkeypatch.setattr(exchange, "MOST_HELD_BYTES", uploads[0].header_bytes)
+    uploads.append(Upload(told(model="x" * 500)))  # refused
+    assert [note.client for note in readable_notes(uploads)] == [3, -1]
+    assert ["header" in vars(upload) for upload in uploads] == [True, False, False]
+
+
 def test_notes_that_cannot_be_read_are_left_out() -> None:
     assert readable_notes(map(Upload, (b"", WHOLE.pack({}), told(seconds=-1)))) == [WHOLE]
