@@ -320,6 +320,14 @@ def test_where_nan_stands_for_what_is_absent_a_method_still_refuses_it_in_weight
         load_prefixed(model, update.tensors, "classifier", sender="client 0")
 
 
+@pytest.mark.parametrize("name", ["logits", "features", "deep", "soft_labels"])
+def test_what_another_task_sends_is_refused_before_its_method_sees_it(name: str) -> None:
+    """Methods look at forms alone."""
+    asked = job(CLASSIFIER)
+    with pytest.raises(ValueError, match=rf"^sent {name} with NaN"):
+        receive(asked, Upload(sent({name: torch.tensor([0.0, torch.nan])})))
+
+
 def test_values_that_stand_for_nothing_are_allowed_where_the_method_says_so() -> None:
     holes = torch.tensor([1.0, torch.nan])
     check_values("mean_logits", holes, nan_is_absent=True)
