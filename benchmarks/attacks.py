@@ -10,20 +10,18 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from fl.client_note import ClientNote
 from fl.clients import trained
 from fl.data.datasets import Split
 from fl.errors import ClientFailed
 from fl.events import Events
+from fl.exchange import ClientNote, Tensors, Upload, prefixed, unpack
 from fl.executor import InProcess
 from fl.federation import Job, Training
-from fl.packed import Packed
 from fl.plausible import LEAST_APART
 from fl.receiving import receive
 from fl.seeding import torch_generator
 from fl.training.classifier import ClassifierConfig, starting_classifier
 from fl.training.generator import GeneratorConfig, starting_decoder
-from fl.wire import Tensors, prefixed, unpack
 
 NOISE = 10.0
 """Standard deviation of the noise, over that of the tensor that it is added to."""
@@ -56,7 +54,7 @@ ON_DATA: dict[str, Callable[[Split], Split]] = {
 
 ATTACKS = (*ON_WEIGHTS, FAR_BACK, *ON_DATA)
 
-Trained = dict[tuple[int, Training, int], Packed]
+Trained = dict[tuple[int, Training, int], Upload]
 """Uploads by client, training record and round."""
 
 
@@ -74,7 +72,7 @@ class Liars:
 
     def run(
         self, jobs: Sequence[Job], events: Events
-    ) -> Generator[tuple[Job, Packed | ClientFailed], None, None]:
+    ) -> Generator[tuple[Job, Upload | ClientFailed], None, None]:
         """See :class:`fl.federation.Executor`."""
         for is_changed, (executor, known) in enumerate(self._sources):
             own = [job for job in jobs if self._trains_on_changed(job) == bool(is_changed)]
@@ -91,18 +89,17 @@ class Liars:
     def _trains_on_changed(self, job: Job) -> bool:
         return self._attack in ON_DATA and job.client.id in self._liars
 
-    def _sent(self, job: Job, packed: Packed) -> Packed:
+    def _sent(self, job: Job, packed: Upload) -> Upload:
         if self._attack in ON_DATA or job.client.id not in self._liars:
             return packed
-        tensors, _ = unpack(bytes(packed))
-        note, start = ClientNote.of(packed.content), _start(job)
+        tensors, note, start = dict(packed), packed.note, _start(job)
         weights = {n: t for n, t in tensors.items() if n in start and t.is_floating_point()}
         if self._attack == FAR_BACK:
             return _far_back(job, note, tensors, weights, start)
         change = ON_WEIGHTS[self._attack]
         stream = torch_generator(job.run_spec.seed, f"attack/{self._attack}", job.client.id)
         changed = {name: change(t, start[name], stream) for name, t in weights.items()}
-        return Packed.in_memory(note.pack({**tensors, **changed}))
+        return Upload(note.pack({**tensors, **changed}))
 
 
 def _start(job: Job) -> Tensors:
@@ -120,11 +117,11 @@ def _start(job: Job) -> Tensors:
 
 def _far_back(
     job: Job, note: ClientNote, tensors: Tensors, weights: Tensors, start: Tensors
-) -> Packed:
+) -> Upload:
     factor = FURTHEST
     while True:
         back = {name: start[name] - factor * (t - start[name]) for name, t in weights.items()}
-        packed = Packed.in_memory(note.pack({**tensors, **back}))
+        packed = Upload(note.pack({**tensors, **back}))
         try:
             received = receive(job, packed, trained)
         except ValueError:

@@ -7,11 +7,11 @@ buffer each for weights, gradients and Adam's moments.
 import torch
 from torch import Tensor, nn
 
+from fl.exchange import prefixed
 from fl.federation import TaskInput, TaskOutput
 from fl.models.cvae import LOGVAR_BOUND
 from fl.training.generator import GeneratorConfig, starting_generator
 from fl.training.torch_internals import adam_step
-from fl.wire import prefixed
 
 BETAS = (0.9, 0.999)
 

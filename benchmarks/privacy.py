@@ -32,19 +32,18 @@ from fl.data.partition import PartitionConfig, make_partition
 from fl.data.shard import Shard
 from fl.errors import UserError
 from fl.events import Events
+from fl.exchange import Tensors, Upload
 from fl.executor import InProcess
 from fl.federation import Client, Request, RunSpec, Training
 from fl.fusion.single_server import SingleServer
 from fl.json_values import JsonObject
 from fl.methods.registry import get_method
-from fl.packed import Packed
 from fl.privacy.measure import Subject, measure
 from fl.report.style import MUTED, WIDE, legend_above, quiet
 from fl.rounds import Rounds
 from fl.training.classifier import ClassifierConfig
 from fl.training.generator import GeneratorConfig
 from fl.training.private import DpConfig, PrivateClassifier, PrivateGenerator, private
-from fl.wire import Tensors, unpack
 
 Name = Literal["fedavg", "fedmho"]
 COLOURS = {"fedavg": "#0072b2", "fedmho": "#d55e00"}
@@ -88,9 +87,9 @@ class Kept(NoStore):
     def __init__(self) -> None:
         self.uploads: dict[int, Tensors] = {}
 
-    def put(self, key: str, client: int, packed: Packed) -> None:
+    def put(self, key: str, client: int, upload: Upload) -> None:
         """See :class:`fl.federation.UpdateStore`."""
-        self.uploads[client] = unpack(bytes(packed))[0]
+        self.uploads[client] = dict(upload)
 
 
 @dataclass(frozen=True)

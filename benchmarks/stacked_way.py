@@ -22,13 +22,12 @@ from hand_cvae import hand_derived
 
 from cluster.hardware.inventory import take_inventory
 from cluster.hardware.private_ray import private_ray
-from fl.client_note import ClientNote
 from fl.data.datasets import Split, load
 from fl.data.shard import Shard
 from fl.events import Events
+from fl.exchange import ClientNote, Upload
 from fl.executor import InProcess
 from fl.federation import Client, Executor, Job, Request, RunSpec, Task, TaskInput, TaskOutput
-from fl.packed import Packed
 from fl.training.generator import GeneratorConfig, train_generator
 from fl.training.sizes import CohortSizes
 from fl.training.task import recipe_of
@@ -98,7 +97,7 @@ def main(name: str, clients: int, data_root: Path, sizes: Path) -> None:
             if isinstance(outcome, Exception):
                 raise outcome
             finished.append(time.time())
-            began.append(ClientNote.of(outcome.content).span[0])
+            began.append(outcome.note.span[0])
     print(json.dumps({"ready": min(began), "finished": finished}))
 
 
@@ -130,7 +129,7 @@ class Plainly:
     def __init__(self, train: Split) -> None:
         self._train = train
 
-    def run(self, jobs: Sequence[Job], events: Events) -> Generator[tuple[Job, Packed], None, None]:
+    def run(self, jobs: Sequence[Job], events: Events) -> Generator[tuple[Job, Upload], None, None]:
         """Yields each job with its upload, packed as ours are."""
         device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         torch.set_num_threads(jobs[0].client.request.threads)
@@ -148,7 +147,7 @@ class Plainly:
                 )
             )
             note = ClientNote(seconds=0.0, span=(began, time.time()))
-            yield job, Packed.in_memory(note.pack(output.tensors))
+            yield job, Upload(note.pack(output.tensors))
 
 
 class Forked:
@@ -158,7 +157,7 @@ class Forked:
     def __init__(self, train: Split, processes: int) -> None:
         self._train, self._processes = train, processes
 
-    def run(self, jobs: Sequence[Job], events: Events) -> Generator[tuple[Job, Packed], None, None]:
+    def run(self, jobs: Sequence[Job], events: Events) -> Generator[tuple[Job, Upload], None, None]:
         """Yields each job with its upload, as it arrives."""
         context = get_context("fork")
         uploads = context.SimpleQueue()
@@ -171,7 +170,7 @@ class Forked:
         by_id = {job.client.id: job for job in jobs}
         for _ in jobs:
             client, packed = uploads.get()
-            yield by_id[client], Packed.in_memory(packed)
+            yield by_id[client], Upload(packed)
         for process in processes:
             process.join()
 

@@ -7,16 +7,12 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Literal
 
-from torch import Tensor
-
-from fl.client_note import ClientNote
 from fl.errors import ClientFailed, ServerFailed, UserError
 from fl.events import ClientDropped, ClientEnd, Events
+from fl.exchange import Forms, Message, Upload
 from fl.federation import Client, Executor, Job, Memory, Update, UpdateStore
-from fl.packed import Header, Packed
 from fl.plausible import outliers
 from fl.receiving import Check, Received, largest_values, receive
-from fl.wire import StoredTensors, Visible, counts_in, unpack
 
 OnFailure = Literal["stop", "drop"]
 """Whether a run stops, or drops the client and goes on, when a client has failed for good."""
@@ -94,14 +90,14 @@ class ClientMap:
         """Those whose update the store has; one that would be refused today is made anew."""
         found = {}
         for k, job in jobs.items():
-            packed = self.store.get(self._keys[k], k)
-            if packed is None:
+            upload = self.store.get(self._keys[k], k)
+            if upload is None:
                 continue
             try:
-                received = self._receive(job, packed)
+                received = self._receive(job, upload)
             except ValueError:
                 continue
-            found[k] = self._keep(job, packed, received, reused=True)
+            found[k] = self._keep(job, received, reused=True)
         return found
 
     def _train(self, jobs: Sequence[Job]) -> dict[int, Update]:
@@ -119,7 +115,7 @@ class ClientMap:
                     drop(failed, self.on_failure, self.dropped, self.events)
                     continue
                 self.store.put(self._keys[k], k, outcome)
-                updates[k] = self._keep(job, outcome, received, reused=False)
+                updates[k] = self._keep(job, received, reused=False)
         lost = {job.client.id for job in jobs} - updates.keys() - self.dropped.keys()
         assert not lost, f"the executor lost clients {sorted(lost)}"
         return updates
@@ -160,17 +156,17 @@ class ClientMap:
                 reason = f"{self.dropped[k]}; no {job.client.role} client is left"
                 raise ClientFailed(k, job.client.model, reason)
 
-    def _receive(self, job: Job, packed: Packed) -> Received:
+    def _receive(self, job: Job, upload: Upload) -> Received:
         """Checks the upload; raises `ValueError` if it is refused.
 
         What stays with the client is checked as well: kept unchecked, a memory that its client
         cannot use would stop each later start of the run.
         """
-        member, names = self.members[job.client.id], Header.of(packed.content).forms
+        member, names = self.members[job.client.id], upload.forms
         private = bool(names) and all(self.private(member, name) for name in names)
         received = receive(
             job,
-            packed,
+            upload,
             self.check,
             nan_is_absent=self.nan_is_absent,
             private=private,
@@ -185,13 +181,13 @@ class ClientMap:
         for message in (job.broadcast, job.payload):
             if message:
                 if id(message) not in self._sent:  # one for many clients is read once
-                    self._sent[id(message)] = largest_values(Packed.in_memory(message))
+                    self._sent[id(message)] = largest_values(Message(message))
                 began |= self._sent[id(message)]
         return began
 
-    def _keep(self, job: Job, packed: Packed, received: Received, *, reused: bool) -> Update:
-        client, note = job.client, received.note
-        self._count(self.members[client.id], received.header)
+    def _keep(self, job: Job, received: Received, *, reused: bool) -> Update:
+        client, note = job.client, received.upload.note
+        self._count(self.members[client.id], received.upload.forms)
         if not reused:
             self._at_work.append(note.span)
         self.events.emit(
@@ -213,36 +209,31 @@ class ClientMap:
                 losses=note.losses,
             )
         )
-        update = self._update(client, packed, note, reused=reused)
+        update = self._update(client, received, reused=reused)
         if self.each:
             self.each(update)
         return update
 
-    def _count(self, client: Client, header: Header) -> None:
+    def _count(self, client: Client, forms: Forms) -> None:
         up = for_test = 0
-        for name, form in header.forms.items():
+        for name, form in forms.items():
             if self.for_test(client, name):
                 for_test += form.num_bytes
             elif not self.private(client, name):
                 up += form.num_bytes
         self.bytes_up[client.id], self.bytes_for_test[client.id] = up, for_test
 
-    def _update(self, client: Client, packed: Packed, note: ClientNote, *, reused: bool) -> Update:
-        key, member = self._keys[client.id], self.members[client.id]
+    def _update(self, client: Client, received: Received, *, reused: bool) -> Update:
+        key, member, upload = self._keys[client.id], self.members[client.id], received.upload
         path = self.store.file(key)
         if self.remember:
-            read = partial(stored, self.store, key, client.id) if path else lambda: packed
-            self.memories[client.id] = Memory(key, read, self._largest[client.id])
-        tensors: Mapping[str, Tensor] = (
-            StoredTensors(path, counts_in(packed)) if path else unpack(bytes(packed))[0]
-        )
-        if self.private is not nothing:
-            tensors = Visible(tensors, lambda name: not self.private(member, name))
+            read = partial(stored, self.store, key, client.id) if path else lambda: upload
+            self.memories[client.id] = Memory(key, read, received.largest)
         return Update(
             client=member,
-            tensors=tensors,
-            stats=note.stats,
-            seconds=note.seconds,
+            tensors=received.tensors(path, lambda name: not self.private(member, name)),
+            stats=upload.note.stats,
+            seconds=upload.note.seconds,
             reused=reused,
         )
 
@@ -261,19 +252,19 @@ def drop(
     events.emit(ClientDropped(client=failed.client, reason=failed.reason))
 
 
-def stored(store: UpdateStore, key: str, client: int) -> Packed:
+def stored(store: UpdateStore, key: str, client: int) -> Upload:
     """What a client remembers, from the store.
 
     Raises:
         UserError: it is gone or damaged.
     """
-    packed = store.get(key, client)
-    if packed is None:
+    upload = store.get(key, client)
+    if upload is None:
         raise UserError(
             f"what client {client} remembers is gone or damaged: {store.file(key)}; "
             "the run cannot go on, start it anew with --overwrite"
         )
-    return packed
+    return upload
 
 
 def covered(spans: Iterable[tuple[float, float]]) -> float:

@@ -15,6 +15,7 @@ from torch import Tensor
 from fl.client_map import ClientMap, OnFailure, Private, drop, nothing, stored
 from fl.errors import ClientFailed, UserError
 from fl.events import Events
+from fl.exchange import Tensors, num_bytes, pack
 from fl.federation import (
     Client,
     Executor,
@@ -29,7 +30,6 @@ from fl.federation import (
 from fl.receiving import Check, largest_values
 from fl.scoring import Build, OwnTests, answered, count_answers, evaluation
 from fl.server import Evaluation
-from fl.wire import Tensors, num_bytes, pack
 
 
 class MapOptions(TypedDict, total=False):

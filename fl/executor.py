@@ -12,18 +12,16 @@ from threading import Timer
 import torch
 
 from fl.arithmetic import arithmetic
-from fl.client_note import ClientNote
 from fl.data.datasets import Split
 from fl.data.shard import Shard
 from fl.errors import ClientFailed
 from fl.events import ClientProgress, ClientStart, Events
+from fl.exchange import ClientNote, Upload, readable_notes, unpack
 from fl.federation import Job, TaskInput
 from fl.memory import peak_memory, retain_freed_memory
-from fl.packed import Packed
 from fl.training.progress import reported_to
 from fl.training.sizes import CohortSizes, groups, take, work
 from fl.training.task import train_many
-from fl.wire import unpack
 
 MOST_NAMED = 5
 """Clients that a line names."""
@@ -154,7 +152,7 @@ class InProcess:
 
     def run(
         self, jobs: Sequence[Job], events: Events
-    ) -> Generator[tuple[Job, Packed | ClientFailed], None, None]:
+    ) -> Generator[tuple[Job, Upload | ClientFailed], None, None]:
         """Yields each job with what became of it; see :class:`fl.federation.Executor`."""
         for group in groups(jobs):
             while group:
@@ -166,7 +164,7 @@ class InProcess:
 
     def _run(
         self, cohort: list[Job], events: Events
-    ) -> Iterator[tuple[Job, Packed | ClientFailed]]:
+    ) -> Iterator[tuple[Job, Upload | ClientFailed]]:
         ready = [job.ready() for job in cohort]
         try:
             limit = time_limit(cohort, self._timeout, self._rates)
@@ -179,8 +177,9 @@ class InProcess:
                 for job in cohort:
                     yield from self._run([job], events)
             return
-        self._sizes.learn(cohort, results)
-        yield from zip(cohort, map(Packed.in_memory, results), strict=True)
+        uploads = [Upload(packed) for packed in results]
+        self._sizes.learn(cohort, readable_notes(uploads))
+        yield from zip(cohort, uploads, strict=True)
 
 
 @contextmanager

@@ -17,10 +17,9 @@ from torch import Tensor
 from fl.data.shard import Shard
 from fl.errors import ClientFailed
 from fl.events import Events
+from fl.exchange import Tensors, Upload
 from fl.json_values import JsonObject
-from fl.packed import Packed
 from fl.seeding import in_round, torch_generator
-from fl.wire import Tensors
 
 Batch = dict[str, Tensor]
 """Columns of one length, by name."""
@@ -189,7 +188,7 @@ class Memory:
 
     key: str
     """The store's key of what that task returned, which determines the tensors."""
-    read: Callable[[], Packed]
+    read: Callable[[], Upload]
     """Reads them; raises `UserError` where they are gone or damaged."""
     largest: Mapping[str, float] = field(default_factory=dict)
     """The largest magnitude in each of them, by name."""
@@ -253,7 +252,7 @@ class Executor(Protocol):
 
     def run(
         self, jobs: Sequence[Job], events: Events
-    ) -> Generator[tuple[Job, Packed | ClientFailed], None, None]:
+    ) -> Generator[tuple[Job, Upload | ClientFailed], None, None]:
         """Yields uploads packed as by :func:`fl.executor.run_job`, or a client's failure.
 
         An upload may be read until the next one is asked for. Emits ``client_start`` as jobs start.
@@ -270,11 +269,11 @@ class UpdateStore(Protocol):
         """The content key of the job's upload."""
         ...
 
-    def get(self, key: str, client: int) -> Packed | None:
+    def get(self, key: str, client: int) -> Upload | None:
         """The packed update of that key, or None."""
         ...
 
-    def put(self, key: str, client: int, packed: Packed) -> None:
+    def put(self, key: str, client: int, upload: Upload) -> None:
         """Stores a packed update."""
         ...
 

@@ -8,14 +8,14 @@ as ``sent classifier.conv.weight with NaN``: its caller names the client.
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TypeVar
 
 import torch
 from torch import Tensor
 
-from fl.client_note import ClientNote
+from fl.exchange import Message, StoredTensors, Upload, visible
 from fl.federation import Job, RunSpec, Update
-from fl.packed import Header, Packed, PackedTensors
 from fl.plausible import ANSWERS, LARGEST_ANSWER, VARIANCE, WHY, extent
 
 Value = TypeVar("Value")
@@ -26,19 +26,33 @@ LARGEST = 1e9
 """The largest value of a float of which nothing else is known."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Received:
     """An upload that was checked."""
 
-    header: Header
-    note: ClientNote
+    upload: Upload
     largest: Mapping[str, float]
     """The largest magnitude in each tensor of floats."""
+    finite: bool
+    """Whether no float is NaN; where NaN stands for what is absent, that is not known."""
+
+    def tensors(
+        self, path: Path | None, passes: Callable[[str], bool] = lambda name: True
+    ) -> StoredTensors:
+        """What a method sees: the tensors whose name passes, read from the file where the upload is
+        kept, or held in memory where there is none."""
+        source = path or self._owned()
+        forms = visible(self.upload.forms, passes)
+        return StoredTensors(source, forms, self.upload.counts, finite=self.finite)
+
+    def _owned(self) -> Message:
+        """The upload in this process's own memory: what is mapped may be gone after its turn."""
+        return Message(bytes(self.upload)) if self.upload.mapped else self.upload
 
 
 def receive(
     job: Job,
-    packed: Packed,
+    upload: Upload,
     check: Check | None = None,
     *,
     nan_is_absent: bool = False,
@@ -49,7 +63,7 @@ def receive(
 
     Args:
         job: what it was asked.
-        packed: what came back; nothing of it is believed.
+        upload: what came back; nothing of it is believed.
         check: what the method needs of it; what it does not look at is refused.
         nan_is_absent: whether NaN stands for what the client does not have.
         private: whether all of it stays with the client.
@@ -59,20 +73,18 @@ def receive(
         ValueError: the first thing that is wrong with it.
     """
     try:
-        tensors = PackedTensors(packed)
-        note = ClientNote.of(packed.content)
-        largest = {}
-        for name, form in tensors.header.forms.items():
-            parts = tensors.parts(name)
+        stats, largest = upload.note.stats, {}
+        for name, form in upload.forms.items():
+            parts = upload.parts(name)
             found = [check_values(name, part, nan_is_absent=nan_is_absent) for part in parts]
             if form.dtype.is_floating_point:
                 largest[name] = max(found, default=0.0)
         if check:
-            looked = LookedAt(tensors)
+            looked = LookedAt(upload)
             update = Update(
                 client=job.client,
                 tensors=looked,
-                stats=note.stats,
+                stats=stats,
                 seconds=0.0,
                 reused=False,
                 private=private,
@@ -84,15 +96,14 @@ def receive(
     except (ValueError, RuntimeError) as error:  # RuntimeError: torch, of tensors that do not fit
         reason = " ".join(str(error).split())[:300]
         raise ValueError(reason.removeprefix(f"client {job.client.id} ")) from None
-    return Received(tensors.header, note, largest)
+    return Received(upload, largest, finite=not nan_is_absent)
 
 
-def largest_values(packed: Packed) -> dict[str, float]:
+def largest_values(message: Message) -> dict[str, float]:
     """By name, the largest magnitude of each tensor of floats in what was checked, or is ours."""
-    tensors = PackedTensors(packed)
-    floats = [name for name, form in tensors.forms.items() if form.dtype.is_floating_point]
+    floats = [name for name, form in message.forms.items() if form.dtype.is_floating_point]
     # Python's own max would lose a NaN.
-    return {n: float(torch.tensor([0.0, *map(extent, tensors.parts(n))]).max()) for n in floats}
+    return {n: float(torch.tensor([0.0, *map(extent, message.parts(n))]).max()) for n in floats}
 
 
 class Noting(Mapping[str, Value]):
@@ -120,12 +131,12 @@ class Noting(Mapping[str, Value]):
 
 
 class LookedAt(Noting[Tensor]):
-    """Packed tensors, and which of them a check has looked at, by values or by form."""
+    """An upload's tensors, and which of them a check has looked at, by values or by form."""
 
-    def __init__(self, tensors: PackedTensors) -> None:
-        super().__init__(tensors, set())
-        self.forms = Noting(tensors.forms, self.seen)
-        """As of :class:`fl.packed.PackedTensors`."""
+    def __init__(self, upload: Upload) -> None:
+        super().__init__(upload, set())
+        self.forms = Noting(upload.forms, self.seen)
+        """As of :class:`fl.exchange.Message`."""
 
     def refuse_others(self) -> None:
         """Raises `ValueError` if some were looked at and others were not.

@@ -19,7 +19,6 @@ from fl.events import AttemptFailed, Event, Events
 from fl.federation import Executor, Job, TaskInput, TaskOutput
 from fl.json_values import JsonObject
 from fl.metrics.accuracy import answers
-from fl.packed import PackedTensors
 from fl.server import Evaluation
 
 Build = Callable[[TaskInput], nn.Module]
@@ -78,7 +77,7 @@ def answered(
                 continue
             k = job.client.id
             try:
-                yield job, checked_hits(PackedTensors(outcome), tests.counts[k])
+                yield job, checked_hits(outcome, tests.counts[k])
             except ValueError as refused:
                 yield job, ClientFailed(k, job.client.model, str(refused))
 

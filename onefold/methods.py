@@ -7,6 +7,7 @@ from typing import Any
 from torch import nn
 
 from fl.bounds import Settings
+from fl.exchange import Tensors, prefixed
 from fl.federation import RunSpec, Update
 from fl.fusion.average import average_into
 from fl.methods.method import Assignment, Method
@@ -14,7 +15,6 @@ from fl.methods.registry import register
 from fl.methods.uploads import load_classifier, untrained_classifier
 from fl.server import Outcome, Server
 from fl.training.classifier import ClassifierConfig
-from fl.wire import Tensors, prefixed
 
 
 @dataclass(frozen=True, kw_only=True)

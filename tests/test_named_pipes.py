@@ -14,9 +14,9 @@ from cluster.studies.comparison import loss_curve
 from fl.data.own import read_path
 from fl.data.partition_file import read_lists
 from fl.errors import UserError
+from fl.exchange import Upload
 from fl.json_files import read_json
 from fl.models.saved import load_model
-from fl.packed import Packed
 from fl.plugins import load_plugin
 from fl.report.read import read_events
 from slurm.array import read_runs
@@ -40,7 +40,7 @@ READERS: dict[str, tuple[str, Callable[[Path], object]]] = {
     "lists": ("lists.json", lambda file: read_lists(file, 2, 10)),
     "packed lists": ("lists.npz", lambda file: read_lists(file, 2, 10)),
     "runs of an array": ("runs.txt", lambda file: read_runs(file, [])),
-    "upload": ("client.safetensors", Packed.in_file),
+    "upload": ("client.safetensors", Upload.in_file),
     "lock": (".lock", Locks),
     "followed job": (METRICS, lambda file: list(Tail(file).read())),
 }

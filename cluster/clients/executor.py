@@ -22,13 +22,12 @@ from cluster.clients.retries import Retries, give_up, reason_of
 from cluster.hardware.bundles import Bundles, await_gpus
 from cluster.scheduling.call_size import clients_per_call
 from cluster.scheduling.placement import Placement, Slot
-from fl.client_note import readable_notes
 from fl.data.datasets import Split
 from fl.errors import ClientFailed, UserError
 from fl.events import AttemptFailed, ClientStart, Events
+from fl.exchange import Upload, readable_notes
 from fl.executor import time_limit
 from fl.federation import Job, Request
-from fl.packed import Packed
 from fl.training.progress import PERIOD_S
 from fl.training.sizes import CohortSizes, groups, take, work
 
@@ -94,7 +93,7 @@ class RayExecutor:
 
     def run(
         self, jobs: Sequence[Job], events: Events
-    ) -> Generator[tuple[Job, Packed | ClientFailed], None, None]:
+    ) -> Generator[tuple[Job, Upload | ClientFailed], None, None]:
         """Yields each job with what became of it; see :class:`fl.federation.Executor`."""
         if jobs:
             self.before()
@@ -137,17 +136,17 @@ class _Map:
         """Seconds per sample by model, by what has finished so far."""
         return self._placement.rates
 
-    def work(self) -> Generator[tuple[Job, Packed | ClientFailed], None, None]:
+    def work(self) -> Generator[tuple[Job, Upload | ClientFailed], None, None]:
         """Places clients, awaits them, and yields results until no job is left."""
         while self._placement.any_waiting or self._running:
             self._start_those_that_fit()
             for reference in self._await():
                 cohort = self._running.pop(reference)
-                results = self._receive(reference, cohort)
-                if results:  # after a failure, look first whether the node is gone
+                uploads = self._receive(reference, cohort)
+                if uploads:  # after a failure, look first whether the node is gone
                     self._start_those_that_fit()  # these train while the results are being stored
-                for job, result in zip(cohort.jobs, results, strict=False):
-                    yield job, Packed(result, mapped=True)
+                for job in cohort.jobs if uploads else ():
+                    yield job, uploads.pop(0)  # and what was parsed of it is not held
             self._end_overdue()
             self._leave_lost_bundles()
             while self._given_up:
@@ -204,20 +203,21 @@ class _Map:
         reference = self._actors.submit(process, jobs, size)
         self._running[reference] = RunningCohort(jobs, process, limit)
 
-    def _receive(self, reference: Any, cohort: RunningCohort) -> list[memoryview]:
-        """The clients' results; none where they failed and wait to be tried again."""
+    def _receive(self, reference: Any, cohort: RunningCohort) -> list[Upload]:
+        """The clients' uploads; none where they failed and wait to be tried again."""
         jobs, leader = cohort.jobs, cohort.jobs[0].client
         try:
             # Views into the object store: they are read once the next clients have started.
-            results = [memoryview(packed) for packed in ray.get(reference)]
+            uploads = [Upload(memoryview(own), mapped=True) for own in ray.get(reference)]
         except RayError as error:
             self._failed(cohort, reason_of(error), error)
             return []
-        seconds = sum(note.seconds for note in readable_notes(results))
+        notes = readable_notes(uploads)
+        seconds = sum(note.seconds for note in notes)
         self._placement.finish(leader.id, seconds)
-        self._executor.sizes.learn(jobs, results)
+        self._executor.sizes.learn(jobs, notes)
         cohort.process.idle = True
-        return results
+        return uploads
 
     def _failed(self, cohort: RunningCohort, reason: str, error: Exception | None = None) -> None:
         """Ends the process; of several clients each trains alone next, which shows who failed."""

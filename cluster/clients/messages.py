@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import ray
 
+from fl.exchange import Message
 from fl.federation import Job
 from fl.memory import let_go
-from fl.packed import Packed
 
 LARGE = 1 << 20
 """Bytes from which a message is put into the object store by itself. Smaller ones travel with their
@@ -58,19 +58,19 @@ class Sender:
 
     def _broadcast(self, packed: bytes) -> References:
         if self._last is None or self._last[0] is not packed:
-            self._last = packed, put(Packed.in_memory(packed))
+            self._last = packed, put(Message(packed))
         return self._last[1]
 
 
-def _messages(job: Job) -> dict[str, Packed]:
+def _messages(job: Job) -> dict[str, Message]:
     found = {"broadcast": job.broadcast, "payload": job.payload, "remembered": job.remembered}
-    messages = {name: Packed.in_memory(packed) for name, packed in found.items() if packed}
+    messages = {name: Message(packed) for name, packed in found.items() if packed}
     if job.memory is not None:
         messages["remembered"] = job.memory.read()
     return messages
 
 
-def put(message: Packed) -> References:
+def put(message: Message) -> References:
     """Puts a message into the object store, without a trace in this process's memory."""
     references = []
     for piece in message.pieces():

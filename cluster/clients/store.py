@@ -13,9 +13,9 @@ from cluster.clients.locks import Locks
 from fl.client_code import client_code
 from fl.data.datasets import Split
 from fl.data.shard import shard_digest
+from fl.exchange import Upload
 from fl.federation import Job, Task
 from fl.models.registry import MODELS
-from fl.packed import Packed
 from fl.sealed import checksum_of
 from fl.training.behaviour import behaviour
 from fl.whole_files import replacing, write_atomically
@@ -67,7 +67,7 @@ class Store:
         parts["round"] = job.round
         return _folder(job.round) + _sha(json.dumps(parts, sort_keys=True).encode())
 
-    def get(self, key: str, client: int) -> Packed | None:
+    def get(self, key: str, client: int) -> Upload | None:
         """The packed update, or None where it was never made or its file is damaged or another's.
 
         The checksum is of the key too, which is of one client (and, in later rounds, of one round).
@@ -75,24 +75,24 @@ class Store:
         if self.file(key).is_fifo() or self._checksum(key).is_fifo():
             return None  # opening one would wait for ever
         try:
-            packed = Packed.in_file(self.file(key))
+            upload = Upload.in_file(self.file(key))
             checksum = self._checksum(key).read_text()
         except (FileNotFoundError, ValueError):  # ValueError: an empty file
             return None
         sha = checksum_of(key)
-        for piece in packed.pieces():
+        for piece in upload.pieces():
             sha.update(piece)
         if sha.hexdigest() != checksum:
             return None
         self._link(key, client)
-        return packed
+        return upload
 
-    def put(self, key: str, client: int, packed: Packed) -> None:
+    def put(self, key: str, client: int, upload: Upload) -> None:
         """Stores a packed update; a crash midway or another run with the same key does no harm."""
         self.file(key).parent.mkdir(exist_ok=True)
         sha = checksum_of(key)
         with replacing(self.file(key)) as temporary, temporary.open("wb") as file:
-            for piece in packed.pieces():
+            for piece in upload.pieces():
                 sha.update(piece)
                 file.write(piece)
         write_atomically(self._checksum(key), sha.hexdigest().encode())

@@ -30,9 +30,9 @@ from cluster.hardware import fork_worker
 from cluster.hardware.shadows import environment
 from fl.cache import cache_dir, write_cache
 from fl.client_code import client_code
-from fl.client_note import ClientNote
 from fl.data.datasets import Split
 from fl.errors import UserError
+from fl.exchange import ClientNote, Upload
 from fl.executor import run_job
 from fl.federation import Client, Job, Request, RunSpec, Training
 from fl.sealed import read_sealed
@@ -199,7 +199,7 @@ def _run(subject: Subject, training: Training, count: int) -> ClientNote:
         broadcast=None,
         payload=None,
     )
-    return ClientNote.of(run_job(job, split))
+    return Upload(run_job(job, split)).note
 
 
 def _give_back_memory() -> None:

@@ -14,11 +14,11 @@ from torch import Tensor
 from fl.bounds import Count, Positive, Settings
 from fl.condensation.nearest import nearest
 from fl.data.shard import Shard
+from fl.exchange import Tensors
 from fl.federation import RunSpec, Task, TaskInput, TaskOutput, Update
 from fl.training.optimizers import Adam
 from fl.training.progress import report
 from fl.training.step_losses import StepLosses
-from fl.wire import Tensors
 from kernels import centred, predictions
 
 SOLVED = 0.999

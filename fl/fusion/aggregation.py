@@ -14,7 +14,7 @@ from torch import Tensor
 
 from fl.bounds import Positive, Settings, Within
 from fl.errors import UserError
-from fl.wire import Tensors
+from fl.exchange import Tensors
 
 States = Sequence[Mapping[str, Tensor]]
 """Each client's weights by name; a tensor may be read when it is asked for."""

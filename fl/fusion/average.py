@@ -6,8 +6,8 @@ from itertools import repeat
 import torch
 from torch import nn
 
+from fl.exchange import Tensors
 from fl.models.state import load_sent
-from fl.wire import Tensors
 
 
 def average_states(

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from fl.bounds import MOST, AtLeast, AtMost, Settings
 from fl.clients import Clients
+from fl.exchange import Tensors, prefixed
 from fl.federation import Batch, RunSpec
 from fl.fusion.fit import FitConfig
 from fl.fusion.trajectory import AHEAD, MatchingConfig, match_trajectory
@@ -25,7 +26,6 @@ from fl.rounds import Rounds
 from fl.server import Outcome, Server
 from fl.spaces import LogUniform, Spaces
 from fl.training.classifier import ClassifierConfig
-from fl.wire import Tensors, prefixed
 
 REFRESHED = 3
 """Passes over the images by which BatchNorm's statistics are renewed before they are trained on."""

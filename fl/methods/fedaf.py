@@ -28,6 +28,7 @@ from fl.condensation.uploads import (
     mean_over_holders,
     rows_of_holder,
 )
+from fl.exchange import prefixed
 from fl.federation import Batch, RunSpec, Update
 from fl.fusion.fit import FitConfig
 from fl.methods.method import Assignment, Method
@@ -35,7 +36,6 @@ from fl.rounds import Rounds
 from fl.server import Outcome, Server
 from fl.spaces import Choice, LogUniform, Spaces, Uniform
 from fl.training.classifier import starting_classifier
-from fl.wire import prefixed
 
 FUSION = FitConfig(epochs=50, lr=0.01, optimizer="sgd", batch_size=64, test_every=50)
 """Training of the global model in each round, sized for a laptop; tested after the round."""

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from fl.clients import Clients
 from fl.errors import UserError
+from fl.exchange import load_prefixed, prefixed
 from fl.federation import Client, RunSpec, Task, TaskInput, Training
 from fl.methods.fedavg import AveragingConfig
 from fl.methods.method import Assignment, Method
@@ -30,7 +31,6 @@ from fl.spaces import Spaces
 from fl.training.classifier import ClassifierConfig, classifier_recipe, starting_classifier
 from fl.training.recipe import Recipe
 from fl.training.task import task_of
-from fl.wire import load_prefixed, prefixed
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from fl.bounds import Count, Number, Positive
 from fl.clients import Clients
+from fl.exchange import Tensors, checked, prefixed
 from fl.federation import Batch, RunSpec, Task, TaskInput, TaskOutput, Update
 from fl.fusion.average import average_into
 from fl.methods.fedper_plus import DROPPING, FedPerPlusConfig
@@ -44,7 +45,6 @@ from fl.training.epochs import epochs_of
 from fl.training.loop import Step, minimise
 from fl.training.optimizers import Parts
 from fl.training.personal import PersonalTraining, own_model, personal_model, train_personal
-from fl.wire import Tensors, checked, prefixed
 
 
 @dataclass(frozen=True, kw_only=True)

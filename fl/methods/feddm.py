@@ -10,6 +10,7 @@ from fl.bounds import NotNegative, Positive, Settings
 from fl.clients import Clients
 from fl.condensation.task import CondensationConfig, LocalCondensation
 from fl.condensation.uploads import condensed_data
+from fl.exchange import prefixed
 from fl.federation import Batch
 from fl.fusion.distillation import FusionLoss
 from fl.fusion.fit import FitConfig
@@ -19,7 +20,6 @@ from fl.rounds import Rounds
 from fl.server import Outcome, Server
 from fl.spaces import Choice, LogUniform, Spaces, Uniform
 from fl.training.classifier import starting_classifier
-from fl.wire import prefixed
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from fl.bounds import NotNegative
 from fl.clients import Clients, trained
 from fl.errors import UserError
+from fl.exchange import Tensors, check_forms, prefixed
 from fl.federation import Client, RunSpec, Task, TaskInput, Training, Update
 from fl.methods.method import Method
 from fl.methods.participation import ParticipationConfig, participants
@@ -38,7 +39,6 @@ from fl.training.classifier import (
 )
 from fl.training.recipe import Recipe
 from fl.training.task import task_of
-from fl.wire import Tensors, checked, prefixed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,7 +111,7 @@ def run(clients: Clients, server: Server, config: FedDynConfig, *, rounds: Round
 def check_drift(update: Update, model: nn.Module) -> None:
     """Raises `ValueError` unless a client that gathers drifts holds one of these weights' form."""
     if isinstance(update.client.training, LocalFedDyn):
-        checked(dict(named(model)), update.tensors, "drift", f"client {update.client.id}")
+        check_forms(dict(named(model)), update.tensors, "drift", f"client {update.client.id}")
 
 
 def alpha_by_client(clients: Clients, config: FedDynConfig) -> dict[int, float]:

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from fl.bounds import Count, NotNegative
 from fl.clients import Clients
 from fl.errors import UserError
+from fl.exchange import load_prefixed, prefixed
 from fl.federation import Batch, RunSpec, Task, TaskInput, TaskOutput
 from fl.fusion.feature_generation import GeneratorFitConfig, LastLayers, fit_generator
 from fl.methods.fedavg import AveragingConfig
@@ -34,7 +35,6 @@ from fl.training.classifier import ClassifierConfig, classifier_recipe, received
 from fl.training.features import check_head, head_of
 from fl.training.recipe import Epoch, Recipe
 from fl.training.task import task_of
-from fl.wire import load_prefixed, prefixed
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from fl.bounds import Count, NotNegative, Positive
 from fl.clients import Clients
 from fl.errors import UserError
+from fl.exchange import Tensors
 from fl.federation import Batch, RunSpec, Task, TaskInput, TaskOutput, Update
 from fl.methods.fedper import FedPerConfig
 from fl.methods.fedper import assign as assign_fedper
@@ -43,7 +44,6 @@ from fl.training.loop import Step, minimise
 from fl.training.personal import PersonalTraining, own_model, personal_model
 from fl.training.recipe import Recipe
 from fl.training.task import task_of
-from fl.wire import Tensors
 
 
 @dataclass(frozen=True, kw_only=True)

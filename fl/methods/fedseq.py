@@ -13,6 +13,7 @@ from torch import nn
 from fl.bounds import Count
 from fl.clients import Clients, trained
 from fl.errors import ClientFailed
+from fl.exchange import Tensors, prefixed
 from fl.federation import RunSpec, TaskInput, TaskOutput
 from fl.fusion.aggregation import AggregationConfig
 from fl.methods.clusters import check_clusters, random_clusters
@@ -24,7 +25,6 @@ from fl.seeding import in_round, numpy_generator
 from fl.server import Outcome, Server
 from fl.spaces import Spaces
 from fl.training.classifier import ClassifierConfig
-from fl.wire import Tensors, prefixed
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,6 +18,7 @@ from fl.clients import Clients, trained
 from fl.condensation.kip import KipTraining, checked_set, joined, share_images
 from fl.data.auxiliary import AuxiliaryConfig
 from fl.errors import ClientFailed
+from fl.exchange import Tensors, prefixed
 from fl.federation import RunSpec, TaskInput, TaskOutput, Update
 from fl.fusion.aggregation import AggregationConfig
 from fl.json_values import JsonObject
@@ -37,7 +38,6 @@ from fl.training.divergence import logits_of
 from fl.training.personal import own_model
 from fl.training.recipe import Recipe
 from fl.training.task import task_of
-from fl.wire import Tensors, prefixed
 
 STARTS = 10
 """K-means starts so often; the clusters with the least spread count."""

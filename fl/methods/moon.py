@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from fl.bounds import NotNegative, Positive
 from fl.clients import Clients
+from fl.exchange import load_prefixed
 from fl.federation import Batch, RunSpec, Task, TaskInput
 from fl.methods.fedavg import AveragingConfig
 from fl.methods.method import Method
@@ -31,7 +32,6 @@ from fl.training.classifier import (
 from fl.training.features import check_head, features_and_logits
 from fl.training.recipe import Recipe
 from fl.training.task import task_of
-from fl.wire import load_prefixed
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from fl.bounds import NotNegative, Positive
 from fl.clients import Clients
+from fl.exchange import load_prefixed, prefixed
 from fl.federation import Batch, Task, TaskInput
 from fl.methods.method import Method
 from fl.methods.participation import participants
@@ -27,7 +28,6 @@ from fl.training.divergence import divergences, logits_of
 from fl.training.personal import PersonalTraining, own_model
 from fl.training.recipe import Recipe
 from fl.training.task import task_of
-from fl.wire import load_prefixed, prefixed
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from fl.bounds import Number, OneOf, Settings, Width
 from fl.clients import Clients
 from fl.errors import ClientFailed, UserError
+from fl.exchange import prefixed
 from fl.federation import Client, RunSpec, Training, Update
 from fl.fusion.aggregation import AggregationConfig
 from fl.methods.method import Assignment
@@ -28,7 +29,6 @@ from fl.models.ensemble import Ensemble
 from fl.server import Server
 from fl.spaces import Choice, Distribution, LogUniform
 from fl.training.classifier import ClassifierConfig, plain
-from fl.wire import prefixed
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,13 +13,13 @@ from torch import nn
 from fl.bounds import Count, Settings
 from fl.clients import Clients
 from fl.errors import UserError
+from fl.exchange import Tensors, checked
 from fl.federation import RunSpec, Update
 from fl.fusion.average import average_states
 from fl.methods.personal import PersonalConfig
 from fl.models import ImageShape
 from fl.models.layered import Layers
 from fl.training.classifier import starting_classifier
-from fl.wire import Tensors, checked
 
 Shapes = list[tuple[int, ...]]
 

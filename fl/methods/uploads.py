@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from fl.clients import Clients
 from fl.errors import ClientFailed
+from fl.exchange import Tensors, check_forms, load_prefixed
 from fl.federation import Training, Update
 from fl.fusion.aggregation import AggregationConfig, aggregate_states
 from fl.fusion.average import average_into
@@ -18,7 +19,6 @@ from fl.receiving import check_label_counts
 from fl.server import Server
 from fl.training.classifier import ClassifierConfig, starting_classifier
 from fl.training.generator import GeneratorConfig, starting_decoder, starting_generator
-from fl.wire import Tensors, checked, load_prefixed
 
 MEAN = AggregationConfig()
 
@@ -42,24 +42,25 @@ def untrained_classifier(training: Training, server: Server) -> nn.Module:
 
 
 class ClassifierTensors(Mapping[str, Tensor]):
-    """The client's classifier's weights, each read and checked when it is asked for."""
+    """The client's classifier's weights, each read when it is asked for."""
 
     def __init__(self, update: Update, expected: Tensors) -> None:
-        """``expected``: of each name a tensor of that shape and type, on the device to use."""
-        self._update, self._expected = update, expected
+        """``expected``: of each name a tensor of that shape and type, on the device to use.
+
+        Raises:
+            ValueError: the upload has other names, shapes or types.
+        """
+        check_forms(expected, update.tensors, "classifier", sender=_sender(update))
+        self._tensors, self._expected = update.tensors, expected
 
     def __getitem__(self, name: str) -> Tensor:
-        wanted, sent = self._expected[name], f"classifier.{name}"
-        own = {sent: self._update.tensors[sent]}
-        tensors = checked({name: wanted}, own, "classifier", sender=_sender(self._update))
-        return tensors[name].to(wanted.device)
+        return self._tensors[f"classifier.{name}"].to(self._expected[name].device)
 
     def __iter__(self) -> Iterator[str]:
-        start = "classifier."
-        return (n.removeprefix(start) for n in self._update.tensors if n.startswith(start))
+        return iter(self._expected)
 
     def __len__(self) -> int:
-        return sum(1 for _ in self)
+        return len(self._expected)
 
 
 def aggregate_classifiers(
@@ -160,13 +161,12 @@ def load_decoder(update: Update, server: Server) -> Decoder:
     training, run_spec = update.client.training, server.run_spec
     if not isinstance(training, GeneratorConfig):
         raise TypeError(f"{_sender(update)} trains no generator")
-    tensors = dict(update.tensors.items())  # by one reading
     if training.upload == "cvae":
         whole = starting_generator(training, run_spec)
-        load_prefixed(whole, tensors, "cvae", sender=_sender(update))
+        load_prefixed(whole, update.tensors, "cvae", sender=_sender(update))
         return whole.decoder
     decoder = starting_decoder(training, run_spec)
-    load_prefixed(decoder, tensors, "decoder", sender=_sender(update))
+    load_prefixed(decoder, update.tensors, "decoder", sender=_sender(update))
     return decoder
 
 

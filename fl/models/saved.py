@@ -18,7 +18,7 @@ from fl.json_values import JsonObject
 from fl.models.ensemble import Ensemble
 from fl.models.registry import OURS, build_classifier
 from fl.models.shapes import Built
-from fl.packed import without_sharing
+from fl.models.state import without_sharing
 from fl.whole_files import no_pipe, replacing
 
 KEY = "onefold"

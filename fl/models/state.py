@@ -63,6 +63,18 @@ def load_sent(model: nn.Module, state: Mapping[str, Tensor]) -> None:
     model.load_state_dict(state, strict=False)
 
 
+def without_sharing(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors on the host, contiguous, each with memory of its own, as safetensors needs it."""
+    seen: set[int] = set()
+    found = {}
+    for name, tensor in tensors.items():
+        own = tensor.detach().cpu().contiguous()
+        place = own.untyped_storage().data_ptr()
+        found[name] = own.clone() if place in seen else own
+        seen.add(place)
+    return found
+
+
 def refusal(model: nn.Module) -> str | None:
     """Why clients cannot train a module that has been settled; None if they can."""
     for path, layer in model.named_modules():

@@ -12,6 +12,7 @@ from fl.condensation.nearest import nearest
 from fl.condensation.task import CondensationConfig
 from fl.data.datasets import Dataset
 from fl.data.shard import Shard
+from fl.exchange import load_prefixed
 from fl.federation import RunSpec, Training
 from fl.json_values import JsonObject
 from fl.models.cvae import sample
@@ -20,7 +21,6 @@ from fl.seeding import numpy_generator, torch_generator
 from fl.training.classifier import ClassifierConfig, starting_classifier
 from fl.training.divergence import logits_of
 from fl.training.generator import GeneratorConfig, starting_generator
-from fl.wire import load_prefixed
 
 # Whether images that were made of a client's data repeat it: nearer to it than to unseen data.
 

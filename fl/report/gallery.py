@@ -5,8 +5,8 @@ import torch
 from torch import Tensor
 
 from fl.data.datasets import Split
+from fl.exchange import Tensors
 from fl.report.read import REAL
-from fl.wire import Tensors
 
 
 def gallery(

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from fl.bounds import Count, NotNegative, OneOf, Positive, Settings, Width, Within
 from fl.errors import UserError
+from fl.exchange import Tensors, check_forms, load_prefixed, prefixed
 from fl.federation import Batch, RunSpec, Task, TaskInput, Training, Update
 from fl.models import (
     CLASSIFIERS,
@@ -30,7 +31,6 @@ from fl.training.epochs import EpochTraining, epochs_of
 from fl.training.optimizers import SGD, Adam, Proximal
 from fl.training.recipe import Recipe
 from fl.training.task import task_of
-from fl.wire import Tensors, check_forms, load_prefixed, prefixed
 
 Losses = Callable[[nn.Module, Batch], Tensor]
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from fl.bounds import Count, OneOf, Positive, Settings, Width
+from fl.exchange import Tensors, check_forms, num_bytes, prefixed
 from fl.federation import Batch, RunSpec, Task, TaskInput, Update
 from fl.models import (
     CVAE,
@@ -28,7 +29,6 @@ from fl.training.epochs import EpochTraining, epochs_of
 from fl.training.optimizers import Adam
 from fl.training.recipe import Recipe
 from fl.training.task import task_of
-from fl.wire import Tensors, check_forms, num_bytes, prefixed
 
 
 @dataclass(frozen=True, kw_only=True)

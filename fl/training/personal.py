@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from torch import nn
 
 from fl.bounds import Count, OneOf, Positive, Width
+from fl.exchange import load_prefixed, prefixed
 from fl.federation import Task, TaskInput
 from fl.models import CLASSIFIERS
 from fl.training.classifier import (
@@ -17,7 +18,6 @@ from fl.training.classifier import (
 )
 from fl.training.recipe import Recipe
 from fl.training.task import task_of
-from fl.wire import load_prefixed, prefixed
 
 
 @dataclass(frozen=True, kw_only=True)

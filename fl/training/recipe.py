@@ -9,13 +9,13 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from fl.exchange import Tensors
 from fl.federation import Batch, TaskInput, TaskOutput
 from fl.seeding import in_round, torch_seeded
 from fl.training.loop import Step, minimise
 from fl.training.optimizers import SGD, Adam, CohortOptimizer, Proximal
 from fl.training.progress import report
 from fl.training.reduced import reduced
-from fl.wire import Tensors
 
 Epoch = Iterator[Batch]
 """The batches of one pass over a client's data."""

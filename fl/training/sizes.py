@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 
 from fl.cache import write_cache
-from fl.client_note import readable_notes
+from fl.exchange import ClientNote
 from fl.federation import Job
 from fl.sealed import read_sealed
 from fl.training.task import trains_in_cohorts
@@ -80,12 +80,12 @@ class CohortSizes:
         """Whether this kind of training has been tried out, or needs no trials."""
         return not _trains_in_cohorts(job) or _kind(job) in self._chosen
 
-    def learn(self, cohort: Sequence[Job], results: Sequence[bytes | memoryview]) -> None:
-        """Records how long a cohort took, and the memory that it needed at its peak."""
+    def learn(self, cohort: Sequence[Job], notes: Sequence[ClientNote]) -> None:
+        """Records how long a cohort took, and the memory that it needed at its peak; nothing where
+        some client has no readable note."""
         size, kind = len(cohort), _kind(cohort[0])
         if kind in self._chosen or size not in SIZES or not _trains_in_cohorts(cohort[0]):
             return
-        notes = readable_notes(results)
         if len(notes) < size:
             return
         rate = sum(note.seconds for note in notes) / sum(map(work, cohort))

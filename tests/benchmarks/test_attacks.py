@@ -8,12 +8,11 @@ import torch
 from attacks import ATTACKS, FAR_BACK, ON_DATA, ON_WEIGHTS, Liars, Trained
 
 from fl.events import Events
+from fl.exchange import Tensors, Upload, prefixed, unpack
 from fl.executor import InProcess
 from fl.federation import Job
-from fl.packed import Packed
 from fl.plausible import LEAST_APART
 from fl.training.classifier import starting_classifier, train_classifier
-from fl.wire import Tensors, prefixed, unpack
 from tests.fl.toy import CLASSIFIER, PROBLEM, client, same_bits, split
 
 DATA = split(8, 8, 8)
@@ -35,7 +34,7 @@ def job(id: int) -> Job:
 def uploads(executor: Liars | InProcess, ids: tuple[int, ...] = (0, 1, 2)) -> dict[int, Tensors]:
     found = {}
     for own, packed in executor.run([job(k) for k in ids], Events()):
-        assert isinstance(packed, Packed)
+        assert isinstance(packed, Upload)
         found[own.client.id] = unpack(bytes(packed))[0]
     return found
 

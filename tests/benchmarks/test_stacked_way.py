@@ -8,16 +8,14 @@ import torch
 from hand_cvae import hand_derived
 from stacked_way import BASELINES, SAMPLES, TRAINING, Plainly, Way, alone, executor, job, ways
 
-from fl.client_note import ClientNote
 from fl.data.datasets import Split
 from fl.data.shard import Shard
 from fl.events import Events
+from fl.exchange import Tensors, Upload, unpack
 from fl.executor import InProcess
 from fl.federation import Request, TaskInput
-from fl.packed import Packed
 from fl.training.generator import train_generator
 from fl.training.sizes import CohortSizes
-from fl.wire import Tensors, unpack
 
 PLAIN = Way("plain", alone, Request(cpus=1, gpus=0), 1, on_ray=False)
 OURS = Way("ours", train_generator, Request(cpus=1, gpus=0, shared=True), 1, on_ray=False)
@@ -52,12 +50,12 @@ def test_every_way_trains_the_same_client_to_the_same_upload(way: Way) -> None:
     with executor(way, split(), CohortSizes()) as running:
         ((found, outcome),) = running.run([job(3, way, 2 * SAMPLES)], Events())
     assert found.client.id == 3
-    assert isinstance(outcome, Packed)
+    assert isinstance(outcome, Upload)
     sent, expected = unpack(bytes(outcome))[0], sent_by_hand(3)
     assert sent.keys() == expected.keys()
     for name, tensor in expected.items():
         torch.testing.assert_close(sent[name], tensor, rtol=1e-2, atol=1e-3)
-    begin, end = ClientNote.of(outcome.content).span
+    begin, end = outcome.note.span
     assert begin < end
 
 

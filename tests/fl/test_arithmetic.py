@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from fl.arithmetic import arithmetic
+from fl.exchange import unpack
 from fl.executor import run_job
 from fl.federation import Job, TaskInput, TaskOutput
-from fl.wire import unpack_note
 from tests.fl.toy import CPU, PROBLEM, client, split
 from tests.pretended_gpu import pretended_gpus
 
@@ -69,5 +69,5 @@ def test_a_client_on_a_gpu_trains_in_the_runs_arithmetic(tf32: bool, rounded: in
         payload=None,
     )
     with pretended_gpus():
-        note = unpack_note(run_job(job, split(3)))
+        _, note = unpack(run_job(job, split(3)))
     assert note["stats"] == {"tf32": rounded, "repeats": True}

@@ -12,14 +12,13 @@ from fl.client_map import OnFailure
 from fl.clients import Clients
 from fl.errors import ClientFailed
 from fl.events import Events
+from fl.exchange import Tensors, Upload, load_prefixed, pack, unpack
 from fl.executor import InProcess
 from fl.federation import Executor, Job, RunSpec, TaskInput, TaskOutput, Update
-from fl.packed import Packed
-from fl.wire import Tensors, load_prefixed, pack, unpack
 from tests.fl.toy import CLASSIFIER, GENERATOR, PROBLEM, Told, client, into, named, same_bits, split
 
 IDS = range(4)
-Outcomes = Generator[tuple[Job, Packed | ClientFailed], None, None]
+Outcomes = Generator[tuple[Job, Upload | ClientFailed], None, None]
 Answer = Callable[[Job], Tensors]
 
 
@@ -44,23 +43,23 @@ class FakeExecutor:
         for job in sorted(jobs, key=self.order):
             stats = {"train_loss": float(job.client.id)}
             note = {"seconds": 0.5, "span": (0.0, 0.5), "stats": stats}
-            yield job, Packed.in_memory(pack(self.answer(job), note))
+            yield job, Upload(pack(self.answer(job), note))
 
 
 class MemoryStore:
     """Knows an update by its client and what the client was sent."""
 
     def __init__(self) -> None:
-        self.kept: dict[str, Packed] = {}
+        self.kept: dict[str, Upload] = {}
 
     def key(self, job: Job) -> str:
         return f"{job.client.id} {job.broadcast!r} {job.payload!r}"
 
-    def get(self, key: str, client: int) -> Packed | None:
+    def get(self, key: str, client: int) -> Upload | None:
         assert key.split()[0] == str(client)
         return self.kept.get(key)
 
-    def put(self, key: str, client: int, packed: Packed) -> None:
+    def put(self, key: str, client: int, packed: Upload) -> None:
         assert key.split()[0] == str(client)
         self.kept[key] = packed
 
@@ -361,7 +360,7 @@ def test_what_another_run_is_training_is_waited_for_and_not_trained_again() -> N
             first = min(keys)
             if first == 2:
                 note = {"seconds": 0.5, "span": (0.0, 0.5)}
-                self.kept[keys[2]] = Packed.in_memory(pack({"id": torch.tensor([22])}, note))
+                self.kept[keys[2]] = Upload(pack({"id": torch.tensor([22])}, note))
             return nullcontext([first])
 
     executor = FakeExecutor()

@@ -9,15 +9,14 @@ import torch
 
 from fl.errors import ClientFailed
 from fl.events import Events
+from fl.exchange import Upload, pack, unpack
 from fl.executor import InProcess, run_job, time_limit
 from fl.federation import Job, Task, TaskInput, TaskOutput
-from fl.packed import Packed
 from fl.training.classifier import train_classifier
 from fl.training.generator import train_generator
 from fl.training.recipe import Recipe
 from fl.training.sizes import CohortSizes, work
 from fl.training.task import recipe_of, task_of
-from fl.wire import pack, unpack
 from tests.fl.toy import GENERATOR, PROBLEM, VGG, Told, client, into, named, same_bits, split
 
 TRAIN = split(4, 4, 4)
@@ -70,7 +69,7 @@ def slow(inputs: TaskInput) -> TaskOutput:
 def test_in_process_who_takes_longer_is_named_and_goes_on(caplog: pytest.LogCaptureFixture) -> None:
     executor = InProcess(TRAIN, timeout=0.1)
     results = [result for _, result in executor.run([job(slow, id=7)], Events())]
-    assert isinstance(results[0], Packed)
+    assert isinstance(results[0], Upload)
     (line,) = caplog.messages
     assert "client 7 has not finished within 0.1 s" in line
     assert "Ctrl-C" in line
@@ -152,7 +151,7 @@ def test_a_failure_names_the_client_keeps_its_cause_and_lets_the_others_run() ->
     assert isinstance(outcome, ClientFailed)
     assert str(outcome) == "client 5 (cnn) failed: RuntimeError: out of luck"
     assert isinstance(outcome.__cause__, RuntimeError)
-    assert isinstance(next(results)[1], Packed)
+    assert isinstance(next(results)[1], Upload)
 
 
 def light(id: int, task: Task = train_generator, size: int = 3) -> Job:
@@ -213,4 +212,4 @@ def test_who_fails_in_a_cohort_is_named_alone_and_the_others_are_kept() -> None:
     ended = dict.fromkeys(range(4))
     ended |= {j.client.id: o for j, o in InProcess(TRAIN, fixed(4)).run(jobs, Events())}
     assert str(ended[2]) == "client 2 (cvae-small) failed: ArithmeticError: the loss is NaN"
-    assert all(isinstance(ended[k], Packed) for k in (0, 1, 3))
+    assert all(isinstance(ended[k], Upload) for k in (0, 1, 3))

@@ -8,14 +8,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fl.client_note import ClientNote
 from fl.clients import Clients
 from fl.errors import ClientFailed
 from fl.events import Events
+from fl.exchange import Tensors, Upload
 from fl.executor import InProcess
 from fl.federation import Job, Update
 from fl.methods.registry import get_method
-from fl.packed import Packed
 from fl.plausible import (
     APART,
     LEAST_APART,
@@ -31,7 +30,6 @@ from fl.rounds import Rounds
 from fl.server import Outcome
 from fl.training.classifier import ClassifierConfig
 from fl.training.optimizers import SGD, Adam
-from fl.wire import Tensors, unpack
 from tests.fl.methods.tiny import tiny_data, tiny_federation
 from tests.fl.toy import client
 
@@ -51,12 +49,12 @@ class Liars(InProcess):
 
     def run(
         self, jobs: Sequence[Job], events: Events
-    ) -> Generator[tuple[Job, Packed | ClientFailed], None, None]:
+    ) -> Generator[tuple[Job, Upload | ClientFailed], None, None]:
         for job, packed in super().run(jobs, events):
             lie = self.lies.get((job.client.id, job.round))
-            if lie is not None and isinstance(packed, Packed):
-                note, tensors = ClientNote.of(packed.content), unpack(bytes(packed))[0]
-                packed = Packed.in_memory(note.pack(dict(lie(tensors))))
+            if lie is not None and isinstance(packed, Upload):
+                note, tensors = packed.note, dict(packed)
+                packed = Upload(note.pack(dict(lie(tensors))))
             yield job, packed
 
 

@@ -16,12 +16,11 @@ from fl.condensation.kip import KipTraining
 from fl.condensation.task import LocalCondensation
 from fl.errors import ClientFailed, ServerFailed
 from fl.events import Events
+from fl.exchange import Header, Tensors, Upload, load_prefixed, pack
 from fl.executor import InProcess
 from fl.federation import Job, Training, Update
-from fl.packed import Packed, PackedTensors
 from fl.receiving import check_label_counts, check_probabilities, check_values, receive
-from fl.training.classifier import ClassifierConfig
-from fl.wire import Tensors, pack
+from fl.training.classifier import ClassifierConfig, starting_classifier
 from tests.fl.toy import CLASSIFIER, GENERATOR, PROBLEM, VGG, client, split
 
 TRAIN = split(3, 3, 3)
@@ -35,8 +34,8 @@ Change = Callable[[Tensors], None]
 def honest(training: Training) -> Tensors:
     """What client 0 uploads."""
     ((_, packed),) = InProcess(TRAIN).run([job(training)], Events())
-    assert isinstance(packed, Packed)
-    return dict(PackedTensors(packed))
+    assert isinstance(packed, Upload)
+    return dict(packed)
 
 
 def job(training: Training) -> Job:
@@ -58,9 +57,9 @@ class Answers:
 
     def run(
         self, jobs: Sequence[Job], events: Events
-    ) -> Generator[tuple[Job, Packed | ClientFailed], None, None]:
+    ) -> Generator[tuple[Job, Upload | ClientFailed], None, None]:
         for job in jobs:
-            yield job, Packed.in_memory(self.answers[job.client.id])
+            yield job, Upload(self.answers[job.client.id])
 
 
 def trained(
@@ -278,19 +277,55 @@ def test_what_the_store_has_and_would_be_refused_is_asked_for_again(tmp_path: Pa
     everywhere(1e30)(bad)
     store = Store(tmp_path / "pool", tmp_path / "updates", TRAIN)
     own = replace(job(CLASSIFIER), client=client(0, CLASSIFIER))
-    store.put(store.key(own), 0, Packed.in_memory(sent(bad)))
+    store.put(store.key(own), 0, Upload(sent(bad)))
     _, (update,) = trained(CLASSIFIER, tmp_path, sent(honest(CLASSIFIER)))
     assert not update.reused
     assert all(float(t.abs().max()) < 10 for t in update.tensors.values())
 
 
 def test_a_check_that_looks_at_nothing_refuses_nothing() -> None:
-    packed = Packed.in_memory(sent({"a": torch.ones(2), "b": torch.ones(3)}))
+    packed = Upload(sent({"a": torch.ones(2), "b": torch.ones(3)}))
     asked = job(CLASSIFIER)
     receive(asked, packed, lambda update, run_spec: len(update.tensors))
     receive(asked, packed, lambda update, run_spec: [*update.tensors.values()])
     with pytest.raises(ValueError, match=r"^sent what nobody asked for: b$"):
         receive(asked, packed, lambda update, run_spec: update.tensors["a"])
+
+
+def test_an_uploads_header_is_parsed_once_on_its_way_to_the_method(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    packed, parsed, of = sent(honest(NORMED)), [], Header.of
+
+    def counted(content: memoryview) -> Header:
+        parsed.append(len(content))
+        return of(content)
+
+    monkeypatch.setattr(Header, "of", counted)
+    _, (update,) = trained(NORMED, tmp_path, packed)
+    model = starting_classifier(NORMED, PROBLEM)
+    load_prefixed(model, update.tensors, "classifier", sender="client 0")
+    assert parsed == [len(packed)]
+
+
+def test_where_nan_stands_for_what_is_absent_a_method_still_refuses_it_in_weights(
+    tmp_path: Path,
+) -> None:
+    weights = honest(CLASSIFIER)
+    next(iter(weights.values())).fill_(torch.nan)
+    anything: dict[str, Any] = {"check": lambda update, run_spec: None, "nan_is_absent": True}
+    _, (update,) = trained(CLASSIFIER, tmp_path, sent(weights), **anything)
+    model = starting_classifier(CLASSIFIER, PROBLEM)
+    with pytest.raises(ValueError, match=r"^client 0 sent classifier.* with NaN"):
+        load_prefixed(model, update.tensors, "classifier", sender="client 0")
+
+
+@pytest.mark.parametrize("name", ["logits", "features", "deep", "soft_labels"])
+def test_what_another_task_sends_is_refused_before_its_method_sees_it(name: str) -> None:
+    """Methods look at forms alone."""
+    asked = job(CLASSIFIER)
+    with pytest.raises(ValueError, match=rf"^sent {name} with NaN"):
+        receive(asked, Upload(sent({name: torch.tensor([0.0, torch.nan])})))
 
 
 def test_values_that_stand_for_nothing_are_allowed_where_the_method_says_so() -> None:

@@ -14,12 +14,11 @@ from fl.client_map import OnFailure
 from fl.clients import Clients
 from fl.errors import ClientFailed, UserError
 from fl.events import Events
+from fl.exchange import Upload, pack
 from fl.executor import InProcess
 from fl.federation import Job, TaskInput, TaskOutput
-from fl.packed import Packed
 from fl.scoring import OwnTests, answered, checked_hits
 from fl.server import Evaluation
-from fl.wire import pack
 from tests.fl.methods.tiny import NoStore
 from tests.fl.toy import PROBLEM, Told, client, into, named, split
 
@@ -141,10 +140,10 @@ def test_who_answers_the_impossible_has_failed_by_name() -> None:
     class Liar:
         def run(
             self, jobs: Sequence[Job], events: Events
-        ) -> Generator[tuple[Job, Packed | ClientFailed], None, None]:
+        ) -> Generator[tuple[Job, Upload | ClientFailed], None, None]:
             for job in jobs:
                 claim = {"hits": torch.full((3,), 10**6)} if job.client.id == 0 else {}
-                yield job, Packed.in_memory(pack(claim, {}))
+                yield job, Upload(pack(claim, {}))
 
     tests = OwnTests.of(TESTS, TRAIN.labels, 3)
     jobs = [answer_job(k) for k in (0, 1)]

@@ -8,10 +8,10 @@ import torch
 from fl.data.datasets import Split
 from fl.data.shard import Shard
 from fl.events import Listener
+from fl.exchange import Tensors
 from fl.federation import Client, Request, RunSpec, TaskInput, Training
 from fl.training.classifier import ClassifierConfig
 from fl.training.generator import GeneratorConfig
-from fl.wire import Tensors
 
 PROBLEM = RunSpec(image_shape=(1, 28, 28), num_classes=3, seed=0)
 CLASSIFIER = ClassifierConfig(model="cnn", width=0.2, epochs=2, lr=0.05, batch_size=8)

@@ -14,9 +14,8 @@ from cluster.clients.actors import Actors, ClientActor, Process
 from cluster.clients.messages import Sent
 from cluster.hardware.bundles import Bundles
 from cluster.scheduling.capacity import Bundle, Slot
-from fl.client_note import ClientNote
+from fl.exchange import Upload, unpack
 from fl.federation import Job, Request, TaskInput, TaskOutput
-from fl.wire import unpack
 from tests.cluster.fake_ray import FakeRay
 from tests.cluster.placing import ask, bundle
 from tests.fl.toy import PROBLEM, client, split
@@ -134,7 +133,7 @@ def test_a_call_runs_its_clients_in_cohorts_and_answers_in_their_order(actor: Cl
     jobs = [job(k) for k in (4, 0, 2, 1, 3)]
     results = actor.run([Sent(j, {}) for j in jobs], 2, TRAIN.images, TRAIN.labels)
     packed = [result.tobytes() for result in results]
-    notes = [ClientNote.of(each) for each in packed]
+    notes = [Upload(each).note for each in packed]
     assert [note.client for note in notes] == [4, 0, 2, 1, 3]
     for own, each in zip(jobs, packed, strict=True):
         assert unpack(each)[0]["sum"].item() == TRAIN.labels[own.indices].sum()
@@ -149,7 +148,7 @@ def test_the_note_says_where_the_client_ran(
     """By the name that Slurm has for the node, of which several may share a host."""
     monkeypatch.setenv("SLURMD_NODENAME", "beta")
     (result,) = actor.run([Sent(job(0), {})], 1, TRAIN.images, TRAIN.labels)
-    note = ClientNote.of(result.tobytes())
+    note = Upload(result.tobytes()).note
     assert (note.node, note.assigned) == ("beta", {"CPU": 1.0})
 
 

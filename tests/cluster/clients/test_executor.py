@@ -19,6 +19,7 @@ from fl.condensation.task import LocalCondensation, condense
 from fl.data.datasets import Split
 from fl.errors import ClientFailed
 from fl.events import Events
+from fl.exchange import unpack
 from fl.executor import InProcess
 from fl.federation import Client, Job, Request, RunSpec, TaskInput, TaskOutput, Training
 from fl.training.classifier import ClassifierConfig
@@ -27,7 +28,6 @@ from fl.training.progress import PERIOD_S, report
 from fl.training.recipe import Recipe
 from fl.training.sizes import CohortSizes
 from fl.training.task import recipe_of, task_of
-from fl.wire import unpack
 from tests.cluster.living import alive
 from tests.cluster.outcomes import uploads
 from tests.fl.toy import Told, into, named

@@ -21,11 +21,10 @@ from cluster.hardware.ray_internals import forked_workers
 from fl.data.datasets import Split
 from fl.errors import ClientFailed
 from fl.events import Events
+from fl.exchange import Upload, pack, unpack
 from fl.executor import InProcess
 from fl.federation import Client, Job, Memory, Request, RunSpec, Task, TaskInput, TaskOutput
-from fl.packed import Packed
 from fl.training.classifier import ClassifierConfig, train_classifier
-from fl.wire import pack, unpack
 from tests.cluster.outcomes import uploads
 from tests.fl.toy import Told, into
 from tests.waiting import wait_until
@@ -91,8 +90,8 @@ def where(inputs: TaskInput) -> TaskOutput:
     return TaskOutput(tensors={"pid": pid})
 
 
-def remembers(client: int) -> Packed:
-    return Packed.in_memory(pack({"own": torch.tensor([client])}, {}))
+def remembers(client: int) -> Upload:
+    return Upload(pack({"own": torch.tensor([client])}, {}))
 
 
 def job(client: int, task: Task = train_classifier, request: Request | None = None) -> Job:

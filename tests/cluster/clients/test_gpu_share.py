@@ -14,13 +14,12 @@ from cluster.profiling.requests import measured
 from fl.data.datasets import Split
 from fl.errors import ClientFailed
 from fl.events import Events
+from fl.exchange import Upload
 from fl.federation import Client, Job, RunSpec, TaskInput, TaskOutput
 from fl.methods.method import Assignment
-from fl.packed import Packed
 from fl.resources import ResourcesConfig
 from fl.training.classifier import ClassifierConfig
 from fl.training.generator import GeneratorConfig
-from fl.wire import unpack_note
 from tests.cluster.outcomes import uploads
 from tests.fl.toy import Told, into
 
@@ -103,7 +102,7 @@ def test_ten_clients_share_a_card_and_the_one_that_overspends_fails_alone(
         outcomes[job.client.id] = outcome
     assert isinstance(outcomes[4], ClientFailed)
     assert "of the GPU" in outcomes[4].reason
-    notes = {k: unpack_note(p.content) for k, p in outcomes.items() if isinstance(p, Packed)}
+    notes = {k: p.header.note for k, p in outcomes.items() if isinstance(p, Upload)}
     assert sorted(notes) == [0, 1, 2, 3, 5, 6, 7, 8, 9]
     total = min(gpu.memory_bytes for gpu in take_inventory().gpus)
     uuids = {gpu.uuid for gpu in take_inventory().gpus}

@@ -16,9 +16,9 @@ from cluster.clients.locks import Locks
 from cluster.clients.store import Store
 from fl.clients import Clients
 from fl.events import Events
+from fl.exchange import Upload
 from fl.executor import InProcess
 from fl.federation import TaskInput, TaskOutput
-from fl.packed import Packed
 from tests.fl.toy import PROBLEM, Told, client, into, split
 
 FORK = multiprocessing.get_context("fork")
@@ -96,7 +96,7 @@ def test_what_one_run_has_claimed_is_left_out_for_another(tmp_path: Path) -> Non
         assert ours == [0, 1]
         with two.locked({1: "y", 2: "z"}) as theirs:
             assert theirs == [2]
-        one.put("y", 1, Packed.in_memory(b"update"))
+        one.put("y", 1, Upload(b"update"))
         with two.locked({1: "y"}) as theirs:  # given up as soon as it was kept
             assert theirs == [1]
             found = two.get("y", 1)

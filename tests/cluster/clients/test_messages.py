@@ -14,9 +14,8 @@ from cluster.clients.messages import LARGE, Sender
 from cluster.hardware.bundles import Bundles, open_bundles
 from cluster.hardware.private_ray import private_ray
 from fl.events import Events
+from fl.exchange import Upload, pack, unpack
 from fl.federation import Job, Memory, TaskInput, TaskOutput
-from fl.packed import Packed
-from fl.wire import pack, unpack
 from tests.fl.toy import PROBLEM, client, split
 
 TRAIN = split(4, 4, 4)
@@ -42,7 +41,7 @@ def job(k: int, memory: bytes, broadcast: bytes, payload: bytes | None = None) -
         indices=np.arange(2),
         broadcast=broadcast,
         payload=payload,
-        memory=Memory(f"{k}", lambda: Packed.in_memory(memory)),
+        memory=Memory(f"{k}", lambda: Upload(memory)),
     )
 
 
@@ -65,7 +64,7 @@ def test_the_drivers_memory_does_not_grow_with_messages_memories_and_uploads(
     jobs = [job(k, filled(k), broadcast) for k in range(count)]
     executor = RayExecutor(TRAIN, bundles, reuse_processes=True)
     for done, packed in executor.run(jobs, Events()):
-        assert isinstance(packed, Packed)
+        assert isinstance(packed, Upload)
         found = unpack(bytes(packed))[0]["x"]
         assert found.shape == (FLOATS,)
         assert (found == 100 + done.client.id).all()

@@ -15,11 +15,10 @@ from cluster.clients.store import Store
 from fl.clients import Clients
 from fl.data.datasets import Split
 from fl.events import Events
+from fl.exchange import Upload, pack
 from fl.executor import InProcess
 from fl.federation import Client, Job, Memory, Request, RunSpec
-from fl.packed import Packed
 from fl.training.classifier import ClassifierConfig, train_classifier
-from fl.wire import pack
 
 RNG = np.random.default_rng(0)
 TRAIN = Split(RNG.integers(0, 256, (20, 1, 8, 8), dtype=np.uint8), RNG.integers(0, 3, 20))
@@ -45,10 +44,10 @@ def answer(inputs):
     return TaskOutput(tensors={"answer": torch.tensor(["""
 
 
-def packed() -> Packed:
+def packed() -> Upload:
     import torch
 
-    return Packed.in_memory(pack({"w": torch.arange(6.0)}, {"seconds": 1.0, "stats": {}}))
+    return Upload(pack({"w": torch.arange(6.0)}, {"seconds": 1.0, "stats": {}}))
 
 
 def found(store: Store, key: str) -> bytes | None:

@@ -13,9 +13,9 @@ from cluster.run.prepare import prepare
 from cluster.run.run_dir import claim
 from cluster.run.runner import execute
 from fl.events import Epoch, Event
+from fl.exchange import Tensors
 from fl.metrics import oracle
 from fl.training.generator import GeneratorConfig
-from fl.wire import Tensors
 from tests.cluster.commands import SMALL
 from tests.fl.devices import Where, assert_same, on_both
 from tests.fl.toy import PROBLEM

@@ -18,11 +18,11 @@ from cluster.run.command_line import parse
 from cluster.run.runtime import has_ray, open_cluster, open_executor, open_server, ray_cluster
 from cluster.scheduling.capacity import Bundle
 from fl.events import Events
+from fl.exchange import unpack
 from fl.federation import Job, TaskInput, TaskOutput
 from fl.fusion.checkpoints import Checkpoints
 from fl.fusion.ranked_server import RankedServer
 from fl.fusion.single_server import SingleServer
-from fl.wire import unpack
 from tests.cluster.outcomes import uploads
 from tests.fl.toy import PROBLEM, client, shard, split
 

@@ -6,10 +6,10 @@ from torch import nn
 
 from fl.condensation.task import LocalCondensation
 from fl.data.shard import Shard
+from fl.exchange import prefixed
 from fl.federation import TaskInput
 from fl.models import build_classifier
 from fl.seeding import torch_seeded
-from fl.wire import prefixed
 from tests.fl.toy import PROBLEM, shard, task_input
 
 CONFIG = LocalCondensation(

@@ -8,12 +8,12 @@ import torch
 from torch import Tensor, optim
 
 from fl.condensation.task import LocalCondensation, condense
+from fl.exchange import prefixed
 from fl.federation import TaskInput
 from fl.models import build_classifier
 from fl.seeding import torch_seeded
 from fl.training.features import features_and_logits
 from fl.training.task import train_many
-from fl.wire import prefixed
 from tests.fl.condensation.condensing import CONFIG, global_model, inputs
 from tests.fl.toy import PROBLEM, client, same_bits, shard
 

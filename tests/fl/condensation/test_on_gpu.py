@@ -8,9 +8,9 @@ import torch
 
 from fl.condensation.augment import KINDS
 from fl.condensation.task import condense, tell_mean_logits
+from fl.exchange import prefixed
 from fl.federation import TaskInput, TaskOutput
 from fl.training.task import train_many
-from fl.wire import prefixed
 from tests.fl.condensation.condensing import CONFIG, global_model, inputs
 from tests.fl.devices import Where, assert_same, on_both
 from tests.fl.toy import client, shard

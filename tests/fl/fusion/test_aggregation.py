@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from fl.errors import UserError
+from fl.exchange import Tensors
 from fl.fusion.aggregation import (
     AggregationConfig,
     aggregate_states,
@@ -19,7 +20,6 @@ from fl.fusion.aggregation import (
     trimmed_mean,
 )
 from fl.fusion.average import average_states
-from fl.wire import Tensors
 
 ROBUST = ("median", "trimmed-mean", "krum", "norm-clip")
 

@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from fl.exchange import Tensors
 from fl.fusion.average import average_into, average_states
-from fl.wire import Tensors
 
 
 def net(seed: int) -> nn.Sequential:

@@ -13,13 +13,13 @@ from torch import Tensor, nn, optim
 from cluster.clients.store import Store
 from fl.clients import Clients
 from fl.events import ClientEnd, Event, Listener
+from fl.exchange import prefixed
 from fl.federation import Update, UpdateStore
 from fl.methods.registry import get_method
 from fl.rounds import Rounds
 from fl.seeding import seed_for
 from fl.server import Outcome
 from fl.training.classifier import ClassifierConfig, starting_classifier
-from fl.wire import prefixed
 from tests.fl.methods.tiny import WatchedServer, tiny_data, tiny_federation, tiny_partition
 from tests.fl.toy import PROBLEM, same_bits, shard, task_input
 

@@ -13,6 +13,7 @@ from cluster.clients.store import Store
 from fl.clients import Clients
 from fl.data.partition import Partition, PartitionConfig, make_partition
 from fl.events import ClientEnd, Event, Events, Listener
+from fl.exchange import unpack
 from fl.executor import InProcess
 from fl.federation import Client, Executor, Request, RunSpec, UpdateStore
 from fl.methods.registry import get_method
@@ -21,7 +22,6 @@ from fl.scoring import OwnTests
 from fl.seeding import seed_for
 from fl.server import Outcome
 from fl.training.classifier import starting_classifier
-from fl.wire import unpack
 from tests.fl.methods.tiny import NoStore, WatchedServer, tiny_data, whole
 from tests.fl.toy import CPU, same_bits
 

@@ -8,11 +8,11 @@ import pytest
 import torch
 
 from fl.data.datasets import Dataset, load
+from fl.exchange import Upload
 from fl.federation import Job
 from fl.fusion.inversion import DistillationConfig, InversionConfig
 from fl.methods.fedcvae_kd import RegressionConfig
 from fl.methods.registry import get_method
-from fl.packed import Packed
 from fl.rounds import Rounds
 from fl.server import Outcome
 from fl.training.classifier import ClassifierConfig
@@ -62,15 +62,15 @@ class Memory(NoStore):
     """Keeps uploads for the methods that follow."""
 
     def __init__(self) -> None:
-        self._packed: dict[str, Packed] = {}
+        self._packed: dict[str, Upload] = {}
 
     def key(self, job: Job) -> str:
         return f"{job.client.id} {job.client.training} {job.run_spec}"
 
-    def get(self, key: str, client: int) -> Packed | None:
+    def get(self, key: str, client: int) -> Upload | None:
         return self._packed.get(key)
 
-    def put(self, key: str, client: int, packed: Packed) -> None:
+    def put(self, key: str, client: int, packed: Upload) -> None:
         self._packed[key] = packed
 
 

@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn, optim
 
+from fl.exchange import prefixed
 from fl.federation import Update
 from fl.fusion.fit import FitConfig
 from fl.methods import feddf
@@ -16,7 +17,6 @@ from fl.models.ensemble import Ensemble
 from fl.rounds import Rounds
 from fl.seeding import in_round, seed_for
 from fl.training.classifier import ClassifierConfig
-from fl.wire import prefixed
 from tests.fl.methods.averages import averages
 from tests.fl.methods.tiny import WatchedServer, tiny_data, tiny_federation
 

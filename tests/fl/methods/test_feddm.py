@@ -11,12 +11,12 @@ from torch import Tensor, optim
 
 from fl.condensation.task import LocalCondensation, condense
 from fl.errors import UserError
+from fl.exchange import prefixed
 from fl.federation import TaskInput
 from fl.methods.feddm import METHOD, FedDMConfig
 from fl.models.state import state_sent
 from fl.seeding import seed_for
 from fl.training.classifier import starting_classifier
-from fl.wire import prefixed
 from tests.fl.methods.condensed import (
     FIT,
     SMALL,

@@ -10,6 +10,7 @@ from torch import Tensor, nn, optim
 
 from fl.errors import UserError
 from fl.events import Event
+from fl.exchange import prefixed
 from fl.federation import RunSpec
 from fl.fusion import feature_generation
 from fl.fusion.feature_generation import GenerationLoss, GeneratorFitConfig, LastLayers
@@ -20,7 +21,6 @@ from fl.models.feature_generator import NOISE, asked
 from fl.models.state import state_sent
 from fl.seeding import in_round, seed_for, torch_generator
 from fl.training.classifier import plain, starting_classifier
-from fl.wire import prefixed
 from tests.fl.methods.averaged import (
     CLIENTS,
     SMALL,

@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from fl.errors import UserError
+from fl.exchange import load_prefixed, prefixed
 from fl.federation import RunSpec
 from fl.methods.registry import get_method
 from fl.models.layered import Layers
-from fl.wire import load_prefixed, prefixed
 from tests.fl.methods.personal_runs import (
     CLIENTS,
     SPEC,

@@ -14,18 +14,16 @@ import pytest
 import torch
 
 from cluster.studies.comparison import published
-from fl.client_note import ClientNote
 from fl.clients import Clients
 from fl.condensation.kip import KipTraining
 from fl.data.datasets import Split
 from fl.events import Events
+from fl.exchange import ClientNote, Tensors, Upload, num_bytes, prefixed, unpack
 from fl.federation import Client, Job, Request, RunSpec
 from fl.methods.hfldd import keep_data, tell_soft_labels
 from fl.methods.registry import get_method
-from fl.packed import Packed
 from fl.rounds import Rounds
 from fl.training.classifier import starting_classifier
-from fl.wire import Tensors, num_bytes, prefixed, unpack
 from tests.fl.methods.tiny import NoStore, WatchedServer, whole
 from tests.fl.toy import CPU
 
@@ -123,9 +121,9 @@ class Untrained:
         )
         self._groups = groups(HEADS[dataset])
 
-    def run(self, jobs: Sequence[Job], events: Events) -> Iterator[tuple[Job, Packed]]:
+    def run(self, jobs: Sequence[Job], events: Events) -> Iterator[tuple[Job, Upload]]:
         for job in jobs:
-            yield job, Packed.in_memory(self._answer(job))
+            yield job, Upload(self._answer(job))
 
     def _answer(self, job: Job) -> bytes:
         if job.task is tell_soft_labels:

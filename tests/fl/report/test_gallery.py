@@ -4,8 +4,8 @@ import numpy as np
 import torch
 
 from fl.data.datasets import Split
+from fl.exchange import Tensors
 from fl.report.gallery import gallery
-from fl.wire import Tensors
 
 CLASSES = 4
 

@@ -5,10 +5,10 @@ from dataclasses import replace
 import torch
 
 from fl.data.shard import Shard
+from fl.exchange import Tensors, prefixed
 from fl.federation import TaskOutput, Training
 from fl.training.classifier import ClassifierConfig, starting_classifier
 from fl.training.generator import starting_generator
-from fl.wire import Tensors, prefixed
 from tests.fl.toy import PROBLEM, shard, task_input
 
 DATA = shard(7, 5, 8)

@@ -7,13 +7,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from fl.client_note import ClientNote
 from fl.errors import UserError
+from fl.exchange import ClientNote, Upload, load_prefixed, prefixed
 from fl.federation import Update
-from fl.packed import Packed, PackedTensors
 from fl.training.classifier import ClassifierConfig, starting_classifier
 from fl.training.generator import GeneratorConfig
-from fl.wire import load_prefixed, prefixed
 from tests.fl.toy import CLASSIFIER, PROBLEM, VGG, client, shard
 from tests.fl.training.local import DATA, STILL, close, start_of, train
 
@@ -86,13 +84,13 @@ def test_each_role_trains_its_own_kind_of_model() -> None:
 
 
 def test_of_what_stays_with_a_client_the_form_is_checked_and_no_weight_is_read() -> None:
-    class Unread(PackedTensors):
+    class Unread(Upload):
         def __getitem__(self, name: str) -> torch.Tensor:
             raise AssertionError(f"{name} was read")
 
     update = Update(
         client=client(0),
-        tensors=Unread(Packed.in_memory(ClientNote(seconds=0.0).pack(start_of(CLASSIFIER)))),
+        tensors=Unread(ClientNote(seconds=0.0).pack(start_of(CLASSIFIER))),
         stats={},
         seconds=0.0,
         reused=False,

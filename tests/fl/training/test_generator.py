@@ -7,10 +7,10 @@ import torch
 from torch import Tensor
 
 from fl.errors import UserError
+from fl.exchange import load_prefixed, prefixed
 from fl.models import build_decoder, build_generator
 from fl.training.generator import GeneratorConfig, train_generator
 from fl.training.task import recipe_of
-from fl.wire import load_prefixed, prefixed
 from tests.fl.toy import GENERATOR, PROBLEM, same_bits, shard, task_input
 from tests.fl.training.local import STILL, train, weights
 

@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 import torch
 
+from fl.exchange import prefixed
 from fl.training.classifier import starting_classifier
 from fl.training.personal import PersonalTraining, own_model, train_personal
 from fl.training.task import conflict, recipe_of
-from fl.wire import prefixed
 from tests.fl.toy import PROBLEM, same_bits, shard, task_input
 
 CONFIG = PersonalTraining(epochs=1)

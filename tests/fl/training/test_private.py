@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from fl.errors import UserError
+from fl.exchange import prefixed
 from fl.federation import TaskInput
 from fl.models.own import register_model
 from fl.models.registry import MODELS
@@ -23,7 +24,6 @@ from fl.training.private import (
 )
 from fl.training.recipe import Recipe
 from fl.training.task import recipe_of
-from fl.wire import prefixed
 from tests.fl.toy import CLASSIFIER, GENERATOR, PROBLEM, VGG, same_bits, shard, task_input
 
 pytest.importorskip("opacus")

@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fl.exchange import ClientNote
 from fl.federation import Job
 from fl.sealed import write_sealed
 from fl.training.generator import train_generator
 from fl.training.sizes import SIZES, TRIALS, CohortSizes, groups, take
-from fl.wire import pack
 from tests.fl.toy import CLASSIFIER, GENERATOR, PROBLEM, client
 
 
@@ -35,8 +35,8 @@ def learn(sizes: CohortSizes, one: Job, rate: Callable[[int], float], peak: int 
     for _ in range(TRIALS * len(SIZES) + 2):
         size = sizes.next(one)
         proposed.append(size)
-        note = {"seconds": rate(size), "stats": {}, "peak_bytes": peak}
-        sizes.learn([one] * size, [pack({}, note)] * size)
+        note = ClientNote(seconds=rate(size), peak_bytes=peak)
+        sizes.learn([one] * size, [note] * size)
     return proposed
 
 
