@@ -7,7 +7,7 @@ that bytes are counted, uploads are stored, and failed clients are recorded (:mo
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import replace
 from functools import partial
-from typing import TypedDict, Unpack
+from typing import TypedDict, TypeVar, Unpack
 
 import numpy as np
 from torch import Tensor
@@ -31,6 +31,9 @@ from fl.scoring import Build, OwnTests, answered, count_answers, evaluation
 from fl.server import Evaluation
 from fl.wire import Tensors, num_bytes, pack
 
+Key = TypeVar("Key")
+Value = TypeVar("Value")
+
 
 class MapOptions(TypedDict, total=False):
     """What :meth:`Clients.map` may be told, all of it optional."""
@@ -52,9 +55,6 @@ class MapOptions(TypedDict, total=False):
     ``bytes_up``, and reach those by ``relayed``."""
     training: Callable[[Client], Training] | None
     """The record by which a client trains in this map, in place of its own."""
-    of_this_run: bool
-    """Whether no other run could use the uploads, though it is the first round: they are kept with
-    the run as later rounds' are, and not in the pool of all runs."""
     remember: bool
     """Whether each client remembers all that its task returns, in place of what it remembered
     before: its later tasks find it as ``remembered``, wherever they run."""
@@ -168,6 +168,11 @@ class Clients:
         self._memories |= current.memories
         return [updates[k] for k in sorted(updates)]
 
+    def news(self, weights: dict[Key, Value]) -> dict[Key, Value]:
+        """What clients must be sent of the weights to start from, or of each client's: nothing in
+        the first round, whose common start they draw from the seed."""
+        return weights if self.round > 1 else {}
+
     def score(
         self,
         build: Build,
@@ -258,7 +263,11 @@ class Clients:
         jobs = {}
         for member in self.members:
             if member.id in chosen:
-                client = replace(member, training=training(member)) if training else member
+                memory = self._memories.get(member.id)
+                how = training(member) if training else member.training
+                if task is None and self.round == 1 and memory is None:
+                    how = how.first_round
+                client = replace(member, training=how)
                 own = payloads.get(client.id, {})
                 if own and id(own) not in packed:
                     packed[id(own)] = pack(own, {})
@@ -269,9 +278,10 @@ class Clients:
                     indices=self._indices[client.id],
                     broadcast=broadcast,
                     payload=packed.get(id(own)),
-                    memory=self._memories.get(client.id),
+                    memory=memory,
                     round=self.round,
-                    of_this_run=options.get("of_this_run", False),
+                    of_this_run=client.id in (options.get("relayed") or {})
+                    or (memory is not None and options.get("remember", False)),
                 )
         return jobs
 

@@ -106,6 +106,11 @@ class LocalCondensation(CondensationConfig):
 
         return condense
 
+    @property
+    def first_round(self) -> Self:
+        """See :class:`fl.federation.Training`: the first round is as all others."""
+        return self
+
     def check(self, run_spec: RunSpec) -> None:
         """Raises `UserError` if the model cannot take such images, or has no features to match."""
         check_classifier(self.model, run_spec.image_shape, run_spec.num_classes, width=self.width)

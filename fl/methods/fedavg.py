@@ -23,8 +23,8 @@ from fl.methods.prototypes import (
     PrototypesConfig,
     assign,
     average_each,
-    sent,
     untrained,
+    weights_of,
 )
 from fl.rounds import Rounds
 from fl.server import Evaluation, Outcome, Server
@@ -73,7 +73,7 @@ def run(clients: Clients, server: Server, config: FedAvgConfig, *, rounds: Round
     evaluate = None if config.tested == "test" else partial(_at_clients, clients, model, config)
     for number in rounds.play(clients, server, ensemble, evaluate=evaluate):
         chosen = participants(clients, config.participation, number)
-        payloads = sent(model, (clients.members[k] for k in chosen)) if number > 1 else None
+        payloads = clients.news(weights_of(model, clients, chosen))
         updates = clients.train(only=chosen, payloads=payloads)
         with server.events.phase("fusion"):
             average_each(model, updates, clients, server, by_samples=by_samples, rule=config)
@@ -84,7 +84,8 @@ def _at_clients(
     clients: Clients, model: Mapping[Training, nn.Module], config: FedAvgConfig
 ) -> Evaluation:
     build = tuned_model if config.tested == "tuned" else sent_model
-    return clients.score(build, payloads=sent(model, clients.members))
+    everyone = [client.id for client in clients.members]
+    return clients.score(build, payloads=weights_of(model, clients, everyone))
 
 
 def sent_model(inputs: TaskInput) -> nn.Module:

@@ -19,7 +19,7 @@ from fl.federation import Client, RunSpec, Task, TaskInput, Training
 from fl.methods.fedavg import AveragingConfig
 from fl.methods.method import Assignment, Method
 from fl.methods.participation import participants
-from fl.methods.prototypes import LOCAL, average_each, like_fedavg, sent, untrained
+from fl.methods.prototypes import LOCAL, average_each, untrained, weights_of
 from fl.methods.prototypes import assign as assign_prototypes
 from fl.models import build_shell, copied
 from fl.models.layers import AnyBatchNorm
@@ -27,7 +27,7 @@ from fl.models.state import state_sent
 from fl.rounds import Rounds
 from fl.server import Evaluation, Outcome, Server
 from fl.spaces import Spaces
-from fl.training.classifier import ClassifierConfig, classifier_recipe, starting_classifier
+from fl.training.classifier import ClassifierConfig, classifier_recipe, plain, starting_classifier
 from fl.training.recipe import Recipe
 from fl.training.task import task_of
 from fl.wire import load_prefixed, prefixed
@@ -38,8 +38,13 @@ class LocalFedBN(ClassifierConfig):
     """Local training of a FedBN client: a classifier's, from its own BatchNorm."""
 
     @property
+    def first_round(self) -> ClassifierConfig:
+        """FedAvg's record: the clients have the same BatchNorm."""
+        return plain(self)
+
+    @property
     def task(self) -> Task:
-        """The task that such a client runs from the second round on."""
+        """The task that such a client runs."""
         return train_with_own_norms
 
 
@@ -93,16 +98,13 @@ def run(clients: Clients, server: Server, config: FedBNConfig, *, rounds: Rounds
         evaluate = partial(own_evaluation, clients, server, model, own, config.tested)
     for number in rounds.play(clients, server, ensemble, own, evaluate=evaluate):
         chosen = participants(clients, config.participation, number)
-        if number == 1:
-            updates = clients.train(
-                only=chosen, training=like_fedavg, remember=True, for_test=is_norm
-            )
-        else:
-            payloads = {
-                k: {n: t for n, t in weights.items() if not is_norm(clients.members[k], n)}
-                for k, weights in sent(model, (clients.members[k] for k in chosen)).items()
-            }
-            updates = clients.train(only=chosen, payloads=payloads, remember=True, for_test=is_norm)
+        shared = {
+            k: {n: t for n, t in weights.items() if not is_norm(clients.members[k], n)}
+            for k, weights in weights_of(model, clients, chosen).items()
+        }
+        updates = clients.train(
+            only=chosen, payloads=clients.news(shared), remember=True, for_test=is_norm
+        )
         with server.events.phase("fusion"):
             updates = average_each(
                 model, updates, clients, server, by_samples=by_samples, rule=config

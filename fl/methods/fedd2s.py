@@ -38,7 +38,7 @@ from fl.models.layered import Layers
 from fl.rounds import Rounds
 from fl.server import Outcome, Server
 from fl.spaces import Spaces
-from fl.training.classifier import starting_classifier
+from fl.training.classifier import ClassifierConfig, starting_classifier
 from fl.training.divergence import divergences
 from fl.training.epochs import epochs_of
 from fl.training.loop import Step, minimise
@@ -58,6 +58,11 @@ class LocalFedD2S(PersonalTraining):
     outputs of the distillation layer themselves."""
     temperature: Positive = 1.0
     """Temperature of all soft labels; the paper names none."""
+
+    @property
+    def first_round(self) -> ClassifierConfig:
+        """Its own record: it is taught from the first round on."""
+        return self
 
     @property
     def task(self) -> Task:

@@ -49,8 +49,13 @@ class LocalFedDyn(ClassifierConfig):
     """Weight of the regulariser (FedAF's paper: 0.01), above 0."""
 
     @property
+    def first_round(self) -> ClassifierConfig:
+        """FedProx's record: no client has drifted yet."""
+        return plain(self, proximal=self.alpha)
+
+    @property
     def task(self) -> Task:
-        """The task that such a client runs from the second round on."""
+        """The task that such a client runs."""
         return train_dynamically
 
     def check_further(self) -> None:
@@ -80,9 +85,6 @@ def run(clients: Clients, server: Server, config: FedDynConfig, *, rounds: Round
     drifts = {f"{i}.{n}": p.detach() * 0 for i, m in enumerate(model.values()) for n, p in named(m)}
     alphas = alpha_by_client(clients, config)
 
-    def like_fedprox(client: Client) -> Training:
-        return plain(client.training, proximal=alphas[client.id])
-
     def regularised(client: Client) -> Training:
         return LocalFedDyn(**{**asdict(client.training), "alpha": alphas[client.id]})
 
@@ -96,8 +98,8 @@ def run(clients: Clients, server: Server, config: FedDynConfig, *, rounds: Round
         payloads = {k: start[clients.members[k].training] for k in chosen}
         updates = clients.train(
             only=chosen,
-            payloads=payloads if number > 1 else None,
-            training=regularised if number > 1 else like_fedprox,
+            payloads=clients.news(payloads),
+            training=regularised,
             remember=True,
             private=is_drift,
             check=check_sent,

@@ -21,7 +21,7 @@ from fl.fusion.feature_generation import GeneratorFitConfig, LastLayers, fit_gen
 from fl.methods.fedavg import AveragingConfig
 from fl.methods.method import Assignment, Method
 from fl.methods.participation import participants
-from fl.methods.prototypes import LOCAL, average_each, like_fedavg, sent, untrained
+from fl.methods.prototypes import LOCAL, average_each, untrained, weights_of
 from fl.methods.prototypes import assign as assign_prototypes
 from fl.methods.uploads import load_label_counts
 from fl.models.feature_generator import FeatureGenerator, asked
@@ -30,7 +30,7 @@ from fl.rounds import Rounds
 from fl.seeding import torch_seeded
 from fl.server import Outcome, Server
 from fl.spaces import LogUniform, Spaces
-from fl.training.classifier import ClassifierConfig, classifier_recipe, received_classifier
+from fl.training.classifier import ClassifierConfig, classifier_recipe, plain, received_classifier
 from fl.training.features import check_head, head_of
 from fl.training.recipe import Epoch, Recipe
 from fl.training.task import task_of
@@ -52,8 +52,13 @@ class LocalFedGen(ClassifierConfig):
     """Local epochs with the two terms, the first ones."""
 
     @property
+    def first_round(self) -> ClassifierConfig:
+        """FedAvg's record: there is no generator yet."""
+        return plain(self)
+
+    @property
     def task(self) -> Task:
-        """The task that such a client runs from the second round on."""
+        """The task that such a client runs."""
         return train_with_generator
 
     def check(self, run_spec: RunSpec) -> None:
@@ -99,16 +104,16 @@ def run(clients: Clients, server: Server, config: FedGenConfig, *, rounds: Round
     for number in rounds.play(clients, server, ensemble, memory):
         chosen = participants(clients, config.participation, number)
         load_prefixed(generator, memory, "generator", sender="the round before")
-        if number == 1:
+        if not memory["label_counts"].any():
             for update in clients.map(tell_label_counts, check=check_label_counts):
                 told = load_label_counts(update, server)
                 memory["label_counts"][update.client.id] = torch.from_numpy(told)
-            updates = clients.train(only=chosen, training=like_fedavg)
-        else:
-            held = {"held": memory["label_counts"].sum(0) > 0}
-            payloads = sent(model, (clients.members[k] for k in chosen))
-            lessons = {**prefixed("generator", generator), **held}
-            updates = clients.train(only=chosen, payloads=payloads, broadcast=lessons)
+        held = {"held": memory["label_counts"].sum(0) > 0}
+        updates = clients.train(
+            only=chosen,
+            payloads=clients.news(weights_of(model, clients, chosen)),
+            broadcast=clients.news({**prefixed("generator", generator), **held}),
+        )
         with server.events.phase("fusion"):
             by_samples = config.by_samples(rounds.count)
             updates = average_each(

@@ -29,7 +29,6 @@ from fl.methods.personal import (
     checked_labels,
     everything,
 )
-from fl.methods.prototypes import like_fedavg
 from fl.methods.shared_layers import layers_of, output_shapes
 from fl.methods.uploads import load_label_counts, untrained_classifier
 from fl.models.layered import Layers
@@ -122,7 +121,6 @@ def run(clients: Clients, server: Server, config: FedICTConfig, *, rounds: Round
         clients.train(
             only=chosen,
             payloads=answered,
-            training=like_fedavg if number == 1 else None,
             remember=True,
             private=everything,
         )

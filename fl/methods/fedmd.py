@@ -26,7 +26,6 @@ from fl.methods.personal import (
     checked_floats,
     everything,
 )
-from fl.methods.prototypes import like_fedavg
 from fl.rounds import Rounds
 from fl.server import Outcome, Server
 from fl.spaces import Choice, Spaces
@@ -80,12 +79,11 @@ def run(
         chosen = participants(clients, config.participation, number)
         taken.count(chosen)
         newcomers = [k for k in chosen if taken[k] == 1]
-        training = like_fedavg if number == 1 else None
-        clients.train(only=newcomers, training=training, remember=True, private=everything)
+        clients.train(only=newcomers, remember=True, private=everything)
         told = clients.map(tell_public, only=chosen, already_sent=public, check=check_logits)
         with server.events.phase("fusion"):
             consensus = mean_logits(told, len(auxiliary), server.run_spec.num_classes)
-        able, is_first = [update.client.id for update in told], number == 1
+        able = [update.client.id for update in told]
         clients.map(
             train_on_public,
             only=able,
@@ -93,10 +91,9 @@ def run(
             already_sent=public,
             remember=True,
             private=everything,
-            of_this_run=is_first,
             check=trained,
         )
-        clients.train(only=able, remember=True, private=everything, of_this_run=is_first)
+        clients.train(only=able, remember=True, private=everything)
     return rounds.outcome(None, figures=taken.fedavg_bytes(config.classifier, server))
 
 

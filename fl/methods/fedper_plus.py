@@ -14,7 +14,6 @@ from fl.methods.method import Assignment, Method
 from fl.methods.participation import participants
 from fl.methods.personal import LOCAL, Participations, PersonalConfig
 from fl.methods.personal import assign as assign_personal
-from fl.methods.prototypes import like_fedavg
 from fl.methods.shared_layers import Dropping, average_layers, first_layers_each, layers_of
 from fl.methods.uploads import combine, untrained_classifier
 from fl.rounds import Rounds
@@ -70,11 +69,10 @@ def run(clients: Clients, server: Server, config: FedPerPlusConfig, *, rounds: R
     ):
         chosen = participants(clients, config.participation, number)
         taken.count(chosen)
-        payloads = first_layers_each(model, layers, depths(), chosen) if number > 1 else None
+        payloads = clients.news(first_layers_each(model, layers, depths(), chosen))
         updates = clients.train(
             only=chosen,
             payloads=payloads,
-            training=like_fedavg if number == 1 else None,
             remember=True,
             private=is_dropped,
         )

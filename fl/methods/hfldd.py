@@ -96,8 +96,8 @@ def run(
         client = replace(update.client, num_samples=samples_of(update))
         trained(replace(update, client=client), run_spec)
 
-    for number in rounds.play(clients, server, model, memory):
-        if number == 1:
+    for _ in rounds.play(clients, server, model, memory):
+        if not memory:
             memory |= make_clusters(clients, server, config, auxiliary)
             config.check_clients(len(memory["heads"]))
             memory |= gather_data(clients, memory, config)
@@ -105,8 +105,7 @@ def run(
         updates = clients.map(
             train_head,
             only=heads,
-            broadcast=prefixed("classifier", model) if number > 1 else None,
-            of_this_run=number == 1,
+            broadcast=clients.news(prefixed("classifier", model)),
             check=check_head,
         )
         refuse_lost(clients, heads)
@@ -213,7 +212,6 @@ def gather_data(clients: Clients, memory: Tensors, config: HFLDDConfig) -> dict[
         relayed=relayed,
         remember=True,
         private=everything,
-        of_this_run=True,
     )
     refuse_lost(clients, heads)
     found = {"samples": samples, "sent": about[0], "steps": about[1], "nearest": about[2]}

@@ -17,7 +17,6 @@ from fl.federation import Batch, Task, TaskInput
 from fl.methods.method import Method
 from fl.methods.participation import participants
 from fl.methods.personal import LOCAL, Participations, PersonalConfig, assign
-from fl.methods.prototypes import like_fedavg
 from fl.methods.uploads import combine_classifiers, untrained_classifier
 from fl.rounds import Rounds
 from fl.server import Outcome, Server
@@ -62,8 +61,7 @@ def run(clients: Clients, server: Server, config: PFedSDConfig, *, rounds: Round
         taken.count(chosen)
         updates = clients.train(
             only=chosen,
-            broadcast=prefixed("classifier", model) if number > 1 else None,
-            training=like_fedavg if number == 1 else None,
+            broadcast=clients.news(prefixed("classifier", model)),
             remember=True,
         )
         with server.events.phase("fusion"):
