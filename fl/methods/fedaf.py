@@ -125,7 +125,7 @@ def run(clients: Clients, server: Server, config: FedAFConfig, *, rounds: Rounds
         told |= {u.client.id: told_classes(u, server.run_spec) for u in logits}
         shared = {"mean_logits": v} if config.collaboration else {}
         updates = clients.train(  # Eq. 10
-            broadcast=shared, already_sent=weights, check=check_condensed
+            broadcast=shared, known=weights, check=check_condensed
         )
         data = condensed_data(updates, server.run_spec, own)
         data["soft_labels"] = r[data["labels"]]

@@ -15,11 +15,10 @@ from torch import Tensor, nn
 
 from fl.clients import Clients
 from fl.errors import UserError
-from fl.federation import Client, RunSpec, Task, TaskInput, Training
-from fl.methods.fedavg import AveragingConfig
+from fl.federation import RunSpec, Task, TaskInput, Training
+from fl.methods.averaging import Averaging, AveragingConfig
 from fl.methods.method import Assignment, Method
-from fl.methods.participation import participants
-from fl.methods.prototypes import LOCAL, average_each, untrained, weights_of
+from fl.methods.prototypes import LOCAL
 from fl.methods.prototypes import assign as assign_prototypes
 from fl.models import build_shell, copied
 from fl.models.layers import AnyBatchNorm
@@ -30,7 +29,7 @@ from fl.spaces import Spaces
 from fl.training.classifier import ClassifierConfig, classifier_recipe, plain, starting_classifier
 from fl.training.recipe import Recipe
 from fl.training.task import task_of
-from fl.wire import load_prefixed, prefixed
+from fl.wire import Tensors, load_prefixed, prefixed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,34 +84,31 @@ def assign(config: FedBNConfig, num_clients: int, run_spec: RunSpec) -> list[Ass
 
 def run(clients: Clients, server: Server, config: FedBNConfig, *, rounds: Rounds) -> Outcome:
     """FedAvg's rounds; what is sent has no BatchNorm, and each client goes on with its own."""
-    ensemble, model = untrained(clients.members, server)
-    by_samples = config.by_samples(rounds.count)
-    norms = {training: norm_names(member) for training, member in model.items()}
-
-    def is_norm(client: Client, name: str) -> bool:
-        return name in norms[client.training]
-
+    frame = Averaging(clients, server, config, rounds)
+    norms = {training: norm_names(member) for training, member in frame.model.items()}
     own: dict[str, Tensor] = {}  # by client and name, in the tests that need them
     evaluate = None
     if config.tested != "average":
-        evaluate = partial(own_evaluation, clients, server, model, own, config.tested)
-    for number in rounds.play(clients, server, ensemble, own, evaluate=evaluate):
-        chosen = participants(clients, config.participation, number)
-        shared = {
-            k: {n: t for n, t in weights.items() if not is_norm(clients.members[k], n)}
-            for k, weights in weights_of(model, clients, chosen).items()
+        evaluate = partial(own_evaluation, clients, server, frame.model, own, config.tested)
+
+    def start() -> dict[Training, Tensors]:
+        return {
+            training: {n: t for n, t in weights.items() if n not in norms[training]}
+            for training, weights in frame.weights().items()
         }
-        updates = clients.train(
-            only=chosen, payloads=clients.news(shared), remember=True, for_test=is_norm
-        )
-        with server.events.phase("fusion"):
-            updates = average_each(
-                model, updates, clients, server, by_samples=by_samples, rule=config
-            )
-        for client, tensors in ((u.client, u.tensors) for u in updates if evaluate):
-            own |= {f"{client.id}.{n}": tensors[n] for n in norms[client.training]}
+
+    for updates in frame.play(
+        own,
+        start=start,
+        evaluate=evaluate,
+        remember=True,
+        goes_to=lambda client, name: "test" if name in norms[client.training] else "server",
+    ):
+        for update in updates if evaluate else []:
+            names = norms[update.client.training]
+            own |= {f"{update.client.id}.{n}": update.tensors[n] for n in names}
     return rounds.outcome(
-        ensemble, figures={"bytes_for_test": sum(clients.bytes_for_test.values())}
+        frame.ensemble, figures={"bytes_for_test": sum(clients.bytes_for_test.values())}
     )
 
 

@@ -24,7 +24,6 @@ from fl.methods.personal import (
     PersonalConfig,
     assign,
     checked_floats,
-    everything,
 )
 from fl.rounds import Rounds
 from fl.server import Outcome, Server
@@ -79,8 +78,8 @@ def run(
         chosen = participants(clients, config.participation, number)
         taken.count(chosen)
         newcomers = [k for k in chosen if taken[k] == 1]
-        clients.train(only=newcomers, remember=True, private=everything)
-        told = clients.map(tell_public, only=chosen, already_sent=public, check=check_logits)
+        clients.train(only=newcomers, remember=True, goes_to="client")
+        told = clients.map(tell_public, only=chosen, known=public, check=check_logits)
         with server.events.phase("fusion"):
             consensus = mean_logits(told, len(auxiliary), server.run_spec.num_classes)
         able = [update.client.id for update in told]
@@ -88,12 +87,12 @@ def run(
             train_on_public,
             only=able,
             broadcast={"consensus": consensus},
-            already_sent=public,
+            known=public,
             remember=True,
-            private=everything,
+            goes_to="client",
             check=trained,
         )
-        clients.train(only=able, remember=True, private=everything)
+        clients.train(only=able, remember=True, goes_to="client")
     return rounds.outcome(None, figures=taken.fedavg_bytes(config.classifier, server))
 
 

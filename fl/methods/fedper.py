@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from fl.bounds import Number
+from fl.client_map import Recipient
 from fl.clients import Clients
 from fl.federation import Client, RunSpec
 from fl.methods.method import Assignment, Method
@@ -73,8 +74,8 @@ def share_layers(
     names = {f"classifier.{name}" for name in layers.state_names(1, depth)}
     depths, taken = same_depth(clients, depth), Participations(clients)
 
-    def is_head(client: Client, name: str) -> bool:
-        return name not in names
+    def goes_to(client: Client, name: str) -> Recipient:
+        return "server" if name in names else "client"
 
     for number in rounds.play(
         clients,
@@ -89,9 +90,9 @@ def share_layers(
         updates = clients.train(
             only=chosen,
             broadcast=clients.news(newest),
-            already_sent=newest if known else None,
+            known=newest if known else None,
             remember=True,
-            private=is_head,
+            goes_to=goes_to,
         )
         with server.events.phase("fusion"):
             average = partial(average_layers, model, layers, depths=depths)

@@ -8,6 +8,7 @@ over those that still share it.
 from dataclasses import dataclass
 from functools import partial
 
+from fl.client_map import Recipient
 from fl.clients import Clients
 from fl.federation import Client, RunSpec
 from fl.methods.method import Assignment, Method
@@ -54,9 +55,10 @@ def run(clients: Clients, server: Server, config: FedPerPlusConfig, *, rounds: R
     def depths() -> dict[int, int]:
         return {k: config.dropping.depth(layers, taken[k]) for k in ids}
 
-    def is_dropped(client: Client, name: str) -> bool:
+    def goes_to(client: Client, name: str) -> Recipient:
         depth = config.dropping.depth(layers, taken[client.id])
-        return name.removeprefix("classifier.") not in layers.state_names(1, depth)
+        shared = name.removeprefix("classifier.") in layers.state_names(1, depth)
+        return "server" if shared else "client"
 
     for number in rounds.play(
         clients,
@@ -74,7 +76,7 @@ def run(clients: Clients, server: Server, config: FedPerPlusConfig, *, rounds: R
             only=chosen,
             payloads=payloads,
             remember=True,
-            private=is_dropped,
+            goes_to=goes_to,
         )
         with server.events.phase("fusion"):
             average = partial(average_layers, model, layers, depths=depths())

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fl.bounds import Count
-from fl.clients import Clients, trained
+from fl.clients import Clients, Relayed, trained
 from fl.errors import ClientFailed
 from fl.federation import RunSpec, TaskInput, TaskOutput
 from fl.fusion.aggregation import AggregationConfig
@@ -60,8 +60,8 @@ def run(clients: Clients, server: Server, config: FedSeqConfig, *, rounds: Round
     for number in rounds.play(clients, server, model):
         orders = [_order(clients, cluster, number) for cluster in clusters]
         carried = _train_in_turn(clients, orders, clients.news(prefixed("classifier", model)))
-        heads = {order[0]: carried[i] for i, order in enumerate(orders)}
-        ends = clients.map(hand_up, only=heads, relayed=heads, check=trained)
+        heads = {order[0]: Relayed(carried[i]) for i, order in enumerate(orders)}
+        ends = clients.map(hand_up, only=heads, payloads=heads, check=trained)
         if lost := heads.keys() & clients.dropped.keys():
             head = min(lost)
             reason = f"{clients.dropped[head]}; it held its cluster's model"
@@ -94,15 +94,14 @@ def _train_in_turn(
     carried: list[Tensors] = [sent for _ in orders]
     for place in range(max(map(len, orders))):
         places = {order[place]: i for i, order in enumerate(orders) if place < len(order)}
-        messages = {k: carried[i] for k, i in places.items()}
+        messages = {k: Relayed(carried[i]) if place else carried[i] for k, i in places.items()}
         updates = clients.train(
             only=places,
-            payloads=messages if place == 0 else None,
-            relayed=messages if place > 0 else None,
-            to_peers=True,
+            payloads=messages,
+            goes_to="peers",
         )
         for update in updates:
-            carried[places[update.client.id]] = dict(update.tensors.items())
+            carried[places[update.client.id]] = Relayed(update.tensors.items())
     return carried
 
 

@@ -12,15 +12,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fl.bounds import NotNegative, Positive
-from fl.clients import Clients
 from fl.federation import Batch, RunSpec, Task, TaskInput
-from fl.methods.fedavg import AveragingConfig
+from fl.methods.averaging import AveragingConfig, run
 from fl.methods.method import Method
-from fl.methods.participation import participants
-from fl.methods.prototypes import LOCAL, assign, average_each, untrained, weights_of
+from fl.methods.prototypes import LOCAL, assign
 from fl.models import copied
-from fl.rounds import Rounds
-from fl.server import Outcome, Server
 from fl.spaces import LogUniform, Spaces
 from fl.training.classifier import (
     ClassifierConfig,
@@ -65,19 +61,6 @@ class MoonConfig(AveragingConfig):
     """MOON's settings: FedAvg's, with a contrastive term."""
 
     classifier: LocalMoon = LocalMoon()
-
-
-def run(clients: Clients, server: Server, config: MoonConfig, *, rounds: Rounds) -> Outcome:
-    """Algorithm 1: FedAvg's rounds, whose clients remember their last model."""
-    ensemble, model = untrained(clients.members, server)
-    by_samples = config.by_samples(rounds.count)
-    for number in rounds.play(clients, server, ensemble):
-        chosen = participants(clients, config.participation, number)
-        payloads = clients.news(weights_of(model, clients, chosen))
-        updates = clients.train(only=chosen, payloads=payloads, remember=True)
-        with server.events.phase("fusion"):
-            average_each(model, updates, clients, server, by_samples=by_samples, rule=config)
-    return rounds.outcome(ensemble)
 
 
 @task_of

@@ -237,7 +237,7 @@ def test_a_client_is_held_against_what_it_was_sent(tmp_path: Path) -> None:
 
 def test_what_stays_with_its_client_is_checked_before_it_is_kept_too(tmp_path: Path) -> None:
     memory = honest(CLASSIFIER)
-    keep: dict[str, Any] = {"remember": True, "private": lambda client, name: True}
+    keep: dict[str, Any] = {"remember": True, "goes_to": "client"}
     _, (update,) = trained(CLASSIFIER, tmp_path / "honest", sent(memory), **keep)
     assert not update.tensors
     lacks(memory)
