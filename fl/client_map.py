@@ -45,7 +45,6 @@ class ClientMap:
     goes_to: Recipient | GoesTo = "server"
     remember: bool = False
     check: Check | None = None
-    nan_is_absent: bool = False
     each: Callable[[Update], object] | None = None
     """See :class:`fl.clients.MapOptions`."""
     bytes_up: dict[int, int] = field(default_factory=dict)
@@ -177,7 +176,6 @@ class ClientMap:
             job,
             packed,
             self.check,
-            nan_is_absent=self.nan_is_absent,
             private=private,
             began=self._began(job),
         )

@@ -62,8 +62,6 @@ class MapOptions(TypedDict, total=False):
     """What the method needs of each upload, beside what all must be (:mod:`fl.receiving`): raises
     `ValueError` for one that it could not use, whose client then has failed. Without a task it is
     the training record's ``check_upload``."""
-    nan_is_absent: bool
-    """Whether NaN in an upload stands for what the client does not have; else it is refused."""
 
 
 class Relayed(dict[str, Tensor]):
@@ -151,7 +149,6 @@ class Clients:
             goes_to=options.get("goes_to", "server"),
             remember=remember,
             check=options.get("check") or (trained if task is None else None),
-            nan_is_absent=options.get("nan_is_absent", False),
             each=options.get("each"),
         )
         with self._events.phase("local"):

@@ -41,7 +41,6 @@ def receive(
     packed: Packed,
     check: Check | None = None,
     *,
-    nan_is_absent: bool = False,
     private: bool = False,
     began: Mapping[str, float] | None = None,
 ) -> Received:
@@ -51,7 +50,6 @@ def receive(
         job: what it was asked.
         packed: what came back; nothing of it is believed.
         check: what the method needs of it; what it does not look at is refused.
-        nan_is_absent: whether NaN stands for what the client does not have.
         private: whether all of it stays with the client.
         began: by name, the largest magnitude of what the client was sent, or remembered.
 
@@ -64,7 +62,7 @@ def receive(
         largest = {}
         for name, form in tensors.header.forms.items():
             parts = tensors.parts(name)
-            found = [check_values(name, part, nan_is_absent=nan_is_absent) for part in parts]
+            found = [check_values(name, part) for part in parts]
             if form.dtype.is_floating_point:
                 largest[name] = max(found, default=0.0)
         if check:
@@ -137,7 +135,7 @@ class LookedAt(Noting[Tensor]):
             raise ValueError(f"sent what nobody asked for: {', '.join(others[:5])}")
 
 
-def check_values(name: str, tensor: Tensor, *, nan_is_absent: bool = False) -> float:
+def check_values(name: str, tensor: Tensor) -> float:
     """Finite, of a size that there can be, and not negative where nothing negative can be.
 
     Returns:
@@ -147,8 +145,6 @@ def check_values(name: str, tensor: Tensor, *, nan_is_absent: bool = False) -> f
         return 0.0
     if tensor.dtype in (torch.float16, torch.bfloat16):
         tensor = tensor.float()
-    if nan_is_absent and tensor.is_floating_point():
-        tensor = tensor.nan_to_num(nan=0.0, posinf=torch.inf, neginf=-torch.inf)
     low, high = (float(end) for end in torch.aminmax(tensor))
     if not abs(low) < torch.inf or not abs(high) < torch.inf:
         raise ValueError(f"sent {name} with NaN or infinite values: {WHY}")

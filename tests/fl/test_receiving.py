@@ -293,15 +293,6 @@ def test_a_check_that_looks_at_nothing_refuses_nothing() -> None:
         receive(asked, packed, lambda update, run_spec: update.tensors["a"])
 
 
-def test_values_that_stand_for_nothing_are_allowed_where_the_method_says_so() -> None:
-    holes = torch.tensor([1.0, torch.nan])
-    check_values("mean_logits", holes, nan_is_absent=True)
-    with pytest.raises(ValueError, match="NaN"):
-        check_values("mean_logits", holes)
-    with pytest.raises(ValueError, match="infinite"):
-        check_values("mean_logits", torch.tensor([torch.nan, torch.inf]), nan_is_absent=True)
-
-
 @pytest.mark.parametrize("rows", [[[1.5, -0.5]], [[0.5, 0.6]], [[0.0, 0.0]], [[1e9, 0.0]]])
 def test_rows_that_are_no_probabilities_are_refused(rows: list[list[float]]) -> None:
     check_probabilities(torch.tensor([[0.25, 0.75], [0.0, 1.0]]), "soft_labels")
