@@ -1,6 +1,7 @@
 """One map over clients: its jobs run or are found in the store, and their uploads are received."""
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -16,13 +17,11 @@ from fl.receiving import Check, Received, largest_values, receive
 
 OnFailure = Literal["stop", "drop"]
 """Whether a run stops, or drops the client and goes on, when a client has failed for good."""
-Private = Callable[[Client, str], bool]
-"""Whether a client's tensor of that name is set apart."""
-
-
-def nothing(client: Client, name: str) -> bool:
-    """Sets no tensor apart."""
-    return False
+Recipient = Literal["server", "test", "peers", "client"]
+"""Whom a tensor of an upload is for: the method's server; the server's test alone; other clients;
+or the client's own memory, so that no update has it."""
+GoesTo = Callable[[Client, str], Recipient]
+"""The recipient of a client's tensor of that name."""
 
 
 @dataclass(kw_only=True)
@@ -39,16 +38,14 @@ class ClientMap:
     on_failure: OnFailure
     dropped: dict[int, str]
     """Reasons by client id; clients that this map drops are added."""
-    private: Private = nothing
-    for_test: Private = nothing
+    goes_to: Recipient | GoesTo = "server"
     remember: bool = False
-    to_peers: bool = False
     check: Check | None = None
-    nan_is_absent: bool = False
     each: Callable[[Update], object] | None = None
     """See :class:`fl.clients.MapOptions`."""
     bytes_up: dict[int, int] = field(default_factory=dict)
     bytes_for_test: dict[int, int] = field(default_factory=dict)
+    bytes_peer: dict[int, int] = field(default_factory=dict)
     memories: dict[int, Memory] = field(default_factory=dict)
     """What the clients remember, if they are to."""
 
@@ -57,6 +54,13 @@ class ClientMap:
         self._at_work: list[tuple[float, float]] = []
         self._largest: dict[int, Mapping[str, float]] = {}
         self._sent: dict[int, Mapping[str, float]] = {}
+
+    def private(self, client: Client, name: str) -> bool:
+        """Whether the client's tensor stays with it."""
+        return self._recipient(client, name) == "client"
+
+    def _recipient(self, client: Client, name: str) -> Recipient:
+        return self.goes_to if isinstance(self.goes_to, str) else self.goes_to(client, name)
 
     @property
     def busy_seconds(self) -> float:
@@ -168,7 +172,6 @@ class ClientMap:
             job,
             upload,
             self.check,
-            nan_is_absent=self.nan_is_absent,
             private=private,
             began=self._began(job),
         )
@@ -202,8 +205,8 @@ class ClientMap:
                 device_uuid=note.device_uuid,
                 assigned=note.assigned,
                 peak_bytes=note.peak_bytes,
-                bytes_up=0 if self.to_peers else self.bytes_up[client.id],
-                bytes_peer=self.bytes_up[client.id] if self.to_peers else 0,
+                bytes_up=self.bytes_up[client.id],
+                bytes_peer=self.bytes_peer[client.id],
                 reused=reused,
                 stats=note.stats,
                 losses=note.losses,
@@ -215,13 +218,11 @@ class ClientMap:
         return update
 
     def _count(self, client: Client, forms: Forms) -> None:
-        up = for_test = 0
+        sent = Counter[Recipient]()
         for name, form in forms.items():
-            if self.for_test(client, name):
-                for_test += form.num_bytes
-            elif not self.private(client, name):
-                up += form.num_bytes
-        self.bytes_up[client.id], self.bytes_for_test[client.id] = up, for_test
+            sent[self._recipient(client, name)] += form.num_bytes
+        self.bytes_up[client.id], self.bytes_peer[client.id] = sent["server"], sent["peers"]
+        self.bytes_for_test[client.id] = sent["test"]
 
     def _update(self, client: Client, received: Received, *, reused: bool) -> Update:
         key, member, upload = self._keys[client.id], self.members[client.id], received.upload

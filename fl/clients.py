@@ -7,12 +7,12 @@ that bytes are counted, uploads are stored, and failed clients are recorded (:mo
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import replace
 from functools import partial
-from typing import TypedDict, Unpack
+from typing import TypedDict, TypeVar, Unpack
 
 import numpy as np
 from torch import Tensor
 
-from fl.client_map import ClientMap, OnFailure, Private, drop, nothing, stored
+from fl.client_map import ClientMap, GoesTo, OnFailure, Recipient, drop, stored
 from fl.errors import ClientFailed, UserError
 from fl.events import Events
 from fl.exchange import Tensors, num_bytes, pack
@@ -31,6 +31,9 @@ from fl.receiving import Check, largest_values
 from fl.scoring import Build, OwnTests, answered, count_answers, evaluation
 from fl.server import Evaluation
 
+Key = TypeVar("Key")
+Value = TypeVar("Value")
+
 
 class MapOptions(TypedDict, total=False):
     """What :meth:`Clients.map` may be told, all of it optional."""
@@ -39,28 +42,19 @@ class MapOptions(TypedDict, total=False):
     """Ids of the clients to map over; all without it."""
     broadcast: Tensors | None
     """What reaches every chosen client; counts as bytes down."""
-    already_sent: Tensors | None
-    """What the clients received earlier in this round and still have: it reaches them beside the
-    broadcast, and is not counted again."""
+    known: Tensors | None
+    """What the clients have already, such as what they received earlier in this round: it reaches
+    them beside the broadcast, and is not counted."""
     payloads: Mapping[int, Tensors] | None
-    """What reaches one client each, by id; counts as bytes down."""
-    relayed: Mapping[int, Tensors] | None
-    """What other clients sent to one client each, by id: it reaches that client beside its payload,
-    and was counted when it was sent."""
-    to_peers: bool
-    """Whether the uploads are for other clients: they are counted in ``bytes_peer``, not in
-    ``bytes_up``, and reach those by ``relayed``."""
-    training: Callable[[Client], Training] | None
-    """The record by which a client trains in this map, in place of its own."""
-    of_this_run: bool
-    """Whether no other run could use the uploads, though it is the first round: they are kept with
-    the run as later rounds' are, and not in the pool of all runs."""
+    """What reaches one client each, by id; counts as bytes down, unless it is :class:`Relayed`."""
     remember: bool
     """Whether each client remembers all that its task returns, in place of what it remembered
     before: its later tasks find it as ``remembered``, wherever they run."""
-    private: Private | None
-    """Of a client's upload, by its name: tensors that stay with the client. They are not counted,
-    and the update does not have them."""
+    goes_to: Recipient | GoesTo
+    """Whom an upload, or each tensor of it, is for: ``server`` without it, counted in ``bytes_up``;
+    ``test``, what the test needs and the method does not, in ``bytes_for_test``; ``peers``, other
+    clients, which get it as :class:`Relayed`, in ``bytes_peer``; ``client``, what stays with the
+    client: it is not counted, and the update does not have it."""
     each: Callable[[Update], object] | None
     """Is called with each update when it has come, while other clients are at work; in any order.
     An exception that it raises ends the map."""
@@ -68,11 +62,10 @@ class MapOptions(TypedDict, total=False):
     """What the method needs of each upload, beside what all must be (:mod:`fl.receiving`): raises
     `ValueError` for one that it could not use, whose client then has failed. Without a task it is
     the training record's ``check_upload``."""
-    nan_is_absent: bool
-    """Whether NaN in an upload stands for what the client does not have; else it is refused."""
-    for_test: Private | None
-    """Of a client's upload, by its name: tensors that the test needs and the method does not. The
-    update has them, and they are counted in ``bytes_for_test``, not in ``bytes_up``."""
+
+
+class Relayed(dict[str, Tensor]):
+    """A payload that other clients sent: it was counted then, and is not counted again."""
 
 
 class Clients:
@@ -115,58 +108,63 @@ class Clients:
         """Wall time in which at least one client was at work."""
         self._memories: dict[int, Memory] = {}
 
-    def train(self, **options: Unpack[MapOptions]) -> list[Update]:
-        """Has each client run the task of its training record; else as :meth:`map`."""
-        return self.map(None, **options)
+    def train(self, by: Training | None = None, **options: Unpack[MapOptions]) -> list[Update]:
+        """Has each client run the task of its training record, or of ``by`` in place of it; else as
+        :meth:`map`."""
+        return self._map(None, by, options)
 
-    def map(self, task: Task | None, **options: Unpack[MapOptions]) -> list[Update]:
+    def map(self, task: Task, **options: Unpack[MapOptions]) -> list[Update]:
         """Runs ``task`` for each client, or some, and returns updates by client id.
 
-        Without a task each client runs that of its training record. A client that fails ends the
-        map with an error that names it, unless failures are to be dropped: then it is missing in
-        the result, named in ``dropped``, and left out of later maps. The options are those of
-        :class:`MapOptions`.
+        A client that fails ends the map with an error that names it, unless failures are to be
+        dropped: then it is missing in the result, named in ``dropped``, and left out of later maps.
+        The options are those of :class:`MapOptions`.
 
         Raises:
             ClientFailed: a client failed for good; with failures dropped, all clients of a role.
             UserError: what a client remembers is gone or damaged.
-            ValueError: ``only`` names a client that does not exist, or ``payloads`` or
-                ``relayed`` one that is not chosen.
+            ValueError: ``only`` names a client that does not exist, or ``payloads`` one that is not
+                chosen.
         """
+        return self._map(task, None, options)
+
+    def _map(self, task: Task | None, by: Training | None, options: MapOptions) -> list[Update]:
         chosen, payloads = self._chosen(options), options.get("payloads") or {}
-        relayed = options.get("relayed") or {}
         broadcast = options.get("broadcast") or {}
-        common = {**(options.get("already_sent") or {}), **broadcast}
+        common = {**(options.get("known") or {}), **broadcast}
         sent = pack(common, {}) if common else None
         for k in chosen:
-            self.bytes_down[k] += num_bytes(broadcast) + num_bytes(payloads.get(k, {}))
-        if relayed:
-            payloads = {k: {**payloads.get(k, {}), **relayed.get(k, {})} for k in chosen}
+            own = payloads.get(k, {})
+            counted = {} if isinstance(own, Relayed) else own
+            self.bytes_down[k] += num_bytes(broadcast) + num_bytes(counted)
+        remember = options.get("remember", False)
         current = ClientMap(
-            jobs=self._jobs(task, chosen, sent, payloads, options),
+            jobs=self._jobs(task, chosen, sent, payloads, by=by, remember=remember),
             members={c.id: c for c in self.members},
             executor=self._executor,
             store=self._store,
             events=self._events,
             on_failure=self._on_failure,
             dropped=self.dropped,
-            private=options.get("private") or nothing,
-            for_test=options.get("for_test") or nothing,
-            remember=options.get("remember", False),
-            to_peers=options.get("to_peers", False),
+            goes_to=options.get("goes_to", "server"),
+            remember=remember,
             check=options.get("check") or (trained if task is None else None),
-            nan_is_absent=options.get("nan_is_absent", False),
             each=options.get("each"),
         )
         with self._events.phase("local"):
             updates = current.collect()
         self.busy_seconds += current.busy_seconds
-        sent_to = self.bytes_peer if options.get("to_peers") else self.bytes_up
         for k in updates:
-            sent_to[k] += current.bytes_up[k]
+            self.bytes_up[k] += current.bytes_up[k]
+            self.bytes_peer[k] += current.bytes_peer[k]
             self.bytes_for_test[k] += current.bytes_for_test[k]
         self._memories |= current.memories
         return [updates[k] for k in sorted(updates)]
+
+    def news(self, weights: dict[Key, Value]) -> dict[Key, Value]:
+        """What clients must be sent of the weights to start from, or of each client's: nothing in
+        the first round, whose common start they draw from the seed."""
+        return weights if self.round > 1 else {}
 
     def score(
         self,
@@ -191,7 +189,7 @@ class Clients:
         sent = pack(broadcast, {}) if broadcast else None
         task = partial(count_answers, build)
         chosen = tests.tested - self.dropped.keys()
-        jobs = self._jobs(task, chosen, sent, payloads or {}, {})
+        jobs = self._jobs(task, chosen, sent, payloads or {})
         jobs = {k: replace(job, test=tests.indices[k]) for k, job in jobs.items()}
         hits: dict[int, Tensor] = {}
         failed: ClientFailed | None = None
@@ -238,8 +236,7 @@ class Clients:
         """The clients to map over, without those that were dropped."""
         existing, only = {c.id for c in self.members}, options.get("only")
         chosen = existing if only is None else set(only)
-        addressed = {*(options.get("payloads") or {}), *(options.get("relayed") or {})}
-        missing = (chosen - existing) | (addressed - chosen)
+        missing = (chosen - existing) | ((options.get("payloads") or {}).keys() - chosen)
         if missing:
             raise ValueError(f"no such clients to map over: {sorted(missing)}")
         return chosen - self.dropped.keys()
@@ -250,15 +247,20 @@ class Clients:
         chosen: Set[int],
         broadcast: bytes | None,
         payloads: Mapping[int, Tensors],
-        options: MapOptions,
+        *,
+        by: Training | None = None,
+        remember: bool = False,
     ) -> dict[int, Job]:
         """A job for each chosen client, in the members' order."""
-        training = options.get("training")
         packed: dict[int, bytes] = {}  # a payload for several clients is packed once
         jobs = {}
         for member in self.members:
             if member.id in chosen:
-                client = replace(member, training=training(member)) if training else member
+                memory = self._memories.get(member.id)
+                how = by or member.training
+                if task is None and self.round == 1 and memory is None:
+                    how = how.first_round
+                client = replace(member, training=how)
                 own = payloads.get(client.id, {})
                 if own and id(own) not in packed:
                     packed[id(own)] = pack(own, {})
@@ -269,9 +271,9 @@ class Clients:
                     indices=self._indices[client.id],
                     broadcast=broadcast,
                     payload=packed.get(id(own)),
-                    memory=self._memories.get(client.id),
+                    memory=memory,
                     round=self.round,
-                    of_this_run=options.get("of_this_run", False),
+                    of_this_run=isinstance(own, Relayed) or (memory is not None and remember),
                 )
         return jobs
 

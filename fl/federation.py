@@ -90,6 +90,14 @@ class Training(Protocol):
         other processes find it by its name."""
         ...
 
+    @property
+    def first_round(self) -> "Training":
+        """The record by which such a client trains in the first round, from the common start.
+
+        Methods that then do the same give the same record, and share the uploads in the store.
+        """
+        ...
+
     def check(self, run_spec: RunSpec) -> None:
         """Raises `UserError` if the model cannot take such images."""
         ...
@@ -210,7 +218,8 @@ class Job:
     """The same, packed, once it has been read."""
     round: int = 1
     of_this_run: bool = False
-    """Whether no other run could use its upload, whatever the round."""
+    """Whether no other run could use its upload, whatever the round: its client works on what other
+    clients sent it, or remembers something new in place of what it remembers."""
     test: np.ndarray | None = None
     """Indices of the client's own test samples, if the job is to score it."""
 

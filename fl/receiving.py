@@ -32,9 +32,7 @@ class Received:
 
     upload: Upload
     largest: Mapping[str, float]
-    """The largest magnitude in each tensor of floats."""
-    finite: bool
-    """Whether no float is NaN; where NaN stands for what is absent, that is not known."""
+    """The largest magnitude in each tensor of floats, all of which are finite."""
 
     def tensors(
         self, path: Path | None, passes: Callable[[str], bool] = lambda name: True
@@ -43,7 +41,7 @@ class Received:
         kept, or held in memory where there is none."""
         source = path or self._owned()
         forms = visible(self.upload.forms, passes)
-        return StoredTensors(source, forms, self.upload.counts, finite=self.finite)
+        return StoredTensors(source, forms, self.upload.counts, finite=True)
 
     def _owned(self) -> Message:
         """The upload in this process's own memory: what is mapped may be gone after its turn."""
@@ -55,7 +53,6 @@ def receive(
     upload: Upload,
     check: Check | None = None,
     *,
-    nan_is_absent: bool = False,
     private: bool = False,
     began: Mapping[str, float] | None = None,
 ) -> Received:
@@ -65,7 +62,6 @@ def receive(
         job: what it was asked.
         upload: what came back; nothing of it is believed.
         check: what the method needs of it; what it does not look at is refused.
-        nan_is_absent: whether NaN stands for what the client does not have.
         private: whether all of it stays with the client.
         began: by name, the largest magnitude of what the client was sent, or remembered.
 
@@ -76,7 +72,7 @@ def receive(
         stats, largest = upload.note.stats, {}
         for name, form in upload.forms.items():
             parts = upload.parts(name)
-            found = [check_values(name, part, nan_is_absent=nan_is_absent) for part in parts]
+            found = [check_values(name, part) for part in parts]
             if form.dtype.is_floating_point:
                 largest[name] = max(found, default=0.0)
         if check:
@@ -96,7 +92,7 @@ def receive(
     except (ValueError, RuntimeError) as error:  # RuntimeError: torch, of tensors that do not fit
         reason = " ".join(str(error).split())[:300]
         raise ValueError(reason.removeprefix(f"client {job.client.id} ")) from None
-    return Received(upload, largest, finite=not nan_is_absent)
+    return Received(upload, largest)
 
 
 def largest_values(message: Message) -> dict[str, float]:
@@ -148,7 +144,7 @@ class LookedAt(Noting[Tensor]):
             raise ValueError(f"sent what nobody asked for: {', '.join(others[:5])}")
 
 
-def check_values(name: str, tensor: Tensor, *, nan_is_absent: bool = False) -> float:
+def check_values(name: str, tensor: Tensor) -> float:
     """Finite, of a size that there can be, and not negative where nothing negative can be.
 
     Returns:
@@ -158,8 +154,6 @@ def check_values(name: str, tensor: Tensor, *, nan_is_absent: bool = False) -> f
         return 0.0
     if tensor.dtype in (torch.float16, torch.bfloat16):
         tensor = tensor.float()
-    if nan_is_absent and tensor.is_floating_point():
-        tensor = tensor.nan_to_num(nan=0.0, posinf=torch.inf, neginf=-torch.inf)
     low, high = (float(end) for end in torch.aminmax(tensor))
     if not abs(low) < torch.inf or not abs(high) < torch.inf:
         raise ValueError(f"sent {name} with NaN or infinite values: {WHY}")

@@ -60,9 +60,11 @@ class Store:
         if (info := MODELS.get(job.client.model)) and info.source:
             width = getattr(job.client.training, "width", 1.0)
             parts["behaviour"] = behaviour(info, width, job.run_spec)
+        of_this_run = job.round > 1 or job.of_this_run
         if job.memory is not None:
             parts["memory"] = job.memory.key
-        if job.round == 1 and not job.of_this_run:
+            of_this_run |= "/" in job.memory.key
+        if not of_this_run:
             return _sha(json.dumps(parts, sort_keys=True).encode())
         parts["round"] = job.round
         return _folder(job.round) + _sha(json.dumps(parts, sort_keys=True).encode())

@@ -61,6 +61,11 @@ class KipTraining(Settings):
         """The task that such a client runs."""
         return distil
 
+    @property
+    def first_round(self) -> Self:
+        """See :class:`fl.federation.Training`: the first round is as all others."""
+        return self
+
     def check(self, run_spec: RunSpec) -> None:
         """Any images can be distilled."""
 

@@ -173,6 +173,11 @@ class LocalCondensation(CondensationConfig):
         return cls(**vars(shared), **own)  # type: ignore[arg-type]
 
     @property
+    def first_round(self) -> Self:
+        """See :class:`fl.federation.Training`: the first round is as all others."""
+        return self
+
+    @property
     def task(self) -> Task:
         """The task that such a client runs."""
         return condense
@@ -455,16 +460,18 @@ def tell_mean_logits(inputs: TaskInput) -> TaskOutput:
     """Uploads the global model's mean logits, in eval mode, on each of the client's classes.
 
     ``mean_logits`` V_k (Eq. 5) and ``soft_labels`` R_k (Eq. 11), (classes, classes) each. Rows of
-    classes that the client does not condense are NaN.
+    classes that the client does not condense are zeros.
     """
     config = _config(inputs)
     model = received_classifier(inputs, config).eval()
     data = ByClass(inputs.shard, config.min_samples, inputs.device)
     classes = inputs.run_spec.num_classes
-    logits = torch.full((classes, classes), torch.nan)
+    logits = torch.zeros(classes, classes)
     for c, images in zip(data.classes.tolist(), data, strict=True):
         logits[c] = torch.cat([model(rows) for rows in images.split(ROWS)]).mean(0).cpu()
-    soft = (logits / config.temperature).softmax(1)
+    soft = torch.zeros(classes, classes)
+    own = data.classes.cpu()
+    soft[own] = (logits[own] / config.temperature).softmax(1)
     return TaskOutput(tensors={"mean_logits": logits, "soft_labels": soft})
 
 

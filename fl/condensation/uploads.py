@@ -36,16 +36,17 @@ def mean_over_holders(updates: Sequence[Update], name: str, run_spec: RunSpec) -
     The paper divides by all clients. Rows of classes that no client has are NaN.
 
     Raises:
-        ValueError: an upload has another shape or type, or a row that is neither finite nor NaN.
+        ValueError: an upload has another shape or type.
     """
     return torch.stack([rows_of_holder(u, name, run_spec) for u in updates]).nanmean(0)
 
 
 def rows_of_holder(update: Update, name: str, run_spec: RunSpec) -> Tensor:
-    """A row for each class that the client has, (classes, classes); the others are NaN.
+    """A row for each class that the client told soft labels of, (classes, classes); the others are
+    NaN, whatever it sent.
 
     Raises:
-        ValueError: an upload has another shape or type, or a row that is neither finite nor NaN.
+        ValueError: an upload has another shape or type.
     """
     own = sent(update, name)
     shape = (run_spec.num_classes, run_spec.num_classes)
@@ -54,9 +55,15 @@ def rows_of_holder(update: Update, name: str, run_spec: RunSpec) -> Tensor:
             f"client {update.client.id} sent {name} as {own.dtype} {tuple(own.shape)}, "
             f"expected torch.float32 {shape}"
         )
-    if not (own.isfinite().all(1) | own.isnan().all(1)).all():
-        raise ValueError(f"client {update.client.id} sent {name} with impossible values")
-    return own
+    told = told_classes(update)
+    if own[~told].any():
+        raise ValueError(f"client {update.client.id} sent {name} of classes without soft labels")
+    return own.where(told[:, None], torch.nan)
+
+
+def told_classes(update: Update) -> Tensor:
+    """Whether the client told soft labels of each class, bool (classes,): zeros are none."""
+    return sent(update, "soft_labels").any(1)
 
 
 def check_knowledge(update: Update, run_spec: RunSpec) -> None:
@@ -67,6 +74,6 @@ def check_knowledge(update: Update, run_spec: RunSpec) -> None:
     """
     rows_of_holder(update, "mean_logits", run_spec)
     soft = rows_of_holder(update, "soft_labels", run_spec)
-    held = soft[soft.isfinite().all(1)]
+    held = soft[told_classes(update)]
     if len(held):
         check_probabilities(held, "soft_labels")

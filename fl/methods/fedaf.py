@@ -9,7 +9,6 @@ labels.
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Protocol
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -26,7 +25,7 @@ from fl.condensation.uploads import (
     check_knowledge,
     condensed_data,
     mean_over_holders,
-    rows_of_holder,
+    told_classes,
 )
 from fl.exchange import prefixed
 from fl.federation import Batch, RunSpec, Update
@@ -122,33 +121,20 @@ def run(clients: Clients, server: Server, config: FedAFConfig, *, rounds: Rounds
     for _ in rounds.play(clients, server, model):
         weights = prefixed("classifier", model)
         logits = clients.map(  # Eqs. 5, 11
-            tell_mean_logits, broadcast=weights, check=check_answers, nan_is_absent=True
+            tell_mean_logits, broadcast=weights, check=check_knowledge
         )
         v = mean_over_holders(logits, "mean_logits", server.run_spec)  # Eq. 8
         r = mean_over_holders(logits, "soft_labels", server.run_spec)  # Eq. 12
-        told |= {u.client.id: told_classes(u, server.run_spec) for u in logits}
+        told |= {u.client.id: told_classes(u) for u in logits}
         shared = {"mean_logits": v} if config.collaboration else {}
         updates = clients.train(  # Eq. 10
-            broadcast=shared, already_sent=weights, check=check_condensed
+            broadcast=shared, known=weights, check=check_condensed
         )
         data = condensed_data(updates, server.run_spec, own)
         data["soft_labels"] = r[data["labels"]]
         with server.events.phase("fusion"):
             server.fit(model, data, loss=loss, config=config.fusion, stage="fusion")  # Eq. 14
     return rounds.outcome(model, synthetic=pictures(data))
-
-
-def check_answers(update: Update, run_spec: RunSpec) -> None:
-    """Raises `ValueError` unless it holds mean logits and soft labels of the same classes."""
-    check_knowledge(update, run_spec)
-    logits = rows_of_holder(update, "mean_logits", run_spec)
-    if not torch.equal(logits.isfinite().all(1), told_classes(update, run_spec)):
-        raise ValueError("sent mean_logits and soft_labels of different classes")
-
-
-def told_classes(update: Update, run_spec: RunSpec) -> Tensor:
-    """Whether the client told soft labels of each class, bool (classes,)."""
-    return rows_of_holder(update, "soft_labels", run_spec).isfinite().all(1)
 
 
 def check_told(update: Update, told: Tensor) -> None:

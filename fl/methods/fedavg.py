@@ -5,7 +5,6 @@ upload. If there are several prototypes each is averaged by itself, and the aver
 ensemble. Nothing is trained at the server.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Literal
@@ -13,45 +12,15 @@ from typing import Literal
 from torch import nn
 
 from fl.clients import Clients
-from fl.errors import UserError
-from fl.federation import TaskInput, Training
-from fl.fusion.aggregation import AggregationConfig
+from fl.federation import TaskInput
+from fl.methods.averaging import Averaging, AveragingConfig
 from fl.methods.method import Method
-from fl.methods.participation import ParticipationConfig, participants
-from fl.methods.prototypes import (
-    LOCAL,
-    PrototypesConfig,
-    assign,
-    average_each,
-    sent,
-    untrained,
-)
+from fl.methods.prototypes import LOCAL, assign
 from fl.rounds import Rounds
 from fl.server import Evaluation, Outcome, Server
 from fl.spaces import Spaces
 from fl.training.classifier import ClassifierConfig, classifier_recipe, received_classifier
 from fl.training.recipe import one_by_one
-
-
-@dataclass(frozen=True, kw_only=True)
-class AveragingConfig(AggregationConfig, ParticipationConfig, PrototypesConfig):
-    """How the server averages, beside the settings of its clients."""
-
-    weighting: Literal["samples", "uniform"] | None = None
-    """Weights of the average: the clients' numbers of samples, or all alike. Default: samples in
-    many rounds, as McMahan et al. have it; uniform in one, as FedMHO has it."""
-
-    def check_further(self) -> None:
-        """``weighting`` by samples goes with a rule that can weight clients."""
-        super().check_further()
-        if self.weighting == "samples" and not self.weights_clients:
-            raise UserError(
-                f"weighting must be uniform: aggregate {self.aggregate} counts all clients alike"
-            )
-
-    def by_samples(self, rounds: int) -> bool:
-        """Whether clients are weighted by their samples in a run of so many rounds."""
-        return (self.weighting or ("samples" if rounds > 1 else "uniform")) == "samples"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,27 +33,18 @@ class FedAvgConfig(AveragingConfig):
 
 
 def run(clients: Clients, server: Server, config: FedAvgConfig, *, rounds: Rounds) -> Outcome:
-    """Rounds of local training and averaging; ``start`` is the ensemble of untrained prototypes.
-
-    In the first round nothing is sent, as the clients' starting weights are drawn from the seed.
-    """
-    ensemble, model = untrained(clients.members, server)
-    by_samples = config.by_samples(rounds.count)
-    evaluate = None if config.tested == "test" else partial(_at_clients, clients, model, config)
-    for number in rounds.play(clients, server, ensemble, evaluate=evaluate):
-        chosen = participants(clients, config.participation, number)
-        payloads = sent(model, (clients.members[k] for k in chosen)) if number > 1 else None
-        updates = clients.train(only=chosen, payloads=payloads)
-        with server.events.phase("fusion"):
-            average_each(model, updates, clients, server, by_samples=by_samples, rule=config)
-    return rounds.outcome(ensemble)
+    """w = sum_k n_k / n w_k, round by round; ``start`` is the ensemble of untrained prototypes."""
+    frame = Averaging(clients, server, config, rounds)
+    evaluate = None if config.tested == "test" else partial(_at_clients, clients, frame, config)
+    for _ in frame.play(evaluate=evaluate):
+        pass  # the averages are all
+    return rounds.outcome(frame.ensemble)
 
 
-def _at_clients(
-    clients: Clients, model: Mapping[Training, nn.Module], config: FedAvgConfig
-) -> Evaluation:
-    build = tuned_model if config.tested == "tuned" else sent_model
-    return clients.score(build, payloads=sent(model, clients.members))
+def _at_clients(clients: Clients, frame: Averaging, config: FedAvgConfig) -> Evaluation:
+    weights = frame.weights()
+    sent = {client.id: weights[client.training] for client in clients.members}
+    return clients.score(tuned_model if config.tested == "tuned" else sent_model, payloads=sent)
 
 
 def sent_model(inputs: TaskInput) -> nn.Module:

@@ -15,12 +15,11 @@ from torch import Tensor, nn
 
 from fl.clients import Clients
 from fl.errors import UserError
-from fl.exchange import load_prefixed, prefixed
-from fl.federation import Client, RunSpec, Task, TaskInput, Training
-from fl.methods.fedavg import AveragingConfig
+from fl.exchange import Tensors, load_prefixed, prefixed
+from fl.federation import RunSpec, Task, TaskInput, Training
+from fl.methods.averaging import Averaging, AveragingConfig
 from fl.methods.method import Assignment, Method
-from fl.methods.participation import participants
-from fl.methods.prototypes import LOCAL, average_each, like_fedavg, sent, untrained
+from fl.methods.prototypes import LOCAL
 from fl.methods.prototypes import assign as assign_prototypes
 from fl.models import build_shell, copied
 from fl.models.layers import AnyBatchNorm
@@ -28,7 +27,7 @@ from fl.models.state import state_sent
 from fl.rounds import Rounds
 from fl.server import Evaluation, Outcome, Server
 from fl.spaces import Spaces
-from fl.training.classifier import ClassifierConfig, classifier_recipe, starting_classifier
+from fl.training.classifier import ClassifierConfig, classifier_recipe, plain, starting_classifier
 from fl.training.recipe import Recipe
 from fl.training.task import task_of
 
@@ -38,8 +37,13 @@ class LocalFedBN(ClassifierConfig):
     """Local training of a FedBN client: a classifier's, from its own BatchNorm."""
 
     @property
+    def first_round(self) -> ClassifierConfig:
+        """FedAvg's record: the clients have the same BatchNorm."""
+        return plain(self)
+
+    @property
     def task(self) -> Task:
-        """The task that such a client runs from the second round on."""
+        """The task that such a client runs."""
         return train_with_own_norms
 
 
@@ -80,37 +84,31 @@ def assign(config: FedBNConfig, num_clients: int, run_spec: RunSpec) -> list[Ass
 
 def run(clients: Clients, server: Server, config: FedBNConfig, *, rounds: Rounds) -> Outcome:
     """FedAvg's rounds; what is sent has no BatchNorm, and each client goes on with its own."""
-    ensemble, model = untrained(clients.members, server)
-    by_samples = config.by_samples(rounds.count)
-    norms = {training: norm_names(member) for training, member in model.items()}
-
-    def is_norm(client: Client, name: str) -> bool:
-        return name in norms[client.training]
-
+    frame = Averaging(clients, server, config, rounds)
+    norms = {training: norm_names(member) for training, member in frame.model.items()}
     own: dict[str, Tensor] = {}  # by client and name, in the tests that need them
     evaluate = None
     if config.tested != "average":
-        evaluate = partial(own_evaluation, clients, server, model, own, config.tested)
-    for number in rounds.play(clients, server, ensemble, own, evaluate=evaluate):
-        chosen = participants(clients, config.participation, number)
-        if number == 1:
-            updates = clients.train(
-                only=chosen, training=like_fedavg, remember=True, for_test=is_norm
-            )
-        else:
-            payloads = {
-                k: {n: t for n, t in weights.items() if not is_norm(clients.members[k], n)}
-                for k, weights in sent(model, (clients.members[k] for k in chosen)).items()
-            }
-            updates = clients.train(only=chosen, payloads=payloads, remember=True, for_test=is_norm)
-        with server.events.phase("fusion"):
-            updates = average_each(
-                model, updates, clients, server, by_samples=by_samples, rule=config
-            )
-        for client, tensors in ((u.client, u.tensors) for u in updates if evaluate):
-            own |= {f"{client.id}.{n}": tensors[n] for n in norms[client.training]}
+        evaluate = partial(own_evaluation, clients, server, frame.model, own, config.tested)
+
+    def start() -> dict[Training, Tensors]:
+        return {
+            training: {n: t for n, t in weights.items() if n not in norms[training]}
+            for training, weights in frame.weights().items()
+        }
+
+    for updates in frame.play(
+        own,
+        start=start,
+        evaluate=evaluate,
+        remember=True,
+        goes_to=lambda client, name: "test" if name in norms[client.training] else "server",
+    ):
+        for update in updates if evaluate else []:
+            names = norms[update.client.training]
+            own |= {f"{update.client.id}.{n}": update.tensors[n] for n in names}
     return rounds.outcome(
-        ensemble, figures={"bytes_for_test": sum(clients.bytes_for_test.values())}
+        frame.ensemble, figures={"bytes_for_test": sum(clients.bytes_for_test.values())}
     )
 
 

@@ -30,7 +30,6 @@ from fl.methods.personal import (
     Participations,
     checked_floats,
     checked_labels,
-    everything,
 )
 from fl.methods.shared_layers import Shapes, layers_of, output_shapes
 from fl.methods.uploads import untrained_classifier
@@ -39,7 +38,7 @@ from fl.models.layered import Layers
 from fl.rounds import Rounds
 from fl.server import Outcome, Server
 from fl.spaces import Spaces
-from fl.training.classifier import starting_classifier
+from fl.training.classifier import ClassifierConfig, starting_classifier
 from fl.training.divergence import divergences
 from fl.training.epochs import epochs_of
 from fl.training.loop import Step, minimise
@@ -58,6 +57,11 @@ class LocalFedD2S(PersonalTraining):
     outputs of the distillation layer themselves."""
     temperature: Positive = 1.0
     """Temperature of all soft labels; the paper names none."""
+
+    @property
+    def first_round(self) -> ClassifierConfig:
+        """Its own record: it is taught from the first round on."""
+        return self
 
     @property
     def task(self) -> Task:
@@ -107,7 +111,7 @@ def run(clients: Clients, server: Server, config: FedD2SConfig, *, rounds: Round
         taken.count(chosen)
         # A client counts its rounds itself; by the server's count it need not remember them.
         known = {"depth": torch.tensor([depth(client.id) for client in clients.members])}
-        told = clients.map(tell_knowledge, only=chosen, already_sent=known, check=check_told)
+        told = clients.map(tell_knowledge, only=chosen, known=known, check=check_told)
         with server.events.phase("fusion"):
             knowledge = {
                 u.client.id: received(u, layers, shapes, depth(u.client.id), server.device)
@@ -118,9 +122,9 @@ def run(clients: Clients, server: Server, config: FedD2SConfig, *, rounds: Round
         clients.train(
             only=list(answers),
             payloads=answers,
-            already_sent=known,
+            known=known,
             remember=True,
-            private=everything,
+            goes_to="client",
         )
     return rounds.outcome(model, figures=taken.fedavg_bytes(config.classifier, server))
 

@@ -18,7 +18,14 @@ from fl.fusion.aggregation import AggregationConfig
 from fl.fusion.distillation import EachMember, FusionLoss
 from fl.fusion.fit import FitConfig
 from fl.methods.method import Method
-from fl.methods.prototypes import LOCAL, PrototypesConfig, assign, average_each, sent, untrained
+from fl.methods.prototypes import (
+    LOCAL,
+    PrototypesConfig,
+    assign,
+    average_each,
+    untrained,
+    weights_of,
+)
 from fl.methods.uploads import load_classifier
 from fl.models.ensemble import Ensemble
 from fl.rounds import Rounds
@@ -59,9 +66,9 @@ def run(
             start = server.evaluate(ensemble)
             result = distil(ensemble, updates, server, config, auxiliary)
         return Outcome(model=ensemble, start=start, epochs=result.epochs, figures=about)
-    for number in rounds.play(clients, server, ensemble):
-        payloads = sent(model, clients.members) if number > 1 else None
-        updates = clients.train(payloads=payloads)
+    everyone = [client.id for client in clients.members]
+    for _ in rounds.play(clients, server, ensemble):
+        updates = clients.train(payloads=clients.news(weights_of(model, clients, everyone)))
         with server.events.phase("fusion"):
             updates = average_each(model, updates, clients, server, by_samples=False, rule=config)
             distil(ensemble, updates, server, config, auxiliary)

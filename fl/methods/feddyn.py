@@ -6,26 +6,21 @@ sends that mean plus the mean drift of all clients. Without a drift yet, the fir
 FedProx's.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections import Counter
+from dataclasses import dataclass, replace
 
-from torch import Tensor, nn
+import torch
+from torch import nn
 
 from fl.bounds import NotNegative
 from fl.clients import Clients, trained
 from fl.errors import UserError
-from fl.exchange import Tensors, check_forms, prefixed
-from fl.federation import Client, RunSpec, Task, TaskInput, Training, Update
+from fl.exchange import Tensors, check_forms, checked, prefixed
+from fl.federation import RunSpec, Task, TaskInput, Training, Update
+from fl.methods.averaging import Averaging
 from fl.methods.method import Method
-from fl.methods.participation import ParticipationConfig, participants
-from fl.methods.prototypes import (
-    LOCAL,
-    PrototypesConfig,
-    assign,
-    average_each,
-    by_prototype,
-    untrained,
-)
+from fl.methods.participation import ParticipationConfig
+from fl.methods.prototypes import LOCAL, PrototypesConfig, assign
 from fl.models.state import state_sent
 from fl.rounds import Rounds
 from fl.server import Outcome, Server
@@ -47,10 +42,18 @@ class LocalFedDyn(ClassifierConfig):
 
     alpha: NotNegative = 0.01
     """Weight of the regulariser (FedAF's paper: 0.01), above 0."""
+    adapted: bool = False
+    """Whether alpha is multiplied by the mean number of samples over the client's own, as in the
+    authors' code."""
+
+    @property
+    def first_round(self) -> ClassifierConfig:
+        """FedProx's record with mu = alpha, as no client has drifted yet; unless it is adapted."""
+        return self if self.adapted else plain(self, proximal=self.alpha)
 
     @property
     def task(self) -> Task:
-        """The task that such a client runs from the second round on."""
+        """The task that such a client runs."""
         return train_dynamically
 
     def check_further(self) -> None:
@@ -69,57 +72,50 @@ class FedDynConfig(ParticipationConfig, PrototypesConfig):
     """FedDyn's settings, beside those of its clients."""
 
     classifier: LocalFedDyn = LocalFedDyn()
-    adapted: bool = False
-    """Whether a client's alpha is multiplied by the mean number of samples over its own, as in the
-    authors' code. Else its first uploads are FedProx's with mu = alpha."""
 
 
 def run(clients: Clients, server: Server, config: FedDynConfig, *, rounds: Rounds) -> Outcome:
-    """Algorithm 1; the global model that is tested is the mean, without the mean drift."""
-    ensemble, model = untrained(clients.members, server)
+    """Algorithm 1; the global model that is tested is the mean, without the mean drift.
+
+    By the mean a of m of the K clients' weights, sum_k (w_k - s) / K = m (a - s) / K.
+    """
+    frame = Averaging(clients, server, config, rounds)
+    model, number = frame.model, Counter(client.training for client in clients.members)
     drifts = {f"{i}.{n}": p.detach() * 0 for i, m in enumerate(model.values()) for n, p in named(m)}
-    alphas = alpha_by_client(clients, config)
+    samples = torch.tensor([client.num_samples for client in clients.members]).double()
 
-    def like_fedprox(client: Client) -> Training:
-        return plain(client.training, proximal=alphas[client.id])
+    def start() -> dict[Training, Tensors]:
+        """s: the mean of the weights plus the mean drift of all clients."""
+        found = frame.weights()
+        for i, (training, average) in enumerate(model.items()):
+            for name, a in named(average):
+                found[training][f"classifier.{name}"] = a.detach() + drifts[f"{i}.{name}"]
+        return found
 
-    def regularised(client: Client) -> Training:
-        return LocalFedDyn(**{**asdict(client.training), "alpha": alphas[client.id]})
-
-    def check_sent(update: Update, run_spec: RunSpec) -> None:
+    def check(update: Update, run_spec: RunSpec) -> None:
         trained(update, run_spec)
         check_drift(update, model[clients.members[update.client.id].training])
 
-    for number in rounds.play(clients, server, ensemble, memory=drifts):
-        chosen = participants(clients, config.participation, number)
-        start = sent_weights(model, drifts)
-        payloads = {k: start[clients.members[k].training] for k in chosen}
-        updates = clients.train(
-            only=chosen,
-            payloads=payloads if number > 1 else None,
-            training=regularised if number > 1 else like_fedprox,
-            remember=True,
-            private=is_drift,
-            check=check_sent,
-        )
-        with server.events.phase("fusion"):
-            updates = average_each(model, updates, clients, server, by_samples=False)
-            add_drifts(drifts, model, start, updates, clients)
-    return rounds.outcome(ensemble)
+    for updates in frame.play(
+        drifts,
+        start=start,
+        known={"mean_samples": samples.mean()} if config.classifier.adapted else None,
+        remember=True,
+        goes_to=lambda client, name: "client" if name.startswith("drift.") else "server",
+        check=check,
+    ):
+        taken = Counter(update.client.training for update in updates)
+        for i, (training, average) in enumerate(model.items()):
+            for name, a in named(average) if taken[training] else []:
+                drift = a.detach() - frame.start[training][f"classifier.{name}"]
+                drifts[f"{i}.{name}"].add_(drift, alpha=taken[training] / number[training])
+    return rounds.outcome(frame.ensemble)
 
 
 def check_drift(update: Update, model: nn.Module) -> None:
     """Raises `ValueError` unless a client that gathers drifts holds one of these weights' form."""
     if isinstance(update.client.training, LocalFedDyn):
         check_forms(dict(named(model)), update.tensors, "drift", f"client {update.client.id}")
-
-
-def alpha_by_client(clients: Clients, config: FedDynConfig) -> dict[int, float]:
-    """The weight of each client's regulariser, by id."""
-    sizes = {client.id: client.num_samples for client in clients.members}
-    mean = sum(sizes.values()) / len(sizes)
-    alpha = config.classifier.alpha
-    return {k: alpha * mean / size if config.adapted else alpha for k, size in sizes.items()}
 
 
 @task_of
@@ -130,75 +126,38 @@ def train_dynamically(inputs: TaskInput) -> Recipe:
     """
     config = inputs.client.training
     assert isinstance(config, LocalFedDyn)
+    alpha = config.alpha
+    if config.adapted:
+        alpha = alpha * float(inputs.broadcast["mean_samples"]) / len(inputs.shard)
     model = received_classifier(inputs, config)
-    start = {name: p.detach().clone() for name, p in named(model)}
-    drift = remembered_drift(inputs, config, start)
-    recipe = classifier_recipe(inputs, plain(config, proximal=config.alpha), model)
+    s = {name: p.detach().clone() for name, p in named(model)}
+    g = remembered_drift(inputs, config, model)
+    recipe = classifier_recipe(inputs, plain(config, proximal=alpha), model)
 
     def upload() -> Tensors:
-        own = {f"drift.{n}": drift[n] + p.detach() - start[n] for n, p in named(model)}
+        own = {f"drift.{n}": g[n] + w.detach() - s[n] for n, w in named(model)}
         return {**prefixed("classifier", model), **own}
 
-    return replace(recipe, anchor=[start[n] - drift[n] for n in start], upload=upload)
+    return replace(recipe, anchor=[s[n] - g[n] for n in s], upload=upload)
 
 
-def remembered_drift(
-    inputs: TaskInput, config: LocalFedDyn, like: Mapping[str, Tensor]
-) -> Mapping[str, Tensor]:
-    """g_k: what the client remembers; after the first round only its weights, from the run's start;
-    zeros for a client that has not taken part yet.
+def remembered_drift(inputs: TaskInput, config: LocalFedDyn, model: nn.Module) -> Tensors:
+    """g_k: what the client remembers; after FedProx's round w_k less the run's start; zeros for a
+    client that has not taken part yet.
 
     Raises:
         ValueError: the memory is of another model.
     """
-    memory = inputs.remembered
-    if not memory:
-        return {name: t * 0 for name, t in like.items()}
-    kind = "drift" if any(name.startswith("drift.") for name in memory) else "classifier"
-    first = dict(named(starting_classifier(config, inputs.run_spec)))
-    found = {}
-    for name, tensor in like.items():
-        own = memory.get(f"{kind}.{name}")
-        if own is None or own.shape != tensor.shape:
-            raise ValueError(f"the client's memory has no {name} of shape {tuple(tensor.shape)}")
-        found[name] = (own if kind == "drift" else own - first[name].detach()).to(tensor.device)
-    return found
-
-
-def is_drift(client: Client, name: str) -> bool:
-    """Whether the tensor stays with the client: the server adds up drifts by itself."""
-    return name.startswith("drift.")
-
-
-def sent_weights(
-    model: Mapping[Training, nn.Module], drifts: Mapping[str, Tensor]
-) -> dict[Training, Tensors]:
-    """What each prototype's clients start from: its mean plus its clients' mean drift."""
-    found = {}
-    for i, (training, member) in enumerate(model.items()):
-        state = {n: t.clone() for n, t in prefixed("classifier", member).items()}
-        for name, _ in named(member):
-            state[f"classifier.{name}"] += drifts[f"{i}.{name}"]
-        found[training] = state
-    return found
-
-
-def add_drifts(
-    drifts: Mapping[str, Tensor],
-    model: Mapping[Training, nn.Module],
-    start: Mapping[Training, Tensors],
-    updates: Sequence[Update],
-    clients: Clients,
-) -> None:
-    """Adds sum_k (w_k - s) / K to each prototype's mean drift, over all its K clients; those that
-    did not take part have drifted no further. By the mean a of m weights: m (a - s) / K."""
-    places = {training: i for i, training in enumerate(model)}
-    for group in by_prototype(updates):
-        training = group[0].client.training
-        everyone = sum(client.training == training for client in clients.members)
-        for name, mean in named(model[training]):
-            drift = mean.detach() - start[training][f"classifier.{name}"]
-            drifts[f"{places[training]}.{name}"].add_(drift, alpha=len(group) / everyone)
+    memory, sender = inputs.remembered, "the client's memory"
+    if any(name.startswith("drift.") for name in memory):
+        found = checked(dict(named(model)), memory, "drift", sender)
+    else:
+        first = starting_classifier(config, inputs.run_spec)
+        own = checked(
+            state_sent(first), memory or prefixed("classifier", first), "classifier", sender
+        )
+        found = {n: own[n] - p.detach() for n, p in named(first)}
+    return {name: drift.to(inputs.device) for name, drift in found.items()}
 
 
 def named(model: nn.Module) -> list[tuple[str, nn.Parameter]]:

@@ -16,13 +16,12 @@ from torch import Tensor, nn
 from fl.bounds import Count, NotNegative
 from fl.clients import Clients
 from fl.errors import UserError
-from fl.exchange import load_prefixed, prefixed
-from fl.federation import Batch, RunSpec, Task, TaskInput, TaskOutput
+from fl.exchange import Tensors, load_prefixed, prefixed
+from fl.federation import Batch, RunSpec, Task, TaskInput, TaskOutput, Training
 from fl.fusion.feature_generation import GeneratorFitConfig, LastLayers, fit_generator
-from fl.methods.fedavg import AveragingConfig
+from fl.methods.averaging import Averaging, AveragingConfig
 from fl.methods.method import Assignment, Method
-from fl.methods.participation import participants
-from fl.methods.prototypes import LOCAL, average_each, like_fedavg, sent, untrained
+from fl.methods.prototypes import LOCAL
 from fl.methods.prototypes import assign as assign_prototypes
 from fl.methods.uploads import load_label_counts
 from fl.models.feature_generator import FeatureGenerator, asked
@@ -31,7 +30,7 @@ from fl.rounds import Rounds
 from fl.seeding import torch_seeded
 from fl.server import Outcome, Server
 from fl.spaces import LogUniform, Spaces
-from fl.training.classifier import ClassifierConfig, classifier_recipe, received_classifier
+from fl.training.classifier import ClassifierConfig, classifier_recipe, plain, received_classifier
 from fl.training.features import check_head, head_of
 from fl.training.recipe import Epoch, Recipe
 from fl.training.task import task_of
@@ -52,8 +51,13 @@ class LocalFedGen(ClassifierConfig):
     """Local epochs with the two terms, the first ones."""
 
     @property
+    def first_round(self) -> ClassifierConfig:
+        """FedAvg's record: there is no generator yet."""
+        return plain(self)
+
+    @property
     def task(self) -> Task:
-        """The task that such a client runs from the second round on."""
+        """The task that such a client runs."""
         return train_with_generator
 
     def check(self, run_spec: RunSpec) -> None:
@@ -91,34 +95,28 @@ def assign(config: FedGenConfig, num_clients: int, run_spec: RunSpec) -> list[As
 
 def run(clients: Clients, server: Server, config: FedGenConfig, *, rounds: Rounds) -> Outcome:
     """Algorithm 1: FedAvg's rounds, each with a fit of the generator after the average."""
-    ensemble, model = untrained(clients.members, server)
-    (average,) = model.values()
+    frame = Averaging(clients, server, config, rounds)
+    ((training, average),) = frame.model.items()
     generator = starting_generator(average, server.run_spec).to(server.device)
     counts = torch.zeros(len(clients.members), server.run_spec.num_classes, dtype=torch.int64)
     memory = {"label_counts": counts, **prefixed("generator", generator)}
-    for number in rounds.play(clients, server, ensemble, memory):
-        chosen = participants(clients, config.participation, number)
+
+    def start() -> dict[Training, Tensors]:
         load_prefixed(generator, memory, "generator", sender="the round before")
-        if number == 1:
+        if not memory["label_counts"].any():
             for update in clients.map(tell_label_counts, check=check_label_counts):
                 told = load_label_counts(update, server)
                 memory["label_counts"][update.client.id] = torch.from_numpy(told)
-            updates = clients.train(only=chosen, training=like_fedavg)
-        else:
-            held = {"held": memory["label_counts"].sum(0) > 0}
-            payloads = sent(model, (clients.members[k] for k in chosen))
-            lessons = {**prefixed("generator", generator), **held}
-            updates = clients.train(only=chosen, payloads=payloads, broadcast=lessons)
-        with server.events.phase("fusion"):
-            by_samples = config.by_samples(rounds.count)
-            updates = average_each(
-                model, updates, clients, server, by_samples=by_samples, rule=config
-            )
-            own_counts = memory["label_counts"][[update.client.id for update in updates]]
-            layers = LastLayers.of(generator, updates, average, own_counts)
-            fit_generator(layers, server, config.generator)
+        held = {"held": memory["label_counts"].sum(0) > 0}
+        weights = frame.weights()[training]
+        return {training: {**weights, **prefixed("generator", generator), **held}}
+
+    for updates in frame.play(memory, start=start):
+        own_counts = memory["label_counts"][[update.client.id for update in updates]]
+        layers = LastLayers.of(generator, updates, average, own_counts)
+        fit_generator(layers, server, config.generator)
         memory |= prefixed("generator", generator)
-    return rounds.outcome(ensemble)
+    return rounds.outcome(frame.ensemble)
 
 
 def tell_label_counts(inputs: TaskInput) -> TaskOutput:
@@ -143,7 +141,7 @@ def train_with_generator(inputs: TaskInput) -> Recipe:
     if not (config.recognition or config.imitation):
         return classifier_recipe(inputs, config, model)
     generator = starting_generator(model, inputs.run_spec)
-    load_prefixed(generator, inputs.broadcast, "generator", sender="the server")
+    load_prefixed(generator, inputs.payload, "generator", sender="the server")
     generator = generator.to(inputs.device).eval()
     weight = config.decay ** (inputs.round - 1)
 
@@ -173,7 +171,7 @@ def taught_epochs(
     (B,) classes that some client holds; ``of_label`` (B, d), of the samples' own classes; and the
     ``weight`` (B,) of what is learned from them."""
     classes, stream = inputs.run_spec.num_classes, inputs.stream("local/features")
-    held = inputs.broadcast["held"].nonzero().squeeze(1)
+    held = inputs.payload["held"].nonzero().squeeze(1)
 
     @torch.no_grad()
     def taught(epoch: Epoch, weight: float) -> Epoch:

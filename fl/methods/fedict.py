@@ -28,9 +28,7 @@ from fl.methods.personal import (
     Participations,
     checked_floats,
     checked_labels,
-    everything,
 )
-from fl.methods.prototypes import like_fedavg
 from fl.methods.shared_layers import layers_of, output_shapes
 from fl.methods.uploads import load_label_counts, untrained_classifier
 from fl.models.layered import Layers
@@ -122,13 +120,12 @@ def run(clients: Clients, server: Server, config: FedICTConfig, *, rounds: Round
         clients.train(
             only=chosen,
             payloads=answered,
-            training=like_fedavg if number == 1 else None,
             remember=True,
-            private=everything,
+            goes_to="client",
         )
         first_time = torch.tensor([taken[client.id] == 1 for client in clients.members])
         known = {"depth": torch.tensor(depth), "first_time": first_time}
-        told = clients.map(tell_features, only=chosen, already_sent=known, check=check_told)
+        told = clients.map(tell_features, only=chosen, known=known, check=check_told)
         with server.events.phase("fusion"):
             for update in told:
                 if taken[update.client.id] == 1:

@@ -24,9 +24,7 @@ from fl.methods.personal import (
     PersonalConfig,
     assign,
     checked_floats,
-    everything,
 )
-from fl.methods.prototypes import like_fedavg
 from fl.rounds import Rounds
 from fl.server import Outcome, Server
 from fl.spaces import Choice, Spaces
@@ -80,23 +78,21 @@ def run(
         chosen = participants(clients, config.participation, number)
         taken.count(chosen)
         newcomers = [k for k in chosen if taken[k] == 1]
-        training = like_fedavg if number == 1 else None
-        clients.train(only=newcomers, training=training, remember=True, private=everything)
-        told = clients.map(tell_public, only=chosen, already_sent=public, check=check_logits)
+        clients.train(only=newcomers, remember=True, goes_to="client")
+        told = clients.map(tell_public, only=chosen, known=public, check=check_logits)
         with server.events.phase("fusion"):
             consensus = mean_logits(told, len(auxiliary), server.run_spec.num_classes)
-        able, is_first = [update.client.id for update in told], number == 1
+        able = [update.client.id for update in told]
         clients.map(
             train_on_public,
             only=able,
             broadcast={"consensus": consensus},
-            already_sent=public,
+            known=public,
             remember=True,
-            private=everything,
-            of_this_run=is_first,
+            goes_to="client",
             check=trained,
         )
-        clients.train(only=able, remember=True, private=everything, of_this_run=is_first)
+        clients.train(only=able, remember=True, goes_to="client")
     return rounds.outcome(None, figures=taken.fedavg_bytes(config.classifier, server))
 
 

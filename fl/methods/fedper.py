@@ -4,18 +4,17 @@ In each round some clients put the layers that the server sent in front of their
 both together, and upload the layers. The head is theirs: no byte of it is sent.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
 from fl.bounds import Number
+from fl.client_map import Recipient
 from fl.clients import Clients
-from fl.federation import Client, RunSpec, Training
+from fl.federation import Client, RunSpec
 from fl.methods.method import Assignment, Method
 from fl.methods.participation import participants
 from fl.methods.personal import LOCAL, Participations, PersonalConfig
 from fl.methods.personal import assign as assign_personal
-from fl.methods.prototypes import like_fedavg
 from fl.methods.shared_layers import average_layers, first_layers, layers_of, same_depth
 from fl.methods.uploads import combine, untrained_classifier
 from fl.rounds import Rounds
@@ -57,7 +56,7 @@ def assign(config: FedPerConfig, num_clients: int, run_spec: RunSpec) -> list[As
 
 def run(clients: Clients, server: Server, config: FedPerConfig, *, rounds: Rounds) -> Outcome:
     """Rounds of joint training; each client is scored with its own head on the newest layers."""
-    return share_layers(clients, server, config, rounds=rounds, first=like_fedavg)
+    return share_layers(clients, server, config, rounds=rounds)
 
 
 def share_layers(
@@ -66,19 +65,17 @@ def share_layers(
     config: FedPerConfig,
     *,
     rounds: Rounds,
-    first: Callable[[Client], Training] | None,
+    known: bool = False,
 ) -> Outcome:
-    """FedPer's rounds, for clients that train by ``first`` in round 1, later by their record.
-
-    In the first round the shared layers are what all clients draw from the seed: none is sent.
-    """
+    """FedPer's rounds. ``known``: whether a client's training needs to know which layers are
+    shared, in the first round too, when none is sent."""
     model = untrained_classifier(config.classifier, server)
     layers, depth = layers_of(config, clients.run_spec), config.depth(clients.run_spec)
     names = {f"classifier.{name}" for name in layers.state_names(1, depth)}
     depths, taken = same_depth(clients, depth), Participations(clients)
 
-    def is_head(client: Client, name: str) -> bool:
-        return name not in names
+    def goes_to(client: Client, name: str) -> Recipient:
+        return "server" if name in names else "client"
 
     for number in rounds.play(
         clients,
@@ -92,11 +89,10 @@ def share_layers(
         newest = first_layers(model, layers, depth)
         updates = clients.train(
             only=chosen,
-            broadcast=newest if number > 1 else None,
-            already_sent=newest if number == 1 and first is None else None,
-            training=first if number == 1 else None,
+            broadcast=clients.news(newest),
+            known=newest if known else None,
             remember=True,
-            private=is_head,
+            goes_to=goes_to,
         )
         with server.events.phase("fusion"):
             average = partial(average_layers, model, layers, depths=depths)

@@ -8,13 +8,13 @@ over those that still share it.
 from dataclasses import dataclass
 from functools import partial
 
+from fl.client_map import Recipient
 from fl.clients import Clients
 from fl.federation import Client, RunSpec
 from fl.methods.method import Assignment, Method
 from fl.methods.participation import participants
 from fl.methods.personal import LOCAL, Participations, PersonalConfig
 from fl.methods.personal import assign as assign_personal
-from fl.methods.prototypes import like_fedavg
 from fl.methods.shared_layers import Dropping, average_layers, first_layers_each, layers_of
 from fl.methods.uploads import combine, untrained_classifier
 from fl.rounds import Rounds
@@ -55,9 +55,10 @@ def run(clients: Clients, server: Server, config: FedPerPlusConfig, *, rounds: R
     def depths() -> dict[int, int]:
         return {k: config.dropping.depth(layers, taken[k]) for k in ids}
 
-    def is_dropped(client: Client, name: str) -> bool:
+    def goes_to(client: Client, name: str) -> Recipient:
         depth = config.dropping.depth(layers, taken[client.id])
-        return name.removeprefix("classifier.") not in layers.state_names(1, depth)
+        shared = name.removeprefix("classifier.") in layers.state_names(1, depth)
+        return "server" if shared else "client"
 
     for number in rounds.play(
         clients,
@@ -70,13 +71,12 @@ def run(clients: Clients, server: Server, config: FedPerPlusConfig, *, rounds: R
     ):
         chosen = participants(clients, config.participation, number)
         taken.count(chosen)
-        payloads = first_layers_each(model, layers, depths(), chosen) if number > 1 else None
+        payloads = clients.news(first_layers_each(model, layers, depths(), chosen))
         updates = clients.train(
             only=chosen,
             payloads=payloads,
-            training=like_fedavg if number == 1 else None,
             remember=True,
-            private=is_dropped,
+            goes_to=goes_to,
         )
         with server.events.phase("fusion"):
             average = partial(average_layers, model, layers, depths=depths())

@@ -16,7 +16,7 @@ from fl.methods.personal import LOCAL
 from fl.rounds import Rounds
 from fl.server import Outcome, Server
 from fl.spaces import Spaces
-from fl.training.classifier import classifier_recipe, plain
+from fl.training.classifier import ClassifierConfig, classifier_recipe, plain
 from fl.training.epochs import epochs_of
 from fl.training.personal import PersonalTraining, personal_model
 from fl.training.recipe import Recipe
@@ -36,6 +36,11 @@ class LocalFedRep(PersonalTraining):
         """Epochs of the head, and then of the shared layers."""
         head = self.head_epochs or max(1, self.epochs - 1)
         return head, max(1, self.epochs - head)
+
+    @property
+    def first_round(self) -> ClassifierConfig:
+        """Its own record: it trains head and shared layers in turn from the first round on."""
+        return self
 
     @property
     def task(self) -> Task:
@@ -63,7 +68,7 @@ class FedRepConfig(FedPerConfig):
 
 def run(clients: Clients, server: Server, config: FedRepConfig, *, rounds: Rounds) -> Outcome:
     """FedPer's rounds; a FedRep client trains as one from the first round on."""
-    return share_layers(clients, server, config, rounds=rounds, first=None)
+    return share_layers(clients, server, config, rounds=rounds, known=True)
 
 
 @task_of

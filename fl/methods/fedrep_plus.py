@@ -11,13 +11,24 @@ from fl.methods.fedrep import LocalFedRep
 from fl.methods.method import Method
 from fl.methods.personal import LOCAL
 from fl.spaces import Spaces
+from fl.training.classifier import ClassifierConfig, plain
+
+
+@dataclass(frozen=True, kw_only=True)
+class LocalFedRepPlus(LocalFedRep):
+    """Local training of a FedRep+ client: FedRep's, but for the first round."""
+
+    @property
+    def first_round(self) -> ClassifierConfig:
+        """FedAvg's record: the clients share all layers."""
+        return plain(self)
 
 
 @dataclass(frozen=True, kw_only=True)
 class FedRepPlusConfig(FedPerPlusConfig):
     """FedRep+'s settings: FedPer+'s, and how many epochs the head has."""
 
-    classifier: LocalFedRep = LocalFedRep()
+    classifier: LocalFedRepPlus = LocalFedRepPlus()
 
 
 METHOD = Method(

@@ -8,10 +8,8 @@ The server averages over clusters.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from torch import nn
-
 from fl.bounds import Count
-from fl.clients import Clients, trained
+from fl.clients import Clients, Relayed, trained
 from fl.errors import ClientFailed
 from fl.exchange import Tensors, prefixed
 from fl.federation import RunSpec, TaskInput, TaskOutput
@@ -61,11 +59,9 @@ def run(clients: Clients, server: Server, config: FedSeqConfig, *, rounds: Round
     clusters = random_clusters(ids, config.num_clusters(len(ids)), clients.run_spec.seed)
     for number in rounds.play(clients, server, model):
         orders = [_order(clients, cluster, number) for cluster in clusters]
-        carried = _train_in_turn(clients, orders, model if number > 1 else None)
-        heads = {order[0]: carried[i] for i, order in enumerate(orders)}
-        ends = clients.map(
-            hand_up, only=heads, relayed=heads, of_this_run=number == 1, check=trained
-        )
+        carried = _train_in_turn(clients, orders, clients.news(prefixed("classifier", model)))
+        heads = {order[0]: Relayed(carried[i]) for i, order in enumerate(orders)}
+        ends = clients.map(hand_up, only=heads, payloads=heads, check=trained)
         if lost := heads.keys() & clients.dropped.keys():
             head = min(lost)
             reason = f"{clients.dropped[head]}; it held its cluster's model"
@@ -88,27 +84,24 @@ def _order(clients: Clients, cluster: Sequence[int], number: int) -> list[int]:
 
 
 def _train_in_turn(
-    clients: Clients, orders: Sequence[Sequence[int]], model: nn.Module | None
+    clients: Clients, orders: Sequence[Sequence[int]], sent: Tensors
 ) -> list[Tensors]:
     """The weights that each cluster's last client hands on; the clusters train side by side.
 
-    ``model`` is sent to the first clients; without it they start from what the seed gives. A client
-    that is dropped on the way leaves the model as it is.
+    ``sent`` reaches the first clients. A client that is dropped on the way leaves the model as it
+    is.
     """
-    sent = prefixed("classifier", model) if model else {}
     carried: list[Tensors] = [sent for _ in orders]
     for place in range(max(map(len, orders))):
         places = {order[place]: i for i, order in enumerate(orders) if place < len(order)}
-        messages = {k: carried[i] for k, i in places.items()}
+        messages = {k: Relayed(carried[i]) if place else carried[i] for k, i in places.items()}
         updates = clients.train(
             only=places,
-            payloads=messages if place == 0 else None,
-            relayed=messages if place > 0 else None,
-            to_peers=True,
-            of_this_run=model is None and place > 0,
+            payloads=messages,
+            goes_to="peers",
         )
         for update in updates:
-            carried[places[update.client.id]] = dict(update.tensors.items())
+            carried[places[update.client.id]] = Relayed(update.tensors.items())
     return carried
 
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from fl.bounds import Count
-from fl.clients import Clients, trained
+from fl.clients import Clients, Relayed, trained
 from fl.condensation.kip import KipTraining, checked_set, joined, share_images
 from fl.data.auxiliary import AuxiliaryConfig
 from fl.errors import ClientFailed
@@ -24,7 +24,7 @@ from fl.fusion.aggregation import AggregationConfig
 from fl.json_values import JsonObject
 from fl.methods.clusters import check_clusters, heterogeneous_clusters, random_heads
 from fl.methods.method import Assignment, Method
-from fl.methods.personal import checked_floats, everything
+from fl.methods.personal import checked_floats
 from fl.methods.prototypes import LOCAL
 from fl.methods.sent_images import EXAMPLES, check_sent, examples_of
 from fl.methods.uploads import combine_classifiers, untrained_classifier
@@ -96,8 +96,8 @@ def run(
         client = replace(update.client, num_samples=samples_of(update))
         trained(replace(update, client=client), run_spec)
 
-    for number in rounds.play(clients, server, model, memory):
-        if number == 1:
+    for _ in rounds.play(clients, server, model, memory):
+        if not memory:
             memory |= make_clusters(clients, server, config, auxiliary)
             config.check_clients(len(memory["heads"]))
             memory |= gather_data(clients, memory, config)
@@ -105,8 +105,7 @@ def run(
         updates = clients.map(
             train_head,
             only=heads,
-            broadcast=prefixed("classifier", model) if number > 1 else None,
-            of_this_run=number == 1,
+            broadcast=clients.news(prefixed("classifier", model)),
             check=check_head,
         )
         refuse_lost(clients, heads)
@@ -123,10 +122,10 @@ def make_clusters(
     clients: Clients, server: Server, config: HFLDDConfig, auxiliary: Tensor
 ) -> dict[str, Tensor]:
     """Steps 1 to 3: ``clusters`` (N,), the number of each client's (-1: dropped), and ``heads``."""
-    clients.train(training=lambda client: config.first, remember=True, private=everything)
+    clients.train(config.first, remember=True, goes_to="client")
     told = clients.map(
         tell_soft_labels,
-        already_sent={"public": auxiliary},
+        known={"public": auxiliary},
         check=lambda update, run_spec: soft_labels(update, len(auxiliary), run_spec),
     )
     with server.events.phase("clustering"):
@@ -192,12 +191,10 @@ def gather_data(clients: Clients, memory: Tensors, config: HFLDDConfig) -> dict[
     clusters, heads = memory["clusters"].tolist(), memory["heads"].tolist()
     members = [k for k, cluster in enumerate(clusters) if cluster >= 0 and k not in heads]
     if config.distilled:
-        updates = clients.map(
-            None, only=members, training=lambda c: config.kip, to_peers=True, check=check_sent
-        )
+        updates = clients.train(config.kip, only=members, goes_to="peers", check=check_sent)
     else:
-        updates = clients.map(share_images, only=members, to_peers=True, check=check_sent)
-    relayed: dict[int, Tensors] = {head: {} for head in heads}
+        updates = clients.map(share_images, only=members, goes_to="peers", check=check_sent)
+    relayed = {head: Relayed() for head in heads}
     samples = torch.tensor([client.num_samples for client in clients.members])
     about = torch.zeros(3, len(clusters), dtype=torch.float64)
     for update in updates:
@@ -210,10 +207,9 @@ def gather_data(clients: Clients, memory: Tensors, config: HFLDDConfig) -> dict[
     clients.map(
         keep_data,
         only=heads,
-        relayed=relayed,
+        payloads=relayed,
         remember=True,
-        private=everything,
-        of_this_run=True,
+        goes_to="client",
     )
     refuse_lost(clients, heads)
     found = {"samples": samples, "sent": about[0], "steps": about[1], "nearest": about[2]}

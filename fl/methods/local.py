@@ -3,8 +3,7 @@
 from fl.clients import Clients
 from fl.methods.method import Method
 from fl.methods.participation import participants
-from fl.methods.personal import LOCAL, Participations, PersonalConfig, assign, everything
-from fl.methods.prototypes import like_fedavg
+from fl.methods.personal import LOCAL, Participations, PersonalConfig, assign
 from fl.rounds import Rounds
 from fl.server import Outcome, Server
 from fl.spaces import Spaces
@@ -19,8 +18,7 @@ def run(clients: Clients, server: Server, config: PersonalConfig, *, rounds: Rou
     ):
         chosen = participants(clients, config.participation, number)
         taken.count(chosen)
-        training = like_fedavg if number == 1 else None
-        clients.train(only=chosen, training=training, remember=True, private=everything)
+        clients.train(only=chosen, remember=True, goes_to="client")
     return rounds.outcome(None, figures=taken.fedavg_bytes(config.classifier, server))
 
 

@@ -12,20 +12,17 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fl.bounds import NotNegative, Positive
-from fl.clients import Clients
 from fl.exchange import load_prefixed
 from fl.federation import Batch, RunSpec, Task, TaskInput
-from fl.methods.fedavg import AveragingConfig
+from fl.methods.averaging import AveragingConfig, run
 from fl.methods.method import Method
-from fl.methods.participation import participants
-from fl.methods.prototypes import LOCAL, assign, average_each, like_fedavg, sent, untrained
+from fl.methods.prototypes import LOCAL, assign
 from fl.models import copied
-from fl.rounds import Rounds
-from fl.server import Outcome, Server
 from fl.spaces import LogUniform, Spaces
 from fl.training.classifier import (
     ClassifierConfig,
     classifier_recipe,
+    plain,
     received_classifier,
     starting_classifier,
 )
@@ -44,8 +41,13 @@ class LocalMoon(ClassifierConfig):
     """Temperature tau of the contrastive term; the authors' code has 0.5."""
 
     @property
+    def first_round(self) -> ClassifierConfig:
+        """FedAvg's record: there is no model of the round before."""
+        return plain(self)
+
+    @property
     def task(self) -> Task:
-        """The task that such a client runs from the second round on."""
+        """The task that such a client runs."""
         return train_contrasting
 
     def check(self, run_spec: RunSpec) -> None:
@@ -59,22 +61,6 @@ class MoonConfig(AveragingConfig):
     """MOON's settings: FedAvg's, with a contrastive term."""
 
     classifier: LocalMoon = LocalMoon()
-
-
-def run(clients: Clients, server: Server, config: MoonConfig, *, rounds: Rounds) -> Outcome:
-    """Algorithm 1: FedAvg's rounds, whose clients remember their last model."""
-    ensemble, model = untrained(clients.members, server)
-    by_samples = config.by_samples(rounds.count)
-    for number in rounds.play(clients, server, ensemble):
-        chosen = participants(clients, config.participation, number)
-        if number == 1:
-            updates = clients.train(only=chosen, training=like_fedavg, remember=True)
-        else:
-            payloads = sent(model, (clients.members[k] for k in chosen))
-            updates = clients.train(only=chosen, payloads=payloads, remember=True)
-        with server.events.phase("fusion"):
-            average_each(model, updates, clients, server, by_samples=by_samples, rule=config)
-    return rounds.outcome(ensemble)
 
 
 @task_of

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from fl.clients import Clients
-from fl.federation import Client, RunSpec, Training, Update
+from fl.federation import RunSpec, Training, Update
 from fl.json_values import JsonObject
 from fl.methods.method import Assignment
 from fl.methods.participation import ParticipationConfig
@@ -41,11 +41,6 @@ def assign(config: PersonalConfig, num_clients: int, run_spec: RunSpec) -> list[
     """
     config.classifier.check(run_spec)
     return [Assignment("classifier", config.classifier)] * num_clients
-
-
-def everything(client: Client, name: str) -> bool:
-    """Every tensor stays with the client."""
-    return True
 
 
 class Participations:

@@ -6,6 +6,7 @@ first round is FedAvg's. Each client is scored by its own last model.
 """
 
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -13,13 +14,11 @@ from torch import Tensor, nn
 
 from fl.bounds import NotNegative, Positive
 from fl.clients import Clients
-from fl.exchange import load_prefixed, prefixed
+from fl.exchange import load_prefixed
 from fl.federation import Batch, Task, TaskInput
+from fl.methods.averaging import Averaging
 from fl.methods.method import Method
-from fl.methods.participation import participants
 from fl.methods.personal import LOCAL, Participations, PersonalConfig, assign
-from fl.methods.prototypes import like_fedavg
-from fl.methods.uploads import combine_classifiers, untrained_classifier
 from fl.rounds import Rounds
 from fl.server import Outcome, Server
 from fl.spaces import LogUniform, Spaces
@@ -54,20 +53,11 @@ class PFedSDConfig(PersonalConfig):
 
 def run(clients: Clients, server: Server, config: PFedSDConfig, *, rounds: Rounds) -> Outcome:
     """Rounds of local training and a plain mean, over clients that remember their last model."""
-    model, taken = untrained_classifier(config.classifier, server), Participations(clients)
-    for number in rounds.play(
-        clients, server, model, taken.memory, evaluate=lambda: clients.score(own_model)
-    ):
-        chosen = participants(clients, config.participation, number)
-        taken.count(chosen)
-        updates = clients.train(
-            only=chosen,
-            broadcast=prefixed("classifier", model) if number > 1 else None,
-            training=like_fedavg if number == 1 else None,
-            remember=True,
-        )
-        with server.events.phase("fusion"):
-            combine_classifiers(model, updates, clients, server)
+    frame, taken = Averaging(clients, server, config, rounds), Participations(clients)
+    scored = partial(clients.score, own_model)
+    for _ in frame.play(taken.memory, evaluate=scored, remember=True):
+        taken.count(frame.chosen)
+    (model,) = frame.model.values()
     return rounds.outcome(model, figures=taken.fedavg_bytes(config.classifier, server))
 
 

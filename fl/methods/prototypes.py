@@ -8,12 +8,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated
 
-from torch import Tensor, nn
+from torch import nn
 
 from fl.bounds import Number, OneOf, Settings, Width
 from fl.clients import Clients
 from fl.errors import ClientFailed, UserError
-from fl.exchange import prefixed
+from fl.exchange import Tensors, prefixed
 from fl.federation import Client, RunSpec, Training, Update
 from fl.fusion.aggregation import AggregationConfig
 from fl.methods.method import Assignment
@@ -28,7 +28,7 @@ from fl.models import CLASSIFIERS
 from fl.models.ensemble import Ensemble
 from fl.server import Server
 from fl.spaces import Choice, Distribution, LogUniform
-from fl.training.classifier import ClassifierConfig, plain
+from fl.training.classifier import ClassifierConfig
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,18 +128,12 @@ def average_each(
     return sorted(left, key=lambda update: update.client.id)
 
 
-def sent(
-    model: Mapping[Training, nn.Module], members: Iterable[Client]
-) -> dict[int, dict[str, Tensor]]:
-    """What the server sends each client: the weights of its prototype."""
+def weights_of(
+    model: Mapping[Training, nn.Module], clients: Clients, chosen: Iterable[int]
+) -> dict[int, Tensors]:
+    """The weights of each chosen client's prototype, ``classifier.*``, by client id."""
     weights = {training: prefixed("classifier", member) for training, member in model.items()}
-    return {client.id: weights[client.training] for client in members}
-
-
-def like_fedavg(client: Client) -> Training:
-    """The record of a FedAvg client with the same settings, by which it can share FedAvg's first
-    uploads."""
-    return plain(client.training)
+    return {k: weights[clients.members[k].training] for k in chosen}
 
 
 def prototypes(members: Iterable[Client]) -> list[Training]:

@@ -74,6 +74,11 @@ class ClassifierConfig(EpochTraining, Settings):
     added to the loss. 0: nothing is added."""
 
     @property
+    def first_round(self) -> "ClassifierConfig":
+        """See :class:`fl.federation.Training`: this record, where no method says otherwise."""
+        return self
+
+    @property
     def task(self) -> Task:
         """The task that such a client runs."""
         return train_classifier

@@ -58,6 +58,11 @@ class GeneratorConfig(EpochTraining, Settings):
     """What a client uploads beside its label counts; cvae as in the released code."""
 
     @property
+    def first_round(self) -> "GeneratorConfig":
+        """See :class:`fl.federation.Training`: this record, where no method says otherwise."""
+        return self
+
+    @property
     def task(self) -> Task:
         """The task that such a client runs."""
         return train_generator

@@ -14,6 +14,7 @@ from fl.training.classifier import (
     Architecture,
     ClassifierConfig,
     classifier_recipe,
+    plain,
     starting_classifier,
 )
 from fl.training.recipe import Recipe
@@ -41,8 +42,13 @@ class PersonalTraining(ClassifierConfig):
     """Samples per step (FedD2S's paper: 128)."""
 
     @property
+    def first_round(self) -> ClassifierConfig:
+        """FedAvg's record: no client has a model of its own yet."""
+        return plain(self)
+
+    @property
     def task(self) -> Task:
-        """The task that such a client runs from the second round on."""
+        """The task that such a client runs."""
         return train_personal
 
     def reach(self, num_samples: int) -> float:

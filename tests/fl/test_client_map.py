@@ -7,12 +7,12 @@ import pytest
 import torch
 
 from cluster.clients.store import Store
-from fl.client_map import covered
+from fl.client_map import GoesTo, Recipient, covered
 from fl.clients import Clients
 from fl.errors import UserError
 from fl.events import Events
 from fl.executor import InProcess
-from fl.federation import Client, TaskInput, TaskOutput, Update, UpdateStore
+from fl.federation import TaskInput, TaskOutput, Update, UpdateStore
 from tests.fl.methods.tiny import NoStore
 from tests.fl.toy import PROBLEM, client, split
 
@@ -28,8 +28,9 @@ def counts(inputs: TaskInput) -> TaskOutput:
     return TaskOutput(tensors={"calls": calls.clone(), "remembered": left, **own})
 
 
-def own(client: Client, name: str) -> bool:
-    return name.startswith("own.")
+def own(recipient: Recipient) -> GoesTo:
+    """What begins with "own." goes to it, the rest to the server."""
+    return lambda client, name: recipient if name.startswith("own.") else "server"
 
 
 def federation(store: UpdateStore | None = None) -> Clients:
@@ -50,7 +51,7 @@ def rounds(clients: Clients, *, first: int = 1, last: int = 3) -> list[Update]:
     """Client 1 is absent in round 2."""
     for clients.round in range(first, last + 1):
         only = [0, 2] if clients.round == 2 else None
-        updates = clients.map(counts, only=only, remember=True, private=own)
+        updates = clients.map(counts, only=only, remember=True, goes_to=own("client"))
         clients.end_round()
     return updates
 
@@ -81,7 +82,7 @@ def test_another_map_neither_adds_to_a_memory_nor_clears_it() -> None:
 @pytest.mark.parametrize("on_disk", [False, True])
 def test_what_is_private_is_not_seen_and_not_counted(tmp_path: Path, on_disk: bool) -> None:
     clients = federation(stores(tmp_path) if on_disk else None)
-    for update in clients.map(counts, remember=True, private=own):
+    for update in clients.map(counts, remember=True, goes_to=own("client")):
         assert set(update.tensors) == {"calls", "remembered"}
         assert set(dict(update.tensors.items())) == {"calls", "remembered"}
         assert len(update.tensors) == 2
@@ -94,7 +95,7 @@ def test_what_is_private_is_not_seen_and_not_counted(tmp_path: Path, on_disk: bo
 
 def test_what_only_the_test_needs_is_seen_and_counted_apart() -> None:
     clients = federation()
-    for update in clients.map(counts, for_test=own):
+    for update in clients.map(counts, goes_to=own("test")):
         assert update.tensors["own.calls"].item() == 1
     assert clients.bytes_up == dict.fromkeys(IDS, 8)
     assert clients.bytes_for_test == dict.fromkeys(IDS, 4 + 100)

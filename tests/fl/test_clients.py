@@ -9,12 +9,14 @@ import torch
 from torch import nn
 
 from fl.client_map import OnFailure
-from fl.clients import Clients
+from fl.clients import Clients, Relayed
 from fl.errors import ClientFailed
 from fl.events import Events
 from fl.exchange import Tensors, Upload, load_prefixed, pack, unpack
 from fl.executor import InProcess
 from fl.federation import Executor, Job, RunSpec, TaskInput, TaskOutput, Update
+from fl.methods.moon import LocalMoon
+from fl.training.classifier import plain
 from tests.fl.toy import CLASSIFIER, GENERATOR, PROBLEM, Told, client, into, named, same_bits, split
 
 IDS = range(4)
@@ -314,7 +316,7 @@ def test_what_clients_were_sent_before_reaches_them_again_and_counts_no_more() -
     executor = FakeExecutor()
     clients = federation(executor)
     earlier, now = {"model": torch.ones(100)}, {"goals": torch.zeros(2)}
-    clients.map(never_run, only=[0], broadcast=now, already_sent=earlier)
+    clients.map(never_run, only=[0], broadcast=now, known=earlier)
     (job,) = executor.jobs
     assert job.broadcast is not None
     assert same_bits(unpack(job.broadcast)[0], {**earlier, **now})
@@ -371,19 +373,33 @@ def test_what_another_run_is_training_is_waited_for_and_not_trained_again() -> N
 
 
 def test_what_is_for_peers_is_counted_by_itself_and_handed_on_uncounted() -> None:
-    """Client 0 sends to client 1, which is given it beside what the server sends."""
+    """Client 0 sends to client 1; the server sends something to client 2."""
     executor, heard = FakeExecutor(), []  # type: ignore[var-annotated]
     clients = federation(executor, heard=heard)
-    (update,) = clients.map(never_run, only=[0], to_peers=True)
+    (update,) = clients.map(never_run, only=[0], goes_to="peers")
     assert (clients.bytes_peer[0], clients.bytes_up[0]) == (8, 0)
-    relayed, own = {1: dict(update.tensors)}, {1: {"more": torch.zeros(3)}}
-    clients.map(never_run, only=[1, 2], relayed=relayed, payloads=own)
-    assert clients.bytes_down == {0: 0, 1: 12, 2: 0, 3: 0}
+    payloads = {1: Relayed(update.tensors), 2: {"more": torch.zeros(3)}}
+    clients.map(never_run, only=[1, 2], payloads=payloads)
+    assert clients.bytes_down == {0: 0, 1: 0, 2: 12, 3: 0}
     assert clients.bytes_up == {0: 0, 1: 8, 2: 8, 3: 0}
     assert clients.bytes_peer == {0: 8, 1: 0, 2: 0, 3: 0}
     received = {job.client.id: unpack(job.payload)[0] for job in executor.jobs if job.payload}
-    assert same_bits(received[1], {**own[1], "id": torch.tensor([0])})
+    assert same_bits(received[1], {"id": torch.tensor([0])})
+    assert [job.of_this_run for job in executor.jobs] == [False, True, False]
     told = {(e["client"], e["bytes_up"], e["bytes_peer"]) for e in named(heard, "client_end")}
     assert told == {(0, 0, 8), (1, 8, 0), (2, 8, 0)}
-    with pytest.raises(ValueError, match="no such clients"):
-        clients.map(never_run, only=[2], relayed=relayed)
+
+
+def test_the_first_round_is_trained_by_its_own_record_and_sends_no_weights() -> None:
+    executor = FakeExecutor()
+    clients = federation(executor)
+    moon, weights = LocalMoon(model="cnn", width=0.2), {"w": torch.ones(1)}
+    assert clients.news(weights) == {}
+    clients.train(moon, only=[0], check=whatever, remember=True)
+    # It goes on from its own model.
+    clients.train(moon, only=[0], known=weights, check=whatever, remember=True)
+    clients.round = 2
+    assert clients.news(weights) is weights
+    clients.train(moon, only=[1], check=whatever)
+    assert [job.client.training for job in executor.jobs] == [plain(moon), moon, moon]
+    assert [job.of_this_run for job in executor.jobs] == [False, True, False]

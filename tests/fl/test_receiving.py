@@ -236,7 +236,7 @@ def test_a_client_is_held_against_what_it_was_sent(tmp_path: Path) -> None:
 
 def test_what_stays_with_its_client_is_checked_before_it_is_kept_too(tmp_path: Path) -> None:
     memory = honest(CLASSIFIER)
-    keep: dict[str, Any] = {"remember": True, "private": lambda client, name: True}
+    keep: dict[str, Any] = {"remember": True, "goes_to": "client"}
     _, (update,) = trained(CLASSIFIER, tmp_path / "honest", sent(memory), **keep)
     assert not update.tensors
     lacks(memory)
@@ -308,33 +308,12 @@ def test_an_uploads_header_is_parsed_once_on_its_way_to_the_method(
     assert parsed == [len(packed)]
 
 
-def test_where_nan_stands_for_what_is_absent_a_method_still_refuses_it_in_weights(
-    tmp_path: Path,
-) -> None:
-    weights = honest(CLASSIFIER)
-    next(iter(weights.values())).fill_(torch.nan)
-    anything: dict[str, Any] = {"check": lambda update, run_spec: None, "nan_is_absent": True}
-    _, (update,) = trained(CLASSIFIER, tmp_path, sent(weights), **anything)
-    model = starting_classifier(CLASSIFIER, PROBLEM)
-    with pytest.raises(ValueError, match=r"^client 0 sent classifier.* with NaN"):
-        load_prefixed(model, update.tensors, "classifier", sender="client 0")
-
-
 @pytest.mark.parametrize("name", ["logits", "features", "deep", "soft_labels"])
 def test_what_another_task_sends_is_refused_before_its_method_sees_it(name: str) -> None:
     """Methods look at forms alone."""
     asked = job(CLASSIFIER)
     with pytest.raises(ValueError, match=rf"^sent {name} with NaN"):
         receive(asked, Upload(sent({name: torch.tensor([0.0, torch.nan])})))
-
-
-def test_values_that_stand_for_nothing_are_allowed_where_the_method_says_so() -> None:
-    holes = torch.tensor([1.0, torch.nan])
-    check_values("mean_logits", holes, nan_is_absent=True)
-    with pytest.raises(ValueError, match="NaN"):
-        check_values("mean_logits", holes)
-    with pytest.raises(ValueError, match="infinite"):
-        check_values("mean_logits", torch.tensor([torch.nan, torch.inf]), nan_is_absent=True)
 
 
 @pytest.mark.parametrize("rows", [[[1.5, -0.5]], [[0.5, 0.6]], [[0.0, 0.0]], [[1e9, 0.0]]])

@@ -16,8 +16,8 @@ def test_mean_logits_are_of_each_held_class_and_soft_labels_their_softmax() -> N
     for c, count in enumerate(HELD):
         own = given.shard.images[given.shard.labels == c]
         if not count:
-            assert found["mean_logits"][c].isnan().all()
-            assert found["soft_labels"][c].isnan().all()
+            assert not found["mean_logits"][c].any()
+            assert not found["soft_labels"][c].any()
             continue
         expected = sum(model(image[None])[0] for image in own) / count
         torch.testing.assert_close(found["mean_logits"][c], expected, rtol=1e-4, atol=1e-5)
@@ -61,5 +61,5 @@ def test_one_sample_more_images_than_samples_and_no_class_at_all() -> None:
     assert lonely["images"].shape == (3, 1, 28, 28)
     few = replace(CONFIG, min_samples=7)
     assert condense(inputs(few)).tensors["images"].shape == (0, 1, 28, 28)
-    assert tell_mean_logits(inputs(few)).tensors["mean_logits"].isnan().all()
+    assert not tell_mean_logits(inputs(few)).tensors["mean_logits"].any()
     assert condense(inputs(replace(CONFIG, min_samples=4))).tensors["classes"].tolist() == [0]

@@ -64,8 +64,9 @@ def test_a_missing_tensor_is_named() -> None:
 
 def test_rows_are_averaged_over_those_who_have_the_class() -> None:
     one, other = torch.arange(9.0).view(3, 3), 10 * torch.ones(3, 3)
-    one[1], other[1], other[2] = math.nan, math.nan, math.nan
-    mean = mean_over_holders([update(0, v=one), update(1, v=other)], "v", PROBLEM)
+    one[1], other[1], other[2] = 0, 0, 0
+    updates = [update(k, v=own, soft_labels=own) for k, own in enumerate((one, other))]
+    mean = mean_over_holders(updates, "v", PROBLEM)
     assert mean[0].tolist() == [5.0, 5.5, 6.0]  # both
     assert mean[1].isnan().all()  # nobody
     assert mean[2].tolist() == [6.0, 7.0, 8.0]  # one client only
@@ -73,8 +74,8 @@ def test_rows_are_averaged_over_those_who_have_the_class() -> None:
 
 @pytest.mark.parametrize(
     "sent",
-    [torch.zeros(3, 2), torch.zeros(3, 3).double(), torch.tensor([[math.nan, 0.0, 0.0]] * 3)],
+    [torch.zeros(3, 2), torch.zeros(3, 3).double(), torch.ones(3, 3)],
 )
 def test_impossible_rows_are_refused(sent: Tensor) -> None:
     with pytest.raises(ValueError, match="client 4 sent v "):
-        mean_over_holders([update(4, v=sent)], "v", PROBLEM)
+        mean_over_holders([update(4, v=sent, soft_labels=torch.zeros(3, 3))], "v", PROBLEM)

@@ -10,10 +10,11 @@ from torch import Tensor, nn
 
 from fl.clients import Clients
 from fl.condensation.task import tell_mean_logits
+from fl.condensation.uploads import check_knowledge
 from fl.errors import ClientFailed, UserError
 from fl.federation import TaskInput, TaskOutput
 from fl.methods import fedaf
-from fl.methods.fedaf import FedAFConfig, KnowledgeLoss, check_answers
+from fl.methods.fedaf import FedAFConfig, KnowledgeLoss
 from fl.models.cost import parameters
 from fl.models.state import state_sent
 from tests.fl.methods.condensed import (
@@ -79,14 +80,14 @@ def labels_of(k: int) -> Tensor:
 def _told(clients: Clients, server: WatchedServer) -> list[dict[str, Tensor]]:
     """What the clients tell about the model before the first round."""
     clients.round = 1
-    return [dict(update.tensors) for update in clients.map(tell_mean_logits, nan_is_absent=True)]
+    return [dict(update.tensors) for update in clients.map(tell_mean_logits)]
 
 
 def test_images_of_a_class_without_soft_labels_are_their_clients_failure(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def tell_nothing(inputs: TaskInput) -> TaskOutput:
-        rows = torch.full((10, 10), torch.nan)
+        rows = torch.zeros(10, 10)
         return TaskOutput(tensors={"mean_logits": rows, "soft_labels": rows.clone()})
 
     monkeypatch.setattr(fedaf, "tell_mean_logits", tell_nothing)
@@ -97,13 +98,13 @@ def test_images_of_a_class_without_soft_labels_are_their_clients_failure(
 
 def test_logits_and_soft_labels_are_of_the_same_classes() -> None:
     clients, server = play(AF)[1:]
-    honest = clients.map(tell_mean_logits, nan_is_absent=True)[0]
-    check_answers(honest, server.run_spec)
+    honest = clients.map(tell_mean_logits)[0]
+    check_knowledge(honest, server.run_spec)
     soft = honest.tensors["soft_labels"].clone()
-    soft[soft.isfinite().all(1).nonzero()[0]] = torch.nan
+    soft[soft.any(1).nonzero()[0]] = 0
     lying = replace(honest, tensors=dict(honest.tensors) | {"soft_labels": soft})
-    with pytest.raises(ValueError, match="of different classes"):
-        check_answers(lying, server.run_spec)
+    with pytest.raises(ValueError, match="sent mean_logits of classes without soft labels"):
+        check_knowledge(lying, server.run_spec)
 
 
 def test_the_ledger_counts_what_the_paper_counts() -> None:

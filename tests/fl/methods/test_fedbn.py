@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from fl.errors import UserError
 from fl.events import Event
 from fl.federation import RunSpec
-from fl.methods.fedbn import LocalFedBN, mean_of, norm_names, own_evaluation
+from fl.methods.fedbn import mean_of, norm_names, own_evaluation
 from fl.methods.registry import get_method
 from fl.models import build_classifier
 from fl.models.state import state_sent
@@ -20,7 +20,6 @@ from tests.fl.methods.averaged import (
     WITHOUT_NORM,
     averaged,
     check_that_a_killed_run_goes_on_to_the_same_bits,
-    check_that_a_memory_of_another_model_is_refused,
     close,
     federation,
     play,
@@ -159,7 +158,3 @@ def test_whoever_takes_part_late_starts_from_the_seeds_batchnorm() -> None:
     outcome, clients = play("fedbn", settings("fedbn", participation=0.25), 4)
     assert len(clients.remembered) > 1
     assert torch.isfinite(torch.tensor(outcome.epochs[-1].accuracy))
-
-
-def test_a_memory_of_another_model_is_refused_by_name() -> None:
-    check_that_a_memory_of_another_model_is_refused(LocalFedBN(model="convnet", width=0.05))

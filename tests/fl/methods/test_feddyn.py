@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from fl.errors import UserError
 from fl.events import Event
 from fl.federation import Client, Request, Update
-from fl.methods import feddyn
+from fl.methods import averaging, feddyn
 from fl.methods.feddyn import LocalFedDyn
 from fl.methods.participation import participants
 from fl.models.state import state_sent
@@ -18,8 +18,6 @@ from tests.fl.methods.averaged import (
     CLIENTS,
     WITHOUT_NORM,
     averaged,
-    check_that_a_killed_run_goes_on_to_the_same_bits,
-    check_that_a_memory_of_another_model_is_refused,
     close,
     federation,
     names,
@@ -126,13 +124,13 @@ def play_state(name: str, config: object, rounds: int) -> dict[str, Tensor]:
 
 def test_drifts_stay_with_the_clients(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[set[str]] = []
-    real = feddyn.add_drifts
+    real = averaging.average_each
 
-    def watched(drifts: object, model: object, sent: object, updates: list[Update], *more: object):  # type: ignore[no-untyped-def]
+    def watched(model: object, updates: list[Update], *more: object, **options: object):  # type: ignore[no-untyped-def]
         seen.extend(names(update) for update in updates)
-        real(drifts, model, sent, updates, *more)  # type: ignore[arg-type]
+        return real(model, updates, *more, **options)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(feddyn, "add_drifts", watched)
+    monkeypatch.setattr(averaging, "average_each", watched)
     _, clients = play("feddyn", settings("feddyn"), 2)
     assert seen == [{"classifier"}] * 2 * CLIENTS
     size = sum(t.numel() * t.element_size() for t in state_sent(start()).values())
@@ -140,17 +138,8 @@ def test_drifts_stay_with_the_clients(monkeypatch: pytest.MonkeyPatch) -> None:
     assert clients.bytes_down == dict.fromkeys(EVERYONE, size)
 
 
-def test_a_killed_run_goes_on_to_the_same_bits(tmp_path: Path) -> None:
-    half = settings("feddyn", participation=0.5)
-    check_that_a_killed_run_goes_on_to_the_same_bits("feddyn", half, tmp_path)
-
-
 def test_what_would_not_be_feddyn_is_refused_by_name() -> None:
     with pytest.raises(UserError, match=r"alpha must be above 0: .* take method fedavg"):
         settings("feddyn", alpha=0.0)
     with pytest.raises(UserError, match="proximal must be 0 in FedDyn"):
         settings("feddyn", proximal=0.1)
-
-
-def test_a_memory_of_another_model_is_refused_by_name() -> None:
-    check_that_a_memory_of_another_model_is_refused(LocalFedDyn(model="convnet", width=0.05))

@@ -25,7 +25,6 @@ from tests.fl.methods.averaged import (
     CLIENTS,
     SMALL,
     WITHOUT_NORM,
-    check_that_a_killed_run_goes_on_to_the_same_bits,
     federation,
     play,
     reused,
@@ -134,8 +133,9 @@ def test_a_client_trains_by_the_plain_loop(number: int) -> None:
     held = torch.tensor([True, False, True])
     data = shard(6, 7, 5)
     inputs = task_input(local, data)
-    sent = {**prefixed("generator", generator), "held": held}
-    inputs = type(inputs)(**{**vars(inputs), "broadcast": sent, "round": number})
+    own = {**prefixed("classifier", model), **prefixed("generator", generator)}
+    sent = {n: t.clone() for n, t in own.items()} | {"held": held}
+    inputs = type(inputs)(**{**vars(inputs), "payload": sent, "round": number})
     found = train_with_generator(inputs).tensors
 
     sgd = optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
@@ -160,11 +160,6 @@ def test_a_client_trains_by_the_plain_loop(number: int) -> None:
             sgd.step()
     for name, tensor in model.state_dict().items():
         torch.testing.assert_close(found[f"classifier.{name}"], tensor, rtol=1e-4, atol=1e-5)
-
-
-def test_a_killed_run_goes_on_to_the_same_bits(tmp_path: Path) -> None:
-    half = fedgen(participation=0.5)
-    check_that_a_killed_run_goes_on_to_the_same_bits("fedgen", half, tmp_path)
 
 
 @pytest.mark.parametrize("bad", [{"num_large": 2}, {"prototypes": ("cnn", "convnet")}])

@@ -16,8 +16,6 @@ from tests.fl.methods.averaged import (
     SMALL,
     WITHOUT_NORM,
     averaged,
-    check_that_a_killed_run_goes_on_to_the_same_bits,
-    check_that_a_memory_of_another_model_is_refused,
     close,
     play,
     reused,
@@ -84,11 +82,6 @@ def test_its_first_round_is_found_where_fedavg_left_it(tmp_path: Path) -> None:
     assert clients.bytes_down == dict.fromkeys(range(CLIENTS), size)
 
 
-def test_a_client_that_was_absent_is_pushed_from_its_own_last_model(tmp_path: Path) -> None:
-    half = settings("moon", mu=5.0, participation=0.5)
-    check_that_a_killed_run_goes_on_to_the_same_bits("moon", half, tmp_path)
-
-
 def test_the_contrast_is_the_papers() -> None:
     z, towards, away = torch.randn(3, 7, 20)
     for tau in (0.5, 2.0):
@@ -111,7 +104,3 @@ def test_its_clients_train_in_cohorts() -> None:
 def test_bad_settings_are_refused_by_name(bad: dict[str, float]) -> None:
     with pytest.raises(UserError, match=next(iter(bad))):
         settings("moon", SMALL, **bad)
-
-
-def test_a_memory_of_another_model_is_refused_by_name() -> None:
-    check_that_a_memory_of_another_model_is_refused(LocalMoon(model="convnet", width=0.05))
