@@ -35,7 +35,7 @@ from fl.events import Events
 from fl.federation import RunSpec
 from fl.fusion.ranked_server import RankedServer
 from fl.fusion.synthesis import PIXEL
-from fl.json_values import JsonObject
+from fl.json_files import JsonObject
 from kernels import nearest_to_centroid
 from kernels.backends import TRITON_INSTALLED
 from kernels.exact import rounded

@@ -108,7 +108,7 @@ def steps_on_cores(place: Place) -> list[Step]:
     where = (f"--data-root={place.data_root}", f"--json={place.rows}")
     return [
         Step("ceilings", 15, program("machine", f"--json={place.rows}")),
-        Step("methods", 40, tests(place, "tests/fl/methods", "-k", "fedmho or dense"), rounded),
+        Step("methods", 40, tests(place, "tests/fl/methods", "-k", "fedmho-sd"), rounded),
         Step("main", 25, card(place, "main")),
         Step("doctor", 35, doctor(place)),
         Step("filter", 20, filters(place, "600", "784", "10", "--leave-out", "released")),

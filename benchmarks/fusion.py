@@ -50,7 +50,7 @@ from fl.fusion.draws import sample_dropout, sample_keys
 from fl.fusion.fit import Fit, FitConfig, FitSpec, Inference
 from fl.fusion.ranked_server import RankedServer
 from fl.fusion.single_server import SingleServer
-from fl.json_values import JsonObject
+from fl.json_files import JsonObject
 from fl.models import build_classifier
 from fl.models.cost import macs
 from fl.seeding import torch_generator, torch_seeded

@@ -24,7 +24,7 @@ import torch
 import tyro
 
 from fl.arithmetic import arithmetic
-from fl.json_values import JsonObject
+from fl.json_files import JsonObject
 
 Precision = Literal["fp32", "tf32", "bf16"]
 PRECISIONS: tuple[Precision, ...] = ("fp32", "tf32", "bf16")

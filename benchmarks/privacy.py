@@ -36,7 +36,7 @@ from fl.exchange import Tensors, Upload
 from fl.executor import InProcess
 from fl.federation import Client, Request, RunSpec, Training
 from fl.fusion.single_server import SingleServer
-from fl.json_values import JsonObject
+from fl.json_files import JsonObject
 from fl.methods.registry import get_method
 from fl.privacy.measure import Subject, measure
 from fl.report.style import MUTED, WIDE, legend_above, quiet

@@ -32,8 +32,7 @@ from cluster.studies.comparison import Cell, Figure, table
 from cluster.studies.study_report import texts
 from cluster.studies.suite_options import BYTES_TABLE, SuiteOptions
 from fl.errors import ClientFailed, UserError
-from fl.json_files import read_json
-from fl.json_values import JsonObject
+from fl.json_files import JsonObject, read_json
 from fl.report.words import duration
 from fl.whole_files import write_atomically
 

@@ -24,7 +24,7 @@ from machine import Rows, describe_machine
 from rich.console import Console
 from rich.table import Table
 
-from fl.json_values import JsonObject
+from fl.json_files import JsonObject
 
 PLAIN = "plain loop"
 WAYS = {"ours, one process": "inprocess", "ours, on Ray": "ray"}

@@ -54,7 +54,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from fl.data.datasets import Dataset, load
 from fl.events import Events
 from fl.federation import Request
-from fl.json_values import JsonObject
+from fl.json_files import JsonObject
 from fl.training.generator import starting_generator
 
 

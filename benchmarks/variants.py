@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.table import Table
 
 from cluster.launch import main as launch
-from fl.json_values import JsonObject
+from fl.json_files import JsonObject
 
 METHODS = ("fedmho", "fedmho-md", "fedmho-sd")
 

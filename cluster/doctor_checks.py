@@ -24,8 +24,7 @@ from cluster.hardware.gpus import DriverWarning, find_gpus
 from cluster.hardware.private_ray import prepare_environment
 from cluster.hardware.shadows import environment, python
 from fl.errors import UserError
-from fl.json_files import read_json
-from fl.json_values import JsonObject
+from fl.json_files import JsonObject, read_json
 from fl.whole_files import write_atomically
 from kernels import nearest_to_centroid
 

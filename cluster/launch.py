@@ -11,7 +11,7 @@ from rich.console import Console
 
 from cluster.run.steps import Steps, loading
 from fl.errors import ClientFailed, UserError
-from fl.json_values import JsonObject
+from fl.json_files import JsonObject
 from fl.own_process import run_as_command, say_interrupted
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def main(argv: Sequence[str] | None = None, *, own_process: bool = False) -> int
         from cluster.run.prepare import prepare
         from cluster.run.run_dir import check_place, claimed, versions
         from cluster.run.smoke import print_estimate, smoke
-        from fl.disk_errors import refused_by_disk
+        from fl.whole_files import refused_by_disk
     if "--version" in arguments:
         print(f"onefold {versions()['onefold']}")
         return 0
@@ -80,8 +80,8 @@ def _run(
     """Runs what is ready, in a directory that is this process's; returns the exit status."""
     from cluster.run.command_line import INTERRUPTED, stop_on_disk, stop_with
     from cluster.run.runner import execute
-    from fl.disk_errors import printable
     from fl.errors import ServerFailed
+    from fl.whole_files import printable
 
     try:
         result = execute(launch, prepared, run_dir, console, early=early)

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from cluster.run.steps import Steps, loading
-from fl.disk_errors import refused_by_disk
 from fl.errors import ClientFailed, UserError
-from fl.json_values import JsonObject
+from fl.json_files import JsonObject
 from fl.own_process import prepare_process, run_as_command, say_interrupted
+from fl.whole_files import refused_by_disk
 
 if TYPE_CHECKING:
     from cluster.studies.study_options import StudyOptions, StudyRun

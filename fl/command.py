@@ -10,9 +10,9 @@ from typing import NoReturn
 
 import tyro
 
-from fl.disk_errors import refused_by_disk
 from fl.errors import UserError, error_line
 from fl.tyro_errors import one_line
+from fl.whole_files import refused_by_disk
 
 # Small commands: a parser, and how they end; whatever is wrong is one line.
 

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import ClassVar, Literal, Self
 
-from fl.json_values import JsonObject, SettingValues
+from fl.json_files import JsonObject, SettingValues
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,7 +18,7 @@ from fl.data.shard import Shard
 from fl.errors import ClientFailed
 from fl.events import Events
 from fl.exchange import Tensors, Upload
-from fl.json_values import JsonObject
+from fl.json_files import JsonObject
 from fl.seeding import in_round, torch_generator
 
 Batch = dict[str, Tensor]

@@ -4,11 +4,20 @@ import json
 import logging
 import math
 import re
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from fl.errors import UserError
-from fl.json_values import JsonObject
 from fl.whole_files import no_pipe, write_atomically
+
+# Types of values whose keys and types are known only when a file is read.
+
+JsonObject = dict[str, Any]
+"""An object of a JSON file."""
+SettingValues = Mapping[str, Any]
+"""Values of settings, by dotted name or nested, as YAML and a sweep have them."""
+
 
 WHOLE_NUMBERS = re.compile(r"\[\n\s+-?\d+(?:,\n\s+-?\d+)*\n\s+\]")
 """Such a list as JSON with indents has it; within a string there is no newline."""

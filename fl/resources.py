@@ -7,7 +7,7 @@ from typing import Annotated
 
 from fl.bounds import AtLeast, AtMost, Positive, Settings, Within
 from fl.errors import UserError, unknown
-from fl.json_values import JsonObject
+from fl.json_files import JsonObject
 from fl.models.registry import MODELS
 
 QUANTITIES: Mapping[str, tuple[Callable[[str], float], str]] = {

@@ -18,7 +18,7 @@ from fl.clients import Clients
 from fl.events import RoundEnd, RoundsResumed
 from fl.exchange import Tensors
 from fl.fusion.checkpoints import load_tensors, save_tensors
-from fl.json_values import JsonObject, SettingValues
+from fl.json_files import JsonObject, SettingValues
 from fl.server import Evaluation, Outcome, Server
 
 TARGETS = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.95, 0.97, 0.99)

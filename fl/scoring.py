@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from fl.errors import ClientFailed
 from fl.events import AttemptFailed, Event, Events
 from fl.federation import Executor, Job, TaskInput, TaskOutput
-from fl.json_values import JsonObject
+from fl.json_files import JsonObject
 from fl.metrics.accuracy import answers
 from fl.server import Evaluation
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from fl.events import Events
 from fl.federation import Batch, RunSpec
-from fl.json_values import JsonObject
+from fl.json_files import JsonObject
 from fl.models import Decoder
 
 Loss = Callable[[nn.Module, Batch], Tensor]

@@ -1,13 +1,78 @@
 """Files that are whole: writes them atomically, and opens nothing that would never end."""
 
 import errno
+import hashlib
+import logging
 import os
+import re
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import IO
 
-from fl.disk_errors import about
 from fl.errors import UserError, reason_of
+
+# Errors of the file system as one line: which file, why, and what to do.
+
+FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+"""No room: on the disk, within the quota, or within the largest size of a file."""
+FORBIDDEN = {errno.EACCES, errno.EPERM, errno.EROFS}
+IN_THE_WAY = {errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENOTEMPTY}
+OF_RUST = re.compile(r"\(os error (\d+)\)")
+"""How safetensors, which is written in Rust, ends the message of such an error."""
+
+
+def is_of_disk(error: OSError) -> bool:
+    """Whether it is about a file; sockets and pipes raise OSErrors too."""
+    return error.filename is not None or error.errno in FULL | {errno.EROFS, errno.EIO}
+
+
+def disk_line(error: OSError) -> str:
+    """Which file, why, and what to do, in one line."""
+    file = "a file" if error.filename is None else printable(os.fsdecode(error.filename))
+    reason = error.strerror or " ".join(str(error).split())
+    return f"cannot use {file}: {reason}{_advice(error.errno)}"
+
+
+def printable(path: str) -> str:
+    """A path as text of one line: what cannot be printed is escaped, and a long one is cut."""
+    shown = path if path.isprintable() else repr(path)
+    return shown if len(shown) <= 200 else f"{shown[:90]} ... {shown[-100:]}"
+
+
+def _advice(code: int | None) -> str:
+    if code in FULL:
+        return "; make room there"
+    if code in FORBIDDEN:
+        return "; allow writing there, or choose another folder"
+    if code in IN_THE_WAY:
+        return "; move away what is there, or choose another folder"
+    return ""
+
+
+def about(error: BaseException, path: Path) -> OSError | None:
+    """The OSError behind an error from writing ``path``, with the path; None if there is none.
+
+    torch and safetensors raise errors of their own in its place; one from a mere ``write`` does not
+    know its file.
+    """
+    cause = error.__context__ if isinstance(error, RuntimeError) else error  # RuntimeError: torch's
+    if isinstance(cause, OSError) and cause.errno is not None:
+        return OSError(cause.errno, cause.strerror, cause.filename or str(path))
+    found = OF_RUST.search(str(error))
+    return OSError(int(found[1]), os.strerror(int(found[1])), str(path)) if found else None
+
+
+@contextmanager
+def refused_by_disk() -> Iterator[None]:
+    """Inside, before anything runs, an error of the file system is bad input."""
+    try:
+        yield
+    except OSError as error:
+        if not is_of_disk(error):
+            raise
+        raise UserError(disk_line(error)) from None
 
 
 @contextmanager
@@ -70,3 +135,100 @@ def write_atomically(path: Path, content: bytes) -> None:
     """Writes the file in one piece."""
     with replacing(path) as temporary:
         temporary.write_bytes(content)
+
+
+# Files that begin with a checksum of the rest and of what they are, such as a run and its stage.
+#
+# A damaged file, or one that was put in another's place, is never believed.
+#
+# For what a program wrote to read it again: states of fits and rounds, and caches. A damaged one is
+# named on stderr and taken for missing: all of it can be made again, and comes out the same.
+
+WORDS = b"onefold sha256 "
+SEAL_BYTES = len(WORDS) + 64 + 1
+
+log = logging.getLogger(__name__)
+
+
+class Sealing:
+    """Writes the content, and keeps its checksum."""
+
+    def __init__(self, file: IO[bytes], about: str = "") -> None:
+        self._file, self._sha = file, checksum_of(about)
+        file.write(bytes(SEAL_BYTES))
+
+    def write(self, content: bytes) -> int:
+        """Writes more of the content, as a file does."""
+        self._sha.update(content)
+        return self._file.write(content)
+
+    def flush(self) -> None:
+        """Hands what was written to the system."""
+        self._file.flush()
+
+    def seal(self) -> None:
+        """Writes the checksum in front of the content."""
+        self._file.seek(0)
+        self._file.write(WORDS + self._sha.hexdigest().encode() + b"\n")
+
+
+@contextmanager
+def sealed(path: Path, about: str = "") -> Iterator[Sealing]:
+    """A file to write to, which replaces ``path`` at the end; its folder is made if need be.
+
+    ``about`` says what the file is. Only a reader that expects the same accepts it.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(path) as temporary, temporary.open("wb") as file:
+        writer = Sealing(file, about)
+        yield writer
+        writer.seal()
+
+
+def write_sealed(path: Path, content: bytes) -> None:
+    """Writes the content in one piece."""
+    with sealed(path) as file:
+        file.write(content)
+
+
+def checksum_of(about: str) -> "hashlib._Hash":
+    """The checksum of a file that is to be what ``about`` says, before its content is added."""
+    return hashlib.sha256(f"{len(about)} {about}".encode() if about else b"")
+
+
+def read_sealed(path: Path, about: str = "") -> bytes | None:
+    """The content; None where there is no file. A damaged or foreign one is named, and None too."""
+    try:
+        whole = b"" if path.is_fifo() else path.read_bytes()  # see no_pipe
+    except FileNotFoundError:
+        return None
+    seal, content = whole[:SEAL_BYTES], whole[SEAL_BYTES:]
+    sha = checksum_of(about)
+    sha.update(content)
+    if seal != WORDS + sha.hexdigest().encode() + b"\n":
+        log.warning("%s is damaged%s: it is ignored, and made again", path, about and " or foreign")
+        return None
+    return content
+
+
+# The directory of Onefold's caches: data sets as arrays, and measurements of training steps.
+
+_warned: set[Path] = set()
+
+
+def cache_dir() -> Path:
+    """Below the user's cache directory, as XDG_CACHE_HOME names it. It may not exist yet."""
+    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(home) / "onefold"
+
+
+def write_cache(file: Path, text: str) -> None:
+    """Writes what may be lost: where it cannot be written, one line on stderr says so, once."""
+    try:
+        write_sealed(file, text.encode())
+    except OSError as error:
+        if file not in _warned:
+            _warned.add(file)
+            print(
+                f"onefold: warning: going on without a cache: {disk_line(error)}", file=sys.stderr
+            )

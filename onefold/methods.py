@@ -9,7 +9,7 @@ from torch import nn
 from fl.bounds import Settings
 from fl.exchange import Tensors, prefixed
 from fl.federation import RunSpec, Update
-from fl.fusion.average import average_into
+from fl.fusion.aggregation import average_into
 from fl.methods.method import Assignment, Method
 from fl.methods.registry import register
 from fl.methods.uploads import load_classifier, untrained_classifier

@@ -11,8 +11,7 @@ from fl.command import run_command
 from fl.data.partition_file import read_lists
 from fl.errors import UserError, escaped
 from fl.exchange import StoredTensors
-from fl.json_files import write_json
-from fl.json_values import JsonObject
+from fl.json_files import JsonObject, write_json
 from fl.methods.registry import get_method
 from fl.own_process import run_as_command
 from fl.plugins import load_plugin

@@ -9,8 +9,7 @@ from pathlib import Path
 from cluster.run.run_dir import delete
 from fl.command import Parser, exit_status
 from fl.errors import UserError, escaped
-from fl.json_files import read_json
-from fl.json_values import JsonObject
+from fl.json_files import JsonObject, read_json
 from fl.own_process import run_as_command
 from fl.report.words import duration
 

@@ -16,7 +16,7 @@ from submitit import SlurmExecutor
 from cluster.hardware.shadows import environment
 from cluster.run.slurm_options import SlurmOptions
 from fl.errors import UserError
-from fl.json_values import JsonObject
+from fl.json_files import JsonObject
 from slurm.node_task import NodeTask
 from slurm.submitit_internals import FailedJobError, preemption_name, sbatch_text
 

@@ -13,12 +13,10 @@ from cluster.run.options import Launch
 from cluster.run.run_dir import LOCK, empty, locked, nested, versions
 from fl.config import RunConfig
 from fl.data.catalogue import short_name
-from fl.disk_errors import refused_by_disk
 from fl.errors import UserError
-from fl.json_values import JsonObject
-from fl.sealed import read_sealed, write_sealed
+from fl.json_files import JsonObject
 from fl.spaces import Space
-from fl.whole_files import write_atomically
+from fl.whole_files import read_sealed, refused_by_disk, write_atomically, write_sealed
 from tune.options import SweepOptions
 
 SECONDS = "trials-seconds"

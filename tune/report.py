@@ -11,9 +11,9 @@ from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullFormatter, PercentFormatter
 
-from fl.json_values import SettingValues
+from fl.json_files import SettingValues
 from fl.report import style
-from fl.report.page import render
+from fl.report.template import render
 from fl.report.words import duration, percent, tally
 from fl.spaces import Choice, Distribution, LogUniform, Space
 from fl.whole_files import write_atomically

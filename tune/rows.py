@@ -8,8 +8,7 @@ from typing import Literal, TypeGuard
 from cluster.hardware.inventory import Inventory
 from fl.events import ClientEnd, Epoch, Event, RunStart, parse_events
 from fl.federation import Client
-from fl.json_files import read_json
-from fl.json_values import SettingValues
+from fl.json_files import SettingValues, read_json
 from fl.whole_files import no_pipe
 from tune.options import SweepOptions
 from tune.trials import DEFAULT, FAILURE, SETTINGS, read_result

@@ -9,7 +9,7 @@ from cluster.run.command_line import flatten, load_yaml, setting_types, unknown_
 from cluster.run.options import Launch
 from cluster.run.run_dir import nested
 from fl.errors import UserError, unknown
-from fl.json_values import JsonObject, SettingValues
+from fl.json_files import JsonObject, SettingValues
 from fl.methods.registry import get_method
 from fl.spaces import Choice, Distribution, Integers, LogUniform, Space, Uniform
 from tune.options import SweepOptions

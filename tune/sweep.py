@@ -33,7 +33,7 @@ def main(argv: Sequence[str] | None = None, *, own_process: bool = False) -> int
         from cluster.run.early_ray import EarlyRay
         from cluster.run.plan import print_plan
         from cluster.run.prepare import prepare
-        from fl.disk_errors import refused_by_disk
+        from fl.whole_files import refused_by_disk
         from tune.folder import claimed_sweep, named
         from tune.options import parse_sweep
         from tune.outcome import print_space

@@ -15,8 +15,7 @@ from cluster.run.prepare import Prepared
 from cluster.run.run_dir import claimed, nested
 from fl.errors import UserError
 from fl.events import Event
-from fl.json_files import read_json_if_whole, write_json
-from fl.json_values import JsonObject, SettingValues
+from fl.json_files import JsonObject, SettingValues, read_json_if_whole, write_json
 
 DEFAULT = "default"
 """The trial that changes no setting: the others are compared with it, and it may be the best."""

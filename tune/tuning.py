@@ -24,7 +24,7 @@ from cluster.run.prepare import Prepared, prepare
 from fl.errors import UserError
 from fl.events import Event
 from fl.federation import Request
-from fl.json_values import JsonObject
+from fl.json_files import JsonObject
 from fl.spaces import Choice, Distribution, Integers, LogUniform, Space
 from tune.options import METRICS, SweepOptions
 from tune.rows import is_epoch, last_scores, reported, shown

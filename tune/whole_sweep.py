@@ -15,10 +15,9 @@ from cluster.run.runtime import ray_cluster
 from cluster.run.steps import Steps
 from fl.errors import UserError
 from fl.spaces import Space
-from tune.final import compare
 from tune.folder import add_seconds, write_configuration
 from tune.options import SweepOptions
-from tune.outcome import Sweep, print_trials, write_sweep
+from tune.outcome import Sweep, compare, print_trials, write_sweep
 from tune.report import write_report
 from tune.rows import best_of, read_rows, savings
 from tune.spaces import num_trials

@@ -7,21 +7,20 @@ went over its share is tried once more with twice as much.
 """
 
 import math
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Generator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from time import monotonic
 from typing import Any
 
 import ray
-from ray.exceptions import RayError
+from ray.exceptions import RayError, RayTaskError
 
 from cluster.clients.actors import Actors, Process
+from cluster.clients.memory_cap import OverspentError, larger
 from cluster.clients.progress import Inbox
-from cluster.clients.retries import Retries, give_up, reason_of
 from cluster.hardware.bundles import Bundles, await_gpus
-from cluster.scheduling.call_size import clients_per_call
-from cluster.scheduling.placement import Placement, Slot
+from cluster.scheduling.placement import Placement, Slot, clients_per_call
 from fl.data.datasets import Split
 from fl.errors import ClientFailed, UserError
 from fl.events import AttemptFailed, ClientStart, Events
@@ -30,6 +29,55 @@ from fl.executor import time_limit
 from fl.federation import Job, Request
 from fl.training.progress import PERIOD_S
 from fl.training.sizes import CohortSizes, groups, take, work
+
+# Decides what follows a client's failed attempt: another attempt, a larger share, or the end.
+
+
+class Retries:
+    """Counts failures by client; one that went over its share gets twice as much, once."""
+
+    def __init__(self, attempts: int) -> None:
+        self._attempts = attempts
+        self._failures: Counter[int] = Counter()
+        self._enlarged: set[int] = set()
+
+    def attempt(self, client: int) -> int:
+        """Number of the client's present or next attempt, from 1."""
+        return self._failures[client] + 1
+
+    def after(self, job: Job, reason: str, error: Exception | None) -> Job | ClientFailed:
+        """The job to try after this failure, or the failure itself if it is final."""
+        client = job.client
+        attempt = self.attempt(client.id)
+        self._failures[client.id] += 1
+        if attempt >= self._attempts:
+            return give_up(job, f"{reason} (attempt {attempt} of {attempt})", error)
+        if not _overspent(error):
+            return job
+        if client.id in self._enlarged:
+            return give_up(job, f"{reason} (with twice the share it had first)", error)
+        self._enlarged.add(client.id)
+        return replace(job, client=replace(client, request=larger(client.request)))
+
+
+def give_up(job: Job, reason: str, error: Exception | None) -> ClientFailed:
+    """The client's failure, with what it raised as its cause."""
+    failed = ClientFailed(job.client.id, job.client.model, reason)
+    failed.__cause__ = error
+    return failed
+
+
+def reason_of(error: RayError) -> str:
+    """What the client's own code raised, or that its process died."""
+    if isinstance(error, RayTaskError):
+        cause = error.cause
+        return f"{type(cause).__name__}: {cause}"
+    return f"its process died ({type(error).__name__})"
+
+
+def _overspent(error: Exception | None) -> bool:
+    return isinstance(error, RayTaskError) and isinstance(error.cause, OverspentError)
+
 
 NODE_CHECK_S = 5.0
 """Seconds between checks whether a node has vanished; completions are awaited, not polled."""

@@ -49,14 +49,25 @@ def modules_of(job: Job) -> list[str]:
 
 
 def by_value(names: Iterable[str]) -> None:
-    """Has what these modules define pickled by value from now on, if they are the user's."""
+    """Has what these modules define pickled by value from now on, if they are the user's; and so on
+    for the modules that they import: the file beside a plugin."""
     ray = sys.modules.get("ray")  # has a pickler of its own
     picklers = [cloudpickle] if ray is None else [cloudpickle, ray.cloudpickle]
-    for name in set(names):
+    left, seen = {*names}, set[str]()
+    while left:
+        seen.add(name := left.pop())
         module = sys.modules.get(name)
-        if module is not None and _is_users(module):
-            for pickler in picklers:
-                pickler.register_pickle_by_value(module)
+        if module is None or not (name == "__main__" or _is_users(module)):
+            continue
+        for pickler in picklers if name != "__main__" else ():  # which goes by value anyway
+            pickler.register_pickle_by_value(module)
+        left |= {_defined_in(value) for value in [*vars(module).values()]} - seen
+
+
+def _defined_in(value: object) -> str:
+    """The module that it is, or that defines it."""
+    found = value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", "")
+    return found if isinstance(found, str) else ""
 
 
 def _module_of(info: ModelInfo) -> str:
@@ -64,8 +75,8 @@ def _module_of(info: ModelInfo) -> str:
 
 
 def _is_users(module: ModuleType) -> bool:
-    """Whether neither Onefold nor a package has it. ``__main__`` goes by value anyway."""
-    if module.__name__ == "__main__" or module.__name__.partition(".")[0] in PACKAGES:
+    """Whether neither Onefold nor a package has it."""
+    if module.__name__.partition(".")[0] in PACKAGES:
         return False
     file = getattr(module, "__file__", None)
     installed = ("site-packages", "dist-packages")

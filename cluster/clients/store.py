@@ -16,9 +16,8 @@ from fl.data.shard import shard_digest
 from fl.exchange import Upload
 from fl.federation import Job, Task
 from fl.models.registry import MODELS
-from fl.sealed import checksum_of
 from fl.training.behaviour import behaviour
-from fl.whole_files import replacing, write_atomically
+from fl.whole_files import checksum_of, replacing, write_atomically
 
 
 class Store:

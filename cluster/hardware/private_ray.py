@@ -33,7 +33,7 @@ from cluster.hardware.ray_internals import (
 )
 from cluster.hardware.shadows import first_for_workers
 from fl.errors import UserError
-from fl.json_values import JsonObject
+from fl.json_files import JsonObject
 from fl.whole_files import write_atomically
 
 # Ends this process with a word of its own if its node's raylet dies.

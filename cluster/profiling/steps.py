@@ -28,14 +28,13 @@ import torch
 from cluster.clients.extensions import add_models, by_value, packed_models
 from cluster.hardware import fork_worker
 from cluster.hardware.shadows import environment
-from fl.cache import cache_dir, write_cache
 from fl.client_code import client_code
 from fl.data.datasets import Split
 from fl.errors import UserError
 from fl.exchange import ClientNote, Upload
 from fl.executor import run_job
 from fl.federation import Client, Job, Request, RunSpec, Training
-from fl.sealed import read_sealed
+from fl.whole_files import cache_dir, read_sealed, write_cache
 
 # Runs a script of ours in a process of its own, and waits for what it writes.
 

@@ -23,10 +23,9 @@ from cluster.run.yaml_files import CALL, read_yaml
 from fl.config import RunConfig
 from fl.data.catalogue import short_name
 from fl.data.own import is_hugging_face, is_path
-from fl.disk_errors import printable, refused_by_disk
 from fl.errors import UserError
-from fl.json_values import JsonObject
-from fl.whole_files import write_atomically
+from fl.json_files import JsonObject
+from fl.whole_files import printable, refused_by_disk, write_atomically
 
 # The lock of a run's directory, held by the process that runs in it until it ends or dies.
 

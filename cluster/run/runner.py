@@ -46,10 +46,8 @@ from fl.events import (
 from fl.federation import Client, Request
 from fl.fusion.checkpoints import Checkpoints
 from fl.fusion.ranked_server import RankedServer
-from fl.json_files import write_json
-from fl.json_values import JsonObject
-from fl.metrics.fid import measure
-from fl.metrics.oracle import ask_oracle
+from fl.json_files import JsonObject, write_json
+from fl.metrics.samples import ask_oracle, measure
 from fl.models.saved import save_model, save_tensors
 from fl.report.gallery import gallery
 from fl.rounds import Rounds

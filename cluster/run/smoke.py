@@ -29,7 +29,7 @@ from fl.events import ClientEnd, Event, Events
 from fl.federation import Batch, Client, Training
 from fl.fusion.fit import FitConfig
 from fl.fusion.ranked_server import RankedServer
-from fl.json_values import JsonObject
+from fl.json_files import JsonObject
 from fl.report.words import size
 from fl.rounds import Rounds
 from fl.server import Evaluation, FitResult, Lessons, Samples

@@ -17,7 +17,7 @@ from fl.events import (
     RunEnd,
 )
 from fl.federation import Client
-from fl.json_values import SettingValues
+from fl.json_files import SettingValues
 from fl.whole_files import named_errors
 
 FLUSH_S = 2

@@ -8,7 +8,7 @@ import mlflow
 
 from cluster.run.tracking import scalars_of
 from fl.events import Event
-from fl.json_values import SettingValues
+from fl.json_files import SettingValues
 
 LONGEST = 500
 """Characters of a setting that every version of MLflow takes."""

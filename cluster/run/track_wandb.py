@@ -10,7 +10,7 @@ import wandb
 
 from cluster.run.tracking import scalars_of
 from fl.events import Event
-from fl.json_values import SettingValues
+from fl.json_files import SettingValues
 
 
 class WandbTracker:

@@ -16,7 +16,7 @@ from cluster.run.command_line import flatten
 from cluster.run.options import Launch
 from cluster.run.run_dir import nested
 from fl.events import Epoch, Event, RoundEnd
-from fl.json_values import SettingValues
+from fl.json_files import SettingValues
 
 # An event's figures by tag, for whatever draws curves: TensorBoard, Weights & Biases, MLflow.
 

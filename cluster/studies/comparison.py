@@ -12,7 +12,7 @@ import yaml
 from scipy.stats import ttest_rel
 
 from fl.events import Epoch, parse_events
-from fl.json_values import JsonObject, SettingValues
+from fl.json_files import JsonObject, SettingValues
 from fl.whole_files import no_pipe
 
 # A cell of a table, and the papers' printed figures beside it (``published.yaml``).

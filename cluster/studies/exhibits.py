@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from cluster.studies.comparison import NOTHING, Figure, published, shown, table
-from fl.json_values import SettingValues
+from fl.json_files import SettingValues
 from fl.report import style
 
 # What the papers' figures show, as tables of numbers, in addition to the table of accuracies.

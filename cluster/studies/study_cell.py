@@ -17,8 +17,7 @@ from cluster.run.run_dir import check_place, claimed
 from cluster.run.steps import Steps
 from cluster.studies.study_options import StudyRun
 from fl.errors import UserError
-from fl.json_files import read_json, write_json
-from fl.json_values import JsonObject
+from fl.json_files import JsonObject, read_json, write_json
 
 PROC = Path("/proc")
 EVERY_S = 0.5

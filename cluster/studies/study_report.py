@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter, NullLocator, PercentFormatter
 from rich.table import Table
 
-from fl.json_values import SettingValues
+from fl.json_files import SettingValues
 from fl.report import style
 from fl.report.words import duration, percent, size
 

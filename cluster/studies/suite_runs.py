@@ -15,14 +15,12 @@ from cluster.run.steps import Steps
 from cluster.studies.comparison import Cell, Figure, as_json, as_markdown, loss_curve
 from cluster.studies.exhibits import EXHIBITS
 from cluster.studies.suite_options import SuiteOptions
-from fl.disk_errors import refused_by_disk
 from fl.errors import ClientFailed, UserError
 from fl.events import Event, Listener, Phase, Preparing
-from fl.json_files import read_json, write_json
-from fl.json_values import JsonObject
+from fl.json_files import JsonObject, read_json, write_json
 from fl.report.style import png
 from fl.report.words import duration
-from fl.whole_files import write_atomically
+from fl.whole_files import refused_by_disk, write_atomically
 
 # Estimates a table: one run of each kind is tried by ``--smoke`` and stands for the others.
 

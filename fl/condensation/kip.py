@@ -18,7 +18,7 @@ from fl.exchange import Tensors
 from fl.federation import RunSpec, Task, TaskInput, TaskOutput, Update
 from fl.training.optimizers import Adam
 from fl.training.progress import report
-from fl.training.step_losses import StepLosses
+from fl.training.recipe import StepLosses
 from kernels import centred, predictions
 
 SOLVED = 0.999

@@ -1,4 +1,4 @@
-"""A client's tasks in a round: upload the global model's mean logits, and condense its data."""
+"""Condensation on a client: it uploads the global model's mean logits, and condenses its data."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,11 +21,10 @@ from fl.receiving import sent
 from fl.seeding import OwnStream, in_round, torch_seeded
 from fl.training.classifier import received_classifier
 from fl.training.features import check_head, features_and_logits
-from fl.training.loop import Step, minimise
 from fl.training.optimizers import SGD
 from fl.training.progress import has_listener, report
+from fl.training.recipe import Step, StepLosses, minimise
 from fl.training.stacked import Turns, cohort_model, dropout_in
-from fl.training.step_losses import StepLosses
 from fl.training.task import task_for_many
 
 # A client's real images by class: condensation starts from them and matches them.

@@ -13,7 +13,6 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 
-from fl.cache import cache_dir
 from fl.data.files import (
     describe,
     find_problems,
@@ -23,7 +22,7 @@ from fl.data.files import (
 )
 from fl.errors import UserError, unknown
 from fl.seeding import numpy_generator
-from fl.whole_files import no_pipe, replacing
+from fl.whole_files import cache_dir, no_pipe, replacing
 
 # The `digits` data set: 1,797 handwritten digits of 8x8 pixels, which need no download.
 #

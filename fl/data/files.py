@@ -1,4 +1,4 @@
-"""Checks a data set's files for missing and damaged ones, before torchvision fails on them."""
+"""The data sets' own files: read, and checked before torchvision fails on what is missing."""
 
 import math
 import struct

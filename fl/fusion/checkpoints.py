@@ -11,9 +11,9 @@ from torch import Tensor
 
 from fl.fusion.fit import FitConfig
 from fl.fusion.rank import Report
-from fl.json_values import JsonObject
-from fl.sealed import read_sealed, sealed
+from fl.json_files import JsonObject
 from fl.server import Loss
+from fl.whole_files import read_sealed, sealed
 
 
 class Checkpoints:
@@ -75,7 +75,7 @@ def name_of(loss: Loss) -> str:
 def save_tensors(path: Path, value: object, about: str = "") -> None:
     """Writes tensors and plain values; readers see the whole file or none of it.
 
-    ``about``: see :func:`fl.sealed.sealed`.
+    ``about``: see :func:`fl.whole_files.sealed`.
     """
     with sealed(path, about) as file:
         torch.save(value, cast(IO[bytes], file))  # torch writes to it, and no more

@@ -20,13 +20,13 @@ from fl.fusion.draws import Masks, sample_dropout, sample_keys
 from fl.fusion.gradients import Gradients
 from fl.fusion.group import Group
 from fl.fusion.whole_batch import WholeBatch, needs_whole_batch
-from fl.json_values import JsonObject
+from fl.json_files import JsonObject
 from fl.models.ensemble import Ensemble
 from fl.seeding import torch_generator
 from fl.server import Loss
 from fl.training.batches import cut, smallest_batch
-from fl.training.loop import Step, minimise
 from fl.training.optimizers import SGD, Adam
+from fl.training.recipe import Step, minimise
 from fl.training.reduced import Reduced
 
 Inference = Literal["fp32", "bf16"]

@@ -17,12 +17,12 @@ from fl.bounds import MOST, AtLeast, AtMost, Count, NotNegative, Positive, Setti
 from fl.federation import Batch, RunSpec
 from fl.fusion.distillation import kl_to_teacher
 from fl.fusion.fit import FitConfig
-from fl.json_values import JsonObject
+from fl.json_files import JsonObject
 from fl.models.image_generator import ImageGenerator
 from fl.models.layers import AnyBatchNorm
 from fl.seeding import torch_generator, torch_seeded
-from fl.training.loop import Step, minimise
 from fl.training.optimizers import SGD, Adam
+from fl.training.recipe import Step, minimise
 
 # Distillation on a pool of images that grows from epoch to epoch: DENSE's and Co-Boosting's.
 

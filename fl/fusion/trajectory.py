@@ -15,8 +15,8 @@ from fl.bounds import Count, OneOf, Positive, Settings
 from fl.condensation.augment import KINDS, draw_augmentation
 from fl.exchange import Tensors
 from fl.seeding import torch_generator
-from fl.training.loop import Step, minimise
 from fl.training.optimizers import Adam
+from fl.training.recipe import Step, minimise
 
 AHEAD = 3
 """Points of the path after a start, of which the target is made."""

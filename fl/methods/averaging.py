@@ -14,8 +14,13 @@ from fl.errors import UserError
 from fl.exchange import Tensors, prefixed
 from fl.federation import Training, Update
 from fl.fusion.aggregation import AggregationConfig
-from fl.methods.participation import ParticipationConfig, participants
-from fl.methods.prototypes import PrototypesConfig, average_each, untrained
+from fl.methods.prototypes import (
+    ParticipationConfig,
+    PrototypesConfig,
+    average_each,
+    participants,
+    untrained,
+)
 from fl.methods.uploads import MEAN
 from fl.receiving import Check
 from fl.rounds import Rounds

@@ -19,8 +19,7 @@ from fl.federation import Batch, RunSpec
 from fl.fusion.fit import FitConfig
 from fl.fusion.trajectory import AHEAD, MatchingConfig, match_trajectory
 from fl.methods.method import Assignment, Method
-from fl.methods.participation import ParticipationConfig, participants
-from fl.methods.prototypes import LOCAL
+from fl.methods.prototypes import LOCAL, ParticipationConfig, participants
 from fl.methods.uploads import combine_classifiers, untrained_classifier
 from fl.rounds import Rounds
 from fl.server import Outcome, Server

@@ -20,18 +20,20 @@ from fl.bounds import Count, Number, Positive
 from fl.clients import Clients
 from fl.exchange import Tensors, checked, prefixed
 from fl.federation import Batch, RunSpec, Task, TaskInput, TaskOutput, Update
-from fl.fusion.average import average_into
+from fl.fusion.aggregation import average_into
 from fl.methods.fedper_plus import DROPPING, FedPerPlusConfig
 from fl.methods.fedper_plus import assign as assign_dropping
 from fl.methods.method import Assignment, Method
-from fl.methods.participation import participants
 from fl.methods.personal import (
     LOCAL,
     Participations,
+    Shapes,
     checked_floats,
     checked_labels,
+    layers_of,
+    output_shapes,
 )
-from fl.methods.shared_layers import Shapes, layers_of, output_shapes
+from fl.methods.prototypes import participants
 from fl.methods.uploads import untrained_classifier
 from fl.models import copied
 from fl.models.layered import Layers
@@ -41,9 +43,9 @@ from fl.spaces import Spaces
 from fl.training.classifier import ClassifierConfig, starting_classifier
 from fl.training.divergence import divergences
 from fl.training.epochs import epochs_of
-from fl.training.loop import Step, minimise
 from fl.training.optimizers import Parts
 from fl.training.personal import PersonalTraining, own_model, personal_model, train_personal
+from fl.training.recipe import Step, minimise
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,8 +19,7 @@ from fl.exchange import Tensors, check_forms, checked, prefixed
 from fl.federation import RunSpec, Task, TaskInput, Training, Update
 from fl.methods.averaging import Averaging
 from fl.methods.method import Method
-from fl.methods.participation import ParticipationConfig
-from fl.methods.prototypes import LOCAL, PrototypesConfig, assign
+from fl.methods.prototypes import LOCAL, ParticipationConfig, PrototypesConfig, assign
 from fl.models.state import state_sent
 from fl.rounds import Rounds
 from fl.server import Outcome, Server

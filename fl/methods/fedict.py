@@ -22,14 +22,15 @@ from fl.federation import Batch, RunSpec, Task, TaskInput, TaskOutput, Update
 from fl.methods.fedper import FedPerConfig
 from fl.methods.fedper import assign as assign_fedper
 from fl.methods.method import Assignment, Method
-from fl.methods.participation import participants
 from fl.methods.personal import (
     LOCAL,
     Participations,
     checked_floats,
     checked_labels,
+    layers_of,
+    output_shapes,
 )
-from fl.methods.shared_layers import layers_of, output_shapes
+from fl.methods.prototypes import participants
 from fl.methods.uploads import load_label_counts, untrained_classifier
 from fl.models.layered import Layers
 from fl.receiving import check_label_counts
@@ -38,9 +39,8 @@ from fl.server import Outcome, Server
 from fl.spaces import LogUniform, Spaces
 from fl.training.classifier import classifier_recipe
 from fl.training.divergence import divergences
-from fl.training.loop import Step, minimise
 from fl.training.personal import PersonalTraining, own_model, personal_model
-from fl.training.recipe import Recipe
+from fl.training.recipe import Recipe, Step, minimise
 from fl.training.task import task_of
 
 

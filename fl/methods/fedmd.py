@@ -17,7 +17,6 @@ from fl.data.auxiliary import AuxiliaryConfig
 from fl.data.shard import Shard
 from fl.federation import Batch, RunSpec, Task, TaskInput, TaskOutput, Update
 from fl.methods.method import Method
-from fl.methods.participation import participants
 from fl.methods.personal import (
     LOCAL,
     Participations,
@@ -25,6 +24,7 @@ from fl.methods.personal import (
     assign,
     checked_floats,
 )
+from fl.methods.prototypes import participants
 from fl.rounds import Rounds
 from fl.server import Outcome, Server
 from fl.spaces import Choice, Spaces

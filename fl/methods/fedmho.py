@@ -6,6 +6,7 @@ average on them; -MD and -SD distil from the local classifiers or from the avera
 the model does not forget them.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Annotated, Literal, get_args
@@ -26,9 +27,8 @@ from fl.fusion.distillation import (
     Weighing,
 )
 from fl.fusion.fit import FitConfig
-from fl.fusion.synthesis import label_share, squared_counts, truncate_to_bytes
-from fl.json_values import JsonObject
-from fl.methods.early_sampling import by_label_share
+from fl.fusion.synthesis import label_share, label_share_of, squared_counts, truncate_to_bytes
+from fl.json_files import JsonObject
 from fl.methods.method import Assignment, Method
 from fl.methods.uploads import (
     Decoders,
@@ -45,6 +45,35 @@ from fl.spaces import Choice, Distribution, LogUniform, Spaces, Uniform
 from fl.training.classifier import ClassifierConfig
 from fl.training.generator import GeneratorConfig
 from kernels import nearest_to_centroid
+
+# Samples decoders while other clients are at work, where what each is to make is known by then.
+
+
+def by_label_share(
+    clients: Clients, server: Server, *, total: int, latent: int
+) -> Callable[[Update], None]:
+    """What to call with each update: samples its decoder, if it is a generator client's.
+
+    By label-share a decoder's row of the allocation follows from its own label counts, as long as
+    no generator client is dropped; then the server draws anew.
+
+    Args:
+        clients: all of the run.
+        server: which draws.
+        total: number of synthetic samples wanted of all decoders.
+        latent: size of z.
+    """
+    generators = [client.id for client in clients.members if client.role == "generator"]
+    positions = {client: position for position, client in enumerate(generators)}
+
+    def sample(update: Update) -> None:
+        if (position := positions.get(update.client.id)) is not None:
+            counts = load_label_counts(update, server)
+            row = label_share_of(counts, total, position, len(positions))
+            server.sample_early(Decoders([update], server), row[None], latent=latent)
+
+    return sample
+
 
 Teacher = Literal["none", "models", "start"]
 NamedBetas = Literal["learned", "released"]

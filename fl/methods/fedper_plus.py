@@ -12,10 +12,17 @@ from fl.client_map import Recipient
 from fl.clients import Clients
 from fl.federation import Client, RunSpec
 from fl.methods.method import Assignment, Method
-from fl.methods.participation import participants
-from fl.methods.personal import LOCAL, Participations, PersonalConfig
+from fl.methods.personal import (
+    LOCAL,
+    Dropping,
+    Participations,
+    PersonalConfig,
+    average_layers,
+    first_layers_each,
+    layers_of,
+)
 from fl.methods.personal import assign as assign_personal
-from fl.methods.shared_layers import Dropping, average_layers, first_layers_each, layers_of
+from fl.methods.prototypes import participants
 from fl.methods.uploads import combine, untrained_classifier
 from fl.rounds import Rounds
 from fl.server import Outcome, Server

@@ -14,7 +14,7 @@ from fl.errors import ClientFailed
 from fl.exchange import Tensors, prefixed
 from fl.federation import RunSpec, TaskInput, TaskOutput
 from fl.fusion.aggregation import AggregationConfig
-from fl.methods.clusters import check_clusters, random_clusters
+from fl.methods.hfldd import check_clusters, random_clusters
 from fl.methods.method import Assignment, Method
 from fl.methods.prototypes import LOCAL
 from fl.methods.uploads import combine_classifiers, untrained_classifier

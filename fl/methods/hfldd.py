@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -17,20 +18,18 @@ from fl.bounds import Count
 from fl.clients import Clients, Relayed, trained
 from fl.condensation.kip import KipTraining, checked_set, joined, share_images
 from fl.data.auxiliary import AuxiliaryConfig
-from fl.errors import ClientFailed
+from fl.errors import ClientFailed, UserError
 from fl.exchange import Tensors, prefixed
 from fl.federation import RunSpec, TaskInput, TaskOutput, Update
 from fl.fusion.aggregation import AggregationConfig
-from fl.json_values import JsonObject
-from fl.methods.clusters import check_clusters, heterogeneous_clusters, random_heads
+from fl.json_files import JsonObject
 from fl.methods.method import Assignment, Method
 from fl.methods.personal import checked_floats
 from fl.methods.prototypes import LOCAL
-from fl.methods.sent_images import EXAMPLES, check_sent, examples_of
 from fl.methods.uploads import combine_classifiers, untrained_classifier
 from fl.receiving import check_probabilities
 from fl.rounds import Rounds
-from fl.seeding import seed_for
+from fl.seeding import numpy_generator, seed_for
 from fl.server import Outcome, Server
 from fl.spaces import Spaces
 from fl.training.classifier import ClassifierConfig, classifier_recipe, received_classifier
@@ -38,6 +37,97 @@ from fl.training.divergence import logits_of
 from fl.training.personal import own_model
 from fl.training.recipe import Recipe
 from fl.training.task import task_of
+
+# Clusters of clients: drawn at random, or heterogeneous by what the clients know.
+
+
+def random_clusters(members: Sequence[int], count: int, seed: int) -> list[list[int]]:
+    """The clients in ``count`` clusters of sizes that differ by one at most, drawn at random.
+
+    Raises:
+        UserError: more clusters than clients.
+    """
+    check_clusters(count, len(members), "clusters")
+    drawn = numpy_generator(seed, "clusters").permutation(list(members))
+    return [sorted(part.tolist()) for part in np.array_split(drawn, count)]
+
+
+def check_clusters(count: int, num_clients: int, setting: str) -> None:
+    """Raises `UserError` where there are more clusters or groups than clients."""
+    if count > num_clients:
+        raise UserError(f"{setting} must be in 1 to {num_clients}, the clients, got {count}")
+
+
+def heterogeneous_clusters(groups: Sequence[int], seed: int) -> list[list[int]]:
+    """ClusterSampling (HFLDD's Algorithm 1): one client of each group that is left, drawn at
+    random, again and again, until none is left.
+
+    Args:
+        groups: the number of each client's group, of clients that are alike.
+        seed: of the draw.
+    """
+    rng = numpy_generator(seed, "cluster-sampling")
+    left = [
+        rng.permutation([k for k, own in enumerate(groups) if own == group]).tolist()
+        for group in sorted(set(groups))
+    ]
+    clusters = []
+    while any(left):
+        clusters.append(sorted(group.pop() for group in left if group))
+    return clusters
+
+
+def random_heads(clusters: Sequence[Sequence[int]], seed: int) -> list[int]:
+    """One client of each cluster, drawn at random."""
+    rng = numpy_generator(seed, "heads")
+    return [int(rng.choice(list(cluster))) for cluster in clusters]
+
+
+# What HFLDD's members send their heads: checked, and some of it shown in the report.
+
+EXAMPLES = "examples."
+"""Prefix, in the run's memory, of some images that members sent; see :func:`examples_of`."""
+CLASSES_SHOWN, CLIENTS_SHOWN = 10, 2
+"""As many classes at most give examples, and as many clients of each."""
+
+
+def check_sent(update: Update, run_spec: RunSpec) -> None:
+    """Raises `ValueError` unless it holds images by class, no more than the client has, and tells
+    of its distillation."""
+    found = checked_set(update.client.id, update.tensors, run_spec)
+    counts = [len(images) for images in found.values()]
+    if min(counts) < 1 or sum(counts) > update.client.num_samples:
+        raise ValueError(f"sent {counts} images by class, and has {update.client.num_samples}")
+    if not {"steps", "nearest"} <= update.stats.keys():
+        raise ValueError("tells neither its steps nor how near its images are to real ones")
+
+
+def examples_of(updates: Sequence[Update]) -> dict[str, Tensor]:
+    """The first image of each class from some members, whatever it looks like.
+
+    Returns:
+        ``images`` (n, C, H, W), ``labels`` and ``clients`` (n,), their names after
+        :data:`EXAMPLES`; nothing if nobody sent anything.
+    """
+    senders: dict[int, list[tuple[int, Tensor]]] = {}
+    for update in updates:
+        for name, images in update.tensors.items():
+            own = update.client.id, images[:1]
+            senders.setdefault(int(name.rpartition(".")[2]), []).append(own)
+    chosen = [
+        (label, client, image)
+        for label in sorted(senders)[:CLASSES_SHOWN]
+        for client, image in senders[label][:CLIENTS_SHOWN]
+    ]
+    if not chosen:
+        return {}
+    labels, clients, shown = zip(*chosen, strict=True)
+    return {
+        f"{EXAMPLES}images": torch.cat(shown),
+        f"{EXAMPLES}labels": torch.tensor(labels),
+        f"{EXAMPLES}clients": torch.tensor(clients),
+    }
+
 
 STARTS = 10
 """K-means starts so often; the clusters with the least spread count."""

@@ -2,8 +2,8 @@
 
 from fl.clients import Clients
 from fl.methods.method import Method
-from fl.methods.participation import participants
 from fl.methods.personal import LOCAL, Participations, PersonalConfig, assign
+from fl.methods.prototypes import participants
 from fl.rounds import Rounds
 from fl.server import Outcome, Server
 from fl.spaces import Spaces

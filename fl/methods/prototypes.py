@@ -10,14 +10,13 @@ from typing import Annotated
 
 from torch import nn
 
-from fl.bounds import Number, OneOf, Settings, Width
+from fl.bounds import Number, OneOf, Settings, Width, Within
 from fl.clients import Clients
 from fl.errors import ClientFailed, UserError
 from fl.exchange import Tensors, prefixed
 from fl.federation import Client, RunSpec, Training, Update
 from fl.fusion.aggregation import AggregationConfig
 from fl.methods.method import Assignment
-from fl.methods.participation import ParticipationConfig, num_participants
 from fl.methods.uploads import (
     MEAN,
     combine_classifiers,
@@ -26,9 +25,35 @@ from fl.methods.uploads import (
 )
 from fl.models import CLASSIFIERS
 from fl.models.ensemble import Ensemble
+from fl.seeding import in_round, numpy_generator
 from fl.server import Server
 from fl.spaces import Choice, Distribution, LogUniform
 from fl.training.classifier import ClassifierConfig
+
+# Which clients take part in a round, for methods of many rounds.
+
+
+@dataclass(frozen=True, kw_only=True)
+class ParticipationConfig(Settings):
+    """How many clients take part."""
+
+    participation: Annotated[float, Within(0, 1, "(]")] = 1.0
+    """Share of the clients that take part in a round, at least one; drawn anew in each round."""
+
+
+def num_participants(share: float, num_clients: int) -> int:
+    """How many of so many clients take part in a round, if none was dropped."""
+    return max(1, round(share * num_clients))
+
+
+def participants(clients: Clients, share: float, number: int) -> list[int]:
+    """Ids of the clients that take part in this round, ascending."""
+    able = [client.id for client in clients.members if client.id not in clients.dropped]
+    if share == 1:
+        return able
+    stream = numpy_generator(clients.run_spec.seed, in_round("participation", number))
+    count = num_participants(share, len(clients.members))
+    return sorted(stream.choice(able, min(count, len(able)), replace=False).tolist())
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,8 +10,7 @@ from fl.clients import Clients
 from fl.errors import ClientFailed
 from fl.exchange import Tensors, check_forms, load_prefixed
 from fl.federation import Training, Update
-from fl.fusion.aggregation import AggregationConfig, aggregate_states
-from fl.fusion.average import average_into
+from fl.fusion.aggregation import AggregationConfig, aggregate_states, average_into
 from fl.models import Decoder
 from fl.models.state import load_sent, state_sent
 from fl.plausible import check_model

@@ -8,7 +8,7 @@ knows its answers.
 import torch
 from torch import Tensor
 
-from fl.json_values import JsonObject
+from fl.json_files import JsonObject
 
 
 def describe_teacher(logits: Tensor, labels: Tensor) -> dict[str, float]:

@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from fl.errors import UserError, reason_of
-from fl.json_values import JsonObject
+from fl.json_files import JsonObject
 from fl.models.ensemble import Ensemble
 from fl.models.registry import OURS, build_classifier
 from fl.models.shapes import Built

@@ -14,7 +14,7 @@ from fl.data.datasets import Dataset
 from fl.data.shard import Shard
 from fl.exchange import load_prefixed
 from fl.federation import RunSpec, Training
-from fl.json_values import JsonObject
+from fl.json_files import JsonObject
 from fl.models.cvae import sample
 from fl.models.state import state_sent
 from fl.seeding import numpy_generator, torch_generator

@@ -13,11 +13,12 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from fl.errors import UserError
-from fl.json_values import JsonObject
+from fl.json_files import JsonObject
 from fl.report import style, words
-from fl.report.page import HERE, render, write
+from fl.report.page import write
 from fl.report.plots import STEPS
 from fl.report.read import RunRecord, read_run
+from fl.report.template import HERE, render
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#1f2933", "#7b8794")
 """The runs' colours in order; from the ninth run on they repeat, with dashes."""

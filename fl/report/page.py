@@ -3,34 +3,15 @@
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import yaml
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from fl.json_values import JsonObject, SettingValues
+from fl.json_files import JsonObject
 from fl.report import client_notes, style, words
 from fl.report.figures import Picture, pictures
 from fl.report.read import RunRecord, read_run
+from fl.report.template import HERE, render
 from fl.whole_files import write_atomically
-
-# Renders pages from templates: everything is escaped, and undefined values are errors.
-
-HERE = Path(__file__).parent
-
-
-def render(template: Path, filters: SettingValues, **values: Any) -> str:
-    """The page. A template in any folder may include the templates of this package."""
-    environment = Environment(
-        loader=FileSystemLoader([template.parent, HERE]),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters.update(filters)
-    return environment.get_template(template.name).render(**values)
-
 
 FILES = (
     *("result.json", "privacy.json", "config.yaml", "metrics.jsonl"),

@@ -16,7 +16,7 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter, PercentFormatter
 from numpy.typing import NDArray
 
-from fl.json_values import JsonObject
+from fl.json_files import JsonObject
 from fl.report import style
 from fl.report.read import LossCurve, Placed, RoundRow
 from fl.report.scores import Scores

@@ -23,8 +23,7 @@ from fl.events import (
     RunStart,
     parse_events,
 )
-from fl.json_files import read_json
-from fl.json_values import JsonObject
+from fl.json_files import JsonObject, read_json
 from fl.report.scores import Alone, Scores, find_alone, scores_of
 from fl.whole_files import no_pipe
 

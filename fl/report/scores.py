@@ -8,8 +8,7 @@ from statistics import fmean, pstdev
 
 import yaml
 
-from fl.json_files import read_json
-from fl.json_values import JsonObject, SettingValues
+from fl.json_files import JsonObject, SettingValues, read_json
 from fl.whole_files import no_pipe
 
 ALONE = "local"

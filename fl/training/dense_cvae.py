@@ -10,8 +10,7 @@ from torch import Tensor, nn
 from fl.federation import Batch, TaskOutput
 from fl.models.architectures.cvae_small import DenseEncoder
 from fl.models.cvae import CVAE, LOGVAR_BOUND, one_hot
-from fl.training.loop import Step, minimise
-from fl.training.recipe import MeanLoss, Recipe, batches
+from fl.training.recipe import MeanLoss, Recipe, Step, batches, minimise
 
 # A chain of linear layers and ReLUs, forwards and backwards without autograd.
 

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from fl.federation import Batch, RunSpec, TaskInput, Update
-from fl.json_values import JsonObject
+from fl.json_files import JsonObject
 from fl.training.batches import cut, smallest_batch
 from fl.training.recipe import Epoch
 

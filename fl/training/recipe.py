@@ -1,10 +1,10 @@
 """How one client trains, defined once: it runs for one client, or for many as one computation."""
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from operator import length_hint
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -12,10 +12,79 @@ from torch import Tensor, nn
 from fl.exchange import Tensors
 from fl.federation import Batch, TaskInput, TaskOutput
 from fl.seeding import in_round, torch_seeded
-from fl.training.loop import Step, minimise
 from fl.training.optimizers import SGD, Adam, CohortOptimizer, Proximal
 from fl.training.progress import report
 from fl.training.reduced import reduced
+
+# The one training loop of all clients and of the server.
+
+
+class Step(NamedTuple):
+    """The loss that one training step minimises."""
+
+    loss: Tensor
+    """A scalar; if it depends on no parameter, there is no backward pass."""
+    clients: Sequence[int] = (0,)
+    """The clients to update, by position."""
+
+
+def minimise(
+    steps: Iterable[Step],
+    parameters: Sequence[Sequence[Tensor]],
+    optimizer: CohortOptimizer,
+    adjust: Callable[[], None] = lambda: None,
+) -> None:
+    """Moves the parameters along the gradient of each step's loss.
+
+    Args:
+        steps: computes each loss when it is asked for, with the weights after the step before.
+        parameters: those of each client.
+        optimizer: over the same parameters.
+        adjust: called before each update, to clip the gradients or to sum them over ranks.
+    """
+    for loss, clients in steps:
+        for k in clients:
+            for parameter in parameters[k]:
+                parameter.grad = None
+        if loss.requires_grad:
+            loss.backward()
+        adjust()
+        optimizer.step(clients)
+
+
+# The losses of a training that is counted in steps, as a curve of few points.
+
+POINTS = 50
+"""Most points of a curve: it goes into the note of each upload and into the run's events."""
+
+
+class StepLosses:
+    """A client's loss in each step, which stays on its device until the training is over."""
+
+    def __init__(self) -> None:
+        self._losses: list[Tensor] = []
+
+    def add(self, loss: Tensor) -> None:
+        """Adds a step's loss, a scalar."""
+        self._losses.append(loss.detach())
+
+    @property
+    def last(self) -> float:
+        """The last step's."""
+        return float(self._losses[-1])
+
+    @property
+    def curve(self) -> list[float]:
+        """Means over equal parts of the steps, to five digits; a point for each step if there are
+        at most :data:`POINTS`. None at all if a loss was not finite."""
+        if not self._losses:
+            return []
+        losses = torch.stack(self._losses).double()
+        if not losses.isfinite().all():
+            return []
+        parts = losses.tensor_split(min(POINTS, len(losses)))
+        return [float(f"{part.mean().item():.5g}") for part in parts]
+
 
 Epoch = Iterator[Batch]
 """The batches of one pass over a client's data."""

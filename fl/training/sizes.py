@@ -8,11 +8,10 @@ from pathlib import Path
 
 import torch
 
-from fl.cache import write_cache
 from fl.exchange import ClientNote
 from fl.federation import Job
-from fl.sealed import read_sealed
 from fl.training.task import trains_in_cohorts
+from fl.whole_files import read_sealed, write_cache
 
 SIZES = (1, 2, 4, 8, 16, 32)
 """Cohort sizes that are tried."""

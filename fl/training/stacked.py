@@ -22,8 +22,7 @@ from fl.federation import Batch, TaskOutput
 from fl.models import copied, shell
 from fl.models.layers import AnyDropout
 from fl.seeding import streams_restored
-from fl.training.loop import Step, minimise
-from fl.training.recipe import MeanLoss, Recipe, batches, optimizer_of
+from fl.training.recipe import MeanLoss, Recipe, Step, batches, minimise, optimizer_of
 from fl.training.torch_internals import onednn_product
 
 # Matrix products of one client's rows on a CPU, by the faster library, independent of alignment.

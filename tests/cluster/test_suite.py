@@ -13,8 +13,7 @@ from cluster.run.options import LaunchOptions
 from cluster.run.run_dir import claim
 from cluster.studies.cells import TABLES, make
 from cluster.studies.comparison import Cell, Published
-from fl.json_files import write_json
-from fl.json_values import JsonObject
+from fl.json_files import JsonObject, write_json
 from fl.methods.registry import METHODS
 from tests.cluster.commands import SMALL, events
 from tests.fl.data.domain_folder import SHADES, tree

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from fl.disk_errors import about, disk_line, is_of_disk, refused_by_disk
 from fl.errors import UserError
+from fl.whole_files import about, disk_line, is_of_disk, refused_by_disk
 
 LINES = [
     (errno.ENOSPC, "No space left on device; make room there"),

@@ -63,8 +63,13 @@ def test_each_command_that_is_interrupted_in_a_process_that_goes_on_says_so(
     assert capsys.readouterr().err == "interrupted\ninterrupted; it can be continued\n"
 
 
-@pytest.mark.parametrize("last", ["time.sleep(0.5)", "time.sleep(60)"], ids=["ends", "is stuck"])
-@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT"])
+@pytest.mark.parametrize(
+    ("name", "last"),
+    [
+        *((name, "time.sleep(0.5)") for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT")),
+        ("SIGTERM", "time.sleep(60)"),  # it is stuck, and ended all the same
+    ],
+)
 def test_a_signal_that_comes_twice_ends_in_one_line_and_leaves_no_folder(
     name: str, last: str, tmp_path: Path
 ) -> None:
@@ -118,7 +123,7 @@ def test_output_that_nobody_can_read_is_no_traceback_and_stops_no_run(
 
 
 def test_a_user_whom_the_system_does_not_know_has_no_home_and_no_cache() -> None:
-    code = f"{BEGINNING}\nfrom fl.cache import *\nfrom fl.sealed import *\n"
+    code = f"{BEGINNING}\nfrom fl.whole_files import *\nfrom fl.whole_files import *\n"
     code += "def main():\n    print(read_sealed(cache_dir() / 'x'))\n"
     code += "    write_cache(cache_dir() / 'x', 'text')\nrun_as_command(main)"
     unknown = ["unshare", "--map-user=54321", "env", "-u", "HOME", "-u", "XDG_CACHE_HOME"]

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from fl.sealed import read_sealed, sealed, write_sealed
+from fl.whole_files import read_sealed, sealed, write_sealed
 
 CONTENT = b"what a run wrote\n" * 100
 

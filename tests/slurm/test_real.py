@@ -133,8 +133,8 @@ def test_a_preempted_run_continues_where_it_was(
     run = tmp_path / "run"
     wait_until(lambda: "client_end" in kinds(run))
     slurm.call("scancel", "--signal=USR2", job)
-    wait_until(lambda: slurm.scheduler(job) in ("PENDING", "REQUEUED"), 60)
-    wait_until(lambda: slurm.scheduler(job) == "COMPLETED")
+    wait_until(lambda: slurm.state(job) in ("PENDING", "REQUEUED"), 60)
+    wait_until(lambda: slurm.state(job) == "COMPLETED")
     state = read_state(run)
     assert state is not None, logs(run)
     assert (state.job, state.status, state.restarts) == (job, 0, 1), logs(run)
@@ -179,7 +179,7 @@ def test_a_cancelled_run_leaves_no_process(slurm: RealSlurm, tmp_path: Path) -> 
     wait_until(lambda: "client_start" in kinds(run))
     assert any("raylet" in p.name() for p in slurm.processes_of("beta"))
     slurm.call("scancel", job)
-    wait_until(lambda: slurm.scheduler(job) == "CANCELLED", 60)
+    wait_until(lambda: slurm.state(job) == "CANCELLED", 60)
     nobody_left(slurm)
     assert "accuracy" not in kinds(run)
 

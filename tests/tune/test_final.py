@@ -9,8 +9,8 @@ import pytest
 from cluster.run.command_line import parse
 from cluster.run.options import Launch
 from tests.tune.made_up import INVENTORY
-from tune import final
-from tune.final import compare, spread
+from tune import outcome
+from tune.outcome import compare, spread
 
 
 def test_spread_is_the_samples() -> None:
@@ -32,7 +32,7 @@ class Runs:
 @pytest.fixture
 def runs(monkeypatch: pytest.MonkeyPatch) -> Runs:
     made = Runs()
-    monkeypatch.setattr(final, "run_trial", made)
+    monkeypatch.setattr(outcome, "run_trial", made)
     return made
 
 

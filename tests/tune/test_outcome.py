@@ -10,15 +10,16 @@ from rich.console import Console
 
 from fl.spaces import Choice, Uniform
 from tests.tune.made_up import INVENTORY, members, trial
-from tune.final import Comparison, spread
 from tune.options import SweepOptions, parse_sweep
 from tune.outcome import (
+    Comparison,
     Sweep,
     gained,
     print_space,
     print_summary,
     print_trials,
     ranked,
+    spread,
     with_spread,
     write_sweep,
 )

@@ -26,7 +26,7 @@ def test_a_sweep_runs_over_an_allocation(
         told = type_commands(PAGE, folder, slurm=True, environ=slurm.environ)
         job = next(line.split()[1] for line in told.splitlines() if line.startswith("job "))
         deadline = time.monotonic() + 500
-        while slurm.scheduler(job) in ("PENDING", "CONFIGURING", "RUNNING", "COMPLETING"):
+        while slurm.state(job) in ("PENDING", "CONFIGURING", "RUNNING", "COMPLETING"):
             assert time.monotonic() < deadline
             time.sleep(1)
     run = folder / "runs" / "there"

@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 from cluster.clients import actors
-from cluster.clients.actors import Actors, ClientActor, Process
-from cluster.clients.messages import Sent
+from cluster.clients.actors import Actors, ClientActor, Process, Sent
 from cluster.hardware.bundles import Bundles
 from cluster.scheduling.capacity import Bundle, Slot
 from fl.exchange import Upload, unpack

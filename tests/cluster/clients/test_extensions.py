@@ -58,8 +58,32 @@ def plugin(tmp_path: Path) -> Iterator[str]:
     del sys.modules[name]
 
 
+def test_a_file_beside_the_plugin_goes_too(tmp_path: Path) -> None:
+    """Its names and the module itself, and what it imports in turn."""
+    files = {
+        "beside_sizes.py": "HIDDEN = 5",
+        "beside_layers.py": "import beside_sizes\ndef hidden(): return beside_sizes.HIDDEN",
+        "beside_mine.py": PLUGIN.replace("HIDDEN = 5", "import beside_layers").replace(
+            "HIDDEN", "beside_layers.hidden()"
+        ),
+    }
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    load_plugin(str(tmp_path / "beside_mine.py"))
+    for name in files:
+        (tmp_path / name).unlink()
+    try:
+        assert built_elsewhere(packed_models()) == b"5"
+    finally:
+        MODELS.pop("mine", None)
+
+
 def test_another_process_builds_the_users_model_without_its_file(plugin: str) -> None:
-    packed = packed_models()
+    assert built_elsewhere(packed_models()) == b"5"
+
+
+def built_elsewhere(packed: bytes | None) -> bytes:
+    """The width of the user's model, as another process builds it."""
     assert packed is not None
     code = (
         "import pickle, sys; from cluster.clients.extensions import add_models; "
@@ -67,7 +91,8 @@ def test_another_process_builds_the_users_model_without_its_file(plugin: str) ->
         "print(build_classifier('mine', (1, 2, 2), 3).layers[1].out_features)"
     )
     done = subprocess.run([sys.executable, "-c", code], input=packed, capture_output=True)
-    assert done.stdout.strip() == b"5", done.stderr.decode()
+    assert done.returncode == 0, done.stderr.decode()
+    return done.stdout.strip()
 
 
 def test_without_models_of_the_user_nothing_is_sent() -> None:

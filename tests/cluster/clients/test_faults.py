@@ -271,22 +271,15 @@ def test_what_clients_took_is_known_to_the_next_map(cluster: Cluster) -> None:
 
 
 @pytest.mark.parametrize("shared", [False, True])
-def test_a_process_serves_one_client_after_another(cluster: Cluster, shared: bool) -> None:
-    request = Request(cpus=1, gpus=0, shared=shared)
-    updates = run([job(k, where, request) for k in range(6)], [])
-    processes = {int(unpack(packed)[0]["pid"]) for packed in updates.values()}
-    assert len(processes) <= 4  # as many as there are cores
-
-
-def test_nothing_runs_or_holds_resources_when_the_map_is_over(cluster: Cluster) -> None:
+def test_a_process_serves_one_client_after_another_and_no_gpu_is_held_when_fusion_starts(
+    cluster: Cluster, shared: bool
+) -> None:
     before = ray.cluster_resources()
-    run([job(k, where, Request(cpus=1, gpus=0.5, shared=True)) for k in range(4)], [])
-    wait_until(lambda: ray.available_resources().get("GPU") == before["GPU"], seconds=20)
-
-
-def test_no_share_of_a_gpu_is_held_when_fusion_starts(cluster: Cluster) -> None:
     with open_bundles() as bundles:
         name = f"GPU_group_{bundles.group.id.hex()}"
-        jobs = [job(k, where, Request(cpus=1, gpus=0.5)) for k in range(4)]
-        uploads(RayExecutor(TRAIN, bundles), jobs)
+        request = Request(cpus=1, gpus=0.5, shared=shared)
+        updates = uploads(RayExecutor(TRAIN, bundles), [job(k, where, request) for k in range(6)])
         assert ray.available_resources()[name] == ray.cluster_resources()[name] == 2
+    processes = {int(unpack(packed)[0]["pid"]) for packed in updates.values()}
+    assert len(processes) <= 4  # as many as there are cores
+    wait_until(lambda: ray.available_resources().get("GPU") == before["GPU"], seconds=20)

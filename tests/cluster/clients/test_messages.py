@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
+from cluster.clients.actors import LARGE, Sender
 from cluster.clients.executor import RayExecutor
-from cluster.clients.messages import LARGE, Sender
 from cluster.hardware.bundles import Bundles, open_bundles
 from cluster.hardware.private_ray import private_ray
 from fl.events import Events

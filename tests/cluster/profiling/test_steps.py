@@ -13,9 +13,9 @@ from cluster.profiling import steps
 from cluster.profiling.steps import Step, Subject, cache_file, measure_steps
 from fl.errors import UserError
 from fl.federation import RunSpec
-from fl.sealed import read_sealed, write_sealed
 from fl.training.classifier import ClassifierConfig
 from fl.training.generator import GeneratorConfig
+from fl.whole_files import read_sealed, write_sealed
 
 PROBLEM = RunSpec(image_shape=(1, 28, 28), num_classes=10, seed=0)
 SMALL = Subject(ClassifierConfig(model="cnn", width=0.5, batch_size=16), PROBLEM, 1)

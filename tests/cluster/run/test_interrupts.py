@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from cluster.run.runner import interrupt_first
-from fl.sealed import Sealing
+from fl.whole_files import Sealing
 from tests.cluster.commands import launch
 
 

@@ -14,7 +14,7 @@ from cluster.run.run_dir import claim
 from cluster.run.runner import execute
 from fl.events import Epoch, Event
 from fl.exchange import Tensors
-from fl.metrics import oracle
+from fl.metrics import samples
 from fl.training.generator import GeneratorConfig
 from tests.cluster.commands import SMALL
 from tests.fl.devices import Where, assert_same, on_both
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.gpu
 
 def test_a_run_leaves_the_same_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its distances need a data set, a model and what is generated to be in one place."""
-    monkeypatch.setattr(oracle, "STEPS", 3)
+    monkeypatch.setattr(samples, "STEPS", 3)
 
     def work(where: Where) -> tuple[Tensors, Tensors, float]:
         root = tmp_path / where.device.type

@@ -14,8 +14,7 @@ from cluster.run.prepare import Prepared, prepare
 from cluster.run.run_dir import claim
 from cluster.run.runner import CHECKPOINTS, execute
 from fl.events import ClientEnd, ClientProgress, Event, Phase, RunEnd, RunStart, parse_events
-from fl.json_files import read_json
-from fl.json_values import JsonObject
+from fl.json_files import JsonObject, read_json
 from tests.fl.data.fake_files import write_idx_family
 from tests.fl.toy import same_bits
 

@@ -16,7 +16,7 @@ from cluster.run.run_dir import claim
 from cluster.run.runner import execute
 from fl.errors import UserError
 from fl.events import Event, RunEnd, RunStart
-from fl.json_values import JsonObject
+from fl.json_files import JsonObject
 from tests.waiting import wait_until
 
 TOY = [

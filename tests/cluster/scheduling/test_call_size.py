@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cluster.scheduling.call_size import CALL_SECONDS, MOST, clients_per_call
+from cluster.scheduling.placement import CALL_SECONDS, MOST, clients_per_call
 
 
 def test_until_their_time_is_known_a_call_is_a_cohort() -> None:

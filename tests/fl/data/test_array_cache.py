@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fl.cache import cache_dir
 from fl.data import datasets
 from fl.data.datasets import Dataset, load
+from fl.whole_files import cache_dir
 from tests.fl.data.fake_files import IDX_STEMS, fake_images, write_idx, write_idx_family
 
 IMAGES = f"{IDX_STEMS['mnist'][0]}-images-idx3-ubyte"

@@ -14,12 +14,12 @@ from fl.exchange import Tensors
 from fl.fusion.aggregation import (
     AggregationConfig,
     aggregate_states,
+    average_states,
     krum,
     norm_clipped_mean,
     squared_distances,
     trimmed_mean,
 )
-from fl.fusion.average import average_states
 
 ROBUST = ("median", "trimmed-mean", "krum", "norm-clip")
 

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor, nn
 
 from fl.exchange import Tensors
-from fl.fusion.average import average_into, average_states
+from fl.fusion.aggregation import average_into, average_states
 
 
 def net(seed: int) -> nn.Sequential:

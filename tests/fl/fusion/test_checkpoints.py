@@ -11,7 +11,7 @@ from fl.events import Epoch, Event, Events
 from fl.fusion.checkpoints import Checkpoints, digest_of, load_tensors, save_tensors
 from fl.fusion.rank import Report
 from fl.fusion.single_server import SingleServer
-from fl.sealed import Sealing
+from fl.whole_files import Sealing
 from tests.fl.fusion.serving import CE, CONFIG, TEST, data, model, server
 from tests.fl.toy import CPU, PROBLEM, Told, named, same_bits
 

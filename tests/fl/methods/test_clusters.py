@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fl.errors import UserError
-from fl.methods.clusters import (
+from fl.methods.hfldd import (
     check_clusters,
     heterogeneous_clusters,
     random_clusters,

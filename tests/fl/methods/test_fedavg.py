@@ -12,10 +12,10 @@ from torch import nn, optim
 from fl.clients import Clients
 from fl.errors import UserError
 from fl.events import ClientEnd, Event, Listener
-from fl.fusion.average import average_states
+from fl.fusion.aggregation import average_states
 from fl.methods import fedavg, prototypes
 from fl.methods.fedavg import FedAvgConfig
-from fl.methods.participation import participants
+from fl.methods.prototypes import participants
 from fl.methods.registry import get_method
 from fl.rounds import Rounds
 from fl.seeding import seed_for

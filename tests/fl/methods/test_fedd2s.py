@@ -12,8 +12,8 @@ from torch import Tensor, nn, optim
 from fl.errors import UserError
 from fl.federation import Update
 from fl.methods.fedd2s import Knowledge, answered, learn, received, taught_copy, train_distilled
+from fl.methods.personal import Dropping, output_shapes
 from fl.methods.registry import get_method
-from fl.methods.shared_layers import Dropping, output_shapes
 from fl.models.layered import Layers
 from tests.fl.methods.personal_runs import (
     BATCH,

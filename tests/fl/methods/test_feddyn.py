@@ -12,7 +12,7 @@ from fl.events import Event
 from fl.federation import Client, Request, Update
 from fl.methods import averaging, feddyn
 from fl.methods.feddyn import LocalFedDyn
-from fl.methods.participation import participants
+from fl.methods.prototypes import participants
 from fl.models.state import state_sent
 from tests.fl.methods.averaged import (
     CLIENTS,

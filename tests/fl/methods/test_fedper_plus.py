@@ -6,8 +6,8 @@ import pytest
 
 from fl.errors import UserError
 from fl.events import ClientEnd, Event
+from fl.methods.personal import Dropping
 from fl.methods.registry import get_method
-from fl.methods.shared_layers import Dropping
 from fl.models.layered import Layers
 from tests.fl.methods.personal_runs import (
     CLIENTS,

@@ -8,7 +8,7 @@ import pytest
 from fl.errors import ClientFailed, UserError
 from fl.events import ClientEnd, Event
 from fl.methods import fedseq
-from fl.methods.clusters import random_clusters
+from fl.methods.hfldd import random_clusters
 from fl.methods.registry import get_method
 from fl.rounds import Rounds
 from fl.seeding import numpy_generator

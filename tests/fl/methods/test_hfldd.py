@@ -15,9 +15,8 @@ from fl.errors import ClientFailed, UserError
 from fl.events import ClientEnd, Event
 from fl.federation import Client, Request, Task, Update
 from fl.methods import hfldd
-from fl.methods.hfldd import divergence_matrix, group
+from fl.methods.hfldd import check_sent, divergence_matrix, group
 from fl.methods.registry import get_method
-from fl.methods.sent_images import check_sent
 from fl.rounds import Rounds
 from fl.seeding import seed_for
 from tests.fl.methods.personal_runs import (

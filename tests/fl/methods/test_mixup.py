@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from fl.federation import Batch
-from fl.methods.mixup import with_mixup
+from fl.methods.fedmho_open import with_mixup
 
 
 def lessons(size: int = 5) -> Batch:

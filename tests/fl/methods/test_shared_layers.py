@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from fl.federation import Update
-from fl.methods.shared_layers import Dropping, average_layers, first_layers_each, output_shapes
+from fl.methods.personal import Dropping, average_layers, first_layers_each, output_shapes
 from fl.models.layered import Layers
 from tests.fl.methods.personal_runs import SPEC, federation, settings, sizes, start
 from tests.fl.toy import same_bits

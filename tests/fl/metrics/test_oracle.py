@@ -3,15 +3,15 @@
 import pytest
 import torch
 
-from fl.metrics import oracle
-from fl.metrics.oracle import ask_oracle
+from fl.metrics import samples
+from fl.metrics.samples import ask_oracle
 from tests.fl.devices import EXACT, Where, on_both
 from tests.fl.methods.tiny import tiny_data
 
 
 def test_labels_are_confirmed_where_they_are_right(monkeypatch: pytest.MonkeyPatch) -> None:
     """Real images as synthetic ones, of which the second half have wrong labels."""
-    monkeypatch.setattr(oracle, "STEPS", 100)
+    monkeypatch.setattr(samples, "STEPS", 100)
     data = tiny_data(train=300, test=100)
     images = torch.from_numpy(data.train.images).float() / 255
     labels = torch.from_numpy(data.train.labels).clone()
@@ -27,7 +27,7 @@ def test_labels_are_confirmed_where_they_are_right(monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.gpu
 def test_a_gpus_oracle_says_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(oracle, "STEPS", 3)
+    monkeypatch.setattr(samples, "STEPS", 3)
     data = tiny_data(train=48, test=20)
 
     def work(where: Where) -> dict[str, float]:

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 import torch
 
-from fl.training.loop import Step, minimise
 from fl.training.optimizers import SGD
+from fl.training.recipe import Step, minimise
 
 
 def test_each_loss_is_computed_with_the_weights_that_the_step_before_left() -> None:

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from fl.models import build_classifier
 from fl.models.ensemble import Ensemble
 from fl.seeding import torch_seeded
-from fl.training.loop import Step, minimise
 from fl.training.optimizers import SGD, Adam, Proximal
+from fl.training.recipe import Step, minimise
 from fl.training.reduced import Reduced, reduced
 from tests.fl.toy import same_bits
 

@@ -10,9 +10,9 @@ import pytest
 
 from fl.exchange import ClientNote
 from fl.federation import Job
-from fl.sealed import write_sealed
 from fl.training.generator import train_generator
 from fl.training.sizes import SIZES, TRIALS, CohortSizes, groups, take
+from fl.whole_files import write_sealed
 from tests.fl.toy import CLASSIFIER, GENERATOR, PROBLEM, client
 
 

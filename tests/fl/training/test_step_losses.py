@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from fl.training.step_losses import POINTS, StepLosses
+from fl.training.recipe import POINTS, StepLosses
 
 
 def of(losses: list[float]) -> StepLosses:

@@ -5,8 +5,8 @@ import pytest
 import torch
 from scipy.linalg import sqrtm
 
-from fl.json_values import JsonObject
-from fl.metrics.fid import FeatureNetwork, frechet_distance, measure
+from fl.json_files import JsonObject
+from fl.metrics.samples import FeatureNetwork, frechet_distance, measure
 from tests.fl.devices import EXACT, Where, on_both
 from tests.fl.methods.tiny import tiny_data
 from tests.pretended_gpu import pretended_gpus

@@ -1,4 +1,6 @@
-"""The Fréchet distance between real and synthetic images, in features of a network trained here.
+"""What synthetic images are worth: their Fréchet distance to real ones, and an oracle's answers.
+
+The distance is between features of a network that is trained here.
 
 FID proper takes its features from InceptionV3 trained on ImageNet, which has to be downloaded. Here
 a small network is trained on the run's own real training images, always from the same weights in
@@ -6,14 +8,105 @@ the same order. So a distance compares generators on one data set and one traini
 InceptionV3 FID and cannot be compared with printed ones, whose scale is another.
 """
 
+from collections.abc import Iterator
+from itertools import islice
+from typing import TypeVar
+
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fl.data.datasets import Split
-from fl.json_values import JsonObject
-from fl.metrics.real_images import BATCH, train_on_real
+from fl.data.datasets import Dataset, Split
+from fl.json_files import JsonObject
+from fl.metrics.teachers import describe_oracle
+from fl.models import build_classifier
 from fl.seeding import torch_generator, torch_seeded
+from fl.training.optimizers import Adam
+from fl.training.recipe import Step, minimise
+
+# Networks trained on the real training images, by which synthetic ones are measured.
+
+BATCH = 64
+Network = TypeVar("Network", bound=nn.Module)
+
+
+def train_on_real(network: Network, real: Split, steps: int, order: torch.Generator) -> Network:
+    """Trains the network to classify the real images by so many steps of Adam; in eval mode.
+
+    ``order`` draws the images' order, anew for each time that all have been seen.
+    """
+    parameters = list(network.parameters())
+    device = parameters[0].device
+    images = torch.from_numpy(np.ascontiguousarray(real.images))
+    labels = torch.from_numpy(real.labels)
+
+    def batches() -> Iterator[Tensor]:
+        while True:
+            yield from torch.randperm(len(labels), generator=order).split(BATCH)
+
+    def losses() -> Iterator[Step]:
+        for rows in islice(batches(), steps):
+            logits = network(pixels(images[rows], device))
+            yield Step(F.cross_entropy(logits, labels[rows].to(device)))
+
+    minimise(losses(), [parameters], Adam(lr=1e-3).for_cohort([parameters]))
+    return network.eval()
+
+
+def pixels(images: Tensor, device: torch.device) -> Tensor:
+    """Images in [0, 1] on the device, of such or of uint8 ones."""
+    moved = images.to(device)
+    return moved.float() / 255 if moved.dtype == torch.uint8 else moved
+
+
+# The oracle: a network trained on the real training images, which says what a synthetic one shows.
+#
+# It is the same for all runs of a data set. No method ever hears of its answers.
+
+STEPS = 2000
+ROWS = 1024
+"""Images that are asked about together."""
+ORACLE_SEED = 0
+"""Seed of the network: the same for every run."""
+
+
+def train_oracle(real: Split, num_classes: int, device: torch.device) -> nn.Module:
+    """FedMHO's CNN, trained on the device to classify the real images by Adam."""
+    with torch_seeded(ORACLE_SEED, "oracle/start"):
+        network = build_classifier("cnn", real.images.shape[1:], num_classes).to(device)
+    return train_on_real(network, real, STEPS, torch_generator(ORACLE_SEED, "oracle/order"))
+
+
+@torch.no_grad()
+def ask_oracle(dataset: Dataset, synthetic: dict[str, Tensor], device: torch.device) -> JsonObject:
+    """What the oracle says of the synthetic images that were kept, and of the method's teacher.
+
+    Args:
+        dataset: its training split makes the oracle, its test split tells how good that is.
+        synthetic: an outcome's; see :class:`fl.server.Outcome`.
+        device: where the oracle trains.
+
+    Returns:
+        ``accuracy`` on the test split, and what :func:`describe_oracle` says.
+    """
+    with torch.enable_grad():
+        network = train_oracle(dataset.train, dataset.num_classes, device)
+    kept, test = synthetic["kept"].cpu(), dataset.test
+    answers = _ask(network, torch.from_numpy(np.ascontiguousarray(test.images))).argmax(1)
+    drawn = _ask(network, synthetic["images"].cpu()[kept])
+    labels = synthetic["labels"].cpu()[kept]
+    return {
+        "accuracy": float((answers.numpy() == test.labels).mean()),
+        **describe_oracle(drawn, labels, synthetic.get("teacher_logits")),
+    }
+
+
+def _ask(network: nn.Module, images: Tensor) -> Tensor:
+    """Logits, on the host, of images, which are too."""
+    device = next(network.parameters()).device
+    return torch.cat([network(pixels(rows, device)).cpu() for rows in images.split(ROWS)])
+
 
 FEATURES = 128
 EPOCHS = 3
