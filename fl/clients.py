@@ -161,8 +161,8 @@ class Clients:
         self._memories |= current.memories
         return [updates[k] for k in sorted(updates)]
 
-    def news(self, weights: dict[Key, Value]) -> dict[Key, Value]:
-        """What clients must be sent of the weights to start from, or of each client's: nothing in
+    def to_send(self, weights: dict[Key, Value]) -> dict[Key, Value]:
+        """What must be sent to clients of the weights to start from, or of each client's: nothing in
         the first round, whose common start they draw from the seed."""
         return weights if self.round > 1 else {}
 

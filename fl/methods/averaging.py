@@ -104,7 +104,7 @@ class Averaging:
             self.chosen = participants(clients, config.participation, number)
             self.start = (start or self.weights)()
             sent = {k: self.start[clients.members[k].training] for k in self.chosen}
-            updates = clients.train(only=self.chosen, payloads=clients.news(sent), **options)
+            updates = clients.train(only=self.chosen, payloads=clients.to_send(sent), **options)
             with server.events.phase("fusion"):
                 yield average_each(
                     self.model, updates, clients, server, by_samples=by_samples, rule=rule

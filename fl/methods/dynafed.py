@@ -58,7 +58,7 @@ def run(clients: Clients, server: Server, config: DynaFedConfig, *, rounds: Roun
     for number in rounds.play(clients, server, model, memory):
         updates = clients.train(
             only=participants(clients, config.participation, number),
-            broadcast=clients.news(prefixed("classifier", model)),
+            broadcast=clients.to_send(prefixed("classifier", model)),
         )
         with server.events.phase("fusion"):
             combine_classifiers(model, updates, clients, server)

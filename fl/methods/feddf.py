@@ -68,7 +68,7 @@ def run(
         return Outcome(model=ensemble, start=start, epochs=result.epochs, figures=about)
     everyone = [client.id for client in clients.members]
     for _ in rounds.play(clients, server, ensemble):
-        updates = clients.train(payloads=clients.news(weights_of(model, clients, everyone)))
+        updates = clients.train(payloads=clients.to_send(weights_of(model, clients, everyone)))
         with server.events.phase("fusion"):
             updates = average_each(model, updates, clients, server, by_samples=False, rule=config)
             distil(ensemble, updates, server, config, auxiliary)

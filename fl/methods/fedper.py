@@ -96,7 +96,7 @@ def share_layers(
         newest = first_layers(model, layers, depth)
         updates = clients.train(
             only=chosen,
-            broadcast=clients.news(newest),
+            broadcast=clients.to_send(newest),
             known=newest if known else None,
             remember=True,
             goes_to=goes_to,

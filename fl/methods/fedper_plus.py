@@ -78,7 +78,7 @@ def run(clients: Clients, server: Server, config: FedPerPlusConfig, *, rounds: R
     ):
         chosen = participants(clients, config.participation, number)
         taken.count(chosen)
-        payloads = clients.news(first_layers_each(model, layers, depths(), chosen))
+        payloads = clients.to_send(first_layers_each(model, layers, depths(), chosen))
         updates = clients.train(
             only=chosen,
             payloads=payloads,

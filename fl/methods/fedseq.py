@@ -59,7 +59,7 @@ def run(clients: Clients, server: Server, config: FedSeqConfig, *, rounds: Round
     clusters = random_clusters(ids, config.num_clusters(len(ids)), clients.run_spec.seed)
     for number in rounds.play(clients, server, model):
         orders = [_order(clients, cluster, number) for cluster in clusters]
-        carried = _train_in_turn(clients, orders, clients.news(prefixed("classifier", model)))
+        carried = _train_in_turn(clients, orders, clients.to_send(prefixed("classifier", model)))
         heads = {order[0]: Relayed(carried[i]) for i, order in enumerate(orders)}
         ends = clients.map(hand_up, only=heads, payloads=heads, check=trained)
         if lost := heads.keys() & clients.dropped.keys():

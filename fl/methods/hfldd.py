@@ -195,7 +195,7 @@ def run(
         updates = clients.map(
             train_head,
             only=heads,
-            broadcast=clients.news(prefixed("classifier", model)),
+            broadcast=clients.to_send(prefixed("classifier", model)),
             check=check_head,
         )
         refuse_lost(clients, heads)

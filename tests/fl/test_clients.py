@@ -394,12 +394,12 @@ def test_the_first_round_is_trained_by_its_own_record_and_sends_no_weights() -> 
     executor = FakeExecutor()
     clients = federation(executor)
     moon, weights = LocalMoon(model="cnn", width=0.2), {"w": torch.ones(1)}
-    assert clients.news(weights) == {}
+    assert clients.to_send(weights) == {}
     clients.train(moon, only=[0], check=whatever, remember=True)
     # It goes on from its own model.
     clients.train(moon, only=[0], known=weights, check=whatever, remember=True)
     clients.round = 2
-    assert clients.news(weights) is weights
+    assert clients.to_send(weights) is weights
     clients.train(moon, only=[1], check=whatever)
     assert [job.client.training for job in executor.jobs] == [plain(moon), moon, moon]
     assert [job.of_this_run for job in executor.jobs] == [False, True, False]
