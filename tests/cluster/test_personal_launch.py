@@ -79,22 +79,23 @@ def test_two_clients_memories_exchanged_are_refused_by_a_run_that_goes_on(tmp_pa
     line = [*FEDD2S, "--runtime=inprocess", f"--output-dir={tmp_path}"]
     with mock.patch.object(Rounds, "_save", stop_after_two):
         assert here(main, line).returncode == 130
-    one, other = sorted((tmp_path / "run" / "updates").glob("round-*/*.safetensors"))[:2]
-    for suffix in (".safetensors", ".sha256"):
-        exchange(one.with_suffix(suffix), other.with_suffix(suffix))
+    kept = sorted((tmp_path / "run" / "updates").glob("round-*/*.safetensors"))
+    turn(kept, 1)
     done = here(main, [*line, "--resume"])
-    assert done.returncode == 2
+    assert done.returncode == 2, done.stdout
     assert "remembers is gone or damaged" in done.stderr
     assert not (tmp_path / "run" / "result.json").exists()
-    for suffix in (".safetensors", ".sha256"):
-        exchange(one.with_suffix(suffix), other.with_suffix(suffix))
+    turn(kept, -1)
     assert here(main, [*line, "--resume"]).returncode == 0
 
 
-def exchange(one: Path, other: Path) -> None:
-    contents = one.read_bytes(), other.read_bytes()
-    other.write_bytes(contents[0])
-    one.write_bytes(contents[1])
+def turn(files: list[Path], by: int) -> None:
+    """Each file, and its checksum, gets the content of another."""
+    for suffix in (".safetensors", ".sha256"):
+        there = [file.with_suffix(suffix) for file in files]
+        contents = [file.read_bytes() for file in there]
+        for file, content in zip(there, contents[by:] + contents[:by], strict=True):
+            file.write_bytes(content)
 
 
 def test_no_test_samples_are_refused_in_one_line(tmp_path: Path) -> None:
