@@ -13,7 +13,6 @@ from tests.fl.methods.personal_runs import (
     CLIENTS,
     SPEC,
     averaged,
-    check_that_a_killed_run_goes_on_to_the_same_bits,
     close,
     curve,
     memories,
@@ -88,7 +87,7 @@ def test_started_with_nothing_more_to_drop_it_is_fedper(tmp_path: Path) -> None:
 
 def test_its_first_round_is_found_where_fedavg_left_it(tmp_path: Path) -> None:
     play("fedavg", settings("fedavg"), 1, store=store(tmp_path, "fedavg"))
-    for name in ("fedper+", "fedrep+", "fedper", "pfedsd"):
+    for name in ("fedper+", "fedrep+", "fedper", "pfedsd", "local"):
         heard: list[Event] = []
         play(name, settings(name), 1, store=store(tmp_path, name), listener=heard.append)
         assert [e.reused for e in heard if isinstance(e, ClientEnd)] == [True] * CLIENTS, name
@@ -103,12 +102,6 @@ def test_the_head_is_empty_at_first_so_fedrep_plus_is_fedavg_then(tmp_path: Path
     two = play("fedrep+", settings("fedrep+", dropping=dropping), store=store(tmp_path, "b"))[1]
     assert one.bytes_up == two.bytes_up
     assert not same(memories(one), memories(two))
-
-
-@pytest.mark.parametrize("name", ["fedper+", "fedrep+"])
-def test_a_killed_run_goes_on_to_the_same_bits(name: str, tmp_path: Path) -> None:
-    config = settings(name, participation=0.6, dropping=Dropping(rate=1))
-    check_that_a_killed_run_goes_on_to_the_same_bits(name, config, tmp_path)
 
 
 @pytest.mark.parametrize(

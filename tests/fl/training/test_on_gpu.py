@@ -51,8 +51,7 @@ def inputs(training: Training, where: Where) -> list[TaskInput]:
         remembered = prefixed("classifier", model)
     given = [task_input(training, data, id=k) for k, data in enumerate(SHARDS)]
     return [
-        replace(g, device=where.device, payload=sent, remembered=remembered, round=2)
-        for g in given
+        replace(g, device=where.device, payload=sent, remembered=remembered, round=2) for g in given
     ]
 
 
