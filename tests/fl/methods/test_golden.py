@@ -29,7 +29,7 @@ CNN = {"model": "cnn", "width": 0.3, "epochs": 8, "lr": 0.02, "momentum": 0.9}
 AVERAGED = {"classifier": CNN, "num_large": 4}
 OWN = {"classifier": {"model": "m1", "width": 1.0, "epochs": 10, "lr": 5e-3}}
 DROPPED = {**OWN, "dropping": {"rate": 1}}
-TAUGHT = {"classifier": {**OWN["classifier"], "epochs": 8}}
+TAUGHT = {"classifier": {**OWN["classifier"], "epochs": 6}}
 CVAE = {"width": 0.5, "latent": 8, "epochs": 40, "lr": 5e-3}
 FIT = {"epochs": 10, "lr": 5e-3, "batch_size": 32}
 CVAES = {
@@ -73,7 +73,8 @@ LEARNING: dict[str, dict[str, Any]] = {
     "centralised": {"classifier": CNN, "fit": {"epochs": 6, "lr": 0.05, "momentum": 0.9}},
     **dict.fromkeys(("local", "fedper", "fedrep", "pfedsd"), OWN),
     **dict.fromkeys(("fedper+", "fedrep+"), DROPPED),
-    **dict.fromkeys(("fedd2s", "fedict", "fedmd"), TAUGHT),
+    **dict.fromkeys(("fedict", "fedmd"), TAUGHT),
+    "fedd2s": {"classifier": {**OWN["classifier"], "epochs": 8}},
     "fedcvae-ens": CVAES,
     "fedcvae-kd": {**CVAES, "decoder": {"num_samples": 300, "epochs": 10, "lr": 5e-3}},
     **dict.fromkeys(("fedmho", "fedmho-md", "fedmho-sd"), MHO),
