@@ -162,8 +162,8 @@ class Clients:
         return [updates[k] for k in sorted(updates)]
 
     def to_send(self, weights: dict[Key, Value]) -> dict[Key, Value]:
-        """What must be sent to clients of the weights to start from, or of each client's: nothing in
-        the first round, whose common start they draw from the seed."""
+        """The weights, or each client's, that clients must be sent to start from: none in the first
+        round, whose common start they draw from the seed."""
         return weights if self.round > 1 else {}
 
     def score(

@@ -22,6 +22,7 @@ from fl.methods.method import Assignment, Method
 from fl.methods.prototypes import LOCAL, ParticipationConfig, participants
 from fl.methods.uploads import combine_classifiers, untrained_classifier
 from fl.rounds import Rounds
+from fl.seeding import in_round, torch_seeded
 from fl.server import Outcome, Server
 from fl.spaces import LogUniform, Spaces
 from fl.training.classifier import ClassifierConfig
@@ -88,14 +89,15 @@ def learn_images(
         {name: memory[f"path.{number}.{name}"] for name in model.state_dict()}
         for number in range(config.trajectory + 1)
     ]
-    images, labels = match_trajectory(
-        model.train(),
-        path,
-        config.matching,
-        image_shape=run_spec.image_shape,
-        num_classes=run_spec.num_classes,
-        seed=run_spec.seed,
-    )
+    with torch_seeded(run_spec.seed, "trajectory/dropout"):
+        images, labels = match_trajectory(
+            model.train(),
+            path,
+            config.matching,
+            image_shape=run_spec.image_shape,
+            num_classes=run_spec.num_classes,
+            seed=run_spec.seed,
+        )
     return {"images": images, "labels": labels}
 
 
@@ -103,7 +105,8 @@ def train_on_images(model: nn.Module, data: Batch, server: Server, config: DynaF
     """Renews BatchNorm's statistics on the images, and trains the model on them."""
     images = data["images"].to(server.device)
     model.train()
-    with torch.no_grad():
+    purpose = in_round("refresh/dropout", server.round)
+    with torch.no_grad(), torch_seeded(server.run_spec.seed, purpose):
         for _ in range(REFRESHED):
             model(images)
     server.fit(model, data, loss=SoftLabels(), config=config.fit, stage="fusion", tested=False)

@@ -1,11 +1,9 @@
 """What the tests of FedAvg's relatives share: a federation of four, whole runs, plain loops."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn, optim
@@ -13,15 +11,14 @@ from torch import Tensor, nn, optim
 from cluster.clients.store import Store
 from fl.clients import Clients
 from fl.events import ClientEnd, Event, Listener
-from fl.exchange import prefixed
-from fl.federation import Update, UpdateStore
+from fl.federation import UpdateStore
 from fl.methods.registry import get_method
 from fl.rounds import Rounds
 from fl.seeding import seed_for
 from fl.server import Outcome
 from fl.training.classifier import ClassifierConfig, starting_classifier
 from tests.fl.methods.tiny import WatchedServer, tiny_data, tiny_federation, tiny_partition
-from tests.fl.toy import PROBLEM, same_bits, shard, task_input
+from tests.fl.toy import same_bits
 
 SMALL: dict[str, Any] = {"model": "convnet", "width": 0.04, "epochs": 2, "lr": 0.05}
 """A classifier with BatchNorm."""
@@ -53,13 +50,11 @@ def federation(
     )
 
 
-def play(
-    name: str, config: Any, rounds: int = 2, *, directory: Path | None = None, **options: Any
-) -> tuple[Outcome, Clients]:
+def play(name: str, config: Any, rounds: int = 2, **options: Any) -> tuple[Outcome, Clients]:
     """A whole run, and its clients."""
     clients, server = federation(name, config, **options)
     run = get_method(name).run
-    return run(clients, server, config, rounds=Rounds(rounds, directory)), clients
+    return run(clients, server, config, rounds=Rounds(rounds)), clients
 
 
 def store(root: Path, run: str = "run") -> Store:
@@ -134,46 +129,3 @@ def averaged(states: list[dict[str, Tensor]], shares: list[float]) -> dict[str, 
         name: sum(share * state[name].double() for share, state in zip(shares, states, strict=True))
         for name in states[0]
     }  # type: ignore[return-value]
-
-
-class Killed(Exception):
-    pass
-
-
-def check_that_a_killed_run_goes_on_to_the_same_bits(
-    name: str, config: Any, folder: Path
-) -> list[Event]:
-    """Killed while the clients of the third of four rounds end; gives the resumed run's events."""
-    undisturbed, whole = play(name, config, 4, store=store(folder, "whole"))
-
-    def killer(event: Event) -> None:
-        if isinstance(event, ClientEnd) and event.round == 3:
-            raise Killed
-
-    # A pool of its own, so that nothing of the undisturbed run is found in it.
-    own = store(folder / "own")
-    with pytest.raises(Killed):
-        play(name, config, 4, directory=folder, store=own, listener=killer)
-    heard: list[Event] = []
-    resumed, clients = play(name, config, 4, directory=folder, store=own, listener=heard.append)
-    assert same_model(resumed, undisturbed)
-    assert (resumed.start, resumed.epochs) == (undisturbed.start, undisturbed.epochs)
-    assert clients.bytes_up == whole.bytes_up
-    assert clients.bytes_down == whole.bytes_down
-    assert clients.bytes_for_test == whole.bytes_for_test
-    return heard
-
-
-def names(update: Update) -> set[str]:
-    return {name.split(".")[0] for name in update.tensors}
-
-
-def check_that_a_memory_of_another_model_is_refused(local: ClassifierConfig) -> None:
-    """Its file may be whole, and yet be of a wider model."""
-    wider = replace(local, width=2 * local.width)
-    model = starting_classifier(wider, PROBLEM)
-    inputs = task_input(local, shard(5, 5, 5))
-    inputs = replace(inputs, remembered=prefixed("classifier", model), round=2)
-    inputs = replace(inputs, payload=prefixed("classifier", starting_classifier(local, PROBLEM)))
-    with pytest.raises(ValueError, match="the client's memory"):
-        local.task(inputs)

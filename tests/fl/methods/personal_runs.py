@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn, optim
@@ -12,18 +11,16 @@ from torch import Tensor, nn, optim
 from cluster.clients.store import Store
 from fl.clients import Clients
 from fl.data.partition import Partition, PartitionConfig, make_partition
-from fl.events import ClientEnd, Event, Events, Listener
+from fl.events import Listener
 from fl.exchange import unpack
-from fl.executor import InProcess
-from fl.federation import Client, Executor, Request, RunSpec, UpdateStore
+from fl.federation import Executor, RunSpec, UpdateStore
 from fl.methods.registry import get_method
 from fl.rounds import Rounds
-from fl.scoring import OwnTests
 from fl.seeding import seed_for
 from fl.server import Outcome
 from fl.training.classifier import starting_classifier
-from tests.fl.methods.tiny import NoStore, WatchedServer, tiny_data, whole
-from tests.fl.toy import CPU, same_bits
+from tests.fl.methods.tiny import WatchedServer, tiny_data, tiny_federation
+from tests.fl.toy import same_bits
 
 CLIENTS, BATCH = 5, 16
 DATA = tiny_data(train=200, test=20)
@@ -59,28 +56,17 @@ def federation(
     listener: Listener = lambda event: None,
     cut: Partition | None = None,
 ) -> tuple[Clients, WatchedServer]:
-    cut = cut or partition()
-    members = [
-        Client(
-            id=k,
-            role=assignment.role,
-            training=assignment.training,
-            num_samples=len(cut.train[k]),
-            request=Request(cpus=1, gpus=0, shared=True),
-        )
-        for k, assignment in enumerate(get_method(name).assign(config, CLIENTS, SPEC))
-    ]
-    events = Events(listener)
-    clients = Clients(
-        members,
-        cut.train,
-        SPEC,
-        executor or InProcess(DATA.train),
-        store or NoStore(),
-        events,
-        tests=OwnTests.of(cut.test, DATA.train.labels, 10),
+    return tiny_federation(
+        config,
+        num_clients=CLIENTS,
+        assign=get_method(name).assign,
+        data=DATA,
+        cut=cut or partition(),
+        shared=True,
+        store=store,
+        executor=executor,
+        listener=listener,
     )
-    return clients, WatchedServer(SPEC, whole(DATA.test), events, CPU, None)
 
 
 def play(
@@ -188,29 +174,3 @@ def averaged(states: Sequence[dict[str, Tensor]], shares: Sequence[float]) -> di
 def close(one: dict[str, Tensor], other: dict[str, Tensor], atol: float = 2e-5) -> bool:
     """Whether weights agree but for rounding."""
     return all(torch.allclose(one[n], other[n], atol=atol) for n in one)
-
-
-class Killed(Exception):
-    pass
-
-
-def check_that_a_killed_run_goes_on_to_the_same_bits(
-    name: str, config: Any, folder: Path, **options: Any
-) -> None:
-    """Killed while the clients of the third of four rounds end."""
-    undisturbed, first = play(name, config, 4, store=store(folder, "whole"), **options)
-
-    def killer(event: Event) -> None:
-        if isinstance(event, ClientEnd) and event.round == 3:
-            raise Killed
-
-    # A pool of its own, so that nothing of the undisturbed run is found in it.
-    own = store(folder / "own")
-    with pytest.raises(Killed):
-        play(name, config, 4, directory=folder, store=own, listener=killer, **options)
-    resumed, clients = play(name, config, 4, directory=folder, store=own, **options)
-    assert (resumed.start, resumed.epochs) == (undisturbed.start, undisturbed.epochs)
-    assert same(memories(clients), memories(first))
-    assert (clients.bytes_up, clients.bytes_down) == (first.bytes_up, first.bytes_down)
-    if undisturbed.model is not None:
-        assert same_bits(model_of(resumed), model_of(undisturbed))

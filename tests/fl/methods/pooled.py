@@ -1,22 +1,17 @@
 """What the tests of DENSE and Co-Boosting share: tiny models, and what holds of a run of either."""
 
 import math
-from pathlib import Path
 from typing import Any
 
-import pytest
 import torch
 from torch import Tensor, nn
 
-from fl.events import Epoch, Event, Listener
-from fl.fusion.checkpoints import Checkpoints
 from fl.fusion.inversion import InversionConfig
 from fl.methods.method import Method
 from fl.models.ensemble import Ensemble
-from fl.server import Outcome
 from fl.training.classifier import ClassifierConfig
 from tests.fl.methods.tiny import tiny_federation
-from tests.fl.toy import Told, into, named, same_bits
+from tests.fl.toy import Told, into, named
 
 CLASSIFIER = ClassifierConfig(model="cnn", width=0.3, epochs=1)
 INVERSION = InversionConfig(batch_size=8, steps=2, width=0.05, latent=8)
@@ -75,46 +70,3 @@ def check_that_the_pool_grows_and_is_learned_once_per_epoch(method: Method, conf
     assert server.evaluate(outcome.model) == outcome.epochs[-1]
     assert not outcome.model.training
     assert all(p.requires_grad for p in outcome.model.parameters())
-
-
-def check_that_the_seed_alone_decides(method: Method, config: Any) -> None:
-    """Two runs of one seed, and one of another."""
-
-    def run(seed: int) -> Tensor:
-        clients, server = tiny_federation(config, assign=method.assign, num_clients=2, seed=seed)
-        return weights(method.run(clients, server, config).model)
-
-    first = run(0)
-    torch.rand(3)  # the global stream decides nothing
-    assert torch.equal(first, run(0))
-    assert not torch.equal(first, run(1))
-
-
-def check_that_a_killed_run_goes_on_to_the_same_bits(
-    method: Method, config: Any, folder: Path
-) -> None:
-    """Killed between two of its three epochs."""
-
-    def killed(event: Event) -> None:
-        if isinstance(event, Epoch) and event.epoch == 2:
-            raise KeyboardInterrupt
-
-    def run(name: str, listener: Listener = lambda event: None) -> Outcome:
-        clients, server = tiny_federation(
-            config,
-            assign=method.assign,
-            num_clients=2,
-            listener=listener,
-            checkpoints=Checkpoints(folder / name, every=1),
-        )
-        return method.run(clients, server, config)
-
-    with pytest.raises(KeyboardInterrupt):
-        run("killed", killed)
-    heard: list[Told] = []
-    resumed, whole = run("killed", into(heard)), run("undisturbed")
-    assert [e["epoch"] for e in named(heard, "epoch")] == [3]
-    assert same_bits(resumed.model.state_dict(), whole.model.state_dict())
-    assert torch.equal(resumed.synthetic["images"], whole.synthetic["images"])
-    assert resumed.epochs == whole.epochs
-    assert resumed.figures == whole.figures

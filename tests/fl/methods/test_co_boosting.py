@@ -3,7 +3,6 @@
 import copy
 import math
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,9 +24,7 @@ from tests.fl.methods.pooled import (
     CLASSIFIER,
     INVERSION,
     Linear,
-    check_that_a_killed_run_goes_on_to_the_same_bits,
     check_that_the_pool_grows_and_is_learned_once_per_epoch,
-    check_that_the_seed_alone_decides,
     ensemble,
     images,
     kl,
@@ -157,11 +154,3 @@ def test_the_global_models_gradient_is_cut_to_the_released_norm() -> None:
 
 def test_a_run_is_a_pool_that_grows_and_one_pass_over_it_per_epoch() -> None:
     check_that_the_pool_grows_and_is_learned_once_per_epoch(METHOD, CONFIG)
-
-
-def test_same_seed_same_model() -> None:
-    check_that_the_seed_alone_decides(METHOD, CONFIG)
-
-
-def test_a_run_that_was_killed_between_epochs_goes_on_to_the_same_bits(tmp_path: Path) -> None:
-    check_that_a_killed_run_goes_on_to_the_same_bits(METHOD, CONFIG, tmp_path)

@@ -2,7 +2,6 @@
 
 import math
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
@@ -16,9 +15,7 @@ from tests.fl.methods.pooled import (
     CLASSIFIER,
     INVERSION,
     Linear,
-    check_that_a_killed_run_goes_on_to_the_same_bits,
     check_that_the_pool_grows_and_is_learned_once_per_epoch,
-    check_that_the_seed_alone_decides,
     ensemble,
     images,
     kl,
@@ -68,14 +65,6 @@ def test_layers_that_keep_no_statistics_are_no_term_of_the_loss() -> None:
 
 def test_a_run_is_a_pool_that_grows_and_one_pass_over_it_per_epoch() -> None:
     check_that_the_pool_grows_and_is_learned_once_per_epoch(METHOD, CONFIG)
-
-
-def test_same_seed_same_model() -> None:
-    check_that_the_seed_alone_decides(METHOD, CONFIG)
-
-
-def test_a_run_that_was_killed_between_epochs_goes_on_to_the_same_bits(tmp_path: Path) -> None:
-    check_that_a_killed_run_goes_on_to_the_same_bits(METHOD, CONFIG, tmp_path)
 
 
 def test_images_that_the_generator_cannot_make_are_refused_before_anything_starts() -> None:

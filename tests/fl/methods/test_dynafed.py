@@ -1,7 +1,5 @@
 """DynaFed: FedAvg while it follows the path, images that are learned once, and their use."""
 
-from pathlib import Path
-
 import pytest
 import torch
 
@@ -13,7 +11,6 @@ from fl.methods.dynafed import DynaFedConfig, SoftLabels
 from fl.training.classifier import ClassifierConfig
 from tests.fl.methods.personal_runs import (
     LOCAL,
-    check_that_a_killed_run_goes_on_to_the_same_bits,
     model_of,
     play,
     settings,
@@ -62,10 +59,6 @@ def test_images_are_learned_once_and_trained_on_in_every_later_round(
     fedavg, theirs = play("fedavg", settings("fedavg", weighting="uniform"), 5)
     assert not same_bits(model_of(ours), model_of(fedavg))
     assert clients.bytes_up == theirs.bytes_up
-
-
-def test_a_run_that_was_killed_on_the_path_goes_on_to_the_same_images(tmp_path: Path) -> None:
-    check_that_a_killed_run_goes_on_to_the_same_bits("dynafed", config(), tmp_path)
 
 
 def test_soft_labels_that_are_one_hot_give_cross_entropy() -> None:

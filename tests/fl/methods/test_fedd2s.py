@@ -22,7 +22,6 @@ from tests.fl.methods.personal_runs import (
     SPEC,
     averaged,
     batches,
-    check_that_a_killed_run_goes_on_to_the_same_bits,
     close,
     federation,
     memories,
@@ -296,8 +295,3 @@ def test_a_layer_that_the_model_has_not_is_refused_with_those_it_has(number: int
     config = settings("fedd2s", fixed_layer=number)
     with pytest.raises(UserError, match=r"fixed_layer must be in 1 to 6 \(C1, C2, C3, F1, F2, F3"):
         get_method("fedd2s").assign(config, CLIENTS, SPEC)
-
-
-def test_a_killed_run_goes_on_to_the_same_bits(tmp_path: Path) -> None:
-    config = settings("fedd2s", participation=0.6, dropping=FAST)
-    check_that_a_killed_run_goes_on_to_the_same_bits("fedd2s", config, tmp_path)

@@ -17,7 +17,6 @@ from tests.fl.methods.personal_runs import (
     CLIENTS,
     LOCAL,
     SPEC,
-    check_that_a_killed_run_goes_on_to_the_same_bits,
     close,
     curve,
     federation,
@@ -130,11 +129,6 @@ def test_an_upload_that_cannot_be_is_refused_by_the_clients_name() -> None:
     ):
         with pytest.raises(ValueError, match="client 2"):
             lesson(told(**bad), (32,), memory, config, CPU)
-
-
-def test_a_killed_run_goes_on_to_the_same_bits(tmp_path: Path) -> None:
-    config = settings("fedict", participation=0.6)
-    check_that_a_killed_run_goes_on_to_the_same_bits("fedict", config, tmp_path)
 
 
 def test_its_clients_train_in_cohorts() -> None:

@@ -16,7 +16,6 @@ from tests.fl.methods.personal_runs import (
     CLIENTS,
     LOCAL,
     SPEC,
-    check_that_a_killed_run_goes_on_to_the_same_bits,
     close,
     federation,
     memories,
@@ -100,11 +99,6 @@ def test_logits_that_cannot_be_are_refused_by_the_clients_name() -> None:
         )
         with pytest.raises(ValueError, match="client 3 sent logits"):
             mean_logits([update], 40, 10)
-
-
-def test_a_killed_run_goes_on_to_the_same_bits(tmp_path: Path) -> None:
-    config = settings("fedmd", participation=0.6)
-    check_that_a_killed_run_goes_on_to_the_same_bits("fedmd", config, tmp_path, inputs=INPUTS)
 
 
 def test_clients_learn_from_public_images_in_cohorts() -> None:

@@ -16,7 +16,6 @@ from tests.fl.methods.personal_runs import (
     CLIENTS,
     SPEC,
     averaged,
-    check_that_a_killed_run_goes_on_to_the_same_bits,
     close,
     curve,
     memories,
@@ -115,11 +114,6 @@ def test_a_client_is_scored_by_its_own_head_on_the_newest_layers(tmp_path: Path)
         images = torch.from_numpy(DATA.train.images[rows]).float() / 255
         labels = torch.from_numpy(DATA.train.labels[rows])
         assert evaluate(model, images, labels, 10).accuracy == curve(outcome)[-1][k]
-
-
-def test_a_killed_run_goes_on_to_the_same_bits(tmp_path: Path) -> None:
-    config = settings("fedper", participation=0.6)
-    check_that_a_killed_run_goes_on_to_the_same_bits("fedper", config, tmp_path)
 
 
 @pytest.mark.parametrize("number", [-1, 7])

@@ -14,7 +14,6 @@ from fl.training.task import conflict, recipe_of
 from tests.fl.methods.personal_runs import (
     CLIENTS,
     averaged,
-    check_that_a_killed_run_goes_on_to_the_same_bits,
     close,
     curve,
     memories,
@@ -89,11 +88,6 @@ def start_of(config: object) -> torch.nn.Module:
     from fl.training.classifier import starting_classifier
 
     return starting_classifier(config, PROBLEM)  # type: ignore[arg-type]
-
-
-def test_a_killed_run_goes_on_to_the_same_bits(tmp_path: Path) -> None:
-    config = settings("fedrep", participation=0.6)
-    check_that_a_killed_run_goes_on_to_the_same_bits("fedrep", config, tmp_path)
 
 
 def test_a_head_that_takes_all_epochs_is_refused() -> None:

@@ -16,7 +16,6 @@ from tests.fl.methods.personal_runs import (
     CLIENTS,
     SPEC,
     averaged,
-    check_that_a_killed_run_goes_on_to_the_same_bits,
     close,
     federation,
     model_of,
@@ -112,12 +111,6 @@ def test_a_dropped_client_leaves_the_model_as_it_is(tmp_path: Path) -> None:
     for k in numpy_generator(0, "sequence", 0).permutation(able).tolist():
         train(carried, k, 1)
     assert close(carried.state_dict(), model_of(outcome), atol=1e-4)
-
-
-@pytest.mark.slow
-def test_a_killed_run_goes_on_to_the_same_bits(tmp_path: Path) -> None:
-    config = settings("fedseq", clusters=2)
-    check_that_a_killed_run_goes_on_to_the_same_bits("fedseq", config, tmp_path)
 
 
 def test_more_clusters_than_clients_are_refused() -> None:

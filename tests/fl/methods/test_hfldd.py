@@ -23,7 +23,6 @@ from tests.fl.methods.personal_runs import (
     CLIENTS,
     LOCAL,
     SPEC,
-    check_that_a_killed_run_goes_on_to_the_same_bits,
     close,
     federation,
     model_of,
@@ -230,10 +229,6 @@ def test_the_first_image_of_a_class_from_two_members_is_an_example_after_a_resta
 def has(k: int, label: int) -> bool:
     """Whether a client has images of the class."""
     return label in samples(k)[1].tolist()
-
-
-def test_a_killed_run_goes_on_to_the_same_bits(tmp_path: Path) -> None:
-    check_that_a_killed_run_goes_on_to_the_same_bits("hfldd", config(), tmp_path, inputs=INPUTS)
 
 
 def test_more_groups_than_clients_are_refused() -> None:

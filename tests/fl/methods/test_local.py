@@ -17,7 +17,6 @@ from fl.federation import TaskInput, TaskOutput
 from fl.methods import local
 from tests.fl.methods.personal_runs import (
     CLIENTS,
-    check_that_a_killed_run_goes_on_to_the_same_bits,
     close,
     curve,
     memories,
@@ -42,19 +41,6 @@ def test_three_rounds_are_those_of_a_plain_loop(tmp_path: Path) -> None:
         assert close({n.removeprefix("classifier."): t for n, t in own.items()}, model.state_dict())
     assert outcome.model is None
     assert not any((*clients.bytes_up.values(), *clients.bytes_down.values()))
-
-
-def test_its_first_round_is_found_where_fedavg_left_it(tmp_path: Path) -> None:
-    play("fedavg", settings("fedavg"), 1, store=store(tmp_path, "fedavg"))
-    heard: list[Event] = []
-    play("local", settings("local"), 2, store=store(tmp_path, "local"), listener=heard.append)
-    reused = [event.reused for event in heard if isinstance(event, ClientEnd)]
-    assert reused == [True] * CLIENTS + [False] * CLIENTS
-
-
-def test_a_killed_run_goes_on_to_the_same_bits(tmp_path: Path) -> None:
-    config = settings("local", participation=0.4)
-    check_that_a_killed_run_goes_on_to_the_same_bits("local", config, tmp_path)
 
 
 def test_who_was_absent_goes_on_with_its_own_model(tmp_path: Path) -> None:

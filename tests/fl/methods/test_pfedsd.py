@@ -11,7 +11,6 @@ from fl.training.task import conflict, recipe_of
 from tests.fl.methods.personal_runs import (
     CLIENTS,
     averaged,
-    check_that_a_killed_run_goes_on_to_the_same_bits,
     close,
     curve,
     memories,
@@ -67,11 +66,6 @@ def test_clients_are_scored_by_their_own_last_models(tmp_path: Path) -> None:
     alone, _ = play("local", settings("local"), 1)
     assert curve(outcome)[0] == curve(alone)[0]
     assert not same_bits(memories(clients)[0], memories(clients)[1])
-
-
-def test_a_killed_run_goes_on_to_the_same_bits(tmp_path: Path) -> None:
-    config = settings("pfedsd", participation=0.6)
-    check_that_a_killed_run_goes_on_to_the_same_bits("pfedsd", config, tmp_path)
 
 
 def test_its_clients_train_in_cohorts() -> None:

@@ -17,7 +17,7 @@ from fl.data.partition import Partition, PartitionConfig, make_partition
 from fl.data.shard import Shard
 from fl.events import Events, Listener
 from fl.executor import InProcess
-from fl.federation import Batch, Client, Request, RunSpec, UpdateStore
+from fl.federation import Batch, Client, Executor, Request, RunSpec, UpdateStore
 from fl.fusion.checkpoints import Checkpoints
 from fl.fusion.fit import FitConfig
 from fl.fusion.single_server import SingleServer
@@ -104,27 +104,32 @@ def tiny_federation(
     checkpoints: Checkpoints | None = None,
     device: torch.device = CPU,
     on_failure: OnFailure = "stop",
+    cut: Partition | None = None,
+    shared: bool = False,
+    executor: Executor | None = None,
 ) -> tuple[Clients, WatchedServer]:
+    """``cut``: who has which samples, with test samples of their own; ``shared``: see Request."""
     data = data or tiny_data()
     run_spec = RunSpec(image_shape=data.image_shape, num_classes=10, seed=seed)
-    cut = tiny_partition(data, num_clients, alpha=alpha, seed=seed)
+    own_tests = cut.test if cut else None
+    cut = cut or tiny_partition(data, num_clients, alpha=alpha, seed=seed)
     members = [
         Client(
             id=k,
             role=assignment.role,
             training=assignment.training,
             num_samples=len(cut.train[k]),
-            request=Request(cpus=1, gpus=0),
+            request=Request(cpus=1, gpus=0, shared=shared),
         )
         for k, assignment in enumerate(assign(config, num_clients, run_spec))
     ]
     events = Events(listener)
-    few = [own[:5] for own in cut.train]  # methods that score clients need some
+    few = own_tests or [own[:5] for own in cut.train]  # methods that score clients need some
     clients = Clients(
         members,
         cut.train,
         run_spec,
-        InProcess(data.train),
+        executor or InProcess(data.train),
         store or NoStore(),
         events,
         on_failure=on_failure,
