@@ -6,6 +6,7 @@ its work where nobody answers, or where the worker is to have more of its own th
 
 import json
 import os
+import signal
 import socket
 import sys
 
@@ -21,10 +22,13 @@ DIGITS = 20
 """More than a process's number has."""
 VARIABLES, PYTHON = "env_vars", "py_executable"
 """In that: its environment variables, such as Ray Tune gives each trial, and its Python."""
+SET_PARENT_DEATH_SIGNAL = 1
+"""Option of Linux's prctl."""
 
 
 def main(arguments: list[str]) -> None:
     """Asks the template for a worker with these arguments, and ends when it is there."""
+    node = os.getppid()
     worker = [argument for argument in arguments if not argument.startswith(FOR_THAT_SCRIPT)]
     while worker[0].startswith("-"):  # flags of Python's
         del worker[0]
@@ -33,8 +37,22 @@ def main(arguments: list[str]) -> None:
         plain = [argument for argument in worker if not argument.startswith(OWN_ENVIRONMENT)]
         if ask(plain, {**os.environ, **variables}, [0, 1, 2]):  # this process's own streams
             return
+    end_with(node)
     script = os.path.join(os.path.dirname(worker[0]), RAYS_OWN)
     os.execv(sys.executable, [sys.executable, script, *arguments])
+
+
+def end_with(parent: int) -> None:
+    """Has this process killed when its parent ends.
+
+    A worker of Ray that is just starting when its node dies would wait for half a minute, and
+    make the node's folder again, which has been removed, for everybody to read.
+    """
+    import ctypes  # it takes as long to import as the rest takes to run
+
+    ctypes.CDLL(None).prctl(SET_PARENT_DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:
+        os._exit(1)
 
 
 def _variables(worker: list[str]) -> dict[str, str] | None:

@@ -10,10 +10,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import IO
 
+from cluster.hardware.fork_worker import SET_PARENT_DEATH_SIGNAL
+
 GRACE_S = 8.0
 """Seconds between SIGTERM and SIGKILL. Slurm itself kills after half a minute."""
-SET_PARENT_DEATH_SIGNAL, SET_CHILD_SUBREAPER = 1, 36
-"""Options of Linux's prctl."""
+SET_CHILD_SUBREAPER = 36
+"""Option of Linux's prctl."""
 OF_TERMINALS = {signal.SIGINT, signal.SIGQUIT, signal.SIGHUP}
 """What a terminal sends to a command and to all that it has started."""
 

@@ -236,12 +236,9 @@ def _small_agents() -> Iterator[None]:
 
 @contextlib.contextmanager
 def forked_workers(template: Path | None) -> Iterator[None]:
-    """Has the node's workers forked by the template that listens at that socket."""
+    """Has the node's workers end with it, and forked by the template at that socket."""
     from ray._private.node import Node
 
-    if template is None:
-        yield
-        return
     start = Node.start_raylet
 
     def start_with(node: Any, *arguments: Any, **options: Any) -> Any:
@@ -250,8 +247,8 @@ def forked_workers(template: Path | None) -> Iterator[None]:
 
     setattr(Node, "start_raylet", start_with)  # noqa: B010, as mypy takes methods for fixed
     try:
-        with address_in_environment(template):  # the node's process hands it on
-            yield
+        with address_in_environment(template) if template else contextlib.nullcontext():
+            yield  # the node's process hands the address on
     finally:
         setattr(Node, "start_raylet", start)  # noqa: B010
 

@@ -27,9 +27,9 @@ from typing import Any
 
 import numpy as np
 
-from cluster.hardware.fork_worker import TEMPLATE
+from cluster.hardware.fork_worker import TEMPLATE, end_with
 from cluster.hardware.private_folders import short_root
-from cluster.hardware.processes import OF_TERMINALS, SET_PARENT_DEATH_SIGNAL
+from cluster.hardware.processes import OF_TERMINALS
 
 SET_NAME = 15
 """Option of Linux's prctl: the process's name, of 15 bytes at most."""
@@ -44,7 +44,7 @@ def worker_template(modules: Sequence[str] = ()) -> Iterator[Path]:
     """Forks the template; gives the socket at which it is asked for workers, which also stands in
     this process's environment.
 
-    It ends with the context, or with this process. The workers end with their Ray.
+    It ends with the context, or with this process, and the workers end with it or their Ray.
 
     Args:
         modules: what the template imports beyond what this process has imported.
@@ -91,11 +91,8 @@ def _become_template(
     """Forks workers until the other end of ``over`` is closed; never returns."""
     status = 1
     try:
-        prctl = ctypes.CDLL(None).prctl
-        prctl(SET_NAME, b"onefold-workers", 0, 0, 0)
-        prctl(SET_PARENT_DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0)
-        if os.getppid() != launch:
-            os._exit(status)
+        ctypes.CDLL(None).prctl(SET_NAME, b"onefold-workers", 0, 0, 0)
+        end_with(launch)
         # As Ray's own workers: what a terminal sends to all is for the launch, which ends them.
         signal.pthread_sigmask(signal.SIG_BLOCK, OF_TERMINALS)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -124,8 +121,10 @@ def _answer(listener: socket.socket) -> dict[str, Any] | None:
         message, streams, _, _ = socket.recv_fds(asking, 1, STREAMS)
         while part := asking.recv(1 << 16):
             message += part
+        template = os.getpid()
         pid = os.fork() if message else None
         if pid == 0:
+            end_with(template)
             for stream, given in enumerate(streams):
                 os.dup2(given, stream)
         elif pid:

@@ -6,7 +6,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import psutil
+
 from cluster.hardware import fork_worker
+from tests.waiting import wait_until
 
 ROOT = Path(__file__).parents[3]
 TEMPLATE = """
@@ -62,3 +65,32 @@ def test_a_worker_is_forked_with_its_own_arguments_environment_and_streams(tmp_p
     assert first[4]
     assert second[4]
     assert there == "False"
+
+
+SLEEPER = """
+import os, sys, time
+open(sys.argv[1], "w").write(str(os.getpid()))
+time.sleep(60)
+"""
+KILLED = """
+import os, subprocess, sys, time
+from cluster.hardware import fork_worker
+from cluster.hardware.worker_template import worker_template
+
+worker, asker, out = sys.argv[1:]
+with worker_template() as address:
+    environment = {**os.environ, fork_worker.TEMPLATE: str(address)}
+    subprocess.run([sys.executable, asker, worker, out], env=environment, check=True)
+    time.sleep(60)
+"""
+
+
+def test_a_worker_ends_with_a_launch_that_is_killed(tmp_path: Path) -> None:
+    worker, out = tmp_path / "worker.py", tmp_path / "started"
+    worker.write_text(SLEEPER)
+    arguments = [sys.executable, "-c", KILLED, worker, fork_worker.__file__, out]
+    with subprocess.Popen(arguments, env={**os.environ, "PYTHONPATH": str(ROOT)}) as launch:
+        wait_until(lambda: out.exists() and out.read_text() != "")
+        forked = psutil.Process(int(out.read_text()))
+        launch.kill()
+        forked.wait(timeout=5)
