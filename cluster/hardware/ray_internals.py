@@ -7,9 +7,6 @@
 - The file in which a head that chose its own port writes its address: `ray start` only prints it.
 - The methods of Ray's node that start its dashboard, its autoscaler, its server for Ray clients and
   the process that copies workers' output to the driver: no public argument leaves them out.
-- The function that starts the node's processes, the arguments with the commands of its two agents,
-  the files in which these tell their ports, and that the one for environments is asked again where
-  it does not answer: no public argument leaves them out.
 - The path of the script that starts a worker, its arguments, and Ray's own script beside the
   worker's: nothing public has workers forked.
 - The constant by which Ray on Windows keeps to the loopback interface: elsewhere Ray replaces
@@ -28,7 +25,6 @@
 import contextlib
 import logging
 import os
-import subprocess
 import sys
 from collections.abc import Iterable, Iterator
 from importlib import import_module
@@ -65,9 +61,6 @@ NOT_NEEDED = ("start_monitor", "start_log_monitor", "start_api_server", "start_r
 """Methods of Ray's node that start the autoscaler, the copier of workers' output, the dashboard,
 and the server for Ray clients, which listens on a fixed port."""
 
-METRICS_AGENT, ENVIRONMENT_AGENT = "--dashboard_agent_command", "--runtime_env_agent_command"
-"""Arguments of Ray's node: the commands of its agents. It refuses to start without one."""
-
 OTHER_HOSTS = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
 """Environment variable: with ``0`` a node's address is 127.0.0.1, on which all of Ray listens."""
 
@@ -96,7 +89,7 @@ def start_cluster(
     import ray
 
     require_token()
-    with _only_what_runs_clients(), _small_agents(), forked_workers(template), on_loopback():
+    with _only_what_runs_clients(), forked_workers(template), on_loopback():
         ray.init(
             address="local",
             num_cpus=cpus,  # type: ignore[arg-type]
@@ -205,36 +198,6 @@ def _only_what_runs_clients() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _small_agents() -> Iterator[None]:
-    """Has the node start :mod:`cluster.hardware.idle_agent` in place of its agent for metrics, and
-    :mod:`cluster.hardware.late_agent` before its agent for environments."""
-    from ray._private import services
-
-    start = services.start_ray_process
-
-    def own(name: str) -> str:
-        script = Path(__file__).with_name(name)
-        return subprocess.list2cmdline([sys.executable, "-S", str(script)])
-
-    def instead(argument: str) -> str:
-        option, _, command = argument.partition("=")
-        if option == METRICS_AGENT:
-            return f"{option}={own('idle_agent.py')} {command.split('.py ', 1)[1]}"
-        if option == ENVIRONMENT_AGENT:
-            return f"{option}={own('late_agent.py')} {command}"
-        return argument
-
-    def start_with(command: list[str], *arguments: Any, **options: Any) -> Any:
-        return start([*map(instead, command)], *arguments, **options)
-
-    services.start_ray_process = start_with
-    try:
-        yield
-    finally:
-        services.start_ray_process = start
-
-
-@contextlib.contextmanager
 def forked_workers(template: Path | None) -> Iterator[None]:
     """Has the node's workers end with it, and forked by the template at that socket."""
     from ray._private.node import Node
@@ -279,7 +242,7 @@ def run_command(template: Path | None) -> None:
         template: see :mod:`cluster.hardware.worker_template`.
     """
     (entry,) = distribution("ray").entry_points.select(group="console_scripts", name="ray")
-    with _only_what_runs_clients(), _small_agents(), forked_workers(template):
+    with _only_what_runs_clients(), forked_workers(template):
         entry.load()()
 
 

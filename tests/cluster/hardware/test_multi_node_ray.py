@@ -14,7 +14,6 @@ from pathlib import Path
 import psutil
 import pytest
 
-from cluster.hardware import late_agent
 from cluster.hardware.inventory import Inventory
 from cluster.hardware.multi_node_ray import attend, tail
 from fl.errors import UserError
@@ -100,7 +99,7 @@ def test_a_member_waits_for_a_late_head_and_leaves_with_it(tmp_path: Path) -> No
     answered = [answers(door.port, within_s=30) for door in rays]
     assert all("UNAUTHENTICATED" in answer and "OK" not in answer for answer in answered), answered
     agents = opened - rays
-    assert [door.process for door in agents] == [late_agent.NAME] * 2
+    assert [door.process for door in agents] == ["ray::RuntimeEnvAgent"] * 2
     assert not {door.host for door in agents} & {"::", "0.0.0.0"}
     assert 10001 not in {door.port for door in opened}
     (meeting / "seen").touch()
