@@ -21,7 +21,7 @@ from fl.models.state import load_sent
 
 
 def average_states(
-    states: Iterable[Tensors], weights: Iterable[int] = repeat(1), *, partial: bool = False
+    states: Iterable[Tensors], weights: Iterable[float] = repeat(1), *, partial: bool = False
 ) -> Tensors:
     """w_0 = sum_k n_k w_k / sum_k n_k over states of one architecture; without weights the mean.
 
@@ -33,7 +33,7 @@ def average_states(
     """
     total: Tensors = {}
     types: dict[str, torch.dtype] = {}
-    counts: dict[str, int] = {}
+    counts: dict[str, float] = {}
     for state, weight in zip(states, weights, strict=False):
         if counts and not partial and state.keys() != counts.keys():
             raise KeyError(f"states of one average differ: {sorted(state.keys() ^ counts.keys())}")
@@ -49,7 +49,7 @@ def average_states(
 
 
 def average_into(
-    model: nn.Module, states: Iterable[Tensors], weights: Iterable[int] = repeat(1)
+    model: nn.Module, states: Iterable[Tensors], weights: Iterable[float] = repeat(1)
 ) -> nn.Module:
     """Loads the average of what was sent of models into ``model`` and returns it."""
     load_sent(model, average_states(states, weights))
@@ -112,7 +112,7 @@ def aggregate_states(
     states: States,
     start: Mapping[str, Tensor],
     config: AggregationConfig,
-    weights: Iterable[int] = repeat(1),
+    weights: Iterable[float] = repeat(1),
 ) -> Tensors:
     """The clients' weights as one model's, by any rule but mean.
 
@@ -184,7 +184,7 @@ def squared_distances(states: States, names: Iterable[str]) -> Tensor:
 
 
 def norm_clipped_mean(
-    states: States, start: Mapping[str, Tensor], limit: float | None, weights: Iterable[int]
+    states: States, start: Mapping[str, Tensor], limit: float | None, weights: Iterable[float]
 ) -> Tensors:
     """w_0 + sum_k n_k d_k min(1, C / |d_k|) / sum_k n_k of updates d_k = w_k - w_0 (Sun et al.,
     "Can You Really Backdoor Federated Learning?", 2019).

@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Literal, TypedDict, Unpack
 
+from torch import nn
+
 from fl.client_map import GoesTo, Recipient
 from fl.clients import Clients
 from fl.errors import UserError
@@ -22,6 +24,7 @@ from fl.methods.prototypes import (
     untrained,
 )
 from fl.methods.uploads import MEAN
+from fl.models.state import state_sent
 from fl.receiving import Check
 from fl.rounds import Rounds
 from fl.server import Evaluation, Outcome, Server
@@ -81,10 +84,18 @@ class Averaging:
         """Each prototype's average, ``classifier.*``."""
         return {training: prefixed("classifier", own) for training, own in self.model.items()}
 
+    def copied_weights(self) -> dict[Training, Tensors]:
+        """The same, which do not change when the next averages are loaded."""
+        return {
+            training: {name: tensor.clone() for name, tensor in own.items()}
+            for training, own in self.weights().items()
+        }
+
     def play(
         self,
         memory: Tensors | None = None,
         *,
+        weight: Callable[[Update], float] | None = None,
         start: Callable[[], dict[Training, Tensors]] | None = None,
         evaluate: Callable[[], Evaluation] | None = None,
         **options: Unpack[TrainOptions],
@@ -93,22 +104,23 @@ class Averaging:
 
         Args:
             memory: as of :meth:`fl.rounds.Rounds.play`.
+            weight: of a client in the average; without it as ``weighting`` says.
             start: gives what the clients are sent in this round; without it the averages.
             evaluate: as of :meth:`fl.rounds.Rounds.play`.
             options: of the clients' training.
         """
         clients, server, config = self._clients, self._server, self._config
         rule = config if isinstance(config, AggregationConfig) else MEAN
-        by_samples = isinstance(config, AveragingConfig) and config.by_samples(self._rounds.count)
+        if weight is None:
+            samples = isinstance(config, AveragingConfig) and config.by_samples(self._rounds.count)
+            weight = (lambda update: update.client.num_samples) if samples else (lambda update: 1)
         for number in self._rounds.play(clients, server, self.ensemble, memory, evaluate=evaluate):
             self.chosen = participants(clients, config.participation, number)
-            self.start = (start or self.weights)()
+            self.start = (start or self.copied_weights)()
             sent = {k: self.start[clients.members[k].training] for k in self.chosen}
             updates = clients.train(only=self.chosen, payloads=clients.to_send(sent), **options)
             with server.events.phase("fusion"):
-                yield average_each(
-                    self.model, updates, clients, server, by_samples=by_samples, rule=rule
-                )
+                yield average_each(self.model, updates, clients, server, weight=weight, rule=rule)
 
 
 def run(clients: Clients, server: Server, config: AveragingConfig, *, rounds: Rounds) -> Outcome:
@@ -117,3 +129,9 @@ def run(clients: Clients, server: Server, config: AveragingConfig, *, rounds: Ro
     for _ in frame.play(remember=True):
         pass
     return rounds.outcome(frame.ensemble)
+
+
+def trained_parameters(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
+    """The trained parameters by name; BatchNorm's statistics and frozen ones are none."""
+    sent = state_sent(model)
+    return [(name, parameter) for name, parameter in model.named_parameters() if name in sent]

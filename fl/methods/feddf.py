@@ -62,7 +62,7 @@ def run(
     if rounds.count == 1:
         updates = clients.train()
         with server.events.phase("fusion"):
-            updates = average_each(model, updates, clients, server, by_samples=False, rule=config)
+            updates = average_each(model, updates, clients, server, rule=config)
             start = server.evaluate(ensemble)
             result = distil(ensemble, updates, server, config, auxiliary)
         return Outcome(model=ensemble, start=start, epochs=result.epochs, figures=about)
@@ -70,7 +70,7 @@ def run(
     for _ in rounds.play(clients, server, ensemble):
         updates = clients.train(payloads=clients.to_send(weights_of(model, clients, everyone)))
         with server.events.phase("fusion"):
-            updates = average_each(model, updates, clients, server, by_samples=False, rule=config)
+            updates = average_each(model, updates, clients, server, rule=config)
             distil(ensemble, updates, server, config, auxiliary)
     return rounds.outcome(ensemble, figures=about)
 

@@ -17,7 +17,7 @@ from fl.clients import Clients, trained
 from fl.errors import UserError
 from fl.exchange import Tensors, check_forms, checked, prefixed
 from fl.federation import RunSpec, Task, TaskInput, Training, Update
-from fl.methods.averaging import Averaging
+from fl.methods.averaging import Averaging, trained_parameters
 from fl.methods.method import Method
 from fl.methods.prototypes import LOCAL, ParticipationConfig, PrototypesConfig, assign
 from fl.models.state import state_sent
@@ -80,14 +80,18 @@ def run(clients: Clients, server: Server, config: FedDynConfig, *, rounds: Round
     """
     frame = Averaging(clients, server, config, rounds)
     model, number = frame.model, Counter(client.training for client in clients.members)
-    drifts = {f"{i}.{n}": p.detach() * 0 for i, m in enumerate(model.values()) for n, p in named(m)}
+    drifts = {
+        f"{i}.{n}": p.detach() * 0
+        for i, m in enumerate(model.values())
+        for n, p in trained_parameters(m)
+    }
     samples = torch.tensor([client.num_samples for client in clients.members]).double()
 
     def start() -> dict[Training, Tensors]:
         """s: the mean of the weights plus the mean drift of all clients."""
         found = frame.weights()
         for i, (training, average) in enumerate(model.items()):
-            for name, a in named(average):
+            for name, a in trained_parameters(average):
                 found[training][f"classifier.{name}"] = a.detach() + drifts[f"{i}.{name}"]
         return found
 
@@ -105,7 +109,7 @@ def run(clients: Clients, server: Server, config: FedDynConfig, *, rounds: Round
     ):
         taken = Counter(update.client.training for update in updates)
         for i, (training, average) in enumerate(model.items()):
-            for name, a in named(average) if taken[training] else []:
+            for name, a in trained_parameters(average) if taken[training] else []:
                 drift = a.detach() - frame.start[training][f"classifier.{name}"]
                 drifts[f"{i}.{name}"].add_(drift, alpha=taken[training] / number[training])
     return rounds.outcome(frame.ensemble)
@@ -114,7 +118,9 @@ def run(clients: Clients, server: Server, config: FedDynConfig, *, rounds: Round
 def check_drift(update: Update, model: nn.Module) -> None:
     """Raises `ValueError` unless a client that gathers drifts holds one of these weights' form."""
     if isinstance(update.client.training, LocalFedDyn):
-        check_forms(dict(named(model)), update.tensors, "drift", f"client {update.client.id}")
+        check_forms(
+            dict(trained_parameters(model)), update.tensors, "drift", f"client {update.client.id}"
+        )
 
 
 @task_of
@@ -129,12 +135,12 @@ def train_dynamically(inputs: TaskInput) -> Recipe:
     if config.adapted:
         alpha = alpha * float(inputs.broadcast["mean_samples"]) / len(inputs.shard)
     model = received_classifier(inputs, config)
-    s = {name: p.detach().clone() for name, p in named(model)}
+    s = {name: p.detach().clone() for name, p in trained_parameters(model)}
     g = remembered_drift(inputs, config, model)
     recipe = classifier_recipe(inputs, plain(config, proximal=alpha), model)
 
     def upload() -> Tensors:
-        own = {f"drift.{n}": g[n] + w.detach() - s[n] for n, w in named(model)}
+        own = {f"drift.{n}": g[n] + w.detach() - s[n] for n, w in trained_parameters(model)}
         return {**prefixed("classifier", model), **own}
 
     return replace(recipe, anchor=[s[n] - g[n] for n in s], upload=upload)
@@ -149,20 +155,14 @@ def remembered_drift(inputs: TaskInput, config: LocalFedDyn, model: nn.Module) -
     """
     memory, sender = inputs.remembered, "the client's memory"
     if any(name.startswith("drift.") for name in memory):
-        found = checked(dict(named(model)), memory, "drift", sender)
+        found = checked(dict(trained_parameters(model)), memory, "drift", sender)
     else:
         first = starting_classifier(config, inputs.run_spec)
         own = checked(
             state_sent(first), memory or prefixed("classifier", first), "classifier", sender
         )
-        found = {n: own[n] - p.detach() for n, p in named(first)}
+        found = {n: own[n] - p.detach() for n, p in trained_parameters(first)}
     return {name: drift.to(inputs.device) for name, drift in found.items()}
-
-
-def named(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
-    """The trained parameters by name: what drifts; BatchNorm's statistics do not."""
-    sent = state_sent(model)
-    return [(name, parameter) for name, parameter in model.named_parameters() if name in sent]
 
 
 METHOD = Method(

@@ -4,7 +4,7 @@ Their clients' training records are the same for the same settings, so all four 
 uploads.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated
 
@@ -125,13 +125,12 @@ def average_each(
     clients: Clients,
     server: Server,
     *,
-    by_samples: bool,
+    weight: Callable[[Update], float] = lambda update: 1,
     rule: AggregationConfig = MEAN,
 ) -> list[Update]:
     """Loads each prototype's average into its model; a model without an update does not change.
 
-    ``by_samples``: whether clients are weighted by their samples, or all alike; ``rule``: what is
-    done in place of the mean.
+    ``weight``: of a client in the mean, all alike without it; ``rule``: what is done in its place.
 
     Returns:
         The updates that were averaged; see :func:`fl.methods.uploads.combine`.
@@ -148,7 +147,7 @@ def average_each(
     left: list[Update] = []
     for group in by_prototype(updates):
         average = model[group[0].client.training]
-        weights = {u.client.id: u.client.num_samples if by_samples else 1 for u in group}
+        weights = {update.client.id: weight(update) for update in group}
         left += combine_classifiers(average, group, clients, server, rule, weights)
     return sorted(left, key=lambda update: update.client.id)
 

@@ -67,7 +67,7 @@ def aggregate_classifiers(
     updates: Sequence[Update],
     server: Server,
     config: AggregationConfig,
-    weights: Iterable[int] = repeat(1),
+    weights: Iterable[float] = repeat(1),
 ) -> None:
     """Loads what the clients' classifiers are together into the model from which they started.
 
@@ -127,7 +127,7 @@ def combine_classifiers(
     clients: Clients,
     server: Server,
     config: AggregationConfig = MEAN,
-    weights: Mapping[int, int] | None = None,
+    weights: Mapping[int, float] | None = None,
 ) -> list[Update]:
     """:func:`aggregate_classifiers`, whose model is tried: see :func:`combine`.
 

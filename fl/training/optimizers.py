@@ -13,7 +13,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from fl.training.torch_internals import adam_step, add_differences, sgd_step
+from fl.training.torch_internals import adam_step, add, add_differences, sgd_step
 
 State = dict[str, list[Tensor]]
 
@@ -100,6 +100,28 @@ class Proximal:
             for own, anchor in zip(parameters, given, strict=True)
         ]
         return _CohortProximal(self, parameters, starts)
+
+
+@dataclass(frozen=True)
+class Corrected:
+    """Another optimiser, of gradients to which the same is added in every step (SCAFFOLD)."""
+
+    optimizer: SGD | Adam
+
+    def for_cohort(
+        self,
+        parameters: Sequence[Sequence[Tensor]],
+        added: Sequence[Sequence[Tensor] | None] | None = None,
+    ) -> CohortOptimizer:
+        """The optimiser of a cohort: one list of parameters per client, and what is added to their
+        gradients; None for nothing."""
+        given = added or [None] * len(parameters)
+        zeros = _zeros(parameters)
+        whole = [zero if own is None else own for own, zero in zip(given, zeros, strict=True)]
+        return _CohortCorrected(self, parameters, whole)
+
+
+AnyOptimizer = SGD | Adam | Proximal | Corrected
 
 
 class Parts:
@@ -204,6 +226,23 @@ class _CohortProximal:
         """See :class:`CohortOptimizer`."""
         parameters = _of(self._parameters, clients)
         add_differences(_gradients(parameters), parameters, _of(self._anchors, clients), self._mu)
+        self._optimizer.step(clients)
+
+
+class _CohortCorrected:
+    def __init__(
+        self,
+        settings: Corrected,
+        parameters: Sequence[Sequence[Tensor]],
+        added: Sequence[Sequence[Tensor]],
+    ) -> None:
+        self._optimizer = settings.optimizer.for_cohort(parameters)
+        self._parameters, self._added = parameters, added
+
+    @torch.no_grad()
+    def step(self, clients: Sequence[int]) -> None:
+        """See :class:`CohortOptimizer`."""
+        add(_gradients(_of(self._parameters, clients)), _of(self._added, clients))
         self._optimizer.step(clients)
 
 

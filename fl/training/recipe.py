@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from fl.exchange import Tensors
 from fl.federation import Batch, TaskInput, TaskOutput
 from fl.seeding import in_round, torch_seeded
-from fl.training.optimizers import SGD, Adam, CohortOptimizer, Proximal
+from fl.training.optimizers import AnyOptimizer, CohortOptimizer, Corrected, Proximal
 from fl.training.progress import report
 from fl.training.reduced import reduced
 
@@ -109,9 +109,10 @@ class Recipe:
     """The gradient of that by a formula: writes it to each parameter's ``grad``, which is there,
     and returns the losses, (B,). A client that has it trains by itself and without autograd
     (:mod:`fl.training.dense_cvae`): all parameters, in one stage."""
-    optimizer: SGD | Adam | Proximal
+    optimizer: AnyOptimizer
     anchor: Sequence[Tensor] | None = None
-    """For a proximal optimiser: what it holds the parameters near; the start without it."""
+    """For a proximal optimiser: what it holds the parameters near; the start without it. For a
+    corrected one: what it adds to their gradients."""
     epochs: Iterator[Epoch]
     """Draws from the client's own streams only. It is read once, each epoch to its end."""
     patience: int | None = None
@@ -213,7 +214,7 @@ def optimizer_of(recipes: Sequence[Recipe]) -> CohortOptimizer:
     optimizer = recipes[0].optimizer
     parameters = [recipe.parameters for recipe in recipes]
     # Not torch.optim, whose import takes a process a second and 90 MiB.
-    if isinstance(optimizer, Proximal):
+    if isinstance(optimizer, Proximal | Corrected):
         return optimizer.for_cohort(parameters, [recipe.anchor for recipe in recipes])
     return optimizer.for_cohort(parameters)
 

@@ -24,7 +24,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fl.models.architectures.vgg import POOLED, VGG9
-from fl.training.optimizers import SGD, Adam, Proximal
+from fl.training.optimizers import Adam, AnyOptimizer, Corrected, Proximal
 
 LAYER = "classifier.1"
 """The layer W, in a VGG-9."""
@@ -44,9 +44,13 @@ class Reduced:
     """
 
     def __init__(
-        self, model: nn.Module, optimizer: SGD | Adam | Proximal | None, *, when: bool = True
+        self,
+        model: nn.Module,
+        optimizer: AnyOptimizer | None,
+        *,
+        when: bool = True,
     ) -> None:
-        settings = optimizer.optimizer if isinstance(optimizer, Proximal) else optimizer
+        settings = optimizer.optimizer if isinstance(optimizer, Proximal | Corrected) else optimizer
         by_number = isinstance(settings, Adam)
         self._model = model
         self._parts = {
@@ -85,7 +89,10 @@ class Reduced:
 
 @contextmanager
 def reduced(
-    model: nn.Module, optimizer: SGD | Adam | Proximal | None = None, *, when: bool = True
+    model: nn.Module,
+    optimizer: AnyOptimizer | None = None,
+    *,
+    when: bool = True,
 ) -> Iterator[Reduced]:
     """Inside the context the model is reduced: see :class:`Reduced`."""
     own = Reduced(model, optimizer, when=when)

@@ -80,6 +80,11 @@ def add_differences(
     torch._foreach_add_(list(targets), drift, alpha=factor)
 
 
+def add(targets: Sequence[Tensor], added: Sequence[Tensor]) -> None:
+    """Adds a tensor to each target, in place."""
+    torch._foreach_add_(list(targets), list(added))
+
+
 def onednn_product(a: Tensor, b: Tensor, add: Tensor | None) -> Tensor:
     """oneDNN's ``a b + add`` on a CPU: a (n, k), b (k, m), add (m,)."""
     product: Tensor = torch.ops.mkldnn._linear_pointwise(a, b.t(), add, "none", [], "")

@@ -41,11 +41,12 @@ CHANGES: dict[str, dict[str, Any]] = {
 """Settings of methods for which smallness alone is not enough."""
 OWN_MODELS = (
     *("fedbn", "moon", "feddyn", "pfedsd", "local", "fedper", "fedper+", "fedrep", "fedrep+"),
-    *("fedd2s", "fedict", "fedmd"),
+    *("fedd2s", "fedict", "fedmd", "ditto", "fedproto"),
 )
 """Methods whose clients go on from what they remember of a model."""
 WHOLE_MODELS = (
     *("fedavg", "fedprox", "moon", "feddyn", "pfedsd", "dynafed", "feddf", "dense", "co-boosting"),
+    *("fednova", "fedadam", "fedyogi", "ditto"),
     *("fedcvae-ens", "fedcvae-kd", "fedmho", "fedmho-md", "fedmho-sd", "fedmho-open"),
 )
 """Methods whose clients upload what their training records say, in each round, and are sent as much

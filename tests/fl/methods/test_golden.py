@@ -53,7 +53,9 @@ MHO = {
     "fusion": {**FIT, "lr": 2e-3},
 }
 LEARNING: dict[str, dict[str, Any]] = {
-    **dict.fromkeys(("fedavg", "fedprox", "moon"), AVERAGED),
+    **dict.fromkeys(("fedavg", "fedprox", "fednova", "moon"), AVERAGED),
+    **{name: {**AVERAGED, "server_lr": 0.02} for name in ("fedadam", "fedyogi")},
+    "scaffold": {**AVERAGED, "classifier": {**CNN, "momentum": 0.0, "lr": 0.1}},
     "feddyn": {**AVERAGED, "classifier": {**CNN, "alpha": 0.1}},
     "fedgen": {**AVERAGED, "classifier": {**CNN, "recognition": 0.5, "imitation": 0.5}},
     "fedbn": {"classifier": {**CNN, "model": "convnet", "width": 0.1, "epochs": 6}, "num_large": 4},
@@ -71,7 +73,7 @@ LEARNING: dict[str, dict[str, Any]] = {
         "kip": KipTraining(images=20, steps=3, targets=8, stop="never"),
     },
     "centralised": {"classifier": CNN, "fit": {"epochs": 6, "lr": 0.05, "momentum": 0.9}},
-    **dict.fromkeys(("local", "fedper", "fedrep", "pfedsd"), OWN),
+    **dict.fromkeys(("local", "fedper", "fedrep", "pfedsd", "ditto", "fedproto"), OWN),
     **dict.fromkeys(("fedper+", "fedrep+"), DROPPED),
     **dict.fromkeys(("fedict", "fedmd"), TAUGHT),
     "fedd2s": {"classifier": {**OWN["classifier"], "epochs": 8}},

@@ -1,0 +1,85 @@
+"""Ditto (Li et al., ICML 2021): FedAvg, and a model of each client's own that is held near it.
+
+In each round a client trains the weights w that were sent, for the average, and its own model v_k
+by f_k(v) + lambda/2 |v - w|^2 (Algorithm 1). Each client is scored by its own model.
+"""
+
+from dataclasses import dataclass, replace
+from functools import partial
+
+import torch
+
+from fl.bounds import NotNegative
+from fl.clients import Clients, trained
+from fl.federation import Task, TaskInput
+from fl.methods.averaging import Averaging
+from fl.methods.method import Method
+from fl.methods.personal import LOCAL, Participations, PersonalConfig, assign
+from fl.rounds import Rounds
+from fl.server import Outcome, Server
+from fl.spaces import LogUniform, Spaces
+from fl.training.classifier import classifier_recipe, plain, train_classifier
+from fl.training.personal import PersonalTraining, own_model, personal_model
+from fl.training.recipe import Recipe
+from fl.training.task import task_of
+
+
+@dataclass(frozen=True, kw_only=True)
+class LocalDitto(PersonalTraining):
+    """Local training of a Ditto client; its own model trains for as many epochs."""
+
+    attachment: NotNegative = 1.0
+    """lambda, which holds a client's own model near the global one; 0: it trains alone."""
+
+    @property
+    def task(self) -> Task:
+        """FedAvg's; the client's own model is trained by a task of its own."""
+        return train_classifier
+
+
+@dataclass(frozen=True, kw_only=True)
+class DittoConfig(PersonalConfig):
+    """Ditto's settings: those of its clients."""
+
+    classifier: LocalDitto = LocalDitto()
+
+
+def run(clients: Clients, server: Server, config: DittoConfig, *, rounds: Rounds) -> Outcome:
+    """Rounds of FedAvg's training and mean; after each the clients' own models are trained."""
+    frame, taken = Averaging(clients, server, config, rounds), Participations(clients)
+    for _ in frame.play(taken.memory, evaluate=partial(clients.score, own_model)):
+        taken.count(frame.chosen)
+        (start,) = frame.start.values()
+        clients.map(
+            train_own_model,
+            only=frame.chosen,
+            known={f"global.{name}": weight for name, weight in start.items()},
+            remember=True,
+            goes_to="client",
+            check=trained,
+        )
+    (model,) = frame.model.values()
+    return rounds.outcome(model, figures=taken.fedavg_bytes(config.classifier, server))
+
+
+@task_of
+def train_own_model(inputs: TaskInput) -> Recipe:
+    """Trains the client's own model near the global one that it was sent."""
+    config = inputs.client.training
+    assert isinstance(config, LocalDitto)
+    model = personal_model(replace(inputs, broadcast={}), config)
+    recipe = classifier_recipe(inputs, plain(config, proximal=config.attachment), model)
+    sent: dict[str, torch.Tensor] = inputs.broadcast
+    names = [f"global.classifier.{name}" for name, _ in model.named_parameters()]
+    return replace(recipe, anchor=[sent[name].to(inputs.device) for name in names])
+
+
+METHOD = Method(
+    name="ditto",
+    config=DittoConfig,
+    assign=assign,
+    run=run,
+    one_shot=False,
+    scores_clients=lambda settings: True,
+    spaces=Spaces(local={**LOCAL, "classifier.attachment": LogUniform(0.01, 10.0)}),
+)

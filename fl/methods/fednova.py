@@ -1,0 +1,80 @@
+"""FedNova (Wang et al., NeurIPS 2020): FedAvg in which no client counts for its number of steps.
+
+A client's move is divided by a_k, the steps that its optimiser took in effect, before the mean,
+which is then multiplied by the mean of a_k (Eq. 6), with p_k = n_k / n of the round's clients::
+
+    x = x + (sum_k p_k a_k) sum_k p_k (w_k - x) / a_k
+
+With tau local steps a = tau for SGD, a = (tau - rho (1 - rho^tau) / (1 - rho)) / (1 - rho) with
+momentum rho, and a = (1 - (1 - lr mu)^tau) / (lr mu) with FedProx's term.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from fl.clients import Clients
+from fl.errors import UserError
+from fl.federation import Update
+from fl.methods.averaging import Averaging, trained_parameters
+from fl.methods.method import Method
+from fl.methods.prototypes import LOCAL, ParticipationConfig, PrototypesConfig, assign
+from fl.rounds import Rounds
+from fl.server import Outcome, Server
+from fl.spaces import Spaces
+from fl.training.classifier import ClassifierConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedNovaConfig(ParticipationConfig, PrototypesConfig):
+    """FedNova's settings: those of its clients, whose steps can be counted."""
+
+    def check_further(self) -> None:
+        """Refuses local training of which the paper has no a_k."""
+        local = self.classifier
+        if local.optimizer != "sgd" or local.patience is not None:
+            raise UserError("classifier of fednova must train by sgd and without patience")
+        if local.momentum and local.proximal:
+            raise UserError("classifier of fednova has momentum or proximal, not both")
+
+
+def run(clients: Clients, server: Server, config: FedNovaConfig, *, rounds: Rounds) -> Outcome:
+    """Eq. 6, by the mean of weights p_k / a_k and a factor on its distance from x.
+
+    BatchNorm's statistics are that mean.
+    """
+    frame = Averaging(clients, server, config, rounds)
+    for updates in frame.play(weight=lambda update: update.client.num_samples / steps(update)):
+        for training, model in frame.model.items():
+            own = [update for update in updates if update.client.training == training]
+            factor = stretch([(update.client.num_samples, steps(update)) for update in own])
+            for name, x in trained_parameters(model) if own else []:
+                start = frame.start[training][f"classifier.{name}"]
+                x.data = start + factor * (x.data - start)
+    return rounds.outcome(frame.ensemble)
+
+
+def steps(update: Update) -> float:
+    """a_k: what the steps of a client's training add up to, in gradients of equal size."""
+    config = update.client.training
+    assert isinstance(config, ClassifierConfig)
+    tau, rho = config.steps(update.client.num_samples), config.momentum
+    if config.proximal:
+        shrunk = config.lr * config.proximal
+        return (1 - (1 - shrunk) ** tau) / shrunk
+    return (tau - rho * (1 - rho**tau) / (1 - rho)) / (1 - rho)
+
+
+def stretch(clients: Sequence[tuple[int, float]]) -> float:
+    """(sum_k p_k a_k) (sum_k p_k / a_k), of the clients' n_k and a_k."""
+    n = sum(size for size, _ in clients)
+    return sum(size * a for size, a in clients) * sum(size / a for size, a in clients) / n**2
+
+
+METHOD = Method(
+    name="fednova",
+    config=FedNovaConfig,
+    assign=assign,
+    run=run,
+    one_shot=False,
+    spaces=Spaces(local=LOCAL),
+)

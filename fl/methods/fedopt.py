@@ -1,0 +1,88 @@
+"""FedAdam and FedYogi (Reddi et al., ICLR 2021, "FedOpt"): FedAvg with an adaptive server.
+
+The mean move of the round's clients is the server's gradient (Algorithm 2), for each weight::
+
+    d = mean_k w_k - x
+    m = beta1 m + (1 - beta1) d
+    v = beta2 v + (1 - beta2) d^2                     FedAdam
+    v = v - (1 - beta2) d^2 sign(v - d^2)             FedYogi
+    x = x + lr m / (sqrt(v) + tau)
+
+BatchNorm's statistics are the clients' mean.
+"""
+
+from dataclasses import dataclass
+from typing import Annotated
+
+import torch
+
+from fl.bounds import Positive, Within
+from fl.clients import Clients
+from fl.methods.averaging import Averaging, AveragingConfig, trained_parameters
+from fl.methods.method import Method
+from fl.methods.prototypes import LOCAL, assign
+from fl.rounds import Rounds
+from fl.server import Outcome, Server
+from fl.spaces import LogUniform, Spaces
+
+Decay = Annotated[float, Within(0, 1, "[)")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedAdamConfig(AveragingConfig):
+    """FedAdam's settings: FedAvg's, and the server's step."""
+
+    server_lr: Positive = 0.01
+    """Learning rate of the server."""
+    beta1: Decay = 0.9
+    """Decay of the mean of moves (the paper: 0.9)."""
+    beta2: Decay = 0.99
+    """Decay of the mean of their squares (the paper: 0.99)."""
+    adaptivity: Positive = 1e-3
+    """tau, which bounds the step of a weight that hardly moves (the paper: 0.001)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedYogiConfig(FedAdamConfig):
+    """FedYogi's settings: FedAdam's."""
+
+
+def run(clients: Clients, server: Server, config: FedAdamConfig, *, rounds: Rounds) -> Outcome:
+    """Algorithm 2; the paper starts v at tau^2 or above, here at tau^2."""
+    frame = Averaging(clients, server, config, rounds)
+    memory = {}
+    for i, model in enumerate(frame.model.values()):
+        for name, x in trained_parameters(model):
+            memory[f"m.{i}.{name}"] = torch.zeros_like(x)
+            memory[f"v.{i}.{name}"] = torch.full_like(x, config.adaptivity**2)
+    for updates in frame.play(memory):
+        taken = {update.client.training for update in updates}
+        for i, (training, model) in enumerate(frame.model.items()):
+            for name, x in trained_parameters(model) if training in taken else []:
+                start = frame.start[training][f"classifier.{name}"]
+                m, v = memory[f"m.{i}.{name}"], memory[f"v.{i}.{name}"]
+                step(x, start, m, v, config)
+    return rounds.outcome(frame.ensemble)
+
+
+@torch.no_grad()
+def step(
+    x: torch.Tensor, start: torch.Tensor, m: torch.Tensor, v: torch.Tensor, config: FedAdamConfig
+) -> None:
+    """Sets ``x``, the clients' mean, to the server's step from ``start``; m and v change too."""
+    d = x - start
+    m.lerp_(d, 1 - config.beta1)
+    if isinstance(config, FedYogiConfig):
+        v.sub_((1 - config.beta2) * d.square() * (v - d.square()).sign())
+    else:
+        v.lerp_(d.square(), 1 - config.beta2)
+    x.copy_(start + config.server_lr * m / (v.sqrt() + config.adaptivity))
+
+
+SPACES = Spaces(
+    server={"server_lr": LogUniform(1e-3, 0.1), "adaptivity": LogUniform(1e-4, 0.1)}, local=LOCAL
+)
+METHODS = [
+    Method(name=name, config=config, assign=assign, run=run, one_shot=False, spaces=SPACES)
+    for name, config in (("fedadam", FedAdamConfig), ("fedyogi", FedYogiConfig))
+]

@@ -1,0 +1,144 @@
+"""FedProto (Tan et al., AAAI 2022): clients share each class's mean features, and no weights.
+
+A client trains its own model by CE + lambda |f(x) - C_y|^2 (Eq. 7; the mean over the d features, as
+the authors' code has it), with the global prototype C of each class, and tells its own classes'
+mean features. The server averages these by the clients' samples of the class (Eq. 6, without its
+second division by the number of clients, which the authors' code has not). Each client is scored
+by its own model.
+"""
+
+from dataclasses import dataclass, replace
+from functools import partial
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from fl.bounds import NotNegative
+from fl.clients import Clients
+from fl.federation import Batch, RunSpec, Task, TaskInput, TaskOutput, Update
+from fl.methods.method import Method
+from fl.methods.personal import LOCAL, Participations, PersonalConfig, assign, checked_floats
+from fl.methods.prototypes import participants
+from fl.receiving import check_label_counts
+from fl.rounds import Rounds
+from fl.server import Outcome, Server
+from fl.spaces import LogUniform, Spaces
+from fl.training.classifier import classifier_recipe, starting_classifier
+from fl.training.features import check_head, features_and_logits
+from fl.training.personal import PersonalTraining, own_model, personal_model
+from fl.training.recipe import Recipe
+from fl.training.task import task_of
+
+
+@dataclass(frozen=True, kw_only=True)
+class LocalFedProto(PersonalTraining):
+    """Local training of a FedProto client: a classifier's, drawn to the global prototypes."""
+
+    attraction: NotNegative = 1.0
+    """lambda, the weight of the distance to the prototypes (the paper: 1)."""
+
+    @property
+    def task(self) -> Task:
+        """The task that such a client runs from the second round on."""
+        return train_to_prototypes
+
+    def check(self, run_spec: RunSpec) -> None:
+        """Raises `UserError` for a model without a head too, whose input the features are."""
+        super().check(run_spec)
+        check_head("fedproto", self.model, self.width, run_spec)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedProtoConfig(PersonalConfig):
+    """FedProto's settings: those of its clients."""
+
+    classifier: LocalFedProto = LocalFedProto()
+
+
+def run(clients: Clients, server: Server, config: FedProtoConfig, *, rounds: Rounds) -> Outcome:
+    """Rounds of local training, of telling prototypes, and of averaging them (Algorithm 1)."""
+    taken, classes = Participations(clients), clients.run_spec.num_classes
+    width = feature_width(config.classifier, clients.run_spec)
+    memory = taken.memory
+    memory["prototypes"] = torch.zeros(classes, width)
+    memory["known"] = torch.zeros(classes, dtype=torch.int64)
+
+    def check(update: Update, run_spec: RunSpec) -> None:
+        checked_floats(update, "prototypes", (classes, width))
+        check_label_counts(update, run_spec)
+
+    score = partial(clients.score, own_model)
+    for number in rounds.play(clients, server, memory=memory, evaluate=score):
+        chosen = participants(clients, config.participation, number)
+        taken.count(chosen)
+        sent = {name: memory[name] for name in ("prototypes", "known")}
+        clients.train(only=chosen, broadcast=clients.to_send(sent), remember=True, goes_to="client")
+        told = clients.map(tell_prototypes, only=chosen, check=check)
+        with server.events.phase("fusion"):
+            average(memory, told)
+    return rounds.outcome(None, figures=taken.fedavg_bytes(config.classifier, server))
+
+
+def average(memory: dict[str, Tensor], told: list[Update]) -> None:
+    """Sets each class's prototype to its mean over the samples of who told it; one that nobody has
+    told in this round stays."""
+    counts = torch.stack([update.tensors["label_counts"] for update in told]).double()
+    features = torch.stack([update.tensors["prototypes"] for update in told]).double()
+    total = counts.sum(0)
+    means = (counts[:, :, None] * features).sum(0) / total.clamp(min=1)[:, None]
+    memory["prototypes"][total > 0] = means[total > 0].float()
+    memory["known"][total > 0] = 1
+
+
+@torch.no_grad()
+def feature_width(config: PersonalTraining, run_spec: RunSpec) -> int:
+    """d, the number of features that enter the model's head."""
+    model = starting_classifier(config, run_spec).eval()
+    return features_and_logits(model, torch.zeros(1, *run_spec.image_shape))[0].shape[1]
+
+
+@task_of
+def train_to_prototypes(inputs: TaskInput) -> Recipe:
+    """Trains with the distance to the prototypes of those classes that have one."""
+    config = inputs.client.training
+    assert isinstance(config, LocalFedProto)
+    model, labels = personal_model(replace(inputs, broadcast={}), config), inputs.shard.labels
+    if "prototypes" not in inputs.broadcast:  # while a step is measured
+        return classifier_recipe(inputs, config, model)
+    towards = inputs.broadcast["prototypes"][labels]
+    columns = {"towards": towards, "known": inputs.broadcast["known"][labels].float()}
+
+    def losses(model: nn.Module, batch: Batch) -> Tensor:
+        z, logits = features_and_logits(model, batch["images"])
+        entropy = F.cross_entropy(logits, batch["labels"], reduction="none")
+        distance = (z - batch["towards"]).square().mean(1)
+        return entropy + config.attraction * batch["known"] * distance
+
+    return classifier_recipe(inputs, config, model, losses=losses, columns=columns)
+
+
+@torch.no_grad()
+def tell_prototypes(inputs: TaskInput) -> TaskOutput:
+    """The mean features of the client's samples of each class, (classes, d); zeros of a class of
+    which its label counts are 0."""
+    config = inputs.client.training
+    assert isinstance(config, LocalFedProto)
+    model, shard = own_model(inputs).eval(), inputs.shard
+    parts = (part.to(inputs.device) for part in shard.images.split(config.batch_size))
+    features = torch.cat([features_and_logits(model, part)[0] for part in parts]).cpu()
+    total = torch.zeros(inputs.run_spec.num_classes, features.shape[1])
+    total.index_add_(0, shard.labels, features)
+    means = total / shard.label_counts.clamp(min=1)[:, None]
+    return TaskOutput(tensors={"prototypes": means, "label_counts": shard.label_counts})
+
+
+METHOD = Method(
+    name="fedproto",
+    config=FedProtoConfig,
+    assign=assign,
+    run=run,
+    one_shot=False,
+    scores_clients=lambda settings: True,
+    spaces=Spaces(local={**LOCAL, "classifier.attraction": LogUniform(0.1, 10.0)}),
+)

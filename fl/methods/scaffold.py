@@ -1,0 +1,141 @@
+"""SCAFFOLD (Karimireddy et al., ICML 2020): FedAvg whose clients correct their drift.
+
+Client k steps along its gradient plus c - c_k from the weights x that were sent, and the controls
+follow (Algorithm 1, option II), with tau local steps and K clients in all::
+
+    c_k+ = c_k - c + (x - w_k) / (tau lr)
+    x = x + mean_k (w_k - x)
+    c = c + sum_k (c_k+ - c_k) / K
+
+A client sends its weights and the change of its control, and is sent x and c.
+"""
+
+from collections import Counter
+from dataclasses import dataclass, replace
+from typing import Annotated
+
+import torch
+
+from fl.bounds import Within
+from fl.clients import Clients, trained
+from fl.errors import UserError
+from fl.exchange import Tensors, check_forms, prefixed
+from fl.federation import RunSpec, Task, TaskInput, Training, Update
+from fl.methods.averaging import Averaging, trained_parameters
+from fl.methods.method import Method
+from fl.methods.prototypes import LOCAL, ParticipationConfig, PrototypesConfig, assign
+from fl.rounds import Rounds
+from fl.server import Outcome, Server
+from fl.spaces import Spaces
+from fl.training.classifier import ClassifierConfig, classifier_recipe, received_classifier
+from fl.training.optimizers import Corrected
+from fl.training.recipe import Recipe
+from fl.training.task import task_of
+
+
+@dataclass(frozen=True, kw_only=True)
+class LocalScaffold(ClassifierConfig):
+    """Local training of a SCAFFOLD client: plain SGD, corrected."""
+
+    momentum: Annotated[float, Within(0, 0)] = 0.0
+    """None: a control is the mean gradient of plain steps."""
+
+    @property
+    def task(self) -> Task:
+        """The task that such a client runs."""
+        return train_corrected
+
+    def check_further(self) -> None:
+        """A control is the mean gradient of a known number of plain steps."""
+        if self.optimizer != "sgd" or self.proximal or self.patience is not None:
+            raise UserError("optimizer must be sgd in scaffold, without proximal and patience")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScaffoldConfig(ParticipationConfig, PrototypesConfig):
+    """SCAFFOLD's settings: those of its clients."""
+
+    classifier: LocalScaffold = LocalScaffold()
+
+
+def run(clients: Clients, server: Server, config: ScaffoldConfig, *, rounds: Rounds) -> Outcome:
+    """Algorithm 1 with the server's step 1: the mean of the weights, and the controls."""
+    frame = Averaging(clients, server, config, rounds)
+    number = Counter(client.training for client in clients.members)
+    controls = {
+        f"{i}.control.{name}": p.detach() * 0
+        for i, model in enumerate(frame.model.values())
+        for name, p in trained_parameters(model)
+    }
+
+    def start() -> dict[Training, Tensors]:
+        found = frame.weights()
+        for i, training in enumerate(found):
+            prefix = f"{i}."
+            own = {n.removeprefix(prefix): c for n, c in controls.items() if n.startswith(prefix)}
+            found[training] |= own
+        return found
+
+    def check(update: Update, run_spec: RunSpec) -> None:
+        trained(update, run_spec)
+        model = frame.model[clients.members[update.client.id].training]
+        expected: Tensors = dict(trained_parameters(model))
+        for kind in ("control", "change"):
+            check_forms(expected, update.tensors, kind, f"client {update.client.id}")
+
+    for updates in frame.play(
+        controls,
+        start=start,
+        remember=True,
+        goes_to=lambda client, name: "client" if name.startswith("control.") else "server",
+        check=check,
+    ):
+        for i, (training, model) in enumerate(frame.model.items()):
+            own = [update for update in updates if update.client.training == training]
+            for name, _ in trained_parameters(model):
+                for update in own:
+                    change = update.tensors[f"change.{name}"].to(server.device)
+                    controls[f"{i}.control.{name}"] += change / number[training]
+    return rounds.outcome(frame.ensemble)
+
+
+@task_of
+def train_corrected(inputs: TaskInput) -> Recipe:
+    """Trains along each gradient plus c - c_k; a control that was never told is 0."""
+    config = inputs.client.training
+    assert isinstance(config, LocalScaffold)
+    model = received_classifier(inputs, config)
+    x = {name: p.detach().clone() for name, p in trained_parameters(model)}
+    c, own = controls_in(inputs.payload, x), controls_in(inputs.remembered, x)
+    tau = config.steps(len(inputs.shard))
+
+    def upload() -> Tensors:
+        tensors = prefixed("classifier", model)
+        for name, w in trained_parameters(model):
+            change = (x[name] - w.detach()) / (tau * config.lr) - c[name]
+            tensors |= {f"control.{name}": own[name] + change, f"change.{name}": change}
+        return tensors
+
+    recipe = classifier_recipe(inputs, config, model)
+    return replace(
+        recipe,
+        optimizer=Corrected(config.make_optimizer()),
+        anchor=[c[name] - own[name] for name in x],
+        upload=upload,
+    )
+
+
+def controls_in(tensors: Tensors, like: Tensors) -> Tensors:
+    """The controls ``control.*`` in a message or memory, zeros where there are none."""
+    zeros = {name: torch.zeros_like(p) for name, p in like.items()}
+    return {name: tensors.get(f"control.{name}", z).to(z.device) for name, z in zeros.items()}
+
+
+METHOD = Method(
+    name="scaffold",
+    config=ScaffoldConfig,
+    assign=assign,
+    run=run,
+    one_shot=False,
+    spaces=Spaces(local=LOCAL),
+)
