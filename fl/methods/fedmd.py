@@ -28,7 +28,7 @@ from fl.methods.prototypes import participants
 from fl.rounds import Rounds
 from fl.server import Outcome, Server
 from fl.spaces import Choice, Spaces
-from fl.training.classifier import classifier_recipe, plain
+from fl.training.classifier import ClassifierConfig, classifier_recipe, plain
 from fl.training.divergence import divergences, logits_of
 from fl.training.epochs import epochs_of
 from fl.training.personal import PersonalTraining, own_model, personal_model, train_personal
@@ -44,6 +44,16 @@ class LocalFedMD(PersonalTraining):
     """Local epochs of a round (FedD2S's paper: 2)."""
     taught_epochs: Count = 2
     """Epochs on the public images and their soft labels (FedD2S's paper: 2)."""
+    own_epochs: Count = 25
+    """Epochs on its own images before a client first tells (the authors' code: 25)."""
+
+    @property
+    def first_round(self) -> ClassifierConfig:
+        """What a client that takes part for the first time trains by: its own images, for longer.
+
+        Who tells before it has learned teaches the others to answer all images alike.
+        """
+        return plain(self, epochs=self.own_epochs)
 
     @property
     def task(self) -> Task:

@@ -22,6 +22,7 @@ from tests.fl.methods.tiny import tiny_data, tiny_federation
 
 SMALL = {
     "epochs": 2,
+    "own_epochs": 3,
     "steps": 2,
     "batch_size": 16,
     "width": 0.05,

@@ -47,13 +47,13 @@ def learn(model: nn.Module, k: int, number: int, consensus: Tensor) -> None:
 
 
 def test_three_rounds_are_those_of_a_plain_loop(tmp_path: Path) -> None:
-    config = settings("fedmd")
+    config = settings("fedmd", own_epochs=3)
     outcome, clients = play("fedmd", config, store=store(tmp_path), inputs=INPUTS)
     own = [start(config) for _ in range(CLIENTS)]
     for number in (1, 2, 3):
         for k, model in enumerate(own):
             if number == 1:
-                train(model, k, number)
+                train(model, k, number, epochs=3)
         with torch.no_grad():
             consensus = torch.stack([model(PUBLIC) for model in own]).mean(0)
         for k, model in enumerate(own):
@@ -75,18 +75,6 @@ def test_identical_clients_are_given_their_own_answers() -> None:
         for client in clients.members
     ]
     assert torch.equal(mean_logits(updates, 40, 10), logits)
-
-
-def test_its_local_model_is_fedicts(tmp_path: Path) -> None:
-    """Both train two epochs as FedAvg's clients do."""
-    from fl.events import ClientEnd, Event
-
-    play("fedict", settings("fedict"), 1, store=store(tmp_path, "fedict"))
-    heard: list[Event] = []
-    own = store(tmp_path, "fedmd")
-    play("fedmd", settings("fedmd"), 1, store=own, inputs=INPUTS, listener=heard.append)
-    reused = [e.reused for e in heard if isinstance(e, ClientEnd)]
-    assert reused == [True] * CLIENTS + [False] * 3 * CLIENTS
 
 
 def test_logits_that_cannot_be_are_refused_by_the_clients_name() -> None:
