@@ -63,17 +63,16 @@ def run(clients: Clients, server: Server, config: ScaffoldConfig, *, rounds: Rou
     frame = Averaging(clients, server, config, rounds)
     number = Counter(client.training for client in clients.members)
     controls = {
-        f"{i}.control.{name}": p.detach() * 0
+        f"{i}.{name}": p.detach() * 0
         for i, model in enumerate(frame.model.values())
         for name, p in trained_parameters(model)
     }
 
     def start() -> dict[Training, Tensors]:
         found = frame.weights()
-        for i, training in enumerate(found):
-            prefix = f"{i}."
-            own = {n.removeprefix(prefix): c for n, c in controls.items() if n.startswith(prefix)}
-            found[training] |= own
+        for i, (training, model) in enumerate(frame.model.items()):
+            for name, _ in trained_parameters(model):
+                found[training][f"control.{name}"] = controls[f"{i}.{name}"]
         return found
 
     def check(update: Update, run_spec: RunSpec) -> None:
@@ -95,7 +94,7 @@ def run(clients: Clients, server: Server, config: ScaffoldConfig, *, rounds: Rou
             for name, _ in trained_parameters(model):
                 for update in own:
                     change = update.tensors[f"change.{name}"].to(server.device)
-                    controls[f"{i}.control.{name}"] += change / number[training]
+                    controls[f"{i}.{name}"] += change / number[training]
     return rounds.outcome(frame.ensemble)
 
 
