@@ -1,5 +1,6 @@
 """Runs a federation from Python: what the command takes, plus your objects."""
 
+import hashlib
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -16,7 +17,8 @@ from cluster.run.plan import print_dry_run
 from cluster.run.prepare import Prepared, prepare
 from cluster.run.run_dir import check_place, claimed
 from cluster.run.steps import Steps
-from fl.data.catalogue import register_dataset
+from fl.data.catalogue import REGISTERED, register_dataset
+from fl.data.partition_file import save_lists
 from fl.data.shard import Shard
 from fl.errors import UserError
 from fl.events import Listener
@@ -26,10 +28,8 @@ from fl.methods.prototypes import PrototypesConfig
 from fl.methods.registry import register
 from fl.models.own import register_model
 from fl.whole_files import write_atomically
-from onefold.callers import plain_torch
 from onefold.kept import call_of, code_of
-from onefold.own_partition import partition_arguments
-from onefold.result import OWN_CODE, Result, load_model
+from onefold.result import OWN_CODE, Result, load_model, plain_torch
 
 Metric = Callable[[nn.Module, Tensor, Tensor], float]
 """A figure of the global model, of test images (N, C, H, W) in [0, 1] and labels (N,)."""
@@ -74,18 +74,19 @@ def run(
         ClientFailed: a client failed for good.
     """
     with plain_torch():
-        arguments = [
-            *_data_arguments(data),
-            *_method_arguments(method),
-            *_model_arguments(model),
-            *partition_arguments(partition, data, Path(settings.get("output_dir", "runs"))),
-        ]
-        for name, value in flatten(settings).items():
+        names = {
+            "dataset": _data_name(data),
+            "method": _method_name(method),
+            "classifier.model": _model_name(model),
+        }
+        arguments = partition_arguments(partition, data, Path(settings.get("output_dir", "runs")))
+        for name, value in [*names.items(), *flatten(settings).items()]:
             if value is not None:
                 arguments += as_arguments(name, value)
-        launch = _parsed(arguments)
-        if model is not None:
-            launch = _for_all_clients(arguments, launch)
+        launch = parse(arguments, prog="onefold.run")
+        if model is not None and _chooses_models(launch):
+            more = ["--num-large", str(launch.run.num_clients)]
+            launch = parse([*arguments, *more], prog="onefold.run")
         given = {"data": data, "model": model, "method": method, "partition": partition, **settings}
         return _run(launch, given, metrics or {}, callbacks, progress)
 
@@ -103,7 +104,10 @@ def _run(
     console = Console(quiet=not progress, markup=False)
     with Steps(console) as say:
         prepared = prepare(launch, say=say)
-    _say_whose(prepared, console)
+    counts = Counter(client.model for client in prepared.members)
+    if len(counts) > 1:
+        told = ", ".join(f"{count} train {name}" for name, count in counts.items())
+        console.print(f"of {len(prepared.members)} clients {told}", highlight=False)
     if launch.dry_run:
         print_dry_run(launch, prepared, Console(markup=False))
         return None  # type: ignore[return-value]
@@ -120,65 +124,96 @@ def _run(
     return Result(run_dir, figures)
 
 
-def _data_arguments(data: Any) -> list[str]:
-    if data is None:
-        return []
-    if isinstance(data, str | Path):
-        return ["--dataset", str(data)]
+def _data_name(data: Any) -> str | None:
+    """The name of what is given, which is registered if it is an object; None for nothing."""
+    if data is None or isinstance(data, str | Path):
+        return data if data is None else str(data)
     register_dataset(OWN, data)
-    return ["--dataset", OWN]
+    return OWN
 
 
-def _method_arguments(method: Any) -> list[str]:
-    if method is None:
-        return []
-    if isinstance(method, str):
-        return ["--method", method]
+def _method_name(method: Any) -> str | None:
+    """As :func:`_data_name`."""
+    if method is None or isinstance(method, str):
+        return method
     if not isinstance(method, Method):
         raise UserError(
             f"method: expected a name or a Method, got {type(method).__name__}; decorate a "
             "function with onefold.method(name)"
         )
     register(method)
-    return ["--method", method.name]
+    return method.name
 
 
-def _model_arguments(model: Any) -> list[str]:
-    if model is None:
-        return []
-    if isinstance(model, str):
-        return ["--classifier.model", model]
+def _model_name(model: Any) -> str | None:
+    """As :func:`_data_name`."""
+    if model is None or isinstance(model, str):
+        return model
     name = _name_of(model)
     register_model(name, model)
-    return ["--classifier.model", name]
+    return name
 
 
 def _name_of(model: Any) -> str:
     return str(getattr(model, "__name__", OWN)).strip("<>")
 
 
-def _for_all_clients(arguments: list[str], launch: Launch) -> Launch:
-    """The launch with its classifier for all clients, where the method by itself would give some
-    of them another one, and nobody asked for that."""
+def _chooses_models(launch: Launch) -> bool:
+    """Whether the method by itself gives some clients another model than the classifier, and nobody
+    asked for that."""
     options = launch.run.options
-    usual = PrototypesConfig()
-    if not isinstance(options, PrototypesConfig) or options.num_large is not None:
-        return launch
-    if options.prototypes or options.small_model != usual.small_model:
-        return launch
-    return _parsed([*arguments, "--num-large", str(launch.run.num_clients)])
+    return (
+        isinstance(options, PrototypesConfig)
+        and options.num_large is None
+        and not options.prototypes
+        and options.small_model == PrototypesConfig().small_model
+    )
 
 
-def _parsed(arguments: list[str]) -> Launch:
-    return parse(arguments, prog="onefold.run")
+def partition_arguments(partition: Any, data: Any, output_dir: Path) -> list[str]:
+    """Arguments for a partition: none, a kind, lists of indices, or a flwr-datasets partitioner.
+
+    Lists are written to a file below ``output_dir``, by which the run can be repeated.
+
+    Raises:
+        UserError: it is none of these.
+    """
+    if partition is None:
+        return []
+    if isinstance(partition, str):
+        return ["--partition.kind", partition]
+    if hasattr(partition, "load_partition"):
+        partition = _of_partitioner(partition, data)
+    if not isinstance(partition, Sequence | np.ndarray):
+        raise UserError(
+            "partition: expected a kind, a list of index arrays or a flwr-datasets partitioner, "
+            f"got {type(partition).__name__}"
+        )
+    lists = [np.asarray(own) for own in partition]
+    for k, own in enumerate(lists):
+        if own.ndim != 1 or not np.issubdtype(own.dtype, np.integer):
+            raise UserError(f"partition: client {k} has no list of whole numbers")
+    digest = hashlib.sha256(b"|".join(own.astype(np.int64).tobytes() for own in lists))
+    path = (output_dir / ".partitions" / f"{digest.hexdigest()[:16]}.npz").resolve()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    save_lists(path, lists, [])
+    file = ["--partition.kind", "file", "--partition.file", str(path)]
+    return [*file, "--num-clients", str(len(lists))]
 
 
-def _say_whose(prepared: Prepared, console: Console) -> None:
-    """Tells which models clients train, where there are several."""
-    counts = Counter(client.model for client in prepared.members)
-    if len(counts) > 1:
-        told = ", ".join(f"{count} train {name}" for name, count in counts.items())
-        console.print(f"of {len(prepared.members)} clients {told}", highlight=False)
+def _of_partitioner(partitioner: Any, data: Any) -> list[np.ndarray]:
+    """Each client's indices, by a partitioner that is shown indices and labels for samples."""
+    own = REGISTERED.get(OWN)
+    if own is None or isinstance(data, str | Path):
+        raise UserError("partition: a partitioner goes with data that is given as an object")
+    from datasets import Dataset
+
+    labels = own.train.labels
+    partitioner.dataset = Dataset.from_dict({"index": range(len(labels)), "label": labels})
+    return [
+        np.asarray(partitioner.load_partition(k)["index"], np.int64)
+        for k in range(partitioner.num_partitions)
+    ]
 
 
 def _measured(metrics: Mapping[str, Metric], run_dir: Path, prepared: Prepared) -> dict[str, float]:
