@@ -1,6 +1,9 @@
 """Runs a federation from Python: what the command takes, plus your objects."""
 
+import ast
 import hashlib
+import inspect
+import textwrap
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -18,6 +21,7 @@ from cluster.run.prepare import Prepared, prepare
 from cluster.run.run_dir import check_place, claimed
 from cluster.run.steps import Steps
 from fl.data.catalogue import REGISTERED, register_dataset
+from fl.data.datasets import Dataset
 from fl.data.partition_file import save_lists
 from fl.data.shard import Shard
 from fl.errors import UserError
@@ -28,13 +32,17 @@ from fl.methods.prototypes import PrototypesConfig
 from fl.methods.registry import register
 from fl.models.own import register_model
 from fl.whole_files import write_atomically
-from onefold.kept import call_of, code_of
 from onefold.result import OWN_CODE, Result, load_model, plain_torch
 
 Metric = Callable[[nn.Module, Tensor, Tensor], float]
 """A figure of the global model, of test images (N, C, H, W) in [0, 1] and labels (N,)."""
 OWN = "own"
 """Name of data that has none."""
+OBJECTS = ("data", "model", "method", "partition")
+"""Settings that may be objects."""
+PLACE = ("name", "output_dir", "resume", "overwrite")
+"""Settings of where a run lies, which another run of the same has otherwise."""
+HEAD = "# The model as the run was given it. Read it, then: onefold export --plugin THIS_FILE ...\n"
 
 
 def run(
@@ -74,11 +82,7 @@ def run(
         ClientFailed: a client failed for good.
     """
     with plain_torch():
-        names = {
-            "dataset": _data_name(data),
-            "method": _method_name(method),
-            "classifier.model": _model_name(model),
-        }
+        names = _names(data, method, model)
         arguments = partition_arguments(partition, data, Path(settings.get("output_dir", "runs")))
         for name, value in [*names.items(), *flatten(settings).items()]:
             if value is not None:
@@ -124,34 +128,24 @@ def _run(
     return Result(run_dir, figures)
 
 
-def _data_name(data: Any) -> str | None:
-    """The name of what is given, which is registered if it is an object; None for nothing."""
-    if data is None or isinstance(data, str | Path):
-        return data if data is None else str(data)
-    register_dataset(OWN, data)
-    return OWN
-
-
-def _method_name(method: Any) -> str | None:
-    """As :func:`_data_name`."""
-    if method is None or isinstance(method, str):
-        return method
-    if not isinstance(method, Method):
+def _names(data: Any, method: Any, model: Any) -> dict[str, Any]:
+    """By setting the names of what is given; objects are registered under theirs."""
+    names = {"dataset": data, "method": method, "classifier.model": model}
+    if not (data is None or isinstance(data, str | Path)):
+        register_dataset(OWN, data)
+        names["dataset"] = OWN
+    if not (method is None or isinstance(method, str | Method)):
         raise UserError(
             f"method: expected a name or a Method, got {type(method).__name__}; decorate a "
             "function with onefold.method(name)"
         )
-    register(method)
-    return method.name
-
-
-def _model_name(model: Any) -> str | None:
-    """As :func:`_data_name`."""
-    if model is None or isinstance(model, str):
-        return model
-    name = _name_of(model)
-    register_model(name, model)
-    return name
+    if isinstance(method, Method):
+        register(method)
+        names["method"] = method.name
+    if not (model is None or isinstance(model, str)):
+        names["classifier.model"] = _name_of(model)
+        register_model(_name_of(model), model)
+    return names
 
 
 def _name_of(model: Any) -> str:
@@ -206,10 +200,10 @@ def _of_partitioner(partitioner: Any, data: Any) -> list[np.ndarray]:
     own = REGISTERED.get(OWN)
     if own is None or isinstance(data, str | Path):
         raise UserError("partition: a partitioner goes with data that is given as an object")
-    from datasets import Dataset
+    import datasets
 
-    labels = own.train.labels
-    partitioner.dataset = Dataset.from_dict({"index": range(len(labels)), "label": labels})
+    columns = {"index": range(len(own.train.labels)), "label": own.train.labels}
+    partitioner.dataset = datasets.Dataset.from_dict(columns)
     return [
         np.asarray(partitioner.load_partition(k)["index"], np.int64)
         for k in range(partitioner.num_partitions)
@@ -225,3 +219,43 @@ def _measured(metrics: Mapping[str, Metric], run_dir: Path, prepared: Prepared) 
         return {
             n: float(metric(model, shard.images, shard.labels)) for n, metric in metrics.items()
         }
+
+
+def call_of(given: Mapping[str, Any], dataset: Dataset) -> str | None:
+    """The Python call, with names for the objects; None where a command can say all of it."""
+    data, objects = given["data"], [given["model"], given["method"]]
+    own_data = not (data is None or isinstance(data, str | Path))
+    if not own_data and all(thing is None or isinstance(thing, str) for thing in objects):
+        return None
+    shown = {n: v for n, v in given.items() if v is not None and n not in PLACE}
+    words = [f"{n}={_shown(n, v)}" for n, v in shown.items() if "." not in n]
+    if dotted := {n: v for n, v in shown.items() if "." in n}:
+        words.append(f"**{dotted}")
+    call = f"onefold.run({', '.join(words)})"
+    if not own_data:
+        return call
+    sizes = f"{len(dataset.train.labels)} training and {len(dataset.test.labels)} test images"
+    return f"{call}  # data, which is not kept: {sizes} {dataset.image_shape}"
+
+
+def code_of(name: str, model: Callable[..., Any]) -> str | None:
+    """A plugin that registers the model: its source below the imports of its module; None where
+    there is no source that defines one thing by its name, as of a lambda."""
+    try:
+        source = textwrap.dedent(inspect.getsource(model))
+        (defined,) = ast.parse(source).body
+        module = inspect.getmodule(model)
+        around = ast.parse(inspect.getsource(module)).body if module else []
+    except (OSError, TypeError, ValueError, SyntaxError):
+        return None
+    if getattr(defined, "name", None) != name:
+        return None
+    imports = [ast.unparse(n) for n in around if isinstance(n, ast.Import | ast.ImportFrom)]
+    needed = "\n".join(dict.fromkeys([*imports, "import onefold"]))
+    return f"{HEAD}{needed}\n\n\n{source}\n\nonefold.register_model({name!r}, {name})\n"
+
+
+def _shown(name: str, value: Any) -> str:
+    if name in OBJECTS and not isinstance(value, str | Path):
+        return str(getattr(value, "__name__", getattr(value, "name", name)))
+    return repr(str(value) if isinstance(value, Path) else value)

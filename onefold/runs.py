@@ -33,11 +33,12 @@ def _answer(options: argparse.Namespace) -> None:
             raise UserError(f"no run {name!r}; onefold ls names those there are")
     chosen = {name: found[name] for name in options.runs}
     if options.command == "ls":
-        print(escaped("\n".join(listed(found))) or f"no runs in {folder}")
+        lines = [f"{name:<40}  {_about(path)}".replace("\n", " ") for name, path in found.items()]
+        print(escaped("\n".join(lines)) or f"no runs in {folder}")
     elif options.command == "rm":
-        remove(list(chosen.values()), sure=options.yes)
+        _remove([*chosen.values()], sure=options.yes)
     elif options.csv is not None:
-        export_figures(chosen or found, options.csv)
+        _export_figures(chosen or found, options.csv)
     else:
         _export_model([*chosen.values()], options)
 
@@ -66,13 +67,8 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def listed(runs: dict[str, Path]) -> list[str]:
-    """A line for each run, within 80 columns unless its name is longer than 40."""
-    lines = [f"{name:<40}  {_about(path)}" for name, path in runs.items()]
-    return [line.replace("\n", " ") for line in lines]
-
-
 def _about(path: Path) -> str:
+    """What ``ls`` says of a run beside its name, within 38 columns."""
     try:
         result = _result(path)
         if result is None:
@@ -90,13 +86,8 @@ def _result(path: Path) -> JsonObject | None:
         return None
 
 
-def export_figures(runs: dict[str, Path], file: Path) -> None:
-    """Writes a line for each finished run: its name, and each figure that is a word or number.
-
-    Raises:
-        UserError: there is none.
-        OSError: the file cannot be written.
-    """
+def _export_figures(runs: dict[str, Path], file: Path) -> None:
+    """Writes a line for each finished run: its name, and each figure that is a word or number."""
     results = {name: found for name, path in runs.items() if (found := _result(path))}
     if not results:
         raise UserError("no finished run to export")
@@ -131,12 +122,8 @@ def _export_model(chosen: Sequence[Path], options: argparse.Namespace) -> None:
     print(f"{file}: the model of {chosen[0].name}")
 
 
-def remove(runs: Sequence[Path], *, sure: bool) -> None:
-    """Deletes the runs' folders; what clients uploaded stays in the store for others.
-
-    Raises:
-        UserError: it is not said to be meant, or a process is at work in one; then none is deleted.
-    """
+def _remove(runs: Sequence[Path], *, sure: bool) -> None:
+    """Deletes the runs' folders; what clients uploaded stays in the store for others."""
     if not sure:
         raise UserError(f"would delete {', '.join(map(str, runs))}; say --yes to do it")
     delete(runs)
