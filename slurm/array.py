@@ -57,25 +57,10 @@ def read_runs(file: Path, common: Sequence[str]) -> list[Launch]:
     return launches
 
 
-def submit_unfinished(launches: Sequence[Launch], console: Console) -> None:
-    """Submits the runs that have no job under way, and prints the jobs of the others.
-
-    Raises:
-        UserError: as :func:`submit_all`.
-    """
-    scheduler = Scheduler()
-    free = []
-    for launch in launches:
-        if job := under_way(locate(launch), scheduler):
-            print_text(job, console)
-        else:
-            free.append(launch)
-    if free:
-        submit_all(free, console)
-
-
 def submit_all(launches: Sequence[Launch], console: Console) -> None:
     """Checks every run before it makes the first run directory, then submits all at once.
+
+    It prints the jobs of runs that have one under way, and submits the others.
 
     Raises:
         UserError: one line, for the first run that cannot be submitted.
@@ -88,9 +73,16 @@ def submit_all(launches: Sequence[Launch], console: Console) -> None:
         print_text(f"{len(launches)} runs by this job array:\n\n{plan.text}", console)
         return
     require_sbatch()
+    scheduler, free = Scheduler(), []
     for launch in launches:
-        prepare(launch)
-    sent = send(launches, folder)
+        if job := under_way(locate(launch), scheduler):
+            print_text(job, console)
+        else:
+            prepare(launch)
+            free.append(launch)
+    if not free:
+        return
+    sent = send(free, folder)
     for run_dir, job in sent:
         print_text(f"job {job}  {run_dir}", console)
     array = sent[0][1].partition("_")[0]
