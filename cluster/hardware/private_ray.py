@@ -142,7 +142,9 @@ def _in_cluster(start: Callable[[], None], what: str, after: str) -> Iterator[No
     Raises:
         UserError: ``start`` fails: ``what``, why, and what to do ``after``.
     """
-    ours = signal.getsignal(signal.SIGTERM)
+    import ray
+
+    ours, another = signal.getsignal(signal.SIGTERM), ray.is_initialized()
 
     def restore() -> None:
         if ours is not None and threading.current_thread() is threading.main_thread():
@@ -156,7 +158,8 @@ def _in_cluster(start: Callable[[], None], what: str, after: str) -> Iterator[No
         restore()
         yield
     finally:
-        shut_down()
+        if not another:  # else ``start`` has failed, and the other cluster is not ours to leave
+            shut_down()
         restore()
 
 
