@@ -241,7 +241,7 @@ class Placement:
         return self._rates.current
 
     def estimate(self, client: int) -> float:
-        """Seconds that the client is expected to run for, by the current rates."""
+        """Seconds that a waiting or running client takes in all, by the current rates."""
         entry = self._waiting.get(client) or self._running[client].entry
         return entry.work * self._rates.rate(entry.model)
 
