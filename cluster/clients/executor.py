@@ -20,7 +20,7 @@ from cluster.clients.actors import Actors, Process
 from cluster.clients.memory_cap import OverspentError, larger
 from cluster.clients.progress import Inbox
 from cluster.hardware.bundles import Bundles, await_gpus
-from cluster.scheduling.placement import Placement, Slot, clients_per_call
+from cluster.scheduling.placement import Placement, clients_per_call
 from fl.data.datasets import Split
 from fl.errors import ClientFailed, UserError
 from fl.events import AttemptFailed, ClientStart, Events
@@ -88,7 +88,7 @@ class RayExecutor:
         try:
             yield from current.work()
         finally:
-            current.close()
+            self.actors.end_all(but_idle=self.reuse_processes)  # those at work in any case
             self.rates = {**self.rates, **current.rates}
         if not self.reuse_processes:
             await_gpus(self.bundles)  # the server's ranks come next
@@ -154,10 +154,6 @@ class _Map:
                 return done
         return []
 
-    def close(self) -> None:
-        """Ends every process at work; unless processes are reused, the idle ones too."""
-        self._actors.end_all(but_idle=self._executor.reuse_processes)
-
     def _enqueue(self, group: deque[Job]) -> None:
         """Lets the group's next clients wait for a slot, under the first one's id."""
         leader, sizes = group[0].client, self._executor.sizes
@@ -171,21 +167,19 @@ class _Map:
 
     def _start_those_that_fit(self) -> None:
         while started := self._placement.start():
-            self._start(*started)
-
-    def _start(self, leader: int, slot: Slot) -> None:
-        jobs, rest = self._waiting.pop(leader)
-        if rest:
-            self._enqueue(rest)
-        process = self._actors.hire(slot, jobs[0].client.request)
-        for job in jobs:
-            attempt, requested = self._failures[job.client.id] + 1, asdict(job.client.request)
-            start = ClientStart(client=job.client.id, attempt=attempt, requested=requested)
-            self._events.emit(start)
-        size = self._executor.sizes.next(jobs[0])
-        limit = time_limit(jobs, self._executor.timeout, self.rates) or math.inf
-        reference = self._actors.submit(process, jobs, size)
-        self._running[reference] = RunningCohort(jobs, process, limit)
+            leader, slot = started
+            jobs, rest = self._waiting.pop(leader)
+            if rest:
+                self._enqueue(rest)
+            process = self._actors.hire(slot, jobs[0].client.request)
+            for job in jobs:
+                attempt, requested = self._failures[job.client.id] + 1, asdict(job.client.request)
+                start = ClientStart(client=job.client.id, attempt=attempt, requested=requested)
+                self._events.emit(start)
+            size = self._executor.sizes.next(jobs[0])
+            limit = time_limit(jobs, self._executor.timeout, self.rates) or math.inf
+            reference = self._actors.submit(process, jobs, size)
+            self._running[reference] = RunningCohort(jobs, process, limit)
 
     def _receive(self, reference: Any, cohort: RunningCohort) -> list[Upload]:
         """The clients' uploads; none where they failed and wait to be tried again."""
@@ -236,11 +230,12 @@ class _Map:
         elif overspent and client.id in self._enlarged:
             self._give_up(job, f"{reason} (with twice the share it had first)", error)
         else:
+            again = job
             if overspent:
                 self._enlarged.add(client.id)
-                job = replace(job, client=replace(client, request=larger(client.request)))
+                again = replace(job, client=replace(client, request=larger(client.request)))
             try:
-                self._enqueue(deque([job]))
+                self._enqueue(deque([again]))
             except UserError as refusal:
                 self._give_up(job, f"{reason}; with twice its share {refusal}", error)
 
