@@ -47,19 +47,14 @@ class Bundles:
 
 def gpu_names(bundles: Bundles) -> dict[str, list[str]]:
     """Names of each bundle's GPUs on its node; asked before any client has a share of them."""
-    asked = {}
+    own = ray.remote(lambda: ray.get_runtime_context().get_accelerator_ids()["GPU"])
+    asked: dict[str, Any] = {}
     for bundle in bundles.all:
         if bundle.gpus:
             where = bundles.strategy(bundle.name)
-            own = ray.remote(_own_gpus).options(
-                num_cpus=0, num_gpus=bundle.gpus, scheduling_strategy=where
-            )
-            asked[bundle.name] = own.remote()
+            options = own.options(num_cpus=0, num_gpus=bundle.gpus, scheduling_strategy=where)
+            asked[bundle.name] = options.remote()
     return dict(zip(asked, ray.get(list(asked.values())), strict=True))
-
-
-def _own_gpus() -> list[str]:
-    return ray.get_runtime_context().get_accelerator_ids()["GPU"]
 
 
 def await_gpus(bundles: Bundles, within_s: float = 10.0) -> None:
