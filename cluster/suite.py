@@ -82,9 +82,9 @@ def _submit(runs: Iterable[Sequence[str]], slurm: "SlurmOptions") -> bool:
     launches = [parse([*arguments, *asked]) for arguments in runs]
     left = [launch for launch in launches if not finished(launch)]
     if left:
-        from slurm.array import submit_unfinished
+        from slurm.array import submit_all
 
-        submit_unfinished(left, Console(markup=False))
+        submit_all(left, Console(markup=False))
     return bool(left)
 
 

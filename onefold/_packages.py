@@ -4,37 +4,29 @@ Their names are common words. A script's folder comes first where Python looks f
 ``cluster.py`` beside the script would be found instead.
 """
 
-import importlib
-import importlib.util
 import sys
-from importlib.machinery import ModuleSpec
+from importlib import import_module
+from importlib.util import LazyLoader, find_spec, module_from_spec
 from pathlib import Path
 
 from_here = str(Path(__file__).parents[1])
-
-
-def reserve(spec: ModuleSpec) -> None:
-    """Gives the name to our package, whose code runs when it is first used."""
-    assert spec.loader is not None
-    spec.loader = importlib.util.LazyLoader(spec.loader)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-
-
 sys.path.insert(0, from_here)
 try:
     for name in ("cluster", "fl", "kernels", "slurm", "tune"):
-        found = importlib.util.find_spec(name)
+        found = find_spec(name)
         if found is None or not Path(str(found.origin)).is_relative_to(from_here):
-            origin = found.origin if found else "nowhere"
             raise ImportError(
-                f"import onefold before your own module {name} ({origin}), or name it "
-                "otherwise: Onefold has a package of that name"
+                f"import onefold before your own module {name} "
+                f"({found.origin if found else 'nowhere'}), or name it otherwise: Onefold has a "
+                "package of that name"
             )
         if name == "kernels" and name not in sys.modules:
-            reserve(found)  # it loads torch, which takes seconds
+            # It loads torch, which takes seconds: its code runs when it is first used.
+            assert found.loader is not None
+            found.loader = LazyLoader(found.loader)
+            sys.modules[name] = module_from_spec(found)
+            found.loader.exec_module(sys.modules[name])
         else:
-            importlib.import_module(name)  # cluster has to come before torch, see there
+            import_module(name)  # cluster has to come before torch, see there
 finally:
     sys.path.remove(from_here)

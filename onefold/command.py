@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 
 from fl.own_process import run_as_command
+from onefold import __version__
 
 MODULES = {
     "run": "cluster.launch",
@@ -53,12 +54,8 @@ In Python: import onefold; onefold.run(data=..., model=..., method=...)
 """
 SILENT = {"report", "compare", "privacy", "data", "doctor"}
 """Commands that load for seconds and do not say so; their first lines are longer than ours."""
-
-
-def _added(word: str, arguments: Sequence[str]) -> list[str]:
-    """What a word means beside the arguments: several runs on one page, wherever it goes."""
-    given = any(a.startswith(("-o", "--output", "-h", "--help")) for a in arguments)
-    return ["--output", "compare.html"] if word == "compare" and not given else []
+OWN_PAGE = ("-o", "--output", "-h", "--help")
+"""Arguments of ``compare`` with which it writes no page of the default name."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -74,19 +71,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(HELP, end="")
         return 0
     if word in ("-V", "--version"):
-        from importlib.metadata import version
-
-        print(f"onefold {version('onefold')}")
+        print(f"onefold {__version__}")
         return 0
     if word not in MODULES:
         near = difflib.get_close_matches(word, MODULES, n=1)
         hint = f"; did you mean {near[0]}?" if near else ""
-        print(
-            f"onefold: no command {word!r}{hint or ';'} commands: {', '.join(MODULES)}",
-            file=sys.stderr,
-        )
+        known = ", ".join(MODULES)
+        print(f"onefold: no command {word!r}{hint or ';'} commands: {known}", file=sys.stderr)
         return 2
-    arguments += _added(word, arguments)
+    if word == "compare" and not any(a.startswith(OWN_PAGE) for a in arguments):
+        arguments += ["--output", "compare.html"]  # several runs on one page, wherever it goes
     importlib.import_module("onefold._packages")  # first, see there
     module = MODULES[word]
     if word in SILENT and sys.stderr.isatty():

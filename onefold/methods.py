@@ -11,7 +11,7 @@ from fl.exchange import Tensors, prefixed
 from fl.federation import RunSpec, Update
 from fl.fusion.aggregation import average_into
 from fl.methods.method import Assignment, Method
-from fl.methods.registry import register
+from fl.methods.registry import register as register_method
 from fl.methods.uploads import load_classifier, untrained_classifier
 from fl.server import Outcome, Server
 from fl.training.classifier import ClassifierConfig
@@ -45,7 +45,7 @@ def method(
         made = Method(
             name=name, config=config, assign=assign_all, run=run, one_shot=not over_rounds
         )
-        register(made)
+        register_method(made)
         return made
 
     return registered

@@ -16,9 +16,7 @@ from fl.methods.registry import get_method
 from fl.own_process import run_as_command
 from fl.plugins import load_plugin
 from fl.privacy.measure import Subject, lines, measure
-from onefold.result import load_model
-
-FILE = "privacy.json"
+from onefold.result import MODEL, load_model, load_result
 
 
 def command(
@@ -45,7 +43,7 @@ def command(
         load_plugin(plugin)
     for run in runs:
         found = attack_run(run, data_root)
-        write_json(run / FILE, found)
+        write_json(run / "privacy.json", found)
         print(escaped("\n".join([str(run), *lines(found)])))
         print(escaped(str(write_report(run))))
 
@@ -56,15 +54,13 @@ def attack_run(run: Path, data_root: Path) -> JsonObject:
     Raises:
         UserError: it is no finished run, or its data or an upload is not what it was.
     """
-    if not (run / "result.json").is_file():
-        raise UserError(f"{run} holds no finished run: no result.json")
+    load_result(run)  # refuses what is no finished run
     launch = parse(["--config", str(run / "config.yaml"), "--data-root", str(data_root)])
     config, spec = launch.run, launch.run.run_spec
     dataset = read_dataset(launch)
     lists, _ = read_lists(run / "partition.npz", config.num_clients, len(dataset.train.labels))
     assignments = get_method(config.method).assign(config.options, config.num_clients, spec)
     files = {k: run / "updates" / f"client-{k:05d}.safetensors" for k in range(len(lists))}
-    model = run / "model" / "global.safetensors"
     try:
         return measure(
             Subject(
@@ -73,7 +69,7 @@ def attack_run(run: Path, data_root: Path) -> JsonObject:
                 trainings=[assignment.training for assignment in assignments],
                 uploads={k: StoredTensors(f) for k, f in files.items() if f.is_file()},
                 run_spec=spec,
-                model=load_model(run) if model.is_file() else None,
+                model=load_model(run) if (run / MODEL).is_file() else None,
             )
         )
     except (ValueError, OSError) as error:

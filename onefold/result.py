@@ -1,22 +1,27 @@
-"""What a run gives back, now or later from its folder."""
+"""What a run gives back, now or later from its folder; and its model for other programs."""
 
 from base64 import b64encode
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from html import escape
+from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
+import torch
 from torch import nn
 
 from cluster.run.command_line import load_yaml
-from fl.errors import UserError
+from fl.errors import UserError, reason_of
 from fl.json_files import JsonObject, read_json
+from fl.models.ensemble import Ensemble
 from fl.models.own import register_model
 from fl.models.registry import MODELS
 from fl.models.saved import load_model as load_file
 from fl.models.saved import own_models
 from fl.plugins import load_plugin
-from onefold.callers import plain_torch
+from fl.seeding import streams_restored
 
 OWN_CODE = "own_model.py"
 """A plugin in a run's folder that registers the model which the run was given from Python."""
@@ -114,15 +119,67 @@ def load_model(path: Path | str, model: Callable[..., nn.Module] | None = None) 
             for name in own:
                 register_model(name, model)
         for name in own - MODELS.keys():
+            code = path / OWN_CODE
+            kept = f"; its code is kept, to be read before it is trusted: {code}"
             raise UserError(
                 f"the model of {path} is built by your own {name}, which is not known here: "
                 f"onefold.load_model({str(path)!r}, model={name}), or --plugin FILE that registers "
-                f"it{_kept(path)}"
+                f"it{kept if code.is_file() else ''}"
             )
         return load_file(file)
 
 
-def _kept(path: Path) -> str:
-    """Where its code is kept, as the end of a line."""
-    kept = path / OWN_CODE
-    return f"; its code is kept, to be read before it is trusted: {kept}" if kept.is_file() else ""
+def export_model(run: Path, file: Path, *, onnx: bool) -> None:
+    """Writes the run's global model as ONNX, else as ``torch.export.load`` reads it; one file.
+
+    It takes any number of images.
+
+    Raises:
+        UserError: the run has no model, or one that torch cannot export; or a package is missing.
+    """
+    for package in ("onnx", "onnxscript") if onnx else ():
+        if find_spec(package) is None:
+            raise UserError(f"--onnx needs the package {package}: pip install 'onefold[onnx]'")
+    model = load_model(run)
+    first: Any = model
+    while isinstance(first, Ensemble):
+        first = first.members[0]
+    images = torch.zeros(2, *first.built_as.image_shape)
+    shapes = ({0: torch.export.Dim("batch")},)
+    try:
+        if onnx:
+            torch.onnx.export(
+                model,
+                (images,),
+                file,
+                dynamo=True,
+                dynamic_shapes=shapes,
+                external_data=False,
+                verbose=False,
+            )
+        else:
+            torch.export.save(torch.export.export(model, (images,), dynamic_shapes=shapes), file)
+    except Exception as error:  # whatever in the user's own model torch does not follow
+        reason = f"{type(error).__name__}: {reason_of(error)}"
+        raise UserError(f"the model of {run} cannot be exported: {reason}") from None
+
+
+@contextmanager
+def plain_torch() -> Iterator[None]:
+    """Inside, torch is as a new process has it: gradients, float32, no autocast, on the CPU.
+
+    A run may be called inside ``torch.no_grad()`` or after ``torch.set_default_dtype``; what it
+    trains must not depend on that, as its uploads are kept for other runs.
+    """
+    with ExitStack() as stack:
+        stack.enter_context(torch.inference_mode(False))
+        stack.enter_context(torch.enable_grad())
+        for kind in ("cpu", "cuda"):
+            if torch.is_autocast_enabled(kind):
+                stack.enter_context(torch.autocast(kind, enabled=False))
+        if torch.get_default_device().type != "cpu":
+            stack.enter_context(torch.device("cpu"))
+        stack.callback(torch.set_default_dtype, torch.get_default_dtype())
+        torch.set_default_dtype(torch.float32)
+        stack.enter_context(streams_restored())
+        yield

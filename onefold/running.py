@@ -1,5 +1,9 @@
 """Runs a federation from Python: what the command takes, plus your objects."""
 
+import ast
+import hashlib
+import inspect
+import textwrap
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -16,7 +20,9 @@ from cluster.run.plan import print_dry_run
 from cluster.run.prepare import Prepared, prepare
 from cluster.run.run_dir import check_place, claimed
 from cluster.run.steps import Steps
-from fl.data.catalogue import register_dataset
+from fl.data.catalogue import REGISTERED, register_dataset
+from fl.data.datasets import Dataset
+from fl.data.partition_file import save_lists
 from fl.data.shard import Shard
 from fl.errors import UserError
 from fl.events import Listener
@@ -26,15 +32,17 @@ from fl.methods.prototypes import PrototypesConfig
 from fl.methods.registry import register
 from fl.models.own import register_model
 from fl.whole_files import write_atomically
-from onefold.callers import plain_torch
-from onefold.kept import call_of, code_of
-from onefold.own_partition import partition_arguments
-from onefold.result import OWN_CODE, Result, load_model
+from onefold.result import OWN_CODE, Result, load_model, plain_torch
 
 Metric = Callable[[nn.Module, Tensor, Tensor], float]
 """A figure of the global model, of test images (N, C, H, W) in [0, 1] and labels (N,)."""
 OWN = "own"
 """Name of data that has none."""
+OBJECTS = ("data", "model", "method", "partition")
+"""Settings that may be objects."""
+PLACE = ("name", "output_dir", "resume", "overwrite")
+"""Settings of where a run lies, which another run of the same has otherwise."""
+HEAD = "# The model as the run was given it. Read it, then: onefold export --plugin THIS_FILE ...\n"
 
 
 def run(
@@ -74,18 +82,15 @@ def run(
         ClientFailed: a client failed for good.
     """
     with plain_torch():
-        arguments = [
-            *_data_arguments(data),
-            *_method_arguments(method),
-            *_model_arguments(model),
-            *partition_arguments(partition, data, Path(settings.get("output_dir", "runs"))),
-        ]
-        for name, value in flatten(settings).items():
+        names = _names(data, method, model)
+        arguments = partition_arguments(partition, data, Path(settings.get("output_dir", "runs")))
+        for name, value in [*names.items(), *flatten(settings).items()]:
             if value is not None:
                 arguments += as_arguments(name, value)
-        launch = _parsed(arguments)
-        if model is not None:
-            launch = _for_all_clients(arguments, launch)
+        launch = parse(arguments, prog="onefold.run")
+        if model is not None and _chooses_models(launch):
+            more = ["--num-large", str(launch.run.num_clients)]
+            launch = parse([*arguments, *more], prog="onefold.run")
         given = {"data": data, "model": model, "method": method, "partition": partition, **settings}
         return _run(launch, given, metrics or {}, callbacks, progress)
 
@@ -103,7 +108,10 @@ def _run(
     console = Console(quiet=not progress, markup=False)
     with Steps(console) as say:
         prepared = prepare(launch, say=say)
-    _say_whose(prepared, console)
+    counts = Counter(client.model for client in prepared.members)
+    if len(counts) > 1:
+        told = ", ".join(f"{count} train {name}" for name, count in counts.items())
+        console.print(f"of {len(prepared.members)} clients {told}", highlight=False)
     if launch.dry_run:
         print_dry_run(launch, prepared, Console(markup=False))
         return None  # type: ignore[return-value]
@@ -120,65 +128,86 @@ def _run(
     return Result(run_dir, figures)
 
 
-def _data_arguments(data: Any) -> list[str]:
-    if data is None:
-        return []
-    if isinstance(data, str | Path):
-        return ["--dataset", str(data)]
-    register_dataset(OWN, data)
-    return ["--dataset", OWN]
-
-
-def _method_arguments(method: Any) -> list[str]:
-    if method is None:
-        return []
-    if isinstance(method, str):
-        return ["--method", method]
-    if not isinstance(method, Method):
+def _names(data: Any, method: Any, model: Any) -> dict[str, Any]:
+    """By setting the names of what is given; objects are registered under theirs."""
+    names = {"dataset": data, "method": method, "classifier.model": model}
+    if not (data is None or isinstance(data, str | Path)):
+        register_dataset(OWN, data)
+        names["dataset"] = OWN
+    if not (method is None or isinstance(method, str | Method)):
         raise UserError(
             f"method: expected a name or a Method, got {type(method).__name__}; decorate a "
             "function with onefold.method(name)"
         )
-    register(method)
-    return ["--method", method.name]
-
-
-def _model_arguments(model: Any) -> list[str]:
-    if model is None:
-        return []
-    if isinstance(model, str):
-        return ["--classifier.model", model]
-    name = _name_of(model)
-    register_model(name, model)
-    return ["--classifier.model", name]
+    if isinstance(method, Method):
+        register(method)
+        names["method"] = method.name
+    if not (model is None or isinstance(model, str)):
+        names["classifier.model"] = _name_of(model)
+        register_model(_name_of(model), model)
+    return names
 
 
 def _name_of(model: Any) -> str:
     return str(getattr(model, "__name__", OWN)).strip("<>")
 
 
-def _for_all_clients(arguments: list[str], launch: Launch) -> Launch:
-    """The launch with its classifier for all clients, where the method by itself would give some
-    of them another one, and nobody asked for that."""
+def _chooses_models(launch: Launch) -> bool:
+    """Whether the method by itself gives some clients another model than the classifier, and nobody
+    asked for that."""
     options = launch.run.options
-    usual = PrototypesConfig()
-    if not isinstance(options, PrototypesConfig) or options.num_large is not None:
-        return launch
-    if options.prototypes or options.small_model != usual.small_model:
-        return launch
-    return _parsed([*arguments, "--num-large", str(launch.run.num_clients)])
+    return (
+        isinstance(options, PrototypesConfig)
+        and options.num_large is None
+        and not options.prototypes
+        and options.small_model == PrototypesConfig().small_model
+    )
 
 
-def _parsed(arguments: list[str]) -> Launch:
-    return parse(arguments, prog="onefold.run")
+def partition_arguments(partition: Any, data: Any, output_dir: Path) -> list[str]:
+    """Arguments for a partition: none, a kind, lists of indices, or a flwr-datasets partitioner.
+
+    Lists are written to a file below ``output_dir``, by which the run can be repeated.
+
+    Raises:
+        UserError: it is none of these.
+    """
+    if partition is None:
+        return []
+    if isinstance(partition, str):
+        return ["--partition.kind", partition]
+    if hasattr(partition, "load_partition"):
+        partition = _of_partitioner(partition, data)
+    if not isinstance(partition, Sequence | np.ndarray):
+        raise UserError(
+            "partition: expected a kind, a list of index arrays or a flwr-datasets partitioner, "
+            f"got {type(partition).__name__}"
+        )
+    lists = [np.asarray(own) for own in partition]
+    for k, own in enumerate(lists):
+        if own.ndim != 1 or not np.issubdtype(own.dtype, np.integer):
+            raise UserError(f"partition: client {k} has no list of whole numbers")
+    digest = hashlib.sha256(b"|".join(own.astype(np.int64).tobytes() for own in lists))
+    path = (output_dir / ".partitions" / f"{digest.hexdigest()[:16]}.npz").resolve()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    save_lists(path, lists, [])
+    file = ["--partition.kind", "file", "--partition.file", str(path)]
+    return [*file, "--num-clients", str(len(lists))]
 
 
-def _say_whose(prepared: Prepared, console: Console) -> None:
-    """Tells which models clients train, where there are several."""
-    counts = Counter(client.model for client in prepared.members)
-    if len(counts) > 1:
-        told = ", ".join(f"{count} train {name}" for name, count in counts.items())
-        console.print(f"of {len(prepared.members)} clients {told}", highlight=False)
+def _of_partitioner(partitioner: Any, data: Any) -> list[np.ndarray]:
+    """Each client's indices, by a partitioner that is shown indices and labels for samples."""
+    own = REGISTERED.get(OWN)
+    if own is None or isinstance(data, str | Path):
+        raise UserError("partition: a partitioner goes with data that is given as an object")
+    import datasets
+
+    columns = {"index": range(len(own.train.labels)), "label": own.train.labels}
+    partitioner.dataset = datasets.Dataset.from_dict(columns)
+    return [
+        np.asarray(partitioner.load_partition(k)["index"], np.int64)
+        for k in range(partitioner.num_partitions)
+    ]
 
 
 def _measured(metrics: Mapping[str, Metric], run_dir: Path, prepared: Prepared) -> dict[str, float]:
@@ -190,3 +219,43 @@ def _measured(metrics: Mapping[str, Metric], run_dir: Path, prepared: Prepared) 
         return {
             n: float(metric(model, shard.images, shard.labels)) for n, metric in metrics.items()
         }
+
+
+def call_of(given: Mapping[str, Any], dataset: Dataset) -> str | None:
+    """The Python call, with names for the objects; None where a command can say all of it."""
+    data, objects = given["data"], [given["model"], given["method"]]
+    own_data = not (data is None or isinstance(data, str | Path))
+    if not own_data and all(thing is None or isinstance(thing, str) for thing in objects):
+        return None
+    shown = {n: v for n, v in given.items() if v is not None and n not in PLACE}
+    words = [f"{n}={_shown(n, v)}" for n, v in shown.items() if "." not in n]
+    if dotted := {n: v for n, v in shown.items() if "." in n}:
+        words.append(f"**{dotted}")
+    call = f"onefold.run({', '.join(words)})"
+    if not own_data:
+        return call
+    sizes = f"{len(dataset.train.labels)} training and {len(dataset.test.labels)} test images"
+    return f"{call}  # data, which is not kept: {sizes} {dataset.image_shape}"
+
+
+def code_of(name: str, model: Callable[..., Any]) -> str | None:
+    """A plugin that registers the model: its source below the imports of its module; None where
+    there is no source that defines one thing by its name, as of a lambda."""
+    try:
+        source = textwrap.dedent(inspect.getsource(model))
+        (defined,) = ast.parse(source).body
+        module = inspect.getmodule(model)
+        around = ast.parse(inspect.getsource(module)).body if module else []
+    except (OSError, TypeError, ValueError, SyntaxError):
+        return None
+    if getattr(defined, "name", None) != name:
+        return None
+    imports = [ast.unparse(n) for n in around if isinstance(n, ast.Import | ast.ImportFrom)]
+    needed = "\n".join(dict.fromkeys([*imports, "import onefold"]))
+    return f"{HEAD}{needed}\n\n\n{source}\n\nonefold.register_model({name!r}, {name})\n"
+
+
+def _shown(name: str, value: Any) -> str:
+    if name in OBJECTS and not isinstance(value, str | Path):
+        return str(getattr(value, "__name__", getattr(value, "name", name)))
+    return repr(str(value) if isinstance(value, Path) else value)

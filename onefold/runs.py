@@ -13,9 +13,8 @@ from fl.json_files import JsonObject, read_json
 from fl.own_process import run_as_command
 from fl.report.words import duration
 
-NOT_FINISHED = "not finished"
-DAMAGED = "its result.json is damaged"
 PLAIN = (str, int, float)
+"""Types of the figures that a table has."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -25,15 +24,23 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _answer(options: argparse.Namespace) -> None:
-    if options.output_dir.exists() and not options.output_dir.is_dir():
-        raise UserError(f"{options.output_dir} is a file; --output-dir is where runs are kept")
-    found = find_runs(options.output_dir)
+    folder = options.output_dir
+    if folder.exists() and not folder.is_dir():
+        raise UserError(f"{folder} is a file; --output-dir is where runs are kept")
+    found = {file.parent.name: file.parent for file in sorted(folder.glob("*/config.yaml"))}
+    for name in options.runs:
+        if name not in found:
+            raise UserError(f"no run {name!r}; onefold ls names those there are")
+    chosen = {name: found[name] for name in options.runs}
     if options.command == "ls":
-        print(escaped("\n".join(listed(found))) or f"no runs in {options.output_dir}")
-    elif options.command == "export":
-        _export(found, options)
+        lines = [f"{name:<40}  {_about(path)}".replace("\n", " ") for name, path in found.items()]
+        print(escaped("\n".join(lines)) or f"no runs in {folder}")
+    elif options.command == "rm":
+        _remove([*chosen.values()], sure=options.yes)
+    elif options.csv is not None:
+        _export_figures(chosen or found, options.csv)
     else:
-        remove(_chosen(found, options.runs), sure=options.yes)
+        _export_model([*chosen.values()], options)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -43,7 +50,8 @@ def _parser() -> argparse.ArgumentParser:
     anywhere = Parser(add_help=False)  # before the word or after it
     anywhere.add_argument("--output-dir", default=argparse.SUPPRESS, **where)  # type: ignore[arg-type]
     commands = parser.add_subparsers(dest="command", required=True)
-    commands.add_parser("ls", parents=[anywhere], help="the runs there are")
+    listing = commands.add_parser("ls", parents=[anywhere], help="the runs there are")
+    listing.set_defaults(runs=())
     exporting = commands.add_parser(
         "export", parents=[anywhere], help="figures of runs as a table, or a run's model"
     )
@@ -59,94 +67,16 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _export(found: dict[str, Path], options: argparse.Namespace) -> None:
-    chosen = _chosen(found, options.runs) if options.runs else found
-    if options.csv is not None:
-        export(chosen, options.csv)
-        return
-    if len(options.runs) != 1:
-        raise UserError("name the run whose model is to be exported")
-    from fl.plugins import load_plugin  # late: torch takes seconds
-    from onefold.export import export_onnx, export_torch
-
-    if options.plugin is not None:
-        load_plugin(options.plugin)
-    (run,), file = chosen.values(), options.onnx or options.torch_export
-    (export_onnx if options.onnx else export_torch)(run, file)
-    print(f"{file}: the model of {run.name}")
-
-
-def find_runs(output_dir: Path) -> dict[str, Path]:
-    """Folders of runs by name."""
-    files = sorted(output_dir.glob("*/config.yaml"))
-    return {file.parent.name: file.parent for file in files}
-
-
-def listed(runs: dict[str, Path]) -> list[str]:
-    """A line for each run, within 80 columns unless its name is longer than 40."""
-    lines = [f"{name:<40}  {_about(path)}" for name, path in runs.items()]
-    return [line.replace("\n", " ") for line in lines]
-
-
 def _about(path: Path) -> str:
+    """What ``ls`` says of a run beside its name, within 38 columns."""
     try:
         result = _result(path)
         if result is None:
-            return NOT_FINISHED
+            return "not finished"
         what = f"{result['method']} on {Path(result['dataset']).stem}"
         return f"{result['accuracy']:.4f}  {what}  {duration(result['seconds']['total'])}"
     except (UserError, KeyError, TypeError, ValueError):  # the latter: no run of ours wrote it
-        return DAMAGED
-
-
-def export(runs: dict[str, Path], file: Path) -> None:
-    """Writes a line for each finished run: its name, and each figure that is a word or number.
-
-    Raises:
-        UserError: there is none, or the file cannot be written.
-    """
-    results = {name: found for name, path in runs.items() if (found := _result(path))}
-    if not results:
-        raise UserError("no finished run to export")
-    rows = [
-        {_cell(k): _cell(v) for k, v in {"run": name, **found}.items() if isinstance(v, PLAIN)}
-        for name, found in results.items()
-    ]
-    columns = list(dict.fromkeys(column for row in rows for column in row))
-    try:
-        with file.open("w", newline="") as stream:
-            writer = csv.DictWriter(stream, columns)
-            writer.writeheader()
-            writer.writerows(rows)
-    except OSError as error:
-        raise UserError(f"cannot write {file}: {error.strerror}") from None
-    print(f"{file}: {_counted(len(rows))}, {len(columns)} columns")
-
-
-def _cell(value: object) -> object:
-    """The value, with a quote before words that a spreadsheet would compute."""
-    formula = isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r"))
-    return f"'{value}" if formula else value
-
-
-def remove(runs: dict[str, Path], *, sure: bool) -> None:
-    """Deletes the runs' folders; what clients uploaded stays in the store for others.
-
-    Raises:
-        UserError: it is not said to be meant, or a process is at work in one; then none is deleted.
-    """
-    if not sure:
-        raise UserError(f"would delete {', '.join(map(str, runs.values()))}; say --yes to do it")
-    delete(runs.values())
-    for path in runs.values():
-        print(escaped(f"deleted {path}"))
-
-
-def _chosen(runs: dict[str, Path], names: Sequence[str]) -> dict[str, Path]:
-    for name in names:
-        if name not in runs:
-            raise UserError(f"no run {name!r}; onefold ls names those there are")
-    return {name: runs[name] for name in names}
+        return "its result.json is damaged"
 
 
 def _result(path: Path) -> JsonObject | None:
@@ -156,8 +86,49 @@ def _result(path: Path) -> JsonObject | None:
         return None
 
 
-def _counted(runs: int) -> str:
-    return f"{runs} run{'' if runs == 1 else 's'}"
+def _export_figures(runs: dict[str, Path], file: Path) -> None:
+    """Writes a line for each finished run: its name, and each figure that is a word or number."""
+    results = {name: found for name, path in runs.items() if (found := _result(path))}
+    if not results:
+        raise UserError("no finished run to export")
+    rows = [
+        {_cell(k): _cell(v) for k, v in {"run": name, **found}.items() if isinstance(v, PLAIN)}
+        for name, found in results.items()
+    ]
+    columns = list(dict.fromkeys(column for row in rows for column in row))
+    with file.open("w", newline="") as stream:
+        writer = csv.DictWriter(stream, columns)
+        writer.writeheader()
+        writer.writerows(rows)
+    print(f"{file}: {len(rows)} run{'' if len(rows) == 1 else 's'}, {len(columns)} columns")
+
+
+def _cell(value: object) -> object:
+    """The value, with a quote before words that a spreadsheet would compute."""
+    formula = isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r"))
+    return f"'{value}" if formula else value
+
+
+def _export_model(chosen: Sequence[Path], options: argparse.Namespace) -> None:
+    if len(chosen) != 1:
+        raise UserError("name the run whose model is to be exported")
+    from fl.plugins import load_plugin  # late: torch takes seconds
+    from onefold.result import export_model
+
+    if options.plugin is not None:
+        load_plugin(options.plugin)
+    file = options.onnx or options.torch_export
+    export_model(chosen[0], file, onnx=options.onnx is not None)
+    print(f"{file}: the model of {chosen[0].name}")
+
+
+def _remove(runs: Sequence[Path], *, sure: bool) -> None:
+    """Deletes the runs' folders; what clients uploaded stays in the store for others."""
+    if not sure:
+        raise UserError(f"would delete {', '.join(map(str, runs))}; say --yes to do it")
+    delete(runs)
+    for path in runs:
+        print(escaped(f"deleted {path}"))
 
 
 if __name__ == "__main__":

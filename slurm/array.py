@@ -4,34 +4,35 @@ RUNS is a text file with the arguments of one run per line, as ``cluster.launch`
 arguments that follow are added to every run. Empty lines and lines that begin with # are skipped.
 """
 
-import argparse
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
 
-from cluster.run.command_line import parse, stop_with
+from cluster.run.command_line import parse
 from cluster.run.options import Launch
 from cluster.run.prepare import prepare
-from cluster.run.run_dir import claim, delete, locate
+from cluster.run.run_dir import locate
+from fl.command import Parser, exit_status
 from fl.errors import UserError
 from fl.own_process import run_as_command
 from fl.whole_files import read_text
 from slurm.sbatch import Sbatch, require_sbatch
-from slurm.scheduler import Scheduler
-from slurm.submit import job_of, print_text, under_way, write_submitted
+from slurm.status import Scheduler
+from slurm.submit import print_text, send, under_way
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Submits the runs; returns 0, or 2 for bad input."""
-    parser = argparse.ArgumentParser(prog="python -m slurm.array", description=__doc__)
+    parser = Parser(prog="python -m slurm.array", description=__doc__)
     parser.add_argument("runs", type=Path, metavar="RUNS", help="a line of arguments per run")
-    arguments, common = parser.parse_known_args(argv)
-    try:
-        return submit_all(read_runs(arguments.runs, common), Console(markup=False))
-    except UserError as error:
-        return stop_with(error)
+
+    def command() -> None:
+        arguments, common = parser.parse_known_args(argv)
+        submit_all(read_runs(arguments.runs, common), Console(markup=False))
+
+    return exit_status(command)
 
 
 def read_runs(file: Path, common: Sequence[str]) -> list[Launch]:
@@ -56,60 +57,41 @@ def read_runs(file: Path, common: Sequence[str]) -> list[Launch]:
     return launches
 
 
-def submit_unfinished(launches: Sequence[Launch], console: Console) -> None:
-    """Submits the runs that have no job under way, and prints the jobs of the others.
-
-    Raises:
-        UserError: as :func:`submit_all`.
-    """
-    scheduler = Scheduler()
-    free = []
-    for launch in launches:
-        if job := under_way(locate(launch), scheduler):
-            print_text(job, console)
-        else:
-            free.append(launch)
-    if free:
-        submit_all(free, console)
-
-
-def submit_all(launches: Sequence[Launch], console: Console) -> int:
+def submit_all(launches: Sequence[Launch], console: Console) -> None:
     """Checks every run before it makes the first run directory, then submits all at once.
+
+    It prints the jobs of runs that have one under way, and submits the others.
 
     Raises:
         UserError: one line, for the first run that cannot be submitted.
     """
     first = launches[0]
     folder = (first.output_dir / ".slurm").absolute()
-    executor = Sbatch(folder, first.slurm)
+    plan = Sbatch(folder, first.slurm)
     if first.dry_run:
-        executor.parameters["map_count"] = len(launches)
-        print_text(f"{len(launches)} runs by this job array:\n\n{executor.text}", console)
-        return 0
+        plan.parameters["map_count"] = len(launches)
+        print_text(f"{len(launches)} runs by this job array:\n\n{plan.text}", console)
+        return
     require_sbatch()
+    scheduler, free = Scheduler(), []
     for launch in launches:
-        prepare(launch)
-    new = [path for path in map(locate, launches) if not path.exists()]
-    try:
-        run_dirs = [claim(launch).absolute() for launch in launches]
-        jobs = [job_of(*pair) for pair in zip(launches, run_dirs, strict=True)]
-        ids = executor.send(jobs)
-    except UserError:
-        for path in new:  # nothing has run in them: the next attempt may have their names
-            if path.exists():
-                delete([path])
-        raise
-    for job, run_dir in zip(ids, run_dirs, strict=True):
-        write_submitted(run_dir, job)
+        if job := under_way(locate(launch), scheduler):
+            print_text(job, console)
+        else:
+            prepare(launch)
+            free.append(launch)
+    if not free:
+        return
+    sent = send(free, folder)
+    for run_dir, job in sent:
         print_text(f"job {job}  {run_dir}", console)
-    array = ids[0].partition("_")[0]
+    array = sent[0][1].partition("_")[0]
     print_text(
         f"logs     {folder}/{array}_*_log.out\n"
         f"watch    python -m slurm.status --output-dir '{first.output_dir.absolute()}'\n"
         f"cancel   scancel {array}",
         console,
     )
-    return 0
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ import signal
 import time
 from collections.abc import Sequence
 from contextlib import nullcontext
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 
@@ -15,7 +16,7 @@ from cluster.hardware.inventory import take_inventory
 from cluster.hardware.multi_node_ray import attend, gather
 from cluster.hardware.processes import adopt_orphans, end_descendants, start
 from cluster.hardware.shadows import python
-from slurm.scheduler import State, write_state
+from slurm.status import State, write_state
 from slurm.submitit_internals import preemption_name
 
 SIGNALLED_S = 10.0
@@ -26,24 +27,16 @@ class RunFailed(RuntimeError):
     """The launch ended with another status than 0."""
 
 
+@dataclass(frozen=True)
 class NodeTask:
     """A launch inside an allocation. Every start resumes from what is complete on disk."""
 
-    def __init__(
-        self,
-        arguments: Sequence[str],
-        run_dir: Path,
-        *,
-        nodes: int,
-        ray: bool,
-        module: str = "cluster.launch",
-    ) -> None:
-        """``module``: the command to run; it takes --ray-address."""
-        self.module = module
-        self.arguments = tuple(arguments)
-        self.run_dir = run_dir
-        self.nodes = nodes
-        self.ray = ray
+    arguments: Sequence[str]
+    run_dir: Path
+    nodes: int = field(kw_only=True)
+    ray: bool = field(kw_only=True)
+    module: str = field(kw_only=True, default="cluster.launch")
+    """The command to run; it takes --ray-address."""
 
     def __call__(self) -> None:
         """Runs on each node, as the node's only task."""
@@ -55,15 +48,12 @@ class NodeTask:
         # Slurm signals every process of a job, but only this process handles it.
         ignoring = [preempt] if preempt not in (signal.SIGTERM, signal.SIGINT) else []
         try:
-            if JobEnvironment().global_rank == 0:
+            node = JobEnvironment().global_rank
+            if node == 0:
                 self._lead(ignoring)
             elif self.ray:
-                attend(
-                    self._meeting(),
-                    node=JobEnvironment().global_rank,
-                    inventory=take_inventory(),
-                    ignoring=ignoring,
-                )
+                inventory = take_inventory()
+                attend(self._meeting(), node=node, inventory=inventory, ignoring=ignoring)
         finally:
             end_descendants()
 
@@ -77,11 +67,7 @@ class NodeTask:
         (meeting / "over").touch()
         end_descendants()
         self._write("requeued")
-        return DelayedSubmission(
-            NodeTask(
-                self.arguments, self.run_dir, nodes=self.nodes, ray=self.ray, module=self.module
-            )
-        )
+        return DelayedSubmission(self)
 
     def _lead(self, ignoring: Sequence[signal.Signals]) -> None:
         self._write("starting")
@@ -95,12 +81,12 @@ class NodeTask:
             raise RunFailed(f"the run ended with status {status}")
 
     def _run(self, ignoring: Sequence[signal.Signals]) -> int:
-        cluster = (
-            gather(self._meeting(), nodes=self.nodes, inventory=take_inventory(), ignoring=ignoring)
+        meeting = self._meeting()
+        with (
+            gather(meeting, nodes=self.nodes, inventory=take_inventory(), ignoring=ignoring)
             if self.ray
             else nullcontext()
-        )
-        with cluster as address:
+        ) as address:
             self._write("running")
             joining = [f"--ray-address={address}"] if address else []
             interpreter, *module = python(self.module)
@@ -112,17 +98,16 @@ class NodeTask:
 
     def _meeting(self) -> Path:
         """A directory of this start of the job alone."""
-        restarts = os.environ.get("SLURM_RESTART_COUNT", "0")
-        return self.run_dir / "slurm" / f"{os.environ['SLURM_JOB_ID']}.{restarts}"
+        return self.run_dir / "slurm" / f"{os.environ['SLURM_JOB_ID']}.{_restarts()}"
 
     def _write(self, phase: str, status: int | None = None) -> None:
-        state = State(
-            job=JobEnvironment().job_id,
-            phase=phase,
-            status=status,
-            restarts=int(os.environ.get("SLURM_RESTART_COUNT", "0")),
-        )
+        job = JobEnvironment().job_id
+        state = State(job=job, phase=phase, status=status, restarts=_restarts())
         write_state(self.run_dir, state)
+
+
+def _restarts() -> int:
+    return int(os.environ.get("SLURM_RESTART_COUNT", "0"))
 
 
 def _preemption() -> signal.Signals:

@@ -58,9 +58,8 @@ class Sbatch(SlurmExecutor):
         """Submits the jobs, several as one array, and returns their ids.
 
         Raises:
-            UserError: sbatch is missing or refuses.
+            UserError: sbatch refuses.
         """
-        require_sbatch()
         # submitit prints sbatch's errors on stderr too; the UserError has them.
         with without_allocation(), redirect_stderr(io.StringIO()):
             try:

@@ -1,7 +1,13 @@
-"""``python -m slurm.status``: the states of all runs that were sent to Slurm."""
+"""``python -m slurm.status``: the states of all runs that were sent to Slurm.
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+A job writes its state to its run's directory, so that Slurm need not be asked for it. Slurm itself
+is asked seldom, since a controller serves thousands of users.
+"""
+
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from rich.console import Console
@@ -9,11 +15,106 @@ from rich.table import Table
 
 from fl.command import run_command
 from fl.errors import UserError, escaped
-from fl.events import ClientEnd, Epoch, Event, Phase, RunEnd, RunStart, parse_events
-from fl.json_files import read_json_if_whole
+from fl.events import ClientEnd, Epoch, Phase, RunEnd, RunStart, parse_events
+from fl.json_files import read_json_if_whole, write_json
 from fl.own_process import run_as_command
 from fl.whole_files import no_pipe
-from slurm.scheduler import GONE, Scheduler, State, read_state
+
+INTERVAL_S = 30.0
+"""Seconds between two calls of squeue, however many jobs there are."""
+TIMEOUT_S = 20.0
+SQUEUE = ("squeue", "--me", "--states=all", "--noheader", "--array", "--format=%i|%T|%r")
+"""All of the user's jobs at once; needs no accounting."""
+
+GONE = "GONE"
+"""State of a job that Slurm no longer lists, as happens minutes after a job's end."""
+ENDED = {
+    *("BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", GONE),
+    *("OUT_OF_MEMORY", "REVOKED", "TIMEOUT"),
+}
+"""States of jobs that have ended."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class State:
+    """How far a job is, as its own processes report it."""
+
+    job: str
+    phase: str
+    """submitted, starting, running, requeued or ended."""
+    status: int | None = None
+    """Exit status of the launch, once it has ended."""
+    restarts: int = 0
+
+
+def write_state(run_dir: Path, state: State) -> None:
+    """Replaces the state in the run directory."""
+    (run_dir / "slurm").mkdir(exist_ok=True)
+    write_json(run_dir / "slurm" / "state.json", asdict(state))
+
+
+def read_state(run_dir: Path) -> State | None:
+    """The state in the run directory; None if the run was never submitted, or if it is damaged."""
+    found = read_json_if_whole(run_dir / "slurm" / "state.json")
+    try:
+        return State(**found) if found else None
+    except TypeError:  # another program's
+        return None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Said:
+    """A job's state and its reason, as Slurm reports them."""
+
+    state: str
+    reason: str = ""
+
+    @property
+    def ended(self) -> bool:
+        """Whether the job is over."""
+        return self.state in ENDED
+
+
+def ask_squeue() -> str | None:
+    """What squeue prints; None where it is missing, fails or does not answer."""
+    try:
+        done = subprocess.run(SQUEUE, capture_output=True, text=True, timeout=TIMEOUT_S, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout
+
+
+class Scheduler:
+    """Asks Slurm for all jobs at once, and answers from the last result in between."""
+
+    def __init__(
+        self,
+        *,
+        ask: Callable[[], str | None] = ask_squeue,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._ask, self._clock = ask, clock
+        self._asked = float("-inf")
+        self._said: dict[str, Said] | None = None
+
+    def state(self, job: str) -> Said | None:
+        """The job's state at most half a minute ago; None if Slurm has not answered."""
+        now = self._clock()
+        if now - self._asked >= INTERVAL_S:
+            self._asked = now
+            answer = self._ask()
+            if answer is not None:  # else the last answer stays
+                self._said = _parse(answer)
+        return None if self._said is None else self._said.get(job, Said(state=GONE))
+
+
+def _parse(answer: str) -> dict[str, Said]:
+    states = {}
+    for line in answer.splitlines():
+        job, state, reason, *_ = [*line.strip().split("|", 2), "", ""]
+        if job:
+            states[job] = Said(state=state, reason="" if reason == "None" else reason)
+    return states
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,7 +189,9 @@ def read_progress(run: Path) -> Progress:
     """Reads the run's events; a line that the job has not finished writing is skipped."""
     phase, accuracy = "", None
     finished: set[int] = set()
-    for event in _events(run / "metrics.jsonl"):
+    file = run / "metrics.jsonl"
+    text = no_pipe(file).read_text(errors="replace") if file.exists() else ""
+    for event in parse_events(text.split("\n")):
         match event:
             case RunStart():
                 phase, accuracy, finished = "", None, set()
@@ -100,22 +203,9 @@ def read_progress(run: Path) -> Progress:
                 accuracy = event.accuracy
             case RunEnd():
                 phase, accuracy = "done", event.accuracy
-    return Progress(
-        phase=phase, finished=len(finished), clients=_num_clients(run), accuracy=accuracy
-    )
-
-
-def _events(path: Path) -> Iterator[Event]:
-    try:
-        with no_pipe(path).open(errors="replace") as file:
-            yield from parse_events(file)
-    except FileNotFoundError:
-        return
-
-
-def _num_clients(run: Path) -> int | None:
     roles = (read_json_if_whole(run / "partition.json") or {}).get("roles")
-    return len(roles) if isinstance(roles, list) else None
+    clients = len(roles) if isinstance(roles, list) else None
+    return Progress(phase=phase, finished=len(finished), clients=clients, accuracy=accuracy)
 
 
 if __name__ == "__main__":

@@ -1,20 +1,27 @@
-"""``python -m cluster.launch --slurm``: submits the run as a Slurm job."""
+"""``python -m cluster.launch --slurm``: submits the run as a Slurm job; ``--wait`` follows it."""
 
+import time
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields
 from pathlib import Path
 
 from rich.console import Console
 
-from cluster.run.command_line import as_arguments
+from cluster.hardware.multi_node_ray import tail
+from cluster.run.command_line import INTERRUPTED, as_arguments
 from cluster.run.options import Launch
 from cluster.run.plan import print_dry_run
 from cluster.run.prepare import prepare
+from cluster.run.progress import progress
 from cluster.run.run_dir import check_place, claim, delete, locate
 from fl.errors import UserError
-from slurm.follow import follow
+from fl.events import Event, parse_events
+from fl.federation import Client
+from fl.json_files import read_json
+from fl.whole_files import no_pipe
 from slurm.node_task import NodeTask
-from slurm.sbatch import Sbatch, refuse_path, require_sbatch
-from slurm.scheduler import Scheduler, State, read_state, write_state
+from slurm.sbatch import Sbatch, require_sbatch
+from slurm.status import Said, Scheduler, State, read_state, write_state
 
 NOT_FORWARDED = {
     *("config", "preset", "run"),  # all in the run's own config.yaml
@@ -22,6 +29,10 @@ NOT_FORWARDED = {
     *("dry_run", "resume", "overwrite"),  # handled before the job, which always resumes
     *("slurm", "wait", "ray_address"),
 }
+LOOK_S = 1.0
+"""Seconds between looks at the run directory; Slurm is asked much less often."""
+SETTLE_S = 60.0
+"""A shared directory may show the end of a job later than Slurm does."""
 
 
 def submit(launch: Launch, console: Console) -> int:
@@ -34,23 +45,16 @@ def submit(launch: Launch, console: Console) -> int:
         require_sbatch()
         check_place(launch)
     prepared = prepare(launch)
-    folder = locate(launch).absolute() / "slurm"
-    refuse_path(folder)
+    run_dir = locate(launch).absolute()
+    plan = Sbatch(run_dir / "slurm", launch.slurm)
     if launch.dry_run:
         print_dry_run(launch, prepared, console)
         console.print("\nby this job:\n", highlight=False)
-        print_text(Sbatch(folder, launch.slurm).text, console)
+        print_text(plan.text, console)
         return 0
-    _refuse_second_job(folder.parent)
-    new = not folder.parent.exists()
-    run_dir = claim(launch).absolute()
-    try:
-        (job,) = Sbatch(run_dir / "slurm", launch.slurm).send([job_of(launch, run_dir)])
-    except UserError:
-        if new:  # nothing has run in it, so the name is free for the next attempt
-            delete([run_dir])
-        raise
-    write_submitted(run_dir, job)
+    if job := under_way(run_dir, Scheduler()):  # two would overwrite each other's files
+        raise UserError(job)
+    ((run_dir, job),) = send([launch])
     print_text(
         f"job      {job}\n"
         f"results  {run_dir}\n"
@@ -64,12 +68,34 @@ def submit(launch: Launch, console: Console) -> int:
     return follow(run_dir, job, prepared.members, console, Scheduler())
 
 
+def send(launches: Sequence[Launch], folder: Path | None = None) -> list[tuple[Path, str]]:
+    """Makes the runs' directories and submits their jobs at once; gives each directory and job.
+
+    Args:
+        launches: runs of one allocation; several are a job array.
+        folder: where scripts and logs lie; by default in the first run's own directory.
+
+    Raises:
+        UserError: a directory is taken, or sbatch refuses; then the new directories are gone again.
+    """
+    new = [path for path in map(locate, launches) if not path.exists()]
+    try:
+        run_dirs = [claim(launch).absolute() for launch in launches]
+        jobs = [job_of(*pair) for pair in zip(launches, run_dirs, strict=True)]
+        ids = Sbatch(folder or run_dirs[0] / "slurm", launches[0].slurm).send(jobs)
+    except UserError:
+        for path in new:  # nothing has run in them: the next attempt may have their names
+            if path.exists():
+                delete([path])
+        raise
+    for run_dir, job in zip(run_dirs, ids, strict=True):
+        write_submitted(run_dir, job)
+    return list(zip(run_dirs, ids, strict=True))
+
+
 def job_of(launch: Launch, run_dir: Path) -> NodeTask:
     """The launch inside the allocation, from the run's own configuration file."""
-    arguments = [
-        f"--config={run_dir / 'config.yaml'}",
-        *forwarded(launch, run_dir),
-    ]
+    arguments = [f"--config={run_dir / 'config.yaml'}", *forwarded(launch, run_dir)]
     return NodeTask(arguments, run_dir, nodes=launch.slurm.nodes, ray=launch.runtime == "ray")
 
 
@@ -104,12 +130,89 @@ def under_way(run_dir: Path, scheduler: Scheduler) -> str | None:
     return f"job {state.job} of {run_dir} is {reported.state.lower()}; scancel {state.job} ends it"
 
 
-def _refuse_second_job(run_dir: Path) -> None:
-    """Refuses a second job in one run directory: the two would overwrite each other's files."""
-    if job := under_way(run_dir, Scheduler()):
-        raise UserError(job)
-
-
 def print_text(text: str, console: Console) -> None:
     """Prints text as it is, without wrapping or colours."""
     console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+def follow(
+    run_dir: Path,
+    job: str,
+    members: tuple[Client, ...],
+    console: Console,
+    scheduler: Scheduler,
+    *,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> int:
+    """Shows what the job does, read from its run directory, until it ends; returns its run's exit
+    status.
+
+    Ctrl-C leaves the job running and returns 130.
+    """
+    metrics = Tail(run_dir / "metrics.jsonl")
+    reported: Said | None = None
+    ended_at: float | None = None
+    try:
+        with progress(members, console) as listener:
+            while True:
+                state = read_state(run_dir)
+                own = state if state and state.job == job else None
+                for event in metrics.read():
+                    listener(event)
+                if own and own.status is not None:
+                    break
+                before, reported = reported, scheduler.state(job)
+                if not (reported and reported.ended):
+                    ended_at = None
+                    if reported and reported != before:
+                        how = f"{reported.state.lower()} {reported.reason}"
+                        console.print(f"job {job}: {how}", markup=False)
+                elif ended_at is None:
+                    ended_at = clock()
+                elif clock() - ended_at >= SETTLE_S:
+                    break
+                sleep(LOOK_S)
+    except KeyboardInterrupt:
+        console.print(f"job {job} goes on; scancel {job} ends it", highlight=False)
+        return INTERRUPTED
+    how = reported.state.lower() if reported else "unknown"
+    return _conclude(run_dir, job, own, how, console)
+
+
+class Tail:
+    """Reads the events that are appended to a file from now on."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._offset = path.stat().st_size if path.exists() else 0
+
+    def read(self) -> Iterator[Event]:
+        """The events that are new and complete."""
+        if not self._path.exists():
+            return
+        with no_pipe(self._path).open("rb") as file:
+            file.seek(self._offset)
+            for line in file:
+                if line.endswith(b"\n"):
+                    self._offset += len(line)
+                    yield from parse_events([line.decode(errors="replace")])
+
+
+def _conclude(run_dir: Path, job: str, own: State | None, how: str, console: Console) -> int:
+    """Prints how the job ended, by its own state and by Slurm's; returns the exit status."""
+    if own and own.status == 0:
+        accuracy = read_json(run_dir / "result.json")["accuracy"]
+        told = f"\naccuracy {accuracy:.4f}\nreport   {run_dir / 'report.html'}"
+    elif own and own.status is not None:
+        log = run_dir / "slurm" / f"{job}_0_log.out"
+        told = f"job {job}: the run ended with status {own.status}; the end of {log}:\n{tail(log)}"
+    elif own is None or own.phase == "submitted":
+        told = (
+            f"job {job} ended ({how}) without a word in {run_dir}: was it cancelled before it "
+            "began, or is this directory not shared with the nodes?"
+        )
+    else:
+        told = f"job {job} ended ({how}) before the run did; --resume --slurm continues it"
+    print_text(told, console)
+    return 1 if own is None or own.status is None else own.status

@@ -20,8 +20,8 @@ from fl.models.saved import load_model
 from fl.plugins import load_plugin
 from fl.report.read import read_events
 from slurm.array import read_runs
-from slurm.follow import Tail
 from slurm.status import read_progress
+from slurm.submit import Tail
 from tune.rows import last_scores
 
 pytestmark = pytest.mark.timeout(20)

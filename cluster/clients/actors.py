@@ -62,33 +62,26 @@ class Sender:
     """Puts jobs' messages into the object store: a broadcast once, for all clients it is for."""
 
     def __init__(self) -> None:
-        self._last: tuple[bytes, References] | None = None
+        self._broadcast: tuple[bytes | None, References] = None, ()
 
     def send(self, job: Job) -> Sent:
         """The job as it travels, with what its client remembers read from the store."""
-        small: dict[str, Any] = dict.fromkeys(("broadcast", "payload", "remembered"))
+        packed = {"broadcast": job.broadcast, "payload": job.payload, "remembered": job.remembered}
+        messages = {name: Message(own) for name, own in packed.items() if own}
+        if job.memory is not None:
+            messages["remembered"] = job.memory.read()
+        small: dict[str, Any] = dict.fromkeys(packed)
         large: dict[str, References] = {}
-        for name, message in _messages(job).items():
+        for name, message in messages.items():
             if len(message.content) < LARGE:
                 small[name] = bytes(message)
-            elif name == "broadcast":
-                large[name] = self._broadcast(job.broadcast or b"")
-            else:
+            elif name != "broadcast":
                 large[name] = put(message)
+            else:
+                if self._broadcast[0] is not job.broadcast:
+                    self._broadcast = job.broadcast, put(message)
+                large[name] = self._broadcast[1]
         return Sent(replace(job, memory=None, **small), large)
-
-    def _broadcast(self, packed: bytes) -> References:
-        if self._last is None or self._last[0] is not packed:
-            self._last = packed, put(Message(packed))
-        return self._last[1]
-
-
-def _messages(job: Job) -> dict[str, Message]:
-    found = {"broadcast": job.broadcast, "payload": job.payload, "remembered": job.remembered}
-    messages = {name: Message(packed) for name, packed in found.items() if packed}
-    if job.memory is not None:
-        messages["remembered"] = job.memory.read()
-    return messages
 
 
 def put(message: Message) -> References:
@@ -104,8 +97,7 @@ class ClientActor:
     """A client's process. It sees only the devices that Ray assigned to it."""
 
     def __init__(self, models: bytes | None = None, mailbox: Any = None) -> None:
-        """``models``: the user's own, see :mod:`.extensions`; ``mailbox``: see
-        :mod:`.progress`."""
+        """``models``: the user's own, see :mod:`.extensions`; ``mailbox``: see :mod:`.progress`."""
         add_models(models)
         self._progress = partial(send, mailbox)
         self._size = 0
@@ -174,7 +166,14 @@ class Actors:
                 process.idle = False
                 return process
         self._end_idle(slot, request)
-        process = Process(self._start(slot, request), slot, request)
+        actor = ray.remote(ClientActor).options(
+            num_cpus=request.cpus,
+            num_gpus=request.gpus if slot.gpu is not None else 0,
+            memory=request.memory_bytes or None,
+            max_restarts=0,
+            scheduling_strategy=self._bundles.strategy(slot.bundle),
+        )
+        process = Process(actor.remote(self._models, self._mailbox), slot, request)
         self.processes.append(process)
         return process
 
@@ -202,16 +201,3 @@ class Actors:
             if process.idle:
                 free.give(need_of(process.request, with_gpus=with_gpus), process.slot)
                 self.end(process)
-
-    def _start(self, slot: Slot, request: Request) -> Any:
-        return (
-            ray.remote(ClientActor)
-            .options(
-                num_cpus=request.cpus,
-                num_gpus=request.gpus if slot.gpu is not None else 0,
-                memory=request.memory_bytes or None,
-                max_restarts=0,
-                scheduling_strategy=self._bundles.strategy(slot.bundle),
-            )
-            .remote(self._models, self._mailbox)
-        )

@@ -9,7 +9,7 @@ went over its share is tried once more with twice as much.
 import math
 from collections import Counter, deque
 from collections.abc import Callable, Generator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import KW_ONLY, asdict, dataclass, field, replace
 from time import monotonic
 from typing import Any
 
@@ -20,64 +20,15 @@ from cluster.clients.actors import Actors, Process
 from cluster.clients.memory_cap import OverspentError, larger
 from cluster.clients.progress import Inbox
 from cluster.hardware.bundles import Bundles, await_gpus
-from cluster.scheduling.placement import Placement, Slot, clients_per_call
+from cluster.scheduling.placement import Placement, clients_per_call
 from fl.data.datasets import Split
 from fl.errors import ClientFailed, UserError
 from fl.events import AttemptFailed, ClientStart, Events
 from fl.exchange import Upload, readable_notes
 from fl.executor import time_limit
-from fl.federation import Job, Request
+from fl.federation import Job
 from fl.training.progress import PERIOD_S
 from fl.training.sizes import CohortSizes, groups, take, work
-
-# Decides what follows a client's failed attempt: another attempt, a larger share, or the end.
-
-
-class Retries:
-    """Counts failures by client; one that went over its share gets twice as much, once."""
-
-    def __init__(self, attempts: int) -> None:
-        self._attempts = attempts
-        self._failures: Counter[int] = Counter()
-        self._enlarged: set[int] = set()
-
-    def attempt(self, client: int) -> int:
-        """Number of the client's present or next attempt, from 1."""
-        return self._failures[client] + 1
-
-    def after(self, job: Job, reason: str, error: Exception | None) -> Job | ClientFailed:
-        """The job to try after this failure, or the failure itself if it is final."""
-        client = job.client
-        attempt = self.attempt(client.id)
-        self._failures[client.id] += 1
-        if attempt >= self._attempts:
-            return give_up(job, f"{reason} (attempt {attempt} of {attempt})", error)
-        if not _overspent(error):
-            return job
-        if client.id in self._enlarged:
-            return give_up(job, f"{reason} (with twice the share it had first)", error)
-        self._enlarged.add(client.id)
-        return replace(job, client=replace(client, request=larger(client.request)))
-
-
-def give_up(job: Job, reason: str, error: Exception | None) -> ClientFailed:
-    """The client's failure, with what it raised as its cause."""
-    failed = ClientFailed(job.client.id, job.client.model, reason)
-    failed.__cause__ = error
-    return failed
-
-
-def reason_of(error: RayError) -> str:
-    """What the client's own code raised, or that its process died."""
-    if isinstance(error, RayTaskError):
-        cause = error.cause
-        return f"{type(cause).__name__}: {cause}"
-    return f"its process died ({type(error).__name__})"
-
-
-def _overspent(error: Exception | None) -> bool:
-    return isinstance(error, RayTaskError) and isinstance(error.cause, OverspentError)
-
 
 NODE_CHECK_S = 5.0
 """Seconds between checks whether a node has vanished; completions are awaited, not polled."""
@@ -94,50 +45,38 @@ class RunningCohort:
     began: float = field(default_factory=monotonic)
 
 
+@dataclass(eq=False)
 class RayExecutor:
     """Starts actors as capacity allows, and ends each when others need its capacity.
 
     A run of many rounds reuses the processes: starting a process takes longer than many a client's
-    round.
-
-    Which clients run at once, where, or after how many failures, has no influence on what they
-    compute.
-
-    Args:
-        train: the training split, put once into the object store.
-        bundles: where clients may run.
-        max_actors: clients at once, at most; None for as many as fit.
-        attempts: how often a client is tried before it has failed for good.
-        rates: seconds per sample by model, measured before the run; what clients take adds to it.
-        before: called when clients are about to start, to free memory for them.
-        sizes: how many light clients train together.
-        timeout: seconds that a client may take, see :func:`fl.executor.time_limit`.
-        reuse_processes: whether processes outlive the map, until :meth:`close`.
+    round. Which clients run at once, where, or after how many failures, has no influence on what
+    they compute.
     """
 
-    def __init__(
-        self,
-        train: Split,
-        bundles: Bundles,
-        *,
-        max_actors: int | None = None,
-        attempts: int = 3,
-        rates: Mapping[str, float] | None = None,
-        before: Callable[[], None] = lambda: None,
-        sizes: CohortSizes | None = None,
-        timeout: float | None = None,
-        reuse_processes: bool = False,
-    ) -> None:
+    train: Split
+    """The training split, put once into the object store."""
+    bundles: Bundles
+    """Where clients may run."""
+    _: KW_ONLY
+    max_actors: int | None = None
+    """Clients at once, at most; None for as many as fit."""
+    attempts: int = 3
+    """How often a client is tried before it has failed for good."""
+    rates: Mapping[str, float] = field(default_factory=dict)
+    """Seconds per sample by model, measured before the run; what clients take adds to it."""
+    before: Callable[[], None] = lambda: None
+    """Called when clients are about to start, to free memory for them."""
+    sizes: CohortSizes = field(default_factory=CohortSizes)
+    """How many light clients train together."""
+    timeout: float | None = None
+    """Seconds that a client may take, see :func:`fl.executor.time_limit`."""
+    reuse_processes: bool = False
+    """Whether processes outlive the map, until :meth:`close`."""
+
+    def __post_init__(self) -> None:
         self.progress = Inbox()
-        self.actors = Actors(train, bundles, self.progress.mailbox)
-        self.bundles = bundles
-        self.max_actors = max_actors
-        self.attempts = attempts
-        self.rates = dict(rates or {})
-        self.before = before
-        self.sizes = sizes or CohortSizes()
-        self.timeout = timeout
-        self.reuse_processes = reuse_processes
+        self.actors = Actors(self.train, self.bundles, self.progress.mailbox)
 
     def run(
         self, jobs: Sequence[Job], events: Events
@@ -149,8 +88,8 @@ class RayExecutor:
         try:
             yield from current.work()
         finally:
-            current.close()
-            self.rates |= current.rates
+            self.actors.end_all(but_idle=self.reuse_processes)  # those at work in any case
+            self.rates = {**self.rates, **current.rates}
         if not self.reuse_processes:
             await_gpus(self.bundles)  # the server's ranks come next
 
@@ -172,7 +111,8 @@ class _Map:
         self._placement = Placement(
             self._bundles.all, most=executor.max_actors, rates=executor.rates
         )
-        self._retries = Retries(executor.attempts)
+        self._failures: Counter[int] = Counter()
+        self._enlarged: set[int] = set()
         self._given_up: list[tuple[Job, ClientFailed]] = []
         self._lost: set[str] = set()
         self._running: dict[Any, RunningCohort] = {}
@@ -214,42 +154,32 @@ class _Map:
                 return done
         return []
 
-    def close(self) -> None:
-        """Ends every process at work; unless processes are reused, the idle ones too."""
-        self._actors.end_all(but_idle=self._executor.reuse_processes)
-
     def _enqueue(self, group: deque[Job]) -> None:
         """Lets the group's next clients wait for a slot, under the first one's id."""
         leader, sizes = group[0].client, self._executor.sizes
         seconds = work(group[0]) * self.rates.get(leader.model, 0)
-        processes = self._most_at_once(leader.request)
         measured = seconds if sizes.knows(group[0]) else None
+        slots = sum(int(bundle.cpus / leader.request.cpus) for bundle in self._bundles.all)
+        processes = max(1, min(slots, self._executor.max_actors or slots))
         jobs = take(group, clients_per_call(sizes.next(group[0]), len(group), processes, measured))
         self._waiting[leader.id] = jobs, group
         self._placement.add(leader.id, leader.request, leader.model, sum(map(work, jobs)))
 
-    def _most_at_once(self, request: Request) -> int:
-        slots = sum(int(bundle.cpus / request.cpus) for bundle in self._bundles.all)
-        return max(1, min(slots, self._executor.max_actors or slots))
-
     def _start_those_that_fit(self) -> None:
         while started := self._placement.start():
-            self._start(*started)
-
-    def _start(self, leader: int, slot: Slot) -> None:
-        jobs, rest = self._waiting.pop(leader)
-        if rest:
-            self._enqueue(rest)
-        process = self._actors.hire(slot, jobs[0].client.request)
-        for job in jobs:
-            client = job.client
-            attempt, requested = self._retries.attempt(client.id), asdict(client.request)
-            start = ClientStart(client=client.id, attempt=attempt, requested=requested)
-            self._events.emit(start)
-        size = self._executor.sizes.next(jobs[0])
-        limit = time_limit(jobs, self._executor.timeout, self.rates) or math.inf
-        reference = self._actors.submit(process, jobs, size)
-        self._running[reference] = RunningCohort(jobs, process, limit)
+            leader, slot = started
+            jobs, rest = self._waiting.pop(leader)
+            if rest:
+                self._enqueue(rest)
+            process = self._actors.hire(slot, jobs[0].client.request)
+            for job in jobs:
+                attempt, requested = self._failures[job.client.id] + 1, asdict(job.client.request)
+                start = ClientStart(client=job.client.id, attempt=attempt, requested=requested)
+                self._events.emit(start)
+            size = self._executor.sizes.next(jobs[0])
+            limit = time_limit(jobs, self._executor.timeout, self.rates) or math.inf
+            reference = self._actors.submit(process, jobs, size)
+            self._running[reference] = RunningCohort(jobs, process, limit)
 
     def _receive(self, reference: Any, cohort: RunningCohort) -> list[Upload]:
         """The clients' uploads; none where they failed and wait to be tried again."""
@@ -258,7 +188,10 @@ class _Map:
             # Views into the object store: they are read once the next clients have started.
             uploads = [Upload(memoryview(own), mapped=True) for own in ray.get(reference)]
         except RayError as error:
-            self._failed(cohort, reason_of(error), error)
+            reason = f"its process died ({type(error).__name__})"
+            if isinstance(error, RayTaskError):  # the client's own code raised it
+                reason = f"{type(error.cause).__name__}: {error.cause}"
+            self._failed(cohort, reason, error)
             return []
         notes = readable_notes(uploads)
         seconds = sum(note.seconds for note in notes)
@@ -285,18 +218,31 @@ class _Map:
                 self._failed(cohort, f"it had not finished after {cohort.limit:g} s")
 
     def _try_again(self, job: Job, reason: str, error: Exception | None = None) -> None:
-        client = job.client
-        attempt = self._retries.attempt(client.id)
+        """Has the client wait again, once with twice the share that it went over; or gives it up
+        for good."""
+        client, attempts = job.client, self._executor.attempts
+        self._failures[client.id] += 1
+        attempt = self._failures[client.id]
         self._events.emit(AttemptFailed(client=client.id, attempt=attempt, reason=reason))
-        next_try = self._retries.after(job, reason, error)
-        if isinstance(next_try, ClientFailed):
-            self._given_up.append((job, next_try))
-            return
-        try:
-            self._enqueue(deque([next_try]))
-        except UserError as refusal:
-            failed = give_up(job, f"{reason}; with twice its share {refusal}", error)
-            self._given_up.append((job, failed))
+        overspent = isinstance(error, RayTaskError) and isinstance(error.cause, OverspentError)
+        if attempt >= attempts:
+            self._give_up(job, f"{reason} (attempt {attempt} of {attempt})", error)
+        elif overspent and client.id in self._enlarged:
+            self._give_up(job, f"{reason} (with twice the share it had first)", error)
+        else:
+            again = job
+            if overspent:
+                self._enlarged.add(client.id)
+                again = replace(job, client=replace(client, request=larger(client.request)))
+            try:
+                self._enqueue(deque([again]))
+            except UserError as refusal:
+                self._give_up(job, f"{reason}; with twice its share {refusal}", error)
+
+    def _give_up(self, job: Job, reason: str, error: Exception | None) -> None:
+        failed = ClientFailed(job.client.id, job.client.model, reason)
+        failed.__cause__ = error
+        self._given_up.append((job, failed))
 
     def _leave_lost_bundles(self) -> None:
         for bundle in self._bundles.lost() - self._lost:

@@ -16,16 +16,13 @@ from fl.federation import Job
 from fl.methods.registry import METHODS
 from fl.methods.registry import OURS as OUR_METHODS
 from fl.models.registry import MODELS, OURS, register
-from fl.models.shapes import ModelInfo
 
 
 def packed_models() -> bytes | None:
     """The user's models, for :func:`add_models` in another process; None if there are none."""
     own = [info for name, info in MODELS.items() if name not in OURS]
-    if not own:
-        return None
-    by_value(map(_module_of, own))
-    return bytes(cloudpickle.dumps(own))
+    by_value(_defined_in(getattr(info.build, "make", None)) for info in own)
+    return bytes(cloudpickle.dumps(own)) if own else None
 
 
 def add_models(packed: bytes | None) -> None:
@@ -70,18 +67,14 @@ def _defined_in(value: object) -> str:
     return found if isinstance(found, str) else ""
 
 
-def _module_of(info: ModelInfo) -> str:
-    return str(getattr(getattr(info.build, "make", None), "__module__", ""))
-
-
 def _is_users(module: ModuleType) -> bool:
     """Whether neither Onefold nor a package has it."""
     if module.__name__.partition(".")[0] in PACKAGES:
         return False
     file = getattr(module, "__file__", None)
     installed = ("site-packages", "dist-packages")
-    return (
-        file is not None
-        and not any(part in installed for part in Path(file).parts)
-        and (not Path(file).is_relative_to(sys.base_prefix))
+    return not (
+        file is None
+        or any(part in installed for part in Path(file).parts)
+        or Path(file).is_relative_to(sys.base_prefix)
     )

@@ -19,6 +19,9 @@ SPARE_BYTES = 32 * 2**20
 """Main memory beyond the share, for the process's other threads. They are Ray's, and one whose
 allocation is refused ends the process or leaves it waiting for ever; a client is to fail alone."""
 
+WORDINGS = ("allocate memory", "bad_alloc", "could not create a primitive")
+"""How torch's allocator, C++ and oneDNN say that there is no more memory."""
+
 
 class OverspentError(RuntimeError):
     """A client needed more memory than its share."""
@@ -40,52 +43,40 @@ def capped(request: Request) -> Iterator[None]:
     Raises:
         OverspentError: the client needed more; the message has the number of bytes.
     """
+    share = request.memory_bytes
     if torch.cuda.is_available() and request.gpus:
-        torch.cuda.set_per_process_memory_fraction(_allocator_fraction(request.gpus))
-    with _data_limit(request.memory_bytes):
+        total = torch.cuda.get_device_properties(0).total_memory
+        fraction = max(0.0, min(1.0, request.gpus) - CUDA_BYTES / total)
+        torch.cuda.set_per_process_memory_fraction(fraction)
+    with _data_limit(share):
         try:
             yield
         except torch.OutOfMemoryError as error:
             raise OverspentError(f"went over its {request.gpus:g} of the GPU: {error}") from None
         except (RuntimeError, MemoryError) as error:
-            if not request.memory_bytes or not _is_out_of_memory(error):
+            said = str(error)
+            full = isinstance(error, MemoryError) or any(words in said for words in WORDINGS)
+            if not (share and full):
                 raise
-            raise OverspentError(_overspent(request.memory_bytes, error)) from None
-
-
-def _allocator_fraction(gpus: float) -> float:
-    """The fraction of a GPU that a share leaves to the allocator, after CUDA's own memory."""
-    total = torch.cuda.get_device_properties(0).total_memory
-    return max(0.0, min(1.0, gpus) - CUDA_BYTES / total)
+            tried = re.search(r"allocate (\d+) bytes", said)
+            asked = f"asked for {tried.group(1)} bytes more" if tried else "asked for more"
+            raise OverspentError(
+                f"went over its {share} bytes of memory: {asked} than was left of them"
+            ) from None
 
 
 @contextlib.contextmanager
 def _data_limit(extra_bytes: int) -> Iterator[None]:
+    """Limits what RLIMIT_DATA counts, the private memory that the process maps, to so many bytes
+    beyond what it has now; 0 sets no limit."""
     if not extra_bytes:
         yield
         return
+    found = re.search(r"VmData:\s+(\d+) kB", Path("/proc/self/status").read_text())
+    now = int(found.group(1)) * 1024 if found else 0
     before = resource.getrlimit(resource.RLIMIT_DATA)
-    resource.setrlimit(resource.RLIMIT_DATA, (_data_bytes() + extra_bytes + SPARE_BYTES, before[1]))
+    resource.setrlimit(resource.RLIMIT_DATA, (now + extra_bytes + SPARE_BYTES, before[1]))
     try:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_DATA, before)
-
-
-def _data_bytes() -> int:
-    """Private memory this process has mapped so far: what RLIMIT_DATA counts."""
-    status = Path("/proc/self/status").read_text()
-    found = re.search(r"VmData:\s+(\d+) kB", status)
-    return int(found.group(1)) * 1024 if found else 0
-
-
-def _is_out_of_memory(error: Exception) -> bool:
-    # The wording of torch's allocator, of C++ and of oneDNN.
-    wordings = ("allocate memory", "bad_alloc", "could not create a primitive")
-    return isinstance(error, MemoryError) or any(words in str(error) for words in wordings)
-
-
-def _overspent(share_bytes: int, error: Exception) -> str:
-    tried = re.search(r"allocate (\d+) bytes", str(error))
-    asked = f"asked for {tried.group(1)} bytes more" if tried else "asked for more"
-    return f"went over its {share_bytes} bytes of memory: {asked} than was left of them"

@@ -31,7 +31,8 @@ class Inbox:
     """The driver's end. It asks for the next reports and goes on; an answer is read later."""
 
     def __init__(self) -> None:
-        self.mailbox = _start_mailbox()
+        actor: Any = ray.remote(_Mailbox)
+        self.mailbox = actor.options(num_cpus=0, max_pending_calls=MOST_PENDING).remote()
         self._asked: Any = self.mailbox.take.remote()
 
     def read(self, clients: Set[int]) -> Iterator[ClientProgress]:
@@ -46,10 +47,6 @@ class Inbox:
     def close(self) -> None:
         """Ends the actor."""
         ray.kill(self.mailbox)
-
-
-def _start_mailbox() -> Any:
-    return ray.remote(_Mailbox).options(num_cpus=0, max_pending_calls=MOST_PENDING).remote()
 
 
 def send(mailbox: Any, reports: Sequence[ClientProgress]) -> None:

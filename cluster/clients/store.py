@@ -63,21 +63,21 @@ class Store:
         if job.memory is not None:
             parts["memory"] = job.memory.key
             of_this_run |= "/" in job.memory.key
-        if not of_this_run:
-            return _sha(json.dumps(parts, sort_keys=True).encode())
-        parts["round"] = job.round
-        return _folder(job.round) + _sha(json.dumps(parts, sort_keys=True).encode())
+        if of_this_run:
+            parts["round"] = job.round
+        folder = _folder(job.round) if of_this_run else ""
+        return folder + _sha(json.dumps(parts, sort_keys=True).encode())
 
     def get(self, key: str, client: int) -> Upload | None:
         """The packed update, or None where it was never made or its file is damaged or another's.
 
         The checksum is of the key too, which is of one client (and, in later rounds, of one round).
         """
-        if self.file(key).is_fifo() or self._checksum(key).is_fifo():
+        file, checksum_file = self.file(key), self.file(key).with_suffix(".sha256")
+        if file.is_fifo() or checksum_file.is_fifo():
             return None  # opening one would wait for ever
         try:
-            upload = Upload.in_file(self.file(key))
-            checksum = self._checksum(key).read_text()
+            upload, checksum = Upload.in_file(file), checksum_file.read_text()
         except (FileNotFoundError, ValueError):  # ValueError: an empty file
             return None
         sha = checksum_of(key)
@@ -90,13 +90,13 @@ class Store:
 
     def put(self, key: str, client: int, upload: Upload) -> None:
         """Stores a packed update; a crash midway or another run with the same key does no harm."""
-        self.file(key).parent.mkdir(exist_ok=True)
-        sha = checksum_of(key)
-        with replacing(self.file(key)) as temporary, temporary.open("wb") as file:
+        file, sha = self.file(key), checksum_of(key)
+        file.parent.mkdir(exist_ok=True)
+        with replacing(file) as temporary, temporary.open("wb") as stream:
             for piece in upload.pieces():
                 sha.update(piece)
-                file.write(piece)
-        write_atomically(self._checksum(key), sha.hexdigest().encode())
+                stream.write(piece)
+        write_atomically(file.with_suffix(".sha256"), sha.hexdigest().encode())
         self._link(key, client)
         self._locks.release(key)
 
@@ -133,8 +133,10 @@ class Store:
                 folder.rmdir()
 
     def file(self, key: str) -> Path:
-        """The file of the update with that key."""
-        return self._home(key) / f"{key}.safetensors"
+        """The file of the update with that key: of the first round in the pool of all runs, of
+        later ones in this run's folder."""
+        home = self._updates if "/" in key else self._pool
+        return home / f"{key}.safetensors"
 
     def _code(self, job: Job) -> str:
         """The version of the task's code, read once a run and not once a client."""
@@ -143,13 +145,6 @@ class Store:
         if kind not in self._codes:
             self._codes[kind] = client_code(task, training)
         return self._codes[kind]
-
-    def _checksum(self, key: str) -> Path:
-        return self._home(key) / f"{key}.sha256"
-
-    def _home(self, key: str) -> Path:
-        """The pool of all runs for the first round's updates, this run's folder for later ones."""
-        return self._updates if "/" in key else self._pool
 
     def _link(self, key: str, client: int) -> None:
         name = self._updates / f"client-{client:05d}.safetensors"

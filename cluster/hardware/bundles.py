@@ -47,20 +47,14 @@ class Bundles:
 
 def gpu_names(bundles: Bundles) -> dict[str, list[str]]:
     """Names of each bundle's GPUs on its node; asked before any client has a share of them."""
-    asked = {
-        bundle.name: ray.remote(_own_gpus)
-        .options(
-            num_cpus=0, num_gpus=bundle.gpus, scheduling_strategy=bundles.strategy(bundle.name)
-        )
-        .remote()
-        for bundle in bundles.all
-        if bundle.gpus
-    }
+    own = ray.remote(lambda: ray.get_runtime_context().get_accelerator_ids()["GPU"])
+    asked: dict[str, Any] = {}
+    for bundle in bundles.all:
+        if bundle.gpus:
+            where = bundles.strategy(bundle.name)
+            options = own.options(num_cpus=0, num_gpus=bundle.gpus, scheduling_strategy=where)
+            asked[bundle.name] = options.remote()
     return dict(zip(asked, ray.get(list(asked.values())), strict=True))
-
-
-def _own_gpus() -> list[str]:
-    return ray.get_runtime_context().get_accelerator_ids()["GPU"]
 
 
 def await_gpus(bundles: Bundles, within_s: float = 10.0) -> None:
@@ -97,8 +91,10 @@ def open_bundles() -> Iterator[Bundles]:
     if own is not None:
         yield _bundles(own)
         return
-    bundles = [_bundle(n["Resources"]) for n in ray.nodes() if n["Alive"]]
-    group = placement_group([b for b in bundles if b.get("CPU")], strategy="SPREAD")
+    nodes = [n["Resources"] for n in ray.nodes() if n["Alive"]]
+    # Other resources only label a node.
+    bundles = [{k: n[k] for k in ("CPU", "GPU", "memory") if n.get(k, 0) > 0} for n in nodes]
+    group = placement_group([b for b in bundles if "CPU" in b], strategy="SPREAD")
     try:
         if not group.wait(REFUSED_AFTER_S):
             raise UserError(
@@ -108,11 +104,6 @@ def open_bundles() -> Iterator[Bundles]:
         yield _bundles(group)
     finally:
         remove_placement_group(group)
-
-
-def _bundle(resources: dict[str, float]) -> dict[str, float]:
-    """A node's resources as a bundle, without resources that only label the node."""
-    return {k: v for k, v in resources.items() if k in ("CPU", "GPU", "memory") and v > 0}
 
 
 def _bundles(group: Any) -> Bundles:

@@ -19,12 +19,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from cluster.hardware.inventory import Inventory
-from cluster.hardware.private_folders import (
-    private_folder,
-    rays_folder,
-    short_root,
-    write_private,
-)
+from cluster.hardware.private_folders import private_folder, rays_folder, short_root, write_private
 from cluster.hardware.private_ray import (
     joined_ray,
     make_token,
@@ -94,22 +89,21 @@ def gather(
     prepare_environment()
     token = make_token()
     private_folder(meeting)
-    try:
-        with short_root() as root, on_loopback() if nodes == 1 else contextlib.nullcontext():
-            log, folder = meeting / "node-0.log", rays_folder(root)
-            options = ["--head", "--port=0", "--include-dashboard=false", f"--temp-dir={folder}"]
-            try:
-                raylet = _start_raylet(options, 0, inventory, log, ignoring)
-                address = _address(folder, raylet, log)
-                head = Head(address=address, host=socket.gethostname(), root=str(root), token=token)
-                _publish(meeting / "head.json", head)
-                _await_nodes(meeting, address, nodes, patience_s)
-                yield address
-            finally:
-                (meeting / "over").touch()
-                end_descendants()
-    finally:
-        (meeting / "head.json").unlink(missing_ok=True)
+    log, published = meeting / "node-0.log", meeting / "head.json"
+    with short_root() as root, on_loopback() if nodes == 1 else contextlib.nullcontext():
+        folder = rays_folder(root)
+        options = ["--head", "--port=0", "--include-dashboard=false", f"--temp-dir={folder}"]
+        try:
+            raylet = _start_raylet(options, 0, inventory, log, ignoring)
+            address = _address(folder, raylet, log)
+            head = Head(address=address, host=socket.gethostname(), root=str(root), token=token)
+            write_private(published, json.dumps(asdict(head)).encode())
+            _await_nodes(meeting, address, nodes, patience_s)
+            yield address
+        finally:
+            (meeting / "over").touch()
+            published.unlink(missing_ok=True)
+            end_descendants()
 
 
 def attend(
@@ -192,10 +186,6 @@ def _address(root: Path, raylet: subprocess.Popen[bytes], log: Path) -> str:
             raise GatheringError(f"the head's Ray did not start; its log ends:\n{tail(log)}")
         time.sleep(0.1)
     return address
-
-
-def _publish(file: Path, head: Head) -> None:
-    write_private(file, json.dumps(asdict(head)).encode())
 
 
 def _await_head(meeting: Path) -> Head | None:

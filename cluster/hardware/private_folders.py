@@ -14,18 +14,16 @@ from fl.own_process import AT_LAST
 
 SHORT_TMP = Path("/tmp")
 """A long TMPDIR would make the paths of Ray's sockets too long."""
-
 LOCK = ".lock"
 """The file in a folder that is locked while the folder is in use."""
-_held: dict[Path, int] = {}
-"""This process's folders, and the descriptors of their locks."""
-
 SOCKET_PATH = 107
 """Bytes that the path of a socket may have."""
 BELOW_ROOT = len(
     "/onefold-12345678/r/session_2026-01-01_00-00-00_000000_1234567/sockets/plasma_store.12"
 )
 """Characters that :func:`short_root` and Ray add to the temporary folder."""
+_held: dict[Path, int] = {}
+"""This process's folders, and the descriptors of their locks."""
 
 
 @contextlib.contextmanager

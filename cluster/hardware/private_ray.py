@@ -32,68 +32,19 @@ from cluster.hardware.ray_internals import (
     token_at_home,
 )
 from cluster.hardware.shadows import first_for_workers
-from fl.errors import UserError
-from fl.json_files import JsonObject
+from fl.errors import UserError, reason_of
 from fl.whole_files import write_atomically
 
-# Ends this process with a word of its own if its node's raylet dies.
-#
-# Ray would end it too, seconds later, from C++ and without a word that means anything to a user.
-
+ANSWER_S = 10.0
+"""Seconds that a cluster to be joined may take to accept a connection."""
+FIRST_WITH_TOKENS = "2.52"
+"""The first Ray whose processes refuse whoever does not send the cluster's token."""
+LEAST_STORE_BYTES = 80 * 2**20
+"""Ray refuses an object store below 75 MiB."""
 MESSAGE = (
     "onefold: Ray's process for this node (raylet, {pid}) died, perhaps for want of memory; "
     "--resume continues the run"
 )
-
-
-def die(pid: int) -> None:
-    """Says what died and ends the process at once: its files are whole at any moment."""
-    print(MESSAGE.format(pid=pid), file=sys.stderr, flush=True)
-    os._exit(1)
-
-
-@contextlib.contextmanager
-def watched(pid: int | None, then: Callable[[int], None] = die) -> Iterator[None]:
-    """Calls ``then`` if that process ends before the context does; where Linux can tell."""
-    process = _opened(pid)
-    if pid is None or process is None:
-        yield
-        return
-    over_read, over_write = os.pipe()
-
-    def wait() -> None:
-        ready, _, _ = select.select([process, over_read], [], [])
-        if over_read not in ready:
-            then(pid)
-
-    thread = threading.Thread(target=wait, name="raylet watch", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        os.close(over_write)  # which makes the other end ready
-        thread.join()
-        os.close(over_read)
-        os.close(process)
-
-
-def _opened(pid: int | None) -> int | None:
-    """A file that tells the process's end; None on another system than Linux, or an old one."""
-    if pid is None or not hasattr(os, "pidfd_open"):
-        return None
-    with contextlib.suppress(OSError):
-        return os.pidfd_open(pid)
-    return None
-
-
-ANSWER_S = 10.0
-"""Seconds that a cluster to be joined may take to accept a connection."""
-
-FIRST_WITH_TOKENS = "2.52"
-"""The first Ray whose processes refuse whoever does not send the cluster's token."""
-
-LEAST_STORE_BYTES = 80 * 2**20
-"""Ray refuses an object store below 75 MiB."""
 
 
 @contextlib.contextmanager
@@ -119,39 +70,33 @@ def private_ray(
     """
     import_ray()
 
-    store_bytes = object_store_bytes(memory_bytes)
-    with short_root() as root, _sigterm_restored():
+    def start() -> None:
+        store_bytes = object_store_bytes(memory_bytes)
+        # Its processes ignore what a terminal sends to all of a command.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, OF_TERMINALS)
         try:
-            with _sigterm_restored(), _start_in_one_line(), _away_from_the_terminal():
-                start_cluster(
-                    cpus=cpus,
-                    gpus=gpus,
-                    memory_bytes=memory_bytes - store_bytes,
-                    store_bytes=store_bytes,
-                    root=rays_folder(root),
-                    first=first_for_workers(),
-                    template=template,
-                )
-            with watched(raylet_pid()), announced(published):
-                yield
+            start_cluster(
+                cpus=cpus,
+                gpus=gpus,
+                memory_bytes=memory_bytes - store_bytes,
+                store_bytes=store_bytes,
+                root=rays_folder(root),
+                first=first_for_workers(),
+                template=template,
+            )
         finally:
-            shut_down()
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
-
-@contextlib.contextmanager
-def announced(published: Path | None) -> Iterator[None]:
-    """Writes ``HOST:PORT`` of this process's cluster to the file, which is gone afterwards."""
-    if published is None:
+    after = (
+        "its processes may lack memory or have been killed: try again, or use --runtime inprocess"
+    )
+    with (
+        short_root() as root,
+        _in_cluster(start, "Ray did not start", after),
+        watched(raylet_pid()),
+        announced(published) if published else contextlib.nullcontext(),
+    ):
         yield
-        return
-    import ray
-
-    address = ray.get_runtime_context().gcs_address
-    write_atomically(published, f"{address}\n".encode())
-    try:
-        yield
-    finally:
-        published.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager
@@ -164,30 +109,107 @@ def joined_ray(address: str) -> Iterator[None]:
         UserError: nothing answers there, or this machine is no node of that cluster.
     """
     prepare_environment()
-    _expect_answer(address)
-    if _has_token():
-        os.environ.setdefault(AUTHENTICATION, "token")
+    try:  # Ray itself tries for minutes before it gives up
+        socket.create_connection(parse_address(address), timeout=ANSWER_S).close()
+    except OSError as error:
+        raise UserError(f"no Ray cluster answers at {address}: {error}") from None
+    if os.environ.keys() & {TOKEN, TOKEN_FILE} or token_at_home().exists():
+        os.environ.setdefault(AUTHENTICATION, "token")  # a cluster that needs none accepts it too
     import ray
 
-    with _sigterm_restored():
+    def start() -> None:
+        ray.init(
+            address=address,
+            log_to_driver=False,
+            logging_level=logging.ERROR,
+            job_config=job_config(first_for_workers()),
+        )
+
+    after = (
+        f"the token of a cluster that asks for one is given by {TOKEN} or {TOKEN_FILE}, or in "
+        f"{token_at_home()}"
+    )
+    with _in_cluster(start, f"cannot join the Ray cluster at {address}", after):
+        yield
+
+
+@contextlib.contextmanager
+def _in_cluster(start: Callable[[], None], what: str, after: str) -> Iterator[None]:
+    """Has this process in the cluster that ``start`` starts or joins, until the context ends.
+
+    SIGTERM's handler stays: Ray replaces it when it starts, and resets it when it ends.
+
+    Raises:
+        UserError: ``start`` fails: ``what``, why, and what to do ``after``.
+    """
+    import ray
+
+    ours, another = signal.getsignal(signal.SIGTERM), ray.is_initialized()
+
+    def restore() -> None:
+        if ours is not None and threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, ours)
+
+    try:
         try:
-            with _sigterm_restored():
-                ray.init(
-                    address=address,
-                    log_to_driver=False,
-                    logging_level=logging.ERROR,
-                    job_config=job_config(first_for_workers()),
-                )
-        except (OSError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
-            reason = " ".join(str(error).split())[:200].rstrip(".")
-            raise UserError(
-                f"cannot join the Ray cluster at {address}: {reason}; the token of a cluster that "
-                f"asks for one is given by {TOKEN} or {TOKEN_FILE}, or in {token_at_home()}"
-            ) from error
-        try:
-            yield
-        finally:
+            start()
+        except Exception as error:  # ray.init raises a bare one too
+            raise UserError(f"{what}: {reason_of(error)[:200].rstrip('.')}; {after}") from error
+        restore()
+        yield
+    finally:
+        if not another:  # else ``start`` has failed, and the other cluster is not ours to leave
             shut_down()
+        restore()
+
+
+@contextlib.contextmanager
+def announced(published: Path) -> Iterator[None]:
+    """Writes ``HOST:PORT`` of this process's cluster to the file, which is gone afterwards."""
+    import ray
+
+    address = ray.get_runtime_context().gcs_address
+    write_atomically(published, f"{address}\n".encode())
+    try:
+        yield
+    finally:
+        published.unlink(missing_ok=True)
+
+
+def die(pid: int) -> None:
+    """Says that the raylet died and ends the process at once: its files are whole at any moment."""
+    print(MESSAGE.format(pid=pid), file=sys.stderr, flush=True)
+    os._exit(1)
+
+
+@contextlib.contextmanager
+def watched(pid: int | None, then: Callable[[int], None] = die) -> Iterator[None]:
+    """Calls ``then`` if that process ends before the context does; where Linux can tell.
+
+    Ray would end this process too if its node's raylet dies, but seconds later, from C++ and
+    without a word that means anything to a user.
+    """
+    process = None
+    with contextlib.suppress(OSError, AttributeError):  # another system, an old one, or it is gone
+        process = None if pid is None else os.pidfd_open(pid)
+    if pid is None or process is None:
+        yield
+        return
+    over_read, over_write = os.pipe()
+
+    def wait() -> None:
+        if over_read not in select.select([process, over_read], [], [])[0]:
+            then(pid)
+
+    thread = threading.Thread(target=wait, name="raylet watch", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        os.close(over_write)  # which makes the other end ready
+        thread.join()
+        os.close(over_read)
+        os.close(process)
 
 
 def import_ray() -> None:
@@ -197,7 +219,14 @@ def import_ray() -> None:
         UserError: there is no Ray, or it could not start here.
     """
     prepare_environment()
-    _expect_loopback()
+    try:  # Ray itself tries for minutes before it gives up
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            socket.create_connection(server.getsockname(), timeout=ANSWER_S).close()
+    except OSError as error:
+        raise UserError(
+            f"Ray cannot start: 127.0.0.1 does not answer ({error.strerror or error}); bring the "
+            "loopback interface up, or use --runtime inprocess"
+        ) from None
     make_token()
     import ray  # noqa: F401
 
@@ -222,18 +251,13 @@ def prepare_environment() -> None:
         UserError: this is no Linux, or no Ray is installed, or one too old to ask for a token.
     """
     refuse_other_systems()
+    advice = f"pip install 'ray[tune]>={FIRST_WITH_TOKENS}', or use --runtime inprocess"
     try:
         installed = version("ray")
     except PackageNotFoundError:
-        raise UserError(
-            f"Ray is not installed; pip install 'ray[tune]>={FIRST_WITH_TOKENS}', or use "
-            "--runtime inprocess"
-        ) from None
+        raise UserError(f"Ray is not installed; {advice}") from None
     if Version(installed) < Version(FIRST_WITH_TOKENS):
-        raise UserError(
-            f"Ray {installed} lets anybody on the network in; "
-            f"pip install 'ray[tune]>={FIRST_WITH_TOKENS}', or use --runtime inprocess"
-        )
+        raise UserError(f"Ray {installed} lets anybody on the network in; {advice}")
     for name, value in DEFAULTS.items():
         os.environ.setdefault(name, value)
 
@@ -268,70 +292,6 @@ def parse_address(address: str) -> tuple[str, int]:
     return parsed["host"].strip("[]"), int(parsed["port"])
 
 
-@contextlib.contextmanager
-def _start_in_one_line() -> Iterator[None]:
-    """Inside, what Ray raises is one line; ``ray.init`` raises a bare ``Exception`` too."""
-    try:
-        yield
-    except UserError:
-        raise
-    except Exception as error:
-        reason = " ".join(str(error).split())[:200].rstrip(".")
-        raise UserError(
-            f"Ray did not start: {reason}; its processes may lack memory or have been killed: "
-            "try again, or use --runtime inprocess"
-        ) from error
-
-
-@contextlib.contextmanager
-def _sigterm_restored() -> Iterator[None]:
-    """Restores SIGTERM's handler: Ray replaces it when it starts and resets it when it ends."""
-    ours = signal.getsignal(signal.SIGTERM)
-    try:
-        yield
-    finally:
-        if ours is not None and threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGTERM, ours)
-
-
-@contextlib.contextmanager
-def _away_from_the_terminal() -> Iterator[None]:
-    """Has processes that are started inside ignore what a terminal sends to all of a command."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, OF_TERMINALS)
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-def _has_token() -> bool:
-    """Whether the user has a token; a cluster that needs none accepts it too."""
-    return bool(os.environ.keys() & {TOKEN, TOKEN_FILE}) or token_at_home().exists()
-
-
-def _expect_loopback() -> None:
-    """Checks that this machine reaches itself, since Ray tries for minutes before it gives up."""
-    try:
-        with socket.create_server(("127.0.0.1", 0)) as server:
-            socket.create_connection(server.getsockname(), timeout=ANSWER_S).close()
-    except OSError as error:
-        raise UserError(
-            f"Ray cannot start: 127.0.0.1 does not answer ({error.strerror or error}); bring the "
-            "loopback interface up, or use --runtime inprocess"
-        ) from None
-
-
-def _expect_answer(address: str) -> None:
-    """Checks that the cluster answers, since Ray itself tries for minutes before it gives up."""
-    try:
-        socket.create_connection(parse_address(address), timeout=ANSWER_S).close()
-    except OSError as error:
-        raise UserError(f"no Ray cluster answers at {address}: {error}") from None
-
-
-# The inventory of a Ray cluster that a run joins: that of its strongest node.
-
-
 def joined_inventory(address: str) -> Inventory:
     """The strongest node of the cluster at ``HOST:PORT``; the placement later looks at all nodes.
 
@@ -342,22 +302,14 @@ def joined_inventory(address: str) -> Inventory:
         import ray
 
         nodes = [n["Resources"] for n in ray.nodes() if n["Alive"]]
-    best = max(nodes, key=_strength)
+    best = max(nodes, key=lambda node: [node.get(kind, 0) for kind in ("GPU", "CPU", "memory")])
+    count, gpus = int(best.get("GPU", 0)), take_inventory().gpus
+    if len(gpus) != count:  # not this machine's, whose memory is known: Ray reports none
+        gpus = (Gpu(uuid="", name="GPU", memory_bytes=0),) * count
     return Inventory(
         node=f"the strongest of {len(nodes)} nodes",
         cpus=int(best.get("CPU", 0)),
         memory_bytes=int(best.get("memory", 0)),
-        gpus=_gpus(best),
+        gpus=gpus,
         source=f"Ray cluster {address}",
     )
-
-
-def _strength(resources: JsonObject) -> tuple[float, ...]:
-    return tuple(resources.get(kind, 0) for kind in ("GPU", "CPU", "memory"))
-
-
-def _gpus(resources: JsonObject) -> tuple[Gpu, ...]:
-    """This machine's GPUs if their number matches, since Ray does not report a GPU's memory."""
-    count = int(resources.get("GPU", 0))
-    here = take_inventory().gpus
-    return here if len(here) == count else (Gpu(uuid="", name="GPU", memory_bytes=0),) * count

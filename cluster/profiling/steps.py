@@ -5,8 +5,6 @@ and its seconds per sample. The measurements are saved in the user's cache direc
 first run of a model on a machine waits for them.
 """
 
-import contextlib
-import ctypes
 import hashlib
 import json
 import os
@@ -15,8 +13,8 @@ import select
 import signal
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping
-from contextlib import ExitStack, suppress
+from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -34,33 +32,45 @@ from fl.errors import UserError
 from fl.exchange import ClientNote, Upload
 from fl.executor import run_job
 from fl.federation import Client, Job, Request, RunSpec, Training
+from fl.json_files import JsonObject
+from fl.memory import return_freed_memory
 from fl.whole_files import cache_dir, read_sealed, write_cache
 
-# Runs a script of ours in a process of its own, and waits for what it writes.
+TIMED_STEPS = 4
+TIMEOUT_S = 600.0
 
 
 def run_script(script: Path, given: bytes, timeout_s: float) -> tuple[bytes, bytes]:
-    """Gives it ``given`` to read; returns what it wrote, and what it wrote as errors.
+    """Runs a script of ours in a process of its own; returns what it wrote, and what as errors.
 
     The process is forked from the template of workers, where there is one: it shares torch's pages,
-    and need not import it. Else it is started. It reads and writes by the numbers of its streams,
-    as a fork's ``sys.stdin`` may be another's.
+    and need not import it. Else it is started. It reads ``given``, and writes, by the numbers of
+    its streams, as a fork's ``sys.stdin`` may be another's.
 
     Raises:
         TimeoutError: it had not ended after ``timeout_s`` seconds, and was killed.
     """
-    with ExitStack() as held:
-        streams = [held.enter_context(TemporaryFile()) for _ in range(3)]
-        streams[0].write(given)
-        streams[0].seek(0)
-        numbers = [stream.fileno() for stream in streams]
+    with TemporaryFile() as stdin, TemporaryFile() as stdout, TemporaryFile() as stderr:
+        stdin.write(given)
+        stdin.seek(0)
+        numbers = [stream.fileno() for stream in (stdin, stdout, stderr)]
         if pid := fork_worker.ask([str(script)], environment(), numbers):
             _wait(pid, timeout_s)
         else:
-            _start(script, numbers, timeout_s)
-        for stream in streams[1:]:
-            stream.seek(0)
-        return streams[1].read(), streams[2].read()
+            try:
+                subprocess.run(
+                    [sys.executable, "-P", script],
+                    stdin=stdin,
+                    stdout=stdout,
+                    stderr=stderr,
+                    env=environment(),
+                    timeout=timeout_s,
+                )
+            except subprocess.TimeoutExpired:
+                raise TimeoutError from None
+        stdout.seek(0)
+        stderr.seek(0)
+        return stdout.read(), stderr.read()
 
 
 def _wait(pid: int, timeout_s: float) -> None:
@@ -74,25 +84,6 @@ def _wait(pid: int, timeout_s: float) -> None:
             with suppress(ProcessLookupError):
                 signal.pidfd_send_signal(process, signal.SIGKILL)
             os.close(process)
-
-
-def _start(script: Path, streams: list[int], timeout_s: float) -> None:
-    stdin, stdout, stderr = streams
-    try:
-        subprocess.run(
-            [sys.executable, "-P", script],
-            stdin=stdin,
-            stdout=stdout,
-            stderr=stderr,
-            env=environment(),
-            timeout=timeout_s,
-        )
-    except subprocess.TimeoutExpired:
-        raise TimeoutError from None
-
-
-TIMED_STEPS = 4
-TIMEOUT_S = 600.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,8 +122,8 @@ def measure_steps(
     if missing:
         measured = zip(missing, _in_child(missing), strict=True)
         cached |= {keys[subject]: asdict(step) for subject, step in measured}
-        _write(cached)
-    return {subject: _step(cached[key]) for subject, key in keys.items()}
+        write_cache(cache_file(), json.dumps(cached, indent=1))  # else the next run measures again
+    return {subject: Step(**cached[key]) for subject, key in keys.items()}
 
 
 def _in_child(subjects: list[Subject]) -> list[Step]:
@@ -143,16 +134,12 @@ def _in_child(subjects: list[Subject]) -> list[Step]:
         told, errors = run_script(Path(__file__), given, TIMEOUT_S)
     except TimeoutError:
         raise _failed(subjects, f"no answer within {TIMEOUT_S:.0f} s") from None
-    steps = [_step(json.loads(line)) for line in told.splitlines()]
+    steps = [Step(**json.loads(line)) for line in told.splitlines()]
     if len(steps) < len(subjects):
         lines = errors.decode(errors="replace").strip().splitlines()
         reason = lines[-1][:300] if lines else "it ended without a word, as for want of memory"
         raise _failed(subjects[len(steps) :], reason)
     return steps
-
-
-def _step(entry: Mapping[str, float]) -> Step:
-    return Step(peak_bytes=int(entry["peak_bytes"]), seconds_per_sample=entry["seconds_per_sample"])
 
 
 def _failed(subjects: list[Subject], reason: str) -> UserError:
@@ -164,15 +151,14 @@ def measure(subject: Subject) -> Step:
     """Trains on random images in this process: one step for the peak, a few more for the time."""
     # The first step of a process loads and allocates what later steps reuse: it is not measured.
     _run(subject, _probe(subject, 1)[0], 2)  # two samples, as BatchNorm has no variance of one
-    _give_back_memory()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+    return_freed_memory()  # else the next peak would miss what is reused
     one = _run(subject, *_probe(subject, 1))
     many = _run(subject, *_probe(subject, 1 + TIMED_STEPS))
     seconds = max(many.seconds - one.seconds, many.seconds / (1 + TIMED_STEPS))
     training, count = _probe(subject, TIMED_STEPS)
-    return Step(
-        peak_bytes=one.peak_bytes or 0,
-        seconds_per_sample=seconds / training.work(count),
-    )
+    return Step(peak_bytes=one.peak_bytes or 0, seconds_per_sample=seconds / training.work(count))
 
 
 def _probe(subject: Subject, steps: int) -> tuple[Training, int]:
@@ -183,13 +169,8 @@ def _run(subject: Subject, training: Training, count: int) -> ClientNote:
     stream, run_spec = np.random.default_rng(0), subject.run_spec
     images = stream.integers(0, 256, (count, *run_spec.image_shape), dtype=np.uint8)
     split = Split(images, stream.integers(0, run_spec.num_classes, count))
-    client = Client(
-        id=0,
-        role="measured",
-        training=training,
-        num_samples=count,
-        request=Request(cpus=subject.threads, gpus=1),
-    )
+    request = Request(cpus=subject.threads, gpus=1)
+    client = Client(id=0, role="measured", training=training, num_samples=count, request=request)
     job = Job(
         task=training.task,
         client=client,
@@ -199,14 +180,6 @@ def _run(subject: Subject, training: Training, count: int) -> ClientNote:
         payload=None,
     )
     return Upload(run_job(job, split)).note
-
-
-def _give_back_memory() -> None:
-    """Returns free memory to the system where possible; else the next peak would miss its reuse."""
-    if torch.cuda.is_available():
-        torch.cuda.empty_cache()
-    with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL("libc.so.6").malloc_trim(0)
 
 
 def cache_file() -> Path:
@@ -226,24 +199,18 @@ def _key(subject: Subject, device: str) -> str:
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
 
-def _read() -> dict[str, dict[str, float]]:
+def _read() -> dict[str, JsonObject]:
+    """The measurements of earlier runs; none where the file is missing or damaged."""
     try:
-        entries = json.loads(read_sealed(cache_file()) or b"{}")
-    except (OSError, ValueError):
-        return {}
-    if not isinstance(entries, dict):
+        entries = json.loads(read_sealed(cache_file()) or b"{}").items()
+    except (OSError, ValueError, AttributeError):
         return {}
     names = {field.name for field in fields(Step)}
-    return {k: v for k, v in entries.items() if isinstance(v, dict) and v.keys() == names}
-
-
-def _write(entries: Mapping[str, Mapping[str, float]]) -> None:
-    write_cache(cache_file(), json.dumps(entries, indent=1))  # else the next run measures again
+    return {k: v for k, v in entries if isinstance(v, dict) and v.keys() == names}
 
 
 if __name__ == "__main__":
     with open(0, "rb") as given, open(1, "w") as told:
-        models = pickle.load(given)  # before the subjects, which may be of them
-        add_models(models)
+        add_models(pickle.load(given))  # before the subjects, which may be of them
         for subject in pickle.load(given):
             print(json.dumps(asdict(measure(subject))), file=told, flush=True)

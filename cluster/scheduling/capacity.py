@@ -91,13 +91,12 @@ class FreeCapacity:
         return free
 
 
-def capacity(bundles: Iterable[Bundle]) -> Need:
+def capacity(bundles: Sequence[Bundle]) -> Need:
     """All that the bundles have together."""
-    all_free = [FreeCapacity(bundle) for bundle in bundles]
     return Need(
-        cpus=sum(free.cpus for free in all_free),
-        gpu=sum(sum(free.gpus) for free in all_free),
-        memory_bytes=sum(free.memory_bytes for free in all_free),
+        cpus=sum(_units(bundle.cpus) for bundle in bundles),
+        gpu=sum(UNITS * bundle.gpus for bundle in bundles),
+        memory_bytes=sum(bundle.memory_bytes for bundle in bundles),
     )
 
 
@@ -114,9 +113,6 @@ def refusal(client: str, request: Request, bundles: Iterable[Bundle]) -> UserErr
         f"{client} asks for {request.cpus:g} cores, {request.gpus:g} of a GPU and "
         f"{size(request.memory_bytes)} of memory, and fits nowhere: there is {there}"
     )
-
-
-# How fast a set of jobs could be at best, to measure a placement by.
 
 
 def lower_bound(bundles: Sequence[Bundle], jobs: Iterable[tuple[Request, float]]) -> float:
@@ -140,6 +136,8 @@ def spread_evenly(
     The order of the jobs makes no difference, to the last bit.
     """
     there = capacity(bundles)
-    asked = (fsum(need[kind] * seconds for need, seconds in jobs) for kind in range(len(there)))
-    cpus, gpus, memory = (a / t if t else 0.0 for a, t in zip(asked, there, strict=True))
+    cpus, gpus, memory = (
+        fsum(need[kind] * seconds for need, seconds in jobs) / there[kind] if there[kind] else 0.0
+        for kind in range(len(there))
+    )
     return cpus, gpus, memory

@@ -3,16 +3,16 @@
 No placement takes less than the longest client's own time, nor less than the time that the scarcest
 kind of capacity (cores, GPUs or memory) needs for all that is requested of it. Where the longest
 client decides, the longest goes first. Where the scarcest kind decides, clients that request it go
-before those that do not, longest first among either: if long clients without a GPU filled the
-cores, the GPUs would idle meanwhile, and the clients that need them would end too late. A client
-that takes as long by itself as all that is requested of the scarcest kind is as urgent.
+before those that do not: if long clients without a GPU filled the cores, the GPUs would idle. A
+client that takes as long by itself as all that is requested of the scarcest kind is as urgent.
 
 Clients of one model that ask for the same differ in their work alone, so their order among
 themselves is the same whatever is learned of rates. They are kept sorted, and finding the next
 client takes time with the number of such groups, not with that of clients.
 """
 
-from bisect import bisect_left, bisect_right, insort
+from bisect import bisect_left, bisect_right
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -21,8 +21,6 @@ from statistics import fmean
 
 from cluster.scheduling.capacity import Bundle, Need, spread_evenly
 from fl.federation import Request
-
-# How long a unit of a model's work takes, learned from the clients that have finished.
 
 
 class Rates:
@@ -34,21 +32,18 @@ class Rates:
 
     def __init__(self, prior: Mapping[str, float]) -> None:
         self._prior = dict(prior)
-        self._work: dict[str, float] = {}
-        self._seconds: dict[str, float] = {}
+        self._work, self._seconds = defaultdict[str, float](float), defaultdict[str, float](float)
 
     def learn(self, model: str, work: float, seconds: float) -> None:
         """Counts a finished client: the rate is all its model's seconds over all its work."""
-        self._work[model] = self._work.get(model, 0.0) + work
-        self._seconds[model] = self._seconds.get(model, 0.0) + seconds
+        self._work[model] += work
+        self._seconds[model] += seconds
 
     def rate(self, model: str) -> float:
         """Measured, else the prior, else the mean of the other models', else 1."""
-        if self._work.get(model, 0) > 0:
-            return self._seconds[model] / self._work[model]
-        if model in self._prior:
-            return self._prior[model]
         current = self.current
+        if model in current:
+            return current[model]
         return fmean(current.values()) if current else 1.0
 
     @property
@@ -56,10 +51,6 @@ class Rates:
         """Measured rates, and priors for the other models."""
         measured = {m: self._seconds[m] / w for m, w in self._work.items() if w > 0}
         return self._prior | measured
-
-
-MANY = 16
-"""From one new client among so many on, a group is sorted as a whole."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,70 +69,55 @@ class Group:
 
     def __init__(self, need: Need, model: str) -> None:
         self.need, self.model = need, model
-        self.total: int | Fraction = 0
+        self.total = Fraction(0)
         """Their work together, exactly: so it does not depend on who came and went."""
-        self._sorted: list[tuple[float, int]] = []  # (work, -client): the last one goes first
-        self._new: list[tuple[float, int]] = []
+        self._members: list[tuple[float, int]] = []
+        self._sorted = True
 
     def add(self, entry: Entry) -> None:
         """Adds a client that waits."""
-        self._new.append((entry.work, -entry.client))
-        self.total += _exactly(entry.work)
+        self._members.append((entry.work, -entry.client))
+        self._sorted = False
+        self.total += Fraction(entry.work)
 
     def remove(self, entry: Entry) -> None:
         """Removes a client."""
-        key = entry.work, -entry.client
-        del self.members[bisect_left(self.members, key)]
-        self.total -= _exactly(entry.work)
+        del self.members[bisect_left(self.members, (entry.work, -entry.client))]
+        self.total -= Fraction(entry.work)
 
     @property
     def members(self) -> list[tuple[float, int]]:
-        """Work and negative id of each, in the reverse of their order."""
-        if len(self._new) * MANY > len(self._sorted):
-            self._sorted += self._new
-            self._sorted.sort()
-        else:
-            for key in self._new:
-                insort(self._sorted, key)
-        self._new.clear()
-        return self._sorted
+        """Work and negative id of each, sorted: the last one goes first."""
+        if not self._sorted:
+            self._members.sort()
+            self._sorted = True
+        return self._members
 
 
-class Queue:
-    """All clients that wait, in groups."""
+class Queue(dict[int, Entry]):
+    """All clients that wait, by id, and in groups."""
 
     def __init__(self) -> None:
+        super().__init__()
         self._groups: dict[tuple[Need, str], Group] = {}
-        self._entries: dict[int, Entry] = {}
-
-    def __len__(self) -> int:
-        return len(self._entries)
-
-    def __contains__(self, client: int) -> bool:
-        return client in self._entries
-
-    def __getitem__(self, client: int) -> Entry:
-        return self._entries[client]
 
     def add(self, entry: Entry) -> None:
         """Lets a client wait."""
-        self._entries[entry.client] = entry
+        self[entry.client] = entry
         kind = entry.need, entry.model
-        if kind not in self._groups:
-            self._groups[kind] = Group(*kind)
-        self._groups[kind].add(entry)
+        self._groups.setdefault(kind, Group(*kind)).add(entry)
 
     def remove(self, client: int) -> None:
         """The client waits no longer."""
-        entry = self._entries.pop(client)
-        kind = entry.need, entry.model
-        self._groups[kind].remove(entry)
-        if not self._groups[kind].members:
-            del self._groups[kind]
+        entry = self.pop(client)
+        group = self._groups[entry.need, entry.model]
+        group.remove(entry)
+        if not group.members:
+            del self._groups[entry.need, entry.model]
 
     def walk(self, rate: Callable[[str], float], bundles: Sequence[Bundle]) -> "Walk":
         """The clients by urgency; ``rate``: a model's seconds per unit of work."""
-        return Walk(self._entries, list(self._groups.values()), rate, bundles)
+        return Walk(self, list(self._groups.values()), rate, bundles)
 
 
 class Walk(Iterator[Entry]):
@@ -149,7 +125,7 @@ class Walk(Iterator[Entry]):
 
     def __init__(
         self,
-        entries: dict[int, Entry],
+        entries: Mapping[int, Entry],
         groups: Sequence[Group],
         rate: Callable[[str], float],
         bundles: Sequence[Bundle],
@@ -161,10 +137,10 @@ class Walk(Iterator[Entry]):
         kinds = spread_evenly(bundles, asked)
         self._scarcest = max(range(len(kinds)), key=kinds.__getitem__)
         self._as_urgent = kinds[self._scarcest]
-        self._heads: list[tuple[tuple[bool, float, int], int, int]] = []
+        self._heads: list[tuple[bool, float, int, int, int]] = []
+        """Of each group the next client: rank (not urgent, minus seconds, id), group, position."""
         for number, group in enumerate(groups):
-            self._heads += self._head(number, len(group.members) - 1)
-        heapify(self._heads)
+            self._push(number, len(group.members) - 1)
         self._last: tuple[int, int] | None = None
         """Group and position of the client that was given last."""
 
@@ -174,13 +150,13 @@ class Walk(Iterator[Entry]):
             self._push(number, position - 1)
         if not self._heads:
             raise StopIteration
-        (_, _, client), number, position = heappop(self._heads)
+        _, _, client, number, position = heappop(self._heads)
         self._last = number, position
         return self._entries[client]
 
     def pass_need(self, need: Need) -> None:
         """Passes over all that ask for this."""
-        self._heads = [head for head in self._heads if self._groups[head[1]].need != need]
+        self._heads = [head for head in self._heads if self._groups[head[3]].need != need]
         heapify(self._heads)
         if self._last and self._groups[self._last[0]].need == need:
             self._last = None
@@ -194,21 +170,12 @@ class Walk(Iterator[Entry]):
         fitting = bisect_right(
             members, end, hi=position, key=lambda member: begin + member[0] * rate
         )
-        self._last = None
-        self._push(number, fitting - 1)
+        self._last = number, fitting
 
     def _push(self, number: int, position: int) -> None:
-        for head in self._head(number, position):
-            heappush(self._heads, head)
-
-    def _head(self, number: int, position: int) -> list[tuple[tuple[bool, float, int], int, int]]:
-        if position < 0:
-            return []
-        work, negative = self._groups[number].members[position]
-        seconds = work * self._rates[number]
-        urgent = self._groups[number].need[self._scarcest] > 0 or seconds >= self._as_urgent
-        return [((not urgent, -seconds, -negative), number, position)]
-
-
-def _exactly(work: float) -> int | Fraction:
-    return work if isinstance(work, int) else Fraction(work)
+        """Has the group's client at that position come next; none below 0."""
+        if position >= 0:
+            work, negative = self._groups[number].members[position]
+            seconds = work * self._rates[number]
+            urgent = self._groups[number].need[self._scarcest] > 0 or seconds >= self._as_urgent
+            heappush(self._heads, (not urgent, -seconds, -negative, number, position))

@@ -1,15 +1,10 @@
 """Which client starts next, and where: longest first, on slots that are never overbooked.
 
-No clock, no Ray, no randomness: the same calls in the same order give the same placement.
+No clock, no Ray, no randomness: the same calls in the same order give the same placement. Time
+advances by what finished clients took: one that ran for 10 s moves it to 10 s after its own start.
 
-- The order is longest first by estimated time, but clients that request the scarcest kind of
-  capacity go before those that do not (:mod:`cluster.scheduling.order`). Estimates follow what
-  finished clients took (:mod:`cluster.scheduling.order`).
-- When the first in line fits nowhere, it gets a reservation, and later ones may pass it as far as
-  that allows (:mod:`cluster.scheduling.placement`): no client starves.
-
-Time advances by what finished clients took: one that ran for 10 s moves it to 10 s after its own
-start.
+Clients are offered a slot by urgency (:mod:`cluster.scheduling.order`). When the first in line fits
+nowhere, it gets a reservation, and later ones may pass it as far as that allows.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -30,8 +25,6 @@ from cluster.scheduling.order import Entry, Queue, Rates
 from fl.errors import UserError
 from fl.federation import Request
 
-# How many light clients (those that share a process) are given to a process in one call.
-
 CALL_SECONDS = 0.5
 """Seconds that a call may take. Each call costs the process some milliseconds of waiting, as long
 as small clients train; a longer call would delay its results and leave other processes idle."""
@@ -40,7 +33,7 @@ MOST = 16
 
 
 def clients_per_call(cohort: int, left: int, processes: int, seconds_each: float | None) -> int:
-    """How many of the ``left`` clients go into one call: a whole number of cohorts.
+    """How many of the ``left`` light clients go into one call of a process: whole cohorts.
 
     Args:
         cohort: clients that train together.
@@ -57,17 +50,7 @@ def clients_per_call(cohort: int, left: int, processes: int, seconds_each: float
     return cohort * max(1, int(clients / cohort))
 
 
-# The reservation of the first client in line, so that others that pass it cannot starve it.
-#
-# It names the slot that is expected to be free for the client soonest, the running clients of that
-# bundle that must leave first, and the moment at which the last of them is expected to end. Until
-# the client has started, another may start in that bundle only if it is expected to end by that
-# moment, or if there is capacity for both once those have left. The reservation stands whatever
-# later estimates say, and its moment is never put off: the client starts at the latest when all
-# clients that had started in the bundle by then have left.
-
-
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Occupant:
     """A running client."""
 
@@ -78,9 +61,15 @@ class Occupant:
     """When it is expected to end, in seconds since the first start."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Reservation:
-    """A slot that is promised to a waiting client."""
+    """A slot that is promised to the first client in line, so that others cannot starve it.
+
+    It names the slot that is expected to be free for the client soonest, the running clients of
+    that bundle that must leave first, and the moment at which the last of them is expected to end.
+    It stands whatever later estimates say, and its moment is never put off: the client starts at
+    the latest when all clients that had started in the bundle by then have left.
+    """
 
     client: int
     need: Need
@@ -91,7 +80,11 @@ class Reservation:
     """Seconds at which the last of them is expected to end."""
 
     def admits(self, newcomer: Occupant, free: FreeCapacity) -> bool:
-        """Whether the newcomer may start before the client; ``free``: what its bundle has free."""
+        """Whether the newcomer may start before the client; ``free``: what its bundle has free.
+
+        In the same bundle it may if it is expected to end by the moment, or if there is capacity
+        for both once those awaited have left.
+        """
         if newcomer.slot.bundle != self.slot.bundle or newcomer.end <= self.moment:
             return True
         then = free.copy()
@@ -99,10 +92,6 @@ class Reservation:
             then.give(other.need, other.slot)
         then.take(self.need, self.slot)
         return then.fits(newcomer.need, newcomer.slot)
-
-    def note_left(self, client: int) -> None:
-        """The client has left its slot: it is awaited no longer."""
-        self.awaited.pop(client, None)
 
 
 def reserve(
@@ -118,25 +107,15 @@ def reserve(
     for free in all_free:
         own = [other for other in leaving if other.slot.bundle == free.bundle.name]
         for slot in free.slots(need):
-            awaited = _awaited(need, slot, free.copy(), own)
-            if awaited is not None:
-                moment = max([now, *(other.end for other in awaited)])
-                by_id = {other.client: other for other in awaited}
-                reservations.append(
-                    Reservation(client=client, need=need, slot=slot, awaited=by_id, moment=moment)
-                )
+            then, awaited, moment = free.copy(), dict[int, Occupant](), now
+            for other in own:
+                if then.fits(need, slot):
+                    break
+                then.give(other.need, other.slot)
+                awaited[other.client], moment = other, max(moment, other.end)
+            if then.fits(need, slot):
+                reservations.append(Reservation(client, need, slot, awaited, moment))
     return min(reservations, key=lambda reservation: reservation.moment, default=None)
-
-
-def _awaited(
-    need: Need, slot: Slot, free: FreeCapacity, leaving: Sequence[Occupant]
-) -> Sequence[Occupant] | None:
-    """The first to leave that make the need fit; None if it does not fit the empty bundle."""
-    for count, other in enumerate(leaving):
-        if free.fits(need, slot):
-            return leaving[:count]
-        free.give(other.need, other.slot)
-    return leaving if free.fits(need, slot) else None
 
 
 __all__ = ["Bundle", "Placement", "Slot", "lower_bound"]
@@ -172,7 +151,6 @@ class Placement:
         self._most = most
         self._rates = Rates(rates or {})
         self._fit: dict[Need, bool] = {}
-        self._known: dict[int, Entry] = {}
         self._waiting = Queue()
         self._running: dict[int, _Running] = {}
         self._reservation: Reservation | None = None
@@ -211,7 +189,6 @@ class Placement:
             self._fit[need] = any(could_fit(free.bundle, need) for free in self._free.values())
         if not self._fit[need]:
             raise self._refusal(entry)
-        self._known[client] = entry
         self._waiting.add(entry)
 
     def start(self) -> tuple[int, Slot] | None:
@@ -264,8 +241,8 @@ class Placement:
         return self._rates.current
 
     def estimate(self, client: int) -> float:
-        """Seconds that the client is expected to run for, by the current rates."""
-        entry = self._known[client]
+        """Seconds that a waiting or running client takes in all, by the current rates."""
+        entry = self._waiting.get(client) or self._running[client].entry
         return entry.work * self._rates.rate(entry.model)
 
     @property
@@ -306,8 +283,8 @@ class Placement:
 
     def _occupant(self, running: _Running) -> Occupant:
         entry = running.entry
-        end = max(self._now, running.began + self.estimate(entry.client))
-        return Occupant(client=entry.client, need=entry.need, slot=running.slot, end=end)
+        end = max(self._now, running.began + entry.work * self._rates.rate(entry.model))
+        return Occupant(entry.client, entry.need, running.slot, end)
 
     def _sit(self, entry: Entry, slot: Slot) -> tuple[int, Slot]:
         if self._reservation is not None and self._reservation.client == entry.client:
@@ -321,9 +298,8 @@ class Placement:
         left = self._running.pop(client)
         self._free[left.slot.bundle].give(left.entry.need, left.slot)
         if self._reservation is not None:
-            self._reservation.note_left(client)
+            self._reservation.awaited.pop(client, None)  # its capacity is free already
         return left
 
     def _refusal(self, entry: Entry) -> UserError:
-        name = f"client {entry.client} ({entry.model})"
-        return refusal(name, entry.request, self._bundles)
+        return refusal(f"client {entry.client} ({entry.model})", entry.request, self._bundles)

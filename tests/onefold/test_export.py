@@ -11,8 +11,7 @@ from fl.errors import UserError
 from fl.models import build_classifier
 from fl.models.ensemble import Ensemble
 from fl.models.saved import save_model
-from onefold.export import export_onnx, export_torch
-from onefold.result import load_model
+from onefold.result import export_model, load_model
 from onefold.runs import main
 
 
@@ -47,7 +46,7 @@ def test_an_exported_program_gives_the_models_answers(run: Path, images: torch.T
 
 def test_onnx_gives_the_models_answers(run: Path, images: torch.Tensor) -> None:
     runtime = pytest.importorskip("onnxruntime")
-    export_onnx(run, run / "model.onnx")
+    export_model(run, run / "model.onnx", onnx=True)
     session = runtime.InferenceSession(str(run / "model.onnx"))
     (logits,) = session.run(None, {session.get_inputs()[0].name: images.numpy()})
     torch.testing.assert_close(
@@ -72,9 +71,9 @@ def test_what_cannot_be_exported_is_one_line(
 ) -> None:
     odd = Odd()
     odd.built_as = build_classifier("cnn", (1, 28, 28), 10).built_as  # type: ignore[assignment]
-    monkeypatch.setattr("onefold.export.load_model", lambda path: odd)
+    monkeypatch.setattr("onefold.result.load_model", lambda path: odd)
     with pytest.raises(UserError, match="cannot be exported") as caught:
-        export_torch(run, tmp_path / "odd.pt2")
+        export_model(run, tmp_path / "odd.pt2", onnx=False)
     assert "\n" not in str(caught.value)
 
 

@@ -10,7 +10,7 @@ import yaml
 
 import onefold
 from fl.data.own import as_dataset
-from onefold.kept import call_of, code_of
+from onefold.running import call_of, code_of
 
 SCRIPT = """
 import numpy as np

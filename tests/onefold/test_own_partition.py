@@ -8,7 +8,7 @@ import pytest
 from fl.data.catalogue import REGISTERED, register_dataset
 from fl.data.partition_file import read_lists
 from fl.errors import UserError
-from onefold.own_partition import partition_arguments
+from onefold.running import partition_arguments
 
 
 def test_none_and_a_kind_need_no_file(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from cluster.suite import main as suite
 from fl.errors import UserError
 from slurm.array import main as array
 from slurm.array import read_runs
-from slurm.scheduler import State, read_state
+from slurm.status import State, read_state
 from tests.cluster.commands import SMALL
 from tests.slurm.fake import calls, fake_command
 

@@ -9,8 +9,8 @@ import pytest
 from rich.console import Console
 
 from fl.events import RunStart
-from slurm.follow import INTERRUPTED, SETTLE_S, Tail, follow
-from slurm.scheduler import Scheduler, State, write_state
+from slurm.status import Scheduler, State, write_state
+from slurm.submit import INTERRUPTED, SETTLE_S, Tail, follow
 from tests.slurm.test_scheduler import Clock
 
 

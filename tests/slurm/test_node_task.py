@@ -14,7 +14,7 @@ from cluster.hardware.inventory import Inventory
 from cluster.hardware.multi_node_ray import GatheringError
 from slurm import node_task
 from slurm.node_task import NodeTask, RunFailed
-from slurm.scheduler import State, read_state
+from slurm.status import State, read_state
 
 MACHINE = Inventory(node="host", cpus=2, memory_bytes=10**9, gpus=(), source="slurm job 7")
 

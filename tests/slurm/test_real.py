@@ -13,7 +13,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from slurm.scheduler import read_state
+from slurm.status import read_state
 from tests.cluster.commands import command, environment, events, fingerprint, launch, result
 from tests.cluster.fake_driver import nvidia_smi
 from tests.slurm.real import RealSlurm, missing, real_slurm

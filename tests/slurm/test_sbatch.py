@@ -10,7 +10,7 @@ import pytest
 from cluster.run.slurm_options import SlurmOptions
 from fl.errors import UserError
 from slurm.node_task import NodeTask
-from slurm.sbatch import Sbatch, inherited, refuse_path, without_allocation
+from slurm.sbatch import Sbatch, inherited, refuse_path, require_sbatch, without_allocation
 from tests.slurm.fake import calls, fake_command
 
 EVERYTHING = SlurmOptions(
@@ -79,7 +79,7 @@ def test_other_odd_paths_are_only_names(name: str, tmp_path: Path) -> None:
 def test_without_sbatch_one_line_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(UserError, match="sbatch is not on the PATH"):
-        Sbatch(tmp_path, SlurmOptions()).send([JOB])
+        require_sbatch()
 
 
 def test_a_refusal_of_sbatch_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

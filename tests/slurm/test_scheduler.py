@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from slurm.scheduler import INTERVAL_S, Said, Scheduler, ask_squeue
+from slurm.status import INTERVAL_S, Said, Scheduler, ask_squeue
 from tests.slurm.fake import calls, fake_command
 
 ANSWER = "12|RUNNING|None\n13_0|PENDING|Resources\n13_1|FAILED|NonZeroExitCode\n"

@@ -8,8 +8,17 @@ import pytest
 from rich.console import Console
 
 from fl.events import Epoch
-from slurm.scheduler import Scheduler, State, write_state
-from slurm.status import Progress, describe, main, overview, read_progress, submitted
+from slurm.status import (
+    Progress,
+    Scheduler,
+    State,
+    describe,
+    main,
+    overview,
+    read_progress,
+    submitted,
+    write_state,
+)
 
 
 def make_run(root: Path, name: str, state: State, *events: dict[str, object]) -> Path:

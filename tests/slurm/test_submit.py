@@ -7,7 +7,7 @@ import pytest
 
 from cluster.launch import main
 from cluster.run.command_line import parse
-from slurm.scheduler import State, read_state
+from slurm.status import State, read_state
 from slurm.submit import job_of
 from tests.cluster.commands import SMALL
 from tests.slurm.fake import calls, fake_command

@@ -100,7 +100,7 @@ def test_who_has_left_is_not_counted_twice() -> None:
     here = bundle("a", cpus=5)
     promise = reserved(5, running, here)
     assert promise is not None
-    promise.note_left(0)
+    promise.awaited.pop(0)
     late = occupant(7, 1, end=99)
     assert not promise.admits(late, left(here, running[1:]))
     assert [*promise.awaited] == [1]
