@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from fl.federation import TaskInput, TaskOutput
     from fl.methods.method import Assignment, Method
     from fl.methods.registry import register as register_method
-    from fl.models.own import register_model
+    from fl.models.registry import register_model
     from fl.server import Outcome
     from onefold.methods import average, method, received, sent, starting_model
     from onefold.result import Result, load_model, load_result
@@ -70,7 +70,7 @@ _HOMES = {
     "received": "onefold.methods",
     "register_dataset": "fl.data.catalogue",
     "register_method": "fl.methods.registry:register",
-    "register_model": "fl.models.own",
+    "register_model": "fl.models.registry",
     "run": "onefold.running",
     "sent": "onefold.methods",
     "starting_model": "onefold.methods",

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from fl.data.catalogue import REGISTERED
-from fl.data.partition_file import save_lists
+from fl.data.partition import save_lists
 from fl.errors import UserError
 
 

@@ -24,7 +24,7 @@ from fl.json_files import write_json
 from fl.methods.method import Method
 from fl.methods.prototypes import PrototypesConfig
 from fl.methods.registry import register
-from fl.models.own import register_model
+from fl.models.registry import register_model
 from fl.whole_files import write_atomically
 from onefold.callers import plain_torch
 from onefold.kept import call_of, code_of
@@ -54,7 +54,7 @@ def run(
         data: name or path of a data set; or your own, in any form that
             :func:`fl.data.own.as_dataset` takes.
         model: name of a classifier; or a `torch.nn.Module` class, or a function that makes one, see
-            :func:`fl.models.own.register_model`. All clients train it, unless ``num_large``,
+            :func:`fl.models.registry.register_model`. All clients train it, unless ``num_large``,
             ``prototypes`` or ``small_model`` say otherwise; in methods with generators, such as
             FedMHO, all that train a classifier.
         method: name of a method; or a `Method`, such as :func:`onefold.method` makes.
