@@ -24,6 +24,7 @@ from typing import get_args
 
 import torch
 import tyro
+from cost import macs
 from machine import (
     PRECISIONS,
     Precision,
@@ -52,7 +53,6 @@ from fl.fusion.ranked_server import RankedServer
 from fl.fusion.single_server import SingleServer
 from fl.json_files import JsonObject
 from fl.models import build_classifier
-from fl.models.cost import macs
 from fl.seeding import torch_generator, torch_seeded
 from fl.training.reduced import reduced
 

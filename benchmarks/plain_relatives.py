@@ -13,7 +13,7 @@ from plain_data import Data, batches, new_model
 from torch import Tensor, nn, optim
 
 from cluster.run.prepare import Prepared
-from fl.models.feature_generator import NOISE, FeatureGenerator
+from fl.models.generators import NOISE, FeatureGenerator
 from fl.training.features import features_and_logits, head_of
 
 State = dict[str, Tensor]

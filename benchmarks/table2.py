@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from cost import macs, parameters
 from rich import box
 from rich.console import Console
 from rich.table import Table
 from torch import Tensor, nn
 
-from fl.models.cost import macs, parameters
 from fl.models.registry import CLASSIFIERS, build_classifier, build_generator
 from fl.models.shapes import ImageShape
 

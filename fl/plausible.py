@@ -15,8 +15,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from fl.federation import Update
-from fl.models.layers import AnyBatchNorm
-from fl.models.shapes import ImageShape
+from fl.models.shapes import AnyBatchNorm, ImageShape
 from fl.models.state import state_sent
 
 LARGEST_ANSWER = 1e5

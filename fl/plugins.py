@@ -13,7 +13,7 @@ from torch import nn
 from fl.errors import UserError, reason_of
 from fl.methods.method import Method
 from fl.methods.registry import register
-from fl.models.own import register_model
+from fl.models.registry import register_model
 
 PREFIX = "onefold_plugin_"
 """Of the names under which files are loaded, so that none hides another module."""

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from fl.errors import ClientFailed, UserError
     from fl.federation import TaskInput, TaskOutput
     from fl.methods.method import Assignment, Method
-    from fl.models.own import register_model
+    from fl.models.registry import register_model
     from fl.server import Outcome
     from onefold.methods import average, method, received, register_method, sent, starting_model
     from onefold.result import Result, load_model, load_result
@@ -34,7 +34,7 @@ _NAMES = {
     "fl.errors": "ClientFailed UserError",
     "fl.federation": "TaskInput TaskOutput",
     "fl.methods.method": "Assignment Method",
-    "fl.models.own": "register_model",
+    "fl.models.registry": "register_model",
     "fl.server": "Outcome",
     "onefold.methods": "average method received register_method sent starting_model",
     "onefold.result": "Result load_model load_result",

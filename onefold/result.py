@@ -16,8 +16,7 @@ from cluster.run.command_line import load_yaml
 from fl.errors import UserError, reason_of
 from fl.json_files import JsonObject, read_json
 from fl.models.ensemble import Ensemble
-from fl.models.own import register_model
-from fl.models.registry import MODELS
+from fl.models.registry import MODELS, register_model
 from fl.models.saved import load_model as load_file
 from fl.models.saved import own_models
 from fl.plugins import load_plugin

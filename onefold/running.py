@@ -22,7 +22,7 @@ from cluster.run.run_dir import check_place, claimed
 from cluster.run.steps import Steps
 from fl.data.catalogue import REGISTERED, register_dataset
 from fl.data.datasets import Dataset
-from fl.data.partition_file import save_lists
+from fl.data.partition import save_lists
 from fl.data.shard import Shard
 from fl.errors import UserError
 from fl.events import Listener
@@ -30,7 +30,7 @@ from fl.json_files import write_json
 from fl.methods.method import Method
 from fl.methods.prototypes import PrototypesConfig
 from fl.methods.registry import register
-from fl.models.own import register_model
+from fl.models.registry import register_model
 from fl.whole_files import write_atomically
 from onefold.result import OWN_CODE, Result, load_model, plain_torch
 
@@ -62,7 +62,7 @@ def run(
         data: name or path of a data set; or your own, in any form that
             :func:`fl.data.own.as_dataset` takes.
         model: name of a classifier; or a `torch.nn.Module` class, or a function that makes one, see
-            :func:`fl.models.own.register_model`. All clients train it, unless ``num_large``,
+            :func:`fl.models.registry.register_model`. All clients train it, unless ``num_large``,
             ``prototypes`` or ``small_model`` say otherwise; in methods with generators, such as
             FedMHO, all that train a classifier.
         method: name of a method; or a `Method`, such as :func:`onefold.method` makes.

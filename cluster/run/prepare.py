@@ -18,9 +18,8 @@ from cluster.run.options import Launch
 from cluster.run.steps import silent
 from cluster.server.rank_placement import world_size
 from fl.config import RunConfig
-from fl.data.auxiliary import load_auxiliary
 from fl.data.catalogue import load
-from fl.data.datasets import Dataset, subset
+from fl.data.datasets import Dataset, load_auxiliary, subset
 from fl.data.domains import load_domains
 from fl.data.partition import Partition, hold_out, make_partition, validated
 from fl.errors import UserError

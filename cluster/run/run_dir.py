@@ -22,7 +22,7 @@ from cluster.run.options import Launch
 from cluster.run.yaml_files import CALL, read_yaml
 from fl.config import RunConfig
 from fl.data.catalogue import short_name
-from fl.data.own import is_hugging_face, is_path
+from fl.data.own import is_path
 from fl.errors import UserError
 from fl.json_files import JsonObject
 from fl.whole_files import printable, refused_by_disk, write_atomically
@@ -263,7 +263,7 @@ def nested(config: RunConfig[Any]) -> JsonObject:
     for name in FLATTENED:
         plain |= plain.pop(name, {})
     plain["plugin"] = [_absolute(p) if p.endswith(".py") else p for p in config.plugin]
-    if is_path(config.dataset) and not is_hugging_face(config.dataset):
+    if is_path(config.dataset):
         plain["dataset"] = _absolute(config.dataset)
     if config.partition.file is not None:
         plain["partition"]["file"] = _absolute(config.partition.file)

@@ -32,7 +32,6 @@ from fl.json_files import write_json
 from fl.methods import fedaf
 from fl.methods.fedaf import FedAFConfig
 from fl.models import build_classifier
-from fl.models.cost import parameters
 from fl.rounds import Rounds
 from fl.whole_files import write_atomically
 
@@ -139,7 +138,8 @@ def upload_of(model: str, dataset: str) -> tuple[int, int]:
     info = INFO[dataset]
     with torch.device("meta"):
         built = build_classifier(model, info.image_shape, info.num_classes)
-    return parameters(built), sum(t.nbytes for t in built.state_dict().values())
+    parameters = sum(p.numel() for p in built.parameters())
+    return parameters, sum(t.nbytes for t in built.state_dict().values())
 
 
 def as_markdown(rows: Sequence[BytesRow], seeds: Sequence[int]) -> str:

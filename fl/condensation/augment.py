@@ -19,73 +19,60 @@ def draw_augmentation(kinds: Sequence[str], stream: torch.Generator) -> Augmenta
     if not kinds:
         return lambda images: images
     kind = kinds[int(torch.randint(len(kinds), (), generator=stream))]
-    u, v = torch.rand(2, generator=stream).tolist()
-    return KINDS[kind](2 * u - 1, 2 * v - 1)
+    u, v = (2 * drawn - 1 for drawn in torch.rand(2, generator=stream).tolist())
+    return lambda images: KINDS[kind](images, u, v)
 
 
-def _brightness(u: float, _: float) -> Augmentation:
-    return lambda x: x + u / 2
+def _brightness(x: Tensor, u: float, _: float) -> Tensor:
+    return x + u / 2
 
 
-def _contrast(u: float, _: float) -> Augmentation:
-    def change(x: Tensor) -> Tensor:
-        mean = x.mean((1, 2, 3), keepdim=True)
-        return mean + (1 + u / 2) * (x - mean)
-
-    return change
+def _contrast(x: Tensor, u: float, _: float) -> Tensor:
+    mean = x.mean((1, 2, 3), keepdim=True)
+    return mean + (1 + u / 2) * (x - mean)
 
 
-def _saturation(u: float, _: float) -> Augmentation:
-    def change(x: Tensor) -> Tensor:
-        gray = x.mean(1, keepdim=True)
-        return gray + (1 + u) * (x - gray)
-
-    return change
+def _saturation(x: Tensor, u: float, _: float) -> Tensor:
+    gray = x.mean(1, keepdim=True)
+    return gray + (1 + u) * (x - gray)
 
 
-def _shift(u: float, v: float) -> Augmentation:
+def _shift(x: Tensor, u: float, v: float) -> Tensor:
     """Shifts by up to an eighth of the side."""
-    return _affine([[1, 0, u / 4], [0, 1, v / 4]])
+    return _affine(x, [[1, 0, u / 4], [0, 1, v / 4]])
 
 
-def _scale(u: float, v: float) -> Augmentation:
+def _scale(x: Tensor, u: float, v: float) -> Tensor:
     """Scales each side by a factor of 1 / 1.2 to 1.2."""
-    return _affine([[1.2**u, 0, 0], [0, 1.2**v, 0]])
+    return _affine(x, [[1.2**u, 0, 0], [0, 1.2**v, 0]])
 
 
-def _rotate(u: float, _: float) -> Augmentation:
+def _rotate(x: Tensor, u: float, _: float) -> Tensor:
     """Rotates by up to 15 degrees."""
     angle = u * math.radians(15)
     cos, sin = math.cos(angle), math.sin(angle)
-    return _affine([[cos, -sin, 0], [sin, cos, 0]])
+    return _affine(x, [[cos, -sin, 0], [sin, cos, 0]])
 
 
-def _flip(u: float, _: float) -> Augmentation:
-    return lambda x: x.flip(3) if u < 0 else x
+def _flip(x: Tensor, u: float, _: float) -> Tensor:
+    return x.flip(3) if u < 0 else x
 
 
-def _cutout(u: float, v: float) -> Augmentation:
+def _cutout(x: Tensor, u: float, v: float) -> Tensor:
     """A square of half the side becomes black."""
-
-    def change(x: Tensor) -> Tensor:
-        height, width = x.shape[2:]
-        top, left = round((u + 1) / 4 * height), round((v + 1) / 4 * width)
-        mask = torch.ones_like(x[:1])
-        mask[:, :, top : top + height // 2, left : left + width // 2] = 0
-        return x * mask
-
-    return change
+    height, width = x.shape[2:]
+    top, left = round((u + 1) / 4 * height), round((v + 1) / 4 * width)
+    mask = torch.ones_like(x[:1])
+    mask[:, :, top : top + height // 2, left : left + width // 2] = 0
+    return x * mask
 
 
-def _affine(matrix: list[list[float]]) -> Augmentation:
-    def change(x: Tensor) -> Tensor:
-        theta = torch.tensor(matrix, device=x.device, dtype=x.dtype).expand(len(x), 2, 3)
-        grid = F.affine_grid(theta, list(x.shape), align_corners=False)
-        if x.is_cuda and torch.are_deterministic_algorithms_enabled():
-            return sampled(x, grid[0])
-        return F.grid_sample(x, grid, align_corners=False)
-
-    return change
+def _affine(x: Tensor, matrix: list[list[float]]) -> Tensor:
+    theta = torch.tensor(matrix, device=x.device, dtype=x.dtype).expand(len(x), 2, 3)
+    grid = F.affine_grid(theta, list(x.shape), align_corners=False)
+    if x.is_cuda and torch.are_deterministic_algorithms_enabled():
+        return sampled(x, grid[0])
+    return F.grid_sample(x, grid, align_corners=False)
 
 
 def sampled(x: Tensor, grid: Tensor) -> Tensor:
@@ -104,7 +91,7 @@ def sampled(x: Tensor, grid: Tensor) -> Tensor:
     return total
 
 
-KINDS: dict[str, Callable[[float, float], Augmentation]] = {
+KINDS: dict[str, Callable[[Tensor, float, float], Tensor]] = {
     "brightness": _brightness,
     "contrast": _contrast,
     "saturation": _saturation,

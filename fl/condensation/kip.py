@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from fl.bounds import Count, Positive, Settings
-from fl.condensation.nearest import nearest
+from fl.condensation.nearest import as_bytes, nearest
 from fl.data.shard import Shard
 from fl.exchange import Tensors
 from fl.federation import RunSpec, Task, TaskInput, TaskOutput, Update
@@ -99,7 +99,9 @@ def distil(inputs: TaskInput) -> TaskOutput:
     config, shard = inputs.client.training, inputs.shard
     assert isinstance(config, KipTraining)
     stream = inputs.stream("local/distilled")
-    mean, deviation = _per_channel(shard.images)
+    mean = shard.images.mean((0, 2, 3), keepdim=True)
+    deviation = shard.images.std((0, 2, 3), keepdim=True)
+    deviation = torch.where(deviation > 0, deviation, 1.0)
     real = ((shard.images - mean) / deviation).double().to(inputs.device)
     chosen = _balanced(shard, config.images, stream, most_each=True)
     support = real[chosen].clone().requires_grad_(True)
@@ -120,36 +122,25 @@ def distil(inputs: TaskInput) -> TaskOutput:
         adam.step((0,))
         right = told.argmax(1) == labels[rows].argmax(1)
         solved = config.stop == "accuracy" and float(right.double().mean()) > SOLVED
-    images = (support.detach().cpu() * deviation + mean).clamp(0, 1)
-    sent = _upload(_as_bytes(images), shard.labels[chosen], shard, steps=taken)
+    images = support.detach().cpu() * deviation + mean
+    sent = _upload(as_bytes(images), shard.labels[chosen], shard, steps=taken)
     return replace(sent, losses=losses.curve)
 
 
 def share_images(inputs: TaskInput) -> TaskOutput:
     """All of the client's real images in place of distilled ones: HFLDD without distillation."""
     shard = inputs.shard
-    return _upload(_as_bytes(shard.images), shard.labels, shard, steps=0)
+    return _upload(as_bytes(shard.images), shard.labels, shard, steps=0)
 
 
 def _upload(images: Tensor, labels: Tensor, shard: Shard, *, steps: int) -> TaskOutput:
     """By class, so that the names tell the labels and no byte is sent for them."""
     classes = labels.unique().tolist()
     tensors = {f"images.{c}": images[labels == c] for c in classes}
-    real = {c: _as_bytes(shard.images[shard.labels == c]) for c in classes}
+    real = {c: as_bytes(shard.images[shard.labels == c]) for c in classes}
     distances = torch.cat([nearest(tensors[f"images.{c}"], real[c])[0] for c in classes])
     stats = {"steps": float(steps), "nearest": float(distances.mean())}
     return TaskOutput(tensors=tensors, stats=stats)
-
-
-def _as_bytes(images: Tensor) -> Tensor:
-    """Images with values from 0 to 1 as uint8."""
-    return (images * 255).round().to(torch.uint8)
-
-
-def _per_channel(images: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean and deviation of each channel, (1, C, 1, 1); a deviation of 0 counts as 1."""
-    mean, deviation = images.mean((0, 2, 3), keepdim=True), images.std((0, 2, 3), keepdim=True)
-    return mean, torch.where(deviation > 0, deviation, 1.0)
 
 
 def _balanced(

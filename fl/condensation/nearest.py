@@ -1,7 +1,14 @@
-"""How near images are to others: exactly, so that a copied image has a distance of 0."""
+"""Images as bytes, and how near they are to others: exactly, a copied image has a distance of 0."""
 
 import torch
 from torch import Tensor
+
+
+def as_bytes(images: Tensor) -> Tensor:
+    """Images of floats as uint8, cut to [0, 1]; those of bytes as they are."""
+    if images.dtype == torch.uint8:
+        return images
+    return (images.clamp(0, 1) * 255).round().to(torch.uint8)
 
 
 def nearest(images: Tensor, others: Tensor) -> tuple[Tensor, Tensor]:

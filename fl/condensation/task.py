@@ -12,10 +12,10 @@ from torch import Tensor, nn
 
 from fl.bounds import Count, OneOf, Positive, Settings, Width, Within
 from fl.condensation.augment import KINDS, draw_augmentation
+from fl.condensation.nearest import as_bytes
 from fl.data.shard import Shard
 from fl.federation import RunSpec, Task, TaskInput, TaskOutput, Update
 from fl.models import CLASSIFIERS, build_classifier, check_classifier, copied
-from fl.models.cost import parameters
 from fl.plausible import WHY
 from fl.receiving import sent
 from fl.seeding import OwnStream, in_round, torch_seeded
@@ -281,18 +281,13 @@ class Networks:
         weights = [w.detach() for w in self._model.parameters()]
         if self._config.gamma < 1:
             with self._starts:
-                fresh = [w.to(weights[0].device) for w in self._fresh().parameters()]
+                start = _built(self._config.model, self._config.width, self._run_spec)
+                fresh = [w.to(weights[0].device) for w in start.parameters()]
             weights = [f.lerp(w, self._config.gamma) for f, w in zip(fresh, weights, strict=True)]
         if self._radius > 0:
             weights = within_radius(weights, self._radius, self._stream)
         for parameter, w in zip(self.network.parameters(), weights, strict=True):
             parameter.copy_(w)
-
-    def _fresh(self) -> nn.Module:
-        config, run_spec = self._config, self._run_spec
-        return build_classifier(
-            config.model, run_spec.image_shape, run_spec.num_classes, width=config.width
-        )
 
 
 def radius(config: LocalCondensation, run_spec: RunSpec) -> float:
@@ -310,8 +305,11 @@ def radius(config: LocalCondensation, run_spec: RunSpec) -> float:
 @lru_cache(maxsize=8)
 def _weights(model: str, width: float, run_spec: RunSpec) -> int:
     with torch.device("meta"):
-        shape, classes = run_spec.image_shape, run_spec.num_classes
-        return parameters(build_classifier(model, shape, classes, width=width))
+        return sum(w.numel() for w in _built(model, width, run_spec).parameters())
+
+
+def _built(model: str, width: float, run_spec: RunSpec) -> nn.Module:
+    return build_classifier(model, run_spec.image_shape, run_spec.num_classes, width=width)
 
 
 def within_radius(weights: list[Tensor], rho: float, stream: torch.Generator) -> list[Tensor]:
@@ -347,6 +345,8 @@ class Condensing:
         self.dropout = (inputs.run_spec.seed, purpose, inputs.client.id)
         """Seed, purpose and client that seed torch's global stream while the client learns."""
         self.networks = Networks(received_classifier(inputs, config), inputs, config)
+        self.classes = self._data.classes
+        """The classes that are condensed, ascending, int64 (m,)."""
         self.images = self._data.start(
             config.images_per_class,
             config.averaged,
@@ -355,18 +355,6 @@ class Condensing:
         )
         """The condensed images, learned in place, (m * IPC, C, H, W), class after class."""
         self.losses = StepLosses()
-
-    @property
-    def stats(self) -> dict[str, float]:
-        """The last step's loss and the number of steps; nothing of a client without images."""
-        if not len(self.images):
-            return {}
-        return {"train_loss": self.losses.last, "steps": float(self._config.steps)}
-
-    @property
-    def classes(self) -> Tensor:
-        """The classes that are condensed, ascending, int64 (m,)."""
-        return self._data.classes
 
     def draw(self) -> tuple[Tensor, Tensor]:
         """Draws the step's network; returns real images and the condensed ones, augmented alike."""
@@ -461,7 +449,8 @@ def tell_mean_logits(inputs: TaskInput) -> TaskOutput:
     ``mean_logits`` V_k (Eq. 5) and ``soft_labels`` R_k (Eq. 11), (classes, classes) each. Rows of
     classes that the client does not condense are zeros.
     """
-    config = _config(inputs)
+    config = inputs.client.training
+    assert isinstance(config, LocalCondensation)
     model = received_classifier(inputs, config).eval()
     data = ByClass(inputs.shard, config.min_samples, inputs.device)
     classes = inputs.run_spec.num_classes
@@ -480,22 +469,17 @@ def condense(clients: Sequence[TaskInput]) -> list[TaskOutput]:
 
     ``images`` (m * IPC, C, H, W) are ordered class after class; ``classes`` (m,) lists the classes.
     """
-    config = _config(clients[0])
+    config = clients[0].client.training
+    assert isinstance(config, LocalCondensation)
     cohort = [Condensing(inputs, config) for inputs in clients]
     learn([client for client in cohort if len(client.images)], config)
     return [_upload(client, config) for client in cohort]
 
 
 def _upload(client: Condensing, config: LocalCondensation) -> TaskOutput:
-    images = client.images
-    if config.pixels == "uint8":
-        images = images.mul(255).round().clamp(0, 255).to(torch.uint8)
+    images = as_bytes(client.images) if config.pixels == "uint8" else client.images
+    stats = {}
+    if len(images):
+        stats = {"train_loss": client.losses.last, "steps": float(config.steps)}
     tensors = {"images": images, "classes": client.classes}
-    return TaskOutput(tensors=tensors, stats=client.stats, losses=client.losses.curve)
-
-
-def _config(inputs: TaskInput) -> LocalCondensation:
-    config = inputs.client.training
-    if not isinstance(config, LocalCondensation):
-        raise TypeError(f"client {inputs.client.id} condenses nothing")
-    return config
+    return TaskOutput(tensors=tensors, stats=stats, losses=client.losses.curve)

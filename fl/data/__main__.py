@@ -1,14 +1,18 @@
-"""The command line: `python -m fl.data prepare NAME [NAME...] --data-root DIR`."""
+"""The command line: `python -m fl.data prepare NAME [NAME...] --data-root DIR`.
+
+It fetches data sets: the only module of Onefold that ever downloads.
+"""
 
 import socket
 import sys
 from collections.abc import Sequence
+from http.client import HTTPException
 from pathlib import Path
 
 from fl.command import Parser, exit_status
-from fl.data.datasets import NAMES
-from fl.data.prepare import prepare
-from fl.errors import UserError, unknown
+from fl.data.datasets import NAMES, dataset_info
+from fl.data.files import DAMAGED, Problems, describe, find_problems, how_to_get, open_split
+from fl.errors import UserError, reason_of, unknown
 from fl.own_process import run_as_command
 
 TIMEOUT_SECONDS = 30  # otherwise a firewall that drops packets would stop the download for ever
@@ -59,6 +63,39 @@ def fetch(command: str | None, names: Sequence[str], data_root: Path) -> None:
     socket.setdefaulttimeout(TIMEOUT_SECONDS)
     for name in names:
         print(prepare(name, data_root), flush=True)
+
+
+def prepare(name: str, data_root: Path) -> str:
+    """Makes data set `name` ready under `data_root`; returns one line on what was done.
+
+    Downloads only where files are missing or damaged. Raises UserError for an unknown name, and
+    where the files cannot be fetched or written.
+    """
+    dataset_info(name)
+    if name == "digits":
+        return "digits: comes with Onefold, nothing to fetch"
+    problems = find_problems(name, data_root)
+    if not problems:
+        return f"{name}: already whole in {data_root}, nothing to fetch"
+    if name == "cinic10":
+        raise UserError(f"{name}: {describe(problems)}; {how_to_get(name, data_root)}")
+    _download(name, data_root, problems)
+    remaining = find_problems(name, data_root)
+    if remaining:
+        raise UserError(f"{name}: still not usable after fetching: {describe(remaining)}")
+    return f"{name}: fetched into {data_root}"
+
+
+def _download(name: str, data_root: Path, problems: Problems) -> None:
+    try:
+        for path, state in problems.items():
+            # For the MNIST family torchvision only checks whether a file exists.
+            if state == DAMAGED:
+                path.unlink()
+        for train in (True, False):
+            open_split(name, data_root, train=train, download=True)
+    except (OSError, HTTPException, RuntimeError) as error:
+        raise UserError(f"{name}: cannot fetch it into {data_root}: {reason_of(error)}") from error
 
 
 if __name__ == "__main__":

@@ -1,25 +1,24 @@
-"""The image data sets, by name, as plain uint8 arrays."""
+"""The image data sets, by name, as plain uint8 arrays; one of them unlabelled beside a run's."""
 
 import hashlib
 import logging
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib import resources
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
+from torch import Tensor
 
-from fl.data.files import (
-    describe,
-    find_problems,
-    how_to_get,
-    read_cinic10,
-    read_torchvision,
-)
+from fl.bounds import Count, OneOf, Settings
+from fl.data.files import describe, find_problems, how_to_get, read_cinic10, read_torchvision
 from fl.errors import UserError, unknown
 from fl.seeding import numpy_generator
 from fl.whole_files import cache_dir, no_pipe, replacing
@@ -32,20 +31,17 @@ from fl.whole_files import cache_dir, no_pipe, replacing
 
 DIGITS_SIDE = 28
 
-Digits = tuple[np.ndarray, np.ndarray]
+Arrays = dict[str, np.ndarray]
+"""``train_images``, ``train_labels``, ``test_images`` and ``test_labels`` of a data set."""
 
 
-def read_digits() -> tuple[Digits, Digits]:
-    """Returns (images, labels) of the train split and of the test split.
-
-    Images are uint8 (N, 1, 28, 28), labels int64 (N,). The 80/20 split is stratified and fixed.
-    """
+def read_digits() -> Arrays:
+    """Images, uint8 (N, 1, 28, 28), and labels, int64 (N,), in a fixed stratified 80/20 split."""
     with (resources.files(__package__) / "digits.npz").open("rb") as file, np.load(file) as raw:
-        train, test = (
-            (enlarge(raw[f"{split}_images"])[:, None], raw[f"{split}_labels"].astype(np.int64))
-            for split in ("train", "test")
-        )
-    return train, test
+        return {
+            key: enlarge(raw[key])[:, None] if "images" in key else raw[key].astype(np.int64)
+            for key in raw
+        }
 
 
 def enlarge(images: np.ndarray) -> np.ndarray:
@@ -86,8 +82,6 @@ SOURCES = {
 CHECKSUM = "sha256"
 """Of the file's metadata, under which the arrays' checksum is."""
 
-Arrays = dict[str, np.ndarray]
-
 log = logging.getLogger(__name__)
 
 
@@ -123,16 +117,20 @@ def _checksum(arrays: Arrays) -> str:
     sha = hashlib.sha256()
     for name, array in sorted(arrays.items()):
         sha.update(f"\n{name} {array.dtype} {array.shape}\n".encode())
-        sha.update(np.ascontiguousarray(array).data)
+        sha.update(array.data)
     return sha.hexdigest()
 
 
 def _path(name: str, root: Path) -> Path:
-    files = sorted(root.resolve().glob(SOURCES[name]))
-    stats = [file.stat() for file in files]
-    stamps = [(str(f), s.st_size, s.st_mtime_ns) for f, s in zip(files, stats, strict=True)]
-    digest = hashlib.sha256(repr(stamps).encode()).hexdigest()[:16]
+    digest = fingerprint(sorted(root.resolve().glob(SOURCES[name])))[:16]
     return cache_dir() / "data" / f"{name}-{digest}.safetensors"
+
+
+def fingerprint(files: Iterable[Path]) -> str:
+    """A hash of the files' paths, sizes and times, in hexadecimal."""
+    stats = ((str(file), file.stat()) for file in files)
+    stamps = [(file, stat.st_size, stat.st_mtime_ns) for file, stat in stats]
+    return hashlib.sha256(repr(stamps).encode()).hexdigest()
 
 
 @dataclass(frozen=True)
@@ -207,10 +205,10 @@ def load(
     Raises UserError for an unknown name, for files that are missing or damaged, and for an empty
     subset.
     """
-    info = dataset_info(name)
-    train, test = _read(name, data_root)
-    _check(name, info, train)
-    _check(name, info, test)
+    info, arrays = dataset_info(name), _read(name, data_root)
+    train, test = (Split(arrays[f"{p}_images"], arrays[f"{p}_labels"]) for p in ("train", "test"))
+    for split in (train, test):
+        _check(name, info, split)
     whole = Dataset(name, train, test, info.num_classes)
     return subset(whole, max_train=max_train, max_test=max_test)
 
@@ -222,26 +220,30 @@ def subset(dataset: Dataset, *, max_train: int | None, max_test: int | None) -> 
     return replace(dataset, train=train, test=test)
 
 
-def _read(name: str, data_root: Path) -> tuple[Split, Split]:
+def _subset(name: str, option: str, split: Split, size: int | None) -> Split:
+    if size is None:
+        return split
+    if size < 1:
+        raise UserError(f"{option} {size} for {name}; allowed: 1 and more")
+    return split.take(numpy_generator(0, f"{name} {option}").permutation(len(split.labels))[:size])
+
+
+def _read(name: str, data_root: Path) -> Arrays:
     if name == "digits":
-        train, test = read_digits()
-        return Split(*train), Split(*test)
+        return read_digits()
     found = find_arrays(name, data_root)
     if found is None:
         found = _read_files(name, data_root)
         save_arrays(name, data_root, found)
-    return (
-        Split(found["train_images"], found["train_labels"]),
-        Split(found["test_images"], found["test_labels"]),
-    )
+    return found
 
 
-def _read_files(name: str, data_root: Path) -> dict[str, np.ndarray]:
+def _read_files(name: str, data_root: Path) -> Arrays:
     problems = find_problems(name, data_root)
     if problems:
         raise UserError(f"{name}: {describe(problems)}; {how_to_get(name, data_root)}")
     read = read_cinic10 if name == "cinic10" else partial(read_torchvision, name)
-    found: dict[str, np.ndarray] = {}
+    found: Arrays = {}
     for split in ("train", "test"):
         images, labels = read(data_root, train=split == "train")
         found |= {f"{split}_images": images, f"{split}_labels": labels}
@@ -260,10 +262,47 @@ def _check(name: str, info: DatasetInfo, split: Split) -> None:
         )
 
 
-def _subset(name: str, option: str, split: Split, size: int | None) -> Split:
-    if size is None:
-        return split
-    if size < 1:
-        raise UserError(f"{option} {size} for {name}; allowed: 1 and more")
-    chosen = numpy_generator(0, f"{name} {option}").permutation(len(split.labels))[:size]
-    return split.take(chosen)
+# Unlabelled images of another data set, for methods that distil on auxiliary data.
+
+
+@dataclass(frozen=True, kw_only=True)
+class AuxiliaryConfig(Settings):
+    """The auxiliary data set."""
+
+    dataset: Annotated[str, OneOf(NAMES)] = "mnist"
+    """A data set other than the run's; its labels are not used."""
+    max_images: Count | None = None
+    """Use a fixed random subset of this many of its training images."""
+
+
+def load_auxiliary(
+    config: AuxiliaryConfig, dataset: str, image_shape: tuple[int, int, int], data_root: Path
+) -> Tensor:
+    """Its training images, float32 (N, C, H, W) in [0, 1], in the shape of data set ``dataset``.
+
+    Gray images become color by repetition and color ones gray by the mean of the channels; other
+    sizes are scaled bilinearly. Never downloads.
+
+    Raises:
+        UserError: it is the run's own data set, or its files are missing or damaged.
+    """
+    if config.dataset == dataset:
+        others = ", ".join(name for name in NAMES if name != dataset)
+        raise UserError(
+            f"auxiliary.dataset must be another data set than the run's {dataset}; valid: {others}"
+        )
+    try:
+        split = load(config.dataset, data_root, max_train=config.max_images).train
+    except UserError as error:
+        raise UserError(f"auxiliary data: {error}") from None
+    return fit_shape(torch.from_numpy(split.images).float() / 255, image_shape)
+
+
+def fit_shape(images: Tensor, image_shape: tuple[int, int, int]) -> Tensor:
+    """Images (N, c, h, w) in [0, 1] as (N, C, H, W), where c and C are 1 or 3."""
+    channels, *sides = image_shape
+    if images.shape[1] > channels:
+        images = images.mean(dim=1, keepdim=True)
+    if list(images.shape[2:]) != sides:
+        images = F.interpolate(images, sides, mode="bilinear", antialias=True).clamp(0, 1)
+    return images.expand(-1, channels, -1, -1).contiguous()

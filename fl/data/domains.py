@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from fl.data.datasets import Dataset, Split
-from fl.data.image_files import check_names, class_folders, image_files, read_image
+from fl.data.image_files import HIDDEN, ImageFolder, check_names, class_folders
 from fl.errors import UserError
 from fl.seeding import numpy_generator
 
@@ -25,7 +25,11 @@ def find_names(folder: Path) -> tuple[tuple[str, ...], tuple[str, ...]]:
     Raises:
         UserError: there is no such folder, or a domain without a folder of a class.
     """
-    domains, classes = _folders(folder), set[str]()
+    try:
+        found = sorted(path.name for path in folder.iterdir() if path.is_dir())
+    except OSError as error:
+        raise UserError(f"cannot read {folder}: {error.strerror}; {LAYOUT}") from None
+    domains, classes = [n for n in found if not n.startswith(HIDDEN)], set[str]()
     if not domains:
         raise UserError(f"{folder} holds no folders of domains; {LAYOUT}")
     for domain in domains:
@@ -47,44 +51,31 @@ def load_domains(folder: Path, side: int, seed: int) -> Dataset:
             domain of one image.
     """
     domains, classes = find_names(folder)
-    train, test = [], []
-    for number, domain in enumerate(domains):
-        images, labels = _read(folder / domain, classes, side)
-        if len(labels) < 2:
-            raise UserError(f"domain {folder / domain} has one image; allowed: 2 or more")
-        shuffled = numpy_generator(seed, "domain test", number).permutation(len(labels))
-        held_out = max(1, round(TEST_SHARE * len(labels)))
-        whole = Split(images, labels, np.full(len(labels), number))
-        test.append(whole.take(np.sort(shuffled[:held_out])))
-        train.append(whole.take(np.sort(shuffled[held_out:])))
-    names = {"class_names": classes, "domain_names": domains}
-    return Dataset(NAME, _joined(train), _joined(test), len(classes), **names)
-
-
-def _folders(folder: Path) -> list[str]:
-    try:
-        names = sorted(path.name for path in folder.iterdir() if path.is_dir())
-        return [name for name in names if not name.startswith((".", "__"))]
-    except OSError as error:
-        raise UserError(f"cannot read {folder}: {error.strerror}; {LAYOUT}") from None
+    read = [_read(folder / domain, classes, side) for domain in domains]
+    images, labels = (np.concatenate(column) for column in zip(*read, strict=True))
+    sizes = [len(own) for _, own in read]
+    if 1 in sizes:
+        alone = folder / domains[sizes.index(1)]
+        raise UserError(f"domain {alone} has one image; allowed: 2 or more")
+    numbers, is_test = np.repeat(np.arange(len(domains)), sizes), np.zeros(len(labels), bool)
+    for number, size in enumerate(sizes):
+        own = np.flatnonzero(numbers == number)
+        shuffled = numpy_generator(seed, "domain test", number).permutation(own)
+        is_test[shuffled[: max(1, round(TEST_SHARE * size))]] = True
+    whole = Split(images, labels, numbers)
+    train, test = (whole.take(np.flatnonzero(part)) for part in (~is_test, is_test))
+    return Dataset(NAME, train, test, len(classes), classes, domains)
 
 
 def _read(folder: Path, classes: tuple[str, ...], side: int) -> tuple[np.ndarray, np.ndarray]:
     """Images, uint8 (N, 3, side, side), and labels, int64 (N,), of one domain."""
     from PIL import Image  # late, as other runs need not wait for it
 
-    found = [
-        (file, classes.index(name))
-        for name in class_folders(folder)
-        for file in image_files(folder / name)
-    ]
+    found = ImageFolder(folder, classes)
     images = np.empty((len(found), 3, side, side), dtype=np.uint8)
-    for row, (file, _) in enumerate(found):
-        image = Image.fromarray(read_image(file)).convert("RGB")
-        images[row] = np.asarray(image.resize((side, side))).transpose(2, 0, 1)
-    return images, np.array([label for _, label in found], dtype=np.int64)
-
-
-def _joined(splits: list[Split]) -> Split:
-    columns = zip(*((s.images, s.labels, s.domains) for s in splits), strict=True)
-    return Split(*(np.concatenate(column) for column in columns))
+    labels = np.empty(len(found), dtype=np.int64)
+    for row in range(len(found)):
+        pixels, labels[row] = found[row]
+        image = Image.fromarray(pixels).convert("RGB").resize((side, side))
+        images[row] = np.asarray(image).transpose(2, 0, 1)
+    return images, labels

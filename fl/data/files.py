@@ -3,7 +3,6 @@
 import math
 import struct
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -33,26 +32,25 @@ def cinic10_missing(root: Path) -> list[Path]:
 
 
 def read_cinic10(root: Path, *, train: bool) -> tuple[np.ndarray, np.ndarray]:
-    """Images, uint8 (N, 3, 32, 32), and labels, int64 (N,), of one split.
+    """Images, uint8 (N, 3, 32, 32), and labels, int64 (N,), of one split; some files are gray.
 
     Raises:
         UserError: names an image that cannot be read or is of another size, or a class with fewer
             images than the others.
     """
-    files = [
-        (file, label)
-        for part in (("train", "valid") if train else ("test",))
-        for label, found in enumerate(_listed(root / CINIC10 / part))
-        for file in found
-    ]
+    folders = [root / CINIC10 / part for part in (("train", "valid") if train else ("test",))]
+    files = [each for folder in folders for each in _labelled(folder)]
     images = np.empty((len(files), 3, CINIC10_SIDE, CINIC10_SIDE), np.uint8)
     for row, (file, _) in enumerate(files):
-        images[row] = _read_png(file)
+        image = read_image(file)
+        if image.shape[:2] != (CINIC10_SIDE, CINIC10_SIDE):
+            raise UserError(f"{file} is {image.shape[1]}x{image.shape[0]}; allowed: 32x32")
+        images[row] = image if image.ndim == 2 else image.transpose(2, 0, 1)
     return images, np.array([label for _, label in files], np.int64)
 
 
-def _listed(folder: Path) -> list[list[Path]]:
-    """The images of each class; all classes have as many, else the archive is not whole."""
+def _labelled(folder: Path) -> list[tuple[Path, int]]:
+    """The images with their classes, which have as many each, else the archive is not whole."""
     found = [sorted((folder / name).glob("*.png")) for name in CINIC10_CLASSES]
     counts = {len(files): name for files, name in zip(found, CINIC10_CLASSES, strict=True)}
     if len(counts) > 1:
@@ -61,17 +59,7 @@ def _listed(folder: Path) -> list[list[Path]]:
             f"{folder / counts[fewest]} holds {fewest} images, other classes {max(counts)}: "
             "unpack the whole archive"
         )
-    return found
-
-
-def _read_png(file: Path) -> np.ndarray:
-    """An image as (3, 32, 32); some files are gray."""
-    image = read_image(file)
-    if image.shape[:2] != (CINIC10_SIDE, CINIC10_SIDE):
-        raise UserError(f"{file} is {image.shape[1]}x{image.shape[0]}; allowed: 32x32")
-    if image.ndim == 2:
-        image = np.repeat(image[..., None], 3, axis=2)
-    return image.transpose(2, 0, 1)
+    return [(file, label) for label, files in enumerate(found) for file in files]
 
 
 # Reads and fetches data sets by torchvision, imported late as the import takes two seconds.
@@ -95,12 +83,12 @@ def torchvision_class(name: str) -> Any:
 
 def open_split(name: str, root: Path, *, train: bool, download: bool = False) -> Any:
     """The torchvision data set of one split; with `download`, missing files are fetched first."""
-    kind = torchvision_class(name)
+    split: dict[str, object] = {"train": train}
     if name == "svhn":
-        return kind(root, split="train" if train else "test", download=download)
+        split = {"split": "train" if train else "test"}
     if name == "emnist":
-        return kind(root, split="balanced", train=train, download=download)
-    return kind(root, train=train, download=download)
+        split["split"] = "balanced"
+    return torchvision_class(name)(root, download=download, **split)
 
 
 def read_torchvision(name: str, root: Path, *, train: bool) -> tuple[np.ndarray, np.ndarray]:
@@ -122,41 +110,32 @@ DAMAGED = "truncated or damaged"
 LISTED = 8
 """Files that a line lists, at most."""
 
-# Torchvision's paths of the MNIST family below the data root: "{}" stands for images or labels.
-IDX_FILES = {
-    "mnist": ("MNIST/raw/train-{}-ubyte", "MNIST/raw/t10k-{}-ubyte"),
-    "fmnist": ("FashionMNIST/raw/train-{}-ubyte", "FashionMNIST/raw/t10k-{}-ubyte"),
-    "emnist": (
-        "EMNIST/raw/emnist-balanced-train-{}-ubyte",
-        "EMNIST/raw/emnist-balanced-test-{}-ubyte",
-    ),
+# Torchvision's paths of the MNIST family below the data root, up to images or labels.
+IDX_STEMS = {
+    "mnist": ("MNIST/raw/train", "MNIST/raw/t10k"),
+    "fmnist": ("FashionMNIST/raw/train", "FashionMNIST/raw/t10k"),
+    "emnist": ("EMNIST/raw/emnist-balanced-train", "EMNIST/raw/emnist-balanced-test"),
 }
 IDX_PARTS: dict[str, tuple[int, ...]] = {"images-idx3": (28, 28), "labels-idx1": ()}
 
 IsWhole = Callable[[Path], bool]
+Problems = dict[Path, str]
+"""Files that cannot be used, each MISSING, DAMAGED or with the system's message."""
 
 
-@dataclass(frozen=True)
-class FileProblem:
-    """One file that cannot be used; `state` is MISSING, DAMAGED or the system's message."""
-
-    path: Path
-    state: str
-
-
-def find_problems(name: str, root: Path) -> list[FileProblem]:
+def find_problems(name: str, root: Path) -> Problems:
     """The files of data set `name` under `root` that are missing or not whole; empty if usable.
 
     The MNIST family's files are checked against their own headers, the others against torchvision's
     MD5 sums; of CINIC-10's 270,000 files it is only looked whether there are any for each class.
     """
     if name == "digits":
-        return []
+        return {}
     if name == "cinic10":
-        return [FileProblem(folder, MISSING) for folder in cinic10_missing(root)]
-    files = _idx_files(name, root) if name in IDX_FILES else _md5_files(name, root)
-    problems = [FileProblem(path, _state(path, is_whole)) for path, is_whole in files]
-    return [problem for problem in problems if problem.state]
+        return dict.fromkeys(cinic10_missing(root), MISSING)
+    files = _idx_files(name, root) if name in IDX_STEMS else _md5_files(name, root)
+    states = {path: _state(path, is_whole) for path, is_whole in files}
+    return {path: state for path, state in states.items() if state}
 
 
 def how_to_get(name: str, root: Path) -> str:
@@ -166,11 +145,11 @@ def how_to_get(name: str, root: Path) -> str:
     return f"`onefold data prepare {name} --data-root {root}` fetches them"
 
 
-def describe(problems: list[FileProblem]) -> str:
+def describe(problems: Problems) -> str:
     """One line: each state once, followed by the files in that state."""
     parts = []
-    for state in dict.fromkeys(problem.state for problem in problems):
-        paths = [str(problem.path) for problem in problems if problem.state == state]
+    for state in dict.fromkeys(problems.values()):
+        paths = [str(path) for path in problems if problems[path] == state]
         more = [f"{len(paths) - LISTED} more"] if len(paths) > LISTED else []
         parts.append(f"{state}: " + ", ".join([*paths[:LISTED], *more]))
     return "; ".join(parts)
@@ -188,23 +167,23 @@ def _state(path: Path, is_whole: IsWhole) -> str:
 
 def _idx_files(name: str, root: Path) -> list[tuple[Path, IsWhole]]:
     return [
-        (root / pattern.format(part), partial(_is_idx, item_shape=item_shape))
-        for pattern in IDX_FILES[name]
+        (root / f"{stem}-{part}-ubyte", partial(_is_idx, item_shape=item_shape))
+        for stem in IDX_STEMS[name]
         for part, item_shape in IDX_PARTS.items()
     ]
 
 
 def _is_idx(path: Path, item_shape: tuple[int, ...]) -> bool:
     """Whether the file has an idx header for such items, and the size that the header states."""
-    rank = 1 + len(item_shape)
-    size = 4 + 4 * rank
+    words = 2 + len(item_shape)
     with path.open("rb") as file:
-        header = file.read(size)
-    if len(header) < size or header[:4] != bytes([0, 0, 8, rank]):  # 8: unsigned bytes
+        header = file.read(4 * words)
+    if len(header) < 4 * words:
         return False
-    count, *shape = struct.unpack(f">{rank}I", header[4:])
-    right_length = path.stat().st_size == size + count * math.prod(shape)
-    return count > 0 and tuple(shape) == item_shape and right_length
+    kind, count, *shape = struct.unpack(f">{words}I", header)
+    right_kind = kind == 0x800 + words - 1  # unsigned bytes, and how many dimensions
+    right_length = path.stat().st_size == len(header) + count * math.prod(shape)
+    return right_kind and count > 0 and tuple(shape) == item_shape and right_length
 
 
 def _md5_files(name: str, root: Path) -> list[tuple[Path, IsWhole]]:

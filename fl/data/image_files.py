@@ -13,6 +13,8 @@ from fl.errors import UserError, reason_of
 FORMATS = ("PNG", "JPEG", "BMP", "WEBP", "TIFF", "PPM")
 """What Pillow may take a file for, whatever its name says; other formats run other programs."""
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
+HIDDEN = (".", "__")
+"""How names of folders begin that are no one's data."""
 MOST_PIXELS = 1 << 26
 """Of one image; looked at before it is decoded."""
 LONGEST_NAME = 100
@@ -30,7 +32,7 @@ def image_files(folder: Path) -> list[Path]:
         UserError: there are images in a folder below it, which would be left out.
     """
     for below in folder.iterdir():
-        if below.is_dir() and not _is_hidden(below.name) and _holds_image(below):
+        if below.is_dir() and not below.name.startswith(HIDDEN) and _holds_image(below):
             raise UserError(
                 f"{folder} holds the folder {below.name} with images; expected a class's images "
                 "in its own folder alone"
@@ -49,7 +51,7 @@ def class_folders(folder: Path) -> list[str]:
         UserError: there are images in folders below these alone, or a name is none to show.
     """
     names = sorted(each.name for each in folder.iterdir() if each.is_dir())
-    hidden = [name for name in names if _is_hidden(name)]
+    hidden = [name for name in names if name.startswith(HIDDEN)]
     empty = [n for n in names if n not in hidden and not _holds_image(folder / n)]
     for name in empty:
         image_files(folder / name)
@@ -60,6 +62,26 @@ def class_folders(folder: Path) -> list[str]:
     found = [name for name in names if name not in hidden and name not in empty]
     check_names(f"{folder}: class", found)
     return found
+
+
+class ImageFolder:
+    """A data set object over a folder of images by class, read as they are asked for."""
+
+    def __init__(self, folder: Path, classes: Sequence[str]) -> None:
+        self.classes = classes
+        self._files = [
+            (file, label)
+            for label, name in enumerate(classes)
+            if (folder / name).is_dir()
+            for file in image_files(folder / name)
+        ]
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+    def __getitem__(self, index: int) -> tuple[np.ndarray, int]:
+        file, label = self._files[index]
+        return read_image(file), label
 
 
 def check_names(of: str, names: Sequence[str]) -> None:
@@ -75,10 +97,6 @@ def check_names(of: str, names: Sequence[str]) -> None:
                 f"{of} {shown!r}; allowed: 1 to {LONGEST_NAME} characters of UTF-8 that can be "
                 "printed"
             )
-
-
-def _is_hidden(name: str) -> bool:
-    return name.startswith((".", "__"))
 
 
 def _is_image(file: Path) -> bool:

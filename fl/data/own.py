@@ -1,6 +1,5 @@
 """Data of the user's own: arrays and data set objects, as the plain arrays that runs use."""
 
-import hashlib
 import importlib.util
 import logging
 import os
@@ -15,15 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from fl.data.datasets import Dataset, Split
-from fl.data.image_files import (
-    check_names,
-    class_folders,
-    image_files,
-    in_one_form,
-    pixels,
-    read_image,
-)
+from fl.data.datasets import Dataset, Split, fingerprint
+from fl.data.image_files import ImageFolder, check_names, class_folders, in_one_form, pixels
 from fl.errors import UserError, reason_of
 from fl.seeding import numpy_generator
 from fl.whole_files import no_pipe
@@ -118,21 +110,15 @@ def as_dataset(name: str, data: Any) -> Dataset:
     """
     if isinstance(data, Dataset):
         return data
-    if isinstance(data, Mapping):
-        missing = {"train", "test"} - data.keys()
-        if missing:
-            raise UserError(f"data {name}: no {' and no '.join(sorted(missing))} in the mapping")
-        train, test = (_split(f"{name} {part}", data[part]) for part in ("train", "test"))
-        names = _class_names(data["train"])
-    elif isinstance(data, tuple | list) and len(data) == 2 and _is_pair(data[0]):
-        train, test = (
-            _split(f"{name} {p}", d) for p, d in zip(("train", "test"), data, strict=True)
-        )
-        names = ()
-    else:
-        train, test = _held_out(_split(name, data))
-        names = _class_names(data)
-    return _checked(name, train, test, names)
+    if isinstance(data, tuple | list) and len(data) == 2 and _is_pair(data[0]):
+        data = {"train": data[0], "test": data[1]}
+    if not isinstance(data, Mapping):
+        return _checked(name, *_held_out(_split(name, data)), _class_names(data))
+    missing = {"train", "test"} - data.keys()
+    if missing:
+        raise UserError(f"data {name}: no {' and no '.join(sorted(missing))} in the mapping")
+    train, test = (_split(f"{name} {part}", data[part]) for part in ("train", "test"))
+    return _checked(name, train, test, _class_names(data["train"]))
 
 
 def _is_pair(data: Any) -> bool:
@@ -181,7 +167,7 @@ def _sample(name: str, sample: Any) -> tuple[np.ndarray, Any]:
                 f"data {name} has columns {', '.join(sample)}; expected "
                 f"{' or '.join(IMAGE_COLUMNS)}, and {' or '.join(LABEL_COLUMNS)}"
             )
-        return _array(name, sample[image]), sample[label]
+        sample = (sample[image], sample[label])
     if not isinstance(sample, Sequence) or len(sample) != 2:
         kind = type(sample).__name__
         raise UserError(f"data {name}: a sample must be (image, label), got a {kind}")
@@ -282,7 +268,7 @@ LAYOUT = "expected FOLDER/class/image, or FOLDER/train/class/image beside FOLDER
 
 def is_path(name: str) -> bool:
     """Whether it names a file or folder and not a data set."""
-    return "/" in name or name.endswith(".npz")
+    return not is_hugging_face(name) and ("/" in name or name.endswith(".npz"))
 
 
 def read_path(name: str) -> Dataset:
@@ -294,18 +280,8 @@ def read_path(name: str) -> Dataset:
     path = Path(name).expanduser()
     if not path.exists():
         raise UserError(f"dataset {name}: there is no such file or folder")
-    return _read_path(path, _state(path))
-
-
-def _state(path: Path) -> str:
-    """What changes with the file, or with any file of the folder."""
     files = sorted(path.rglob("*")) if path.is_dir() else [path]
-    digest = hashlib.sha256()
-    for file in files:
-        found = file.stat(follow_symlinks=True) if file.exists() else None
-        stamp = found and (found.st_mtime_ns, found.st_size)
-        digest.update(f"{file} {stamp}\n".encode(errors="surrogateescape"))
-    return digest.hexdigest()
+    return _read_path(path, fingerprint(file for file in files if file.exists()))
 
 
 @lru_cache(maxsize=1)
@@ -324,8 +300,8 @@ def _npz(path: Path) -> Any:
 def _folder(path: Path) -> Any:
     if (path / "train").is_dir() and (path / "test").is_dir():
         classes = _classes(path / "train") + _classes(path / "test")
-        return {part: _Images(path / part, sorted(set(classes))) for part in ("train", "test")}
-    return _Images(path, _classes(path))
+        return {part: ImageFolder(path / part, sorted(set(classes))) for part in ("train", "test")}
+    return ImageFolder(path, _classes(path))
 
 
 def _classes(folder: Path) -> list[str]:
@@ -333,26 +309,6 @@ def _classes(folder: Path) -> list[str]:
     if len(found) < 2:
         raise UserError(f"{folder} holds {len(found)} folders with images; {LAYOUT}")
     return found
-
-
-class _Images:
-    """A data set object over a folder of images by class, read as they are asked for."""
-
-    def __init__(self, folder: Path, classes: list[str]) -> None:
-        self.classes = classes
-        self._files = [
-            (file, label)
-            for label, name in enumerate(classes)
-            if (folder / name).is_dir()
-            for file in image_files(folder / name)
-        ]
-
-    def __len__(self) -> int:
-        return len(self._files)
-
-    def __getitem__(self, index: int) -> tuple[np.ndarray, int]:
-        file, label = self._files[index]
-        return read_image(file), label
 
 
 # Hugging Face data sets by name, from the local cache alone: no run ever downloads.

@@ -1,264 +1,30 @@
-"""The partition: which client has which samples of the train split."""
+"""The partition: which client has which samples of the train split, drawn here or read of a file.
+
+The file is an .npz: ``train`` has all clients' indices one after another, ``train_counts`` how many
+each has; ``test`` and ``test_counts`` the same of the samples that clients hold out. Or it is JSON,
+with a list of indices for each client.
+"""
 
 import hashlib
+import json
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 
 from fl.bounds import Count, Settings, Within
 from fl.data.datasets import Dataset
-from fl.data.partition_file import read_lists
-from fl.errors import UserError
+from fl.data.own import is_whole, read_arrays
+from fl.errors import UserError, reason_of
 from fl.seeding import numpy_generator
+from fl.whole_files import read_text, replacing
 
-# Label-skewed partition by a fixed number of classes per client.
-
-
-def class_lists(
-    labels: np.ndarray,
-    num_clients: int,
-    num_classes: int,
-    *,
-    per_client: int,
-    min_samples: int,
-    rng: np.random.Generator,
-) -> list[np.ndarray]:
-    """Gives every client `per_client` classes; returns each client's indices, int64.
-
-    A class's samples, of labels int64 (N,), are cut evenly among its holders: sizes within a class
-    differ by one at most. Raises UserError where a class has fewer samples than holders, or a
-    client fewer than `min_samples`.
-    """
-    if per_client > num_classes:
-        raise UserError(f"classes_per_client {per_client}; allowed: 1 to {num_classes}")
-    held = _deal_classes(num_clients, num_classes, per_client, rng)
-    pieces: list[list[np.ndarray]] = [[] for _ in range(num_clients)]
-    for label in range(num_classes):
-        holders = np.flatnonzero(held[:, label])
-        samples = rng.permutation(np.flatnonzero(labels == label))
-        if len(samples) < len(holders):
-            raise UserError(
-                f"class {label} has {len(samples)} samples for {len(holders)} clients: use fewer "
-                "clients or a smaller classes_per_client"
-            )
-        if len(holders):
-            for client, piece in zip(holders, np.array_split(samples, len(holders)), strict=True):
-                pieces[client].append(piece)
-    lists = [np.concatenate(own) for own in pieces]
-    smallest = min(len(own) for own in lists)
-    if smallest < min_samples:
-        raise UserError(
-            f"a client with {per_client} of {num_classes} classes gets {smallest} samples but "
-            f"needs {min_samples}: use fewer clients or lower min_samples"
-        )
-    return lists
-
-
-def _deal_classes(
-    num_clients: int, num_classes: int, per_client: int, rng: np.random.Generator
-) -> np.ndarray:
-    """Which client has which class, bool (clients, classes), `per_client` in every row.
-
-    Classes with the fewest holders so far go first, ties at random: so every class has a holder if
-    clients times `per_client` suffice, and holders per class differ by one at most.
-    """
-    held = np.zeros((num_clients, num_classes), dtype=bool)
-    num_holders = np.zeros(num_classes, dtype=np.int64)
-    for client in range(num_clients):
-        chosen = np.lexsort((rng.random(num_classes), num_holders))[:per_client]
-        held[client, chosen] = True
-        num_holders[chosen] += 1
-    return held
-
-
-# Label-skewed partition by a Dirichlet draw per class, after FedDF's released code.
-
-GROUP_SIZE = 10
-MAX_DRAWS = 10_000
-DRAWS_AT_ONCE = 100
-
-
-def dirichlet_lists(
-    labels: np.ndarray,
-    num_clients: int,
-    num_classes: int,
-    *,
-    alpha: float,
-    min_samples: int,
-    rng: np.random.Generator,
-) -> list[np.ndarray]:
-    """Divides all samples, labels int64 (N,), among clients; returns their indices, int64.
-
-    Clients form groups of ten (the last may be smaller), each with its own slice of the shuffled
-    samples. In a group of k clients and n samples, every client gets at least
-    max(`min_samples`, floor(n / 2k)). Raises UserError where no draw achieves that.
-    """
-    order = rng.permutation(len(labels))
-    firsts = range(0, num_clients, GROUP_SIZE)
-    bounds = [first * len(labels) // num_clients for first in firsts]
-    lists: list[np.ndarray] = []
-    for first, members in zip(firsts, np.split(order, bounds[1:]), strict=True):
-        group_size = min(GROUP_SIZE, num_clients - first)
-        class_sizes = np.bincount(labels[members], minlength=num_classes)
-        minimum = max(min_samples, len(members) // (2 * group_size))
-        counts = _accepted_counts(class_sizes, group_size, alpha, minimum, rng)
-        if counts is None:
-            lower = " or lower min_samples" if minimum == min_samples else ""
-            raise UserError(
-                f"no Dirichlet partition in {MAX_DRAWS:,} draws gave each of {group_size} clients "
-                f"{minimum} of {len(members)} samples: raise alpha (now {alpha:g}), change the "
-                f"number of clients (now {num_clients}){lower}"
-            )
-        lists += _deal_dirichlet(members, labels[members], counts)
-    return lists
-
-
-def recut(lists: list[np.ndarray]) -> list[np.ndarray]:
-    """Concatenates the lists and cuts them into equal ones of floor(N/K); loses the remainder.
-
-    FedMHO's released code does this, though its paper does not mention it: all clients have the
-    same number of samples, some of them from a neighbour's list.
-    """
-    joined = np.concatenate(lists)
-    size = len(joined) // len(lists)
-    return list(joined[: size * len(lists)].reshape(len(lists), size))
-
-
-def _accepted_counts(
-    class_sizes: np.ndarray, clients: int, alpha: float, minimum: int, rng: np.random.Generator
-) -> np.ndarray | None:
-    """The first draw, (C, clients), that gives every client `minimum`; None if there is none."""
-    for _ in range(MAX_DRAWS // DRAWS_AT_ONCE):
-        draws = _draw_counts(class_sizes, clients, alpha, rng)
-        accepted = np.flatnonzero(draws.sum(axis=1).min(axis=1) >= minimum)
-        if len(accepted):
-            return draws[accepted[0]]
-    return None
-
-
-def _draw_counts(
-    class_sizes: np.ndarray, clients: int, alpha: float, rng: np.random.Generator
-) -> np.ndarray:
-    """DRAWS_AT_ONCE independent draws of samples per class and client, int64 (draws, C, clients).
-
-    Per class in order: q ~ Dir(α·1), q_k = 0 where client k already has its even share, then
-    renormalise and cut the class at floor(cumsum(q) · n_class).
-    """
-    even_share = class_sizes.sum() / clients
-    counts = np.zeros((DRAWS_AT_ONCE, len(class_sizes), clients), dtype=np.int64)
-    totals = np.zeros((DRAWS_AT_ONCE, clients), dtype=np.int64)
-    for index, size in enumerate(class_sizes):
-        is_open = totals < even_share
-        q = rng.dirichlet(np.full(clients, alpha), size=DRAWS_AT_ONCE) * is_open
-        # A tiny alpha can put all its weight on clients that are full. Its limit is one client
-        # taking the whole class, so one that is open takes it. (With no client open, every
-        # sample is assigned and the class is empty.)
-        stuck = q.sum(axis=1) == 0
-        taker = (rng.random(q.shape) * is_open).argmax(axis=1)
-        q[stuck] = np.eye(clients)[taker[stuck]]
-        cuts = np.floor(np.cumsum(q / q.sum(axis=1, keepdims=True), axis=1) * size)
-        cuts[:, -1] = size  # rounding must not lose the last sample
-        counts[:, index] = np.diff(cuts, axis=1, prepend=0)
-        totals += counts[:, index]
-    return counts
-
-
-def _deal_dirichlet(
-    members: np.ndarray, labels: np.ndarray, counts: np.ndarray
-) -> list[np.ndarray]:
-    """Cuts each class of the group's samples by its row of `counts`, (C, clients)."""
-    num_classes, clients = counts.shape
-    by_class = members[np.argsort(labels, kind="stable")]
-    owner = np.repeat(np.tile(np.arange(clients), num_classes), counts.ravel())
-    by_owner = by_class[np.argsort(owner, kind="stable")]
-    return np.split(by_owner, np.cumsum(counts.sum(axis=0))[:-1])
-
-
-# Equal shares, each with a class mixture of its own: FedD2S's partition (Section IV-A).
-
-
-def mixture_lists(
-    labels: np.ndarray,
-    num_clients: int,
-    num_classes: int,
-    *,
-    alpha: float,
-    rng: np.random.Generator,
-) -> list[np.ndarray]:
-    """Each client's samples, floor(N / K) of them, int64 indices into ``labels``, int64 (N,).
-
-    Client n draws its mixture d ~ Dir(alpha) over the classes. In random order the clients take as
-    many samples of each class as d gives them, or what is left of it; what a client is then short
-    of it takes of the classes left, by d again, or, where d gives these no weight, in proportion to
-    what is left of them. The N mod K samples over are left out.
-    """
-    share = len(labels) // num_clients
-    left = np.bincount(labels, minlength=num_classes)
-    counts = np.zeros((num_clients, num_classes), dtype=np.int64)
-    mixtures = rng.dirichlet(np.full(num_classes, alpha), size=num_clients)
-    for client in rng.permutation(num_clients):
-        counts[client] = _taken(mixtures[client], share, left)
-        left -= counts[client]
-    return _dealt(labels, counts, rng)
-
-
-def _taken(mixture: np.ndarray, share: int, left: np.ndarray) -> np.ndarray:
-    """How many samples of each class, (C,), a client takes of those ``left``: ``share`` in all."""
-    taken = np.minimum(_apportioned(mixture, share), left)
-    while missing := share - int(taken.sum()):  # each time round, it is done or a class runs out
-        there = left - taken
-        weights = np.where(there > 0, mixture, 0.0)
-        if not weights.any():  # a tiny alpha can give its whole mixture to classes that are gone
-            weights = there.astype(float)
-        taken += np.minimum(_apportioned(weights, missing), there)
-    return taken
-
-
-def _apportioned(weights: np.ndarray, total: int) -> np.ndarray:
-    """Whole numbers (C,) with that sum, nearest to the weights' shares: largest remainders."""
-    exact = weights / weights.sum() * total
-    whole = np.floor(exact).astype(np.int64)
-    over = np.argsort(-(exact - whole), kind="stable")[: total - int(whole.sum())]
-    whole[over] += 1
-    return whole
-
-
-def _dealt(labels: np.ndarray, counts: np.ndarray, rng: np.random.Generator) -> list[np.ndarray]:
-    """The samples of each class, in random order, to the clients by their counts, (clients, C)."""
-    parts: list[list[np.ndarray]] = [[] for _ in counts]
-    for label, own in enumerate(counts.T):
-        samples = rng.permutation(np.flatnonzero(labels == label))
-        for client, piece in enumerate(np.split(samples, np.cumsum(own))[:-1]):
-            parts[client].append(piece)
-    return [np.concatenate(pieces) for pieces in parts]
-
-
-# A validation split: training images that no client gets, on which settings are chosen.
-
-
-def hold_out(dataset: Dataset, share: float, seed: int) -> Dataset:
-    """The data set with a random share of its training images in place of its test split.
-
-    The rest is for the clients, and the true test split is not used.
-
-    Raises:
-        UserError: the share leaves one of the two without an image.
-    """
-    available = len(dataset.train.labels)
-    size = round(share * available)
-    if not 0 < size < available:
-        raise UserError(f"data.validation {share:g} of {available} images is {size} of them")
-    shuffled = numpy_generator(seed, "validation").permutation(available)
-    return replace(
-        dataset,
-        train=dataset.train.take(np.sort(shuffled[size:])),
-        test=dataset.train.take(np.sort(shuffled[:size])),
-    )
-
+Lists = list[np.ndarray]
+"""Each client's indices into the train split, int64."""
+Rng = np.random.Generator
 
 Kind = Literal["dirichlet", "mixture", "classes", "iid", "domains", "file"]
 MAX_ALPHA = 1e6  # practically even; far larger values overflow in the draw
@@ -334,68 +100,78 @@ def make_partition(
         raise UserError(f"{num_clients} clients; allowed: 1 or more")
     if not 0 < alpha <= MAX_ALPHA:
         raise UserError(f"alpha {alpha}; allowed: above 0, up to {MAX_ALPHA:g}")
-    if config.file is not None:
-        train, test = read_lists(Path(config.file), num_clients, len(labels))
-        if any(map(len, test)):
-            return _counted(train, test, labels, num_classes)
-        return _finish(train, labels, num_classes, config.test_fraction or 0.0, seed)
-    needed = _samples_needed(len(labels), config)
-    if num_clients * needed > len(labels):
-        raise UserError(
-            f"{num_clients} clients of {needed} samples or more need {num_clients * needed} "
-            f"samples, there are {len(labels)}: use fewer clients or lower min_samples"
-        )
-    lists: Sequence[np.ndarray]
-    if config.kind == "domains":
-        lists = domain_lists(domains, num_clients, needed)
+    if config.file is None:
+        lists = _drawn(labels, num_clients, num_classes, config, alpha, seed, domains)
     else:
-        rng = numpy_generator(seed, "partition")
-        lists = _deal(labels, num_clients, num_classes, config, alpha, needed, rng)
-    return _finish(lists, labels, num_classes, config.test_fraction or 0.0, seed)
+        lists, test = read_lists(Path(config.file), num_clients, len(labels))
+        if any(map(len, test)):
+            return _counted(lists, test, labels, num_classes)
+    train, test = _split(lists, config.test_fraction or 0.0, seed, "hold-out")
+    return _counted(train, test, labels, num_classes)
 
 
-def _deal(
+def _drawn(
     labels: np.ndarray,
     num_clients: int,
     num_classes: int,
     config: PartitionConfig,
     alpha: float,
-    needed: int,
-    rng: np.random.Generator,
-) -> Sequence[np.ndarray]:
-    """Each client's samples, at least `needed`, before any hold-out."""
+    seed: int,
+    domains: np.ndarray | None,
+) -> Lists:
+    """Each client's samples before any hold-out, with enough of them to be left after it."""
+    available = len(labels)
+    needed = bisect_left(  # one more than there are, where no number is enough
+        range(available + 1),
+        config.min_samples,
+        key=lambda size: size - round((config.test_fraction or 0.0) * size),
+    )
+    if num_clients * needed > available:
+        raise UserError(
+            f"{num_clients} clients of {needed} samples or more need {num_clients * needed} "
+            f"samples, there are {available}: use fewer clients or lower min_samples"
+        )
+    if config.kind == "domains":
+        return _domain_lists(domains, num_clients, needed)
+    rng = numpy_generator(seed, "partition")
     if config.kind == "iid":
-        return np.array_split(rng.permutation(len(labels)), num_clients)
+        return np.array_split(rng.permutation(available), num_clients)
     if config.kind == "mixture":
         return mixture_lists(labels, num_clients, num_classes, alpha=alpha, rng=rng)
     if config.kind == "classes":
-        return class_lists(
-            labels,
-            num_clients,
-            num_classes,
-            per_client=config.classes_per_client,
-            min_samples=needed,
-            rng=rng,
-        )
+        each = config.classes_per_client
+        return _class_lists(labels, num_clients, num_classes, each, needed, rng)
+    least = 0 if config.recut else needed  # equal pieces are large enough anyway
     lists = dirichlet_lists(
-        labels,
-        num_clients,
-        num_classes,
-        alpha=alpha,
-        min_samples=0 if config.recut else needed,  # equal pieces are large enough anyway
-        rng=rng,
+        labels, num_clients, num_classes, alpha=alpha, min_samples=least, rng=rng
     )
-    return recut(lists) if config.recut else lists
+    return _recut(lists) if config.recut else lists
 
 
-def domain_lists(
-    domains: np.ndarray | None, num_clients: int, min_samples: int
-) -> list[np.ndarray]:
-    """Each client's samples: those of its domain, the clients in the domains' order.
+def _split(
+    lists: Sequence[np.ndarray], share: float, seed: int, purpose: str
+) -> tuple[Lists, Lists]:
+    """The lists without a share of each that is drawn at random, and these shares; all sorted."""
+    kept, drawn = [], []
+    for client, indices in enumerate(lists):
+        size = round(share * len(indices))
+        shuffled = numpy_generator(seed, purpose, client).permutation(np.sort(indices))
+        drawn.append(np.sort(shuffled[:size]))
+        kept.append(np.sort(shuffled[size:]))
+    return kept, drawn
 
-    Raises:
-        UserError: no domains, not as many as clients, or one with too few samples.
-    """
+
+def _counted(train: Lists, test: Lists, labels: np.ndarray, num_classes: int) -> Partition:
+    """Counts the training samples and takes the digest."""
+    counts = np.stack([np.bincount(labels[own], minlength=num_classes) for own in train])
+    digest = hashlib.sha256()
+    for indices in (*train, *test):
+        digest.update(len(indices).to_bytes(8, "little") + indices.astype("<i8").tobytes())
+    return Partition(tuple(train), tuple(test), counts, digest.hexdigest()[:16])
+
+
+def _domain_lists(domains: np.ndarray | None, num_clients: int, min_samples: int) -> Lists:
+    """Each client's samples: those of its domain, the clients in the domains' order."""
     if domains is None:
         raise UserError("partition.kind domains needs a data set with domains")
     sizes = np.bincount(domains)
@@ -412,18 +188,223 @@ def domain_lists(
     return [np.flatnonzero(domains == own) for own in range(num_clients)]
 
 
-def _held_out(size: int, test_fraction: float) -> int:
-    return round(test_fraction * size)
+# Label skew by a fixed number of classes per client.
 
 
-def _samples_needed(available: int, config: PartitionConfig) -> int:
-    """Samples a client needs for `min_samples` to be left after the hold-out (`available` + 1
-    where no size up to `available` suffices)."""
-    return bisect_left(
-        range(available + 1),
-        config.min_samples,
-        key=lambda size: size - _held_out(size, config.test_fraction or 0.0),
-    )
+def _class_lists(
+    labels: np.ndarray,
+    num_clients: int,
+    num_classes: int,
+    per_client: int,
+    min_samples: int,
+    rng: Rng,
+) -> Lists:
+    """Gives every client `per_client` classes.
+
+    A class's samples are cut evenly among its holders: sizes within a class differ by one at most.
+    Raises UserError where a class has fewer samples than holders, or a client fewer than
+    `min_samples`.
+    """
+    if per_client > num_classes:
+        raise UserError(f"classes_per_client {per_client}; allowed: 1 to {num_classes}")
+    held = _deal_classes(num_clients, num_classes, per_client, rng)
+    holders, sizes = held.sum(axis=0), np.bincount(labels, minlength=num_classes)
+    if (sizes < holders).any():
+        label = int((sizes < holders).argmax())
+        raise UserError(
+            f"class {label} has {sizes[label]} samples for {holders[label]} clients: use fewer "
+            "clients or a smaller classes_per_client"
+        )
+    share, over = np.divmod(sizes, np.maximum(holders, 1))
+    counts = held * (share + (held.cumsum(axis=0) <= over))
+    smallest = counts.sum(axis=1).min()
+    if smallest < min_samples:
+        raise UserError(
+            f"a client with {per_client} of {num_classes} classes gets {smallest} samples but "
+            f"needs {min_samples}: use fewer clients or lower min_samples"
+        )
+    return _dealt(labels, counts, rng)
+
+
+def _deal_classes(num_clients: int, num_classes: int, per_client: int, rng: Rng) -> np.ndarray:
+    """Which client has which class, bool (clients, classes), `per_client` in every row.
+
+    Classes with the fewest holders so far go first, ties at random: so every class has a holder if
+    clients times `per_client` suffice, and holders per class differ by one at most.
+    """
+    held = np.zeros((num_clients, num_classes), dtype=bool)
+    num_holders = np.zeros(num_classes, dtype=np.int64)
+    for client in range(num_clients):
+        chosen = np.lexsort((rng.random(num_classes), num_holders))[:per_client]
+        held[client, chosen] = True
+        num_holders[chosen] += 1
+    return held
+
+
+def _dealt(labels: np.ndarray, counts: np.ndarray, rng: Rng) -> Lists:
+    """The samples of each class, in random order, to the clients by their counts, (clients, C)."""
+    parts: list[Lists] = [[] for _ in counts]
+    for label, own in enumerate(counts.T):
+        samples = rng.permutation(np.flatnonzero(labels == label))
+        for client, piece in enumerate(np.split(samples, np.cumsum(own))[:-1]):
+            parts[client].append(piece)
+    return [np.concatenate(pieces) for pieces in parts]
+
+
+# Label skew by a Dirichlet draw per class, after FedDF's released code.
+
+GROUP_SIZE = 10
+MAX_DRAWS = 10_000
+DRAWS_AT_ONCE = 100
+
+
+def dirichlet_lists(
+    labels: np.ndarray,
+    num_clients: int,
+    num_classes: int,
+    *,
+    alpha: float,
+    min_samples: int,
+    rng: Rng,
+) -> Lists:
+    """Divides all samples, labels int64 (N,), among clients; returns their indices, int64.
+
+    Clients form groups of ten (the last may be smaller), each with its own slice of the shuffled
+    samples. In a group of k clients and n samples, every client gets at least
+    max(`min_samples`, floor(n / 2k)). Raises UserError where no draw achieves that.
+    """
+    order = rng.permutation(len(labels))
+    firsts = range(0, num_clients, GROUP_SIZE)
+    bounds = [first * len(labels) // num_clients for first in firsts]
+    lists: Lists = []
+    for first, members in zip(firsts, np.split(order, bounds[1:]), strict=True):
+        group_size = min(GROUP_SIZE, num_clients - first)
+        class_sizes = np.bincount(labels[members], minlength=num_classes)
+        minimum = max(min_samples, len(members) // (2 * group_size))
+        for _ in range(MAX_DRAWS // DRAWS_AT_ONCE):
+            draws = _draw_counts(class_sizes, group_size, alpha, rng)
+            accepted = np.flatnonzero(draws.sum(axis=1).min(axis=1) >= minimum)
+            if len(accepted):
+                lists += _deal_dirichlet(members, labels[members], draws[accepted[0]])
+                break
+        else:
+            lower = " or lower min_samples" if minimum == min_samples else ""
+            raise UserError(
+                f"no Dirichlet partition in {MAX_DRAWS:,} draws gave each of {group_size} clients "
+                f"{minimum} of {len(members)} samples: raise alpha (now {alpha:g}), change the "
+                f"number of clients (now {num_clients}){lower}"
+            )
+    return lists
+
+
+def _draw_counts(class_sizes: np.ndarray, clients: int, alpha: float, rng: Rng) -> np.ndarray:
+    """DRAWS_AT_ONCE independent draws of samples per class and client, int64 (draws, C, clients).
+
+    Per class in order: q ~ Dir(α·1), q_k = 0 where client k already has its even share, then
+    renormalise and cut the class at floor(cumsum(q) · n_class).
+    """
+    even_share = class_sizes.sum() / clients
+    counts = np.zeros((DRAWS_AT_ONCE, len(class_sizes), clients), dtype=np.int64)
+    totals = np.zeros((DRAWS_AT_ONCE, clients), dtype=np.int64)
+    for index, size in enumerate(class_sizes):
+        is_open = totals < even_share
+        q = rng.dirichlet(np.full(clients, alpha), size=DRAWS_AT_ONCE) * is_open
+        # A tiny alpha can put all its weight on clients that are full. Its limit is one client
+        # taking the whole class, so one that is open takes it. (With no client open, every
+        # sample is assigned and the class is empty.)
+        stuck = q.sum(axis=1) == 0
+        taker = (rng.random(q.shape) * is_open).argmax(axis=1)
+        q[stuck] = np.eye(clients)[taker[stuck]]
+        cuts = np.floor(np.cumsum(q / q.sum(axis=1, keepdims=True), axis=1) * size)
+        cuts[:, -1] = size  # rounding must not lose the last sample
+        counts[:, index] = np.diff(cuts, axis=1, prepend=0)
+        totals += counts[:, index]
+    return counts
+
+
+def _deal_dirichlet(members: np.ndarray, labels: np.ndarray, counts: np.ndarray) -> Lists:
+    """Cuts each class of the group's samples by its row of `counts`, (C, clients)."""
+    num_classes, clients = counts.shape
+    by_class = members[np.argsort(labels, kind="stable")]
+    owner = np.repeat(np.tile(np.arange(clients), num_classes), counts.ravel())
+    by_owner = by_class[np.argsort(owner, kind="stable")]
+    return np.split(by_owner, np.cumsum(counts.sum(axis=0))[:-1])
+
+
+def _recut(lists: Lists) -> Lists:
+    """Concatenates the lists and cuts them into equal ones of floor(N/K); loses the remainder.
+
+    FedMHO's released code does this, though its paper does not mention it: all clients have the
+    same number of samples, some of them from a neighbour's list.
+    """
+    joined = np.concatenate(lists)
+    size = len(joined) // len(lists)
+    return list(joined[: size * len(lists)].reshape(len(lists), size))
+
+
+# Equal shares, each with a class mixture of its own: FedD2S's partition (Section IV-A).
+
+
+def mixture_lists(
+    labels: np.ndarray, num_clients: int, num_classes: int, *, alpha: float, rng: Rng
+) -> Lists:
+    """Each client's samples, floor(N / K) of them, int64 indices into ``labels``, int64 (N,).
+
+    Client n draws its mixture d ~ Dir(alpha) over the classes. In random order the clients take as
+    many samples of each class as d gives them, or what is left of it; what a client is then short
+    of it takes of the classes left, by d again, or, where d gives these no weight, in proportion to
+    what is left of them. The N mod K samples over are left out.
+    """
+    share = len(labels) // num_clients
+    left = np.bincount(labels, minlength=num_classes)
+    counts = np.zeros((num_clients, num_classes), dtype=np.int64)
+    mixtures = rng.dirichlet(np.full(num_classes, alpha), size=num_clients)
+    for client in rng.permutation(num_clients):
+        counts[client] = _taken(mixtures[client], share, left)
+        left -= counts[client]
+    return _dealt(labels, counts, rng)
+
+
+def _taken(mixture: np.ndarray, share: int, left: np.ndarray) -> np.ndarray:
+    """How many samples of each class, (C,), a client takes of those ``left``: ``share`` in all."""
+    taken = np.minimum(_apportioned(mixture, share), left)
+    while missing := share - int(taken.sum()):  # each time round, it is done or a class runs out
+        there = left - taken
+        weights = np.where(there > 0, mixture, 0.0)
+        if not weights.any():  # a tiny alpha can give its whole mixture to classes that are gone
+            weights = there.astype(float)
+        taken += np.minimum(_apportioned(weights, missing), there)
+    return taken
+
+
+def _apportioned(weights: np.ndarray, total: int) -> np.ndarray:
+    """Whole numbers (C,) with that sum, nearest to the weights' shares: largest remainders."""
+    exact = weights / weights.sum() * total
+    whole = np.floor(exact).astype(np.int64)
+    over = np.argsort(-(exact - whole), kind="stable")[: total - int(whole.sum())]
+    whole[over] += 1
+    return whole
+
+
+# A validation split, on which settings are chosen: training images that no client gets, or a part
+# of each client's.
+
+
+def hold_out(dataset: Dataset, share: float, seed: int) -> Dataset:
+    """The data set with a random share of its training images in place of its test split.
+
+    The rest is for the clients, and the true test split is not used.
+
+    Raises:
+        UserError: the share leaves one of the two without an image.
+    """
+    available = len(dataset.train.labels)
+    size = round(share * available)
+    if not 0 < size < available:
+        raise UserError(f"data.validation {share:g} of {available} images is {size} of them")
+    shuffled = numpy_generator(seed, "validation").permutation(available)
+    test, train = (dataset.train.take(np.sort(o)) for o in (shuffled[:size], shuffled[size:]))
+    return replace(dataset, train=train, test=test)
 
 
 def validated(
@@ -440,37 +421,86 @@ def validated(
     return _counted(train, held_out, labels, num_classes)
 
 
-def _finish(
-    lists: Sequence[np.ndarray],
-    labels: np.ndarray,
-    num_classes: int,
-    test_fraction: float,
-    seed: int,
-) -> Partition:
-    """Holds out each client's test samples."""
-    train, test = _split(lists, test_fraction, seed, "hold-out")
-    return _counted(train, test, labels, num_classes)
+# A partition as a file, for other programs too.
 
 
-def _split(
-    lists: Sequence[np.ndarray], share: float, seed: int, purpose: str
-) -> tuple[list[np.ndarray], list[np.ndarray]]:
-    """The lists without a share of each that is drawn at random, and these shares; all sorted."""
-    kept, drawn = [], []
-    for client, indices in enumerate(lists):
-        held_out = _held_out(len(indices), share)
-        shuffled = numpy_generator(seed, purpose, client).permutation(np.sort(indices))
-        drawn.append(np.sort(shuffled[:held_out]))
-        kept.append(np.sort(shuffled[held_out:]))
-    return kept, drawn
+def save_lists(path: Path, train: Sequence[np.ndarray], test: Sequence[np.ndarray]) -> None:
+    """Writes both lists of every client to an .npz file, in one piece."""
+    arrays: dict[str, Any] = {}
+    for name, lists in (("train", train), ("test", test)):
+        arrays[name] = np.concatenate([np.empty(0, np.int64), *lists])
+        arrays[f"{name}_counts"] = np.array([len(own) for own in lists], np.int64)
+    with replacing(path) as temporary, temporary.open("wb") as file:
+        np.savez_compressed(file, **arrays)
 
 
-def _counted(
-    train: Sequence[np.ndarray], test: Sequence[np.ndarray], labels: np.ndarray, num_classes: int
-) -> Partition:
-    """Counts the training samples and takes the digest."""
-    counts = np.stack([np.bincount(labels[own], minlength=num_classes) for own in train])
-    digest = hashlib.sha256()
-    for indices in (*train, *test):
-        digest.update(len(indices).to_bytes(8, "little") + indices.astype("<i8").tobytes())
-    return Partition(tuple(train), tuple(test), counts, digest.hexdigest()[:16])
+def read_lists(path: Path, num_clients: int, num_samples: int) -> tuple[Lists, Lists]:
+    """Each client's sorted training and held-out indices, int64.
+
+    Raises:
+        UserError: the file cannot be read, is of another number of clients, names a sample that
+            there is not, or gives one to two clients or twice.
+    """
+    train, test = _json(path) if path.suffix == ".json" else _npz(path)
+    test = test or [np.empty(0, np.int64)] * num_clients
+    for given in (train, test):
+        if len(given) != num_clients:
+            raise UserError(f"{path} has {len(given)} clients; num_clients is {num_clients}")
+    _check_owners(path, [*train, *test], num_clients, num_samples)
+    for k, own in enumerate(train):
+        if not len(own):
+            raise UserError(f"{path} leaves client {k} without a training sample")
+    return [np.sort(own) for own in train], [np.sort(own) for own in test]
+
+
+def _check_owners(path: Path, lists: Lists, num_clients: int, num_samples: int) -> None:
+    """Refuses samples that there are not, and those that are in the lists twice."""
+    samples = np.concatenate(lists)
+    owners = np.repeat(np.arange(len(lists)) % num_clients, list(map(len, lists)))
+    outside = np.flatnonzero((samples < 0) | (samples >= num_samples))
+    if len(outside):
+        raise UserError(
+            f"{path} gives client {owners[outside[0]]} sample {samples[outside[0]]}; the training "
+            f"split has 0 to {num_samples - 1}"
+        )
+    order = np.lexsort((owners, samples))
+    twice = np.flatnonzero(np.diff(samples[order]) == 0)
+    if len(twice):
+        one, other = order[twice[0] : twice[0] + 2]
+        raise UserError(
+            f"{path} gives sample {samples[one]} to client {owners[one]} and to client "
+            f"{owners[other]}"
+        )
+
+
+def _npz(path: Path) -> tuple[Lists, Lists]:
+    train, counts, test, test_counts = read_arrays(
+        path, ("train", "train_counts", "test", "test_counts")
+    )
+    return _cut(path, "train", train, counts), _cut(path, "test", test, test_counts)
+
+
+def _cut(path: Path, name: str, samples: np.ndarray, lengths: np.ndarray) -> Lists:
+    """Each client's part of the array of that name."""
+    whole, counts = _indices(path, name, samples), _indices(path, f"{name}_counts", lengths)
+    if (counts < 0).any() or (counts > len(whole)).any() or counts.sum() != len(whole):
+        raise UserError(f"{path}: {name}_counts do not add up to the {len(whole)} of {name}")
+    return np.split(whole, np.cumsum(counts)[:-1]) if len(counts) else []
+
+
+def _json(path: Path) -> tuple[Lists, Lists]:
+    text = read_text(path)
+    try:
+        lists = json.loads(text)
+        if not isinstance(lists, list):
+            raise ValueError("expected a list of indices for each client")
+        columns = [np.asarray(own) for own in lists]
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"cannot read {path}: {reason_of(error)}") from None
+    return [_indices(path, f"client {k}", own) for k, own in enumerate(columns)], []
+
+
+def _indices(path: Path, name: str, own: np.ndarray) -> np.ndarray:
+    if own.ndim != 1 or not (is_whole(own) or not own.size):
+        raise UserError(f"{path}: {name} must be a list of whole numbers")
+    return own.astype(np.int64)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from fl.errors import UserError
-from fl.models.layers import AnyDropout
+from fl.models.shapes import AnyDropout
 from fl.seeding import seed_for
 
 BITS = 32

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from fl.bounds import Count, NotNegative, Positive
 from fl.federation import Batch, Update
 from fl.fusion.fit import FitConfig
-from fl.models.feature_generator import NOISE, FeatureGenerator, asked
+from fl.models.generators import NOISE, FeatureGenerator, asked
 from fl.seeding import in_round, torch_generator
 from fl.server import Server
 from fl.training.features import head_of

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from fl.errors import UserError
 from fl.fusion.group import Group
 from fl.models.ensemble import Ensemble
-from fl.models.layers import AnyBatchNorm
+from fl.models.shapes import AnyBatchNorm
 from fl.server import Loss
 
 

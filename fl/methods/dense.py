@@ -32,7 +32,7 @@ from fl.methods.method import Assignment, Method
 from fl.methods.prototypes import LOCAL, PrototypesConfig, all_classifiers
 from fl.methods.uploads import untrained_classifier
 from fl.models.ensemble import Ensemble
-from fl.models.image_generator import check_image_generator
+from fl.models.generators import check_image_generator
 from fl.seeding import torch_generator
 from fl.server import Outcome, Server
 from fl.spaces import Choice, LogUniform, Spaces, Uniform

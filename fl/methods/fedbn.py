@@ -22,7 +22,7 @@ from fl.methods.method import Assignment, Method
 from fl.methods.prototypes import LOCAL
 from fl.methods.prototypes import assign as assign_prototypes
 from fl.models import build_shell, copied
-from fl.models.layers import AnyBatchNorm
+from fl.models.shapes import AnyBatchNorm
 from fl.models.state import state_sent
 from fl.rounds import Rounds
 from fl.server import Evaluation, Outcome, Server

@@ -12,7 +12,7 @@ from operator import attrgetter
 from torch import Tensor
 
 from fl.clients import Clients
-from fl.data.auxiliary import AuxiliaryConfig
+from fl.data.datasets import AuxiliaryConfig
 from fl.federation import Update
 from fl.fusion.aggregation import AggregationConfig
 from fl.fusion.distillation import EachMember, FusionLoss

@@ -24,7 +24,7 @@ from fl.methods.method import Assignment, Method
 from fl.methods.prototypes import LOCAL
 from fl.methods.prototypes import assign as assign_prototypes
 from fl.methods.uploads import load_label_counts
-from fl.models.feature_generator import FeatureGenerator, asked
+from fl.models.generators import FeatureGenerator, asked
 from fl.receiving import check_label_counts
 from fl.rounds import Rounds
 from fl.seeding import torch_seeded

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from fl.bounds import Count
 from fl.clients import Clients, trained
-from fl.data.auxiliary import AuxiliaryConfig
+from fl.data.datasets import AuxiliaryConfig
 from fl.data.shard import Shard
 from fl.federation import Batch, RunSpec, Task, TaskInput, TaskOutput, Update
 from fl.methods.method import Method

@@ -17,7 +17,7 @@ from torch import Tensor
 from fl.bounds import Count
 from fl.clients import Clients, Relayed, trained
 from fl.condensation.kip import KipTraining, checked_set, joined, share_images
-from fl.data.auxiliary import AuxiliaryConfig
+from fl.data.datasets import AuxiliaryConfig
 from fl.errors import ClientFailed, UserError
 from fl.exchange import Tensors, prefixed
 from fl.federation import RunSpec, TaskInput, TaskOutput, Update

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from fl.data.auxiliary import AuxiliaryConfig
+from fl.data.datasets import AuxiliaryConfig
 from fl.federation import RunSpec, Training
 from fl.server import Outcome
 from fl.spaces import Spaces

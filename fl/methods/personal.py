@@ -19,8 +19,8 @@ from fl.fusion.aggregation import average_states
 from fl.json_files import JsonObject
 from fl.methods.method import Assignment
 from fl.methods.prototypes import ParticipationConfig
-from fl.models import ImageShape
 from fl.models.layered import Layers
+from fl.models.shapes import ImageShape
 from fl.server import Server
 from fl.spaces import Choice, Distribution, LogUniform
 from fl.training.classifier import starting_classifier

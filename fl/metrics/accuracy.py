@@ -44,16 +44,6 @@ def accuracies(hits: list[int], totals: list[int], num_classes: int) -> Evaluati
     )
 
 
-def evaluate(
-    model: nn.Module, images: Tensor, labels: Tensor, num_classes: int, batch_size: int = 512
-) -> Evaluation:
-    """Accuracy of ``model`` on images as for :func:`answers`, with labels (N,) int64."""
-    right = labels[answers(model, images, batch_size) == labels]
-    hits = torch.bincount(right, minlength=num_classes)
-    totals = torch.bincount(labels, minlength=num_classes)
-    return accuracies(hits.tolist(), totals.tolist(), num_classes)
-
-
 def confusion(predicted: Tensor, labels: Tensor, num_classes: int) -> Tensor:
     """How many samples of each class (row) were taken for each class (column), (classes, classes).
 

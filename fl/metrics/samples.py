@@ -10,7 +10,6 @@ InceptionV3 FID and cannot be compared with printed ones, whose scale is another
 
 from collections.abc import Iterator
 from itertools import islice
-from typing import TypeVar
 
 import numpy as np
 import torch
@@ -28,15 +27,16 @@ from fl.training.recipe import Step, minimise
 # Networks trained on the real training images, by which synthetic ones are measured.
 
 BATCH = 64
-Network = TypeVar("Network", bound=nn.Module)
+SEED = 0
+"""Seed of the networks: the same for every run, so that runs of all seeds are measured alike."""
 
 
-def train_on_real(network: Network, real: Split, steps: int, order: torch.Generator) -> Network:
+def train_on_real(network: nn.Module, real: Split, steps: int, purpose: str) -> None:
     """Trains the network to classify the real images by so many steps of Adam; in eval mode.
 
-    ``order`` draws the images' order, anew for each time that all have been seen.
+    ``purpose`` names the stream of the images' order, anew for each time that all have been seen.
     """
-    parameters = list(network.parameters())
+    parameters, order = list(network.parameters()), torch_generator(SEED, purpose)
     device = parameters[0].device
     images = torch.from_numpy(np.ascontiguousarray(real.images))
     labels = torch.from_numpy(real.labels)
@@ -51,7 +51,7 @@ def train_on_real(network: Network, real: Split, steps: int, order: torch.Genera
             yield Step(F.cross_entropy(logits, labels[rows].to(device)))
 
     minimise(losses(), [parameters], Adam(lr=1e-3).for_cohort([parameters]))
-    return network.eval()
+    network.eval()
 
 
 def pixels(images: Tensor, device: torch.device) -> Tensor:
@@ -67,20 +67,10 @@ def pixels(images: Tensor, device: torch.device) -> Tensor:
 STEPS = 2000
 ROWS = 1024
 """Images that are asked about together."""
-ORACLE_SEED = 0
-"""Seed of the network: the same for every run."""
 
 
-def train_oracle(real: Split, num_classes: int, device: torch.device) -> nn.Module:
-    """FedMHO's CNN, trained on the device to classify the real images by Adam."""
-    with torch_seeded(ORACLE_SEED, "oracle/start"):
-        network = build_classifier("cnn", real.images.shape[1:], num_classes).to(device)
-    return train_on_real(network, real, STEPS, torch_generator(ORACLE_SEED, "oracle/order"))
-
-
-@torch.no_grad()
 def ask_oracle(dataset: Dataset, synthetic: dict[str, Tensor], device: torch.device) -> JsonObject:
-    """What the oracle says of the synthetic images that were kept, and of the method's teacher.
+    """What FedMHO's CNN says of the synthetic images that were kept, and of the method's teacher.
 
     Args:
         dataset: its training split makes the oracle, its test split tells how good that is.
@@ -90,8 +80,9 @@ def ask_oracle(dataset: Dataset, synthetic: dict[str, Tensor], device: torch.dev
     Returns:
         ``accuracy`` on the test split, and what :func:`describe_oracle` says.
     """
-    with torch.enable_grad():
-        network = train_oracle(dataset.train, dataset.num_classes, device)
+    with torch_seeded(SEED, "oracle/start"):
+        network = build_classifier("cnn", dataset.image_shape, dataset.num_classes).to(device)
+    train_on_real(network, dataset.train, STEPS, "oracle/order")
     kept, test = synthetic["kept"].cpu(), dataset.test
     answers = _ask(network, torch.from_numpy(np.ascontiguousarray(test.images))).argmax(1)
     drawn = _ask(network, synthetic["images"].cpu()[kept])
@@ -102,6 +93,7 @@ def ask_oracle(dataset: Dataset, synthetic: dict[str, Tensor], device: torch.dev
     }
 
 
+@torch.no_grad()
 def _ask(network: nn.Module, images: Tensor) -> Tensor:
     """Logits, on the host, of images, which are too."""
     device = next(network.parameters()).device
@@ -110,8 +102,6 @@ def _ask(network: nn.Module, images: Tensor) -> Tensor:
 
 FEATURES = 128
 EPOCHS = 3
-SEED = 0
-"""Seed of the network: the same for every run, so that runs of all seeds are measured alike."""
 NAME = f"{FEATURES} features of a small CNN trained on the real training images; not InceptionV3"
 
 
@@ -151,14 +141,6 @@ class FeatureNetwork(nn.Module):
         return torch.cat([self.features(part.to(device)).cpu() for part in images.split(512)])
 
 
-def train_features(real: Split, num_classes: int, device: torch.device) -> FeatureNetwork:
-    """The network, trained on the device to classify the real images."""
-    with torch_seeded(SEED, "fid/start"):
-        network = FeatureNetwork(real.images.shape[1], num_classes).to(device)
-    steps = EPOCHS * -(-len(real.labels) // BATCH)
-    return train_on_real(network, real, steps, torch_generator(SEED, "fid/order"))
-
-
 def measure(
     real: Split, num_classes: int, synthetic: dict[str, Tensor], device: torch.device
 ) -> JsonObject:
@@ -176,7 +158,9 @@ def measure(
         images; and ``features``, the name of what they are measured with.
     """
     images = torch.from_numpy(np.ascontiguousarray(real.images)).float() / 255
-    network = train_features(real, num_classes, device)
+    with torch_seeded(SEED, "fid/start"):
+        network = FeatureNetwork(real.images.shape[1], num_classes).to(device)
+    train_on_real(network, real, EPOCHS * -(-len(real.labels) // BATCH), "fid/order")
     reference, generated = network.describe(images), network.describe(synthetic["images"])
     noise = torch.randn(images.shape, generator=torch_generator(SEED, "fid/noise")).clamp(0, 1)
     halves = reference[torch.randperm(len(images), generator=torch_generator(SEED, "fid/halves"))]

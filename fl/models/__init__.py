@@ -5,13 +5,11 @@
 8490
 """
 
-from fl.models.copied import copied
-from fl.models.cvae import CVAE, Decoder, elbo_loss, elbo_losses, one_hot, sample
+from fl.models.cvae import CVAE, Decoder, elbo_losses, one_hot, sample
 from fl.models.registry import (
     CLASSIFIERS,
     GENERATORS,
     build_classifier,
-    build_decoder,
     build_generator,
     build_shell,
     check_classifier,
@@ -19,25 +17,20 @@ from fl.models.registry import (
     classifier_bytes,
     in_fast_layout,
 )
-from fl.models.shapes import ImageShape, ModelInfo
-from fl.models.torch_internals import shell
+from fl.models.torch_internals import copied, shell
 
 __all__ = [
     "CLASSIFIERS",
     "CVAE",
     "GENERATORS",
     "Decoder",
-    "ImageShape",
-    "ModelInfo",
     "build_classifier",
-    "build_decoder",
     "build_generator",
     "build_shell",
     "check_classifier",
     "check_generator",
     "classifier_bytes",
     "copied",
-    "elbo_loss",
     "elbo_losses",
     "in_fast_layout",
     "one_hot",

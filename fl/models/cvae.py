@@ -1,12 +1,9 @@
 """The conditional VAE: encoder, decoder, loss, and sampling from the decoder (FedMHO, WWW'26)."""
 
-from typing import Literal
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fl.errors import unknown
 from fl.models.shapes import ImageShape
 
 # At the paper's learning rate of 5e-2 Adam's first steps throw logvar to -50 (seen on MNIST). As
@@ -96,28 +93,12 @@ def one_hot(labels: Tensor, num_classes: int, dtype: torch.dtype = torch.float32
     return (labels.unsqueeze(-1) == classes).to(dtype)
 
 
-def elbo_loss(
-    image_logits: Tensor,
-    images: Tensor,
-    mu: Tensor,
-    logvar: Tensor,
-    *,
-    reduction: Literal["mean", "sum"] = "mean",
-) -> Tensor:
-    """FedMHO's Eq. 3 as a scalar to minimise: reconstruction BCE plus KL(q(z|x, c) || N(0, I)).
+def elbo_losses(image_logits: Tensor, images: Tensor, mu: Tensor, logvar: Tensor) -> Tensor:
+    """FedMHO's Eq. 3 of each sample, (B,): reconstruction BCE plus KL(q(z|x, c) || N(0, I)).
 
     Takes image logits and images (B, C, H, W), mu and logvar (B, latent). Both terms are summed
-    over pixels and latent dimensions; "mean" then averages over the batch, "sum" does not, as in
-    the released code for SVHN and EMNIST. Raises `UserError` for another reduction.
+    over pixels and latent dimensions.
     """
-    if reduction not in ("mean", "sum"):
-        raise unknown("reduction", reduction, ("mean", "sum"))
-    losses = elbo_losses(image_logits, images, mu, logvar)
-    return losses.mean() if reduction == "mean" else losses.sum()
-
-
-def elbo_losses(image_logits: Tensor, images: Tensor, mu: Tensor, logvar: Tensor) -> Tensor:
-    """Eq. 3 of each sample, (B,), which :func:`elbo_loss` reduces to one number."""
     # Binary cross-entropy, not torch's own: its gradient has a sigmoid, which rounds differently at
     # the end of a tensor, so that a sample's gradient would depend on the number of others.
     bce = (1 - images) * image_logits - F.logsigmoid(image_logits)

@@ -1,24 +1,27 @@
 """All models by name, collected from the files in ``architectures/``, and their builders.
 
-A model of the user's own is registered beside them (:mod:`fl.models.own`). Sizes against the FedMHO
-paper's Table 2 are in docs/methods/models.md.
+A model of the user's own is registered beside them: any module class or factory. Sizes against the
+FedMHO paper's Table 2 are in docs/methods/models.md.
 """
 
-from collections.abc import Collection, Iterator
+import inspect
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
 from functools import lru_cache
 from importlib import import_module
 from math import inf
 from pkgutil import iter_modules
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
 from fl.errors import UserError, check_name, reason_of, unknown
 from fl.models import architectures
-from fl.models.cvae import CVAE, Decoder
+from fl.models.cvae import CVAE
 from fl.models.shapes import Built, ImageShape, ModelInfo
 from fl.models.state import refusal, settle, state_sent, staying
+from fl.sources import source_hash
 
 # Whether a model of the user's own gives what a classifier has to give.
 
@@ -164,13 +167,6 @@ def build_generator(
     return model
 
 
-def build_decoder(
-    name: str, image_shape: ImageShape, num_classes: int, *, latent: int = 20, width: float = 1.0
-) -> Decoder:
-    """The decoder alone of `build_generator`'s model, into which a server loads an upload."""
-    return build_generator(name, image_shape, num_classes, latent=latent, width=width).decoder
-
-
 def check_classifier(
     name: str, image_shape: ImageShape, num_classes: int, *, width: float = 1.0
 ) -> None:
@@ -204,3 +200,73 @@ def _check(
         raise UserError(f"width is {width}; it must be a positive number")
     if info.source:
         check_output(info, image_shape, num_classes, width)
+
+
+# Models of the user's own.
+
+KNOWN = ("image_shape", "num_classes", "width")
+"""What a factory may ask for, by the names of its parameters."""
+
+
+@dataclass(frozen=True)
+class Factory:
+    """Calls the user's class or function with those of ``KNOWN`` that it names."""
+
+    make: Callable[..., nn.Module]
+    asked: tuple[str, ...]
+
+    def __call__(self, image_shape: ImageShape, num_classes: int, width: float) -> nn.Module:
+        """Raises `UserError` where what it makes is no module."""
+        given = {"image_shape": image_shape, "num_classes": num_classes, "width": width}
+        model = self.make(**{name: given[name] for name in self.asked})
+        if not isinstance(model, nn.Module):
+            raise UserError(
+                f"expected a torch.nn.Module of {self.make}, got {type(model).__name__}"
+            )
+        return model
+
+
+def register_model(name: str, make: Callable[..., nn.Module]) -> None:
+    """Makes a classifier of the user's own known by a name, as for ``--classifier.model``.
+
+    Args:
+        name: letters, digits and ``. _ + -``; not one of Onefold's models.
+        make: a `torch.nn.Module` class, or a function that makes one. Of ``image_shape`` (C, H, W),
+            ``num_classes`` and ``width`` it gets those that it names as parameters. The module maps
+            images (B, C, H, W) in [0, 1] to logits (B, num_classes).
+
+    Raises:
+        UserError: it cannot be called so, or the name is taken.
+    """
+    if isinstance(make, nn.Module):
+        kind = type(make).__name__
+        raise UserError(
+            f"model {name}: expected the class or a function, got a {kind} that is made"
+        )
+    if not callable(make):
+        raise UserError(
+            f"model {name}: expected a torch.nn.Module class or a function that makes one, "
+            f"got {type(make).__name__}"
+        )
+    factory, source = Factory(make, _asked(name, make)), source_hash(make)
+    summary = "a model of your own"
+    register(ModelInfo(name, "classifier", factory, lambda _: True, "no more", summary, source))
+
+
+def _asked(name: str, make: Callable[..., Any]) -> tuple[str, ...]:
+    """Which of ``KNOWN`` are parameters; a parameter without a default must be one of them."""
+    try:
+        parameters = inspect.signature(make).parameters
+    except (TypeError, ValueError):
+        return ()
+    for parameter in parameters.values():
+        optional = parameter.default is not parameter.empty or parameter.kind in (
+            parameter.VAR_POSITIONAL,
+            parameter.VAR_KEYWORD,
+        )
+        if parameter.name not in KNOWN and not optional:
+            raise UserError(
+                f"model {name} needs {parameter.name}; it can be given {', '.join(KNOWN)}: "
+                "give what else it needs a default"
+            )
+    return tuple(known for known in KNOWN if known in parameters)

@@ -1,18 +1,27 @@
-"""Image shapes: the paper's three forms of the small models, and scaling by width."""
+"""What models share: image shapes, scaling by width, kinds of layers, the registry's records."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from torch import nn
+from torch import Tensor, nn
 
 ImageShape = tuple[int, int, int]
 """(channels, height, width) of one image."""
 
-Form = Literal["mnist", "emnist", "svhn"]
+AnyDropout = (
+    nn.Dropout
+    | nn.Dropout1d
+    | nn.Dropout2d
+    | nn.Dropout3d
+    | nn.AlphaDropout
+    | nn.FeatureAlphaDropout
+)
+AnyBatchNorm = nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d | nn.SyncBatchNorm
+"""A lazy layer becomes one of these with its first batch."""
 
 
-def paper_form(image_shape: ImageShape, num_classes: int) -> Form:
+def paper_form(image_shape: ImageShape, num_classes: int) -> Literal["mnist", "emnist", "svhn"]:
     """Which of the FedMHO paper's three small models suits these images.
 
     The paper has one per data set (WWW'26, Table 2): MNIST and FMNIST share the first, EMNIST has
@@ -29,7 +38,15 @@ def scaled(units: int, width: float) -> int:
     return max(1, round(units * width))
 
 
-# The registry's record of a model; each architecture's file ends with its entry.
+class Flattening(nn.Module):
+    """A classifier of two parts: ``features`` of the images, flattened, and ``classifier``."""
+
+    features: nn.Module
+    classifier: nn.Module
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Logits (B, num_classes) of images (B, C, H, W)."""
+        return self.classifier(self.features(images).flatten(1))
 
 
 @dataclass(frozen=True)
@@ -59,9 +76,12 @@ class Built:
     width: float
 
 
-def at_least_8(image_shape: ImageShape) -> bool:
-    """Whether both sides have 8 pixels."""
-    return min(image_shape[1:]) >= 8
+def at_least(side: int, name: str, build: Callable[..., nn.Module], summary: str) -> ModelInfo:
+    """The record of a classifier of images whose sides have so many pixels."""
+    needs = f"sides of at least {side}"
+    return ModelInfo(
+        name, "classifier", build, lambda shape: min(shape[1:]) >= side, needs, summary
+    )
 
 
 def divisible(image_shape: ImageShape, factor: int) -> bool:

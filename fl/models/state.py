@@ -5,8 +5,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
-from fl.models.layers import AnyBatchNorm
-from fl.models.shapes import ImageShape
+from fl.models.shapes import AnyBatchNorm, ImageShape
 
 SENT = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 """Types of weights that can be sent."""
@@ -41,11 +40,11 @@ def staying(model: nn.Module) -> frozenset[str]:
     seen: set[int] = set()
     found = set()
     for name, tensor in model.state_dict(keep_vars=True).items():
-        is_sent = (
-            tensor.requires_grad
-            if isinstance(tensor, nn.Parameter)
-            else name in counters or _is_finite_float(tensor)
-        )
+        if isinstance(tensor, nn.Parameter):
+            is_sent = tensor.requires_grad
+        else:
+            finite = tensor.dtype in SENT and (tensor.is_meta or bool(tensor.isfinite().all()))
+            is_sent = finite or name in counters
         if not is_sent or id(tensor) in seen:
             found.add(name)
         seen.add(id(tensor))
@@ -87,7 +86,3 @@ def refusal(model: nn.Module) -> str | None:
     if not any(parameter.requires_grad for parameter in model.parameters()):
         return "it has no parameter that is trained"
     return None
-
-
-def _is_finite_float(tensor: Tensor) -> bool:
-    return tensor.dtype in SENT and (tensor.is_meta or bool(tensor.isfinite().all()))

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fl.condensation.nearest import nearest
+from fl.condensation.nearest import as_bytes, nearest
 from fl.condensation.task import CondensationConfig
 from fl.data.datasets import Dataset
 from fl.data.shard import Shard
@@ -53,13 +53,6 @@ def copies(images: Tensor, train: Tensor, test: Tensor) -> Copies:
         to_test=float(to_test.median()),
         nearer=float(nearer.mean()),
     )
-
-
-def as_bytes(images: Tensor) -> Tensor:
-    """Images of floats as uint8, cut to [0, 1]; those of bytes as they are."""
-    if images.dtype == torch.uint8:
-        return images
-    return (images.clamp(0, 1) * 255).round().to(torch.uint8)
 
 
 # How well an attack's scores tell members from non-members: ROC curve, area, true positives.
@@ -109,10 +102,6 @@ class Curve:
             },
             curve=[_found(members, others, rate) / n for rate in CURVE],
         )
-
-    def to_json(self) -> JsonObject:
-        """As it stands in privacy.json."""
-        return asdict(self)
 
 
 def _area(members: np.ndarray, others: np.ndarray) -> float:
@@ -263,25 +252,31 @@ def measure(subject: Subject) -> JsonObject:
     Raises:
         ValueError: an upload is not what its training uploads.
     """
-    models = dict(_classifiers(subject))
-    scores = {k: _scores(subject, model) for k, model in models.items()}
+    scores = {k: _scores(subject, model) for k, model in _classifiers(subject)}
     found: JsonObject = {
         "false_positives": CURVE.tolist(),
         "uploads": [
             {
                 "client": k,
                 "model": subject.trainings[k].model,
-                **_attacked(subject, subject.lists[k], scores[k], scores, [k]),
+                **_attacked(
+                    subject,
+                    subject.lists[k],
+                    own,
+                    [(subject.lists[j], other) for j, other in scores.items() if j != k],
+                ),
             }
-            for k in models
+            for k, own in scores.items()
         ],
         "global": None,
         "images": [{"client": k, **about} for k, about in _images(subject)],
     }
     if subject.model is not None:
         everyone = np.concatenate([*subject.lists])
-        own = _scores(subject, subject.model.eval())
-        found["global"] = _attacked(subject, everyone, own, scores, [])
+        judges = [(subject.lists[k], own) for k, own in scores.items()]
+        found["global"] = _attacked(
+            subject, everyone, _scores(subject, subject.model.eval()), judges
+        )
     return found
 
 
@@ -312,27 +307,26 @@ def _attacked(
     subject: Subject,
     own: np.ndarray,
     scores: Scores,
-    of_clients: Mapping[int, Scores],
-    without: Sequence[int],
+    judges: Sequence[tuple[np.ndarray, Scores]],
 ) -> JsonObject:
-    """Both attacks on a model whose members are the samples ``own``."""
+    """Both attacks on a model whose members are the samples ``own``.
+
+    ``judges``: of every other client its samples, and the scores under its model.
+    """
     dataset = subject.dataset
     chosen, others = balanced(dataset.train.labels[own], dataset.test.labels, subject.run_spec.seed)
     if not len(chosen):
         return {"attacks": {}}
     members = own[chosen]
     references: list[Scores] = []
-    for k, (train, test) in of_clients.items():
-        if k not in without and len(of_clients) > 1 + len(without):
-            # A test sample is judged by those that judge the member of its class beside it: other
-            # judges would know its class better or worse, and that would look like membership.
-            seen = np.isin(members, subject.lists[k])
-            judged = (train[members], test[others])
-            references.append(
-                (np.where(seen, np.nan, judged[0]), np.where(seen, np.nan, judged[1]))
-            )
+    for samples, (train, test) in judges if len(judges) > 1 else ():
+        # A test sample is judged by those that judge the member of its class beside it: other
+        # judges would know its class better or worse, and that would look like membership.
+        seen = np.isin(members, samples)
+        member, other = (np.where(seen, np.nan, s) for s in (train[members], test[others]))
+        references.append((member, other))
     curves = attack((scores[0][members], scores[1][others]), references)
-    return {"attacks": {name: curve.to_json() for name, curve in curves.items()}}
+    return {"attacks": {name: asdict(curve) for name, curve in curves.items()}}
 
 
 def _images(subject: Subject) -> Iterator[tuple[int, JsonObject]]:

@@ -12,9 +12,8 @@ from functools import lru_cache
 import torch
 from torch import Tensor, nn
 
-from fl.models.layers import AnyBatchNorm
 from fl.models.registry import MODELS
-from fl.models.shapes import Built, ImageShape, ModelInfo
+from fl.models.shapes import AnyBatchNorm, Built, ImageShape, ModelInfo
 
 
 def cut(order: Tensor, size: int, least: int = 1) -> Sequence[Tensor]:

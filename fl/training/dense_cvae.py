@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from fl.federation import Batch, TaskOutput
-from fl.models.architectures.cvae_small import DenseEncoder
+from fl.models.architectures.cvaes import DenseEncoder
 from fl.models.cvae import CVAE, LOGVAR_BOUND, one_hot
 from fl.training.recipe import MeanLoss, Recipe, Step, batches, minimise
 

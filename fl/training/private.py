@@ -23,7 +23,7 @@ from torch.func import functional_call, grad, vmap
 from fl.bounds import Positive, Settings, Within
 from fl.errors import UserError
 from fl.federation import Batch, RunSpec, Task, TaskInput, TaskOutput, Training
-from fl.models.layers import AnyBatchNorm
+from fl.models.shapes import AnyBatchNorm
 from fl.seeding import in_round, torch_seeded
 from fl.training.classifier import ClassifierConfig, starting_classifier, train_classifier
 from fl.training.generator import GeneratorConfig, starting_generator, train_generator

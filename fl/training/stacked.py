@@ -20,7 +20,7 @@ from torch.autograd.function import once_differentiable
 
 from fl.federation import Batch, TaskOutput
 from fl.models import copied, shell
-from fl.models.layers import AnyDropout
+from fl.models.shapes import AnyDropout
 from fl.seeding import streams_restored
 from fl.training.recipe import MeanLoss, Recipe, Step, batches, minimise, optimizer_of
 from fl.training.torch_internals import onednn_product

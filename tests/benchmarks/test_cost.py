@@ -4,10 +4,9 @@ import pickle
 
 import pytest
 import torch
+from cost import macs, parameters
 from table2 import BILINEAR_OPS, profiler_ops
 from torch import nn
-
-from fl.models.cost import macs, parameters
 
 
 def test_frozen_weights_are_parameters_too_and_buffers_are_none() -> None:

@@ -4,7 +4,7 @@ import torch
 from hand_cvae import flat_buffers, gradient_step
 
 from fl.federation import RunSpec
-from fl.models.cvae import elbo_loss
+from fl.models.cvae import elbo_losses
 from fl.training.generator import GeneratorConfig, starting_generator
 
 SPEC = RunSpec(image_shape=(1, 28, 28), num_classes=10, seed=0)
@@ -17,7 +17,7 @@ def test_a_steps_gradients_are_those_of_autograd() -> None:
     with torch.no_grad():
         model.encoder.logvar.bias[0] = 50.0  # beyond its bound, where no gradient passes
     logits, mu, logvar = model(images, labels, noise)
-    loss = elbo_loss(logits, images, mu, logvar)
+    loss = elbo_losses(logits, images, mu, logvar).mean()
     expected = torch.autograd.grad(loss, list(model.parameters()))
     _, gradients = flat_buffers(model)
     with torch.no_grad():

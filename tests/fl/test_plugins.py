@@ -13,7 +13,7 @@ from fl.plugins import PREFIX, load_plugin
 
 MODEL = """
 from torch import nn
-from fl.models.own import register_model
+from fl.models.registry import register_model
 class Net(nn.Module): pass
 register_model("mine", Net)
 """
@@ -58,7 +58,7 @@ def test_a_module_of_the_present_folder_and_a_name_in_it(tmp_path: Path) -> None
         ("def (\n", "SyntaxError"),
         ("import no_such_module\n", "ModuleNotFoundError: No module named 'no_such_module'"),
         (
-            "from fl.models.own import register_model\nregister_model('vgg9', print)\n",
+            "from fl.models.registry import register_model\nregister_model('vgg9', print)\n",
             "plugin bad.py: model vgg9 comes with Onefold",
         ),
     ],

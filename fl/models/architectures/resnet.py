@@ -4,10 +4,10 @@ from itertools import pairwise
 
 from torch import Tensor, nn
 
-from fl.models.shapes import ImageShape, ModelInfo, at_least_8, scaled
+from fl.models.shapes import Flattening, ImageShape, at_least, scaled
 
 
-class ResNet18(nn.Module):
+class ResNet18(Flattening):
     """The ImageNet form for images of any size: a 7x7 stem and four stages of two blocks.
 
     Maps images (B, C, H, W) in [0, 1] to logits (B, num_classes). Images of up to 32 pixels leave
@@ -32,10 +32,6 @@ class ResNet18(nn.Module):
         for layer in self.modules():
             if isinstance(layer, nn.Conv2d):
                 nn.init.kaiming_normal_(layer.weight, mode="fan_out", nonlinearity="relu")
-
-    def forward(self, images: Tensor) -> Tensor:
-        """Logits (B, num_classes) of images (B, C, H, W)."""
-        return self.classifier(self.features(images).flatten(1))
 
 
 class Block(nn.Module):
@@ -62,11 +58,4 @@ class Block(nn.Module):
         return self.relu(self.residual(x) + self.shortcut(x))
 
 
-MODEL = ModelInfo(
-    "resnet18",
-    "classifier",
-    ResNet18,
-    at_least_8,
-    "sides of at least 8",
-    "ResNet-18 with the 7x7 stem, FedAF's larger classifier",
-)
+MODEL = at_least(8, "resnet18", ResNet18, "ResNet-18 with the 7x7 stem, FedAF's larger classifier")

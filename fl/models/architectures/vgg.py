@@ -2,7 +2,7 @@
 
 from torch import Tensor, nn
 
-from fl.models.shapes import ImageShape, ModelInfo, at_least_8, scaled
+from fl.models.shapes import ImageShape, at_least, scaled
 
 POOLED = 7  # side of the feature map that the first fully connected layer sees
 
@@ -50,11 +50,4 @@ def _hidden(inputs: int, outputs: int) -> tuple[nn.Module, ...]:
     return nn.Linear(inputs, outputs), nn.ReLU(), nn.Dropout(0.5)
 
 
-MODEL = ModelInfo(
-    "vgg9",
-    "classifier",
-    VGG9,
-    at_least_8,
-    "sides of at least 8",
-    "VGG-9 without batch normalisation: FedMHO's large classifier",
-)
+MODEL = at_least(8, "vgg9", VGG9, "VGG-9 without batch normalisation: FedMHO's large classifier")

@@ -26,7 +26,7 @@ from tests.fl.toy import PROBLEM, client
 
 PLUGIN = """
 from torch import nn
-from fl.models.own import register_model
+from fl.models.registry import register_model
 
 HIDDEN = 5
 

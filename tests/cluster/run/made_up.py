@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fl.data import auxiliary, datasets
+from fl.data import datasets
 from fl.data.datasets import INFO, Dataset, Split, subset
 
 TRAIN, TEST = 4000, 200
@@ -29,4 +29,3 @@ def load(
 def make_up_data(monkeypatch: pytest.MonkeyPatch) -> None:
     """Has every data set of the catalogue made up where it is read."""
     monkeypatch.setattr(datasets, "load", load)
-    monkeypatch.setattr(auxiliary, "load", load)

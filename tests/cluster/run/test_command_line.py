@@ -24,7 +24,7 @@ from fl.errors import UserError
 from fl.federation import RunSpec
 from fl.methods.fedmho import FedMHOConfig
 from fl.methods.registry import METHODS
-from fl.models import elbo_loss, one_hot
+from fl.models import elbo_losses, one_hot
 from fl.training.generator import GeneratorConfig, starting_generator
 from tests.fl.methods.tiny import tiny_data
 
@@ -155,7 +155,7 @@ def alive(config: GeneratorConfig) -> int:
         noise = torch.randn(64, config.latent, generator=stream)
         logits, mu, logvar = model(images[rows], labels[rows], noise)
         adam.zero_grad()
-        elbo_loss(logits, images[rows], mu, logvar).backward()
+        elbo_losses(logits, images[rows], mu, logvar).mean().backward()
         adam.step()
     return int((model.encoder.hidden(images, one_hot(labels, 10)) > 0).any(0).sum())
 

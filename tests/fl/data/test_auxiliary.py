@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from fl.data.auxiliary import AuxiliaryConfig, fit_shape, load_auxiliary
+from fl.data.datasets import AuxiliaryConfig, fit_shape, load_auxiliary
 from fl.errors import UserError
 
 

@@ -13,6 +13,7 @@ def test_the_kept_digits_are_scikit_learns() -> None:
     digits = datasets.load_digits()
     rows = np.arange(len(digits.target))
     splits = train_test_split(rows, test_size=0.2, random_state=0, stratify=digits.target)
-    for chosen, (images, labels) in zip(splits, read_digits(), strict=True):
-        assert np.array_equal(images[:, 0], enlarge(digits.images[chosen]))
-        assert np.array_equal(labels, digits.target[chosen])
+    kept = read_digits()
+    for chosen, part in zip(splits, ("train", "test"), strict=True):
+        assert np.array_equal(kept[f"{part}_images"][:, 0], enlarge(digits.images[chosen]))
+        assert np.array_equal(kept[f"{part}_labels"], digits.target[chosen])

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from fl.data.datasets import NAMES
-from fl.data.files import DAMAGED, MISSING, FileProblem, describe, find_problems
+from fl.data.files import DAMAGED, MISSING, describe, find_problems
 from tests.fl.data.fake_files import (
     IDX_STEMS,
     fake_images,
@@ -31,7 +31,7 @@ def mnist(tmp_path: Path) -> Path:
 def found(root: Path, name: str = "mnist") -> dict[str, str]:
     """State of each file that cannot be used, by its path below the root."""
     problems = find_problems(name, root)
-    return {str(problem.path.relative_to(root)): problem.state for problem in problems}
+    return {str(path.relative_to(root)): state for path, state in problems.items()}
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name != "cinic10"])
@@ -98,9 +98,9 @@ def test_missing_and_damaged_files_are_listed_apart(tmp_path: Path) -> None:
 def test_each_state_is_said_once_in_one_line() -> None:
     paths = [Path("a"), Path("b"), Path("c")]
     states = [DAMAGED, MISSING, DAMAGED]
-    problems = [FileProblem(path, state) for path, state in zip(paths, states, strict=True)]
+    problems = dict(zip(paths, states, strict=True))
     assert describe(problems) == "truncated or damaged: a, c; missing: b"
-    assert describe([]) == ""
+    assert describe({}) == ""
 
 
 @pytest.mark.parametrize("name", ["cifar10", "cifar100"])

@@ -13,8 +13,8 @@ from urllib.error import URLError
 import pytest
 from torchvision.datasets import mnist
 
+from fl.data.__main__ import prepare
 from fl.data.datasets import load
-from fl.data.prepare import prepare
 from fl.errors import UserError
 from tests.fl.data.fake_files import write_idx_family
 

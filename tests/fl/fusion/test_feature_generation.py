@@ -6,7 +6,7 @@ from torch import Tensor
 from fl.fusion.feature_generation import GenerationLoss, GeneratorFitConfig, LastLayers
 from fl.fusion.fit import Fit, FitSpec
 from fl.fusion.group import Group
-from fl.models.feature_generator import NOISE, FeatureGenerator, asked
+from fl.models.generators import NOISE, FeatureGenerator, asked
 from tests.fl.fusion.threads import on_ranks
 
 

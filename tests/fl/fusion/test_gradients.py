@@ -5,12 +5,12 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from cost import parameters
 from torch import Tensor, nn
 
 from fl.federation import Batch
 from fl.fusion.gradients import Gradients
 from fl.fusion.group import Group
-from fl.models.cost import parameters
 from fl.server import Loss
 from tests.fl.fusion.networks import LOSS, data, two_passes, vgg9
 from tests.fl.fusion.threads import on_ranks

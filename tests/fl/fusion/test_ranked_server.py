@@ -7,9 +7,9 @@ from torch import Tensor, nn
 from fl.fusion.distillation import TeacherWeights, agreed_logits
 from fl.fusion.fit import Fit, FitSpec
 from fl.fusion.single_server import SingleServer
-from fl.metrics.accuracy import evaluate
 from fl.server import Samples
 from tests.fl.fusion.serving import CE, CONFIG, TEST, data, model, server
+from tests.fl.metrics.test_accuracy import evaluate
 from tests.fl.toy import PROBLEM, Told, named, same_bits
 
 

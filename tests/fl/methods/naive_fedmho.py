@@ -15,7 +15,7 @@ from torch import Tensor, nn, optim
 
 from fl.federation import RunSpec, Update
 from fl.methods.fedmho import FedMHOConfig
-from fl.models import build_classifier, build_decoder
+from fl.models import build_classifier, build_generator
 from fl.seeding import seed_for
 
 
@@ -162,13 +162,13 @@ def classifier(update: Update, run_spec: RunSpec) -> nn.Module:
 
 def decoder(update: Update, run_spec: RunSpec) -> nn.Module:
     training = update.client.training
-    model = build_decoder(
+    model = build_generator(
         training.model,
         run_spec.image_shape,
         run_spec.num_classes,
         latent=training.latent,
         width=training.width,
-    )
+    ).decoder
     model.load_state_dict(stripped(update, "decoder."))
     return model.eval()
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from cost import parameters
 from torch import Tensor, nn
 
 from fl.clients import Clients
@@ -14,7 +15,6 @@ from fl.errors import ClientFailed, UserError
 from fl.federation import TaskInput, TaskOutput
 from fl.methods import fedaf
 from fl.methods.fedaf import FedAFConfig, KnowledgeLoss
-from fl.models.cost import parameters
 from fl.models.state import state_sent
 from tests.fl.methods.condensed import (
     FIT,

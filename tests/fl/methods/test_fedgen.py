@@ -17,7 +17,7 @@ from fl.fusion.feature_generation import GenerationLoss, GeneratorFitConfig, Las
 from fl.methods.fedgen import LocalFedGen, starting_generator, train_with_generator
 from fl.methods.registry import get_method
 from fl.models import build_classifier
-from fl.models.feature_generator import NOISE, asked
+from fl.models.generators import NOISE, asked
 from fl.models.state import state_sent
 from fl.seeding import in_round, seed_for, torch_generator
 from fl.training.classifier import plain, starting_classifier

@@ -4,7 +4,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fl.metrics.accuracy import accuracies, confusion, evaluate
+from fl.metrics.accuracy import accuracies, answers, confusion
+from fl.server import Evaluation
 
 CLASSES = 4
 LABELS = torch.tensor([0, 0, 0, 1, 1, 3])
@@ -14,6 +15,16 @@ PREDICTED = torch.tensor([0, 0, 2, 1, 3, 3])
 def images(predicted: Tensor = PREDICTED) -> Tensor:
     """Images that are the logits of what is to be predicted."""
     return torch.eye(CLASSES)[predicted].view(-1, CLASSES, 1, 1)
+
+
+def evaluate(
+    model: nn.Module, images: Tensor, labels: Tensor, num_classes: int, batch_size: int = 512
+) -> Evaluation:
+    """Accuracy of ``model`` on images (N, C, H, W) with labels (N,)."""
+    right = labels[answers(model, images, batch_size) == labels]
+    hits = torch.bincount(right, minlength=num_classes)
+    totals = torch.bincount(labels, minlength=num_classes)
+    return accuracies(hits.tolist(), totals.tolist(), num_classes)
 
 
 def test_accuracy_is_the_share_of_hits_overall_and_per_class() -> None:

@@ -2,11 +2,11 @@
 
 import pytest
 import torch
+from cost import parameters
 from torch import nn
 from torchvision import models
 
 from fl.models import build_classifier
-from fl.models.cost import parameters
 
 ORIGINALS = {
     "efficientnet-v2": models.efficientnet_v2_s,

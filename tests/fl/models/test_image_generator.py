@@ -2,11 +2,11 @@
 
 import pytest
 import torch
+from cost import parameters
 from torch import nn
 
 from fl.errors import UserError
-from fl.models.cost import parameters
-from fl.models.image_generator import DEVIATION, ImageGenerator, check_image_generator
+from fl.models.generators import DEVIATION, ImageGenerator, check_image_generator
 
 ImageShape = tuple[int, int, int]
 

@@ -9,7 +9,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 from torch.nn.modules.lazy import LazyModuleMixin
 
-from fl.models.layers import AnyBatchNorm, AnyDropout
+from fl.models.shapes import AnyBatchNorm, AnyDropout
 
 
 @pytest.mark.parametrize(("kind", "base"), [(AnyDropout, _DropoutNd), (AnyBatchNorm, _BatchNorm)])

@@ -9,8 +9,7 @@ from torch import Tensor, nn
 
 from fl.errors import UserError
 from fl.models import CLASSIFIERS, build_classifier, check_classifier
-from fl.models.own import register_model
-from fl.models.registry import MODELS
+from fl.models.registry import MODELS, register_model
 
 
 @pytest.fixture(autouse=True)

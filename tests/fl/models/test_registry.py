@@ -2,19 +2,18 @@
 
 import pytest
 import torch
+from cost import parameters
 
 from fl.errors import UserError
 from fl.models import (
     CLASSIFIERS,
     GENERATORS,
     build_classifier,
-    build_decoder,
     build_generator,
     check_classifier,
     check_generator,
     classifier_bytes,
 )
-from fl.models.cost import parameters
 from fl.models.shapes import paper_form, scaled
 from fl.models.state import state_sent
 
@@ -135,7 +134,7 @@ def test_vgg9_has_dropout_in_train_mode_only():
 @pytest.mark.parametrize("name", GENERATORS)
 def test_build_decoder_takes_an_upload(name):
     upload = build_generator(name, COLOR, 10, width=0.1).decoder.state_dict()
-    build_decoder(name, COLOR, 10, width=0.1).load_state_dict(upload, strict=True)
+    build_generator(name, COLOR, 10, width=0.1).decoder.load_state_dict(upload, strict=True)
 
 
 @pytest.mark.parametrize(

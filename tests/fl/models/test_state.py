@@ -10,8 +10,7 @@ from torch import Tensor, nn
 from fl.errors import UserError
 from fl.exchange import load_prefixed, pack, prefixed, unpack
 from fl.models import build_classifier, copied
-from fl.models.own import register_model
-from fl.models.registry import MODELS, classifier_bytes
+from fl.models.registry import MODELS, classifier_bytes, register_model
 from fl.models.state import state_sent
 
 SHAPE = (1, 8, 8)

@@ -2,7 +2,8 @@
 
 import torch
 
-from fl.privacy.measure import as_bytes, copies
+from fl.condensation.nearest import as_bytes
+from fl.privacy.measure import copies
 
 
 def test_copies_are_at_distance_zero_and_strangers_are_even() -> None:

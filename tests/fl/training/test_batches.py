@@ -11,8 +11,7 @@ from fl.federation import RunSpec
 from fl.fusion.fit import Fit, FitConfig, FitSpec
 from fl.fusion.inversion import DistillationLoss
 from fl.models import build_classifier
-from fl.models.own import register_model
-from fl.models.registry import MODELS
+from fl.models.registry import MODELS, register_model
 from fl.training.batches import cut, smallest_batch, smallest_batch_of
 from fl.training.classifier import ClassifierConfig
 from fl.training.task import train_many

@@ -17,8 +17,7 @@ from torch import Tensor, nn
 
 from cluster.clients.store import Store
 from fl.federation import Client, Job, Request
-from fl.models.own import register_model
-from fl.models.registry import MODELS
+from fl.models.registry import MODELS, register_model
 from fl.training.classifier import ClassifierConfig, train_classifier
 from tests.fl.toy import PROBLEM, split
 

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from fl.federation import Batch
-from fl.models import CVAE, Decoder, build_generator, elbo_loss, elbo_losses
-from fl.models.architectures.cvae_small import DenseEncoder
+from fl.models import CVAE, Decoder, build_generator, elbo_losses
+from fl.models.architectures.cvaes import DenseEncoder
 from fl.models.cvae import LOGVAR_BOUND
 from fl.seeding import torch_seeded
 from fl.training.dense_cvae import flattened, gradient_of
@@ -38,7 +38,7 @@ def by_autograd(model: CVAE, batch: Batch, reduction: Literal["mean", "sum"]) ->
     images = batch["images"]
     logits, mu, logvar = model(images, batch["labels"], batch["noise"])
     losses = elbo_losses(logits, images, mu, logvar)
-    loss = elbo_loss(logits, images, mu, logvar, reduction=reduction)
+    loss = losses.mean() if reduction == "mean" else losses.sum()
     return [losses.detach(), *torch.autograd.grad(loss, list(model.parameters()))]
 
 

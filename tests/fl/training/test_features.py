@@ -14,8 +14,7 @@ from fl.federation import RunSpec
 from fl.methods.fedgen import FedGenConfig
 from fl.methods.moon import MoonConfig
 from fl.models import build_classifier
-from fl.models.own import register_model
-from fl.models.registry import MODELS
+from fl.models.registry import MODELS, register_model
 from fl.training.features import features_and_logits, head_of
 from fl.training.stacked import Turns, cohort_model
 

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from fl.errors import UserError
 from fl.exchange import load_prefixed, prefixed
-from fl.models import build_decoder, build_generator
+from fl.models import build_generator
 from fl.training.generator import GeneratorConfig, train_generator
 from fl.training.task import recipe_of
 from tests.fl.toy import GENERATOR, PROBLEM, same_bits, shard, task_input
@@ -32,7 +32,7 @@ def test_a_generator_uploads_its_exact_label_counts(counts: tuple[int, ...]) -> 
 
 
 def test_a_generator_uploads_its_decoder_and_no_encoder() -> None:
-    decoder = build_decoder("cvae-small", PROBLEM.image_shape, 3, latent=4, width=0.1)
+    decoder = build_generator("cvae-small", PROBLEM.image_shape, 3, latent=4, width=0.1).decoder
     uploaded = train(GENERATOR).tensors
     assert uploaded.keys() == {*prefixed("decoder", decoder), "label_counts"}
     load_prefixed(decoder, uploaded, "decoder", sender="client 0")
@@ -48,7 +48,7 @@ def test_the_whole_cvae_is_uploaded_on_request() -> None:
 
 def test_the_decoder_learns_to_draw_the_class_it_is_asked_for() -> None:
     training = replace(GENERATOR, epochs=60, lr=1e-2)
-    decoder = build_decoder("cvae-small", PROBLEM.image_shape, 3, latent=4, width=0.1)
+    decoder = build_generator("cvae-small", PROBLEM.image_shape, 3, latent=4, width=0.1).decoder
     load_prefixed(decoder, train(training).tensors, "decoder", sender="client 0")
     drawn = decoder(torch.zeros(3, 4), torch.eye(3)).sigmoid()
     assert brightest_band(drawn).tolist() == [0, 1, 2]

@@ -9,8 +9,7 @@ from torch import Tensor, nn
 from fl.errors import UserError
 from fl.exchange import prefixed
 from fl.federation import TaskInput
-from fl.models.own import register_model
-from fl.models.registry import MODELS
+from fl.models.registry import MODELS, register_model
 from fl.training.classifier import ClassifierConfig, starting_classifier, train_classifier
 from fl.training.generator import train_generator
 from fl.training.private import (

@@ -2,9 +2,9 @@
 
 import pytest
 import torch
+from cost import macs, parameters
 
 from fl.models import build_classifier
-from fl.models.cost import macs, parameters
 
 # Parameters as the reference sheet and FedAF's Appendix C have them; millions of MACs.
 SHEET = [

@@ -2,10 +2,10 @@
 
 import pytest
 import torch
+from cost import parameters
 
 from fl.errors import UserError
 from fl.models import build_classifier
-from fl.models.cost import parameters
 
 
 @pytest.mark.parametrize(("width", "size"), [(1.0, 1_184_426), (0.926, 1_018_315)])

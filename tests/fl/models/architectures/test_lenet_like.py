@@ -2,12 +2,12 @@
 
 import pytest
 import torch
+from cost import parameters
 from torch import nn
 
 from fl.errors import UserError
 from fl.models import build_classifier
-from fl.models.architectures.lenet_like import LeNetLike
-from fl.models.cost import parameters
+from fl.models.architectures.lenet import LeNet
 
 GRAY, COLOR = (1, 28, 28), (3, 32, 32)
 both = pytest.mark.parametrize("name", ["m1", "m2"])
@@ -53,7 +53,7 @@ def test_parameters_in_all(name: str, shape: tuple[int, int, int], classes: int,
 def test_what_each_layer_of_m1_passes_on() -> None:
     """After its activation and pooling, where it has them."""
     model, passed = build_classifier("m1", COLOR, 10), []
-    assert isinstance(model, LeNetLike)
+    assert isinstance(model, LeNet)
     x = torch.rand(2, *COLOR)
     for layer in (*model.features, nn.Flatten(), *model.classifier):
         x = layer(x)
@@ -74,7 +74,7 @@ def test_every_layer_but_the_last_has_an_activation(name: str) -> None:
 def test_logits_are_the_classifiers_of_flat_features(name: str) -> None:
     torch.manual_seed(0)
     model, images = build_classifier(name, COLOR, 10), torch.rand(4, *COLOR)
-    assert isinstance(model, LeNetLike)
+    assert isinstance(model, LeNet)
     logits = model(images)
     assert logits.shape == (4, 10)
     assert (logits < 0).any()

@@ -2,11 +2,11 @@
 
 import pytest
 import torch
+from cost import macs, parameters
 from torchvision.models import resnet18
 
 from fl.models import build_classifier
 from fl.models.architectures.resnet import Block
-from fl.models.cost import macs, parameters
 
 
 def test_its_size_is_the_reference_sheets() -> None:

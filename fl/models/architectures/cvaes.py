@@ -1,4 +1,4 @@
-"""CVAE-small, FedMHO's small generator in its three forms, and its code's wider one for CIFAR-10.
+"""FedMHO's generators: CVAE-small in its three forms, its code's wider one, and CVAE-large.
 
 The paper gives no layers (WWW'26, Table 2 has only FLOPs); these are the released code's.
 """
@@ -67,7 +67,7 @@ def _conv_cvae(
     shrink = 2 ** len(channels)
     smallest = (stack[-1], image_shape[1] // shrink, image_shape[2] // shrink)
     features = nn.Sequential(
-        *_down(stack), nn.Flatten(), nn.Linear(prod(smallest), hidden), nn.ReLU()
+        *_strided(nn.Conv2d, stack), nn.Flatten(), nn.Linear(prod(smallest), hidden), nn.ReLU()
     )
     layers = nn.Sequential(
         nn.Linear(latent + num_classes, hidden),
@@ -75,27 +75,55 @@ def _conv_cvae(
         nn.Linear(hidden, prod(smallest)),
         nn.ReLU(),
         nn.Unflatten(1, smallest),
-        *_up(stack[::-1]),
+        *_strided(nn.ConvTranspose2d, stack[::-1])[:-1],  # the last layer gives logits
     )
     encoder = ConvEncoder(features, hidden, label_size, latent)
     return CVAE(encoder, Decoder(layers, latent, num_classes), image_shape)
 
 
-def _down(channels: list[int]) -> list[nn.Module]:
+def _strided(
+    kind: type[nn.Conv2d] | type[nn.ConvTranspose2d], channels: list[int]
+) -> list[nn.Module]:
     layers: list[nn.Module] = []
     for inputs, outputs in pairwise(channels):
-        layers += [nn.Conv2d(inputs, outputs, 4, stride=2, padding=1), nn.ReLU()]
+        layers += [kind(inputs, outputs, 4, stride=2, padding=1), nn.ReLU()]
     return layers
 
 
-def _up(channels: list[int]) -> list[nn.Module]:
-    layers: list[nn.Module] = []
-    for inputs, outputs in pairwise(channels):
-        layers += [nn.ConvTranspose2d(inputs, outputs, 4, stride=2, padding=1), nn.ReLU()]
-    return layers[:-1]  # the last layer gives logits
+def cvae_large(image_shape: ImageShape, num_classes: int, latent: int, width: float) -> CVAE:
+    """3x3 convolutions with two poolings; the decoder undoes each with a bilinear enlargement."""
+    c1, c2, c3, hidden = (scaled(units, width) for units in (64, 128, 256, 256))
+    smallest = (c3, image_shape[1] // 4, image_shape[2] // 4)
+    features = nn.Sequential(
+        nn.Conv2d(image_shape[0], c1, 3, padding=1), nn.ReLU(),
+        nn.Conv2d(c1, c2, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Conv2d(c2, c3, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Flatten(), nn.Linear(prod(smallest), hidden), nn.ReLU(),
+    )  # fmt: skip
+    layers = nn.Sequential(
+        nn.Linear(latent + num_classes, hidden), nn.ReLU(),
+        nn.Linear(hidden, prod(smallest)), nn.ReLU(), nn.Unflatten(1, smallest),
+        nn.ConvTranspose2d(c3, c2, 3, padding=1), nn.ReLU(), _enlarge(),
+        nn.ConvTranspose2d(c2, c1, 3, padding=1), nn.ReLU(), _enlarge(),
+        nn.ConvTranspose2d(c1, image_shape[0], 3, padding=1),
+    )  # fmt: skip
+    encoder = ConvEncoder(features, hidden, num_classes, latent)
+    return CVAE(encoder, Decoder(layers, latent, num_classes), image_shape)
+
+
+def _enlarge() -> nn.Upsample:
+    return nn.Upsample(scale_factor=2, mode="bilinear", align_corners=False)
 
 
 MODELS = (
+    ModelInfo(
+        "cvae-large",
+        "generator",
+        cvae_large,
+        lambda shape: divisible(shape, 4),
+        "sides divisible by 4",
+        "3x3 convolutions and bilinear enlargement: FedMHO's large generator",
+    ),
     ModelInfo(
         "cvae-small",
         "generator",

@@ -1,19 +1,55 @@
-"""The generator that DENSE and Co-Boosting train at the server (Zhang et al., NeurIPS 2022)."""
+"""The generators that servers train: FedGen's of features, and DENSE's of images.
 
+Both are initialised from torch's global stream.
+"""
+
+import torch
 from torch import Tensor, nn
+from torch.nn.functional import one_hot
 
 from fl.errors import UserError
-from fl.models.shapes import ImageShape, scaled
+from fl.models.shapes import ImageShape, divisible, scaled
+
+NOISE = 32
+"""Dimensions of the noise, uniform in [0, 1)."""
+HIDDEN = 256
+
+
+class FeatureGenerator(nn.Module):
+    """FedGen's (Zhu et al., ICML 2021): features (B, d) of a class, as its classifiers make them.
+
+    It takes noise and a one-hot class, (B, NOISE + classes), and has one hidden layer.
+    """
+
+    def __init__(self, features: int, num_classes: int) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(
+            nn.Linear(NOISE + num_classes, HIDDEN),
+            nn.BatchNorm1d(HIDDEN),
+            nn.ReLU(),
+            nn.Linear(HIDDEN, features),
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Features (B, d) of what :func:`asked` made."""
+        return self.layers(x)
+
+
+def asked(labels: Tensor, num_classes: int, stream: torch.Generator) -> Tensor:
+    """What a generator takes for these classes, (B, NOISE + classes), with fresh noise."""
+    noise = torch.rand(len(labels), NOISE, generator=stream)
+    return torch.cat([noise, one_hot(labels, num_classes).float()], dim=1)
+
 
 DEVIATION = 0.02  # of initial weights, as is usual for GANs
 
 
 class ImageGenerator(nn.Module):
-    """Images (B, C, H, W) in [0, 1] of z (B, latent), without class labels.
+    """DENSE's and Co-Boosting's (Zhang et al., NeurIPS 2022): images (B, C, H, W) in [0, 1] of z.
 
-    A fully connected layer makes a quarter-size map of 128 channels, which two nearest-neighbour
-    enlargements with 3x3 convolutions (128 and 64 channels) bring to the image's size. ``width``
-    multiplies channels; 1 is the released code's. Initialised from torch's global stream.
+    z is (B, latent), without class labels. A fully connected layer makes a quarter-size map of 128
+    channels, which two nearest-neighbour enlargements with 3x3 convolutions (128 and 64 channels)
+    bring to the image's size. ``width`` multiplies channels; 1 is the released code's.
 
     Raises:
         UserError: a side of the images is not divisible by 4.
@@ -43,7 +79,7 @@ class ImageGenerator(nn.Module):
 
 def check_image_generator(image_shape: ImageShape) -> None:
     """Raises `UserError` if there is no generator for images of this shape."""
-    if any(side % 4 for side in image_shape[1:]):
+    if not divisible(image_shape, 4):
         raise UserError(f"the image generator needs sides divisible by 4, got {image_shape}")
 
 
