@@ -89,6 +89,7 @@ def run_cli(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
         contextlib.redirect_stderr(err),
     ):
         before = socket.getdefaulttimeout()
+        sys.modules.pop("fl.data.__main__", None)  # else runpy warns of it
         try:
             runpy.run_module("fl.data", run_name="__main__")
         except SystemExit as end:

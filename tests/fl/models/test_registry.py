@@ -18,7 +18,7 @@ from fl.models.shapes import paper_form, scaled
 from fl.models.state import state_sent
 
 GRAY, COLOR = (1, 28, 28), (3, 32, 32)
-PLAIN = ("vgg9", "cnn")  # the deep ones take seconds to build: see test_deep_networks.py
+PLAIN = ("vgg9", "cnn")  # the deep ones take seconds to build: see architectures/test_deep.py
 IMAGES = [(GRAY, 10), (GRAY, 47), (COLOR, 10), (COLOR, 100)]
 GENERATOR_IMAGES = [
     (name, shape, classes)
