@@ -135,7 +135,12 @@ class Figure:
     @property
     def spread(self) -> float | None:
         """Sample standard deviation in points; None for one seed."""
-        return 100 * stdev(self.accuracies) if len(self.accuracies) > 1 else None
+        return spread([100 * accuracy for accuracy in self.accuracies])
+
+
+def spread(values: Sequence[float]) -> float | None:
+    """Sample standard deviation; None for one value."""
+    return stdev(values) if len(values) > 1 else None
 
 
 def as_markdown(name: str, scale: str, seeds: Sequence[int], figures: Sequence[Figure]) -> str:
