@@ -18,7 +18,7 @@ from fl.json_files import SettingValues, write_json
 from fl.report.words import duration, percent, points, tally
 from fl.spaces import Space
 from tune.options import SweepOptions
-from tune.rows import TrialRow, shown
+from tune.rows import TrialRow, listed
 from tune.trials import DEFAULT, derive, run_trial
 
 # A sweep's final comparison: best and default configuration on the test split, over seeds.
@@ -167,11 +167,6 @@ def print_summary(sweep: Sweep, console: Console) -> None:
     )
     for line in lines:
         console.print(line, highlight=False, markup=False, soft_wrap=True)
-
-
-def listed(settings: SettingValues) -> str:
-    """Settings and their values, in a line."""
-    return ", ".join(f"{name} {shown(value)}" for name, value in settings.items())
 
 
 def write_sweep(sweep: Sweep) -> None:

@@ -80,6 +80,11 @@ def shown(value: object) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
+def listed(settings: SettingValues) -> str:
+    """Settings and their values, in a line."""
+    return " ".join(f"{name}={shown(value)}" for name, value in settings.items())
+
+
 def _read(run_dir: Path, defaults: SettingValues) -> TrialRow:
     events = _events(run_dir)
     ends = [event for event in events if isinstance(event, ClientEnd)]

@@ -41,7 +41,7 @@ from tune.folder import add_seconds, write_configuration
 from tune.options import METRICS, SweepOptions
 from tune.outcome import Sweep, compare, print_trials, write_sweep
 from tune.report import write_report
-from tune.rows import best_of, is_epoch, last_scores, read_rows, reported, savings, shown
+from tune.rows import best_of, is_epoch, last_scores, listed, read_rows, reported, savings
 from tune.spaces import longest_fit, num_trials
 from tune.trials import DEFAULT, FAILURE, default_run, derive, run_trial, share_of
 from tune.tune_internals import callbacks_not_counted, number_in
@@ -347,8 +347,8 @@ class Lines(tune.Callback):
 
     def _print(self, trial: Trial, text: str) -> None:
         self._ended += 1
-        tried = " ".join(f"{n}={shown(v)}" for n, v in trial.config.items())
-        print(f"trial {number(trial)} ({self._ended} ended): {text}; {tried}", flush=True)
+        tried = f"trial {number(trial)} ({self._ended} ended)"
+        print(f"{tried}: {text}; {listed(trial.config)}", flush=True)
 
 
 def number(trial: Trial) -> str:

@@ -88,8 +88,8 @@ def test_each_trial_has_a_line_and_a_reason_if_it_failed(folder: Path) -> None:
     lines = printed(lambda c: print_trials(rows, SweepOptions(), c))
     heading, *told = [line.split() for line in lines]
     assert heading == ["trial", "validation", "loss", "epochs", "settings", "status"]
-    assert told[0] == ["00000", "70.0%", "0.3000", "2", "keep", "0.5", "finished"]
-    assert told[3] == ["00002", "-", "-", "-", "keep", "0.9", "failed"]
+    assert told[0] == ["00000", "70.0%", "0.3000", "2", "keep=0.5", "finished"]
+    assert told[3] == ["00002", "-", "-", "-", "keep=0.9", "failed"]
     assert lines[-1] == "trial 00002 failed: UserError: too few"
 
 
@@ -99,14 +99,14 @@ def test_settings_are_broken_into_lines_where_they_are_too_long(folder: Path) ->
     lines = printed(lambda c: print_trials(rows, SweepOptions(), c), 80)
     assert max(map(len, lines)) <= 80
     assert lines[0].split() == ["trial", "validation", "loss", "epochs", "settings", "status"]
-    assert [line.strip() for line in lines[2:4]] == [f"{names[1]} 0.5,", f"{names[2]} 0.5"]
+    assert [line.strip() for line in lines[2:4]] == [f"{name}=0.5" for name in names[1:]]
 
 
 def test_trials_of_a_method_without_one_fit_are_told_too(tmp_path: Path) -> None:
     (trial(tmp_path, "default", {}) / "result.json").write_text('{"accuracy": 0.75}')
     rows = read_rows(tmp_path, {"keep": 0.8})
     lines = printed(lambda c: print_trials(rows, SweepOptions(), c))
-    assert lines[1].split() == ["default", "75.0%", "-", "0", "keep", "0.8", "finished"]
+    assert lines[1].split() == ["default", "75.0%", "-", "0", "keep=0.8", "finished"]
     write_sweep(sweep_of(rows, tmp_path, rows[0]))
 
 
@@ -115,7 +115,7 @@ def test_the_last_lines_say_what_was_saved_and_what_is_gained(folder: Path) -> N
     lines = printed(lambda c: print_summary(sweep_of(rows, folder, rows[1]), c))
     told = {line.partition(" ")[0]: line.partition(" ")[2].strip() for line in lines}
     assert told["clients"] == "2 trainings, 6 reused: 36.0 s of training saved"
-    assert told["best"] == "trial 00000: keep 0.5"
+    assert told["best"] == "trial 00000: keep=0.5"
     assert (
         told["test"]
         == "best 70.0% ± 0.0, default 55.0% ± 7.1, gain +15.0 ± 7.1 points over 2 seeds"
