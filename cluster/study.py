@@ -27,13 +27,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         from cluster.studies.study_cell import finished
         from cluster.studies.study_options import cells, parse_study
     try:
-        options = parse_study(arguments)
+        options, launch_arguments = parse_study(arguments)
         if sys.platform != "linux":
             raise UserError(
                 "a study measures memory by what Linux tells of processes: it needs Linux"
             )
         with refused_by_disk(), Steps(console) as say:
-            planned = cells(options, say)
+            planned = cells(options, launch_arguments, say)
         if any(cell.launch.slurm.submit for cell in planned):
             raise UserError(
                 "a study runs where it is started: --slurm is for onefold run and suite"

@@ -1,24 +1,25 @@
 """The scalability study's options, and its cells: one run per number of clients and seed."""
 
-import argparse
 import shutil
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from cluster.run.command_line import parse
+from cluster.run.command_line import parse, parse_record
 from cluster.run.options import Launch
 from cluster.run.prepare import prepare
 from cluster.run.steps import silent
+from cluster.studies.suite_options import numbers
+from fl.bounds import Count, Settings
 from fl.config import RunConfig
 from fl.data.catalogue import load
 from fl.errors import UserError
 from fl.methods.registry import get_method
 from fl.report.words import size
 
-CLIENTS = "10,100,1000,10000"
+PROG = "python -m cluster.study"
 FILE_BYTES = 4096 * 3
 """Bytes of an update beside its tensors: a header, a checksum's file and a line of events."""
 
@@ -38,56 +39,44 @@ class StudyRun:
 
 
 @dataclass(frozen=True, kw_only=True)
-class StudyOptions:
-    """The study's own options; all others are the launch command's."""
+class StudyOptions(Settings):
+    """Run a method for growing numbers of clients; see how time, memory and bytes grow.
 
-    num_clients: tuple[int, ...]
-    seeds: tuple[int, ...]
-    samples_per_client: int | None
-    output_dir: Path
-    launch_arguments: tuple[str, ...]
+    Finished runs are not repeated. Every option of python -m cluster.launch can be given too, and
+    holds for all runs.
+    """
+
+    num_clients: str = "10,100,1000,10000"
+    """Numbers of clients, with commas between."""
+    seeds: str = "0"
+    """Seeds of the runs, with commas between."""
+    samples_per_client: Count | None = None
+    """The same number of samples for each client on average, drawn with replacement where there are
+    too few. Default: all samples, shared by all clients."""
+    output_dir: Path = Path("runs/study")
+    """Directory of the runs and of the study's figures."""
+
+    def check_further(self) -> None:
+        """Refuses what is no number."""
+        numbers("num_clients", self.num_clients, least=1)
+        numbers("seeds", self.seeds)
 
 
-def parse_study(argv: Sequence[str]) -> StudyOptions:
-    """Parses the command line.
+def parse_study(argv: Sequence[str]) -> tuple[StudyOptions, list[str]]:
+    """The study's own options, and the launch's arguments for all its runs.
 
     Raises:
-        UserError: a malformed list, or a number out of range.
+        UserError: one line, for whatever is wrong.
         SystemExit: with 0, after printing help.
     """
-    parser = argparse.ArgumentParser(
-        prog="python -m cluster.study",
-        description="Run a method for growing numbers of clients; see how time, memory and bytes "
-        "grow. Finished runs are not repeated.",
-        epilog="Every other option is one of python -m cluster.launch, and holds for all runs.",
-        allow_abbrev=False,
-        exit_on_error=False,
-    )
-    parser.add_argument("--num-clients", default=CLIENTS, help=f"list; default {CLIENTS}")
-    parser.add_argument("--seeds", default="0", help="list; default 0")
-    parser.add_argument(
-        "--samples-per-client",
-        help="the same number of samples for each client on average, drawn with replacement where "
-        "there are too few; default: all samples, shared by all clients",
-    )
-    parser.add_argument("--output-dir", default="runs/study", help="default runs/study")
-    try:
-        own, rest = parser.parse_known_args(list(argv))
-    except argparse.ArgumentError as error:
-        raise UserError(str(error)) from None
-    if [] in vars(own).values():  # argparse makes that of --
-        raise UserError("-- is no value of an option")
-    each = own.samples_per_client
-    return StudyOptions(
-        num_clients=_numbers("num-clients", own.num_clients, least=1),
-        seeds=_numbers("seeds", own.seeds, least=0),
-        samples_per_client=None if each is None else _number("samples-per-client", each, least=1),
-        output_dir=Path(own.output_dir),
-        launch_arguments=tuple(rest),
-    )
+    own = [field.name for field in fields(StudyOptions)]
+    options, rest = parse_record(StudyOptions, argv, own, PROG, return_unknown_args=True)
+    return options, rest
 
 
-def cells(options: StudyOptions, say: Callable[[str], None] = silent) -> list[StudyRun]:
+def cells(
+    options: StudyOptions, launch_arguments: Sequence[str], say: Callable[[str], None] = silent
+) -> list[StudyRun]:
     """The study's runs, smallest first; each has been prepared once, so that none fails late.
 
     ``say`` is called with each step as it begins.
@@ -96,7 +85,11 @@ def cells(options: StudyOptions, say: Callable[[str], None] = silent) -> list[St
         UserError: a setting is wrong, there are too few samples for so many clients, or the
             uploads would not fit on the disk.
     """
-    planned = [_cell(options, k, seed) for k in options.num_clients for seed in options.seeds]
+    planned = [
+        _cell(options, launch_arguments, clients, seed)
+        for clients in sorted(numbers("num_clients", options.num_clients, least=1))
+        for seed in sorted(numbers("seeds", options.seeds))
+    ]
     _check_disk([cell for cell in planned if not (cell.run_dir / "result.json").exists()])
     for cell in planned:
         say(f"preparing {cell.run_dir.name}")
@@ -130,11 +123,13 @@ def _check_disk(unfinished: Sequence[StudyRun]) -> None:
         )
 
 
-def _cell(options: StudyOptions, clients: int, seed: int) -> StudyRun:
+def _cell(
+    options: StudyOptions, launch_arguments: Sequence[str], clients: int, seed: int
+) -> StudyRun:
     name = f"k{clients}-seed{seed}"
     fixed = [f"--num-clients={clients}", f"--seed={seed}", f"--name={name}"]
     fixed.append(f"--output-dir={options.output_dir}")
-    launch = parse([*options.launch_arguments, *fixed])
+    launch = parse([*launch_arguments, *fixed])
     launch.refuse_smoke()
     if (launch.output_dir / name / "config.yaml").exists():
         launch = replace(launch, resume=True)
@@ -154,21 +149,3 @@ def _with_samples(launch: Launch, wanted: int) -> StudyRun:
         return StudyRun(launch=launch, drawn=wanted)
     data = replace(run.data, max_train=wanted)
     return StudyRun(launch=replace(launch, run=replace(run, data=data)), drawn=None)
-
-
-def _numbers(option: str, text: str, *, least: int) -> tuple[int, ...]:
-    numbers = tuple(_number(option, part, least=least) for part in text.split(","))
-    return tuple(sorted(set(numbers)))
-
-
-def _number(option: str, text: str, *, least: int) -> int:
-    try:
-        number = int(text)
-    except ValueError:
-        number = least - 1
-    if number < least:
-        raise UserError(
-            f"--{option} takes whole numbers of at least {least}, with commas between where it "
-            f"takes several, such as 10,100; got {text!r}"
-        )
-    return number

@@ -208,5 +208,5 @@ def test_the_programs_and_the_studies_are_there() -> None:
         if getattr(job, "func", None) is of_program:
             assert (ROOT / job.args[0][0]).exists()
         if getattr(job, "func", None) is of_study:
-            own = parse_study([a.format(data="data") for a in job.args[1]])
-            parse([*own.launch_arguments, "--num-clients=10"])
+            _, arguments = parse_study([a.format(data="data") for a in job.args[1]])
+            parse([*arguments, "--num-clients=10"])
