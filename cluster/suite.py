@@ -5,7 +5,7 @@ and all share one store of client updates.
 """
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
@@ -26,11 +26,20 @@ def main(argv: Iterable[str] | None = None) -> int:
     """Runs the command and returns its exit status: 0, 1 a run failed, 2 bad input, 130 Ctrl-C."""
     arguments = sys.argv[1:] if argv is None else list(argv)
     with loading(arguments):
-        from cluster.run.command_line import stop_on_disk, stop_with
         from cluster.studies.suite_options import parse_suite
-        from fl.errors import ServerFailed
+    return ended(
+        lambda: suite(parse_suite(arguments)),
+        lambda: say_interrupted("interrupted; the same command goes on"),
+    )
+
+
+def ended(work: Callable[[], None], interrupted: Callable[[], None] = lambda: None) -> int:
+    """Does the work, says in a line why it ended early, and returns the command's exit status."""
+    from cluster.run.command_line import INTERRUPTED, stop_on_disk, stop_with
+    from fl.errors import ServerFailed
+
     try:
-        suite(parse_suite(arguments))
+        work()
     except UserError as error:
         return stop_with(error)
     except (ClientFailed, ServerFailed) as error:
@@ -39,8 +48,8 @@ def main(argv: Iterable[str] | None = None) -> int:
     except OSError as error:
         return stop_on_disk(error, "the same command goes on")
     except KeyboardInterrupt:
-        say_interrupted("interrupted; the same command goes on")
-        return 130
+        interrupted()
+        return INTERRUPTED
     return 0
 
 

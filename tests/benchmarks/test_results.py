@@ -25,7 +25,7 @@ from results import (
 from cluster.run.command_line import parse
 from cluster.run.run_dir import claim
 from cluster.studies.comparison import Cell, Figure
-from cluster.studies.study_options import parse_study
+from cluster.studies.study_runs import parse_study
 from fl.errors import UserError
 from fl.json_files import write_json
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from cluster.run.prepare import prepare
-from cluster.studies.study_options import cells, parse_study, upload_bytes
+from cluster.studies.study_runs import cells, parse_study, upload_bytes
 from cluster.study import main
 from fl.errors import UserError
 from tests.cluster.studies.small_study import SMALL
