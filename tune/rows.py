@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Literal, TypeGuard
 
 from cluster.hardware.inventory import Inventory
-from fl.events import ClientEnd, Epoch, Event, RunStart, parse_events
+from fl.events import ClientEnd, Epoch, Event, RunStart
 from fl.federation import Client
 from fl.json_files import SettingValues, read_json
-from fl.whole_files import no_pipe
+from fl.report.read import read_events
 from tune.options import SweepOptions
 from tune.trials import DEFAULT, FAILURE, SETTINGS, read_result
 
@@ -64,7 +64,7 @@ def last_scores(run_dir: Path) -> dict[str, float]:
 
     For a finished run without a fit at the server, the accuracy alone, as epoch 0.
     """
-    if epochs := [event for event in _events(run_dir) if is_epoch(event)]:
+    if epochs := [event for event in read_events(run_dir / "metrics.jsonl") if is_epoch(event)]:
         return reported(epochs[-1])
     result = read_result(run_dir)
     return {"epoch": 0, "accuracy": result["accuracy"]} if result else {}
@@ -86,7 +86,7 @@ def listed(settings: SettingValues) -> str:
 
 
 def _read(run_dir: Path, defaults: SettingValues) -> TrialRow:
-    events = _events(run_dir)
+    events = read_events(run_dir / "metrics.jsonl")
     ends = [event for event in events if isinstance(event, ClientEnd)]
     failure = run_dir / FAILURE
     status: Literal["finished", "stopped", "failed"] = "stopped"
@@ -107,14 +107,6 @@ def _read(run_dir: Path, defaults: SettingValues) -> TrialRow:
         seconds=_seconds(events),
         reason=failure.read_text(errors="replace").strip() if status == "failed" else "",
     )
-
-
-def _events(run_dir: Path) -> list[Event]:
-    try:
-        text = no_pipe(run_dir / "metrics.jsonl").read_text(errors="replace")
-        return list(parse_events(text.splitlines()))
-    except FileNotFoundError:
-        return []
 
 
 def _seconds(events: Sequence[Event]) -> float:

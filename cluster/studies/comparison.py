@@ -11,9 +11,9 @@ from typing import Any, Literal
 import yaml
 from scipy.stats import ttest_rel
 
-from fl.events import Epoch, parse_events
+from fl.events import Epoch
 from fl.json_files import JsonObject, SettingValues
-from fl.whole_files import no_pipe
+from fl.report.read import read_events
 
 # A cell of a table, and the papers' printed figures beside it (``published.yaml``).
 
@@ -253,11 +253,8 @@ def loss_curve(run_dir: Path) -> tuple[float, ...]:
 
     Of epochs that were not tested nothing is told, and none is there without a fit.
     """
-    path = run_dir / "metrics.jsonl"
-    if not path.exists():
-        return ()
-    with no_pipe(path).open(errors="replace") as lines:
-        epochs = [event for event in parse_events(lines) if isinstance(event, Epoch)]
+    events = read_events(run_dir / "metrics.jsonl")
+    epochs = [event for event in events if isinstance(event, Epoch)]
     # Epochs that a run trained again after it was killed are there twice; the last one counts.
     found = {(e.round, e.epoch): e.loss for e in epochs if e.stage == epochs[-1].stage}
     return tuple(found[key] for key in sorted(found))

@@ -301,49 +301,8 @@ def tell_sent(figures: Sequence[Figure]) -> list[str]:
 
 Line = Sequence[tuple[float | str, Sequence[float]]]
 """By x its y, a value per seed. Words for x stand at even steps."""
-Points = Callable[[Sequence[Figure]], Line | None]
-"""A line, of its cells; None where the method has none."""
-Draw = Callable[[Sequence[Figure]], drawn.Figure]
 LOOKS = cycler(linestyle=["-", "--", ":", "-."]) * cycler(color=[f"C{n}" for n in range(10)])
 CLASSES = {"1": "1 class per client", "10": "IID"}
-
-
-def draw(
-    figures: Sequence[Figure], points: Points, x: str, y: str = "accuracy", scale: str = "linear"
-) -> drawn.Figure:
-    """Panels with a line for each method: the mean over seeds, and their range.
-
-    Args:
-        figures: the cells; a line is made of all those of its place and method.
-        points: of a line.
-        x: label of the horizontal axis.
-        y: label of the vertical axis; accuracies are from 0 to 1, and shown in percent.
-        scale: of the vertical axis, as Matplotlib names it.
-    """
-    lines: dict[tuple[str, str], list[Figure]] = {}
-    for figure in figures:
-        lines.setdefault((place(figure), figure.cell.method), []).append(figure)
-    places = list(dict.fromkeys(where for where, _ in lines))
-    looks: Mapping[str, Any] = dict(zip(dict.fromkeys(m for _, m in lines), LOOKS(), strict=False))
-    width = style.WIDE * max(1.0, len(places) / 3) if len(places) > 1 else style.HALF
-    sheet, panels = style.new_panels(width, 3.6, len(places))
-    for (where, method), cells in lines.items():
-        if (line := points(cells)) is not None:
-            axes = panels[places.index(where)]
-            at, values = [x for x, _ in line], [y for _, y in line]
-            axes.plot(at, list(map(mean, values)), marker=".", label=method, **looks[method])
-            ends = list(map(min, values)), list(map(max, values))
-            axes.fill_between(at, *ends, color=looks[method]["color"], alpha=0.15)
-    for title, axes in zip(places, panels, strict=True):
-        axes.set(xlabel=x, yscale=scale)
-        axes.set_title(title, fontsize=style.LABEL, color=style.INK)
-    panels[0].set(ylabel=y)
-    if y == "accuracy":
-        panels[0].yaxis.set_major_formatter(PercentFormatter(1.0))
-    named = {handle.get_label(): handle for axes in panels for handle in axes.get_lines()}
-    above: Any = {"loc": "outside upper center", "ncols": 4, "frameon": False}
-    sheet.legend(handles=list(named.values()), fontsize=style.TICK, **above)
-    return sheet
 
 
 def over_time(cells: Sequence[Figure]) -> Line:
@@ -397,41 +356,75 @@ def place(figure: Figure) -> str:
 class Exhibit:
     """How one of the papers' figures is drawn, and which tables state its numbers."""
 
-    draw: Draw
+    points: Callable[[Sequence[Figure]], Line | None]
+    """A line, of all cells of a place and method; None where the method has none."""
+    x: str
+    """Label of the horizontal axis."""
     tell: Callable[[Sequence[Figure]], list[str]] = lambda figures: []
     """Not given where the table of accuracies states all that the figure shows."""
-    also: Mapping[str, Draw] = field(default_factory=dict)
+    y: str = "accuracy"
+    """Label of the vertical axis; accuracies are from 0 to 1, and shown in percent."""
+    scale: str = "linear"
+    """Of the vertical axis, as Matplotlib names it."""
+    also: Mapping[str, "Exhibit"] = field(default_factory=dict)
     """Further pictures, by what their names end in."""
 
+    def draw(self, figures: Sequence[Figure]) -> drawn.Figure:
+        """A panel for each place, a line for each method: the mean over seeds, and their range."""
+        lines: dict[tuple[str, str], list[Figure]] = {}
+        for figure in figures:
+            lines.setdefault((place(figure), figure.cell.method), []).append(figure)
+        places = list(dict.fromkeys(where for where, _ in lines))
+        looks: Mapping[str, Any] = dict(
+            zip(dict.fromkeys(m for _, m in lines), LOOKS(), strict=False)
+        )
+        width = style.WIDE * max(1.0, len(places) / 3) if len(places) > 1 else style.HALF
+        sheet, panels = style.new_panels(width, 3.6, len(places))
+        for (where, method), cells in lines.items():
+            if (line := self.points(cells)) is not None:
+                axes = panels[places.index(where)]
+                at, values = [at for at, _ in line], [of_seeds for _, of_seeds in line]
+                axes.plot(at, list(map(mean, values)), marker=".", label=method, **looks[method])
+                ends = list(map(min, values)), list(map(max, values))
+                axes.fill_between(at, *ends, color=looks[method]["color"], alpha=0.15)
+        for title, axes in zip(places, panels, strict=True):
+            axes.set(xlabel=self.x, yscale=self.scale)
+            axes.set_title(title, fontsize=style.LABEL, color=style.INK)
+        panels[0].set(ylabel=self.y)
+        if self.y == "accuracy":
+            panels[0].yaxis.set_major_formatter(PercentFormatter(1.0))
+        named = {handle.get_label(): handle for axes in panels for handle in axes.get_lines()}
+        above: Any = {"loc": "outside upper center", "ncols": 4, "frameon": False}
+        sheet.legend(handles=list(named.values()), fontsize=style.TICK, **above)
+        return sheet
 
-_ROUNDS = partial(draw, points=over_time, x="round")
-_TARGETS = partial(over_levels, epochs_to_target, TARGETS)
-_LOCAL_EPOCHS = partial(draw, points=partial(over_setting, "classifier.epochs"), x="local epochs")
-_SAMPLES = partial(draw, points=partial(over_setting, "num-samples"), x="synthetic samples")
-_RATES = partial(draw, points=partial(over_setting, "dropping.rate"), x="dropping rate")
-_TRAFFIC = partial(draw, points=over_traffic, x="accuracy, %", y="MiB until then", scale="log")
-_CLUSTERS = partial(draw, points=over_clusters, x="cluster", y="clients")
+
+_LOCAL_EPOCHS = partial(over_setting, "classifier.epochs")
+_TRAFFIC = Exhibit(over_traffic, "accuracy, %", y="MiB until then", scale="log")
+_CLUSTERS = Exhibit(over_clusters, "cluster", y="clients")
 EXHIBITS = {
     "fig5": Exhibit(
-        partial(draw, points=_TARGETS, x="target accuracy, %", y="epochs at the server"),
+        partial(over_levels, epochs_to_target, TARGETS),
+        "target accuracy, %",
         tell_targets,
+        y="epochs at the server",
     ),
-    "fig6": Exhibit(partial(draw, points=over_time, x="epoch at the server"), tell_forgetting),
-    "fig7": Exhibit(_LOCAL_EPOCHS),
-    "fig8": Exhibit(_SAMPLES),
-    "fid": Exhibit(
-        partial(draw, points=over_distance, x="Fréchet distance (own features)"), tell_fid
+    "fig6": Exhibit(over_time, "epoch at the server", tell_forgetting),
+    "fig7": Exhibit(_LOCAL_EPOCHS, "local epochs"),
+    "fig8": Exhibit(partial(over_setting, "num-samples"), "synthetic samples"),
+    "fid": Exhibit(over_distance, "Fréchet distance (own features)", tell_fid),
+    "fedaf": Exhibit(over_time, "round", tell_rounds),
+    "fedaf-table2": Exhibit(over_time, "round", tell_domains),
+    "fedaf-table6": Exhibit(over_time, "round", tell_rounds),
+    "fedd2s-table2": Exhibit(over_time, "round", tell_clients),
+    "fedd2s-table3": Exhibit(over_time, "round", tell_clients),
+    "fedd2s-fig5": Exhibit(_LOCAL_EPOCHS, "local epochs", tell_clients),
+    "fedd2s-fig6": Exhibit(over_time, "round", tell_clients),
+    "fedd2s-fig7": Exhibit(partial(over_setting, "dropping.rate"), "dropping rate", tell_clients),
+    "hfldd": Exhibit(
+        over_time, "round", tell_hfldd, also={"traffic": _TRAFFIC, "clusters": _CLUSTERS}
     ),
-    "fedaf": Exhibit(_ROUNDS, tell_rounds),
-    "fedaf-table2": Exhibit(_ROUNDS, tell_domains),
-    "fedaf-table6": Exhibit(_ROUNDS, tell_rounds),
-    "fedd2s-table2": Exhibit(_ROUNDS, tell_clients),
-    "fedd2s-table3": Exhibit(_ROUNDS, tell_clients),
-    "fedd2s-fig5": Exhibit(_LOCAL_EPOCHS, tell_clients),
-    "fedd2s-fig6": Exhibit(_ROUNDS, tell_clients),
-    "fedd2s-fig7": Exhibit(_RATES, tell_clients),
-    "hfldd": Exhibit(_ROUNDS, tell_hfldd, {"traffic": _TRAFFIC, "clusters": _CLUSTERS}),
-    "hfldd-table5": Exhibit(_ROUNDS),
-    "hfldd-table6": Exhibit(_ROUNDS, tell_sent),
-    "hfldd-fig7": Exhibit(_ROUNDS, tell_sent),
+    "hfldd-table5": Exhibit(over_time, "round"),
+    "hfldd-table6": Exhibit(over_time, "round", tell_sent),
+    "hfldd-fig7": Exhibit(over_time, "round", tell_sent),
 }

@@ -102,9 +102,9 @@ def pictures_of(name: str, scale: str, figures: Sequence[Figure]) -> dict[str, b
     if name not in EXHIBITS:
         return {}
     exhibit, stem = EXHIBITS[name], f"{name}-{scale}"
-    drawn = {f"{stem}.png": exhibit.draw}
-    drawn |= {f"{stem}-{ending}.png": draw for ending, draw in exhibit.also.items()}
-    return {file: png(draw(figures)) for file, draw in drawn.items()}
+    files = {f"{stem}.png": exhibit}
+    files |= {f"{stem}-{ending}.png": other for ending, other in exhibit.also.items()}
+    return {file: png(shown.draw(figures)) for file, shown in files.items()}
 
 
 def write(

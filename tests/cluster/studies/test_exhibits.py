@@ -108,12 +108,16 @@ CLUSTERED = run_of(0.5, 0.7) | {"heads": [1, 3]}
 
 
 def test_traffic_has_a_line_for_each_method_with_rounds() -> None:
-    sheet = EXHIBITS["hfldd"].also["traffic"](
-        [
-            hfldd("hfldd", CLUSTERED),
-            hfldd("fedavg", run_of(0.6, 0.96)),
-            hfldd("centralised", {"accuracy": 0.9}),
-        ]
+    sheet = (
+        EXHIBITS["hfldd"]
+        .also["traffic"]
+        .draw(
+            [
+                hfldd("hfldd", CLUSTERED),
+                hfldd("fedavg", run_of(0.6, 0.96)),
+                hfldd("centralised", {"accuracy": 0.9}),
+            ]
+        )
     )
     (axes,) = sheet.axes
     assert axes.get_yscale() == "log"
@@ -126,7 +130,7 @@ def test_traffic_has_a_line_for_each_method_with_rounds() -> None:
 
 
 def test_every_cluster_is_a_point_by_its_size() -> None:
-    clusters = EXHIBITS["hfldd"].also["clusters"]
+    clusters = EXHIBITS["hfldd"].also["clusters"].draw
     (axes,) = clusters([hfldd("hfldd", CLUSTERED), hfldd("fedavg", run_of(0.5))]).axes
     (line,) = axes.get_lines()
     assert line.get_xydata().tolist() == [[1, 3], [2, 1]]
