@@ -80,10 +80,12 @@ def _run(
     from cluster.run.command_line import INTERRUPTED, stop_on_disk, stop_with
     from fl.errors import ServerFailed
     from tune.outcome import print_summary
+    from tune.report import write_report
     from tune.tuning import search
 
     try:
         sweep = search(options, launch, space, prepared, folder, console, early)
+        write_report(sweep)
     except KeyboardInterrupt:
         say_interrupted(f"interrupted; {folder} can be continued with --resume")
         return INTERRUPTED

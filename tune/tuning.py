@@ -40,7 +40,6 @@ from fl.spaces import Choice, Distribution, Integers, LogUniform, Space
 from tune.folder import add_seconds, write_configuration
 from tune.options import METRICS, SweepOptions
 from tune.outcome import Sweep, compare, print_trials, write_sweep
-from tune.report import write_report
 from tune.rows import best_of, is_epoch, last_scores, listed, read_rows, reported, savings
 from tune.spaces import longest_fit, num_trials
 from tune.trials import DEFAULT, FAILURE, default_run, derive, run_trial, share_of
@@ -56,7 +55,7 @@ def search(
     console: Console,
     early: EarlyRay | None = None,
 ) -> Sweep:
-    """Runs default, trials, and best against default; writes all files of the sweep.
+    """Runs default, trials, and best against default; writes the sweep's files, but for its page.
 
     ``early``: its Ray, where that was begun.
     """
@@ -98,7 +97,6 @@ def search(
         partition=prepared.partition.digest,
     )
     write_sweep(sweep)
-    write_report(sweep)
     return sweep
 
 
@@ -219,11 +217,7 @@ FINISHED = "finished"
 
 
 def run_trials(
-    options: SweepOptions,
-    launch: Launch,
-    space: Space,
-    prepared: Prepared,
-    folder: Path,
+    options: SweepOptions, launch: Launch, space: Space, prepared: Prepared, folder: Path
 ) -> None:
     """Runs all trials, or those that are left of an interrupted sweep.
 
@@ -237,12 +231,11 @@ def run_trials(
     bundle = trial_bundle(nodes, requests, at_once)
     epochs = longest_fit(space, launch)
     trainable = tune.with_resources(
-        trainable_of(launch, share_of(prepared.inventory, bundle), options, epochs),
+        trainable_of(launch, share_of(prepared.inventory, bundle), options),
         # The trial's process only waits: its clients and ranks have the bundle to themselves.
         PlacementGroupFactory([{}, bundle]),
     )
-    storage = folder / STORAGE
-    path = str(storage / STATES)
+    path = str(folder / STORAGE / STATES)
     samples = param_space(space, options.search)
     if tune.Tuner.can_restore(path):
         tuner = restored(path, trainable, samples)
@@ -250,10 +243,10 @@ def run_trials(
         tuner = tune.Tuner(
             trainable,
             param_space=samples,
-            tune_config=_tune_config(options, launch, space, epochs, at_once),
+            tune_config=_tune_config(options, launch.run.seed, epochs, at_once),
             run_config=tune.RunConfig(
                 name=STATES,
-                storage_path=str(storage),
+                storage_path=str(folder / STORAGE),
                 stop={FINISHED: True},  # else a scheduler could still continue the trial
                 callbacks=[Lines()],
                 verbose=0,
@@ -263,12 +256,10 @@ def run_trials(
         tuner.fit()
 
 
-def _tune_config(
-    options: SweepOptions, launch: Launch, space: Space, epochs: int, at_once: int
-) -> tune.TuneConfig:
+def _tune_config(options: SweepOptions, seed: int, epochs: int, at_once: int) -> tune.TuneConfig:
     """How trials are chosen, which of them go on, and how many run at once."""
     return tune.TuneConfig(
-        search_alg=make_searcher(options, launch.run.seed),
+        search_alg=make_searcher(options, seed),
         scheduler=make_scheduler(options, epochs),
         # Tune counts a whole grid as one sample.
         num_samples=1 if options.search == "grid" else options.num_samples,
@@ -298,7 +289,7 @@ def restored(path: str, trainable: Any, samples: JsonObject) -> tune.Tuner:
 
 
 def trainable_of(
-    launch: Launch, share: Inventory, options: SweepOptions, epochs: int
+    launch: Launch, share: Inventory, options: SweepOptions
 ) -> Callable[[JsonObject], None]:
     """The function that Tune runs for each trial, in a process inside the trial's reservation."""
 
