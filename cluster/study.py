@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from cluster.run.steps import Steps, loading
-from fl.errors import ClientFailed, UserError
+from cluster.suite import ended
+from fl.errors import UserError
 from fl.json_files import JsonObject
 from fl.own_process import prepare_process, run_as_command, say_interrupted
 from fl.whole_files import refused_by_disk
 
 if TYPE_CHECKING:
-    from cluster.studies.study_options import StudyOptions, StudyRun
+    from cluster.studies.study_runs import StudyOptions, StudyRun
 
 # Whatever imports torch is imported where it is used: that takes seconds, and is said first.
 
@@ -24,16 +25,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     console, arguments = Console(markup=False), sys.argv[1:] if argv is None else argv
     with loading(arguments):
         from cluster.run.command_line import stop_with
-        from cluster.studies.study_cell import finished
-        from cluster.studies.study_options import cells, parse_study
+        from cluster.studies.study_runs import cells, finished, parse_study
     try:
-        options = parse_study(arguments)
+        options, launch_arguments = parse_study(arguments)
         if sys.platform != "linux":
             raise UserError(
                 "a study measures memory by what Linux tells of processes: it needs Linux"
             )
         with refused_by_disk(), Steps(console) as say:
-            planned = cells(options, say)
+            planned = cells(options, launch_arguments, say)
         if any(cell.launch.slurm.submit for cell in planned):
             raise UserError(
                 "a study runs where it is started: --slurm is for onefold run and suite"
@@ -92,22 +92,10 @@ def _run(cell: "StudyRun") -> int:
 
 
 def _in_process(cell: "StudyRun") -> None:
-    from cluster.run.command_line import INTERRUPTED, stop_on_disk, stop_with
-    from cluster.studies.study_cell import run_cell
-    from fl.errors import ServerFailed
+    from cluster.studies.study_runs import run_cell
 
     prepare_process()
-    try:
-        run_cell(cell)
-    except KeyboardInterrupt:
-        sys.exit(INTERRUPTED)
-    except UserError as error:
-        sys.exit(stop_with(error))
-    except (ClientFailed, ServerFailed) as error:
-        print(f"onefold: {error}", file=sys.stderr)
-        sys.exit(1)
-    except OSError as error:
-        sys.exit(stop_on_disk(error, "the same command goes on"))
+    sys.exit(ended(lambda: run_cell(cell)))
 
 
 if __name__ == "__main__":

@@ -5,8 +5,7 @@ and all share one store of client updates.
 """
 
 import sys
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -16,7 +15,6 @@ from fl.errors import ClientFailed, UserError
 from fl.own_process import run_as_command, say_interrupted
 
 if TYPE_CHECKING:
-    from cluster.run.slurm_options import SlurmOptions
     from cluster.studies.suite_options import SuiteOptions
 
 # Whatever imports torch is imported where it is used: that takes seconds, and is said first.
@@ -26,11 +24,20 @@ def main(argv: Iterable[str] | None = None) -> int:
     """Runs the command and returns its exit status: 0, 1 a run failed, 2 bad input, 130 Ctrl-C."""
     arguments = sys.argv[1:] if argv is None else list(argv)
     with loading(arguments):
-        from cluster.run.command_line import stop_on_disk, stop_with
         from cluster.studies.suite_options import parse_suite
-        from fl.errors import ServerFailed
+    return ended(
+        lambda: suite(parse_suite(arguments)),
+        lambda: say_interrupted("interrupted; the same command goes on"),
+    )
+
+
+def ended(work: Callable[[], None], interrupted: Callable[[], None] = lambda: None) -> int:
+    """Does the work, says in a line why it ended early, and returns the command's exit status."""
+    from cluster.run.command_line import INTERRUPTED, stop_on_disk, stop_with
+    from fl.errors import ServerFailed
+
     try:
-        suite(parse_suite(arguments))
+        work()
     except UserError as error:
         return stop_with(error)
     except (ClientFailed, ServerFailed) as error:
@@ -39,8 +46,8 @@ def main(argv: Iterable[str] | None = None) -> int:
     except OSError as error:
         return stop_on_disk(error, "the same command goes on")
     except KeyboardInterrupt:
-        say_interrupted("interrupted; the same command goes on")
-        return 130
+        interrupted()
+        return INTERRUPTED
     return 0
 
 
@@ -50,6 +57,7 @@ def suite(options: "SuiteOptions") -> None:
     Raises:
         UserError: no cell is to be run, or a run cannot be.
     """
+    from cluster.run.run_dir import locate
     from cluster.studies import fedaf_table7, suite_runs
     from cluster.studies.cells import make
     from cluster.studies.suite_options import BYTES_TABLE
@@ -62,30 +70,21 @@ def suite(options: "SuiteOptions") -> None:
     if not cells:
         example = make(name, scale, (), options.dataset, options.data_folder)[0].name
         raise UserError(f"--only fits no cell of {name}; e.g. {example}")
-    runs = suite_runs.arguments_of(options, cells, numbers)
+    runs = suite_runs.runs_of(options, cells, numbers)
+    left = [launch for launch in runs.values() if not suite_runs.finished(launch)]
     if options.dry_run:
-        suite_runs.name(runs.values())
+        for launch in runs.values():
+            done = suite_runs.finished(launch)
+            print(f"{locate(launch)}  {'finished' if done else 'to be run'}")
         if scale == "paper":
             suite_runs.tell(runs)
-    elif not (options.slurm.submit and _submit(runs.values(), options.slurm)):
-        figures = suite_runs.run_all(runs)
-        suite_runs.write(options.output_dir, name, scale, numbers, figures)
-
-
-def _submit(runs: Iterable[Sequence[str]], slurm: "SlurmOptions") -> bool:
-    """Sends unfinished runs to Slurm; returns whether there were any."""
-    from cluster.run.command_line import as_arguments, parse
-    from cluster.studies.suite_runs import finished
-
-    settings = {name: value for name, value in asdict(slurm).items() if value not in (None, ())}
-    asked = [argument for n, v in settings.items() for argument in as_arguments(f"slurm.{n}", v)]
-    launches = [parse([*arguments, *asked]) for arguments in runs]
-    left = [launch for launch in launches if not finished(launch)]
-    if left:
+    elif options.slurm.submit and left:
         from slurm.array import submit_all
 
         submit_all(left, Console(markup=False))
-    return bool(left)
+    else:
+        figures = suite_runs.run_all(runs)
+        suite_runs.write(options.output_dir, name, scale, numbers, figures)
 
 
 if __name__ == "__main__":

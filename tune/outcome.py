@@ -1,25 +1,24 @@
 """A sweep's outcome: printed on the terminal, as ``result.json``, and for TensorBoard."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
 from rich.console import Console
-from rich.measure import Measurement
-from rich.table import Table
+from rich.table import Column, Table
 
 from cluster.hardware.inventory import Inventory
 from cluster.run.options import Launch
 from cluster.run.prepare import prepare
 from cluster.run.run_dir import versions
 from fl.config import RunConfig
-from fl.json_files import JsonObject, SettingValues, write_json
+from fl.json_files import SettingValues, write_json
 from fl.report.words import duration, percent, points, tally
 from fl.spaces import Space
 from tune.options import SweepOptions
-from tune.rows import Savings, TrialRow, shown
+from tune.rows import TrialRow, listed
 from tune.trials import DEFAULT, derive, run_trial
 
 # A sweep's final comparison: best and default configuration on the test split, over seeds.
@@ -36,23 +35,13 @@ class Spread:
     std: float | None
 
 
-@dataclass(frozen=True, kw_only=True)
-class Comparison:
-    """Test accuracies with the same seeds, and their differences seed by seed."""
-
-    default: Spread
-    best: Spread
-    gain: Spread
-
-    def as_dict(self) -> JsonObject:
-        """For ``result.json``."""
-        return asdict(self)
-
-
 def compare(
     launch: Launch, settings: SettingValues, inventory: Inventory, *, seeds: int
-) -> Comparison:
+) -> dict[str, Spread]:
     """Runs both configurations with each seed, from the launch's on, on all training images.
+
+    Returns the test accuracies of ``default`` and ``best``, and the ``gain``, their differences
+    seed by seed.
 
     Args:
         launch: the sweep's.
@@ -77,7 +66,7 @@ def compare(
     default = accuracies[DEFAULT]
     best = accuracies.get(BEST, default)
     gains = tuple(b - d for b, d in zip(best, default, strict=True))
-    return Comparison(default=spread(default), best=spread(best), gain=spread(gains))
+    return {"default": spread(default), "best": spread(best), "gain": spread(gains)}
 
 
 def spread(values: tuple[float, ...]) -> Spread:
@@ -101,8 +90,9 @@ class Sweep:
     rows: tuple[TrialRow, ...]
     """The default trial first."""
     best: TrialRow
-    comparison: Comparison
-    savings: Savings
+    comparison: Mapping[str, Spread]
+    """Of ``default`` and ``best`` on the test split, and the ``gain``."""
+    savings: Mapping[str, float]
     seconds: float
     """Seconds of the trials, since the sweep's last start."""
     partition: str
@@ -115,53 +105,24 @@ def print_space(space: Space, console: Console) -> None:
         console.print(f"{name}: {distribution}", highlight=False, markup=False)
 
 
-def print_trials(
-    rows: Sequence[TrialRow], options: SweepOptions, names: Sequence[str], console: Console
-) -> None:
-    """Prints the trials as a table, the best first, then those that did not finish.
-
-    On a terminal that it is too wide for, the settings stand one below the other.
-    """
-    table = _table_of_trials(rows, options, names)
-    anything = console.options.update(max_width=1000)
-    width = Measurement.get(console, anything, table).maximum  # never cut to the terminal's width
-    if console.is_terminal and width > console.width:
-        console.print(_table_of_trials(rows, options, names, one_column=True), highlight=False)
-    else:
-        # A console cuts to its own width, whatever width is asked for.
-        whole = Console(
-            file=console.file, width=max(width, console.width), highlight=False, markup=False
-        )
-        whole.print(table, crop=False, soft_wrap=True)
-    for row in rows:
-        if row.status == "failed":
-            line = f"trial {row.name} failed: {row.reason}"
-            console.print(line, highlight=False, markup=False, soft_wrap=True)
-
-
-def _table_of_trials(
-    rows: Sequence[TrialRow],
-    options: SweepOptions,
-    names: Sequence[str],
-    *,
-    one_column: bool = False,
-) -> Table:
-    """Each setting in a column, or all in one."""
-    own = ["settings"] if one_column else names
-    table = Table("trial", "validation", "loss", "epochs", *own, "status", box=None)
+def print_trials(rows: Sequence[TrialRow], options: SweepOptions, console: Console) -> None:
+    """Prints the trials as a table, the best first, then those that did not finish."""
+    fixed = [Column(name, no_wrap=True) for name in ("trial", "validation", "loss", "epochs")]
+    table = Table(*fixed, "settings", Column("status", no_wrap=True), box=None)
     for row in ranked(rows, options):
-        settings = [shown(row.settings[name]) for name in names]
-        if one_column:
-            settings = ["\n".join(map(" ".join, zip(names, settings, strict=True)))]
         table.add_row(
             row.name,
             percent(row.scores["accuracy"]) if row.scores else NOTHING,
             f"{row.scores['loss']:.4f}" if "loss" in row.scores else NOTHING,  # not without a fit
             str(int(row.scores["epoch"])) if row.scores else NOTHING,
-            *settings,
+            listed(row.settings),
             row.status,
         )
-    return table
+    console.print(table, highlight=False)
+    for row in rows:
+        if row.status == "failed":
+            line = f"trial {row.name} failed: {row.reason}"
+            console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
 def ranked(rows: Sequence[TrialRow], options: SweepOptions) -> list[TrialRow]:
@@ -191,26 +152,21 @@ def _plus_minus(spread: Spread) -> str:
 def print_summary(sweep: Sweep, console: Console) -> None:
     """Prints the last lines: what was saved, what is best, and what it gains."""
     saved, compared = sweep.savings, sweep.comparison
-    seeds = len(compared.gain.values)
+    best, default, gain = compared["best"], compared["default"], compared["gain"]
     lines = (
         "",
-        f"clients  {saved.trained} trainings, {saved.reused} reused: "
-        f"{duration(saved.saved_seconds)} of training saved",
+        f"clients  {saved['trained']} trainings, {saved['reused']} reused: "
+        f"{duration(saved['saved_seconds'])} of training saved",
         f"time     {duration(sweep.seconds)} for the trials; without sharing at least "
-        f"{duration(sweep.seconds + saved.least_seconds_saved)}",
+        f"{duration(sweep.seconds + saved['least_seconds_saved'])}",
         f"best     trial {sweep.best.name}: {listed(sweep.best.settings)}",
-        f"test     best {with_spread(compared.best)}, default {with_spread(compared.default)}, "
-        f"gain {gained(compared.gain)} points over {tally(['seed'] * seeds)}",
+        f"test     best {with_spread(best)}, default {with_spread(default)}, "
+        f"gain {gained(gain)} points over {tally(['seed'] * len(gain.values))}",
         f"again    python -m cluster.launch --config {sweep.folder / 'best.yaml'}",
         f"report   {sweep.folder / 'report.html'}",
     )
     for line in lines:
         console.print(line, highlight=False, markup=False, soft_wrap=True)
-
-
-def listed(settings: SettingValues) -> str:
-    """Settings and their values, in a line."""
-    return ", ".join(f"{name} {shown(value)}" for name, value in settings.items())
 
 
 def write_sweep(sweep: Sweep) -> None:
@@ -231,12 +187,9 @@ def write_sweep(sweep: Sweep) -> None:
         },
         "space": {name: str(distribution) for name, distribution in sweep.space.items()},
         "trials": [_row(row) for row in sweep.rows],
-        "best": {
-            "trial": sweep.best.name,
-            "settings": dict(sweep.best.settings),
-        },
-        "test": sweep.comparison.as_dict(),
-        "clients_trained_and_reused": asdict(sweep.savings),
+        "best": {"trial": sweep.best.name, "settings": dict(sweep.best.settings)},
+        "test": {label: asdict(spread) for label, spread in sweep.comparison.items()},
+        "clients_trained_and_reused": dict(sweep.savings),
         "seconds": sweep.seconds,
         "versions": versions(),
     }

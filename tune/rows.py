@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Literal, TypeGuard
 
 from cluster.hardware.inventory import Inventory
-from fl.events import ClientEnd, Epoch, Event, RunStart, parse_events
+from fl.events import ClientEnd, Epoch, Event, RunStart
 from fl.federation import Client
 from fl.json_files import SettingValues, read_json
-from fl.whole_files import no_pipe
+from fl.report.read import read_events
 from tune.options import SweepOptions
 from tune.trials import DEFAULT, FAILURE, SETTINGS, read_result
 
@@ -54,18 +54,6 @@ def best_of(rows: Sequence[TrialRow], options: SweepOptions) -> TrialRow | None:
     return max(finished, key=lambda row: options.sign * row.scores[options.metric], default=None)
 
 
-def read_epochs(run_dir: Path) -> list[dict[str, float]]:
-    """What each epoch of the server's fit reported, in order, over all starts of the run."""
-    epochs: list[dict[str, float]] = []
-    for event in _events(run_dir):
-        if is_epoch(event):
-            # A fit that continued from an earlier state has repeated the epochs after it.
-            while epochs and epochs[-1]["epoch"] >= event.epoch:
-                epochs.pop()
-            epochs.append(reported(event))
-    return epochs
-
-
 def reported(event: Epoch) -> dict[str, float]:
     """The figures of an epoch that are reported to Tune."""
     return {"accuracy": event.accuracy, "loss": event.loss, "epoch": event.epoch}
@@ -76,8 +64,8 @@ def last_scores(run_dir: Path) -> dict[str, float]:
 
     For a finished run without a fit at the server, the accuracy alone, as epoch 0.
     """
-    if epochs := read_epochs(run_dir):
-        return epochs[-1]
+    if epochs := [event for event in read_events(run_dir / "metrics.jsonl") if is_epoch(event)]:
+        return reported(epochs[-1])
     result = read_result(run_dir)
     return {"epoch": 0, "accuracy": result["accuracy"]} if result else {}
 
@@ -92,8 +80,13 @@ def shown(value: object) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
+def listed(settings: SettingValues) -> str:
+    """Settings and their values, in a line."""
+    return " ".join(f"{name}={shown(value)}" for name, value in settings.items())
+
+
 def _read(run_dir: Path, defaults: SettingValues) -> TrialRow:
-    events = _events(run_dir)
+    events = read_events(run_dir / "metrics.jsonl")
     ends = [event for event in events if isinstance(event, ClientEnd)]
     failure = run_dir / FAILURE
     status: Literal["finished", "stopped", "failed"] = "stopped"
@@ -116,18 +109,9 @@ def _read(run_dir: Path, defaults: SettingValues) -> TrialRow:
     )
 
 
-def _events(run_dir: Path) -> list[Event]:
-    try:
-        text = no_pipe(run_dir / "metrics.jsonl").read_text(errors="replace")
-        return list(parse_events(text.splitlines()))
-    except FileNotFoundError:
-        return []
-
-
 def _seconds(events: Sequence[Event]) -> float:
     """Seconds over all starts: a resumed run has started several times, each time at 0."""
-    last = 0.0
-    total = 0.0
+    last = total = 0.0
     for event in events:
         if isinstance(event, RunStart):
             total += last
@@ -135,35 +119,24 @@ def _seconds(events: Sequence[Event]) -> float:
     return total + last
 
 
-# How many clients a sweep reused instead of training them, and the time that this saved.
+def savings(
+    rows: Sequence[TrialRow], members: Iterable[Client], inventory: Inventory
+) -> dict[str, float]:
+    """How many clients all trials trained and reused, and the time that this saved.
 
-
-@dataclass(frozen=True, kw_only=True)
-class Savings:
-    """Sums over all trials of a sweep, the default among them."""
-
-    trained: int
-    """Clients that were trained."""
-    reused: int
-    """Clients that a trial had from the store instead."""
-    trained_seconds: float
-    """Seconds of training, summed over the clients that were trained."""
-    saved_seconds: float
-    """Seconds that the training of the reused clients had taken."""
-    least_seconds_saved: float
-    """Wall time saved if the machine had been full of clients all the time: without reuse the sweep
-    would have taken at least so much longer."""
-
-
-def savings(rows: Sequence[TrialRow], members: Iterable[Client], inventory: Inventory) -> Savings:
-    """Sums the trials' trained and reused clients."""
+    Returns:
+        ``trained`` and ``reused``, in clients; ``trained_seconds`` of training, summed over
+        clients; ``saved_seconds`` that the training of the reused ones had taken; and
+        ``least_seconds_saved``, the wall time saved if the machine had been full of clients all
+        the time: without reuse the sweep would have taken at least so much longer.
+    """
     at_once = {c.id: max(1, inventory.at_once(c.request)) for c in members}
-    saved = [(client, s) for row in rows for client, s in row.reused.items()]
-    trained = [s for row in rows for s in row.trained.values()]
-    return Savings(
-        trained=len(trained),
-        reused=len(saved),
-        trained_seconds=round(sum(trained), 3),
-        saved_seconds=round(sum(seconds for _, seconds in saved), 3),
-        least_seconds_saved=round(sum(s / at_once[client] for client, s in saved), 3),
-    )
+    trained = [seconds for row in rows for seconds in row.trained.values()]
+    saved = [(client, seconds) for row in rows for client, seconds in row.reused.items()]
+    return {
+        "trained": len(trained),
+        "reused": len(saved),
+        "trained_seconds": round(sum(trained), 3),
+        "saved_seconds": round(sum(seconds for _, seconds in saved), 3),
+        "least_seconds_saved": round(sum(s / at_once[client] for client, s in saved), 3),
+    }

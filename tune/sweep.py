@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from cluster.run.options import Launch
     from cluster.run.prepare import Prepared
     from fl.spaces import Space
+    from slurm.node_task import NodeTask
     from tune.options import SweepOptions
 
 # Whatever imports torch is imported where it is used: that takes seconds, and is said first.
@@ -38,7 +40,7 @@ def main(argv: Sequence[str] | None = None, *, own_process: bool = False) -> int
         from tune.options import parse_sweep
         from tune.outcome import print_space
         from tune.spaces import check_space, read_space
-        from tune.whole_sweep import default_run
+        from tune.trials import default_run
     with ExitStack() as held:
         try:
             with refused_by_disk():
@@ -48,16 +50,17 @@ def main(argv: Sequence[str] | None = None, *, own_process: bool = False) -> int
                 check_space(space, options, launch)
                 early = held.enter_context(EarlyRay(launch, fork=own_process))
                 with Steps(console) as say:
-                    prepared = prepare(default_run(options, launch), say=say)
+                    prepared = prepare(default_run(launch, options.validation), say=say)
             if launch.dry_run:
                 print_space(space, console)
                 print_plan(prepared, console)
                 return 0
             if launch.slurm.submit:
-                from tune.submit import submit
-
-                return submit(options, launch, space, console)
+                return _submit(options, launch, space, console)
             folder = held.enter_context(claimed_sweep(options, launch, space))
+            with Steps(console) as say:
+                say("loading Ray Tune")  # before a thread that starts Ray could meet half of it
+                import tune.tuning  # noqa: F401
             early.begin(prepared.inventory)  # late: a sweep whose name is taken needs none
         except UserError as error:
             return stop_with(error)
@@ -77,10 +80,12 @@ def _run(
     from cluster.run.command_line import INTERRUPTED, stop_on_disk, stop_with
     from fl.errors import ServerFailed
     from tune.outcome import print_summary
-    from tune.whole_sweep import search
+    from tune.report import write_report
+    from tune.tuning import search
 
     try:
         sweep = search(options, launch, space, prepared, folder, console, early)
+        write_report(sweep)
     except KeyboardInterrupt:
         say_interrupted(f"interrupted; {folder} can be continued with --resume")
         return INTERRUPTED
@@ -93,6 +98,47 @@ def _run(
         return stop_on_disk(error, f"--resume goes on in {folder}")
     print_summary(sweep, console)
     return 0
+
+
+def _submit(options: "SweepOptions", launch: "Launch", space: "Space", console: Console) -> int:
+    """Submits the sweep and returns the exit status.
+
+    Raises:
+        UserError: one line, for any error that can be found before the job starts.
+    """
+    from slurm.sbatch import Sbatch, refuse_path, require_sbatch
+    from slurm.submit import print_text, write_submitted
+    from tune.folder import claim_sweep
+
+    if launch.wait:
+        raise UserError("--wait is for a single run's job; a sweep's tells how it goes in its log")
+    require_sbatch()
+    refuse_path(launch.output_dir / str(launch.name) / "slurm")
+    folder = claim_sweep(options, launch, space)
+    (job,) = Sbatch(folder / "slurm", launch.slurm).send([job_of(options, launch, folder)])
+    write_submitted(folder, job)
+    print_text(
+        f"job      {job}\n"
+        f"results  {folder}\n"
+        f"logs     {folder / 'slurm' / f'{job}_0_log.out'}\n"
+        f"cancel   scancel {job}",
+        console,
+    )
+    return 0
+
+
+def job_of(options: "SweepOptions", launch: "Launch", folder: Path) -> "NodeTask":
+    """The sweep inside the allocation, where each start of the job resumes it."""
+    from cluster.run.command_line import as_arguments
+    from slurm.node_task import NodeTask
+    from slurm.submit import forwarded
+
+    own = asdict(options)
+    if Path(options.space).suffix:
+        own["space"] = str(Path(options.space).absolute())
+    arguments = [a for n, value in own.items() if value is not None for a in as_arguments(n, value)]
+    arguments += [f"--config={folder / 'default.yaml'}", *forwarded(launch, folder)]
+    return NodeTask(arguments, folder, nodes=launch.slurm.nodes, ray=True, module="tune.sweep")
 
 
 if __name__ == "__main__":

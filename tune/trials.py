@@ -45,6 +45,11 @@ def derive(
     return replace(launch, run=run, name=name, resume=True, overwrite=False, dry_run=False)
 
 
+def default_run(launch: Launch, validation: float) -> Launch:
+    """The trial that changes no setting."""
+    return derive(launch, {}, f"{launch.name}/trials/{DEFAULT}", validation=validation)
+
+
 def run_trial(
     launch: Launch,
     settings: SettingValues,
@@ -58,37 +63,23 @@ def run_trial(
     goes to ``log.txt`` there, and the reason of a failure to ``failure.txt``. A sweep has many
     trials of which few are looked at, so its report is drawn only with ``report``.
     """
-    with _claimed(launch) as run_dir:
-        return _run_in(
-            run_dir, launch, settings, *listeners, prepare_with=prepare_with, report=report
-        )
-
-
-def _run_in(
-    run_dir: Path,
-    launch: Launch,
-    settings: SettingValues,
-    *listeners: Callable[[Event], None],
-    prepare_with: Callable[[Launch], Prepared],
-    report: bool,
-) -> JsonObject:
     from cluster.run.runner import execute
 
-    write_json(run_dir / SETTINGS, dict(settings))
-    (run_dir / FAILURE).unlink(missing_ok=True)
-    finished = read_result(run_dir)
-    if finished is not None:
-        return finished
-    with (run_dir / "log.txt").open("a", buffering=1) as log:
-        try:
-            prepared = prepare_with(launch)
-            console = Console(file=log, width=200, markup=False)
-            return execute(launch, prepared, run_dir, console, *listeners, report=report)
-        except Exception as error:
-            reason = " ".join(str(error).split())
-            (run_dir / FAILURE).write_text(f"{type(error).__name__}: {reason}\n")
-            traceback.print_exception(error, file=log)
-            raise
+    with _claimed(launch) as run_dir:
+        write_json(run_dir / SETTINGS, dict(settings))
+        (run_dir / FAILURE).unlink(missing_ok=True)
+        if (finished := read_result(run_dir)) is not None:
+            return finished
+        with (run_dir / "log.txt").open("a", buffering=1) as log:
+            try:
+                prepared = prepare_with(launch)
+                console = Console(file=log, width=200, markup=False)
+                return execute(launch, prepared, run_dir, console, *listeners, report=report)
+            except Exception as error:
+                reason = " ".join(str(error).split())
+                (run_dir / FAILURE).write_text(f"{type(error).__name__}: {reason}\n")
+                traceback.print_exception(error, file=log)
+                raise
 
 
 def read_result(run_dir: Path) -> JsonObject | None:

@@ -1,9 +1,14 @@
-"""Runs a sweep's trials under Ray Tune, each in a placement group of its own, on one cluster."""
+"""A whole sweep: the default configuration, trials under Ray Tune, and the best against it.
+
+Each trial has a placement group of its own, on one cluster.
+"""
 
 import logging
 import math
 import os
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,20 +22,83 @@ from ray.tune.schedulers import ASHAScheduler, FIFOScheduler, TrialScheduler
 from ray.tune.search import BasicVariantGenerator, SearchAlgorithm, Searcher
 from ray.util.placement_group import get_current_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+from rich.console import Console
 
 from cluster.hardware.inventory import Inventory
+from cluster.run.command_line import flatten
+from cluster.run.early_ray import EarlyRay
 from cluster.run.options import Launch
 from cluster.run.prepare import Prepared, prepare
+from cluster.run.run_dir import nested
+from cluster.run.runtime import ray_cluster
+from cluster.run.steps import Steps
 from fl.errors import UserError
 from fl.events import Event
 from fl.federation import Request
 from fl.json_files import JsonObject
 from fl.spaces import Choice, Distribution, Integers, LogUniform, Space
+from tune.folder import add_seconds, write_configuration
 from tune.options import METRICS, SweepOptions
-from tune.rows import is_epoch, last_scores, reported, shown
-from tune.spaces import longest_fit
-from tune.trials import FAILURE, derive, run_trial, share_of
+from tune.outcome import Sweep, compare, print_trials, write_sweep
+from tune.rows import best_of, is_epoch, last_scores, listed, read_rows, reported, savings
+from tune.spaces import longest_fit, num_trials
+from tune.trials import DEFAULT, FAILURE, default_run, derive, run_trial, share_of
 from tune.tune_internals import callbacks_not_counted, number_in
+
+
+def search(
+    options: SweepOptions,
+    launch: Launch,
+    space: Space,
+    prepared: Prepared,
+    folder: Path,
+    console: Console,
+    early: EarlyRay | None = None,
+) -> Sweep:
+    """Runs default, trials, and best against default; writes the sweep's files, but for its page.
+
+    ``early``: its Ray, where that was begun.
+    """
+    flat = flatten(nested(launch.run))
+    defaults = {name: flat[name] for name in space}
+    with ExitStack() as held:
+        with Steps(console) as say:
+            say("joining Ray" if launch.ray_address else "starting Ray")
+            held.enter_context(ray_cluster(launch, prepared.inventory, folder, early))
+        # First and on the whole machine, so that the trials find the clients' updates stored.
+        console.print(f"default configuration, on {options.validation:g} of the training images")
+        run_trial(default_run(launch, options.validation), {}, prepare_with=lambda _: prepared)
+        console.print(f"{num_trials(space, options)} trials of {', '.join(space)}")
+        began = time.perf_counter()
+        try:
+            run_trials(options, launch, space, prepared, folder)
+        finally:  # a sweep that is stopped goes on later, and its trials took all of it
+            seconds = add_seconds(folder, time.perf_counter() - began)
+        rows = read_rows(folder / "trials", defaults)
+        print_trials(rows, options, console)
+        best = best_of(rows, options)
+        if best is None:
+            raise UserError(f"no trial finished; the reasons are in {folder / 'trials'}")
+        settings = {} if best.name == DEFAULT else dict(best.settings)
+        write_configuration(folder / "best.yaml", derive(launch, settings, "best").run)
+        seeds = "one seed" if options.final_seeds == 1 else f"{options.final_seeds} seeds"
+        console.print(f"best and default with {seeds}, on the test split")
+        comparison = compare(launch, settings, prepared.inventory, seeds=options.final_seeds)
+    sweep = Sweep(
+        folder=folder,
+        options=options,
+        run=launch.run,
+        space=space,
+        rows=tuple(rows),
+        best=best,
+        comparison=comparison,
+        savings=savings(rows, prepared.members, prepared.inventory),
+        seconds=round(seconds, 3),
+        partition=prepared.partition.digest,
+    )
+    write_sweep(sweep)
+    return sweep
+
 
 # How much of the cluster a trial gets: a bundle of its own, large enough for every client.
 
@@ -42,11 +110,9 @@ Resources = Mapping[str, float]
 
 def concurrency(nodes: Sequence[Resources], requests: Iterable[Request]) -> int:
     """Trials at once by default: one per GPU, else as many as cores and memory allow."""
-    requests = tuple(requests)
+    least = _least(requests)
     gpus = int(sum(node.get("GPU", 0) for node in nodes))
-    if gpus:
-        return gpus
-    return sum(_fits(node, _least(requests)) for node in nodes)
+    return gpus or sum(_fits(node, least) for node in nodes)
 
 
 def trial_bundle(
@@ -57,15 +123,11 @@ def trial_bundle(
     It is never less than what the largest client asks for: then fewer trials run at once. Nodes
     may differ, and a trial must fit on each.
     """
-    beside = math.ceil(trials / len(nodes))
-    least = _least(requests)
-    share = {
-        kind: min(node.get(kind, 0) for node in nodes) // beside
-        for kind in ("CPU", "GPU", "memory")
-    }
-    there = {kind: min(node.get(kind, 0) for node in nodes) for kind in share}
-    whole = {kind: max(share[kind], min(least[kind], there[kind])) for kind in share}
-    return {kind: amount for kind, amount in whole.items() if amount}
+    beside, bundle = math.ceil(trials / len(nodes)), {}
+    for kind, least in _least(requests).items():
+        there = min(node.get(kind, 0) for node in nodes)
+        bundle[kind] = max(there // beside, min(least, there))
+    return {kind: amount for kind, amount in bundle.items() if amount}
 
 
 def _fits(node: Resources, least: Resources) -> int:
@@ -155,11 +217,7 @@ FINISHED = "finished"
 
 
 def run_trials(
-    options: SweepOptions,
-    launch: Launch,
-    space: Space,
-    prepared: Prepared,
-    folder: Path,
+    options: SweepOptions, launch: Launch, space: Space, prepared: Prepared, folder: Path
 ) -> None:
     """Runs all trials, or those that are left of an interrupted sweep.
 
@@ -173,12 +231,11 @@ def run_trials(
     bundle = trial_bundle(nodes, requests, at_once)
     epochs = longest_fit(space, launch)
     trainable = tune.with_resources(
-        trainable_of(launch, share_of(prepared.inventory, bundle), options, epochs),
+        trainable_of(launch, share_of(prepared.inventory, bundle), options),
         # The trial's process only waits: its clients and ranks have the bundle to themselves.
         PlacementGroupFactory([{}, bundle]),
     )
-    storage = folder / STORAGE
-    path = str(storage / STATES)
+    path = str(folder / STORAGE / STATES)
     samples = param_space(space, options.search)
     if tune.Tuner.can_restore(path):
         tuner = restored(path, trainable, samples)
@@ -186,10 +243,10 @@ def run_trials(
         tuner = tune.Tuner(
             trainable,
             param_space=samples,
-            tune_config=_tune_config(options, launch, space, epochs, at_once),
+            tune_config=_tune_config(options, launch.run.seed, epochs, at_once),
             run_config=tune.RunConfig(
                 name=STATES,
-                storage_path=str(storage),
+                storage_path=str(folder / STORAGE),
                 stop={FINISHED: True},  # else a scheduler could still continue the trial
                 callbacks=[Lines()],
                 verbose=0,
@@ -199,12 +256,10 @@ def run_trials(
         tuner.fit()
 
 
-def _tune_config(
-    options: SweepOptions, launch: Launch, space: Space, epochs: int, at_once: int
-) -> tune.TuneConfig:
+def _tune_config(options: SweepOptions, seed: int, epochs: int, at_once: int) -> tune.TuneConfig:
     """How trials are chosen, which of them go on, and how many run at once."""
     return tune.TuneConfig(
-        search_alg=make_searcher(options, launch.run.seed),
+        search_alg=make_searcher(options, seed),
         scheduler=make_scheduler(options, epochs),
         # Tune counts a whole grid as one sample.
         num_samples=1 if options.search == "grid" else options.num_samples,
@@ -234,7 +289,7 @@ def restored(path: str, trainable: Any, samples: JsonObject) -> tune.Tuner:
 
 
 def trainable_of(
-    launch: Launch, share: Inventory, options: SweepOptions, epochs: int
+    launch: Launch, share: Inventory, options: SweepOptions
 ) -> Callable[[JsonObject], None]:
     """The function that Tune runs for each trial, in a process inside the trial's reservation."""
 
@@ -283,8 +338,8 @@ class Lines(tune.Callback):
 
     def _print(self, trial: Trial, text: str) -> None:
         self._ended += 1
-        tried = " ".join(f"{n}={shown(v)}" for n, v in trial.config.items())
-        print(f"trial {number(trial)} ({self._ended} ended): {text}; {tried}", flush=True)
+        tried = f"trial {number(trial)} ({self._ended} ended)"
+        print(f"{tried}: {text}; {listed(trial.config)}", flush=True)
 
 
 def number(trial: Trial) -> str:

@@ -11,9 +11,9 @@ from typing import Any, Literal
 import yaml
 from scipy.stats import ttest_rel
 
-from fl.events import Epoch, parse_events
+from fl.events import Epoch
 from fl.json_files import JsonObject, SettingValues
-from fl.whole_files import no_pipe
+from fl.report.read import read_events
 
 # A cell of a table, and the papers' printed figures beside it (``published.yaml``).
 
@@ -135,7 +135,12 @@ class Figure:
     @property
     def spread(self) -> float | None:
         """Sample standard deviation in points; None for one seed."""
-        return 100 * stdev(self.accuracies) if len(self.accuracies) > 1 else None
+        return spread([100 * accuracy for accuracy in self.accuracies])
+
+
+def spread(values: Sequence[float]) -> float | None:
+    """Sample standard deviation; None for one value."""
+    return stdev(values) if len(values) > 1 else None
 
 
 def as_markdown(name: str, scale: str, seeds: Sequence[int], figures: Sequence[Figure]) -> str:
@@ -147,14 +152,12 @@ def as_markdown(name: str, scale: str, seeds: Sequence[int], figures: Sequence[F
     names += ["Paper", "Difference", "Rank", "Rank in the paper"] if printed else ["Rank"]
     lines = []
     for row in _by_row(figures):
-        ours = [
-            UNDERTRAINED if figure.undertrained else rank
-            for figure, rank in zip(row, _ranks(list(map(_ranked, row))), strict=True)
-        ]
+        ours = _ranks([None if figure.undertrained else figure.mean for figure in row])
         theirs = _ranks([f.cell.paper.mean if f.cell.paper else None for f in row])
         for figure, own, paper in zip(row, ours, theirs, strict=True):
             cells = [figure.cell.row, figure.cell.method, shown(figure.mean, figure.spread)]
-            cells += [*_beside(figure), str(own), str(paper)] if printed else [str(own)]
+            rank = UNDERTRAINED if figure.undertrained else own
+            cells += [*_beside(figure), rank, paper] if printed else [rank]
             lines.append(cells)
     heading = f"# {name} at {scale} scale, seeds {', '.join(map(str, seeds))}"
     return "\n".join([heading, "", *table(names, lines), "", *remarks(figures), ""])
@@ -186,18 +189,13 @@ def as_json(name: str, scale: str, seeds: Sequence[int], figures: Sequence[Figur
 
 def remarks(figures: Sequence[Figure]) -> list[str]:
     """What is undertrained, and which neighbours in the ranking the seeds do not separate."""
-    return [*_undertrained(figures), *_not_separated(figures)]
-
-
-def _undertrained(figures: Sequence[Figure]) -> list[str]:
-    """What "undertrained" means, where a cell is."""
-    if not any(figure.undertrained for figure in figures):
-        return []
-    return [
+    undertrained = [
         f"Undertrained: more than {STILL_FALLING:.0%} of the whole fall of the server's loss came "
         "in the last fifth of its epochs; such a row has no rank, it needs more of them.",
         "",
     ]
+    shown = any(figure.undertrained for figure in figures)
+    return [*(undertrained if shown else []), *_not_separated(figures)]
 
 
 def _not_separated(figures: Sequence[Figure]) -> list[str]:
@@ -224,11 +222,6 @@ def _p_value(one: Sequence[float], other: Sequence[float]) -> float:
     return float(ttest_rel(one, other).pvalue)
 
 
-def _ranked(figure: Figure) -> float | None:
-    """The mean by which a cell is ranked, if it is."""
-    return None if figure.undertrained else figure.mean
-
-
 def _by_row(figures: Sequence[Figure]) -> list[list[Figure]]:
     rows: dict[str, list[Figure]] = {}
     for figure in figures:
@@ -236,10 +229,10 @@ def _by_row(figures: Sequence[Figure]) -> list[list[Figure]]:
     return list(rows.values())
 
 
-def _ranks(values: Sequence[float | None]) -> list[int | str]:
+def _ranks(values: Sequence[float | None]) -> list[str]:
     """1 for the largest; equal values share a rank; a missing value has none."""
     there = [value for value in values if value is not None]
-    return [NOTHING if v is None else 1 + sum(other > v for other in there) for v in values]
+    return [NOTHING if v is None else str(1 + sum(other > v for other in there)) for v in values]
 
 
 def _beside(figure: Figure) -> tuple[str, str]:
@@ -260,11 +253,8 @@ def loss_curve(run_dir: Path) -> tuple[float, ...]:
 
     Of epochs that were not tested nothing is told, and none is there without a fit.
     """
-    path = run_dir / "metrics.jsonl"
-    if not path.exists():
-        return ()
-    with no_pipe(path).open(errors="replace") as lines:
-        epochs = [event for event in parse_events(lines) if isinstance(event, Epoch)]
+    events = read_events(run_dir / "metrics.jsonl")
+    epochs = [event for event in events if isinstance(event, Epoch)]
     # Epochs that a run trained again after it was killed are there twice; the last one counts.
     found = {(e.round, e.epoch): e.loss for e in epochs if e.stage == epochs[-1].stage}
     return tuple(found[key] for key in sorted(found))

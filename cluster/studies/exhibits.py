@@ -1,17 +1,18 @@
 """The papers' figures, drawn from their runs; and which tables state their numbers."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate, cycle, product
-from statistics import mean, stdev
+from functools import partial
+from itertools import accumulate
+from statistics import mean
 from typing import Any
 
 import numpy as np
+from cycler import cycler
 from matplotlib import figure as drawn
-from matplotlib.axes import Axes
-from matplotlib.ticker import MaxNLocator, PercentFormatter
+from matplotlib.ticker import PercentFormatter
 
-from cluster.studies.comparison import NOTHING, Figure, published, shown, table
+from cluster.studies.comparison import NOTHING, Figure, published, shown, spread, table
 from fl.json_files import SettingValues
 from fl.report import style
 
@@ -23,66 +24,132 @@ TARGETS = range(10, 100, 5)
 LEVELS = (50, 60, 70, 80, 90, 95)
 """Accuracies in percent, of HFLDD's Figure 6, which names none."""
 
+Amount = Callable[[Figure, float], float | None]
+"""What a cell needed until an accuracy (0 to 1) was first reached, mean over seeds; None where a
+seed never reaches it."""
+
 
 def epochs_to_target(figure: Figure, target: float) -> float | None:
-    """Epochs at the server until ``target`` (0 to 1) is first reached, mean over seeds.
+    """Epochs at the server; 0 where the start is as good already."""
+    reached = _first(figure, target, lambda run: [(a, (n,)) for n, a in enumerate(_curve(run))])
+    return reached[0] if reached else None
 
-    0 where the start is as good already; None where a seed never reaches it.
+
+def until(figure: Figure, target: float) -> tuple[float, ...] | None:
+    """Rounds and MiB until the accuracy is first reached, mean over seeds.
+
+    None where a seed never reaches it, or the method has no rounds.
     """
-    found = []
-    for result in figure.results:
-        curve = [result["start_accuracy"], *result["accuracy_curve"]]
-        reached = [epoch for epoch, accuracy in enumerate(curve) if accuracy >= target]
-        if not reached:
-            return None
-        found.append(reached[0])
-    return mean(found)
+    return _first(figure, target, _traffic)
+
+
+def mib_until(figure: Figure, target: float) -> float | None:
+    """The MiB of :func:`until`."""
+    reached = until(figure, target)
+    return reached[1] if reached else None
+
+
+def _first(
+    figure: Figure,
+    target: float,
+    points: Callable[[SettingValues], Iterable[tuple[float, tuple[float, ...]]]],
+) -> tuple[float, ...] | None:
+    """The amounts at the first of a run's accuracies that is high enough, mean over seeds."""
+    reached = [
+        next((amounts for accuracy, amounts in points(run) if accuracy >= target), None)
+        for run in figure.results
+    ]
+    there = [amounts for amounts in reached if amounts is not None]
+    return tuple(map(mean, zip(*there, strict=True))) if len(there) == len(reached) else None
+
+
+def _curve(run: SettingValues) -> list[float]:
+    """A run's accuracies by epoch or round; the start is epoch 0."""
+    return [run["start_accuracy"], *run["accuracy_curve"]]
+
+
+def _traffic(run: SettingValues) -> Iterable[tuple[float, tuple[float, float]]]:
+    """A run's accuracy after each round; the round, and the MiB up, down and between clients."""
+    rounds = run.get("per_round", [])
+    sent = accumulate(r["bytes_up"] + r["bytes_down"] + r.get("bytes_peer", 0) for r in rounds)
+    return [(r["accuracy"], (r["round"], s / MIB)) for r, s in zip(rounds, sent, strict=True)]
+
+
+def curves(figure: Figure) -> np.ndarray:
+    """Accuracy, 0 to 1, by seed and epoch or round; the start is epoch 0."""
+    return np.array(list(map(_curve, figure.results)))
 
 
 def tell_targets(figures: Sequence[Figure]) -> list[str]:
     """A line per method and row, a column per target that some method reaches."""
-    targets = [t for t in TARGETS if any(epochs_to_target(f, t / 100) is not None for f in figures)]
-    rows = []
-    for figure in figures:
-        epochs = [epochs_to_target(figure, t / 100) for t in targets]
-        rows.append([*_named(figure), *(NOTHING if e is None else f"{e:.1f}" for e in epochs)])
-    return [
-        "Epochs at the server until an accuracy is reached by every seed, mean over seeds:",
-        "",
-        *table(["Row", "Method", *(f"{t} %" for t in targets)], rows),
-    ]
+    about = "Epochs at the server until an accuracy is reached by every seed, mean over seeds:"
+    return _levels(about, figures, TARGETS, epochs_to_target, "{:.1f}")
+
+
+def tell_traffic(figures: Sequence[Figure]) -> list[str]:
+    """HFLDD's Figure 6: a column for each accuracy that some method has."""
+    about = "MiB (up, down and between clients) until every seed has an accuracy, mean over seeds:"
+    return _levels(about, figures, LEVELS, mib_until, "{:.2f}")
+
+
+def _levels(
+    about: str, figures: Sequence[Figure], levels: Sequence[int], amount: Amount, spelled: str
+) -> list[str]:
+    there = [n for n in levels if any(amount(figure, n / 100) is not None for figure in figures)]
+
+    def cells(figure: Figure) -> list[str]:
+        amounts = [amount(figure, level / 100) for level in there]
+        return [NOTHING if a is None else spelled.format(a) for a in amounts]
+
+    return _lines(about, [f"{level} %" for level in there], figures, cells)
+
+
+def _lines(
+    about: str,
+    names: Sequence[str],
+    figures: Sequence[Figure],
+    cells: Callable[[Figure], Sequence[str] | None],
+) -> list[str]:
+    """A table with a line per cell, but for those of which ``cells`` makes nothing."""
+    rows = [(f.cell.row, f.cell.method, *found) for f in figures if (found := cells(f)) is not None]
+    return [about, "", *table(["Row", "Method", *names], rows)]
 
 
 def tell_forgetting(figures: Sequence[Figure]) -> list[str]:
     """Start, peak and end of the mean curve, and the fall from peak to end."""
-    rows = []
-    for figure in figures:
+
+    def cells(figure: Figure) -> list[str]:
         curve = 100 * curves(figure).mean(axis=0)
         best = int(curve.argmax())
-        points = [f"{curve[0]:.2f}", f"{curve[best]:.2f}", str(best), f"{curve[-1]:.2f}"]
-        rows.append([*_named(figure), *points, f"{curve[best] - curve[-1]:.2f}"])
-    return [
-        "Mean curve over seeds, in percent; a fall after the best epoch is forgetting:",
-        "",
-        *table(["Row", "Method", "Start", "Best", "Epoch", "Last", "Fall"], rows),
-    ]
+        fall = curve[best] - curve[-1]
+        return [
+            f"{curve[0]:.2f}",
+            f"{curve[best]:.2f}",
+            str(best),
+            f"{curve[-1]:.2f}",
+            f"{fall:.2f}",
+        ]
+
+    about = "Mean curve over seeds, in percent; a fall after the best epoch is forgetting:"
+    return _lines(about, ["Start", "Best", "Epoch", "Last", "Fall"], figures, cells)
 
 
 def tell_rounds(figures: Sequence[Figure]) -> list[str]:
     """The best round beside the last one, and bytes: FedAF's paper prints the best."""
-    rows = []
-    for figure in figures:
+
+    def cells(figure: Figure) -> list[str]:
         best = [100 * result["best_accuracy"] for result in figure.results]
         paper = figure.cell.paper
-        beside = shown(paper.mean, paper.spread) if paper else NOTHING
-        points = [shown(figure.mean, figure.spread), shown(mean(best), _spread(best)), beside]
-        rows.append([*_named(figure), *points, _mib_up(figure)])
-    return [
+        printed = shown(paper.mean, paper.spread) if paper else NOTHING
+        last = shown(figure.mean, figure.spread)
+        return [last, shown(mean(best), spread(best)), printed, _mib_up(figure)]
+
+    about = (
         "The best round is chosen by the test split, as FedAF's paper does; what is in the table "
-        "above is the last one:",
-        "",
-        *table(["Row", "Method", "Last round, %", "Best round, %", "Paper's best", "MiB up"], rows),
-    ]
+        "above is the last one:"
+    )
+    names = ["Last round, %", "Best round, %", "Paper's best", "MiB up"]
+    return _lines(about, names, figures, cells)
 
 
 def tell_domains(figures: Sequence[Figure]) -> list[str]:
@@ -93,7 +160,7 @@ def tell_domains(figures: Sequence[Figure]) -> list[str]:
     for figure in figures:
         found = np.array([[r["per_domain_accuracy"][d] for d in domains] for r in figure.results])
         found = 100 * np.column_stack([found, found.mean(axis=1)])
-        cells = [shown(column.mean(), _spread(column.tolist())) for column in found.T]
+        cells = [shown(column.mean(), spread(column.tolist())) for column in found.T]
         rows.append([figure.cell.method, *cells])
         if domains == papers["domains"] and figure.cell.method in papers["methods"]:
             printed = papers["methods"][figure.cell.method]
@@ -108,28 +175,24 @@ def tell_domains(figures: Sequence[Figure]) -> list[str]:
 
 def tell_clients(figures: Sequence[Figure]) -> list[str]:
     """How the clients' accuracies lie beside their mean, who is better off alone, and bytes."""
-    rows = []
-    for figure in figures:
+
+    def cells(figure: Figure) -> list[str]:
         scores = [result["client_scores"] for result in figure.results]
-        points = [
-            f"{100 * mean(s[n] for s in scores):.2f}" for n in ("mean", "spread", "worst_tenth")
-        ]
-        sent = _mib_up(figure), _of_fedavg(figure)
-        rows.append([*_named(figure), *points, _below_alone(figure, figures), *sent])
-    names = ["Row", "Method", "Mean", "Spread", "Worst tenth", "Below alone", "MiB up", "x FedAvg"]
-    return [
+        names = ("mean", "spread", "worst_tenth")
+        points = [f"{100 * mean(score[name] for score in scores):.2f}" for name in names]
+        return [*points, _below_alone(figure, figures), _mib_up(figure), _of_fedavg(figure)]
+
+    about = (
         "After the last round, in percent over clients; below alone: clients that method local, of "
-        "the same row and seed, leaves with a higher accuracy:",
-        "",
-        *table(names, rows),
-    ]
+        "the same row and seed, leaves with a higher accuracy:"
+    )
+    names = ["Mean", "Spread", "Worst tenth", "Below alone", "MiB up", "x FedAvg"]
+    return _lines(about, names, figures, cells)
 
 
 def _below_alone(figure: Figure, figures: Sequence[Figure]) -> str:
     """Clients of all seeds whose accuracy is lower than alone, of those that were scored."""
-    alone = next(
-        (f for f in figures if f.cell.row == figure.cell.row and f.cell.method == "local"), None
-    )
+    alone = next((f for f in figures if f.cell.name == f"{figure.cell.row}-local"), None)
     if alone is None or alone is figure:
         return NOTHING
     pairs = [
@@ -145,8 +208,11 @@ def _of_fedavg(figure: Figure) -> str:
     """Bytes up over what FedAvg's clients would have sent in the same rounds."""
     if "fedavg_bytes_up" not in figure.results[0]:
         return NOTHING
-    shares = [result["bytes_up"] / result["fedavg_bytes_up"] for result in figure.results]
-    return f"{mean(shares):.2f}"
+    return f"{mean(run['bytes_up'] / run['fedavg_bytes_up'] for run in figure.results):.2f}"
+
+
+def _mib_up(figure: Figure) -> str:
+    return f"{mean(result['bytes_up'] for result in figure.results) / MIB:.2f}"
 
 
 def tell_fid(figures: Sequence[Figure]) -> list[str]:
@@ -157,9 +223,8 @@ def tell_fid(figures: Sequence[Figure]) -> list[str]:
         epochs = dict(figure.cell.settings)["generator.epochs"]
         paper = printed.get(epochs, NOTHING) if figure.cell.paper else NOTHING
         distances = [result["fid"]["kept"] for result in figure.results]
-        spread = _spread(distances)
         found = f"{mean(distances):.4g}"  # significant digits, since any scale is possible
-        found += "" if spread is None else f" ± {spread:.2g}"
+        found += f" ± {spread(distances):.2g}" if len(distances) > 1 else ""
         rows.append([f"{epochs} epochs", found, str(paper)])
     rows.append(["real, two halves", f"{first['real']:.4g}", "0.000002"])
     return [
@@ -177,221 +242,102 @@ def tell_hfldd(figures: Sequence[Figure]) -> list[str]:
 
 def tell_targets_of_tables(figures: Sequence[Figure]) -> list[str]:
     """HFLDD's Tables II to IV: rounds and MiB until the data set's target, of IID clients."""
-    rows = []
-    for figure in figures:
+    own = {figure.cell.name: figure for figure in figures}
+
+    def cells(figure: Figure) -> list[str] | None:
         papers = published()["hfldd-traffic"].get(figure.cell.row.partition("-")[0])
         if papers is None or dict(figure.cell.settings).get("C") != "10":
-            continue
-        target, printed = papers["target"], papers["methods"]
-        own = until(figure, target / 100)
-        base = next((f for f in figures if f.cell.name == f"{figure.cell.row}-hfldd"), None)
-        beside = until(base, target / 100) if base else None
-        cells = [*_named(figure), f"{target} %"]
-        cells += [f"{own[0]:.1f}", f"{own[1]:.2f}"] if own else [NOTHING] * 2
-        cells.append(f"{own[1] / beside[1]:.1f}" if own and beside else NOTHING)
-        paper = printed.get(figure.cell.method)  # its sizes are those of the paper scale
-        over = f"{paper['mib'] / printed['hfldd']['mib']:.1f}" if paper else NOTHING
-        cells += [str(paper["round"]), f"{paper['mib']:.2f}"] if paper else [NOTHING] * 2
-        rows.append([*cells, over])
-    papers_columns = ["Paper's rounds", "Paper's MiB", "Paper's x HFLDD"]
-    return [
+            return None
+        target = papers["target"]
+        base = own.get(f"{figure.cell.row}-hfldd")
+        ours = until(figure, target / 100), until(base, target / 100) if base else None
+        printed = {m: (about["round"], about["mib"]) for m, about in papers["methods"].items()}
+        theirs = printed.get(figure.cell.method), printed["hfldd"]  # sizes of the paper scale
+        return [f"{target} %", *_over_hfldd(*ours, "{:.1f}"), *_over_hfldd(*theirs, "{}")]
+
+    about = (
         "Tables II to IV, IID clients: rounds and MiB (up, down and between clients) until every "
-        "seed has the target, mean over seeds. The paper's MiB are of a round more than it prints:",
-        "",
-        *table(["Row", "Method", "Target", "Rounds", "MiB", "x HFLDD", *papers_columns], rows),
-    ]
+        "seed has the target, mean over seeds. The paper's MiB are of a round more than it prints:"
+    )
+    names = ["Target", "Rounds", "MiB", "x HFLDD", "Paper's rounds", "Paper's MiB"]
+    return _lines(about, [*names, "Paper's x HFLDD"], figures, cells)
 
 
-def tell_traffic(figures: Sequence[Figure]) -> list[str]:
-    """HFLDD's Figure 6: a column for each accuracy that some method has."""
-    levels = [a for a in LEVELS if any(until(figure, a / 100) for figure in figures)]
-    rows = []
-    for figure in figures:
-        found = [until(figure, level / 100) for level in levels]
-        rows.append([*_named(figure), *(f"{p[1]:.2f}" if p else NOTHING for p in found)])
+def _over_hfldd(
+    own: tuple[float, ...] | None, hfldd: tuple[float, ...] | None, rounds: str
+) -> list[str]:
+    """Rounds and MiB, and these over HFLDD's."""
+    if own is None:
+        return [NOTHING] * 3
     return [
-        "MiB (up, down and between clients) until every seed has an accuracy, mean over seeds:",
-        "",
-        *table(["Row", "Method", *(f"{level} %" for level in levels)], rows),
+        rounds.format(own[0]),
+        f"{own[1]:.2f}",
+        f"{own[1] / hfldd[1]:.1f}" if hfldd else NOTHING,
     ]
 
 
 def tell_sent(figures: Sequence[Figure]) -> list[str]:
     """Of HFLDD's rows: clusters, and how near to real images is what members sent."""
-    rows = []
-    for figure in figures:
+
+    def cells(figure: Figure) -> list[str] | None:
         result = figure.results[0]
         if "clusters" not in result or "heads" not in result:
-            continue
+            return None
         sizes = [len(cluster) for cluster in result["clusters"]]
-        counts = [str(len(sizes)), str(max(sizes)), str(min(sizes))]
         about = [NOTHING] * 3
         if sent := result.get("distilled"):
             about = [str(sent["images"]), f"{sent['steps']:.0f}", f"{sent['nearest_real']:.5f}"]
-        rows.append([*_named(figure), *counts, *about])
-    names = ["Row", "Method", "Clusters", "Largest", "Smallest", "Images", "Steps", "Distance"]
-    return [
+        return [str(len(sizes)), str(max(sizes)), str(min(sizes)), *about]
+
+    about = (
         "What members sent their heads; the distance is the root mean square one from a sent image "
-        "to the nearest real one of its class at its client, of the pixels' range. First seed:",
-        "",
-        *table(names, rows),
-    ]
+        "to the nearest real one of its class at its client, of the pixels' range. First seed:"
+    )
+    names = ["Clusters", "Largest", "Smallest", "Images", "Steps", "Distance"]
+    return _lines(about, names, figures, cells)
 
 
-def until(figure: Figure, target: float) -> tuple[float, float] | None:
-    """Rounds and MiB until the accuracy is first reached, mean over seeds.
+# The pictures: a panel for each place, and in it a line for each method.
 
-    None where a seed never reaches it, or the method has no rounds.
-    """
-    reached = [_until_in_run(result, target) for result in figure.results]
-    found = [point for point in reached if point is not None]
-    if len(found) < len(reached):
-        return None
-    return mean(rounds for rounds, _ in found), mean(mib for _, mib in found)
-
-
-def _until_in_run(result: SettingValues, target: float) -> tuple[int, float] | None:
-    rounds = result.get("per_round", [])
-    sent = accumulate(r["bytes_up"] + r["bytes_down"] + r.get("bytes_peer", 0) for r in rounds)
-    for about, total in zip(rounds, sent, strict=True):
-        if about["accuracy"] >= target:
-            return about["round"], total / MIB
-    return None
-
-
-def curves(figure: Figure) -> np.ndarray:
-    """Accuracy, 0 to 1, by seed and epoch at the server; the start is epoch 0."""
-    return np.array([[r["start_accuracy"], *r["accuracy_curve"]] for r in figure.results])
-
-
-def _named(figure: Figure) -> tuple[str, str]:
-    return figure.cell.row, figure.cell.method
-
-
-def _mib_up(figure: Figure) -> str:
-    return f"{mean(result['bytes_up'] for result in figure.results) / MIB:.2f}"
-
-
-def _spread(values: Sequence[float]) -> float | None:
-    return stdev(values) if len(values) > 1 else None
-
-
-Draw = Callable[[Sequence[Figure]], drawn.Figure]
-Look = Mapping[str, Any]
-"""Colour, dashes and label of a method's line, as Matplotlib takes them."""
-Line = Callable[[Axes, Figure, Look], None]
-DASHES = ("-", "--", ":", "-.")
+Line = Sequence[tuple[float | str, Sequence[float]]]
+"""By x its y, a value per seed. Words for x stand at even steps."""
+LOOKS = cycler(linestyle=["-", "--", ":", "-."]) * cycler(color=[f"C{n}" for n in range(10)])
 CLASSES = {"1": "1 class per client", "10": "IID"}
 
 
-def draw_targets(figures: Sequence[Figure]) -> drawn.Figure:
-    """Epochs over target, a panel per data set and alpha."""
-
-    def line(axes: Axes, figure: Figure, look: Look) -> None:
-        reached = {t: epochs_to_target(figure, t / 100) for t in TARGETS}
-        points = {t: epochs for t, epochs in reached.items() if epochs is not None}
-        axes.plot(list(points), list(points.values()), marker="o", **look)
-
-    return panels_of(figures, line, "target accuracy, %", "epochs at the server")
+def over_time(cells: Sequence[Figure]) -> Line:
+    """Accuracy by epoch or round; the start is 0."""
+    (figure,) = cells
+    return list(enumerate(curves(figure).T.tolist()))
 
 
-def draw_curves(time: str) -> Draw:
-    """Accuracy over epochs or rounds, a panel per data set and alpha: mean and seeds' range."""
-
-    def line(axes: Axes, figure: Figure, look: Look) -> None:
-        found = curves(figure)
-        times = np.arange(found.shape[1])
-        axes.plot(times, found.mean(axis=0), **look)
-        axes.fill_between(times, found.min(0), found.max(0), color=look["color"], alpha=0.15)
-
-    return lambda figures: _accuracy(panels_of(figures, line, time, "accuracy"))
+def over_setting(name: str, cells: Sequence[Figure]) -> Line:
+    """Accuracy by a setting."""
+    return [(dict(figure.cell.settings)[name], figure.accuracies) for figure in cells]
 
 
-def draw_setting(name: str, label: str) -> Draw:
-    """Accuracy over a setting, a panel per data set and alpha: mean and deviation."""
-
-    def draw(figures: Sequence[Figure]) -> drawn.Figure:
-        def line(axes: Axes, figure: Figure, look: Look) -> None:
-            same = [f for f in figures if _line_of(f) == _line_of(figure)]
-            x = [float(dict(f.cell.settings)[name]) for f in same]
-            y = [f.mean / 100 for f in same]
-            axes.errorbar(x, y, [(f.spread or 0) / 100 for f in same], marker="o", **look)
-            # Explicit limits, since those that a log scale finds for a single value leave it out.
-            axes.set(xscale="log", xlim=(min(x) / 1.2, max(x) * 1.2))
-            axes.set_xticks(x, labels=[f"{value:g}" for value in x])
-            axes.minorticks_off()
-
-        return _accuracy(panels_of(_lines(figures), line, label, "accuracy"))
-
-    return draw
+def over_distance(cells: Sequence[Figure]) -> Line:
+    """Accuracy by the distance of the samples: one point per number of CVAE epochs."""
+    return [(mean(run["fid"]["kept"] for run in f.results), f.accuracies) for f in cells]
 
 
-def draw_fid(figures: Sequence[Figure]) -> drawn.Figure:
-    """Accuracy over the distance of the samples: one point per number of CVAE epochs."""
-
-    def line(axes: Axes, figure: Figure, look: Look) -> None:
-        same = [f for f in figures if _line_of(f) == _line_of(figure)]
-        x = [mean(result["fid"]["kept"] for result in f.results) for f in same]
-        axes.plot(x, [f.mean / 100 for f in same], marker="o", **look)
-
-    label = "Fréchet distance (own features)"
-    return _accuracy(panels_of(_lines(figures), line, label, "accuracy"))
+def over_levels(amount: Amount, levels: Sequence[int], cells: Sequence[Figure]) -> Line:
+    """An amount by accuracy in percent; a method that never has an accuracy ends before it."""
+    found = ((level, amount(cells[0], level / 100)) for level in levels)
+    return [(level, [value]) for level, value in found if value is not None]
 
 
-def draw_traffic(figures: Sequence[Figure]) -> drawn.Figure:
-    """HFLDD's Figure 6: MiB over accuracy, a panel per place; a method that never has an accuracy
-    ends before it."""
-
-    def line(axes: Axes, figure: Figure, look: Look) -> None:
-        reached = {level: until(figure, level / 100) for level in LEVELS}
-        points = {level: found[1] for level, found in reached.items() if found}
-        axes.plot(list(points), list(points.values()), marker="o", **look)
-        axes.set(yscale="log", xlim=(LEVELS[0] - 5, 100))
-
-    with_rounds = [figure for figure in figures if "per_round" in figure.results[0]]
-    return panels_of(with_rounds or figures, line, "accuracy, %", "MiB until then")
+def over_traffic(cells: Sequence[Figure]) -> Line | None:
+    """HFLDD's Figure 6: MiB by accuracy in percent; none of a method without rounds."""
+    return over_levels(mib_until, LEVELS, cells) if "per_round" in cells[0].results[0] else None
 
 
-def draw_clusters(figures: Sequence[Figure]) -> drawn.Figure:
-    """HFLDD's Figure 4, a panel per place: a line of clients for each cluster, its head a square;
-    first seed."""
-
-    def line(axes: Axes, figure: Figure, look: Look) -> None:
-        result = figure.results[0]
-        pairs = zip(result.get("clusters", []), result.get("heads", []), strict=True)
-        for row, (cluster, head) in enumerate(pairs, start=1):
-            members = [head, *(k for k in cluster if k != head)]
-            axes.plot(range(1, len(members) + 1), [row] * len(members), color=style.RULE, zorder=0)
-            axes.scatter(range(2, len(members) + 1), [row] * (len(members) - 1), color=style.TIME)
-            axes.scatter([1], [row], marker="s", color=look["color"])
-        axes.set(xlim=(0.5, largest + 0.5), ylim=(0.5, most + 0.5))
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-        axes.yaxis.set_major_locator(MaxNLocator(integer=True))
-
-    clustered = [figure for figure in figures if figure.cell.method == "hfldd"]
-    found = [figure.results[0].get("clusters", []) for figure in clustered]
-    most = max(map(len, found), default=1)
-    largest = max((len(cluster) for clusters in found for cluster in clusters), default=1)
-    return panels_of(clustered or figures[:1], line, "head, then members", "cluster")
-
-
-def panels_of(figures: Sequence[Figure], line: Line, x: str, y: str) -> drawn.Figure:
-    """A sheet with a panel for each place, and a line for each figure; methods in a legend."""
-    places = list(dict.fromkeys(place(figure) for figure in figures))
-    looks = _looks(figures)
-    width = style.WIDE * max(1.0, len(places) / 3) if len(places) > 1 else style.HALF
-    sheet, panels = style.new_panels(width, 3.6, len(places))
-    for figure in figures:
-        line(panels[places.index(place(figure))], figure, looks[figure.cell.method])
-    for title, axes in zip(places, panels, strict=True):
-        axes.set(xlabel=x)
-        axes.set_title(title, fontsize=style.LABEL, color=style.INK)
-    panels[0].set(ylabel=y)
-    handles, labels = panels[0].get_legend_handles_labels()
-    sheet.legend(
-        handles, labels, loc="outside upper center", ncols=4, frameon=False, fontsize=style.TICK
-    )
-    return sheet
+def over_clusters(cells: Sequence[Figure]) -> Line | None:
+    """HFLDD's Figure 4: how many clients each cluster has, its head among them; first seed."""
+    if cells[0].cell.method != "hfldd":
+        return None
+    clusters = cells[0].results[0].get("clusters", [])
+    return [(number, [len(cluster)]) for number, cluster in enumerate(clusters, start=1)]
 
 
 def place(figure: Figure) -> str:
@@ -406,60 +352,79 @@ def place(figure: Figure) -> str:
     return "a client per domain"
 
 
-def _looks(figures: Sequence[Figure]) -> dict[str, Look]:
-    """Each method's look, by its name: Matplotlib's colours in turn, then again with dashes."""
-    methods = dict.fromkeys(figure.cell.method for figure in figures)
-    looks = cycle(product(DASHES, (f"C{number}" for number in range(10))))
-    return {
-        method: {"color": colour, "linestyle": dashes, "label": method}
-        for method, (dashes, colour) in zip(methods, looks, strict=False)
-    }
-
-
-def _accuracy(sheet: drawn.Figure) -> drawn.Figure:
-    sheet.axes[0].yaxis.set_major_formatter(PercentFormatter(1.0))
-    return sheet
-
-
-def _line_of(figure: Figure) -> tuple[str, str]:
-    return place(figure), figure.cell.method
-
-
-def _lines(figures: Sequence[Figure]) -> list[Figure]:
-    """A figure for each line, of those that are its points."""
-    return list({_line_of(figure): figure for figure in figures}.values())
-
-
 @dataclass(frozen=True)
 class Exhibit:
     """How one of the papers' figures is drawn, and which tables state its numbers."""
 
-    draw: Draw
+    points: Callable[[Sequence[Figure]], Line | None]
+    """A line, of all cells of a place and method; None where the method has none."""
+    x: str
+    """Label of the horizontal axis."""
     tell: Callable[[Sequence[Figure]], list[str]] = lambda figures: []
     """Not given where the table of accuracies states all that the figure shows."""
-    also: Mapping[str, Draw] = field(default_factory=dict)
+    y: str = "accuracy"
+    """Label of the vertical axis; accuracies are from 0 to 1, and shown in percent."""
+    scale: str = "linear"
+    """Of the vertical axis, as Matplotlib names it."""
+    also: Mapping[str, "Exhibit"] = field(default_factory=dict)
     """Further pictures, by what their names end in."""
 
+    def draw(self, figures: Sequence[Figure]) -> drawn.Figure:
+        """A panel for each place, a line for each method: the mean over seeds, and their range."""
+        lines: dict[tuple[str, str], list[Figure]] = {}
+        for figure in figures:
+            lines.setdefault((place(figure), figure.cell.method), []).append(figure)
+        places = list(dict.fromkeys(where for where, _ in lines))
+        looks: Mapping[str, Any] = dict(
+            zip(dict.fromkeys(m for _, m in lines), LOOKS(), strict=False)
+        )
+        width = style.WIDE * max(1.0, len(places) / 3) if len(places) > 1 else style.HALF
+        sheet, panels = style.new_panels(width, 3.6, len(places))
+        for (where, method), cells in lines.items():
+            if (line := self.points(cells)) is not None:
+                axes = panels[places.index(where)]
+                at, values = [at for at, _ in line], [of_seeds for _, of_seeds in line]
+                axes.plot(at, list(map(mean, values)), marker=".", label=method, **looks[method])
+                ends = list(map(min, values)), list(map(max, values))
+                axes.fill_between(at, *ends, color=looks[method]["color"], alpha=0.15)
+        for title, axes in zip(places, panels, strict=True):
+            axes.set(xlabel=self.x, yscale=self.scale)
+            axes.set_title(title, fontsize=style.LABEL, color=style.INK)
+        panels[0].set(ylabel=self.y)
+        if self.y == "accuracy":
+            panels[0].yaxis.set_major_formatter(PercentFormatter(1.0))
+        named = {handle.get_label(): handle for axes in panels for handle in axes.get_lines()}
+        above: Any = {"loc": "outside upper center", "ncols": 4, "frameon": False}
+        sheet.legend(handles=list(named.values()), fontsize=style.TICK, **above)
+        return sheet
 
-_OVER_ROUNDS = draw_curves("round")
+
+_LOCAL_EPOCHS = partial(over_setting, "classifier.epochs")
+_TRAFFIC = Exhibit(over_traffic, "accuracy, %", y="MiB until then", scale="log")
+_CLUSTERS = Exhibit(over_clusters, "cluster", y="clients")
 EXHIBITS = {
-    "fig5": Exhibit(draw_targets, tell_targets),
-    "fig6": Exhibit(draw_curves("epoch at the server"), tell_forgetting),
-    "fig7": Exhibit(draw_setting("classifier.epochs", "local epochs")),
-    "fig8": Exhibit(draw_setting("num-samples", "synthetic samples")),
-    "fid": Exhibit(draw_fid, tell_fid),
-    "fedaf": Exhibit(_OVER_ROUNDS, tell_rounds),
-    "fedaf-table2": Exhibit(_OVER_ROUNDS, tell_domains),
-    "fedaf-table6": Exhibit(_OVER_ROUNDS, tell_rounds),
-    "fedd2s-table2": Exhibit(_OVER_ROUNDS, tell_clients),
-    "fedd2s-table3": Exhibit(_OVER_ROUNDS, tell_clients),
-    "fedd2s-fig5": Exhibit(draw_setting("classifier.epochs", "local epochs"), tell_clients),
-    "fedd2s-fig6": Exhibit(_OVER_ROUNDS, tell_clients),
-    "fedd2s-fig7": Exhibit(draw_setting("dropping.rate", "dropping rate"), tell_clients),
-    "hfldd": Exhibit(
-        _OVER_ROUNDS, tell_hfldd, {"traffic": draw_traffic, "clusters": draw_clusters}
+    "fig5": Exhibit(
+        partial(over_levels, epochs_to_target, TARGETS),
+        "target accuracy, %",
+        tell_targets,
+        y="epochs at the server",
     ),
-    "hfldd-table5": Exhibit(_OVER_ROUNDS),
-    "hfldd-table6": Exhibit(_OVER_ROUNDS, tell_sent),
-    "hfldd-fig7": Exhibit(_OVER_ROUNDS, tell_sent),
+    "fig6": Exhibit(over_time, "epoch at the server", tell_forgetting),
+    "fig7": Exhibit(_LOCAL_EPOCHS, "local epochs"),
+    "fig8": Exhibit(partial(over_setting, "num-samples"), "synthetic samples"),
+    "fid": Exhibit(over_distance, "Fréchet distance (own features)", tell_fid),
+    "fedaf": Exhibit(over_time, "round", tell_rounds),
+    "fedaf-table2": Exhibit(over_time, "round", tell_domains),
+    "fedaf-table6": Exhibit(over_time, "round", tell_rounds),
+    "fedd2s-table2": Exhibit(over_time, "round", tell_clients),
+    "fedd2s-table3": Exhibit(over_time, "round", tell_clients),
+    "fedd2s-fig5": Exhibit(_LOCAL_EPOCHS, "local epochs", tell_clients),
+    "fedd2s-fig6": Exhibit(over_time, "round", tell_clients),
+    "fedd2s-fig7": Exhibit(partial(over_setting, "dropping.rate"), "dropping rate", tell_clients),
+    "hfldd": Exhibit(
+        over_time, "round", tell_hfldd, also={"traffic": _TRAFFIC, "clusters": _CLUSTERS}
+    ),
+    "hfldd-table5": Exhibit(over_time, "round"),
+    "hfldd-table6": Exhibit(over_time, "round", tell_sent),
+    "hfldd-fig7": Exhibit(over_time, "round", tell_sent),
 }

@@ -1,46 +1,57 @@
 """The report of a scalability study: its table, the slopes of its curves, and its pictures."""
 
-import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from operator import itemgetter
+from statistics import mean
 
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.ticker import LogLocator, NullFormatter, NullLocator, PercentFormatter
-from rich.table import Table
+from matplotlib.ticker import LogLocator, NullFormatter, NullLocator
+from rich.table import Column, Table
 
 from fl.json_files import SettingValues
 from fl.report import style
 from fl.report.words import duration, percent, size
 
 Figures = SettingValues
-LABELS = {
-    "seconds": "seconds",
-    "memory": "peak memory in bytes",
-    "bytes": "bytes between clients and server",
-    "rate": "clients per second",
+LABELS: dict[str, tuple[str, Callable[[float], str]]] = {
+    "seconds": ("seconds", "{:,g}".format),
+    "memory": ("peak memory in bytes", size),
+    "bytes": ("bytes between clients and server", size),
+    "rate": ("clients per second", "{:,g}".format),
+    "accuracy": ("test accuracy", percent),
 }
-"""Of the pictures' vertical axes."""
+"""The label of each picture's vertical axis, and how its values are spelled."""
 MOST_MARKED = 6
 """Numbers of clients that an axis has room for."""
-MEMORY = {
-    "driver": "driver_peak_bytes",
-    "workers": "workers_peak_bytes",
-    "device": "device_peak_bytes",
-}
+TIMES = ("clients", "seed", "samples", "local", "server", "total", "clients/s", "accuracy")
+SIZES = ("clients", "seed", "driver", "workers", "device", "up", "down")
+"""Columns of the two tables, as 80 columns have no room for one."""
 
 
 def curves(cells: Sequence[Figures]) -> dict[str, dict[str, dict[int, float]]]:
     """Each picture's curves: the mean over seeds by number of clients. Zeros are left out."""
-    phases = {phase: 0 for cell in cells for phase in cell["seconds"]}
-    found = {
-        "seconds": {phase: _curve(cells, _item("seconds", phase)) for phase in phases},
-        "memory": {name: _curve(cells, _item(key)) for name, key in MEMORY.items()},
-        "bytes": {name: _curve(cells, _item(f"bytes_{name}")) for name in ("up", "down")},
-        "rate": {"clients per second": _curve(cells, _rate)},
+    found: dict[str, dict[str, dict[int, list[float]]]] = {picture: {} for picture in LABELS}
+    for cell in sorted(cells, key=itemgetter("clients")):
+        for picture, values in _values(cell).items():
+            for name, value in values.items():
+                if value:
+                    curve = found[picture].setdefault(name, {})
+                    curve.setdefault(cell["clients"], []).append(value)
+    return {
+        picture: {name: {k: mean(seeds) for k, seeds in c.items()} for name, c in group.items()}
+        for picture, group in found.items()
     }
-    return {name: {n: c for n, c in group.items() if c} for name, group in found.items()}
+
+
+def _values(cell: Figures) -> dict[str, Mapping[str, float | None]]:
+    """A run's values, by picture and curve."""
+    return {
+        "seconds": cell["seconds"],
+        "memory": {name: cell[f"{name}_peak_bytes"] for name in ("driver", "workers", "device")},
+        "bytes": {name: cell[f"bytes_{name}"] for name in ("up", "down")},
+        "rate": {"clients per second": 0 if _reused(cell) else cell["clients_per_second"]},
+        "accuracy": {"accuracy": cell["accuracy"]},
+    }
 
 
 def slopes(cells: Sequence[Figures]) -> dict[str, dict[str, float]]:
@@ -51,37 +62,24 @@ def slopes(cells: Sequence[Figures]) -> dict[str, dict[str, float]]:
     }
 
 
+def _slope(curve: Mapping[int, float]) -> float:
+    return float(np.polyfit(np.log(list(curve)), np.log(list(curve.values())), 1)[0])
+
+
 def tables(cells: Sequence[Figures]) -> list[Table]:
-    """A row for each run, in one table of times and in one of memory and bytes, as 80 columns have
-    no room for both."""
-    return [_times(cells), _sizes(cells)]
-
-
-def _times(cells: Sequence[Figures]) -> Table:
-    names = ("local", "server", "total", "clients/s", "accuracy")
-    shown = _table("clients", "seed", "samples", *names)
-    notes = []
-    if any(c["drawn_with_replacement"] for c in cells):
-        notes.append("* drawn with replacement: the data set has fewer samples")
-    if any(c["trained"] < c["clients"] for c in cells):
-        notes.append("† some clients were reused from the store: no time to compare")
-    shown.caption = "; ".join(notes) or None
-    for c in cells:
-        samples = f"{c['samples']:,}{'*' if c['drawn_with_replacement'] else ''}"
-        reused = "†" if c["trained"] < c["clients"] else ""
-        figures = texts(c)
-        figures |= {name: figures[name] + reused for name in ("local", "clients/s")}
-        row = (figures[name] for name in names)
-        shown.add_row(figures["clients"], str(c["seed"]), samples, *row)
-    return shown
-
-
-def _sizes(cells: Sequence[Figures]) -> Table:
-    names = ("driver", "workers", "device", "up", "down")
-    shown = _table("clients", "seed", *names)
-    for c in cells:
-        sizes = texts(c)
-        shown.add_row(sizes["clients"], str(c["seed"]), *(sizes[name] for name in names))
+    """A row for each run, in one table of times and in one of memory and bytes."""
+    shown = []
+    for names in (TIMES, SIZES):
+        columns = (Column(name, justify="right", no_wrap=True) for name in names)
+        shown.append(Table(*columns, box=None, padding=(0, 1, 0, 0)))
+        for cell in cells:
+            figures = _marked(cell)
+            shown[-1].add_row(*(figures[name] for name in names))
+    notes = {
+        "* drawn with replacement: the data set has fewer samples": any(map(_is_drawn, cells)),
+        "† some clients were reused from the store: no time to compare": any(map(_reused, cells)),
+    }
+    shown[0].caption = "; ".join(note for note, holds in notes.items() if holds) or None
     return shown
 
 
@@ -104,94 +102,54 @@ def texts(cell: Figures) -> dict[str, str]:
     }
 
 
-def _table(*columns: str) -> Table:
-    shown = Table(box=None, padding=(0, 1, 0, 0))
-    for column in columns:
-        shown.add_column(column, justify="right", no_wrap=True)
-    return shown
+def _marked(cell: Figures) -> dict[str, str]:
+    """The same with seed and samples, and a mark at what cannot be compared."""
+    figures = texts(cell)
+    if _reused(cell):
+        figures |= {name: f"{figures[name]}†" for name in ("local", "clients/s")}
+    samples = f"{cell['samples']:,}{'*' if _is_drawn(cell) else ''}"
+    return {**figures, "seed": str(cell["seed"]), "samples": samples}
+
+
+def _is_drawn(cell: Figures) -> bool:
+    return bool(cell["drawn_with_replacement"])
+
+
+def _reused(cell: Figures) -> bool:
+    return bool(cell["trained"] < cell["clients"])
 
 
 def pictures(cells: Sequence[Figures]) -> dict[str, bytes]:
-    """PNG files by name: logarithmic on both axes, each curve with its slope; and accuracy.
+    """PNG files by name: logarithmic on both axes, each curve with its slope.
 
     What varies by less than a decade has an axis that begins at 0, as logarithmic ticks so close
     would read the same.
     """
-    drawn = {n: _log_log(group, LABELS[n]) for n, group in curves(cells).items() if group}
-    return {**drawn, "accuracy": _accuracy(_curve(cells, _item("accuracy")))}
+    return {name: _drawn(group, *LABELS[name]) for name, group in curves(cells).items() if group}
 
 
-def _log_log(group: Mapping[str, Mapping[int, float]], label: str) -> bytes:
+def _drawn(
+    group: Mapping[str, Mapping[int, float]], label: str, spelled: Callable[[float], str]
+) -> bytes:
     figure, axes = style.new_axes(style.HALF, 3.6, grid="both")
     for name, curve in group.items():
         slope = f", slope {_slope(curve):.2f}" if len(curve) > 1 else ""
-        (line,) = axes.plot(list(curve), list(curve.values()), "o-", label=name + slope)
-        if name == "total":
-            line.set(color=style.INK, linestyle=(0, (4, 3)))
-    axes.set(ylabel=label)
-    spelled = size if "bytes" in label else "{:,g}".format
-    decades = _decades(group)
-    if decades < 1:
+        axes.plot(list(curve), list(curve.values()), "o-", label=name + slope)
+    axes.set(xscale="log", xlabel="clients", ylabel=label)
+    values = [value for curve in group.values() for value in curve.values()]
+    if max(values) < 10 * min(values):
         axes.set_ylim(bottom=0)
     else:
         axes.set_yscale("log")
+        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         axes.yaxis.set_minor_formatter(NullFormatter())
-        if "bytes" in label or decades < 2:
-            axes.yaxis.set_minor_formatter(lambda value, position: spelled(value))
-            axes.yaxis.set_minor_locator(LogLocator(subs=(2, 5)))
     axes.yaxis.set_major_formatter(lambda value, position: spelled(value))
-    return _finished(figure, axes, {k for curve in group.values() for k in curve})
-
-
-def _decades(group: Mapping[str, Mapping[int, float]]) -> float:
-    values = [value for curve in group.values() for value in curve.values()]
-    return math.log10(max(values) / min(values))
-
-
-def _accuracy(curve: Mapping[int, float]) -> bytes:
-    figure, axes = style.new_axes(style.HALF, 3.6, grid="both")
-    axes.plot(list(curve), list(curve.values()), "o-", color=style.GLOBAL_MODEL, label="accuracy")
-    axes.set(ylim=(0, 1), ylabel="test accuracy")
-    axes.yaxis.set_major_formatter(PercentFormatter(1.0))
-    return _finished(figure, axes, curve)
-
-
-def _finished(figure: Figure, axes: Axes, numbers: Iterable[int]) -> bytes:
-    """The picture; marks the study's own numbers of clients, unless they are too many to read."""
-    axes.set(xscale="log", xlabel="clients")
-    marked = sorted(numbers)
-    if len(marked) <= MOST_MARKED:
-        axes.set_xticks(marked)
+    numbers = sorted({k for curve in group.values() for k in curve})
+    if len(numbers) <= MOST_MARKED:
+        axes.set_xticks(numbers)
         axes.xaxis.set_minor_locator(NullLocator())
     axes.tick_params(which="both", labelsize=style.TICK, labelcolor=style.INK)
     axes.xaxis.set_major_formatter(lambda value, position: f"{value:,.0f}")
     axes.xaxis.set_minor_formatter(NullFormatter())
     style.legend_above(axes, 2)  # where no curve can run through it
     return style.png(figure)
-
-
-def _item(*path: str) -> Callable[[Figures], float]:
-    def item(cell: Figures) -> float:
-        value: Any = cell
-        for name in path:
-            value = value.get(name)
-        return value or 0.0
-
-    return item
-
-
-def _rate(cell: Figures) -> float:
-    whole: bool = cell["trained"] == cell["clients"]
-    return float(cell["clients_per_second"]) if whole else 0.0
-
-
-def _curve(cells: Sequence[Figures], value: Callable[[Figures], float]) -> dict[int, float]:
-    by_clients: dict[int, list[float]] = {}
-    for cell in cells:
-        if value(cell) > 0:
-            by_clients.setdefault(cell["clients"], []).append(value(cell))
-    return {k: float(np.mean(values)) for k, values in sorted(by_clients.items())}
-
-
-def _slope(curve: Mapping[int, float]) -> float:
-    return float(np.polyfit(np.log(list(curve)), np.log(list(curve.values())), 1)[0])

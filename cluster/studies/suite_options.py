@@ -64,12 +64,23 @@ class SuiteOptions(Settings):
     @property
     def seed_numbers(self) -> list[int]:
         """The seeds, each once."""
-        try:
-            return list(dict.fromkeys(int(seed) for seed in self.seeds.split(",")))
-        except ValueError:
+        return numbers("seeds", self.seeds)
+
+
+def numbers(name: str, text: str, *, least: int = 0) -> list[int]:
+    """A setting's numbers, each once.
+
+    Raises:
+        UserError: one is no whole number, or too small.
+    """
+    found = []
+    for part in text.split(","):
+        if not part.strip().isdecimal() or int(part) < least:
             raise UserError(
-                f"seeds must be whole numbers with commas, got {self.seeds!r}"
-            ) from None
+                f"{name} must be whole numbers with commas, got {part!r}; none is below {least}"
+            )
+        found.append(int(part))
+    return list(dict.fromkeys(found))
 
 
 def parse_suite(argv: Sequence[str]) -> SuiteOptions:

@@ -1,6 +1,6 @@
 """A suite's runs: their arguments, running those that are not finished, and the table of all."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,6 +10,7 @@ from cluster.run.command_line import parse
 from cluster.run.options import Launch
 from cluster.run.prepare import prepare
 from cluster.run.run_dir import claimed, locate
+from cluster.run.slurm_options import SlurmOptions
 from cluster.run.smoke import Estimate, about, smoke
 from cluster.run.steps import Steps
 from cluster.studies.comparison import Cell, Figure, as_json, as_markdown, loss_curve
@@ -22,85 +23,70 @@ from fl.report.style import png
 from fl.report.words import duration
 from fl.whole_files import refused_by_disk, write_atomically
 
-# Estimates a table: one run of each kind is tried by ``--smoke`` and stands for the others.
-
-Run = tuple[tuple[Cell, int], Sequence[str]]
-"""A cell, its seed, and the arguments of the launch command."""
+Runs = Mapping[tuple[Cell, int], Launch]
+"""The runs by cell and seed."""
 
 
-def tell(runs: Mapping[tuple[Cell, int], Sequence[str]]) -> None:
+def runs_of(
+    options: SuiteOptions, cells: Sequence[Cell], seeds: Sequence[int]
+) -> dict[tuple[Cell, int], Launch]:
+    """The cells' runs.
+
+    Raises:
+        UserError: a setting is wrong, or does not go with the suite's options.
+    """
+    where = [
+        f"--output-dir={options.output_dir}",
+        f"--data-root={options.data_root}",
+        f"--runtime={options.runtime}",
+    ]
+    found = {}
+    for cell in cells:
+        for seed in seeds:
+            name = f"--name={options.name}-{options.scale}-{cell.name}-seed{seed}"
+            launch = parse([*cell.arguments, *where, f"--seed={seed}", name, "--resume"])
+            found[cell, seed] = replace(launch, slurm=options.slurm)
+    return found
+
+
+def tell(runs: Runs) -> None:
     """Prints the time of what is not finished, kind by kind, and of all of it.
 
-    Runs that differ in ``alpha`` and seed alone are of a kind: so do their clients' shares, but
-    hardly the sum of these.
+    One run of each kind is tried as by ``--smoke`` and stands for the others. Runs that differ in
+    ``alpha`` and seed alone are of a kind: so do their clients' shares, but hardly the sum of
+    these.
     """
+    kinds: dict[tuple[str, ...], list[tuple[Cell, Launch]]] = {}
+    for (cell, _), launch in runs.items():
+        if not finished(launch):
+            kind = tuple(a for a in cell.arguments if not a.startswith("--alpha="))
+            kinds.setdefault(kind, []).append((cell, launch))
     console = Console(markup=False, highlight=False, soft_wrap=True)
     seconds, gpu_hours, unknown = 0.0, 0.0, 0
-    for kind in _kinds(runs):
-        (cell, _), arguments = kind[0]
-        name = f"{cell.name}, {len(kind)} such run{'s' if len(kind) > 1 else ''}"
+    for alike in kinds.values():
+        (cell, launch), count = alike[0], len(alike)
+        name = f"{cell.name}, {count} such run{'s' if count > 1 else ''}"
         try:
-            estimate = _estimate(arguments, name)
+            estimate = _estimate(launch, name)
         except (UserError, ClientFailed) as error:
             console.print(f"{name}: unknown, {error}")
-            unknown += len(kind)
+            unknown += count
             continue
         console.print(f"{name}: {about(estimate.seconds)} each")
-        seconds += estimate.seconds * len(kind)
-        gpu_hours += estimate.gpu_hours * len(kind)
+        seconds += estimate.seconds * count
+        gpu_hours += estimate.gpu_hours * count
     told = f"one after the other {about(seconds)}" if seconds else "nothing is known"
     gpus = f", {gpu_hours:.1f} GPU-hours" if gpu_hours else ""
     without = f", without {unknown} runs of which nothing is known" if unknown and seconds else ""
     console.print(f"{told}{gpus}{without}")
 
 
-def _estimate(arguments: Sequence[str], name: str) -> Estimate:
-    launch = parse([*arguments, "--smoke"])
+def _estimate(launch: Launch, name: str) -> Estimate:
+    launch = replace(launch, smoke=True, slurm=SlurmOptions())
     with Steps(Console(markup=False), name) as say:
         prepared = prepare(launch, say=say)
         say("running one step of everything")
         return smoke(launch, prepared)
-
-
-def _kinds(runs: Mapping[tuple[Cell, int], Sequence[str]]) -> list[list[Run]]:
-    """The runs that are not finished, with those together that differ in alpha and seed alone."""
-    found: dict[tuple[str, ...], list[Run]] = {}
-    for run, arguments in runs.items():
-        if not (locate(parse(arguments)) / "result.json").exists():
-            found.setdefault(_without_alpha(run[0].arguments), []).append((run, arguments))
-    return list(found.values())
-
-
-def _without_alpha(arguments: Sequence[str]) -> tuple[str, ...]:
-    """The arguments but for ``--alpha VALUE`` and ``--alpha=VALUE``."""
-    after = ("", *arguments)
-    return tuple(
-        argument
-        for before, argument in zip(after, arguments, strict=False)
-        if before != "--alpha" and argument.partition("=")[0] != "--alpha"
-    )
-
-
-def arguments_of(
-    options: SuiteOptions, cells: Sequence[Cell], seeds: Sequence[int]
-) -> dict[tuple[Cell, int], list[str]]:
-    """Each run's arguments of the launch command."""
-    where = [
-        f"--output-dir={options.output_dir}",
-        f"--data-root={options.data_root}",
-        f"--runtime={options.runtime}",
-    ]
-    return {
-        (cell, seed): [
-            *cell.arguments,
-            *where,
-            f"--seed={seed}",
-            f"--name={options.name}-{options.scale}-{cell.name}-seed{seed}",
-            "--resume",
-        ]
-        for cell in cells
-        for seed in seeds
-    }
 
 
 def text_of(name: str, scale: str, seeds: Sequence[int], figures: Sequence[Figure]) -> str:
@@ -116,9 +102,9 @@ def pictures_of(name: str, scale: str, figures: Sequence[Figure]) -> dict[str, b
     if name not in EXHIBITS:
         return {}
     exhibit, stem = EXHIBITS[name], f"{name}-{scale}"
-    drawn = {f"{stem}.png": exhibit.draw}
-    drawn |= {f"{stem}-{ending}.png": draw for ending, draw in exhibit.also.items()}
-    return {file: png(draw(figures)) for file, draw in drawn.items()}
+    files = {f"{stem}.png": exhibit}
+    files |= {f"{stem}-{ending}.png": other for ending, other in exhibit.also.items()}
+    return {file: png(shown.draw(figures)) for file, shown in files.items()}
 
 
 def write(
@@ -137,37 +123,26 @@ def write(
         print(f"picture  {folder / file}")
 
 
-def name(runs: Iterable[Sequence[str]]) -> None:
-    """Prints each run's directory, and whether it is finished."""
-    for arguments in runs:
-        launch = parse(arguments)
-        print(f"{locate(launch)}  {'finished' if finished(launch) else 'to be run'}")
-
-
 def finished(launch: Launch) -> bool:
     """Whether the run has a result, of these settings or of others."""
     return (locate(launch) / "result.json").exists()
 
 
-def run_all(runs: Mapping[tuple[Cell, int], Sequence[str]]) -> list[Figure]:
+def run_all(runs: Runs) -> list[Figure]:
     """Runs what is not finished, and tells of each; returns the figures of all.
-
-    Args:
-        runs: each run's arguments, by cell and seed.
 
     Raises:
         UserError: a run cannot be, which is said before the first, or was run with other settings.
         ClientFailed: a client failed for good.
     """
     with refused_by_disk():
-        launches = {run: parse(arguments) for run, arguments in runs.items()}
-        left = {cell.name: of for (cell, _), of in launches.items() if not finished(of)}
+        left = {cell.name: launch for (cell, _), launch in runs.items() if not finished(launch)}
         if left:
             with Steps(Console(markup=False)) as say:
                 say(f"checking {len(left)} {'cell' if len(left) == 1 else 'cells'}")
                 refuse_any(left)
     found: dict[Cell, list[tuple[JsonObject, tuple[float, ...]]]] = {}
-    for number, ((cell, seed), launch) in enumerate(launches.items(), start=1):
+    for number, ((cell, seed), launch) in enumerate(runs.items(), start=1):
         title = f"[{number} of {len(runs)}] {cell.name} seed {seed}"
         with Steps(Console(markup=False), title) as say:
             result = _result(launch, say)

@@ -25,7 +25,7 @@ from results import (
 from cluster.run.command_line import parse
 from cluster.run.run_dir import claim
 from cluster.studies.comparison import Cell, Figure
-from cluster.studies.study_options import parse_study
+from cluster.studies.study_runs import parse_study
 from fl.errors import UserError
 from fl.json_files import write_json
 
@@ -208,5 +208,5 @@ def test_the_programs_and_the_studies_are_there() -> None:
         if getattr(job, "func", None) is of_program:
             assert (ROOT / job.args[0][0]).exists()
         if getattr(job, "func", None) is of_study:
-            own = parse_study([a.format(data="data") for a in job.args[1]])
-            parse([*own.launch_arguments, "--num-clients=10"])
+            _, arguments = parse_study([a.format(data="data") for a in job.args[1]])
+            parse([*arguments, "--num-clients=10"])

@@ -45,10 +45,10 @@ def test_both_are_run_with_the_same_seeds_and_gains_are_seed_by_seed(
     runs: Runs, launch: Launch
 ) -> None:
     found = compare(launch, {"keep": 0.6}, INVENTORY, seeds=2)
-    assert found.default.values == pytest.approx((0.44, 0.45))
-    assert found.best.values == pytest.approx((0.34, 0.35))
-    assert found.gain.values == pytest.approx((-0.1, -0.1))
-    assert found.gain.std == pytest.approx(0, abs=1e-12)
+    assert found["default"].values == pytest.approx((0.44, 0.45))
+    assert found["best"].values == pytest.approx((0.34, 0.35))
+    assert found["gain"].values == pytest.approx((-0.1, -0.1))
+    assert found["gain"].std == pytest.approx(0, abs=1e-12)
     assert [run.run.seed for run in runs.launches] == [4, 5, 4, 5]
     names = [f"sweep/final/{label}-seed{s}" for label in ("default", "best") for s in (4, 5)]
     assert [run.name for run in runs.launches] == names
@@ -65,5 +65,5 @@ def test_they_differ_in_nothing_else_and_hold_no_images_out(runs: Runs, launch: 
 def test_a_default_that_is_the_best_is_run_once(runs: Runs, launch: Launch) -> None:
     found = compare(launch, {}, INVENTORY, seeds=3)
     assert len(runs.launches) == 3
-    assert found.best == found.default
-    assert found.gain.values == (0.0, 0.0, 0.0)
+    assert found["best"] == found["default"]
+    assert found["gain"].values == (0.0, 0.0, 0.0)

@@ -11,8 +11,7 @@ from tests.tune.sweeps import write
 from tune.folder import claim_sweep, named
 from tune.options import SweepOptions, parse_sweep
 from tune.spaces import check_space, read_space
-from tune.submit import job_of
-from tune.sweep import main
+from tune.sweep import job_of, main
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from fl.spaces import Choice, Uniform
 from tests.tune.made_up import INVENTORY, members, trial
 from tune.options import SweepOptions, parse_sweep
 from tune.outcome import (
-    Comparison,
+    Spread,
     Sweep,
     gained,
     print_space,
@@ -27,11 +27,11 @@ from tune.report import write_report
 from tune.rows import TrialRow, read_rows, savings
 
 
-def comparison() -> Comparison:
+def comparison() -> dict[str, Spread]:
     """Over two seeds."""
     default, best = (0.5, 0.6), (0.7, 0.7)
     gain = tuple(b - d for b, d in zip(best, default, strict=True))
-    return Comparison(default=spread(default), best=spread(best), gain=spread(gain))
+    return {"default": spread(default), "best": spread(best), "gain": spread(gain)}
 
 
 def sweep_of(rows: Sequence[TrialRow], folder: Path, best: TrialRow, *arguments: str) -> Sweep:
@@ -85,42 +85,28 @@ def test_the_best_come_first_and_the_unfinished_last(folder: Path) -> None:
 
 def test_each_trial_has_a_line_and_a_reason_if_it_failed(folder: Path) -> None:
     rows = read_rows(folder, {"keep": 0.8})
-    lines = printed(lambda c: print_trials(rows, SweepOptions(), ["keep"], c))
+    lines = printed(lambda c: print_trials(rows, SweepOptions(), c))
     heading, *told = [line.split() for line in lines]
-    assert heading == ["trial", "validation", "loss", "epochs", "keep", "status"]
-    assert told[0] == ["00000", "70.0%", "0.3000", "2", "0.5", "finished"]
-    assert told[3] == ["00002", "-", "-", "-", "0.9", "failed"]
+    assert heading == ["trial", "validation", "loss", "epochs", "settings", "status"]
+    assert told[0] == ["00000", "70.0%", "0.3000", "2", "keep=0.5", "finished"]
+    assert told[3] == ["00002", "-", "-", "-", "keep=0.9", "failed"]
     assert lines[-1] == "trial 00002 failed: UserError: too few"
 
 
-def test_the_table_is_whole_on_a_narrow_terminal(folder: Path) -> None:
-    rows = read_rows(folder, {"keep": 0.8})
-    wide, narrow = (
-        printed(lambda c: print_trials(rows, SweepOptions(), ["keep"], c), width)
-        for width in (200, 40)
-    )
-    assert [line.split() for line in narrow] == [line.split() for line in wide]
-
-
-def test_on_a_terminal_that_is_too_narrow_the_settings_stand_below_each_other(
-    folder: Path,
-) -> None:
+def test_settings_are_broken_into_lines_where_they_are_too_long(folder: Path) -> None:
     names = [f"a_rather_long_name_{k}" for k in range(3)]
     rows = [replace(row, settings=dict.fromkeys(names, 0.5)) for row in read_rows(folder, {})]
-    out = io.StringIO()
-    console = Console(file=out, width=80, force_terminal=True, color_system=None)
-    print_trials(rows, SweepOptions(), names, console)
-    lines = out.getvalue().splitlines()
+    lines = printed(lambda c: print_trials(rows, SweepOptions(), c), 80)
     assert max(map(len, lines)) <= 80
     assert lines[0].split() == ["trial", "validation", "loss", "epochs", "settings", "status"]
-    assert [line.strip() for line in lines[2:4]] == [f"{name} 0.5" for name in names[1:]]
+    assert [line.strip() for line in lines[2:4]] == [f"{name}=0.5" for name in names[1:]]
 
 
 def test_trials_of_a_method_without_one_fit_are_told_too(tmp_path: Path) -> None:
     (trial(tmp_path, "default", {}) / "result.json").write_text('{"accuracy": 0.75}')
     rows = read_rows(tmp_path, {"keep": 0.8})
-    lines = printed(lambda c: print_trials(rows, SweepOptions(), ["keep"], c))
-    assert lines[1].split() == ["default", "75.0%", "-", "0", "0.8", "finished"]
+    lines = printed(lambda c: print_trials(rows, SweepOptions(), c))
+    assert lines[1].split() == ["default", "75.0%", "-", "0", "keep=0.8", "finished"]
     write_sweep(sweep_of(rows, tmp_path, rows[0]))
 
 
@@ -129,7 +115,7 @@ def test_the_last_lines_say_what_was_saved_and_what_is_gained(folder: Path) -> N
     lines = printed(lambda c: print_summary(sweep_of(rows, folder, rows[1]), c))
     told = {line.partition(" ")[0]: line.partition(" ")[2].strip() for line in lines}
     assert told["clients"] == "2 trainings, 6 reused: 36.0 s of training saved"
-    assert told["best"] == "trial 00000: keep 0.5"
+    assert told["best"] == "trial 00000: keep=0.5"
     assert (
         told["test"]
         == "best 70.0% ± 0.0, default 55.0% ± 7.1, gain +15.0 ± 7.1 points over 2 seeds"

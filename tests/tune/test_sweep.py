@@ -108,7 +108,7 @@ def test_a_trials_configuration_and_the_best_are_repeated_by_a_launch(
 
 def test_what_a_sweep_leaves(server: Path) -> None:
     folder = server / "runs" / "sweep"
-    for name in ("sweep.yaml", "best.yaml", "default.yaml", "plots/parallel.png", "tensorboard"):
+    for name in ("sweep.yaml", "best.yaml", "default.yaml", "plots/effects.png", "tensorboard"):
         assert (folder / name).exists(), name
     page = (folder / "report.html").read_text()
     for word in ("fusion.lr", "00004", "on the test split", "data:image/png"):

@@ -65,7 +65,7 @@ def test_a_trial_runs_what_tune_proposes_and_ends_with_its_last_scores(
     monkeypatch.setattr(tuning, "run_trial", run_trial)
     # Searchers propose numbers of numpy's, which no configuration file could hold.
     settings = {"keep": np.float64(0.625), "num_samples": np.int64(70)}
-    trainable_of(launch, SHARE, SweepOptions(validation=0.2), epochs=2)(settings)
+    trainable_of(launch, SHARE, SweepOptions(validation=0.2))(settings)
     ((own, plain),) = ran
     assert own.name == "sweep/trials/00003"
     assert (own.run.options.keep, own.run.data.validation) == (0.625, 0.2)

@@ -1,7 +1,7 @@
 """A study small enough to run many times."""
 
 import cluster.study
-from cluster.studies.study_options import StudyRun
+from cluster.studies.study_runs import StudyRun
 from tests.undrawn import draw_nothing_here
 
 SMALL = [

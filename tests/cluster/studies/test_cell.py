@@ -2,7 +2,6 @@
 
 import pytest
 
-from cluster.studies.cells import VARIATIONS
 from cluster.studies.comparison import Published, published, rows
 from fl.methods.registry import METHODS
 
@@ -28,7 +27,7 @@ def test_every_table_has_rows_of_their_own_and_methods_that_there_are(name: str)
     found = rows(name)
     assert len({row.name for row in found}) == len(found)
     for row in found:
-        assert row.figures.keys() <= METHODS.keys() | VARIATIONS.keys()
+        assert all(method.startswith(tuple(METHODS)) for method in row.figures)
         printed = [figure for figure in row.figures.values() if figure]
         assert printed
         for figure in printed:

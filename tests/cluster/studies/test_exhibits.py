@@ -6,7 +6,7 @@ import pytest
 
 from cluster.studies.cells import TABLES
 from cluster.studies.comparison import Figure
-from cluster.studies.exhibits import EXHIBITS, draw_clusters, draw_traffic, place
+from cluster.studies.exhibits import EXHIBITS, place
 from fl.report.style import png
 from tests.cluster.studies.made_up import CURVES, figures
 from tests.cluster.studies.test_suite_tables import hfldd, run_of
@@ -108,12 +108,16 @@ CLUSTERED = run_of(0.5, 0.7) | {"heads": [1, 3]}
 
 
 def test_traffic_has_a_line_for_each_method_with_rounds() -> None:
-    sheet = draw_traffic(
-        [
-            hfldd("hfldd", CLUSTERED),
-            hfldd("fedavg", run_of(0.6, 0.96)),
-            hfldd("centralised", {"accuracy": 0.9}),
-        ]
+    sheet = (
+        EXHIBITS["hfldd"]
+        .also["traffic"]
+        .draw(
+            [
+                hfldd("hfldd", CLUSTERED),
+                hfldd("fedavg", run_of(0.6, 0.96)),
+                hfldd("centralised", {"accuracy": 0.9}),
+            ]
+        )
     )
     (axes,) = sheet.axes
     assert axes.get_yscale() == "log"
@@ -125,7 +129,8 @@ def test_traffic_has_a_line_for_each_method_with_rounds() -> None:
     assert png(sheet).startswith(b"\x89PNG")
 
 
-def test_every_client_is_a_dot_in_its_cluster() -> None:
-    (axes,) = draw_clusters([hfldd("hfldd", CLUSTERED), hfldd("fedavg", run_of(0.5))]).axes
-    dots = sum(len(points.get_offsets()) for points in axes.collections)
-    assert dots == sum(map(len, CLUSTERED["clusters"])) == 4
+def test_every_cluster_is_a_point_by_its_size() -> None:
+    clusters = EXHIBITS["hfldd"].also["clusters"].draw
+    (axes,) = clusters([hfldd("hfldd", CLUSTERED), hfldd("fedavg", run_of(0.5))]).axes
+    (line,) = axes.get_lines()
+    assert line.get_xydata().tolist() == [[1, 3], [2, 1]]

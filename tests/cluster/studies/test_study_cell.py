@@ -13,9 +13,8 @@ import pytest
 
 from cluster.run.command_line import parse
 from cluster.run.run_dir import claim
-from cluster.studies import study_cell
-from cluster.studies.study_cell import FIGURES, Peaks, figures, finished, peaks
-from cluster.studies.study_options import StudyRun
+from cluster.studies import study_runs
+from cluster.studies.study_runs import FIGURES, Peaks, StudyRun, figures, finished, peaks
 from fl.errors import UserError
 from fl.json_files import write_json
 from tests.waiting import wait_until
@@ -79,7 +78,7 @@ def process(name: str) -> Iterator[subprocess.Popen[bytes]]:
 
 
 def test_the_drivers_and_its_clients_memory_is_watched(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(study_cell, "EVERY_S", 0.01)
+    monkeypatch.setattr(study_runs, "EVERY_S", 0.01)
     with process("ray::ClientActor.run"), process("ray::RankActor"), peaks() as peak:
         held = psutil.Process().memory_info().rss
         wait_until(lambda: peak.workers, seconds=20)

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from cluster.run.command_line import parse
 from cluster.studies import suite_runs
 from cluster.studies.comparison import Cell
 from cluster.studies.suite_runs import tell
@@ -19,10 +20,10 @@ def test_one_run_of_each_kind_is_tried_and_finished_ones_are_not_counted(
     monkeypatch.setattr(suite_runs, "_estimate", lambda a, name: asked.append(name) or Hour)
     runs = {}
     for method in ("fedavg", "fedmho"):
-        for alpha in (("--alpha", "0.1"), ("--alpha=0.5",)):
-            cell = Cell(f"row{alpha[-1]}", method, (f"--method={method}", *alpha))
-            name = f"{method}{alpha[-1]}".replace("--alpha=", "")
-            runs[cell, 0] = [*cell.arguments, f"--output-dir={tmp_path}", f"--name={name}"]
+        for alpha in ("0.1", "0.5"):
+            cell = Cell(f"row{alpha}", method, (f"--method={method}", f"--alpha={alpha}"))
+            where = (f"--output-dir={tmp_path}", f"--name={method}{alpha}")
+            runs[cell, 0] = parse([*cell.arguments, *where])
     (tmp_path / "fedmho0.5").mkdir()
     (tmp_path / "fedmho0.5" / "result.json").touch()
     tell(runs)

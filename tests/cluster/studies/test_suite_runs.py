@@ -1,6 +1,7 @@
 """A suite's runs, without running any."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,14 +18,14 @@ from fl.events import Phase, Preparing, RunStart
 CELL = Cell("digits-alpha0.5", "fedavg", ("--method=fedavg", "--num-clients=2"), None)
 
 
-def runs(root: Path) -> dict[tuple[Cell, int], list[str]]:
+def runs(root: Path) -> dict[tuple[Cell, int], Launch]:
     options = parse_suite(["table3", f"--output-dir={root}", "--runtime=inprocess"])
-    return suite_runs.arguments_of(options, [CELL], [0])
+    return suite_runs.runs_of(options, [CELL], [0])
 
 
-def finish(arguments: list[str]) -> None:
+def finish(launch: Launch) -> None:
     result = {"accuracy": 0.5, "seconds": {"total": 3.0}}
-    (claim(parse(arguments)) / "result.json").write_text(json.dumps(result))
+    (claim(launch) / "result.json").write_text(json.dumps(result))
 
 
 def test_a_finished_run_is_told_without_a_step(
@@ -39,7 +40,8 @@ def test_a_finished_run_is_told_without_a_step(
 
 def test_a_run_with_other_settings_is_not_taken_for_ours(tmp_path: Path) -> None:
     asked = runs(tmp_path)
-    finish([*asked[CELL, 0], "--alpha=0.9"])
+    done = asked[CELL, 0]
+    finish(replace(done, run=replace(done.run, alpha=0.9)))
     with pytest.raises(UserError, match="was run with other settings"):
         suite_runs.run_all(asked)
 
@@ -82,7 +84,7 @@ def test_no_cell_runs_where_a_later_one_cannot(tmp_path: Path) -> None:
     options = parse_suite(["table3", f"--output-dir={tmp_path / 'runs'}", "--runtime=inprocess"])
     good = Cell("digits-fedavg", "fedavg", ("--method=fedavg", *SMALL), None)
     bad = Cell("digits-feddf", "feddf", ("--method=feddf", "--auxiliary.dataset=digits"), None)
-    runs = suite_runs.arguments_of(options, [good, bad], [0, 1])
+    runs = suite_runs.runs_of(options, [good, bad], [0, 1])
     with pytest.raises(UserError, match=r"^digits-feddf"):
         suite_runs.run_all(runs)
     assert not (tmp_path / "runs").exists()

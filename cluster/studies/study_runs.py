@@ -1,0 +1,298 @@
+"""A scalability study: its options, and one run per number of clients and seed.
+
+Each runs in a process of its own: its time, memory and bytes are measured.
+"""
+
+import os
+import re
+import shutil
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+
+from cluster.run.command_line import parse, parse_record
+from cluster.run.early_ray import EarlyRay
+from cluster.run.options import Launch
+from cluster.run.prepare import prepare
+from cluster.run.run_dir import check_place, claimed
+from cluster.run.steps import Steps, silent
+from cluster.studies.suite_options import numbers
+from fl.bounds import Count, Settings
+from fl.config import RunConfig
+from fl.data.catalogue import load
+from fl.errors import UserError
+from fl.json_files import JsonObject, read_json, write_json
+from fl.methods.registry import get_method
+from fl.report.words import size
+
+PROG = "python -m cluster.study"
+FILE_BYTES = 4096 * 3
+"""Bytes of an update beside its tensors: a header, a checksum's file and a line of events."""
+PROC = Path("/proc")
+EVERY_S = 0.5
+"""Seconds between looks at the processes' peaks, which the kernel records while they live."""
+FIGURES = "study.json"
+
+
+@dataclass(frozen=True, kw_only=True)
+class StudyRun:
+    """One run of the study."""
+
+    launch: Launch
+    drawn: int | None
+    """Training samples drawn with replacement; None where there are enough to cut."""
+
+    @property
+    def run_dir(self) -> Path:
+        """The run's directory."""
+        return self.launch.output_dir / str(self.launch.name)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StudyOptions(Settings):
+    """Run a method for growing numbers of clients; see how time, memory and bytes grow.
+
+    Finished runs are not repeated. Every option of python -m cluster.launch can be given too, and
+    holds for all runs.
+    """
+
+    num_clients: str = "10,100,1000,10000"
+    """Numbers of clients, with commas between."""
+    seeds: str = "0"
+    """Seeds of the runs, with commas between."""
+    samples_per_client: Count | None = None
+    """The same number of samples for each client on average, drawn with replacement where there are
+    too few. Default: all samples, shared by all clients."""
+    output_dir: Path = Path("runs/study")
+    """Directory of the runs and of the study's figures."""
+
+    def check_further(self) -> None:
+        """Refuses what is no number."""
+        numbers("num_clients", self.num_clients, least=1)
+        numbers("seeds", self.seeds)
+
+
+def parse_study(argv: Sequence[str]) -> tuple[StudyOptions, list[str]]:
+    """The study's own options, and the launch's arguments for all its runs.
+
+    Raises:
+        UserError: one line, for whatever is wrong.
+        SystemExit: with 0, after printing help.
+    """
+    own = [field.name for field in fields(StudyOptions)]
+    options, rest = parse_record(StudyOptions, argv, own, PROG, return_unknown_args=True)
+    return options, rest
+
+
+def cells(
+    options: StudyOptions, launch_arguments: Sequence[str], say: Callable[[str], None] = silent
+) -> list[StudyRun]:
+    """The study's runs, smallest first; each has been prepared once, so that none fails late.
+
+    ``say`` is called with each step as it begins.
+
+    Raises:
+        UserError: a setting is wrong, there are too few samples for so many clients, or the
+            uploads would not fit on the disk.
+    """
+    planned = [
+        _cell(options, launch_arguments, clients, seed)
+        for clients in sorted(numbers("num_clients", options.num_clients, least=1))
+        for seed in sorted(numbers("seeds", options.seeds))
+    ]
+    _check_disk([cell for cell in planned if not (cell.run_dir / "result.json").exists()])
+    for cell in planned:
+        say(f"preparing {cell.run_dir.name}")
+        prepare(cell.launch, drawn=cell.drawn)
+    return planned
+
+
+def upload_bytes(run: RunConfig[Any]) -> int:
+    """About how many bytes the clients' updates take on the disk."""
+    assignments = get_method(run.method).assign(run.options, run.num_clients, run.run_spec)
+    trainings = Counter(assignment.training for assignment in assignments)
+    return sum(
+        count * (t.upload_bytes(run.run_spec) + FILE_BYTES) for t, count in trainings.items()
+    )
+
+
+def _check_disk(unfinished: Sequence[StudyRun]) -> None:
+    if not unfinished:
+        return
+    needed = sum(upload_bytes(cell.launch.run) for cell in unfinished)
+    directory = unfinished[0].launch.output_dir
+    there = directory.absolute()
+    while not there.exists():
+        there = there.parent
+    free = shutil.disk_usage(there).free
+    if needed > free:
+        most = max(cell.launch.run.num_clients for cell in unfinished)
+        raise UserError(
+            f"the uploads of up to {most} clients need about {size(needed)} in {directory}, where "
+            f"{size(free)} are free: use fewer clients, fewer seeds or another --output-dir"
+        )
+
+
+def _cell(
+    options: StudyOptions, launch_arguments: Sequence[str], clients: int, seed: int
+) -> StudyRun:
+    name = f"k{clients}-seed{seed}"
+    fixed = [f"--num-clients={clients}", f"--seed={seed}", f"--name={name}"]
+    fixed.append(f"--output-dir={options.output_dir}")
+    launch = parse([*launch_arguments, *fixed])
+    launch.refuse_smoke()
+    if (launch.output_dir / name / "config.yaml").exists():
+        launch = replace(launch, resume=True)
+    each = options.samples_per_client
+    if each is None:
+        return StudyRun(launch=launch, drawn=None)
+    return _with_samples(launch, clients * each)
+
+
+def _with_samples(launch: Launch, wanted: int) -> StudyRun:
+    """The run with so many samples in all: a subset, or drawn with replacement."""
+    run = launch.run
+    available = len(load(run.dataset, launch.data_root, max_train=None, max_test=1).train.labels)
+    if run.data.max_train is not None:
+        raise UserError("--samples-per-client and --data.max-train exclude each other")
+    if wanted > available:
+        return StudyRun(launch=launch, drawn=wanted)
+    data = replace(run.data, max_train=wanted)
+    return StudyRun(launch=replace(launch, run=replace(run, data=data)), drawn=None)
+
+
+# A run's figures.
+
+
+def run_cell(cell: StudyRun) -> None:
+    """Runs the cell in this process, its own, and writes its figures to the run's directory."""
+    from cluster.run.runner import execute
+
+    console = Console(markup=False)
+    with ExitStack() as held:
+        with peaks() as peak:
+            early = held.enter_context(EarlyRay(cell.launch, fork=True))
+            with Steps(console) as say:
+                prepared = prepare(cell.launch, drawn=cell.drawn, say=say, checked=early.begin)
+            run_dir = held.enter_context(claimed(cell.launch))
+            result = execute(cell.launch, prepared, run_dir, console, early=early)
+        write_json(run_dir / FIGURES, figures(cell, result, peak))
+
+
+def figures(cell: StudyRun, result: JsonObject, peak: "Peaks") -> JsonObject:
+    """A finished run's figures, as the study's table and pictures need them."""
+    placements = result["placements"]
+    counts = read_json(cell.run_dir / "partition.json")["counts"]
+    local = result["seconds"]["local"]
+    trained = sum(not entry["reused"] for entry in placements)
+    return {
+        "clients": result["clients"],
+        "seed": result["seed"],
+        "samples": sum(map(sum, counts)),
+        "drawn_with_replacement": cell.drawn is not None,
+        "trained": trained,
+        "seconds": result["seconds"],
+        "clients_per_second": trained / local if local else 0.0,
+        "driver_peak_bytes": peak.driver,
+        "workers": peak.workers,
+        "workers_peak_bytes": peak.workers_bytes,
+        "device_peak_bytes": _device_peak(placements),
+        "bytes_up": result["bytes_up"],
+        "bytes_down": result["bytes_down"],
+        "accuracy": result["accuracy"],
+        "start_accuracy": result["start_accuracy"],
+    }
+
+
+def finished(cell: StudyRun) -> JsonObject | None:
+    """The figures of a cell that ran already, with the same settings; None if it has not.
+
+    Raises:
+        UserError: the cell's directory holds a run with other settings.
+    """
+    path = cell.run_dir / FIGURES
+    if not path.exists():
+        return None
+    check_place(replace(cell.launch, resume=True))  # refuses another configuration
+    found = read_json(path)
+    if found["drawn_with_replacement"] != (cell.drawn is not None):
+        raise UserError(f"{cell.run_dir} was run with another --samples-per-client")
+    return found
+
+
+@dataclass
+class Peaks:
+    """Most resident bytes of the driver, and of the worker processes that lived at once."""
+
+    driver: int = 0
+    workers: int = 0
+    workers_bytes: int = 0
+
+
+@contextmanager
+def peaks() -> Iterator[Peaks]:
+    """Watches this process and the client processes below it."""
+    found, done = Peaks(), threading.Event()
+
+    def watch() -> None:
+        while not done.wait(EVERY_S):
+            # The driver's too, since clients that train in the driver reset the kernel's value.
+            found.driver = max(found.driver, _peak("self"))
+            own = [_peak(pid) for pid in _clients_processes()]
+            found.workers = max(found.workers, len(own))
+            found.workers_bytes = max(found.workers_bytes, sum(own))
+
+    watcher = threading.Thread(target=watch, daemon=True)
+    watcher.start()
+    try:
+        yield found
+    finally:
+        done.set()
+        watcher.join()
+        found.driver = max(found.driver, _peak("self"))
+
+
+def _clients_processes() -> Iterator[int]:
+    """Ray's actors below this process; Ray names each after what it runs."""
+    parents = {}
+    for entry in PROC.iterdir():
+        if entry.name.isdigit():
+            found = re.search(r"^PPid:\s+(\d+)", _status(entry.name), re.MULTILINE)
+            parents[int(entry.name)] = int(found.group(1)) if found else 0
+    below = {os.getpid()}
+    while grown := {pid for pid, parent in parents.items() if parent in below} - below:
+        below |= grown
+    for pid in below:
+        try:
+            command = (PROC / str(pid) / "cmdline").read_bytes()
+        except OSError:
+            continue
+        if command.startswith(b"ray::ClientActor"):
+            yield pid
+
+
+def _peak(process: int | str) -> int:
+    found = re.search(r"^VmHWM:\s+(\d+) kB", _status(str(process)), re.MULTILINE)
+    return int(found.group(1)) * 1024 if found else 0
+
+
+def _status(process: str) -> str:
+    try:
+        return (PROC / process / "status").read_text()
+    except OSError:  # it has ended
+        return ""
+
+
+def _device_peak(placements: list[JsonObject]) -> int | None:
+    """Most memory that a client or the server took on a GPU; None without one."""
+    if not torch.cuda.is_available():
+        return None
+    by_clients = max((p["peak_bytes"] or 0 for p in placements), default=0)
+    return max(by_clients, torch.cuda.max_memory_reserved())
