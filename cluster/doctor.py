@@ -13,7 +13,7 @@ from pathlib import Path
 
 import torch
 
-from cluster.doctor_checks import LIMIT_S, Result, above, run_checks, within
+from cluster.doctor_checks import LIMIT_S, Result, above, run_checks
 from cluster.hardware.gpus import driver_version
 from cluster.hardware.inventory import take_inventory
 from cluster.hardware.private_folders import temporary_folder
@@ -23,7 +23,7 @@ from cluster.run.run_dir import versions
 from fl.bounds import Settings
 from fl.errors import UserError
 from fl.json_files import write_json
-from fl.own_process import run_as_command, say_interrupted
+from fl.own_process import run_as_command, say_interrupted, within
 from fl.report.words import size
 
 
@@ -101,7 +101,7 @@ def look_around(output_dir: Path) -> dict[str, str]:
         "machine": machine.node,
         "cores": f"{machine.cpus} of {machine.cpu}",
         "memory": size(machine.memory_bytes),
-        "GPUs": f"{gpus}; driver {driver_version(os.environ) or 'none'}",
+        "GPUs": f"{gpus}; driver {driver_version() or 'none'}",
         "Python": package["python"],
         "PyTorch": f"{package['torch']} {triton}",
         "Ray": package["ray"],

@@ -7,12 +7,12 @@ import tempfile
 import time
 import warnings
 from collections.abc import Callable, Generator
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Literal
 
 import torch
 from safetensors.torch import load_file
@@ -25,6 +25,7 @@ from cluster.hardware.private_ray import prepare_environment
 from cluster.hardware.shadows import environment, python
 from fl.errors import UserError
 from fl.json_files import JsonObject, read_json
+from fl.own_process import within
 from fl.whole_files import write_atomically
 from kernels import nearest_to_centroid
 
@@ -49,10 +50,6 @@ TRY_LOCK = """
 import pathlib, sys, cluster.clients.locks
 print(cluster.clients.locks.Locks(pathlib.Path(sys.argv[1])).acquire("doctor"))
 """
-POOL = ThreadPoolExecutor(8)
-"""For what cannot be interrupted when it hangs: calls into a file system or a driver."""
-
-Value = TypeVar("Value")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,14 +72,6 @@ def perform(name: str, check: Callable[[], str]) -> Result:
         said = str(error).strip().rpartition("\n")[2] or type(error).__name__
         result = Result(name=name, status="failed", finding=said, advice=ADVICE[name])
     return replace(result, seconds=round(time.perf_counter() - began, 2))
-
-
-def within(seconds: float, work: Callable[[], Value]) -> Value:
-    """Calls ``work`` in a thread, which is left behind when it takes longer: a `TimeoutError`."""
-    outcome = POOL.submit(work)
-    if not wait([outcome], timeout=seconds).done:
-        raise TimeoutError(f"no answer within {seconds:g} s")
-    return outcome.result()
 
 
 def run_checks(output_dir: Path, ray_address: str | None) -> Generator[Result, None, None]:

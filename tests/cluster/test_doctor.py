@@ -13,7 +13,7 @@ import pytest
 from cluster import doctor
 from cluster.doctor import look_around, main, verdict
 from cluster.doctor_checks import ADVICE, Result
-from tests.cluster.fake_driver import ROWS, command
+from tests.cluster.fake_driver import CARDS, pretend
 
 PASSED = Result(name="federation", status="passed", seconds=3.21, finding="clients trained")
 SKIPPED = Result(name="memory cap", status="skipped", finding="Ray is not installed")
@@ -105,8 +105,7 @@ def test_a_machine_that_cannot_be_looked_at_is_not_fit(
 def test_gpus_their_driver_and_the_job_are_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    script = f"case $1 in *driver*) echo 550.54; echo 550.54;; *) printf '{ROWS}';; esac"
-    monkeypatch.setenv("PATH", command(tmp_path, script)["PATH"])
+    pretend(monkeypatch, *CARDS)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.setenv("SLURM_JOB_ID", "12")
     found = look_around(tmp_path / "runs")

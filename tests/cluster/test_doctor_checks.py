@@ -23,10 +23,10 @@ from cluster.doctor_checks import (
     perform,
     rename,
     run_checks,
-    within,
 )
 from fl.errors import UserError
-from tests.cluster.fake_driver import ROWS, nvidia_smi
+from fl.own_process import within
+from tests.cluster.fake_driver import CARDS, pretend
 
 PAUSE_S = 0.005
 """So long a file system that is not atomic shows what is between, for a busy reader to see."""
@@ -172,16 +172,14 @@ def test_a_filter_that_keeps_others_is_found(monkeypatch: pytest.MonkeyPatch) ->
         filters()
 
 
-def test_gpus_that_cannot_be_used_are_found(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_gpus_that_cannot_be_used_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
-    monkeypatch.setenv("PATH", nvidia_smi(tmp_path, ROWS)["PATH"])
+    pretend(monkeypatch, *CARDS)
     with pytest.raises(RuntimeError, match="PyTorch sees none of 3 GPUs"):
         filters()
-    monkeypatch.setenv("PATH", nvidia_smi(tmp_path, "driver mismatch", status=9)["PATH"])
-    assert "driver mismatch" in perform("distance filter", filters).finding
+    pretend(monkeypatch, fails="NVMLError_DriverNotLoaded")
+    assert "DriverNotLoaded" in perform("distance filter", filters).finding
 
 
 def test_every_check_has_its_line_and_what_hangs_keeps_no_other(

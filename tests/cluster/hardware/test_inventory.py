@@ -10,7 +10,7 @@ from cluster.hardware.gpus import Gpu
 from cluster.hardware.inventory import Inventory, take_inventory, usable_cores
 from fl.errors import UserError
 from fl.federation import Request
-from tests.cluster.fake_driver import ROWS, C, nvidia_smi
+from tests.cluster.fake_driver import CARDS, C, pretend
 
 CPU_ONLY = {"CUDA_VISIBLE_DEVICES": ""}
 
@@ -80,8 +80,9 @@ def test_this_machine() -> None:
     assert (here.node, here.source, here.gpus) == (socket.gethostname(), "machine", ())
 
 
-def test_a_slurm_job_bounds_it(tmp_path: Path) -> None:
-    job = nvidia_smi(tmp_path, ROWS) | {
+def test_a_slurm_job_bounds_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    pretend(monkeypatch, *CARDS)
+    job = {
         "SLURM_JOB_ID": "123",
         "SLURM_JOB_GPUS": "2",
         "SLURM_CPUS_ON_NODE": "1",
