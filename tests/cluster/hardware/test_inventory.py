@@ -2,6 +2,7 @@
 
 import os
 import socket
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -40,6 +41,19 @@ def test_memory_bounds_clients_where_it_is_asked_for() -> None:
     assert machine(cpus=8, memory=10_000, gpus=1).at_once(asks) == 2
     assert machine(cpus=2, memory=10_000).at_once(asks) == 2
     assert machine(cpus=8).scaled(asks).memory_bytes == 3000
+
+
+def test_how_many_of_all_clients_compute_at_once() -> None:
+    one = Request(cpus=1, gpus=0, memory_bytes=2**20)
+    greedy, large = replace(one, memory_bytes=2**33), replace(one, cpus=16)
+    here = machine(cpus=8, memory=2**34)
+    assert here.of_all_at_once([one] * 100) == 8
+    assert here.of_all_at_once([one] * 100, most=3) == 3
+    assert here.of_all_at_once([one] * 2) == 2
+    assert here.of_all_at_once([greedy] * 9) == 2
+    assert here.of_all_at_once([large] * 3) == 1
+    assert here.of_all_at_once([one, greedy]) == 2
+    assert here.of_all_at_once([one, one, greedy]) == 3
 
 
 @pytest.mark.parametrize(
