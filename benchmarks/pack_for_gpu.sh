@@ -17,8 +17,9 @@ mkdir -p .gpu/wheels
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
-# Without them Onefold does not start; the last four and Ray are for clients in processes of their own.
-wheels=(tyro typeguard docstring-parser submitit jsonschema jsonschema-specifications referencing rpds-py)
+# Without them Onefold does not start, or cannot ask the driver for GPUs; the last four and Ray are for
+# clients in processes of their own.
+wheels=(tyro typeguard docstring-parser nvidia-ml-py submitit jsonschema jsonschema-specifications referencing rpds-py)
 get() {
     python3 -m pip download -q --no-deps --only-binary=:all: --python-version "$there" \
         --implementation cp --platform manylinux_2_28_x86_64 --platform manylinux_2_17_x86_64 \

@@ -2,37 +2,49 @@
 
 import os
 import shutil
+import subprocess
 import sys
+import tempfile
 import textwrap
+import time
 import warnings
 from collections import Counter
-from collections.abc import Sequence
-from contextlib import closing
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
+from safetensors.torch import load_file
+from torch import Tensor
 
-from cluster.doctor_checks import LIMIT_S, Result, above, run_checks, within
-from cluster.hardware.gpus import driver_version
+from cluster.clients.locks import Locks
+from cluster.clients.memory_cap import OverspentError
+from cluster.doctor_federation import OVERSPENDER
+from cluster.hardware.gpus import DriverWarning, driver_version, find_gpus
 from cluster.hardware.inventory import take_inventory
 from cluster.hardware.private_folders import temporary_folder
-from cluster.hardware.private_ray import parse_address
-from cluster.run.command_line import INTERRUPTED, parse_record, setting_types, stop_with
+from cluster.hardware.private_ray import parse_address, prepare_environment
+from cluster.hardware.shadows import environment, python
+from cluster.run.command_line import parse_record, setting_types, stop_with
 from cluster.run.run_dir import versions
 from fl.bounds import Settings
 from fl.errors import UserError
-from fl.json_files import write_json
-from fl.own_process import run_as_command, say_interrupted
+from fl.json_files import JsonObject, read_json, write_json
+from fl.own_process import run_as_command, within
 from fl.report.words import size
+from fl.whole_files import write_atomically
+from kernels import nearest_to_centroid
+
+LIMIT_S, RUN_S = 60.0, 180.0
+"""Seconds that a look at the machine may take, and each run of the federation."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class DoctorOptions(Settings):
     """Say whether this machine is fit: what there is, and whether what a run needs works.
 
-    Runs a tiny federation, on Ray where that is installed. Exit status: 0 fit, 1 not fit, 2 bad
-    usage.
+    Runs a tiny federation, on Ray where that is. Exit status: 0 fit, 1 not fit, 2 bad usage.
     """
 
     output_dir: Path = Path("runs")
@@ -51,86 +63,186 @@ class DoctorOptions(Settings):
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command and returns its exit status: 0 fit, 1 not fit, 2 bad usage, 130 Ctrl-C."""
+    """Runs the command and returns its exit status: 0 fit, 1 not fit, 2 bad usage."""
     names = [name for name, _ in setting_types(DoctorOptions)]
     arguments = sys.argv[1:] if argv is None else argv
     try:
         return _examine(parse_record(DoctorOptions, arguments, names, "python -m cluster.doctor"))
     except UserError as error:
         return stop_with(error)
-    except KeyboardInterrupt:
-        say_interrupted()
-        return INTERRUPTED
 
 
 def _examine(options: DoctorOptions) -> int:
     """Looks around, makes all checks, and reports each as it comes; returns the exit status."""
     try:
-        found = within(LIMIT_S, lambda: look_around(options.output_dir))
+        found = within(LIMIT_S, partial(look_around, options.output_dir))
     except Exception as error:
         print(f"not fit: cannot look around: {error}", file=sys.stderr)
         return 1
     for name, text in found.items():
         _print(f"{name:<17}", text)
-    results: list[Result] = []
+    report: JsonObject = {"fit": None, "verdict": "unfinished", "checks": [], "found": found}
     _print(f"\n{'check':<17}{'result':<9}{'took':>7}  ", "finding")
-    with closing(run_checks(options.output_dir, options.ray_address)) as checks:
-        for result in checks:
-            results.append(result)
-            _print(f"{result.name:<17}{result.status:<9}{result.seconds:5.1f} s  ", result.finding)
-            _save(options.json, found, results, "unfinished")  # should this process be killed
-    failed = [result for result in results if result.status == "failed"]
-    _save(options.json, found, results, verdict(results))
-    print(f"\n{verdict(results)}")
+    for check in ADVICE:
+        report["checks"].append(result := perform(check, options))
+        head = f"{result['name']:<17}{result['status']:<9}{result['seconds']:5.1f} s  "
+        _print(head, result["finding"])
+        if options.json:  # should this process be killed
+            write_json(options.json, report)
+    failed = [made for made in report["checks"] if made["status"] == "failed"]
+    names = ", ".join(result["name"] for result in failed)
+    said = f"not fit: {names} failed" if failed else f"fit: {len(ADVICE)} checks passed"
+    if options.json:
+        write_json(options.json, report | {"fit": not failed, "verdict": said})
+    print(f"\n{said}")
     for result in failed:
-        _print(f"{result.name:<17}", result.advice)
+        _print(f"{result['name']:<17}", result["advice"])
     return 1 if failed else 0
-
-
-def look_around(output_dir: Path) -> dict[str, str]:
-    """What there is on this machine, for people. Changes nothing."""
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        machine = take_inventory()
-    kinds = Counter(f"{gpu.name} ({size(gpu.memory_bytes)})" for gpu in machine.gpus)
-    gpus = ", ".join(f"{count} x {kind}" for kind, count in kinds.items()) or "none"
-    package, job = versions(), os.environ.get("SLURM_JOB_ID")
-    triton = f"for CUDA {torch.version.cuda or 'none'}; Triton {package['triton']}"
-    folders = {"runs": output_dir.absolute(), "temporary": temporary_folder()}
-    return {
-        "machine": machine.node,
-        "cores": f"{machine.cpus} of {machine.cpu}",
-        "memory": size(machine.memory_bytes),
-        "GPUs": f"{gpus}; driver {driver_version(os.environ) or 'none'}",
-        "Python": package["python"],
-        "PyTorch": f"{package['torch']} {triton}",
-        "Ray": package["ray"],
-        "Slurm": f"{shutil.which('sbatch') or 'no sbatch'}; in {f'job {job}' if job else 'no job'}",
-        **{n: f"{f}, {size(shutil.disk_usage(above(f)).free)} free" for n, f in folders.items()},
-        "notes": "; ".join(str(warning.message) for warning in caught) or "none",
-    }
-
-
-def verdict(results: Sequence[Result]) -> str:
-    """The verdict in one line."""
-    made = [result for result in results if result.status != "skipped"]
-    failed = [result.name for result in made if result.status == "failed"]
-    if failed:
-        return f"not fit: {len(failed)} of {len(made)} checks failed: {', '.join(failed)}"
-    return f"fit: {len(made)} checks passed, {len(results) - len(made)} skipped"
-
-
-def _save(file: Path | None, found: dict[str, str], results: list[Result], said: str) -> None:
-    if file:
-        checks = list(map(asdict, results))
-        fit = None if said == "unfinished" else said.startswith("fit")
-        write_json(file, {"fit": fit, "verdict": said, "checks": checks, "found": found})
 
 
 def _print(name: str, text: str) -> None:
     """Prints the text beside what it is about, in lines of the terminal's width."""
     width, indent = shutil.get_terminal_size().columns, " " * len(name.strip("\n"))
     print(textwrap.fill(name + text, width, subsequent_indent=indent, replace_whitespace=False))
+
+
+def look_around(output_dir: Path) -> dict[str, str]:
+    """What there is on this machine, for people. Changes nothing."""
+    with warnings.catch_warnings(record=True, action="always") as caught:
+        machine = take_inventory()
+    kinds = Counter(f"{gpu.name} ({size(gpu.memory_bytes)})" for gpu in machine.gpus)
+    gpus = ", ".join(f"{count} x {kind}" for kind, count in kinds.items()) or "none"
+    package, job = versions(), os.environ.get("SLURM_JOB_ID")
+    folders = {"runs": output_dir.absolute(), "temporary": temporary_folder()}
+    return {
+        "machine": machine.node,
+        "cores": f"{machine.cpus} of {machine.cpu}",
+        "memory": size(machine.memory_bytes),
+        "GPUs": f"{gpus}; driver {driver_version() or 'none'}",
+        "Python": package["python"],
+        "PyTorch": f"{package['torch']} for CUDA {torch.version.cuda or 'none'}",
+        "Triton": package["triton"],
+        "Ray": package["ray"],
+        "Slurm": f"{shutil.which('sbatch') or 'no sbatch'}; in {f'job {job}' if job else 'no job'}",
+        **{n: f"{f}, {size(shutil.disk_usage(_above(f)).free)} free" for n, f in folders.items()},
+        "notes": "; ".join(str(warning.message) for warning in caught) or "none",
+    }
+
+
+def lock(options: DoctorOptions) -> str:
+    """A lock that one holder has is not given to another."""
+    with tempfile.TemporaryDirectory(prefix=".doctor-", dir=_above(options.output_dir)) as folder:
+        first, second = (Locks(Path(folder, "locks")) for _ in range(2))
+        first.acquire("doctor")
+        # Elsewhere than on Linux a process is never kept out by its own locks.
+        if not first.work or (sys.platform == "linux" and second.acquire("doctor")):
+            raise RuntimeError("this file system has no locks: two got one lock at once")
+    return "one at a time holds it"
+
+
+def atomic_rename(options: DoctorOptions) -> str:
+    """A file that is replaced stays whole for who reads it, as it was and as it is then."""
+    old, new = (bytes([k]) * 2**16 for k in range(2))
+    with tempfile.TemporaryDirectory(prefix=".doctor-", dir=_above(options.output_dir)) as folder:
+        file = Path(folder, "replaced")
+        write_atomically(file, old)
+        with file.open("rb", buffering=0) as reader:
+            write_atomically(file, new)
+            if (reader.read(), file.read_bytes()) != (old, new):
+                raise RuntimeError("a reader saw part of a file while it was replaced")
+    return "a file that was replaced was whole for its reader"
+
+
+def _above(folder: Path) -> Path:
+    """The folder, or the nearest one above it that exists."""
+    return next(place for place in (folder / "runs").absolute().parents if place.exists())
+
+
+def distance_filter(_: DoctorOptions) -> str:
+    """The fast filter keeps the reference's samples, on each GPU or on the cores."""
+    with warnings.catch_warnings(action="error", category=DriverWarning):
+        found = len(find_gpus(os.environ))
+    devices = [f"cuda:{k}" for k in range(torch.cuda.device_count())]
+    if found and not devices:
+        raise RuntimeError(f"PyTorch sees none of {found} GPUs")
+    samples = torch.randn(4000, 784, generator=torch.Generator().manual_seed(0))
+    samples *= torch.linspace(0.5, 1.5, 4000)[:, None]  # distances differ by more than rounding
+    labels = torch.arange(4000) % 10
+    expected = nearest_to_centroid(samples, labels, 10, 0.7, backend="reference").indices
+    for device in devices or ["cpu"]:
+        kept = nearest_to_centroid(samples.to(device), labels.to(device), 10, 0.7).indices
+        if wrong := len(set(kept.tolist()) ^ set(expected.tolist())):
+            raise RuntimeError(f"{device} differs from the reference in {wrong} of 4000 samples")
+    return f"keeps the reference's samples on {', '.join(devices) or 'the cores'}"
+
+
+def federation(options: DoctorOptions) -> str:
+    """A tiny run ends, though a client overspends its memory, with the weights that one process on
+    the CPU makes of the stored uploads; on Ray, where that is, with a rank on each GPU, or two."""
+    cards, missing = torch.cuda.device_count(), ""
+    how = ["--runtime=ray", *([] if cards else ["--fusion-ranks=2"])]
+    how += [f"--ray-address={options.ray_address}"] if options.ray_address else []
+    try:
+        prepare_environment()
+    except UserError as error:
+        missing, how = str(error), ["--runtime=inprocess"]
+    clients, alone = f"--num-clients={max(4, 2 * cards)}", {"CUDA_VISIBLE_DEVICES": ""}
+    with tempfile.TemporaryDirectory(prefix="onefold-doctor-") as folder:
+        result, weights = run_tiny(Path(folder, "first"), clients, *how)
+        expected = weights
+        if cards or not missing:  # else the first was one process on the CPU
+            _, expected = run_tiny(Path(folder, "second"), clients, "--runtime=inprocess", **alone)
+    for client, reason in result["dropped"].items():
+        stopped = missing or reason.startswith(OverspentError.__name__)
+        if client != str(OVERSPENDER) or not stopped:
+            raise RuntimeError(f"client {client} failed: {reason}")
+    if not torch.allclose(weights, expected, rtol=1e-3, atol=1e-4):
+        apart = (weights - expected).abs().max().item()
+        raise RuntimeError(f"weights differ by up to {apart:.1g} from those of one process")
+    trained = f"{result['clients'] - 1} clients trained on {result['fusion']['ranks']} rank(s)"
+    return f"{trained}; {missing or 'one that went over its memory was stopped'}"
+
+
+def run_tiny(run_dir: Path, *options: str, **environ: str) -> tuple[JsonObject, Tensor]:
+    """The result of a run of :mod:`cluster.doctor_federation`, in a process of its own, and the
+    weights of its model."""
+    where = [f"--output-dir={run_dir.parent}", f"--name={run_dir.name}"]
+    command = [*python("cluster.doctor_federation"), *where, *options]
+    env = environment() | environ
+    try:
+        done = subprocess.run(command, env=env, stderr=subprocess.PIPE, text=True, timeout=RUN_S)
+    except subprocess.TimeoutExpired:
+        raise TimeoutError(f"no end within {RUN_S:g} s") from None
+    if done.returncode:
+        raise RuntimeError(done.stderr)
+    model = load_file(run_dir / "model" / "global.safetensors")
+    return read_json(run_dir / "result.json"), torch.cat([t.flatten() for t in model.values()])
+
+
+ADVICE: dict[Callable[[DoctorOptions], str], str] = {
+    lock: "put --output-dir on a file system with locks (NFS: mounted without nolock); until then "
+    "start one run at a time, as two would train the same clients",
+    atomic_rename: "put --output-dir on a local disk, NFS or Lustre: on this file system a crash "
+    "can leave half a file in a run's directory",
+    distance_filter: "install NVIDIA's driver, a PyTorch for its CUDA, the Triton that PyTorch "
+    "came with, and gcc; or run without GPUs, by CUDA_VISIBLE_DEVICES=",
+    federation: "free space in /tmp and /dev/shm, allow more processes (ulimit -u), name the "
+    "network between ranks (GLOO_SOCKET_IFNAME, NCCL_SOCKET_IFNAME); or run less at once: by "
+    "--max-actors 1, by --fusion-ranks 1, or without Ray by --runtime inprocess",
+}
+"""All checks, each of which returns what it found or raises, and what to do when it fails."""
+
+
+def perform(check: Callable[[DoctorOptions], str], options: DoctorOptions) -> JsonObject:
+    """Makes the check. Whatever it raises is a failure, found by the message's last line."""
+    began, status, advice, work = time.perf_counter(), "passed", "", partial(check, options)
+    try:
+        finding = work() if check is federation else within(LIMIT_S, work)
+    except Exception as error:
+        status, advice = "failed", ADVICE[check]
+        finding = str(error).strip().rpartition("\n")[2] or type(error).__name__
+    found = {"finding": finding, "advice": advice, "seconds": round(time.perf_counter() - began, 2)}
+    return {"name": check.__name__.replace("_", " "), "status": status, **found}
 
 
 if __name__ == "__main__":

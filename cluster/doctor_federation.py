@@ -1,6 +1,5 @@
 """``python -m cluster.doctor_federation OPTIONS``: a tiny run, in which a client overspends."""
 
-import signal
 import sys
 from dataclasses import dataclass, replace
 
@@ -11,7 +10,7 @@ from cluster.run.command_line import parse
 from cluster.run.prepare import prepare
 from cluster.run.run_dir import claimed
 from cluster.run.runner import execute
-from fl.federation import Task, TaskInput, TaskOutput
+from fl.federation import TaskInput, TaskOutput
 from fl.training.classifier import ClassifierConfig
 
 SETTINGS = """
@@ -20,17 +19,7 @@ SETTINGS = """
 --generator.width=0.1 --generator.epochs=5 --num-samples=200 --resources.generator.gpus=0.5
 --fusion.epochs=2 --fusion.batch-size=16 --fusion.optimizer=sgd --fusion.lr=0.01
 --fusion-timeout=60 --on-client-failure=drop"""
-OVERSPENDER = 1  # a classifier's client
-
-
-@dataclass(frozen=True, kw_only=True)
-class Overspender(ClassifierConfig):
-    """The training record of the client that takes too much memory."""
-
-    @property
-    def task(self) -> Task:
-        """See :func:`overspend`."""
-        return overspend
+OVERSPENDER = 1  # the second client, of a classifier
 
 
 def overspend(inputs: TaskInput) -> TaskOutput:
@@ -43,18 +32,18 @@ def overspend(inputs: TaskInput) -> TaskOutput:
     raise RuntimeError("a client went over its share of memory, and nothing stopped it")
 
 
-def main(arguments: list[str]) -> None:
-    """Runs the federation, by the options of ``onefold run``."""
-    launch = parse([*SETTINGS.split(), *arguments])
-    prepared = prepare(launch)
-    members = list(prepared.members)
-    training = Overspender(**vars(members[OVERSPENDER].training))
-    members[OVERSPENDER] = replace(members[OVERSPENDER], training=training)
-    with claimed(launch) as run_dir:
-        prepared = replace(prepared, members=tuple(members))
-        execute(launch, prepared, run_dir, Console(quiet=True), report=False)
+@dataclass(frozen=True, kw_only=True)
+class Overspender(ClassifierConfig):
+    """The training record of the client that takes too much memory."""
+
+    task = staticmethod(overspend)
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    main(sys.argv[1:])
+    launch = parse([*SETTINGS.split(), *sys.argv[1:]])
+    prepared = prepare(launch)
+    first, second, *others = prepared.members
+    second = replace(second, training=Overspender(**vars(second.training)))
+    prepared = replace(prepared, members=(first, second, *others))
+    with claimed(launch) as run_dir:
+        execute(launch, prepared, run_dir, Console(quiet=True), report=False)

@@ -7,9 +7,10 @@ import signal
 import sys
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future
 from io import BufferedWriter, FileIO, TextIOWrapper
 from types import FrameType
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 SIGNALS = tuple(
     getattr(signal, name)
@@ -22,6 +23,8 @@ CLOSED_PIPE = 141
 LAST_RESORT_S = 4.0
 NO_HOME = "/proc/no-home"
 """Home of a user who has none: nobody, not even root, can make a folder there."""
+
+Value = TypeVar("Value")
 
 AT_LAST: list[Callable[[], None]] = []
 """What is called where a stopped command does not end by itself in time."""
@@ -100,6 +103,27 @@ def run_as_command(
         os._exit(status)
     gc.freeze()  # else Python looks a last time through all that torch and Ray made, for a second
     sys.exit(status)
+
+
+def within(seconds: float, work: Callable[[], Value]) -> Value:
+    """Calls ``work`` in a thread, which is left behind when it takes longer: a `TimeoutError`.
+
+    For calls into a driver or a file system, which cannot be interrupted when they hang.
+    """
+    outcome: Future[Value] = Future()
+
+    def finish() -> None:
+        try:
+            outcome.set_result(work())
+        except BaseException as error:
+            outcome.set_exception(error)
+
+    thread = threading.Thread(target=finish, daemon=True)
+    thread.start()
+    thread.join(seconds)
+    if not outcome.done():
+        raise TimeoutError(f"no answer within {seconds:g} s")
+    return outcome.result()
 
 
 def say_interrupted(line: str = "interrupted") -> None:

@@ -1,22 +1,19 @@
-"""The GPUs this process may use, found without initialising CUDA where nvidia-smi is there."""
+"""The GPUs this process may use, found without initialising CUDA where NVIDIA's driver answers."""
 
 import contextlib
 import re
-import shutil
-import subprocess
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
+from typing import Any, TypeVar
+
+from fl.own_process import within
 
 TIMEOUT = 10.0
-"""Seconds that nvidia-smi may take to answer."""
-QUERY = "--query-gpu=uuid,name,memory.total,mig.mode.current"
-DRIVER_QUERY = "--query-gpu=driver_version"
-ROW = re.compile(r"(?P<uuid>GPU-[^,\s]+), *(?P<name>.+), *(?P<mebibytes>[^,]+), *(?P<mode>[^,]+)")
-LISTED_GPU = re.compile(r"GPU \d+: (?P<name>.+) \(UUID: (?P<uuid>GPU-[^)\s]+)\)")
-LISTED_MIG = re.compile(r"MIG (?P<profile>\S+)\s+Device\s+\d+: \(UUID: (?P<uuid>MIG-[^)\s]+)\)")
-PROFILE = re.compile(r"((?P<own>[1-9])c\.)?(?P<all>[1-9])g\.(?P<gigabytes>\d{1,4})gb", re.ASCII)
-"""A MIG profile such as 1g.18gb. 1c.3g.71gb is a third of a 3g.71gb, whose slices share memory."""
+"""Seconds that the driver may take to answer."""
+
+Answer = TypeVar("Answer")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,7 +24,6 @@ class Gpu:
     """As ``CUDA_VISIBLE_DEVICES`` takes it: ``GPU-...`` or ``MIG-...``."""
     name: str
     memory_bytes: int
-    """Of a MIG device as in its name, which NVIDIA rounds: up to a twentieth too much."""
     mig: bool = False
 
 
@@ -46,38 +42,34 @@ class _Unknown(Exception):
 def find_gpus(environ: Mapping[str, str], *, timeout: float = TIMEOUT) -> tuple[Gpu, ...]:
     """The GPUs that ``CUDA_VISIBLE_DEVICES``, or else the Slurm job, leaves to this process.
 
-    Asks ``nvidia-smi``, or PyTorch where that is not on the PATH. If the driver gives no usable
-    answer, there are no GPUs, and a :class:`DriverWarning`.
+    Asks the driver, or PyTorch where the driver's library or its Python module is missing. If the
+    driver gives no usable answer, there are no GPUs, and a :class:`DriverWarning`.
 
     Args:
         environ: the process's environment.
-        timeout: seconds that each call of nvidia-smi may take.
+        timeout: seconds that the driver may take to answer.
     """
     visible = environ.get("CUDA_VISIBLE_DEVICES")
     if visible is not None and visible.strip() in ("", "-1"):
         return ()
-    nvidia_smi = shutil.which("nvidia-smi", path=environ.get("PATH", ""))
     try:
-        cards = _ask_nvidia_smi(nvidia_smi, environ, timeout) if nvidia_smi else _ask_torch()
+        listed = _ask_driver(_cards, timeout)
+        cards = _ask_torch() if listed is None else listed
     except _Unknown as error:
         warnings.warn(f"running without GPUs: {error}", DriverWarning, stacklevel=2)
         return ()
     if visible is None:
         return _of_job(cards, environ) if environ.get("SLURM_JOB_ID") else _devices(cards)
     # CUDA has already applied the variable to what PyTorch sees.
-    return select(cards, visible) if nvidia_smi else _devices(cards)
+    return _devices(cards) if listed is None else select(cards, visible)
 
 
-def driver_version(environ: Mapping[str, str], *, timeout: float = TIMEOUT) -> str | None:
-    """Version of NVIDIA's driver; None where ``nvidia-smi`` is missing or finds no GPU."""
-    nvidia_smi = shutil.which("nvidia-smi", path=environ.get("PATH", ""))
-    if not nvidia_smi:
-        return None
+def driver_version(*, timeout: float = TIMEOUT) -> str | None:
+    """Version of NVIDIA's driver; None where there is none, or it gives no usable answer."""
     try:
-        rows = _output([nvidia_smi, DRIVER_QUERY, "--format=csv,noheader"], environ, timeout)
+        return _ask_driver(lambda nvml: _text(nvml.nvmlSystemGetDriverVersion()), timeout)
     except _Unknown:
         return None
-    return next((row.strip() for row in rows.splitlines() if row.strip()), None)
 
 
 def select(cards: Cards, wanted: str) -> tuple[Gpu, ...]:
@@ -85,7 +77,7 @@ def select(cards: Cards, wanted: str) -> tuple[Gpu, ...]:
 
     It is read as CUDA reads it: an entry is an index, or a UUID or its unique beginning; reading
     ends at the first entry that names no device, and if a device is named twice the result is
-    empty. Indices count by PCI bus, as in nvidia-smi, and a GPU in MIG mode means all its MIG
+    empty. Indices count by PCI bus, as the driver does, and a GPU in MIG mode means all its MIG
     devices.
     """
     chosen: list[Gpu] = []
@@ -132,88 +124,86 @@ def _devices(cards: Cards) -> tuple[Gpu, ...]:
     return tuple(device for devices in cards.values() for device in devices)
 
 
-def _ask_nvidia_smi(nvidia_smi: str, environ: Mapping[str, str], timeout: float) -> Cards:
-    query = [nvidia_smi, QUERY, "--format=csv,noheader,nounits"]
-    rows = _output(query, environ, timeout).splitlines()
-    gpus = [_parse_row(row.strip()) for row in rows if row.strip()]
-    if not any(gpu.mig for gpu in gpus):
-        return {gpu.uuid: (gpu,) for gpu in gpus}
-    devices = _parse_list(_output([nvidia_smi, "-L"], environ, timeout))
-    return {gpu.uuid: devices.get(gpu.uuid, ()) if gpu.mig else (gpu,) for gpu in gpus}
+def _ask_driver(question: Callable[[Any], Answer], timeout: float) -> Answer | None:
+    """The answer to a question that is asked by the module ``pynvml``; None without NVIDIA's
+    library or that module."""
+    try:
+        import pynvml
+    except ModuleNotFoundError:
+        return None
+
+    def ask() -> Answer:
+        pynvml.nvmlInit()
+        try:
+            return question(pynvml)
+        finally:
+            pynvml.nvmlShutdown()
+
+    try:
+        return within(timeout, ask)
+    except pynvml.NVMLError_LibraryNotFound:
+        return None
+    except TimeoutError as error:
+        raise _Unknown(f"the NVIDIA driver gave {error}") from None
+    except pynvml.NVMLError as error:
+        raise _Unknown(f"the NVIDIA driver says: {error}") from error
 
 
-def _parse_row(row: str) -> Gpu:
-    """One GPU of the query. ``mig`` means that it is in MIG mode, where its memory is not used."""
-    parsed = ROW.fullmatch(row)
-    mig = parsed is not None and parsed["mode"] == "Enabled"
-    if not parsed or not (mig or re.fullmatch("[0-9]{1,9}", parsed["mebibytes"])):
-        raise _Unknown(f"cannot read what nvidia-smi says of a GPU: {row[:200]!r}")
-    memory_bytes = 0 if mig else int(parsed["mebibytes"]) * 2**20
-    return Gpu(uuid=parsed["uuid"], name=parsed["name"], memory_bytes=memory_bytes, mig=mig)
+def _cards(nvml: Any) -> Cards:
+    """What the driver's GPUs offer, without those that this process may not open."""
+    gpus = _handles(nvml, nvml.nvmlDeviceGetCount(), nvml.nvmlDeviceGetHandleByIndex)
+    return {
+        _text(nvml.nvmlDeviceGetUUID(gpu)): (
+            _mig_devices(nvml, gpu) if _in_mig_mode(nvml, gpu) else (_device(nvml, gpu),)
+        )
+        for gpu in gpus
+    }
 
 
-def _parse_list(listing: str) -> Cards:
-    """The MIG devices of each listed GPU."""
-    cards: Cards = {}
-    card = None
-    for line in map(str.strip, listing.splitlines()):
-        if line.startswith("GPU "):
-            card = LISTED_GPU.match(line)
-        elif line.startswith("MIG "):
-            if not card:
-                raise _Unknown(f"cannot read which GPU nvidia-smi lists {line[:200]!r} for")
-            device = _parse_mig(line, card["name"])
-            cards[card["uuid"]] = (*cards.get(card["uuid"], ()), device)
-    return cards
+def _handles(nvml: Any, count: int, get: Callable[[int], Any]) -> list[Any]:
+    """The handles below ``count`` that there are, and that this process may use."""
+    found = []
+    for index in range(count):
+        with contextlib.suppress(nvml.NVMLError_NotFound, nvml.NVMLError_NoPermission):
+            found.append(get(index))
+    return found
 
 
-def _parse_mig(line: str, card: str) -> Gpu:
-    """One MIG device of the list; its name contains its memory in gigabytes."""
-    listed = LISTED_MIG.match(line)
-    profile = listed and PROFILE.match(listed["profile"])
-    if not listed or not profile:
-        raise _Unknown(f"cannot read what nvidia-smi says of a MIG device: {line[:200]!r}")
-    own, slices = int(profile["own"] or profile["all"]), int(profile["all"])
+def _in_mig_mode(nvml: Any, gpu: Any) -> bool:
+    try:
+        current, _ = nvml.nvmlDeviceGetMigMode(gpu)
+    except nvml.NVMLError:  # a GPU, or a driver, that has no MIG
+        return False
+    return bool(current == nvml.NVML_DEVICE_MIG_ENABLE)
+
+
+def _mig_devices(nvml: Any, gpu: Any) -> tuple[Gpu, ...]:
+    most = nvml.nvmlDeviceGetMaxMigDeviceCount(gpu)
+    handles = _handles(nvml, most, partial(nvml.nvmlDeviceGetMigDeviceHandleByIndex, gpu))
+    return tuple(_device(nvml, handle, mig=True) for handle in handles)
+
+
+def _device(nvml: Any, handle: Any, *, mig: bool = False) -> Gpu:
+    memory_bytes = nvml.nvmlDeviceGetMemoryInfo(handle).total
+    if mig:  # the compute instances of one GPU instance share its memory
+        slices = nvml.nvmlDeviceGetAttributes(handle)
+        own, whole = slices.computeInstanceSliceCount, slices.gpuInstanceSliceCount
+        memory_bytes = memory_bytes * own // whole
     return Gpu(
-        uuid=listed["uuid"],
-        name=f"{card} MIG {listed['profile']}",
-        memory_bytes=int(profile["gigabytes"]) * 10**9 * own // slices,
-        mig=True,
+        uuid=_text(nvml.nvmlDeviceGetUUID(handle)),
+        name=_text(nvml.nvmlDeviceGetName(handle)),
+        memory_bytes=memory_bytes,
+        mig=mig,
     )
 
 
-def _output(command: Sequence[str], environ: Mapping[str, str], timeout: float) -> str:
-    """What nvidia-smi prints; empty where it finds no GPU, which it reports as a failure."""
-    try:
-        process = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env=dict(environ),
-            text=True,
-            errors="replace",
-        )
-    except OSError as error:
-        raise _Unknown(f"cannot run nvidia-smi: {error}") from error
-    try:
-        output, complaint = process.communicate(timeout=timeout)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        # A process that hangs in the driver cannot be killed, so do not wait for it long.
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.communicate(timeout=1)
-        raise _Unknown(f"nvidia-smi gave no answer within {timeout:g} seconds") from None
-    if "No devices were found" in output + complaint:
-        return ""
-    if process.returncode:
-        reason = " ".join((output + complaint).split())[:200]
-        raise _Unknown(f"nvidia-smi failed with status {process.returncode}: {reason}")
-    return output
+def _text(found: str | bytes) -> str:
+    """A string of the driver's, which old versions of pynvml give as bytes."""
+    return found.decode() if isinstance(found, bytes) else found
 
 
 def _ask_torch() -> Cards:
-    """What CUDA shows this process. This initialises CUDA, so nvidia-smi is asked first."""
+    """What CUDA shows this process. This initialises CUDA, so the driver is asked first."""
     import torch
 
     try:

@@ -5,9 +5,10 @@ import math
 import os
 import platform
 import socket
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
+from statistics import harmonic_mean
 
 from cluster.hardware.gpus import Gpu, find_gpus
 from cluster.scheduling.capacity import Bundle
@@ -212,6 +213,11 @@ class Inventory:
             # A share never spans two GPUs.
             fits = min(fits, len(self.gpus) * _times(1, scaled.gpus))
         return fits
+
+    def of_all_at_once(self, requests: Sequence[Request], most: int | None = None) -> int:
+        """How many of these clients compute at the same time, on the mean; one at least."""
+        fitting = harmonic_mean([max(1, self.at_once(request)) for request in requests])
+        return min(len(requests), most or len(requests), int(fitting))
 
 
 def take_inventory(environ: Mapping[str, str] = os.environ, *, proc: Path = PROC) -> Inventory:

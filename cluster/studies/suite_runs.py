@@ -11,7 +11,7 @@ from cluster.run.options import Launch
 from cluster.run.prepare import prepare
 from cluster.run.run_dir import claimed, locate
 from cluster.run.slurm_options import SlurmOptions
-from cluster.run.smoke import Estimate, about, smoke
+from cluster.run.smoke import Estimate, smoke
 from cluster.run.steps import Steps
 from cluster.studies.comparison import Cell, Figure, as_json, as_markdown, loss_curve
 from cluster.studies.exhibits import EXHIBITS
@@ -20,7 +20,7 @@ from fl.errors import ClientFailed, UserError
 from fl.events import Event, Listener, Phase, Preparing
 from fl.json_files import JsonObject, read_json, write_json
 from fl.report.style import png
-from fl.report.words import duration
+from fl.report.words import about, duration
 from fl.whole_files import refused_by_disk, write_atomically
 
 Runs = Mapping[tuple[Cell, int], Launch]

@@ -42,6 +42,19 @@ def duration(seconds: float) -> str:
     return f"{hours} h {minutes:02d} min"
 
 
+def about(seconds: float) -> str:
+    """A duration as people say it.
+
+    >>> about(38), about(301), about(9000)
+    ('about 40 s', 'about 5 min', 'about 2.5 h')
+    """
+    if seconds < 90:
+        return f"about {max(1, round(seconds)) if seconds < 10 else 5 * round(seconds / 5)} s"
+    if seconds < 90 * 60:
+        return f"about {round(seconds / 60)} min"
+    return f"about {seconds / 3600:.1f} h"
+
+
 def size(count: float) -> str:
     """A number of bytes in decimal units.
 

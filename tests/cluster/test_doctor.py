@@ -1,35 +1,59 @@
 """The doctor as a user calls it: once for real, and on machines that something is wrong with."""
 
+import errno
+import fcntl
 import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+import threading
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from cluster import doctor
-from cluster.doctor import look_around, main, verdict
-from cluster.doctor_checks import ADVICE, Result
-from tests.cluster.fake_driver import ROWS, command
+from cluster.doctor import (
+    ADVICE,
+    DoctorOptions,
+    atomic_rename,
+    distance_filter,
+    federation,
+    lock,
+    look_around,
+    main,
+    perform,
+    run_tiny,
+)
+from fl.errors import UserError
+from tests.cluster.fake_driver import CARDS, pretend
 
-PASSED = Result(name="federation", status="passed", seconds=3.21, finding="clients trained")
-SKIPPED = Result(name="memory cap", status="skipped", finding="Ray is not installed")
-FAILED = Result(name="lock", status="failed", finding="two got it", advice="use locks")
+Check = Callable[[DoctorOptions], str]
+STOPPED = "OverspentError: it had 1 GB"
 
 
-def examined(monkeypatch: pytest.MonkeyPatch, *results: Result | BaseException) -> None:
-    """Has the doctor get these results, or be interrupted, in place of making checks."""
+def below(folder: Path) -> DoctorOptions:
+    return DoctorOptions(output_dir=folder)
 
-    def checks(*_: object) -> Iterator[Result]:
-        for result in results:
-            if isinstance(result, BaseException):
-                raise result
-            yield result
 
-    monkeypatch.setattr(doctor, "run_checks", checks)
+def only(monkeypatch: pytest.MonkeyPatch, *checks: Check) -> None:
+    """Has the doctor make these checks alone."""
+    monkeypatch.setattr(doctor, "ADVICE", {check: f"mend {check.__name__}" for check in checks})
+
+
+def trained(_: DoctorOptions) -> str:
+    return "clients trained"
+
+
+def broken_disk(_: DoctorOptions) -> str:
+    raise OSError("first line\ntwo got it")
+
+
+def interrupted(_: DoctorOptions) -> str:
+    raise KeyboardInterrupt
 
 
 @pytest.mark.slow
@@ -46,46 +70,43 @@ def test_this_machine_is_fit(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     lines = done.stdout.splitlines()
     assert all(len(line) <= 80 for line in lines)
-    assert lines[-1].startswith("fit: ")
+    assert lines[-1] == "fit: 4 checks passed"
     found: dict[str, Any] = json.loads((tmp_path / "doctor.json").read_text())
     assert (found["fit"], found["verdict"]) == (True, lines[-1])
-    assert {check["name"] for check in found["checks"]} == ADVICE.keys()
     assert {check["status"] for check in found["checks"]} == {"passed"}, found
     findings = {check["name"]: check["finding"] for check in found["checks"]}
+    assert findings.keys() == {"lock", "atomic rename", "distance filter", "federation"}
     assert findings["federation"].startswith("3 clients trained")
+    assert findings["federation"].endswith("one that went over its memory was stopped")
     assert [file.name for file in tmp_path.iterdir()] == ["doctor.json"]
 
 
 def test_what_failed_comes_with_advice_and_status_1(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    examined(monkeypatch, PASSED, SKIPPED, FAILED)
+    only(monkeypatch, trained, broken_disk)
     file = tmp_path / "doctor.json"
     assert main([f"--json={file}"]) == 1
     lines = capsys.readouterr().out.splitlines()
-    assert "federation       passed     3.2 s  clients trained" in lines
-    assert lines[-2] == "not fit: 1 of 2 checks failed: lock"
-    assert lines[-1].split() == ["lock", "use", "locks"]
+    assert "trained          passed     0.0 s  clients trained" in lines
+    assert lines[-2] == "not fit: broken disk failed"
+    assert lines[-1].split() == ["broken", "disk", "mend", "broken_disk"]
     found = json.loads(file.read_text())
-    assert found["fit"] is False
-    assert found["checks"][2] == {
-        **{"name": "lock", "status": "failed", "seconds": 0.0},
-        **{"finding": "two got it", "advice": "use locks"},
+    assert (found["fit"], found["verdict"]) == (False, lines[-2])
+    assert found["checks"][1] == {
+        **{"name": "broken disk", "status": "failed", "seconds": 0.0},
+        **{"finding": "two got it", "advice": "mend broken_disk"},
     }
     assert "cores" in found["found"]
 
 
-def test_a_skipped_check_does_not_make_a_machine_unfit() -> None:
-    assert verdict([PASSED, SKIPPED]) == "fit: 1 checks passed, 1 skipped"
-
-
 def test_what_was_known_before_an_interrupt_is_in_the_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    examined(monkeypatch, PASSED, KeyboardInterrupt())
+    only(monkeypatch, trained, interrupted)
     file = tmp_path / "doctor.json"
-    assert main([f"--json={file}"]) == 130
-    assert capsys.readouterr().err == "interrupted\n"
+    with pytest.raises(KeyboardInterrupt):
+        main([f"--json={file}"])
     found = json.loads(file.read_text())
     assert (found["fit"], found["verdict"], len(found["checks"])) == (None, "unfinished", 1)
 
@@ -105,8 +126,7 @@ def test_a_machine_that_cannot_be_looked_at_is_not_fit(
 def test_gpus_their_driver_and_the_job_are_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    script = f"case $1 in *driver*) echo 550.54; echo 550.54;; *) printf '{ROWS}';; esac"
-    monkeypatch.setenv("PATH", command(tmp_path, script)["PATH"])
+    pretend(monkeypatch, *CARDS)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.setenv("SLURM_JOB_ID", "12")
     found = look_around(tmp_path / "runs")
@@ -136,3 +156,146 @@ def test_bad_usage_is_one_line(
     said = capsys.readouterr().err
     assert message in said
     assert said.count("\n") == 1
+
+
+@pytest.mark.parametrize("check", [lock, atomic_rename])
+def test_this_file_system_passes(check: Check, tmp_path: Path) -> None:
+    assert check(below(tmp_path / "new" / "runs"))
+    assert not list(tmp_path.iterdir())
+    (tmp_path / "file").touch()
+    with pytest.raises(NotADirectoryError):
+        check(below(tmp_path / "file"))
+
+
+@pytest.mark.parametrize("how", ["refused", "ignored"])
+def test_a_lock_that_does_not_hold_is_found(
+    how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def answer(*_: object) -> None:
+        if how == "refused":
+            raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(fcntl, "fcntl", answer)
+    result = perform(lock, below(tmp_path))
+    assert (result["status"], "one lock at once" in result["finding"]) == ("failed", True)
+    assert "without nolock" in result["advice"]
+
+
+def test_a_rename_that_tears_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def as_a_copy(source: Path, target: Path) -> None:
+        target.write_bytes(source.read_bytes())
+        source.unlink()
+
+    monkeypatch.setattr(os, "replace", as_a_copy)
+    monkeypatch.setattr(os, "rename", as_a_copy)
+    result = perform(atomic_rename, below(tmp_path))
+    assert (result["status"], "saw part" in result["finding"]) == ("failed", True)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_check_that_hangs_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    over = threading.Event()
+
+    def hang(_: DoctorOptions) -> str:
+        return str(over.wait(60))
+
+    only(monkeypatch, hang)
+    monkeypatch.setattr(doctor, "LIMIT_S", 0.2)
+    began = time.monotonic()
+    result = perform(hang, DoctorOptions())
+    over.set()
+    assert time.monotonic() - began < 10
+    assert (result["status"], result["finding"]) == ("failed", "no answer within 0.2 s")
+
+
+def test_a_federation_that_hangs_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sleeper = tmp_path / "pid"
+    script = f"echo $$ > {sleeper}; trap '' TERM; while :; do sleep 0.1; done"
+    monkeypatch.setattr(doctor, "python", lambda _: ["sh", "-c", script])
+    monkeypatch.setattr(doctor, "RUN_S", 1.0)
+    with pytest.raises(TimeoutError, match="no end within 1 s"):
+        run_tiny(tmp_path / "run")
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(sleeper.read_text()), 0)
+
+
+def test_a_cluster_that_does_not_answer_is_found() -> None:
+    result = perform(federation, DoctorOptions(ray_address="127.0.0.1:1"))
+    assert result["status"] == "failed"
+    assert "no Ray cluster answers at 127.0.0.1:1" in result["finding"]
+
+
+@pytest.fixture
+def ran(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """What the tiny runs, which are left out, come to."""
+    found = {"dropped": {"1": STOPPED}, "clients": 4, "fusion": {"ranks": 2}, "apart": 0.0}
+
+    def run(run_dir: Path, *options: str, **_: str) -> tuple[dict[str, Any], torch.Tensor]:
+        found.setdefault("options", options)
+        return found, torch.tensor([1.0, found["apart"] if run_dir.name == "second" else 0.0])
+
+    monkeypatch.setattr(doctor, "run_tiny", run)
+    return found
+
+
+def test_a_federation_on_ray_has_two_ranks(ran: dict[str, Any]) -> None:
+    said = "3 clients trained on 2 rank(s); one that went over its memory was stopped"
+    assert federation(DoctorOptions()) == said
+    assert {"--runtime=ray", "--fusion-ranks=2"} < {*ran["options"]}
+
+
+def test_an_overspender_that_nothing_stops_is_found(
+    ran: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran["dropped"] = {"1": "RuntimeError: nothing stopped it"}
+    result = perform(federation, DoctorOptions())
+    assert result["finding"] == "client 1 failed: RuntimeError: nothing stopped it"
+    assert "--max-actors" in result["advice"]
+    monkeypatch.setattr(doctor, "prepare_environment", no_ray)  # where no client has a cap
+    ran["options"] = ()
+    assert federation(DoctorOptions()).endswith("; Ray is not installed")
+
+
+def no_ray() -> None:
+    raise UserError("Ray is not installed")
+
+
+def test_a_client_that_fails_beside_the_overspender_is_found(ran: dict[str, Any]) -> None:
+    ran["dropped"]["2"] = "ValueError: lost"
+    with pytest.raises(RuntimeError, match="client 2 failed: ValueError: lost"):
+        federation(DoctorOptions())
+
+
+def test_a_server_that_comes_to_other_weights_is_found(ran: dict[str, Any]) -> None:
+    ran["apart"] = 0.01
+    with pytest.raises(RuntimeError, match=r"weights differ by up to 0\.01 from"):
+        federation(DoctorOptions())
+
+
+def test_a_filter_that_keeps_others_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert distance_filter(DoctorOptions()).startswith("keeps the reference's samples on ")
+    right = doctor.nearest_to_centroid
+
+    def one_less(*arguments: Any, backend: str = "auto") -> Any:
+        result = right(*arguments, backend=backend)
+        if backend == "reference":
+            object.__setattr__(result, "indices", result.indices[1:])
+        return result
+
+    monkeypatch.setattr(doctor, "nearest_to_centroid", one_less)
+    with pytest.raises(RuntimeError, match="differs from the reference in 1 of 4000"):
+        distance_filter(DoctorOptions())
+
+
+def test_gpus_that_cannot_be_used_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    pretend(monkeypatch, *CARDS)
+    with pytest.raises(RuntimeError, match="PyTorch sees none of 3 GPUs"):
+        distance_filter(DoctorOptions())
+    pretend(monkeypatch, fails="NVMLError_DriverNotLoaded")
+    assert "DriverNotLoaded" in perform(distance_filter, DoctorOptions())["finding"]
+
+
+def test_every_check_has_its_advice() -> None:
+    assert list(ADVICE) == [lock, atomic_rename, distance_filter, federation]

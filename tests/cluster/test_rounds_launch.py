@@ -8,7 +8,7 @@ import pytest
 
 from tests.cluster.commands import environment, events, result
 from tests.cluster.commands import run as run_line
-from tests.cluster.fake_driver import ROWS, nvidia_smi
+from tests.cluster.fake_driver import CARDS, pretended
 from tests.cluster.living import kill_with_family
 from tests.waiting import wait_until
 
@@ -70,7 +70,7 @@ def test_rounds_that_are_killed_go_on_to_the_same_result(tmp_path: Path, undistu
 @pytest.mark.slow
 def test_rounds_on_several_gpus_are_those_of_one_process(tmp_path: Path, undisturbed: Path) -> None:
     """Clients with shares of GPUs, and a rank on each, side by side to the end."""
-    figures = result(run(tmp_path, "--rounds=2", **nvidia_smi(tmp_path, ROWS)))
+    figures = result(run(tmp_path, "--rounds=2", **pretended(tmp_path, *CARDS)))
     expected = result(undisturbed)
     assert figures["fusion"] == {"ranks": 3, "restarts": 0}
     assert all(0 < p["assigned"]["GPU"] < 1 for p in figures["placements"])

@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 
 from slurm.status import read_state
 from tests.cluster.commands import command, environment, events, fingerprint, launch, result
-from tests.cluster.fake_driver import nvidia_smi
+from tests.cluster.fake_driver import card, pretended
 from tests.slurm.real import RealSlurm, missing, real_slurm
 from tests.tutorials import type_commands, write_files
 from tests.waiting import wait_until
@@ -88,8 +88,7 @@ def test_a_run_over_two_nodes_equals_one_here(slurm: RealSlurm, tmp_path: Path) 
     assert here.returncode == 0, here.stderr
     # From inside of what looks like another allocation, into a directory with spaces.
     outer = {"SLURM_JOB_ID": "999", "SLURM_CPUS_PER_TASK": "7", "SLURM_NTASKS": "5"}
-    gpu = "GPU-11111111-2222-3333-4444-555555555555, Card, 16000, [N/A]\n"
-    driver = nvidia_smi(tmp_path, gpu)
+    driver = pretended(tmp_path, card("GPU-11111111-2222-3333-4444-555555555555"))
     there = tmp_path / "over there"
     asked = [*TWO_NODES, "--name=run", "--slurm.gpus-per-node=1", "--slurm.time=10"]
     plan = call(slurm, there, *asked, "--dry-run")

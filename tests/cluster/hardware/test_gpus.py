@@ -1,8 +1,9 @@
 """Which GPUs a process may use: the driver's answer, CUDA_VISIBLE_DEVICES, the Slurm job."""
 
+import sys
 import time
-from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -10,9 +11,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cluster.hardware.gpus import DriverWarning, Gpu, driver_version, find_gpus, select
-from tests.cluster.fake_driver import MIG_LIST, MIG_ROWS, ROWS, A, B, C, command, nvidia_smi
-
-BIG, SMALL = "MIG-c6d4f1ef-42", "MIG-cba663e8-9b"
+from tests.cluster import fake_nvml
+from tests.cluster.fake_driver import (
+    BIG,
+    CARDS,
+    IN_MIG_MODE,
+    MIB,
+    SMALL,
+    A,
+    B,
+    C,
+    card,
+    mig,
+    pretend,
+)
 
 
 def gpu(uuid: str, *, mig: bool = False) -> Gpu:
@@ -27,8 +39,8 @@ def chosen(wanted: str) -> list[str]:
     return [g.uuid for g in select(PLAIN, wanted)]
 
 
-def found(environ: dict[str, str], **more: str) -> list[str]:
-    return [g.uuid for g in find_gpus({**environ, **more})]
+def found(**environ: str) -> list[str]:
+    return [g.uuid for g in find_gpus(environ)]
 
 
 @pytest.mark.parametrize(
@@ -91,119 +103,144 @@ def test_order_is_kept_and_nothing_invalid_adds_a_device(
     assert chosen(",".join([*wanted, "x", rest])) == uuids
 
 
-def test_the_drivers_answer(tmp_path: Path) -> None:
-    gpus = find_gpus(nvidia_smi(tmp_path, ROWS))
+def test_the_drivers_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    pretend(monkeypatch, *CARDS)
+    gpus = find_gpus({})
     assert [g.uuid for g in gpus] == [A, B, C]
-    assert gpus[0] == Gpu(uuid=A, name="NVIDIA H200", memory_bytes=143771 * 2**20)
+    assert gpus[0] == Gpu(uuid=A, name="NVIDIA H200", memory_bytes=143771 * MIB)
 
 
-def test_mig_devices_stand_in_for_their_gpu(tmp_path: Path) -> None:
-    gpus = find_gpus(nvidia_smi(tmp_path, MIG_ROWS, MIG_LIST))
+def test_each_call_gives_the_driver_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fake_nvml, "calls", [])
+    pretend(monkeypatch, *CARDS)
+    find_gpus({})
+    pretend(monkeypatch, card(A, memory="NVMLError_NotSupported"))
+    with pytest.warns(DriverWarning):
+        find_gpus({})
+    assert fake_nvml.calls == ["init", "shutdown"] * 2
+
+
+def test_old_versions_of_pynvml_give_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    pretend(monkeypatch, {"uuid": A.encode(), "name": b"NVIDIA H200", "memory": 5}, version=b"450")
+    assert find_gpus({}) == (Gpu(uuid=A, name="NVIDIA H200", memory_bytes=5),)
+    assert driver_version() == "450"
+
+
+def test_mig_devices_stand_in_for_their_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    pretend(monkeypatch, IN_MIG_MODE, card(B))
+    gpus = find_gpus({})
     assert [g.uuid for g in gpus] == [BIG, SMALL, B]
     assert [g.mig for g in gpus] == [True, True, False]
-    assert [g.memory_bytes for g in gpus[:2]] == [71 * 10**9, 18 * 10**9]
+    assert [g.memory_bytes for g in gpus[:2]] == [71040 * MIB, 16384 * MIB]
     assert gpus[1].name == "NVIDIA H200 MIG 1g.18gb+me"
 
 
-def test_slices_of_one_mig_instance_share_its_memory(tmp_path: Path) -> None:
-    listing = f"GPU 0: NVIDIA H200 (UUID: {A})\n  MIG 1c.3g.72gb Device 0: (UUID: MIG-{A}/1/0)\n"
-    rows = f"{A}, NVIDIA H200, [Insufficient Permissions], Enabled\n"
-    (device,) = find_gpus(nvidia_smi(tmp_path, rows, listing))
+def test_slices_of_one_mig_instance_share_its_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    pretend(monkeypatch, card(A, mig=[mig(f"MIG-{A}/1/0", "1c.3g.72gb", 72 * 10**9, (1, 3))]))
+    (device,) = find_gpus({})
     assert (device.uuid, device.memory_bytes) == (f"MIG-{A}/1/0", 24 * 10**9)
 
 
-def test_a_gpu_in_mig_mode_without_devices_is_none(tmp_path: Path) -> None:
-    listing = f"GPU 0: NVIDIA H200 (UUID: {A})\nGPU 1: NVIDIA H200 (UUID: {B})\n"
-    assert found(nvidia_smi(tmp_path, MIG_ROWS, listing)) == [B]
+def test_a_gpu_in_mig_mode_without_devices_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    pretend(monkeypatch, card(A, mig=[]), card(B))
+    assert found() == [B]
+    assert found(CUDA_VISIBLE_DEVICES="1") == [B]
 
 
-def test_cuda_visible_devices_beats_slurm(tmp_path: Path) -> None:
-    environ = nvidia_smi(tmp_path, ROWS) | {"SLURM_JOB_ID": "7", "SLURM_JOB_GPUS": "0,1"}
-    assert found(environ, CUDA_VISIBLE_DEVICES="2") == [C]
-    assert found(environ) == [A, B]
-    assert found(environ, SLURM_STEP_GPUS="1") == [B]
-
-
-def test_slurm_counts_gpus_that_a_constrained_job_does_not_see(tmp_path: Path) -> None:
-    environ = nvidia_smi(tmp_path, ROWS)
-    assert found(environ, SLURM_JOB_ID="7", SLURM_JOB_GPUS="5,6,7") == [A, B, C]
-
-
-def test_a_job_without_gpus_takes_none_of_its_neighbours(tmp_path: Path) -> None:
-    environ = nvidia_smi(tmp_path, ROWS)
-    with pytest.warns(UserWarning, match="gave this job none of the machine's 3 GPUs"):
-        assert found(environ, SLURM_JOB_ID="7") == []
-
-
-def test_gpus_of_a_job_elsewhere_mean_nothing_outside_one(tmp_path: Path) -> None:
-    assert found(nvidia_smi(tmp_path, ROWS), SLURM_JOB_GPUS="0") == [A, B, C]
+def test_a_gap_between_mig_devices_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    one = mig(SMALL, "1g.18gb", 10**9, (1, 1))
+    pretend(monkeypatch, card(A, mig=["NVMLError_NotFound", "NVMLError_NoPermission", one]))
+    assert found() == [SMALL]
 
 
 @pytest.mark.filterwarnings("error")
-def test_a_driver_without_gpus_is_no_reason_to_warn(tmp_path: Path) -> None:
-    assert found(nvidia_smi(tmp_path, "No devices were found\n", status=6)) == []
-    assert found(nvidia_smi(tmp_path, "")) == []
+def test_gpus_that_this_process_may_not_open_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a job that is confined to its own: the driver may count the others all the same."""
+    pretend(monkeypatch, "NVMLError_NoPermission", card(B), card(C))
+    assert found() == [B, C]
+    assert found(CUDA_VISIBLE_DEVICES="0") == [B]
+    assert found(SLURM_JOB_ID="7", SLURM_JOB_GPUS="1,2") == [B, C]
+
+
+def test_cuda_visible_devices_beats_slurm(monkeypatch: pytest.MonkeyPatch) -> None:
+    pretend(monkeypatch, *CARDS)
+    job = {"SLURM_JOB_ID": "7", "SLURM_JOB_GPUS": "0,1"}
+    assert found(**job, CUDA_VISIBLE_DEVICES="2") == [C]
+    assert found(**job) == [A, B]
+    assert found(**job, SLURM_STEP_GPUS="1") == [B]
+
+
+def test_slurm_counts_gpus_that_a_constrained_job_does_not_see(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pretend(monkeypatch, *CARDS)
+    assert found(SLURM_JOB_ID="7", SLURM_JOB_GPUS="5,6,7") == [A, B, C]
+
+
+def test_a_job_without_gpus_takes_none_of_its_neighbours(monkeypatch: pytest.MonkeyPatch) -> None:
+    pretend(monkeypatch, *CARDS)
+    with pytest.warns(UserWarning, match="gave this job none of the machine's 3 GPUs") as caught:
+        assert found(SLURM_JOB_ID="7") == []
+    assert not issubclass(caught[0].category, DriverWarning)
+
+
+def test_gpus_of_a_job_elsewhere_mean_nothing_outside_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    pretend(monkeypatch, *CARDS)
+    assert found(SLURM_JOB_GPUS="0") == [A, B, C]
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_driver_without_gpus_is_no_reason_to_warn(monkeypatch: pytest.MonkeyPatch) -> None:
+    pretend(monkeypatch)
+    assert found() == []
+    assert driver_version() == "550.54"
 
 
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("hidden", ["", "-1", " "])
-def test_who_hides_all_gpus_is_spared_a_broken_driver(tmp_path: Path, hidden: str) -> None:
-    assert found(nvidia_smi(tmp_path, "", status=9), CUDA_VISIBLE_DEVICES=hidden) == []
-
-
-@pytest.mark.filterwarnings("error")
-def test_noise_beside_the_answer_is_not_the_answer(tmp_path: Path) -> None:
-    script = f"echo 'ld.so: object libx.so cannot be preloaded' >&2; printf %s '{ROWS}'"
-    assert found(command(tmp_path, script)) == [A, B, C]
+def test_who_hides_all_gpus_is_spared_a_broken_driver(
+    hidden: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pretend(monkeypatch, fails="NVMLError_DriverNotLoaded")
+    assert found(CUDA_VISIBLE_DEVICES=hidden) == []
 
 
 @pytest.mark.parametrize(
-    ("rows", "listing"),
+    ("broken", "more"),
     [
-        ("GPU-1, NVIDIA H200, [N/A], Disabled\n", ""),
-        ("GPU-1, NVIDIA H200, -5, Disabled\n", ""),
-        (f"GPU-1, NVIDIA H200, {'9' * 5000}, Disabled\n", ""),
-        ("GPU-1, NVIDIA H200\n", ""),
-        ("0, NVIDIA H200, 100, Disabled\n", ""),
-        ("<html>\n", ""),
-        (f"{ROWS}\x00\x7fgarbage\n", ""),
-        (MIG_ROWS, MIG_LIST.replace("3g.71gb", "huge")),
-        (MIG_ROWS, MIG_LIST.replace("3g.71gb", "0g.71gb")),
-        (MIG_ROWS, MIG_LIST.replace("(UUID: MIG-", "(")),
-        (MIG_ROWS, MIG_LIST.replace(f"(UUID: {A})", "")),
-        (MIG_ROWS, MIG_LIST.partition("\n")[2]),
+        (card(A, memory="NVMLError_NotSupported"), {}),
+        (card("NVMLError_NotSupported"), {}),
+        ("NVMLError_NotSupported", {}),  # no handle
+        (card(A, mig=[mig(BIG, "3g.71gb", "NVMLError_NotSupported", (3, 3))]), {}),
+        (card(A, mig=[mig(BIG, "3g.71gb", 1, "NVMLError_NotSupported")]), {}),  # type: ignore[arg-type]
+        (card(A), {"fails": "NVMLError_NotSupported"}),
     ],
 )
-def test_an_unreadable_answer_means_no_gpus_and_a_warning(
-    tmp_path: Path, rows: str, listing: str
+def test_an_unusable_answer_means_no_gpus_and_a_warning(
+    monkeypatch: pytest.MonkeyPatch, broken: Any, more: dict[str, str]
 ) -> None:
-    with pytest.warns(UserWarning, match="running without GPUs: cannot read") as caught:
-        assert found(nvidia_smi(tmp_path, rows, listing)) == []
-    assert "\n" not in str(caught[0].message)
+    pretend(monkeypatch, card(B), broken, **more)
+    with pytest.warns(DriverWarning, match="without GPUs: the NVIDIA driver says: NotSupported"):
+        assert found() == []
 
 
-def test_a_failing_driver_is_quoted(tmp_path: Path) -> None:
-    says = "NVIDIA-SMI has failed because it couldn't\ncommunicate with the driver.\n"
-    with pytest.warns(UserWarning, match="status 9: NVIDIA-SMI has failed .* with the driver"):
-        assert found(nvidia_smi(tmp_path, says, status=9)) == []
-
-
-def test_a_driver_that_hangs_is_left_alone(tmp_path: Path) -> None:
-    environ = command(tmp_path, "exec sleep 60")
+def test_a_driver_that_hangs_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    pretend(monkeypatch, hangs_s=3)
     start = time.monotonic()
-    with pytest.warns(UserWarning, match=r"no answer within 0\.2 seconds"):
-        assert find_gpus(environ, timeout=0.2) == ()
-    assert time.monotonic() - start < 10
+    with pytest.warns(UserWarning, match=r"driver gave no answer within 0\.2 s"):
+        assert find_gpus({}, timeout=0.2) == ()
+    assert driver_version(timeout=0.2) is None
+    assert time.monotonic() - start < 2
 
 
-def test_a_command_that_cannot_run(tmp_path: Path) -> None:
-    environ = command(tmp_path, "")
-    (tmp_path / "nvidia-smi").write_bytes(b"\x7fELF nonsense")
-    with pytest.warns(UserWarning, match="cannot run nvidia-smi"):
-        assert found(environ) == []
-
-
-def test_pytorch_is_asked_where_there_is_no_nvidia_smi(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("missing", ["module", "library"])
+def test_pytorch_is_asked_where_the_driver_cannot_be(
+    missing: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if missing == "module":
+        monkeypatch.setitem(sys.modules, "pynvml", None)
+    else:
+        pretend(monkeypatch, fails="NVMLError_LibraryNotFound")
     names = ["AMD MI300X", "NVIDIA H200 MIG 1g.18gb"]
     shown = [SimpleNamespace(name=n, uuid="12-34", total_memory=5) for n in names]
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
@@ -212,34 +249,37 @@ def test_pytorch_is_asked_where_there_is_no_nvidia_smi(monkeypatch: pytest.Monke
     gpus = find_gpus({"CUDA_VISIBLE_DEVICES": "6,7"})
     assert [(g.uuid, g.mig) for g in gpus] == [("GPU-12-34", False), ("MIG-12-34", True)]
     assert gpus[0].memory_bytes == 5
+    assert driver_version() is None
 
 
 def test_cuda_that_will_not_start_means_no_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(index: int) -> None:
         raise RuntimeError("The NVIDIA driver on your system\nis too old")
 
+    pretend(monkeypatch, fails="NVMLError_LibraryNotFound")
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     monkeypatch.setattr(torch.cuda, "get_device_properties", refuse)
     with pytest.warns(UserWarning, match="PyTorch cannot use CUDA: The NVIDIA driver"):
         assert find_gpus({}) == ()
 
 
-def test_asking_does_not_initialise_cuda(tmp_path: Path) -> None:
+def test_asking_does_not_initialise_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
+    pretend(monkeypatch, *CARDS)
     was = torch.cuda.is_initialized()
-    find_gpus(nvidia_smi(tmp_path, ROWS))
+    find_gpus({})
     assert torch.cuda.is_initialized() == was
 
 
-def test_the_driver_says_its_version(tmp_path: Path) -> None:
-    assert driver_version(command(tmp_path, "echo 550.54; echo 550.54")) == "550.54"
-    assert driver_version(command(tmp_path, "echo No devices were found; exit 6")) is None
-    assert driver_version(command(tmp_path, "exit 9")) is None
-    assert driver_version({"PATH": ""}) is None
+def test_the_driver_says_its_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    pretend(monkeypatch, card(A, memory="NVMLError_NotSupported"))
+    assert driver_version() == "550.54"
+    pretend(monkeypatch, fails="NVMLError_DriverNotLoaded")
+    assert driver_version() is None
 
 
-def test_a_driver_that_fails_is_told_apart_from_other_warnings(tmp_path: Path) -> None:
-    with pytest.warns(DriverWarning, match="status 9"):
-        assert not found(nvidia_smi(tmp_path, "", status=9))
-    with pytest.warns(UserWarning, match="none of the machine") as caught:
-        assert not found(nvidia_smi(tmp_path, ROWS), SLURM_JOB_ID="1")
-    assert not issubclass(caught[0].category, DriverWarning)
+@pytest.mark.parametrize(
+    "name",
+    [n for n in dir(fake_nvml) if n.startswith(("nvml", "NVML"))],
+)
+def test_what_the_fake_offers_the_real_module_has(name: str) -> None:
+    assert hasattr(pytest.importorskip("pynvml"), name)

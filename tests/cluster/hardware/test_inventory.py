@@ -2,6 +2,7 @@
 
 import os
 import socket
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from cluster.hardware.gpus import Gpu
 from cluster.hardware.inventory import Inventory, take_inventory, usable_cores
 from fl.errors import UserError
 from fl.federation import Request
-from tests.cluster.fake_driver import ROWS, C, nvidia_smi
+from tests.cluster.fake_driver import CARDS, C, pretend
 
 CPU_ONLY = {"CUDA_VISIBLE_DEVICES": ""}
 
@@ -40,6 +41,19 @@ def test_memory_bounds_clients_where_it_is_asked_for() -> None:
     assert machine(cpus=8, memory=10_000, gpus=1).at_once(asks) == 2
     assert machine(cpus=2, memory=10_000).at_once(asks) == 2
     assert machine(cpus=8).scaled(asks).memory_bytes == 3000
+
+
+def test_how_many_of_all_clients_compute_at_once() -> None:
+    one = Request(cpus=1, gpus=0, memory_bytes=2**20)
+    greedy, large = replace(one, memory_bytes=2**33), replace(one, cpus=16)
+    here = machine(cpus=8, memory=2**34)
+    assert here.of_all_at_once([one] * 100) == 8
+    assert here.of_all_at_once([one] * 100, most=3) == 3
+    assert here.of_all_at_once([one] * 2) == 2
+    assert here.of_all_at_once([greedy] * 9) == 2
+    assert here.of_all_at_once([large] * 3) == 1
+    assert here.of_all_at_once([one, greedy]) == 2
+    assert here.of_all_at_once([one, one, greedy]) == 3
 
 
 @pytest.mark.parametrize(
@@ -80,8 +94,9 @@ def test_this_machine() -> None:
     assert (here.node, here.source, here.gpus) == (socket.gethostname(), "machine", ())
 
 
-def test_a_slurm_job_bounds_it(tmp_path: Path) -> None:
-    job = nvidia_smi(tmp_path, ROWS) | {
+def test_a_slurm_job_bounds_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    pretend(monkeypatch, *CARDS)
+    job = {
         "SLURM_JOB_ID": "123",
         "SLURM_JOB_GPUS": "2",
         "SLURM_CPUS_ON_NODE": "1",

@@ -1,7 +1,5 @@
 """A smoke run goes through every method in single steps, and estimates the whole."""
 
-import doctest
-from dataclasses import replace
 from pathlib import Path
 from types import GenericAlias
 from typing import Any
@@ -9,18 +7,14 @@ from typing import Any
 import pytest
 
 from cluster import launch
-from cluster.hardware.inventory import Inventory
 from cluster.profiling.requests import Requests, stated
-from cluster.run import smoke as smoke_run
 from cluster.run.command_line import parse, setting_types
 from cluster.run.options import LaunchOptions
 from cluster.run.prepare import prepare
-from cluster.run.smoke import Estimate, clients_at_once, smoke
+from cluster.run.smoke import Estimate, smoke
 from fl.errors import UserError
-from fl.federation import Client
 from fl.methods.registry import METHODS, get_method
 from tests.cluster.run.made_up import make_up_data
-from tests.fl.toy import client
 
 FEW = ("--runtime=inprocess", "--num-clients=4", "--data.max-train=200", "--data.max-test=50")
 NARROW = {
@@ -107,22 +101,3 @@ def test_other_ways_to_start_nothing_are_refused() -> None:
 def test_other_commands_refuse_it() -> None:
     with pytest.raises(UserError, match="only onefold run takes --smoke"):
         parse(["--smoke"]).refuse_smoke()
-
-
-def members(count: int) -> tuple[Client, ...]:
-    return tuple(client(k) for k in range(count))
-
-
-def test_the_examples() -> None:
-    assert doctest.testmod(smoke_run).failed == 0
-
-
-def test_how_many_compute_at_once() -> None:
-    machine = Inventory(node="here", cpus=8, memory_bytes=2**34, gpus=(), source="machine")
-    assert clients_at_once(members(100), machine) == 8
-    assert clients_at_once(members(100), machine, most=3) == 3
-    assert clients_at_once(members(2), machine) == 2
-    request = replace(client(0).request, memory_bytes=2**33)
-    greedy = tuple(replace(c, request=request) for c in members(9))
-    assert clients_at_once(greedy, machine) == 2
-    assert clients_at_once(tuple(client(k, cpus=16) for k in range(3)), machine) == 1
