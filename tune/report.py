@@ -1,6 +1,5 @@
 """Writes a sweep's report page: its trials, their effects, and the best one's gain."""
 
-import base64
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,10 +12,9 @@ from matplotlib.ticker import NullFormatter, PercentFormatter
 
 from fl.json_files import SettingValues
 from fl.report import style
-from fl.report.template import render
-from fl.report.words import duration, percent, tally
+from fl.report.template import write_file, write_page
+from fl.report.words import percent, tally
 from fl.spaces import Choice, Distribution, LogUniform, Space
-from fl.whole_files import write_atomically
 from tune.outcome import Sweep, gained, listed, ranked, with_spread
 from tune.rows import shown
 
@@ -169,30 +167,20 @@ def write_report(sweep: Sweep) -> Path:
     tried = [row.settings for row in scored]
     scores = [row.scores["accuracy"] for row in scored]
     best = scored.index(sweep.best)
-    pictures = {
+    drawn = {
         "parallel": style.png(parallel_coordinates(sweep.space, tried, scores, best)),
         "effects": style.png(effects(sweep.space, tried, scores, best)),
     }
-    for name, png in pictures.items():
-        (sweep.folder / "plots").mkdir(exist_ok=True)
-        write_atomically(sweep.folder / "plots" / f"{name}.png", png)
-    filters = {
-        "duration": duration,
-        "percent": percent,
-        "gained": gained,
-        "listed": listed,
-        "shown": shown,
-        "spread": with_spread,
-    }
-    page = render(
+    for name, png in drawn.items():
+        write_file(sweep.folder / "plots" / f"{name}.png", png)
+    path = sweep.folder / "report.html"
+    write_page(
+        path,
         Path(__file__).with_name("sweep.html.j2"),
-        filters,
+        {"gained": gained, "listed": listed, "shown": shown, "spread": with_spread},
         sweep=sweep,
         seeds=tally(["seed"] * len(sweep.comparison.best.values)),
         rows=ranked(sweep.rows, sweep.options),
-        parallel=base64.b64encode(pictures["parallel"]).decode(),
-        effects=base64.b64encode(pictures["effects"]).decode(),
+        **drawn,
     )
-    path = sweep.folder / "report.html"
-    write_atomically(path, page.encode())
     return path

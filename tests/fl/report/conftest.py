@@ -9,12 +9,58 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
+from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from safetensors.numpy import save_file
 
+from fl.report.course import Drawn
+from fl.report.read import RunRecord
+
+NOTHING: dict[str, Any] = {
+    "path": Path("run"),
+    "config": {"method": "fedmho", "dataset": "digits"},
+    "result": {},
+    "clients": [],
+    "failures": [],
+    "accuracy": {},
+    "client_accuracy": {},
+    "rounds": [],
+    "losses": [],
+    "partition": None,
+    "samples": None,
+    "sent": None,
+    "last_event": None,
+    "privacy": None,
+}
 CURVE = {1: 0.50, 2: 0.75, 3: 0.90, 4: 0.88}
 START = 0.29
 SCORES = [(0.2, 0.4, None, 0.3), (0.5, 0.7, None, 0.9)]
 MakeRun = Callable[..., Path]
+
+
+def record(**left: Any) -> RunRecord:
+    """A run that has left this and else its configuration alone."""
+    return RunRecord(**(NOTHING | left))
+
+
+def drawn(figure: Drawn) -> tuple[Axes, str]:
+    """The axes of a figure that has one pair of them, and its caption."""
+    assert figure is not None
+    figure[0].draw_without_rendering()
+    (axes,) = figure[0].axes
+    return axes, figure[1]
+
+
+def names(axis: Axis) -> list[str]:
+    """The labels of an axis."""
+    return [label.get_text() for label in axis.get_ticklabels()]
+
+
+def legend(axes: Axes) -> list[str]:
+    """The entries of the legend."""
+    shown = axes.get_legend()
+    assert shown is not None
+    return [text.get_text() for text in shown.get_texts()]
 
 
 @pytest.fixture
