@@ -19,35 +19,28 @@ MOST_MISTAKES = 3  # in the caption of the confusion
 
 def by_class(run: RunRecord) -> Drawn:
     """A bar per class; none for a class without a test sample."""
-    values = run.result.get("per_class_accuracy")
-    if not values:
-        return None
-    figure = bars(values, run.class_names(len(values)), run.result["accuracy"], "class")
-    each = " over all clients" if run.scores else ""
-    return figure, f"Test accuracy on each class{each}; the dashed line is the headline accuracy."
+    values = run.result.get("per_class_accuracy") or []
+    return _bars(run, dict(zip(run.class_names(len(values)), values, strict=True)), "class")
 
 
 def by_domain(run: RunRecord) -> Drawn:
     """A bar per domain, of data sets that have some."""
-    values = run.result.get("per_domain_accuracy")
+    return _bars(run, run.result.get("per_domain_accuracy") or {}, "domain")
+
+
+def _bars(run: RunRecord, values: Mapping[str, float | None], things: str) -> Drawn:
+    """A bar per thing and a line at the overall accuracy."""
     if not values:
         return None
-    figure = bars([*values.values()], [*values], run.result["accuracy"], "domain")
-    return figure, "Test accuracy on each domain; the dashed line is the headline accuracy."
-
-
-def bars(
-    values: Sequence[float | None], names: Sequence[str], overall: float, things: str
-) -> Figure:
-    """A bar per thing and a line at the overall accuracy."""
-    heights = np.array(values, dtype=float)
+    heights = np.array([*values.values()], dtype=float)
     figure, axes = style.new_axes(style.width_of(len(heights)), 3.4)
     axes.bar(range(len(heights)), heights, color=style.GLOBAL_MODEL, width=0.72)
-    axes.axhline(overall, color=style.INK, linestyle="--", linewidth=1.2)
+    axes.axhline(run.result["accuracy"], color=style.INK, linestyle="--", linewidth=1.2)
     style.accuracy_axis(axes)
     axes.set(xlabel=things, ylim=(0, 1), xlim=(-0.7, len(heights) - 0.3))
-    style.name_columns(figure, axes, names)
-    return figure
+    style.name_columns(figure, axes, [*values])
+    over = " over all clients" if run.scores else ""
+    return figure, f"Accuracy on each {things}{over}; the dashed line is the headline accuracy."
 
 
 def confusion(run: RunRecord) -> Drawn:
@@ -57,17 +50,7 @@ def confusion(run: RunRecord) -> Drawn:
     if not run.result.get("confusion"):
         return None
     counts = np.array(run.result["confusion"], dtype=np.int64)
-    names = run.class_names(len(counts))
-    caption = "Test samples by true and predicted class: the darker, the larger the share of the "
-    caption += "true class (by the square root)"
-    if most := most_confused(counts, names):
-        caption += f". Most often {most}"
-    return confusion_matrix(counts, names), f"{caption}."
-
-
-def confusion_matrix(counts: NDArray[np.int64], names: Sequence[str]) -> Figure:
-    """The matrix as shades; counts are (classes, classes)."""
-    classes = len(counts)
+    classes, names = len(counts), run.class_names(len(counts))
     inches = LARGE if classes > style.MANY else style.HALF
     figure, axes = style.new_axes(inches, 0.96 * inches)
     shares = counts / np.maximum(counts.sum(1, keepdims=True), 1)
@@ -83,8 +66,11 @@ def confusion_matrix(counts: NDArray[np.int64], names: Sequence[str]) -> Figure:
         colour = "white" if shares[true, predicted] > 0.4 else style.INK
         number.set(fontsize=style.TICK - 1, color=colour)
     kinds = {"right": style.GLOBAL_MODEL, "taken for another": style.WORST}
-    style.legend_above(axes, 2, [Patch(color=c, label=name) for name, c in kinds.items()])
-    return figure
+    style.legend_above(axes, [Patch(color=c, label=name) for name, c in kinds.items()])
+    caption = "Test samples by true and predicted class: the darker, the larger the share of the "
+    caption += "true class (by the square root)"
+    most = most_confused(counts, names)
+    return figure, f"{caption}. Most often {most}." if most else f"{caption}."
 
 
 def most_confused(counts: NDArray[np.int64], names: Sequence[str]) -> str:
@@ -173,18 +159,13 @@ def mosaic(groups: Sequence[Images]) -> Images:
     return np.concatenate(bands, axis=1)[:, :-strip]
 
 
-def tile_gap(width: int) -> int:
-    """White pixels between neighbouring images of this width."""
-    return max(1, width // 14)
-
-
 def _band(images: Images) -> Images:
     """One group as a picture (height, width, 3)."""
     classes, examples, _, height, width = images.shape
     pixels = np.moveaxis(images, 2, -1)
     pixels = np.broadcast_to(pixels, (classes, examples, height, width, 3)).copy()
     pixels[~images.any(axis=(2, 3, 4))] = MISSING
-    gap = tile_gap(width)
+    gap = max(1, width // 14)
     spaced = np.pad(pixels, [(0, 0), (0, 0), (0, gap), (0, gap), (0, 0)], constant_values=WHITE)
     rows = spaced.transpose(0, 2, 1, 3, 4)
     return rows.reshape(classes * (height + gap), examples * (width + gap), 3)

@@ -42,7 +42,7 @@ def accuracies(run: RunRecord) -> Drawn:
         style.name_columns(figure, axes, [str(k) for k in ranked])
     else:  # the ids are not in order: a few of them would say nothing
         axes.set(xlabel=f"{len(ranked):,} clients, the worst first", xticks=[])
-    style.legend_above(axes, 3)
+    style.legend_above(axes)
     return figure, (
         f"Each client after the last round: mean {percent(fmean(heights))}, standard deviation "
         f"{100 * pstdev(heights):.1f} points, worst tenth {percent(fmean(heights[:tenth]))}."
@@ -100,7 +100,7 @@ def partition(run: RunRecord) -> Drawn:
 
 def _role_legend(axes: Axes, roles: list[str]) -> None:
     handles = [Patch(color=style.role_colour(role), label=role) for role in sorted(set(roles))]
-    style.legend_above(axes, len(handles), handles)
+    style.legend_above(axes, handles)
 
 
 def privacy(run: RunRecord) -> Drawn:
@@ -122,7 +122,7 @@ def privacy(run: RunRecord) -> Drawn:
     axes.plot(rates, rates, color=style.MUTED, linestyle="--", linewidth=1)
     axes.set(xscale="log", yscale="log", xlim=(1e-3, 1), ylim=(1e-3, 1.2))
     axes.set(xlabel="false positive rate", ylabel="true positive rate")
-    style.legend_above(axes, 2)
+    style.legend_above(axes, columns=2)
     largest = ", ".join(f"{area:.3f} for {whom}" for whom, area in areas.items())
     return figure, (
         "Membership inference: how many training samples an attack finds, against how many other "

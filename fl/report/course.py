@@ -17,6 +17,8 @@ from fl.report.words import duration, percent
 STEPS = {"epoch": "fusion epoch", "round": "round"}
 PARTS = {"local": "#0072b2", "server": style.GLOBAL_MODEL, "overhead": "#d55e00"}
 """What a round's time is spent on, each with its colour."""
+BANDS = ((0, 100, 0.14, "all clients"), (10, 90, 0.22, "10th to 90th percentile"))
+"""Percentiles between which the clients lie, how dark the band is, and its name."""
 Drawn = tuple[Figure, str] | None
 """A figure with its caption; None if the run lacks what it shows."""
 
@@ -39,7 +41,6 @@ def accuracy(run: RunRecord) -> Drawn:
     caption = f"{what} after each {STEPS[run.step]}"
     if run.client_accuracy:
         _bands(axes, run.client_accuracy)
-        caption += ", in bands from the worst client to the best and over the middle four fifths"
     style.accuracy_axis(axes)
     style.count_axis(axes, STEPS[run.step])
     style.legend(axes)
@@ -49,9 +50,10 @@ def accuracy(run: RunRecord) -> Drawn:
 def _bands(axes: Axes, rounds: dict[int, list[float | None]]) -> None:
     """How the clients' accuracies are distributed after each round."""
     scored = [[a for a in row if a is not None] for row in rounds.values()]
-    for low, high, alpha in ((0, 100, 0.14), (10, 90, 0.22)):
+    for low, high, alpha, label in BANDS:
         edges = np.array([np.percentile(row, (low, high)) for row in scored]).T
-        axes.fill_between([*rounds], *edges, color=style.GLOBAL_MODEL, alpha=alpha, linewidth=0)
+        look = {"color": style.GLOBAL_MODEL, "alpha": alpha, "linewidth": 0}
+        axes.fill_between([*rounds], *edges, label=label, **look)
 
 
 def _mark(axes: Axes, x: int, y: float, label: str, color: str = style.BEST) -> None:
@@ -71,7 +73,7 @@ def rounds(run: RunRecord) -> Drawn:
         below += spent
     axes.set(ylabel="seconds")
     style.count_axis(axes, "round")
-    style.legend_above(axes, len(PARTS))
+    style.legend_above(axes)
     overhead, total = float(spent.sum()), float(below.sum())
     return figure, (
         "The time of each round: clients' training, the server with its test, and the overhead of "
@@ -180,7 +182,7 @@ def placement(run: RunRecord) -> Drawn:
         handles.append(axes.axvline(bound, color=style.INK, linestyle="--", label="lower bound"))
         caption += f". Makespan {duration(took)}, lower bound {duration(bound)} for any placement"
         caption += f"; ratio {took / bound:.2f}"
-    style.legend_above(axes, len(handles), handles)
+    style.legend_above(axes, handles)
     return figure, f"{caption}."
 
 
@@ -214,4 +216,6 @@ def _draw_lane(axes: Axes, row: int, lane: list[JsonObject], begin: float, clien
     )
     for e in lane if clients <= MOST_NUMBERED else []:
         middle = (e["start"] + e["end"]) / 2 - begin
-        axes.text(middle, row, str(e["client"]), ha="center", va="center", fontsize=style.TICK - 1)
+        number = axes.text(middle, row, str(e["client"]), ha="center", va="center")
+        colour = "white" if e["role"] == "classifier" else style.INK
+        number.set(fontsize=style.TICK, color=colour)

@@ -97,10 +97,10 @@ def legend(axes: Axes) -> None:
     axes.legend(frameon=False, fontsize=TICK, labelcolor=INK)
 
 
-def legend_above(axes: Axes, columns: int, handles: Sequence[Artist] | None = None) -> None:
-    """A legend above the axes, where it hides no data."""
+def legend_above(axes: Axes, handles: Sequence[Artist] = (), columns: int = 4) -> None:
+    """A legend above the axes, where it hides no data: of the handles, or else of all artists."""
     axes.legend(
-        handles=handles,
+        handles=handles or None,
         loc="lower left",
         bbox_to_anchor=(0, 1),
         ncols=columns,

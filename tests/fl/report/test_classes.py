@@ -5,7 +5,7 @@ import pytest
 from matplotlib.colors import to_rgb
 
 from fl.report import classes, style
-from fl.report.classes import MISSING, image_grid, mosaic, most_confused, tile_gap
+from fl.report.classes import MISSING, image_grid, mosaic, most_confused
 from fl.report.read import Partition
 from tests.fl.report.conftest import drawn, names, record
 
@@ -99,11 +99,12 @@ def test_the_mosaic_has_each_image_in_its_row_and_group(channels: int) -> None:
     known = np.random.default_rng(0).integers(1, 256, (channels, size, size), dtype=np.uint8)
     groups[1][3, 2] = known
     picture = mosaic(groups)
-    pitch = size + tile_gap(size)
+    gap = size // 14
+    pitch = size + gap
     top, left = 3 * pitch, examples * pitch + size // 2 + 2 * pitch
     tile = picture[top : top + size, left : left + size]
     assert (tile == np.moveaxis(known, 0, -1)).all()
-    assert (picture[top : top + size, left - tile_gap(size) : left] == 255).all()
+    assert (picture[top : top + size, left - gap : left] == 255).all()
     assert (picture[:size, :size] == 7).all()
 
 

@@ -56,7 +56,8 @@ def test_bands_show_how_accuracy_is_distributed_over_the_scored_clients() -> Non
     corners = [band.get_paths()[0].vertices for band in axes.collections]
     heights = [sorted({*c[c[:, 0] == 2, 1].round(9)}) for c in corners]
     assert heights == [[0.4, 0.8], [0.44, 0.76]]
-    assert caption.startswith("Mean over clients after each round, in bands from the worst")
+    assert caption == "Mean over clients after each round."
+    assert legend(axes)[:2] == ["last 60.0%, round 2", "all clients"]
 
 
 def test_a_run_of_rounds_says_where_their_time_went() -> None:
