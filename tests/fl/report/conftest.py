@@ -24,6 +24,13 @@ EMPTY: dict[str, Any] = {
 CURVE = {1: 0.50, 2: 0.75, 3: 0.90, 4: 0.88}
 START = 0.29
 SCORES = [(0.2, 0.4, None, 0.3), (0.5, 0.7, None, 0.9)]
+PARTITION = {
+    "kind": "dirichlet",
+    "hash": "9c1f2ab",
+    "counts": [[40, 0, 7, 9], [1, 2, 3, 4], [0, 0, 5, 30], [12, 8, 8, 0]],
+    "class_names": [f"class {index}" for index in range(4)],
+    "roles": ["classifier", "classifier", "generator", "generator"],
+}
 MakeRun = Callable[..., Path]
 
 
@@ -56,25 +63,19 @@ def legend(axes: Axes) -> list[str]:
 def make_run(tmp_path: Path) -> MakeRun:
     """Makes a finished run of four clients; unfinished ones come of deleting files from it."""
 
-    def make(
-        name: str = "run",
-        classes: int = 4,
-        channels: int = 1,
-        method: str = "fedmho",
-        rounds: int = 1,
-    ) -> Path:
+    def make(name: str = "run", method: str = "fedmho", rounds: int = 1) -> Path:
         run_dir = tmp_path / name
         (run_dir / "synthetic").mkdir(parents=True)
         (run_dir / "config.yaml").write_text(yaml.safe_dump(_config(method)))
-        result = _result(method, classes)
+        result = _result(method)
         events = _events()
         if rounds > 1:
             result |= {"protocol": "rounds", "rounds_to": {"0.5": 1, "0.8": rounds}}
             events += _rounds(rounds)
         (run_dir / "result.json").write_text(json.dumps(result))
-        (run_dir / "partition.json").write_text(json.dumps(_partition(classes)))
+        (run_dir / "partition.json").write_text(json.dumps(PARTITION))
         (run_dir / "metrics.jsonl").write_text("".join(f"{json.dumps(e)}\n" for e in events))
-        save_file(_samples(classes, channels), run_dir / "synthetic" / "samples.safetensors")
+        save_file(_samples(), run_dir / "synthetic" / "samples.safetensors")
         return run_dir
 
     return make
@@ -117,8 +118,8 @@ def _config(method: str) -> dict[str, Any]:
     )
 
 
-def _result(method: str, classes: int) -> dict[str, Any]:
-    own = {"method": method, "per_class_accuracy": [0.8, None, *[0.9] * (classes - 2)]}
+def _result(method: str) -> dict[str, Any]:
+    own = {"method": method, "per_class_accuracy": [0.8, None, 0.9, 0.9]}
     return own | yaml.safe_load(
         "{protocol: one-shot, dataset: digits, alpha: 0.5, clients: 4, seed: 0, accuracy: 0.88,"
         " best_accuracy: 0.9, best_epoch: 3, start_accuracy: 0.29, bytes_up: 76280000,"
@@ -126,17 +127,6 @@ def _result(method: str, classes: int) -> dict[str, Any]:
         " seconds: {local: 4.0, synthesis: 1.0, filter: 0.1, fusion: 3.0, total: 9.0},"
         " synthetic: {generated: 3000, kept: 2400}, device: cpu, runtime: ray}"
     )
-
-
-def _partition(classes: int) -> dict[str, Any]:
-    counts = np.random.default_rng(0).integers(0, 40, (4, classes))
-    return {
-        "kind": "dirichlet",
-        "hash": "9c1f2ab",
-        "counts": counts.tolist(),
-        "class_names": [f"class {index}" for index in range(classes)],
-        "roles": ["classifier", "classifier", "generator", "generator"],
-    }
 
 
 def _events() -> list[dict[str, Any]]:
@@ -159,9 +149,8 @@ def _rounds(count: int) -> list[dict[str, Any]]:
     return [shared | {"round": k, "accuracy": 0.5 + k / 100} for k in range(1, count + 1)]
 
 
-def _samples(classes: int, channels: int) -> dict[str, np.ndarray]:
-    shades = np.linspace(30, 255, classes * 8).astype(np.uint8).reshape(classes, 8, 1, 1, 1)
-    images = np.broadcast_to(shades, (classes, 8, channels, 14, 14)).copy()
-    samples = {"before": images, "after": images.copy()}
-    samples["before"][1] = samples["after"][1] = 0
-    return samples
+def _samples() -> dict[str, np.ndarray]:
+    shades = np.linspace(30, 255, 32).astype(np.uint8).reshape(4, 8, 1, 1, 1)
+    images = np.tile(shades, (1, 1, 1, 14, 14))
+    images[1] = 0
+    return {"before": images, "after": images.copy()}

@@ -61,7 +61,7 @@ def test_a_name_is_no_formula(name: str) -> None:
     assert shown(axes)[0] == name
 
 
-def test_panels_stand_side_by_side_and_share_their_heights() -> None:
+def test_panels_are_side_by_side_and_share_their_heights() -> None:
     figure, panels = style.new_panels(style.WIDE, 3.0, 3)
     panels[1].set_ylim(-2, 7)
     assert [axes.get_ylim() for axes in panels] == [(-2, 7)] * 3
