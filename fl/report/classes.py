@@ -96,7 +96,7 @@ GROUPS = {REAL: "real", "before": "raw synthetic", "after": "kept by filter"}
 WHITE = 255
 MISSING = 240  # grey of a tile without an image
 LARGEST_TILE = 0.65  # inches across
-TALLEST = 20.0  # inches; tiles of many classes are smaller
+TALLEST = 14.0  # inches; tiles of many classes are smaller
 
 
 def samples(run: RunRecord) -> Drawn:

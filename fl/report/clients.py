@@ -33,7 +33,7 @@ def accuracies(run: RunRecord) -> Drawn:
         ("worst tenth", 0, tenth, style.WORST),
     ):
         (dots,) = axes.plot(range(first, last), heights[first:last], "o", color=colour)
-        dots.set(label=label, markersize=size)
+        dots.set(label=label, markersize=size, rasterized=len(ranked) > style.MOST_SHAPES)
     label = f"mean {percent(fmean(heights))}"
     axes.axhline(fmean(heights), color=style.INK, linestyle="--", linewidth=1.2, label=label)
     style.accuracy_axis(axes)

@@ -6,6 +6,7 @@ from itertools import groupby
 import numpy as np
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
+from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
@@ -104,6 +105,7 @@ def time(run: RunRecord) -> Drawn:
 # Training losses: a panel for each role and model, a line for each client.
 
 ACROSS = 3  # panels in a row
+MOST_LINES = 100  # clients in a panel; the lines of more are drawn as pixels
 LOG_FROM = 20.0  # losses or uploads that differ by more than this factor get a logarithmic axis
 
 
@@ -130,17 +132,20 @@ def _kind(curve: LossCurve) -> tuple[str, str]:
 
 def _draw_losses(axes: Axes, curves: list[LossCurve]) -> None:
     style.quiet(axes)
-    count = len(curves)
-    for curve in curves:
-        (line,) = axes.plot(curve.steps, curve.losses, color=style.role_colour(curve.role))
-        line.set(linewidth=1.1, alpha=max(0.75 / (1 + count / 30), 0.05))
-        line.set(marker="o" if len(curve.steps) == 1 else "", rasterized=count > 100)
+    count, colour = len(curves), style.role_colour(curves[0].role)
+    lines = [np.column_stack([curve.steps, curve.losses]) for curve in curves]
+    shade = max(0.75 / (1 + count / 30), 0.05)  # of many clients the dense parts are dark
+    drawn = LineCollection(lines, colors=colour, alpha=shade, rasterized=count > MOST_LINES)
+    axes.add_collection(drawn)
+    dots = np.concatenate([line for line in lines if len(line) == 1] or [np.empty((0, 2))])
+    axes.plot(*dots.T, "o", color=colour, alpha=shade)
+    axes.autoscale()
     title = ", ".join(filter(None, _kind(curves[0])))
     look = {"fontsize": style.LABEL, "color": style.INK}
     text = f"{title}: {count:,} client{'s' if count > 1 else ''}"
     axes.set_title(text, look, loc="left", parse_math=False)
     style.count_axis(axes, curves[0].unit)
-    found = np.concatenate([curve.losses for curve in curves])
+    found = np.concatenate(lines)[:, 1]
     finite = found[np.isfinite(found)]
     if len(finite) and finite.min() > 0 and finite.max() > LOG_FROM * finite.min():
         axes.set_yscale("log")

@@ -1,6 +1,7 @@
 """Renders pages from templates: everything is escaped, and undefined values are errors."""
 
 from base64 import b64encode
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -27,16 +28,22 @@ def write_page(page: Path, template: Path, filters: SettingValues | None = None,
 
     A template in any folder may include the templates of this package. ``filters`` are its own.
     """
+    environment = _environment(template.parent)
+    environment.filters.update(filters or {})
+    write_file(page, environment.get_template(template.name).render(**of).encode())
+
+
+@cache
+def _environment(folder: Path) -> Environment:
     environment = Environment(
-        loader=FileSystemLoader([template.parent, HERE]),
+        loader=FileSystemLoader([folder, HERE]),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters.update({**FILTERS, **(filters or {})})
-    content = environment.get_template(template.name).render(**of)
-    write_file(page, content.encode())
+    environment.filters.update(FILTERS)
+    return environment
 
 
 def write_file(path: Path, content: bytes) -> None:

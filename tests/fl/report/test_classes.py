@@ -120,4 +120,4 @@ def test_the_grid_names_every_class_and_fits_the_page(classes: int) -> None:
     figure = image_grid({"real": images(classes), "kept": images(classes)}, labels)
     assert names(figure.axes[0].yaxis) == labels
     assert figure.get_figwidth() <= style.WIDE + 0.01
-    assert figure.get_figheight() <= 21
+    assert figure.get_figheight() <= 15

@@ -105,9 +105,10 @@ def test_each_role_and_model_has_a_panel_in_the_roles_colour() -> None:
         "condenser: 1 client",
         "generator, cvae: 1 client",
     ]
-    assert [len(axes.lines) for axes in shown] == [3, 1, 1]
-    assert to_hex(shown[2].lines[0].get_color()) == style.ROLES["generator"]
-    assert np.asarray(shown[0].lines[0].get_ydata()).tolist() == [3, 2, 1]
+    lines = [axes.collections[0] for axes in shown]
+    assert [len(own.get_paths()) for own in lines] == [3, 1, 1]
+    assert to_hex(lines[2].get_edgecolor()[0]) == style.ROLES["generator"]
+    assert lines[0].get_paths()[0].vertices.tolist() == [[1, 3], [2, 2], [3, 1]]
     assert [axes.get_xlabel() for axes in shown] == ["epoch", "step", "epoch"]
 
 
