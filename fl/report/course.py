@@ -38,13 +38,13 @@ def accuracy(run: RunRecord) -> Drawn:
         _mark(axes, best, curve[best], f"best {percent(curve[best])}, {run.step} {best}")
     text = f"last {percent(curve[last])}, {run.step} {last}"
     _mark(axes, last, curve[last], text, style.GLOBAL_MODEL)
-    what = "Mean over clients" if run.scores else "Test accuracy of the global model"
-    caption = f"{what} after each {STEPS[run.step]}"
     if run.client_accuracy:
         _bands(axes, run.client_accuracy)
     style.accuracy_axis(axes)
     style.count_axis(axes, STEPS[run.step])
     style.legend(axes)
+    what = "Mean over clients" if run.scores else "Test accuracy of the global model"
+    caption = f"{what} after each {STEPS[run.step]}"
     return figure, f"{caption}; 0 is before the first." if 0 in curve else f"{caption}."
 
 
@@ -53,8 +53,8 @@ def _bands(axes: Axes, rounds: dict[int, list[float | None]]) -> None:
     scored = [[a for a in row if a is not None] for row in rounds.values()]
     for low, high, alpha, label in BANDS:
         edges = np.array([np.percentile(row, (low, high)) for row in scored]).T
-        look = {"color": style.GLOBAL_MODEL, "alpha": alpha, "linewidth": 0}
-        axes.fill_between([*rounds], *edges, label=label, **look)
+        band = axes.fill_between([*rounds], *edges, color=style.GLOBAL_MODEL, label=label)
+        band.set(alpha=alpha, linewidth=0)
 
 
 def _mark(axes: Axes, x: int, y: float, label: str, color: str = style.BEST) -> None:
