@@ -232,8 +232,8 @@ def drawing(rows: Sequence[Row], epsilons: Sequence[float]) -> Figure:
             accuracy.plot(at, [row.accuracy for row in own], label=name, **look)
         told = {"label": f"{name}, {attack}", "linestyle": LINES[attack]}
         area.plot(at, [mean(row.uploads) for row in own], **told, **look)
-    legend_above(accuracy, 2)
-    legend_above(area, 2)
+    legend_above(accuracy, columns=2)
+    legend_above(area, columns=2)
     return figure
 
 

@@ -10,10 +10,9 @@ from matplotlib.ticker import NullFormatter, PercentFormatter
 
 from fl.json_files import SettingValues
 from fl.report import style
-from fl.report.template import render
-from fl.report.words import duration, percent, tally
+from fl.report.template import write_file, write_page
+from fl.report.words import tally
 from fl.spaces import Choice, Distribution, LogUniform, Space
-from fl.whole_files import write_atomically
 from tune.outcome import Sweep, gained, ranked, with_spread
 from tune.rows import shown
 
@@ -85,23 +84,15 @@ def write_report(sweep: Sweep) -> Path:
     tried = [row.settings for row in scored]
     scores = [row.scores["accuracy"] for row in scored]
     picture = style.png(effects(sweep.space, tried, scores, scored.index(sweep.best)))
-    (sweep.folder / "plots").mkdir(exist_ok=True)
-    write_atomically(sweep.folder / "plots" / "effects.png", picture)
-    filters = {
-        "duration": duration,
-        "percent": percent,
-        "gained": gained,
-        "shown": shown,
-        "spread": with_spread,
-    }
-    page = render(
+    write_file(sweep.folder / "plots" / "effects.png", picture)
+    path = sweep.folder / "report.html"
+    write_page(
+        path,
         Path(__file__).with_name("sweep.html.j2"),
-        filters,
+        {"gained": gained, "shown": shown, "spread": with_spread},
         sweep=sweep,
         seeds=tally(["seed"] * len(sweep.comparison["best"].values)),
         rows=ranked(sweep.rows, sweep.options),
-        effects=style.base64(picture),
+        effects=picture,
     )
-    path = sweep.folder / "report.html"
-    write_atomically(path, page.encode())
     return path

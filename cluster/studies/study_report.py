@@ -151,5 +151,5 @@ def _drawn(
     axes.tick_params(which="both", labelsize=style.TICK, labelcolor=style.INK)
     axes.xaxis.set_major_formatter(lambda value, position: f"{value:,.0f}")
     axes.xaxis.set_minor_formatter(NullFormatter())
-    style.legend_above(axes, 2)  # where no curve can run through it
+    style.legend_above(axes, columns=2)  # where no curve can run through it
     return style.png(figure)

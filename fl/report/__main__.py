@@ -1,7 +1,8 @@
 """`python -m fl.report RUN [RUN...]`: writes each run's report anew, or compares the runs."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from fl.command import Parser, exit_status
@@ -24,13 +25,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _parser() -> Parser:
     parser = Parser(prog="onefold report", description="Write report.html and its plots anew.")
     parser.add_argument("runs", nargs="*", type=Path, metavar="RUN", help="run directories")
-    parser.add_argument(
-        "-o",
-        "--output",
-        type=Path,
-        metavar="FILE",
-        help="instead write one page that compares the runs, to this file",
-    )
+    text = "instead write one page that compares the runs, to this file"
+    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help=text)
     return parser
 
 
@@ -39,15 +35,25 @@ def regenerate(runs: Sequence[Path], output: Path | None) -> None:
     from fl.report.compare import write_comparison
     from fl.report.page import write_report  # late, as importing matplotlib is slow
 
-    try:
-        if output is not None:
-            print(escaped(str(write_comparison(tuple(runs), output))))
-            return
-        for run in runs:
+    if output is not None:
+        with _damage_named(f"one of {len(runs)} runs"):
+            print(escaped(str(write_comparison(runs, output))))
+        return
+    for run in runs:
+        with _damage_named(str(run)):
             print(escaped(str(write_report(run))))
-    except (KeyError, TypeError, AttributeError, IndexError) as error:
+
+
+@contextmanager
+def _damage_named(run: str) -> Iterator[None]:
+    """Inside, content of a run's files that no run writes is bad input."""
+    try:
+        yield
+    except UserError:
+        raise
+    except (LookupError, TypeError, AttributeError, ValueError, OverflowError) as error:
         kind = type(error).__name__
-        raise UserError(f"a run holds a file that no run wrote so: {kind}: {error}") from error
+        raise UserError(f"{run} holds a damaged file: {kind}: {error}") from error
 
 
 if __name__ == "__main__":

@@ -5,105 +5,27 @@ Runs that differ by their seed alone share a row and a curve: mean and standard 
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, stdev
 
+import numpy as np
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from fl.errors import UserError
-from fl.json_files import JsonObject
-from fl.report import style, words
-from fl.report.page import write
-from fl.report.plots import STEPS
+from fl.report import style
+from fl.report.course import STEPS
 from fl.report.read import RunRecord, read_run
-from fl.report.template import HERE, render
+from fl.report.template import HERE, write_page
+from fl.report.words import NONE, duration, percent, points, size
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#1f2933", "#7b8794")
-"""The runs' colours in order; from the ninth run on they repeat, with dashes."""
-
-
-NO_SETTINGS = ("seed", "versions")
-"""What config.yaml holds beside that which runs of one group share."""
-
-
-@dataclass(frozen=True)
-class Group:
-    """Finished runs of one configuration, each with a seed of its own; often one run alone."""
-
-    runs: list[RunRecord]
-
-    @property
-    def name(self) -> str:
-        """The run's name; of several what their names share but for the seed."""
-        names = [run.path.resolve().name for run in self.runs]
-        without = {
-            name.removesuffix(f"-seed{run.config.get('seed')}")
-            for name, run in zip(names, self.runs, strict=True)
-        }
-        if len(names) == 1:
-            return names[0]
-        return without.pop() if len(without) == 1 else f"{names[0]} and {len(names) - 1} more"
-
-    @property
-    def seeds(self) -> list[int]:
-        """The seeds of its runs, in their order."""
-        return [run.config.get("seed", 0) for run in self.runs]
-
-    @property
-    def result(self) -> JsonObject:
-        """The first run's, for what all runs of the group share."""
-        return self.runs[0].result or {}
-
-    def mean(self, *path: str) -> float | None:
-        """Mean over the seeds of the figure at this path of result.json; None if one lacks it."""
-        values = self._values(path)
-        return fmean(values) if values else None
-
-    def spread(self, *path: str) -> float | None:
-        """Standard deviation over the seeds (n - 1); None for one run, or where one lacks it."""
-        values = self._values(path)
-        return stdev(values) if len(values) > 1 else None
-
-    @property
-    def curve(self) -> dict[int, list[float]]:
-        """By round or epoch every seed's accuracy, where all have one; 0 is the start."""
-        curves = []
-        for run in self.runs:
-            start = (run.result or {}).get("start_accuracy")
-            curves.append(run.accuracy if start is None else {0: start, **run.accuracy})
-        shared = set.intersection(*(set(curve) for curve in curves))
-        return {step: [curve[step] for curve in curves] for step in sorted(shared)}
-
-    def _values(self, path: Sequence[str]) -> list[float]:
-        found = []
-        for run in self.runs:
-            value: object = run.result
-            for name in path:
-                value = value.get(name) if isinstance(value, dict) else None
-            if not isinstance(value, int | float):
-                return []
-            found.append(float(value))
-        return found
-
-
-def groups_of(runs: Sequence[RunRecord]) -> list[Group]:
-    """The runs' groups, in the order of their first runs.
-
-    A second run of a seed belongs to another group, as it would count its seed twice.
-    """
-    groups: list[tuple[str, Group]] = []
-    for run in runs:
-        settings = {name: value for name, value in run.config.items() if name not in NO_SETTINGS}
-        key = json.dumps(settings, sort_keys=True, default=str)
-        seed = run.config.get("seed", 0)
-        fitting = [group for other, group in groups if other == key and seed not in group.seeds]
-        if fitting:
-            fitting[0].runs.append(run)
-        else:
-            groups.append((key, Group([run])))
-    return [group for _, group in groups]
+"""The curves' colours in order; from the ninth on they repeat, with dashes."""
+NOT_SHARED = ("seed", "versions", "call")
+"""What may differ in config.yaml between the runs of a group."""
+ALONE = "local"
+"""The method in which clients exchange nothing."""
+Group = list[RunRecord]
+"""Finished runs of one configuration, each with a seed of its own; often a single run."""
 
 
 def write_comparison(run_dirs: Sequence[Path], page: Path) -> Path:
@@ -114,31 +36,104 @@ def write_comparison(run_dirs: Sequence[Path], page: Path) -> Path:
     """
     runs = [read_run(run_dir) for run_dir in run_dirs]
     for run in runs:
-        if run.result is None:
+        if not run.result:
             raise UserError(f"{run.path} is not finished: it has no result.json to compare")
-    groups = sorted(groups_of(runs), key=lambda group: -(group.mean("accuracy") or 0.0))
-    filters = {
-        "percent": words.percent,
-        "points": words.points,
-        "duration": words.duration,
-        "size": words.size,
-        "base64": style.base64,
-    }
-    curves = [group for group in groups if all(run.accuracy for run in group.runs)]
-    in_rounds = [run for run in runs if run.rounds]
-    content = render(
+    groups = sorted(groups_of(runs), key=lambda group: -_mean(group, "accuracy"))
+    curves = [group for group in groups if all(run.accuracy for run in group)]
+    with style.own_defaults():
+        picture = style.svg(accuracy_curves(curves)) if curves else None
+    write_page(
+        page,
         HERE / "compare.html.j2",
-        filters,
-        groups=groups,
-        runs=runs,
+        count=len(runs),
+        rows=[_row(group, groups) for group in groups],
         warning=_warning(groups),
-        target=_common_target(in_rounds),
         step=_step(curves),
-        picture=style.svg(accuracy_curves(curves)) if curves else None,
+        picture=picture,
         width=round(100 * style.WIDE),
     )
-    write(page, content.encode())
     return page
+
+
+def groups_of(runs: Sequence[RunRecord]) -> list[Group]:
+    """The runs' groups, in the order of their first runs.
+
+    A second run of a seed belongs to another group, as it would count its seed twice.
+    """
+    groups: list[tuple[str, Group]] = []
+    for run in runs:
+        settings = {name: value for name, value in run.config.items() if name not in NOT_SHARED}
+        key = json.dumps(settings, sort_keys=True, default=str)
+        same = [group for other, group in groups if other == key]
+        fitting = [group for group in same if _seed(run) not in map(_seed, group)]
+        if fitting:
+            fitting[0].append(run)
+        else:
+            groups.append((key, [run]))
+    return [group for _, group in groups]
+
+
+def _seed(run: RunRecord) -> int:
+    return int(run.config.get("seed", 0))
+
+
+def _name(group: Group) -> str:
+    """The run's name; of several the first one's without its seed."""
+    first = group[0]
+    return first.name.removesuffix(f"-seed{_seed(first)}") if len(group) > 1 else first.name
+
+
+def _mean(group: Group, figure: str) -> float:
+    return fmean(run.result[figure] for run in group)
+
+
+def _row(group: Group, groups: Sequence[Group]) -> dict[str, str]:
+    """A group's line in the table, by the columns' names."""
+    first, accuracy = group[0].result, _mean(group, "accuracy")
+    start = _mean(group, "start_accuracy")
+    spread = stdev(run.result["accuracy"] for run in group) if len(group) > 1 else None
+    target = _target([run for other in groups for run in other])
+    reached = [(run.result.get("rounds_to") or {}).get(target, 0) for run in group]
+    below = _below_alone(group, groups)
+    return {
+        "Run": _name(group),
+        "Method": first["method"],
+        "Data": first["dataset"],
+        "Alpha": str(first["alpha"]),
+        "Seeds": ", ".join(str(_seed(run)) for run in group),
+        "Accuracy": percent(accuracy) + ("" if spread is None else f" ± {100 * spread:.1f}"),
+        "Start": percent(start),
+        "Gain": points(accuracy - start),
+        "Below alone": NONE if below is None else str(below),
+        "Sent up": size(_mean(group, "bytes_up")),
+        "Time": duration(fmean(run.result["seconds"]["total"] for run in group)),
+        "Protocol": first["protocol"],
+        f"Rounds to {percent(float(target))}": f"{fmean(reached):.4g}" if all(reached) else NONE,
+    }
+
+
+def _target(runs: Sequence[RunRecord]) -> str:
+    """The highest target accuracy that all runs of many rounds reached, or else any of them."""
+    reached = [set(run.result.get("rounds_to", {})) for run in runs if run.rounds]
+    common = set.intersection(*reached) if reached else set()
+    return max(common or set().union(*reached), key=float, default="0")
+
+
+def _below_alone(group: Group, groups: Sequence[Group]) -> int | None:
+    """Clients with a lower accuracy than alone, in a run among these of the same partition."""
+    alone = {_partition(r): r.scores for other in groups for r in other if _method(r) == ALONE}
+    pairs = [(run.scores, alone.get(_partition(run))) for run in group if _method(run) != ALONE]
+    if not pairs or not all(ours and theirs for ours, theirs in pairs):
+        return None
+    return sum(a < theirs.get(k, 0.0) for ours, theirs in pairs if theirs for k, a in ours.items())
+
+
+def _partition(run: RunRecord) -> str | None:
+    return (run.result.get("partition") or {}).get("hash")
+
+
+def _method(run: RunRecord) -> str:
+    return str(run.config["method"])
 
 
 def accuracy_curves(groups: Sequence[Group]) -> Figure:
@@ -148,54 +143,33 @@ def accuracy_curves(groups: Sequence[Group]) -> Figure:
     """
     figure, axes = style.new_axes(style.WIDE, 4.2)
     for number, group in enumerate(groups):
-        steps, colour = list(group.curve), COLOURS[number % len(COLOURS)]
-        means = [fmean(values) for values in group.curve.values()]
-        count = len(group.runs)
-        axes.plot(
-            steps,
-            means,
-            color=colour,
-            linestyle="-" if number < len(COLOURS) else "--",
-            linewidth=2,
-            label=_label(group).replace("$", r"\$"),  # a name is no formula
-        )
-        if count > 1:
-            spreads = [stdev(values) for values in group.curve.values()]
-            low, high = (
-                [m + sign * s for m, s in zip(means, spreads, strict=True)] for sign in (-1, 1)
-            )
-            axes.fill_between(steps, low, high, color=colour, alpha=0.16, linewidth=0)
-    axes.set(xlabel=_step(groups), ylabel="test accuracy")
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    axes.yaxis.set_major_formatter(PercentFormatter(1.0))
-    axes.legend(frameon=False, fontsize=style.TICK, labelcolor=style.INK)
+        curves = [run.curve for run in group]
+        steps = sorted(set.intersection(*map(set, curves)))  # that all seeds have
+        values = np.array([[curve[step] for step in steps] for curve in curves])
+        means = values.mean(axis=0)
+        label = f"{_name(group)} ({len(group)} seeds)" if len(group) > 1 else _name(group)
+        (line,) = axes.plot(steps, means, color=COLOURS[number % len(COLOURS)], linewidth=2)
+        line.set(linestyle="-" if number < len(COLOURS) else "--")
+        line.set_label(label.replace("$", r"\$"))  # a name is no formula
+        if len(group) > 1:
+            spread = values.std(axis=0, ddof=1)
+            band = axes.fill_between(steps, means - spread, means + spread, color=line.get_color())
+            band.set(alpha=0.16, linewidth=0)
+    style.accuracy_axis(axes)
+    style.count_axis(axes, _step(groups))
+    style.legend(axes)
     return figure
-
-
-def _label(group: Group) -> str:
-    count = len(group.runs)
-    return group.name if count == 1 else f"{group.name} ({count} seeds)"
 
 
 def _step(groups: Sequence[Group]) -> str:
     """The label of the curves' x-axis."""
-    steps = sorted({run.step for group in groups for run in group.runs}, reverse=True)
+    steps = sorted({run.step for group in groups for run in group}, reverse=True)
     return " or ".join(STEPS[step] for step in steps)
-
-
-def _common_target(runs: Sequence[RunRecord]) -> str | None:
-    """The highest target accuracy that all of these runs reached; else that any reached."""
-    reached = [set((run.result or {}).get("rounds_to", {})) for run in runs]
-    common = set.intersection(*reached) if reached else set()
-    return max(common or set().union(*reached), key=float, default=None)
 
 
 def _warning(groups: Sequence[Group]) -> str | None:
     """Why the groups may not be comparable. Each seed of a group has a partition of its own."""
-    if len({group.result.get("dataset") for group in groups}) > 1:
+    if len({group[0].result.get("dataset") for group in groups}) > 1:
         return "The runs are on different data sets."
-    partitions = {
-        frozenset(((run.result or {}).get("partition") or {}).get("hash") for run in group.runs)
-        for group in groups
-    }
+    partitions = {frozenset(map(_partition, group)) for group in groups}
     return "The runs are on different partitions." if len(partitions) > 1 else None

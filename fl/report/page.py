@@ -1,17 +1,19 @@
-"""Writes a run's report: its plots as files, and one self-contained page that shows them."""
+"""Writes a run's report: its figures as files, and one self-contained page that shows them."""
 
 import shlex
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 import yaml
 
 from fl.json_files import JsonObject
-from fl.report import client_notes, style, words
+from fl.report import style
+from fl.report.course import where
 from fl.report.figures import Picture, pictures
 from fl.report.read import RunRecord, read_run
-from fl.report.template import HERE, render
-from fl.whole_files import write_atomically
+from fl.report.template import HERE, write_file, write_page
+from fl.report.words import NONE, duration, percent, points, size, tally
 
 FILES = (
     *("result.json", "privacy.json", "config.yaml", "metrics.jsonl"),
@@ -19,163 +21,165 @@ FILES = (
     *("model/global.safetensors", "synthetic/samples.safetensors", "sent/examples.safetensors"),
     *("updates/", "plots/", "tensorboard/"),
 )
-"""What the page links to, relative to it, where the run has it."""
-KINDS = {"svg": "image/svg+xml", "png": "image/png"}
-"""The media type of a picture's file by its ending."""
-LAST_ROUNDS = 10  # of which UA is the mean, as fl/scoring.py has it
-
-
-@dataclass(frozen=True)
-class Card:
-    """One headline figure."""
-
-    label: str
-    value: str
-    note: str = ""
-    accent: bool = False
+"""What the page links to, relative to it, if the run has it."""
+UPDATES = {None: "not reported", True: "reused", False: "trained"}
+T = TypeVar("T")
+Card = tuple[str, str, str]
+"""A headline figure: its label, its value, and a note."""
 
 
 def write_report(run_dir: Path) -> Path:
-    """Draws the plots of a run and writes its report.html; returns the page's path."""
+    """Draws the figures of a run and writes its report.html; returns the page's path."""
     run = read_run(run_dir)
-    with style.our_own():
+    with style.own_defaults():
         drawn = list(pictures(run))
     for picture in drawn:
-        write(run_dir / "plots" / picture.file, picture.content)
+        write_file(run_dir / "plots" / picture.file, picture.content)
     page = run_dir / "report.html"
-    write(page, _render(run, drawn).encode())
+    _write(page, run, drawn)
     return page
 
 
-def write(path: Path, content: bytes) -> None:
-    """Writes the file in one piece, and its folder if there is none."""
-    path.parent.mkdir(exist_ok=True)
-    write_atomically(path, content)
-
-
-def _render(run: RunRecord, drawn: list[Picture]) -> str:
-    filters = {
-        "base64": style.base64,
-        "duration": words.duration,
-        "percent": words.percent,
-        "size": words.size,
-    }
-    config = {key: value for key, value in run.config.items() if key not in ("versions", "call")}
+def _write(page: Path, run: RunRecord, drawn: list[Picture]) -> None:
+    config = {key: value for key, value in run.config.items() if key != "call"}
     command = f"python -m cluster.launch --config {shlex.quote(str(run.path / 'config.yaml'))}"
-    return render(
+    write_page(
+        page,
         HERE / "report.html.j2",
-        filters,
         run=run,
-        name=run.path.resolve().name,
         facts=_facts(run),
         progress=_progress(run),
         cards=_cards(run),
         pictures=drawn,
-        kinds=KINDS,
         files=[name for name in FILES if (run.path / name).exists()],
-        tested=run.scores.tested if run.scores else {},
-        alone=run.alone.scores.tested if run.alone else {},
-        losses={curve.client: curve.losses[-1] for curve in run.losses},
-        below=run.scores.below(run.alone.scores) if run.scores and run.alone else [],
-        client_notes=client_notes.beside_table(run),
-        targets=(run.result or {}).get("rounds_to") if run.rounds else None,
+        targets=_targets(run),
+        rows=_rows(run),
+        notes=_notes(run),
         config=yaml.safe_dump(config, sort_keys=False, allow_unicode=True),
-        versions=(run.result or {}).get("versions") or run.config.get("versions") or {},
         command=run.config.get("call") or command,
     )
 
 
 def _facts(run: RunRecord) -> list[str]:
     """Facts about the run, in a few words each."""
-    about = run.config | (run.result or {})
+    about = run.config | run.result
     named = {"\N{GREEK SMALL LETTER ALPHA} =": about.get("alpha"), "seed": about.get("seed")}
     facts = [f"{name} {value}" for name, value in named.items() if value is not None]
-    if run.scores is not None:
-        facts.append(f"each client scored on {client_notes.which_samples(run)}")
+    if run.scores:
+        facts.append(f"each client scored on {_which_samples(run)}")
     elif about.get("scored_on") == "validation":
         facts.append("accuracy on held-out training images")
-    if dp := (run.result or {}).get("dp"):
+    if dp := run.result.get("dp"):
         known = ", but not towards who knows the seed" if dp.get("noise_from_seed") else ""
         budget = f"({dp['spent']:.3g}, {dp['delta']:g})"
         facts.append(f"every client {budget}-differentially private{known}")
     return facts + [str(about[key]) for key in ("protocol", "runtime", "device") if about.get(key)]
 
 
+def _which_samples(run: RunRecord) -> str:
+    """The samples that each client was scored on."""
+    kind = "held-out training" if (run.config.get("data") or {}).get("validation") else "test"
+    whole = run.config.get("tested") == "personal"  # FedBN's models are tested on the whole split
+    return f"{'all' if whole else 'its own'} {kind} samples"
+
+
 def _progress(run: RunRecord) -> str:
     """How far an unfinished run came."""
     reported = sum(row.bytes_up is not None for row in run.clients)
-    clients = max(run.config.get("num_clients") or 0, len(run.clients))
-    parts = [f"{reported} of {clients} clients had reported"]
+    total = max(run.config.get("num_clients") or 0, len(run.clients))
+    parts = [f"{reported} of {total} clients had reported"]
     if run.accuracy:
         parts.append(f"it had reached {run.step} {max(run.accuracy)}")
     if run.last_event is not None:
-        parts.append(f"the last event came {words.duration(run.last_event.seconds)} in")
+        parts.append(f"the last event came {duration(run.last_event.seconds)} in")
     return "; ".join(parts)
 
 
 def _cards(run: RunRecord) -> list[Card]:
-    result = run.result or {}
-    cards = [*_accuracy_cards(run, result)]
+    result, cards = run.result, _accuracy_cards(run)
     total = result.get("seconds", {}).get("total")
     if total is not None:
-        cards.append(Card("Total time", words.duration(total)))
+        cards.append(("Total time", duration(total), ""))
     if result.get("bytes_up") is not None:
-        cards.append(Card("Sent up", words.size(result["bytes_up"]), _traffic(result)))
-    clients = result.get("clients") or run.config.get("num_clients") or len(run.clients)
-    cards.append(Card("Clients", f"{clients}", words.tally(row.role for row in run.clients)))
-    return cards
+        cards.append(("Sent up", size(result["bytes_up"]), _traffic(run)))
+    count = result.get("clients") or run.config.get("num_clients") or len(run.clients)
+    return [*cards, ("Clients", f"{count}", tally(row.role for row in run.clients))]
 
 
-def _traffic(result: JsonObject) -> str:
-    """What was sent up against FedAvg's with the same participants, and what was sent down."""
-    up, down, fedavg = (result.get(key) for key in ("bytes_up", "bytes_down", "fedavg_bytes_up"))
-    if not up and not down and fedavg:
-        return "nothing is sent"
-    against = (
-        [f"{words.times(up / fedavg)} FedAvg's" if up else "nothing is sent"] if fedavg else []
-    )
-    return "; ".join([*against, *([] if down is None else [f"{words.size(down)} down"])])
+def _traffic(run: RunRecord) -> str:
+    """What was sent up relative to FedAvg's with the same participants, and what was sent down."""
+    up, down, fedavg = (run.result.get(n) for n in ("bytes_up", "bytes_down", "fedavg_bytes_up"))
+    relative = f"{up / fedavg:.3g} times FedAvg's" if fedavg else ""
+    return "; ".join(filter(None, (relative, "" if down is None else f"{size(down)} down")))
 
 
-def _accuracy_cards(run: RunRecord, result: JsonObject) -> list[Card]:
-    if not result:
-        if not run.accuracy:
-            return []
-        last, accuracy = max(run.accuracy.items())
-        note = f"{run.step} {last}" + ("; mean over clients" if run.scores else "")
-        return [Card("Accuracy so far", words.percent(accuracy), note, accent=True)]
-    accuracy = result["accuracy"]
-    best, start = result.get("best_accuracy"), result.get("start_accuracy")
-    note = ""
+def _accuracy_cards(run: RunRecord) -> list[Card]:
+    mean = ["mean over clients"] if run.scores else []
+    if not run.result:
+        last = max(run.accuracy, default=0)
+        note = "; ".join([f"{run.step} {last}", *mean])
+        return [("Accuracy so far", percent(run.accuracy[last]), note)] if last else []
+    accuracy, best = run.result["accuracy"], run.result.get("best_accuracy")
     if best is not None:
-        note = f"best {words.percent(best)}, {run.step} {result.get('best_epoch')}"
-        note = note if best > accuracy else f"its best {run.step}"
-    if run.scores is not None:
-        note = f"mean over clients; {note}" if note else "mean over clients"
-    cards = [
-        Card("Accuracy", words.percent(accuracy), note, accent=True),
-        *_client_cards(run, result),
-    ]
-    if start is not None:
-        many = run.step == "round"
-        before, by = (
-            ("before round 1", "points") if many else ("before fusion", "points, by fusion")
+        mean.append(f"best {percent(best)}, {run.step} {run.result.get('best_epoch')}")
+    cards = [("Accuracy", percent(accuracy), "; ".join(mean))]
+    if run.result.get("ua") is not None:
+        cards.append(("UA", percent(run.result["ua"]), "mean over clients and the last ten rounds"))
+    if scores := run.result.get("client_scores"):
+        cards.append(("Worst tenth", percent(scores["worst_tenth"]), "mean over these clients"))
+    if (start := run.result.get("start_accuracy")) is not None:
+        before = "before round 1" if run.step == "round" else "before fusion"
+        cards.append(("Start", percent(start), before))
+        cards.append(("Gain", points(accuracy - start), "points"))
+    return cards
+
+
+def _notes(run: RunRecord) -> list[str]:
+    """Sentences on the clients, above their table."""
+    notes = []
+    if sent := run.result.get("distilled"):
+        notes.append(
+            f"{sent['images']:,} images left the clients after {sent['steps']:,.0f} distillation "
+            f"steps; their mean distance to the nearest real image is {sent['nearest_real']:.2g} "
+            "of the pixels' range (0: equal to a real image)."
         )
-        cards.append(Card("Start", words.percent(start), before))
-        cards.append(Card("Gain", words.points(accuracy - start), by))
-    return cards
+    if untested := run.result.get("untested"):
+        notes.append(f"Not scored, and left out of the mean: {tally(['client'] * len(untested))}.")
+    return notes
 
 
-def _client_cards(run: RunRecord, result: JsonObject) -> list[Card]:
-    """Beside the mean over clients after the last round."""
-    if run.scores is None:
-        return []
-    cards = []
-    if result.get("ua") is not None:
-        many = (result.get("rounds") or len(run.rounds)) > LAST_ROUNDS
-        rounds = "the last ten rounds" if many else "all rounds"
-        cards.append(Card("UA", words.percent(result["ua"]), f"mean over clients and {rounds}"))
-    worst = len(run.scores.worst)
-    note = f"mean of {worst} clients" if worst > 1 else words.clients(run.scores.worst)
-    cards.append(Card("Worst tenth", words.percent(run.scores.worst_tenth), note))
-    return cards
+def _targets(run: RunRecord) -> dict[str, int]:
+    """The round that first reached an accuracy, by the accuracy; empty for one round."""
+    found = run.result.get("rounds_to", {}) if run.rounds else {}
+    return {percent(float(target)): number for target, number in found.items()}
+
+
+def _rows(run: RunRecord) -> list[dict[str, str]]:
+    """The table of the clients, by the columns' names."""
+    placed = {e["client"]: e for e in run.placements}
+    losses = {curve.client: curve.losses[-1] for curve in run.losses}
+    return [
+        {
+            "Client": str(row.client),
+            "Role": row.role,
+            "Model": row.model or NONE,
+            "Samples": _cell(row.samples, "{:,}".format),
+            "Accuracy": _cell(run.scores.get(row.client), percent),
+            "Training": _cell(row.seconds, duration),
+            "Last loss": _cell(losses.get(row.client), "{:.3g}".format),
+            "Sent up": _cell(row.bytes_up, size),
+            "Update": UPDATES[row.reused],
+            "Where": _cell(placed.get(row.client), _where),
+        }
+        for row in run.clients
+    ]
+
+
+def _cell(value: T | None, text: Callable[[T], str]) -> str:
+    return NONE if value is None else text(value)
+
+
+def _where(placed: JsonObject) -> str:
+    """Where a client was trained, and in how many attempts if they were several."""
+    attempts = placed["attempts"]
+    return where(placed) + (f", {attempts} attempts" if attempts > 1 else "")

@@ -24,18 +24,18 @@ from fl.events import (
     parse_events,
 )
 from fl.json_files import JsonObject, read_json
-from fl.report.scores import Alone, Scores, find_alone, scores_of
 from fl.whole_files import no_pipe
 
 REAL = "real_images"
-"""Name of real images among a run's samples. Older runs call them ``real`` and have them unasked,
-so a report that is drawn again leaves them out."""
-UUID_LETTERS = 12  # of "GPU-8f3c2d1e-…": enough to distinguish the devices of a run
+"""Name of real images among a run's samples."""
+Images = NDArray[np.uint8]
+
+# What a run left. A field is None where the run has not recorded it, or not yet.
 
 
 @dataclass(frozen=True)
 class ClientRow:
-    """One client's line in the report; None where it has not reported (yet)."""
+    """One client's line in the report, summed over the rounds."""
 
     client: int
     role: str
@@ -48,7 +48,7 @@ class ClientRow:
 
 @dataclass(frozen=True)
 class LossCurve:
-    """A client's mean training loss, epoch by epoch or by parts of its steps."""
+    """A client's mean training loss, by epoch or by parts of its steps."""
 
     client: int
     role: str
@@ -56,50 +56,9 @@ class LossCurve:
     steps: list[float]
     """When each epoch or part ended, in the curve's unit."""
     losses: list[float]
-    """Not a number where it was not finite."""
+    """NaN where it was not finite."""
     unit: str = "epoch"
     """``round`` in a run of many rounds, else ``epoch`` or ``step``."""
-
-
-@dataclass(frozen=True)
-class RoundRow:
-    """One round's results."""
-
-    number: int
-    accuracy: float
-    seconds: dict[str, float]
-    """Seconds by kind: local, server, overhead."""
-    bytes_up: int
-
-
-@dataclass(frozen=True)
-class Failure:
-    """An attempt of a client that failed, and why."""
-
-    client: int
-    attempt: int | None
-    """None for a client that was left out of the result."""
-    reason: str
-
-
-@dataclass(frozen=True)
-class Placed:
-    """Where and when a client was trained; times in seconds since the run began."""
-
-    client: int
-    role: str
-    node: str
-    device: str
-    """The start of a GPU's UUID; empty for the cores."""
-    start: float
-    end: float
-    attempts: int
-
-    @property
-    def where(self) -> str:
-        """Its node, its GPU if it had one, and its attempts if they were several."""
-        tries = f"{self.attempts} attempts" if self.attempts > 1 else ""
-        return ", ".join(part for part in (self.node, self.device, tries) if part)
 
 
 @dataclass(frozen=True)
@@ -114,44 +73,37 @@ class Partition:
 
 
 @dataclass(frozen=True)
-class SentImages:
-    """Examples of what left clients, uint8 (n, channels, height, width), and their classes."""
-
-    images: NDArray[np.uint8]
-    labels: NDArray[np.int64]
-
-
-@dataclass(frozen=True)
 class RunRecord:
     """What a run directory holds. An interrupted run has no result, and may lack the rest."""
 
     path: Path
     config: JsonObject
-    result: JsonObject | None
+    result: JsonObject
+    """Empty while the run is unfinished."""
     clients: list[ClientRow]
-    failures: list[Failure]
-    placements: dict[int, Placed]
+    failures: list[AttemptFailed | ClientDropped]
+    """Those since the run was last started."""
     accuracy: dict[int, float]
-    """After each round where there were many, else after each epoch of fusion."""
+    """After each round if there were many, else after each epoch of fusion."""
     client_accuracy: dict[int, list[float | None]]
-    """After each round, by client id, where each client was scored."""
-    alone: Alone | None
-    """The same clients without any exchange, where this run is finished and one lies beside it."""
-    rounds: list[RoundRow]
-    in_rounds: bool
-    """Whether the clients trained in many rounds."""
+    """Each client's after each round, by client id; empty if clients were not scored."""
+    rounds: list[RoundEnd]
+    """Those of a run of many."""
     losses: list[LossCurve]
-    """Of the clients that trained in epochs."""
-    confusion: NDArray[np.int64] | None
-    """Test samples by true (row) and predicted class (column); None without a global model."""
     partition: Partition | None
-    samples: dict[str, NDArray[np.uint8]] | None
-    """Example images ``before`` and ``after`` the filter, and ``real_images`` where asked for: each
-    of shape (classes, examples, channels, height, width), zeros for an image that is missing."""
-    sent: SentImages | None
+    samples: dict[str, Images] | None
+    """Example images ``before`` and ``after`` the filter, and ``real_images`` if asked for: each of
+    shape (classes, examples, channels, height, width), zeros for an image that is missing."""
+    sent: dict[str, NDArray[Any]] | None
+    """Examples of what left clients: ``images`` (n, channels, height, width) and ``labels``."""
     last_event: Event | None
-    privacy: JsonObject | None = None
-    """What ``onefold privacy`` measured, if it did."""
+    privacy: JsonObject | None
+    """What ``onefold privacy`` measured."""
+
+    @property
+    def name(self) -> str:
+        """The name of its directory."""
+        return self.path.resolve().name
 
     @property
     def step(self) -> str:
@@ -159,42 +111,56 @@ class RunRecord:
         return "round" if self.rounds or self.client_accuracy else "epoch"
 
     @property
-    def scores(self) -> Scores | None:
-        """The clients' accuracies after the last round; None where they were not scored."""
-        latest = (self.result or {}).get("client_accuracy")
+    def curve(self) -> dict[int, float]:
+        """Accuracy by round or epoch; at 0 that before the first, if it is known."""
+        start = self.result.get("start_accuracy")
+        return self.accuracy if start is None else {0: start, **self.accuracy}
+
+    @property
+    def scores(self) -> dict[int, float]:
+        """Accuracy after the last round by the id of each client that was scored, if any was."""
+        latest = self.result.get("client_accuracy")
         if not latest and self.client_accuracy:
             latest = self.client_accuracy[max(self.client_accuracy)]
-        return scores_of(latest or [])
+        return {k: accuracy for k, accuracy in enumerate(latest or []) if accuracy is not None}
+
+    @property
+    def placements(self) -> list[JsonObject]:
+        """Where and when clients were trained, of those that this run trained."""
+        return [e for e in self.result.get("placements") or [] if e["start"] is not None]
+
+    def class_names(self, classes: int) -> list[str]:
+        """The partition's, if it has as many classes; else their numbers."""
+        names = self.partition.class_names if self.partition else []
+        return names if len(names) == classes else [str(index) for index in range(classes)]
 
 
 def read_run(run_dir: Path) -> RunRecord:
     """Reads a run directory; UserError if it is none, or if a file in it is damaged."""
+    config = _read_config(run_dir)
     events = read_events(run_dir / "metrics.jsonl")
     partition = _read_partition(run_dir / "partition.json")
-    result = _read_json(run_dir / "result.json")
-    rounds = round_rows(events)
-    config = _read_config(run_dir)
-    in_rounds = (config.get("rounds") or len(rounds)) > 1
+    result = _read_json(run_dir / "result.json") or {}
+    rounds = round_ends(events)
     return RunRecord(
         path=run_dir,
         config=config,
         result=result,
         clients=_all_clients(client_rows(events), partition),
         failures=client_failures(events),
-        placements=read_placements(result),
-        accuracy={r.number: r.accuracy for r in rounds} or fusion_accuracy(events),
-        client_accuracy=client_accuracy(events),
-        alone=find_alone(run_dir, config, result or {}),
-        rounds=rounds,
-        in_rounds=in_rounds,
-        losses=client_losses(events, in_rounds=in_rounds),
-        confusion=_confusion(result or {}),
+        accuracy={r.round: r.accuracy for r in rounds if r.rounds > 1} or fusion_accuracy(events),
+        client_accuracy=client_accuracy(rounds),
+        rounds=[r for r in rounds if r.rounds > 1],
+        losses=client_losses(events, in_rounds=(config.get("rounds") or len(rounds)) > 1),
         partition=partition,
-        samples=_read_samples(run_dir / "synthetic" / "samples.safetensors"),
-        sent=_read_sent(run_dir / "sent" / "examples.safetensors"),
+        samples=_read_tensors(run_dir / "synthetic" / "samples.safetensors", "before", "after"),
+        sent=_read_tensors(run_dir / "sent" / "examples.safetensors", "images", "labels"),
         last_event=events[-1] if events else None,
         privacy=_read_json(run_dir / "privacy.json"),
     )
+
+
+# Its files, each of which may be missing or damaged.
 
 
 def _read_config(run_dir: Path) -> JsonObject:
@@ -205,8 +171,7 @@ def _read_config(run_dir: Path) -> JsonObject:
         config = yaml.safe_load(path.read_bytes().decode())
     except (yaml.YAMLError, UnicodeDecodeError, RecursionError):
         raise UserError(f"{path} is not valid YAML") from None
-    config = _mapping(config, path)
-    if not config.keys() >= {"method", "dataset"}:
+    if not isinstance(config, dict) or not config.keys() >= {"method", "dataset"}:
         raise UserError(f"{run_dir} is not a run directory: config.yaml names no method or data")
     return config
 
@@ -215,50 +180,19 @@ def _read_json(path: Path) -> JsonObject | None:
     return read_json(path) if path.exists() else None
 
 
-def _mapping(value: object, path: Path) -> JsonObject:
-    if not isinstance(value, dict):
-        raise UserError(f"{path} does not hold a mapping")
-    return value
-
-
-def _confusion(result: JsonObject) -> NDArray[np.int64] | None:
-    rows = result.get("confusion")
-    if rows is None:
-        return None
-    try:
-        counts = np.array(rows, dtype=np.int64).reshape(len(rows), len(rows))
-        if (counts >= 0).all():
-            return counts
-    except (ValueError, TypeError, OverflowError):
-        pass
-    raise UserError("result.json holds a confusion that is no square of counts")
-
-
 def _read_partition(path: Path) -> Partition | None:
     content = _read_json(path)
     if content is None:
         return None
-    try:
-        names, roles = list(map(str, content["class_names"])), list(map(str, content["roles"]))
-        counts = np.array(content["counts"], dtype=np.int64).reshape(len(roles), len(names))
-        return Partition(content["kind"], content["hash"], counts, names, roles)
-    except (KeyError, ValueError, TypeError):
-        raise UserError(f"{path} does not hold a partition: kind, hash, counts, names") from None
+    names, roles = content["class_names"], content["roles"]
+    counts = np.array(content["counts"], dtype=np.int64).reshape(len(roles), len(names))
+    return Partition(content["kind"], content["hash"], counts, names, roles)
 
 
-def _read_samples(path: Path) -> dict[str, NDArray[np.uint8]] | None:
-    return _read_tensors(path, "before", "after") if path.exists() else None
-
-
-def _read_sent(path: Path) -> SentImages | None:
+def _read_tensors(path: Path, *names: str) -> dict[str, NDArray[Any]] | None:
+    """The tensors of a file, which must hold these."""
     if not path.exists():
         return None
-    tensors = _read_tensors(path, "images", "labels")
-    return SentImages(tensors["images"], tensors["labels"])
-
-
-def _read_tensors(path: Path, *names: str) -> dict[str, NDArray[Any]]:
-    """The tensors of a file, which must hold these."""
     try:
         tensors = load_file(no_pipe(path))
     except SafetensorError:
@@ -280,29 +214,7 @@ def _all_clients(rows: dict[int, ClientRow], partition: Partition | None) -> lis
     return [row for _, row in sorted((silent | rows).items())]
 
 
-def read_placements(result: JsonObject | None) -> dict[int, Placed]:
-    """The clients that this run trained; none where the result has no placements.
-
-    Raises:
-        UserError: an entry lacks a field that is needed here.
-    """
-    try:
-        entries = (result or {}).get("placements") or []
-        return {e["client"]: _placed(e) for e in entries if None not in (e["start"], e["end"])}
-    except (KeyError, TypeError, ValueError):
-        raise UserError("result.json holds placements without client, node or times") from None
-
-
-def _placed(entry: JsonObject) -> Placed:
-    return Placed(
-        client=int(entry["client"]),
-        role=str(entry["role"]),
-        node=str(entry["node"] or ""),
-        device=str(entry["device_uuid"] or "")[:UUID_LETTERS],
-        start=float(entry["start"]),
-        end=float(entry["end"]),
-        attempts=int(entry["attempts"]),
-    )
+# What its events tell. A resumed run repeats some of them; the later ones count.
 
 
 def read_events(path: Path) -> list[Event]:
@@ -314,7 +226,7 @@ def read_events(path: Path) -> list[Event]:
 
 
 def fusion_accuracy(events: list[Event]) -> dict[int, float]:
-    """Epoch to accuracy, ascending. Of epochs that a resumed run repeated, the later counts."""
+    """Accuracy by epoch of fusion, ascending."""
     found: dict[int, float] = {}
     for event in events:
         if isinstance(event, Epoch) and event.stage == "fusion":
@@ -323,63 +235,57 @@ def fusion_accuracy(events: list[Event]) -> dict[int, float]:
     return found
 
 
-def round_rows(events: list[Event]) -> list[RoundRow]:
-    """The rounds of a run of many, ascending; of rounds that were repeated, the later counts."""
-    found: dict[int, RoundRow] = {}
-    for event in events:
-        if isinstance(event, RoundEnd) and event.rounds > 1:
-            row = RoundRow(event.round, event.accuracy, event.took, event.bytes_up)
-            found[event.round] = row
+def round_ends(events: list[Event]) -> list[RoundEnd]:
+    """The rounds, ascending."""
+    found = {event.round: event for event in events if isinstance(event, RoundEnd)}
     return [found[number] for number in sorted(found)]
 
 
-def client_accuracy(events: list[Event]) -> dict[int, list[float | None]]:
-    """By round, ascending, every client's accuracy; of rounds that were repeated the later counts.
-
-    Empty where clients were not scored.
-    """
-    rounds = [event for event in events if isinstance(event, RoundEnd)]
-    found = {event.round: event.client_accuracy for event in rounds if _scored(event)}
-    return {number: found[number] for number in sorted(found)}
+def client_accuracy(rounds: list[RoundEnd]) -> dict[int, list[float | None]]:
+    """By round every client's accuracy, of rounds in which any client was scored."""
+    scored = [r for r in rounds if any(a is not None for a in r.client_accuracy)]
+    return {r.round: r.client_accuracy for r in scored}
 
 
 def client_rows(events: list[Event]) -> dict[int, ClientRow]:
-    """What each client reported, summed over the rounds of a method that has many."""
+    """What each client reported, summed over the rounds, by client id."""
     return {client: _row(client, ends) for client, ends in _client_ends(events).items()}
 
 
+def _row(client: int, ends: list[ClientEnd]) -> ClientRow:
+    latest = ends[-1]
+    return ClientRow(
+        client=client,
+        role=latest.role,
+        model=latest.model,
+        samples=latest.num_samples,
+        seconds=sum(end.seconds_training for end in ends),
+        bytes_up=sum(end.bytes_up for end in ends),
+        reused=all(end.reused for end in ends),
+    )
+
+
 def client_losses(events: list[Event], *, in_rounds: bool = False) -> list[LossCurve]:
-    """The curves of the clients that trained in epochs, by client id."""
-    curves = []
-    for client, ends in _client_ends(events).items():
-        losses = [n if math.isfinite(n) else math.nan for end in ends for n in end.losses]
-        if losses:
-            last = [end for end in ends if end.losses][-1]
-            if in_rounds:
-                unit, steps = "round", [step for end in ends for step in _epoch_ends(end)]
-            else:
-                unit, length = _unit(last)
-                steps = [length * (k + 1) for k in range(len(losses))]
-            curves.append(LossCurve(client, last.role, last.model, steps, losses, unit))
-    return curves
+    """The curves of the clients that reported losses, by client id."""
+    told = {k: [e for e in ends if e.losses] for k, ends in _client_ends(events).items()}
+    return [_curve(ends, in_rounds) for ends in told.values() if ends]
 
 
-def _unit(end: ClientEnd) -> tuple[str, float]:
-    """What a client's training is counted in, and how much of it each of its losses is of."""
-    steps = end.stats.get("steps")
-    if steps is None or "epochs" in end.stats:
-        return "epoch", 1.0
-    return "step", steps / max(1, len(end.losses))
-
-
-def _epoch_ends(end: ClientEnd) -> list[float]:
-    """When each epoch of a client's training ended, in rounds."""
-    count = len(end.losses)
-    return [end.round - 1 + (epoch + 1) / count for epoch in range(count)]
+def _curve(ends: list[ClientEnd], in_rounds: bool) -> LossCurve:
+    last = ends[-1]
+    losses = [n if math.isfinite(n) else math.nan for end in ends for n in end.losses]
+    unit, length = "epoch", 1.0
+    if "steps" in last.stats and "epochs" not in last.stats:
+        unit, length = "step", last.stats["steps"] / len(last.losses)
+    steps = [length * (index + 1) for index in range(len(losses))]
+    if in_rounds:
+        unit, counts = "round", [(end.round, len(end.losses)) for end in ends]
+        steps = [number - 1 + (k + 1) / count for number, count in counts for k in range(count)]
+    return LossCurve(last.client, last.role, last.model, steps, losses, unit)
 
 
 def _client_ends(events: list[Event]) -> dict[int, list[ClientEnd]]:
-    """What each client reported, in order, by client id; of what was repeated the later."""
+    """What each client reported, in order, by client id."""
     ends: list[ClientEnd] = []
     before: list[ClientEnd] = []
     for event in events:
@@ -396,32 +302,12 @@ def _client_ends(events: list[Event]) -> dict[int, list[ClientEnd]]:
     return {client: by_client[client] for client in sorted(by_client)}
 
 
-def client_failures(events: list[Event]) -> list[Failure]:
-    """The attempts that failed since the run was last started, in the order of failure."""
-    failures: list[Failure] = []
+def client_failures(events: list[Event]) -> list[AttemptFailed | ClientDropped]:
+    """The failures since the run was last started, in their order."""
+    failures: list[AttemptFailed | ClientDropped] = []
     for event in events:
-        match event:
-            case RunStart():
-                failures.clear()
-            case AttemptFailed():
-                failures.append(Failure(event.client, event.attempt, event.reason))
-            case ClientDropped():
-                failures.append(Failure(event.client, None, event.reason))
+        if isinstance(event, RunStart):
+            failures.clear()
+        elif isinstance(event, AttemptFailed | ClientDropped):
+            failures.append(event)
     return failures
-
-
-def _scored(event: RoundEnd) -> bool:
-    return any(accuracy is not None for accuracy in event.client_accuracy)
-
-
-def _row(client: int, rounds: list[ClientEnd]) -> ClientRow:
-    latest = rounds[-1]
-    return ClientRow(
-        client=client,
-        role=latest.role,
-        model=latest.model,
-        samples=latest.num_samples,
-        seconds=sum(event.seconds_training for event in rounds),
-        bytes_up=sum(event.bytes_up for event in rounds),
-        reused=all(event.reused for event in rounds),
-    )

@@ -1,20 +1,21 @@
-"""The style of all plots. Each colour means one thing throughout the report.
+"""The style of all figures. Each colour means one thing throughout the report.
 
 The colours are Okabe and Ito's, which people with any colour vision can distinguish.
 """
 
 import io
 import math
-from base64 import b64encode
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from typing import Any, Literal
 
-from matplotlib import rc_context, rcParamsDefault
+import matplotlib.style
+from matplotlib import rc_context
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 INK = "#1f2933"
 MUTED = "#5f6b78"
@@ -25,19 +26,25 @@ WORST = "#d55e00"
 TIME = "#7b8794"
 ROLES = {"classifier": "#0072b2", "generator": "#e69f00"}
 OTHER_ROLE = "#56b4e9"
-PARTS = {"local": "#0072b2", "server": GLOBAL_MODEL, "overhead": "#d55e00"}  # of a round
 
 HALF, WIDE = 5.0, 10.4  # widths in inches: half and whole of the page
 PIXELS_PER_INCH = 200  # twice what the page shows, for sharp screens and for paper
 LABEL, TICK = 10.5, 9.5  # font sizes in points
-LETTER = 0.09  # inches that a letter of a tick's label takes, roughly
-NAMES_PER_INCH = 5  # ticks with names, along an axis
-MOST_SHAPES = 2000  # of one artist; of more a vector picture contains pixels
+LETTER = 0.09  # approximate width of a letter of a tick's label, in inches
+NAMES_PER_INCH = 5  # named ticks along an axis
+MOST_SHAPES = 2000  # a vector figure holds at most so many; more are drawn as pixels
+MANY = 16  # a figure of more things than this takes the whole width of the page
+LEAST_SPAN = 0.05  # of an axis of accuracies
 
 
 def role_colour(role: str) -> str:
     """The colour of a client's role."""
     return ROLES.get(role, OTHER_ROLE)
+
+
+def width_of(things: int) -> float:
+    """The width in inches of a figure that shows this many things side by side."""
+    return WIDE if things > MANY else HALF
 
 
 def new_axes(
@@ -60,7 +67,7 @@ def new_panels(
 
 
 def quiet(axes: Axes, grid: Literal["both", "x", "y"] = "y") -> None:
-    """Gives a pair of axes the look that all of the report's have."""
+    """Gives a pair of axes the report's look."""
     axes.spines[["top", "right"]].set_visible(False)
     axes.spines[["left", "bottom"]].set_color(MUTED)
     axes.tick_params(labelsize=TICK, colors=MUTED, labelcolor=INK)
@@ -70,15 +77,30 @@ def quiet(axes: Axes, grid: Literal["both", "x", "y"] = "y") -> None:
     axes.grid(axis=grid, color=RULE)
 
 
-def legend_above(
-    axes: Axes, columns: int, handles: Sequence[Artist] | None = None, /, **look: float
-) -> None:
-    """A legend above the axes, as there is no place within them that no data may take.
+def accuracy_axis(axes: Axes) -> None:
+    """A y-axis of accuracies in percent, long enough that noise does not look like a trend."""
+    axes.set_ylabel("accuracy")
+    axes.yaxis.set_major_formatter(PercentFormatter(1.0))
+    low, high = axes.get_ylim()
+    spare = max(0.0, LEAST_SPAN - (high - low)) / 2
+    axes.set_ylim(max(low - spare, -0.004), min(high + spare, 1.004))
 
-    ``look``: further settings of the legend.
-    """
+
+def count_axis(axes: Axes, of: str) -> None:
+    """An x-axis that counts rounds, epochs or steps."""
+    axes.set_xlabel(of)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
+
+
+def legend(axes: Axes) -> None:
+    """A legend within the axes, where it hides the least."""
+    axes.legend(frameon=False, fontsize=TICK, labelcolor=INK)
+
+
+def legend_above(axes: Axes, handles: Sequence[Artist] = (), columns: int = 4) -> None:
+    """A legend above the axes, where it hides no data: of the handles, or else of all artists."""
     axes.legend(
-        handles=handles,
+        handles=handles or None,
         loc="lower left",
         bbox_to_anchor=(0, 1),
         ncols=columns,
@@ -86,11 +108,12 @@ def legend_above(
         fontsize=TICK,
         labelcolor=INK,
         borderaxespad=0.2,
-        **look,
+        handlelength=1.4,
+        columnspacing=1.2,
     )
 
 
-def name_columns(figure: Figure, axes: Axes, names: list[str]) -> None:
+def name_columns(figure: Figure, axes: Axes, names: Sequence[str]) -> None:
     """Puts names at 0, 1, ... across the figure; slanted where they would overlap."""
     width = figure.get_figwidth()
     shown = _name(axes.xaxis, names, width)
@@ -99,27 +122,24 @@ def name_columns(figure: Figure, axes: Axes, names: list[str]) -> None:
             label.set(rotation=45, ha="right", rotation_mode="anchor")
 
 
-def name_rows(figure: Figure, axes: Axes, names: list[str]) -> None:
+def name_rows(figure: Figure, axes: Axes, names: Sequence[str]) -> None:
     """Puts names at 0, 1, ... up the figure."""
     _name(axes.yaxis, names, figure.get_figheight())
 
 
-def _name(axis: Axis, names: list[str], inches: float) -> list[str]:
+def _name(axis: Axis, names: Sequence[str], inches: float) -> Sequence[str]:
     """Shows as many names as fit, at even steps; returns those."""
     step = math.ceil(len(names) / (NAMES_PER_INCH * inches))
     shown = names[::step]
-    # Names are no formulas, even with a dollar sign in them.
+    # A name with a dollar sign is not a formula.
     axis.set_ticks(range(0, len(names), step), labels=shown, parse_math=False)
     axis.set_tick_params(length=0)
     return shown
 
 
-@contextmanager
-def our_own() -> Iterator[None]:
-    """Inside, Matplotlib has its own defaults, whatever the user has set for other figures."""
-    defaults: Any = {name: own for name, own in rcParamsDefault.items() if name != "backend"}
-    with rc_context(defaults):
-        yield
+def own_defaults() -> AbstractContextManager[None]:
+    """Inside, matplotlib has its own defaults, whatever the user has set for other figures."""
+    return matplotlib.style.context("default")
 
 
 def png(figure: Figure) -> bytes:
@@ -128,8 +148,8 @@ def png(figure: Figure) -> bytes:
 
 
 def svg(figure: Figure) -> bytes:
-    """The figure as an SVG file, its letters as paths: it looks the same wherever it is opened."""
-    with rc_context({"svg.fonttype": "path", "svg.hashsalt": "onefold"}):
+    """The figure as an SVG file; equal figures give equal bytes."""
+    with rc_context({"svg.hashsalt": "onefold"}):
         return _saved(figure, "svg", metadata={"Date": None})
 
 
@@ -137,8 +157,3 @@ def _saved(figure: Figure, ending: str, **how: Any) -> bytes:
     buffer = io.BytesIO()
     figure.savefig(buffer, format=ending, dpi=PIXELS_PER_INCH, **how)
     return buffer.getvalue()
-
-
-def base64(content: bytes) -> str:
-    """The content as a page's data URL contains it."""
-    return b64encode(content).decode()

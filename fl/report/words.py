@@ -1,10 +1,11 @@
 """Figures as people read them: percentages, durations, bytes, counts."""
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 KILO = 1000.0
-MOST_NAMED = 40  # clients, in a sentence
+NONE = "\N{EN DASH}"
+"""A table's cell without a value."""
 
 
 def percent(share: float) -> str:
@@ -68,30 +69,6 @@ def size(count: float) -> str:
         if count < KILO:
             return f"{count:.1f} {unit}"
     return f"{count / KILO:.1f} TB"
-
-
-def times(ratio: float) -> str:
-    """A ratio of two amounts, with a precision that suits its size.
-
-    >>> [times(ratio) for ratio in (84.2, 1.04, 0.6, 0.0312)]
-    ['84 times', '1.0 times', '0.6 times', '0.031 times']
-    """
-    if ratio < 0.001:
-        return "under 0.001 times"
-    if ratio < 0.995:
-        return f"{ratio:.2g} times"
-    return f"{ratio:,.0f} times" if ratio >= 9.95 else f"{ratio:.1f} times"
-
-
-def clients(ids: Sequence[int]) -> str:
-    """One client or more by their ids, the first of them where they are very many.
-
-    >>> clients([3]), clients([3, 7])
-    ('client 3', 'clients 3, 7')
-    """
-    named = ", ".join(map(str, ids[:MOST_NAMED]))
-    more = f" and {len(ids) - MOST_NAMED:,} more" if len(ids) > MOST_NAMED else ""
-    return f"client{'s' if len(ids) > 1 else ''} {named}{more}"
 
 
 def tally(names: Iterable[str]) -> str:

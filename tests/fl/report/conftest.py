@@ -9,37 +9,73 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
+from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from safetensors.numpy import save_file
 
+from fl.report.course import Drawn
+from fl.report.read import RunRecord
+
+EMPTY: dict[str, Any] = {
+    **{name: {} for name in ("result", "accuracy", "client_accuracy")},
+    **{name: [] for name in ("clients", "failures", "rounds", "losses")},
+    **dict.fromkeys(("partition", "samples", "sent", "last_event", "privacy")),
+}
 CURVE = {1: 0.50, 2: 0.75, 3: 0.90, 4: 0.88}
 START = 0.29
 SCORES = [(0.2, 0.4, None, 0.3), (0.5, 0.7, None, 0.9)]
+PARTITION = {
+    "kind": "dirichlet",
+    "hash": "9c1f2ab",
+    "counts": [[40, 0, 7, 9], [1, 2, 3, 4], [0, 0, 5, 30], [12, 8, 8, 0]],
+    "class_names": [f"class {index}" for index in range(4)],
+    "roles": ["classifier", "classifier", "generator", "generator"],
+}
 MakeRun = Callable[..., Path]
+
+
+def record(**left: Any) -> RunRecord:
+    """A run that has left this, and apart from it only its configuration."""
+    return RunRecord(**{"path": Path("run"), "config": {}, **EMPTY, **left})
+
+
+def drawn(figure: Drawn) -> tuple[Axes, str]:
+    """The axes of a figure that has one pair of them, and its caption."""
+    assert figure is not None
+    figure[0].draw_without_rendering()
+    (axes,) = figure[0].axes
+    return axes, figure[1]
+
+
+def names(axis: Axis) -> list[str]:
+    """The labels of an axis."""
+    return [label.get_text() for label in axis.get_ticklabels()]
+
+
+def legend(axes: Axes) -> list[str]:
+    """The entries of the legend."""
+    shown = axes.get_legend()
+    assert shown is not None
+    return [text.get_text() for text in shown.get_texts()]
 
 
 @pytest.fixture
 def make_run(tmp_path: Path) -> MakeRun:
     """Makes a finished run of four clients; unfinished ones come of deleting files from it."""
 
-    def make(
-        name: str = "run",
-        classes: int = 4,
-        channels: int = 1,
-        method: str = "fedmho",
-        rounds: int = 1,
-    ) -> Path:
+    def make(name: str = "run", method: str = "fedmho", rounds: int = 1) -> Path:
         run_dir = tmp_path / name
         (run_dir / "synthetic").mkdir(parents=True)
         (run_dir / "config.yaml").write_text(yaml.safe_dump(_config(method)))
-        result = _result(method, classes)
+        result = _result(method)
         events = _events()
         if rounds > 1:
             result |= {"protocol": "rounds", "rounds_to": {"0.5": 1, "0.8": rounds}}
             events += _rounds(rounds)
         (run_dir / "result.json").write_text(json.dumps(result))
-        (run_dir / "partition.json").write_text(json.dumps(_partition(classes)))
+        (run_dir / "partition.json").write_text(json.dumps(PARTITION))
         (run_dir / "metrics.jsonl").write_text("".join(f"{json.dumps(e)}\n" for e in events))
-        save_file(_samples(classes, channels), run_dir / "synthetic" / "samples.safetensors")
+        save_file(_samples(), run_dir / "synthetic" / "samples.safetensors")
         return run_dir
 
     return make
@@ -76,102 +112,45 @@ def make_scored(make_run: MakeRun) -> MakeRun:
 
 
 def _config(method: str) -> dict[str, Any]:
-    return {
-        "method": method,
-        "dataset": "digits",
-        "alpha": 0.5,
-        "num_clients": 4,
-        "seed": 0,
-        "fusion": {"epochs": 4, "lr": 0.0125},
-        "versions": {"torch": "2.9.1"},
-    }
+    return {"method": method} | yaml.safe_load(
+        "{dataset: digits, alpha: 0.5, num_clients: 4, seed: 0, fusion: {epochs: 4, lr: 0.0125},"
+        " versions: {torch: 2.9.1}}"
+    )
 
 
-def _result(method: str, classes: int) -> dict[str, Any]:
-    return {
-        "method": method,
-        "protocol": "one-shot",
-        "dataset": "digits",
-        "alpha": 0.5,
-        "clients": 4,
-        "seed": 0,
-        "accuracy": 0.88,
-        "best_accuracy": 0.90,
-        "best_epoch": 3,
-        "start_accuracy": START,
-        "per_class_accuracy": [0.8, None, *[0.9] * (classes - 2)],
-        "bytes_up": 76_280_000,
-        "bytes_down": 0,
-        "seconds": {"local": 4.0, "synthesis": 1.0, "filter": 0.1, "fusion": 3.0, "total": 9.0},
-        "partition": {"kind": "dirichlet", "hash": "9c1f2ab"},
-        "synthetic": {"generated": 3000, "kept": 2400},
-        "device": "cpu (2 cores)",
-        "runtime": "ray",
-        "versions": {"torch": "2.9.1"},
-    }
-
-
-def _partition(classes: int) -> dict[str, Any]:
-    counts = np.random.default_rng(0).integers(0, 40, (4, classes))
-    return {
-        "kind": "dirichlet",
-        "hash": "9c1f2ab",
-        "alpha": 0.5,
-        "counts": counts.tolist(),
-        "class_names": [f"class {index}" for index in range(classes)],
-        "roles": ["classifier", "classifier", "generator", "generator"],
-    }
+def _result(method: str) -> dict[str, Any]:
+    own = {"method": method, "per_class_accuracy": [0.8, None, 0.9, 0.9]}
+    return own | yaml.safe_load(
+        "{protocol: one-shot, dataset: digits, alpha: 0.5, clients: 4, seed: 0, accuracy: 0.88,"
+        " best_accuracy: 0.9, best_epoch: 3, start_accuracy: 0.29, bytes_up: 76280000,"
+        " bytes_down: 0, partition: {kind: dirichlet, hash: 9c1f2ab},"
+        " seconds: {local: 4.0, synthesis: 1.0, filter: 0.1, fusion: 3.0, total: 9.0},"
+        " synthetic: {generated: 3000, kept: 2400}, device: cpu, runtime: ray}"
+    )
 
 
 def _events() -> list[dict[str, Any]]:
+    kinds = [("classifier", "vgg9", 37_000_000)] * 2 + [("generator", "cvae-small", 1_140_000)] * 2
+    shared = {"event": "client_end", "num_samples": 144, "seconds_training": 4.1}
     clients = [
-        {
-            "event": "client_end",
-            "seconds": 1.0 + client,
-            "client": client,
-            "role": "classifier" if client < 2 else "generator",
-            "model": "vgg9" if client < 2 else "cvae-small",
-            "num_samples": 144,
-            "seconds_training": 4.1,
-            "bytes_up": 37_000_000 if client < 2 else 1_140_000,
-            "reused": client == 1,
-        }
-        for client in range(4)
+        shared | {"client": k, "role": role, "model": model, "bytes_up": sent, "reused": k == 1}
+        for k, (role, model, sent) in enumerate(kinds)
     ]
     epochs = [
-        {
-            "event": "epoch",
-            "seconds": 5.0 + epoch,
-            "stage": "fusion",
-            "epoch": epoch,
-            "epochs": 4,
-            "loss": 1 / epoch,
-            "accuracy": accuracy,
-        }
-        for epoch, accuracy in CURVE.items()
+        {"event": "epoch", "stage": "fusion", "epoch": k, "epochs": 4, "loss": 1, "accuracy": a}
+        for k, a in CURVE.items()
     ]
-    return [{"event": "run_start", "seconds": 0.0, "run": "run"}, *clients, *epochs]
+    return [{"event": "run_start", "run": "run"}, *clients, *epochs]
 
 
 def _rounds(count: int) -> list[dict[str, Any]]:
-    return [
-        {
-            "event": "round",
-            "seconds": 10.0 * number,
-            "round": number,
-            "rounds": count,
-            "accuracy": 0.5 + number / 100,
-            "took": {"local": 8.0, "server": 1.5, "overhead": 0.25},
-            "bytes_up": 1000,
-            "bytes_down": 900,
-        }
-        for number in range(1, count + 1)
-    ]
+    took = {"local": 8.0, "server": 1.5, "overhead": 0.25}
+    shared = {"event": "round", "rounds": count, "took": took, "bytes_up": 9, "bytes_down": 9}
+    return [shared | {"round": k, "accuracy": 0.5 + k / 100} for k in range(1, count + 1)]
 
 
-def _samples(classes: int, channels: int) -> dict[str, np.ndarray]:
-    shades = np.linspace(30, 255, classes * 8).astype(np.uint8).reshape(classes, 8, 1, 1, 1)
-    images = np.broadcast_to(shades, (classes, 8, channels, 14, 14)).copy()
-    samples = {"before": images, "after": images.copy()}
-    samples["before"][1] = samples["after"][1] = 0
-    return samples
+def _samples() -> dict[str, np.ndarray]:
+    shades = np.linspace(30, 255, 32).astype(np.uint8).reshape(4, 8, 1, 1, 1)
+    images = np.tile(shades, (1, 1, 1, 14, 14))
+    images[1] = 0
+    return {"before": images, "after": images.copy()}

@@ -2,32 +2,58 @@
 
 import json
 import re
-import subprocess
-import sys
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
+import yaml
 
 from fl.errors import UserError
+from fl.report.__main__ import main
 from fl.report.compare import accuracy_curves, groups_of, write_comparison
-from fl.report.read import read_run
-from tests.fl.report.conftest import CURVE, START, MakeRun
+from fl.report.read import RunRecord, read_run
+from fl.report.words import NONE
+from tests.fl.report.conftest import CURVE, START, MakeRun, legend
 
 
-def change(run_dir: Path, **changes: object) -> Path:
-    path = run_dir / "result.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+def change(run_dir: Path, result: dict[str, Any], **settings: Any) -> Path:
+    """Changes a run's result, and its configuration."""
+    for file, load, dump, changes in (
+        ("config.yaml", yaml.safe_load, yaml.safe_dump, settings),
+        ("result.json", json.loads, json.dumps, result),
+    ):
+        path = run_dir / file
+        path.write_text(dump(load(path.read_text()) | changes))
     return run_dir
 
 
-def test_runs_stand_side_by_side_the_best_first(make_run: MakeRun, tmp_path: Path) -> None:
-    runs = [make_run("worse"), change(make_run("better", method="dense"), accuracy=0.93)]
-    text = write_comparison(runs, tmp_path / "compare.html").read_text()
-    assert re.findall(r"<td>(worse|better)</td>", text) == ["better", "worse"]
-    assert "93.0%" in text
-    assert "<td>dense</td>" in text
-    assert text.count("data:image/svg+xml;base64,") == 1
-    assert "different" not in text
+def table(run_dirs: list[Path], tmp_path: Path) -> tuple[list[dict[str, str]], str]:
+    """The page's rows by the columns' names, and its source."""
+    page = write_comparison(run_dirs, tmp_path / "compare.html").read_text()
+    head, *rows = [re.findall(r"<t[dh][^>]*>(.*?)</t[dh]>", row) for row in page.split("<tr>")[1:]]
+    return [dict(zip(head, row, strict=True)) for row in rows], page
+
+
+def test_runs_are_side_by_side_the_best_first(make_run: MakeRun, tmp_path: Path) -> None:
+    runs = [make_run("worse"), change(make_run("better"), {"method": "dense", "accuracy": 0.93})]
+    rows, page = table(runs, tmp_path)
+    assert rows[0] == {
+        "Run": "better",
+        "Method": "dense",
+        "Data": "digits",
+        "Alpha": "0.5",
+        "Seeds": "0",
+        "Accuracy": "93.0%",
+        "Start": "29.0%",
+        "Gain": "+64.0",
+        "Sent up": "76.3 MB",
+        "Time": "9.0 s",
+        "Protocol": "one-shot",
+    }
+    assert rows[1]["Run"] == "worse"
+    assert page.count("data:image/svg+xml;base64,") == 1
+    assert "different" not in page
 
 
 @pytest.mark.parametrize(
@@ -38,10 +64,9 @@ def test_runs_stand_side_by_side_the_best_first(make_run: MakeRun, tmp_path: Pat
     ],
 )
 def test_runs_that_cannot_be_compared_are_marked(
-    make_run: MakeRun, tmp_path: Path, changes: dict, said: str
+    make_run: MakeRun, tmp_path: Path, changes: dict[str, Any], said: str
 ) -> None:
-    runs = [make_run("one"), change(make_run("two"), **changes)]
-    assert said in write_comparison(runs, tmp_path / "compare.html").read_text()
+    assert said in table([make_run("one"), change(make_run("two"), changes)], tmp_path)[1]
 
 
 def test_every_run_has_a_line_of_its_own_from_its_start(make_run: MakeRun) -> None:
@@ -52,11 +77,8 @@ def test_every_run_has_a_line_of_its_own_from_its_start(make_run: MakeRun) -> No
     assert list(axes.lines[0].get_ydata()) == [START, *CURVE.values()]
 
 
-def seeded(make_run: MakeRun, seed: int, **changes: object) -> Path:
-    run_dir = make_run(f"dense-seed{seed}", method="dense")
-    config = (run_dir / "config.yaml").read_text()
-    (run_dir / "config.yaml").write_text(config.replace("seed: 0", f"seed: {seed}"))
-    return change(run_dir, seed=seed, **changes)
+def seeded(make_run: MakeRun, seed: int, **result: Any) -> Path:
+    return change(make_run(f"dense-seed{seed}"), {"seed": seed, **result}, seed=seed)
 
 
 def test_runs_of_one_configuration_are_a_row_and_a_curve(make_run: MakeRun, tmp_path: Path) -> None:
@@ -65,20 +87,46 @@ def test_runs_of_one_configuration_are_a_row_and_a_curve(make_run: MakeRun, tmp_
         seeded(make_run, 0, accuracy=0.80, bytes_up=1000, **parts[0]),
         seeded(make_run, 1, accuracy=0.90, bytes_up=3000, **parts[1]),
     ]
-    text = write_comparison(runs, tmp_path / "compare.html").read_text()
-    assert re.findall(r"<td>(dense-seed\d|dense)</td>", text) == ["dense", "dense"]  # run, method
-    for figure in ("85.0% ± 7.1", '<td class="number">0, 1</td>', "2.0 kB", "2 runs"):
-        assert figure in text
-    assert "different partitions" not in text
+    lines = (runs[1] / "metrics.jsonl").read_text().splitlines()
+    (runs[1] / "metrics.jsonl").write_text("\n".join(lines[:-1]))
+    (row,), page = table(runs, tmp_path)
+    assert [row[name] for name in ("Run", "Seeds", "Accuracy", "Sent up")] == [
+        "dense",
+        "0, 1",
+        "85.0% ± 7.1",
+        "2.0 kB",
+    ]
+    assert "different partitions" not in page
     (axes,) = accuracy_curves(groups_of([read_run(run) for run in runs])).axes
-    assert len(axes.lines) == len(axes.collections) == 1  # the mean, and its band
-    assert axes.get_legend_handles_labels()[1] == ["dense (2 seeds)"]
+    assert len(axes.collections) == 1  # the band
+    (mean,) = axes.lines
+    assert np.asarray(mean.get_xdata()).tolist() == [0, 1, 2, 3]  # the epochs that both have
+    assert legend(axes) == ["dense (2 seeds)"]
+
+
+def test_a_group_has_each_seed_once_and_one_configuration(make_run: MakeRun) -> None:
+    def run(name: str, **settings: Any) -> RunRecord:
+        return read_run(change(make_run(name), {}, **settings))
+
+    runs = [run("a"), run("b"), run("c", seed=1, versions={}), run("d", seed=2, alpha=0.1)]
+    groups = [[member.name for member in group] for group in groups_of(runs)]
+    assert groups == [["a", "c"], ["b"], ["d"]]
+
+
+def test_clients_below_their_accuracy_alone_are_counted(
+    make_scored: MakeRun, tmp_path: Path
+) -> None:
+    alone = make_scored("alone", "local", [(0.6, 0.6, 0.8, None)])
+    rows, _ = table([make_scored("fedper"), alone], tmp_path)
+    assert {row["Run"]: row["Below alone"] for row in rows} == {"fedper": "1", "alone": NONE}
+    other = change(alone, {"partition": {"hash": "other"}})
+    assert "Below alone" not in table([make_scored("again"), other], tmp_path)[0][0]
 
 
 def test_runs_without_fusion_epochs_have_no_picture(make_run: MakeRun, tmp_path: Path) -> None:
     run = make_run("fedavg")
     (run / "metrics.jsonl").write_text("")
-    assert "data:image" not in write_comparison([run], tmp_path / "compare.html").read_text()
+    assert "data:image" not in table([run], tmp_path)[1]
 
 
 def test_an_unfinished_run_is_refused(make_run: MakeRun, tmp_path: Path) -> None:
@@ -88,19 +136,18 @@ def test_an_unfinished_run_is_refused(make_run: MakeRun, tmp_path: Path) -> None
         write_comparison([run], tmp_path / "compare.html")
 
 
-def test_the_command_writes_the_page(make_run: MakeRun, tmp_path: Path) -> None:
+def test_the_command_writes_the_page(
+    make_run: MakeRun, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     page = tmp_path / "pages" / "compare.html"
-    command = [sys.executable, "-m", "fl.report", str(make_run("a")), str(make_run("b"))]
-    done = subprocess.run([*command, "-o", str(page)], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == str(page)
+    assert main([str(make_run("a")), str(make_run("b")), "-o", str(page)]) == 0
+    assert capsys.readouterr().out.strip() == str(page)
     assert page.exists()
 
 
 def test_runs_of_many_rounds_say_when_they_got_there(make_run: MakeRun, tmp_path: Path) -> None:
     runs = [make_run("slow", rounds=9), make_run("fast", rounds=7), make_run("one-shot")]
-    text = write_comparison(runs, tmp_path / "compare.html").read_text()
-    assert "Rounds to 80.0%" in text
-    cells = re.findall(r"<td>rounds</td>\s*<td class=\"number\">(\d+)</td>", text)
-    assert sorted(cells) == ["7", "9"]
+    rows, _ = table(runs, tmp_path)
+    assert sorted(row["Rounds to 80.0%"] for row in rows) == ["7", "9", NONE]
     (axes,) = accuracy_curves(groups_of([read_run(run) for run in runs])).axes
     assert axes.get_xlabel() == "round or fusion epoch"

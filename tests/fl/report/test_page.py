@@ -21,10 +21,11 @@ from fl.errors import UserError
 from fl.report import style
 from fl.report.__main__ import main
 from fl.report.page import write_report
+from fl.report.words import NONE
 from tests.fl.report.conftest import MakeRun
 
-NONE = "\N{EN DASH}"
-ALL_PLOTS = ["accuracy", "bytes", "partition", "per_class", "samples", "time"]
+ALL_PLOTS = ["accuracy.svg", "bytes.svg", "partition.svg", "per_class.svg", "samples.png"]
+ALL_PLOTS += ["time.svg"]
 
 
 class Page(HTMLParser):
@@ -48,38 +49,33 @@ class Page(HTMLParser):
     @property
     def images(self) -> list[tuple[str, bytes]]:
         """Each picture's kind, as data URLs have it, and its content."""
-        sources = [attributes["src"] for tag, attributes in self.tags if tag == "img"]
-        found = []
-        for source in sources:
-            kind, content = (source or "").removeprefix("data:image/").split(";base64,")
-            found.append((kind, base64.b64decode(content)))
-        return found
+        sources = [attributes["src"] or "" for tag, attributes in self.tags if tag == "img"]
+        parts = [source.removeprefix("data:image/").split(";base64,") for source in sources]
+        return [(kind, base64.b64decode(content)) for kind, content in parts]
+
+    @property
+    def clients(self) -> dict[str, list[str]]:
+        """The columns of the table of clients by their names."""
+        text = self.source[self.source.index("<h2>Clients</h2>") :].split("</table>")[0]
+        rows = [re.findall(r"<t[dh][^>]*>(.*?)</t[dh]>", row) for row in text.split("<tr>")[1:]]
+        return {head: cells for head, *cells in zip(*rows, strict=True)}
 
 
-def test_what_the_user_has_set_for_other_figures_does_not_reach_the_reports(
-    make_run: MakeRun,
-) -> None:
-    """LaTeX need not be installed, say."""
-    run_dir = make_run()
-    usual = write_report(run_dir).read_bytes()
-    with rc_context({"text.usetex": True, "font.size": 30}):
-        assert write_report(run_dir).read_bytes() == usual
-        assert rcParams["font.size"] == 30
+@pytest.fixture
+def no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pictures take most of a page's time."""
+    monkeypatch.setattr(style, "svg", lambda figure: b"")
+    monkeypatch.setattr(style, "png", lambda figure: b"")
 
 
 def test_a_finished_run_has_every_plot_and_figure(make_run: MakeRun) -> None:
     run_dir = make_run()
     before = {path for path in run_dir.rglob("*") if path.is_file()}
     path = write_report(run_dir)
-    drawn = set(ALL_PLOTS) - {"samples"}
-    plots = {run_dir / "plots" / f"{name}.svg" for name in drawn}
-    plots.add(run_dir / "plots" / "samples.png")
     new = {path for path in run_dir.rglob("*") if path.is_file()} - before
-    assert new == {path, run_dir / "report.html"} | plots
+    assert new == {path, *(run_dir / "plots" / file for file in ALL_PLOTS)}
     page = Page(path)
     assert len(page.images) == len(ALL_PLOTS)
-    kinds = {kind for kind, _ in page.images}
-    assert kinds == {"svg+xml", "png"}
     for kind, content in page.images:
         if kind == "svg+xml":
             assert ElementTree.fromstring(content).tag.endswith("svg")
@@ -93,60 +89,64 @@ def test_a_finished_run_has_every_plot_and_figure(make_run: MakeRun) -> None:
     assert "unfinished" not in page.text
 
 
-def test_the_page_needs_nothing_beside_it(make_run: MakeRun) -> None:
-    page = Page(write_report(make_run()))
+def test_what_the_user_has_set_for_other_figures_does_not_reach_the_reports(
+    make_run: MakeRun,
+) -> None:
+    """LaTeX need not be installed, say. Equal runs give equal bytes."""
+    run_dir = make_run()
+    for name in ("partition.json", "result.json"):
+        (run_dir / name).unlink()
+    usual = write_report(run_dir).read_bytes()
+    with rc_context({"text.usetex": True, "font.size": 30}):
+        assert write_report(run_dir).read_bytes() == usual
+        assert rcParams["font.size"] == 30
+
+
+@pytest.mark.usefixtures("no_pictures")
+def test_the_page_needs_nothing_beside_it_and_links_to_the_runs_files(make_run: MakeRun) -> None:
+    run_dir = make_run()
+    page = Page(write_report(run_dir))
     assert not {"script", "link", "iframe", "object"} & {tag for tag, _ in page.tags}
     loads = [a[key] for _, a in page.tags for key in ("src", "srcset") if key in a]
     assert all(load is not None and load.startswith("data:") for load in loads)
     assert "@import" not in page.source
     assert "url(" not in page.source
-
-
-def test_links_lead_to_the_runs_files_wherever_it_is_moved(make_run: MakeRun) -> None:
-    run_dir = make_run()
-    page = Page(write_report(run_dir))
-    links = [attributes["href"] for tag, attributes in page.tags if tag == "a"]
+    links = [attributes["href"] or "" for tag, attributes in page.tags if tag == "a"]
     moved = run_dir.rename(run_dir.with_name("moved"))
     assert {"result.json", "config.yaml", "metrics.jsonl", "plots/", "plots/time.svg"} <= {*links}
-    assert "partition.npz" not in links  # this run has none
-    for link in links:
-        assert link is not None
-        assert (moved / link).exists()
+    assert all((moved / link).exists() for link in links)
 
 
-def test_confusion_and_training_curves_are_drawn_where_they_were_recorded(
-    make_run: MakeRun,
-) -> None:
+@pytest.mark.usefixtures("no_pictures")
+def test_placement_confusion_and_losses_are_shown_if_they_were_recorded(make_run: MakeRun) -> None:
     run_dir = make_run()
     result = json.loads((run_dir / "result.json").read_text())
-    confusion = np.diag([9] * 4).tolist()
-    (run_dir / "result.json").write_text(json.dumps(result | {"confusion": confusion}))
+    placed = {"client": 2, "role": "generator", "node": "a", "device_uuid": "GPU-8f3c2d1e-00"}
+    result["placements"] = [placed | {"start": 2.0, "end": 8.0, "attempts": 2}]
+    result["confusion"] = np.diag([9] * 4).tolist()
+    (run_dir / "result.json").write_text(json.dumps(result))
     lines = (run_dir / "metrics.jsonl").read_text().splitlines()
     events = [json.loads(line) | {"losses": [2.5, math.nan, 0.5]} for line in lines]
     (run_dir / "metrics.jsonl").write_text("\n".join(map(json.dumps, events)))
     page = Page(write_report(run_dir))
-    assert len(page.images) == len(ALL_PLOTS) + 2
-    head, *clients = rows(page)
-    assert [row[head.index("Last loss")] for row in clients] == ["0.5"] * 4
-    assert (run_dir / "plots" / "confusion.svg").exists()
-    assert (run_dir / "plots" / "losses.svg").exists()
+    for name in ("confusion", "losses", "placement"):
+        assert (run_dir / "plots" / f"{name}.svg").exists()
+    assert page.clients["Last loss"] == ["0.5"] * 4
+    assert page.clients["Where"] == [NONE, NONE, "a, GPU-8f3c2d1e, 2 attempts", NONE]
 
 
-def test_names_from_the_run_are_text_not_markup(make_run: MakeRun) -> None:
-    page = Page(write_report(make_run(name="<script>alert(1)<", method="<b>$x^$</b>")))
-    assert not {"script", "b"} & {tag for tag, _ in page.tags}
+def test_names_from_the_run_are_text_neither_markup_nor_formulas(make_run: MakeRun) -> None:
+    run_dir = make_run(name="<script>alert(1)<", method="<b>$x^$</b>")
+    partition = json.loads((run_dir / "partition.json").read_text())
+    partition["class_names"] = ["$", "$\\frac", "<i>", "W" * LONGEST_NAME]
+    (run_dir / "partition.json").write_text(json.dumps(partition))
+    page = Page(write_report(run_dir))
+    assert not {"script", "b", "i"} & {tag for tag, _ in page.tags}
     assert "<script>alert(1)<" in page.text
     assert "<b>$x^$</b> on digits" in page.text
 
 
-def test_class_names_are_no_formulas(make_run: MakeRun) -> None:
-    run_dir = make_run()
-    partition = json.loads((run_dir / "partition.json").read_text())
-    partition["class_names"] = ["$", "$\\frac$", "<i>", "_^"]
-    (run_dir / "partition.json").write_text(json.dumps(partition))
-    assert len(Page(write_report(run_dir)).images) == len(ALL_PLOTS)
-
-
+@pytest.mark.usefixtures("no_pictures")
 def test_an_interrupted_run_says_so_and_shows_what_is_there(make_run: MakeRun) -> None:
     run_dir = make_run()
     for name in ("result.json", "partition.json", "synthetic/samples.safetensors"):
@@ -157,36 +157,36 @@ def test_an_interrupted_run_says_so_and_shows_what_is_there(make_run: MakeRun) -
     assert "This run is unfinished." in page.text
     assert "2 of 4 clients had reported" in page.text
     assert len(page.images) == 1  # what the clients sent
-
-
-def test_a_run_of_which_only_the_configuration_is_left(make_run: MakeRun) -> None:
-    run_dir = make_run()
-    for name in ("result.json", "partition.json", "metrics.jsonl"):
-        (run_dir / name).unlink()
-    (run_dir / "synthetic" / "samples.safetensors").unlink()
+    (run_dir / "metrics.jsonl").unlink()
     page = Page(write_report(run_dir))
     assert "This run is unfinished." in page.text
     assert page.images == []
 
 
+@pytest.mark.usefixtures("no_pictures")
 def test_clients_that_have_not_reported_are_listed(make_run: MakeRun) -> None:
     run_dir = make_run()
     (run_dir / "result.json").unlink()
     (run_dir / "metrics.jsonl").unlink()
     page = Page(write_report(run_dir))
-    assert page.text.count("not reported") == 4
+    assert page.clients["Client"] == ["0", "1", "2", "3"]
+    assert page.clients["Update"] == ["not reported"] * 4
     assert "0 of 4 clients had reported" in page.text
 
 
-def test_many_classes_in_colour(make_run: MakeRun) -> None:
-    page = Page(write_report(make_run(classes=47, channels=3)))
-    assert len(page.images) == len(ALL_PLOTS)
-
-
-def test_a_directory_without_a_run_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="not a run directory"):
-        write_report(tmp_path / "nowhere")
-    assert not (tmp_path / "nowhere").exists()
+@pytest.mark.usefixtures("no_pictures")
+@pytest.mark.parametrize("finished", [True, False])
+def test_what_went_wrong_is_listed(make_run: MakeRun, finished: bool) -> None:
+    run_dir = make_run()
+    if not finished:
+        (run_dir / "result.json").unlink()
+    failed = {"event": "client_failed", "client": 2, "attempt": 1, "reason": "<b> died"}
+    dropped = {"event": "client_dropped", "client": 2, "reason": "it died"}
+    with (run_dir / "metrics.jsonl").open("a") as file:
+        file.writelines(f"{json.dumps(event)}\n" for event in (failed, dropped))
+    page = Page(write_report(run_dir))
+    assert "Client 2, attempt 1: <b> died" in page.text
+    assert "Client 2, left out of the result: it died" in page.text
 
 
 def test_the_command_rewrites_reports_and_refuses_in_one_line(make_run: MakeRun) -> None:
@@ -200,75 +200,62 @@ def test_the_command_rewrites_reports_and_refuses_in_one_line(make_run: MakeRun)
     assert (run_dir / "report.html").read_text().startswith("<!doctype html>")
     assert done.stderr.count("\n") == 1
     assert "none is not a run directory" in done.stderr
-
-
-def test_a_run_of_many_rounds_shows_its_rounds(make_run: MakeRun) -> None:
-    run_dir = make_run(rounds=5)
-    text = write_report(run_dir).read_text()
-    assert (run_dir / "plots" / "rounds.svg").exists()
-    assert "250 ms a round and 3% of all" in text
-    assert "Rounds to an accuracy" in text
-    assert "before round 1" in text
-
-
-@pytest.fixture
-def no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pictures take most of a page's time."""
-    monkeypatch.setattr(style, "svg", lambda figure: b"")
-    monkeypatch.setattr(style, "png", lambda figure: b"")
-
-
-def rows(page: Page) -> list[list[str]]:
-    """The cells of the table of clients."""
-    table = page.source[page.source.index("<h2>Clients</h2>") :].split("</table>")[0]
-    cells = [re.findall(r"<t[dh][^>]*>(.*?)</t[dh]>", row, re.S) for row in table.split("<tr>")[1:]]
-    return [[" ".join(re.sub(r"<[^>]*>", " ", cell).split()) for cell in row] for row in cells]
+    with pytest.raises(UserError, match="not a run directory"):
+        write_report(run_dir.parent / "none")
 
 
 @pytest.mark.usefixtures("no_pictures")
-def test_clients_that_are_scored_stand_with_their_accuracies(make_scored: MakeRun) -> None:
-    make_scored("by-itself", "local", [(0.1, 0.1, None, 0.1), (0.6, 0.6, None, 0.8)])
-    page = Page(write_report(make_scored("fedper", fedavg_bytes_up=910_000)))
-    head, *clients = rows(page)
-    columns = [head.index("Accuracy"), head.index("Alone")]
-    assert [[row[c] for c in columns] for row in clients] == [
-        ["below alone 50.0%", "60.0%"],
-        ["70.0%", "60.0%"],
-        [NONE, NONE],
-        ["90.0%", "80.0%"],
+@pytest.mark.parametrize(
+    ("file", "content"),
+    [
+        ("privacy.json", '{"attacks": 3}'),
+        ("privacy.json", '{"uploads": [17], "global": null}'),
+        ("partition.json", '{"kind": "dirichlet"}'),
+        ("result.json", '{"confusion": [[1, 2]]}'),
+        ("result.json", '{"confusion": "much"}'),
+        ("result.json", '{"placements": [{"client": 0}]}'),
+        ("result.json", '{"placements": [17]}'),
+    ],
+)
+def test_a_file_with_other_content_than_a_run_writes_is_one_line(
+    make_run: MakeRun, capsys: pytest.CaptureFixture[str], file: str, content: str
+) -> None:
+    run_dir = make_run()
+    (run_dir / file).write_text(content)
+    assert main([str(run_dir)]) == 2
+    said = capsys.readouterr().err
+    assert f"{run_dir} holds a damaged file" in said
+    assert said.count("\n") == 1
+
+
+@pytest.mark.usefixtures("no_pictures")
+def test_a_run_of_many_rounds_shows_its_rounds(make_run: MakeRun) -> None:
+    page = Page(write_report(make_run(rounds=5)))
+    assert "250 ms a round and 3% of all" in page.text
+    assert "Rounds to an accuracy 50.0% 80.0% 1 5" in page.text
+    assert "before round 1" in page.text
+    assert list(page.clients) == [
+        *("Client", "Role", "Model", "Samples", "Training", "Sent up", "Update")
     ]
+    for word in ("over clients", "UA", "Worst tenth", "FedAvg", "its own test"):
+        assert word not in page.text
+
+
+@pytest.mark.usefixtures("no_pictures")
+def test_clients_that_are_scored_have_their_accuracies(make_scored: MakeRun) -> None:
+    scores = {"mean": 0.7, "spread": 0.2, "worst_tenth": 0.5}
+    changes = {"fedavg_bytes_up": 910_000, "client_scores": scores, "untested": [2]}
+    page = Page(write_report(make_scored("fedper", **changes)))
+    assert page.clients["Accuracy"] == ["50.0%", "70.0%", NONE, "90.0%"]
     for said in (
-        "Below training alone (run by-itself): client 0.",
-        "Left out of the mean for want of test samples: client 2.",
-        "Accuracy 70.0% mean over clients; its best round",
-        "UA 50.0% mean over clients and all rounds",
-        "Worst tenth 50.0% client 0",
-        "Sent up 76.3 MB 84 times FedAvg's; 0 B down",
-        "each client scored on test samples of its own",
+        "Not scored, and left out of the mean: 1 client.",
+        "Accuracy 70.0% mean over clients; best 70.0%, round 2",
+        "UA 50.0% mean over clients and the last ten rounds",
+        "Worst tenth 50.0%",
+        "Sent up 76.3 MB 83.8 times FedAvg's; 0 B down",
+        "each client scored on its own test samples",
     ):
         assert said in page.text
-
-
-@pytest.mark.usefixtures("no_pictures")
-def test_training_alone_sends_nothing_and_is_compared_with_nothing(make_scored: MakeRun) -> None:
-    sent = {"bytes_up": 0, "bytes_down": 0, "fedavg_bytes_up": 910_000}
-    make_scored("another", "local")
-    page = Page(write_report(make_scored("alone", "local", [(0.5, 0.7, None, 0.9)] * 11, **sent)))
-    assert "Sent up 0 B nothing is sent Clients" in page.text
-    assert "UA 70.0% mean over clients and the last ten rounds" in page.text
-    head = rows(page)[0]
-    assert "Accuracy" in head
-    assert "Alone" not in head
-    assert "below alone" not in page.text
-    assert "--method local" not in page.text
-
-
-@pytest.mark.usefixtures("no_pictures")
-def test_without_a_run_alone_the_page_says_what_is_missing(make_scored: MakeRun) -> None:
-    page = Page(write_report(make_scored(accuracies=[(0.5, 0.7, None, 0.9)])))
-    assert "Alone" not in rows(page)[0]
-    assert "it cannot be said which clients are better off alone" in page.text
-    assert "Start 29.0% before round 1" in page.text
 
 
 @pytest.mark.usefixtures("no_pictures")
@@ -277,42 +264,31 @@ def test_an_unfinished_run_that_scores_clients(make_scored: MakeRun) -> None:
     (run_dir / "result.json").unlink()
     page = Page(write_report(run_dir))
     assert "Accuracy so far 70.0% round 2; mean over clients" in page.text
-    assert "Worst tenth" not in page.text
-    head, *clients = rows(page)
-    assert [row[head.index("Accuracy")] for row in clients] == ["50.0%", "70.0%", NONE, "90.0%"]
+    assert page.clients["Accuracy"] == ["50.0%", "70.0%", NONE, "90.0%"]
 
 
 @pytest.mark.usefixtures("no_pictures")
-def test_held_out_samples_are_named_as_such(make_scored: MakeRun) -> None:
-    run_dir = make_scored(scored_on="validation")
-    config = (run_dir / "config.yaml").read_text()
-    (run_dir / "config.yaml").write_text(config.replace("validation: 0.0", "validation: 0.1"))
-    page = Page(write_report(run_dir))
-    assert "each client scored on held-out training samples of its own" in page.text
-    assert "accuracy on held-out training images" not in page.text
-
-
-@pytest.mark.usefixtures("no_pictures")
-def test_runs_that_do_not_score_clients_are_as_they_were(make_run: MakeRun) -> None:
-    page = Page(write_report(make_run(rounds=3)))
-    head = ["Client", "Role", "Model", "Samples", "Training", "Sent up", "Update"]
-    assert rows(page)[0] == head
-    for word in ("mean over clients", "UA", "Worst tenth", "alone", "FedAvg", "of its own"):
-        assert word not in page.text.replace("on each class alone", "")
-
-
-def test_a_file_of_a_run_with_other_content_is_one_line(
-    make_run: MakeRun, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"data": {"validation": 0.1}}, "its own held-out training samples"),
+        ({"tested": "personal"}, "all test samples"),
+    ],
+)
+def test_the_page_says_which_samples_clients_were_scored_on(
+    make_scored: MakeRun, settings: dict[str, object], said: str
 ) -> None:
-    run_dir = make_run()
-    (run_dir / "privacy.json").write_text('{"attacks": 3}')
-    assert main([str(run_dir)]) == 2
-    assert "a run holds a file that no run wrote so: KeyError" in capsys.readouterr().err
+    run_dir = make_scored(scored_on="validation")
+    with (run_dir / "config.yaml").open("a") as file:
+        file.write(json.dumps(settings)[1:-1])
+    text = Page(write_report(run_dir)).text
+    assert f"each client scored on {said}" in text
+    assert "accuracy on held-out training images" not in text
 
 
-def test_the_longest_name_of_a_class_that_is_allowed_is_drawn(make_run: MakeRun) -> None:
-    run_dir = make_run()
-    partition = json.loads((run_dir / "partition.json").read_text())
-    partition["class_names"][1] = "W" * LONGEST_NAME
-    (run_dir / "partition.json").write_text(json.dumps(partition))
-    assert len(Page(write_report(run_dir)).images) >= len(ALL_PLOTS)
+@pytest.mark.usefixtures("no_pictures")
+def test_the_page_says_how_near_sent_images_are_to_real_ones(make_scored: MakeRun) -> None:
+    told = {"images": 1800, "steps": 1.0, "nearest_real": 0.000071}
+    text = Page(write_report(make_scored(distilled=told))).text
+    assert "1,800 images left the clients after 1 distillation steps" in text
+    assert "is 7.1e-05 of the pixels' range" in text

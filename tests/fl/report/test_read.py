@@ -1,24 +1,60 @@
-"""What a run directory is read as, damaged and resumed ones too."""
+"""What a run directory and its events are read as, damaged and resumed ones too."""
 
+import json
+import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from fl.errors import UserError
-from fl.report.read import read_run
-from tests.fl.report.conftest import CURVE, MakeRun
+from fl.events import (
+    AttemptFailed,
+    ClientDropped,
+    ClientEnd,
+    Epoch,
+    RoundEnd,
+    RoundsResumed,
+    RunStart,
+)
+from fl.report.read import (
+    client_accuracy,
+    client_failures,
+    client_losses,
+    client_rows,
+    fusion_accuracy,
+    read_events,
+    read_run,
+    round_ends,
+)
+from tests.fl.report.conftest import CURVE, START, MakeRun, record
+
+END = ClientEnd(client=0, bytes_up=10, seconds_training=1.5)
+STARTED = RunStart()
 
 
 def test_a_finished_run(make_run: MakeRun) -> None:
     run = read_run(make_run())
-    assert run.result is not None
     assert run.accuracy == CURVE
+    assert run.curve == {0: START, **CURVE}
     assert [row.role for row in run.clients] == ["classifier"] * 2 + ["generator"] * 2
     assert [row.reused for row in run.clients] == [False, True, False, False]
     assert run.partition is not None
     assert run.partition.counts.shape == (4, 4)
     assert run.samples is not None
     assert run.samples["before"].shape == (4, 8, 1, 14, 14)
+    assert (run.name, run.step, run.scores) == ("run", "epoch", {})
+
+
+@pytest.mark.parametrize("finished", [True, False])
+def test_a_run_that_scores_its_clients(make_scored: MakeRun, finished: bool) -> None:
+    run_dir = make_scored()
+    if not finished:
+        (run_dir / "result.json").unlink()
+    run = read_run(run_dir)
+    assert run.step == "round"
+    assert run.scores == {0: 0.5, 1: 0.7, 3: 0.9}
+    assert bool(run.result) == finished
 
 
 @pytest.mark.parametrize(
@@ -28,10 +64,7 @@ def test_a_finished_run(make_run: MakeRun) -> None:
         ("config.yaml", "just words"),
         ("config.yaml", "kind: of another program"),
         ("result.json", '{"accuracy": 0.'),
-        ("result.json", '{"confusion": [[1, 2]]}'),
-        ("result.json", '{"confusion": [[1, -2], [0, 1]]}'),
-        ("result.json", '{"confusion": "much"}'),
-        ("partition.json", '{"kind": "dirichlet"}'),
+        ("partition.json", "[]"),
         ("synthetic/samples.safetensors", "not tensors"),
         ("sent/examples.safetensors", "not tensors"),
     ],
@@ -43,3 +76,84 @@ def test_a_damaged_file_is_named_in_one_line(make_run: MakeRun, name: str, conte
     with pytest.raises(UserError, match=Path(name).name) as raised:
         read_run(run_dir)
     assert "\n" not in str(raised.value)
+
+
+def test_classes_have_the_partitions_names_if_it_has_as_many(make_run: MakeRun) -> None:
+    run = read_run(make_run())
+    assert run.class_names(4) == [f"class {k}" for k in range(4)]
+    assert run.class_names(3) == record().class_names(3) == ["0", "1", "2"]
+
+
+def test_half_a_line_of_the_events_is_passed_over_wherever_it_stands(tmp_path: Path) -> None:
+    whole = json.dumps({"event": "run_start"}).encode()
+    path = tmp_path / "metrics.jsonl"
+    assert read_events(path) == []
+    path.write_bytes(b"\n".join([whole, b'{"event": "clie', b"\xff\xfe", whole, b"17", whole[:7]]))
+    assert read_events(path) == [STARTED] * 2
+
+
+def test_a_resumed_run_counts_its_clients_once() -> None:
+    (row,) = client_rows([STARTED, END, STARTED, replace(END, reused=True)]).values()
+    assert (row.bytes_up, row.seconds, row.reused) == (10, 1.5, True)
+
+
+def test_a_client_of_many_rounds_is_summed_with_what_it_reported_last() -> None:
+    (row,) = client_rows([END, replace(END, reused=True, model="vgg9")]).values()
+    assert (row.bytes_up, row.seconds, row.reused, row.model) == (20, 3.0, False, "vgg9")
+
+
+def test_a_run_resumed_between_rounds_counts_each_round_once() -> None:
+    first, second, third = (replace(END, round=number) for number in (1, 2, 3))
+    events = [STARTED, first, second, third, STARTED, RoundsResumed(round=2, rounds=3), third]
+    (row,) = client_rows(events).values()
+    assert row.bytes_up == 30
+
+
+def test_clients_are_in_the_order_of_their_ids() -> None:
+    assert list(client_rows([replace(END, client=7), replace(END, client=2)])) == [2, 7]
+
+
+def test_losses_are_curves_by_epoch_or_within_rounds() -> None:
+    def end(number: int, losses: list[float]) -> ClientEnd:
+        return ClientEnd(client=3, role="head", model="cnn", round=number, losses=losses)
+
+    events = [END, STARTED, end(1, [2.0, math.inf]), end(3, [0.5, 0.25])]
+    (curve,) = client_losses(events)
+    assert (curve.client, curve.role, curve.model) == (3, "head", "cnn")
+    assert (curve.steps, curve.unit) == ([1, 2, 3, 4], "epoch")
+    assert math.isnan(curve.losses[1])
+    assert [curve.losses[k] for k in (0, 2, 3)] == [2, 0.5, 0.25]
+    (curve,) = client_losses(events, in_rounds=True)
+    assert (curve.steps, curve.unit) == ([0.5, 1, 2.5, 3], "round")
+
+
+def test_losses_of_parts_of_steps_count_steps() -> None:
+    end = ClientEnd(client=0, losses=[3.0, 2.0, 1.0], stats={"steps": 60.0})
+    (curve,) = client_losses([END, end, END])  # END: a task that does not train
+    assert (curve.steps, curve.unit) == ([20, 40, 60], "step")
+
+
+def test_of_rounds_that_were_repeated_the_later_count() -> None:
+    def played(number: int, *own: float | None, accuracy: float = 0.5) -> RoundEnd:
+        end = RoundEnd(round=number, rounds=3, accuracy=accuracy, took={}, bytes_up=5, bytes_down=4)
+        return replace(end, client_accuracy=list(own))
+
+    events = [played(2, 0.1, None), played(1, 0.3, 0.4), STARTED, played(2, 0.5, accuracy=0.9)]
+    rounds = round_ends([*events, played(3, None)])
+    assert [(r.round, r.accuracy) for r in rounds] == [(1, 0.5), (2, 0.9), (3, 0.5)]
+    assert client_accuracy(rounds) == {1: [0.3, 0.4], 2: [0.5]}
+
+
+def test_only_fusion_epochs_count_and_a_fusion_begun_again_replaces_them() -> None:
+    def epoch(number: int, accuracy: float, stage: str = "fusion") -> Epoch:
+        return Epoch(stage=stage, epoch=number, epochs=3, loss=0.5, accuracy=accuracy)
+
+    events = [epoch(1, 0.1), epoch(1, 0.9, "distil-init"), epoch(2, 0.2), epoch(3, 0.3)]
+    assert fusion_accuracy(events) == {1: 0.1, 2: 0.2, 3: 0.3}
+    assert fusion_accuracy([*events, epoch(2, 0.5)]) == {1: 0.1, 2: 0.5}
+
+
+def test_failures_are_those_since_the_run_was_last_started() -> None:
+    failed = AttemptFailed(client=2, attempt=1, reason="it died")
+    dropped = ClientDropped(client=2, reason="it died twice")
+    assert client_failures([STARTED, failed, STARTED, failed, dropped]) == [failed, dropped]

@@ -33,27 +33,5 @@ def test_sizes(count: float, text: str) -> None:
     assert words.size(count) == text
 
 
-@pytest.mark.parametrize(
-    ("ratio", "text"),
-    [
-        (12_345.6, "12,346 times"),
-        (9.96, "10 times"),
-        (9.94, "9.9 times"),
-        (1, "1.0 times"),
-        (0.996, "1.0 times"),
-        (0.994, "0.99 times"),
-        (0.00001, "under 0.001 times"),
-    ],
-)
-def test_ratios(ratio: float, text: str) -> None:
-    assert words.times(ratio) == text
-
-
-def test_of_very_many_clients_the_first_are_named() -> None:
-    said = words.clients(range(1, 1201))
-    assert said.startswith("clients 1, 2, 3, ")
-    assert said.endswith(f" {words.MOST_NAMED} and {1200 - words.MOST_NAMED:,} more")
-
-
 def test_a_loss_has_a_true_minus_sign() -> None:
     assert words.points(-0.031) == "\N{MINUS SIGN}3.1"
