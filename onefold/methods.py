@@ -10,10 +10,11 @@ from fl.bounds import Settings
 from fl.exchange import Tensors, prefixed
 from fl.federation import RunSpec, Update
 from fl.fusion.aggregation import average_into
+from fl.fusion.server import Server
 from fl.methods.method import Assignment, Method
 from fl.methods.registry import register
 from fl.methods.uploads import load_classifier, untrained_classifier
-from fl.server import Outcome, Server
+from fl.server import Outcome
 from fl.training.classifier import ClassifierConfig
 
 

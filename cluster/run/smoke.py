@@ -28,7 +28,7 @@ from cluster.run.runtime import open_cluster
 from fl.events import ClientEnd, Event, Events
 from fl.federation import Batch, Client, Training
 from fl.fusion.fit import FitConfig
-from fl.fusion.ranked_server import RankedServer
+from fl.fusion.server import Server
 from fl.json_files import JsonObject
 from fl.report.words import size
 from fl.rounds import Rounds
@@ -176,7 +176,7 @@ def _brief(options: Any, classes: int) -> Any:
     return options.probe(1, classes)[0] if hasattr(options, "probe") else options
 
 
-def _shorten_fits(server: RankedServer, num_test: int) -> Timed:
+def _shorten_fits(server: Server, num_test: int) -> Timed:
     """Cuts every fit of the server to a few steps; returns what the whole fits would take."""
     fit, timed = server.fit, Timed()
 

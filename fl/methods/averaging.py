@@ -14,6 +14,7 @@ from fl.errors import UserError
 from fl.exchange import Tensors, prefixed
 from fl.federation import Training, Update
 from fl.fusion.aggregation import AggregationConfig
+from fl.fusion.server import Server
 from fl.methods.prototypes import (
     ParticipationConfig,
     PrototypesConfig,
@@ -24,7 +25,7 @@ from fl.methods.prototypes import (
 from fl.methods.uploads import MEAN
 from fl.receiving import Check
 from fl.rounds import Rounds
-from fl.server import Evaluation, Outcome, Server
+from fl.server import Evaluation, Outcome
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,9 +13,10 @@ from fl.clients import Clients
 from fl.federation import Batch, RunSpec, TaskInput, TaskOutput, Update
 from fl.fusion.distillation import FusionLoss
 from fl.fusion.fit import FitConfig
+from fl.fusion.server import Server
 from fl.methods.method import Assignment, Method
 from fl.methods.uploads import untrained_classifier
-from fl.server import Outcome, Server
+from fl.server import Outcome
 from fl.spaces import LogUniform, Spaces
 from fl.training.classifier import ClassifierConfig
 

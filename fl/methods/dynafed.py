@@ -17,13 +17,14 @@ from fl.clients import Clients
 from fl.exchange import Tensors, prefixed
 from fl.federation import Batch, RunSpec
 from fl.fusion.fit import FitConfig
+from fl.fusion.server import Server
 from fl.fusion.trajectory import AHEAD, MatchingConfig, match_trajectory
 from fl.methods.method import Assignment, Method
 from fl.methods.prototypes import LOCAL, ParticipationConfig, participants
 from fl.methods.uploads import combine_classifiers, untrained_classifier
 from fl.rounds import Rounds
 from fl.seeding import in_round, torch_seeded
-from fl.server import Outcome, Server
+from fl.server import Outcome
 from fl.spaces import LogUniform, Spaces
 from fl.training.classifier import ClassifierConfig
 

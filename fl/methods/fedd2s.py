@@ -21,8 +21,8 @@ from fl.clients import Clients
 from fl.exchange import Tensors, checked, prefixed
 from fl.federation import Batch, RunSpec, Task, TaskInput, TaskOutput, Update
 from fl.fusion.aggregation import average_into
-from fl.methods.fedper_plus import DROPPING, FedPerPlusConfig
-from fl.methods.fedper_plus import assign as assign_dropping
+from fl.fusion.server import Server
+from fl.methods.fedper import DROPPING, FedPerPlusConfig, assign_dropping
 from fl.methods.method import Assignment, Method
 from fl.methods.personal import (
     LOCAL,
@@ -38,13 +38,13 @@ from fl.methods.uploads import untrained_classifier
 from fl.models import copied
 from fl.models.layered import Layers
 from fl.rounds import Rounds
-from fl.server import Outcome, Server
+from fl.server import Outcome
 from fl.spaces import Spaces
 from fl.training.classifier import ClassifierConfig, starting_classifier
 from fl.training.divergence import divergences
 from fl.training.epochs import epochs_of
 from fl.training.optimizers import Parts
-from fl.training.personal import PersonalTraining, own_model, personal_model, train_personal
+from fl.training.personal import PersonalTraining, own_model, personal_model, train_by_own_recipe
 from fl.training.recipe import Step, minimise
 
 
@@ -229,7 +229,7 @@ def train_distilled(inputs: TaskInput) -> TaskOutput:
     config = inputs.client.training
     assert isinstance(config, LocalFedD2S)
     if "targets" not in inputs.payload:  # as when a step is measured
-        return train_personal(inputs)
+        return train_by_own_recipe(inputs)
     depth = int(inputs.broadcast["depth"][inputs.client.id])
     model = personal_model(replace(inputs, payload={}), config).train()
     layers = Layers(model)

@@ -17,6 +17,7 @@ from fl.federation import Update
 from fl.fusion.aggregation import AggregationConfig
 from fl.fusion.distillation import EachMember, FusionLoss
 from fl.fusion.fit import FitConfig
+from fl.fusion.server import Server
 from fl.methods.method import Method
 from fl.methods.prototypes import (
     LOCAL,
@@ -29,7 +30,7 @@ from fl.methods.prototypes import (
 from fl.methods.uploads import load_classifier
 from fl.models.ensemble import Ensemble
 from fl.rounds import Rounds
-from fl.server import FitResult, Outcome, Server
+from fl.server import FitResult, Outcome
 from fl.spaces import Choice, LogUniform, Spaces
 
 

@@ -19,6 +19,7 @@ from fl.clients import Clients
 from fl.errors import UserError
 from fl.exchange import Tensors
 from fl.federation import Batch, RunSpec, Task, TaskInput, TaskOutput, Update
+from fl.fusion.server import Server
 from fl.methods.fedper import FedPerConfig
 from fl.methods.fedper import assign as assign_fedper
 from fl.methods.method import Assignment, Method
@@ -35,7 +36,7 @@ from fl.methods.uploads import load_label_counts, untrained_classifier
 from fl.models.layered import Layers
 from fl.receiving import check_label_counts
 from fl.rounds import Rounds
-from fl.server import Outcome, Server
+from fl.server import Outcome
 from fl.spaces import LogUniform, Spaces
 from fl.training.classifier import classifier_recipe
 from fl.training.divergence import divergences

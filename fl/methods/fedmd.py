@@ -15,7 +15,8 @@ from fl.bounds import Count
 from fl.clients import Clients, trained
 from fl.data.auxiliary import AuxiliaryConfig
 from fl.data.shard import Shard
-from fl.federation import Batch, RunSpec, Task, TaskInput, TaskOutput, Update
+from fl.federation import Batch, RunSpec, TaskInput, TaskOutput, Update
+from fl.fusion.server import Server
 from fl.methods.method import Method
 from fl.methods.personal import (
     LOCAL,
@@ -26,12 +27,12 @@ from fl.methods.personal import (
 )
 from fl.methods.prototypes import participants
 from fl.rounds import Rounds
-from fl.server import Outcome, Server
+from fl.server import Outcome
 from fl.spaces import Choice, Spaces
 from fl.training.classifier import classifier_recipe, plain
 from fl.training.divergence import divergences, logits_of
 from fl.training.epochs import epochs_of
-from fl.training.personal import PersonalTraining, own_model, personal_model, train_personal
+from fl.training.personal import PersonalTraining, own_model, personal_model
 from fl.training.recipe import Recipe
 from fl.training.task import task_of
 
@@ -44,11 +45,6 @@ class LocalFedMD(PersonalTraining):
     """Local epochs of a round (FedD2S's paper: 2)."""
     taught_epochs: Count = 2
     """Epochs on the public images and their soft labels (FedD2S's paper: 2)."""
-
-    @property
-    def task(self) -> Task:
-        """Local training, from the second round on."""
-        return train_personal
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,13 +14,14 @@ from fl.errors import ClientFailed
 from fl.exchange import Tensors, prefixed
 from fl.federation import RunSpec, TaskInput, TaskOutput
 from fl.fusion.aggregation import AggregationConfig
+from fl.fusion.server import Server
 from fl.methods.hfldd import check_clusters, random_clusters
 from fl.methods.method import Assignment, Method
 from fl.methods.prototypes import LOCAL
 from fl.methods.uploads import combine_classifiers, untrained_classifier
 from fl.rounds import Rounds
 from fl.seeding import in_round, numpy_generator
-from fl.server import Outcome, Server
+from fl.server import Outcome
 from fl.spaces import Spaces
 from fl.training.classifier import ClassifierConfig
 

@@ -22,6 +22,7 @@ from fl.errors import ClientFailed, UserError
 from fl.exchange import Tensors, prefixed
 from fl.federation import RunSpec, TaskInput, TaskOutput, Update
 from fl.fusion.aggregation import AggregationConfig
+from fl.fusion.server import Server
 from fl.json_files import JsonObject
 from fl.methods.method import Assignment, Method
 from fl.methods.personal import checked_floats
@@ -30,7 +31,7 @@ from fl.methods.uploads import combine_classifiers, untrained_classifier
 from fl.receiving import check_probabilities
 from fl.rounds import Rounds
 from fl.seeding import numpy_generator, seed_for
-from fl.server import Outcome, Server
+from fl.server import Outcome
 from fl.spaces import Spaces
 from fl.training.classifier import ClassifierConfig, classifier_recipe, received_classifier
 from fl.training.divergence import logits_of

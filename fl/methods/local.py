@@ -1,11 +1,12 @@
 """Training alone: the clients exchange nothing. The line that every other method must beat."""
 
 from fl.clients import Clients
+from fl.fusion.server import Server
 from fl.methods.method import Method
 from fl.methods.personal import LOCAL, Participations, PersonalConfig, assign
 from fl.methods.prototypes import participants
 from fl.rounds import Rounds
-from fl.server import Outcome, Server
+from fl.server import Outcome
 from fl.spaces import Spaces
 from fl.training.personal import own_model
 

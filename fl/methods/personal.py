@@ -16,12 +16,12 @@ from fl.errors import UserError
 from fl.exchange import Tensors, checked
 from fl.federation import RunSpec, Training, Update
 from fl.fusion.aggregation import average_states
+from fl.fusion.server import Server
 from fl.json_files import JsonObject
 from fl.methods.method import Assignment
 from fl.methods.prototypes import ParticipationConfig
 from fl.models import ImageShape
 from fl.models.layered import Layers
-from fl.server import Server
 from fl.spaces import Choice, Distribution, LogUniform
 from fl.training.classifier import starting_classifier
 from fl.training.personal import PersonalTraining
@@ -192,8 +192,3 @@ def average_layers(
     weights = [update.client.num_samples for update in updates]
     average = average_states(map(shared, updates), weights, partial=True)
     model.load_state_dict({**state, **{n: t.to(state[n].device) for n, t in average.items()}})
-
-
-def same_depth(clients: Clients, depth: int) -> dict[int, int]:
-    """The same depth for every client, by id."""
-    return {client.id: depth for client in clients.members}

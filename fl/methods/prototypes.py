@@ -16,6 +16,7 @@ from fl.errors import ClientFailed, UserError
 from fl.exchange import Tensors, prefixed
 from fl.federation import Client, RunSpec, Training, Update
 from fl.fusion.aggregation import AggregationConfig
+from fl.fusion.server import Server
 from fl.methods.method import Assignment
 from fl.methods.uploads import (
     MEAN,
@@ -26,7 +27,6 @@ from fl.methods.uploads import (
 from fl.models import CLASSIFIERS
 from fl.models.ensemble import Ensemble
 from fl.seeding import in_round, numpy_generator
-from fl.server import Server
 from fl.spaces import Choice, Distribution, LogUniform
 from fl.training.classifier import ClassifierConfig
 
