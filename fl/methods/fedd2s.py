@@ -33,7 +33,6 @@ from fl.methods.personal import (
     layers_of,
     output_shapes,
 )
-from fl.methods.prototypes import participants
 from fl.methods.uploads import untrained_classifier
 from fl.models import copied
 from fl.models.layered import Layers
@@ -106,11 +105,7 @@ def run(clients: Clients, server: Server, config: FedD2SConfig, *, rounds: Round
     def check_told(update: Update, run_spec: RunSpec) -> None:
         received(update, layers, shapes, depth(update.client.id), torch.device("cpu"))
 
-    for number in rounds.play(
-        clients, server, model, taken.memory, evaluate=lambda: clients.score(own_model)
-    ):
-        chosen = participants(clients, config.participation, number)
-        taken.count(chosen)
+    for chosen in taken.play(rounds, server, config, model):
         # A client counts its rounds itself; by the server's count it need not remember them.
         known = {"depth": torch.tensor([depth(client.id) for client in clients.members])}
         told = clients.map(tell_knowledge, only=chosen, known=known, check=check_told)

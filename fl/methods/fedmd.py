@@ -25,7 +25,6 @@ from fl.methods.personal import (
     assign,
     checked_floats,
 )
-from fl.methods.prototypes import participants
 from fl.rounds import Rounds
 from fl.server import Outcome
 from fl.spaces import Choice, Spaces
@@ -68,11 +67,7 @@ def run(
     def check_logits(update: Update, run_spec: RunSpec) -> None:
         checked_floats(update, "logits", shape)
 
-    for number in rounds.play(
-        clients, server, memory=taken.memory, evaluate=lambda: clients.score(own_model)
-    ):
-        chosen = participants(clients, config.participation, number)
-        taken.count(chosen)
+    for chosen in taken.play(rounds, server, config):
         newcomers = [k for k in chosen if taken[k] == 1]
         clients.train(only=newcomers, remember=True, goes_to="client")
         told = clients.map(tell_public, only=chosen, known=public, check=check_logits)

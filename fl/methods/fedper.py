@@ -29,7 +29,6 @@ from fl.methods.personal import (
     layers_of,
 )
 from fl.methods.personal import assign as assign_personal
-from fl.methods.prototypes import participants
 from fl.methods.uploads import combine, untrained_classifier
 from fl.rounds import Rounds
 from fl.server import Evaluation, Outcome
@@ -143,9 +142,7 @@ def share_layers(
     def scored() -> Evaluation:
         return clients.score(own_model, payloads=newest(everyone))
 
-    for number in rounds.play(clients, server, model, taken.memory, evaluate=scored):
-        chosen = participants(clients, config.participation, number)
-        taken.count(chosen)
+    for chosen in taken.play(rounds, server, config, model, evaluate=scored):
         shared = newest(chosen)
         updates = clients.train(
             only=chosen,

@@ -295,13 +295,7 @@ def gather_data(clients: Clients, memory: Tensors, config: HFLDDConfig) -> dict[
         sent = sum(len(images) for images in own.values())
         samples[head] += sent
         about[:, k] = torch.tensor([sent, update.stats["steps"], update.stats["nearest"]])
-    clients.map(
-        keep_data,
-        only=heads,
-        payloads=relayed,
-        remember=True,
-        goes_to="client",
-    )
+    clients.map(keep_data, only=heads, payloads=relayed, remember=True, goes_to="client")
     refuse_lost(clients, heads)
     found = {"samples": samples, "sent": about[0], "steps": about[1], "nearest": about[2]}
     return found | examples_of(updates)
