@@ -22,9 +22,9 @@ from fl.methods.personal import (
     LOCAL,
     Participations,
     PersonalConfig,
-    assign,
     checked_floats,
 )
+from fl.methods.prototypes import assign_all
 from fl.rounds import Rounds
 from fl.server import Outcome
 from fl.spaces import Choice, Spaces
@@ -127,7 +127,7 @@ def train_on_public(inputs: TaskInput) -> Recipe:
 METHOD = Method(
     name="fedmd",
     config=FedMDConfig,
-    assign=assign,
+    assign=assign_all,
     run=run,
     one_shot=False,
     auxiliary=lambda settings: settings.auxiliary,

@@ -28,7 +28,7 @@ from fl.methods.personal import (
     first_layers_each,
     layers_of,
 )
-from fl.methods.personal import assign as assign_personal
+from fl.methods.prototypes import assign_all
 from fl.methods.uploads import combine, untrained_classifier
 from fl.rounds import Rounds
 from fl.server import Evaluation, Outcome
@@ -74,7 +74,7 @@ def assign(config: FedPerConfig, num_clients: int, run_spec: RunSpec) -> list[As
         UserError: the classifier cannot take these images, or has not so many layers.
     """
     config.depth(run_spec)
-    return assign_personal(config, num_clients, run_spec)
+    return assign_all(config, num_clients, run_spec)
 
 
 def assign_dropping(
@@ -86,7 +86,7 @@ def assign_dropping(
         UserError: it cannot take these images, or has no such layers to drop.
     """
     config.dropping.check(layers_of(config, run_spec))
-    return assign_personal(config, num_clients, run_spec)
+    return assign_all(config, num_clients, run_spec)
 
 
 def run(

@@ -17,7 +17,7 @@ from fl.fusion.aggregation import AggregationConfig
 from fl.fusion.server import Server
 from fl.methods.hfldd import check_clusters, random_clusters
 from fl.methods.method import Assignment, Method
-from fl.methods.prototypes import LOCAL
+from fl.methods.prototypes import LOCAL, assign_all
 from fl.methods.uploads import combine_classifiers, untrained_classifier
 from fl.rounds import Rounds
 from fl.seeding import in_round, numpy_generator
@@ -49,8 +49,7 @@ def assign(config: FedSeqConfig, num_clients: int, run_spec: RunSpec) -> list[As
     """
     check_clusters(config.num_clusters(num_clients), num_clients, "clusters")
     config.check_clients(config.num_clusters(num_clients))
-    config.classifier.check(run_spec)
-    return [Assignment("classifier", config.classifier)] * num_clients
+    return assign_all(config, num_clients, run_spec)
 
 
 def run(clients: Clients, server: Server, config: FedSeqConfig, *, rounds: Rounds) -> Outcome:

@@ -26,7 +26,7 @@ from fl.fusion.server import Server
 from fl.json_files import JsonObject
 from fl.methods.method import Assignment, Method
 from fl.methods.personal import checked_floats
-from fl.methods.prototypes import LOCAL
+from fl.methods.prototypes import LOCAL, assign_all
 from fl.methods.uploads import combine_classifiers, untrained_classifier
 from fl.receiving import check_probabilities
 from fl.rounds import Rounds
@@ -168,8 +168,7 @@ def assign(config: HFLDDConfig, num_clients: int, run_spec: RunSpec) -> list[Ass
         UserError: more groups than clients, or a classifier that cannot take these images.
     """
     check_clusters(config.num_groups(num_clients), num_clients, "groups")
-    config.classifier.check(run_spec)
-    return [Assignment("classifier", config.classifier)] * num_clients
+    return assign_all(config, num_clients, run_spec)
 
 
 def run(

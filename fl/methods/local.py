@@ -3,7 +3,8 @@
 from fl.clients import Clients
 from fl.fusion.server import Server
 from fl.methods.method import Method
-from fl.methods.personal import LOCAL, Participations, PersonalConfig, assign
+from fl.methods.personal import LOCAL, Participations, PersonalConfig
+from fl.methods.prototypes import assign_all
 from fl.rounds import Rounds
 from fl.server import Outcome
 from fl.spaces import Spaces
@@ -20,7 +21,7 @@ def run(clients: Clients, server: Server, config: PersonalConfig, *, rounds: Rou
 METHOD = Method(
     name="local",
     config=PersonalConfig,
-    assign=assign,
+    assign=assign_all,
     run=run,
     one_shot=False,
     scores_clients=lambda settings: True,

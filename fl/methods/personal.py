@@ -19,7 +19,6 @@ from fl.federation import RunSpec, Training, Update
 from fl.fusion.aggregation import average_states
 from fl.fusion.server import Server
 from fl.json_files import JsonObject
-from fl.methods.method import Assignment
 from fl.methods.prototypes import ParticipationConfig, participants
 from fl.models import ImageShape
 from fl.models.layered import Layers
@@ -41,16 +40,6 @@ class PersonalConfig(ParticipationConfig):
     """How many clients take part, and how all of them train."""
 
     classifier: PersonalTraining = PersonalTraining()
-
-
-def assign(config: PersonalConfig, num_clients: int, run_spec: RunSpec) -> list[Assignment]:
-    """Every client trains the same classifier.
-
-    Raises:
-        UserError: the classifier cannot take these images.
-    """
-    config.classifier.check(run_spec)
-    return [Assignment("classifier", config.classifier)] * num_clients
 
 
 class Participations:

@@ -18,7 +18,8 @@ from fl.federation import Batch, TaskInput
 from fl.fusion.server import Server
 from fl.methods.averaging import Averaging
 from fl.methods.method import Method
-from fl.methods.personal import LOCAL, Participations, PersonalConfig, assign
+from fl.methods.personal import LOCAL, Participations, PersonalConfig
+from fl.methods.prototypes import assign_all
 from fl.rounds import Rounds
 from fl.server import Outcome
 from fl.spaces import LogUniform, Spaces
@@ -77,7 +78,7 @@ def run(clients: Clients, server: Server, config: PFedSDConfig, *, rounds: Round
 METHOD = Method(
     name="pfedsd",
     config=PFedSDConfig,
-    assign=assign,
+    assign=assign_all,
     run=run,
     one_shot=False,
     scores_clients=lambda settings: True,

@@ -6,7 +6,7 @@ uploads.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated
+from typing import Annotated, Any
 
 from torch import nn
 
@@ -101,6 +101,16 @@ def assign(config: PrototypesConfig, num_clients: int, run_spec: RunSpec) -> lis
     if isinstance(config, AggregationConfig):
         _check_rule(config, trainings)
     return [Assignment("classifier", training) for training in trainings]
+
+
+def assign_all(config: Any, num_clients: int, run_spec: RunSpec) -> list[Assignment]:
+    """Every client trains ``config.classifier``.
+
+    Raises:
+        UserError: the classifier cannot take these images.
+    """
+    config.classifier.check(run_spec)
+    return [Assignment("classifier", config.classifier)] * num_clients
 
 
 def _check_rule(config: AggregationConfig, trainings: Sequence[Training]) -> None:
