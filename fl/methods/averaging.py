@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Literal, TypedDict, Unpack
 
+from fl.bounds import Settings
 from fl.client_map import GoesTo, Recipient
 from fl.clients import Clients
 from fl.errors import UserError
@@ -67,9 +68,9 @@ class Averaging:
     return rounds.outcome(frame.ensemble)
     """
 
-    def __init__(
-        self, clients: Clients, server: Server, config: ParticipationConfig, rounds: Rounds
-    ) -> None:
+    def __init__(self, clients: Clients, server: Server, config: Settings, rounds: Rounds) -> None:
+        """``config``: has more to say where it is a :class:`ParticipationConfig`, an
+        :class:`fl.fusion.aggregation.AggregationConfig` or an :class:`AveragingConfig`."""
         self._clients, self._server, self._config, self._rounds = clients, server, config, rounds
         self.ensemble, self.model = untrained(clients.members, server)
         """The averages, and each by its prototype: by the training record of its clients."""
@@ -99,10 +100,11 @@ class Averaging:
             options: of the clients' training.
         """
         clients, server, config = self._clients, self._server, self._config
+        share = config.participation if isinstance(config, ParticipationConfig) else 1.0
         rule = config if isinstance(config, AggregationConfig) else MEAN
         by_samples = isinstance(config, AveragingConfig) and config.by_samples(self._rounds.count)
         for number in self._rounds.play(clients, server, self.ensemble, memory, evaluate=evaluate):
-            self.chosen = participants(clients, config.participation, number)
+            self.chosen = participants(clients, share, number)
             self.start = (start or self.weights)()
             sent = {k: self.start[clients.members[k].training] for k in self.chosen}
             updates = clients.train(only=self.chosen, payloads=clients.to_send(sent), **options)

@@ -68,7 +68,6 @@ def run(clients: Clients, server: Server, config: FedSeqConfig, *, rounds: Round
             raise ClientFailed(head, clients.members[head].model, reason)
         with server.events.phase("fusion"):
             sizes = {order[0]: _samples(clients, order) for order in orders}
-
             combine_classifiers(model, ends, clients, server, config, sizes)
     return rounds.outcome(model)
 
@@ -95,11 +94,7 @@ def _train_in_turn(
     for place in range(max(map(len, orders))):
         places = {order[place]: i for i, order in enumerate(orders) if place < len(order)}
         messages = {k: Relayed(carried[i]) if place else carried[i] for k, i in places.items()}
-        updates = clients.train(
-            only=places,
-            payloads=messages,
-            goes_to="peers",
-        )
+        updates = clients.train(only=places, payloads=messages, goes_to="peers")
         for update in updates:
             carried[places[update.client.id]] = Relayed(update.tensors.items())
     return carried

@@ -13,7 +13,6 @@ from torch import nn
 from fl.bounds import Number, OneOf, Settings, Width, Within
 from fl.clients import Clients
 from fl.errors import ClientFailed, UserError
-from fl.exchange import Tensors, prefixed
 from fl.federation import Client, RunSpec, Training, Update
 from fl.fusion.aggregation import AggregationConfig
 from fl.fusion.server import Server
@@ -161,14 +160,6 @@ def average_each(
         weights = {u.client.id: u.client.num_samples if by_samples else 1 for u in group}
         left += combine_classifiers(average, group, clients, server, rule, weights)
     return sorted(left, key=lambda update: update.client.id)
-
-
-def weights_of(
-    model: Mapping[Training, nn.Module], clients: Clients, chosen: Iterable[int]
-) -> dict[int, Tensors]:
-    """The weights of each chosen client's prototype, ``classifier.*``, by client id."""
-    weights = {training: prefixed("classifier", member) for training, member in model.items()}
-    return {k: weights[clients.members[k].training] for k in chosen}
 
 
 def prototypes(members: Iterable[Client]) -> list[Training]:
