@@ -33,7 +33,7 @@ from torch import Tensor
 
 from fl.events import Events
 from fl.federation import RunSpec
-from fl.fusion.ranked_server import RankedServer
+from fl.fusion.server import Server
 from fl.fusion.synthesis import PIXEL
 from fl.json_files import JsonObject
 from kernels import nearest_to_centroid
@@ -163,7 +163,7 @@ def time_runs(
                 yield f"run, {name}, threads: {count}", found
 
 
-def run_of(server: RankedServer, inputs: list[Tensor], labels: Tensor) -> Procedure:
+def run_of(server: Server, inputs: list[Tensor], labels: Tensor) -> Procedure:
     """The server's filter, on samples that its ranks have.
 
     Each input is filtered once before: so the ranks have started, and have touched their samples'

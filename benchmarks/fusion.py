@@ -49,7 +49,7 @@ from fl.federation import Batch, RunSpec
 from fl.fusion.distillation import FusionLoss
 from fl.fusion.draws import sample_dropout, sample_keys
 from fl.fusion.fit import Fit, FitConfig, FitSpec, Inference
-from fl.fusion.ranked_server import RankedServer
+from fl.fusion.server import Server
 from fl.fusion.single_server import SingleServer
 from fl.json_files import JsonObject
 from fl.models import build_classifier
@@ -127,7 +127,7 @@ class Setting:
 
 def run_setting(
     setting: Setting,
-    ready: dict[str, RankedServer],
+    ready: dict[str, Server],
     device: torch.device,
     console: Console,
     rows: Rows,
@@ -282,7 +282,7 @@ def plain_loop(setting: Setting, device: torch.device) -> Times:
     return seconds, config.epochs * (time.perf_counter() - began), mean
 
 
-def by_server(server: RankedServer, setting: Setting) -> Times:
+def by_server(server: Server, setting: Setting) -> Times:
     """As :func:`plain_loop`, by the server's operations."""
     options = setting.options
     placed = server.place(images_and_labels(setting.samples))

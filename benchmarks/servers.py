@@ -12,7 +12,7 @@ from fl.arithmetic import arithmetic
 from fl.data.shard import Shard
 from fl.events import Events
 from fl.federation import RunSpec
-from fl.fusion.ranked_server import RankedServer
+from fl.fusion.server import Server
 from fl.fusion.single_server import SingleServer
 
 
@@ -33,14 +33,14 @@ def limited(threads: int) -> Iterator[None]:
 @contextmanager
 def servers(
     run_spec: RunSpec, numbers: Sequence[int], device: torch.device, events: Events
-) -> Iterator[dict[str, RankedServer]]:
+) -> Iterator[dict[str, Server]]:
     """A server for each number of ranks; more than one rank on a private Ray cluster.
 
     Inside, this process's GPU computes as in a run; several ranks may share a GPU.
     """
     labels = torch.zeros(64, dtype=torch.int64)
     test = Shard(torch.rand(64, *run_spec.image_shape), labels, run_spec.num_classes)
-    made: dict[str, RankedServer] = {}
+    made: dict[str, Server] = {}
     if 1 in numbers:
         made["1 rank"] = SingleServer(run_spec, test, events, device)
     if max(numbers) == 1:

@@ -18,8 +18,9 @@ from fl.clients import Clients
 from fl.events import RoundEnd, RoundsResumed
 from fl.exchange import Tensors
 from fl.fusion.checkpoints import load_tensors, save_tensors
+from fl.fusion.server import Server
 from fl.json_files import JsonObject, SettingValues
-from fl.server import Evaluation, Outcome, Server
+from fl.server import Evaluation, Outcome
 
 TARGETS = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.95, 0.97, 0.99)
 """Accuracies to which rounds are counted."""

@@ -4,9 +4,9 @@ A method says how a client's model is built (:data:`Build`). The engine has each
 asks it about the client's held-out samples, and returns right answers by class, never samples.
 """
 
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import mean, pstdev
 from typing import Self
 
@@ -112,6 +112,35 @@ def evaluation(hits: Mapping[int, Tensor], tests: OwnTests) -> Evaluation:
         per_class=tuple(h / n if n else None for h, n in pairs),
         per_client=tuple(own.get(k) for k in range(len(tests.indices))),
     )
+
+
+def mean_of(evaluations: Sequence[Evaluation]) -> Evaluation:
+    """The mean of each figure; None where no evaluation has it."""
+
+    def means(columns: Iterable[tuple[float | None, ...]]) -> tuple[float | None, ...]:
+        there = ([v for v in column if v is not None] for column in columns)
+        return tuple(mean(values) if values else None for values in there)
+
+    return Evaluation(
+        accuracy=mean(e.accuracy for e in evaluations),
+        per_class=means(zip(*(e.per_class for e in evaluations), strict=True)),
+        per_domain=means(zip(*(e.per_domain for e in evaluations), strict=True)),
+    )
+
+
+def own_evaluation(found: Mapping[int, Evaluation], num_clients: int, tested: str) -> Evaluation:
+    """The evaluation of clients' own models from that of each on the whole test split, by id.
+
+    ``personal``: the mean, and every client's accuracy. ``domain``: of client k on domain k, and
+    the mean of these. None for a client that was not evaluated.
+    """
+    everyone = mean_of(list(found.values()))
+    each = [found.get(k) for k in range(num_clients)]
+    if tested == "personal":
+        return replace(everyone, per_client=tuple(e.accuracy if e else None for e in each))
+    domains = tuple(e.per_domain[k] if e else None for k, e in enumerate(each))
+    there = [accuracy for accuracy in domains if accuracy is not None]
+    return replace(everyone, accuracy=mean(there), per_domain=domains)
 
 
 def figures(evaluations: Sequence[Evaluation]) -> JsonObject:

@@ -1,21 +1,14 @@
-"""The server, as a method sees it: its operations, and the records they take and return.
+"""The records that the verbs of :class:`fl.fusion.server.Server` take and return."""
 
-:mod:`fl.fusion.ranked_server` implements it over ranks.
-"""
-
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
-import numpy as np
-import torch
 from torch import Tensor, nn
 
-from fl.events import Events
-from fl.federation import Batch, RunSpec
+from fl.federation import Batch
 from fl.json_files import JsonObject
-from fl.models import Decoder
 
 Loss = Callable[[nn.Module, Batch], Tensor]
 
@@ -90,87 +83,6 @@ class Lessons(Protocol):
     def digest(self) -> str:
         """A hash of all that the lessons depend on beside model and memory."""
         ...
-
-
-class Server(Protocol):
-    """The server, over however many ranks. What it computes does not depend on their number."""
-
-    run_spec: RunSpec
-    device: torch.device
-    """Where models are built; the ranks move them to their own devices."""
-    events: Events
-    round: int
-    """The present round; see :mod:`fl.rounds`."""
-
-    def sample(
-        self,
-        decoders: Mapping[int, Decoder],
-        allocation: np.ndarray,
-        *,
-        latent: int,
-        stream: str = "synthesis",
-        with_z: bool = False,
-    ) -> Samples:
-        """Draws from each client's decoder its row of ``allocation``, (clients, classes).
-
-        Columns ``images`` (N, C, H, W) in [0, 1] and ``labels`` (N,), and ``z`` (N, latent) with
-        ``with_z``; ``stream`` names the random numbers.
-        """
-
-    def sample_early(
-        self,
-        decoders: Mapping[int, Decoder],
-        allocation: np.ndarray,
-        *,
-        latent: int,
-        stream: str = "synthesis",
-    ) -> None:
-        """Draws what :meth:`sample` will be asked for, from decoders that are there before others.
-
-        The next :meth:`sample` takes what it finds, of each client whose row of the allocation is
-        then the same: what it returns is the same with this or without. A server whose ranks are
-        elsewhere, or on GPUs, draws nothing early.
-        """
-
-    def apply(self, samples: Samples, column: str, function: Callable[[Tensor], Tensor]) -> Samples:
-        """The samples with ``function`` (of some rows, row by row) applied to a column."""
-
-    def nearest(self, samples: Samples, keep: float) -> Tensor:
-        """Indices (M,), ascending, of the share of each class nearest to the class's mean."""
-
-    def take(self, samples: Samples, indices: Tensor) -> Samples:
-        """The samples at ``indices``, ascending."""
-
-    def teach(
-        self,
-        samples: Samples | Batch,
-        teachers: Iterable[nn.Module],
-        weights: Literal["equal", "agreement"] = "equal",
-    ) -> Samples:
-        """Adds ``teacher_logits`` (N, classes), the mean of the teachers', computed once.
-
-        ``samples`` may be tensors in this process. agreement: on each sample a teacher is weighted
-        by how far it agrees with the others (:func:`fl.fusion.distillation.agreement_weights`).
-        """
-
-    def fetch(self, samples: Samples, column: str) -> Tensor:
-        """A whole column, brought to this process."""
-
-    def fit(
-        self,
-        model: nn.Module,
-        data: "Samples | Batch | Lessons",
-        *,
-        loss: Loss,
-        config: Any,
-        stage: str,
-        tested: bool = True,
-    ) -> FitResult:
-        """Trains ``model`` in place on samples, on tensors of one length in this process, or on
-        lessons' data of each epoch. A model that is no classifier is not ``tested``."""
-
-    def evaluate(self, model: nn.Module) -> Evaluation:
-        """Accuracy on the test split, which no method ever sees."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,12 +8,14 @@ from torch import nn
 
 from fl.bounds import Settings
 from fl.exchange import Tensors, prefixed
-from fl.federation import RunSpec, Update
+from fl.federation import Update
 from fl.fusion.aggregation import average_into
-from fl.methods.method import Assignment, Method
+from fl.fusion.server import Server
+from fl.methods.method import Method
+from fl.methods.prototypes import assign_all
 from fl.methods.registry import register as register_method
 from fl.methods.uploads import load_classifier, untrained_classifier
-from fl.server import Outcome, Server
+from fl.server import Outcome
 from fl.training.classifier import ClassifierConfig
 
 
@@ -49,16 +51,6 @@ def method(
         return made
 
     return registered
-
-
-def assign_all(config: Any, num_clients: int, run_spec: RunSpec) -> list[Assignment]:
-    """Every client trains ``config.classifier``.
-
-    Raises:
-        UserError: the classifier cannot take these images.
-    """
-    config.classifier.check(run_spec)
-    return [Assignment("classifier", config.classifier)] * num_clients
 
 
 def starting_model(config: Any, server: Server) -> nn.Module:

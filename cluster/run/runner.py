@@ -45,7 +45,7 @@ from fl.events import (
 )
 from fl.federation import Client, Request
 from fl.fusion.checkpoints import Checkpoints
-from fl.fusion.ranked_server import RankedServer
+from fl.fusion.server import Server
 from fl.json_files import JsonObject, write_json
 from fl.metrics.samples import ask_oracle, measure
 from fl.models.saved import save_model, save_tensors
@@ -296,7 +296,7 @@ def open_federation(
     events: Events,
     bundles: "Bundles | None",
     stack: ExitStack,
-) -> tuple[Clients, RankedServer]:
+) -> tuple[Clients, Server]:
     """The run's clients and server, which live as long as the stack."""
     dataset = prepared.dataset
     every_test = np.arange(len(dataset.test.labels))
@@ -324,7 +324,7 @@ def _result(
     prepared: Prepared,
     outcome: Outcome,
     clients: Clients,
-    server: RankedServer,
+    server: Server,
 ) -> JsonObject:
     run = launch.run
     last = outcome.epochs[-1]
@@ -386,7 +386,7 @@ def _by_domain(domains: tuple[str, ...], last: Evaluation) -> JsonObject:
     return {"per_domain_accuracy": dict(zip(domains, last.per_domain, strict=True))}
 
 
-def _confusion(server: RankedServer, outcome: Outcome) -> JsonObject:
+def _confusion(server: Server, outcome: Outcome) -> JsonObject:
     """The global model's confusion matrix; none where something else was tested last."""
     last = outcome.epochs[-1]
     if outcome.model is None or last.per_client:

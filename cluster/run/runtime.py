@@ -23,7 +23,7 @@ from fl.events import Events
 from fl.executor import InProcess
 from fl.federation import Executor, RunSpec
 from fl.fusion.checkpoints import Checkpoints
-from fl.fusion.ranked_server import RankedServer
+from fl.fusion.server import Server
 from fl.fusion.single_server import SingleServer
 from fl.training.sizes import CohortSizes
 
@@ -54,7 +54,7 @@ def open_cluster(
 
 @contextmanager
 def open_executor(
-    launch: Launch, prepared: Prepared, bundles: "Bundles | None", server: RankedServer
+    launch: Launch, prepared: Prepared, bundles: "Bundles | None", server: Server
 ) -> Iterator[Executor]:
     """The executor that runs the clients; clients and the server's ranks never run at once."""
     sizes = CohortSizes(launch.output_dir / ".store" / "cohorts")
@@ -86,7 +86,7 @@ def open_server(
     events: Events,
     bundles: "Bundles | None",
     checkpoints: Checkpoints,
-) -> Iterator[RankedServer]:
+) -> Iterator[Server]:
     """The server over as many ranks as the launch asks for, or as there are GPUs."""
     gpus = sum(bundle.gpus for bundle in bundles.all) if bundles else 0
     ranks = world_size(launch.fusion_ranks, gpus)

@@ -22,7 +22,7 @@ from cluster.run.prepare import Prepared
 from cluster.run.runner import execute
 from fl.events import ClientEnd, Event
 from fl.fusion.fit import FitConfig
-from fl.fusion.ranked_server import RankedServer
+from fl.fusion.server import Server
 from fl.report.words import about, size
 from fl.server import FitResult, Samples
 
@@ -108,7 +108,7 @@ def _cut(options: Any, prepared: Prepared) -> tuple[Any, Prepared]:
 def _short_fits() -> Iterator[dict[str, float]]:
     """Cuts every fit of a server to a few steps; gives the seconds that these took, ``short``, and
     that the ``whole`` fits would take, which grow with each fit."""
-    servers: Any = RankedServer
+    servers: Any = Server
     fit, seconds = servers.fit, {"short": 0.0, "whole": 0.0}
 
     def short_fit(

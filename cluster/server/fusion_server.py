@@ -4,11 +4,10 @@ No rank holds what a replacement could not be given: columns lie in Ray's object
 of a fit in this process. When a rank dies the whole group is replaced, and its call is repeated.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
-import numpy as np
 import ray
 import torch
 
@@ -18,13 +17,11 @@ from cluster.server.rank_placement import RankPlacement
 from fl.data.shard import Shard
 from fl.errors import ServerFailed, UserError
 from fl.events import Events, RankFailure
-from fl.federation import Batch, RunSpec
+from fl.federation import RunSpec
 from fl.fusion.checkpoints import Checkpoints
 from fl.fusion.fit import FitSpec
 from fl.fusion.rank import Rank, Report
-from fl.fusion.ranked_server import Arguments, Block, RankedServer, Value
-from fl.models import Decoder
-from fl.server import Samples
+from fl.fusion.server import Arguments, Block, Server, Value
 
 STATE_EVERY = 5
 """Epochs between states of a fit where no checkpoints are asked for; a restart needs one."""
@@ -32,8 +29,8 @@ STATE_EVERY = 5
 Result = TypeVar("Result")
 
 
-class FusionServer(RankedServer):
-    """:class:`fl.server.Server` over ranks in processes of their own.
+class FusionServer(Server):
+    """:class:`fl.fusion.server.Server` over ranks in processes of their own.
 
     The ranks start at the first call, are reused by all that follow, and end with :meth:`close`.
     """
@@ -53,7 +50,6 @@ class FusionServer(RankedServer):
         """``timeout_s``: of a collective; ``attempts``: at one call, before it has failed."""
         super().__init__(run_spec, test, events, torch.device("cpu"), checkpoints)
         self.size = len(place_ranks)
-        self.restarts = 0
         self._bundles, self.placements, self._test = bundles, place_ranks, test
         self._timeout_s, self._attempts = timeout_s, attempts
         self._shared = checkpoints.directory if checkpoints else None
@@ -93,26 +89,8 @@ class FusionServer(RankedServer):
     def _get(self, results: Sequence[Block]) -> list[Any]:
         return [as_tensor(value) for value in ray.get(list(results))]
 
-    def sample_early(
-        self,
-        decoders: Mapping[int, Decoder],
-        allocation: np.ndarray,
-        *,
-        latent: int,
-        stream: str = "synthesis",
-    ) -> None:
-        """Draws nothing early: the ranks start when the clients are done."""
-
-    def place(self, data: Batch) -> Samples:
-        """See :meth:`RankedServer.place`."""
-        parts = {n: t.cpu().tensor_split(self.size) for n, t in data.items()}
-        return Samples(
-            columns={n: tuple(ray.put(as_array(t)) for t in ts) for n, ts in parts.items()},
-            counts=tuple(len(t) for t in next(iter(parts.values()))),
-        )
-
     def _share(self, value: Value) -> Value:
-        shared: Any = ray.put(value)
+        shared: Any = ray.put(as_array(value))
         return shared
 
     def _fit(self, spec: FitSpec, done: int) -> Iterator[Report]:

@@ -10,9 +10,9 @@ from torch import Tensor, nn
 from fl.bounds import Count, NotNegative, Positive
 from fl.federation import Batch, Update
 from fl.fusion.fit import FitConfig
+from fl.fusion.server import Server
 from fl.models.generators import NOISE, FeatureGenerator, asked
 from fl.seeding import in_round, torch_generator
-from fl.server import Server
 from fl.training.features import head_of
 from fl.training.optimizers import Adam
 

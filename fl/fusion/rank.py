@@ -167,7 +167,7 @@ class Rank:
         first: int,
         total: int,
     ) -> Tensor:
-        """See :meth:`fl.server.Server.nearest`; all ranks must do so together.
+        """See :meth:`fl.fusion.server.Server.nearest`; all ranks must do so together.
 
         ``first`` of ``total`` is the number of this rank's first sample; numbers that are returned
         are those of all ranks' samples, the same on each of them.

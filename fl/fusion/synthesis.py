@@ -1,6 +1,6 @@
 """Synthetic samples from the clients' decoders (Section 4.2.2)."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
@@ -122,6 +122,21 @@ class Drawn:
     """(n, C, H, W)."""
     z: Tensor
     """(n, latent)."""
+
+
+def still_asked(
+    early: Mapping[tuple[str, int], Drawn],
+    clients: Iterable[int],
+    allocation: np.ndarray,
+    stream: str,
+) -> dict[int, Drawn]:
+    """By client what was drawn ``early``, by stream and client, as it is asked for now.
+
+    ``allocation``, (clients, classes), is what is asked of each client's decoder.
+    """
+    rows = dict(zip(clients, allocation, strict=True))
+    own = {client: drawn for (name, client), drawn in early.items() if name == stream}
+    return {k: d for k, d in own.items() if k in rows and np.array_equal(d.counts, rows[k])}
 
 
 def plan_draws(clients: Sequence[int], allocation: np.ndarray) -> list[Draw]:

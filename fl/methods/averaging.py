@@ -8,14 +8,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Literal, TypedDict, Unpack
 
-from torch import nn
-
+from fl.bounds import Settings
 from fl.client_map import GoesTo, Recipient
 from fl.clients import Clients
 from fl.errors import UserError
 from fl.exchange import Tensors, prefixed
 from fl.federation import Training, Update
 from fl.fusion.aggregation import AggregationConfig
+from fl.fusion.server import Server
 from fl.methods.prototypes import (
     ParticipationConfig,
     PrototypesConfig,
@@ -24,10 +24,9 @@ from fl.methods.prototypes import (
     untrained,
 )
 from fl.methods.uploads import MEAN
-from fl.models.state import state_sent
 from fl.receiving import Check
 from fl.rounds import Rounds
-from fl.server import Evaluation, Outcome, Server
+from fl.server import Evaluation, Outcome
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,9 +68,9 @@ class Averaging:
     return rounds.outcome(frame.ensemble)
     """
 
-    def __init__(
-        self, clients: Clients, server: Server, config: ParticipationConfig, rounds: Rounds
-    ) -> None:
+    def __init__(self, clients: Clients, server: Server, config: Settings, rounds: Rounds) -> None:
+        """``config``: has more to say where it is a :class:`ParticipationConfig`, an
+        :class:`fl.fusion.aggregation.AggregationConfig` or an :class:`AveragingConfig`."""
         self._clients, self._server, self._config, self._rounds = clients, server, config, rounds
         self.ensemble, self.model = untrained(clients.members, server)
         """The averages, and each by its prototype: by the training record of its clients."""
@@ -110,12 +109,13 @@ class Averaging:
             options: of the clients' training.
         """
         clients, server, config = self._clients, self._server, self._config
+        share = config.participation if isinstance(config, ParticipationConfig) else 1.0
         rule = config if isinstance(config, AggregationConfig) else MEAN
         if weight is None:
             samples = isinstance(config, AveragingConfig) and config.by_samples(self._rounds.count)
             weight = (lambda update: update.client.num_samples) if samples else (lambda update: 1)
         for number in self._rounds.play(clients, server, self.ensemble, memory, evaluate=evaluate):
-            self.chosen = participants(clients, config.participation, number)
+            self.chosen = participants(clients, share, number)
             self.start = (start or self.copied_weights)()
             sent = {k: self.start[clients.members[k].training] for k in self.chosen}
             updates = clients.train(only=self.chosen, payloads=clients.to_send(sent), **options)
@@ -129,9 +129,3 @@ def run(clients: Clients, server: Server, config: AveragingConfig, *, rounds: Ro
     for _ in frame.play(remember=True):
         pass
     return rounds.outcome(frame.ensemble)
-
-
-def trained_parameters(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
-    """The trained parameters by name; BatchNorm's statistics and frozen ones are none."""
-    sent = state_sent(model)
-    return [(name, parameter) for name, parameter in model.named_parameters() if name in sent]

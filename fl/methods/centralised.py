@@ -13,9 +13,11 @@ from fl.clients import Clients
 from fl.federation import Batch, RunSpec, TaskInput, TaskOutput, Update
 from fl.fusion.distillation import FusionLoss
 from fl.fusion.fit import FitConfig
-from fl.methods.method import Assignment, Method
+from fl.fusion.server import Server
+from fl.methods.method import Method
+from fl.methods.prototypes import assign_all
 from fl.methods.uploads import untrained_classifier
-from fl.server import Outcome, Server
+from fl.server import Outcome
 from fl.spaces import LogUniform, Spaces
 from fl.training.classifier import ClassifierConfig
 
@@ -27,16 +29,6 @@ class CentralisedConfig(Settings):
     classifier: ClassifierConfig = ClassifierConfig()
     """Only the architecture is used: clients do not train."""
     fit: FitConfig = FitConfig(epochs=20, lr=0.01, optimizer="sgd", momentum=0.0, batch_size=64)
-
-
-def assign(config: CentralisedConfig, num_clients: int, run_spec: RunSpec) -> list[Assignment]:
-    """Every client has the same classifier in view.
-
-    Raises:
-        UserError: the classifier cannot take these images.
-    """
-    config.classifier.check(run_spec)
-    return [Assignment("classifier", config.classifier)] * num_clients
 
 
 def run(clients: Clients, server: Server, config: CentralisedConfig) -> Outcome:
@@ -86,7 +78,7 @@ def _checked(update: Update, run_spec: RunSpec) -> tuple[Tensor, Tensor]:
 METHOD = Method(
     name="centralised",
     config=CentralisedConfig,
-    assign=assign,
+    assign=assign_all,
     run=run,
     spaces=Spaces(server={"fit.lr": LogUniform(1e-3, 1e-1)}),
 )

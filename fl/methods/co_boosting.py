@@ -24,13 +24,14 @@ from fl.fusion.inversion import (
     Pool,
     invert,
 )
+from fl.fusion.server import Server
 from fl.methods.dense import assign
 from fl.methods.method import Method
 from fl.methods.prototypes import LOCAL, PrototypesConfig, all_classifiers
 from fl.methods.uploads import untrained_classifier
 from fl.models.ensemble import Ensemble, weighted_mean
 from fl.seeding import torch_generator
-from fl.server import Outcome, Server
+from fl.server import Outcome
 from fl.spaces import Choice, LogUniform, Spaces, Uniform
 
 CLIP = 10.0

@@ -27,6 +27,7 @@ from fl.fusion.inversion import (
     crop_and_flip,
     invert,
 )
+from fl.fusion.server import Server
 from fl.methods import prototypes
 from fl.methods.method import Assignment, Method
 from fl.methods.prototypes import LOCAL, PrototypesConfig, all_classifiers
@@ -34,7 +35,7 @@ from fl.methods.uploads import untrained_classifier
 from fl.models.ensemble import Ensemble
 from fl.models.generators import check_image_generator
 from fl.seeding import torch_generator
-from fl.server import Outcome, Server
+from fl.server import Outcome
 from fl.spaces import Choice, LogUniform, Spaces, Uniform
 
 

@@ -12,11 +12,13 @@ import torch
 from fl.bounds import NotNegative
 from fl.clients import Clients, trained
 from fl.federation import Task, TaskInput
+from fl.fusion.server import Server
 from fl.methods.averaging import Averaging
 from fl.methods.method import Method
-from fl.methods.personal import LOCAL, Participations, PersonalConfig, assign
+from fl.methods.personal import LOCAL, Participations, PersonalConfig
+from fl.methods.prototypes import assign_all
 from fl.rounds import Rounds
-from fl.server import Outcome, Server
+from fl.server import Outcome
 from fl.spaces import LogUniform, Spaces
 from fl.training.classifier import classifier_recipe, plain, train_classifier
 from fl.training.personal import PersonalTraining, own_model, personal_model
@@ -77,7 +79,7 @@ def train_own_model(inputs: TaskInput) -> Recipe:
 METHOD = Method(
     name="ditto",
     config=DittoConfig,
-    assign=assign,
+    assign=assign_all,
     run=run,
     one_shot=False,
     scores_clients=lambda settings: True,

@@ -17,13 +17,14 @@ from fl.clients import Clients
 from fl.exchange import Tensors, prefixed
 from fl.federation import Batch, RunSpec
 from fl.fusion.fit import FitConfig
+from fl.fusion.server import Server
 from fl.fusion.trajectory import AHEAD, MatchingConfig, match_trajectory
-from fl.methods.method import Assignment, Method
-from fl.methods.prototypes import LOCAL, ParticipationConfig, participants
+from fl.methods.method import Method
+from fl.methods.prototypes import LOCAL, ParticipationConfig, assign_all, participants
 from fl.methods.uploads import combine_classifiers, untrained_classifier
 from fl.rounds import Rounds
 from fl.seeding import in_round, torch_seeded
-from fl.server import Outcome, Server
+from fl.server import Outcome
 from fl.spaces import LogUniform, Spaces
 from fl.training.classifier import ClassifierConfig
 
@@ -40,16 +41,6 @@ class DynaFedConfig(ParticipationConfig, Settings):
     """Rounds of FedAvg before the images are learned, once."""
     matching: MatchingConfig = MatchingConfig()
     fit: FitConfig = FitConfig(epochs=20, lr=1e-4, batch_size=256)
-
-
-def assign(config: DynaFedConfig, num_clients: int, run_spec: RunSpec) -> list[Assignment]:
-    """Every client trains the same classifier.
-
-    Raises:
-        UserError: the classifier cannot take these images.
-    """
-    config.classifier.check(run_spec)
-    return [Assignment("classifier", config.classifier)] * num_clients
 
 
 def run(clients: Clients, server: Server, config: DynaFedConfig, *, rounds: Rounds) -> Outcome:
@@ -127,7 +118,7 @@ class SoftLabels:
 METHOD = Method(
     name="dynafed",
     config=DynaFedConfig,
-    assign=assign,
+    assign=assign_all,
     run=run,
     one_shot=False,
     default_ranks=1,

@@ -30,9 +30,10 @@ from fl.condensation.uploads import (
 from fl.exchange import prefixed
 from fl.federation import Batch, RunSpec, Update
 from fl.fusion.fit import FitConfig
+from fl.fusion.server import Server
 from fl.methods.method import Assignment, Method
 from fl.rounds import Rounds
-from fl.server import Outcome, Server
+from fl.server import Outcome
 from fl.spaces import Choice, LogUniform, Spaces, Uniform
 from fl.training.classifier import starting_classifier
 

@@ -13,11 +13,12 @@ from torch import nn
 
 from fl.clients import Clients
 from fl.federation import TaskInput
+from fl.fusion.server import Server
 from fl.methods.averaging import Averaging, AveragingConfig
 from fl.methods.method import Method
 from fl.methods.prototypes import LOCAL, assign
 from fl.rounds import Rounds
-from fl.server import Evaluation, Outcome, Server
+from fl.server import Evaluation, Outcome
 from fl.spaces import Spaces
 from fl.training.classifier import ClassifierConfig, classifier_recipe, received_classifier
 from fl.training.recipe import one_by_one

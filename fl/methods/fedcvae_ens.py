@@ -19,13 +19,14 @@ from fl.errors import UserError
 from fl.federation import RunSpec, Update
 from fl.fusion.distillation import FusionLoss
 from fl.fusion.fit import FitConfig
+from fl.fusion.server import Server
 from fl.fusion.synthesis import client_shares, squared_counts
 from fl.methods.method import Assignment, Method
 from fl.methods.uploads import Decoders, load_label_counts
 from fl.models import CLASSIFIERS, GENERATORS, check_classifier
 from fl.models.cvae import TruncatedDecoder
 from fl.seeding import numpy_generator
-from fl.server import Outcome, Samples, Server
+from fl.server import Outcome, Samples
 from fl.spaces import Choice, LogUniform, Spaces, Uniform
 from fl.training.classifier import ClassifierConfig, starting_classifier
 from fl.training.generator import GeneratorConfig

@@ -17,6 +17,7 @@ from fl.bounds import Count, Positive, Settings
 from fl.clients import Clients
 from fl.federation import Batch, Update
 from fl.fusion.fit import FitConfig
+from fl.fusion.server import Server
 from fl.methods import fedcvae_ens
 from fl.methods.fedcvae_ens import (
     FedCVAEConfig,
@@ -30,7 +31,7 @@ from fl.methods.method import Method
 from fl.methods.uploads import load_label_counts
 from fl.models import Decoder, one_hot
 from fl.models.cvae import TruncatedDecoder, truncate
-from fl.server import Outcome, Samples, Server
+from fl.server import Outcome, Samples
 from fl.spaces import Choice, LogUniform
 from fl.training.generator import starting_generator
 

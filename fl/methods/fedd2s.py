@@ -21,8 +21,8 @@ from fl.clients import Clients
 from fl.exchange import Tensors, checked, prefixed
 from fl.federation import Batch, RunSpec, Task, TaskInput, TaskOutput, Update
 from fl.fusion.aggregation import average_into
-from fl.methods.fedper_plus import DROPPING, FedPerPlusConfig
-from fl.methods.fedper_plus import assign as assign_dropping
+from fl.fusion.server import Server
+from fl.methods.fedper import DROPPING, FedPerPlusConfig, assign_dropping
 from fl.methods.method import Assignment, Method
 from fl.methods.personal import (
     LOCAL,
@@ -33,18 +33,17 @@ from fl.methods.personal import (
     layers_of,
     output_shapes,
 )
-from fl.methods.prototypes import participants
 from fl.methods.uploads import untrained_classifier
 from fl.models import copied
 from fl.models.layered import Layers
 from fl.rounds import Rounds
-from fl.server import Outcome, Server
+from fl.server import Outcome
 from fl.spaces import Spaces
 from fl.training.classifier import ClassifierConfig, starting_classifier
 from fl.training.divergence import divergences
 from fl.training.epochs import epochs_of
 from fl.training.optimizers import Parts
-from fl.training.personal import PersonalTraining, own_model, personal_model, train_personal
+from fl.training.personal import PersonalTraining, own_model, personal_model, train_by_own_recipe
 from fl.training.recipe import Step, minimise
 
 
@@ -106,11 +105,7 @@ def run(clients: Clients, server: Server, config: FedD2SConfig, *, rounds: Round
     def check_told(update: Update, run_spec: RunSpec) -> None:
         received(update, layers, shapes, depth(update.client.id), torch.device("cpu"))
 
-    for number in rounds.play(
-        clients, server, model, taken.memory, evaluate=lambda: clients.score(own_model)
-    ):
-        chosen = participants(clients, config.participation, number)
-        taken.count(chosen)
+    for chosen in taken.play(rounds, server, config, model):
         # A client counts its rounds itself; by the server's count it need not remember them.
         known = {"depth": torch.tensor([depth(client.id) for client in clients.members])}
         told = clients.map(tell_knowledge, only=chosen, known=known, check=check_told)
@@ -229,7 +224,7 @@ def train_distilled(inputs: TaskInput) -> TaskOutput:
     config = inputs.client.training
     assert isinstance(config, LocalFedD2S)
     if "targets" not in inputs.payload:  # as when a step is measured
-        return train_personal(inputs)
+        return train_by_own_recipe(inputs)
     depth = int(inputs.broadcast["depth"][inputs.client.id])
     model = personal_model(replace(inputs, payload={}), config).train()
     layers = Layers(model)

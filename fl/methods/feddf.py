@@ -17,6 +17,8 @@ from fl.federation import Update
 from fl.fusion.aggregation import AggregationConfig
 from fl.fusion.distillation import EachMember, FusionLoss
 from fl.fusion.fit import FitConfig
+from fl.fusion.server import Server
+from fl.methods.averaging import Averaging
 from fl.methods.method import Method
 from fl.methods.prototypes import (
     LOCAL,
@@ -24,12 +26,11 @@ from fl.methods.prototypes import (
     assign,
     average_each,
     untrained,
-    weights_of,
 )
 from fl.methods.uploads import load_classifier
 from fl.models.ensemble import Ensemble
 from fl.rounds import Rounds
-from fl.server import FitResult, Outcome, Server
+from fl.server import FitResult, Outcome
 from fl.spaces import Choice, LogUniform, Spaces
 
 
@@ -58,21 +59,18 @@ def run(
     data, and test data select nothing.
     """
     about = {"auxiliary": {"dataset": config.auxiliary.dataset, "images": len(auxiliary)}}
+    if rounds.count > 1:
+        frame = Averaging(clients, server, config, rounds)
+        for updates in frame.play():
+            distil(frame.ensemble, updates, server, config, auxiliary)
+        return rounds.outcome(frame.ensemble, figures=about)
     ensemble, model = untrained(clients.members, server)
-    if rounds.count == 1:
-        updates = clients.train()
-        with server.events.phase("fusion"):
-            updates = average_each(model, updates, clients, server, rule=config)
-            start = server.evaluate(ensemble)
-            result = distil(ensemble, updates, server, config, auxiliary)
-        return Outcome(model=ensemble, start=start, epochs=result.epochs, figures=about)
-    everyone = [client.id for client in clients.members]
-    for _ in rounds.play(clients, server, ensemble):
-        updates = clients.train(payloads=clients.to_send(weights_of(model, clients, everyone)))
-        with server.events.phase("fusion"):
-            updates = average_each(model, updates, clients, server, rule=config)
-            distil(ensemble, updates, server, config, auxiliary)
-    return rounds.outcome(ensemble, figures=about)
+    updates = clients.train()
+    with server.events.phase("fusion"):
+        updates = average_each(model, updates, clients, server, rule=config)
+        start = server.evaluate(ensemble)
+        result = distil(ensemble, updates, server, config, auxiliary)
+    return Outcome(model=ensemble, start=start, epochs=result.epochs, figures=about)
 
 
 def distil(

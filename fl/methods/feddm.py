@@ -14,10 +14,11 @@ from fl.exchange import prefixed
 from fl.federation import Batch
 from fl.fusion.distillation import FusionLoss
 from fl.fusion.fit import FitConfig
+from fl.fusion.server import Server
 from fl.methods.fedaf import FUSION, assign, pictures
 from fl.methods.method import Method
 from fl.rounds import Rounds
-from fl.server import Outcome, Server
+from fl.server import Outcome
 from fl.spaces import Choice, LogUniform, Spaces, Uniform
 from fl.training.classifier import starting_classifier
 

@@ -16,13 +16,14 @@ from fl.bounds import NotNegative
 from fl.clients import Clients, trained
 from fl.errors import UserError
 from fl.exchange import Tensors, check_forms, checked, prefixed
-from fl.federation import RunSpec, Task, TaskInput, Training, Update
-from fl.methods.averaging import Averaging, trained_parameters
+from fl.federation import RunSpec, TaskInput, Training, Update
+from fl.fusion.server import Server
+from fl.methods.averaging import Averaging
 from fl.methods.method import Method
 from fl.methods.prototypes import LOCAL, ParticipationConfig, PrototypesConfig, assign
-from fl.models.state import state_sent
+from fl.models.state import parameters_sent
 from fl.rounds import Rounds
-from fl.server import Outcome, Server
+from fl.server import Outcome
 from fl.spaces import LogUniform, Spaces
 from fl.training.classifier import (
     ClassifierConfig,
@@ -31,12 +32,12 @@ from fl.training.classifier import (
     received_classifier,
     starting_classifier,
 )
+from fl.training.personal import AfterFedAvg, last_model
 from fl.training.recipe import Recipe
-from fl.training.task import task_of
 
 
 @dataclass(frozen=True, kw_only=True)
-class LocalFedDyn(ClassifierConfig):
+class LocalFedDyn(AfterFedAvg, ClassifierConfig):
     """Local training of a FedDyn client: a classifier's, regularised."""
 
     alpha: NotNegative = 0.01
@@ -50,11 +51,6 @@ class LocalFedDyn(ClassifierConfig):
         """FedProx's record with mu = alpha, as no client has drifted yet; unless it is adapted."""
         return self if self.adapted else plain(self, proximal=self.alpha)
 
-    @property
-    def task(self) -> Task:
-        """The task that such a client runs."""
-        return train_dynamically
-
     def check_further(self) -> None:
         """``alpha`` is above 0 and takes the place of ``proximal``."""
         if self.alpha == 0:
@@ -64,6 +60,37 @@ class LocalFedDyn(ClassifierConfig):
             )
         if self.proximal:
             raise UserError("proximal must be 0 in FedDyn: alpha takes its place")
+
+    def recipe(self, inputs: TaskInput) -> Recipe:
+        """Trains near s - g_k, by which the regulariser is alpha/2 |w - (s - g_k)|^2 and a
+        constant.
+
+        It uploads ``classifier.*``, and ``drift.*`` for the client's own memory: g_k + w_k - s.
+        """
+        alpha = self.alpha
+        if self.adapted:
+            alpha = alpha * float(inputs.broadcast["mean_samples"]) / len(inputs.shard)
+        model = received_classifier(inputs, self)
+        s = {name: p.clone() for name, p in parameters_sent(model).items()}
+        g = self.drift(inputs)
+
+        def upload() -> Tensors:
+            own = {f"drift.{n}": g[n] + w - s[n] for n, w in parameters_sent(model).items()}
+            return {**prefixed("classifier", model), **own}
+
+        recipe = classifier_recipe(inputs, plain(self, proximal=alpha), model)
+        return replace(recipe, anchor=[s[n] - g[n] for n in s], upload=upload)
+
+    def drift(self, inputs: TaskInput) -> Tensors:
+        """g_k: what the client remembers; after FedProx's round w_k less the run's start; zeros for
+        a client that has not taken part yet. Raises `ValueError` for that of another model."""
+        first = parameters_sent(starting_classifier(self, inputs.run_spec).to(inputs.device))
+        if any(name.startswith("drift.") for name in inputs.remembered):
+            found = checked(first, inputs.remembered, "drift", "the client's memory")
+            return {name: drift.to(inputs.device) for name, drift in found.items()}
+        last = last_model(inputs, self)
+        own = first if last is None else parameters_sent(last)
+        return {name: own[name] - start for name, start in first.items()}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,25 +106,23 @@ def run(clients: Clients, server: Server, config: FedDynConfig, *, rounds: Round
     By the mean a of m of the K clients' weights, sum_k (w_k - s) / K = m (a - s) / K.
     """
     frame = Averaging(clients, server, config, rounds)
-    model, number = frame.model, Counter(client.training for client in clients.members)
-    drifts = {
-        f"{i}.{n}": p.detach() * 0
-        for i, m in enumerate(model.values())
-        for n, p in trained_parameters(m)
-    }
+    averages = [(i, t, parameters_sent(m)) for i, (t, m) in enumerate(frame.model.items())]
+    number = Counter(client.training for client in clients.members)
+    drifts = {f"{i}.{name}": a * 0 for i, _, average in averages for name, a in average.items()}
     samples = torch.tensor([client.num_samples for client in clients.members]).double()
 
     def start() -> dict[Training, Tensors]:
         """s: the mean of the weights plus the mean drift of all clients."""
         found = frame.weights()
-        for i, (training, average) in enumerate(model.items()):
-            for name, a in trained_parameters(average):
-                found[training][f"classifier.{name}"] = a.detach() + drifts[f"{i}.{name}"]
+        for i, training, average in averages:
+            found[training] |= {
+                f"classifier.{n}": a + drifts[f"{i}.{n}"] for n, a in average.items()
+            }
         return found
 
     def check(update: Update, run_spec: RunSpec) -> None:
         trained(update, run_spec)
-        check_drift(update, model[clients.members[update.client.id].training])
+        check_drift(update, frame.model[clients.members[update.client.id].training])
 
     for updates in frame.play(
         drifts,
@@ -108,9 +133,9 @@ def run(clients: Clients, server: Server, config: FedDynConfig, *, rounds: Round
         check=check,
     ):
         taken = Counter(update.client.training for update in updates)
-        for i, (training, average) in enumerate(model.items()):
-            for name, a in trained_parameters(average) if taken[training] else []:
-                drift = a.detach() - frame.start[training][f"classifier.{name}"]
+        for i, training, average in averages:
+            for name, a in average.items() if taken[training] else []:
+                drift = a - frame.start[training][f"classifier.{name}"]
                 drifts[f"{i}.{name}"].add_(drift, alpha=taken[training] / number[training])
     return rounds.outcome(frame.ensemble)
 
@@ -118,51 +143,8 @@ def run(clients: Clients, server: Server, config: FedDynConfig, *, rounds: Round
 def check_drift(update: Update, model: nn.Module) -> None:
     """Raises `ValueError` unless a client that gathers drifts holds one of these weights' form."""
     if isinstance(update.client.training, LocalFedDyn):
-        check_forms(
-            dict(trained_parameters(model)), update.tensors, "drift", f"client {update.client.id}"
-        )
-
-
-@task_of
-def train_dynamically(inputs: TaskInput) -> Recipe:
-    """Trains near s - g_k, by which the regulariser is alpha/2 |w - (s - g_k)|^2 and a constant.
-
-    It uploads ``classifier.*``, and ``drift.*`` for the client's own memory: g_k + w_k - s.
-    """
-    config = inputs.client.training
-    assert isinstance(config, LocalFedDyn)
-    alpha = config.alpha
-    if config.adapted:
-        alpha = alpha * float(inputs.broadcast["mean_samples"]) / len(inputs.shard)
-    model = received_classifier(inputs, config)
-    s = {name: p.detach().clone() for name, p in trained_parameters(model)}
-    g = remembered_drift(inputs, config, model)
-    recipe = classifier_recipe(inputs, plain(config, proximal=alpha), model)
-
-    def upload() -> Tensors:
-        own = {f"drift.{n}": g[n] + w.detach() - s[n] for n, w in trained_parameters(model)}
-        return {**prefixed("classifier", model), **own}
-
-    return replace(recipe, anchor=[s[n] - g[n] for n in s], upload=upload)
-
-
-def remembered_drift(inputs: TaskInput, config: LocalFedDyn, model: nn.Module) -> Tensors:
-    """g_k: what the client remembers; after FedProx's round w_k less the run's start; zeros for a
-    client that has not taken part yet.
-
-    Raises:
-        ValueError: the memory is of another model.
-    """
-    memory, sender = inputs.remembered, "the client's memory"
-    if any(name.startswith("drift.") for name in memory):
-        found = checked(dict(trained_parameters(model)), memory, "drift", sender)
-    else:
-        first = starting_classifier(config, inputs.run_spec)
-        own = checked(
-            state_sent(first), memory or prefixed("classifier", first), "classifier", sender
-        )
-        found = {n: own[n] - p.detach() for n, p in trained_parameters(first)}
-    return {name: drift.to(inputs.device) for name, drift in found.items()}
+        sender = f"client {update.client.id}"
+        check_forms(parameters_sent(model), update.tensors, "drift", sender)
 
 
 METHOD = Method(

@@ -18,7 +18,8 @@ from fl.bounds import Count, NotNegative, Positive
 from fl.clients import Clients
 from fl.errors import UserError
 from fl.exchange import Tensors
-from fl.federation import Batch, RunSpec, Task, TaskInput, TaskOutput, Update
+from fl.federation import Batch, RunSpec, TaskInput, TaskOutput, Update
+from fl.fusion.server import Server
 from fl.methods.fedper import FedPerConfig
 from fl.methods.fedper import assign as assign_fedper
 from fl.methods.method import Assignment, Method
@@ -30,18 +31,16 @@ from fl.methods.personal import (
     layers_of,
     output_shapes,
 )
-from fl.methods.prototypes import participants
 from fl.methods.uploads import load_label_counts, untrained_classifier
 from fl.models.layered import Layers
 from fl.receiving import check_label_counts
 from fl.rounds import Rounds
-from fl.server import Outcome, Server
+from fl.server import Outcome
 from fl.spaces import LogUniform, Spaces
 from fl.training.classifier import classifier_recipe
 from fl.training.divergence import divergences
 from fl.training.personal import PersonalTraining, own_model, personal_model
 from fl.training.recipe import Recipe, Step, minimise
-from fl.training.task import task_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,10 +56,28 @@ class LocalFedICT(PersonalTraining):
     knowledge: Positive = 3.0
     """T: a class counts 1 + d/T times, where d is its share of the client's samples."""
 
-    @property
-    def task(self) -> Task:
-        """The task that such a client runs from the second round on."""
-        return train_by_global_head
+    def recipe(self, inputs: TaskInput) -> Recipe:
+        """Trains by :meth:`losses`; untaught if there are no answers of the server yet."""
+        model = personal_model(inputs, self)
+        if not self.weight:
+            return classifier_recipe(inputs, self, model)
+        counts, size = inputs.shard.label_counts, len(inputs.shard)
+        shares = 1 + counts / counts.sum() / self.knowledge
+        taught = inputs.payload.get("taught")
+        columns = {
+            "taught": torch.zeros(size, len(counts)) if taught is None else taught,
+            "counted": torch.full((size,), float(taught is not None)),
+            "shares": shares.expand(size, -1),
+        }
+        return classifier_recipe(inputs, self, model, losses=self.losses, columns=columns)
+
+    def losses(self, model: nn.Module, batch: Batch) -> Tensor:
+        """CE + alpha FPKD, (B,): the divergence from the server's answers, class by class by the
+        client's own shares."""
+        logits = model(batch["images"])
+        entropy = F.cross_entropy(logits, batch["labels"], reduction="none")
+        distance = divergences(batch["taught"], logits, self.temperature, batch["shares"])
+        return entropy + self.weight * batch["counted"] * distance
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,18 +128,9 @@ def run(clients: Clients, server: Server, config: FedICTConfig, *, rounds: Round
         if taken[update.client.id] == 1:
             check_label_counts(update, run_spec)
 
-    for number in rounds.play(
-        clients, server, model, memory, evaluate=lambda: clients.score(own_model)
-    ):
-        chosen = participants(clients, config.participation, number)
-        taken.count(chosen)
+    for chosen in taken.play(rounds, server, config, model):
         answered = {k: {"taught": memory[f"answers.{k}"]} for k in chosen if taken[k] > 1}
-        clients.train(
-            only=chosen,
-            payloads=answered,
-            remember=True,
-            goes_to="client",
-        )
+        clients.train(only=chosen, payloads=answered, remember=True, goes_to="client")
         first_time = torch.tensor([taken[client.id] == 1 for client in clients.members])
         known = {"depth": torch.tensor(depth), "first_time": first_time}
         told = clients.map(tell_features, only=chosen, known=known, check=check_told)
@@ -136,33 +144,6 @@ def run(clients: Clients, server: Server, config: FedICTConfig, *, rounds: Round
             for update, own in zip(told, lessons, strict=True):
                 memory[f"answers.{update.client.id}"] = answers(model, layers, depth, own)
     return rounds.outcome(model, figures=taken.fedavg_bytes(config.classifier, server))
-
-
-@task_of
-def train_by_global_head(inputs: TaskInput) -> Recipe:
-    """Minimises CE + alpha FPKD; a client that has no answers of the server yet, CE."""
-    config = inputs.client.training
-    assert isinstance(config, LocalFedICT)
-    model = personal_model(inputs, config)
-    if not config.weight:
-        return classifier_recipe(inputs, config, model)
-    counts = inputs.shard.label_counts
-    shares = 1 + counts / counts.sum() / config.knowledge
-    size, classes = len(inputs.shard), inputs.run_spec.num_classes
-    taught = inputs.payload.get("taught", torch.zeros(size, classes))
-    columns = {
-        "taught": taught,
-        "counted": torch.full((size,), float("taught" in inputs.payload)),
-        "shares": shares.expand(size, -1),
-    }
-
-    def losses(model: nn.Module, batch: Batch) -> Tensor:
-        logits = model(batch["images"])
-        entropy = F.cross_entropy(logits, batch["labels"], reduction="none")
-        distance = divergences(batch["taught"], logits, config.temperature, batch["shares"])
-        return entropy + config.weight * batch["counted"] * distance
-
-    return classifier_recipe(inputs, config, model, losses=losses, columns=columns)
 
 
 def tell_features(inputs: TaskInput) -> TaskOutput:

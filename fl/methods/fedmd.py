@@ -15,23 +15,23 @@ from fl.bounds import Count
 from fl.clients import Clients, trained
 from fl.data.datasets import AuxiliaryConfig
 from fl.data.shard import Shard
-from fl.federation import Batch, RunSpec, Task, TaskInput, TaskOutput, Update
+from fl.federation import Batch, RunSpec, TaskInput, TaskOutput, Update
+from fl.fusion.server import Server
 from fl.methods.method import Method
 from fl.methods.personal import (
     LOCAL,
     Participations,
     PersonalConfig,
-    assign,
     checked_floats,
 )
-from fl.methods.prototypes import participants
+from fl.methods.prototypes import assign_all
 from fl.rounds import Rounds
-from fl.server import Outcome, Server
+from fl.server import Outcome
 from fl.spaces import Choice, Spaces
 from fl.training.classifier import ClassifierConfig, classifier_recipe, plain
 from fl.training.divergence import divergences, logits_of
 from fl.training.epochs import epochs_of
-from fl.training.personal import PersonalTraining, own_model, personal_model, train_personal
+from fl.training.personal import PersonalTraining, own_model, personal_model
 from fl.training.recipe import Recipe
 from fl.training.task import task_of
 
@@ -55,11 +55,6 @@ class LocalFedMD(PersonalTraining):
         """
         return plain(self, epochs=self.own_epochs)
 
-    @property
-    def task(self) -> Task:
-        """Local training, from the second round on."""
-        return train_personal
-
 
 @dataclass(frozen=True, kw_only=True)
 class FedMDConfig(PersonalConfig):
@@ -82,11 +77,7 @@ def run(
     def check_logits(update: Update, run_spec: RunSpec) -> None:
         checked_floats(update, "logits", shape)
 
-    for number in rounds.play(
-        clients, server, memory=taken.memory, evaluate=lambda: clients.score(own_model)
-    ):
-        chosen = participants(clients, config.participation, number)
-        taken.count(chosen)
+    for chosen in taken.play(rounds, server, config):
         newcomers = [k for k in chosen if taken[k] == 1]
         clients.train(only=newcomers, remember=True, goes_to="client")
         told = clients.map(tell_public, only=chosen, known=public, check=check_logits)
@@ -146,7 +137,7 @@ def train_on_public(inputs: TaskInput) -> Recipe:
 METHOD = Method(
     name="fedmd",
     config=FedMDConfig,
-    assign=assign,
+    assign=assign_all,
     run=run,
     one_shot=False,
     auxiliary=lambda settings: settings.auxiliary,

@@ -27,6 +27,7 @@ from fl.fusion.distillation import (
     Weighing,
 )
 from fl.fusion.fit import FitConfig
+from fl.fusion.server import Server
 from fl.fusion.synthesis import label_share, label_share_of, squared_counts, truncate_to_bytes
 from fl.json_files import JsonObject
 from fl.methods.method import Assignment, Method
@@ -40,7 +41,7 @@ from fl.methods.uploads import (
 from fl.metrics.teachers import describe_teacher
 from fl.models import CLASSIFIERS
 from fl.seeding import torch_generator
-from fl.server import Outcome, Samples, Server
+from fl.server import Outcome, Samples
 from fl.spaces import Choice, Distribution, LogUniform, Spaces, Uniform
 from fl.training.classifier import ClassifierConfig
 from fl.training.generator import GeneratorConfig

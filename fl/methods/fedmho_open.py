@@ -25,6 +25,7 @@ from fl.errors import UserError
 from fl.federation import Batch, Update
 from fl.fusion.distillation import FusionLoss
 from fl.fusion.fit import FitConfig
+from fl.fusion.server import Server
 from fl.fusion.synthesis import label_share, truncate_to_bytes
 from fl.fusion.voting import (
     LEAST_APART,
@@ -36,14 +37,12 @@ from fl.fusion.voting import (
     energy_levels,
     log_frequencies,
 )
-from fl.methods.fedgen import tell_label_counts
 from fl.methods.fedmho import FedMHOConfig, allocate, assign, initialise, keep_best, spaces
 from fl.methods.method import Method
-from fl.methods.uploads import Decoders, load_classifier, load_label_counts
+from fl.methods.uploads import Decoders, ask_label_counts, load_classifier, load_label_counts
 from fl.metrics.teachers import describe_teacher
-from fl.receiving import check_label_counts
 from fl.seeding import torch_generator
-from fl.server import FitResult, Outcome, Samples, Server
+from fl.server import FitResult, Outcome, Samples
 
 # Mixup (Zhang et al., ICLR 2018): images between two, whose targets are between theirs.
 
@@ -170,9 +169,7 @@ def told(
 ) -> tuple[list[Update], np.ndarray]:
     """Asks the classifier clients for their label counts: those that answered, and what they hold,
     (classifiers, classes)."""
-    asked = [u.client.id for u in classifiers]
-    answers = clients.map(tell_label_counts, only=asked, check=check_label_counts)
-    counts = {u.client.id: load_label_counts(u, server) for u in answers}
+    counts = ask_label_counts(clients, server, only=[u.client.id for u in classifiers])
     answered = [u for u in classifiers if u.client.id in counts]
     return answered, np.stack([counts[u.client.id] for u in answered])
 

@@ -15,11 +15,13 @@ from dataclasses import dataclass
 from fl.clients import Clients
 from fl.errors import UserError
 from fl.federation import Update
-from fl.methods.averaging import Averaging, trained_parameters
+from fl.fusion.server import Server
+from fl.methods.averaging import Averaging
 from fl.methods.method import Method
 from fl.methods.prototypes import LOCAL, ParticipationConfig, PrototypesConfig, assign
+from fl.models.state import parameters_sent
 from fl.rounds import Rounds
-from fl.server import Outcome, Server
+from fl.server import Outcome
 from fl.spaces import Spaces
 from fl.training.classifier import ClassifierConfig
 
@@ -47,9 +49,9 @@ def run(clients: Clients, server: Server, config: FedNovaConfig, *, rounds: Roun
         for training, model in frame.model.items():
             own = [update for update in updates if update.client.training == training]
             factor = stretch([(update.client.num_samples, steps(update)) for update in own])
-            for name, x in trained_parameters(model) if own else []:
+            for name, x in parameters_sent(model).items() if own else []:
                 start = frame.start[training][f"classifier.{name}"]
-                x.data = start + factor * (x.data - start)
+                x.copy_(start + factor * (x - start))
     return rounds.outcome(frame.ensemble)
 
 

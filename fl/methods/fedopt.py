@@ -18,11 +18,13 @@ import torch
 
 from fl.bounds import Positive, Within
 from fl.clients import Clients
-from fl.methods.averaging import Averaging, AveragingConfig, trained_parameters
+from fl.fusion.server import Server
+from fl.methods.averaging import Averaging, AveragingConfig
 from fl.methods.method import Method
 from fl.methods.prototypes import LOCAL, assign
+from fl.models.state import parameters_sent
 from fl.rounds import Rounds
-from fl.server import Outcome, Server
+from fl.server import Outcome
 from fl.spaces import LogUniform, Spaces
 
 Decay = Annotated[float, Within(0, 1, "[)")]
@@ -52,13 +54,13 @@ def run(clients: Clients, server: Server, config: FedAdamConfig, *, rounds: Roun
     frame = Averaging(clients, server, config, rounds)
     memory = {}
     for i, model in enumerate(frame.model.values()):
-        for name, x in trained_parameters(model):
+        for name, x in parameters_sent(model).items():
             memory[f"m.{i}.{name}"] = torch.zeros_like(x)
             memory[f"v.{i}.{name}"] = torch.full_like(x, config.adaptivity**2)
     for updates in frame.play(memory):
         taken = {update.client.training for update in updates}
         for i, (training, model) in enumerate(frame.model.items()):
-            for name, x in trained_parameters(model) if training in taken else []:
+            for name, x in parameters_sent(model).items() if training in taken else []:
                 start = frame.start[training][f"classifier.{name}"]
                 m, v = memory[f"m.{i}.{name}"], memory[f"v.{i}.{name}"]
                 step(x, start, m, v, config)

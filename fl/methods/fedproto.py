@@ -16,19 +16,19 @@ from torch import Tensor, nn
 
 from fl.bounds import NotNegative
 from fl.clients import Clients
-from fl.federation import Batch, RunSpec, Task, TaskInput, TaskOutput, Update
+from fl.federation import Batch, RunSpec, TaskInput, TaskOutput, Update
+from fl.fusion.server import Server
 from fl.methods.method import Method
-from fl.methods.personal import LOCAL, Participations, PersonalConfig, assign, checked_floats
-from fl.methods.prototypes import participants
+from fl.methods.personal import LOCAL, Participations, PersonalConfig, checked_floats
+from fl.methods.prototypes import assign_all, participants
 from fl.receiving import check_label_counts
 from fl.rounds import Rounds
-from fl.server import Outcome, Server
+from fl.server import Outcome
 from fl.spaces import LogUniform, Spaces
 from fl.training.classifier import classifier_recipe, starting_classifier
 from fl.training.features import check_head, features_and_logits
 from fl.training.personal import PersonalTraining, own_model, personal_model
 from fl.training.recipe import Recipe
-from fl.training.task import task_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,10 +38,24 @@ class LocalFedProto(PersonalTraining):
     attraction: NotNegative = 1.0
     """lambda, the weight of the distance to the prototypes (the paper: 1)."""
 
-    @property
-    def task(self) -> Task:
-        """The task that such a client runs from the second round on."""
-        return train_to_prototypes
+    def recipe(self, inputs: TaskInput) -> Recipe:
+        """Trains by :meth:`losses`; without prototypes while a step is measured."""
+        model = personal_model(replace(inputs, broadcast={}), self)
+        if "prototypes" not in inputs.broadcast:
+            return classifier_recipe(inputs, self, model)
+        labels = inputs.shard.labels
+        columns = {
+            "towards": inputs.broadcast["prototypes"][labels],
+            "known": inputs.broadcast["known"][labels].float(),
+        }
+        return classifier_recipe(inputs, self, model, losses=self.losses, columns=columns)
+
+    def losses(self, model: nn.Module, batch: Batch) -> Tensor:
+        """CE + lambda mean_d (f(x) - C_y)^2, (B,), of classes that have a prototype."""
+        z, logits = features_and_logits(model, batch["images"])
+        entropy = F.cross_entropy(logits, batch["labels"], reduction="none")
+        distance = (z - batch["towards"]).square().mean(1)
+        return entropy + self.attraction * batch["known"] * distance
 
     def check(self, run_spec: RunSpec) -> None:
         """Raises `UserError` for a model without a head too, whose input the features are."""
@@ -98,26 +112,6 @@ def feature_width(config: PersonalTraining, run_spec: RunSpec) -> int:
     return features_and_logits(model, torch.zeros(1, *run_spec.image_shape))[0].shape[1]
 
 
-@task_of
-def train_to_prototypes(inputs: TaskInput) -> Recipe:
-    """Trains with the distance to the prototypes of those classes that have one."""
-    config = inputs.client.training
-    assert isinstance(config, LocalFedProto)
-    model, labels = personal_model(replace(inputs, broadcast={}), config), inputs.shard.labels
-    if "prototypes" not in inputs.broadcast:  # while a step is measured
-        return classifier_recipe(inputs, config, model)
-    towards = inputs.broadcast["prototypes"][labels]
-    columns = {"towards": towards, "known": inputs.broadcast["known"][labels].float()}
-
-    def losses(model: nn.Module, batch: Batch) -> Tensor:
-        z, logits = features_and_logits(model, batch["images"])
-        entropy = F.cross_entropy(logits, batch["labels"], reduction="none")
-        distance = (z - batch["towards"]).square().mean(1)
-        return entropy + config.attraction * batch["known"] * distance
-
-    return classifier_recipe(inputs, config, model, losses=losses, columns=columns)
-
-
 @torch.no_grad()
 def tell_prototypes(inputs: TaskInput) -> TaskOutput:
     """The mean features of the client's samples of each class, (classes, d); zeros of a class of
@@ -136,7 +130,7 @@ def tell_prototypes(inputs: TaskInput) -> TaskOutput:
 METHOD = Method(
     name="fedproto",
     config=FedProtoConfig,
-    assign=assign,
+    assign=assign_all,
     run=run,
     one_shot=False,
     scores_clients=lambda settings: True,

@@ -1,26 +1,34 @@
 """FedRep (Collins et al., ICML 2021): FedPer whose clients train first the head, then the layers.
 
 While the head is trained the shared layers are frozen, and the reverse.
+
+FedRep+ (FedD2S, Section IV-A): its rounds are FedPer+'s. As long as a client shares its whole
+model, and so has no head, all its epochs train that.
 """
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Self
 
 from fl.bounds import Count
-from fl.clients import Clients
 from fl.errors import UserError
-from fl.federation import Task, TaskInput
-from fl.methods.fedper import FedPerConfig, assign, share_layers
+from fl.federation import TaskInput
+from fl.methods.fedper import (
+    DROPPING,
+    FedPerConfig,
+    FedPerPlusConfig,
+    assign,
+    assign_dropping,
+    run,
+    run_dropping,
+)
 from fl.methods.method import Method
 from fl.methods.personal import LOCAL
-from fl.rounds import Rounds
-from fl.server import Outcome, Server
 from fl.spaces import Spaces
 from fl.training.classifier import ClassifierConfig, classifier_recipe, plain
 from fl.training.epochs import epochs_of
 from fl.training.personal import PersonalTraining, personal_model
 from fl.training.recipe import Recipe
-from fl.training.task import task_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,11 +50,6 @@ class LocalFedRep(PersonalTraining):
         """Its own record: it trains head and shared layers in turn from the first round on."""
         return self
 
-    @property
-    def task(self) -> Task:
-        """The task of such a client."""
-        return train_head_then_layers
-
     def probe(self, steps: int, num_classes: int) -> tuple[Self, int]:
         """See :class:`fl.federation.Training`: an epoch of the head, one of the shared layers."""
         return replace(self, epochs=1, head_epochs=None), steps * self.batch_size
@@ -58,6 +61,29 @@ class LocalFedRep(PersonalTraining):
                 f"head_epochs must be below epochs ({self.epochs}), got {self.head_epochs}"
             )
 
+    def recipe(self, inputs: TaskInput) -> Recipe:
+        """Trains the head on frozen shared layers, then these under the frozen head.
+
+        What the server sent, or what the client knows without being sent it, are the shared layers.
+        A model that is all head, or all shared, has all epochs.
+        """
+        model = personal_model(inputs, self)
+        received = {**inputs.broadcast, **inputs.payload}
+        named = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
+        shared = [p for name, p in named if f"classifier.{name}" in received]
+        head = [p for name, p in named if f"classifier.{name}" not in received]
+        if not (head and shared):
+            return classifier_recipe(inputs, self, model)
+        head_epochs, shared_epochs = self.stages
+
+        def then() -> Recipe:
+            left = plain(self, epochs=shared_epochs)
+            epochs = epochs_of(inputs, left, model, order="local/order/shared")
+            return replace(classifier_recipe(inputs, left, model), epochs=epochs, trained=shared)
+
+        first = classifier_recipe(inputs, plain(self, epochs=head_epochs), model)
+        return replace(first, trained=head, then=then)
+
 
 @dataclass(frozen=True, kw_only=True)
 class FedRepConfig(FedPerConfig):
@@ -66,45 +92,40 @@ class FedRepConfig(FedPerConfig):
     classifier: LocalFedRep = LocalFedRep()
 
 
-def run(clients: Clients, server: Server, config: FedRepConfig, *, rounds: Rounds) -> Outcome:
-    """FedPer's rounds; a FedRep client trains as one from the first round on."""
-    return share_layers(clients, server, config, rounds=rounds, known=True)
+@dataclass(frozen=True, kw_only=True)
+class LocalFedRepPlus(LocalFedRep):
+    """Local training of a FedRep+ client: FedRep's, but for the first round."""
+
+    @property
+    def first_round(self) -> ClassifierConfig:
+        """FedAvg's record: the clients share all layers."""
+        return plain(self)
 
 
-@task_of
-def train_head_then_layers(inputs: TaskInput) -> Recipe:
-    """Trains the head on frozen shared layers, then these under the frozen head.
+@dataclass(frozen=True, kw_only=True)
+class FedRepPlusConfig(FedPerPlusConfig):
+    """FedRep+'s settings: FedPer+'s, and how many epochs the head has."""
 
-    What the server sent, or what the client knows without being sent it, are the shared layers. A
-    model that is all head, or all shared, has all epochs.
-    """
-    config = inputs.client.training
-    assert isinstance(config, LocalFedRep)
-    model = personal_model(inputs, config)
-    received = {**inputs.broadcast, **inputs.payload}
-    named = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
-    shared = [p for name, p in named if f"classifier.{name}" in received]
-    head = [p for name, p in named if f"classifier.{name}" not in received]
-    if not (head and shared):
-        return classifier_recipe(inputs, config, model)
-
-    head_epochs, shared_epochs = config.stages
-
-    def then() -> Recipe:
-        left = plain(config, epochs=shared_epochs)
-        epochs = epochs_of(inputs, left, model, order="local/order/shared")
-        return replace(classifier_recipe(inputs, left, model), epochs=epochs, trained=shared)
-
-    first = classifier_recipe(inputs, plain(config, epochs=head_epochs), model)
-    return replace(first, trained=head, then=then)
+    classifier: LocalFedRepPlus = LocalFedRepPlus()
 
 
-METHOD = Method(
-    name="fedrep",
-    config=FedRepConfig,
-    assign=assign,
-    run=run,
-    one_shot=False,
-    scores_clients=lambda settings: True,
-    spaces=Spaces(local=LOCAL),
-)
+METHODS = [
+    Method(
+        name="fedrep",
+        config=FedRepConfig,
+        assign=assign,
+        run=partial(run, known=True),
+        one_shot=False,
+        scores_clients=lambda settings: True,
+        spaces=Spaces(local=LOCAL),
+    ),
+    Method(
+        name="fedrep+",
+        config=FedRepPlusConfig,
+        assign=assign_dropping,
+        run=run_dropping,
+        one_shot=False,
+        scores_clients=lambda settings: True,
+        spaces=Spaces(local={**LOCAL, **DROPPING}),
+    ),
+]

@@ -14,13 +14,14 @@ from fl.errors import ClientFailed
 from fl.exchange import Tensors, prefixed
 from fl.federation import RunSpec, TaskInput, TaskOutput
 from fl.fusion.aggregation import AggregationConfig
+from fl.fusion.server import Server
 from fl.methods.hfldd import check_clusters, random_clusters
 from fl.methods.method import Assignment, Method
-from fl.methods.prototypes import LOCAL
+from fl.methods.prototypes import LOCAL, assign_all
 from fl.methods.uploads import combine_classifiers, untrained_classifier
 from fl.rounds import Rounds
 from fl.seeding import in_round, numpy_generator
-from fl.server import Outcome, Server
+from fl.server import Outcome
 from fl.spaces import Spaces
 from fl.training.classifier import ClassifierConfig
 
@@ -48,8 +49,7 @@ def assign(config: FedSeqConfig, num_clients: int, run_spec: RunSpec) -> list[As
     """
     check_clusters(config.num_clusters(num_clients), num_clients, "clusters")
     config.check_clients(config.num_clusters(num_clients))
-    config.classifier.check(run_spec)
-    return [Assignment("classifier", config.classifier)] * num_clients
+    return assign_all(config, num_clients, run_spec)
 
 
 def run(clients: Clients, server: Server, config: FedSeqConfig, *, rounds: Rounds) -> Outcome:
@@ -68,7 +68,6 @@ def run(clients: Clients, server: Server, config: FedSeqConfig, *, rounds: Round
             raise ClientFailed(head, clients.members[head].model, reason)
         with server.events.phase("fusion"):
             sizes = {order[0]: _samples(clients, order) for order in orders}
-
             combine_classifiers(model, ends, clients, server, config, sizes)
     return rounds.outcome(model)
 
@@ -95,11 +94,7 @@ def _train_in_turn(
     for place in range(max(map(len, orders))):
         places = {order[place]: i for i, order in enumerate(orders) if place < len(order)}
         messages = {k: Relayed(carried[i]) if place else carried[i] for k, i in places.items()}
-        updates = clients.train(
-            only=places,
-            payloads=messages,
-            goes_to="peers",
-        )
+        updates = clients.train(only=places, payloads=messages, goes_to="peers")
         for update in updates:
             carried[places[update.client.id]] = Relayed(update.tensors.items())
     return carried

@@ -22,15 +22,16 @@ from fl.errors import ClientFailed, UserError
 from fl.exchange import Tensors, prefixed
 from fl.federation import RunSpec, TaskInput, TaskOutput, Update
 from fl.fusion.aggregation import AggregationConfig
+from fl.fusion.server import Server
 from fl.json_files import JsonObject
 from fl.methods.method import Assignment, Method
 from fl.methods.personal import checked_floats
-from fl.methods.prototypes import LOCAL
+from fl.methods.prototypes import LOCAL, assign_all
 from fl.methods.uploads import combine_classifiers, untrained_classifier
 from fl.receiving import check_probabilities
 from fl.rounds import Rounds
 from fl.seeding import numpy_generator, seed_for
-from fl.server import Outcome, Server
+from fl.server import Outcome
 from fl.spaces import Spaces
 from fl.training.classifier import ClassifierConfig, classifier_recipe, received_classifier
 from fl.training.divergence import logits_of
@@ -167,8 +168,7 @@ def assign(config: HFLDDConfig, num_clients: int, run_spec: RunSpec) -> list[Ass
         UserError: more groups than clients, or a classifier that cannot take these images.
     """
     check_clusters(config.num_groups(num_clients), num_clients, "groups")
-    config.classifier.check(run_spec)
-    return [Assignment("classifier", config.classifier)] * num_clients
+    return assign_all(config, num_clients, run_spec)
 
 
 def run(
@@ -294,13 +294,7 @@ def gather_data(clients: Clients, memory: Tensors, config: HFLDDConfig) -> dict[
         sent = sum(len(images) for images in own.values())
         samples[head] += sent
         about[:, k] = torch.tensor([sent, update.stats["steps"], update.stats["nearest"]])
-    clients.map(
-        keep_data,
-        only=heads,
-        payloads=relayed,
-        remember=True,
-        goes_to="client",
-    )
+    clients.map(keep_data, only=heads, payloads=relayed, remember=True, goes_to="client")
     refuse_lost(clients, heads)
     found = {"samples": samples, "sent": about[0], "steps": about[1], "nearest": about[2]}
     return found | examples_of(updates)

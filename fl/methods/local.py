@@ -1,23 +1,19 @@
 """Training alone: the clients exchange nothing. The line that every other method must beat."""
 
 from fl.clients import Clients
+from fl.fusion.server import Server
 from fl.methods.method import Method
-from fl.methods.personal import LOCAL, Participations, PersonalConfig, assign
-from fl.methods.prototypes import participants
+from fl.methods.personal import LOCAL, Participations, PersonalConfig
+from fl.methods.prototypes import assign_all
 from fl.rounds import Rounds
-from fl.server import Outcome, Server
+from fl.server import Outcome
 from fl.spaces import Spaces
-from fl.training.personal import own_model
 
 
 def run(clients: Clients, server: Server, config: PersonalConfig, *, rounds: Rounds) -> Outcome:
     """Rounds of local training, in which as many clients take part as in other methods."""
     taken = Participations(clients)
-    for number in rounds.play(
-        clients, server, memory=taken.memory, evaluate=lambda: clients.score(own_model)
-    ):
-        chosen = participants(clients, config.participation, number)
-        taken.count(chosen)
+    for chosen in taken.play(rounds, server, config):
         clients.train(only=chosen, remember=True, goes_to="client")
     return rounds.outcome(None, figures=taken.fedavg_bytes(config.classifier, server))
 
@@ -25,7 +21,7 @@ def run(clients: Clients, server: Server, config: PersonalConfig, *, rounds: Rou
 METHOD = Method(
     name="local",
     config=PersonalConfig,
-    assign=assign,
+    assign=assign_all,
     run=run,
     one_shot=False,
     scores_clients=lambda settings: True,

@@ -12,27 +12,20 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fl.bounds import NotNegative, Positive
-from fl.exchange import load_prefixed
-from fl.federation import Batch, RunSpec, Task, TaskInput
+from fl.federation import Batch, RunSpec, TaskInput
 from fl.methods.averaging import AveragingConfig, run
 from fl.methods.method import Method
 from fl.methods.prototypes import LOCAL, assign
 from fl.models import copied
 from fl.spaces import LogUniform, Spaces
-from fl.training.classifier import (
-    ClassifierConfig,
-    classifier_recipe,
-    plain,
-    received_classifier,
-    starting_classifier,
-)
-from fl.training.features import check_head, features_and_logits
+from fl.training.classifier import ClassifierConfig, classifier_recipe, received_classifier
+from fl.training.features import check_head, features_and_logits, features_of
+from fl.training.personal import AfterFedAvg, last_model
 from fl.training.recipe import Recipe
-from fl.training.task import task_of
 
 
 @dataclass(frozen=True, kw_only=True)
-class LocalMoon(ClassifierConfig):
+class LocalMoon(AfterFedAvg, ClassifierConfig):
     """Local training of a MOON client: a classifier's, with the contrastive term."""
 
     mu: NotNegative = 1.0
@@ -40,20 +33,31 @@ class LocalMoon(ClassifierConfig):
     temperature: Positive = 0.5
     """Temperature tau of the contrastive term; the authors' code has 0.5."""
 
-    @property
-    def first_round(self) -> ClassifierConfig:
-        """FedAvg's record: there is no model of the round before."""
-        return plain(self)
-
-    @property
-    def task(self) -> Task:
-        """The task that such a client runs."""
-        return train_contrasting
-
     def check(self, run_spec: RunSpec) -> None:
         """Raises `UserError` for a model without a head too, whose features are contrasted."""
         super().check(run_spec)
         check_head("moon", self.model, self.width, run_spec)
+
+    def recipe(self, inputs: TaskInput) -> Recipe:
+        """Trains by :meth:`losses`; without the term if the client remembers no model."""
+        model = received_classifier(inputs, self)
+        if not self.mu:
+            return classifier_recipe(inputs, self, model)
+        images, last = inputs.shard.images.to(inputs.device), last_model(inputs, self)
+        towards = features_of(copied(model), images, self.batch_size)
+        away = torch.zeros_like(towards)
+        if last is not None:
+            away = features_of(last, images, self.batch_size)
+        contrasted = torch.full((len(images),), float(last is not None))
+        columns = {"towards": towards, "away": away, "contrasted": contrasted}
+        return classifier_recipe(inputs, self, model, losses=self.losses, columns=columns)
+
+    def losses(self, model: nn.Module, batch: Batch) -> Tensor:
+        """Eq. 4, (B,): CE(f_w(x), y) + mu * :func:`contrast`."""
+        z, logits = features_and_logits(model, batch["images"])
+        entropy = F.cross_entropy(logits, batch["labels"], reduction="none")
+        term = contrast(z, batch["towards"], batch["away"], self.temperature)
+        return entropy + self.mu * batch["contrasted"] * term
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,46 +67,12 @@ class MoonConfig(AveragingConfig):
     classifier: LocalMoon = LocalMoon()
 
 
-@task_of
-def train_contrasting(inputs: TaskInput) -> Recipe:
-    """Trains with the contrastive term; a client that remembers no model trains without it."""
-    config = inputs.client.training
-    assert isinstance(config, LocalMoon)
-    model = received_classifier(inputs, config)
-    if not config.mu:
-        return classifier_recipe(inputs, config, model)
-    images = inputs.shard.images.to(inputs.device)
-    towards = frozen_features(copied(model), images, config.batch_size)
-    away, contrasted = torch.zeros_like(towards), torch.zeros(len(images))
-    if inputs.remembered:
-        own = starting_classifier(config, inputs.run_spec)
-        load_prefixed(own, inputs.remembered, "classifier", sender="the client's memory")
-        away = frozen_features(own.to(inputs.device), images, config.batch_size)
-        contrasted += 1
-
-    def losses(model: nn.Module, batch: Batch) -> Tensor:
-        z, logits = features_and_logits(model, batch["images"])
-        entropy = F.cross_entropy(logits, batch["labels"], reduction="none")
-        term = contrast(z, batch["towards"], batch["away"], config.temperature)
-        return entropy + config.mu * batch["contrasted"] * term  # Eq. 4
-
-    columns = {"towards": towards, "away": away, "contrasted": contrasted}
-    return classifier_recipe(inputs, config, model, losses=losses, columns=columns)
-
-
 def contrast(z: Tensor, towards: Tensor, away: Tensor, temperature: float) -> Tensor:
     """Eq. 3, (B,): -log(e^(a/tau) / (e^(a/tau) + e^(b/tau))), with the cosines a of ``z`` and
     ``towards`` and b of ``z`` and ``away``, all (B, d)."""
     cosines = [F.cosine_similarity(z, other, dim=1) for other in (towards, away)]
     first = torch.zeros(len(z), dtype=torch.int64, device=z.device)
     return F.cross_entropy(torch.stack(cosines, dim=1) / temperature, first, reduction="none")
-
-
-@torch.no_grad()
-def frozen_features(model: nn.Module, images: Tensor, batch_size: int) -> Tensor:
-    """The model's features of each image in eval mode, (N, d): the same in every epoch."""
-    model.eval()
-    return torch.cat([features_and_logits(model, part)[0] for part in images.split(batch_size)])
 
 
 METHOD = Method(

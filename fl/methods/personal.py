@@ -4,8 +4,9 @@ All clients have one architecture. In the first round they train by FedAvg's rec
 do is FedAvg's, so that one stored model serves all these methods.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -16,15 +17,16 @@ from fl.errors import UserError
 from fl.exchange import Tensors, checked
 from fl.federation import RunSpec, Training, Update
 from fl.fusion.aggregation import average_states
+from fl.fusion.server import Server
 from fl.json_files import JsonObject
-from fl.methods.method import Assignment
-from fl.methods.prototypes import ParticipationConfig
+from fl.methods.prototypes import ParticipationConfig, participants
 from fl.models.layered import Layers
 from fl.models.shapes import ImageShape
-from fl.server import Server
+from fl.rounds import Rounds
+from fl.server import Evaluation
 from fl.spaces import Choice, Distribution, LogUniform
 from fl.training.classifier import starting_classifier
-from fl.training.personal import PersonalTraining
+from fl.training.personal import PersonalTraining, own_model
 
 LOCAL: dict[str, Distribution] = {
     "classifier.epochs": Choice((1, 2, 4, 8)),
@@ -40,23 +42,34 @@ class PersonalConfig(ParticipationConfig):
     classifier: PersonalTraining = PersonalTraining()
 
 
-def assign(config: PersonalConfig, num_clients: int, run_spec: RunSpec) -> list[Assignment]:
-    """Every client trains the same classifier.
-
-    Raises:
-        UserError: the classifier cannot take these images.
-    """
-    config.classifier.check(run_spec)
-    return [Assignment("classifier", config.classifier)] * num_clients
-
-
 class Participations:
     """How often each client has taken part: Z_n(r) of FedD2S's Eq. 6, a tensor of the memory."""
 
     def __init__(self, clients: Clients) -> None:
+        self._clients = clients
         self.memory: dict[str, Tensor] = {
             "participations": torch.zeros(len(clients.members), dtype=torch.int64)
         }
+
+    def play(
+        self,
+        rounds: Rounds,
+        server: Server,
+        config: PersonalConfig,
+        model: nn.Module | None = None,
+        *,
+        evaluate: Callable[[], Evaluation] | None = None,
+    ) -> Iterator[list[int]]:
+        """Plays the rounds; yields the ids of the clients that take part in each, once counted.
+
+        Without ``evaluate`` clients are scored by the models that they remember.
+        """
+        clients = self._clients
+        evaluate = evaluate or partial(clients.score, own_model)
+        for number in rounds.play(clients, server, model, self.memory, evaluate=evaluate):
+            chosen = participants(clients, config.participation, number)
+            self.count(chosen)
+            yield chosen
 
     def count(self, chosen: Iterable[int]) -> None:
         """These clients take part in the round that begins."""
@@ -192,8 +205,3 @@ def average_layers(
     weights = [update.client.num_samples for update in updates]
     average = average_states(map(shared, updates), weights, partial=True)
     model.load_state_dict({**state, **{n: t.to(state[n].device) for n, t in average.items()}})
-
-
-def same_depth(clients: Clients, depth: int) -> dict[int, int]:
-    """The same depth for every client, by id."""
-    return {client.id: depth for client in clients.members}

@@ -14,19 +14,19 @@ from torch import Tensor, nn
 
 from fl.bounds import NotNegative, Positive
 from fl.clients import Clients
-from fl.exchange import load_prefixed
-from fl.federation import Batch, Task, TaskInput
+from fl.federation import Batch, TaskInput
+from fl.fusion.server import Server
 from fl.methods.averaging import Averaging
 from fl.methods.method import Method
-from fl.methods.personal import LOCAL, Participations, PersonalConfig, assign
+from fl.methods.personal import LOCAL, Participations, PersonalConfig
+from fl.methods.prototypes import assign_all
 from fl.rounds import Rounds
-from fl.server import Outcome, Server
+from fl.server import Outcome
 from fl.spaces import LogUniform, Spaces
-from fl.training.classifier import classifier_recipe, received_classifier, starting_classifier
+from fl.training.classifier import classifier_recipe, received_classifier
 from fl.training.divergence import divergences, logits_of
-from fl.training.personal import PersonalTraining, own_model
+from fl.training.personal import PersonalTraining, last_model, own_model
 from fl.training.recipe import Recipe
-from fl.training.task import task_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,10 +38,24 @@ class LocalPFedSD(PersonalTraining):
     temperature: Positive = 1.0
     """Temperature tau of the soft labels; the authors' code has 1."""
 
-    @property
-    def task(self) -> Task:
-        """The task that such a client runs from the second round on."""
-        return train_by_last_model
+    def recipe(self, inputs: TaskInput) -> Recipe:
+        """Trains by :meth:`losses`; untaught if the client remembers no model."""
+        model = received_classifier(inputs, self)
+        if not self.weight:
+            return classifier_recipe(inputs, self, model)
+        size, last = len(inputs.shard), last_model(inputs, self)
+        soft = torch.zeros(size, inputs.run_spec.num_classes)
+        if last is not None:
+            soft = logits_of(last, inputs.shard.images, self.batch_size)
+        columns = {"soft": soft, "taught": torch.full((size,), float(last is not None))}
+        return classifier_recipe(inputs, self, model, losses=self.losses, columns=columns)
+
+    def losses(self, model: nn.Module, batch: Batch) -> Tensor:
+        """CE + lambda tau^2 KL(soft labels of the last model || the client's own), (B,)."""
+        logits = model(batch["images"])
+        entropy = F.cross_entropy(logits, batch["labels"], reduction="none")
+        distance = divergences(batch["soft"], logits, self.temperature)
+        return entropy + self.weight * batch["taught"] * distance
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,7 +66,7 @@ class PFedSDConfig(PersonalConfig):
 
 
 def run(clients: Clients, server: Server, config: PFedSDConfig, *, rounds: Rounds) -> Outcome:
-    """Rounds of local training and a plain mean, over clients that remember their last model."""
+    """w = 1/K sum_k w_k, round by round, over clients that remember their last model."""
     frame, taken = Averaging(clients, server, config, rounds), Participations(clients)
     scored = partial(clients.score, own_model)
     for _ in frame.play(taken.memory, evaluate=scored, remember=True):
@@ -61,36 +75,10 @@ def run(clients: Clients, server: Server, config: PFedSDConfig, *, rounds: Round
     return rounds.outcome(model, figures=taken.fedavg_bytes(config.classifier, server))
 
 
-@task_of
-def train_by_last_model(inputs: TaskInput) -> Recipe:
-    """Minimises CE + lambda tau^2 KL(soft labels of the last model || the client's own)."""
-    config = inputs.client.training
-    assert isinstance(config, LocalPFedSD)
-    model = received_classifier(inputs, config)
-    if not config.weight:
-        return classifier_recipe(inputs, config, model)
-    size = len(inputs.shard)
-    soft, taught = torch.zeros(size, inputs.run_spec.num_classes), torch.zeros(size)
-    if inputs.remembered:
-        last = starting_classifier(config, inputs.run_spec)
-        load_prefixed(last, inputs.remembered, "classifier", sender="the client's memory")
-        soft = logits_of(last.to(inputs.device), inputs.shard.images, config.batch_size)
-        taught += 1
-
-    def losses(model: nn.Module, batch: Batch) -> Tensor:
-        logits = model(batch["images"])
-        entropy = F.cross_entropy(logits, batch["labels"], reduction="none")
-        distance = divergences(batch["soft"], logits, config.temperature)
-        return entropy + config.weight * batch["taught"] * distance
-
-    columns = {"soft": soft, "taught": taught}
-    return classifier_recipe(inputs, config, model, losses=losses, columns=columns)
-
-
 METHOD = Method(
     name="pfedsd",
     config=PFedSDConfig,
-    assign=assign,
+    assign=assign_all,
     run=run,
     one_shot=False,
     scores_clients=lambda settings: True,

@@ -6,16 +6,16 @@ uploads.
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated
+from typing import Annotated, Any
 
 from torch import nn
 
 from fl.bounds import Number, OneOf, Settings, Width, Within
 from fl.clients import Clients
 from fl.errors import ClientFailed, UserError
-from fl.exchange import Tensors, prefixed
 from fl.federation import Client, RunSpec, Training, Update
 from fl.fusion.aggregation import AggregationConfig
+from fl.fusion.server import Server
 from fl.methods.method import Assignment
 from fl.methods.uploads import (
     MEAN,
@@ -26,7 +26,6 @@ from fl.methods.uploads import (
 from fl.models import CLASSIFIERS
 from fl.models.ensemble import Ensemble
 from fl.seeding import in_round, numpy_generator
-from fl.server import Server
 from fl.spaces import Choice, Distribution, LogUniform
 from fl.training.classifier import ClassifierConfig
 
@@ -103,6 +102,16 @@ def assign(config: PrototypesConfig, num_clients: int, run_spec: RunSpec) -> lis
     return [Assignment("classifier", training) for training in trainings]
 
 
+def assign_all(config: Any, num_clients: int, run_spec: RunSpec) -> list[Assignment]:
+    """Every client trains ``config.classifier``.
+
+    Raises:
+        UserError: the classifier cannot take these images.
+    """
+    config.classifier.check(run_spec)
+    return [Assignment("classifier", config.classifier)] * num_clients
+
+
 def _check_rule(config: AggregationConfig, trainings: Sequence[Training]) -> None:
     """Refuses a rule for which too few clients with one prototype may take part in a round."""
     share = config.participation if isinstance(config, ParticipationConfig) else 1.0
@@ -150,14 +159,6 @@ def average_each(
         weights = {update.client.id: weight(update) for update in group}
         left += combine_classifiers(average, group, clients, server, rule, weights)
     return sorted(left, key=lambda update: update.client.id)
-
-
-def weights_of(
-    model: Mapping[Training, nn.Module], clients: Clients, chosen: Iterable[int]
-) -> dict[int, Tensors]:
-    """The weights of each chosen client's prototype, ``classifier.*``, by client id."""
-    weights = {training: prefixed("classifier", member) for training, member in model.items()}
-    return {k: weights[clients.members[k].training] for k in chosen}
 
 
 def prototypes(members: Iterable[Client]) -> list[Training]:

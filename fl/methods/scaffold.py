@@ -21,11 +21,13 @@ from fl.clients import Clients, trained
 from fl.errors import UserError
 from fl.exchange import Tensors, check_forms, prefixed
 from fl.federation import RunSpec, Task, TaskInput, Training, Update
-from fl.methods.averaging import Averaging, trained_parameters
+from fl.fusion.server import Server
+from fl.methods.averaging import Averaging
 from fl.methods.method import Method
 from fl.methods.prototypes import LOCAL, ParticipationConfig, PrototypesConfig, assign
+from fl.models.state import parameters_sent
 from fl.rounds import Rounds
-from fl.server import Outcome, Server
+from fl.server import Outcome
 from fl.spaces import Spaces
 from fl.training.classifier import ClassifierConfig, classifier_recipe, received_classifier
 from fl.training.optimizers import Corrected
@@ -65,20 +67,20 @@ def run(clients: Clients, server: Server, config: ScaffoldConfig, *, rounds: Rou
     controls = {
         f"{i}.{name}": p.detach() * 0
         for i, model in enumerate(frame.model.values())
-        for name, p in trained_parameters(model)
+        for name, p in parameters_sent(model).items()
     }
 
     def start() -> dict[Training, Tensors]:
         found = frame.weights()
         for i, (training, model) in enumerate(frame.model.items()):
-            for name, _ in trained_parameters(model):
+            for name in parameters_sent(model):
                 found[training][f"control.{name}"] = controls[f"{i}.{name}"]
         return found
 
     def check(update: Update, run_spec: RunSpec) -> None:
         trained(update, run_spec)
         model = frame.model[clients.members[update.client.id].training]
-        expected: Tensors = dict(trained_parameters(model))
+        expected: Tensors = parameters_sent(model)
         for kind in ("control", "change"):
             check_forms(expected, update.tensors, kind, f"client {update.client.id}")
 
@@ -91,7 +93,7 @@ def run(clients: Clients, server: Server, config: ScaffoldConfig, *, rounds: Rou
     ):
         for i, (training, model) in enumerate(frame.model.items()):
             own = [update for update in updates if update.client.training == training]
-            for name, _ in trained_parameters(model):
+            for name in parameters_sent(model):
                 for update in own:
                     change = update.tensors[f"change.{name}"].to(server.device)
                     controls[f"{i}.{name}"] += change / number[training]
@@ -104,13 +106,13 @@ def train_corrected(inputs: TaskInput) -> Recipe:
     config = inputs.client.training
     assert isinstance(config, LocalScaffold)
     model = received_classifier(inputs, config)
-    x = {name: p.detach().clone() for name, p in trained_parameters(model)}
+    x = {name: p.detach().clone() for name, p in parameters_sent(model).items()}
     c, own = controls_in(inputs.payload, x), controls_in(inputs.remembered, x)
     tau = config.steps(len(inputs.shard))
 
     def upload() -> Tensors:
         tensors = prefixed("classifier", model)
-        for name, w in trained_parameters(model):
+        for name, w in parameters_sent(model).items():
             change = (x[name] - w.detach()) / (tau * config.lr) - c[name]
             tensors |= {f"control.{name}": own[name] + change, f"change.{name}": change}
         return tensors

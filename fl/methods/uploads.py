@@ -9,13 +9,13 @@ from torch import Tensor, nn
 from fl.clients import Clients
 from fl.errors import ClientFailed
 from fl.exchange import Tensors, check_forms, load_prefixed
-from fl.federation import Training, Update
+from fl.federation import TaskInput, TaskOutput, Training, Update
 from fl.fusion.aggregation import AggregationConfig, aggregate_states, average_into
+from fl.fusion.server import Server
 from fl.models import Decoder
 from fl.models.state import load_sent, state_sent
 from fl.plausible import check_model
 from fl.receiving import check_label_counts
-from fl.server import Server
 from fl.training.classifier import ClassifierConfig, starting_classifier
 from fl.training.generator import GeneratorConfig, starting_decoder, starting_generator
 
@@ -199,6 +199,19 @@ def load_label_counts(update: Update, server: Server) -> np.ndarray:
         ValueError: another shape or type, or counts that are not of its samples.
     """
     return check_label_counts(update, server.run_spec).numpy()
+
+
+def tell_label_counts(inputs: TaskInput) -> TaskOutput:
+    """A client's task: uploads ``label_counts`` (classes,)."""
+    return TaskOutput(tensors={"label_counts": inputs.shard.label_counts})
+
+
+def ask_label_counts(
+    clients: Clients, server: Server, only: Iterable[int] | None = None
+) -> dict[int, np.ndarray]:
+    """The samples per class, (classes,) int64, of all clients or some, by id."""
+    updates = clients.map(tell_label_counts, only=only, check=check_label_counts)
+    return {update.client.id: load_label_counts(update, server) for update in updates}
 
 
 def _sender(update: Update) -> str:

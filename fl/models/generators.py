@@ -23,6 +23,7 @@ class FeatureGenerator(nn.Module):
 
     def __init__(self, features: int, num_classes: int) -> None:
         super().__init__()
+        self.num_classes = num_classes
         self.layers = nn.Sequential(
             nn.Linear(NOISE + num_classes, HIDDEN),
             nn.BatchNorm1d(HIDDEN),

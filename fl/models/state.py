@@ -57,6 +57,23 @@ def state_sent(model: nn.Module) -> dict[str, Tensor]:
     return {name: t for name, t in model.state_dict().items() if name not in stays}
 
 
+def parameters_sent(model: nn.Module) -> dict[str, Tensor]:
+    """The trained parameters by name, without gradients: of what is sent all but buffers."""
+    sent = state_sent(model)
+    return {name: sent[name] for name, _ in model.named_parameters() if name in sent}
+
+
+def norm_names(model: nn.Module) -> set[str]:
+    """Names of what is sent of the model's BatchNorm layers, which are found by their type."""
+    names = {
+        f"{layer}.{name}".removeprefix(".")
+        for layer, module in model.named_modules()
+        if isinstance(module, AnyBatchNorm)
+        for name in module.state_dict()
+    }
+    return names & state_sent(model).keys()
+
+
 def load_sent(model: nn.Module, state: Mapping[str, Tensor]) -> None:
     """Loads such a part; the rest stays as it is."""
     model.load_state_dict(state, strict=False)

@@ -1,5 +1,7 @@
-"""A classifier's features: what enters its head, the linear layer that makes logits of them."""
+"""A classifier's features: what enters its head, the linear layer that makes logits of them; and
+features that a generator makes."""
 
+from collections.abc import Iterable, Iterator
 from functools import lru_cache, partial
 
 import torch
@@ -7,8 +9,11 @@ from torch import Tensor, nn
 
 from fl.errors import UserError
 from fl.federation import RunSpec
+from fl.models.generators import FeatureGenerator, asked
 from fl.models.registry import MODELS, build_classifier
 from fl.models.shapes import Built, ModelInfo
+from fl.seeding import torch_seeded
+from fl.training.recipe import Epoch
 from fl.training.stacked import PerClient
 
 
@@ -21,6 +26,13 @@ def features_and_logits(model: nn.Module, images: Tensor) -> tuple[Tensor, Tenso
     finally:
         hook.remove()
     return entered[0], logits
+
+
+@torch.no_grad()
+def features_of(model: nn.Module, images: Tensor, batch_size: int) -> Tensor:
+    """The model's features of each image in eval mode, (N, d), in the images' order."""
+    model.eval()
+    return torch.cat([features_and_logits(model, part)[0] for part in images.split(batch_size)])
 
 
 def head_of(model: nn.Module) -> nn.Module:
@@ -95,3 +107,38 @@ def _decides(model: nn.Module, name: str, images: Tensor) -> bool:
     hook.remove()
     is_head = outputs[0].shape == logits.shape
     return is_head and torch.allclose(found, logits.flip(0), rtol=1e-4, atol=1e-5)
+
+
+def starting_generator(classifier: nn.Module, run_spec: RunSpec) -> FeatureGenerator:
+    """A generator of the classifier's features, drawn from the run's seed."""
+    layer = head_of(classifier)
+    assert isinstance(layer, nn.Linear)
+    with torch_seeded(run_spec.seed, "start/feature generator"):
+        return FeatureGenerator(layer.in_features, run_spec.num_classes)
+
+
+def with_features(
+    epochs: Iterable[Epoch],
+    generator: FeatureGenerator,
+    classes: Tensor,
+    weights: Iterable[float],
+    stream: torch.Generator,
+) -> Iterator[Epoch]:
+    """The epochs, with generated features beside the B samples of each batch.
+
+    ``generated`` (B, d) are of ``drawn`` (B,) of the ``classes``; ``of_label`` (B, d) are of the
+    samples' own; ``weight`` (B,) is the epoch's.
+    """
+
+    @torch.no_grad()
+    def added(epoch: Epoch, weight: float) -> Epoch:
+        for batch in epoch:
+            labels = batch["labels"]
+            drawn = classes[torch.randint(len(classes), (len(labels),), generator=stream)]
+            given = [asked(y, generator.num_classes, stream) for y in (drawn, labels.cpu())]
+            generated, of_label = generator(torch.cat(given).to(labels.device)).chunk(2)
+            batch |= {"generated": generated, "of_label": of_label}
+            own_weight = torch.full((len(labels),), weight, device=labels.device)
+            yield batch | {"drawn": drawn.to(labels.device), "weight": own_weight}
+
+    yield from map(added, epochs, weights)

@@ -21,8 +21,37 @@ from fl.training.recipe import Recipe
 from fl.training.task import task_of
 
 
+class AfterFedAvg:
+    """What a classifier's record adds if its clients train as FedAvg's in the first round, when
+    there is nothing to remember and nothing is sent, and by a recipe of its own in all others."""
+
+    @property
+    def first_round(self) -> ClassifierConfig:
+        """FedAvg's record: one stored model of the first round serves all such methods."""
+        assert isinstance(self, ClassifierConfig)
+        return plain(self)
+
+    @property
+    def task(self) -> Task:
+        """The task that such a client runs from the second round on."""
+        return train_by_own_recipe
+
+    def recipe(self, inputs: TaskInput) -> Recipe:
+        """Trains the client's own model, with what the server sent in place of its own layers."""
+        assert isinstance(self, ClassifierConfig)
+        return classifier_recipe(inputs, self, personal_model(inputs, self))
+
+
+@task_of
+def train_by_own_recipe(inputs: TaskInput) -> Recipe:
+    """Trains by the recipe of the client's record."""
+    config = inputs.client.training
+    assert isinstance(config, AfterFedAvg)
+    return config.recipe(inputs)
+
+
 @dataclass(frozen=True, kw_only=True)
-class PersonalTraining(ClassifierConfig):
+class PersonalTraining(AfterFedAvg, ClassifierConfig):
     """A classifier's local training that goes on from the client's own model.
 
     The defaults are FedD2S's (Section IV-A), but for the batch: the paper has 128.
@@ -41,27 +70,9 @@ class PersonalTraining(ClassifierConfig):
     batch_size: Count = 32
     """Samples per step (FedD2S's paper: 128)."""
 
-    @property
-    def first_round(self) -> ClassifierConfig:
-        """FedAvg's record: no client has a model of its own yet."""
-        return plain(self)
-
-    @property
-    def task(self) -> Task:
-        """The task that such a client runs."""
-        return train_personal
-
     def reach(self, num_samples: int) -> float:
         """Any way: methods have such clients train for longer than ``epochs``."""
         return math.inf
-
-
-@task_of
-def train_personal(inputs: TaskInput) -> Recipe:
-    """Trains the client's own model, with what the server sent in place of its own layers."""
-    config = inputs.client.training
-    assert isinstance(config, ClassifierConfig)
-    return classifier_recipe(inputs, config, personal_model(inputs, config))
 
 
 def personal_model(inputs: TaskInput, config: Architecture) -> nn.Module:
@@ -76,6 +87,19 @@ def personal_model(inputs: TaskInput, config: Architecture) -> nn.Module:
     if any(name.startswith("classifier.") for name in received):
         sender = "the server, or the client's memory,"
         load_prefixed(model, {**prefixed("classifier", model), **received}, "classifier", sender)
+    return model.to(inputs.device)
+
+
+def last_model(inputs: TaskInput, config: Architecture) -> nn.Module | None:
+    """The whole model that the client remembers, on its device; None if it has not trained yet.
+
+    Raises:
+        ValueError: the memory is of another model.
+    """
+    if not inputs.remembered:
+        return None
+    model = starting_classifier(config, inputs.run_spec)
+    load_prefixed(model, inputs.remembered, "classifier", sender="the client's memory")
     return model.to(inputs.device)
 
 

@@ -1,7 +1,5 @@
 """What the server's verbs take and give: samples as a handle, and lessons epoch by epoch."""
 
-from inspect import signature
-
 import pytest
 import torch
 from torch import Tensor, nn
@@ -10,14 +8,12 @@ from fl.events import Events
 from fl.federation import Batch
 from fl.fusion.distillation import FusionLoss
 from fl.fusion.fit import FitConfig
-from fl.fusion.ranked_server import RankedServer
 from fl.fusion.single_server import SingleServer
-from fl.server import Lessons, Samples, Server
+from fl.server import Lessons, Samples
 from tests.fl.toy import CPU, PROBLEM, same_bits, shard
 
 CONFIG = FitConfig(epochs=3, lr=0.05, batch_size=8, optimizer="sgd")
 LOSS = FusionLoss(ce_weight=1, kd_weight=0)
-VERBS = [name for name, verb in vars(Server).items() if callable(verb) and not name.startswith("_")]
 
 
 def server() -> SingleServer:
@@ -49,15 +45,6 @@ class Repeated:
 
     def digest(self) -> str:
         return "repeated"
-
-
-@pytest.mark.parametrize("verb", VERBS)
-def test_every_verb_is_there_with_the_arguments_that_methods_may_give(verb: str) -> None:
-    promised = signature(getattr(Server, verb)).parameters
-    found = signature(getattr(RankedServer, verb)).parameters
-    assert list(found) == list(promised)
-    for name, parameter in promised.items():
-        assert (found[name].kind, found[name].default) == (parameter.kind, parameter.default)
 
 
 def test_samples_count_the_rows_of_all_ranks() -> None:

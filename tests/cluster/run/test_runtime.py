@@ -21,7 +21,7 @@ from fl.events import Events
 from fl.exchange import unpack
 from fl.federation import Job, TaskInput, TaskOutput
 from fl.fusion.checkpoints import Checkpoints
-from fl.fusion.ranked_server import RankedServer
+from fl.fusion.server import Server
 from fl.fusion.single_server import SingleServer
 from tests.cluster.outcomes import uploads
 from tests.fl.toy import PROBLEM, client, shard, split
@@ -114,7 +114,7 @@ def where(inputs: TaskInput) -> TaskOutput:
 
 
 @contextmanager
-def server(*arguments: str, bundles: Any = None) -> Iterator[RankedServer]:
+def server(*arguments: str, bundles: Any = None) -> Iterator[Server]:
     checkpoints = Checkpoints(Path(), every=1)
     with open_server(parse(arguments), PROBLEM, TEST, Events(), bundles, checkpoints) as opened:
         yield opened

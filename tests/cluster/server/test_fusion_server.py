@@ -27,7 +27,7 @@ from fl.events import Events
 from fl.federation import Batch, Job, Request
 from fl.fusion.distillation import EachMember, FusionLoss
 from fl.fusion.fit import FitConfig
-from fl.fusion.ranked_server import RankedServer
+from fl.fusion.server import Server
 from fl.fusion.single_server import SingleServer
 from fl.methods.fedaf import KnowledgeLoss
 from fl.models.ensemble import Ensemble
@@ -141,7 +141,7 @@ class Faulty:
         return LOSS(model, batch)
 
 
-def whole_stage(server: RankedServer) -> tuple[Samples, Tensor, dict[str, Tensor]]:
+def whole_stage(server: Server) -> tuple[Samples, Tensor, dict[str, Tensor]]:
     """Samples, filters, and asks two teachers."""
     decoders = {k: starting_generator(GENERATOR, PROBLEM).decoder for k in (3, 5)}
     allocation = torch.tensor([[300, 0, 50], [100, 260, 20]]).numpy()

@@ -16,7 +16,7 @@ from fl.fusion.checkpoints import Checkpoints
 from fl.fusion.distillation import EachMember, LearnedFusionLoss, Weighing
 from fl.fusion.fit import FitConfig
 from fl.fusion.group import PeerLostError, ProcessGroup
-from fl.fusion.ranked_server import RankedServer
+from fl.fusion.server import Server
 from fl.fusion.single_server import SingleServer
 from fl.server import FitResult, Loss
 from tests.fl.devices import DEVICE, TOLERANCE, Where, assert_same, on_both
@@ -66,7 +66,7 @@ FITS = {
 each_fit = pytest.mark.parametrize("case", FITS.values(), ids=FITS)
 
 
-def fitted(server: RankedServer, case: Case) -> tuple[nn.Module, FitResult]:
+def fitted(server: Server, case: Case) -> tuple[nn.Module, FitResult]:
     torch.manual_seed(0)
     model = case.model()
     how = {"loss": case.loss, "config": case.config, "stage": "fusion"}

@@ -15,12 +15,11 @@ from torch import Tensor
 
 from fl.data.shard import Shard
 from fl.events import Events
-from fl.federation import Batch, RunSpec
+from fl.federation import RunSpec
 from fl.fusion.fit import FitSpec
 from fl.fusion.group import Group
 from fl.fusion.rank import Rank, Report
-from fl.fusion.ranked_server import Arguments, Block, RankedServer, Value
-from fl.server import Samples
+from fl.fusion.server import Arguments, Block, Server, Value
 from tests.fl.devices import Where
 from tests.fl.toy import CPU
 
@@ -67,7 +66,7 @@ def on_ranks(size: int, work: Callable[[ThreadGroup], Result], where: Where = HE
     return [one.result() for one in ended]
 
 
-class ThreadServer(RankedServer):
+class ThreadServer(Server):
     """A server over ranks in threads, which are sent what processes would be sent: pickles."""
 
     def __init__(
@@ -80,14 +79,6 @@ class ThreadServer(RankedServer):
     ) -> None:
         super().__init__(run_spec, test, events, CPU)
         self.size, self._test, self._where = size, test, where
-
-    def sample_early(self, *_: Any, **__: Any) -> None:
-        """Draws nothing early."""
-
-    def place(self, data: Batch) -> Samples:
-        """See :meth:`RankedServer.place`."""
-        parts = {name: tensor.cpu().tensor_split(self.size) for name, tensor in data.items()}
-        return Samples(columns=parts, counts=tuple(map(len, next(iter(parts.values())))))
 
     def _on_each(
         self,
@@ -106,7 +97,8 @@ class ThreadServer(RankedServer):
         return list(blocks)
 
     def _share(self, value: Value) -> Value:
-        return value
+        shared: Any = _on_host(value)
+        return shared
 
     def _fit(self, spec: FitSpec, done: int) -> Iterator[Report]:
         sent = pickle.dumps(replace(spec, state_every=1))

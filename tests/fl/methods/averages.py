@@ -6,10 +6,10 @@ from collections.abc import Sequence
 import torch
 
 from fl.federation import Update
+from fl.fusion.server import Server
 from fl.methods.prototypes import by_prototype
 from fl.methods.uploads import load_classifier
 from fl.models.ensemble import Ensemble
-from fl.server import Server
 
 
 def averages(updates: Sequence[Update], server: Server) -> Ensemble:

@@ -9,10 +9,10 @@ from torch import Tensor, nn
 from fl.errors import UserError
 from fl.events import Event
 from fl.federation import RunSpec
-from fl.methods.fedbn import mean_of, norm_names, own_evaluation
 from fl.methods.registry import get_method
 from fl.models import build_classifier
-from fl.models.state import state_sent
+from fl.models.state import norm_names, state_sent
+from fl.scoring import mean_of, own_evaluation
 from fl.server import Evaluation
 from tests.fl.methods.averaged import (
     CLIENTS,
@@ -82,7 +82,7 @@ def test_batchnorm_does_not_travel_but_for_the_test(tmp_path: Path) -> None:
 def test_batchnorm_is_found_by_its_type() -> None:
     for model in ("convnet", "resnet18"):
         net = build_classifier(model, (1, 28, 28), 10, width=0.05)
-        found = {name.removeprefix("classifier.") for name in norm_names(net)}
+        found = norm_names(net)
         without = {n for n in state_sent(net) if n not in found}
         assert found
         assert not any("running" in name or "tracked" in name for name in without)
@@ -113,27 +113,22 @@ def test_the_mean_is_over_those_that_have_the_figure() -> None:
 
 
 def test_each_domain_is_tested_by_its_own_client_and_a_dropped_one_is_left_out() -> None:
-    clients, server = federation("fedbn", settings("fedbn"))
-    answers = iter(range(CLIENTS))
-
-    def evaluate(model: nn.Module) -> Evaluation:
-        k = next(answers)
-        per_domain = tuple(0.1 * k + 0.01 * d for d in range(CLIENTS))
-        return Evaluation(accuracy=0.9, per_class=(0.5,) * 10, per_domain=per_domain)
-
-    server.evaluate = evaluate  # type: ignore[method-assign]
-    model = {client.training: start() for client in clients.members}
-    found = own_evaluation(clients, server, model, {}, "domain")
-    assert found.per_domain == pytest.approx((0, 0.11, 0.22, 0.33))
-    assert found.accuracy == pytest.approx(0.165)
-    answers = iter((0, 2, 3))
-    clients.dropped[1] = "failed for good"
-    found = own_evaluation(clients, server, model, {}, "domain")
-    assert found.per_domain[1] is None
-    assert found.accuracy == pytest.approx((0 + 0.22 + 0.33) / 3)
-    answers = iter((0, 2, 3))
-    found = own_evaluation(clients, server, model, {}, "personal")
-    assert found.per_client == (0.9, None, 0.9, 0.9)
+    found = {
+        k: Evaluation(
+            accuracy=0.9,
+            per_class=(0.5,) * 10,
+            per_domain=tuple(0.1 * k + 0.01 * d for d in range(CLIENTS)),
+        )
+        for k in range(CLIENTS)
+    }
+    everyone = own_evaluation(found, CLIENTS, "domain")
+    assert everyone.per_domain == pytest.approx((0, 0.11, 0.22, 0.33))
+    assert everyone.accuracy == pytest.approx(0.165)
+    del found[1]
+    left = own_evaluation(found, CLIENTS, "domain")
+    assert left.per_domain[1] is None
+    assert left.accuracy == pytest.approx((0 + 0.22 + 0.33) / 3)
+    assert own_evaluation(found, CLIENTS, "personal").per_client == (0.9, None, 0.9, 0.9)
 
 
 def test_a_domain_needs_a_client_of_its_own() -> None:

@@ -14,13 +14,14 @@ from fl.exchange import prefixed
 from fl.federation import RunSpec
 from fl.fusion import feature_generation
 from fl.fusion.feature_generation import GenerationLoss, GeneratorFitConfig, LastLayers
-from fl.methods.fedgen import LocalFedGen, starting_generator, train_with_generator
+from fl.methods.fedgen import LocalFedGen
 from fl.methods.registry import get_method
 from fl.models import build_classifier
 from fl.models.generators import NOISE, asked
 from fl.models.state import state_sent
 from fl.seeding import in_round, seed_for, torch_generator
 from fl.training.classifier import plain, starting_classifier
+from fl.training.features import starting_generator
 from tests.fl.methods.averaged import (
     CLIENTS,
     SMALL,
@@ -135,7 +136,7 @@ def test_a_client_trains_by_the_plain_loop(number: int) -> None:
     own = {**prefixed("classifier", model), **prefixed("generator", generator)}
     sent = {n: t.clone() for n, t in own.items()} | {"held": held}
     inputs = type(inputs)(**{**vars(inputs), "payload": sent, "round": number})
-    found = train_with_generator(inputs).tensors
+    found = local.task(inputs).tensors
 
     sgd = optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
     order = torch_generator(0, in_round("local/order", number), 0)

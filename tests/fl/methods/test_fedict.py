@@ -9,7 +9,7 @@ from torch import Tensor, optim
 
 from fl.errors import UserError
 from fl.federation import Update
-from fl.methods.fedict import lesson, train_by_global_head
+from fl.methods.fedict import lesson
 from fl.methods.registry import get_method
 from fl.training.task import conflict, recipe_of
 from tests.fl.methods.personal_runs import (
@@ -132,7 +132,7 @@ def test_an_upload_that_cannot_be_is_refused_by_the_clients_name() -> None:
 
 
 def test_its_clients_train_in_cohorts() -> None:
-    recipe = recipe_of(train_by_global_head)
+    recipe = recipe_of(settings("fedict").classifier.task)
     assert recipe is not None
     assert conflict(recipe, task_input(settings("fedict").classifier, shard(5, 5, 5))) is None
 

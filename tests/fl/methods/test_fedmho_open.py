@@ -14,9 +14,8 @@ from fl.errors import UserError
 from fl.federation import Update
 from fl.fusion.voting import energy_levels
 from fl.methods import fedmho_open
-from fl.methods.fedgen import tell_label_counts
 from fl.methods.fedmho_open import FedMHOOpenConfig, label_trust, levels_apart, open_quotas
-from fl.methods.uploads import load_classifier, untrained_classifier
+from fl.methods.uploads import load_classifier, tell_label_counts, untrained_classifier
 from fl.seeding import seed_for
 from fl.server import Outcome
 from tests.fl.methods.naive_fedmho import decoder

@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from fl.errors import UserError
-from fl.methods.fedrep import train_head_then_layers
 from fl.models.layered import Layers
 from fl.training.task import conflict, recipe_of
 from tests.fl.methods.personal_runs import (
@@ -61,9 +60,9 @@ def test_with_an_empty_head_all_epochs_train_the_layers_and_it_is_fedavg() -> No
 
 
 def test_the_head_stays_in_the_second_stage_and_the_layers_in_the_first() -> None:
-    recipe = recipe_of(train_head_then_layers)
-    assert recipe is not None
     config = settings("fedrep").classifier
+    recipe = recipe_of(config.task)
+    assert recipe is not None
     inputs = task_input(config, shard(5, 5, 5))
     layers = Layers(start_of(config))
     front = layers.state_names(1, 3)

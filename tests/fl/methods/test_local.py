@@ -14,7 +14,7 @@ from fl.clients import Clients
 from fl.events import ClientEnd, Event, Events
 from fl.executor import InProcess
 from fl.federation import TaskInput, TaskOutput
-from fl.methods import local
+from fl.methods import personal
 from tests.fl.methods.personal_runs import (
     CLIENTS,
     close,
@@ -88,7 +88,7 @@ def test_who_is_absent_from_rounds_2_to_5_goes_on_with_the_memory_of_round_1(
     def chosen(clients: Clients, share: float, number: int) -> list[int]:
         return [0, 1] if number in (1, 6) else [1]
 
-    monkeypatch.setattr(local, "participants", chosen)
+    monkeypatch.setattr(personal, "participants", chosen)
     config = settings("local")
     _, clients = play("local", config, 6, store=store(tmp_path))
     model = start(config)

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from fl.errors import UserError
 from fl.events import Event
-from fl.methods.moon import LocalMoon, contrast, train_contrasting
+from fl.methods.moon import LocalMoon, contrast
 from fl.training.task import conflict, recipe_of
 from tests.fl.methods.averaged import (
     CLIENTS,
@@ -89,9 +89,9 @@ def test_the_contrast_is_the_papers() -> None:
 
 
 def test_its_clients_train_in_cohorts() -> None:
-    recipe = recipe_of(train_contrasting)
-    assert recipe is not None
     local = LocalMoon(model="cnn", width=0.2, batch_size=8)
+    recipe = recipe_of(local.task)
+    assert recipe is not None
     assert conflict(recipe, task_input(local, shard(5, 5, 5))) is None
 
 

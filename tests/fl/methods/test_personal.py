@@ -5,7 +5,8 @@ import torch
 from torch import Tensor
 
 from fl.federation import Update
-from fl.methods.personal import Participations, assign, checked_floats, checked_labels
+from fl.methods.personal import Participations, checked_floats, checked_labels
+from fl.methods.prototypes import assign_all
 from tests.fl.methods.personal_runs import CLIENTS, SPEC, federation, play, settings, sizes, start
 
 
@@ -33,7 +34,7 @@ def test_what_fedavg_would_have_sent_is_what_it_sends() -> None:
 
 
 def test_every_client_trains_the_same() -> None:
-    assert len(set(assign(settings("local"), CLIENTS, SPEC))) == 1
+    assert len(set(assign_all(settings("local"), CLIENTS, SPEC))) == 1
 
 
 @pytest.mark.parametrize("bad", [None, torch.zeros(3, 2), torch.zeros(2, 3).double()])

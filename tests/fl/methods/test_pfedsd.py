@@ -6,7 +6,6 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from fl.methods.pfedsd import train_by_last_model
 from fl.training.task import conflict, recipe_of
 from tests.fl.methods.personal_runs import (
     CLIENTS,
@@ -69,6 +68,6 @@ def test_clients_are_scored_by_their_own_last_models(tmp_path: Path) -> None:
 
 
 def test_its_clients_train_in_cohorts() -> None:
-    recipe = recipe_of(train_by_last_model)
+    recipe = recipe_of(settings("pfedsd").classifier.task)
     assert recipe is not None
     assert conflict(recipe, task_input(settings("pfedsd").classifier, shard(5, 5, 5))) is None

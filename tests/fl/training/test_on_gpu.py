@@ -10,10 +10,10 @@ import torch
 from fl.errors import UserError
 from fl.exchange import prefixed
 from fl.federation import TaskInput, TaskOutput, Training
-from fl.methods.fedgen import starting_generator
 from fl.methods.registry import METHODS
 from fl.training import stacked
 from fl.training.classifier import ClassifierConfig, starting_classifier
+from fl.training.features import starting_generator
 from fl.training.task import recipe_of, train_many
 from tests.fl.devices import Where, assert_same, on_both
 from tests.fl.methods.small import small

@@ -1,4 +1,8 @@
-"""The server's operations, over ranks in this process or in others."""
+"""The server, as a method sees it: its verbs, over ranks in this process or in others.
+
+A verb gives each rank its part of the work, a method of :class:`fl.fusion.rank.Rank`, and puts the
+ranks' results together.
+"""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -18,159 +22,37 @@ from fl.fusion.checkpoints import Checkpoints, digest_of, name_of
 from fl.fusion.distillation import TeacherWeights
 from fl.fusion.fit import STATE_FORM, FitConfig, FitSpec, Inference, load_state
 from fl.fusion.rank import COLUMNS, Rank, Report
-from fl.fusion.synthesis import PIXEL, Draw, Drawn, plan_draws, portions, share_out
+from fl.fusion.synthesis import PIXEL, Draw, Drawn, plan_draws, portions, share_out, still_asked
 from fl.metrics.accuracy import accuracies
 from fl.models import Decoder
 from fl.seeding import in_round
 from fl.server import Evaluation, FitResult, Lessons, Loss, Samples
 
-# What was drawn before all clients were done, until it is asked for.
-
-
-class EarlyDraws:
-    """Draws by stream and client."""
-
-    def __init__(self) -> None:
-        self._held: dict[tuple[str, int], Drawn] = {}
-
-    def add(self, stream: str, client: int, drawn: Drawn) -> None:
-        """Holds it until the next :meth:`take`."""
-        self._held[stream, client] = drawn
-
-    def take(
-        self, clients: Iterable[int], allocation: np.ndarray, stream: str
-    ) -> Mapping[int, Drawn]:
-        """By client what was drawn as it is asked for now; nothing is held any more.
-
-        Args:
-            clients: whose decoders are asked.
-            allocation: (clients, classes), what of each.
-            stream: the noise's name.
-        """
-        held, self._held = self._held, {}
-        rows = dict(zip(clients, allocation, strict=True))
-        return {
-            client: drawn
-            for (of_stream, client), drawn in held.items()
-            if of_stream == stream and client in rows and np.array_equal(drawn.counts, rows[client])
-        }
-
-
-# Has the ranks draw samples: each its share, of decoders that are sent to it in portions.
-
 Block = Any
-"""A rank's value, or a reference to it: the server's subclass decides which."""
-OnEach = Callable[..., list[Block]]
-"""Calls a rank's method on every rank, each with its own arguments; gives their results."""
-
-
-def sampled(
-    shares: Sequence[Sequence[Draw]],
-    decoders: Mapping[int, Decoder],
-    on_each: OnEach,
-    *,
-    latent: int,
-    stream: str,
-    drawn: Mapping[int, Drawn],
-    at_once: int | None,
-) -> list[tuple[Block, ...]]:
-    """Each rank's images, labels and z.
-
-    Args:
-        shares: what each rank draws.
-        decoders: by client id, each looked up when it is sent or draws.
-        on_each: calls a method on every rank.
-        latent: size of z.
-        stream: names the noise.
-        drawn: what was drawn before, by client.
-        at_once: decoders that are sent to a rank in one call; None: the mapping itself is.
-    """
-
-    def needed(draws: Sequence[Draw]) -> Mapping[int, Decoder]:
-        return {draw.client: decoders[draw.client] for draw in draws} if at_once else decoders
-
-    cut = [portions(share, at_once or max(1, len(share))) for share in shares]
-    blocks = [
-        on_each(
-            Rank.sample,
-            [(needed(own), own, latent, stream, drawn) for own in portion],
-            returns=COLUMNS,
-        )
-        for portion in zip_longest(*cut, fillvalue=[])
-    ]
-    if len(blocks) == 1:
-        return blocks[0]
-    of_rank = [tuple(chain.from_iterable(own)) for own in zip(*blocks, strict=True)]
-    return on_each(Rank.join, of_rank, returns=COLUMNS)
-
-
-# Asks teachers on the server's ranks, one teacher after the other.
-
-
-def taught_logits(
-    teachers: Iterable[nn.Module],
-    images: Sequence[Block],
-    weights: TeacherWeights,
-    on_each: OnEach,
-    inference: Inference,
-    share: Callable[[nn.Module], Any],
-) -> list[Block]:
-    """The teachers' logits as one, (N, classes) in a block for each rank; one teacher is held at a
-    time.
-
-    Args:
-        teachers: at least one.
-        images: each rank's.
-        weights: equal: their mean. agreement: see :func:`fl.fusion.distillation.agreed_logits`;
-            then all teachers' logits are held at once.
-        on_each: calls the ranks.
-        inference: arithmetic of the teachers' passes.
-        share: what to pass them for a teacher.
-
-    Raises:
-        ValueError: there is no teacher.
-    """
-    if weights == "agreement":
-        each = [
-            on_each(Rank.ask, [(shared, block, None, inference) for block in images])
-            for shared in map(share, teachers)
-        ]
-        _check(len(each))
-        return on_each(Rank.agree, list(zip(*each, strict=True)))
-    totals: Sequence[Block] = [None] * len(images)
-    count = 0
-    for teacher in teachers:
-        shared = share(teacher)
-        own = [(shared, *pair, inference) for pair in zip(images, totals, strict=True)]
-        totals = on_each(Rank.ask, own)
-        count += 1
-    _check(count)
-    return on_each(Rank.apply, [(partial(_divided, count=count), total) for total in totals])
-
-
-def _check(count: int) -> None:
-    if not count:
-        raise ValueError("teach needs at least one teacher")
-
-
-def _divided(rows: Tensor, count: int) -> Tensor:
-    return rows / count
-
-
+"""A rank's value, or a reference to it: the subclass decides which."""
 Value = TypeVar("Value")
 Arguments = TypeVarTuple("Arguments")
 
 
-class RankedServer(ABC):
-    """:class:`fl.server.Server` over ranks; subclasses define how these are called.
+class Server(ABC):
+    """The server, over however many ranks; what it computes does not depend on their number.
 
-    Only the server has the test split; methods get accuracies, never test samples.
+    Only it has the test split; methods get accuracies, never test samples. Subclasses define how
+    ranks are called.
     """
 
+    run_spec: RunSpec
+    device: torch.device
+    """Where models are built; the ranks move them to their own devices."""
+    events: Events
+    round: int
+    """The present round; see :mod:`fl.rounds`."""
     size: int
     """Number of ranks."""
     inference: Inference = "fp32"
     """Arithmetic of passes without training: tests, and what teachers are asked."""
+    draws_early = False
+    """Whether :meth:`sample_early` draws anything: not where ranks start after the clients."""
     decoders_at_once: int | None = 64
     """Decoders that a rank is sent in one call: memory may not have room for all clients'. None for
     one in this process, which reads each as it draws."""
@@ -185,12 +67,9 @@ class RankedServer(ABC):
         device: torch.device,
         checkpoints: Checkpoints | None = None,
     ) -> None:
-        self.run_spec = run_spec
-        self.events = events
-        self.device = device
-        self.round = 1
+        self.run_spec, self.events, self.device, self.round = run_spec, events, device, 1
         self._checkpoints = checkpoints
-        self._early = EarlyDraws()
+        self._early: dict[tuple[str, int], Drawn] = {}  # by stream and client
         totals = torch.bincount(run_spec.groups(test), minlength=run_spec.num_groups)
         self._totals = totals.tolist()
 
@@ -203,32 +82,75 @@ class RankedServer(ABC):
         stream: str = "synthesis",
         with_z: bool = False,
     ) -> Samples:
-        """See :meth:`fl.server.Server.sample`."""
+        """Draws from each client's decoder its row of ``allocation``, (clients, classes).
+
+        Columns ``images`` (N, C, H, W) in [0, 1] and ``labels`` (N,), and ``z`` (N, latent) with
+        ``with_z``; ``stream`` names the random numbers.
+        """
+        early, self._early = self._early, {}
+        drawn = still_asked(early, decoders, allocation, stream)
         shares = share_out(plan_draws(list(decoders), allocation), self.size)
-        blocks = sampled(
-            shares,
-            decoders,
-            self._on_each,
-            latent=latent,
-            stream=stream,
-            drawn=self._early.take(decoders, allocation, stream),
-            at_once=self.decoders_at_once,
+        names = ("images", "labels", *(["z"] if with_z else []))
+        blocks = self._drawn(shares, decoders, latent, stream, drawn)
+        return Samples(
+            columns=dict(zip(names, zip(*blocks, strict=True), strict=False)),
+            counts=tuple(sum(map(len, draws)) for draws in shares),
+            step=PIXEL,
         )
-        names = ("images", "labels", "z")
-        columns = dict(zip(names, zip(*blocks, strict=True), strict=True))
-        if not with_z:
-            del columns["z"]
-        counts = tuple(sum(map(len, draws)) for draws in shares)
-        return Samples(columns=columns, counts=counts, step=PIXEL)
+
+    def _drawn(
+        self,
+        shares: Sequence[Sequence[Draw]],
+        decoders: Mapping[int, Decoder],
+        latent: int,
+        stream: str,
+        drawn: Mapping[int, Drawn],
+    ) -> list[tuple[Block, ...]]:
+        """Each rank's images, labels and z; decoders are sent to it in portions."""
+        most = self.decoders_at_once
+
+        def arguments(draws: Sequence[Draw]) -> tuple[Any, ...]:
+            needed = {draw.client: decoders[draw.client] for draw in draws} if most else decoders
+            return needed, draws, latent, stream, drawn
+
+        cut = [portions(share, most or max(1, len(share))) for share in shares]
+        blocks = [
+            self._on_each(Rank.sample, list(map(arguments, portion)), returns=COLUMNS)
+            for portion in zip_longest(*cut, fillvalue=[])
+        ]
+        if len(blocks) == 1:
+            return blocks[0]
+        of_rank = [tuple(chain.from_iterable(own)) for own in zip(*blocks, strict=True)]
+        return self._on_each(Rank.join, of_rank, returns=COLUMNS)
+
+    def sample_early(
+        self,
+        decoders: Mapping[int, Decoder],
+        allocation: np.ndarray,
+        *,
+        latent: int,
+        stream: str = "synthesis",
+    ) -> None:
+        """Draws what :meth:`sample` will be asked for, from decoders that are there before others.
+
+        The next :meth:`sample` takes what it finds, of each client whose row of the allocation is
+        then the same: what it returns is the same with this or without.
+        """
+        for client, counts in zip(decoders, allocation, strict=True):
+            draws = plan_draws([client], counts[None]) if self.draws_early else []
+            if draws:
+                ((images, _, z),) = self._drawn([draws], decoders, latent, stream, {})
+                self._early[stream, client] = Drawn(counts, images, z)
 
     def apply(self, samples: Samples, column: str, function: Callable[[Tensor], Tensor]) -> Samples:
-        """See :meth:`fl.server.Server.apply`."""
+        """The samples with ``function`` (of some rows, row by row) applied to a column."""
         own = [(function, block) for block in samples.columns[column]]
         applied = samples.with_column(column, self._on_each(Rank.apply, own))
         return replace(applied, step=None) if column == "images" else applied
 
     def nearest(self, samples: Samples, keep: float) -> Tensor:
-        """See :meth:`fl.server.Server.nearest`: Algorithm 2, to the bits of one rank."""
+        """Indices (M,), ascending, of the share of each class nearest to the class's mean:
+        Algorithm 2, to the bits of one rank."""
         images, labels = samples.columns["images"], samples.columns["labels"]
         own = [
             (*block, keep, samples.step, first, len(samples))
@@ -238,7 +160,7 @@ class RankedServer(ABC):
         return indices
 
     def take(self, samples: Samples, indices: Tensor) -> Samples:
-        """See :meth:`fl.server.Server.take`."""
+        """The samples at ``indices``, ascending."""
         ends = torch.tensor((*samples.starts, len(samples)), device=indices.device)
         bounds = torch.searchsorted(indices.contiguous(), ends).tolist()
         own = [
@@ -257,18 +179,51 @@ class RankedServer(ABC):
         teachers: Iterable[nn.Module],
         weights: TeacherWeights = "equal",
     ) -> Samples:
-        """See :meth:`fl.server.Server.teach`. One teacher is held at a time."""
+        """Adds ``teacher_logits`` (N, classes), the mean of the teachers', computed once.
+
+        ``samples`` may be tensors in this process. One teacher is held at a time. agreement: on
+        each sample a teacher is weighted by how far it agrees with the others
+        (:func:`fl.fusion.distillation.agreement_weights`); then all their logits are held at once.
+
+        Raises:
+            ValueError: there is no teacher.
+        """
         samples = samples if isinstance(samples, Samples) else self.place(samples)
-        images = samples.columns["images"]
-        taught = taught_logits(
-            teachers, images, weights, self._on_each, self.inference, self._share
-        )
+        images, nothing = samples.columns["images"], [None] * self.size
+        if weights == "agreement":
+            each = [self._asked(teacher, images, nothing) for teacher in teachers]
+            _check_teachers(len(each))
+            taught = self._on_each(Rank.agree, list(zip(*each, strict=True)))
+            return samples.with_column("teacher_logits", taught)
+        totals: Sequence[Block] = nothing
+        count = 0
+        for teacher in teachers:
+            totals, count = self._asked(teacher, images, totals), count + 1
+        _check_teachers(count)
+        mean = partial(_divided, count=count)
+        taught = self._on_each(Rank.apply, [(mean, total) for total in totals])
         return samples.with_column("teacher_logits", taught)
 
+    def _asked(
+        self, teacher: nn.Module, images: Sequence[Block], totals: Sequence[Block]
+    ) -> list[Block]:
+        """Each rank's total of logits, with the teacher's for its images added."""
+        shared = self._share(teacher)
+        pairs = zip(images, totals, strict=True)
+        return self._on_each(Rank.ask, [(shared, *pair, self.inference) for pair in pairs])
+
     def fetch(self, samples: Samples, column: str) -> Tensor:
-        """See :meth:`fl.server.Server.fetch`."""
+        """A whole column, brought to this process."""
         blocks = self._get(samples.columns[column])
         return blocks[0] if len(blocks) == 1 else torch.cat(blocks)
+
+    def place(self, data: Batch) -> Samples:
+        """Makes samples of tensors in this process, divided among the ranks."""
+        parts = {name: tensor.tensor_split(self.size) for name, tensor in data.items()}
+        return Samples(
+            columns={name: tuple(map(self._share, own)) for name, own in parts.items()},
+            counts=tuple(map(len, next(iter(parts.values())))),
+        )
 
     def fit(
         self,
@@ -280,7 +235,8 @@ class RankedServer(ABC):
         stage: str,
         tested: bool = True,
     ) -> FitResult:
-        """Trains ``model`` in place, tests it between epochs; see :class:`fl.fusion.fit.Fit`.
+        """Trains ``model`` in place on samples, on tensors of one length in this process, or on
+        lessons' data of each epoch. A model that is no classifier is not ``tested``.
 
         With checkpoints it goes on from the last one of the same fit, and saves its own. Each
         round draws other random numbers for the same ``stage``.
@@ -350,36 +306,23 @@ class RankedServer(ABC):
             self.events.emit(epoch)
 
     def evaluate(self, model: nn.Module) -> Evaluation:
-        """Accuracy on the test split."""
-        shared = self._share(model)
-        own = [(shared, self.inference)] * self.size
-        hits = torch.stack(self._values(Rank.count_hits, own)).sum(0)
-        return self._evaluation(hits.tolist())
+        """Accuracy on the test split, which no method ever sees."""
+        return self._evaluation(self._tested(Rank.count_hits, model).tolist())
 
     def confusion(self, model: nn.Module) -> Tensor:
         """Test samples of each class (row) by the class that the model takes them for (column)."""
-        shared = self._share(model)
-        own = [(shared, self.inference)] * self.size
-        return torch.stack(self._values(Rank.count_confusion, own)).sum(0)
+        return self._tested(Rank.count_confusion, model)
+
+    def _tested(
+        self, count: Callable[[Rank, nn.Module, Inference], Tensor], model: nn.Module
+    ) -> Tensor:
+        """The sum over the ranks of what they count of the model's answers on the test split."""
+        own = [(self._share(model), self.inference)] * self.size
+        return torch.stack(self._values(count, own)).sum(0)
 
     def release(self) -> None:
         """Releases unused GPU memory, which clients need next."""
         self._on_each(Rank.release, [()] * self.size)
-
-    @abstractmethod
-    def sample_early(
-        self,
-        decoders: Mapping[int, Decoder],
-        allocation: np.ndarray,
-        *,
-        latent: int,
-        stream: str = "synthesis",
-    ) -> None:
-        """See :meth:`fl.server.Server.sample_early`."""
-
-    @abstractmethod
-    def place(self, data: Batch) -> Samples:
-        """Makes samples of tensors in this process, divided among the ranks."""
 
     @abstractmethod
     def _on_each(
@@ -424,3 +367,12 @@ class RankedServer(ABC):
         else:
             about = f"{about} {data.digest()}"
         return digest_of(spec.model.state_dict(), about)
+
+
+def _check_teachers(count: int) -> None:
+    if not count:
+        raise ValueError("teach needs at least one teacher")
+
+
+def _divided(rows: Tensor, count: int) -> Tensor:
+    return rows / count
