@@ -23,19 +23,13 @@ def test_a_users_package_that_was_imported_before_is_named(tmp_path: Path) -> No
     assert "import onefold before your own module tune" in done.stderr
 
 
-def test_the_module_of_methods_is_there_without_an_import_of_its_own() -> None:
-    script = (
-        "import onefold; print(onefold.methods.OneClassifier.__name__, onefold.method.__name__)"
-    )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
-    assert done.stdout.split() == ["OneClassifier", "method"], done.stderr
-
-
-def test_the_packages_come_without_torch_and_cluster_before_it(tmp_path: Path) -> None:
+def test_the_packages_come_without_torch_cluster_before_it_and_methods_unasked() -> None:
     script = (
         "import onefold._packages, sys, os; print('torch' in sys.modules);"
         "print(os.environ['OMP_WAIT_POLICY'], os.environ['PYTORCH_NVML_BASED_CUDA_CHECK']);"
-        "import kernels; print(kernels.nearest_to_centroid.__module__, 'torch' in sys.modules)"
+        "import kernels; print(kernels.nearest_to_centroid.__module__, 'torch' in sys.modules);"
+        "import onefold; print(onefold.methods.OneClassifier.__name__, onefold.method.__name__)"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
-    assert done.stdout.split() == ["False", "PASSIVE", "1", "kernels.filter", "True"], done.stderr
+    expected = ["False", "PASSIVE", "1", "kernels.filter", "True", "OneClassifier", "method"]
+    assert done.stdout.split() == expected, done.stderr

@@ -10,8 +10,8 @@ from tests.cluster.run.made_up import make_up_data
 
 CELLS = {
     "table4": ("*-fedmho-sd", ("--num-clients=2",)),
-    "fedd2s-table2": ("*-fedd2s", ()),
-    "hfldd": ("*-hfldd", ()),
+    "fedd2s-table2": ("*-fedd2s", ("--num-clients=5",)),
+    "hfldd": ("*-hfldd", ("--num-clients=20",)),
 }
 """A cell of each paper's tables, and the clients that are enough for its smoke run."""
 

@@ -8,22 +8,30 @@ import pytest
 from cluster.run.command_line import parse
 from cluster.run.prepare import prepare
 from fl.errors import UserError
+from tests.cluster.run.made_up import measure_nothing
 
 SMALL = ["--data.max-train=200", "--num-clients=4", "--runtime=inprocess"]
 
 
-@pytest.mark.parametrize("method", ["dense", "co-boosting"])
-def test_methods_that_make_data_between_epochs_have_one_rank_unless_asked(method: str) -> None:
-    assert prepare(parse([f"--method={method}", *SMALL])).fusion_ranks == 1
-    launch = parse([f"--method={method}", *SMALL[:2], "--fusion-ranks=2"])
-    assert prepare(launch).fusion_ranks == 2
+@pytest.fixture(autouse=True)
+def unmeasured(monkeypatch: pytest.MonkeyPatch) -> None:
+    measure_nothing(monkeypatch)
 
 
-def test_other_methods_have_as_many_as_are_asked_for() -> None:
-    assert prepare(parse(["--method=fedavg", *SMALL])).fusion_ranks is None
-    assert prepare(parse(["--method=fedavg", *SMALL, "--fusion-ranks=1"])).fusion_ranks == 1
-    condensing = ["--method=fedaf", "--fusion-ranks=2", *SMALL[:2]]
-    assert prepare(parse(condensing)).fusion_ranks == 2
+@pytest.mark.parametrize(
+    ("method", "asked", "ranks"),
+    [
+        # These two make data between epochs.
+        *(("dense", SMALL, 1), ("co-boosting", SMALL, 1)),
+        ("dense", [*SMALL[:2], "--fusion-ranks=2"], 2),
+        *(("fedavg", SMALL, None), ("fedavg", [*SMALL, "--fusion-ranks=1"], 1)),
+        ("fedaf", [*SMALL[:2], "--fusion-ranks=2"], 2),
+    ],
+)
+def test_a_server_has_the_ranks_that_are_asked_for_else_its_methods(
+    method: str, asked: list[str], ranks: int | None
+) -> None:
+    assert prepare(parse([f"--method={method}", *asked])).fusion_ranks == ranks
 
 
 def test_missing_auxiliary_data_are_found_before_anything_starts(tmp_path: Path) -> None:
