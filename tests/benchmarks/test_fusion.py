@@ -7,7 +7,6 @@ from pathlib import Path
 import fusion
 import pytest
 import torch
-import tyro
 from fusion import Fusion, Setting
 from machine import Rows
 from rich.console import Console
@@ -58,16 +57,6 @@ def test_student_and_teachers_are_different_networks_the_same_every_time() -> No
     student, teacher, again = (fusion.network(k, TINY).eval()(images) for k in (0, 1, 0))
     assert torch.equal(student, again)
     assert not torch.equal(student, teacher)
-
-
-@pytest.mark.parametrize("arguments", [["--ranks", "two"], ["--batch-sizes", "3"]])
-def test_arguments_that_make_no_sense_are_refused(
-    arguments: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit) as refused:
-        tyro.cli(Fusion, args=arguments)
-    assert refused.value.code == 2
-    assert arguments[0] in capsys.readouterr().err
 
 
 def test_passes_without_training_are_timed_in_both_arithmetics() -> None:

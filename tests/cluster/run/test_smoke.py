@@ -25,6 +25,11 @@ NARROW = {
     "classifier.width": ("--classifier.width=0.05", "--classifier.epochs=3"),
     "condensation.width": ("--condensation.width=0.05", "--condensation.batch-size=2"),
     "generator.width": ("--generator.width=0.1",),
+    "large_width": ("--large-width=0.05",),
+    "global_width": ("--global-width=0.05",),
+    "inversion.width": ("--inversion.width=0.1", "--inversion.batch-size=8"),
+    "num_samples": ("--num-samples=60",),
+    "auxiliary.max_images": ("--auxiliary.max-images=60",),
     "num_large": ("--num-large=3",),
     "kip": ("--kip.images=8", "--kip.depth=1", "--groups=2"),
 }
