@@ -53,9 +53,8 @@ def refused(tmp_path: Path, *arguments: str) -> str:
     return line
 
 
-@pytest.mark.parametrize("name", ["", ".", "..", "../../x", "/x", "a/b", "a\nb", "[/x]", "x" * 300])
-def test_a_name_that_is_no_folder_of_its_own(tmp_path: Path, name: str) -> None:
-    assert "name must be" in refused(tmp_path, f"--name={name}", "--overwrite")
+def test_a_name_that_is_no_folder_of_its_own(tmp_path: Path) -> None:
+    assert "name must be" in refused(tmp_path, "--name=../../x", "--overwrite")
 
 
 NUMBERS = [

@@ -1,6 +1,7 @@
-"""From command line, preset and YAML to one validated configuration."""
+"""From command line, preset and YAML to one validated configuration, and its help."""
 
 import io
+from collections.abc import Callable, Sequence
 from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
 
@@ -19,6 +20,8 @@ from cluster.run.command_line import (
 )
 from cluster.run.options import LaunchOptions
 from cluster.run.run_dir import nested
+from cluster.run.yaml_files import DEEPEST, MOST_BYTES, read_yaml
+from cluster.studies.suite_options import parse_suite
 from fl.bounds import Settings
 from fl.errors import UserError
 from fl.federation import RunSpec
@@ -27,6 +30,7 @@ from fl.methods.registry import METHODS
 from fl.models import elbo_loss, one_hot
 from fl.training.generator import GeneratorConfig, starting_generator
 from tests.fl.methods.tiny import tiny_data
+from tune.options import parse_sweep
 
 
 def write(path: Path, values: object) -> Path:
@@ -233,14 +237,68 @@ def test_bad_files_are_named(tmp_path: Path) -> None:
             parse(["--config", str(file)])
 
 
-def test_help_all_is_grouped_and_ends_well(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as stop:
-        parse(["--help-all"])
-    assert not stop.value.code
-    text = capsys.readouterr().out
-    for word in ("classifier options", "generator options", "fusion options", "--alpha", "--keep"):
-        assert word in text
-
-
 def test_mnist_small_stays_within_its_promise() -> None:
     assert load_preset("mnist-small")["data"]["max_train"] <= 10_000
+
+
+@pytest.mark.parametrize("method", ["fedmho-sd", "fedd2s"])
+def test_help_is_one_screen_of_80_columns_with_methods_examples_and_groups(
+    capsys: pytest.CaptureFixture[str], method: str
+) -> None:
+    with pytest.raises(SystemExit) as stop:
+        parse(["--method", method, "--help"])
+    assert not stop.value.code
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert len(lines) <= 40
+    words = " ".join(lines).replace(",", " ").split()
+    assert METHODS.keys() <= set(words)
+    assert {"--alpha", "classifier.*", "--help-all"} <= set(words)
+    assert ("dropping.*" in words) == (method == "fedd2s")
+
+
+@pytest.mark.parametrize(
+    ("read", "word"), [(parse_suite, "--help"), (parse_sweep, "--help"), (parse, "--help-all")]
+)
+def test_all_settings_are_told_within_80_columns(
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    read: Callable[[Sequence[str]], object],
+    word: str,
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    with pytest.raises(SystemExit) as stop:
+        read([word])
+    assert not stop.value.code
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) > 20
+    assert max(map(len, lines)) <= 80
+    if read is parse:
+        groups = ("classifier options", "generator options", "fusion options", "--alpha", "--keep")
+        assert all(word in "\n".join(lines) for word in groups)
+
+
+def test_settings_are_read_as_they_stand(tmp_path: Path) -> None:
+    (tmp_path / "c.yaml").write_text("a: {b: [1, x]}\nc: 0.5\n")
+    assert read_yaml(tmp_path / "c.yaml") == {"a": {"b": [1, "x"]}, "c": 0.5}
+
+
+def test_a_byte_order_mark_as_windows_writes_it_is_no_content(tmp_path: Path) -> None:
+    (tmp_path / "c.yaml").write_text("seed: 3\n", encoding="utf-8-sig")
+    assert read_yaml(tmp_path / "c.yaml") == {"seed": 3}
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[" * (DEEPEST + 1) + "]" * (DEEPEST + 1), "nested more"),
+        ("a: &x 1\nb: *x", "aliases"),
+        ("#" * (MOST_BYTES + 1), "larger than"),
+        ("seed: 1\nalpha: 2\nseed: 3", "'seed' stands 2 times"),
+        ("a: [{lr: 1, lr: 1}]", "'lr' stands 2 times"),
+    ],
+)
+def test_what_is_beyond_the_limits_is_refused(tmp_path: Path, text: str, said: str) -> None:
+    (tmp_path / "c.yaml").write_text(text)
+    with pytest.raises(ValueError, match=said):
+        read_yaml(tmp_path / "c.yaml")

@@ -1,6 +1,7 @@
 """A run from prepared federation to finished directory, in this process."""
 
 import json
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from safetensors.torch import load_file
 from cluster.run.command_line import parse
 from cluster.run.prepare import Prepared, prepare
 from cluster.run.run_dir import claim
-from cluster.run.runner import CHECKPOINTS, execute
+from cluster.run.runner import CHECKPOINTS, JsonLines, execute
 from fl.events import ClientEnd, ClientProgress, Event, Phase, RunEnd, RunStart, parse_events
 from fl.json_files import JsonObject, read_json
 from tests.fl.data.fake_files import write_idx_family
@@ -169,3 +170,20 @@ def test_a_run_that_was_broken_off_has_no_result_and_goes_on_with_what_it_had(
     assert sorted(reused) == [False, True]
     models = [load_file(each.folder / "model" / "global.safetensors") for each in (run, resumed)]
     assert same_bits(*models)
+
+
+def test_every_event_is_a_line_but_for_clients_progress(tmp_path: Path) -> None:
+    told = [RunStart(run="a"), ClientProgress(client=1, done=1, of=2, loss=0.5), RunEnd(accuracy=1)]
+    with closing(JsonLines(tmp_path / "metrics.jsonl")) as lines:
+        for event in told:
+            lines(event)
+    written = (tmp_path / "metrics.jsonl").read_text().splitlines()
+    assert list(parse_events(written)) == [told[0], told[2]]
+
+
+def test_a_full_disk_is_an_error_that_names_the_file() -> None:
+    lines = JsonLines(Path("/dev/full"))
+    with pytest.raises(OSError, match="No space left on device: '/dev/full'"):
+        lines(RunStart(run="a", rounds=1))
+    with pytest.raises(OSError, match="No space left"):
+        lines.close()
