@@ -243,14 +243,14 @@ def test_the_model_is_that_of_all_clients_unless_others_are_asked_for() -> None:
     assert [client["model"] for client in mixed.clients] == ["Tiny", "Tiny", "cnn"]
 
 
-def test_it_is_said_where_clients_train_several_models(capsys: pytest.CaptureFixture[str]) -> None:
-    run(method="fedmho", num_large=None, progress=True, dry_run=True)
-    assert "of 4 clients 2 train Tiny, 2 train cvae-small" in capsys.readouterr().out
-
-
-def test_a_dry_run_trains_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(dry_run=True, output_dir=str(tmp_path / "runs")) is None
-    assert "would run in" in capsys.readouterr().out
+def test_a_dry_run_says_where_clients_train_several_models_and_trains_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = {"method": "fedmho", "num_large": None, "progress": True, "dry_run": True}
+    assert run(**options, output_dir=str(tmp_path / "runs")) is None
+    said = capsys.readouterr().out
+    assert "of 4 clients 2 train Tiny, 2 train cvae-small" in said
+    assert "would run in" in said
     assert not (tmp_path / "runs").exists()
 
 
