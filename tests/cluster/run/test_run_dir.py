@@ -86,13 +86,6 @@ def test_a_file_in_the_way_is_named(tmp_path: Path) -> None:
         claim(options(tmp_path, "--name=a"))
 
 
-def test_json_is_replaced_whole(tmp_path: Path) -> None:
-    write_json(tmp_path / "r.json", {"a": 1})
-    write_json(tmp_path / "r.json", {"a": 2})
-    assert read_json(tmp_path / "r.json") == {"a": 2}
-    assert [p.name for p in tmp_path.iterdir()] == ["r.json"]
-
-
 def test_a_list_of_whole_numbers_takes_one_line_and_is_read_back_the_same(tmp_path: Path) -> None:
     value = {"confusion": [[12, 0], [-3, 4]], "text": "[\n 1,\n 2\n]", "mixed": [1, 2.5, []]}
     write_json(tmp_path / "r.json", value)
