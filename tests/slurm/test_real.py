@@ -15,7 +15,6 @@ from safetensors.torch import load_file
 
 from slurm.scheduler import read_state
 from tests.cluster.commands import command, environment, events, fingerprint, launch, result
-from tests.cluster.commands import run as run_line
 from tests.cluster.fake_driver import nvidia_smi
 from tests.slurm.real import RealSlurm, missing, real_slurm
 from tests.tutorials import type_commands, write_files
@@ -93,7 +92,7 @@ def test_a_run_over_two_nodes_equals_one_here(slurm: RealSlurm, tmp_path: Path) 
     driver = nvidia_smi(tmp_path, gpu)
     there = tmp_path / "over there"
     asked = [*TWO_NODES, "--name=run", "--slurm.gpus-per-node=1", "--slurm.time=10"]
-    plan = run_line(command(there, *asked, "--dry-run"), **slurm.environ)
+    plan = call(slurm, there, *asked, "--dry-run")
     done = call(slurm, there, *asked, "--wait", **outer, **driver)
     assert done.returncode == 0, done.stdout + done.stderr + logs(there / "run")
     # Every upload to the bit; what two ranks, one per GPU, fuse of them but for rounding.
