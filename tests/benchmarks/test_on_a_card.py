@@ -11,6 +11,8 @@ import torch
 from machine import Rows
 from on_a_card import Options, covered, followed, profiled
 
+from tests.undrawn import undrawn
+
 WRITES = """
 import sys, time
 with open(sys.argv[1], "w") as file:
@@ -61,7 +63,12 @@ def test_two_ranks_agree_with_one_and_say_by_what_they_met(tmp_path: Path) -> No
     assert float(str(row["apart"])) < on_a_card.APART
 
 
-def test_a_launch_tells_its_clients_its_epochs_and_its_result(tmp_path: Path) -> None:
+def test_a_launch_tells_its_clients_its_epochs_and_its_result(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = subprocess.Popen
+    without_report = lambda line, **how: start(undrawn(line), **how)  # noqa: E731
+    monkeypatch.setattr(on_a_card.subprocess, "Popen", without_report)
     few = ("--num-clients=2", "--data.max-train=60", "--fusion.epochs=2", "--num-samples=20")
     rows = Rows("main", tmp_path / "rows")
     assert on_a_card.launch("short", (*on_a_card.SHORT, *few), {}, rows) == 0
