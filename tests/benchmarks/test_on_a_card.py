@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import on_a_card
 import pytest
@@ -67,7 +68,10 @@ def test_a_launch_tells_its_clients_its_epochs_and_its_result(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     start = subprocess.Popen
-    without_report = lambda line, **how: start(undrawn(line), **how)  # noqa: E731
+
+    def without_report(line: list[str], **how: Any) -> Any:
+        return start(undrawn(line), **how)
+
     monkeypatch.setattr(on_a_card.subprocess, "Popen", without_report)
     few = ("--num-clients=2", "--data.max-train=60", "--fusion.epochs=2", "--num-samples=20")
     rows = Rows("main", tmp_path / "rows")
