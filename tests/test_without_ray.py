@@ -1,4 +1,4 @@
-"""Where Ray, submitit, pydantic and tensorboardX are missing, all that needs none of them runs."""
+"""What a run imports and needs: all that needs no Ray runs without, and costs no import of it."""
 
 import json
 import subprocess
@@ -37,3 +37,25 @@ def test_every_benchmark_that_starts_no_cluster_can_be_imported(tmp_path: Path) 
     names = {file.stem for file in (ROOT / "benchmarks").glob("*.py")}
     others = ", ".join(sorted(names - {"placement", "live_placement"}))
     run(tmp_path, "-c", f"import sys; sys.path.insert(0, 'benchmarks'); import {others}")
+
+
+COSTLY = ("torch._dynamo", "torch._inductor", "sympy", "torchvision", "sklearn", "pandas", "ray")
+
+RUN = """
+import json, sys
+from cluster.launch import main
+status = main(sys.argv[2:])
+print(json.dumps([status, [name for name in json.loads(sys.argv[1]) if name in sys.modules]]))
+"""
+
+
+def test_a_run_in_one_process_imports_nothing_that_takes_seconds(tmp_path: Path) -> None:
+    arguments = [*SMALL, f"--output-dir={tmp_path}", "--name=run", "--runtime=inprocess"]
+    done = subprocess.run(
+        [sys.executable, "-c", RUN, json.dumps(COSTLY), *arguments],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=120,
+    )
+    assert json.loads(done.stdout.splitlines()[-1]) == [0, []]

@@ -11,7 +11,6 @@ import distance
 import distance_peers
 import pytest
 import torch
-import tyro
 from distance import Distance, Times
 from torch import Tensor
 
@@ -127,15 +126,3 @@ def test_ratios_are_to_the_released_code_at_its_best_to_two_reads_and_to_the_ban
     }
     without = {name: t for name, t in times.items() if not name.startswith("released")}
     assert "released_over_this" not in distance.ratios(without, bound=0.25)["kernel, torch"]
-
-
-@pytest.mark.parametrize(
-    "arguments", [["--shapes", "60", "8"], ["--seconds", "soon"], ["--sizes", "3"]]
-)
-def test_arguments_that_make_no_sense_are_refused(
-    arguments: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit) as refused:
-        tyro.cli(Distance, args=arguments)
-    assert refused.value.code == 2
-    assert arguments[0] in capsys.readouterr().err

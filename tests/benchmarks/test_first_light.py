@@ -96,7 +96,7 @@ first_light.take(steps, Place(out, None, out), 1e12)
 """
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_a_killed_driver_leaves_whole_lines_and_no_process(seed: int, tmp_path: Path) -> None:
     told = {"benchmarks": str(BENCHMARKS), "out": str(tmp_path), "path": f"{BENCHMARKS}:{ROOT}"}
     driver = subprocess.Popen([sys.executable, "-c", TELLING.format(**told)])
@@ -119,39 +119,24 @@ def test_a_killed_driver_leaves_whole_lines_and_no_process(seed: int, tmp_path: 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_all_steps_for_cores_pass_where_ray_is_missing(
-    tmp_path: Path, request: pytest.FixtureRequest
-) -> None:
-    """With time for a machine that other tests keep busy; alone they take less than two minutes."""
-    command = [sys.executable, str(BENCHMARKS / "first_light.py"), "--minutes=8"]
+def test_the_steps_for_cores_pass_where_ray_is_missing(tmp_path: Path) -> None:
+    """Those that no other test takes, with time for a machine that other tests keep busy."""
+    taken = ["methods", "filter", "fit", "profile"]
+    command = [sys.executable, str(BENCHMARKS / "first_light.py"), "--minutes=8", "--only", *taken]
     command += [f"--out={tmp_path / 'out'}"]
-    data: Path | None = request.config.getoption("--data-root")
-    if data:
-        command += [f"--data-root={data.resolve()}"]
     site = tmp_path / "site"
     site.mkdir()
     hidden = {"CUDA_VISIBLE_DEVICES": ""}
     done = subprocess.run(command, env=environment(site) | hidden, capture_output=True, text=True)
     steps = lines(tmp_path / "out" / "steps.jsonl")[1:]
-    without_data = [] if data else ["cohorts"]
-    missed = [step for step in steps if step["status"] != "passed"]
-    assert done.returncode == 0, missed
-    assert [step["step"] for step in missed] == without_data
-    assert len(list((tmp_path / "out").iterdir())) <= 8
-    kinds = {row["kind"] for row in lines(tmp_path / "out" / "rows.jsonl")}
-    assert {"ceiling", "test", "result", "shape", "state", "setting"} <= kinds
-    assert {"profile", "ranks"} <= kinds
+    assert done.returncode == 0, steps
+    assert [(step["step"], step["status"]) for step in steps] == [(n, "passed") for n in taken]
     made = gpu_page.Run(tmp_path / "out")
-    told = {subject: read(made) for subject, _, read in gpu_page.SUBJECTS}
-    of_cards = {"Kernels against the reference", "Ten clients share a card"}
-    of_cards.add("The paper's size: full VGG-9, 60,000 images")
-    if not data:
-        of_cards.add("Small clients a second")
-    assert {subject for subject, figures in told.items() if not figures} == of_cards
-    found = json.loads((tmp_path / "out" / "doctor.json").read_text())
-    status = {check["name"]: check["status"] for check in found["checks"]}
-    assert status["distance filter"] == status["federation"] == "passed"
-    assert found["fit"] is True
+    told = {subject for subject, _, read in gpu_page.SUBJECTS if read(made)}
+    assert told == {
+        *("Trainings, methods, a run, by tolerance", "Distance filter", "Fifty steps each"),
+        *("The server's fit, 5 teachers", "Saving a fit's state"),
+    }
 
 
 def test_an_interrupted_driver_says_so_and_ends_its_step(tmp_path: Path) -> None:

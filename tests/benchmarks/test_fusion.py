@@ -2,18 +2,20 @@
 
 import io
 import json
+from contextlib import suppress
 from pathlib import Path
 
 import fusion
 import pytest
 import torch
-import tyro
 from fusion import Fusion, Setting
 from machine import Rows
 from rich.console import Console
-from servers import servers
+from servers import limited, servers
 
 from fl.events import Events
+from fl.federation import RunSpec
+from fl.fusion.single_server import SingleServer
 
 CPU = torch.device("cpu")
 TINY = Fusion(samples=(40,), teachers=(2,), epochs=2, batch_size=16, width=0.02, ranks=(1,))
@@ -60,16 +62,6 @@ def test_student_and_teachers_are_different_networks_the_same_every_time() -> No
     assert not torch.equal(student, teacher)
 
 
-@pytest.mark.parametrize("arguments", [["--ranks", "two"], ["--batch-sizes", "3"]])
-def test_arguments_that_make_no_sense_are_refused(
-    arguments: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit) as refused:
-        tyro.cli(Fusion, args=arguments)
-    assert refused.value.code == 2
-    assert arguments[0] in capsys.readouterr().err
-
-
 def test_passes_without_training_are_timed_in_both_arithmetics() -> None:
     said = io.StringIO()
     told = fusion.inference(TINY, CPU, Console(file=said, width=200))
@@ -84,3 +76,24 @@ def test_a_state_is_made_and_a_fit_starts_from_it_apart_from_the_fit() -> None:
     assert found["bytes"] > 4 * sum(p.numel() for p in fusion.network(0, TINY).parameters())
     assert found["made_s"] > 0
     assert found["fit_started_from_it_s"] > 0
+
+
+SPEC = RunSpec(image_shape=(1, 1, 5), num_classes=3, seed=0)
+
+
+def test_threads_are_limited_and_given_back_even_after_an_error() -> None:
+    before = torch.get_num_threads()
+    with suppress(ZeroDivisionError), limited(before + 1):
+        assert torch.get_num_threads() == before + 1
+        _ = 1 / 0
+    assert torch.get_num_threads() == before
+
+
+def test_one_rank_is_the_server_of_a_run_and_needs_no_ray() -> None:
+    with servers(SPEC, (1,), torch.device("cpu"), Events()) as ready:
+        assert list(ready) == ["1 rank"]
+        assert isinstance(ready["1 rank"], SingleServer)
+        images, labels = torch.rand(9, 1, 1, 5), torch.arange(9) % 3
+        samples = ready["1 rank"].place({"images": images, "labels": labels})
+        kept = ready["1 rank"].nearest(samples, 0.4)
+        assert len(kept) == 3

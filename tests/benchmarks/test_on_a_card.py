@@ -4,12 +4,15 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import on_a_card
 import pytest
 import torch
 from machine import Rows
 from on_a_card import Options, covered, followed, profiled
+
+from tests.undrawn import undrawn
 
 WRITES = """
 import sys, time
@@ -61,7 +64,15 @@ def test_two_ranks_agree_with_one_and_say_by_what_they_met(tmp_path: Path) -> No
     assert float(str(row["apart"])) < on_a_card.APART
 
 
-def test_a_launch_tells_its_clients_its_epochs_and_its_result(tmp_path: Path) -> None:
+def test_a_launch_tells_its_clients_its_epochs_and_its_result(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = subprocess.Popen
+
+    def without_report(line: list[str], **how: Any) -> Any:
+        return start(undrawn(line), **how)
+
+    monkeypatch.setattr(on_a_card.subprocess, "Popen", without_report)
     few = ("--num-clients=2", "--data.max-train=60", "--fusion.epochs=2", "--num-samples=20")
     rows = Rows("main", tmp_path / "rows")
     assert on_a_card.launch("short", (*on_a_card.SHORT, *few), {}, rows) == 0

@@ -1,19 +1,29 @@
-"""The plain loops over rounds and clients come to what the methods come to."""
+"""The plain loops over rounds come to what the methods come to, and the benchmark plays both."""
 
+import json
+import sys
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
+import plain_relatives
 import plain_rounds
 import pytest
+import rounds
 import torch
 from torch import Tensor, nn
 
 from fl.condensation.task import CondensationConfig, radius
+from fl.fusion.feature_generation import GeneratorFitConfig
 from fl.fusion.fit import FitConfig
-from fl.methods import fedaf, fedavg, feddm
+from fl.methods import fedaf, fedavg, fedbn, feddm, feddyn, moon
 from fl.methods.fedaf import FedAFConfig
 from fl.methods.fedavg import FedAvgConfig
+from fl.methods.fedbn import FedBNConfig, LocalFedBN
 from fl.methods.feddm import FedDMConfig
+from fl.methods.feddyn import FedDynConfig, LocalFedDyn
+from fl.methods.fedgen import FedGenConfig, LocalFedGen
+from fl.methods.moon import LocalMoon, MoonConfig
 from fl.training.classifier import ClassifierConfig
 from tests.benchmarks.plain_loops import (
     PREPARED,
@@ -25,6 +35,7 @@ from tests.benchmarks.plain_loops import (
     plainly,
     weights,
 )
+from tests.undrawn import undrawn
 
 CONDENSED = CondensationConfig(width=0.03, images_per_class=2, steps=3, lr=0.5, batch_size=3)
 FIT = FitConfig(epochs=3, lr=0.05, optimizer="sgd", batch_size=99)
@@ -53,8 +64,8 @@ def test_condensing_is_feddm_and_fedaf(
     monkeypatch.setattr(plain_rounds, "new_model", in_our_layout)
     monkeypatch.setattr(torch, "randint", lambda high, size, **_: torch.zeros(size).long())
     first, second = plainly(plain_rounds.condensing, config, THREE_A_CLASS, 2)
-    for found, rounds in ((first, 1), (second, 2)):
-        apart = weights(found) - weights(ours(method, config, THREE_A_CLASS, rounds))
+    for found, played in ((first, 1), (second, 2)):
+        apart = weights(found) - weights(ours(method, config, THREE_A_CLASS, played))
         assert apart.norm() < 0.1 * (weights(second) - weights(first)).norm()
 
 
@@ -95,3 +106,64 @@ def test_a_class_that_a_client_lacks_has_no_mean_answer() -> None:
     assert rows[1].isnan().all()
     for c in (0, 2):
         torch.testing.assert_close(rows[c], model(images[labels == c]).mean(0).detach())
+
+
+LOCAL = {"model": "cnn", "width": 0.3, "epochs": 3, "lr": 0.05, "batch_size": 99}
+WITH_NORM = {**LOCAL, "model": "convnet", "width": 0.05}
+RELATIVES = {
+    "moon": (moon, MoonConfig(num_large=2, classifier=LocalMoon(**LOCAL, mu=5.0))),
+    "feddyn": (feddyn, FedDynConfig(num_large=2, classifier=LocalFedDyn(**LOCAL, alpha=0.1))),
+    "fedbn": (fedbn, FedBNConfig(num_large=2, classifier=LocalFedBN(**WITH_NORM))),
+}
+
+
+@pytest.mark.parametrize("name", RELATIVES)
+def test_the_relatives_loops_are_the_methods(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (plain_rounds, plain_relatives):
+        monkeypatch.setattr(module, "new_model", in_our_layout)
+    method, config = RELATIVES[name]
+    *_, found = plainly(plain_rounds.PLAYS[name], config, THREE_A_CLASS, 3)
+    *_, average = plainly(plain_rounds.averaging, config, THREE_A_CLASS, 3)
+    (member,) = ours(method, config, THREE_A_CLASS, 3).members  # type: ignore[union-attr]
+    apart = weights(found) - weights(member)
+    assert apart.norm() < 0.01 * (weights(average) - weights(member)).norm()
+
+
+def test_fedgens_loop_is_fedavgs_without_its_terms_and_learns_with_them() -> None:
+    def after(**weights_of_terms: float) -> nn.Module:
+        local = LocalFedGen(**LOCAL, **weights_of_terms)
+        config = FedGenConfig(classifier=local, generator=GeneratorFitConfig(steps=2))
+        *_, found = plainly(plain_rounds.PLAYS["fedgen"], config, SOME, 2)
+        return found
+
+    config = FedAvgConfig(num_large=3, classifier=ClassifierConfig(**LOCAL))
+    *_, average = plainly(plain_rounds.averaging, config, SOME, 2)
+    assert_close(after(recognition=0.0, imitation=0.0), average)
+    assert not torch.allclose(weights(after()), weights(average), atol=1e-3)
+    assert weights(after()).isfinite().all()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_every_way_plays_its_rounds_and_is_told(
+    tmp_path: Path, mnist_root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """FedAF alone: its plain loop is the longest, with all that the others have."""
+    output_of = rounds.output_of
+
+    def without_reports(arguments: list[str]) -> str:
+        return output_of(undrawn(arguments) if "-m" in arguments else arguments)
+
+    monkeypatch.setattr(rounds, "output_of", without_reports)
+    command = ["rounds.py", "--methods", "fedaf"]
+    command += ["--rounds=2", "--preset=fedaf-mnist-small", f"--data-root={mnist_root}"]
+    command += ["--data.max-train=300", "--data.max-test=200", "--condensation.steps=3"]
+    command += ["--num-clients=3", "--fusion.epochs=10", "--json", str(tmp_path / "figures.json")]
+    monkeypatch.setattr(sys, "argv", command)
+    rounds.main()
+    _, *ways = map(json.loads, (tmp_path / "figures.json").read_text().splitlines())
+    assert [way["method"] for way in ways] == ["fedaf"] * 3
+    for row in ways:
+        assert row["total"] > 0
+        assert row["accuracy"] > 0.15
+    assert len({row["accuracy"] for row in ways[1:]}) == 1  # ours, twice

@@ -1,11 +1,15 @@
-"""The ways of running many small clients: the same training in each, whoever does it."""
+"""The ways of running many small clients: the same training in each, timed and told."""
 
+import json
+from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
+import stacked
 import torch
-from hand_cvae import hand_derived
+from hand_cvae import flat_buffers, gradient_step, hand_derived
 from stacked_way import BASELINES, SAMPLES, TRAINING, Plainly, Way, alone, executor, job, ways
 
 from fl.data.datasets import Split
@@ -13,8 +17,9 @@ from fl.data.shard import Shard
 from fl.events import Events
 from fl.exchange import Tensors, Upload, unpack
 from fl.executor import InProcess
-from fl.federation import Request, TaskInput
-from fl.training.generator import train_generator
+from fl.federation import Request, RunSpec, TaskInput
+from fl.models.cvae import elbo_losses
+from fl.training.generator import GeneratorConfig, starting_generator, train_generator
 from fl.training.sizes import CohortSizes
 
 PLAIN = Way("plain", alone, Request(cpus=1, gpus=0), 1, on_ray=False)
@@ -83,3 +88,51 @@ def test_only_ways_that_train_cohorts_use_what_was_learned_of_their_size() -> No
     for way, kind in ((PLAIN, Plainly), (OURS, InProcess)):
         with executor(way, split(), CohortSizes()) as running:
             assert isinstance(running, kind)
+
+
+SPEC = RunSpec(image_shape=(1, 28, 28), num_classes=10, seed=0)
+
+
+def test_a_steps_gradients_are_those_of_autograd() -> None:
+    model = starting_generator(GeneratorConfig(width=0.1, latent=4), SPEC)
+    images, labels = torch.rand(6, 1, 28, 28), torch.arange(6)
+    noise = torch.randn(6, 4)
+    with torch.no_grad():
+        model.encoder.logvar.bias[0] = 50.0  # beyond its bound, where no gradient passes
+    logits, mu, logvar = model(images, labels, noise)
+    loss = elbo_losses(logits, images, mu, logvar).mean()
+    expected = torch.autograd.grad(loss, list(model.parameters()))
+    _, gradients = flat_buffers(model)
+    with torch.no_grad():
+        onehot = torch.eye(10)[labels]
+        gradient_step(model, images.flatten(1), onehot, noise)
+    flat = torch.cat([gradient.flatten() for gradient in expected])
+    torch.testing.assert_close(gradients, flat, rtol=1e-4, atol=1e-5)
+
+
+@pytest.fixture(autouse=True)
+def as_many_threads_as_before() -> Iterator[None]:
+    """The benchmark uses every core."""
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_a_way_is_timed_beside_the_baselines_and_told(tmp_path: Path, mnist_root: Path) -> None:
+    """The last way alone: it has all that the others have, a pool on Ray and cohorts."""
+    names = tuple(way.name for way in (*ways(4)[:2], ways(4)[-1]))
+    file = tmp_path / "figures.json"
+    options = stacked.Options(clients=4, rounds=1, ways=names, data_root=mnist_root, json=file)
+    assert stacked.main(options) == 0
+    told = [json.loads(line) for line in file.read_text().splitlines()]
+    assert [row["name"] for row in told if row["kind"] == "way"] == [*names]
+    rows = [row for row in told if row["kind"] == "summary"]
+    assert [row["name"] for row in rows] == [*names]
+    for row in rows:
+        assert row["clients_per_second"] > 0
+        assert row["peak_bytes"] > 2**26
+        assert row["ready_seconds"] > 0
+    ratios = [row["over_one_by_one"] for row in rows[:2]]
+    assert max(ratios) == 1

@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import tyro
 import variants
 from variants import METHODS, Variants, spread
 
@@ -95,13 +94,3 @@ def test_a_run_that_fails_ends_the_comparison_with_its_status(
     with pytest.raises(SystemExit) as ended:
         variants.main(options(tmp_path))
     assert ended.value.code == 2
-
-
-@pytest.mark.parametrize("arguments", [["--alphas", "small"], ["--seed", "1"]])
-def test_arguments_that_make_no_sense_are_refused(
-    arguments: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit) as refused:
-        tyro.cli(Variants, args=arguments)
-    assert refused.value.code == 2
-    assert arguments[0] in capsys.readouterr().err

@@ -13,21 +13,13 @@ from cluster.launch import main
 from tests.undrawn import WRITE_REPORT, draw_nothing
 
 SMALL = (
-    *("--runtime=inprocess", "--num-clients=4", "--data.max-train=200", "--data.max-test=60"),
+    *("--runtime=inprocess", "--num-clients=2", "--data.max-train=100", "--data.max-test=60"),
     *("--classifier.epochs=1", "--generator.epochs=1", "--num-samples=60", "--fusion.epochs=2"),
-    *("--classifier.model=cnn", "--fusion-checkpoint=1", "--name=a"),
+    *("--classifier.model=cnn", "--classifier.width=0.2", "--generator.width=0.2"),
+    *("--fusion-checkpoint=1", "--name=a"),
 )
-SITES = (
-    *(
-        "config.yaml",
-        "partition.json",
-        "partition.npz",
-        "*.safetensors",
-        "*.sha256",
-        "fusion.state",
-    ),
-    *("global.safetensors", "samples.safetensors", "result.json", "report.html", "*.svg"),
-)
+SITES = ("config.yaml", "partition.json", "*.safetensors", "fusion.state", "result.json", "*.svg")
+"""One for each step of a run: they are written in one way."""
 BEFORE_IT_RUNS = ("config.yaml",)
 
 
@@ -47,7 +39,7 @@ def litter(folder: Path) -> list[Path]:
 @pytest.fixture(autouse=True)
 def quickly(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Draws the report only where that is what fails: it takes seconds."""
-    if request.node.name.partition("[")[2] not in ("report.html]", "*.svg]"):
+    if request.node.name.partition("[")[2] != "*.svg]":
         monkeypatch.setattr(WRITE_REPORT, draw_nothing)
 
 
@@ -85,20 +77,16 @@ def test_a_full_disk_at_any_write_is_one_line_and_resume_goes_on(
     assert model(tmp_path) == undisturbed
 
 
-@pytest.mark.parametrize("cache", ["cohorts.json"])
-def test_a_cache_that_cannot_be_written_never_ends_a_run(
-    tmp_path: Path, cache: str, capsys: pytest.CaptureFixture[str]
+def test_a_store_that_was_emptied_is_filled_again_and_a_cache_may_fail(
+    tmp_path: Path, undisturbed: bytes, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / ".store" / cache).mkdir(parents=True)  # a folder in its place
+    (tmp_path / ".store" / "cohorts.json").mkdir(parents=True)  # a folder in the cache's place
     capsys.readouterr()
     assert launch(tmp_path) == 0
     assert len(capsys.readouterr().err.splitlines()) <= 1
-
-
-def test_a_store_that_was_emptied_is_filled_again(tmp_path: Path, undisturbed: bytes) -> None:
-    assert launch(tmp_path) == 0
     for file in (tmp_path / ".store").iterdir():
-        file.unlink()
+        if file.is_file():
+            file.unlink()
     assert launch(tmp_path, "--resume") == 0
     assert model(tmp_path) == undisturbed
 

@@ -1,16 +1,25 @@
 """Runs that were given objects from Python: loaded, exported, attacked and repeated elsewhere."""
 
-import subprocess
+import importlib
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 import yaml
 
 import onefold
+from cluster import launch
+from fl.command import run_command
+from fl.data.catalogue import REGISTERED
 from fl.data.own import as_dataset
+from fl.models.registry import MODELS
+from fl.plugins import PREFIX
+from onefold import privacy, runs
 from onefold.running import call_of, code_of
+from tests.cluster.commands import here
 
 SCRIPT = """
 import numpy as np
@@ -31,60 +40,68 @@ class Net(nn.Module):
 def data():
     labels = np.arange(240) % 3
     return np.random.default_rng(0).integers(0, 256, (240, 8, 8, 3), dtype=np.uint8), labels
-
-
-if __name__ == "__main__":
-    onefold.run(
-        data(), Net, "fedavg", "iid", num_clients=3, runtime="inprocess", progress=False,
-        name="mine", classifier={"epochs": 1},
-    )
 """
 
 
+def forget() -> None:
+    """Forgets what the tests' files have brought into this process, as another one never had it."""
+    for name in ("script", f"{PREFIX}again", f"{PREFIX}own_model"):
+        sys.modules.pop(name, None)
+    MODELS.pop("Net", None)
+    REGISTERED.pop("own", None)
+
+
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """Where the script is, and its run."""
     made = tmp_path_factory.mktemp("work")
     (made / "script.py").write_text(SCRIPT)
-    done = subprocess.run([sys.executable, "script.py"], cwd=made, capture_output=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return made
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(made)
+        patch.syspath_prepend(made)
+        script = importlib.import_module("script")
+        how = {"runtime": "inprocess", "progress": False, "name": "mine"}
+        size = {"num_clients": 3, "classifier": {"epochs": 1}}
+        onefold.run(script.data(), script.Net, "fedavg", "iid", **how, **size)
+        yield made
+    forget()
 
 
-def python(folder: Path, code: str, *words: str) -> tuple[int, str]:
-    """Exit status and all that it says, in a process of its own."""
-    done = subprocess.run(
-        [sys.executable, "-c", code, *words],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+@pytest.fixture(autouse=True)
+def _as_in_another_process(folder: Path) -> None:
+    forget()
+
+
+def command(word: str, *words: str) -> tuple[int, str]:
+    """Exit status and all that it says."""
+    told = {
+        "run": launch.main,
+        "export": lambda given: runs.main(["export", *given]),
+        "privacy": lambda given: run_command(privacy.command, "onefold privacy", given),
+    }
+    done = here(told[word], words)
     return done.returncode, done.stdout + done.stderr
 
 
-def command(folder: Path, *words: str) -> tuple[int, str]:
-    return python(folder, "import sys; from onefold.command import main; sys.exit(main())", *words)
-
-
-def test_the_model_is_loaded_by_its_class_in_another_process(folder: Path) -> None:
-    load = "import onefold, torch, script; model = onefold.load_model('runs/mine'{})"
-    shape = f"{load}; print(model(torch.zeros(1, 3, 8, 8)).shape)"
-    assert "torch.Size([1, 3])" in python(folder, shape.format(", script.Net"))[1]
-    said = python(folder, shape.format(""))[1].strip()
+def test_the_model_is_loaded_by_its_class(folder: Path) -> None:
+    with pytest.raises(onefold.UserError) as refused:
+        onefold.load_model("runs/mine")
+    said = str(refused.value)
     assert "is built by your own Net, which is not known here" in said
     assert "load_model('runs/mine', model=Net)" in said
     assert said.endswith("runs/mine/own_model.py")
+    model = onefold.load_model("runs/mine", importlib.import_module("script").Net)
+    assert model(torch.zeros(1, 3, 8, 8)).shape == (1, 3)
 
 
 def test_the_model_is_exported_by_the_code_that_is_kept_once_it_is_asked_for(folder: Path) -> None:
     export = ["export", "--torch-export", "m.pt2", "mine"]
-    status, said = command(folder, *export)
+    status, said = command(*export)
     assert status == 2
     assert said.count("\n") == 1
     assert "to be read before it is trusted: runs/mine/own_model.py" in said
     assert not (folder / "m.pt2").exists()
-    assert command(folder, *export, "--plugin", "runs/mine/own_model.py")[0] == 0
+    assert command(*export, "--plugin", "runs/mine/own_model.py")[0] == 0
     assert (folder / "m.pt2").exists()
 
 
@@ -95,8 +112,9 @@ def test_the_report_says_the_call_and_no_command_that_would_fail(folder: Path) -
     page = (folder / "runs/mine/report.html").read_text()
     assert "onefold.run(data=data, model=Net" in page
     assert "cluster.launch --config" not in page
-    again = f"from script import *; data = data(); print({call.partition('  #')[0]}.path)"
-    assert "runs/fedavg-own" in python(folder, again)[1]
+    script = importlib.import_module("script")
+    names = {"onefold": onefold, "data": script.data(), "Net": script.Net}
+    assert "runs/fedavg-own" in str(eval(call.partition("  #")[0], names).path)
 
 
 def test_by_command_it_is_said_what_to_register_and_then_it_works(folder: Path) -> None:
@@ -104,13 +122,13 @@ def test_by_command_it_is_said_what_to_register_and_then_it_works(folder: Path) 
         "import onefold\nfrom script import Net, data\n"
         "onefold.register_model('Net', Net)\nonefold.register_dataset('own', data())\n"
     )
-    run = ["run", "--config", "runs/mine/config.yaml", "--runtime", "inprocess"]
-    for words in (run, ["privacy", "runs/mine"]):
-        status, said = command(folder, *words)
+    again = ["run", "--config", "runs/mine/config.yaml", "--runtime", "inprocess"]
+    for words in (again, ["privacy", "runs/mine"]):
+        forget()
+        status, said = command(*words)
         assert status == 2
         assert "given objects from Python: register these by --plugin FILE, or call onefold" in said
-        assert "Traceback" not in said
-        status, said = command(folder, *words, "--plugin", "again.py")
+        status, said = command(*words, "--plugin", "again.py")
         assert status == 0, said
     assert (folder / "runs/mine/privacy.json").is_file()
 

@@ -18,8 +18,8 @@ def small(folder: Path, **more: object) -> Path:
         output_dir=str(folder),
         num_clients=3,
         num_large=3,
-        classifier={"model": "cnn", "width": 1, "epochs": 1},
-        **more,
+        classifier={"model": "cnn", "width": 0.2, "epochs": 1},
+        **{"data.max_train": 300, "data.max_test": 100, **more},
     )
     return done.path
 

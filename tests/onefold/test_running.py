@@ -162,7 +162,7 @@ def test_the_page_about_a_method_is_25_lines() -> None:
 def test_a_script_elsewhere_runs_its_own_method_on_ray_to_the_bits_of_one_process(
     tmp_path: Path,
 ) -> None:
-    """Beside a cluster.py, which in one process does no harm, and on Ray is refused by name."""
+    """Beside a cluster.py, which does no harm; on Ray: see tests/cluster/hardware/test_shadows."""
     folders = ray, here = tmp_path / "ray", tmp_path / "here"
     for folder in folders:
         folder.mkdir()
@@ -171,14 +171,11 @@ def test_a_script_elsewhere_runs_its_own_method_on_ray_to_the_bits_of_one_proces
     text = (here / "my.py").read_text()
     (here / "one.py").write_text(text.replace("max_actors=2", 'runtime="inprocess"'))
     (here / "cluster.py").write_text("raise RuntimeError('not ours')")
-    assert script(here, "one.py").returncode == 0
+    done = subprocess.run([sys.executable, "one.py"], cwd=here, capture_output=True, check=False)
+    assert done.returncode == 0, done.stderr
     models, runs = zip(*(only_run(folder) for folder in folders), strict=True)
     assert models[0] == models[1]
     assert runs == ("ray", "inprocess")
-    (here / "two.py").write_text(text.replace("rounds=2", "rounds=3"))
-    beside = script(here, "two.py")  # on Ray, whose workers do not take the user's file for ours
-    assert beside.returncode == 0
-    assert "not ours" not in beside.stderr
 
 
 def only_run(folder: Path) -> tuple[bytes, str]:
@@ -186,11 +183,6 @@ def only_run(folder: Path) -> tuple[bytes, str]:
     (path,) = (file.parent for file in folder.glob("runs/*/result.json"))
     runtime = onefold.load_result(path).figures["runtime"]
     return (path / "model" / "global.safetensors").read_bytes(), runtime
-
-
-def script(folder: Path, name: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, name]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
 
 
 class Viewing(nn.Module):
@@ -232,8 +224,10 @@ class Recurrent(nn.Module):
 
 
 @quick
-@pytest.mark.parametrize("model", [Viewing, LooksInside, Recurrent])
-@pytest.mark.parametrize("method", ["fedavg", "fedmho-sd"])
+@pytest.mark.parametrize(
+    ("model", "method"),
+    [(Viewing, "fedavg"), (LooksInside, "fedavg"), (Recurrent, "fedavg"), (Viewing, "fedmho-sd")],
+)
 def test_ordinary_networks_train(model: type[nn.Module], method: str) -> None:
     more = {"num_large": None, "num_samples": 20, "generator": {"epochs": 1, "width": 0.1}}
     result = run(model=model, method=method, **(more if method == "fedmho-sd" else {}))
@@ -249,14 +243,14 @@ def test_the_model_is_that_of_all_clients_unless_others_are_asked_for() -> None:
     assert [client["model"] for client in mixed.clients] == ["Tiny", "Tiny", "cnn"]
 
 
-def test_it_is_said_where_clients_train_several_models(capsys: pytest.CaptureFixture[str]) -> None:
-    run(method="fedmho", num_large=None, progress=True, dry_run=True)
-    assert "of 4 clients 2 train Tiny, 2 train cvae-small" in capsys.readouterr().out
-
-
-def test_a_dry_run_trains_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(dry_run=True, output_dir=str(tmp_path / "runs")) is None
-    assert "would run in" in capsys.readouterr().out
+def test_a_dry_run_says_where_clients_train_several_models_and_trains_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = {"method": "fedmho", "num_large": None, "progress": True, "dry_run": True}
+    assert run(**options, output_dir=str(tmp_path / "runs")) is None
+    said = capsys.readouterr().out
+    assert "of 4 clients 2 train Tiny, 2 train cvae-small" in said
+    assert "would run in" in said
     assert not (tmp_path / "runs").exists()
 
 

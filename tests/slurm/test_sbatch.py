@@ -10,7 +10,7 @@ import pytest
 from cluster.run.slurm_options import SlurmOptions
 from fl.errors import UserError
 from slurm.node_task import NodeTask
-from slurm.sbatch import Sbatch, inherited, refuse_path, require_sbatch, without_allocation
+from slurm.sbatch import Sbatch, inherited, refuse_path, without_allocation
 from tests.slurm.fake import calls, fake_command
 
 EVERYTHING = SlurmOptions(
@@ -76,21 +76,6 @@ def test_other_odd_paths_are_only_names(name: str, tmp_path: Path) -> None:
     assert shlex.split(line)[-1] == str(folder)
 
 
-def test_without_sbatch_one_line_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(UserError, match="sbatch is not on the PATH"):
-        require_sbatch()
-
-
-def test_a_refusal_of_sbatch_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    complaint = "sbatch: error: invalid partition specified: x\\nsbatch: error: Batch job failed"
-    environ = fake_command(tmp_path / "bin", "sbatch", f"printf '{complaint}\\n' >&2; exit 1")
-    monkeypatch.setenv("PATH", environ["PATH"])
-    with pytest.raises(UserError, match="sbatch refused: invalid partition specified: x") as caught:
-        Sbatch(tmp_path, SlurmOptions()).send([JOB])
-    assert "\n" not in str(caught.value)
-
-
 def test_a_job_is_sent_once_and_its_id_returned(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -112,17 +97,6 @@ def test_a_job_is_sent_once_and_its_id_returned(
     gone = {"SLURM_JOB_ID", "SBATCH_QOS", "SRUN_CPUS", "CUDA_VISIBLE_DEVICES"}
     assert not gone & seen.keys()
     assert os.environ["SLURM_JOB_ID"] == "9"
-
-
-def test_many_jobs_are_one_array(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    script = 'cp "$1" "$(dirname "$0")/sent"; echo "Submitted batch job 7"'
-    monkeypatch.setenv("PATH", fake_command(tmp_path / "bin", "sbatch", script)["PATH"])
-    # submitit looks for srun before it makes an array.
-    fake_command(tmp_path / "bin", "srun", "")
-    ids = Sbatch(tmp_path / "x", SlurmOptions(array_parallelism=2)).send([JOB] * 3)
-    assert ids == ["7_0", "7_1", "7_2"]
-    assert "#SBATCH --array=0-2%2\n" in (tmp_path / "bin" / "sent").read_text()
-    assert len(calls(tmp_path / "bin", "sbatch")) == 1
 
 
 def test_outside_of_an_allocation_devices_are_the_users() -> None:

@@ -14,10 +14,10 @@ from tests.cluster.living import kill_with_family
 from tests.undrawn import undrawn
 from tests.waiting import wait_until
 
-CLIENTS = 10
+CLIENTS = 4
 RUN = {
     "num_clients": CLIENTS,
-    "data": {"max_train": 400, "max_test": 100},
+    "data": {"max_train": 200, "max_test": 100},
     "classifier": {"width": 0.05, "epochs": 1},
     "generator": {"width": 0.1, "epochs": 2},
     "num_samples": 60,

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.tune.made_up import end, epoch, event, trial
+from tests.tune.made_up import INVENTORY, end, epoch, event, members, trial
 from tune.options import SweepOptions
-from tune.rows import best_of, read_rows
+from tune.rows import best_of, read_rows, savings
 
 
 def test_without_a_fit_the_result_is_the_score(tmp_path: Path) -> None:
@@ -52,3 +52,11 @@ def test_a_resumed_trial_counts_its_own_training_once(tmp_path: Path) -> None:
         file.write('{"event": "epo')  # killed while it wrote
     (row,) = read_rows(tmp_path, {})
     assert (row.trained, row.reused, row.seconds) == ({0: 10.0}, {}, 12.0)
+
+
+def test_savings_add_up_what_was_reused(folder: Path) -> None:
+    saved = savings(read_rows(folder, {"keep": 0.8}), members(), INVENTORY)
+    assert (saved["trained"], saved["reused"]) == (2, 6)
+    assert (saved["trained_seconds"], saved["saved_seconds"]) == (12.0, 36.0)
+    # Two of client 0 run at once, four of client 1.
+    assert saved["least_seconds_saved"] == 3 * (10 / 2 + 2 / 4)

@@ -16,15 +16,15 @@ from tune.sweep import main
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
-FIVE = ("--num-samples=5", "--max-concurrent=3")
+THREE = ("--num-samples=3", "--max-concurrent=3")
 RATES = (1e-2, 5e-3, 1e-3)
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Five trials of server settings, three at a time: more than two cores have room for."""
+    """Three trials of server settings, three at a time: more than two cores have room for."""
     root = tmp_path_factory.mktemp("server")
-    done = sweep(root, SERVER_SPACE, *FIVE)
+    done = sweep(root, SERVER_SPACE, *THREE)
     assert done.returncode == 0, done.stderr
     (root / "stdout").write_text(done.stdout)
     return root
@@ -37,20 +37,20 @@ def trained(run_dir: Path) -> set[int]:
 
 def test_a_server_sweep_trains_each_client_once(server: Path) -> None:
     tried = trials(server)
-    assert len(tried) == 6  # and the default
+    assert len(tried) == 4  # and the default
     assert {trial["status"] for trial in tried.values()} == {"finished"}
     folder = server / "runs" / "sweep" / "trials"
     assert sum(len(trained(folder / name)) for name in tried) == CLIENTS
     counted = result(server / "runs" / "sweep")["clients_trained_and_reused"]
-    assert (counted["trained"], counted["reused"]) == (CLIENTS, 5 * CLIENTS)
-    assert f"{CLIENTS} trainings, {5 * CLIENTS} reused" in (server / "stdout").read_text()
+    assert (counted["trained"], counted["reused"]) == (CLIENTS, 3 * CLIENTS)
+    assert f"{CLIENTS} trainings, {3 * CLIENTS} reused" in (server / "stdout").read_text()
 
 
 def test_trials_try_different_settings_of_the_space(server: Path) -> None:
     tried = [t["settings"] for name, t in trials(server).items() if name != "default"]
-    assert len({s["keep"] for s in tried}) == 5
+    assert len({s["keep"] for s in tried}) == 3
     assert all(0.4 <= s["keep"] <= 1 and 1e-4 <= s["fusion.lr"] <= 1e-2 for s in tried)
-    assert {s["lam"] for s in tried} == {0.25, 0.75}
+    assert {s["lam"] for s in tried} <= {0.25, 0.75}
 
 
 def test_trials_are_scored_on_images_that_no_client_holds(server: Path) -> None:
@@ -59,7 +59,7 @@ def test_trials_are_scored_on_images_that_no_client_holds(server: Path) -> None:
     for name in trials(server):
         assert result(folder / "trials" / name)["scored_on"] == "validation"
     held = json.loads((folder / "trials" / "default" / "partition.json").read_text())["counts"]
-    assert sum(map(sum, held)) == 400 - 40
+    assert sum(map(sum, held)) == 200 - 20
     for path in (folder / "final").iterdir():
         assert result(path)["scored_on"] == "test"
 
@@ -93,7 +93,7 @@ def test_a_trials_configuration_and_the_best_are_repeated_by_a_launch(
     server: Path, tmp_path: Path
 ) -> None:
     folder = server / "runs" / "sweep"
-    trial = folder / "trials" / "00003"
+    trial = folder / "trials" / "00002"
     with one_core():
         again = launch(
             tmp_path, "--name=trial", "--runtime=inprocess", config=trial / "config.yaml"
@@ -111,23 +111,20 @@ def test_what_a_sweep_leaves(server: Path) -> None:
     for name in ("sweep.yaml", "best.yaml", "default.yaml", "plots/effects.png", "tensorboard"):
         assert (folder / name).exists(), name
     page = (folder / "report.html").read_text()
-    for word in ("fusion.lr", "00004", "on the test split", "data:image/png"):
+    for word in ("fusion.lr", "00002", "on the test split", "data:image/png"):
         assert word in page
     saved = yaml.safe_load((folder / "sweep.yaml").read_text())
-    assert saved["sweep"]["num_samples"] == 5
+    assert saved["sweep"]["num_samples"] == 3
 
 
-def test_a_name_that_is_taken_is_refused(server: Path) -> None:
-    again = here(main, command(server, SERVER_SPACE, *FIVE)[3:])
+def test_another_sweep_neither_takes_its_name_nor_resumes_it(server: Path) -> None:
+    again = here(main, command(server, SERVER_SPACE, *THREE)[3:])
     assert again.returncode == 2
     assert "is taken" in again.stderr
     assert again.stderr.count("\n") == 1
-
-
-def test_another_sweep_does_not_resume_it(server: Path) -> None:
     again = here(main, command(server, SERVER_SPACE, "--num-samples=6", "--resume")[3:])
     assert again.returncode == 2
-    assert "sweep.num_samples: 5 -> 6" in again.stderr
+    assert "sweep.num_samples: 3 -> 6" in again.stderr
 
 
 def test_a_killed_sweep_goes_on_from_where_it_was_moved_to(server: Path, tmp_path: Path) -> None:
@@ -167,9 +164,9 @@ def test_a_generator_setting_retrains_generators_alone_and_trials_fail_or_are_st
     assert f"trial {failed['name']} failed: {failed['reason']}" in done.stdout
     assert "NaN" in failed["reason"]
     assert not done.stderr
-    assert trained(folder / "default") == set(range(10))
+    assert trained(folder / "default") == set(range(CLIENTS))
     for name in tried.keys() - {"default", failed["name"]}:
-        assert trained(folder / name) == {5, 6, 7, 8, 9}, name  # the generator clients
+        assert trained(folder / name) == {2, 3}, name  # the generator clients
     states = [trial["status"] for trial in tried.values()]
     assert states.count("stopped") >= 1
     assert states.count("stopped") + states.count("finished") == len(RATES) + 1

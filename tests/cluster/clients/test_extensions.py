@@ -58,8 +58,8 @@ def plugin(tmp_path: Path) -> Iterator[str]:
     del sys.modules[name]
 
 
-def test_a_file_beside_the_plugin_goes_too(tmp_path: Path) -> None:
-    """Its names and the module itself, and what it imports in turn."""
+def test_another_process_builds_the_users_model_without_its_files(tmp_path: Path) -> None:
+    """Files beside the plugin go too: their names, modules, and what they import in turn."""
     files = {
         "beside_sizes.py": "HIDDEN = 5",
         "beside_layers.py": "import beside_sizes\ndef hidden(): return beside_sizes.HIDDEN",
@@ -76,10 +76,6 @@ def test_a_file_beside_the_plugin_goes_too(tmp_path: Path) -> None:
         assert built_elsewhere(packed_models()) == b"5"
     finally:
         MODELS.pop("mine", None)
-
-
-def test_another_process_builds_the_users_model_without_its_file(plugin: str) -> None:
-    assert built_elsewhere(packed_models()) == b"5"
 
 
 def built_elsewhere(packed: bytes | None) -> bytes:

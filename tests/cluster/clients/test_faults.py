@@ -1,6 +1,7 @@
 """Clients, processes and nodes that die, on a real cluster of two nodes: nothing is lost."""
 
 import os
+import re
 import signal
 import threading
 import time
@@ -16,7 +17,7 @@ from ray.cluster_utils import Cluster
 
 from cluster.clients.executor import RayExecutor
 from cluster.clients.memory_cap import OverspentError
-from cluster.hardware.bundles import open_bundles
+from cluster.hardware.bundles import Bundles, open_bundles
 from cluster.hardware.ray_internals import forked_workers
 from fl.data.datasets import Split
 from fl.errors import ClientFailed
@@ -212,32 +213,29 @@ def test_a_client_that_keeps_dying_stops_the_run_by_name(cluster: Cluster) -> No
 ROOMY = Request(cpus=1, gpus=0, memory_bytes=200 * 10**6)
 
 
-def test_a_client_over_its_share_fails_alone_with_the_bytes_and_gets_twice_as_much(
+def test_a_client_over_its_share_fails_alone_and_gets_twice_as_much_and_no_more(
     cluster: Cluster,
 ) -> None:
-    events: list[Told] = []
-    updates = run([job(k, overspends, ROOMY) for k in (0, 1, 3)], events)
+    heard: list[Told] = []
+    jobs = [job(k, overspends, ROOMY) for k in range(4)]
+    with open_bundles() as bundles:
+        running = RayExecutor(TRAIN, bundles).run(jobs, Events(into(heard)))
+        outcomes = {done.client.id: outcome for done, outcome in running}
+    gave_up = outcomes.pop(2)
+    assert isinstance(gave_up, ClientFailed)
+    assert re.search(r"400000000 bytes.*with twice the share it had first", gave_up.reason)
+    updates = {k: bytes(outcome) for k, outcome in outcomes.items()}  # type: ignore[arg-type]
     neighbours = {k: p for k, p in undisturbed(4).items() if k in (0, 3)}
     same({k: updates[k] for k in neighbours}, neighbours)
     assert int(unpack(updates[1])[0]["size"]) == 300 * 10**6
-    (failed,) = [e for e in events if e["event"] == "client_failed"]
-    assert failed["client"] == 1
-    assert "200000000 bytes of memory: asked for 300000000 bytes more" in failed["reason"]
-    asked = [
-        e["requested"]["memory_bytes"]
-        for e in events
-        if e["event"] == "client_start" and e["client"] == 1
-    ]
+    failed = [e for e in heard if e["event"] == "client_failed"]
+    assert sorted(e["client"] for e in failed) == [1, 2, 2]
+    (reason,) = (e["reason"] for e in failed if e["client"] == 1)
+    assert "200000000 bytes of memory: asked for 300000000 bytes more" in reason
+    starts = [e for e in heard if e["event"] == "client_start" and e["client"] == 1]
+    asked = [e["requested"]["memory_bytes"] for e in starts]
     assert asked == [200 * 10**6, 400 * 10**6]
     assert unpack(updates[1])[1]["assigned"]["memory"] == 400 * 10**6
-
-
-def test_a_client_over_twice_its_share_too_has_failed_for_good(cluster: Cluster) -> None:
-    events: list[Told] = []
-    message = r"client 2 .*400000000 bytes.*with twice the share it had first"
-    with pytest.raises(ClientFailed, match=message):
-        run([job(2, overspends, ROOMY)], events)
-    assert sum(e["event"] == "client_failed" for e in events) == 2
 
 
 def test_a_larger_share_that_fits_nowhere_is_said(cluster: Cluster) -> None:
@@ -254,32 +252,33 @@ def test_three_client_classes_are_assigned_three_different_shares(cluster: Clust
         Request(cpus=1, gpus=0.5, memory_bytes=200 * 10**6),
         Request(cpus=0.5, gpus=0.25, memory_bytes=100 * 10**6, shared=True),
     ]
-    updates = run([job(k, where, shares[k % 3]) for k in range(6)], [])
+    jobs = [job(k, where, shares[k % 3]) for k in range(6)]
+    with open_bundles() as bundles:
+        executor = RayExecutor(TRAIN, bundles, rates={"cnn": 100.0, "vgg9": 7.0})
+        updates = uploads(executor, jobs)
+        nobody_holds_a_gpu(bundles)
     for k, packed in updates.items():
         assigned, share = unpack(packed)[1]["assigned"], shares[k % 3]
         assert assigned["CPU"] == share.cpus
         assert assigned["GPU"] == share.gpus
         assert assigned["memory"] == share.memory_bytes
+    # What clients took is known to the next map.
+    assert executor.rates["vgg9"] == 7.0
+    assert executor.rates["cnn"] < 1.0
 
 
-def test_what_clients_took_is_known_to_the_next_map(cluster: Cluster) -> None:
-    with open_bundles() as bundles:
-        executor = RayExecutor(TRAIN, bundles, rates={"cnn": 100.0, "vgg9": 7.0})
-        uploads(executor, [job(0)])
-        assert executor.rates["vgg9"] == 7.0
-        assert executor.rates["cnn"] < 1.0
+def nobody_holds_a_gpu(bundles: Bundles) -> None:
+    """As when fusion starts."""
+    name = f"GPU_group_{bundles.group.id.hex()}"
+    assert ray.available_resources()[name] == ray.cluster_resources()[name] == 2
 
 
-@pytest.mark.parametrize("shared", [False, True])
-def test_a_process_serves_one_client_after_another_and_no_gpu_is_held_when_fusion_starts(
-    cluster: Cluster, shared: bool
-) -> None:
+def test_a_process_serves_one_client_after_another(cluster: Cluster) -> None:
     before = ray.cluster_resources()
     with open_bundles() as bundles:
-        name = f"GPU_group_{bundles.group.id.hex()}"
-        request = Request(cpus=1, gpus=0.5, shared=shared)
+        request = Request(cpus=1, gpus=0.5)
         updates = uploads(RayExecutor(TRAIN, bundles), [job(k, where, request) for k in range(6)])
-        assert ray.available_resources()[name] == ray.cluster_resources()[name] == 2
+        nobody_holds_a_gpu(bundles)
     processes = {int(unpack(packed)[0]["pid"]) for packed in updates.values()}
     assert len(processes) <= 4  # as many as there are cores
     wait_until(lambda: ray.available_resources().get("GPU") == before["GPU"], seconds=20)

@@ -1,19 +1,25 @@
-"""What goes to clients' processes and comes back leaves nothing in the driver's memory."""
+"""What goes to clients' processes and comes back leaves nothing in the driver's memory.
+
+Their progress reaches the driver, and nothing depends on it.
+"""
 
 import platform
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+import ray
 import torch
 
 from cluster.clients.actors import LARGE, Sender
 from cluster.clients.executor import RayExecutor
+from cluster.clients.progress import Inbox, send
 from cluster.hardware.bundles import Bundles, open_bundles
 from cluster.hardware.private_ray import private_ray
-from fl.events import Events
+from fl.events import ClientProgress, Events
 from fl.exchange import Upload, pack, unpack
 from fl.federation import Job, Memory, TaskInput, TaskOutput
 from tests.fl.toy import PROBLEM, client, split
@@ -92,3 +98,48 @@ def test_a_broadcast_to_many_clients_is_put_once_and_another_one_anew(bundles: B
     assert references[0] is references[1] is references[2]
     assert references[3] is not references[0]
     assert [each.received().broadcast for each in sent] == broadcasts
+
+
+@pytest.fixture
+def inbox(bundles: Bundles) -> Iterator[Inbox]:
+    made = Inbox()
+    yield made
+    made.close()
+
+
+def reported(client: int, done: int = 3) -> ClientProgress:
+    return ClientProgress(client=client, unit="epoch", done=done, of=20, loss=0.4125)
+
+
+def read(inbox: Inbox, clients: set[int]) -> list[ClientProgress]:
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        if found := list(inbox.read(clients)):
+            return found
+        time.sleep(0.05)
+    return []
+
+
+def test_the_latest_report_of_each_client_at_work_arrives(inbox: Inbox) -> None:
+    assert not list(inbox.read({1}))
+    send(inbox.mailbox, [reported(1), reported(2)])
+    send(inbox.mailbox, [reported(2, done=4), reported(5)])
+    found: list[ClientProgress] = []
+    while not found or found[-1].done < 4:
+        found += read(inbox, {2, 3})
+    assert {each.client for each in found} == {2}
+    assert found[-1] == reported(2, done=4)
+
+
+def test_neither_end_waits_or_fails_without_the_actor(inbox: Inbox) -> None:
+    ray.kill(inbox.mailbox)
+    begin = time.monotonic()
+    while time.monotonic() < begin + 0.5:
+        send(inbox.mailbox, [reported(1)])
+        assert not list(inbox.read({1}))
+
+
+def test_a_flood_is_dropped(inbox: Inbox) -> None:
+    for done in range(1, 300):
+        send(inbox.mailbox, [reported(client, done) for client in range(100)])
+    assert {each.client for each in read(inbox, set(range(100)))} <= set(range(100))

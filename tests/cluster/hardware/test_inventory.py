@@ -1,12 +1,16 @@
-"""What a process may use, how many clients fit at once, and requests that can never be met."""
+"""What a process may use, by machine and bundle, and requests that can never be met."""
 
 import os
 import socket
+import warnings
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from cluster.hardware import bundles
+from cluster.hardware.bundles import Bundles, await_gpus
 from cluster.hardware.gpus import Gpu
 from cluster.hardware.inventory import Inventory, take_inventory, usable_cores
 from fl.errors import UserError
@@ -41,19 +45,6 @@ def test_memory_bounds_clients_where_it_is_asked_for() -> None:
     assert machine(cpus=8, memory=10_000, gpus=1).at_once(asks) == 2
     assert machine(cpus=2, memory=10_000).at_once(asks) == 2
     assert machine(cpus=8).scaled(asks).memory_bytes == 3000
-
-
-def test_how_many_of_all_clients_compute_at_once() -> None:
-    one = Request(cpus=1, gpus=0, memory_bytes=2**20)
-    greedy, large = replace(one, memory_bytes=2**33), replace(one, cpus=16)
-    here = machine(cpus=8, memory=2**34)
-    assert here.of_all_at_once([one] * 100) == 8
-    assert here.of_all_at_once([one] * 100, most=3) == 3
-    assert here.of_all_at_once([one] * 2) == 2
-    assert here.of_all_at_once([greedy] * 9) == 2
-    assert here.of_all_at_once([large] * 3) == 1
-    assert here.of_all_at_once([one, greedy]) == 2
-    assert here.of_all_at_once([one, one, greedy]) == 3
 
 
 @pytest.mark.parametrize(
@@ -92,6 +83,19 @@ def test_this_machine() -> None:
     assert 1 <= here.cpus <= len(os.sched_getaffinity(0))
     assert 2**28 < here.memory_bytes < 2**50
     assert (here.node, here.source, here.gpus) == (socket.gethostname(), "machine", ())
+
+
+def test_how_many_of_all_clients_compute_at_once() -> None:
+    one = Request(cpus=1, gpus=0, memory_bytes=2**20)
+    greedy, large = replace(one, memory_bytes=2**33), replace(one, cpus=16)
+    here = machine(cpus=8, memory=2**34)
+    assert here.of_all_at_once([one] * 100) == 8
+    assert here.of_all_at_once([one] * 100, most=3) == 3
+    assert here.of_all_at_once([one] * 2) == 2
+    assert here.of_all_at_once([greedy] * 9) == 2
+    assert here.of_all_at_once([large] * 3) == 1
+    assert here.of_all_at_once([one, greedy]) == 2
+    assert here.of_all_at_once([one, one, greedy]) == 3
 
 
 def test_a_slurm_job_bounds_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -135,3 +139,30 @@ def test_where_the_system_tells_no_affinity_all_cores_count(
     monkeypatch.delattr(os, "sched_getaffinity")
     assert usable_cores() == os.cpu_count()
     assert take_inventory({}).cpus >= 1
+
+
+GROUP = "GPU_group_aa"
+
+
+def with_gpus(monkeypatch: pytest.MonkeyPatch, *available: float) -> Bundles:
+    """Rooms with two GPUs of which Ray says that so many are free, one answer after another."""
+    answers = list(available)
+    ray = SimpleNamespace(
+        cluster_resources=lambda: {GROUP: 2.0},
+        available_resources=lambda: {GROUP: answers.pop(0) if answers[1:] else answers[0]},
+    )
+    monkeypatch.setattr(bundles, "ray", ray)
+    group = SimpleNamespace(id=SimpleNamespace(hex=lambda: "aa"))
+    return Bundles(group=group, all=(), nodes={})
+
+
+def test_gpus_that_stay_held_are_told_of_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.warns(UserWarning, match=r"^1\.5 GPUs are still held 0\.1 s after") as told:
+        await_gpus(with_gpus(monkeypatch, 0.5), within_s=0.1)
+    (warning,) = told
+    assert "\n" not in str(warning.message)
+
+
+def test_gpus_that_come_free_are_waited_for_in_silence(monkeypatch: pytest.MonkeyPatch) -> None:
+    with warnings.catch_warnings(action="error"):
+        await_gpus(with_gpus(monkeypatch, 0.0, 1.0, 2.0), within_s=5)

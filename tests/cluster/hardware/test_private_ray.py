@@ -21,8 +21,18 @@ from cluster.hardware.private_ray import (
     prepare_environment,
 )
 from cluster.hardware.ray_internals import AUTHENTICATION, TOKEN
+from cluster.launch import main
 from fl.errors import UserError
-from tests.cluster.commands import command, environment, fingerprint, launch, result
+from tests.cluster.commands import (
+    SMALL,
+    command,
+    environment,
+    fingerprint,
+    here,
+    launch,
+    result,
+)
+from tests.cluster.living import alive
 from tests.undrawn import undrawn
 from tests.waiting import wait_until
 
@@ -82,8 +92,8 @@ def neighbour() -> Iterator[Neighbour]:
 
 
 @pytest.fixture(scope="module")
-def alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    root = tmp_path_factory.mktemp("alone")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("undisturbed")
     done = launch(root, "--name=run", "--runtime=inprocess")
     assert done.returncode == 0, done.stderr
     return root / "run"
@@ -101,7 +111,7 @@ def start(output_dir: Path, **environ: str) -> subprocess.Popen[str]:
 
 @pytest.mark.slow
 def test_two_launches_beside_a_neighbour_all_finish(
-    neighbour: Neighbour, alone: Path, tmp_path: Path
+    neighbour: Neighbour, undisturbed: Path, tmp_path: Path
 ) -> None:
     long = tmp_path / ("x" * 200)
     long.mkdir()
@@ -128,7 +138,7 @@ def test_two_launches_beside_a_neighbour_all_finish(
     for name, run in runs.items():
         _, stderr = run.communicate(timeout=240)
         assert run.returncode == 0, stderr
-        assert fingerprint(tmp_path / name / "run") == fingerprint(alone)
+        assert fingerprint(tmp_path / name / "run") == fingerprint(undisturbed)
     assert all(families.values())
     assert not psutil.wait_procs([p for family in families.values() for p in family], timeout=10)[1]
     assert not any(file.exists() for file in published.values())
@@ -138,26 +148,13 @@ def test_two_launches_beside_a_neighbour_all_finish(
 
 
 @pytest.mark.slow
-def test_a_joined_cluster_is_used_and_left_running(
-    neighbour: Neighbour, alone: Path, tmp_path: Path
+def test_a_joined_cluster_is_used_and_left_running_also_by_an_interrupted_guest(
+    neighbour: Neighbour, undisturbed: Path, tmp_path: Path
 ) -> None:
     before = int(neighbour.count().split()[0])
-    done = launch(tmp_path, "--name=run", *SHARES, f"--ray-address={neighbour.address}")
-    assert done.returncode == 0, done.stderr
-    # Its rank fuses with all of a node's cores, so only the uploads are the same to the bit.
-    assert fingerprint(tmp_path / "run")[2] == fingerprint(alone)[2]
-    gpus = [p["assigned"].get("GPU") for p in result(tmp_path / "run")["placements"]]
-    assert any(gpus)  # only the neighbour's cluster has one
-    assert neighbour.count() == f"{before + 1} 1"
-
-
-@pytest.mark.slow
-def test_an_interrupted_guest_leaves_the_cluster_running(
-    neighbour: Neighbour, tmp_path: Path
-) -> None:
-    before = int(neighbour.count().split()[0])
+    joining = ("--name=run", *SHARES, f"--ray-address={neighbour.address}")
     process = subprocess.Popen(
-        command(tmp_path, "--name=run", *SHARES, f"--ray-address={neighbour.address}"),
+        command(tmp_path, *joining),
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         env=environment(),
@@ -167,13 +164,20 @@ def test_an_interrupted_guest_leaves_the_cluster_running(
     process.send_signal(signal.SIGINT)
     assert process.wait(timeout=20) == 130
     assert neighbour.count() == f"{before + 1} 1"
+    done = launch(tmp_path, *joining, "--resume")
+    assert done.returncode == 0, done.stderr
+    # Its rank fuses with all of a node's cores, so only the uploads are the same to the bit.
+    assert fingerprint(tmp_path / "run")[2] == fingerprint(undisturbed)[2]
+    gpus = [p["assigned"].get("GPU") for p in result(tmp_path / "run")["placements"]]
+    assert any(gpus)  # only the neighbour's cluster has one
+    assert neighbour.count() == f"{before + 2} 1"
 
 
 def test_where_no_cluster_answers_one_line_says_so(tmp_path: Path) -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{unused.getsockname()[1]}"
-        done = launch(tmp_path / "runs", f"--ray-address={address}")
+        done = here(main, [*SMALL, f"--output-dir={tmp_path / 'runs'}", f"--ray-address={address}"])
     assert done.returncode == 2
     assert done.stderr.startswith(f"onefold: no Ray cluster answers at {address}")
     assert done.stderr.count("\n") == 1
@@ -196,74 +200,52 @@ def test_a_loopback_that_is_down_is_one_line_at_once() -> None:
     assert "--runtime inprocess" in line
 
 
-def test_nothing_is_left_after_the_cluster() -> None:
-    script = (
-        "from cluster.hardware.private_ray import private_ray\n"
-        "import ray, psutil\n"
-        "with private_ray(cpus=1, gpus=0, memory_bytes=2**30):\n"
-        "    ray.get(ray.remote(num_cpus=1)(lambda: 1).remote())\n"
-        "    root = ray._private.worker._global_node.get_session_dir_path()\n"
-        "    pids = [p.pid for p in psutil.Process().children(recursive=True)]\n"
-        "print(root, *pids)\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=True
-    )
-    root, *pids = done.stdout.split()
-    assert len(root) < 80
-    assert not Path(root).parent.exists()
-    assert len(pids) >= 3
-    # Ray's workers end by themselves once their raylet has, a moment later on a busy machine.
-    wait_until(lambda: not any(_runs(int(pid)) for pid in pids), seconds=20)
-
-
-def _runs(pid: int) -> bool:
-    """Whether the process works still; one that has ended may wait for its new parent to see it."""
-    try:
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
-
-
 SIGNALLED = """
 import os, signal, sys
-from pathlib import Path
+import psutil, ray
 from cluster.hardware.private_ray import joined_ray, private_ray
 
 def ours(signum, frame):
     print("ours", flush=True)
 
 signal.signal(signal.SIGTERM, ours)
-address = sys.argv[2:]
-ray = joined_ray(*address) if address else private_ray(
-    cpus=1, gpus=0, memory_bytes=2**30, published=Path(sys.argv[1])
-)
-with ray:
+address = sys.argv[1:]
+opened = joined_ray(*address) if address else private_ray(cpus=1, gpus=0, memory_bytes=2**30)
+with opened:
     os.kill(os.getpid(), signal.SIGTERM)
+    ray.get(ray.remote(num_cpus=1)(lambda: 1).remote())
+    root = ray._private.worker._global_node.get_session_dir_path()
+    pids = [p.pid for p in psutil.Process().children(recursive=True)]
 os.kill(os.getpid(), signal.SIGTERM)
+print(root, *pids)
 """
 
 
 @pytest.mark.parametrize("guest", [False, True])
-def test_sigterm_stays_with_the_program(guest: bool, neighbour: Neighbour, tmp_path: Path) -> None:
+def test_sigterm_stays_with_the_program_and_nothing_is_left_of_its_own_cluster(
+    guest: bool, neighbour: Neighbour
+) -> None:
     address = [neighbour.address] if guest else []
-    done = subprocess.run(
-        [sys.executable, "-c", SIGNALLED, str(tmp_path / "address"), *address],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert (done.returncode, done.stdout) == (0, "ours\nours\n"), done.stderr
+    command = [sys.executable, "-c", SIGNALLED, *address]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    *said, left = done.stdout.splitlines()
+    assert said == ["ours", "ours"]
+    root, *pids = left.split()
+    if guest:
+        assert Path(root).exists()
+        return
+    assert len(root) < 80
+    assert not Path(root).parent.exists()
+    assert len(pids) >= 3
+    # Ray's workers end by themselves once their raylet has, a moment later on a busy machine.
+    wait_until(lambda: not any(alive(int(pid)) for pid in pids), seconds=20)
 
 
-@pytest.mark.parametrize("address", ["auto", "local", "ray://a:1", "host", "host:0", "host:66666"])
-def test_only_an_explicit_address_is_joined(address: str) -> None:
-    with pytest.raises(UserError, match="HOST:PORT"):
-        parse_address(address)
-
-
-def test_addresses_of_either_family() -> None:
+def test_only_an_explicit_address_of_either_family_is_joined() -> None:
+    for address in ("auto", "local", "ray://a:1", "host", "host:0", "host:66666"):
+        with pytest.raises(UserError, match="HOST:PORT"):
+            parse_address(address)
     assert parse_address("192.0.2.2:6379") == ("192.0.2.2", 6379)
     assert parse_address("[::1]:6379") == ("::1", 6379)
 

@@ -1,14 +1,18 @@
-"""Workers are forked from a template in a process of the test's own, which has computed nothing."""
+"""Workers and scripts are forked from a template, or started where none answers."""
 
 import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
+from typing import Any
 
 import psutil
+import pytest
 
 from cluster.hardware import fork_worker
+from cluster.profiling.steps import run_script
 from tests.waiting import wait_until
 
 ROOT = Path(__file__).parents[3]
@@ -94,3 +98,112 @@ def test_a_worker_ends_with_a_launch_that_is_killed(tmp_path: Path) -> None:
         forked = psutil.Process(int(out.read_text()))
         launch.kill()
         forked.wait(timeout=5)
+
+
+def test_where_no_template_answers_rays_own_script_starts_the_worker(tmp_path: Path) -> None:
+    (tmp_path / fork_worker.RAYS_OWN).write_text("import sys; print(sys.argv[1:])")
+    arguments = ["-s", str(tmp_path / "worker.py"), "--language=PYTHON"]
+    for environment in ({}, {fork_worker.TEMPLATE: str(tmp_path / "gone")}):
+        done = subprocess.run(
+            [sys.executable, fork_worker.__file__, *arguments],
+            env={**os.environ, **environment},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert done.stdout.strip() == str(arguments)
+
+
+@pytest.mark.parametrize(
+    "own",
+    [
+        {"command_prefix": ["nice"]},
+        {"py_executable": "/another/python"},
+        {"env_vars": {"A": "${HOME}/a"}},
+        {"override_worker_entrypoint": "another.py"},
+    ],
+)
+def test_a_worker_with_more_of_its_own_than_variables_is_not_forked(own: dict[str, Any]) -> None:
+    argument = f"{fork_worker.OWN_ENVIRONMENT}{json.dumps(own)}"
+    assert fork_worker._variables(["worker.py", argument]) is None
+
+
+NODE = """
+import os, subprocess, sys
+worker = subprocess.Popen([sys.executable, *sys.argv[1:]])
+print(worker.pid, flush=True)
+worker.wait()
+"""
+STARTING = """
+import os, sys, time
+open(sys.argv[-1], "w").write(str(os.getpid()))
+time.sleep(60)
+"""
+
+
+def test_a_worker_that_is_starting_ends_with_its_node(tmp_path: Path) -> None:
+    """Else it makes the node's folder, removed by then, again, for other users to read."""
+    (tmp_path / fork_worker.RAYS_OWN).write_text(STARTING)
+    arguments = [fork_worker.__file__, str(tmp_path / "worker.py"), str(tmp_path / "started")]
+    with subprocess.Popen([sys.executable, "-c", NODE, *arguments]) as node:
+        wait_until((tmp_path / "started").exists)
+        (worker,) = psutil.Process(node.pid).children()
+        node.kill()
+        worker.wait(timeout=5)
+
+
+SCRIPT = """
+import json, os, sys
+loaded = "torch" in sys.modules
+with open(0, "rb") as given, open(1, "w") as told, open(2, "w") as errors:
+    json.dump([given.read().hex(), os.getppid(), loaded], told)
+    errors.write("an error")
+"""
+
+
+@pytest.fixture(params=["forked", "started"])
+def forked(
+    request: pytest.FixtureRequest, template: Path | None, monkeypatch: pytest.MonkeyPatch
+) -> bool:
+    """Whether there is a template; else an address at which none listens."""
+    is_forked = request.param == "forked"
+    if is_forked and template is None:
+        pytest.skip("no template where there are GPUs")
+    monkeypatch.setenv(fork_worker.TEMPLATE, str(template) if is_forked else "gone")
+    return is_forked
+
+
+def test_it_reads_what_it_is_given_and_what_it_writes_is_returned(
+    forked: bool, tmp_path: Path
+) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    given = bytes(range(256)) * 1024  # more than a pipe holds
+    told, errors = run_script(script, given, 60)
+    read, parent, has_torch = json.loads(told)
+    assert bytes.fromhex(read) == given
+    assert (parent != os.getpid(), has_torch) == (forked, forked)
+    assert errors == b"an error"
+
+
+def test_one_that_fails_says_why_in_its_last_line(forked: bool, tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text("open(1, 'w').write('half')\nraise ValueError('the reason')")
+    told, errors = run_script(script, b"", 60)
+    assert told == b"half"
+    assert errors.splitlines()[-1] == b"ValueError: the reason"
+
+
+@pytest.mark.usefixtures("forked")
+def test_one_that_takes_too_long_is_killed(tmp_path: Path) -> None:
+    script, pid = tmp_path / "script.py", tmp_path / "pid"
+    script.write_text(
+        f"import os, time\nopen({str(pid)!r}, 'w').write(str(os.getpid()))\ntime.sleep(60)"
+    )
+    with pytest.raises(TimeoutError):
+        run_script(script, b"", 1)
+    process = Path("/proc") / pid.read_text()
+    deadline = time.monotonic() + 30
+    while process.exists() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert not process.exists()

@@ -88,6 +88,9 @@ def arrays() -> dict[str, tuple[dict[str, Any], str]]:
         "complex": ({"images": IMAGES * 1j}, "pixels of type complex128"),
         "signed": ({"images": IMAGES.astype(np.int8)}, "pixels of type int8"),
         "no sides": ({"images": IMAGES[:, :0]}, "images of shape (1, 0, 8)"),
+        "bright": ({"images": IMAGES + 2.0}, "pixels from 2"),
+        "negative": ({"labels": LABELS - 1}, "label -1"),
+        "lengths": ({"labels": LABELS[:7]}, "160 images but 7 labels"),
         "one sample": ({"images": IMAGES[:1], "labels": LABELS[:1]}, "no training samples"),
     }
 
@@ -132,10 +135,16 @@ def partitions() -> dict[str, tuple[bytes, str]]:
         "nan.json": (b"[[NaN], [1]]", wrong_word),
         "large.json": (b"[[9223372036854775808], [1]]", wrong_word),
         "ragged.json": (b"[[[0], [1, 2]], [1]]", "cannot read"),
+        "negative.json": (b"[[0, -1], [2]]", "sample -1"),
+        "far.json": (b"[[0, 1000000000], [2]]", "sample 1000000000"),
+        "twice.json": (b"[[0, 0], [2]]", "gives sample 0"),
+        "shared.json": (b"[[0, 1], [1]]", "gives sample 1"),
+        "empty.json": (b"[[0, 1], []]", "without a training sample"),
         "none.json": (b"[]", "has 0 clients; num_clients is 2"),
         "spans.npz": (npz(train=np.arange(4).astype("m8[s]")), wrong_word),
         "halves.npz": (npz(train=np.arange(4) / 2), wrong_word),
         "unsigned.npz": (npz(train=np.array([0, 1, 2, 2**63 + 5], np.uint64)), wrong_word),
+        "text.npz": (b"[" * 9999, "cannot read"),
         "single.npz": (npz(train=np.int64(3)), wrong_word),
         "wrapped.npz": (npz(train_counts=np.array([2**63 - 1, 2**63 - 1])), "do not add up"),
         "three.npz": (npz(test_counts=np.zeros(3, np.int64)), "has 3 clients"),
@@ -152,6 +161,7 @@ PLUGINS = {
     "line 2 of": "x = 1\ndef f(:",
     "null bytes": "x = '\0'",
     "it fails to say why": "class E(Exception):\n  def __str__(self): 1 / 0\nraise E",
+    "ValueError": "raise ValueError('a\\nb' * 900)",
     "ZeroDivisionError": "import sys\ndel sys.modules[__name__]\n1 / 0",
     "data d: no array": (
         "import onefold\nonefold.register_dataset('d', [([[0.5]], [0] * k) for k in (1, 2, 3)])"

@@ -1,10 +1,12 @@
-"""Data sets that are not here, made up in the right shape."""
+"""Data sets that are not here, made up in the right shape, and needs that nobody measured."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
+from cluster.profiling.requests import Requests, stated
 from fl.data import datasets
 from fl.data.datasets import INFO, Dataset, Split, subset
 
@@ -29,3 +31,15 @@ def load(
 def make_up_data(monkeypatch: pytest.MonkeyPatch) -> None:
     """Has every data set of the catalogue made up where it is read."""
     monkeypatch.setattr(datasets, "load", load)
+
+
+def measure_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Has clients ask for what is stated, without the process that measures a step of each."""
+
+    def as_stated(
+        assignments: Any, _: Any, __: Any, config: Any, inventory: Any, *, anew: bool
+    ) -> Requests:
+        requests = stated(assignments, config, inventory).by_assignment
+        return Requests(requests, dict.fromkeys((a.training.model for a in assignments), 1e-3))
+
+    monkeypatch.setattr("cluster.run.prepare.measured", as_stated)

@@ -1,6 +1,7 @@
-"""From command line, preset and YAML to one validated configuration."""
+"""From command line, preset and YAML to one validated configuration, and its help."""
 
 import io
+from collections.abc import Callable, Sequence
 from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
 
@@ -19,6 +20,8 @@ from cluster.run.command_line import (
 )
 from cluster.run.options import LaunchOptions
 from cluster.run.run_dir import nested
+from cluster.run.yaml_files import DEEPEST, MOST_BYTES, read_yaml
+from cluster.studies.suite_options import parse_suite
 from fl.bounds import Settings
 from fl.errors import UserError
 from fl.federation import RunSpec
@@ -27,6 +30,7 @@ from fl.methods.registry import METHODS
 from fl.models import elbo_losses, one_hot
 from fl.training.generator import GeneratorConfig, starting_generator
 from tests.fl.methods.tiny import tiny_data
+from tune.options import parse_sweep
 
 
 def write(path: Path, values: object) -> Path:
@@ -43,7 +47,7 @@ def test_defaults_are_the_main_job() -> None:
 
 def test_command_line_beats_file_beats_preset(tmp_path: Path) -> None:
     file = write(tmp_path / "c.yaml", {"alpha": 0.2, "fusion": {"epochs": 7, "lr": 1e-4}})
-    args = ["--preset", "paper-mnist", "--config", str(file), "--fusion.lr", "0.5"]
+    args = ["--fusion.lr", "0.5", "--preset", "paper-mnist", "--config", str(file)]
     run = parse(args).run
     assert run.dataset == "mnist"  # preset
     assert (run.alpha, run.options.fusion.epochs) == (0.2, 7)  # file
@@ -51,26 +55,24 @@ def test_command_line_beats_file_beats_preset(tmp_path: Path) -> None:
     assert run.options.classifier.epochs == 200  # preset
 
 
-def test_order_of_arguments_does_not_matter(tmp_path: Path) -> None:
-    file = write(tmp_path / "c.yaml", {"alpha": 0.2})
-    assert parse(["--alpha=0.7", "--config", str(file)]).run.alpha == 0.7
-    assert parse(["--config", str(file), "--alpha=0.7"]).run.alpha == 0.7
-
-
 @pytest.mark.parametrize("preset", presets())
-def test_every_preset_is_valid_for_every_third_method(preset: str) -> None:
-    """A third, another for the next preset: reading a command line takes a tenth of a second."""
-    shift = presets().index(preset) % 3
-    for name, method in list(METHODS.items())[shift::3]:
+def test_every_preset_is_valid_for_three_methods_of_its_turn(preset: str) -> None:
+    """Every method has its turn: reading a command line takes a tenth of a second."""
+    for name, method in list(METHODS.items())[presets().index(preset) % 10 :: 10]:
         # A preset of many rounds is for those that have them; the others say why not.
         arguments = ["--preset", preset, "--method", name, *(["--rounds=1"] * method.one_shot)]
         arguments += ["--data.folder=DIR"] * preset.startswith("fedaf-domains")
         assert parse(arguments).run.method == name
 
 
-@pytest.mark.parametrize("name", ["cifar10", "cifar100", "fmnist", "mnist-small"])
-@pytest.mark.parametrize("method", ["fedaf", "feddm", "fedavg", "fedprox", "moon", "fedgen"])
-def test_each_preset_speaks_to_all_methods_over_rounds(name: str, method: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "method"),
+    [
+        *(("cifar10", "fedaf"), ("cifar100", "feddm"), ("fmnist", "fedavg")),
+        *(("mnist-small", "fedprox"), ("cifar10", "moon"), ("fmnist", "fedgen")),
+    ],
+)
+def test_a_preset_of_fedaf_speaks_to_methods_over_rounds(name: str, method: str) -> None:
     run = parse([f"--preset=fedaf-{name}", f"--method={method}"]).run
     assert run.rounds in (10, 20)
     options = run.options
@@ -98,28 +100,6 @@ def test_below_a_methods_name_a_preset_has_settings_for_it_alone(
     assert parse(["--preset=any", "--method=fedmho-md", "--fusion.lr=1"]).run.options.fusion.lr == 1
 
 
-@pytest.mark.parametrize(
-    ("preset", "lr", "epochs"),
-    [
-        ("paper-mnist", 1e-5, 20),
-        ("paper-fmnist", 5e-4, 20),
-        ("paper-svhn", 2e-4, 20),
-        ("paper-emnist", 5e-5, 30),
-    ],
-)
-def test_fedcvaes_server_trains_as_in_the_released_code(
-    preset: str, lr: float, epochs: int
-) -> None:
-    classify = parse([f"--preset={preset}", "--method=fedcvae-ens"]).run.options.classify
-    assert (classify.lr, classify.epochs, classify.batch_size) == (lr, epochs, 64)
-
-
-def test_a_file_may_only_hold_what_the_method_has(tmp_path: Path) -> None:
-    file = write(tmp_path / "c.yaml", {"num_samples": 60})
-    with pytest.raises(UserError, match="unknown setting 'num_samples'"):
-        parse(["--method=fedavg", "--config", str(file)])
-
-
 def test_paper_presets_carry_table_7() -> None:
     """But for CVAE-small's rate on gray images, which is 5e-2 there (docs/methods/fedmho.md)."""
     table = {  # local epochs VGG, CVAE; local LR VGG, CVAE; global epochs, LR; samples
@@ -128,7 +108,15 @@ def test_paper_presets_carry_table_7() -> None:
         "paper-svhn": (200, 40, 5e-3, 1e-3, 20, 5e-5, 6000),
         "paper-emnist": (200, 50, 1e-3, 3e-3, 30, 5e-5, 12000),
     }
+    of_fedcvae = {  # as in the released code: the server's LR and epochs
+        "paper-mnist": (1e-5, 20),
+        "paper-fmnist": (5e-4, 20),
+        "paper-svhn": (2e-4, 20),
+        "paper-emnist": (5e-5, 30),
+    }
     for preset, figures in table.items():
+        server = parse(["--preset", preset, "--method=fedcvae-ens"]).run.options.classify
+        assert (server.lr, server.epochs, server.batch_size) == (*of_fedcvae[preset], 64)
         o = parse(["--preset", preset]).run.options
         assert figures == (
             o.classifier.epochs,
@@ -160,25 +148,19 @@ def alive(config: GeneratorConfig) -> int:
     return int((model.encoder.hidden(images, one_hot(labels, 10)) > 0).any(0).sum())
 
 
-@pytest.mark.parametrize("preset", ["paper-mnist", "paper-fmnist"])
-def test_cvae_smalls_encoder_survives_the_presets_rate(preset: str) -> None:
-    config = parse(["--preset", preset]).run.options.generator
+def test_cvae_smalls_encoder_survives_the_presets_rate() -> None:
+    config = parse(["--preset=paper-mnist"]).run.options.generator
     assert alive(config) > 32
     assert alive(replace(config, lr=5e-2)) < 8  # the paper's
 
 
-def test_a_runs_config_reproduces_its_configuration(tmp_path: Path) -> None:
+def test_every_setting_can_stand_in_yaml(tmp_path: Path) -> None:
     args = ["--method=fedmho-md", "--prototypes", "vgg9", "cnn", "--betas", "1", "2"]
     first = parse([*args, "--data.max-train=9", "--partition.recut", "--seed=3"]).run
+    names = {n for n, _ in setting_types(LaunchOptions[FedMHOConfig])}
+    assert set(flatten(nested(first))) <= names
     file = write(tmp_path / "config.yaml", {**nested(first), "versions": {"torch": "1"}})
     assert parse(["--config", str(file)]).run == first
-
-
-def test_every_setting_can_stand_in_yaml(tmp_path: Path) -> None:
-    everything = nested(parse([]).run)
-    names = {n for n, _ in setting_types(LaunchOptions[FedMHOConfig])}
-    assert set(flatten(everything)) <= names
-    assert parse(["--config", str(write(tmp_path / "all.yaml", everything))]).run == parse([]).run
 
 
 @pytest.mark.parametrize(
@@ -198,16 +180,10 @@ def test_every_setting_can_stand_in_yaml(tmp_path: Path) -> None:
         ),
         (["--preset", "papr"], "unknown preset 'papr'; valid: .*mnist-small, paper-emnist"),
         (["--alpha", "0"], "alpha must be a positive number, got 0"),
-        (["--alpha", "nan"], "alpha must be a positive number"),
         (["--alpha", "high"], "--alpha"),
         (["--seed", "one"], "--seed must be a whole number, got 'one'"),
-        (["--seed", "1.5"], "--seed must be a whole number"),
-        (["--keep", "0"], r"keep must be in \(0, 1\]"),
         (["--keep", "1.2"], r"keep must be in \(0, 1\]"),
-        (["--num-clients", "0"], "num_clients must be at least 1"),
         (["--rounds", "2"], "one-shot method: rounds must be 1"),
-        (["--classifier.model", "vgg"], "unknown classifier.model 'vgg'; valid: cnn, .*vgg9"),
-        (["--generator.latent", "0"], "generator.latent must be at least 1"),
         (["--fusion.epochs", "0"], "^fusion.epochs must be at least 1, got 0$"),
         (["--method=dense", "--kd.temperature=-1"], r"^kd\.temperature must be a positive number"),
         (["--slurm.nodes", "0"], r"^slurm\.nodes must be at least 1, got 0$"),
@@ -229,9 +205,8 @@ def test_bad_input_is_one_line_that_says_what_is_allowed(
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_all_records_of_settings_are_checked(method: str) -> None:
-    waiting: list[object] = [parse(["--method", method])]
+def test_all_records_of_settings_are_checked() -> None:
+    waiting: list[object] = [parse([]), *(method.config() for method in METHODS.values())]
     while waiting:
         record = waiting.pop()
         assert isinstance(record, Settings), type(record)
@@ -252,8 +227,7 @@ def test_messages_are_read_in_a_plain_locale(monkeypatch: pytest.MonkeyPatch) ->
 def test_bad_files_are_named(tmp_path: Path) -> None:
     for content, message in (
         ("fusion: {epoch: 3}", r"c.yaml: unknown setting 'fusion.epoch' \(did you mean"),
-        ("[1, 2]", "must hold a mapping of settings, got list"),
-        ("a: [", "cannot read"),
+        ("inversion: {steps: 3}", "unknown setting 'inversion.steps'"),  # of another method
         ("keep: 3", "keep must be in"),
         ("fusion: {lr: -1}", r"^fusion\.lr must be a positive number, got -1\.0$"),
     ):
@@ -263,20 +237,68 @@ def test_bad_files_are_named(tmp_path: Path) -> None:
             parse(["--config", str(file)])
 
 
-def test_an_empty_file_changes_nothing(tmp_path: Path) -> None:
-    file = tmp_path / "empty.yaml"
-    file.write_text("")
-    assert parse(["--config", str(file)]).run == parse([]).run
-
-
-def test_help_all_is_grouped_and_ends_well(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as stop:
-        parse(["--help-all"])
-    assert not stop.value.code
-    text = capsys.readouterr().out
-    for word in ("classifier options", "generator options", "fusion options", "--alpha", "--keep"):
-        assert word in text
-
-
 def test_mnist_small_stays_within_its_promise() -> None:
     assert load_preset("mnist-small")["data"]["max_train"] <= 10_000
+
+
+@pytest.mark.parametrize("method", ["fedmho-sd", "fedd2s"])
+def test_help_is_one_screen_of_80_columns_with_methods_examples_and_groups(
+    capsys: pytest.CaptureFixture[str], method: str
+) -> None:
+    with pytest.raises(SystemExit) as stop:
+        parse(["--method", method, "--help"])
+    assert not stop.value.code
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert len(lines) <= 40
+    words = " ".join(lines).replace(",", " ").split()
+    assert METHODS.keys() <= set(words)
+    assert {"--alpha", "classifier.*", "--help-all"} <= set(words)
+    assert ("dropping.*" in words) == (method == "fedd2s")
+
+
+@pytest.mark.parametrize(
+    ("read", "word"), [(parse_suite, "--help"), (parse_sweep, "--help"), (parse, "--help-all")]
+)
+def test_all_settings_are_told_within_80_columns(
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    read: Callable[[Sequence[str]], object],
+    word: str,
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    with pytest.raises(SystemExit) as stop:
+        read([word])
+    assert not stop.value.code
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) > 20
+    assert max(map(len, lines)) <= 80
+    if read is parse:
+        groups = ("classifier options", "generator options", "fusion options", "--alpha", "--keep")
+        assert all(word in "\n".join(lines) for word in groups)
+
+
+def test_settings_are_read_as_they_stand(tmp_path: Path) -> None:
+    (tmp_path / "c.yaml").write_text("a: {b: [1, x]}\nc: 0.5\n")
+    assert read_yaml(tmp_path / "c.yaml") == {"a": {"b": [1, "x"]}, "c": 0.5}
+
+
+def test_a_byte_order_mark_as_windows_writes_it_is_no_content(tmp_path: Path) -> None:
+    (tmp_path / "c.yaml").write_text("seed: 3\n", encoding="utf-8-sig")
+    assert read_yaml(tmp_path / "c.yaml") == {"seed": 3}
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[" * (DEEPEST + 1) + "]" * (DEEPEST + 1), "nested more"),
+        ("a: &x 1\nb: *x", "aliases"),
+        ("#" * (MOST_BYTES + 1), "larger than"),
+        ("seed: 1\nalpha: 2\nseed: 3", "'seed' stands 2 times"),
+        ("a: [{lr: 1, lr: 1}]", "'lr' stands 2 times"),
+    ],
+)
+def test_what_is_beyond_the_limits_is_refused(tmp_path: Path, text: str, said: str) -> None:
+    (tmp_path / "c.yaml").write_text(text)
+    with pytest.raises(ValueError, match=said):
+        read_yaml(tmp_path / "c.yaml")

@@ -29,6 +29,7 @@ def refused(
     line = capsys.readouterr().err
     assert line.startswith("onefold: ")
     assert line.count("\n") == 1
+    assert len(line) < 500
     assert named in line
     assert not out.exists()
     return line
@@ -63,6 +64,18 @@ def test_arrays_that_are_no_data(
     line = refused(tmp_path, capsys, f"--dataset={tmp_path}/d.npz")
     assert said in line
     assert "d.npz" in line or name == "no sides"
+
+
+def test_an_archive_is_of_images_and_labels_that_are_there(tmp_path: Path) -> None:
+    header = "{'descr': '|u1', 'fortran_order': False, 'shape': (1000000, 1000000), }"
+    other = corpus.archive({"a.npy": corpus.npy(IMAGES)})
+    file = tmp_path / "d.npz"
+    for content, said in (
+        (corpus.headed(header), "more than there is"),
+        (other, "has the arrays a"),
+    ):
+        file.write_bytes(content)
+        assert said in str(line_of(read_arrays, file, ("images", "labels")))
 
 
 def test_an_archive_that_is_larger_than_memory_is_not_unpacked(

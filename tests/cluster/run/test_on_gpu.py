@@ -30,7 +30,8 @@ def test_a_run_leaves_the_same_files(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
     def work(where: Where) -> tuple[Tensors, Tensors, float]:
         root = tmp_path / where.device.type
-        arguments = [*SMALL, "--data.max-train=80", "--runtime=inprocess", "--fid"]
+        tiny = ["--num-clients=2", "--data.max-train=40", "--data.max-test=40", "--num-samples=20"]
+        arguments = [*SMALL, *tiny, "--runtime=inprocess", "--fid"]
         launch = parse([*arguments, f"--output-dir={root}", "--name=run"])
         folder = claim(launch)
         arithmetic: set[str] = set()

@@ -1,4 +1,4 @@
-"""How to run: which of the launch's options exclude or need each other."""
+"""How to run: which of the launch's options exclude or need each other; a Slurm allocation's."""
 
 from dataclasses import fields
 
@@ -7,6 +7,7 @@ import pytest
 from cluster.run.command_line import parse
 from cluster.run.options import LaunchOptions
 from cluster.run.run_dir import nested
+from cluster.run.slurm_options import SlurmOptions
 from fl.errors import UserError
 
 
@@ -18,15 +19,28 @@ from fl.errors import UserError
         (["--report-real-images", "--dp.epsilon=8"], "goes without dp.epsilon"),
         (["--resume", "--overwrite"], "--resume and --overwrite exclude each other"),
         (["--max-actors", "0"], "max_actors must be at least 1, got 0"),
-        (["--fusion-ranks=0"], "fusion_ranks must be at least 1, got 0"),
         (["--fusion-ranks=2", "--runtime=inprocess"], "fusion_ranks above 1 need --runtime ray"),
         (["--fusion-timeout=0"], "fusion_timeout must be a positive number"),
-        (["--fusion-checkpoint=0"], "fusion_checkpoint must be at least 1"),
         (["--slurm", "--ray-address=a:1"], "leave out --ray-address"),
         (["--slurm.nodes=2", "--runtime=inprocess"], "only --runtime ray"),
         (["--wait"], "--wait goes with --slurm"),
         (["--runtime=inprocess", "--ray-address=a:1"], "--ray-address goes with --runtime ray"),
         (["--ray-address=auto"], "ray_address must be HOST:PORT, got 'auto'"),
+        (["--slurm.foo=1"], "unknown option '--slurm.foo'.*; --help-all names all"),
+        (["--slurm.gpus-per-node=-1"], "slurm.gpus_per_node must be at least 0"),
+        (["--slurm.time=soon"], "slurm.time must be minutes, H:MM:SS or D-HH:MM:SS, got 'soon'"),
+        (["--slurm.time=0"], "slurm.time in minutes must be at least 1"),
+        (["--slurm.additional", "--exclusive"], "slurm.additional|nrecognized|unknown option"),
+        (["--slurm.additional", "Exclusive"], "takes KEY or KEY=VALUE, got 'Exclusive'"),
+        (["--slurm.additional", "nodes=3"], "cannot set nodes: .* for nodes"),
+        (["--slurm.additional", "output=x"], "cannot set output: .* for logs"),
+        (["--slurm.additional", "cpus-per-task=8"], "use --slurm.cpus-per-task"),
+        (["--slurm.additional", "mem=8G"], "use --slurm.mem-gb"),
+        (["--slurm.additional", "gpus=2"], "use --slurm.gpus-per-node"),
+        (["--slurm.gpus-per-node=1", "--slurm.additional", "gres=tmp:1"], "use --slurm.gpus"),
+        (["--slurm.additional", "nice=1", "nice=2"], "sets nice twice"),
+        (["--slurm.partition", "a\n#SBATCH --uid=0"], "slurm.partition must be printable text"),
+        (["--slurm.setup", "a\nb"], "slurm.setup must be printable text"),
     ],
 )
 def test_what_cannot_be_run_so_is_refused_in_one_line(arguments: list[str], message: str) -> None:
@@ -56,3 +70,29 @@ def test_how_to_run_is_no_part_of_what_determines_the_result() -> None:
     assert launch.run == parse([]).run
     own = {field.name for field in fields(LaunchOptions)} - {"run"}
     assert not own & nested(launch.run).keys()
+
+
+def test_any_slurm_argument_submits_and_slurm_may_stand_anywhere() -> None:
+    assert not parse([]).slurm.submit
+    assert parse(["--slurm.nodes", "2"]).slurm.submit
+    launch = parse(["--slurm", "--seed", "3", "--slurm.setup", "module load a", "b; c"])
+    assert launch.slurm.submit
+    assert (launch.run.seed, launch.slurm.setup) == (3, ("module load a", "b; c"))
+
+
+@pytest.mark.parametrize(
+    ("text", "minutes"),
+    [("90", 90), ("0:30", 1), ("1:30", 2), ("2:00:00", 120), ("1-0", 1440), ("1-02:03:04", 1564)],
+)
+def test_time_is_read_as_sbatch_reads_it(text: str, minutes: int) -> None:
+    assert SlurmOptions(time=text).minutes == minutes
+
+
+def test_other_settings_are_passed_on() -> None:
+    options = SlurmOptions(additional=("exclusive", "reservation=a=b", "comment="))
+    assert options.flags == {"exclusive": True, "reservation": "a=b", "comment": ""}
+
+
+def test_the_shape_is_what_was_asked_for_not_this_machine() -> None:
+    shape = SlurmOptions(nodes=8, gpus_per_node=4, cpus_per_task=96, mem_gb=500).shape
+    assert (shape.cpus, len(shape.gpus), shape.memory_bytes) == (96, 4, 500 * 2**30)

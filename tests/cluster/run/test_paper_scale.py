@@ -9,9 +9,9 @@ from cluster.studies.cells import make
 from tests.cluster.run.made_up import make_up_data
 
 CELLS = {
-    "table4": ("*-fedmho-sd", ("--num-clients=2",)),
-    "fedd2s-table2": ("*-fedd2s", ()),
-    "hfldd": ("*-hfldd", ()),
+    "table4": ("*-fedmho-sd", ("--num-clients=2", "--num-samples=600")),
+    "fedd2s-table2": ("*-fedd2s", ("--num-clients=5",)),
+    "hfldd": ("*-hfldd", ("--num-clients=20",)),
 }
 """A cell of each paper's tables, and the clients that are enough for its smoke run."""
 

@@ -1,4 +1,4 @@
-"""What a method asks for beyond its clients: auxiliary images, and the ranks of its server."""
+"""What is known of a run before its data, and what a method asks for beyond its clients."""
 
 from pathlib import Path
 
@@ -6,24 +6,36 @@ import numpy as np
 import pytest
 
 from cluster.run.command_line import parse
-from cluster.run.prepare import prepare
+from cluster.run.prepare import admit, main_memory, prepare, refuse_large
 from fl.errors import UserError
+from fl.federation import RunSpec
+from fl.models.registry import build_classifier
+from fl.training.classifier import ClassifierConfig
+from fl.training.private import PrivateClassifier
+from tests.cluster.run.made_up import measure_nothing
 
 SMALL = ["--data.max-train=200", "--num-clients=4", "--runtime=inprocess"]
 
 
-@pytest.mark.parametrize("method", ["dense", "co-boosting"])
-def test_methods_that_make_data_between_epochs_have_one_rank_unless_asked(method: str) -> None:
-    assert prepare(parse([f"--method={method}", *SMALL])).fusion_ranks == 1
-    launch = parse([f"--method={method}", *SMALL[:2], "--fusion-ranks=2"])
-    assert prepare(launch).fusion_ranks == 2
+@pytest.fixture(autouse=True)
+def unmeasured(monkeypatch: pytest.MonkeyPatch) -> None:
+    measure_nothing(monkeypatch)
 
 
-def test_other_methods_have_as_many_as_are_asked_for() -> None:
-    assert prepare(parse(["--method=fedavg", *SMALL])).fusion_ranks is None
-    assert prepare(parse(["--method=fedavg", *SMALL, "--fusion-ranks=1"])).fusion_ranks == 1
-    condensing = ["--method=fedaf", "--fusion-ranks=2", *SMALL[:2]]
-    assert prepare(parse(condensing)).fusion_ranks == 2
+@pytest.mark.parametrize(
+    ("method", "asked", "ranks"),
+    [
+        # These two make data between epochs.
+        *(("dense", SMALL, 1), ("co-boosting", SMALL, 1)),
+        ("dense", [*SMALL[:2], "--fusion-ranks=2"], 2),
+        *(("fedavg", SMALL, None), ("fedavg", [*SMALL, "--fusion-ranks=1"], 1)),
+        ("fedaf", [*SMALL[:2], "--fusion-ranks=2"], 2),
+    ],
+)
+def test_a_server_has_the_ranks_that_are_asked_for_else_its_methods(
+    method: str, asked: list[str], ranks: int | None
+) -> None:
+    assert prepare(parse([f"--method={method}", *asked])).fusion_ranks == ranks
 
 
 def test_missing_auxiliary_data_are_found_before_anything_starts(tmp_path: Path) -> None:
@@ -60,3 +72,51 @@ def test_settings_are_chosen_on_training_samples_of_each_client() -> None:
     for train, held_out in zip(found.train, found.test, strict=True):
         assert len(held_out) == round(0.25 * (len(train) + len(held_out)))
     assert found.digest != final.digest
+
+
+SPEC = RunSpec(image_shape=(1, 28, 28), num_classes=10, seed=0)
+
+
+def test_the_size_is_that_of_the_built_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    training = ClassifierConfig(model="cnn", width=0.25)
+    model = build_classifier("cnn", SPEC.image_shape, 10, width=0.25)
+    exactly = sum(t.numel() * t.element_size() for t in model.state_dict().values())
+    monkeypatch.setattr("cluster.run.prepare.main_memory", lambda: exactly)
+    refuse_large(training, SPEC)
+    monkeypatch.setattr("cluster.run.prepare.main_memory", lambda: exactly - 1)
+    with pytest.raises(UserError, match=r"cnn with width 0.25 has .* of weights"):
+        refuse_large(training, SPEC)
+
+
+def test_this_machine_has_memory_for_usual_models() -> None:
+    assert main_memory() > 2**28
+    refuse_large(ClassifierConfig(model="vgg9", width=1.0), SPEC)
+
+
+THREE = ["--method=fedavg", "--num-clients=3", "--runtime=inprocess"]
+
+
+def test_a_run_is_admitted_before_its_data_are_there_and_prepared_as_admitted(
+    tmp_path: Path,
+) -> None:
+    missing = parse([*THREE, "--dataset=mnist", f"--data-root={tmp_path}"])
+    assert admit(missing).run_spec.image_shape == (1, 28, 28)
+    with pytest.raises(UserError, match="mnist: missing"):
+        prepare(missing)
+    here = parse([*THREE, "--data.max-train=200"])
+    admitted, prepared = admit(here), prepare(here)
+    assert [a.training for a in admitted.assignments] == [c.training for c in prepared.members]
+    assert admitted.run_spec == prepared.run_spec
+    assert admitted.inventory == prepared.inventory
+
+
+def test_what_configuration_and_machine_rule_out_is_refused() -> None:
+    with pytest.raises(UserError, match="at least one classifier client"):
+        admit(parse(["--num-clients=1", "--runtime=inprocess"]))
+    with pytest.raises(UserError, match="cpus"):
+        admit(parse([*THREE, "--resources.classifier.cpus=4000"]))
+
+
+def test_with_a_budget_clients_train_with_differential_privacy() -> None:
+    private = admit(parse([*THREE, "--dp.epsilon=8"])).assignments
+    assert {type(a.training) for a in private} == {PrivateClassifier}

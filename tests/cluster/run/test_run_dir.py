@@ -1,4 +1,4 @@
-"""Claiming, resuming and naming run directories."""
+"""Claiming, resuming, naming, emptying and deleting run directories."""
 
 import os
 from pathlib import Path
@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from cluster.run.command_line import parse
-from cluster.run.run_dir import claim, locate, versions
+from cluster.run.command_line import LONGEST_BYTES, check_run_name, parse
+from cluster.run.run_dir import LOCK, claim, delete, empty, is_run, locate, locked, versions
 from fl.errors import UserError
 from fl.json_files import read_json, write_json
 
@@ -86,16 +86,69 @@ def test_a_file_in_the_way_is_named(tmp_path: Path) -> None:
         claim(options(tmp_path, "--name=a"))
 
 
-def test_json_is_replaced_whole(tmp_path: Path) -> None:
-    write_json(tmp_path / "r.json", {"a": 1})
-    write_json(tmp_path / "r.json", {"a": 2})
-    assert read_json(tmp_path / "r.json") == {"a": 2}
-    assert [p.name for p in tmp_path.iterdir()] == ["r.json"]
-
-
 def test_a_list_of_whole_numbers_takes_one_line_and_is_read_back_the_same(tmp_path: Path) -> None:
     value = {"confusion": [[12, 0], [-3, 4]], "text": "[\n 1,\n 2\n]", "mixed": [1, 2.5, []]}
     write_json(tmp_path / "r.json", value)
     text = (tmp_path / "r.json").read_text()
     assert read_json(tmp_path / "r.json") == value
     assert "    [12, 0],\n    [-3, 4]\n" in text
+
+
+def make(path: Path, config: str = "method: fedmho\nversions: {}\n") -> Path:
+    path.mkdir()
+    (path / "config.yaml").write_text(config)
+    return path
+
+
+@pytest.mark.parametrize("config", ["", "[1", "- method", "method: fedmho\n", "[" * 9000, "\0"])
+def test_a_folder_with_another_config_is_no_run_and_stays(tmp_path: Path, config: str) -> None:
+    run, other = make(tmp_path / "run"), make(tmp_path / "other", config)
+    assert is_run(run)
+    assert not is_run(other)
+    with pytest.raises(UserError, match="no run's folder"):
+        delete([run, other])
+    assert run.exists()
+    assert other.exists()
+
+
+def test_a_link_to_a_run_is_no_run(tmp_path: Path) -> None:
+    run = make(tmp_path / "run")
+    (tmp_path / "link").symlink_to(run)
+    with pytest.raises(UserError, match="no run's folder"):
+        delete([tmp_path / "link"])
+    assert run.exists()
+
+
+def test_emptying_keeps_the_lock_and_what_links_point_to(tmp_path: Path) -> None:
+    run, kept = make(tmp_path / "run"), make(tmp_path / "kept")
+    (run / "model").mkdir()
+    (run / "link").symlink_to(kept)
+    with locked(run):
+        empty(run)
+        assert [path.name for path in run.iterdir()] == [LOCK]
+    assert (kept / "config.yaml").exists()
+
+
+def test_deleting_a_run_takes_all_of_it(tmp_path: Path) -> None:
+    runs = [make(tmp_path / name) for name in "ab"]
+    delete(runs)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", ["a", "a b", "größe=3,ö", "x" * LONGEST_BYTES, "[red]", "a..b"])
+def test_any_plain_name_is_taken(name: str) -> None:
+    check_run_name(name)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("", " ", ".", "..", "../x", "/x", "a/b", "a/../b", ".store", "[/x]"),
+        *("a\nb", "a\0b", "\x1b[1m", "x" * (LONGEST_BYTES + 1), "ä" * LONGEST_BYTES, "\udcff"),
+    ],
+)
+def test_what_is_no_folder_of_its_own_is_refused_in_a_line(name: str) -> None:
+    with pytest.raises(UserError, match="name must be a folder's name") as refusal:
+        check_run_name(name)
+    assert str(refusal.value).isprintable()
+    assert len(str(refusal.value)) < 400

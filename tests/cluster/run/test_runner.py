@@ -1,6 +1,7 @@
-"""A run from prepared federation to finished directory, in this process."""
+"""A run from prepared federation to finished directory, in this process; also interrupted."""
 
 import json
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -12,9 +13,11 @@ from safetensors.torch import load_file
 from cluster.run.command_line import parse
 from cluster.run.prepare import Prepared, prepare
 from cluster.run.run_dir import claim
-from cluster.run.runner import CHECKPOINTS, execute
+from cluster.run.runner import CHECKPOINTS, JsonLines, execute, interrupt_first
 from fl.events import ClientEnd, ClientProgress, Event, Phase, RunEnd, RunStart, parse_events
 from fl.json_files import JsonObject, read_json
+from fl.whole_files import Sealing
+from tests.cluster.commands import launch
 from tests.fl.data.fake_files import write_idx_family
 from tests.fl.toy import same_bits
 
@@ -169,3 +172,52 @@ def test_a_run_that_was_broken_off_has_no_result_and_goes_on_with_what_it_had(
     assert sorted(reused) == [False, True]
     models = [load_file(each.folder / "model" / "global.safetensors") for each in (run, resumed)]
     assert same_bits(*models)
+
+
+def test_every_event_is_a_line_but_for_clients_progress(tmp_path: Path) -> None:
+    told = [RunStart(run="a"), ClientProgress(client=1, done=1, of=2, loss=0.5), RunEnd(accuracy=1)]
+    with closing(JsonLines(tmp_path / "metrics.jsonl")) as lines:
+        for event in told:
+            lines(event)
+    written = (tmp_path / "metrics.jsonl").read_text().splitlines()
+    assert list(parse_events(written)) == [told[0], told[2]]
+
+
+def test_a_full_disk_is_an_error_that_names_the_file() -> None:
+    lines = JsonLines(Path("/dev/full"))
+    with pytest.raises(OSError, match="No space left on device: '/dev/full'"):
+        lines(RunStart(run="a", rounds=1))
+    with pytest.raises(OSError, match="No space left"):
+        lines.close()
+
+
+def test_a_run_that_is_interrupted_amid_a_file_of_torchs_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Torch's own error takes the interrupt's place there."""
+    asked = ("--name=run", "--runtime=inprocess", "--fusion-checkpoint=1")
+    write = Sealing.write
+
+    def stopped(self: Sealing, content: bytes) -> int:
+        if len(content) < 1000:
+            return write(self, content)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Sealing, "write", stopped)
+        done = launch(tmp_path, *asked)
+    assert (done.returncode, done.stderr.count("\n")) == (130, 1)
+    assert done.stderr.startswith("interrupted; ")
+    assert launch(tmp_path, *asked, "--resume").returncode == 0
+
+
+def fails_twice() -> None:
+    try:
+        raise OSError("another")
+    except OSError:
+        raise ValueError("own")  # noqa: B904
+
+
+def test_what_no_interrupt_has_to_do_with_is_raised_as_it_is() -> None:
+    with pytest.raises(ValueError, match="own"), interrupt_first():
+        fails_twice()

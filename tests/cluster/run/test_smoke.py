@@ -2,26 +2,29 @@
 
 from pathlib import Path
 from types import GenericAlias
-from typing import Any
 
 import pytest
 
 from cluster import launch
-from cluster.profiling.requests import Requests, stated
 from cluster.run.command_line import parse, setting_types
 from cluster.run.options import LaunchOptions
 from cluster.run.prepare import prepare
 from cluster.run.smoke import Estimate, smoke
 from fl.errors import UserError
 from fl.methods.registry import METHODS, get_method
-from tests.cluster.run.made_up import make_up_data
+from tests.cluster.run.made_up import make_up_data, measure_nothing
 
-FEW = ("--runtime=inprocess", "--num-clients=4", "--data.max-train=200", "--data.max-test=50")
+FEW = ("--runtime=inprocess", "--num-clients=3", "--data.max-train=100", "--data.max-test=50")
 NARROW = {
     "classifier.width": ("--classifier.width=0.05", "--classifier.epochs=3"),
     "condensation.width": ("--condensation.width=0.05", "--condensation.batch-size=2"),
     "generator.width": ("--generator.width=0.1",),
-    "num_large": ("--num-large=4",),
+    "large_width": ("--large-width=0.05",),
+    "global_width": ("--global-width=0.05",),
+    "inversion.width": ("--inversion.width=0.1", "--inversion.batch-size=8"),
+    "num_samples": ("--num-samples=60",),
+    "auxiliary.max_images": ("--auxiliary.max-images=60",),
+    "num_large": ("--num-large=3",),
     "kip": ("--kip.images=8", "--kip.depth=1", "--groups=2"),
 }
 
@@ -37,14 +40,6 @@ def arguments(method: str) -> list[str]:
     return [f"--method={method}", "--smoke", *FEW, *own, *rounds]
 
 
-def as_stated(
-    assignments: Any, _: Any, __: Any, config: Any, inventory: Any, *, anew: bool
-) -> Requests:
-    """What clients need, without the seconds in which a process of its own measures a step."""
-    requests = stated(assignments, config, inventory).by_assignment
-    return Requests(requests, dict.fromkeys((a.training.model for a in assignments), 1e-3))
-
-
 def estimate(*given: str) -> Estimate:
     parsed = parse(given)
     return smoke(parsed, prepare(parsed))
@@ -53,17 +48,16 @@ def estimate(*given: str) -> Estimate:
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_runs_to_its_end(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
     make_up_data(monkeypatch)
-    monkeypatch.setattr("cluster.run.prepare.measured", as_stated)
+    measure_nothing(monkeypatch)
     found = estimate(*arguments(method))
     assert found.rest >= 0
     assert found.seconds == found.clients + found.fits + found.rest > 0
 
 
-@pytest.mark.parametrize("runtime", ["inprocess", "ray"])
 def test_nothing_is_kept_and_the_estimate_is_printed(
-    runtime: str, tmp_path: Path, capsys: pytest.CaptureFixture
+    tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
-    chosen = [f"--runtime={runtime}", f"--output-dir={tmp_path / 'runs'}"]
+    chosen = ["--runtime=ray", f"--output-dir={tmp_path / 'runs'}"]
     assert launch.main([*arguments("fedmho-md"), *chosen]) == 0
     assert not (tmp_path / "runs").exists()
     printed = capsys.readouterr().out
@@ -75,7 +69,7 @@ def test_nothing_is_kept_and_the_estimate_is_printed(
 def test_more_epochs_take_longer_in_proportion_and_are_not_run(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("cluster.run.prepare.measured", as_stated)
+    measure_nothing(monkeypatch)
 
     def fits(epochs: int) -> float:
         return estimate(*arguments("fedmho"), f"--fusion.epochs={epochs}").fits
@@ -86,7 +80,7 @@ def test_more_epochs_take_longer_in_proportion_and_are_not_run(
 def test_clients_are_estimated_by_their_epochs_and_rounds(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("cluster.run.prepare.measured", as_stated)
+    measure_nothing(monkeypatch)
     few = estimate(*arguments("fedavg"), "--rounds=2")
     many = estimate(*arguments("fedavg"), "--rounds=2000", "--classifier.epochs=30")
     assert many.clients > 100 * few.clients > 0

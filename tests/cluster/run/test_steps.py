@@ -5,17 +5,16 @@ import os
 import subprocess
 import sys
 import time
-from typing import Any
 
 import pytest
 from rich.console import Console
 
 from cluster.hardware.inventory import Inventory
-from cluster.profiling.requests import Requests, stated
 from cluster.run.command_line import parse
 from cluster.run.prepare import prepare
 from cluster.run.steps import Steps
 from tests.cluster.commands import SMALL
+from tests.cluster.run.made_up import measure_nothing
 
 MACHINE = Inventory(node="here", cpus=4, memory_bytes=2**34, gpus=(), source="machine")
 
@@ -30,12 +29,7 @@ def said(arguments: list[str]) -> list[str]:
 def test_each_step_of_the_preparation_names_itself_on_a_line(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def measured(
-        assignments: Any, _: Any, __: Any, config: Any, inventory: Any, *, anew: bool
-    ) -> Requests:
-        return stated(assignments, config, inventory)
-
-    monkeypatch.setattr("cluster.run.prepare.measured", measured)
+    measure_nothing(monkeypatch)
     steps = ["reading the data: digits …", "cutting it among 4 clients …"]
     assert said(["--runtime=inprocess"]) == steps
     assert said([]) == [*steps, "measuring what clients need …"]

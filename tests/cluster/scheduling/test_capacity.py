@@ -13,9 +13,12 @@ from cluster.scheduling.capacity import (
     Slot,
     capacity,
     could_fit,
+    lower_bound,
     need_of,
     refusal,
 )
+from cluster.scheduling.placement import CALL_SECONDS, MOST, clients_per_call
+from fl.federation import Request
 from tests.cluster.placing import MEMORY, ask, bundle, examples
 
 needs = st.builds(Need, st.integers(0, 40_000), st.integers(0, 10_000), st.integers(0, MEMORY))
@@ -113,3 +116,47 @@ def test_a_refusal_says_in_one_line_what_was_asked_for_and_what_there_is(
     assert said.startswith("client 7 asks for 3 cores, 0.25 of a GPU and 2.0 MB of memory")
     assert said.endswith(there)
     assert "\n" not in said
+
+
+@pytest.mark.parametrize(
+    ("jobs", "bound"),
+    [
+        ([], 0),
+        ([(ask(1), 9), (ask(1), 1)], 9),
+        ([(ask(4), 5), (ask(2), 6)], 8),
+        ([(ask(1, 0.5), 6), (ask(1, 1), 7), (ask(1, 1), 8)], 9),
+        ([(ask(1, 0, MEMORY), 6), (ask(1, 0, MEMORY), 6)], 12),
+    ],
+)
+def test_the_lower_bound(jobs: list[tuple[Request, float]], bound: float) -> None:
+    assert lower_bound([bundle(cpus=4, gpus=2)], jobs) == pytest.approx(bound)
+
+
+def test_shares_count_in_the_bound_only_where_there_are_gpus() -> None:
+    assert lower_bound([bundle()], [(ask(1, 1), 6), (ask(1, 1), 6)]) == 6
+
+
+def test_until_their_time_is_known_a_call_is_a_cohort() -> None:
+    assert clients_per_call(4, 1000, 2, None) == 4
+
+
+def test_small_clients_go_many_at_once_and_large_ones_cohort_by_cohort() -> None:
+    assert clients_per_call(4, 10_000, 2, CALL_SECONDS / 12) == 12
+    assert clients_per_call(4, 10_000, 2, CALL_SECONDS) == 4
+    assert clients_per_call(4, 10_000, 2, CALL_SECONDS / 1000) == MOST
+
+
+def test_a_few_clients_are_shared_by_the_processes() -> None:
+    assert clients_per_call(32, 10, 5, None) == 2
+    assert clients_per_call(1, 16, 2, 1e-6) == 4
+
+
+@given(st.integers(1, 32), st.integers(1, 500), st.integers(1, 8), st.none() | st.floats(1e-6, 10))
+def test_calls_shrink_until_nobody_is_left(
+    cohort: int, left: int, processes: int, seconds: float | None
+) -> None:
+    fair = -(-left // processes)
+    size = clients_per_call(cohort, left, processes, seconds)
+    assert 1 <= size <= max(cohort, MOST)
+    assert size <= fair
+    assert size % min(cohort, fair) == 0

@@ -9,7 +9,7 @@ from tests.cluster.commands import command, environment, events, fingerprint, la
 from tests.cluster.living import kill_with_family
 from tests.waiting import wait_until
 
-LONG = ["--name=run", "--fusion.epochs=24", "--fusion-checkpoint=2"]
+LONG = ["--name=run", "--fusion.epochs=16", "--fusion-checkpoint=2"]
 
 
 TWO_RANKS, ONE_RANK = "--fusion-ranks=2", "--runtime=inprocess"
@@ -47,10 +47,10 @@ def test_a_run_killed_inside_fusion_goes_on_there_to_the_same_model(
     process = subprocess.Popen(
         command(tmp_path / "killed", *LONG, how), env=environment(), stdout=subprocess.DEVNULL
     )
-    wait_until(lambda: epochs(run) >= 6, seconds=120)
+    wait_until(lambda: epochs(run) >= 4, seconds=120)
     kill_with_family(process)
     before = epochs(run)
-    assert before < 24
+    assert before < 16
 
     resumed = launch(tmp_path / "killed", *LONG, how, "--resume")
     assert resumed.returncode == 0, resumed.stderr

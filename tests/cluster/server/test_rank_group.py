@@ -3,6 +3,10 @@
 On a Ray without processes; tests/cluster/server/test_fusion_server.py has real ones.
 """
 
+import fcntl
+import os
+import socket
+import stat
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -12,10 +16,24 @@ import torch
 from ray.exceptions import ActorDiedError, RayTaskError
 
 from cluster.hardware.bundles import Bundles
+from cluster.hardware.private_folders import remove_folder
+from cluster.scheduling.capacity import Bundle
 from cluster.server import rank_group
-from cluster.server.rank_group import RankFailed, RankGroup, as_array, as_tensor, part
-from cluster.server.rank_placement import RankPlacement
+from cluster.server.rank_group import (
+    RankFailed,
+    RankGroup,
+    as_array,
+    as_tensor,
+    find_store,
+    make_file,
+    part,
+    reaches,
+    use_interface_of,
+)
+from cluster.server.rank_placement import RankPlacement, place_ranks, world_size
+from cluster.server.secret_store import StoreServer
 from fl.data.shard import Shard
+from fl.errors import UserError
 from fl.fusion.group import PeerLostError
 from tests.cluster.fake_ray import FakeRay, Reference, Stream
 from tests.cluster.placing import bundle
@@ -224,3 +242,101 @@ def test_tensors_travel_as_arrays_over_the_same_memory() -> None:
     assert back.data_ptr() == tensor.data_ptr()
     for other in (None, 3, "text", (tensor,)):
         assert as_tensor(as_array(other)) is other
+
+
+def sized(name: str, cpus: float, gpus: int = 0) -> Bundle:
+    return Bundle(name=name, cpus=cpus, gpus=gpus, memory_bytes=0)
+
+
+def test_there_are_as_many_ranks_as_gpus_unless_fewer_are_asked_for() -> None:
+    assert world_size(None, 4) == 4
+    assert world_size(3, 4) == 3
+    assert world_size(None, 0) == 1
+    assert world_size(3, 0) == 3
+
+
+def test_more_ranks_than_gpus_are_refused() -> None:
+    with pytest.raises(UserError, match="at most the 2 GPUs there are, got 3"):
+        world_size(3, 2)
+
+
+def test_each_rank_has_a_gpu_of_its_own_and_its_share_of_the_cores() -> None:
+    bundles = [sized("0", 9, gpus=2), sized("1", 4), sized("2", 8, gpus=1)]
+    gpus = {"0": ["4", "7"], "2": ["0"]}
+    assert place_ranks(bundles, 3, gpus) == [
+        RankPlacement(bundle="0", gpu="4", threads=4),
+        RankPlacement(bundle="0", gpu="7", threads=4),
+        RankPlacement(bundle="2", gpu="0", threads=8),
+    ]
+    assert place_ranks(bundles, 1, gpus) == [RankPlacement(bundle="0", gpu="4", threads=9)]
+
+
+def test_more_ranks_than_gpus_share_them() -> None:
+    bundles, gpus = [sized("0", 8, gpus=1), sized("1", 8, gpus=1)], {"0": ["0"], "1": ["5"]}
+    placed = place_ranks(bundles, 3, gpus)
+    assert [(p.bundle, p.gpu, p.threads) for p in placed] == [
+        ("0", "0", 4),
+        ("0", "0", 4),
+        ("1", "5", 8),
+    ]
+
+
+def test_without_gpus_ranks_spread_over_the_rooms() -> None:
+    bundles = [sized("0", 2), sized("1", 2)]
+    assert [(p.bundle, p.gpu, p.threads) for p in place_ranks(bundles, 3, {})] == [
+        ("0", None, 1),
+        ("0", None, 1),
+        ("1", None, 2),
+    ]
+    assert [p.threads for p in place_ranks(bundles[:1], 5, {})] == [1] * 5
+
+
+def test_ranks_on_one_host_meet_in_a_file_that_nobody_else_can_read() -> None:
+    file = make_file()
+    try:
+        assert stat.S_IMODE(file.parent.stat().st_mode) == 0o700
+        first, second = (find_store(file, 2, b"ours") for _ in range(2))
+        first.set("here", "first")
+        assert second.get("here") == b"first"
+    finally:
+        remove_folder(file.parent)
+    assert not file.parent.exists()
+
+
+def test_a_folder_that_ranks_share_holds_a_file_that_nobody_else_can_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = make_file(tmp_path / "run")
+    assert file.parent.parent == tmp_path / "run"
+    assert stat.S_IMODE(file.parent.stat().st_mode) == 0o700
+    assert reaches(file)
+    assert not reaches(tmp_path / "another host's" / "store")
+
+    def refuse(*_: object) -> None:
+        raise OSError("this file system locks nothing")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(fcntl, "flock", refuse)
+        assert not reaches(file)
+    remove_folder(file.parent)
+    assert not [*(tmp_path / "run").iterdir()]
+
+
+def test_ranks_that_share_no_folder_meet_where_the_secret_is_asked_for() -> None:
+    server = StoreServer("127.0.0.1", b"ours")
+    find_store(server.address, 2, b"ours").set("here", "first")
+    assert find_store(server.address, 2, b"ours").get("here") == b"first"
+    with pytest.raises(PeerLostError):
+        find_store(server.address, 2, b"another")
+
+
+def test_gloo_and_nccl_are_told_the_interface(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
+        monkeypatch.delenv(name, raising=False)
+    use_interface_of("127.0.0.1")
+    loopback = os.environ["GLOO_SOCKET_IFNAME"]
+    assert loopback == os.environ["NCCL_SOCKET_IFNAME"]
+    assert loopback in {name for _, name in socket.if_nameindex()}
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "ib0")
+    use_interface_of("127.0.0.1")
+    assert os.environ["GLOO_SOCKET_IFNAME"] == "ib0"

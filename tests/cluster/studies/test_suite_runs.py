@@ -1,4 +1,4 @@
-"""A suite's runs, without running any."""
+"""A suite's options, its runs without running any, and how long they would take."""
 
 import json
 from dataclasses import replace
@@ -11,7 +11,8 @@ from cluster.run.options import Launch
 from cluster.run.run_dir import claim
 from cluster.studies import suite_runs
 from cluster.studies.comparison import Cell
-from cluster.studies.suite_options import parse_suite
+from cluster.studies.suite_options import EXHIBITS, parse_suite
+from cluster.studies.suite_runs import tell
 from fl.errors import UserError
 from fl.events import Phase, Preparing, RunStart
 
@@ -88,3 +89,55 @@ def test_no_cell_runs_where_a_later_one_cannot(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"^digits-feddf"):
         suite_runs.run_all(runs)
     assert not (tmp_path / "runs").exists()
+
+
+def test_one_run_of_each_kind_is_tried_and_finished_ones_are_not_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    class Hour:
+        seconds, gpu_hours = 3600.0, 2.0
+
+    asked: list[str] = []
+    monkeypatch.setattr(suite_runs, "_estimate", lambda a, name: asked.append(name) or Hour)
+    runs = {}
+    for method in ("fedavg", "fedmho"):
+        for alpha in ("0.1", "0.5"):
+            cell = Cell(f"row{alpha}", method, (f"--method={method}", f"--alpha={alpha}"))
+            where = (f"--output-dir={tmp_path}", f"--name={method}{alpha}")
+            runs[cell, 0] = parse([*cell.arguments, *where])
+    (tmp_path / "fedmho0.5").mkdir()
+    (tmp_path / "fedmho0.5" / "result.json").touch()
+    tell(runs)
+    assert asked == ["row0.1-fedavg, 2 such runs", "row0.1-fedmho, 1 such run"]
+    assert "one after the other about 3.0 h, 6.0 GPU-hours" in capsys.readouterr().out
+
+
+def test_every_table_and_figure_can_be_asked_for() -> None:
+    for name in EXHIBITS:
+        assert parse_suite([name]).name == name
+
+
+def test_seeds_are_numbers_each_once_in_their_order() -> None:
+    assert parse_suite(["table3", "--seeds=2,0,2,1"]).seed_numbers == [2, 0, 1]
+
+
+@pytest.mark.parametrize("given", [["--slurm"], ["--slurm.nodes=2"], ["--slurm", "--slurm.time=9"]])
+def test_any_slurm_setting_submits(given: list[str]) -> None:
+    assert parse_suite(["table3", *given]).slurm.submit
+    assert not parse_suite(["table3"]).slurm.submit
+
+
+@pytest.mark.parametrize(
+    ("given", "line"),
+    [
+        (["table33"], r"unknown name 'table33'; valid: .*table3, "),
+        (["table3", "--seeds=one"], "seeds must be whole numbers with commas, got 'one'"),
+        (["table3", "--dataset=mnits"], "unknown dataset 'mnits'; valid: .*mnist"),
+        (["table3", "--slurm.nodes=0"], "slurm.nodes must be at least 1, got 0"),
+        (["table3", "--sede=1"], "unknown option '--sede' .did you mean --seeds"),
+    ],
+)
+def test_bad_input_is_refused_in_one_line(given: list[str], line: str) -> None:
+    with pytest.raises(UserError, match=f"^{line}") as refused:
+        parse_suite(given)
+    assert "\n" not in str(refused.value)

@@ -1,4 +1,4 @@
-"""The table of a run that goes on, as a terminal of 80 columns shows it."""
+"""What is shown while a run goes on: a table on a terminal of 80 columns, else plain lines."""
 
 import io
 import re
@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from cluster.run.progress import NAME_WIDTH, LiveTable
+from cluster.run.progress import NAME_WIDTH, LiveTable, PlainLines
 from fl.events import (
     AttemptFailed,
     ClientDropped,
@@ -17,6 +17,7 @@ from fl.events import (
     Phase,
     Preparing,
     RoundEnd,
+    RunStart,
 )
 from fl.federation import Client
 from fl.training.classifier import ClassifierConfig
@@ -131,3 +132,43 @@ def test_what_is_prepared_is_shown_until_clients_start() -> None:
 def test_a_role_or_model_cannot_bring_markup_into_the_table() -> None:
     strange = (replace(MEMBERS[0], role="[bold]x"),)
     assert "[bold]x" in "\n".join(shown(LiveTable(strange)))
+
+
+def printed(lines_of: list[Event], count: int = 2) -> list[str]:
+    out = io.StringIO()
+    members = MEMBERS if count == 2 else many(count)
+    lines = PlainLines(members, Console(file=out, width=80))
+    for event in lines_of:
+        lines(event)
+    return out.getvalue().splitlines()
+
+
+def test_each_map_counts_its_own_clients() -> None:
+    text = "\n".join(printed(two_maps()))
+    assert text.count("(1 of 2 clients)") == 2
+    assert text.count("(2 of 2 clients)") == 2
+    assert "3 of 2" not in text
+
+
+def test_what_is_prepared_is_named_and_clients_progress_makes_no_lines() -> None:
+    told = [Preparing(what="starting Ray"), ClientProgress(client=0, done=1, of=2, loss=0.5)]
+    assert [line.split("] ")[1] for line in printed(told)] == ["starting Ray …"]
+
+
+def test_epochs_and_rounds_have_a_line_each() -> None:
+    epochs = printed(
+        [
+            Phase(phase="fusion", status="start"),
+            Epoch(stage="fusion", epoch=1, epochs=11, loss=0.5, accuracy=0.25, seconds=3.0),
+        ]
+    )
+    assert epochs[-1].endswith("fusion epoch 1/11: loss 0.5000, accuracy 0.2500")
+    rounds = printed(
+        [
+            RunStart(run="run", rounds=3),
+            RoundEnd(
+                round=1, rounds=3, took={"local": 200.0}, accuracy=0.25, bytes_up=0, bytes_down=0
+            ),
+        ]
+    )
+    assert rounds == ["[    0.0 s] round 1/3: accuracy 0.2500 (local 200.0 s)"]
