@@ -58,22 +58,6 @@ def test_digits_split_is_stratified(digits: Dataset) -> None:
     assert np.abs(test - 0.2 * (train + test)).max() < 1
 
 
-def test_digits_are_the_same_every_time(digits: Dataset) -> None:
-    again = load("digits", Path("unused"))
-    assert np.array_equal(again.train.images, digits.train.images)
-    assert np.array_equal(again.test.labels, digits.test.labels)
-
-
-def test_enlarging_keeps_flat_images_flat_and_orientation() -> None:
-    assert (enlarge(np.full((1, 8, 8), 16.0)) == 255).all()
-    assert (enlarge(np.full((1, 8, 8), 8.0)) == 128).all()
-    corner = np.zeros((1, 8, 8))
-    corner[0, 0, 7] = 16
-    large = enlarge(corner)[0]
-    assert large[0, 27] == 255
-    assert large[:14].sum() == large.sum() == large[:, 14:].sum()
-
-
 def test_enlarging_agrees_with_torch() -> None:
     images = np.random.default_rng(0).integers(0, 17, (5, 8, 8)).astype(np.float64)
     expected = torch.nn.functional.interpolate(

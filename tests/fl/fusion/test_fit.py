@@ -164,18 +164,6 @@ def test_training_is_in_train_mode_and_leaves_eval_mode(evaluates: bool) -> None
     assert not any(module.training for module in model.modules())
 
 
-def test_evaluating_between_epochs_does_not_change_the_training() -> None:
-    watched, alone = dropping(), dropping()
-
-    def evaluate(epoch: int, loss: float) -> None:
-        watched.eval()
-        with torch.no_grad():
-            watched(data()["images"])
-
-    assert train(watched, after_epoch=evaluate) == train(alone)
-    assert same_bits(watched.state_dict(), alone.state_dict())
-
-
 def test_each_epoch_is_over_when_it_is_told() -> None:
     """What is evaluated after the last epoch is the model that the fit leaves."""
     model = linear()

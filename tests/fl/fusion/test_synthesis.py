@@ -210,11 +210,6 @@ def test_a_decoder_that_is_allocated_nothing_draws_nothing() -> None:
     assert sampled(real_decoders(0), np.zeros((1, 3), np.int64)).images.shape == (0, 1, 28, 28)
 
 
-def test_every_decoder_needs_its_allocation() -> None:
-    with pytest.raises(ValueError, match="zip"):
-        sampled(real_decoders(0, 1))
-
-
 def test_bytes_are_cut_off_not_rounded() -> None:
     pixels = torch.tensor([0.0, 0.9 / 255, 1.5 / 255, 254.99 / 255, 1.0])
     assert (truncate_to_bytes(pixels) * 255).round().tolist() == [0, 0, 1, 254, 255]
@@ -243,12 +238,6 @@ def test_squared_counts_follow_the_released_codes_formula(counts: np.ndarray, to
         for k in range(decoders):
             expected = quota * squares[k] // sum(squares) if sum(squares) else 0
             assert allocation[k, c] == expected
-
-
-def test_a_class_of_one_holder_is_all_his_and_a_class_of_none_is_left_out() -> None:
-    counts = np.array([[3, 0, 1, 4], [0, 0, 1, 2]])
-    expected = [[25, 0, 12, 20], [0, 0, 12, 5]]
-    assert squared_counts(counts, 103).tolist() == expected
 
 
 @examples

@@ -100,12 +100,6 @@ def test_elbo_is_the_sum_over_samples(scale):
     torch.testing.assert_close(elbo_loss(logits, images, mu, logvar), total / 4)
 
 
-def test_one_hot():
-    labels = torch.tensor([2, 0])
-    torch.testing.assert_close(one_hot(labels, 3), F.one_hot(labels, 3).float())
-    assert one_hot(labels, 3, torch.float16).dtype == torch.float16
-
-
 def test_elbo_refuses_another_reduction():
     one = torch.zeros(1, 1)
     with pytest.raises(UserError, match="unknown reduction 'none'; valid: mean, sum"):
