@@ -14,7 +14,7 @@ from fl.methods.prototypes import participants
 from fl.methods.registry import get_method
 from tests.fl.methods.averaged import (
     CLIENTS,
-    SMALL,
+    WITHOUT_NORM,
     averaged,
     close,
     federation,
@@ -31,12 +31,12 @@ EVERYONE = list(range(CLIENTS))
 
 
 def alike(name: str = "fedavg", **changes: Any) -> Any:
-    return settings(name, SMALL, **changes)
+    return settings(name, WITHOUT_NORM, **changes)
 
 
 def naive(who: list[list[int]], mu: float = 0.0) -> dict[str, Tensor]:
     """FedAvg and FedProx as their papers' boxes have them: a loop over rounds and clients."""
-    model = start(SMALL)
+    model = start(WITHOUT_NORM)
     for number, chosen in enumerate(who, start=1):
         sent = deepcopy(model.state_dict())
 
@@ -52,7 +52,7 @@ def naive(who: list[list[int]], mu: float = 0.0) -> dict[str, Tensor]:
 
 def test_two_rounds_are_those_of_the_plain_loop() -> None:
     outcome, _ = play("fedavg", alike())
-    twin = start(SMALL)
+    twin = start(WITHOUT_NORM)
     twin.load_state_dict(naive([EVERYONE] * 2))
     assert close(outcome, twin.state_dict())
     assert not close(outcome, naive([EVERYONE]))

@@ -17,7 +17,7 @@ from fl.models.state import state_sent
 from fl.server import Evaluation
 from tests.fl.methods.averaged import (
     CLIENTS,
-    NORMED,
+    SMALL,
     averaged,
     close,
     federation,
@@ -41,7 +41,7 @@ def is_norm(name: str) -> bool:
 @cache
 def naive(rounds: int) -> tuple[dict[str, Tensor], list[nn.Module]]:
     """The average after some rounds, and each client's model before the next one."""
-    own = [start(NORMED) for _ in range(CLIENTS)]
+    own = [start(SMALL) for _ in range(CLIENTS)]
     mean_state: dict[str, Tensor] = {}
     for number in range(1, rounds + 1):
         states = [train(own[k], k, number).state_dict() for k in range(CLIENTS)]
@@ -55,11 +55,11 @@ def naive(rounds: int) -> tuple[dict[str, Tensor], list[nn.Module]]:
 
 
 def test_two_rounds_are_those_of_the_plain_loop() -> None:
-    outcome, _ = play("fedbn", settings("fedbn", NORMED))
+    outcome, _ = play("fedbn", settings("fedbn", SMALL))
     expected, _ = naive(2)
     # Rounding grows quickly through BatchNorm; FedAvg is much farther off.
     assert close(outcome, expected, atol=3e-3)
-    assert not close(play("fedavg", settings("fedavg", NORMED))[0], expected, atol=1e-2)
+    assert not close(play("fedavg", settings("fedavg", SMALL))[0], expected, atol=1e-2)
 
 
 def test_a_model_without_batchnorm_is_refused() -> None:
@@ -68,12 +68,12 @@ def test_a_model_without_batchnorm_is_refused() -> None:
 
 
 def test_batchnorm_does_not_travel_but_for_the_test(tmp_path: Path) -> None:
-    play("fedavg", settings("fedavg", NORMED), 1, store=store(tmp_path, "fedavg"))
+    play("fedavg", settings("fedavg", SMALL), 1, store=store(tmp_path, "fedavg"))
     heard: list[Event] = []
     where = {"store": store(tmp_path, "fedbn"), "listener": heard.append}
-    outcome, clients = play("fedbn", settings("fedbn", NORMED), 3, **where)
+    outcome, clients = play("fedbn", settings("fedbn", SMALL), 3, **where)
     assert reused(heard)[:CLIENTS] == [True] * CLIENTS  # FedAvg's first round
-    sizes = {n: t.numel() * t.element_size() for n, t in state_sent(start(NORMED)).items()}
+    sizes = {n: t.numel() * t.element_size() for n, t in state_sent(start(SMALL)).items()}
     norms = sum(size for name, size in sizes.items() if is_norm(name))
     rest = sum(sizes.values()) - norms
     assert clients.bytes_up == dict.fromkeys(range(CLIENTS), 3 * rest)
@@ -93,7 +93,7 @@ def test_batchnorm_is_found_by_its_type() -> None:
 
 
 def test_each_clients_own_batchnorm_can_be_tested() -> None:
-    config = settings("fedbn", NORMED, tested="personal")
+    config = settings("fedbn", SMALL, tested="personal")
     outcome, _ = play("fedbn", config)
     _, own = naive(2)
     _, server = federation("fedbn", config)
@@ -102,7 +102,7 @@ def test_each_clients_own_batchnorm_can_be_tested() -> None:
     accuracies = outcome.figures["client_accuracy"]
     assert accuracies == pytest.approx([server.evaluate(m).accuracy for m in own], abs=0.05)
     assert mean(accuracies) == pytest.approx(outcome.epochs[-1].accuracy)
-    average, _ = play("fedbn", settings("fedbn", NORMED))
+    average, _ = play("fedbn", settings("fedbn", SMALL))
     assert same_model(outcome, average)  # only the test differs
     assert outcome.epochs != average.epochs
 
@@ -115,7 +115,7 @@ def test_the_mean_is_over_those_that_have_the_figure() -> None:
 
 
 def test_each_domain_is_tested_by_its_own_client_and_a_dropped_one_is_left_out() -> None:
-    clients, server = federation("fedbn", settings("fedbn", NORMED))
+    clients, server = federation("fedbn", settings("fedbn", SMALL))
     answers = iter(range(CLIENTS))
 
     def evaluate(model: nn.Module) -> Evaluation:
@@ -124,7 +124,7 @@ def test_each_domain_is_tested_by_its_own_client_and_a_dropped_one_is_left_out()
         return Evaluation(accuracy=0.9, per_class=(0.5,) * 10, per_domain=per_domain)
 
     server.evaluate = evaluate  # type: ignore[method-assign]
-    model = {client.training: start(NORMED) for client in clients.members}
+    model = {client.training: start(SMALL) for client in clients.members}
     found = own_evaluation(clients, server, model, {}, "domain")
     assert found.per_domain == pytest.approx((0, 0.11, 0.22, 0.33))
     assert found.accuracy == pytest.approx(0.165)
@@ -139,7 +139,7 @@ def test_each_domain_is_tested_by_its_own_client_and_a_dropped_one_is_left_out()
 
 
 def test_a_domain_needs_a_client_of_its_own() -> None:
-    config = settings("fedbn", NORMED, tested="domain")
+    config = settings("fedbn", SMALL, tested="domain")
     run_spec = RunSpec(image_shape=(1, 8, 8), num_classes=10, seed=0, domains=("a", "b"))
     with pytest.raises(UserError, match=r"tested=domain needs a client for each domain, got 4 cli"):
         get_method("fedbn").assign(config, CLIENTS, run_spec)

@@ -15,7 +15,7 @@ from fl.methods.feddyn import LocalFedDyn
 from fl.methods.prototypes import participants
 from tests.fl.methods.averaged import (
     CLIENTS,
-    SMALL,
+    WITHOUT_NORM,
     averaged,
     close,
     fedavg,
@@ -49,14 +49,14 @@ def test_a_drift_is_checked_before_it_is_kept(change: str) -> None:
 
 def naive(who: list[list[int]], alphas: list[float]) -> dict[str, Tensor]:
     """Algorithm 1 as the authors' code has it; returns the mean of the last round's weights."""
-    model = start(SMALL)
+    model = start(WITHOUT_NORM)
     s = deepcopy(model.state_dict())
     g = [{n: torch.zeros_like(p) for n, p in model.named_parameters()} for _ in range(CLIENTS)]
     mean = s
     for number, chosen in enumerate(who, start=1):
         states = []
         for k in chosen:
-            local = start(SMALL)
+            local = start(WITHOUT_NORM)
             local.load_state_dict(s)
 
             def further(net: nn.Module, *_: Tensor) -> Tensor:
@@ -80,13 +80,13 @@ EVERYONE = list(range(CLIENTS))
 
 
 def test_three_rounds_are_those_of_the_plain_loop() -> None:
-    outcome, _ = play("feddyn", settings("feddyn", SMALL, alpha=0.1), 3)
+    outcome, _ = play("feddyn", settings("feddyn", WITHOUT_NORM, alpha=0.1), 3)
     assert close(outcome, naive([EVERYONE] * 3, [0.1] * CLIENTS))
     assert not close(outcome, naive([EVERYONE] * 3, [0.01] * CLIENTS), atol=1e-4)
 
 
 def test_clients_that_were_absent_go_on_with_what_they_remember() -> None:
-    half = settings("feddyn", SMALL, alpha=0.2, participation=0.5)
+    half = settings("feddyn", WITHOUT_NORM, alpha=0.2, participation=0.5)
     clients, _ = federation("feddyn", half)
     who = [participants(clients, 0.5, number) for number in (1, 2, 3, 4)]
     assert len({tuple(chosen) for chosen in who}) > 1
@@ -95,7 +95,7 @@ def test_clients_that_were_absent_go_on_with_what_they_remember() -> None:
 
 
 def test_alpha_can_be_adapted_to_the_samples() -> None:
-    own = settings("feddyn", SMALL, alpha=0.1, adapted=True)
+    own = settings("feddyn", WITHOUT_NORM, alpha=0.1, adapted=True)
     sizes = [client.num_samples for client in federation("feddyn", own)[0].members]
     alphas = [0.1 * sum(sizes) / CLIENTS / size for size in sizes]
     assert close(play("feddyn", own, 2)[0], naive([EVERYONE] * 2, alphas))

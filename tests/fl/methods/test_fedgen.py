@@ -23,7 +23,7 @@ from fl.seeding import in_round, seed_for, torch_generator
 from fl.training.classifier import plain, starting_classifier
 from tests.fl.methods.averaged import (
     CLIENTS,
-    SMALL,
+    WITHOUT_NORM,
     fedavg,
     federation,
     play,
@@ -39,7 +39,7 @@ from tests.fl.toy import PROBLEM, shard, task_input
 SHORT = GeneratorFitConfig(steps=4, batch_size=8)
 
 
-def fedgen(local: dict[str, Any] = SMALL, **changes: Any) -> Any:
+def fedgen(local: dict[str, Any] = WITHOUT_NORM, **changes: Any) -> Any:
     return settings("fedgen", local, **{"generator": SHORT, **changes})
 
 
@@ -94,7 +94,7 @@ def test_a_round_trains_the_generator_on_the_classes_that_are_held(
         return real(self, model, batch)
 
     monkeypatch.setattr(feature_generation.GenerationLoss, "__call__", watched)
-    own = fedgen(SMALL)
+    own = fedgen(WITHOUT_NORM)
     clients, _ = federation("fedgen", own)
     counts = torch.stack([torch.bincount(samples(k)[1], minlength=10) for k in range(CLIENTS)])
     play("fedgen", own, 1)
@@ -162,7 +162,7 @@ def test_a_client_trains_by_the_plain_loop() -> None:
 
 @pytest.mark.parametrize("bad", [{"num_large": 2}, {"prototypes": ("cnn", "convnet")}])
 def test_several_architectures_are_refused_by_name(bad: dict[str, Any]) -> None:
-    own = type(fedgen())(**{"classifier": LocalFedGen(**SMALL), **bad})
+    own = type(fedgen())(**{"classifier": LocalFedGen(**WITHOUT_NORM), **bad})
     spec = RunSpec(image_shape=(1, 8, 8), num_classes=10, seed=0)
     with pytest.raises(UserError, match=r"num_large must be all clients \(4\) or left out"):
         get_method("fedgen").assign(own, CLIENTS, spec)

@@ -44,7 +44,7 @@ CVAES = {
 }
 CONDENSED = {
     "condensation": {"width": 0.05, "images_per_class": 2, "steps": 2},
-    "fusion": {"epochs": 5, "lr": 0.05, "optimizer": "sgd", "test_every": 20},
+    "fusion": {"epochs": 10, "lr": 0.05, "optimizer": "sgd", "test_every": 20},
 }
 MHO = {
     "classifier": {**CNN, "epochs": 4},
@@ -56,10 +56,7 @@ LEARNING: dict[str, dict[str, Any]] = {
     **dict.fromkeys(("fedavg", "fedprox", "moon"), AVERAGED),
     "feddyn": {**AVERAGED, "classifier": {**CNN, "alpha": 0.1}},
     "fedgen": {**AVERAGED, "classifier": {**CNN, "recognition": 0.5, "imitation": 0.5}},
-    "fedbn": {
-        "classifier": {**CNN, "model": "convnet", "width": 0.1, "epochs": 3, "lr": 0.05},
-        "num_large": 4,
-    },
+    "fedbn": {"classifier": {**CNN, "model": "convnet", "width": 0.1, "epochs": 6}, "num_large": 4},
     "feddf": {**AVERAGED, "distil": {"epochs": 5}},
     "dynafed": {
         "classifier": CNN,
@@ -81,7 +78,7 @@ LEARNING: dict[str, dict[str, Any]] = {
     "fedcvae-ens": CVAES,
     "fedcvae-kd": {**CVAES, "decoder": {"num_samples": 300, "epochs": 10, "lr": 5e-3}},
     **dict.fromkeys(("fedmho", "fedmho-md", "fedmho-sd"), MHO),
-    "fedmho-open": {**MHO, "open_samples": 60},
+    "fedmho-open": {**MHO, "open_samples": 200},
     **dict.fromkeys(("fedaf", "feddm"), CONDENSED),
 }
 """What a method needs to learn something in a second, beside what makes it small."""

@@ -12,7 +12,7 @@ from fl.events import Event
 from fl.methods.moon import contrast
 from tests.fl.methods.averaged import (
     CLIENTS,
-    SMALL,
+    WITHOUT_NORM,
     averaged,
     close,
     fedavg,
@@ -29,7 +29,7 @@ from tests.fl.methods.averaged import (
 
 def naive(rounds: int, mu: float, tau: float) -> dict[str, Tensor]:
     """Algorithm 1 as its box has it, with -log(e^a / (e^a + e^b)) written out."""
-    model = start(SMALL)
+    model = start(WITHOUT_NORM)
     last: dict[int, nn.Module] = {}
     for number in range(1, rounds + 1):
         states = []
@@ -53,7 +53,7 @@ def naive(rounds: int, mu: float, tau: float) -> dict[str, Tensor]:
 
 
 def test_three_rounds_are_those_of_the_plain_loop() -> None:
-    outcome, _ = play("moon", settings("moon", SMALL, mu=2.0), 3)
+    outcome, _ = play("moon", settings("moon", WITHOUT_NORM, mu=2.0), 3)
     assert close(outcome, naive(3, mu=2.0, tau=0.5))
     assert not close(outcome, naive(3, mu=0.0, tau=0.5), atol=1e-4)
 
@@ -87,4 +87,4 @@ def test_the_contrast_is_the_papers() -> None:
 @pytest.mark.parametrize("bad", [{"mu": -1.0}, {"temperature": 0.0}])
 def test_bad_settings_are_refused_by_name(bad: dict[str, float]) -> None:
     with pytest.raises(UserError, match=next(iter(bad))):
-        settings("moon", SMALL, **bad)
+        settings("moon", WITHOUT_NORM, **bad)

@@ -11,19 +11,10 @@ import pytest
 import yaml
 from safetensors.numpy import save_file
 
-from fl.report import style
-
 CURVE = {1: 0.50, 2: 0.75, 3: 0.90, 4: 0.88}
 START = 0.29
 SCORES = [(0.2, 0.4, None, 0.3), (0.5, 0.7, None, 0.9)]
 MakeRun = Callable[..., Path]
-
-
-@pytest.fixture
-def no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Figures are made, and not drawn: pictures take most of a page's time."""
-    monkeypatch.setattr(style, "svg", lambda figure: b"")
-    monkeypatch.setattr(style, "png", lambda figure: b"")
 
 
 @pytest.fixture

@@ -2,12 +2,13 @@
 
 import json
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from fl.errors import UserError
-from fl.report.__main__ import main
 from fl.report.compare import accuracy_curves, groups_of, write_comparison
 from fl.report.read import read_run
 from tests.fl.report.conftest import CURVE, START, MakeRun
@@ -87,12 +88,11 @@ def test_an_unfinished_run_is_refused(make_run: MakeRun, tmp_path: Path) -> None
         write_comparison([run], tmp_path / "compare.html")
 
 
-def test_the_command_writes_the_page(
-    make_run: MakeRun, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_writes_the_page(make_run: MakeRun, tmp_path: Path) -> None:
     page = tmp_path / "pages" / "compare.html"
-    assert main([str(make_run("a")), str(make_run("b")), "-o", str(page)]) == 0
-    assert capsys.readouterr().out.strip() == str(page)
+    command = [sys.executable, "-m", "fl.report", str(make_run("a")), str(make_run("b"))]
+    done = subprocess.run([*command, "-o", str(page)], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == str(page)
     assert page.exists()
 
 

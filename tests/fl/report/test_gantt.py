@@ -120,7 +120,6 @@ def test_thousands_of_bars_are_pixels_in_a_vector_picture_too() -> None:
     assert len(style.svg(many)) < 150_000
 
 
-@pytest.mark.usefixtures("no_pictures")
 def test_the_page_shows_the_picture_the_places_and_the_ratio(make_run: MakeRun) -> None:
     run_dir = place(make_run(), ENTRIES)
     page = Page(write_report(run_dir))
@@ -132,7 +131,6 @@ def test_the_page_shows_the_picture_the_places_and_the_ratio(make_run: MakeRun) 
     assert "What went wrong" not in page.text, "metrics.jsonl tells of no failure"
 
 
-@pytest.mark.usefixtures("no_pictures")
 def test_a_run_without_placements_has_neither_picture_nor_column(make_run: MakeRun) -> None:
     run_dir = make_run()
     page = Page(write_report(run_dir))
@@ -140,14 +138,12 @@ def test_a_run_without_placements_has_neither_picture_nor_column(make_run: MakeR
     assert [tag for tag, _ in page.tags].count("th") == 7
 
 
-@pytest.mark.usefixtures("no_pictures")
 def test_a_run_that_reused_everybody_has_no_picture(make_run: MakeRun) -> None:
     entries = [entry(k, None, None, node=None, device_uuid=None, attempts=0) for k in range(4)]
     page = Page(write_report(place(make_run(), entries)))
     assert len(page.images) == len(ALL_PLOTS)
 
 
-@pytest.mark.usefixtures("no_pictures")
 @pytest.mark.parametrize("finished", [True, False])
 def test_what_went_wrong_is_listed_in_unfinished_runs_too(
     make_run: MakeRun, finished: bool

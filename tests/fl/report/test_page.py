@@ -18,6 +18,7 @@ from PIL import Image
 
 from fl.data.image_files import LONGEST_NAME
 from fl.errors import UserError
+from fl.report import style
 from fl.report.__main__ import main
 from fl.report.page import write_report
 from tests.fl.report.conftest import MakeRun
@@ -60,8 +61,6 @@ def test_what_the_user_has_set_for_other_figures_does_not_reach_the_reports(
 ) -> None:
     """LaTeX need not be installed, say."""
     run_dir = make_run()
-    for name in ("partition.json", "synthetic/samples.safetensors"):
-        (run_dir / name).unlink()
     usual = write_report(run_dir).read_bytes()
     with rc_context({"text.usetex": True, "font.size": 30}):
         assert write_report(run_dir).read_bytes() == usual
@@ -92,7 +91,10 @@ def test_a_finished_run_has_every_plot_and_figure(make_run: MakeRun) -> None:
         assert words in page.text
     assert f"python -m cluster.launch --config {run_dir}/config.yaml" in page.text
     assert "unfinished" not in page.text
-    # It needs nothing beside it.
+
+
+def test_the_page_needs_nothing_beside_it(make_run: MakeRun) -> None:
+    page = Page(write_report(make_run()))
     assert not {"script", "link", "iframe", "object"} & {tag for tag, _ in page.tags}
     loads = [a[key] for _, a in page.tags for key in ("src", "srcset") if key in a]
     assert all(load is not None and load.startswith("data:") for load in loads)
@@ -100,7 +102,6 @@ def test_a_finished_run_has_every_plot_and_figure(make_run: MakeRun) -> None:
     assert "url(" not in page.source
 
 
-@pytest.mark.usefixtures("no_pictures")
 def test_links_lead_to_the_runs_files_wherever_it_is_moved(make_run: MakeRun) -> None:
     run_dir = make_run()
     page = Page(write_report(run_dir))
@@ -113,7 +114,6 @@ def test_links_lead_to_the_runs_files_wherever_it_is_moved(make_run: MakeRun) ->
         assert (moved / link).exists()
 
 
-@pytest.mark.usefixtures("no_pictures")
 def test_confusion_and_training_curves_are_drawn_where_they_were_recorded(
     make_run: MakeRun,
 ) -> None:
@@ -132,16 +132,19 @@ def test_confusion_and_training_curves_are_drawn_where_they_were_recorded(
     assert (run_dir / "plots" / "losses.svg").exists()
 
 
-def test_names_from_the_run_are_text_and_neither_markup_nor_formulas(make_run: MakeRun) -> None:
-    run_dir = make_run(name="<script>alert(1)<", method="<b>$x^$</b>")
-    partition = json.loads((run_dir / "partition.json").read_text())
-    partition["class_names"] = ["$", "$\\frac", "<i>_^", "W" * LONGEST_NAME]
-    (run_dir / "partition.json").write_text(json.dumps(partition))
-    page = Page(write_report(run_dir))
-    assert len(page.images) == len(ALL_PLOTS)
+def test_names_from_the_run_are_text_not_markup(make_run: MakeRun) -> None:
+    page = Page(write_report(make_run(name="<script>alert(1)<", method="<b>$x^$</b>")))
     assert not {"script", "b"} & {tag for tag, _ in page.tags}
     assert "<script>alert(1)<" in page.text
     assert "<b>$x^$</b> on digits" in page.text
+
+
+def test_class_names_are_no_formulas(make_run: MakeRun) -> None:
+    run_dir = make_run()
+    partition = json.loads((run_dir / "partition.json").read_text())
+    partition["class_names"] = ["$", "$\\frac$", "<i>", "_^"]
+    (run_dir / "partition.json").write_text(json.dumps(partition))
+    assert len(Page(write_report(run_dir)).images) == len(ALL_PLOTS)
 
 
 def test_an_interrupted_run_says_so_and_shows_what_is_there(make_run: MakeRun) -> None:
@@ -166,7 +169,6 @@ def test_a_run_of_which_only_the_configuration_is_left(make_run: MakeRun) -> Non
     assert page.images == []
 
 
-@pytest.mark.usefixtures("no_pictures")
 def test_clients_that_have_not_reported_are_listed(make_run: MakeRun) -> None:
     run_dir = make_run()
     (run_dir / "result.json").unlink()
@@ -174,6 +176,11 @@ def test_clients_that_have_not_reported_are_listed(make_run: MakeRun) -> None:
     page = Page(write_report(run_dir))
     assert page.text.count("not reported") == 4
     assert "0 of 4 clients had reported" in page.text
+
+
+def test_many_classes_in_colour(make_run: MakeRun) -> None:
+    page = Page(write_report(make_run(classes=47, channels=3)))
+    assert len(page.images) == len(ALL_PLOTS)
 
 
 def test_a_directory_without_a_run_is_refused(tmp_path: Path) -> None:
@@ -195,7 +202,6 @@ def test_the_command_rewrites_reports_and_refuses_in_one_line(make_run: MakeRun)
     assert "none is not a run directory" in done.stderr
 
 
-@pytest.mark.usefixtures("no_pictures")
 def test_a_run_of_many_rounds_shows_its_rounds(make_run: MakeRun) -> None:
     run_dir = make_run(rounds=5)
     text = write_report(run_dir).read_text()
@@ -203,6 +209,13 @@ def test_a_run_of_many_rounds_shows_its_rounds(make_run: MakeRun) -> None:
     assert "250 ms a round and 3% of all" in text
     assert "Rounds to an accuracy" in text
     assert "before round 1" in text
+
+
+@pytest.fixture
+def no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pictures take most of a page's time."""
+    monkeypatch.setattr(style, "svg", lambda figure: b"")
+    monkeypatch.setattr(style, "png", lambda figure: b"")
 
 
 def rows(page: Page) -> list[list[str]]:
@@ -288,7 +301,6 @@ def test_runs_that_do_not_score_clients_are_as_they_were(make_run: MakeRun) -> N
         assert word not in page.text.replace("on each class alone", "")
 
 
-@pytest.mark.usefixtures("no_pictures")
 def test_a_file_of_a_run_with_other_content_is_one_line(
     make_run: MakeRun, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -296,3 +308,11 @@ def test_a_file_of_a_run_with_other_content_is_one_line(
     (run_dir / "privacy.json").write_text('{"attacks": 3}')
     assert main([str(run_dir)]) == 2
     assert "a run holds a file that no run wrote so: KeyError" in capsys.readouterr().err
+
+
+def test_the_longest_name_of_a_class_that_is_allowed_is_drawn(make_run: MakeRun) -> None:
+    run_dir = make_run()
+    partition = json.loads((run_dir / "partition.json").read_text())
+    partition["class_names"][1] = "W" * LONGEST_NAME
+    (run_dir / "partition.json").write_text(json.dumps(partition))
+    assert len(Page(write_report(run_dir)).images) >= len(ALL_PLOTS)
