@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from fl.command import run_command
-from fl.errors import UserError, error_line
+from fl.command import Parser, run_command
+from fl.errors import UserError, error_line, reason_of
 
 
 def look(where: Path, times: int = 1) -> None:
@@ -57,3 +57,26 @@ def test_what_was_given_is_printed_in_one_line_that_any_terminal_shows() -> None
     assert line.isprintable()
     assert line.startswith("onefold: no run 'a b\\x1b[31m\\udcff' in é/xxx")
     assert len(line) < 250
+
+
+def test_what_is_wrong_is_raised_and_nothing_is_printed(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with pytest.raises(UserError, match="unrecognized arguments: --no"):
+        Parser().parse_args(["--no"])
+    assert capsys.readouterr() == ("", "")
+
+
+class Silent(Exception):
+    def __str__(self) -> str:
+        raise ZeroDivisionError
+
+
+def test_a_reason_is_one_short_line_even_of_an_error_that_cannot_say_it() -> None:
+    assert reason_of(ValueError("a\n b")) == "a b"
+    assert len(reason_of(ValueError("ab " * 900))) == 300
+    assert reason_of(Silent()) == "it fails to say why"
+
+
+def test_what_cannot_be_printed_is_escaped() -> None:
+    assert error_line(UserError("a\x1b[1m\nb\udcff")) == "onefold: a\\x1b[1m b\\udcff"

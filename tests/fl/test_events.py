@@ -50,14 +50,6 @@ def test_every_listener_hears_every_event_stamped_with_the_time(clock: Clock) ->
     assert events.elapsed == pytest.approx(1.23456)
 
 
-def test_events_need_no_listener() -> None:
-    events = Events()
-    events.emit(RunStart(run="quiet"))
-    with events.phase("local"):
-        pass
-    assert set(events.phase_seconds) == {"local"}
-
-
 def test_a_phase_tells_its_start_and_its_end(clock: Clock) -> None:
     heard: list[Event] = []
     events = Events(heard.append)

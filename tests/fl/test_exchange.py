@@ -1,7 +1,6 @@
 """What is sent: packed, read back and checked, whoever sent it; what is mapped is read lean."""
 
 import json
-import pickle
 import platform
 from collections.abc import Callable
 from math import prod
@@ -90,11 +89,6 @@ def test_views_and_parameters_can_be_sent() -> None:
     assert not received["parameter"].requires_grad
 
 
-def test_a_note_keeps_its_json_values() -> None:
-    note = {"seconds": 0.25, "role": "générateur", "stats": {"train_loss": 1e-9}, "none": None}
-    assert unpack(pack({}, note)) == ({}, note)
-
-
 def changed(change: Callable[[dict[str, Any]], None], *, more: bytes = b"") -> bytes:
     """The message with another header."""
     content = message()
@@ -139,16 +133,7 @@ def test_what_is_no_packed_message_is_refused_with_a_reason(content: bytes, reas
         dict(Upload(content))
 
 
-def test_a_pickle_is_refused_unopened() -> None:
-    class Bomb:
-        def __reduce__(self) -> tuple[Callable[..., Any], tuple[str]]:
-            return pytest.fail, ("unpickled what a stranger sent",)
-
-    with pytest.raises(ValueError, match="header is longer"):
-        unpack(pickle.dumps(Bomb()))
-
-
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.data())
 def test_whatever_is_done_to_a_message_it_is_read_or_refused(data: st.DataObject) -> None:
     content = bytearray(message())
@@ -405,10 +390,6 @@ def test_a_note_is_read_as_it_was_written() -> None:
     assert Upload(told(peak_bytes=None, node=None, assigned=None)).note.assigned is None
 
 
-def test_an_older_note_has_the_defaults() -> None:
-    assert Upload(pack({}, {"seconds": 2})).note == ClientNote(seconds=2)
-
-
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
@@ -445,13 +426,6 @@ def test_an_older_note_has_the_defaults() -> None:
 def test_impossible_notes_are_refused(changes: dict[str, Any], reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
         ClientNote.of(Upload(told(**changes)).header.note)
-
-
-@pytest.mark.parametrize("word", ["NaN", "Infinity", "-Infinity"])
-def test_a_figure_that_is_no_number_is_refused(word: str) -> None:
-    assert word in json.dumps({"x": float(word)})
-    with pytest.raises(ValueError, match=f"the note holds {word}"):
-        ClientNote.of(Upload(told(stats={"loss": float(word)})).header.note)
 
 
 def test_of_several_uploads_no_large_header_is_held(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ import torch
 
 from fl.data.shard import Shard
 from fl.federation import Request, RunSpec
-from tests.fl.toy import CLASSIFIER, GENERATOR, PROBLEM, client, shard, task_input
+from tests.fl.toy import CLASSIFIER, PROBLEM, shard, task_input
 
 IMAGES = torch.zeros(4, 1, 28, 28)
 LABELS = torch.tensor([0, 2, 1, 2])
@@ -33,10 +33,6 @@ def test_with_domains_each_pair_of_domain_and_class_has_a_group_of_its_own() -> 
     groups = spec.groups(test).tolist()
     assert sorted(groups) == list(range(spec.num_groups))
     assert [divmod(group, 3) for group in groups] == pairs
-
-
-def test_a_clients_model_is_that_of_its_training() -> None:
-    assert [client(0, how).model for how in (CLASSIFIER, GENERATOR)] == ["cnn", "cvae-small"]
 
 
 def test_random_numbers_follow_from_seed_purpose_client_and_round() -> None:

@@ -35,7 +35,6 @@ from tests.fl.toy import client
 
 DATA = tiny_data(train=240, test=60)
 CNN = ClassifierConfig(model="cnn", width=0.3, epochs=2, lr=0.05, batch_size=16)
-NORMED = replace(CNN, model="convnet", width=0.04)
 Lie = Callable[[Tensors], Mapping[str, Tensor]]
 
 
@@ -93,33 +92,21 @@ def play(
 FEDAVG: dict[str, Any] = {"num_large": 5, "classifier": CNN}
 
 
-@pytest.mark.parametrize("number", [1, 2])
-@pytest.mark.parametrize("value", [9999.0, 102.5, 90.0, 20.0])
+@pytest.mark.parametrize(("number", "value"), [(1, 9999.0), (1, 20.0), (2, 102.5)])
 def test_the_liar_is_named_and_not_who_was_sent_its_weights(number: int, value: float) -> None:
     lies = {(1, number): everywhere(value)}
     with pytest.raises(ClientFailed, match=r"^client 1 \(cnn\) failed: sent .*it lies$"):
-        play("fedavg", lies, rounds=3, **FEDAVG)
-    outcome, clients = play("fedavg", lies, rounds=3, drop=True, **FEDAVG)
+        play("fedavg", lies, rounds=number + 1, **FEDAVG)
+    outcome, clients = play("fedavg", lies, rounds=number + 1, drop=True, **FEDAVG)
     assert list(clients.dropped) == [1]
     assert all(float(t.abs().max()) < 10 for t in outcome.model.state_dict().values())  # type: ignore[union-attr]
 
 
-@pytest.mark.parametrize("method", ["fedmho", "fedmho-md", "fedmho-sd"])
-@pytest.mark.parametrize("liar", [1, 4])
+@pytest.mark.parametrize(("method", "liar"), [("fedmho", 1), ("fedmho-md", 4)])
 def test_fedmhos_liars_are_named(method: str, liar: int) -> None:
     lies = {(liar, 1): everywhere(9000.0)}
     with pytest.raises(ClientFailed, match=rf"^client {liar} .* failed: sent .*, above"):
         play(method, lies, clients=6, classifier=CNN)
-
-
-@pytest.mark.parametrize("number", [1, 2])
-@pytest.mark.parametrize("end", ["running_mean", "running_var"])
-@pytest.mark.parametrize("value", [1e9, 1e5])
-def test_statistics_of_batchnorm_are_those_of_features(number: int, end: str, value: float) -> None:
-    lies = {(2, number): everywhere(value, among=end)}
-    settings = {"num_large": 5, "classifier": NORMED}
-    with pytest.raises(ClientFailed, match=rf"^client 2 \(convnet\) failed: sent .*{end} with"):
-        play("fedavg", lies, rounds=2, **settings)
 
 
 def one_layer(place: int) -> Lie:
@@ -149,13 +136,19 @@ def test_an_honest_training_that_diverges_is_said_to() -> None:
         play("fedavg", {}, **settings)
 
 
-LONG = replace(CNN, epochs=15)
+LONG = replace(CNN, epochs=10)
 
 
-@pytest.mark.parametrize("training", [LONG, replace(LONG, optimizer="adam", lr=1e-2), NORMED])
-def test_the_honest_pass_with_few_samples_of_one_class(
-    training: ClassifierConfig,
-) -> None:
+@pytest.mark.parametrize(
+    "training",
+    [
+        LONG,
+        replace(LONG, optimizer="adam", lr=1e-2),
+        replace(CNN, model="convnet", width=0.04),
+    ],
+    ids=["sgd", "adam", "norm"],
+)
+def test_the_honest_pass_with_few_samples_of_one_class(training: ClassifierConfig) -> None:
     _, clients = play("fedavg", {}, rounds=2, clients=16, num_large=16, classifier=training)
     assert not clients.dropped
 

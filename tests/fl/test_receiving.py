@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from fl.events import Events
 from fl.exchange import Header, Tensors, Upload, load_prefixed, pack
 from fl.executor import InProcess
 from fl.federation import Job, Training, Update
-from fl.receiving import check_label_counts, check_probabilities, check_values, receive
+from fl.receiving import check_probabilities, check_values, receive
 from fl.training.classifier import ClassifierConfig, starting_classifier
 from tests.fl.toy import CLASSIFIER, GENERATOR, PROBLEM, VGG, client, split
 
@@ -31,11 +32,16 @@ NORMED = ClassifierConfig(model="resnet18", width=0.03, epochs=1, batch_size=9)
 Change = Callable[[Tensors], None]
 
 
-def honest(training: Training) -> Tensors:
-    """What client 0 uploads."""
+@cache
+def uploaded(training: Training) -> Upload:
     ((_, packed),) = InProcess(TRAIN).run([job(training)], Events())
     assert isinstance(packed, Upload)
-    return dict(packed)
+    return packed
+
+
+def honest(training: Training) -> Tensors:
+    """What client 0 uploads, to change as one likes."""
+    return {name: tensor.clone() for name, tensor in uploaded(training).items()}
 
 
 def job(training: Training) -> Job:
@@ -127,20 +133,6 @@ def lacks(upload: Tensors) -> None:
     del upload[next(name for name, tensor in upload.items() if tensor.is_floating_point())]
 
 
-def no_images(upload: Tensors) -> None:
-    del upload["images"]
-
-
-def doubles(upload: Tensors) -> None:
-    name = next(n for n, t in upload.items() if t.is_floating_point())
-    upload[name] = upload[name].double()
-
-
-def another_shape(upload: Tensors) -> None:
-    name = next(n for n, t in upload.items() if t.is_floating_point())
-    upload[name] = upload[name][..., None]
-
-
 COUNTS = "label_counts"
 HOSTILE: dict[str, tuple[Training, Change, str]] = {
     "weights of 1e20": (
@@ -148,11 +140,8 @@ HOSTILE: dict[str, tuple[Training, Change, str]] = {
         everywhere(1e20),
         "values up to 1e.20, above 1e.09: its training diverged",
     ),
-    "weights of 3e38": (CLASSIFIER, once(3e38), "values up to 3e.38"),
     "weights of -1e5": (CLASSIFIER, once(-1e5), "values up to 1e.05"),
     "NaN": (CLASSIFIER, once(float("nan")), "with NaN or infinite values"),
-    "infinity": (CLASSIFIER, once(float("-inf")), "with NaN or infinite values"),
-    "a missing weight": (CLASSIFIER, lacks, "other tensors than classifier has"),
     "a weight too many": (
         CLASSIFIER,
         put("classifier.more", torch.ones(1)),
@@ -164,27 +153,16 @@ HOSTILE: dict[str, tuple[Training, Change, str]] = {
         "what nobody asked for: payload",
     ),
     "what the task before sent": (GENERATOR, put("logits", torch.zeros(9, 3)), "for: logits"),
-    "float64": (CLASSIFIER, doubles, "as torch.float64"),
-    "another shape": (CLASSIFIER, another_shape, "expected torch.float32"),
     "a negative variance": (NORMED, ending("running_var", -1.0), "negative .*running_var"),
     "weights that overflow": (VGG, everywhere(90.0), "answers values up to 7.*e.24"),
     "weights that answer 1e6": (CLASSIFIER, everywhere(9.0), "answers values up to .*above 100000"),
     "a mean of 1e9": (NORMED, ending("running_mean", 1e9), "running_mean .* of features up to"),
     "a variance of 1e8": (NORMED, ending("running_var", 1e8), "running_var .* of features up to"),
     "a decoder of 50": (GENERATOR, everywhere(50.0), "values up to 50, above 0.4"),
-    "a huge variance": (NORMED, ending("running_var", 1e20), "running_var with values up to"),
-    "a decoder of 1e20": (GENERATOR, everywhere(1e20), "values up to 1e.20"),
     "weights of 9e3": (VGG, everywhere(9e3), "values up to 9e.03, above 101"),
     "a CVAE's decoder alone": (CVAE, lacks, "other tensors than cvae has"),
-    "10^9 samples": (GENERATOR, put(COUNTS, torch.full((3,), 10**9)), "impossible label counts"),
-    "2^62 samples": (GENERATOR, put(COUNTS, torch.full((3,), 2**62)), "impossible label counts"),
     "other samples": (GENERATOR, put(COUNTS, torch.tensor([9, 9, 9])), "it has 9"),
-    "no samples": (GENERATOR, put(COUNTS, torch.zeros(3).long()), "impossible label counts"),
-    "float counts": (GENERATOR, put(COUNTS, torch.tensor([3.0, 3, 3])), "no label counts"),
     "pixels of 1e6": (CONDENSER, everywhere(1e6), "pixels above 100"),
-    "a class there is not": (CONDENSER, put("classes", torch.tensor([0, 1, 7])), "classes"),
-    "classes as floats": (CONDENSER, put("classes", torch.tensor([0.0, 1, 2])), "classes"),
-    "no images": (CONDENSER, no_images, "no images"),
     "a class's images too many": (KIP, put("images.3", torch.zeros(1, 1, 28, 28).byte()), "image"),
     "images as floats": (KIP, put("images.0", torch.zeros(1, 1, 28, 28)), "images"),
 }
@@ -321,12 +299,6 @@ def test_rows_that_are_no_probabilities_are_refused(rows: list[list[float]]) -> 
     check_probabilities(torch.tensor([[0.25, 0.75], [0.0, 1.0]]), "soft_labels")
     with pytest.raises(ValueError, match="no probabilities"):
         check_probabilities(torch.tensor(rows), "soft_labels")
-
-
-def test_label_counts_are_given_as_they_were_sent() -> None:
-    counts = torch.tensor([9, 0, 0])
-    own = Update(client=client(0), tensors={COUNTS: counts}, stats={}, seconds=0, reused=False)
-    assert torch.equal(check_label_counts(own, PROBLEM), counts)
 
 
 @pytest.mark.parametrize("name", ["logits", "mean_logits", "features"])

@@ -50,10 +50,6 @@ def test_generators_draw_the_same_whatever_was_drawn_before() -> None:
     assert first_float == second_float
 
 
-def test_torch_numbers_come_from_the_cpu_on_every_device() -> None:
-    assert torch_generator(0, "noise").device.type == "cpu"
-
-
 def test_the_seeded_block_draws_the_same_whatever_the_global_state() -> None:
     draws = []
     for state in (1, 2):

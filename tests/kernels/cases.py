@@ -22,6 +22,14 @@ HAS_CUDA = torch.cuda.is_available()
 DEVICE = torch.device("cuda" if HAS_CUDA else "cpu")
 HAS_TRITON = importlib.util.find_spec("triton") is not None and (HAS_CUDA or interpreted())
 
+compiled_elsewhere = pytest.mark.skipif(
+    HAS_CUDA or interpreted() or importlib.util.find_spec("triton") is None,
+    reason="a GPU compiles them for real, the interpreter not at all; needs Triton",
+)
+interpreted_or_on_cuda = pytest.mark.skipif(
+    not HAS_TRITON, reason="runs in test_interpreter.py, or on CUDA"
+)
+
 # Where Triton's kernels cannot run, test_interpreter.py runs these tests again, where they can.
 FAST = ["torch", "triton"] if HAS_TRITON else ["torch"]
 every_backend = pytest.mark.parametrize("backend", ["reference", *FAST])
@@ -29,7 +37,6 @@ fast_backends = pytest.mark.parametrize("backend", FAST)
 
 # Interpreted kernels are slow: fewer examples, and fewest where one is many runs.
 examples = settings(max_examples=5 if interpreted() else 60, deadline=None, derandomize=True)
-few_examples = settings(examples, max_examples=2 if interpreted() else 60)
 
 
 def draw(sizes: list[int], features: int, seed: int) -> tuple[np.ndarray, np.ndarray]:

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from kernels import backends
-from tests.kernels.cases import HAS_TRITON, run
+from tests.kernels.cases import interpreted_or_on_cuda, run
 
 ROOT = Path(__file__).parents[2]
 
@@ -39,7 +39,7 @@ def test_triton_is_refused_where_it_cannot_run(monkeypatch: pytest.MonkeyPatch) 
         backends.resolve("triton", torch.device("cuda"))
 
 
-@pytest.mark.skipif(not HAS_TRITON, reason="runs in test_interpreter.py, or on CUDA")
+@interpreted_or_on_cuda
 def test_a_failure_of_triton_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
     import kernels.triton_groups
 

@@ -47,7 +47,7 @@ def test_it_is_algorithm_2(
 
 
 @every_backend
-@pytest.mark.parametrize("count", [127, 128, 129, 255, 256, 257, 700])
+@pytest.mark.parametrize("count", [127, 128, 257, 700])
 def test_it_is_algorithm_2_whatever_the_blocks(backend: str, count: int) -> None:
     """Whatever the size of the pieces and blocks in which samples are taken."""
     samples, labels = draw([count - 1, 0, 1, 0], 7, seed=count)
@@ -60,7 +60,7 @@ def test_it_is_algorithm_2_whatever_the_blocks(backend: str, count: int) -> None
 
 
 @every_backend
-@pytest.mark.parametrize("features", [1, 31, 256, 257, 784, 1025])
+@pytest.mark.parametrize("features", [1, 256, 257, 1025])
 def test_it_is_algorithm_2_for_any_number_of_features(backend: str, features: int) -> None:
     samples, labels = draw([9, 3, 0, 12], features, seed=1)
     indices, distances, _ = algorithm_2(samples.astype(np.float64), labels, 0.7)
@@ -108,12 +108,6 @@ def test_among_many_equally_distant_samples_the_first_stay(backend: str) -> None
     samples[100:300:2], samples[101:301:2] = 0.5, -0.5
     expected = [*range(100), *range(100, 300)]
     assert kept(samples, [2] * 600, 0.5, backend) == expected
-
-
-@every_backend
-def test_a_share_of_one_keeps_all(backend: str) -> None:
-    samples, labels = draw([5, 0, 1, 30], 6, seed=0)
-    assert kept(samples, labels, 1.0, backend) == list(range(36))
 
 
 @every_backend

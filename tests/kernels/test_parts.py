@@ -132,19 +132,6 @@ def test_sums_are_exact_in_any_order() -> None:
     assert torch.equal(one.units, other.units)
 
 
-@pytest.mark.parametrize("value", [float("nan"), float("inf")])
-def test_values_that_are_none_are_refused(value: float) -> None:
-    samples = torch.ones(3, 2)
-    samples[1, 1] = value
-    with pytest.raises(ValueError, match="sample 1"):
-        Local(samples, torch.zeros(3).long(), 1, device=CPU).largest()
-
-
-def test_labels_out_of_range_are_refused() -> None:
-    with pytest.raises(ValueError, match="labels"):
-        Local(torch.ones(2, 2), torch.tensor([0, 3]), 3, device=CPU).sums(1.0, whole=True)
-
-
 def test_a_part_without_samples_adds_nothing() -> None:
     none = Local(torch.empty(0, 4), torch.empty(0, dtype=torch.int64), 2, device=CPU)
     sums = none.sums(1.0, whole=False)

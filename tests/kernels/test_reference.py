@@ -154,69 +154,6 @@ def test_of_duplicated_samples_the_first_copies_stay(
 
 @fast_backends
 @examples
-@given(present=st.lists(st.integers(0, 1), min_size=4, max_size=4), keep=SHARES, seed=SEEDS)
-def test_a_class_of_one_sample_keeps_it(
-    backend: str, present: list[int], keep: float, seed: int
-) -> None:
-    samples, labels = draw(present, 6, seed)
-    found = run(samples, labels, keep, backend)
-    assert found.indices.tolist() == list(range(sum(present)))
-    rounded = {"rtol": 0, "atol": 2.0**-16}  # no value is above 8
-    torch.testing.assert_close(found.centroids[labels], torch.tensor(samples), **rounded)
-
-
-@fast_backends
-@examples
-@given(count=st.integers(1, 90), keep=SHARES, seed=SEEDS)
-def test_there_may_be_one_class(backend: str, count: int, keep: float, seed: int) -> None:
-    agrees(*draw([0, 0, count, 0], 4, seed), keep, backend)
-
-
-@fast_backends
-def test_every_share_agrees(backend: str) -> None:
-    samples, labels = draw([40, 3, 0, 17], 5, seed=8)
-    for percent in range(1, 101, 9 if backend == "triton" else 1):
-        compare(samples, labels, percent / 100, backend)
-
-
-@fast_backends
-@examples
-@given(
-    sizes=SIZES,
-    seed=SEEDS,
-    bad=st.sampled_from([np.nan, -np.nan, np.inf, -np.inf]),
-    data=st.data(),
-)
-def test_the_first_sample_that_is_no_number_is_named(
-    backend: str, sizes: list[int], seed: int, bad: float, data: st.DataObject
-) -> None:
-    samples, labels = draw(sizes, 5, seed)
-    assume(len(samples) > 0)
-    rows = data.draw(st.lists(st.integers(0, len(samples) - 1), min_size=1, max_size=3))
-    for row in rows:
-        samples[row, data.draw(st.integers(0, 4))] = bad
-    for name in ("reference", backend):
-        with pytest.raises(ValueError, match=rf"^sample {min(rows)} has NaN or infinite values$"):
-            run(samples, labels, 0.8, name)
-
-
-@fast_backends
-@examples
-@given(sizes=SIZES, seed=SEEDS, label=st.integers(-(2**62), 2**62), data=st.data())
-def test_a_label_out_of_range_is_refused(
-    backend: str, sizes: list[int], seed: int, label: int, data: st.DataObject
-) -> None:
-    samples, labels = draw(sizes, 5, seed)
-    assume(len(samples) > 0)
-    assume(not 0 <= label < 4)
-    labels[data.draw(st.integers(0, len(samples) - 1))] = label
-    for name in ("reference", backend):
-        with pytest.raises(ValueError, match=r"^labels must be in \[0, 4\)$"):
-            run(samples, labels, 0.8, name)
-
-
-@fast_backends
-@examples
 @given(sizes=SIZES, seed=SEEDS)
 def test_a_run_repeats_to_the_last_bit(backend: str, sizes: list[int], seed: int) -> None:
     samples, labels = draw(sizes, 33, seed)

@@ -7,8 +7,7 @@ import torch
 from torch import Tensor
 
 from kernels import nearest_to_centroid
-from tests.kernels.cases import DEVICE, draw, run
-from tests.kernels.compiling import interpreted_or_on_cuda
+from tests.kernels.cases import DEVICE, draw, interpreted_or_on_cuda, run
 
 pytestmark = [pytest.mark.gpu, interpreted_or_on_cuda]
 

@@ -1,22 +1,25 @@
-"""The kernels that plan, sum and measure, each by itself."""
+"""The kernels that plan, sum, measure and select, each by itself.
 
+Where there is no GPU they are compiled for a Hopper, which needs its compiler alone: the
+interpreter accepts much that the compiler does not.
+"""
+
+import numpy as np
 import pytest
 import torch
 
 from kernels.exact import rounding, unit_for
-from tests.kernels.cases import DEVICE
-from tests.kernels.compiling import (
-    ONES,
-    PLAN,
-    SAMPLES,
-    assert_compiles,
-    compiled_elsewhere,
-    interpreted_or_on_cuda,
-)
+from tests.kernels.cases import DEVICE, compiled_elsewhere, interpreted_or_on_cuda, run
 
 pytestmark = pytest.mark.gpu
 
+PLAN = {"order": "*i64", "bounds": "*i64", "piece_ends": "*i64"}
+SAMPLES = {"num_features": "i32", "num_classes": "i32", "row_stride": "i32", "steps": "i32"}
+ONES = dict.fromkeys(("num_features", "num_classes", "row_stride", "steps"), 1)
+"""What is 1 is a constant to Triton."""
+DEFAULTS = {"feature_stride": 1, "block": 2048, "piece": 128, "rows": 16, "features": 256}
 SUMS = {"constant": "fp32", "constant_bits": "i32"}
+THRESHOLDS = {"distances": "*fp32", "bounds": "*i64", "quotas": "*i64", "thresholds": "*i32"}
 CASES = {
     "plan": ("plan_kernel", {"keys": "*i8", **PLAN, "num_keys": "i32"} | SAMPLES, {"block": 64}),
     "plan of one": ("plan_kernel", {"keys": "*i64", **PLAN}, {"num_keys": 1, "block": 2} | ONES),
@@ -44,16 +47,20 @@ CASES = {
         {"flat": "*fp16", "centroids": "*fp32", "distances": "*fp32"} | PLAN,
         {"centroid_stride": 1} | ONES,
     ),
+    "thresholds": ("thresholds_kernel", THRESHOLDS, {"block": 256}),
+    "thresholds of many": ("thresholds_kernel", THRESHOLDS, {"block": 4096}),
 }
 
 
 @compiled_elsewhere
 @pytest.mark.parametrize("case", CASES)
 def test_it_compiles(case: str) -> None:
+    from compiled import compile_for
+
     from kernels import triton_groups
 
     name, types, constants = CASES[case]
-    assert_compiles(getattr(triton_groups, name), types, constants)
+    assert compile_for(90, getattr(triton_groups, name), types, DEFAULTS | constants)
 
 
 @interpreted_or_on_cuda
@@ -96,3 +103,45 @@ def test_classes_are_summed_and_rows_measured_piece_by_piece(rows: int) -> None:
     distances_kernel[grid](flat, *pieces, centres, found, 3, 3, *strides, **how)
     labels = torch.tensor([0, 0, 2, 0, 2, 0, 0], device=DEVICE)
     torch.testing.assert_close(found, (flat - centres[labels]).norm(dim=1))
+
+
+@interpreted_or_on_cuda
+def test_a_class_larger_than_the_selection_takes_at_once() -> None:
+    """More than 4096 of one class on a GPU; the blocks shrink with the class sizes elsewhere."""
+    count = 5000 if DEVICE.type == "cuda" else 1100
+    stream = np.random.default_rng(3)
+    samples = stream.integers(-40, 40, size=(count, 1)).astype(np.float32)
+    labels = np.where(np.arange(count) % 100 == 0, 1, 0)
+    samples[labels == 0] -= np.round(samples[labels == 0].mean())
+    found = run(samples, labels, 0.37, "triton", num_classes=8)
+    for c in (0, 1):
+        own = np.flatnonzero(labels == c)
+        distances = found.distances.numpy()[own]
+        stay = own[np.argsort(distances, kind="stable")[: int(len(own) * 37 // 100)]]
+        assert sorted(stay) == [i for i in found.indices.tolist() if labels[i] == c]
+
+
+@interpreted_or_on_cuda
+def test_digits_of_every_size_are_told_apart() -> None:
+    """Distances that differ in the first, second, third or only the last eight bits."""
+    for step in (2.0**-22, 2.0**-14, 2.0**-6, 1.0, 1024.0):
+        ordered = 1 + step * torch.arange(40.0)
+        distances = torch.cat((ordered, -ordered)).unsqueeze(1)  # their mean is exactly 0
+        order = torch.randperm(80, generator=torch.Generator().manual_seed(1))
+        found = run(distances[order], [2] * 80, 0.25, "triton")
+        expected = run(distances[order], [2] * 80, 0.25, "reference")
+        assert torch.equal(found.indices, expected.indices)
+
+
+@interpreted_or_on_cuda
+@pytest.mark.parametrize("block", [2, 4, 16])
+def test_a_threshold_is_found_in_blocks_of_any_size(block: int) -> None:
+    """Of the second of three classes six of eight stay: many are as far as the threshold."""
+    from kernels.triton_groups import thresholds_kernel
+
+    bounds = torch.tensor([0, 2, 10, 10], device=DEVICE)
+    by_class = torch.tensor([0.5, 9.0, 1.0, 2.0, 2.0, 3.0, 2.0, 2.0, 0.0, 2.0], device=DEVICE)
+    quotas = torch.tensor([1, 6, 0], device=DEVICE)
+    found = torch.full((3,), -1, dtype=torch.int32, device=DEVICE)
+    thresholds_kernel[(3,)](by_class, bounds, quotas, found, block=block)
+    assert found.view(torch.float32).tolist() == [0.5, 2.0, 0.0]

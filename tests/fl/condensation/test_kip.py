@@ -1,4 +1,4 @@
-"""A client's distilled set: what it holds, when it stops, how near it stays to real images."""
+"""A client's distilled set, and distances to the nearest real image."""
 
 from dataclasses import replace
 
@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from fl.condensation.kip import KipTraining, checked_set, distil, joined, share_images
+from fl.condensation.nearest import nearest
 from fl.data.shard import Shard
 from fl.federation import TaskInput
 from tests.fl.toy import PROBLEM, client, shard, task_input
@@ -106,3 +107,29 @@ def test_what_is_no_images_of_a_class_is_refused_by_the_senders_name(
 def test_an_empty_set_is_refused() -> None:
     with pytest.raises(ValueError, match="client 7 sent no images"):
         checked_set(7, {}, PROBLEM)
+
+
+def noise(count: int, *, seed: int = 0) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randint(0, 256, (count, 3, 32, 32), dtype=torch.uint8, generator=generator)
+
+
+def test_distances_are_those_of_the_plain_formula() -> None:
+    ours, others = noise(6), noise(9, seed=1)
+    found, places = nearest(ours, others)
+    for image, distance, place in zip(ours, found.tolist(), places.tolist(), strict=True):
+        plain = [
+            float((image.float() / 255 - other.float() / 255).square().mean().sqrt())
+            for other in others
+        ]
+        assert distance == pytest.approx(min(plain), rel=1e-5)
+        assert place == plain.index(min(plain))
+
+
+def test_a_copy_among_many_has_a_distance_of_0_and_a_pixels_change_is_seen() -> None:
+    others = noise(300)
+    copies = others[[250, 3]].clone()
+    copies[1, 0, 0, 0] ^= 1
+    found, places = nearest(copies, others)
+    assert places.tolist() == [250, 3]
+    assert found.tolist() == [0.0, pytest.approx((1 / (3 * 32 * 32)) ** 0.5 / 255)]

@@ -1,14 +1,21 @@
-"""The data sets by name: what is read from their files, and what is refused in one line."""
+"""The data sets by name: read from their files, kept as arrays, or refused in one line."""
 
+import os
+import subprocess
+import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-from fl.data.datasets import INFO, NAMES, Dataset, Split, dataset_info, enlarge, load
+from fl.data import datasets
+from fl.data.datasets import INFO, NAMES, Dataset, Split, dataset_info, enlarge, load, read_digits
 from fl.errors import UserError
+from fl.whole_files import cache_dir
 from tests.fl.data.fake_files import (
+    IDX_STEMS,
     fake_images,
     write_cifar,
     write_idx,
@@ -49,22 +56,6 @@ def test_digits_split_is_stratified(digits: Dataset) -> None:
     train = np.bincount(digits.train.labels)
     test = np.bincount(digits.test.labels)
     assert np.abs(test - 0.2 * (train + test)).max() < 1
-
-
-def test_digits_are_the_same_every_time(digits: Dataset) -> None:
-    again = load("digits", Path("unused"))
-    assert np.array_equal(again.train.images, digits.train.images)
-    assert np.array_equal(again.test.labels, digits.test.labels)
-
-
-def test_enlarging_keeps_flat_images_flat_and_orientation() -> None:
-    assert (enlarge(np.full((1, 8, 8), 16.0)) == 255).all()
-    assert (enlarge(np.full((1, 8, 8), 8.0)) == 128).all()
-    corner = np.zeros((1, 8, 8))
-    corner[0, 0, 7] = 16
-    large = enlarge(corner)[0]
-    assert large[0, 27] == 255
-    assert large[:14].sum() == large.sum() == large[:, 14:].sum()
 
 
 def test_enlarging_agrees_with_torch() -> None:
@@ -180,3 +171,124 @@ def test_real_mnist(mnist_root: Path) -> None:
     assert len(dataset.train.labels) == 5000
     assert len(dataset.test.labels) == 10_000
     assert dataset.test.labels[:5].tolist() == [7, 2, 1, 0, 4]
+
+
+def test_the_kept_digits_are_scikit_learns() -> None:
+    datasets = pytest.importorskip("sklearn.datasets")
+    from sklearn.model_selection import train_test_split
+
+    digits = datasets.load_digits()
+    rows = np.arange(len(digits.target))
+    splits = train_test_split(rows, test_size=0.2, random_state=0, stratify=digits.target)
+    kept = read_digits()
+    for chosen, part in zip(splits, ("train", "test"), strict=True):
+        assert np.array_equal(kept[f"{part}_images"][:, 0], enlarge(digits.images[chosen]))
+        assert np.array_equal(kept[f"{part}_labels"], digits.target[chosen])
+
+
+IMAGES = f"{IDX_STEMS['mnist'][0]}-images-idx3-ubyte"
+
+
+@pytest.fixture
+def readings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
+    """The data sets that were read from their own files; the cache is empty at first."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    found: list[str] = []
+    read = datasets.read_torchvision
+
+    def counted(name: str, root: Path, *, train: bool) -> tuple[np.ndarray, np.ndarray]:
+        if train:
+            found.append(name)
+        return read(name, root, train=train)
+
+    monkeypatch.setattr(datasets, "read_torchvision", counted)
+    return found
+
+
+def arrays(dataset: Dataset) -> list[np.ndarray]:
+    return [a for split in (dataset.train, dataset.test) for a in (split.images, split.labels)]
+
+
+def test_files_are_read_once_and_give_the_same_arrays(tmp_path: Path, readings: list[str]) -> None:
+    write_idx_family(tmp_path, "mnist")
+    first, again = (load("mnist", tmp_path) for _ in range(2))
+    assert readings == ["mnist"]
+    for one, other in zip(arrays(first), arrays(again), strict=True):
+        assert one.dtype == other.dtype
+        assert np.array_equal(one, other)
+
+
+def test_files_that_changed_or_lie_elsewhere_are_read_anew(
+    tmp_path: Path, readings: list[str]
+) -> None:
+    for root in (tmp_path / "a", tmp_path / "b"):
+        write_idx_family(root, "mnist")
+        load("mnist", root)
+    assert len(readings) == 2
+    before = (tmp_path / "a" / IMAGES).stat()
+    write_idx(tmp_path / "a" / IMAGES, fake_images(60, 28, 28)[::-1])
+    os.utime(tmp_path / "a" / IMAGES, ns=(0, before.st_mtime_ns + 1))
+    changed = load("mnist", tmp_path / "a").train.images
+    assert np.array_equal(changed[:, 0], fake_images(60, 28, 28)[::-1])
+    (tmp_path / "b" / IMAGES).unlink()
+    with pytest.raises(datasets.UserError, match="missing"):
+        load("mnist", tmp_path / "b")
+
+
+def flipped(content: bytes) -> bytes:
+    """One bit of one pixel is another."""
+    return content[:-100] + bytes([content[-100] ^ 1]) + content[-99:]
+
+
+@pytest.mark.parametrize(
+    "broken", [lambda content: b"not what it was", lambda content: content[:-7], flipped]
+)
+def test_a_broken_file_in_the_cache_is_named_and_replaced(
+    tmp_path: Path,
+    readings: list[str],
+    broken: Callable[[bytes], bytes],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    write_idx_family(tmp_path, "mnist")
+    expected = arrays(load("mnist", tmp_path))
+    (file,) = (cache_dir() / "data").iterdir()
+    file.write_bytes(broken(file.read_bytes()))
+    for _ in range(2):
+        for one, other in zip(arrays(load("mnist", tmp_path)), expected, strict=True):
+            assert np.array_equal(one, other)
+    assert readings == ["mnist"] * 2
+    assert f"{file} is damaged" in caplog.text
+
+
+def test_writing_to_the_arrays_leaves_the_file_alone(tmp_path: Path, readings: list[str]) -> None:
+    write_idx_family(tmp_path, "mnist")
+    load("mnist", tmp_path)
+    load("mnist", tmp_path).train.images[:] = 7
+    assert np.array_equal(load("mnist", tmp_path).train.images[:, 0], fake_images(60, 28, 28))
+    assert readings == ["mnist"]
+
+
+def test_without_a_place_to_keep_them_files_are_read_each_time(
+    tmp_path: Path, readings: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_idx_family(tmp_path, "mnist")
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    for _ in range(2):
+        assert len(load("mnist", tmp_path).train.labels) == 60
+    assert readings == ["mnist"] * 2
+
+
+def test_who_finds_them_kept_does_not_import_torchvision(
+    tmp_path: Path, readings: list[str]
+) -> None:
+    write_idx_family(tmp_path, "mnist")
+    load("mnist", tmp_path)
+    line = (
+        "import sys; from pathlib import Path; from fl.data.datasets import load; "
+        f"load('mnist', Path({str(tmp_path)!r})); print('torchvision' in sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", line], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert done.stdout.strip() == "False"

@@ -1,13 +1,17 @@
-"""A user's arrays and data set objects, as the plain arrays that runs use."""
+"""A user's data: objects, arrays, files, folders, and Hugging Face's names."""
 
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
+from fl.data.catalogue import load, short_name
 from fl.data.datasets import Dataset
-from fl.data.own import as_dataset
+from fl.data.own import as_dataset, is_path, is_whole, read_arrays, read_hugging_face, read_path
 from fl.errors import UserError
 
 COLOUR = np.random.default_rng(0).integers(0, 256, (20, 3, 5, 6), dtype=np.uint8)
@@ -121,3 +125,131 @@ def test_hugging_faces_data_sets_are_read_with_their_names_of_classes() -> None:
     found = as_dataset("mine", datasets.DatasetDict(train=part, test=part.select(range(4))))
     assert np.array_equal(found.train.images, COLOUR)
     assert (found.class_names, len(found.test.labels)) == (("ant", "bee"), 4)
+
+
+GRAY = np.random.default_rng(0).integers(0, 256, (10, 4, 4), dtype=np.uint8)
+TWO_LABELS = np.arange(10) % 2
+
+
+def folder(path: Path, *parts: str) -> Path:
+    """Two classes of five images, in each part."""
+    for part in parts or ("",):
+        for label, name in enumerate(("cat", "dog")):
+            home = path / part / name
+            home.mkdir(parents=True)
+            for number in range(5):
+                Image.fromarray(np.full((4, 4, 3), 100 * label + number, np.uint8)).save(
+                    home / f"{number}.png"
+                )
+    return path
+
+
+def test_what_is_a_path() -> None:
+    assert all(map(is_path, ("a/b", "b.npz", "./b")))
+    assert not is_path("mnist")
+
+
+def test_arrays_of_a_file_with_and_without_a_test_split(tmp_path: Path) -> None:
+    np.savez(tmp_path / "one.npz", images=GRAY, labels=TWO_LABELS)
+    np.savez(
+        tmp_path / "two.npz",
+        x_train=GRAY,
+        y_train=TWO_LABELS,
+        x_test=GRAY[:4],
+        y_test=TWO_LABELS[:4],
+    )
+    assert len(read_path(str(tmp_path / "one.npz")).train.labels) == 8
+    whole = read_path(str(tmp_path / "two.npz"))
+    assert np.array_equal(whole.train.images[:, 0], GRAY)
+    assert np.array_equal(whole.test.labels, TWO_LABELS[:4])
+
+
+def test_a_file_that_changes_is_read_again(tmp_path: Path) -> None:
+    path = tmp_path / "one.npz"
+    np.savez(path, images=GRAY, labels=TWO_LABELS)
+    read_path(str(path))
+    np.savez(path, images=GRAY[:5], labels=TWO_LABELS[:5])
+    assert len(read_path(str(path)).train.labels) == 4
+
+
+def test_folders_flat_or_with_train_and_test(tmp_path: Path) -> None:
+    flat = read_path(str(folder(tmp_path / "flat")))
+    assert (len(flat.train.labels), flat.class_names) == (8, ("cat", "dog"))
+    split = read_path(str(folder(tmp_path / "split", "train", "test")))
+    assert (len(split.train.labels), len(split.test.labels)) == (10, 10)
+    assert (split.train.images[split.train.labels == 1] >= 100).all()
+
+
+def test_what_is_wrong_is_one_line_with_what_was_expected(tmp_path: Path) -> None:
+    np.savez(tmp_path / "odd.npz", pixels=GRAY)
+    (tmp_path / "bad.npz").write_bytes(b"no archive")
+    (tmp_path / "one" / "cat").mkdir(parents=True)
+    (folder(tmp_path / "spoilt") / "cat" / "9.png").write_bytes(b"no image")
+    for name, line in {
+        "odd.npz": "has the arrays pixels; expected x_train, y_train, x_test, y_test; or images",
+        "bad.npz": "cannot read .*bad.npz",
+        "none.npz": "there is no such file or folder",
+        "one": "holds 0 folders with images; expected FOLDER/class/image",
+        "spoilt": "cannot read image .*9.png",
+    }.items():
+        with pytest.raises(UserError, match=line) as caught:
+            read_path(str(tmp_path / name))
+        assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
+def test_arrays_are_read_as_they_were_saved(tmp_path: Path, save: Callable[..., None]) -> None:
+    saved = {"a": np.arange(12.0).reshape(3, 4).T, "b": np.zeros(0, np.int64), "c": np.uint8(3)}
+    save(tmp_path / "x.npz", **saved)
+    found = read_arrays(tmp_path / "x.npz", ("a", "none"), ("c", "a", "b"))
+    assert all(map(np.array_equal, found, (saved["c"], saved["a"], saved["b"])))
+
+
+def test_names_that_are_not_there_are_a_line(tmp_path: Path) -> None:
+    np.savez(tmp_path / "x.npz", a=np.ones(2))
+    with pytest.raises(UserError, match=r"x.npz has the arrays a; expected b, a; or c$"):
+        read_arrays(tmp_path / "x.npz", ("b", "a"), ("c",))
+
+
+def test_whole_numbers_are_those_that_int64_holds() -> None:
+    assert is_whole(np.arange(3))
+    assert is_whole(np.array([2**63 - 1, 0], np.uint64))
+    for other in (np.array([2**63], np.uint64), np.arange(3.0), np.arange(3).astype("m8[s]")):
+        assert not is_whole(other)
+
+
+datasets = pytest.importorskip("datasets")
+
+
+@pytest.fixture
+def cached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A data set that was loaded once, whose own files are gone."""
+    read_hugging_face.cache_clear()
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    images = np.arange(30 * 64).reshape(30, 8, 8).astype(np.uint8)
+    columns = {"image": list(images), "label": [k % 3 for k in range(30)]}
+    kinds = {
+        "image": datasets.Image(),
+        "label": datasets.ClassLabel(names=["a", "b", "c"]),
+    }
+    made = datasets.Dataset.from_dict(columns, features=datasets.Features(kinds))
+    (tmp_path / "own-digits").mkdir()
+    for part in ("train", "test"):
+        made.to_parquet(tmp_path / "own-digits" / f"{part}.parquet")
+    datasets.load_dataset(str(tmp_path / "own-digits"))
+    return "hf:own-digits"
+
+
+def test_a_data_set_of_the_cache_is_loaded_by_its_name(cached: str) -> None:
+    found = load(cached, Path("nowhere"), max_train=20)
+    assert (len(found.train.labels), len(found.test.labels)) == (20, 30)
+    assert found.class_names == ("a", "b", "c")
+    assert found.test.images[3, 0, 0].tolist() == list(range(192, 200))
+    assert short_name(cached) == "own-digits"
+
+
+def test_what_the_cache_lacks_is_refused_in_a_line_that_says_how_to_fetch_it(cached: str) -> None:
+    with pytest.raises(UserError, match=r"^hf:not-there is not in Hugging Face's cache") as refused:
+        load("hf:not-there", Path("nowhere"))
+    assert "load_dataset('not-there')" in str(refused.value)
+    assert "\n" not in str(refused.value)

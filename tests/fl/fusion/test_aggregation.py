@@ -1,4 +1,4 @@
-"""Rules that bear liars: what each computes, by plain loops, and what each refuses."""
+"""Averages of uploads, and rules that bear liars: what each computes and refuses."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -14,6 +14,7 @@ from fl.exchange import Tensors
 from fl.fusion.aggregation import (
     AggregationConfig,
     aggregate_states,
+    average_into,
     average_states,
     krum,
     norm_clipped_mean,
@@ -160,15 +161,6 @@ def test_liars_below_the_share_cannot_leave_the_honest_range(name: str) -> None:
         assert (tensor <= own.amax(0)).all()
 
 
-@pytest.mark.parametrize("name", ROBUST)
-def test_the_clients_weights_and_the_start_are_left_alone(name: str) -> None:
-    clients = states(5)
-    copies = [{n: t.clone() for n, t in state.items()} for state in [START, *clients]]
-    aggregate_states(clients, START, rule(name))
-    for state, copy in zip([START, *clients], copies, strict=True):
-        assert all(torch.equal(state[n], copy[n]) for n in copy)
-
-
 class Watched(Mapping[str, Tensor]):
     """Tensors that are read when asked for, and who holds how many names at a time."""
 
@@ -231,7 +223,55 @@ def test_settings_that_make_no_sense_are_refused_by_name(wrong: dict[str, Any]) 
         AggregationConfig(**wrong)
 
 
-@pytest.mark.parametrize("name", ROBUST)
-def test_a_client_of_another_architecture_is_refused(name: str) -> None:
+def plain_states(count: int) -> list[Tensors]:
+    return [net(seed).state_dict() for seed in range(count)]
+
+
+@pytest.mark.parametrize("count", [1, 2, 5])
+def test_the_average_is_the_plain_mean_of_every_weight(count: int) -> None:
+    clients = plain_states(count)
+    mean = average_states(clients)
+    assert mean.keys() == clients[0].keys()
+    for name, tensor in mean.items():
+        assert tensor.dtype == clients[0][name].dtype
+        assert tensor.shape == clients[0][name].shape
+        flat = [state[name].flatten().tolist() for state in clients]
+        for i, value in enumerate(tensor.flatten().tolist()):
+            expected = sum(weights[i] for weights in flat) / count
+            if not tensor.is_floating_point():
+                expected = int(expected)
+            assert value == pytest.approx(expected, rel=1e-6, abs=1e-9)
+
+
+def test_an_integer_buffer_stays_one_and_is_rounded_down() -> None:
+    counters = [{"batches": torch.tensor(n)} for n in (1, 2, 5, 7)]
+    mean = average_states(counters)["batches"]
+    assert mean.dtype == torch.int64
+    assert mean.item() == 15 // 4
+
+
+def test_small_weights_survive_between_large_ones() -> None:
+    def of(value: float) -> dict[str, Tensor]:
+        return {"w": torch.tensor(value)}
+
+    mean = average_states([of(1e8), of(3.0), of(-1e8)])["w"]
+    assert mean.item() == 1
+
+
+def test_the_model_holds_the_average_afterwards() -> None:
+    clients = plain_states(3)
+    model = net(7)
+    assert average_into(model, clients) is model
+    for name, tensor in average_states(clients).items():
+        assert torch.equal(model.state_dict()[name], tensor)
+
+
+@pytest.mark.parametrize("name", ["mean", *ROBUST])
+def test_another_architecture_is_refused_and_what_is_given_is_left_alone(name: str) -> None:
+    clients = states(5)
+    copies = [{n: t.clone() for n, t in state.items()} for state in [START, *clients]]
+    aggregate_states(clients, START, rule(name))
+    for state, copy in zip([START, *clients], copies, strict=True):
+        assert all(torch.equal(state[n], copy[n]) for n in copy)
     with pytest.raises(KeyError):
         aggregate_states([*states(7), nn.Linear(3, 4).state_dict()], START, rule(name))

@@ -11,7 +11,6 @@ from fl.events import Epoch, Event, Events
 from fl.fusion.checkpoints import Checkpoints, digest_of, load_tensors, save_tensors
 from fl.fusion.rank import Report
 from fl.fusion.single_server import SingleServer
-from fl.whole_files import Sealing
 from tests.fl.fusion.serving import CE, CONFIG, TEST, data, model, server
 from tests.fl.toy import CPU, PROBLEM, Told, named, same_bits
 
@@ -65,16 +64,15 @@ def test_a_state_of_another_fit_is_not_gone_on_from(tmp_path: Path) -> None:
     assert same_bits(state, fitted(None, lr=1e-3)[0])
 
 
-@pytest.mark.parametrize("place", [0.1, 0.5, 0.9])
 def test_a_damaged_state_is_named_and_as_none(
-    tmp_path: Path, place: float, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """One bit is enough: torch would read it, and go on to another model."""
     checkpoints = Checkpoints(tmp_path, every=1)
     fitted(checkpoints)
     path = tmp_path / "fusion.state"
     content = bytearray(path.read_bytes())
-    content[int(place * len(content))] ^= 1
+    content[len(content) // 2] ^= 1
     path.write_bytes(content)
     assert fitted(checkpoints)[2] == [1, 2, 3]
     assert f"{path} is damaged" in caplog.text
@@ -110,29 +108,6 @@ def test_reports_are_read_back_as_they_were_and_under_their_own_key_alone(tmp_pa
     assert checkpoints.load("distil-init", "key") == []
 
 
-def test_a_whole_state_stays_until_the_next_one_is_whole(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full_disk(value: object, file: Sealing) -> None:
-        file.write(b"half a st")
-        raise OSError(28, "No space left on device")
-
-    path = tmp_path / "a.state"
-    save_tensors(path, {"a": torch.ones(2)})
-    monkeypatch.setattr(torch, "save", full_disk)
-    with pytest.raises(OSError, match="No space"):
-        save_tensors(path, {"a": torch.zeros(2)})
-    assert same_bits(load_tensors(path), {"a": torch.ones(2)})
-    assert list(tmp_path.iterdir()) == [path]
-
-
-@pytest.mark.parametrize("content", [b"", b"PK\x03\x04 no more"])
-def test_nothing_and_damaged_files_are_none(tmp_path: Path, content: bytes) -> None:
-    assert load_tensors(tmp_path / "nothing") is None
-    (tmp_path / "damaged").write_bytes(content)
-    assert load_tensors(tmp_path / "damaged") is None
-
-
 def test_a_digest_names_what_went_into_it() -> None:
     def digest(name: str = "a", last: float = 1.0, about: str = "lr 0.1") -> str:
         return digest_of({name: torch.tensor([0.0, last]), "n": torch.tensor(3)}, about)
@@ -156,10 +131,11 @@ def test_a_digest_tells_shapes_types_and_names_apart() -> None:
     assert len({digest_of(*one) for one in given}) == len(given)
 
 
-@pytest.mark.parametrize("content", [b"", b"garbage", bytes(200)])
+@pytest.mark.parametrize("content", [b"", b"PK\x03\x04 no more", bytes(200)])
 def test_a_damaged_file_is_as_good_as_none(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "a.state").write_bytes(content)
     assert load_tensors(tmp_path / "a.state") is None
+    assert load_tensors(tmp_path / "nothing") is None
 
 
 def test_a_state_of_another_stage_is_not_gone_on_from(tmp_path: Path) -> None:

@@ -164,27 +164,6 @@ def test_training_is_in_train_mode_and_leaves_eval_mode(evaluates: bool) -> None
     assert not any(module.training for module in model.modules())
 
 
-def test_after_each_epoch_its_mean_loss_is_told() -> None:
-    told: list[tuple[int, float]] = []
-    losses = train(linear(), after_epoch=lambda epoch, loss: told.append((epoch, loss)))
-    assert len(losses) == 9
-    assert [epoch for epoch, _ in told] == [1, 2, 3]
-    for epoch, loss in told:
-        assert loss == pytest.approx(sum(losses[3 * epoch - 3 : 3 * epoch]) / 3, rel=1e-5)
-
-
-def test_evaluating_between_epochs_does_not_change_the_training() -> None:
-    watched, alone = dropping(), dropping()
-
-    def evaluate(epoch: int, loss: float) -> None:
-        watched.eval()
-        with torch.no_grad():
-            watched(data()["images"])
-
-    assert train(watched, after_epoch=evaluate) == train(alone)
-    assert same_bits(watched.state_dict(), alone.state_dict())
-
-
 def test_each_epoch_is_over_when_it_is_told() -> None:
     """What is evaluated after the last epoch is the model that the fit leaves."""
     model = linear()

@@ -1,16 +1,25 @@
-"""The server's verbs, over one rank in this process."""
+"""The server's verbs, over one rank in this process and over several."""
 
+from collections.abc import Iterator, Mapping
+
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
+from fl.events import Events
 from fl.fusion.distillation import TeacherWeights, agreed_logits
 from fl.fusion.fit import Fit, FitSpec
+from fl.fusion.rank import ASKED
 from fl.fusion.single_server import SingleServer
+from fl.fusion.synthesis import Drawn, still_asked
+from fl.models import Decoder
 from fl.server import Samples
+from fl.training.generator import starting_generator
 from tests.fl.fusion.serving import CE, CONFIG, TEST, data, model, server
+from tests.fl.fusion.threads import ThreadServer
 from tests.fl.metrics.test_accuracy import evaluate
-from tests.fl.toy import PROBLEM, Told, named, same_bits
+from tests.fl.toy import CPU, GENERATOR, PROBLEM, Told, named, same_bits
 
 
 def test_a_fit_is_tested_after_every_epoch() -> None:
@@ -75,14 +84,6 @@ def test_confusion_counts_the_answers_that_accuracy_counts() -> None:
     assert shares == pytest.approx(evaluation.per_class)
     assert int(counts.trace()) / int(counts.sum()) == evaluation.accuracy
     assert asked.training
-
-
-def test_a_fit_on_the_classes_learns_the_classes() -> None:
-    torch.manual_seed(0)
-    linear = nn.Sequential(nn.Flatten(), nn.Linear(28 * 28, 3))
-    result = server().fit(linear, data(), loss=CE, config=CONFIG, stage="fusion")
-    assert result.epochs[-1].accuracy == 1
-    assert result.epochs[-1].per_class == (1, 1, 1)
 
 
 def samples() -> tuple[SingleServer, Samples]:
@@ -160,3 +161,125 @@ def test_a_function_is_applied_to_one_column() -> None:
     changed = here.apply(given, "images", torch.neg)
     assert torch.equal(here.fetch(changed, "images"), -data()["images"])
     assert torch.equal(here.fetch(changed, "labels"), data()["labels"])
+
+
+ROWS = np.array([[1, 0], [2, 3], [0, 4]])
+
+
+def drawn(client: int) -> Drawn:
+    return Drawn(ROWS[client], torch.full((1,), float(client)), torch.empty(0))
+
+
+def test_only_what_is_the_same_is_given() -> None:
+    early = {("a", client): drawn(client) for client in (2, 1, 0)} | {("b", 1): drawn(1)}
+    changed = np.array([[1, 0], [2, 4]])
+    assert still_asked(early, [0, 1], changed, "a") == {0: early["a", 0]}
+    assert still_asked(early, [0, 1], ROWS[:2], "b") == {1: early["b", 1]}
+
+
+ALLOCATION = np.array([[300, 0, 50], [1, 0, 2], [0, 3, 0], [2, 2, 2], [0, 0, 0]])
+
+
+@pytest.mark.parametrize(("ranks", "at_once"), [(2, 1), (2, 2), (3, 64), (3, 1)])
+def test_portions_change_nothing(ranks: int, at_once: int) -> None:
+    decoders = {k: starting_generator(GENERATOR, PROBLEM).decoder for k in (3, 5, 8, 9, 10)}
+    one = SingleServer(PROBLEM, TEST, Events(), CPU)
+    several = ThreadServer(PROBLEM, TEST, Events(), ranks)
+    several.decoders_at_once = at_once
+    ours, theirs = (
+        server.sample(decoders, ALLOCATION, latent=GENERATOR.latent, with_z=True)
+        for server in (several, one)
+    )
+    assert sum(ours.counts) == len(theirs) == ALLOCATION.sum()
+    for name in ("images", "labels", "z"):
+        assert torch.equal(several.fetch(ours, name), one.fetch(theirs, name))
+
+
+def plain_teacher(seed: int) -> nn.Module:
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Flatten(), nn.Linear(28 * 28, 3))
+
+
+@pytest.mark.parametrize("weights", ["equal", "agreement"])
+def test_several_ranks_answer_as_one_does(weights: TeacherWeights) -> None:
+    images = {"images": torch.rand(2 * ASKED + 7, *PROBLEM.image_shape)}
+    several, alone = ThreadServer(PROBLEM, TEST, Events(), 2), server()
+    answers = [
+        made.fetch(made.teach(images, map(plain_teacher, range(4)), weights), "teacher_logits")
+        for made in (several, alone)
+    ]
+    torch.testing.assert_close(*answers)
+
+
+def test_tensors_that_are_here_are_its_samples_uncopied() -> None:
+    images, labels = torch.rand(5, 1, 28, 28), torch.arange(5) % 3
+    placed = server().place({"images": images, "labels": labels})
+    assert len(placed) == 5
+    assert placed.columns["images"][0].data_ptr() == images.data_ptr()
+    assert server().fetch(placed, "labels").data_ptr() == labels.data_ptr()
+
+
+class OneAtATime(Mapping[int, Decoder]):
+    """Decoders that note which are looked up."""
+
+    def __init__(self, clients: list[int]) -> None:
+        self.clients, self.read = clients, list[int]()
+
+    def __getitem__(self, client: int) -> Decoder:
+        self.read.append(client)
+        return starting_generator(GENERATOR, PROBLEM).decoder
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self.clients)
+
+    def __len__(self) -> int:
+        return len(self.clients)
+
+
+def test_decoders_are_read_one_after_the_other_and_only_when_they_draw() -> None:
+    decoders = OneAtATime([4, 7])
+    allocation = torch.tensor([[0, 2, 1], [300, 0, 0]]).numpy()
+    made = server().sample(decoders, allocation, latent=GENERATOR.latent)
+    assert len(made) == 303
+    assert decoders.read == [4, 7]
+    assert set(made.columns) == {"images", "labels"}
+
+
+EARLY = torch.tensor([[0, 2, 1], [300, 0, 0], [1, 1, 0]]).numpy()
+
+
+def test_what_was_drawn_early_is_what_would_be_drawn_and_is_not_drawn_again() -> None:
+    late, early = OneAtATime([4, 7, 9]), OneAtATime([4, 7, 9])
+    expected, ours = server(), server()
+    latent = GENERATOR.latent
+    for client, row in ((7, EARLY[1:2]), (4, EARLY[:1])):  # in any order
+        ours.sample_early(OneAtATime([client]), row, latent=latent)
+    plain = expected.sample(late, EARLY, latent=latent, with_z=True)
+    made = ours.sample(early, EARLY, latent=latent, with_z=True)
+    assert early.read == [9]
+    for column in ("images", "labels", "z"):
+        assert torch.equal(ours.fetch(made, column), expected.fetch(plain, column))
+    ours.sample(early, EARLY, latent=latent)
+    assert early.read == [9, 4, 7, 9]  # it was held for one time
+
+
+def test_what_was_drawn_early_is_drawn_anew_where_other_samples_are_wanted() -> None:
+    ours, decoders = server(), OneAtATime([4, 7])
+    ours.sample_early(OneAtATime([4]), EARLY[:1], latent=GENERATOR.latent)
+    ours.sample_early(OneAtATime([7]), EARLY[1:2], latent=GENERATOR.latent, stream="other")
+    changed = EARLY[:2] + 1
+    made = ours.sample(decoders, changed, latent=GENERATOR.latent)
+    assert decoders.read == [4, 7]
+    plain = server().sample(decoders, changed, latent=GENERATOR.latent)
+    assert torch.equal(ours.fetch(made, "images"), server().fetch(plain, "images"))
+
+
+def test_z_is_given_where_it_is_asked_for() -> None:
+    allocation = torch.tensor([[1, 1, 1]]).numpy()
+    made = server().sample(
+        OneAtATime([0]), allocation, latent=GENERATOR.latent, stream="examples", with_z=True
+    )
+    z = server().fetch(made, "z")
+    assert z.shape == (3, GENERATOR.latent)
+    again = server().sample(OneAtATime([0]), allocation, latent=GENERATOR.latent, with_z=True)
+    assert not torch.equal(z, server().fetch(again, "z"))  # another stream, other numbers

@@ -1,23 +1,29 @@
-"""Samples from the clients' decoders: the same on any number of ranks."""
+"""Samples from the clients' decoders, and how many each draws."""
 
 import math
 from dataclasses import dataclass
+from fractions import Fraction
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from hypothesis.extra.numpy import array_shapes, arrays
 from torch import Tensor, nn
 
 from fl.errors import UserError
 from fl.fusion import synthesis
 from fl.fusion.synthesis import (
     Draw,
+    client_shares,
     draw_samples,
+    label_share,
+    label_share_of,
     plan_draws,
     portions,
     share_out,
+    squared_counts,
     truncate_to_bytes,
 )
 from fl.models import Decoder
@@ -105,14 +111,9 @@ def test_images_are_pixels_from_zero_to_one() -> None:
     assert images.dtype == torch.float32
     assert images.min() >= 0
     assert images.max() <= 1
-    assert images.std() > 0
-    assert not images.requires_grad
-
-
-def test_pixels_are_whole_multiples_of_their_unit() -> None:
-    images = sampled(real_decoders(0, 1, 2)).images
-    assert torch.equal(images * 2**18, (images * 2**18).round())
+    assert torch.equal(images * 2**18, (images * 2**18).round())  # multiples of their unit
     assert images.unique().numel() > 1000
+    assert not images.requires_grad
 
 
 @pytest.mark.parametrize("ranks", [1, 3])
@@ -156,10 +157,9 @@ def test_samples_are_the_same_bits_on_any_number_of_ranks(
     assert torch.equal(together.labels, alone.labels)
 
 
-@pytest.mark.parametrize("batch", [1, 2, 7])
-def test_the_batch_size_changes_no_sample(batch: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_batch_size_changes_no_sample(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = sampled(real_decoders(0, 1, 2))
-    monkeypatch.setattr(synthesis, "BATCH", batch)
+    monkeypatch.setattr(synthesis, "BATCH", 2)
     parts = sampled(real_decoders(0, 1, 2))
     torch.testing.assert_close(parts.images, whole.images)
     assert torch.equal(parts.labels, whole.labels)
@@ -210,12 +210,86 @@ def test_a_decoder_that_is_allocated_nothing_draws_nothing() -> None:
     assert sampled(real_decoders(0), np.zeros((1, 3), np.int64)).images.shape == (0, 1, 28, 28)
 
 
-def test_every_decoder_needs_its_allocation() -> None:
-    with pytest.raises(ValueError, match="zip"):
-        sampled(real_decoders(0, 1))
-
-
 def test_bytes_are_cut_off_not_rounded() -> None:
     pixels = torch.tensor([0.0, 0.9 / 255, 1.5 / 255, 254.99 / 255, 1.0])
     assert (truncate_to_bytes(pixels) * 255).round().tolist() == [0, 0, 1, 254, 255]
     assert truncate_to_bytes(pixels).dtype == torch.float32
+
+
+COUNTS = arrays(
+    np.int64,
+    array_shapes(min_dims=2, max_dims=2, max_side=6),
+    elements=st.integers(0, 40) | st.integers(0, 10**6),
+)
+HELD = COUNTS.filter(lambda counts: bool(counts.sum(axis=1).all()))
+TOTALS = st.integers(0, 20_000)
+examples = settings(max_examples=100, deadline=None, derandomize=True)
+
+
+@examples
+@given(counts=COUNTS, total=TOTALS)
+def test_squared_counts_follow_the_released_codes_formula(counts: np.ndarray, total: int) -> None:
+    allocation = squared_counts(counts, total)
+    assert allocation.dtype == np.int64
+    decoders, classes = counts.shape
+    quota = total // classes
+    for c in range(classes):
+        squares = [int(counts[k, c]) ** 2 for k in range(decoders)]
+        for k in range(decoders):
+            expected = quota * squares[k] // sum(squares) if sum(squares) else 0
+            assert allocation[k, c] == expected
+
+
+@examples
+@given(counts=HELD, total=TOTALS)
+def test_a_label_share_is_known_from_one_decoders_counts(counts: np.ndarray, total: int) -> None:
+    rows = [label_share_of(own, total, k, len(counts)) for k, own in enumerate(counts)]
+    assert np.array_equal(rows, label_share(counts, total))
+
+
+@examples
+@given(counts=HELD, total=TOTALS)
+def test_label_shares_are_each_decoders_own_distribution_rounded(
+    counts: np.ndarray, total: int
+) -> None:
+    allocation = label_share(counts, total)
+    assert allocation.dtype == np.int64
+    assert allocation.shape == counts.shape
+    for row, own_counts in zip(allocation, counts, strict=True):
+        own_total = int(row.sum())
+        for share, count in zip(row.tolist(), own_counts.tolist(), strict=True):
+            exact = Fraction(own_total * count, int(own_counts.sum()))
+            assert exact - 1 < share < exact + 1
+            assert share == 0 or count > 0
+
+
+@examples
+@given(counts=HELD, total=TOTALS)
+def test_label_shares_give_every_decoder_the_same_total(counts: np.ndarray, total: int) -> None:
+    totals = label_share(counts, total).sum(axis=1)
+    assert totals.sum() == total
+    assert totals.max() - totals.min() <= 1
+    assert (np.diff(totals) <= 0).all()  # the first ones make one more
+
+
+def test_label_shares_are_exact_where_they_divide() -> None:
+    counts = np.array([[1, 3, 0], [2, 0, 2]])
+    assert label_share(counts, 16).tolist() == [[2, 6, 0], [4, 0, 4]]
+
+
+def test_the_largest_remainder_is_rounded_up_and_of_equal_ones_the_first() -> None:
+    assert label_share(np.array([[10, 25, 65]]), 10).tolist() == [[1, 3, 6]]
+    assert label_share(np.array([[1, 5, 4]]), 4).tolist() == [[0, 2, 2]]
+
+
+def test_decoders_draw_in_proportion_to_their_clients_data() -> None:
+    counts = np.array([[30, 0, 30], [0, 20, 0], [20, 0, 0]])
+
+    def drawn(total: int) -> np.ndarray:
+        return client_shares(counts, total, [np.random.default_rng(k) for k in range(3)])
+
+    rows = drawn(1000)
+    assert rows.sum(axis=1).tolist() == [600, 200, 200]
+    assert np.all(rows[counts == 0] == 0)
+    assert abs(rows[0, 0] - 300) < 60  # five standard deviations
+    assert drawn(7).sum() == 7

@@ -1,6 +1,7 @@
 """What the tests of FedAvg's relatives share: a federation of four, whole runs, plain loops."""
 
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -23,13 +24,13 @@ from tests.fl.toy import same_bits
 SMALL: dict[str, Any] = {"model": "convnet", "width": 0.04, "epochs": 2, "lr": 0.05}
 """A classifier with BatchNorm."""
 WITHOUT_NORM: dict[str, Any] = {**SMALL, "model": "cnn", "width": 0.3}
-"""One without, where rounding stays small."""
+"""One without, where rounding stays small, and time too."""
 CLIENTS = 4
 DATA = tiny_data(train=160, test=60)
 Step = Callable[[nn.Module, Tensor, Tensor, Tensor], Tensor]
 
 
-def settings(name: str, local: dict[str, Any] = SMALL, **changes: Any) -> Any:
+def settings(name: str, local: dict[str, Any] = WITHOUT_NORM, **changes: Any) -> Any:
     """The method's settings, all clients with this classifier."""
     kind = get_method(name).config
     own = {n: changes.pop(n) for n in list(changes) if n not in kind.__dataclass_fields__}
@@ -57,6 +58,12 @@ def play(name: str, config: Any, rounds: int = 2, **options: Any) -> tuple[Outco
     return run(clients, server, config, rounds=Rounds(rounds)), clients
 
 
+@cache
+def fedavg(rounds: int, **changes: Any) -> Outcome:
+    """FedAvg's run, once for all tests that compare with it."""
+    return play("fedavg", settings("fedavg", **changes), rounds)[0]
+
+
 def store(root: Path, run: str = "run") -> Store:
     return Store(root / ".store", root / run / "updates", DATA.train)
 
@@ -82,7 +89,7 @@ def close(outcome: Outcome, state: dict[str, Tensor], atol: float = 2e-5) -> boo
     return all(torch.allclose(t.double(), state[n].double(), atol=atol) for n, t in own.items())
 
 
-def start(local: dict[str, Any] = SMALL) -> nn.Module:
+def start(local: dict[str, Any] = WITHOUT_NORM) -> nn.Module:
     clients, _ = federation("fedavg", settings("fedavg", local))
     return starting_classifier(ClassifierConfig(**local), clients.run_spec)
 

@@ -1,6 +1,7 @@
 """What the tests of personalised methods share: a federation of five, whole runs, plain loops."""
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -85,6 +86,18 @@ def play(
     return run(clients, server, config, rounds=played, **(inputs or {})), clients
 
 
+@cache
+def fedavg(rounds: int = 3, **changes: Any) -> tuple[Outcome, Clients]:
+    """FedAvg's run, once for all tests that compare with it."""
+    return play("fedavg", settings("fedavg", **changes), rounds)
+
+
+@cache
+def alone() -> tuple[Outcome, Clients]:
+    """Three rounds of training alone, once for all tests that compare with them."""
+    return play("local", settings("local"))
+
+
 def store(root: Path, run: str = "run") -> Store:
     return Store(root / ".store", root / run / "updates", DATA.train)
 
@@ -102,6 +115,16 @@ def memories(clients: Clients) -> list[dict[str, Tensor]]:
 
 def same(one: Sequence[dict[str, Tensor]], other: Sequence[dict[str, Tensor]]) -> bool:
     return all(same_bits(a, b) for a, b in zip(one, other, strict=True))
+
+
+def plain(memory: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The model's own names in place of those in a memory."""
+    return {n.removeprefix("classifier."): t for n, t in memory.items()}
+
+
+def ledgers(clients: Clients) -> tuple[dict[int, int], dict[int, int]]:
+    """Bytes up and down."""
+    return clients.bytes_up, clients.bytes_down
 
 
 def model_of(outcome: Outcome) -> dict[str, Tensor]:

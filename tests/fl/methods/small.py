@@ -38,11 +38,12 @@ SMALL = {
 CLIENTS = 4
 
 
-def small(config: Any) -> Any:
+def small(config: Any, **others: Any) -> Any:
     """The settings, with those that cost time made small, in the records within them too."""
     values = {field.name: getattr(config, field.name) for field in fields(config)}
-    nested = {name: small(value) for name, value in values.items() if is_dataclass(value)}
-    return replace(config, **nested, **{name: SMALL[name] for name in SMALL.keys() & values})
+    nested = {name: small(value, **others) for name, value in values.items() if is_dataclass(value)}
+    known = SMALL | others
+    return replace(config, **nested, **{name: known[name] for name in known.keys() & values})
 
 
 class Problem(NamedTuple):

@@ -11,9 +11,10 @@ from fl.methods.dynafed import DynaFedConfig, SoftLabels
 from fl.training.classifier import ClassifierConfig
 from tests.fl.methods.personal_runs import (
     LOCAL,
+    fedavg,
+    ledgers,
     model_of,
     play,
-    settings,
 )
 from tests.fl.toy import same_bits
 
@@ -28,10 +29,10 @@ def config(**changes: object) -> DynaFedConfig:
 
 
 def test_while_it_follows_the_path_it_is_fedavg() -> None:
-    fedavg, theirs = play("fedavg", settings("fedavg", weighting="uniform"))
+    expected, theirs = fedavg(weighting="uniform")
     ours, clients = play("dynafed", config())
-    assert same_bits(model_of(ours), model_of(fedavg))
-    assert (clients.bytes_up, clients.bytes_down) == (theirs.bytes_up, theirs.bytes_down)
+    assert same_bits(model_of(ours), model_of(expected))
+    assert ledgers(clients) == ledgers(theirs)
 
 
 def test_images_are_learned_once_and_trained_on_in_every_later_round(
@@ -56,8 +57,8 @@ def test_images_are_learned_once_and_trained_on_in_every_later_round(
     torch.testing.assert_close(images["labels"].sum(1), torch.ones(10))  # type: ignore[index]
     assert len(used) == 2
     assert all(same_bits(own, images) for own in used)  # type: ignore[arg-type]
-    fedavg, theirs = play("fedavg", settings("fedavg", weighting="uniform"), 5)
-    assert not same_bits(model_of(ours), model_of(fedavg))
+    expected, theirs = fedavg(5, weighting="uniform")
+    assert not same_bits(model_of(ours), model_of(expected))
     assert clients.bytes_up == theirs.bytes_up
 
 

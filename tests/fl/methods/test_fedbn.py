@@ -1,5 +1,6 @@
 """FedBN against a plain loop, what travels and what only the test needs, and whose BatchNorm."""
 
+from functools import cache
 from pathlib import Path
 from statistics import mean
 
@@ -16,7 +17,7 @@ from fl.scoring import mean_of, own_evaluation
 from fl.server import Evaluation
 from tests.fl.methods.averaged import (
     CLIENTS,
-    WITHOUT_NORM,
+    SMALL,
     averaged,
     close,
     federation,
@@ -37,9 +38,10 @@ def is_norm(name: str) -> bool:
     return name.split(".")[1] in ("1", "5", "9") and name.startswith("features")
 
 
+@cache
 def naive(rounds: int) -> tuple[dict[str, Tensor], list[nn.Module]]:
     """The average after some rounds, and each client's model before the next one."""
-    own = [start() for _ in range(CLIENTS)]
+    own = [start(SMALL) for _ in range(CLIENTS)]
     mean_state: dict[str, Tensor] = {}
     for number in range(1, rounds + 1):
         states = [train(own[k], k, number).state_dict() for k in range(CLIENTS)]
@@ -53,25 +55,25 @@ def naive(rounds: int) -> tuple[dict[str, Tensor], list[nn.Module]]:
 
 
 def test_two_rounds_are_those_of_the_plain_loop() -> None:
-    outcome, _ = play("fedbn", settings("fedbn"))
+    outcome, _ = play("fedbn", settings("fedbn", SMALL))
     expected, _ = naive(2)
     # Rounding grows quickly through BatchNorm; FedAvg is much farther off.
     assert close(outcome, expected, atol=3e-3)
-    assert not close(play("fedavg", settings("fedavg"))[0], expected, atol=1e-2)
+    assert not close(play("fedavg", settings("fedavg", SMALL))[0], expected, atol=1e-2)
 
 
 def test_a_model_without_batchnorm_is_refused() -> None:
     with pytest.raises(UserError, match=r"but cnn has none: take a model .* or method fedavg"):
-        get_method("fedbn").assign(settings("fedbn", WITHOUT_NORM), CLIENTS, PROBLEM)
+        get_method("fedbn").assign(settings("fedbn"), CLIENTS, PROBLEM)
 
 
 def test_batchnorm_does_not_travel_but_for_the_test(tmp_path: Path) -> None:
-    play("fedavg", settings("fedavg"), 1, store=store(tmp_path, "fedavg"))
+    play("fedavg", settings("fedavg", SMALL), 1, store=store(tmp_path, "fedavg"))
     heard: list[Event] = []
     where = {"store": store(tmp_path, "fedbn"), "listener": heard.append}
-    outcome, clients = play("fedbn", settings("fedbn"), 3, **where)
+    outcome, clients = play("fedbn", settings("fedbn", SMALL), 3, **where)
     assert reused(heard)[:CLIENTS] == [True] * CLIENTS  # FedAvg's first round
-    sizes = {n: t.numel() * t.element_size() for n, t in state_sent(start()).items()}
+    sizes = {n: t.numel() * t.element_size() for n, t in state_sent(start(SMALL)).items()}
     norms = sum(size for name, size in sizes.items() if is_norm(name))
     rest = sum(sizes.values()) - norms
     assert clients.bytes_up == dict.fromkeys(range(CLIENTS), 3 * rest)
@@ -91,7 +93,7 @@ def test_batchnorm_is_found_by_its_type() -> None:
 
 
 def test_each_clients_own_batchnorm_can_be_tested() -> None:
-    config = settings("fedbn", tested="personal")
+    config = settings("fedbn", SMALL, tested="personal")
     outcome, _ = play("fedbn", config)
     _, own = naive(2)
     _, server = federation("fedbn", config)
@@ -100,7 +102,7 @@ def test_each_clients_own_batchnorm_can_be_tested() -> None:
     accuracies = outcome.figures["client_accuracy"]
     assert accuracies == pytest.approx([server.evaluate(m).accuracy for m in own], abs=0.05)
     assert mean(accuracies) == pytest.approx(outcome.epochs[-1].accuracy)
-    average, _ = play("fedbn", settings("fedbn"))
+    average, _ = play("fedbn", settings("fedbn", SMALL))
     assert same_model(outcome, average)  # only the test differs
     assert outcome.epochs != average.epochs
 
@@ -132,7 +134,7 @@ def test_each_domain_is_tested_by_its_own_client_and_a_dropped_one_is_left_out()
 
 
 def test_a_domain_needs_a_client_of_its_own() -> None:
-    config = settings("fedbn", tested="domain")
+    config = settings("fedbn", SMALL, tested="domain")
     run_spec = RunSpec(image_shape=(1, 8, 8), num_classes=10, seed=0, domains=("a", "b"))
     with pytest.raises(UserError, match=r"tested=domain needs a client for each domain, got 4 cli"):
         get_method("fedbn").assign(config, CLIENTS, run_spec)

@@ -10,16 +10,17 @@ from torch import Tensor, nn
 from fl.errors import UserError
 from fl.events import Event
 from fl.federation import Client, Request, Update
-from fl.methods import averaging, feddyn
+from fl.methods import feddyn
 from fl.methods.feddyn import LocalFedDyn
 from fl.methods.prototypes import participants
-from fl.models.state import state_sent
 from tests.fl.methods.averaged import (
     CLIENTS,
     WITHOUT_NORM,
     averaged,
     close,
+    fedavg,
     federation,
+    member,
     play,
     reused,
     same_model,
@@ -110,31 +111,9 @@ def test_its_first_round_is_fedproxs_and_found_where_that_left_it(tmp_path: Path
     assert reused(heard) == [True] * CLIENTS
     # It is not FedAvg from the second round on, however small alpha is.
     small = settings("feddyn", alpha=1e-9)
-    fedavg = settings("fedavg", weighting="uniform")
-    assert close(play("feddyn", small, 1)[0], play_state("fedavg", fedavg, 1))
-    assert not close(play("feddyn", small, 3)[0], play_state("fedavg", fedavg, 3), atol=1e-3)
-
-
-def play_state(name: str, config: object, rounds: int) -> dict[str, Tensor]:
-    (own,) = play(name, config, rounds)[0].model.members  # type: ignore[union-attr]
-    state: dict[str, Tensor] = own.state_dict()
-    return state
-
-
-def test_drifts_stay_with_the_clients(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[set[str]] = []
-    real = averaging.average_each
-
-    def watched(model: object, updates: list[Update], *more: object, **options: object):  # type: ignore[no-untyped-def]
-        seen.extend({name.split(".")[0] for name in update.tensors} for update in updates)
-        return real(model, updates, *more, **options)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(averaging, "average_each", watched)
-    _, clients = play("feddyn", settings("feddyn"), 2)
-    assert seen == [{"classifier"}] * 2 * CLIENTS
-    size = sum(t.numel() * t.element_size() for t in state_sent(start()).values())
-    assert clients.bytes_up == dict.fromkeys(EVERYONE, 2 * size)
-    assert clients.bytes_down == dict.fromkeys(EVERYONE, size)
+    one, three = (member(fedavg(n, weighting="uniform")).state_dict() for n in (1, 3))
+    assert close(play("feddyn", small, 1)[0], one)
+    assert not close(play("feddyn", small, 3)[0], three, atol=1e-3)
 
 
 def test_what_would_not_be_feddyn_is_refused_by_name() -> None:

@@ -1,7 +1,5 @@
 """FedICT against a plain loop over clients and the server's head, and what it sends."""
 
-from pathlib import Path
-
 import pytest
 import torch
 import torch.nn.functional as F
@@ -11,27 +9,27 @@ from fl.errors import UserError
 from fl.federation import Update
 from fl.methods.fedict import lesson
 from fl.methods.registry import get_method
-from fl.training.task import conflict, recipe_of
 from tests.fl.methods.personal_runs import (
     BATCH,
     CLIENTS,
     LOCAL,
     SPEC,
+    alone,
     close,
     curve,
     federation,
     memories,
     model_of,
+    plain,
     play,
     same,
     samples,
     settings,
     sizes,
     start,
-    store,
     train,
 )
-from tests.fl.toy import CPU, shard, task_input
+from tests.fl.toy import CPU
 
 TAU, T, U = 3.0, 3.0, 7.0
 
@@ -43,9 +41,10 @@ def weighted_kl(teacher: Tensor, student: Tensor, weights: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("alignment", ["similarity", "balance"])
-def test_three_rounds_are_those_of_a_plain_loop(alignment: str, tmp_path: Path) -> None:
+def test_three_rounds_are_those_of_a_plain_loop(alignment: str) -> None:
+    """Up n (4d + 4C + 8) bytes a round, 8C once; down 4nC from the second participation on."""
     config = settings("fedict", alignment=alignment)
-    outcome, clients = play("fedict", config, store=store(tmp_path))
+    outcome, clients = play("fedict", config)
     own = [start(config) for _ in range(CLIENTS)]
     shared = start(config)
     answers: dict[int, Tensor] = {}
@@ -83,25 +82,18 @@ def test_three_rounds_are_those_of_a_plain_loop(alignment: str, tmp_path: Path) 
                 answers[k] = shared.classifier(model.features(samples(k)[0]).flatten(1))
     assert close(shared.state_dict(), model_of(outcome), atol=2e-4)
     for ours, theirs in zip(memories(clients), own, strict=True):
-        plain = {n.removeprefix("classifier."): t for n, t in ours.items()}
-        assert close(plain, theirs.state_dict(), atol=2e-4)
-
-
-def test_bytes_are_the_closed_form() -> None:
-    """Up n (4d + 4C + 8) a round, 8C once; down 4nC from the second participation on."""
-    _, clients = play("fedict", settings("fedict"), 3)
-    features = start(settings("fedict")).classifier[0].in_features
+        assert close(plain(ours), theirs.state_dict(), atol=2e-4)
+    features = shared.classifier[0].in_features
     for k, n in enumerate(sizes()):
         assert clients.bytes_up[k] == 3 * n * (4 * features + 4 * 10 + 8) + 8 * 10
         assert clients.bytes_down[k] == 2 * 4 * n * 10
 
 
-def test_with_both_weights_zero_it_is_training_alone(tmp_path: Path) -> None:
-    config = settings("fedict", weight=0.0, server_weight=0.0)
-    outcome, ours = play("fedict", config, store=store(tmp_path / "fedict"))
-    alone, theirs = play("local", settings("local"), store=store(tmp_path / "local"))
+def test_with_both_weights_zero_it_is_training_alone() -> None:
+    outcome, ours = play("fedict", settings("fedict", weight=0.0, server_weight=0.0))
+    expected, theirs = alone()
     assert same(memories(ours), memories(theirs))
-    assert curve(outcome) == curve(alone)
+    assert curve(outcome) == curve(expected)
 
 
 def test_an_upload_that_cannot_be_is_refused_by_the_clients_name() -> None:
@@ -129,12 +121,6 @@ def test_an_upload_that_cannot_be_is_refused_by_the_clients_name() -> None:
     ):
         with pytest.raises(ValueError, match="client 2"):
             lesson(told(**bad), (32,), memory, config, CPU)
-
-
-def test_its_clients_train_in_cohorts() -> None:
-    recipe = recipe_of(settings("fedict").classifier.task)
-    assert recipe is not None
-    assert conflict(recipe, task_input(settings("fedict").classifier, shard(5, 5, 5))) is None
 
 
 @pytest.mark.parametrize("number", [0, 6, 7])

@@ -28,9 +28,7 @@ from tests.fl.methods.tiny import (
     Assign,
     WatchedServer,
     changed,
-    tiny_data,
     tiny_federation,
-    whole,
 )
 from tests.fl.toy import same_bits
 
@@ -51,6 +49,7 @@ class Replay(Clients):
         return tiny_updates()
 
 
+@cache
 def rerun(config: FedMHOConfig, teacher: str) -> tuple[fedmho.Outcome, WatchedServer]:
     clients, server = tiny_federation(config)
     clients.__class__ = Replay
@@ -74,15 +73,6 @@ def test_agrees_with_the_naive_twin_step_by_step(teacher: str) -> None:
     assert result.step_losses[:10] == pytest.approx(twin.losses, rel=1e-4, abs=1e-5)
     asked = outcome.synthetic.get("teacher_logits", torch.empty(0))
     assert len(asked) == (0 if teacher == "none" else len(outcome.synthetic["kept"]))
-
-
-def test_the_three_variants_share_start_and_samples_and_end_apart() -> None:
-    runs = [rerun(TINY, teacher) for teacher in TEACHERS]
-    starts = [server.fits["fusion"][0] for _, server in runs]
-    assert all(torch.equal(starts[0][n], s[n]) for s in starts for n in s)
-    finals = [outcome.model.state_dict() for outcome, _ in runs]
-    for i, j in ((0, 1), (0, 2), (1, 2)):
-        assert any(not torch.equal(finals[i][n], finals[j][n]) for n in finals[0])
 
 
 def test_filter_options_keep_as_many_but_others() -> None:
@@ -241,13 +231,6 @@ def test_mixed_init_average_does_not_distil_first() -> None:
     clients, server = tiny_federation(config)
     fedmho.run(clients, server, config, teacher="start")
     assert set(server.fits) == {"fusion"}
-
-
-def test_test_split_reaches_no_fit() -> None:
-    _, server = rerun(TINY, "start")
-    test_rows = {x.numpy().tobytes() for x in whole(tiny_data().test).images}
-    for x in server.fits["fusion"][1]["images"]:
-        assert x.numpy().tobytes() not in test_rows
 
 
 def test_parts_are_dealt_half_and_half_by_default() -> None:

@@ -17,7 +17,9 @@ from tests.fl.methods.personal_runs import (
     SPEC,
     averaged,
     close,
+    fedavg,
     federation,
+    ledgers,
     model_of,
     play,
     settings,
@@ -52,25 +54,13 @@ def test_three_rounds_are_those_of_a_plain_loop() -> None:
     assert close(model.state_dict(), model_of(outcome), atol=1e-4)
 
 
-def test_clusters_of_one_are_fedavg() -> None:
-    fedavg, theirs = play("fedavg", settings("fedavg"))
-    sequence, ours = play("fedseq", settings("fedseq", clusters=CLIENTS))
-    assert same_bits(model_of(sequence), model_of(fedavg))
-    assert (ours.bytes_up, ours.bytes_down) == (theirs.bytes_up, theirs.bytes_down)
-
-
-def test_bytes_are_equation_19() -> None:
-    """4 O |w| ((2T - 1) + T J): up and down between heads and server, and J hops in a cluster."""
-    rounds, clusters = 3, CLIENTS
-    for count in (1, clusters):
-        _, clients = play("fedseq", settings("fedseq", clusters=count), rounds)
-        size = 4 * sum(p.numel() for p in start(settings("fedseq")).parameters())
-        up, down, peer = (
-            sum(ledger.values())
-            for ledger in (clients.bytes_up, clients.bytes_down, clients.bytes_peer)
-        )
-        assert up + down == count * size * (2 * rounds - 1)
-        assert peer == count * size * rounds * (CLIENTS // count)
+@pytest.mark.parametrize("rule", [{}, {"aggregate": "median"}])
+def test_clusters_of_one_are_fedavg_by_any_rule(rule: dict[str, str]) -> None:
+    like = {"weighting": "uniform", **rule} if rule else {}
+    expected, theirs = fedavg(**like)
+    sequence, ours = play("fedseq", settings("fedseq", clusters=CLIENTS, **rule))
+    assert same_bits(model_of(sequence), model_of(expected))
+    assert ledgers(ours) == ledgers(theirs)
 
 
 def test_only_what_fedavg_could_use_lies_in_the_pool_of_all_runs(tmp_path: Path) -> None:
@@ -121,10 +111,3 @@ def test_more_clusters_than_clients_are_refused() -> None:
 def test_too_few_clusters_for_a_rule_are_refused() -> None:
     with pytest.raises(UserError, match=r"aggregate median .* got 1"):
         fedseq.assign(settings("fedseq", aggregate="median", clusters=1), CLIENTS, SPEC)
-
-
-def test_clusters_of_one_are_fedavg_by_another_rule_too() -> None:
-    like = settings("fedavg", aggregate="median", weighting="uniform")
-    fedavg, _ = play("fedavg", like)
-    sequence, _ = play("fedseq", settings("fedseq", aggregate="median", clusters=CLIENTS))
-    assert same_bits(model_of(sequence), model_of(fedavg))

@@ -2,11 +2,14 @@
 
 from copy import deepcopy
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import pytest
 import torch
 import torch.nn.functional as F
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import Tensor, optim
 
 from fl.clients import Clients
@@ -15,15 +18,25 @@ from fl.errors import ClientFailed, UserError
 from fl.events import ClientEnd, Event
 from fl.federation import Client, Request, Task, Update
 from fl.methods import hfldd
-from fl.methods.hfldd import check_sent, divergence_matrix, group
+from fl.methods.hfldd import (
+    check_clusters,
+    check_sent,
+    divergence_matrix,
+    group,
+    heterogeneous_clusters,
+    random_clusters,
+    random_heads,
+)
 from fl.methods.registry import get_method
 from fl.rounds import Rounds
 from fl.seeding import seed_for
+from fl.server import Outcome
 from tests.fl.methods.personal_runs import (
     CLIENTS,
     LOCAL,
     SPEC,
     close,
+    fedavg,
     federation,
     model_of,
     play,
@@ -42,6 +55,11 @@ KIP = KipTraining(images=6, steps=3, targets=4, stop="never")
 
 def config(**changes: object) -> hfldd.HFLDDConfig:
     return settings("hfldd", **{"groups": 2, "kip": KIP, **changes})  # type: ignore[no-any-return]
+
+
+@cache
+def one_round(**changes: object) -> Outcome:
+    return play("hfldd", config(**changes), 1, inputs=INPUTS)[0]
 
 
 STATS = {"steps": 3.0, "nearest": 0.1}
@@ -74,10 +92,12 @@ def test_a_member_sends_no_more_than_it_has_and_tells_of_it(
         check_sent(replace(honest, tensors=tensors, stats=stats), SPEC)
 
 
-def test_one_group_makes_every_client_a_head_and_it_is_fedavg() -> None:
-    fedavg, _ = play("fedavg", settings("fedavg"))
-    ours, clients = play("hfldd", config(groups=1), inputs=INPUTS)
-    assert same_bits(model_of(ours), model_of(fedavg))
+@pytest.mark.parametrize("rule", [{}, {"aggregate": "median"}])
+def test_one_group_makes_every_client_a_head_and_it_is_fedavg(rule: dict[str, str]) -> None:
+    like = {"weighting": "uniform", **rule} if rule else {}
+    expected, _ = fedavg(**like)
+    ours, clients = play("hfldd", config(groups=1, **rule), inputs=INPUTS)
+    assert same_bits(model_of(ours), model_of(expected))
     assert sorted(ours.figures["heads"]) == list(range(CLIENTS))
     assert not any(clients.bytes_peer.values())
 
@@ -110,23 +130,6 @@ def test_as_many_groups_as_clients_without_distillation_is_central_training() ->
     assert clients.bytes_peer == {
         k: 0 if k == head else sizes()[k] * pixels for k in range(CLIENTS)
     }
-
-
-@pytest.mark.parametrize("rounds", [1, 3])
-def test_bytes_are_equation_18(rounds: int) -> None:
-    """4 N |D_g| N_c + sum over members of |D_i| H W + 4 H |w| (2T - 1)."""
-    ours, clients = play("hfldd", config(), rounds, inputs=INPUTS)
-    heads = ours.figures["heads"]
-    size = 4 * sum(p.numel() for p in start(config()).parameters())
-    up, down, peer = (
-        sum(ledger.values())
-        for ledger in (clients.bytes_up, clients.bytes_down, clients.bytes_peer)
-    )
-    assert up == 4 * CLIENTS * len(PUBLIC) * 10 + rounds * len(heads) * size
-    assert down == (rounds - 1) * len(heads) * size
-    images = ours.figures["distilled"]["images"]
-    assert peer == images * int(torch.Size(SPEC.image_shape).numel())
-    assert images <= KIP.images * (CLIENTS - len(heads))
 
 
 def test_a_second_number_of_groups_distils_nobody_again(tmp_path: Path) -> None:
@@ -192,7 +195,7 @@ def losing(clients: Clients, task: Task, lost: int) -> None:
 def test_a_lost_head_stops_the_run_with_its_name_also_where_failures_are_dropped(
     task: Task,
 ) -> None:
-    head = play("hfldd", config(), 1, inputs=INPUTS)[0].figures["heads"][0]
+    head = one_round().figures["heads"][0]
     clients, server = federation("hfldd", config())
     losing(clients, task, head)
     with pytest.raises(ClientFailed, match=f"client {head} .*its node is gone; it is its cluster"):
@@ -200,12 +203,10 @@ def test_a_lost_head_stops_the_run_with_its_name_also_where_failures_are_dropped
 
 
 def test_what_was_sent_is_told_with_its_distance_to_real_images() -> None:
-    ours, _ = play("hfldd", config(), 1, inputs=INPUTS)
-    told = ours.figures["distilled"]
+    told = one_round().figures["distilled"]
     assert told["steps"] == KIP.steps
     assert 0 < told["nearest_real"] < 0.1  # three steps from real images
-    plain, _ = play("hfldd", config(distilled=False), 1, inputs=INPUTS)
-    assert plain.figures["distilled"]["nearest_real"] == 0
+    assert one_round(distilled=False).figures["distilled"]["nearest_real"] == 0
 
 
 def test_the_first_image_of_a_class_from_two_members_is_an_example_after_a_restart_too(
@@ -222,8 +223,7 @@ def test_the_first_image_of_a_class_from_two_members_is_an_example_after_a_resta
     for image, (c, k) in zip(examples["images"], expected, strict=True):
         images, labels = samples(k)
         assert torch.equal(image, (images[labels == c][0] * 255).round().to(torch.uint8))
-    nobody, _ = play("hfldd", config(groups=1), 1, inputs=INPUTS)
-    assert not nobody.sent
+    assert not one_round(groups=1).sent
 
 
 def has(k: int, label: int) -> bool:
@@ -236,10 +236,51 @@ def test_more_groups_than_clients_are_refused() -> None:
         get_method("hfldd").assign(config(groups=6), CLIENTS, SPEC)
 
 
-def test_heads_are_aggregated_by_a_rule_if_there_are_enough() -> None:
-    like = settings("fedavg", aggregate="median", weighting="uniform")
-    fedavg, _ = play("fedavg", like)
-    ours, _ = play("hfldd", config(groups=1, aggregate="median"), inputs=INPUTS)
-    assert same_bits(model_of(ours), model_of(fedavg))
+def test_too_few_heads_for_a_rule_are_refused() -> None:
     with pytest.raises(UserError, match=r"aggregate median .* got 1"):
         play("hfldd", config(groups=CLIENTS, aggregate="median"), inputs=INPUTS)
+
+
+@given(st.integers(1, 40), st.integers(1, 40), st.integers(0, 5))
+def test_random_clusters_hold_every_client_once_in_about_equal_numbers(
+    members: int, count: int, seed: int
+) -> None:
+    if count > members:
+        with pytest.raises(UserError, match=f"clusters must be in 1 to {members}"):
+            random_clusters(range(members), count, seed)
+        return
+    clusters = random_clusters(range(members), count, seed)
+    assert sorted(k for cluster in clusters for k in cluster) == list(range(members))
+    sizes = {len(cluster) for cluster in clusters}
+    assert len(clusters) == count
+    assert max(sizes) - min(sizes) <= 1
+    assert clusters == random_clusters(range(members), count, seed)
+
+
+@given(st.lists(st.integers(0, 5), min_size=1, max_size=40), st.integers(0, 5))
+def test_heterogeneous_clusters_have_at_most_one_client_of_a_group(
+    groups: list[int], seed: int
+) -> None:
+    clusters = heterogeneous_clusters(groups, seed)
+    assert sorted(k for cluster in clusters for k in cluster) == list(range(len(groups)))
+    for cluster in clusters:
+        assert len({groups[k] for k in cluster}) == len(cluster)
+    assert len(clusters) == max(groups.count(g) for g in groups)  # H, the largest group
+    heads = random_heads(clusters, seed)
+    assert all(head in cluster for head, cluster in zip(heads, clusters, strict=True))
+
+
+def test_one_group_gives_a_cluster_for_each_client_and_as_many_groups_one_for_all() -> None:
+    assert sorted(heterogeneous_clusters([0, 0, 0], 0)) == [[0], [1], [2]]
+    assert heterogeneous_clusters([2, 0, 1], 0) == [[0, 1, 2]]
+
+
+def test_other_seeds_draw_other_clusters() -> None:
+    drawn = {str(random_clusters(range(12), 3, seed)) for seed in range(6)}
+    assert len(drawn) > 1
+    assert len({str(heterogeneous_clusters([0, 1] * 6, seed)) for seed in range(6)}) > 1
+
+
+def test_more_clusters_than_clients_are_refused_by_the_settings_name() -> None:
+    with pytest.raises(UserError, match="groups must be in 1 to 3, the clients, got 4"):
+        check_clusters(4, 3, "groups")

@@ -1,4 +1,4 @@
-"""The ledger in every cell of HFLDD's Tables II to IV, against Eq. 18, Eq. 19 and what is printed.
+"""The ledger of HFLDD's Tables II to IV, against Eq. 18, Eq. 19 and what is printed.
 
 The methods run as they are, with a hundred clients and the paper's models and sizes, but a tenth
 as wide, as the equations hold for a model of any size; and an executor answers in the clients'
@@ -36,6 +36,8 @@ HEADS = {"mnist": 16, "cifar10": 23, "cinic10": 26}
 """H of its IID clients, which it does not state: with these its Traffic comes out."""
 PRINTED = {dataset: table["methods"] for dataset, table in published()["hfldd-traffic"].items()}
 CELLS = [(dataset, method) for dataset, row in PRINTED.items() for method in row]
+RUN = [cell for cell in CELLS if cell[0] == "mnist" or cell[1] == "hfldd"]
+"""On other data sets nothing but the size of the model is another, if a method is not HFLDD."""
 
 
 def equation(dataset: str, method: str, rounds: int, model: int) -> int:
@@ -61,7 +63,7 @@ def test_the_equations_give_what_the_paper_prints(dataset: str, method: str) -> 
     assert abs(found - cell["mib"]) < 0.1  # one place after the point, rounded or cut
 
 
-@pytest.mark.parametrize(("dataset", "method"), CELLS)
+@pytest.mark.parametrize(("dataset", "method"), RUN)
 def test_the_ledger_is_the_equation(dataset: str, method: str) -> None:
     """Three rounds are run; those that follow cost what the third one does."""
     rounds = PRINTED[dataset][method]["round"] + 1

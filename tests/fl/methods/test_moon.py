@@ -9,14 +9,13 @@ from torch import Tensor, nn
 
 from fl.errors import UserError
 from fl.events import Event
-from fl.methods.moon import LocalMoon, contrast
-from fl.training.task import conflict, recipe_of
+from fl.methods.moon import contrast
 from tests.fl.methods.averaged import (
     CLIENTS,
-    SMALL,
     WITHOUT_NORM,
     averaged,
     close,
+    fedavg,
     play,
     reused,
     same_model,
@@ -26,7 +25,6 @@ from tests.fl.methods.averaged import (
     train,
     weights,
 )
-from tests.fl.toy import shard, task_input
 
 
 def naive(rounds: int, mu: float, tau: float) -> dict[str, Tensor]:
@@ -61,13 +59,11 @@ def test_three_rounds_are_those_of_the_plain_loop() -> None:
 
 
 def test_without_the_term_and_in_its_first_round_it_is_fedavg() -> None:
-    fedavg = settings("fedavg", weighting="samples")
-    expected, _ = play("fedavg", fedavg, 3)
-    assert same_model(play("moon", settings("moon", mu=0.0), 3)[0], expected)
-    expected, _ = play("fedavg", fedavg, 1)
+    one, two = (fedavg(n, weighting="samples") for n in (1, 2))
+    assert same_model(play("moon", settings("moon", mu=0.0), 2)[0], two)
     strong = settings("moon", mu=50.0, weighting="samples")
-    assert same_model(play("moon", strong, 1)[0], expected)
-    assert not same_model(play("moon", strong, 2)[0], play("fedavg", fedavg, 2)[0])
+    assert same_model(play("moon", strong, 1)[0], one)
+    assert not same_model(play("moon", strong, 2)[0], two)
 
 
 def test_its_first_round_is_found_where_fedavg_left_it(tmp_path: Path) -> None:
@@ -88,14 +84,7 @@ def test_the_contrast_is_the_papers() -> None:
     assert torch.equal(contrast(z, away, away, 0.5), torch.full((7,), 2.0).log())
 
 
-def test_its_clients_train_in_cohorts() -> None:
-    local = LocalMoon(model="cnn", width=0.2, batch_size=8)
-    recipe = recipe_of(local.task)
-    assert recipe is not None
-    assert conflict(recipe, task_input(local, shard(5, 5, 5))) is None
-
-
 @pytest.mark.parametrize("bad", [{"mu": -1.0}, {"temperature": 0.0}])
 def test_bad_settings_are_refused_by_name(bad: dict[str, float]) -> None:
     with pytest.raises(UserError, match=next(iter(bad))):
-        settings("moon", SMALL, **bad)
+        settings("moon", WITHOUT_NORM, **bad)

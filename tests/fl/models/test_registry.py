@@ -1,8 +1,9 @@
-"""Building by name: shapes, widths, and what is refused."""
+"""Building by name: shapes, widths, outputs, and what is refused."""
 
 import pytest
 import torch
 from cost import parameters
+from torch import nn
 
 from fl.errors import UserError
 from fl.models import (
@@ -14,7 +15,8 @@ from fl.models import (
     check_generator,
     classifier_bytes,
 )
-from fl.models.shapes import paper_form, scaled
+from fl.models.registry import check_output
+from fl.models.shapes import ModelInfo, paper_form, scaled
 from fl.models.state import state_sent
 
 GRAY, COLOR = (1, 28, 28), (3, 32, 32)
@@ -98,17 +100,6 @@ def test_width_is_monotone(name, shape, classes):
     assert sizes == sorted(set(sizes))
 
 
-@pytest.mark.parametrize("width", [0.1, 0.25])
-def test_small_widths_run(width):
-    for shape, classes in IMAGES:
-        for name in PLAIN:
-            logits = build_classifier(name, shape, classes, width=width)(torch.rand(2, *shape))
-            assert logits.isfinite().all()
-    for name, shape, classes in GENERATOR_IMAGES:
-        model = build_generator(name, shape, classes, width=width)
-        assert all(out.isfinite().all() for out in model(*generator_inputs(shape, classes)))
-
-
 @pytest.mark.parametrize("name", CLASSIFIERS)
 def test_the_bytes_of_a_classifier_are_those_of_its_weights_and_no_weight_is_drawn(name):
     before = torch.get_rng_state()
@@ -168,3 +159,18 @@ def test_refusals_are_one_line(check, arguments, options, message):
             refusing(*arguments, **options)
         assert message in str(error.value)
         assert "\n" not in str(error.value)
+
+
+def info(model: nn.Module) -> ModelInfo:
+    return ModelInfo("mine", "classifier", lambda *_: model, lambda shape: True, "no more", "", "x")
+
+
+def test_logits_pass_and_anything_else_is_named() -> None:
+    check_output(info(nn.Sequential(nn.Flatten(), nn.Linear(4, 3))), (1, 2, 2), 3, 1.0)
+    for model, line in (
+        (nn.Flatten(), r"gives \(2, 4\) for images of shape \(2, 1, 2, 2\), expected \(2, 3\)"),
+        (nn.LSTM(2, 3), "fails on images"),
+        (nn.Sequential(nn.Flatten(), nn.LSTM(4, 3)), "gives tuple for images"),
+    ):
+        with pytest.raises(UserError, match=line):
+            check_output(info(model), (1, 2, 2), 3, 1.0)

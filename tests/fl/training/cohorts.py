@@ -21,8 +21,8 @@ from tests.fl.toy import CPU, PROBLEM, client, shard
 Losses = Callable[[nn.Module, Batch], Tensor]
 EMNIST = RunSpec(image_shape=(1, 28, 28), num_classes=12, seed=0)
 SVHN = RunSpec(image_shape=(3, 16, 16), num_classes=3, seed=0)
-SIZES = (1, 7, 64, 65, 200)
-WIDE = {"width": 0.3, "epochs": 3, "batch_size": 64}
+SIZES = (1, 7, 16, 17, 50)
+WIDE = {"width": 0.3, "epochs": 3, "batch_size": 16}
 STACKABLE = {
     "cvae-mlp": (PROBLEM, GeneratorConfig(latent=4, **WIDE)),
     "cvae-mlp-sum": (PROBLEM, GeneratorConfig(latent=4, loss_reduction="sum", **WIDE)),

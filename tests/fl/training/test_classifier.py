@@ -62,13 +62,6 @@ def test_a_classifier_uploads_every_weight_and_nothing_else(training: Classifier
     assert train(training).tensors.keys() == start_of(training).keys()
 
 
-@pytest.mark.parametrize("momentum", [-0.1, 1.0, float("nan")])
-def test_momentum_is_below_one(momentum: float) -> None:
-    with pytest.raises(UserError, match=r"^momentum must be in \[0, 1\), got"):
-        ClassifierConfig(momentum=momentum)
-    assert ClassifierConfig(momentum=0).momentum == 0
-
-
 def test_a_word_that_is_none_of_the_types_is_refused() -> None:
     with pytest.raises(UserError, match=r"^unknown optimizer 'lion'; valid: adam, sgd$"):
         ClassifierConfig(optimizer="lion")  # type: ignore[arg-type]

@@ -9,7 +9,7 @@ from torch import Tensor
 from fl.errors import UserError
 from fl.exchange import load_prefixed, prefixed
 from fl.models import build_generator
-from fl.training.generator import GeneratorConfig, train_generator
+from fl.training.generator import train_generator
 from fl.training.task import recipe_of
 from tests.fl.toy import GENERATOR, PROBLEM, same_bits, shard, task_input
 from tests.fl.training.local import STILL, train, weights
@@ -57,11 +57,6 @@ def test_the_decoder_learns_to_draw_the_class_it_is_asked_for() -> None:
 def brightest_band(images: Tensor) -> Tensor:
     bands = [images[:, 0, 9 * c : 9 * c + 9].mean((1, 2)) for c in range(3)]
     return torch.stack(bands, dim=1).argmax(1)
-
-
-def test_a_generator_needs_a_latent_dimension() -> None:
-    with pytest.raises(UserError, match=r"^latent must be at least 1, got 0$"):
-        GeneratorConfig(latent=0)
 
 
 def test_a_record_says_how_many_bytes_its_upload_has() -> None:

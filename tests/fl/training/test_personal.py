@@ -7,8 +7,7 @@ import torch
 
 from fl.exchange import prefixed
 from fl.training.classifier import starting_classifier
-from fl.training.personal import PersonalTraining, own_model, train_by_own_recipe
-from fl.training.task import conflict, recipe_of
+from fl.training.personal import PersonalTraining, own_model
 from tests.fl.toy import PROBLEM, same_bits, shard, task_input
 
 CONFIG = PersonalTraining(epochs=1)
@@ -35,9 +34,3 @@ def test_what_is_of_another_model_is_refused() -> None:
     ):
         with pytest.raises(ValueError, match="the client's memory"):
             own_model(inputs)
-
-
-def test_it_trains_in_cohorts() -> None:
-    recipe = recipe_of(train_by_own_recipe)
-    assert recipe is not None
-    assert conflict(recipe, INPUTS) is None

@@ -1,4 +1,4 @@
-"""DP-SGD: what is clipped, what noise is added, and what leaves the client."""
+"""DP-SGD: its budget, what is clipped, what noise is added, and what leaves the client."""
 
 from dataclasses import asdict, replace
 
@@ -16,7 +16,9 @@ from fl.training.private import (
     DpConfig,
     PrivateClassifier,
     PrivateGenerator,
+    Sampling,
     clipped_sums,
+    noise_for,
     poisson_batches,
     private,
     train_privately,
@@ -27,6 +29,16 @@ from tests.fl.toy import CLASSIFIER, GENERATOR, PROBLEM, VGG, same_bits, shard, 
 
 pytest.importorskip("opacus")
 DP = DpConfig(epsilon=4.0, noise_from_seed=True)
+
+
+@pytest.fixture(autouse=True)
+def _quick_accountant(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Opacus' takes seconds; this one is about right."""
+
+    def noise(epsilon: float, delta: float, sampling: Sampling) -> tuple[float, float]:
+        return 16 * sampling.rate * sampling.steps**0.5 / epsilon, 0.99 * epsilon
+
+    monkeypatch.setattr("fl.training.private.noise_for", noise)
 
 
 def record(training: object = CLASSIFIER, rounds: int = 1, **dp: object) -> PrivateClassifier:
@@ -219,3 +231,39 @@ def test_what_is_frozen_is_neither_noised_nor_trained(request: pytest.FixtureReq
     sent = train_privately(data).tensors
     moved = {name for name in start if not torch.equal(start[name], sent[name])}
     assert moved == {"classifier.head.weight", "classifier.head.bias"}
+
+
+pytest.importorskip("opacus")
+
+
+def test_a_sampling_has_the_batches_that_training_would_have() -> None:
+    assert Sampling.of(100, 16, 3) == Sampling(0.16, 21)
+    assert Sampling.of(5, 16, 3) == Sampling(1.0, 3)
+
+
+def test_the_budget_is_kept_and_nearly_spent() -> None:
+    for epsilon in (0.5, 3.0):
+        noise, spent = noise_for(epsilon, 1e-5, Sampling(0.1, 100))
+        assert 0.95 * epsilon < spent <= epsilon
+        assert noise > 0
+
+
+def test_less_epsilon_and_more_steps_need_more_noise() -> None:
+    few = noise_for(3.0, 1e-5, Sampling(0.1, 100))[0]
+    assert noise_for(1.0, 1e-5, Sampling(0.1, 100))[0] > few
+    assert noise_for(3.0, 1e-5, Sampling(0.1, 1000))[0] > few
+    assert noise_for(3.0, 1e-5, Sampling(0.05, 100))[0] < few
+
+
+def test_a_budget_that_nothing_keeps_is_one_line() -> None:
+    with pytest.raises(UserError, match=r"dp\.epsilon 0\.0001 with delta 1e-05"):
+        noise_for(1e-4, 1e-5, Sampling(1.0, 10_000))
+
+
+def test_without_the_package_one_line_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("fl.training.private.find_spec", lambda name: None)
+    DpConfig()
+    with pytest.raises(UserError, match=r"pip install 'onefold\[dp\]'"):
+        DpConfig(epsilon=1.0)

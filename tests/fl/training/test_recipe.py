@@ -1,4 +1,4 @@
-"""A client's recipe: its mean loss, its patience, and training it alone."""
+"""A client's recipe: its loop, its losses, its patience, and training it alone."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -10,7 +10,16 @@ from torch import Tensor, nn
 
 from fl.federation import Batch, Training
 from fl.training.optimizers import SGD
-from fl.training.recipe import MeanLoss, Recipe, batches, one_by_one
+from fl.training.recipe import (
+    POINTS,
+    MeanLoss,
+    Recipe,
+    Step,
+    StepLosses,
+    batches,
+    minimise,
+    one_by_one,
+)
 from tests.fl.toy import CLASSIFIER, GENERATOR, VGG, shard, task_input
 from tests.fl.training.cohorts import assert_close, inputs, recipe_for
 from tests.fl.training.plain import train_plainly
@@ -138,3 +147,73 @@ def test_noise_in_the_model_is_the_clients_own_and_the_rounds() -> None:
     torch.random.set_rng_state(before)
     noisy()
     assert torch.equal(torch.random.get_rng_state(), before)
+
+
+def test_each_loss_is_computed_with_the_weights_that_the_step_before_left() -> None:
+    weight = torch.tensor([4.0], requires_grad=True)
+    seen = []
+
+    def steps() -> Iterator[Step]:
+        for _ in range(3):
+            seen.append(weight.item())
+            yield Step(weight.square().sum())
+
+    minimise(steps(), [[weight]], SGD(0.25).for_cohort([[weight]]))
+    assert seen == [4.0, 2.0, 1.0]
+    assert weight.item() == 0.5
+
+
+def test_only_the_named_clients_move_and_no_gradient_is_left_from_the_step_before() -> None:
+    weights = [torch.ones(1, requires_grad=True), torch.ones(1, requires_grad=True)]
+    parameters = [[weight] for weight in weights]
+    steps = (Step((weights[k] * 1.0).sum(), [k]) for k in (0, 0, 1))
+    minimise(steps, parameters, SGD(0.25).for_cohort(parameters))
+    assert [weight.item() for weight in weights] == [0.5, 0.75]
+
+
+def test_gradients_can_be_adjusted_before_the_step() -> None:
+    weight = torch.zeros(1, requires_grad=True)
+
+    def halve() -> None:
+        assert weight.grad is not None
+        weight.grad /= 2
+
+    minimise([Step((3 * weight).sum())], [[weight]], SGD(1.0).for_cohort([[weight]]), halve)
+    assert weight.item() == -1.5
+
+
+def test_a_loss_of_no_parameter_leaves_gradients_to_the_adjustment() -> None:
+    """A rank without a sample of its own still takes the step that all take."""
+    weight = torch.zeros(1, requires_grad=True)
+
+    def from_the_others() -> None:
+        assert weight.grad is None
+        weight.grad = torch.ones(1)
+
+    steps = [Step(torch.zeros(()))]
+    minimise(steps, [[weight]], SGD(0.5).for_cohort([[weight]]), from_the_others)
+    assert weight.item() == -0.5
+
+
+def of(losses: list[float]) -> StepLosses:
+    found = StepLosses()
+    for loss in losses:
+        found.add(torch.tensor(loss, requires_grad=True))
+    return found
+
+
+def test_of_few_steps_each_is_a_point() -> None:
+    losses = of([3.0, 2.0, 1.234567])
+    assert losses.curve == [3.0, 2.0, 1.2346]
+    assert losses.last == pytest.approx(1.234567)
+
+
+def test_of_many_steps_equal_parts_are() -> None:
+    curve = of([float(k) for k in range(4 * POINTS)]).curve
+    assert len(curve) == POINTS
+    assert (curve[0], curve[-1]) == (1.5, 4 * POINTS - 2.5)
+
+
+def test_there_is_no_curve_of_nothing_or_of_what_is_not_finite() -> None:
+    assert of([]).curve == []
+    assert of([1.0, float("inf")]).curve == []

@@ -70,7 +70,7 @@ def test_company_and_its_number_leave_every_bit_as_it_is(kind: str) -> None:
             assert len(alone.losses) == alone.stats["epochs"]
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(st.lists(st.integers(1, 21), min_size=1, max_size=6))
 def test_any_sizes_make_the_same_bits_as_alone(sizes: list[int]) -> None:
     cohort = [inputs(GENERATOR, size, k) for k, size in enumerate(sizes)]
