@@ -199,7 +199,7 @@ def federation(options: DoctorOptions) -> str:
     if not torch.allclose(weights, expected, rtol=1e-3, atol=1e-4):
         apart = (weights - expected).abs().max().item()
         raise RuntimeError(f"weights differ by up to {apart:.1g} from those of one process")
-    trained = f"{result['clients'] - 1} clients trained on {result['fusion']['ranks']} rank(s)"
+    trained = f"{result['clients'] - 1} clients trained, {result['fusion']['ranks']} rank(s) fused"
     return f"{trained}; {missing or 'one that went over its memory was stopped'}"
 
 

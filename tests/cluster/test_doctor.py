@@ -239,7 +239,7 @@ def ran(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 
 
 def test_a_federation_on_ray_has_two_ranks(ran: dict[str, Any]) -> None:
-    said = "3 clients trained on 2 rank(s); one that went over its memory was stopped"
+    said = "3 clients trained, 2 rank(s) fused; one that went over its memory was stopped"
     assert federation(DoctorOptions()) == said
     assert {"--runtime=ray", "--fusion-ranks=2"} < {*ran["options"]}
 
