@@ -182,7 +182,8 @@ def test_the_tests_of_a_package_name_what_its_modules_offer(path: Path) -> None:
         for node in ast.parse((ROOT / path).read_text()).body
         if isinstance(node, ast.FunctionDef | ast.ClassDef) and not node.name.startswith("_")
     }
-    offered |= {path.stem, path.stem.replace("_", "-")}  # a model's or a method's name
+    offered |= {path.stem}
+    offered |= {name.replace("_", "-") for name in offered}  # a model's or a method's name
     tests = (ROOT / "tests" / path.parent).rglob("test_*.py")
     assert any(
         re.search(rf"\b{name}\b", f"{f.stem[5:]} {f.read_text()}")

@@ -91,7 +91,7 @@ def most_confused(counts: NDArray[np.int64], names: Sequence[str]) -> str:
 
 # Images: a row for each class, groups of examples side by side.
 
-GROUPS = {REAL: "real", "before": "raw synthetic", "after": "kept by filter"}
+GROUPS = {REAL: "real images", "before": "raw synthetic", "after": "kept by filter"}
 """The groups of example images in their order, each with its heading."""
 WHITE = 255
 MISSING = 240  # grey of a tile without an image

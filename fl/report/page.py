@@ -138,10 +138,12 @@ def _notes(run: RunRecord) -> list[str]:
     """Sentences on the clients, above their table."""
     notes = []
     if sent := run.result.get("distilled"):
+        steps, near = sent["steps"], sent["nearest_real"]
         notes.append(
-            f"{sent['images']:,} images left the clients after {sent['steps']:,.0f} distillation "
-            f"steps; their mean distance to the nearest real image is {sent['nearest_real']:.2g} "
-            "of the pixels' range (0: equal to a real image)."
+            f"{sent['images']:,} images left the clients, "
+            f"{f'after {steps:,.0f} steps of' if steps else 'without'} distillation; their mean "
+            f"distance to the nearest real image is {near:.2g} of the pixels' range (0: equal to a "
+            "real image)."
         )
     if untested := run.result.get("untested"):
         notes.append(f"Not scored, and left out of the mean: {tally(['client'] * len(untested))}.")

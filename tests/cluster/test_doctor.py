@@ -93,8 +93,9 @@ def test_what_failed_comes_with_advice_and_status_1(
     assert lines[-1].split() == ["broken", "disk", "mend", "broken_disk"]
     found = json.loads(file.read_text())
     assert (found["fit"], found["verdict"]) == (False, lines[-2])
+    assert found["checks"][1].pop("seconds") < 1
     assert found["checks"][1] == {
-        **{"name": "broken disk", "status": "failed", "seconds": 0.0},
+        **{"name": "broken disk", "status": "failed"},
         **{"finding": "two got it", "advice": "mend broken_disk"},
     }
     assert "cores" in found["found"]

@@ -82,7 +82,7 @@ def test_samples_are_counted_and_show_real_images_if_the_run_kept_some() -> None
     result = {"synthetic": {"generated": 3000, "kept": 2400}}
     run = record(samples=groups | {"real_images": images(3)}, result=result)
     axes, caption = drawn(classes.samples(run))
-    assert names(axes.xaxis) == ["real", "raw synthetic", "kept by filter"]
+    assert names(axes.xaxis) == ["real images", "raw synthetic", "kept by filter"]
     assert caption.endswith("(2,400 of 3,000 in the whole run).")
 
 

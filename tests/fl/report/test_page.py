@@ -290,5 +290,5 @@ def test_the_page_says_which_samples_clients_were_scored_on(
 def test_the_page_says_how_near_sent_images_are_to_real_ones(make_scored: MakeRun) -> None:
     told = {"images": 1800, "steps": 1.0, "nearest_real": 0.000071}
     text = Page(write_report(make_scored(distilled=told))).text
-    assert "1,800 images left the clients after 1 distillation steps" in text
+    assert "1,800 images left the clients, after 1 steps of distillation" in text
     assert "is 7.1e-05 of the pixels' range" in text

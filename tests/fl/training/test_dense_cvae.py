@@ -46,7 +46,7 @@ def by_autograd(model: CVAE, batch: Batch, reduction: Literal["mean", "sum"]) ->
     images = batch["images"]
     logits, mu, logvar = model(images, batch["labels"], batch["noise"])
     losses = elbo_losses(logits, images, mu, logvar)
-    loss = elbo_losses(logits, images, mu, logvar, reduction=reduction).mean()
+    loss = losses.mean() if reduction == "mean" else losses.sum()
     return [losses.detach(), *torch.autograd.grad(loss, list(model.parameters()))]
 
 
