@@ -127,7 +127,9 @@ class RunRecord:
     @property
     def placements(self) -> list[JsonObject]:
         """Where and when clients were trained, of those that this run trained."""
-        return [e for e in self.result.get("placements") or [] if e["start"] is not None]
+        return [
+            e for e in self.result.get("placements") or [] if None not in (e["start"], e["end"])
+        ]
 
     def class_names(self, classes: int) -> list[str]:
         """The partition's, if it has as many classes; else their numbers."""

@@ -189,4 +189,5 @@ def test_thousands_of_bars_are_pixels() -> None:
 
 
 def test_a_run_that_trained_nobody_has_no_placement() -> None:
-    assert course.placement(record(result={"placements": [entry(0, None, None)]})) is None
+    untrained = [entry(0, None, None), entry(1, 2.0, None)]  # of the store, and one that failed
+    assert course.placement(record(result={"placements": untrained})) is None
