@@ -22,6 +22,8 @@ def test_a_cell_runs_at_paper_scale(table: str, monkeypatch: pytest.MonkeyPatch)
     make_up_data(monkeypatch)
     pattern, less = CELLS[table]
     cell = make(table, "paper", (pattern,), None, None)[0]
-    launch = parse([*cell.arguments, "--runtime=inprocess", "--smoke", *less])
+    launch = parse(
+        [*cell.arguments, "--runtime=inprocess", "--smoke", "--data.max-test=200", *less]
+    )
     estimate = smoke(launch, prepare(launch))
     assert 0 < estimate.seconds < float("inf")
