@@ -29,7 +29,7 @@ from fl.server import FitResult, Samples
 STEPS = 6
 """Steps of a fit from which the time of one is taken."""
 NOT_OF_SERVER = ("local", "scoring", "total")
-"""Seconds of a result in which not the server is at work."""
+"""Parts of a result's seconds in which the server is idle, and their sum."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,8 +7,6 @@ by f_k(v) + lambda/2 |v - w|^2 (Algorithm 1). Each client is scored by its own m
 from dataclasses import dataclass, replace
 from functools import partial
 
-import torch
-
 from fl.bounds import NotNegative
 from fl.clients import Clients, trained
 from fl.federation import Task, TaskInput
@@ -71,9 +69,12 @@ def train_own_model(inputs: TaskInput) -> Recipe:
     assert isinstance(config, LocalDitto)
     model = personal_model(replace(inputs, broadcast={}), config)
     recipe = classifier_recipe(inputs, plain(config, proximal=config.attachment), model)
-    sent: dict[str, torch.Tensor] = inputs.broadcast
-    names = [f"global.classifier.{name}" for name, _ in model.named_parameters()]
-    return replace(recipe, anchor=[sent[name].to(inputs.device) for name in names])
+    # Frozen parameters are not sent, and stay where they are.
+    near = [
+        inputs.broadcast.get(f"global.classifier.{name}", p.detach()).to(inputs.device)
+        for name, p in model.named_parameters()
+    ]
+    return replace(recipe, anchor=near)
 
 
 METHOD = Method(

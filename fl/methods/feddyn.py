@@ -79,7 +79,9 @@ class LocalFedDyn(AfterFedAvg, ClassifierConfig):
             return {**prefixed("classifier", model), **own}
 
         recipe = classifier_recipe(inputs, plain(self, proximal=alpha), model)
-        return replace(recipe, anchor=[s[n] - g[n] for n in s], upload=upload)
+        # Frozen parameters are not sent, and stay where they are.
+        near = [s[n] - g[n] if n in s else p.detach() for n, p in model.named_parameters()]
+        return replace(recipe, anchor=near, upload=upload)
 
     def drift(self, inputs: TaskInput) -> Tensors:
         """g_k: what the client remembers; after FedProx's round w_k less the run's start; zeros for

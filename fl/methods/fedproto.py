@@ -90,7 +90,8 @@ def run(clients: Clients, server: Server, config: FedProtoConfig, *, rounds: Rou
         clients.train(only=chosen, broadcast=clients.to_send(sent), remember=True, goes_to="client")
         told = clients.map(tell_prototypes, only=chosen, check=check)
         with server.events.phase("fusion"):
-            average(memory, told)
+            if told:  # else all that took part were dropped
+                average(memory, told)
     return rounds.outcome(None, figures=taken.fedavg_bytes(config.classifier, server))
 
 

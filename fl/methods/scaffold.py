@@ -121,7 +121,11 @@ def train_corrected(inputs: TaskInput) -> Recipe:
     return replace(
         recipe,
         optimizer=Corrected(config.make_optimizer()),
-        anchor=[c[name] - own[name] for name in x],
+        # Frozen parameters are not sent, and have no control.
+        anchor=[
+            c[name] - own[name] if name in x else torch.zeros_like(p)
+            for name, p in model.named_parameters()
+        ],
         upload=upload,
     )
 
