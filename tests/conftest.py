@@ -46,7 +46,7 @@ def pytest_runtest_makereport(
         row |= {"seconds": round(report.duration, 3)}
         if report.failed:
             row["why"] = report.longreprtext[-1500:]
-        with rows.open("ab", buffering=0) as lines:
+        with open(rows, "ab", buffering=0) as lines:  # the test may have replaced Path.open
             lines.write(json.dumps(row).encode() + b"\n")
     return report
 
