@@ -128,7 +128,7 @@ def test_another_sweep_neither_takes_its_name_nor_resumes_it(server: Path) -> No
 
 
 def test_a_killed_sweep_goes_on_from_where_it_was_moved_to(server: Path, tmp_path: Path) -> None:
-    three = ("--num-samples=3", "--max-concurrent=2", "--runtime=inprocess")
+    three = ("--num-samples=3", "--max-concurrent=3", "--runtime=inprocess")
     folder = tmp_path / "here" / "runs" / "sweep" / "trials"
     line = command(tmp_path / "here", SERVER_SPACE, *three)
     kill_sweep(line, lambda: len(list(folder.glob("0*/result.json"))) >= 1)

@@ -9,7 +9,6 @@ from cluster.studies.cells import make
 from tests.cluster.run.made_up import make_up_data
 
 CELLS = {
-    "table4": ("*-fedmho-sd", ("--num-clients=2", "--num-samples=600")),
     "fedd2s-table2": ("*-fedd2s", ("--num-clients=5",)),
     "hfldd": ("*-hfldd", ("--num-clients=20",)),
 }

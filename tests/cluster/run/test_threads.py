@@ -14,10 +14,9 @@ SMALL = (
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("runtime", "other"), [("inprocess", "1"), ("ray", "x")])
-def test_the_number_of_threads_is_the_runs_own(runtime: str, other: str, tmp_path: Path) -> None:
+def test_the_number_of_threads_is_the_runs_own(tmp_path: Path) -> None:
     models = set()
-    for threads in (None, other):
+    for threads, runtime in (("1", "inprocess"), ("x", "ray"), (None, "inprocess")):
         environment = {k: v for k, v in os.environ.items() if k != "OMP_NUM_THREADS"}
         if threads is not None:
             environment["OMP_NUM_THREADS"] = threads
