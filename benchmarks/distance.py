@@ -151,7 +151,7 @@ def time_runs(
 ) -> Iterator[tuple[str, Times]]:
     """The filter as a run calls it, with each number of ranks."""
     _, num_features, num_classes = shape
-    spec = RunSpec(image_shape=(1, 1, num_features), num_classes=num_classes, seed=0)
+    spec = RunSpec.of_images((1, 1, num_features), num_classes=num_classes, seed=0)
     threads = torch.get_num_threads()
     usual = (1, 2) if options.device == "cpu" or torch.cuda.device_count() > 1 else (1,)
     with servers(spec, options.ranks or usual, torch.device(options.device), Events()) as ready:

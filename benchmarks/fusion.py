@@ -56,7 +56,7 @@ from fl.models import build_classifier
 from fl.seeding import torch_generator, torch_seeded
 from fl.training.reduced import reduced
 
-PROBLEM = RunSpec(image_shape=(1, 28, 28), num_classes=10, seed=0)
+PROBLEM = RunSpec.of_images((1, 28, 28), num_classes=10, seed=0)
 LOSS = FusionLoss(ce_weight=0.5, kd_weight=0.5)
 Times = tuple[float, float, float]  # seconds in all, of which asking teachers, and the last loss
 

@@ -43,7 +43,7 @@ from fl.models import build_classifier
 from fl.training.classifier import ClassifierConfig, starting_classifier
 from fl.training.generator import GeneratorConfig
 
-MNIST = RunSpec(image_shape=(1, 28, 28), num_classes=10, seed=0)
+MNIST = RunSpec.of_images((1, 28, 28), num_classes=10, seed=0)
 TRAINING = ClassifierConfig(model="cnn", width=0.2, epochs=1)
 CONFIG = FitConfig(epochs=2, optimizer="sgd", lr=0.01, batch_size=16)
 LOSS = FusionLoss(ce_weight=1.0, kd_weight=0.0)

@@ -135,7 +135,7 @@ def main(options: Options) -> int:
 
 def attacked(name: Name, epsilon: float, size: Size, data: Dataset, seed: int) -> list[Row]:
     """A row for each attack on one run."""
-    method, run_spec = get_method(name), RunSpec(image_shape=(1, 28, 28), num_classes=10, seed=seed)
+    method, run_spec = get_method(name), RunSpec.of_images((1, 28, 28), num_classes=10, seed=seed)
     config = settings(method, size)
     cut = make_partition(
         data.train.labels, size.clients, 10, PartitionConfig(kind="iid"), alpha=1.0, seed=seed

@@ -152,7 +152,7 @@ class Federation:
         """A whole run in which these clients lie; of several rounds no other may follow, as what
         clients upload in the second depends on the first."""
         labels, seed = self.data.train.labels, self.seed
-        run_spec = RunSpec(image_shape=self.data.image_shape, num_classes=10, seed=seed)
+        run_spec = RunSpec.of_images(self.data.image_shape, num_classes=10, seed=seed)
         kind: Any = "iid" if np.isinf(self.alpha) else "dirichlet"
         cut = make_partition(
             labels,

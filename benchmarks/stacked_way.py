@@ -186,7 +186,7 @@ def job(k: int, way: Way, samples: int) -> Job:
         client=Client(
             id=k, role="generator", training=TRAINING, num_samples=SAMPLES, request=way.request
         ),
-        run_spec=RunSpec(image_shape=(1, 28, 28), num_classes=10, seed=0),
+        run_spec=RunSpec.of_images((1, 28, 28), num_classes=10, seed=0),
         indices=np.random.default_rng(k).choice(samples, SAMPLES, replace=False),
         broadcast=None,
         payload=None,

@@ -120,11 +120,11 @@ class RunConfig(Settings, Generic[Options]):
 
     @property
     def run_spec(self) -> RunSpec:
-        """Image shape, classes, domains, seed and arithmetic, found without reading an image."""
+        """Samples, classes, domains, seed and arithmetic, found without reading our own data."""
         common: dict[str, Any] = {"seed": self.seed, "tf32": self.tf32}
         if self.data.folder is not None:
             domains, classes = find_names(Path(self.data.folder))
             shape = (3, self.data.side, self.data.side)
-            return RunSpec(image_shape=shape, num_classes=len(classes), domains=domains, **common)
+            return RunSpec.of_images(shape, num_classes=len(classes), domains=domains, **common)
         info = dataset_info(self.dataset)
-        return RunSpec(image_shape=info.image_shape, num_classes=info.num_classes, **common)
+        return RunSpec(inputs=info.inputs, num_classes=info.num_classes, **common)

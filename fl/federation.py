@@ -8,7 +8,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence, Set
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, Self
 
 import numpy as np
 import torch
@@ -18,6 +18,7 @@ from fl.data.shard import Shard
 from fl.errors import ClientFailed
 from fl.events import Events
 from fl.exchange import Tensors, Upload
+from fl.inputs import Inputs
 from fl.json_files import JsonObject
 from fl.seeding import in_round, torch_generator
 
@@ -27,10 +28,10 @@ Batch = dict[str, Tensor]
 
 @dataclass(frozen=True, kw_only=True)
 class RunSpec:
-    """What server and clients have before training: image shape, classes, domains, and the seed."""
+    """What server and clients have before training: inputs, classes, domains, and the seed."""
 
-    image_shape: tuple[int, int, int]
-    """Channels, height, width."""
+    inputs: Inputs
+    """What the samples are."""
     num_classes: int
     seed: int
     """From which all randomness is derived."""
@@ -38,6 +39,16 @@ class RunSpec:
     """Names of the domains, if the data set has any: accuracy is then reported for each."""
     tf32: bool = False
     """Whether GPUs round the factors of float32 convolutions and products to TF32."""
+
+    @classmethod
+    def of_images(cls, image_shape: tuple[int, int, int], **others: Any) -> Self:
+        """That of images (channels, height, width); ``others`` by their names."""
+        return cls(inputs=Inputs(image_shape), **others)
+
+    @property
+    def image_shape(self) -> tuple[int, int, int]:
+        """Channels, height, width; raises :class:`fl.inputs.NotImages` for other samples."""
+        return self.inputs.image_shape
 
     def groups(self, test: Shard) -> Tensor:
         """The group in which each test sample's answer is counted, int64 (n,): domain and class."""
@@ -99,7 +110,7 @@ class Training(Protocol):
         ...
 
     def check(self, run_spec: RunSpec) -> None:
-        """Raises `UserError` if the model cannot take such images."""
+        """Raises `UserError` if the model cannot take such samples."""
         ...
 
     def work(self, num_samples: int) -> int:

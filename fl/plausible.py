@@ -15,7 +15,8 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from fl.federation import Update
-from fl.models.shapes import AnyBatchNorm, ImageShape
+from fl.inputs import Inputs
+from fl.models.shapes import AnyBatchNorm
 from fl.models.state import state_sent
 
 LARGEST_ANSWER = 1e5
@@ -73,12 +74,15 @@ def extents(model: nn.Module) -> dict[str, float]:
 
 
 @lru_cache(maxsize=8)
-def trial_images(shape: ImageShape) -> Tensor:
-    """Black, white, noise, and a soft picture, (4, C, H, W): no client can foresee the last two."""
-    coarse = torch.rand(1, shape[0], 4, 4, generator=_secret_stream())
-    soft = F.interpolate(coarse, size=shape[1:], mode="bilinear")
-    noise = torch.rand(1, *shape, generator=_secret_stream())
-    return torch.cat([torch.zeros_like(noise), torch.ones_like(noise), noise, soft])
+def trial_inputs(inputs: Inputs) -> Tensor:
+    """Four samples, of which no client can foresee the last two: of images black, white, noise and
+    a soft picture; of others zeros, the largest value, and two at random."""
+    noise = inputs.draw(2, _secret_stream())
+    if inputs.is_image:
+        coarse = torch.rand(1, inputs.shape[0], 4, 4, generator=_secret_stream())
+        noise[1:] = F.interpolate(coarse, size=inputs.shape[1:], mode="bilinear")
+    zero = inputs.zeros(1)
+    return torch.cat([zero, torch.full_like(zero, inputs.high), noise])
 
 
 @lru_cache(maxsize=8)
@@ -131,12 +135,12 @@ def _check_statistic(update: Update, name: str, limit: float, features: str) -> 
 
 
 @torch.no_grad()
-def check_model(model: nn.Module, shape: ImageShape) -> None:
+def check_model(model: nn.Module, inputs: Inputs) -> None:
     """Raises `ValueError` for a classifier that is not to be sent to anybody, left in eval mode."""
     parameter = next(model.parameters())
     if not all(t.isfinite().all() for t in state_sent(model).values()):
         raise ValueError("has NaN or infinite weights")
-    check_answer(model.eval()(trial_images(shape).to(parameter.device)), "answers")
+    check_answer(model.eval()(trial_inputs(inputs).to(parameter.device)), "answers")
 
 
 def outliers(uploads: Sequence[Mapping[str, float]]) -> dict[int, str]:

@@ -67,11 +67,24 @@ class Result:
         files = sorted((self.path / "plots").glob("*"))
         return {file.stem: file for file in files if file.suffix in KINDS}
 
+    def __repr__(self) -> str:
+        """A few lines: what ran, how it ended, and where its files are."""
+        up, down = (self.figures[f"bytes_{way}"] for way in ("up", "down"))
+        return (
+            f"{self._title}\n"
+            f"{self.figures['clients']} clients, {self.figures['rounds']} rounds, {up:,} bytes up, "
+            f"{down:,} down, {self.figures['seconds']['total']:.1f} s\n"
+            f"report: {self.report}"
+        )
+
+    @property
+    def _title(self) -> str:
+        method, data = self.figures["method"], self.figures["dataset"]
+        return f"{method} on {data}: accuracy {self.accuracy:.4f}"
+
     def _repr_html_(self) -> str:
         """What a notebook shows: the accuracy, and the pictures."""
-        title = (
-            f"{self.figures['method']} on {self.figures['dataset']}: accuracy {self.accuracy:.4f}"
-        )
+        title = self._title
         shown = [
             f'<img alt="{escape(name)}" style="max-width:48%" '
             f'src="data:{KINDS[file.suffix]};base64,{b64encode(file.read_bytes()).decode()}">'
@@ -143,7 +156,7 @@ def export_model(run: Path, file: Path, *, onnx: bool) -> None:
     first: Any = model
     while isinstance(first, Ensemble):
         first = first.members[0]
-    images = torch.zeros(2, *first.built_as.image_shape)
+    images = first.built_as.inputs.zeros(2)
     shapes = ({0: torch.export.Dim("batch")},)
     try:
         if onnx:

@@ -234,8 +234,8 @@ def call_of(given: Mapping[str, Any], dataset: Dataset) -> str | None:
     call = f"onefold.run({', '.join(words)})"
     if not own_data:
         return call
-    sizes = f"{len(dataset.train.labels)} training and {len(dataset.test.labels)} test images"
-    return f"{call}  # data, which is not kept: {sizes} {dataset.image_shape}"
+    sizes = f"{len(dataset.train.labels)} training and {len(dataset.test.labels)} test samples"
+    return f"{call}  # data, which is not kept: {sizes}, {dataset.inputs}"
 
 
 def code_of(name: str, model: Callable[..., Any]) -> str | None:

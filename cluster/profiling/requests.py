@@ -85,7 +85,7 @@ def measured(
     plain = stated(assignments, config, inventory).by_assignment
     subjects = {a: Subject(a.training, run_spec, request.threads) for a, request in plain.items()}
     steps = measure_steps(subjects.values(), inventory.device, anew=anew)
-    image_bytes = BYTES_PER_PIXEL * math.prod(run_spec.image_shape)
+    image_bytes = BYTES_PER_PIXEL * math.prod(run_spec.inputs.shape)
     requests = {}
     for assignment, request in plain.items():
         largest = max(n for a, n in zip(assignments, num_samples, strict=True) if a == assignment)

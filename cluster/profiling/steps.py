@@ -167,7 +167,7 @@ def _probe(subject: Subject, steps: int) -> tuple[Training, int]:
 
 def _run(subject: Subject, training: Training, count: int) -> ClientNote:
     stream, run_spec = np.random.default_rng(0), subject.run_spec
-    images = stream.integers(0, 256, (count, *run_spec.image_shape), dtype=np.uint8)
+    images = run_spec.inputs.stored(count, stream)
     split = Split(images, stream.integers(0, run_spec.num_classes, count))
     request = Request(cpus=subject.threads, gpus=1)
     client = Client(id=0, role="measured", training=training, num_samples=count, request=request)

@@ -1,7 +1,8 @@
 """Prepares a run: data, partition, clients and requests, with all checks before anything starts."""
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from fl.data.domains import load_domains
 from fl.data.partition import Partition, hold_out, make_partition, validated
 from fl.errors import UserError
 from fl.federation import Client, RunSpec, Training
+from fl.inputs import NotImages
 from fl.methods.method import Assignment
 from fl.methods.registry import Method, get_method
 from fl.models.registry import CLASSIFIERS, GENERATORS, MODELS, build_generator, build_shell
@@ -59,14 +61,14 @@ def main_memory() -> int:
 
 def _bytes(training: Training, run_spec: RunSpec) -> int:
     """Of the model's weights and buffers; it is built without memory for them."""
-    name, shape, classes = training.model, run_spec.image_shape, run_spec.num_classes
+    name, classes = training.model, run_spec.num_classes
     width = getattr(training, "width", 1.0)
     if name in CLASSIFIERS:
-        model = build_shell(name, shape, classes, width=width)
+        model = build_shell(name, run_spec.inputs, classes, width=width)
     elif name in GENERATORS:
         with torch.device("meta"):
             latent = getattr(training, "latent", 20)
-            model = build_generator(name, shape, classes, latent=latent, width=width)
+            model = build_generator(name, run_spec.image_shape, classes, latent=latent, width=width)
     else:
         return 0
     return sum(t.numel() * t.element_size() for t in model.state_dict().values())
@@ -106,7 +108,8 @@ def admit(launch: Launch, inventory: Inventory | None = None) -> Admitted:
     run = launch.run
     method = get_method(run.method)
     run_spec = run.run_spec  # reads the disk where the data is a folder
-    assignments = _assignments(run, method, run_spec)
+    with _named(run):
+        assignments = _assignments(run, method, run_spec)
     for training in {assignment.training for assignment in assignments}:
         refuse_large(training, run_spec)
     inventory = inventory or _inventory(launch)
@@ -121,6 +124,17 @@ def admit(launch: Launch, inventory: Inventory | None = None) -> Admitted:
         requests=stated(assignments, run.resources, inventory),
         fusion_ranks=ranks,
     )
+
+
+@contextmanager
+def _named(run: RunConfig[Any]) -> Iterator[None]:
+    """Says which method it is that needs images, where something inside does."""
+    try:
+        yield
+    except NotImages:
+        raise UserError(
+            f"{run.method} needs images of 1 or 3 channels; the samples are {run.run_spec.inputs}"
+        ) from None
 
 
 def _assignments(run: RunConfig[Any], method: Method, run_spec: RunSpec) -> list[Assignment]:
@@ -283,5 +297,6 @@ def _inputs(launch: Launch, method: Method) -> dict[str, Tensor]:
         return {}
     run = launch.run
     config = method.auxiliary(run.options)
-    shape = run.run_spec.image_shape
+    with _named(run):
+        shape = run.run_spec.image_shape
     return {"auxiliary": load_auxiliary(config, run.dataset, shape, launch.data_root)}

@@ -99,7 +99,7 @@ def measure(dataset: str, alpha: float, seeds: Sequence[int]) -> BytesRow:
         cut = make_partition(
             labels, CLIENTS, info.num_classes, PartitionConfig(), alpha=alpha, seed=seed
         )
-        run_spec = RunSpec(image_shape=info.image_shape, num_classes=info.num_classes, seed=seed)
+        run_spec = RunSpec.of_images(info.image_shape, num_classes=info.num_classes, seed=seed)
         classes += (cut.counts >= config.condensation.min_samples).sum(axis=1).tolist()
         sent += _ledger(config, run_spec, split, cut.train)
     return BytesRow(dataset, alpha, mean(classes), mean(sent) / MIB)

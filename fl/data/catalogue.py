@@ -51,7 +51,7 @@ def register_dataset(name: str, data: Any) -> None:
 
 
 def dataset_info(name: str) -> DatasetInfo:
-    """Classes and image shape of a data set; one of the user's own is read for it.
+    """Classes and samples of a data set; one of the user's own is read for it.
 
     Raises:
         UserError: there is no such data set, or it cannot be read.
@@ -59,7 +59,7 @@ def dataset_info(name: str) -> DatasetInfo:
     if name in INFO:
         return INFO[name]
     found = _own(name)
-    return DatasetInfo(found.num_classes, found.image_shape)
+    return DatasetInfo(found.num_classes, found.inputs)
 
 
 def load(

@@ -5,7 +5,7 @@ import logging
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from importlib import resources
 from pathlib import Path
 from typing import Annotated
@@ -20,6 +20,7 @@ from torch import Tensor
 from fl.bounds import Count, OneOf, Settings
 from fl.data.files import describe, find_problems, how_to_get, read_cinic10, read_torchvision
 from fl.errors import UserError, unknown
+from fl.inputs import Inputs
 from fl.seeding import numpy_generator
 from fl.whole_files import cache_dir, no_pipe, replacing
 
@@ -135,30 +136,36 @@ def fingerprint(files: Iterable[Path]) -> str:
 
 @dataclass(frozen=True)
 class DatasetInfo:
-    """Classes and image shape of a data set, which are fixed before its files are read."""
+    """Classes and samples of a data set, which are fixed before its files are read."""
 
     num_classes: int
-    image_shape: tuple[int, int, int]  # channels, height, width
+    inputs: Inputs
+
+    @property
+    def image_shape(self) -> tuple[int, int, int]:
+        """Channels, height, width."""
+        return self.inputs.image_shape
 
 
 INFO = {
-    "digits": DatasetInfo(10, (1, 28, 28)),
-    "mnist": DatasetInfo(10, (1, 28, 28)),
-    "fmnist": DatasetInfo(10, (1, 28, 28)),
-    "emnist": DatasetInfo(47, (1, 28, 28)),
-    "svhn": DatasetInfo(10, (3, 32, 32)),
-    "cifar10": DatasetInfo(10, (3, 32, 32)),
-    "cifar100": DatasetInfo(100, (3, 32, 32)),
-    "cinic10": DatasetInfo(10, (3, 32, 32)),
+    "digits": DatasetInfo(10, Inputs((1, 28, 28))),
+    "mnist": DatasetInfo(10, Inputs((1, 28, 28))),
+    "fmnist": DatasetInfo(10, Inputs((1, 28, 28))),
+    "emnist": DatasetInfo(47, Inputs((1, 28, 28))),
+    "svhn": DatasetInfo(10, Inputs((3, 32, 32))),
+    "cifar10": DatasetInfo(10, Inputs((3, 32, 32))),
+    "cifar100": DatasetInfo(100, Inputs((3, 32, 32))),
+    "cinic10": DatasetInfo(10, Inputs((3, 32, 32))),
 }
 NAMES = tuple(INFO)
 
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """Images, uint8 (N, C, H, W), with their labels, int64 (N,)."""
+    """Samples as they are stored, with their labels, int64 (N,)."""
 
     images: np.ndarray
+    """(N, ...) of any type: see :func:`fl.inputs.as_inputs`. Images are uint8 (N, C, H, W)."""
     labels: np.ndarray
     domains: np.ndarray | None = None
     """Which domain each image is from, int64 (N,), where the data set has domains."""
@@ -181,15 +188,19 @@ class Dataset:
     """Empty where classes have only numbers."""
     domain_names: tuple[str, ...] = ()
 
+    @cached_property
+    def inputs(self) -> Inputs:
+        """What the samples are."""
+        return Inputs.found(self.train.images)
+
     @property
     def image_shape(self) -> tuple[int, int, int]:
-        """Channels, height, width."""
-        channels, height, width = self.train.images.shape[1:]
-        return channels, height, width
+        """Channels, height, width; raises :class:`fl.inputs.NotImages` for other samples."""
+        return self.inputs.image_shape
 
 
 def dataset_info(name: str) -> DatasetInfo:
-    """Classes and image shape of data set `name`. Raises UserError for an unknown name."""
+    """Classes and samples of data set `name`. Raises UserError for an unknown name."""
     if name not in INFO:
         raise unknown("data set", name, NAMES)
     return INFO[name]

@@ -1,7 +1,9 @@
-"""Data of the user's own: arrays and data set objects, as the plain arrays that runs use."""
+"""Data of the user's own: arrays and data set objects, as the plain arrays that runs use.
+
+What is stored of it is exact, but that floats become float32, as which models take them.
+"""
 
 import importlib.util
-import logging
 import os
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -89,8 +91,8 @@ FORMS = (
 )
 FEW_CLASSES = 1000
 """More are allowed where there are as many samples, since labels count the classes from 0."""
-log = logging.getLogger(__name__)
-IMAGE_COLUMNS, LABEL_COLUMNS = ("image", "img"), ("label", "labels", "fine_label")
+IMAGE_COLUMNS = ("image", "img", "x")
+LABEL_COLUMNS = ("label", "labels", "fine_label", "y")
 
 
 def as_dataset(name: str, data: Any) -> Dataset:
@@ -98,12 +100,12 @@ def as_dataset(name: str, data: Any) -> Dataset:
 
     Args:
         name: what it is called.
-        data: a `Dataset`; a pair of arrays, images and labels, of which a fifth is held out as the
+        data: a `Dataset`; a pair of arrays, samples and labels, of which a fifth is held out as the
             test split; two such pairs, training and test; a mapping with ``train`` and ``test``,
             of pairs or data set objects (a Hugging Face ``DatasetDict`` is one); or one data set
-            object, indexable with a length, whose samples are (image, label). Images are uint8, or
-            floating point in [0, 1]: (H, W), (C, H, W) or (H, W, C) with one or three channels,
-            all of one size. Labels are integers from 0.
+            object, indexable with a length, whose samples are (sample, label). Samples are
+            numbers of any type and one shape; see :func:`stored` for what is taken as an image.
+            Labels are integers from 0.
 
     Raises:
         UserError: one line, for whatever is wrong.
@@ -141,8 +143,8 @@ def _split(name: str, data: Any) -> Split:
     if _is_pair(data):
         images, labels = (_array(name, column) for column in data)
         if len(images) != len(labels):
-            raise UserError(f"data {name}: {len(images)} images but {len(labels)} labels")
-        return Split(_images(name, images), _labels(name, labels))
+            raise UserError(f"data {name}: {len(images)} samples but {len(labels)} labels")
+        return Split(stored(name, images), _labels(name, labels))
     if not (hasattr(data, "__len__") and hasattr(data, "__getitem__")):
         raise UserError(f"data {name}: expected {FORMS}, got {type(data).__name__}")
     samples = [_sample(name, data[index]) for index in range(len(data))]
@@ -151,9 +153,11 @@ def _split(name: str, data: Any) -> Split:
     alike = in_one_form([image for image, _ in samples])
     shapes = {np.shape(image) for image in alike}
     if len(shapes) > 1:
-        raise UserError(f"data {name}: images of several shapes, {sorted(shapes)[:3]}; scale them")
+        raise UserError(
+            f"data {name}: samples of several shapes, {sorted(shapes)[:3]}; scale or pad them"
+        )
     return Split(
-        _images(name, np.stack(alike)),
+        stored(name, np.stack(alike)),
         _labels(name, _array(name, [label for _, label in samples])),
     )
 
@@ -170,7 +174,7 @@ def _sample(name: str, sample: Any) -> tuple[np.ndarray, Any]:
         sample = (sample[image], sample[label])
     if not isinstance(sample, Sequence) or len(sample) != 2:
         kind = type(sample).__name__
-        raise UserError(f"data {name}: a sample must be (image, label), got a {kind}")
+        raise UserError(f"data {name}: a sample must be (sample, label), got a {kind}")
     return _array(name, sample[0]), sample[1]
 
 
@@ -188,32 +192,49 @@ def _column(sample: Mapping[str, Any], names: Sequence[str]) -> str | None:
     return next((name for name in names if name in sample), None)
 
 
-def _images(name: str, images: np.ndarray) -> np.ndarray:
-    """uint8 (N, C, H, W)."""
-    if images.ndim == 3:
-        images = images[:, None]
-    if images.ndim != 4:
-        raise UserError(f"data {name}: images of shape {images.shape}; expected (N, C, H, W)")
-    if images.shape[1] not in (1, 3) and images.shape[3] in (1, 3):
-        images = images.transpose(0, 3, 1, 2)
-    if images.shape[1] not in (1, 3):
+def stored(name: str, samples: np.ndarray) -> np.ndarray:
+    """Samples, (N, ...), as they are stored: integers in their own type, floats as float32.
+
+    Images, uint8 or floats in [0, 1], are (N, C, H, W) or (N, H, W, C) with 1 or 3 channels, and
+    become uint8 (N, C, H, W) where they have 256 levels exactly. Of three axes, (N, H, W), they are
+    gray images only with such levels: other floats are sequences.
+
+    Raises:
+        UserError: they are no numbers, not finite, or without a shape.
+    """
+    if samples.dtype.kind not in "biuf" or samples.ndim < 2:
         raise UserError(
-            f"data {name}: images of shape {images.shape}; allowed: 1 or 3 channels, as "
-            "(N, C, H, W) or (N, H, W, C)"
+            f"data {name}: samples of type {samples.dtype} and shape {samples.shape}; expected "
+            "numbers, (N, ...) with at least one axis for each sample"
         )
-    if np.issubdtype(images.dtype, np.floating):
-        low, high = (float(images.min()), float(images.max())) if images.size else (0.0, 0.0)
-        if not 0 <= low <= high <= 1:
-            raise UserError(
-                f"data {name}: pixels from {low:g} to {high:g}; allowed: 0 to 1, or uint8"
-            )
-        levels = np.round(images * 255)
-        if not np.allclose(levels, images * 255, atol=1e-3):
-            log.warning("data %s: floats are rounded to 256 levels, the nearest n/255", name)
-        images = levels
-    elif images.dtype != np.uint8:
-        raise UserError(f"data {name}: pixels of type {images.dtype}; allowed: uint8 or floats")
-    return np.ascontiguousarray(images, dtype=np.uint8)
+    if samples.dtype.kind == "f":
+        if not np.isfinite(samples).all():
+            raise UserError(f"data {name}: samples with NaN or infinite values")
+        samples = _in_bytes(samples)
+    if samples.dtype.kind == "f" or samples.dtype == np.uint8:
+        samples = _channels_first(samples)
+    elif not is_whole(samples := samples.astype(np.uint8) if samples.dtype == bool else samples):
+        raise UserError(f"data {name}: integers of 2**63 and more; allowed: less")
+    kept = np.float32 if samples.dtype.kind == "f" else samples.dtype
+    return np.ascontiguousarray(samples, dtype=kept)
+
+
+def _in_bytes(samples: np.ndarray) -> np.ndarray:
+    """Images of floats as uint8, where each value is exactly one of n / 255; else as they are."""
+    if samples.ndim not in (3, 4) or not samples.size or samples.min() < 0 or samples.max() > 1:
+        return samples
+    levels = np.round(samples * 255)
+    exact = np.allclose(levels / 255, samples, rtol=0, atol=np.finfo(samples.dtype).eps)
+    return levels.astype(np.uint8) if exact else samples
+
+
+def _channels_first(samples: np.ndarray) -> np.ndarray:
+    """Images as (N, C, H, W); all else as it is."""
+    if samples.ndim == 3 and samples.dtype == np.uint8:
+        return samples[:, None]
+    if samples.ndim == 4 and samples.shape[1] not in (1, 3) and samples.shape[3] in (1, 3):
+        return samples.transpose(0, 3, 1, 2)
+    return samples
 
 
 def _labels(name: str, labels: np.ndarray) -> np.ndarray:
@@ -222,7 +243,7 @@ def _labels(name: str, labels: np.ndarray) -> np.ndarray:
     if labels.ndim != 1 or not is_whole(labels):
         raise UserError(
             f"data {name}: labels of type {labels.dtype} and shape {labels.shape}; expected "
-            "integers below 2**63, one for each image"
+            "integers below 2**63, one for each sample"
         )
     return labels.astype(np.int64)
 
@@ -246,7 +267,7 @@ def _checked(name: str, train: Split, test: Split, names: tuple[str, ...]) -> Da
             raise UserError(f"data {name}: label {split.labels.min()}; allowed: 0 and more")
     if train.images.shape[1:] != test.images.shape[1:]:
         shapes = f"{train.images.shape[1:]} and {test.images.shape[1:]}"
-        raise UserError(f"data {name}: training and test images differ in shape: {shapes}")
+        raise UserError(f"data {name}: training and test samples differ in shape: {shapes}")
     check_names(f"data {name}: class", names)
     classes = max(len(names), 1 + int(max(train.labels.max(), test.labels.max())))
     samples = len(train.labels) + len(test.labels)
@@ -261,7 +282,7 @@ def _checked(name: str, train: Split, test: Split, names: tuple[str, ...]) -> Da
 
 # Data of the user's own by path: an .npz file, or a folder of images by class.
 
-ARRAYS = (("x_train", "y_train", "x_test", "y_test"), ("images", "labels"))
+ARRAYS = (("x_train", "y_train", "x_test", "y_test"), ("images", "labels"), ("x", "y"))
 """Names of an .npz file's arrays: with a test split as Keras has them, or without."""
 LAYOUT = "expected FOLDER/class/image, or FOLDER/train/class/image beside FOLDER/test/class/image"
 
@@ -293,7 +314,7 @@ def _read_path(path: Path, state: str) -> Dataset:
 def _npz(path: Path) -> Any:
     found = read_arrays(path, *ARRAYS)
     if not all(array.ndim for array in found):
-        raise UserError(f"{path} has one number for an array; expected N images and N labels")
+        raise UserError(f"{path} has one number for an array; expected N samples and N labels")
     return (found[:2], found[2:]) if len(found) == 4 else tuple(found)
 
 

@@ -9,13 +9,15 @@ import torch
 from torch import Tensor
 
 from fl.data.datasets import Split
+from fl.inputs import as_inputs
 
 
 @dataclass(frozen=True, eq=False)
 class Shard:
-    """One client's images, float32 (n, C, H, W) in [0, 1], and labels, int64 (n,).
+    """One client's samples, (n, ...), and labels, int64 (n,).
 
-    No normalisation: the CVAE's binary cross-entropy needs pixels in [0, 1].
+    Images are float32 (n, C, H, W) in [0, 1], without normalisation: the CVAE's binary
+    cross-entropy needs pixels in [0, 1].
     """
 
     images: Tensor
@@ -27,7 +29,7 @@ class Shard:
     @classmethod
     def from_split(cls, split: Split, indices: np.ndarray, num_classes: int) -> Self:
         """The samples of `split` at `indices`, int64 (n,), as tensors on the CPU."""
-        images = torch.from_numpy(split.images[indices]).float().div_(255)
+        images = as_inputs(split.images[indices])
         domains = None if split.domains is None else torch.from_numpy(split.domains[indices])
         return cls(images, torch.from_numpy(split.labels[indices]), num_classes, domains)
 
@@ -41,7 +43,7 @@ class Shard:
 
 
 def shard_digest(split: Split, indices: np.ndarray) -> str:
-    """SHA-256, in hexadecimal, of the samples of `split` at `indices`: pixels, labels, shape.
+    """SHA-256, in hexadecimal, of the samples of `split` at `indices`: values, labels, shape.
 
     It hashes the content, so equal samples have one digest wherever they are in the data set.
     """

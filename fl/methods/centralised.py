@@ -45,33 +45,46 @@ def run(clients: Clients, server: Server, config: CentralisedConfig) -> Outcome:
 
 
 def send_samples(inputs: TaskInput) -> TaskOutput:
-    """All images of the client, uint8 (n, C, H, W), and their labels, uint8 (n,)."""
-    images = (inputs.shard.images * 255).round().to(torch.uint8)
-    return TaskOutput(tensors={"images": images, "labels": inputs.shard.labels.to(torch.uint8)})
+    """All samples of the client, images with 256 levels as uint8 (n, C, H, W), and their labels."""
+    samples = inputs.shard.images
+    if inputs.run_spec.inputs.kind == "pixels":
+        levels = (samples * 255).round().to(torch.uint8)
+        samples = levels if torch.equal(levels.float() / 255, samples) else samples
+    labels = inputs.shard.labels.to(_label_type(inputs.run_spec))
+    return TaskOutput(tensors={"images": samples, "labels": labels})
+
+
+def _label_type(run_spec: RunSpec) -> torch.dtype:
+    return torch.uint8 if run_spec.num_classes <= 256 else torch.int64
 
 
 def samples(updates: list[Update], server: Server) -> Batch:
-    """All clients' samples, images in [0, 1] and labels, checked.
+    """All clients' samples as a model takes them, and their labels, checked.
 
     Raises:
         ValueError: an upload is not what a client's samples look like.
     """
     parts = [_checked(update, server.run_spec) for update in updates]
     return {
-        "images": torch.cat([images for images, _ in parts]).float() / 255,
+        "images": torch.cat([images for images, _ in parts]),
         "labels": torch.cat([labels for _, labels in parts]).long(),
     }
 
 
 def _checked(update: Update, run_spec: RunSpec) -> tuple[Tensor, Tensor]:
-    size = update.client.num_samples
+    size, inputs = update.client.num_samples, run_spec.inputs
     images = update.tensors.get("images", torch.empty(0))
     labels = update.tensors.get("labels", torch.empty(0))
-    shapes = (images.shape, labels.shape) == ((size, *run_spec.image_shape), (size,))
-    if not shapes or {images.dtype, labels.dtype} != {torch.uint8}:
-        raise ValueError(f"client {update.client.id} did not send an image and label per sample")
-    if int(labels.max()) >= run_spec.num_classes:
+    types = {inputs.zeros(0).dtype, torch.uint8 if inputs.kind == "pixels" else None}
+    shapes = (images.shape, labels.shape) == ((size, *inputs.shape), (size,))
+    if not shapes or images.dtype not in types or labels.dtype != _label_type(run_spec):
+        raise ValueError(f"client {update.client.id} did not send a sample and label per sample")
+    if int(labels.min()) < 0 or int(labels.max()) >= run_spec.num_classes:
         raise ValueError(f"client {update.client.id} sent labels of no class: {int(labels.max())}")
+    if images.dtype == torch.uint8:
+        return images.float() / 255, labels
+    if inputs.kind == "pixels" and not 0 <= float(images.min()) <= float(images.max()) <= 1:
+        raise ValueError(f"client {update.client.id} sent pixels outside 0 to 1")
     return images, labels
 
 

@@ -19,7 +19,7 @@ from fl.federation import Batch, RunSpec
 from fl.fusion.fit import FitConfig
 from fl.fusion.server import Server
 from fl.fusion.trajectory import AHEAD, MatchingConfig, match_trajectory
-from fl.methods.method import Method
+from fl.methods.method import Assignment, Method
 from fl.methods.prototypes import LOCAL, ParticipationConfig, assign_all, participants
 from fl.methods.uploads import combine_classifiers, untrained_classifier
 from fl.rounds import Rounds
@@ -115,10 +115,16 @@ class SoftLabels:
         return -(batch["labels"] * logits.log_softmax(1)).sum(1).mean()
 
 
+def assign(config: DynaFedConfig, num_clients: int, run_spec: RunSpec) -> list[Assignment]:
+    """Classifiers at all clients, of images: the server learns such along the models' path."""
+    assert run_spec.image_shape  # which refuses other samples
+    return assign_all(config, num_clients, run_spec)
+
+
 METHOD = Method(
     name="dynafed",
     config=DynaFedConfig,
-    assign=assign_all,
+    assign=assign,
     run=run,
     one_shot=False,
     default_ranks=1,

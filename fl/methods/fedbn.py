@@ -52,9 +52,9 @@ def assign(config: FedBNConfig, num_clients: int, run_spec: RunSpec) -> list[Ass
         found = f"{num_clients} clients and {len(run_spec.domains)} domains"
         raise UserError(f"tested=domain needs a client for each domain, got {found}")
     assignments = prototypes.assign(config, num_clients, run_spec)
-    shape, classes = run_spec.image_shape, run_spec.num_classes
+    inputs, classes = run_spec.inputs, run_spec.num_classes
     trained = {a.training for a in assignments if isinstance(a.training, ClassifierConfig)}
-    models = [build_shell(t.model, shape, classes, width=t.width) for t in trained]
+    models = [build_shell(t.model, inputs, classes, width=t.width) for t in trained]
     if not any(map(norm_names, models)):
         names = ", ".join(sorted({training.model for training in trained}))
         raise UserError(

@@ -97,7 +97,7 @@ def run(clients: Clients, server: Server, config: FedD2SConfig, *, rounds: Round
     """Algorithm 1. The global model's first layer is never used nor changed."""
     model = untrained_classifier(config.classifier, server)
     layers, taken = layers_of(config, clients.run_spec), Participations(clients)
-    shapes = output_shapes(model, layers, clients.run_spec.image_shape)
+    shapes = output_shapes(model, layers, clients.run_spec.inputs)
 
     def depth(client: int) -> int:
         return config.fixed_layer or config.dropping.depth(layers, taken[client])

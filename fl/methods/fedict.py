@@ -119,7 +119,7 @@ def run(clients: Clients, server: Server, config: FedICTConfig, *, rounds: Round
     """
     model = untrained_classifier(config.classifier, server)
     layers, depth = layers_of(config, clients.run_spec), config.depth(clients.run_spec)
-    shape = output_shapes(model, layers, clients.run_spec.image_shape)[depth - 1]
+    shape = output_shapes(model, layers, clients.run_spec.inputs)[depth - 1]
     taken = Participations(clients)
     memory = taken.memory
 

@@ -110,7 +110,7 @@ def average(memory: dict[str, Tensor], told: list[Update]) -> None:
 def feature_width(config: PersonalTraining, run_spec: RunSpec) -> int:
     """d, the number of features that enter the model's head."""
     model = starting_classifier(config, run_spec).eval()
-    return features_and_logits(model, torch.zeros(1, *run_spec.image_shape))[0].shape[1]
+    return features_and_logits(model, run_spec.inputs.zeros(1))[0].shape[1]
 
 
 @torch.no_grad()

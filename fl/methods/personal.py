@@ -18,10 +18,10 @@ from fl.exchange import Tensors, checked
 from fl.federation import RunSpec, Training, Update
 from fl.fusion.aggregation import average_states
 from fl.fusion.server import Server
+from fl.inputs import Inputs
 from fl.json_files import JsonObject
 from fl.methods.prototypes import ParticipationConfig, participants
 from fl.models.layered import Layers
-from fl.models.shapes import ImageShape
 from fl.rounds import Rounds
 from fl.server import Evaluation
 from fl.spaces import Choice, Distribution, LogUniform
@@ -162,9 +162,9 @@ def layers_of(config: PersonalConfig, run_spec: RunSpec) -> Layers:
 
 
 @torch.no_grad()
-def output_shapes(model: nn.Module, layers: Layers, image_shape: ImageShape) -> Shapes:
+def output_shapes(model: nn.Module, layers: Layers, inputs: Inputs) -> Shapes:
     """The shape of one sample after each of the layers, without the batch."""
-    x = torch.zeros(1, *image_shape, device=next(model.parameters()).device)
+    x = inputs.zeros(1).to(next(model.parameters()).device)
     shapes = []
     for number in range(1, len(layers.names) + 1):
         x = layers.forward(model.eval(), x, number, number)

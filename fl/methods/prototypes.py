@@ -106,7 +106,7 @@ def assign_all(config: Any, num_clients: int, run_spec: RunSpec) -> list[Assignm
     """Every client trains ``config.classifier``.
 
     Raises:
-        UserError: the classifier cannot take these images.
+        UserError: the classifier cannot take such samples.
     """
     config.classifier.check(run_spec)
     return [Assignment("classifier", config.classifier)] * num_clients

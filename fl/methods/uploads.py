@@ -107,7 +107,7 @@ def combine(
     while True:
         load(left)
         try:
-            check_model(model, server.run_spec.image_shape)
+            check_model(model, server.run_spec.inputs)
         except ValueError as wrong:
             model.load_state_dict(before)
             liar = max(left, key=lambda update: _distance(update, before))

@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fl.data.datasets import Dataset, Split
+from fl.inputs import as_inputs
 from fl.json_files import JsonObject
 from fl.metrics.teachers import describe_oracle
 from fl.models import build_classifier
@@ -157,7 +158,7 @@ def measure(
         ones; as the two ends of the scale those of ``noise`` and between two halves of the ``real``
         images; and ``features``, the name of what they are measured with.
     """
-    images = torch.from_numpy(np.ascontiguousarray(real.images)).float() / 255
+    images = as_inputs(np.ascontiguousarray(real.images))
     with torch_seeded(SEED, "fid/start"):
         network = FeatureNetwork(real.images.shape[1], num_classes).to(device)
     train_on_real(network, real, EPOCHS * -(-len(real.labels) // BATCH), "fid/order")

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from fl.errors import UserError, check_name, reason_of, unknown
+from fl.inputs import Inputs
 from fl.models import architectures
 from fl.models.cvae import CVAE
 from fl.models.shapes import Built, ImageShape, ModelInfo
@@ -27,8 +28,8 @@ from fl.sources import source_hash
 
 
 @lru_cache(maxsize=64)
-def check_output(info: ModelInfo, image_shape: ImageShape, num_classes: int, width: float) -> None:
-    """Refuses a model that does not map images of that shape to a logit for each class.
+def check_output(info: ModelInfo, inputs: Inputs, num_classes: int, width: float) -> None:
+    """Refuses a model that does not map such samples to a logit for each class.
 
     It is tried once in a process, and draws nothing from torch's global stream: weights drawn after
     it are the same whether it was tried or not.
@@ -36,26 +37,29 @@ def check_output(info: ModelInfo, image_shape: ImageShape, num_classes: int, wid
     Raises:
         UserError: with what it gave, or how it failed.
     """
-    shape = (2, *image_shape)
+    tried = f"{_plural(inputs)} of shape {(2, *inputs.shape)}"
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         try:
-            model = info.build(image_shape, num_classes, width).eval()
-            found = model(torch.zeros(shape))
+            model = info.build(inputs.shape, num_classes, width).eval()
+            found = model(inputs.zeros(2))
         except UserError:
             raise
         except (Exception, SystemExit) as error:
             raise UserError(
-                f"model {info.name} fails on images of shape {shape}: {type(error).__name__}: "
-                f"{reason_of(error)}"
+                f"model {info.name} fails on {tried}: {type(error).__name__}: {reason_of(error)}"
             ) from None
     given = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
     if given != (2, num_classes):
         raise UserError(
-            f"model {info.name} gives {given} for images of shape {shape}, "
+            f"model {info.name} gives {given} for {tried}, "
             f"expected {(2, num_classes)}: a logit for each class"
         )
     if refused := refusal(model):
         raise UserError(f"model {info.name} cannot be trained: {refused}")
+
+
+def _plural(inputs: Inputs) -> str:
+    return "images" if inputs.kind == "pixels" else inputs.kind
 
 
 def _collect() -> dict[str, ModelInfo]:
@@ -103,19 +107,25 @@ def register(info: ModelInfo) -> None:
 
 
 def build_classifier(
-    name: str, image_shape: ImageShape, num_classes: int, *, width: float = 1.0
+    name: str, samples: Inputs | ImageShape, num_classes: int, *, width: float = 1.0
 ) -> nn.Module:
-    """A classifier from images (B, C, H, W) in [0, 1] to logits (B, num_classes).
+    """A classifier from samples (B, ...) to logits (B, num_classes).
 
-    `width` multiplies channels and hidden units; 1 is the paper's. Initialised from torch's global
-    stream. Raises `UserError` as `check_classifier`.
+    Args:
+        name: of the model.
+        samples: what it takes, or the shape (C, H, W) of images, of which pixels are in [0, 1].
+        num_classes: of the data set.
+        width: factor on channels and hidden units; 1 is the paper's.
+
+    Initialised from torch's global stream. Raises `UserError` as `check_classifier`.
     """
-    check_classifier(name, image_shape, num_classes, width=width)
-    model = MODELS[name].build(image_shape, num_classes, width)
+    inputs = Inputs.of(samples)
+    check_classifier(name, inputs, num_classes, width=width)
+    model = MODELS[name].build(inputs.shape, num_classes, width)
     if MODELS[name].source:
-        settle(model, image_shape)
+        settle(model, inputs)
     model.stays = staying(model)  # type: ignore[assignment]
-    model.built_as = Built(name, image_shape, num_classes, width)  # type: ignore[assignment]
+    model.built_as = Built(name, inputs, num_classes, width)  # type: ignore[assignment]
     return model
 
 
@@ -135,21 +145,21 @@ def holds_own(model: nn.Module) -> bool:
 
 
 def build_shell(
-    name: str, image_shape: ImageShape, num_classes: int, *, width: float = 1.0
+    name: str, samples: Inputs | ImageShape, num_classes: int, *, width: float = 1.0
 ) -> nn.Module:
     """The classifier without memory for its weights, which may be large.
 
     A model of the user's is built as it is, since not every one can be built without.
     """
     with torch.device("cpu" if MODELS[name].source else "meta"):
-        return build_classifier(name, image_shape, num_classes, width=width)
+        return build_classifier(name, samples, num_classes, width=width)
 
 
 def classifier_bytes(
-    name: str, image_shape: ImageShape, num_classes: int, *, width: float = 1.0
+    name: str, samples: Inputs | ImageShape, num_classes: int, *, width: float = 1.0
 ) -> int:
     """Bytes of what is sent of such a classifier: see :func:`fl.models.state.state_sent`."""
-    model = build_shell(name, image_shape, num_classes, width=width)
+    model = build_shell(name, samples, num_classes, width=width)
     return sum(t.numel() * t.element_size() for t in state_sent(model).values())
 
 
@@ -168,43 +178,43 @@ def build_generator(
 
 
 def check_classifier(
-    name: str, image_shape: ImageShape, num_classes: int, *, width: float = 1.0
+    name: str, samples: Inputs | ImageShape, num_classes: int, *, width: float = 1.0
 ) -> None:
     """Raises `UserError` if `build_classifier` cannot build this; builds nothing."""
-    _check(name, CLASSIFIERS, image_shape, num_classes, width)
+    _check(name, CLASSIFIERS, Inputs.of(samples), num_classes, width)
 
 
 def check_generator(
     name: str, image_shape: ImageShape, num_classes: int, *, latent: int = 20, width: float = 1.0
 ) -> None:
     """Raises `UserError` if `build_generator` cannot build this; builds nothing."""
-    _check(name, GENERATORS, image_shape, num_classes, width)
+    _check(name, GENERATORS, Inputs(image_shape), num_classes, width)
     if latent < 1:
         raise UserError(f"latent is {latent}; it must be at least 1")
 
 
-def _check(
-    name: str, names: Names, image_shape: ImageShape, num_classes: int, width: float
-) -> None:
+def _check(name: str, names: Names, inputs: Inputs, num_classes: int, width: float) -> None:
     if name not in names:
         raise unknown("classifier" if names is CLASSIFIERS else "generator", name, names)
     info = MODELS[name]
-    if image_shape[0] not in (1, 3) or min(image_shape) < 1 or not info.supports(image_shape):
+    if min(inputs.shape) < 1 or not info.takes(inputs):
+        channels = "images of 1 or 3 channels and " if info.images else ""
+        other = "" if inputs.is_image else "; mlp takes any numbers, as may a model of your own"
         raise UserError(
-            f"{name} does not take images of shape {image_shape}; "
-            f"it needs 1 or 3 channels and {info.needs}"
+            f"{name} does not take {_plural(inputs)} of shape {inputs.shape}; "
+            f"it needs {channels}{info.needs}{other}"
         )
     if num_classes < 1:
         raise UserError(f"num_classes is {num_classes}; it must be at least 1")
     if not 0 < width < inf:
         raise UserError(f"width is {width}; it must be a positive number")
     if info.source:
-        check_output(info, image_shape, num_classes, width)
+        check_output(info, inputs, num_classes, width)
 
 
 # Models of the user's own.
 
-KNOWN = ("image_shape", "num_classes", "width")
+KNOWN = ("shape", "image_shape", "num_classes", "width")
 """What a factory may ask for, by the names of its parameters."""
 
 
@@ -215,9 +225,9 @@ class Factory:
     make: Callable[..., nn.Module]
     asked: tuple[str, ...]
 
-    def __call__(self, image_shape: ImageShape, num_classes: int, width: float) -> nn.Module:
+    def __call__(self, shape: tuple[int, ...], num_classes: int, width: float) -> nn.Module:
         """Raises `UserError` where what it makes is no module."""
-        given = {"image_shape": image_shape, "num_classes": num_classes, "width": width}
+        given = {"shape": shape, "image_shape": shape, "num_classes": num_classes, "width": width}
         model = self.make(**{name: given[name] for name in self.asked})
         if not isinstance(model, nn.Module):
             raise UserError(
@@ -231,9 +241,10 @@ def register_model(name: str, make: Callable[..., nn.Module]) -> None:
 
     Args:
         name: letters, digits and ``. _ + -``; not one of Onefold's models.
-        make: a `torch.nn.Module` class, or a function that makes one. Of ``image_shape`` (C, H, W),
-            ``num_classes`` and ``width`` it gets those that it names as parameters. The module maps
-            images (B, C, H, W) in [0, 1] to logits (B, num_classes).
+        make: a `torch.nn.Module` class, or a function that makes one. Of ``shape`` (that of one
+            sample; ``image_shape`` is the same), ``num_classes`` and ``width`` it gets those that
+            it names as parameters. The module maps samples (B, ...), as
+            :func:`fl.inputs.as_inputs` gives them, to logits (B, num_classes).
 
     Raises:
         UserError: it cannot be called so, or the name is taken.
@@ -250,7 +261,11 @@ def register_model(name: str, make: Callable[..., nn.Module]) -> None:
         )
     factory, source = Factory(make, _asked(name, make)), source_hash(make)
     summary = "a model of your own"
-    register(ModelInfo(name, "classifier", factory, lambda _: True, "no more", summary, source))
+    register(
+        ModelInfo(
+            name, "classifier", factory, lambda _: True, "no more", summary, source, images=False
+        )
+    )
 
 
 def _asked(name: str, make: Callable[..., Any]) -> tuple[str, ...]:

@@ -14,6 +14,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from fl.errors import UserError, reason_of
+from fl.inputs import Inputs
 from fl.json_files import JsonObject
 from fl.models.ensemble import Ensemble
 from fl.models.registry import OURS, build_classifier
@@ -97,8 +98,11 @@ def describe(model: nn.Module) -> dict[str, Any] | None:
 def _build(about: Mapping[str, Any]) -> nn.Module:
     if "ensemble" in about:
         return Ensemble(_build(member) for member in about["ensemble"])
-    shape = tuple(about["image_shape"])
-    return build_classifier(about["model"], shape, about["num_classes"], width=about["width"])
+    if "image_shape" in about:  # files of Onefold 0.1 before samples could be anything
+        inputs = Inputs(tuple(about["image_shape"]))
+    else:
+        inputs = Inputs(**{**about["inputs"], "shape": tuple(about["inputs"]["shape"])})
+    return build_classifier(about["model"], inputs, about["num_classes"], width=about["width"])
 
 
 def save_tensors(

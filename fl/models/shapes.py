@@ -6,6 +6,8 @@ from typing import Literal
 
 from torch import Tensor, nn
 
+from fl.inputs import Inputs
+
 ImageShape = tuple[int, int, int]
 """(channels, height, width) of one image."""
 
@@ -51,19 +53,25 @@ class Flattening(nn.Module):
 
 @dataclass(frozen=True)
 class ModelInfo:
-    """One model: its name, its builder, and the images it takes."""
+    """One model: its name, its builder, and the samples it takes."""
 
     name: str
     kind: Literal["classifier", "generator"]
     build: Callable[..., nn.Module]
-    """Called with image shape, classes and width; a generator's with latent before width."""
-    supports: Callable[[ImageShape], bool]
-    """Whether the model takes gray or color images of this shape."""
+    """Called with the samples' shape, classes and width; a generator's with latent before width."""
+    supports: Callable[[tuple[int, ...]], bool]
+    """Whether the model takes samples of this shape."""
     needs: str
     """What `supports` requires, in words."""
     summary: str
     source: str = ""
     """Hash of the code of a model of the user's own, on which a client's upload depends."""
+    images: bool = True
+    """Whether it takes images alone."""
+
+    def takes(self, inputs: Inputs) -> bool:
+        """Whether it takes such samples."""
+        return (inputs.is_image or not self.images) and self.supports(inputs.shape)
 
 
 @dataclass(frozen=True)
@@ -71,7 +79,7 @@ class Built:
     """What a classifier was built of; the module has it as ``built_as``."""
 
     model: str
-    image_shape: ImageShape
+    inputs: Inputs
     num_classes: int
     width: float
 
@@ -84,6 +92,6 @@ def at_least(side: int, name: str, build: Callable[..., nn.Module], summary: str
     )
 
 
-def divisible(image_shape: ImageShape, factor: int) -> bool:
+def divisible(image_shape: tuple[int, ...], factor: int) -> bool:
     """Whether both sides are multiples of the factor."""
     return all(side % factor == 0 for side in image_shape[1:])

@@ -5,22 +5,23 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
-from fl.models.shapes import AnyBatchNorm, ImageShape
+from fl.inputs import Inputs
+from fl.models.shapes import AnyBatchNorm
 
 SENT = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 """Types of weights that can be sent."""
 
 
 @torch.no_grad()
-def settle(model: nn.Module, image_shape: ImageShape) -> None:
-    """Passes two images through a new module, so that lazy layers get their weights.
+def settle(model: nn.Module, inputs: Inputs) -> None:
+    """Passes two samples through a new module, so that lazy layers get their weights.
 
     Old ``weight_norm`` computes its weight in the forward pass: without a graph it can be copied.
     In eval mode, and torch's global stream is left as it was.
     """
     modes = {module: module.training for module in model.modules()}
     with torch.random.fork_rng(devices=[]):
-        model.eval()(torch.zeros(2, *image_shape))
+        model.eval()(inputs.zeros(2))
     for module, mode in modes.items():
         module.training = mode
 

@@ -339,7 +339,7 @@ def _images(subject: Subject) -> Iterator[tuple[int, JsonObject]]:
         if images is None or not len(images) or not len(chosen):
             continue
         real = (train.images[own[chosen]], test.images[others])
-        about = copies(as_bytes(images), *map(torch.from_numpy, real))
+        about = copies(as_bytes(images), *(as_bytes(torch.from_numpy(own)) for own in real))
         kind = "drawn" if isinstance(subject.trainings[k], GeneratorConfig) else "condensed"
         yield k, {"kind": kind, **asdict(about), "ratio": about.ratio}
 

@@ -6,6 +6,7 @@ from torch import Tensor
 
 from fl.data.datasets import Split
 from fl.exchange import Tensors
+from fl.inputs import as_inputs
 from fl.report.read import REAL
 
 
@@ -31,7 +32,7 @@ def gallery(
         "after": _examples(images[kept], labels[kept], num_classes, per_class),
     }
     if real is not None:
-        pixels = torch.from_numpy(np.ascontiguousarray(real.images))
+        pixels = (as_inputs(np.ascontiguousarray(real.images)) * 255).round().to(torch.uint8)
         found[REAL] = _examples(pixels, torch.from_numpy(real.labels), num_classes, per_class)
     return found
 

@@ -12,8 +12,9 @@ from functools import lru_cache
 import torch
 from torch import Tensor, nn
 
+from fl.inputs import Inputs
 from fl.models.registry import MODELS
-from fl.models.shapes import AnyBatchNorm, Built, ImageShape, ModelInfo
+from fl.models.shapes import AnyBatchNorm, Built, ModelInfo
 
 
 def cut(order: Tensor, size: int, least: int = 1) -> Sequence[Tensor]:
@@ -39,29 +40,29 @@ def smallest_batch(model: nn.Module) -> int:
     return max((_smallest(MODELS[b.model], b) for b in built if isinstance(b, Built)), default=1)
 
 
-def smallest_batch_of(name: str, image_shape: ImageShape, num_classes: int, width: float) -> int:
+def smallest_batch_of(name: str, inputs: Inputs, num_classes: int, width: float) -> int:
     """The same of a classifier by name, which is built for it once in a process."""
-    return _smallest(MODELS[name], Built(name, image_shape, num_classes, width))
+    return _smallest(MODELS[name], Built(name, inputs, num_classes, width))
 
 
 @lru_cache(maxsize=64)
 @torch.no_grad()
 def _smallest(info: ModelInfo, built: Built) -> int:
-    """2 if a batch of one image fails for want of values, else 1.
+    """2 if a batch of one sample fails for want of values, else 1.
 
     A model of the user's is built as it is, others without values for their weights. (A pass on the
     device "meta" would need no memory either, but torch imports its compiler for it: 2.6 seconds.)
     """
     with torch.random.fork_rng(devices=[]):
         with torch.device("cpu" if info.source else "meta"):
-            model = info.build(built.image_shape, built.num_classes, built.width).train()
+            model = info.build(built.inputs.shape, built.num_classes, built.width).train()
         if not info.source:
             if not any(isinstance(m, AnyBatchNorm) for m in model.modules()):
                 return 1
             model = model.to_empty(device="cpu")
         try:
             for count in (2, 1):  # lazy layers take their form from the first
-                model(torch.zeros(count, *built.image_shape))
+                model(built.inputs.zeros(count))
         except (Exception, SystemExit) as error:  # training will report all else
             return 2 if "more than 1 value per channel" in str(error) else 1
     return 1

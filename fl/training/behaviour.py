@@ -50,7 +50,7 @@ def behaviour(info: ModelInfo, width: float, run_spec: RunSpec) -> str:
 
 def _digest(model: nn.Module, run_spec: RunSpec) -> str:
     digest = hashlib.sha256()
-    images = torch.rand(IMAGES, *run_spec.image_shape)
+    images = run_spec.inputs.draw(IMAGES)
     labels = torch.arange(IMAGES) % run_spec.num_classes
     parameters = [p for p in model.parameters() if p.requires_grad]
 

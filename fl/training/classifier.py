@@ -24,7 +24,7 @@ from fl.models import (
 )
 from fl.models.registry import MODELS
 from fl.models.shapes import ModelInfo
-from fl.plausible import Trial, check_reach, extents, trial_images
+from fl.plausible import Trial, check_reach, extents, trial_inputs
 from fl.seeding import torch_seeded
 from fl.training.batches import smallest_batch_of
 from fl.training.epochs import EpochTraining, epochs_of
@@ -88,20 +88,20 @@ class ClassifierConfig(EpochTraining, Settings):
         return Adam(self.lr) if self.optimizer == "adam" else SGD(self.lr, self.momentum)
 
     def check(self, run_spec: RunSpec) -> None:
-        """Raises `UserError` if the classifier cannot take such images."""
-        shape, classes = run_spec.image_shape, run_spec.num_classes
-        check_classifier(self.model, shape, classes, width=self.width)
-        least = smallest_batch_of(self.model, shape, classes, self.width)
+        """Raises `UserError` if the classifier cannot take such samples."""
+        inputs, classes = run_spec.inputs, run_spec.num_classes
+        check_classifier(self.model, inputs, classes, width=self.width)
+        least = smallest_batch_of(self.model, inputs, classes, self.width)
         if self.batch_size < least:
             raise UserError(
-                f"batch_size is {self.batch_size}; on such images {self.model} needs at least "
+                f"batch_size is {self.batch_size}; on such samples {self.model} needs at least "
                 f"{least}, since its BatchNorm needs two values per channel"
             )
 
     def upload_bytes(self, run_spec: RunSpec) -> int:
         """Bytes of the weights."""
-        shape, classes = run_spec.image_shape, run_spec.num_classes
-        return classifier_bytes(self.model, shape, classes, width=self.width)
+        inputs, classes = run_spec.inputs, run_spec.num_classes
+        return classifier_bytes(self.model, inputs, classes, width=self.width)
 
     def check_upload(self, update: Update, run_spec: RunSpec) -> None:
         """Raises `ValueError` unless it holds this classifier's weights, which training can have
@@ -111,7 +111,7 @@ class ClassifierConfig(EpochTraining, Settings):
         check_forms(trial.expected, update.tensors, "classifier", sender)
         check_reach(update, "classifier", start, self.reach(update.client.num_samples))
         if not update.private:
-            trial.check(update, "classifier", trial_images(run_spec.image_shape))
+            trial.check(update, "classifier", trial_inputs(run_spec.inputs))
 
     def reach(self, num_samples: int) -> float:
         """How far the training of so many samples can move a weight."""
@@ -222,17 +222,17 @@ def _start(info: ModelInfo, width: float, run_spec: RunSpec) -> nn.Module:
 def _built(info: ModelInfo, width: float, run_spec: RunSpec) -> nn.Module:
     name, classes = info.name, run_spec.num_classes
     with torch_seeded(run_spec.seed, f"start/{name}"):
-        return build_classifier(name, run_spec.image_shape, classes, width=width)
+        return build_classifier(name, run_spec.inputs, classes, width=width)
 
 
 @lru_cache(maxsize=8)
 def _trial(info: ModelInfo, width: float, run_spec: RunSpec) -> tuple[Trial, Mapping[str, float]]:
     """By what an upload is tried: the model, and the largest magnitude of its starting weights."""
-    shape, classes = run_spec.image_shape, run_spec.num_classes
+    inputs, classes = run_spec.inputs, run_spec.num_classes
     if info.source:  # its frozen weights and its constants are not sent
         return Trial(start(info, width, run_spec)), extents(_start(info, width, run_spec))
     with torch_seeded(0, "trial"):
-        model = build_shell(info.name, shape, classes, width=width)
+        model = build_shell(info.name, inputs, classes, width=width)
     return Trial(model), extents(_start(info, width, run_spec))
 
 

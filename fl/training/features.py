@@ -51,7 +51,7 @@ def head_of(model: nn.Module) -> nn.Module:
 def check_head(method: str, model: str, width: float, run_spec: RunSpec) -> None:
     """Raises `UserError` for a model of the user's own without the head that a method needs."""
     if MODELS[model].source:
-        built = Built(model, run_spec.image_shape, run_spec.num_classes, width)
+        built = Built(model, run_spec.inputs, run_spec.num_classes, width)
         try:
             _head_name(MODELS[model], built)
         except UserError as error:
@@ -67,9 +67,9 @@ def _is_linear(layer: nn.Module) -> bool:
 def _head_name(info: ModelInfo, built: Built) -> str:
     """The last linear layer to run that alone decides the logits."""
     with torch.random.fork_rng(devices=[]):
-        shape, classes = built.image_shape, built.num_classes
-        model = build_classifier(info.name, shape, classes, width=built.width).eval()
-        images = torch.rand(4, *shape)
+        inputs, classes = built.inputs, built.num_classes
+        model = build_classifier(info.name, inputs, classes, width=built.width).eval()
+        images = inputs.draw(4)
         heads = [name for name in _in_order(model, images) if _decides(model, name, images)]
     if not heads:
         raise UserError(

@@ -21,7 +21,7 @@ from fl.models import (
     elbo_losses,
     one_hot,
 )
-from fl.plausible import Trial, check_reach, extents, trial_codes, trial_images
+from fl.plausible import Trial, check_reach, extents, trial_codes, trial_inputs
 from fl.receiving import check_label_counts
 from fl.seeding import torch_seeded
 from fl.training.dense_cvae import gradient_of
@@ -86,7 +86,7 @@ class GeneratorConfig(EpochTraining, Settings):
         check_forms(trial.expected, update.tensors, self.upload, sender)
         reach = Adam(self.lr).reach(self.steps(update.client.num_samples))
         check_reach(update, self.upload, start, reach)
-        images, codes = trial_images(run_spec.image_shape), trial_codes(self.latent)
+        images, codes = trial_inputs(run_spec.inputs), trial_codes(self.latent)
         labels = torch.arange(len(codes)) % run_spec.num_classes
         asked = (codes, one_hot(labels, run_spec.num_classes))
         trial.check(

@@ -3,6 +3,7 @@
 import json
 from collections import deque
 from collections.abc import Iterable, Sequence
+from dataclasses import asdict
 from functools import lru_cache
 from pathlib import Path
 
@@ -132,7 +133,7 @@ def _read(cache: Path) -> dict[str, int]:
 
 def _kind(job: Job) -> str:
     training = dict(job.client.training.speed_settings())
-    run_spec = (job.run_spec.image_shape, job.run_spec.num_classes)
+    run_spec = (asdict(job.run_spec.inputs), job.run_spec.num_classes)
     return json.dumps([_device(), training, run_spec, job.client.request.threads], sort_keys=True)
 
 

@@ -23,7 +23,7 @@ from tests.fl.methods.tiny import NoStore, tiny_data
 
 CPU = torch.device("cpu")
 DATA = tiny_data(train=240, test=40)
-SPEC = RunSpec(image_shape=(1, 28, 28), num_classes=10, seed=0)
+SPEC = RunSpec.of_images((1, 28, 28), num_classes=10, seed=0)
 PREPARED: Any = SimpleNamespace(run_spec=SPEC)
 
 

@@ -78,7 +78,7 @@ def test_a_state_is_made_and_a_fit_starts_from_it_apart_from_the_fit() -> None:
     assert found["fit_started_from_it_s"] > 0
 
 
-SPEC = RunSpec(image_shape=(1, 1, 5), num_classes=3, seed=0)
+SPEC = RunSpec.of_images((1, 1, 5), num_classes=3, seed=0)
 
 
 def test_threads_are_limited_and_given_back_even_after_an_error() -> None:

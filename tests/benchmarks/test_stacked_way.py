@@ -90,7 +90,7 @@ def test_only_ways_that_train_cohorts_use_what_was_learned_of_their_size() -> No
             assert isinstance(running, kind)
 
 
-SPEC = RunSpec(image_shape=(1, 28, 28), num_classes=10, seed=0)
+SPEC = RunSpec.of_images((1, 28, 28), num_classes=10, seed=0)
 
 
 def test_a_steps_gradients_are_those_of_autograd() -> None:

@@ -37,7 +37,7 @@ def test_with_domains_each_pair_of_domain_and_class_has_a_group_of_its_own() -> 
 
 def test_random_numbers_follow_from_seed_purpose_client_and_round() -> None:
     def drawn(purpose: str = "order", seed: int = 0, id: int = 0, round: int = 1) -> list[float]:
-        spec = RunSpec(image_shape=(1, 28, 28), num_classes=3, seed=seed)
+        spec = RunSpec.of_images((1, 28, 28), num_classes=3, seed=seed)
         given = task_input(CLASSIFIER, shard(1, 0, 0), id=id, run_spec=spec)
         stream = replace(given, round=round).stream(purpose)
         return torch.rand(4, generator=stream).tolist()

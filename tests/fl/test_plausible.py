@@ -14,6 +14,7 @@ from fl.events import Events
 from fl.exchange import Tensors, Upload
 from fl.executor import InProcess
 from fl.federation import Job, Update
+from fl.inputs import Inputs
 from fl.methods.registry import get_method
 from fl.plausible import (
     APART,
@@ -24,7 +25,7 @@ from fl.plausible import (
     extents,
     outliers,
     trial_codes,
-    trial_images,
+    trial_inputs,
 )
 from fl.rounds import Rounds
 from fl.server import Outcome
@@ -200,15 +201,15 @@ def test_adam_moves_no_weight_further_than_it_can_reach() -> None:
         assert Adam(0.1).reach(40) < 20
 
 
-def test_trial_images_are_black_white_and_what_nobody_can_foresee() -> None:
-    black, white, *drawn = trial_images((3, 9, 12))
+def test_trial_inputs_are_black_white_and_what_nobody_can_foresee() -> None:
+    black, white, *drawn = trial_inputs(Inputs((3, 9, 12)))
     assert not black.any()
     assert (white == 1).all()
     assert all(0 <= float(i.min()) < float(i.max()) <= 1 for i in drawn)
     assert trial_codes(7).shape == (4, 7)
     before = torch.get_rng_state()
-    trial_images.cache_clear()
-    assert not torch.equal(trial_images((3, 9, 12))[2], drawn[0])
+    trial_inputs.cache_clear()
+    assert not torch.equal(trial_inputs(Inputs((3, 9, 12)))[2], drawn[0])
     assert torch.equal(torch.get_rng_state(), before)
 
 
@@ -227,22 +228,22 @@ class Hidden(nn.Module):
 
 @pytest.mark.parametrize("place", range(4))
 def test_each_trial_image_is_asked(place: int) -> None:
-    model = Hidden(trial_images((1, 5, 5))[place])
+    model = Hidden(trial_inputs(Inputs((1, 5, 5)))[place])
     with pytest.raises(ValueError, match="answers NaN"):
-        check_model(model, (1, 5, 5))
+        check_model(model, Inputs((1, 5, 5)))
     sent = replace(update({}, {}), tensors={"c.weight": torch.ones(1)})
     with pytest.raises(ValueError, match="answers NaN"):
-        Trial(model).check(sent, "c", trial_images((1, 5, 5)))
-    check_model(Hidden(torch.full((1, 5, 5), 7.0)), (1, 5, 5))
+        Trial(model).check(sent, "c", trial_inputs(Inputs((1, 5, 5))))
+    check_model(Hidden(torch.full((1, 5, 5), 7.0)), Inputs((1, 5, 5)))
 
 
 def test_a_model_with_weights_of_nan_is_sent_to_nobody() -> None:
     model = nn.Sequential(nn.Flatten(), nn.Linear(4, 2))
-    check_model(model, (1, 2, 2))
+    check_model(model, Inputs((1, 2, 2)))
     with torch.no_grad():
         model[1].bias[0] = torch.nan  # type: ignore[index]
     with pytest.raises(ValueError, match="NaN or infinite weights"):
-        check_model(model, (1, 2, 2))
+        check_model(model, Inputs((1, 2, 2)))
 
 
 def test_extents_are_of_weights_alone() -> None:

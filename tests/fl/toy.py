@@ -13,7 +13,7 @@ from fl.federation import Client, Request, RunSpec, TaskInput, Training
 from fl.training.classifier import ClassifierConfig
 from fl.training.generator import GeneratorConfig
 
-PROBLEM = RunSpec(image_shape=(1, 28, 28), num_classes=3, seed=0)
+PROBLEM = RunSpec.of_images((1, 28, 28), num_classes=3, seed=0)
 CLASSIFIER = ClassifierConfig(model="cnn", width=0.2, epochs=2, lr=0.05, batch_size=8)
 VGG = ClassifierConfig(model="vgg9", width=0.02, epochs=2, lr=0.05, batch_size=8)
 GENERATOR = GeneratorConfig(width=0.1, latent=4, epochs=2, lr=5e-3, batch_size=8)

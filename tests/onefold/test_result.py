@@ -61,8 +61,8 @@ def test_a_notebook_shows_each_picture_by_its_own_kind(tmp_path: Path) -> None:
     assert page.count("data:image/png;base64,eA==") == 1
 
 
-SPEC = RunSpec(image_shape=(1, 28, 28), num_classes=10, seed=0)
-TOO_SMALL = RunSpec(image_shape=(1, 8, 8), num_classes=10, seed=0)
+SPEC = RunSpec.of_images((1, 28, 28), num_classes=10, seed=0)
+TOO_SMALL = RunSpec.of_images((1, 8, 8), num_classes=10, seed=0)
 
 
 @pytest.fixture(autouse=True)

@@ -111,7 +111,7 @@ def _stem(image_shape: ImageShape, outputs: int) -> nn.Conv2d:
     return stem
 
 
-def _more_than_16(image_shape: ImageShape) -> bool:
+def _more_than_16(image_shape: tuple[int, ...]) -> bool:
     """Whether four strides of 2 leave two pixels or more, which BatchNorm needs of one image."""
     return min(image_shape[1:]) > 16
 

@@ -51,7 +51,7 @@ def job(client: int, training: Training = CLASSIFIER, task=None, cpus: float = 1
             num_samples=15,
             request=Request(cpus=cpus, gpus=0),
         ),
-        run_spec=RunSpec(image_shape=(1, 28, 28), num_classes=10, seed=0),
+        run_spec=RunSpec.of_images((1, 28, 28), num_classes=10, seed=0),
         indices=np.arange(client * 15, client * 15 + 15),
         broadcast=None,
         payload=None,

@@ -105,7 +105,7 @@ def job(client: int, task: Task = train_classifier, request: Request | None = No
             num_samples=15,
             request=request or Request(cpus=1, gpus=0.5),
         ),
-        run_spec=RunSpec(image_shape=(1, 28, 28), num_classes=10, seed=0),
+        run_spec=RunSpec.of_images((1, 28, 28), num_classes=10, seed=0),
         indices=np.arange(client * 8, client * 8 + 15),
         broadcast=None,
         payload=None,

@@ -34,7 +34,7 @@ pytestmark = [
 
 RNG = np.random.default_rng(0)
 TRAIN = Split(RNG.integers(0, 256, (200, 1, 28, 28), dtype=np.uint8), RNG.integers(0, 10, 200))
-PROBLEM = RunSpec(image_shape=(1, 28, 28), num_classes=10, seed=0)
+PROBLEM = RunSpec.of_images((1, 28, 28), num_classes=10, seed=0)
 CLASSES = [
     Assignment("classifier", ClassifierConfig(width=1.0, epochs=2)),
     Assignment("classifier", ClassifierConfig(model="cnn", width=1.0, epochs=2)),

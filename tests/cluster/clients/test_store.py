@@ -31,7 +31,7 @@ JOB = Job(
         num_samples=5,
         request=Request(cpus=1, gpus=0),
     ),
-    run_spec=RunSpec(image_shape=(1, 8, 8), num_classes=3, seed=0),
+    run_spec=RunSpec.of_images((1, 8, 8), num_classes=3, seed=0),
     indices=np.arange(5),
     broadcast=None,
     payload=None,

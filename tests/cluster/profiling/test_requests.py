@@ -18,7 +18,7 @@ from fl.resources import ResourcesConfig, ShareConfig
 from fl.training.classifier import ClassifierConfig
 from fl.training.generator import GeneratorConfig
 
-PROBLEM = RunSpec(image_shape=(1, 28, 28), num_classes=10, seed=0)
+PROBLEM = RunSpec.of_images((1, 28, 28), num_classes=10, seed=0)
 VGG = Assignment("classifier", ClassifierConfig())
 CNN = Assignment("classifier", ClassifierConfig(model="cnn"))
 CVAE = Assignment("generator", GeneratorConfig())

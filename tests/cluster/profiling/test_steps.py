@@ -13,11 +13,12 @@ from cluster.profiling import steps
 from cluster.profiling.steps import Step, Subject, cache_file, measure_steps
 from fl.errors import UserError
 from fl.federation import RunSpec
+from fl.inputs import Inputs
 from fl.training.classifier import ClassifierConfig
 from fl.training.generator import GeneratorConfig
 from fl.whole_files import read_sealed, write_sealed
 
-PROBLEM = RunSpec(image_shape=(1, 28, 28), num_classes=10, seed=0)
+PROBLEM = RunSpec.of_images((1, 28, 28), num_classes=10, seed=0)
 SMALL = Subject(ClassifierConfig(model="cnn", width=0.5, batch_size=16), PROBLEM, 1)
 LARGE = replace(SMALL, training=ClassifierConfig(model="vgg9", width=0.5, batch_size=16))
 LIGHT = replace(SMALL, training=GeneratorConfig(width=0.1))
@@ -81,7 +82,7 @@ def test_epochs_and_seed_do_not_matter_but_batch_model_threads_and_device_do(
     others = [
         replace(SMALL, training=replace(SMALL.training, batch_size=17)),
         replace(SMALL, training=replace(SMALL.training, width=0.6)),
-        replace(SMALL, run_spec=replace(PROBLEM, image_shape=(3, 32, 32))),
+        replace(SMALL, run_spec=replace(PROBLEM, inputs=Inputs((3, 32, 32)))),
         replace(SMALL, threads=2),
     ]
     measure_steps(others, "cpu")
@@ -106,7 +107,7 @@ def test_a_cache_that_cannot_be_written_does_no_harm(
 
 
 def test_a_step_that_fails_is_one_line_that_names_the_model() -> None:
-    wrong = replace(SMALL, run_spec=replace(PROBLEM, image_shape=(1, 2, 2)))
+    wrong = replace(SMALL, run_spec=replace(PROBLEM, inputs=Inputs((1, 2, 2))))
     with pytest.raises(UserError, match=r"^one step of cnn on 16 samples failed: \S") as caught:
         measure_steps([wrong], "cpu")
     assert "\n" not in str(caught.value)

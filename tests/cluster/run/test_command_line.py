@@ -138,7 +138,7 @@ def alive(config: GeneratorConfig) -> int:
     """Hidden units of the encoder that some image switches on, after the first steps."""
     data, stream = tiny_data(train=256).train, torch.Generator().manual_seed(0)
     images, labels = torch.from_numpy(data.images).float() / 255, torch.from_numpy(data.labels)
-    model = starting_generator(config, RunSpec(image_shape=(1, 28, 28), num_classes=10, seed=0))
+    model = starting_generator(config, RunSpec.of_images((1, 28, 28), num_classes=10, seed=0))
     adam = torch.optim.Adam(model.parameters(), lr=config.lr)
     for _ in range(20):
         rows = torch.randint(len(labels), (64,), generator=stream)

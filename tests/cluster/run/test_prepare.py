@@ -74,7 +74,7 @@ def test_settings_are_chosen_on_training_samples_of_each_client() -> None:
     assert found.digest != final.digest
 
 
-SPEC = RunSpec(image_shape=(1, 28, 28), num_classes=10, seed=0)
+SPEC = RunSpec.of_images((1, 28, 28), num_classes=10, seed=0)
 
 
 def test_the_size_is_that_of_the_built_model(monkeypatch: pytest.MonkeyPatch) -> None:

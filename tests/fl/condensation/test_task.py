@@ -27,6 +27,7 @@ from fl.condensation.task import (
 )
 from fl.data.shard import Shard
 from fl.errors import UserError
+from fl.inputs import Inputs
 from fl.models import build_classifier
 from tests.fl.condensation.condensing import CONFIG, HELD, global_model, inputs
 from tests.fl.toy import CPU, PROBLEM, same_bits, shard
@@ -112,7 +113,7 @@ def test_a_record_is_made_of_json_values() -> None:
 def test_images_that_the_model_cannot_take_are_refused() -> None:
     CONFIG.check(PROBLEM)
     with pytest.raises(UserError, match="convnet does not take images"):
-        CONFIG.check(replace(PROBLEM, image_shape=(1, 4, 4)))
+        CONFIG.check(replace(PROBLEM, inputs=Inputs((1, 4, 4))))
 
 
 def test_a_client_with_all_classes_sends_as_many_bytes_of_images_as_its_record_says() -> None:

@@ -117,13 +117,3 @@ def test_labels_in_a_column_are_labels() -> None:
     images, labels = np.stack([COLOUR] * 6), np.arange(6)[:, None] % 2
     column, plain = as_dataset("x", (images, labels)), as_dataset("x", (images, labels[:, 0]))
     assert np.array_equal(column.train.labels, plain.train.labels)
-
-
-def test_floats_that_are_no_levels_are_rounded_with_a_word(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    images, labels = np.stack([COLOUR] * 4), np.arange(4) % 2
-    as_dataset("x", (images / 255, labels))
-    assert not caplog.records
-    as_dataset("x", ((images / 255) ** 2, labels))
-    assert "data x: floats are rounded to 256 levels" in caplog.text

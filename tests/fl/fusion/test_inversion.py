@@ -24,7 +24,7 @@ from fl.fusion.inversion import (
 )
 from fl.server import Outcome
 
-PROBLEM = RunSpec(image_shape=(1, 8, 8), num_classes=3, seed=0)
+PROBLEM = RunSpec.of_images((1, 8, 8), num_classes=3, seed=0)
 SMALL = InversionConfig(batch_size=6, steps=5, width=0.05, latent=4)
 CPU = torch.device("cpu")
 

@@ -25,7 +25,7 @@ from tests.fl.toy import same_bits
 
 CLIENTS, BATCH = 5, 16
 DATA = tiny_data(train=200, test=20)
-SPEC = RunSpec(image_shape=DATA.image_shape, num_classes=10, seed=0)
+SPEC = RunSpec.of_images(DATA.image_shape, num_classes=10, seed=0)
 LOCAL: dict[str, Any] = {"epochs": 2, "batch_size": BATCH, "optimizer": "sgd", "lr": 0.05}
 """SGD, where rounding stays small: Adam divides by the gradient's size."""
 

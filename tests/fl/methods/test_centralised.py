@@ -42,7 +42,8 @@ def test_samples_that_cannot_be_are_refused_by_the_clients_name() -> None:
     assert len(samples(sent(), server)["labels"]) == n
     for bad in (
         {"images": good["images"][1:]},
-        {"images": good["images"].float()},
+        {"images": good["images"].float() + 2},
+        {"images": good["images"].long()},
         {"labels": good["labels"].long()},
         {"labels": good["labels"] + 10},
     ):

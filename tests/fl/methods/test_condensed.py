@@ -17,6 +17,7 @@ from fl.errors import ClientFailed, UserError
 from fl.exchange import prefixed
 from fl.federation import TaskInput, TaskOutput
 from fl.fusion.fit import FitConfig
+from fl.inputs import Inputs
 from fl.methods import fedaf, feddm
 from fl.methods.fedaf import FedAFConfig, KnowledgeLoss
 from fl.methods.feddm import METHOD, FedDMConfig
@@ -189,7 +190,7 @@ def test_rounds_build_on_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_clients_that_could_not_take_the_images_are_refused() -> None:
-    run_spec = replace(federation(DM)[0].run_spec, image_shape=(1, 4, 4))
+    run_spec = replace(federation(DM)[0].run_spec, inputs=Inputs((1, 4, 4)))
     with pytest.raises(UserError, match="convnet does not take images"):
         METHOD.assign(DM, 3, run_spec)
 

@@ -135,6 +135,6 @@ def test_each_domain_is_tested_by_its_own_client_and_a_dropped_one_is_left_out()
 
 def test_a_domain_needs_a_client_of_its_own() -> None:
     config = settings("fedbn", SMALL, tested="domain")
-    run_spec = RunSpec(image_shape=(1, 8, 8), num_classes=10, seed=0, domains=("a", "b"))
+    run_spec = RunSpec.of_images((1, 8, 8), num_classes=10, seed=0, domains=("a", "b"))
     with pytest.raises(UserError, match=r"tested=domain needs a client for each domain, got 4 cli"):
         get_method("fedbn").assign(config, CLIENTS, run_spec)

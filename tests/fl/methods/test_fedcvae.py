@@ -23,7 +23,7 @@ from fl.training.generator import GeneratorConfig, starting_generator
 from tests.fl.methods.naive_fedmho import decoder
 from tests.fl.methods.tiny import WatchedServer, tiny_federation
 
-PROBLEM = RunSpec(image_shape=(1, 28, 28), num_classes=10, seed=0)
+PROBLEM = RunSpec.of_images((1, 28, 28), num_classes=10, seed=0)
 SMALL = {
     "generator": GeneratorConfig(width=0.1, latent=4, epochs=2),
     "large_width": 0.02,

@@ -126,7 +126,7 @@ def test_bytes_are_the_closed_form(depth: int) -> None:
     _, clients = play("fedd2s", config, 2)
     model, layers = start(config), Layers(start(config))
     outputs = [
-        int(torch.Size(shape).numel()) for shape in output_shapes(model, layers, SPEC.image_shape)
+        int(torch.Size(shape).numel()) for shape in output_shapes(model, layers, SPEC.inputs)
     ]
     head = sum(p.numel() for p in layers.parameters(model, depth + 1, 6))
     for k, n in enumerate(sizes()):
@@ -140,10 +140,10 @@ def test_bytes_on_cifar10_are_the_papers() -> None:
     from fl.federation import RunSpec
     from fl.training.classifier import starting_classifier
 
-    spec = RunSpec(image_shape=(3, 32, 32), num_classes=10, seed=0)
+    spec = RunSpec.of_images((3, 32, 32), num_classes=10, seed=0)
     model = starting_classifier(get_method("fedd2s").config().classifier, spec)
     layers = Layers(model)
-    outputs = [torch.Size(s).numel() for s in output_shapes(model, layers, (3, 32, 32))]
+    outputs = [torch.Size(s).numel() for s in output_shapes(model, layers, spec.inputs)]
     assert outputs == [2048, 1024, 512, 32, 16, 10]
     up = [800 * (4 * outputs[0] + 4 * outputs[depth - 1] + 8) for depth in (6, 2)]
     assert [round(b / 2**20, 2) for b in up] == [6.29, 9.38]
@@ -222,7 +222,7 @@ def test_features_brought_together_in_place_of_soft_labels() -> None:
     other, clients = play("fedd2s", config, 2)
     ours, _ = play("fedd2s", settings("fedd2s", fixed_layer=4), 2)
     assert not same_bits(model_of(other), model_of(ours))
-    units = output_shapes(start(config), Layers(start(config)), SPEC.image_shape)[3][0]
+    units = output_shapes(start(config), Layers(start(config)), SPEC.inputs)[3][0]
     assert clients.bytes_down == {k: 2 * 4 * n * units for k, n in enumerate(sizes())}
 
 
@@ -230,7 +230,7 @@ def test_an_upload_that_cannot_be_is_refused_by_the_clients_name() -> None:
     config = settings("fedd2s")
     clients, _ = federation("fedd2s", config)
     model = start(config)
-    layers, shapes = Layers(model), output_shapes(model, Layers(model), SPEC.image_shape)
+    layers, shapes = Layers(model), output_shapes(model, Layers(model), SPEC.inputs)
     own = knowledge(model, 4, 1)
     good = {"first": own.first, "deep": own.deep, "labels": own.labels}
 

@@ -71,7 +71,7 @@ def test_its_first_round_is_fedavgs_and_its_bytes_are_the_models_and_the_generat
 
 def test_the_generator_is_the_papers() -> None:
     convnet = build_classifier("convnet", (3, 32, 32), 10)
-    run_spec = RunSpec(image_shape=(3, 32, 32), num_classes=10, seed=0)
+    run_spec = RunSpec.of_images((3, 32, 32), num_classes=10, seed=0)
     generator = starting_generator(convnet, run_spec)
     assert sum(p.numel() for p in generator.parameters()) == 537_856
     assert sum(p.numel() for p in convnet.parameters()) < 537_856
@@ -164,6 +164,6 @@ def test_a_client_trains_by_the_plain_loop() -> None:
 @pytest.mark.parametrize("bad", [{"num_large": 2}, {"prototypes": ("cnn", "convnet")}])
 def test_several_architectures_are_refused_by_name(bad: dict[str, Any]) -> None:
     own = type(fedgen())(**{"classifier": LocalFedGen(**WITHOUT_NORM), **bad})
-    spec = RunSpec(image_shape=(1, 8, 8), num_classes=10, seed=0)
+    spec = RunSpec.of_images((1, 8, 8), num_classes=10, seed=0)
     with pytest.raises(UserError, match=r"num_large must be all clients \(4\) or left out"):
         get_method("fedgen").assign(own, CLIENTS, spec)

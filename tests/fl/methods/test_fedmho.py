@@ -32,7 +32,7 @@ from tests.fl.methods.tiny import (
 )
 from tests.fl.toy import same_bits
 
-PROBLEM = RunSpec(image_shape=(1, 28, 28), num_classes=10, seed=0)
+PROBLEM = RunSpec.of_images((1, 28, 28), num_classes=10, seed=0)
 TEACHERS = ("none", "models", "start")
 
 

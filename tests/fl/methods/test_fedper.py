@@ -221,6 +221,6 @@ def test_a_layer_that_the_model_has_not_is_refused_with_those_it_has(number: int
 
 
 def test_a_model_without_layers_in_sequence_is_refused() -> None:
-    spec = RunSpec(image_shape=(3, 32, 32), num_classes=10, seed=0)
+    spec = RunSpec.of_images((3, 32, 32), num_classes=10, seed=0)
     with pytest.raises(UserError, match="layers follow one another"):
         get_method("fedper").assign(settings("fedper", model="resnet18", width=0.1), 2, spec)

@@ -75,7 +75,7 @@ def test_the_ledger_is_the_equation(dataset: str, method: str) -> None:
 
 def ledger(dataset: str, method: str) -> tuple[list[int], int]:
     """Bytes of three rounds, and of the model."""
-    spec = RunSpec(image_shape=SHAPES[dataset], num_classes=CLASSES, seed=0)
+    spec = RunSpec.of_images(SHAPES[dataset], num_classes=CLASSES, seed=0)
     config = settings(method, MODELS[dataset])
     members = [
         Client(

@@ -119,5 +119,5 @@ def test_each_client_is_sent_as_much_as_it_shares() -> None:
 
 
 def test_the_shapes_after_each_layer() -> None:
-    assert output_shapes(MODEL, LAYERS, SPEC.image_shape)[-1] == (10,)
-    assert len(output_shapes(MODEL, LAYERS, SPEC.image_shape)) == len(LAYERS)
+    assert output_shapes(MODEL, LAYERS, SPEC.inputs)[-1] == (10,)
+    assert len(output_shapes(MODEL, LAYERS, SPEC.inputs)) == len(LAYERS)

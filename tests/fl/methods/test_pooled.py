@@ -119,7 +119,7 @@ def test_layers_that_keep_no_statistics_are_no_term_of_the_loss() -> None:
 
 
 def test_images_that_the_generator_cannot_make_are_refused_before_anything_starts() -> None:
-    spec = RunSpec(image_shape=(1, 30, 28), num_classes=10, seed=0)
+    spec = RunSpec.of_images((1, 30, 28), num_classes=10, seed=0)
     with pytest.raises(UserError, match="sides divisible by 4"):
         dense.assign(DENSE, 4, spec)
 

@@ -18,7 +18,7 @@ from fl.training.classifier import ClassifierConfig
 from tests.fl.methods.averages import averages
 from tests.fl.methods.tiny import tiny_federation
 
-PROBLEM = RunSpec(image_shape=(1, 28, 28), num_classes=10, seed=0)
+PROBLEM = RunSpec.of_images((1, 28, 28), num_classes=10, seed=0)
 TINY_TWO = FedAvgConfig(classifier=ClassifierConfig(width=0.05, epochs=1), small_width=0.5)
 
 

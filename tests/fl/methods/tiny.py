@@ -110,7 +110,7 @@ def tiny_federation(
 ) -> tuple[Clients, WatchedServer]:
     """``cut``: who has which samples, with test samples of their own; ``shared``: see Request."""
     data = data or tiny_data()
-    run_spec = RunSpec(image_shape=data.image_shape, num_classes=10, seed=seed)
+    run_spec = RunSpec.of_images(data.image_shape, num_classes=10, seed=seed)
     own_tests = cut.test if cut else None
     cut = cut or tiny_partition(data, num_clients, alpha=alpha, seed=seed)
     members = [

@@ -69,7 +69,7 @@ def needs_more(num_classes: int, depth: int) -> nn.Module:
         ("a model", Net, "allowed: letters, digits"),
         ("mine", fixed(), "expected the class or a function"),
         ("mine", "Net", "expected a torch.nn.Module class or a function that makes one, got str"),
-        ("mine", needs_more, "needs depth; it can be given image_shape, num_classes, width"),
+        ("mine", needs_more, "needs depth; it can be given shape, image_shape, num"),
     ],
 )
 def test_what_is_no_model_is_refused_in_one_line(name: str, make: Any, line: str) -> None:

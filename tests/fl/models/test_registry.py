@@ -6,6 +6,7 @@ from cost import parameters
 from torch import nn
 
 from fl.errors import UserError
+from fl.inputs import Inputs
 from fl.models import (
     CLASSIFIERS,
     GENERATORS,
@@ -141,7 +142,7 @@ def test_build_decoder_takes_an_upload(name):
         ),
         (check_classifier, ("vgg9", (1, 7, 28), 10), {}, "vgg9 does not take images of shape"),
         (check_classifier, ("resnet50", (1, 16, 28), 10), {}, "1 or 3 channels and sides above 16"),
-        (check_classifier, ("cnn", (2, 28, 28), 10), {}, "it needs 1 or 3 channels and sides of"),
+        (check_classifier, ("cnn", (2, 28, 28), 10), {}, "images of 1 or 3 channels and sides of"),
         (check_generator, ("cvae-cifar", GRAY, 10), {}, "color images with sides divisible by 8"),
         (check_generator, ("cvae-small", (3, 28, 28), 10), {}, "divisible by 4 (gray) or 8"),
         (check_generator, ("cvae-large", (1, 30, 28), 10), {}, "sides divisible by 4"),
@@ -166,11 +167,11 @@ def info(model: nn.Module) -> ModelInfo:
 
 
 def test_logits_pass_and_anything_else_is_named() -> None:
-    check_output(info(nn.Sequential(nn.Flatten(), nn.Linear(4, 3))), (1, 2, 2), 3, 1.0)
+    check_output(info(nn.Sequential(nn.Flatten(), nn.Linear(4, 3))), Inputs((1, 2, 2)), 3, 1.0)
     for model, line in (
         (nn.Flatten(), r"gives \(2, 4\) for images of shape \(2, 1, 2, 2\), expected \(2, 3\)"),
         (nn.LSTM(2, 3), "fails on images"),
         (nn.Sequential(nn.Flatten(), nn.LSTM(4, 3)), "gives tuple for images"),
     ):
         with pytest.raises(UserError, match=line):
-            check_output(info(model), (1, 2, 2), 3, 1.0)
+            check_output(info(model), Inputs((1, 2, 2)), 3, 1.0)

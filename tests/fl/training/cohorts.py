@@ -19,8 +19,8 @@ from fl.training.task import RecipeFunction, recipe_of
 from tests.fl.toy import CPU, PROBLEM, client, shard
 
 Losses = Callable[[nn.Module, Batch], Tensor]
-EMNIST = RunSpec(image_shape=(1, 28, 28), num_classes=12, seed=0)
-SVHN = RunSpec(image_shape=(3, 16, 16), num_classes=3, seed=0)
+EMNIST = RunSpec.of_images((1, 28, 28), num_classes=12, seed=0)
+SVHN = RunSpec.of_images((3, 16, 16), num_classes=3, seed=0)
 SIZES = (1, 7, 16, 17, 50)
 WIDE = {"width": 0.3, "epochs": 3, "batch_size": 16}
 STACKABLE = {

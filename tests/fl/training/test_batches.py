@@ -10,6 +10,7 @@ from fl.errors import UserError
 from fl.federation import RunSpec
 from fl.fusion.fit import Fit, FitConfig, FitSpec
 from fl.fusion.inversion import DistillationLoss
+from fl.inputs import Inputs
 from fl.models import build_classifier
 from fl.models.registry import MODELS, register_model
 from fl.training.batches import cut, smallest_batch, smallest_batch_of
@@ -17,7 +18,7 @@ from fl.training.classifier import ClassifierConfig
 from fl.training.task import train_many
 from tests.fl.training.cohorts import inputs
 
-SMALL = RunSpec(image_shape=(1, 8, 8), num_classes=3, seed=0)
+SMALL = RunSpec.of_images((1, 8, 8), num_classes=3, seed=0)
 
 
 @pytest.fixture(autouse=True)
@@ -56,7 +57,7 @@ def test_a_last_batch_of_one_joins_the_one_before_only_where_two_are_needed() ->
 )
 def test_a_batch_of_one_is_tried(model: str, shape: tuple[int, int, int], least: int) -> None:
     assert smallest_batch(build_classifier(model, shape, 3, width=0.1)) == least
-    assert smallest_batch_of(model, shape, 3, 0.1) == least
+    assert smallest_batch_of(model, Inputs(shape), 3, 0.1) == least
 
 
 @pytest.mark.parametrize("model", ["mine", "resnet18"])
@@ -72,7 +73,7 @@ def test_clients_with_a_sample_over_train_together_as_alone(model: str) -> None:
 
 
 def test_a_batch_size_of_one_is_refused_before_the_run() -> None:
-    with pytest.raises(UserError, match="batch_size is 1; on such images mine needs at least 2"):
+    with pytest.raises(UserError, match="batch_size is 1; on such samples mine needs at least 2"):
         ClassifierConfig(model="mine", batch_size=1).check(SMALL)
 
 

@@ -96,4 +96,4 @@ def test_methods_of_features_refuse_a_model_without_a_head(
     own(Functional)
     training = replace(config.classifier, model="mine")
     with pytest.raises(UserError, match=r"needs features, but mine has no nn.Linear whose outputs"):
-        training.check(RunSpec(image_shape=(1, 8, 8), num_classes=3, seed=0))
+        training.check(RunSpec.of_images((1, 8, 8), num_classes=3, seed=0))

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from fl.inputs import Inputs
 from fl.models.shapes import Built
 from fl.training import stacked
 from fl.training.generator import GeneratorConfig
@@ -196,7 +197,7 @@ class Twice(nn.Module):
 
 def _probe(model: nn.Module) -> Recipe:
     cohort_client = inputs(CLASSIFIER, 9, 0)
-    model.built_as = Built("mine", (1, 28, 28), 3, 1.0)  # type: ignore[assignment]
+    model.built_as = Built("mine", Inputs((1, 28, 28)), 3, 1.0)  # type: ignore[assignment]
     return replace(recipe_for(cohort_client), model=model, trained=None)
 
 

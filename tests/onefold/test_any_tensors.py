@@ -1,0 +1,168 @@
+"""Tables, sequences, tokens and images of any kind: what is stored is exact, and models get it."""
+
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+import onefold
+from fl.data.catalogue import REGISTERED
+from fl.data.datasets import Split
+from fl.data.own import as_dataset
+from fl.data.shard import Shard
+from fl.inputs import Inputs
+from fl.methods.registry import METHODS
+from fl.models.registry import MODELS
+from tests.undrawn import WRITE_REPORT, draw_nothing
+
+LABELS = np.arange(240) % 3
+STREAM = np.random.default_rng(0)
+
+
+def near_its_class(*shape: int) -> np.ndarray:
+    """Floats of which each sample's mean tells the class; none of them is one of 256 levels."""
+    own = LABELS.reshape(-1, *[1] * len(shape))
+    return STREAM.normal(size=(len(LABELS), *shape)) * 0.3 + own - 1
+
+
+TOKENS = STREAM.integers(0, 5, (240, 8)) + 5 * LABELS[:, None]
+KINDS = {
+    "table": near_its_class(6),
+    "sequence": near_its_class(7, 4),
+    "normalised images": near_its_class(3, 8, 8),
+    "four channels": STREAM.integers(0, 80, (240, 4, 8, 8)).astype(np.uint8)
+    + (80 * LABELS).astype(np.uint8)[:, None, None, None],
+    "volumes": near_its_class(1, 4, 4, 4),
+    "tokens": TOKENS,
+}
+
+
+class Dense(nn.Module):
+    """Two linear layers on floats of any shape."""
+
+    def __init__(self, shape: tuple[int, ...], num_classes: int) -> None:
+        super().__init__()
+        self.features = nn.Sequential(nn.Linear(int(torch.Size(shape).numel()), 16), nn.ReLU())
+        self.classifier = nn.Linear(16, num_classes)
+
+    def forward(self, samples: Tensor) -> Tensor:
+        assert samples.dtype == torch.float32
+        return self.classifier(self.features(samples.flatten(1)))
+
+
+class Recurrent(nn.Module):
+    """An LSTM over embedded tokens."""
+
+    def __init__(self, num_classes: int) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(15, 8)
+        self.lstm = nn.LSTM(8, 16, batch_first=True)
+        self.classifier = nn.Linear(16, num_classes)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return self.classifier(self.lstm(self.embedding(tokens))[0][:, -1])
+
+
+@pytest.fixture(autouse=True)
+def _in_a_folder_of_its_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    monkeypatch.chdir(tmp_path)
+    before = dict(MODELS), dict(REGISTERED)
+    yield
+    for registry, was in zip((MODELS, REGISTERED), before, strict=True):
+        registry.clear()  # type: ignore[attr-defined]
+        registry.update(was)  # type: ignore[attr-defined]
+
+
+def run(kind: str, **settings: Any) -> onefold.Result:
+    model = Recurrent if kind == "tokens" else Dense
+    common: dict[str, Any] = {"runtime": "inprocess", "progress": False, "alpha": 5.0}
+    common |= {"num_clients": 3, "classifier": {"epochs": 5, "lr": 0.05}, "name": "run"}
+    return onefold.run((KINDS[kind], LABELS), **{"model": model, **common, **settings})
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_clients_learn_from_it_and_the_model_comes_back(kind: str) -> None:
+    result = run(
+        kind,
+        method="fedavg",
+        rounds=3,
+        classifier={"epochs": 20, "optimizer": "adam", "lr": 0.01},
+    )
+    assert result.accuracy > 0.8
+    shape = KINDS[kind].shape[1:]
+    samples = Inputs(shape, "integers" if kind == "tokens" else "floats").zeros(2)
+    assert result.model(samples).shape == (2, 3)
+    page = (result.path / "report.html").read_text()
+    assert "Traceback" not in page
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_a_client_trains_on_is_what_was_given(kind: str) -> None:
+    given = KINDS[kind]
+    data = as_dataset("own", ((given, LABELS), (given[:9], LABELS[:9])))
+    found = Shard.from_split(data.train, np.arange(240), 3).images.numpy()
+    if given.dtype == np.uint8:
+        assert np.array_equal(found, given / np.float32(255))
+    else:
+        assert np.array_equal(found, given.astype(found.dtype))
+    assert found.dtype == (np.int64 if kind == "tokens" else np.float32)
+
+
+def test_floats_that_are_no_256_levels_stay_images_and_are_not_rounded() -> None:
+    pixels = np.random.default_rng(1).random((20, 3, 8, 8))
+    data = as_dataset("own", (pixels, LABELS[:20]))
+    assert data.inputs == Inputs((3, 8, 8), "pixels")
+    assert np.isin(data.train.images, pixels.astype(np.float32)).all()
+
+
+def test_random_samples_are_of_the_kind_and_range_of_the_data() -> None:
+    for kind, given in KINDS.items():
+        inputs = as_dataset("own", (given, LABELS)).inputs
+        drawn = inputs.draw(50, torch.Generator().manual_seed(0))
+        made = Split(inputs.stored(50, np.random.default_rng(0)), np.zeros(50, np.int64))
+        for samples in (drawn, Shard.from_split(made, np.arange(50), 3).images):
+            assert samples.shape == (50, *given.shape[1:]), kind
+            assert inputs.low - 1e-6 <= float(samples.min()), kind
+            assert float(samples.max()) <= inputs.high + 1e-6, kind
+        assert inputs.zeros(2).dtype == drawn.dtype
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_method_trains_on_a_table_or_refuses_it_before_it_begins(
+    method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(WRITE_REPORT, draw_nothing)
+    further: dict[str, Any] = {} if METHODS[method].one_shot else {"rounds": 2}
+    with suppress(onefold.UserError):
+        assert 0 <= run("table", method=method, **further).accuracy <= 1
+    begun = Path("runs/run").exists()
+    assert begun == Path("runs/run/result.json").exists()
+
+
+@pytest.mark.parametrize("method", ["fedmho-open", "dense", "dynafed", "feddf", "hfldd"])
+def test_a_method_that_needs_images_says_so_by_name(method: str) -> None:
+    line = rf"^{method} needs images of 1 or 3 channels; the samples are floats of shape \(6,\)$"
+    with pytest.raises(onefold.UserError, match=line):
+        run("table", method=method)
+
+
+def test_our_own_models_of_images_name_one_that_takes_tables() -> None:
+    line = r"vgg9 does not take floats of shape \(6,\).*mlp takes any numbers"
+    with pytest.raises(onefold.UserError, match=line):
+        run("table", method="fedavg", model="vgg9")
+    assert run("table", method="fedavg", model="mlp").accuracy > 0.5
+
+
+def test_a_run_on_ray_is_the_one_in_process() -> None:
+    here = run("tokens", method="fedavg")
+    there = run("tokens", method="fedavg", runtime="ray", name="ray")
+    assert here.accuracy == there.accuracy
+    for (name, one), other in zip(
+        here.model.state_dict().items(), there.model.state_dict().values(), strict=True
+    ):
+        assert torch.equal(one, other), name
