@@ -33,6 +33,7 @@ class FedNovaConfig(ParticipationConfig, PrototypesConfig):
     def check_further(self) -> None:
         """Refuses local training of which the paper has no a_k."""
         local = self.classifier
+        local.refuse_pace("fednova")
         if local.optimizer != "sgd" or local.patience is not None:
             raise UserError("classifier of fednova must train by sgd and without patience")
         if local.momentum and local.proximal:

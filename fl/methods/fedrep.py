@@ -56,6 +56,7 @@ class LocalFedRep(PersonalTraining):
 
     def check_further(self) -> None:
         """At least one of the epochs is left for the shared layers."""
+        super().check_further()
         if self.head_epochs is not None and self.head_epochs >= self.epochs:
             raise UserError(
                 f"head_epochs must be below epochs ({self.epochs}), got {self.head_epochs}"

@@ -49,6 +49,7 @@ class LocalScaffold(ClassifierConfig):
 
     def check_further(self) -> None:
         """A control is the mean gradient of a known number of plain steps."""
+        self.refuse_pace("scaffold")
         if self.optimizer != "sgd" or self.proximal or self.patience is not None:
             raise UserError("optimizer must be sgd in scaffold, without proximal and patience")
 

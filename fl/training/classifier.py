@@ -1,7 +1,7 @@
 """Local training of a classifier (Eq. 2): its settings, its starting weights, and the task."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from typing import Annotated, Literal, Protocol
 
@@ -28,7 +28,7 @@ from fl.plausible import Trial, check_reach, extents, trial_inputs
 from fl.seeding import torch_seeded
 from fl.training.batches import smallest_batch_of
 from fl.training.epochs import EpochTraining, epochs_of
-from fl.training.optimizers import SGD, Adam, Proximal
+from fl.training.optimizers import SGD, Adam, Paced, Proximal, Schedule
 from fl.training.recipe import Recipe
 from fl.training.task import task_of
 
@@ -63,10 +63,21 @@ class ClassifierConfig(EpochTraining, Settings):
     """Epochs without a lower training loss after which a client stops. Default: it never does."""
     lr: Positive = 0.02
     """Learning rate."""
-    optimizer: Literal["sgd", "adam"] = "sgd"
+    optimizer: Literal["sgd", "adam", "adamw"] = "sgd"
     """Local optimiser; sgd uses the momentum below."""
     momentum: Annotated[float, Within(0, 1, "[)")] = 0.9
     """Momentum of sgd."""
+    weight_decay: NotNegative = 0.0
+    """Weight decay of the optimiser; adamw's is decoupled."""
+    schedule: Schedule = "constant"
+    """The rate over a client's steps in a round: cosine falls to 0; step to a tenth after half of
+    them, and to a hundredth after three quarters."""
+    warmup: Annotated[float, Within(0, 1, "[)")] = 0.0
+    """Share of the steps in which the rate rises linearly."""
+    round_decay: Annotated[float, Within(0, 1, "(]")] = 1.0
+    """Factor on the rate in each round after the first (FedDyn's authors: 0.998)."""
+    max_norm: Positive | None = None
+    """Largest norm of a step's gradient, to which longer ones are scaled. Default: none."""
     batch_size: Count = 16
     """Samples per step."""
     proximal: NotNegative = 0.0
@@ -83,9 +94,35 @@ class ClassifierConfig(EpochTraining, Settings):
         """The task that such a client runs."""
         return train_classifier
 
+    @property
+    def is_paced(self) -> bool:
+        """Whether the steps differ in more than their gradients, which not every method can take:
+        it then says so in ``check_further``."""
+        same = ("constant", 0.0, 1.0, None)
+        return (self.schedule, self.warmup, self.round_decay, self.max_norm) != same
+
+    def refuse_pace(self, who: str) -> None:
+        """Raises `UserError` for settings by which the steps of ``who`` would differ."""
+        if self.is_paced:
+            raise UserError(
+                f"{who} takes steps of one rate: schedule, warmup, round_decay and max_norm do not "
+                "go with it"
+            )
+
     def make_optimizer(self) -> SGD | Adam:
-        """The optimiser that these settings name."""
-        return Adam(self.lr) if self.optimizer == "adam" else SGD(self.lr, self.momentum)
+        """The optimiser that these settings name, at the rate of the first round."""
+        if self.optimizer == "sgd":
+            return SGD(self.lr, self.momentum, self.weight_decay)
+        decoupled = self.optimizer == "adamw"
+        return Adam(self.lr, weight_decay=self.weight_decay, decoupled=decoupled)
+
+    def paced_optimizer(self, num_samples: int, round: int) -> SGD | Adam | Paced:
+        """That of a client with so many samples in this round, from 1."""
+        plain = self.make_optimizer()
+        plain = replace(plain, lr=self.lr * self.round_decay ** (round - 1))
+        if (self.schedule, self.warmup, self.max_norm) == ("constant", 0.0, None):
+            return plain
+        return Paced(plain, self.steps(num_samples), self.schedule, self.warmup, self.max_norm)
 
     def check(self, run_spec: RunSpec) -> None:
         """Raises `UserError` if the classifier cannot take such samples."""
@@ -147,7 +184,7 @@ def classifier_recipe(
         losses: the loss of each sample, (B,); cross-entropy without it.
         columns: further columns of the batches, a row for each of the client's samples.
     """
-    optimizer = config.make_optimizer()
+    optimizer = config.paced_optimizer(len(inputs.shard), inputs.round)
     kept = {n: t.clone() for n, t in model.named_buffers() if n in vars(model).get("stays", ())}
 
     def upload() -> Tensors:

@@ -8,12 +8,18 @@ process a second and 90 MiB.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal, Protocol
 
 import torch
 from torch import Tensor
 
-from fl.training.torch_internals import adam_step, add, add_differences, sgd_step
+from fl.training.torch_internals import (
+    adam_step,
+    add,
+    add_differences,
+    scale_to_norm,
+    sgd_step,
+)
 
 State = dict[str, list[Tensor]]
 
@@ -60,11 +66,12 @@ class SGD:
 
 @dataclass(frozen=True)
 class Adam:
-    """Adam; its epsilon and default betas are torch's."""
+    """Adam; its epsilon and default betas are torch's. AdamW with ``decoupled`` weight decay."""
 
     lr: float
     betas: tuple[float, float] = (0.9, 0.999)
     weight_decay: float = 0.0
+    decoupled: bool = False
 
     def reach(self, steps: int) -> float:
         """How far a weight can move in so many steps without decay: no step is longer than lr times
@@ -80,11 +87,57 @@ class Adam:
         return _CohortAdam(self, parameters)
 
 
+Schedule = Literal["constant", "cosine", "step"]
+
+
+@dataclass(frozen=True)
+class Paced:
+    """Another optimiser for one client by itself, with a rate that changes from step to step and
+    gradients of a largest norm."""
+
+    optimizer: SGD | Adam
+    steps: int
+    """T: the steps of the whole training."""
+    schedule: Schedule = "constant"
+    """cosine: (1 + cos(pi t / T)) / 2 times the rate in step t from 0. step: a tenth of it from T/2
+    on, and a hundredth from 3T/4."""
+    warmup: float = 0.0
+    """Share of the steps in which the rate rises linearly; the schedule is over those after it."""
+    max_norm: float | None = None
+    """Longer gradients, over all parameters, are scaled to this norm."""
+
+    @property
+    def weight_decay(self) -> float:
+        """The optimiser's."""
+        return self.optimizer.weight_decay
+
+    def reach(self, steps: int) -> float:
+        """The optimiser's: no step is at a higher rate."""
+        return self.optimizer.reach(steps)
+
+    def factor(self, step: int) -> float:
+        """That of the rate in this step, from 0."""
+        warm = round(self.warmup * self.steps)
+        if step < warm:
+            return (step + 1) / warm
+        done = min(1.0, (step - warm) / max(1, self.steps - warm))
+        if self.schedule == "cosine":
+            return (1 + math.cos(math.pi * done)) / 2
+        if self.schedule == "step":
+            return 0.1 ** ((done >= 0.5) + (done >= 0.75))
+        return 1.0
+
+    def for_cohort(self, parameters: Sequence[Sequence[Tensor]]) -> CohortOptimizer:
+        """The optimiser of a cohort, which must be of one client: others have other steps."""
+        (own,) = parameters
+        return _PacedSteps(self, own)
+
+
 @dataclass(frozen=True)
 class Proximal:
     """Another optimiser, of the loss plus FedProx's mu/2 |w - w_0|^2, where w_0 is the anchor."""
 
-    optimizer: SGD | Adam
+    optimizer: SGD | Adam | Paced
     mu: float
 
     def for_cohort(
@@ -106,7 +159,7 @@ class Proximal:
 class Corrected:
     """Another optimiser, of gradients to which the same is added in every step (SCAFFOLD)."""
 
-    optimizer: SGD | Adam
+    optimizer: SGD | Adam | Paced
 
     def for_cohort(
         self,
@@ -121,7 +174,12 @@ class Corrected:
         return _CohortCorrected(self, parameters, whole)
 
 
-AnyOptimizer = SGD | Adam | Proximal | Corrected
+AnyOptimizer = SGD | Adam | Paced | Proximal | Corrected
+
+
+def innermost(optimizer: AnyOptimizer) -> SGD | Adam | Paced:
+    """What takes the steps, without what is added to its gradients."""
+    return optimizer.optimizer if isinstance(optimizer, Proximal | Corrected) else optimizer
 
 
 class Parts:
@@ -176,7 +234,7 @@ class _CohortSGD:
 class _CohortAdam:
     def __init__(self, settings: Adam, parameters: Sequence[Sequence[Tensor]]) -> None:
         self.lr, self._betas = settings.lr, settings.betas
-        self._weight_decay = settings.weight_decay
+        self._weight_decay, self._decoupled = settings.weight_decay, settings.decoupled
         self._parameters = parameters
         self._means, self._squares = _zeros(parameters), _zeros(parameters)
         # One counter for all, since a client that still trains has taken every step so far.
@@ -196,6 +254,7 @@ class _CohortAdam:
             lr=self.lr,
             betas=self._betas,
             weight_decay=self._weight_decay,
+            decoupled=self._decoupled,
         )
 
     def state(self) -> State:
@@ -207,6 +266,24 @@ class _CohortAdam:
         """See :class:`ResumableOptimizer`."""
         for name, tensors in self.state().items():
             _copy(tensors, state[name])
+
+
+class _PacedSteps:
+    def __init__(self, settings: Paced, parameters: Sequence[Tensor]) -> None:
+        self._settings, self._parameters = settings, parameters
+        self._optimizer = settings.optimizer.for_cohort([parameters])
+        self._taken = 0
+
+    @torch.no_grad()
+    def step(self, clients: Sequence[int]) -> None:
+        """See :class:`CohortOptimizer`."""
+        settings = self._settings
+        self._optimizer.lr = settings.optimizer.lr * settings.factor(self._taken)
+        self._taken += 1
+        if settings.max_norm is not None:
+            gradients = [p.grad for p in self._parameters if p.grad is not None]
+            scale_to_norm(gradients, settings.max_norm)
+        self._optimizer.step(clients)
 
 
 class _CohortProximal:

@@ -65,10 +65,14 @@ class PersonalTraining(AfterFedAvg, ClassifierConfig):
     """Local epochs of a round."""
     lr: Positive = 0.01
     """Learning rate."""
-    optimizer: Literal["sgd", "adam"] = "adam"
+    optimizer: Literal["sgd", "adam", "adamw"] = "adam"
     """Local optimiser, new in every round; sgd uses the momentum below."""
     batch_size: Count = 32
     """Samples per step (FedD2S's paper: 128)."""
+
+    def check_further(self) -> None:
+        """Refuses a schedule: some of these methods train in several stages a round."""
+        self.refuse_pace("a client with a model of its own")
 
     def reach(self, num_samples: int) -> float:
         """Any way: methods have such clients train for longer than ``epochs``."""

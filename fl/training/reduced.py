@@ -24,7 +24,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fl.models.architectures.vgg import POOLED, VGG9
-from fl.training.optimizers import Adam, AnyOptimizer, Corrected, Proximal
+from fl.training.optimizers import Adam, AnyOptimizer, Paced, innermost
 
 LAYER = "classifier.1"
 """The layer W, in a VGG-9."""
@@ -39,8 +39,8 @@ class Reduced:
     Args:
         model: with any number of VGG-9s in it; others are left as they are.
         optimizer: by which it is trained. None: by none, it only answers.
-        when: whether to reduce anything. With weight decay, which moves W in all directions,
-            nothing is.
+        when: whether to reduce anything. With weight decay, which moves W in all directions, or
+            a norm of all gradients, nothing is.
     """
 
     def __init__(
@@ -50,8 +50,9 @@ class Reduced:
         *,
         when: bool = True,
     ) -> None:
-        settings = optimizer.optimizer if isinstance(optimizer, Proximal | Corrected) else optimizer
+        settings = None if optimizer is None else innermost(optimizer)
         by_number = isinstance(settings, Adam)
+        when = when and not isinstance(settings, Paced)
         self._model = model
         self._parts = {
             f"{path}.{LAYER}.weight".removeprefix("."): _Part(module, form)

@@ -22,6 +22,7 @@ from fl.federation import Batch, TaskOutput
 from fl.models import copied, shell
 from fl.models.shapes import AnyDropout
 from fl.seeding import streams_restored
+from fl.training.optimizers import Paced, innermost
 from fl.training.recipe import MeanLoss, Recipe, Step, batches, minimise, optimizer_of
 from fl.training.torch_internals import onednn_product
 
@@ -236,6 +237,8 @@ def conflict(probe: Recipe) -> str | None:
 
     ``probe`` is a recipe made for this check alone: its first batch is used up.
     """
+    if isinstance(innermost(probe.optimizer), Paced):
+        return "its rate has a schedule, or its gradients a largest norm, by the client's own steps"
     if dropout := dropout_in(probe.model):
         return f"{dropout}, which draws from one stream for all"
     batch = next(next(probe.epochs))

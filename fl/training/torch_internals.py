@@ -53,9 +53,12 @@ def adam_step(
     lr: float,
     betas: tuple[float, float],
     weight_decay: float = 0.0,
+    decoupled: bool = False,
 ) -> None:
-    """A step of Adam in place, the one whose number, counted from 1, is in the scalar ``steps``."""
-    torch._fused_adam_(
+    """A step of Adam in place, the one whose number, counted from 1, is in the scalar ``steps``;
+    with ``decoupled`` weight decay it is AdamW's."""
+    fused = torch._fused_adamw_ if decoupled else torch._fused_adam_
+    fused(
         parameters,
         gradients,
         means,
@@ -78,6 +81,13 @@ def add_differences(
     """Adds ``factor (end - start)`` to each target, in place."""
     drift = torch._foreach_sub(list(ends), list(starts))
     torch._foreach_add_(list(targets), drift, alpha=factor)
+
+
+def scale_to_norm(gradients: Sequence[Tensor], most: float) -> None:
+    """Scales gradients whose norm over all of them is larger to that norm, in place."""
+    norms = torch._foreach_norm(list(gradients))
+    norm = torch.linalg.vector_norm(torch.stack(norms))
+    torch._foreach_mul_(list(gradients), (most / (norm + 1e-6)).clamp(max=1.0))
 
 
 def add(targets: Sequence[Tensor], added: Sequence[Tensor]) -> None:

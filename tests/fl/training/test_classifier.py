@@ -10,9 +10,14 @@ import torch.nn.functional as F
 from fl.errors import UserError
 from fl.exchange import ClientNote, Upload, load_prefixed, prefixed
 from fl.federation import Update
+from fl.methods.fednova import FedNovaConfig
+from fl.methods.fedrep import LocalFedRep
+from fl.methods.scaffold import LocalScaffold
 from fl.training.classifier import ClassifierConfig, starting_classifier
 from fl.training.generator import GeneratorConfig
-from tests.fl.toy import CLASSIFIER, PROBLEM, VGG, client, shard
+from fl.training.personal import PersonalTraining
+from fl.training.task import train_many
+from tests.fl.toy import CLASSIFIER, PROBLEM, VGG, client, shard, task_input
 from tests.fl.training.local import DATA, STILL, close, start_of, train
 
 
@@ -48,6 +53,51 @@ def test_sgd_has_momentum_and_minimises_cross_entropy() -> None:
     assert output.stats["train_loss"] == pytest.approx(loss.item(), rel=1e-5)
 
 
+def test_a_paced_training_with_adamw_is_torchs_in_the_second_round_too() -> None:
+    """Four steps on the whole shard; the rate of a round is counted from the first."""
+    pace: dict[str, Any] = {"schedule": "cosine", "round_decay": 0.5, "max_norm": 0.3}
+    pace |= {"optimizer": "adamw", "weight_decay": 0.2, "epochs": 4, "batch_size": len(DATA)}
+    training = replace(CLASSIFIER, **pace)
+    for round in (1, 2):
+        model = starting_classifier(training, PROBLEM)
+        rate = training.lr * 0.5 ** (round - 1)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=rate, weight_decay=0.2)
+        paces = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 4)
+        for _ in range(4):
+            optimizer.zero_grad()
+            F.cross_entropy(model(DATA.images), DATA.labels).backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 0.3)
+            optimizer.step()
+            paces.step()
+        inputs = replace(task_input(training, DATA, id=0, run_spec=PROBLEM), round=round)
+        found = training.task(inputs).tensors
+        assert close(found, prefixed("classifier", model)), round
+
+
+@pytest.mark.parametrize("schedule", ["constant", "cosine"])
+def test_a_client_with_a_schedule_trains_alone_as_in_company(schedule: Any) -> None:
+    training = replace(CLASSIFIER, schedule=schedule, warmup=0.25, epochs=3)
+    inputs = [
+        task_input(training, data, id=k, run_spec=PROBLEM)
+        for k, data in enumerate((DATA, shard(2, 3, 1, seed=4)))
+    ]
+    together = train_many(training.task, inputs)
+    for own, found in zip(inputs, together, strict=True):
+        alone = training.task(own).tensors
+        assert all(torch.equal(alone[n], found.tensors[n]) for n in alone)
+
+
+@pytest.mark.parametrize(
+    "setting", [{"schedule": "step"}, {"warmup": 0.1}, {"round_decay": 0.9}, {"max_norm": 1.0}]
+)
+def test_who_takes_steps_of_one_rate_says_so(setting: dict[str, Any]) -> None:
+    for refusing in (LocalScaffold, PersonalTraining, LocalFedRep):
+        with pytest.raises(UserError, match=r"takes steps of one rate: schedule, warmup, round_d"):
+            refusing(**setting)
+    with pytest.raises(UserError, match="fednova takes steps of one rate"):
+        FedNovaConfig(classifier=ClassifierConfig(**setting))
+
+
 @pytest.mark.parametrize("batch_size", [3, 8, 100])
 def test_the_training_loss_is_the_mean_over_every_sample(batch_size: int) -> None:
     """Also where the last batch is smaller."""
@@ -63,7 +113,7 @@ def test_a_classifier_uploads_every_weight_and_nothing_else(training: Classifier
 
 
 def test_a_word_that_is_none_of_the_types_is_refused() -> None:
-    with pytest.raises(UserError, match=r"^unknown optimizer 'lion'; valid: adam, sgd$"):
+    with pytest.raises(UserError, match=r"^unknown optimizer 'lion'; valid: adam, adamw, sgd$"):
         ClassifierConfig(optimizer="lion")  # type: ignore[arg-type]
     with pytest.raises(UserError, match=r"^unknown upload 'all'; valid: cvae, decoder$"):
         GeneratorConfig(upload="all")  # type: ignore[arg-type]

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn, optim
 
-from fl.training.optimizers import SGD, Adam, Proximal
+from fl.training.optimizers import SGD, Adam, Paced, Proximal
 
 Parameters = list[nn.Parameter]
 STEPS = (5, 2, 5, 3)
@@ -23,8 +23,12 @@ KINDS = pytest.mark.parametrize(
         ),
         (Adam(0.01), lambda p: optim.Adam(p, lr=0.01)),
         (Adam(0.01, betas=(0.5, 0.9)), lambda p: optim.Adam(p, lr=0.01, betas=(0.5, 0.9))),
+        (
+            Adam(0.01, weight_decay=0.2, decoupled=True),
+            lambda p: optim.AdamW(p, lr=0.01, weight_decay=0.2),
+        ),
     ],
-    ids=["sgd", "momentum", "decay", "adam", "betas"],
+    ids=["sgd", "momentum", "decay", "adam", "betas", "adamw"],
 )
 
 
@@ -155,3 +159,36 @@ def test_a_parameter_that_no_loss_reaches_stays_where_it_is(
     for k, (own, twin) in enumerate(zip(cohort, twins, strict=True)):
         assert torch.equal(own[0], client(k)[0])
         assert torch.equal(own[1], twin[1])
+
+
+T = 12
+SCHEDULES = {
+    "cosine": lambda o: optim.lr_scheduler.CosineAnnealingLR(o, T),
+    "step": lambda o: optim.lr_scheduler.MultiStepLR(o, [T // 2, 3 * T // 4]),
+}
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("max_norm", [None, 0.5])
+def test_a_schedule_and_a_largest_norm_are_torchs(schedule: Any, max_norm: float | None) -> None:
+    ours, theirs = client(0), client(0)
+    own = Paced(SGD(0.1, momentum=0.9), T, schedule, max_norm=max_norm).for_cohort([ours])
+    other = optim.SGD(theirs, lr=0.1, momentum=0.9)
+    paces = SCHEDULES[schedule](other)
+    for step in range(T):
+        give_gradients(ours, step)
+        give_gradients(theirs, step)
+        if max_norm:
+            nn.utils.clip_grad_norm_(theirs, max_norm)
+        own.step((0,))
+        other.step()
+        paces.step()
+        torch.testing.assert_close(flat(ours), flat(theirs))
+
+
+def test_a_warm_up_rises_to_the_rate_and_the_schedule_is_over_the_rest() -> None:
+    pace = Paced(SGD(0.1), 20, "cosine", warmup=0.2)
+    assert [pace.factor(t) for t in range(4)] == [0.25, 0.5, 0.75, 1.0]
+    assert pace.factor(4) == 1.0
+    assert pace.factor(12) == pytest.approx(0.5)
+    assert pace.factor(20) == 0.0
