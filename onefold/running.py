@@ -60,7 +60,8 @@ def run(
 
     Args:
         data: name or path of a data set; or your own, in any form that
-            :func:`fl.data.own.as_dataset` takes.
+            :func:`fl.data.own.as_dataset` takes: arrays, a data set object, or a mapping of
+            clients, each with data of its own.
         model: name of a classifier; or a `torch.nn.Module` class, or a function that makes one, see
             :func:`fl.models.registry.register_model`. All clients train it, unless ``num_large``,
             ``prototypes`` or ``small_model`` say otherwise; in methods with generators, such as
@@ -84,6 +85,8 @@ def run(
     with plain_torch():
         names = _names(data, method, model)
         arguments = partition_arguments(partition, data, Path(settings.get("output_dir", "runs")))
+        if partition is None and (clients := _clients_of(names)):
+            arguments = ["--partition.kind", "natural", "--num-clients", str(clients)]
         for name, value in [*names.items(), *flatten(settings).items()]:
             if value is not None:
                 arguments += as_arguments(name, value)
@@ -146,6 +149,12 @@ def _names(data: Any, method: Any, model: Any) -> dict[str, Any]:
         names["classifier.model"] = _name_of(model)
         register_model(_name_of(model), model)
     return names
+
+
+def _clients_of(names: Mapping[str, Any]) -> int | None:
+    """How many clients the data is of, where it was given by client."""
+    own = REGISTERED.get(OWN) if names["dataset"] == OWN else None
+    return None if own is None or own.train.clients is None else 1 + int(own.train.clients.max())
 
 
 def _name_of(model: Any) -> str:

@@ -20,7 +20,7 @@ from cluster.run.steps import silent
 from cluster.server.rank_placement import world_size
 from fl.config import RunConfig
 from fl.data.catalogue import load
-from fl.data.datasets import Dataset, load_auxiliary, subset
+from fl.data.datasets import Dataset, Split, load_auxiliary, subset
 from fl.data.domains import load_domains
 from fl.data.partition import Partition, hold_out, make_partition, validated
 from fl.errors import UserError
@@ -248,6 +248,7 @@ def _partition(run: RunConfig[Any], dataset: Dataset, drawn: int | None) -> Part
         alpha=run.alpha,
         seed=run.seed,
         domains=None if dataset.train.domains is None else dataset.train.domains[pool],
+        owners=_owners(dataset.train, pool),
     )
     if run.data.validation and run.scores_clients:
         partition = validated(partition, labels, classes, run.data.validation, run.seed)
@@ -256,6 +257,13 @@ def _partition(run: RunConfig[Any], dataset: Dataset, drawn: int | None) -> Part
         train=tuple(pool[own] for own in partition.train),
         test=tuple(pool[own] for own in partition.test),
     )
+
+
+def _owners(train: Split, pool: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
+    """Whose the samples are, and which are for tests, where the data is divided already."""
+    if train.clients is None or train.held is None:
+        return None
+    return train.clients[pool], train.held[pool]
 
 
 def _measured(launch: Launch, admitted: Admitted, partition: Partition) -> Requests:

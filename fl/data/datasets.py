@@ -169,11 +169,16 @@ class Split:
     labels: np.ndarray
     domains: np.ndarray | None = None
     """Which domain each image is from, int64 (N,), where the data set has domains."""
+    clients: np.ndarray | None = None
+    """Whose each sample is, int64 (N,), where the data is divided among clients already."""
+    held: np.ndarray | None = None
+    """Which of them are for that client's own test, bool (N,); they are in the test split too."""
 
     def take(self, indices: np.ndarray) -> "Split":
         """The samples at these indices."""
-        domains = None if self.domains is None else self.domains[indices]
-        return Split(self.images[indices], self.labels[indices], domains)
+        further = (self.domains, self.clients, self.held)
+        taken = (None if column is None else column[indices] for column in further)
+        return Split(self.images[indices], self.labels[indices], *taken)
 
 
 @dataclass(frozen=True, eq=False)

@@ -4,6 +4,7 @@ What is stored of it is exact, but that floats become float32, as which models t
 """
 
 import importlib.util
+import json
 import os
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,7 +21,7 @@ from fl.data.datasets import Dataset, Split, fingerprint
 from fl.data.image_files import ImageFolder, check_names, class_folders, in_one_form, pixels
 from fl.errors import UserError, reason_of
 from fl.seeding import numpy_generator
-from fl.whole_files import no_pipe
+from fl.whole_files import no_pipe, read_text
 
 # Reads .npz files that may be anything: what they claim is checked before it is read.
 
@@ -86,8 +87,8 @@ def _read(file: zipfile.ZipFile, name: str, entry: zipfile.ZipInfo) -> np.ndarra
 TEST_SHARE = 0.2
 """Share of the samples that is held out where no test split is given."""
 FORMS = (
-    "(images, labels), ((images, labels), (test images, test labels)), a mapping with train and "
-    "test, or a data set object"
+    "(samples, labels), ((samples, labels), (test samples, test labels)), a mapping with train and "
+    "test, a mapping of clients, or a data set object"
 )
 FEW_CLASSES = 1000
 """More are allowed where there are as many samples, since labels count the classes from 0."""
@@ -102,7 +103,8 @@ def as_dataset(name: str, data: Any) -> Dataset:
         name: what it is called.
         data: a `Dataset`; a pair of arrays, samples and labels, of which a fifth is held out as the
             test split; two such pairs, training and test; a mapping with ``train`` and ``test``,
-            of pairs or data set objects (a Hugging Face ``DatasetDict`` is one); or one data set
+            of pairs or data set objects (a Hugging Face ``DatasetDict`` is one); a mapping of
+            clients, each with data in any of these forms, see :func:`of_clients`; or one data set
             object, indexable with a length, whose samples are (sample, label). Samples are
             numbers of any type and one shape; see :func:`stored` for what is taken as an image.
             Labels are integers from 0.
@@ -117,6 +119,8 @@ def as_dataset(name: str, data: Any) -> Dataset:
     if not isinstance(data, Mapping):
         return _checked(name, *_held_out(_split(name, data)), _class_names(data))
     missing = {"train", "test"} - data.keys()
+    if len(missing) == 2 and data:
+        return of_clients(name, data)
     if missing:
         raise UserError(f"data {name}: no {' and no '.join(sorted(missing))} in the mapping")
     train, test = (_split(f"{name} {part}", data[part]) for part in ("train", "test"))
@@ -280,7 +284,68 @@ def _checked(name: str, train: Split, test: Split, names: tuple[str, ...]) -> Da
     return Dataset(name, train, test, classes, class_names=named)
 
 
-# Data of the user's own by path: an .npz file, or a folder of images by class.
+# Data that is divided among clients already: a data set for each, or LEAF's files.
+
+
+def of_clients(name: str, data: Mapping[Any, Any]) -> Dataset:
+    """One data set of the clients' own ones, for ``partition.kind natural``.
+
+    Clients are numbered from 0 in the mapping's order. The training split holds all samples; those
+    that are for a client's own test are marked as held. Together they are the test split.
+
+    Raises:
+        UserError: one line, for whatever is wrong, with the client's name.
+    """
+    parts = [as_dataset(f"{name} of client {client}", own) for client, own in data.items()]
+    forms = {(p.train.images.shape[1:], p.train.images.dtype.str) for p in parts}
+    if len(forms) > 1:
+        raise UserError(
+            f"data {name}: clients' samples of several shapes or types, {sorted(forms)[:3]}"
+        )
+    splits = [split for p in parts for split in (p.train, p.test)]
+    sizes = [len(split.labels) for split in splits]
+    held = np.repeat(np.tile([False, True], len(parts)), sizes)
+    train = Split(
+        images=np.concatenate([split.images for split in splits]),
+        labels=np.concatenate([split.labels for split in splits]),
+        clients=np.repeat(np.repeat(np.arange(len(parts)), 2), sizes),
+        held=held,
+    )
+    test = train.take(np.flatnonzero(held))
+    names = {p.class_names for p in parts}
+    if len(names) > 1:
+        raise UserError(f"data {name}: clients' classes have several names, {sorted(names)[:2]}")
+    return _checked(name, train, test, names.pop())
+
+
+def _leaf(path: Path) -> Any:
+    """The clients of a JSON file as LEAF has it, or of a folder with such files in ``train`` and
+    ``test``; their x is numbers."""
+    if path.is_file():
+        return {user: (own["x"], own["y"]) for user, own in _users(path).items()}
+    train, test = (
+        {u: own for f in sorted((path / p).glob("*.json")) for u, own in _users(f).items()}
+        for p in ("train", "test")
+    )
+    if train.keys() != test.keys():
+        raise UserError(f"{path}: train and test have other users; LEAF's are split by sample")
+    return {u: ((own["x"], own["y"]), (test[u]["x"], test[u]["y"])) for u, own in train.items()}
+
+
+def _users(path: Path) -> dict[str, Any]:
+    try:
+        users: dict[str, Any] = json.loads(read_text(path))["user_data"]
+        if not all({"x", "y"} <= own.keys() for own in users.values()):
+            raise KeyError("x and y")
+    except (ValueError, KeyError, TypeError, AttributeError, OSError) as error:
+        raise UserError(
+            f"cannot read {path}: {reason_of(error)}; expected LEAF's user_data, with x and y of "
+            "each user"
+        ) from None
+    return users
+
+
+# Data of the user's own by path: an .npz file, LEAF's files, or a folder of images by class.
 
 ARRAYS = (("x_train", "y_train", "x_test", "y_test"), ("images", "labels"), ("x", "y"))
 """Names of an .npz file's arrays: with a test split as Keras has them, or without."""
@@ -289,7 +354,7 @@ LAYOUT = "expected FOLDER/class/image, or FOLDER/train/class/image beside FOLDER
 
 def is_path(name: str) -> bool:
     """Whether it names a file or folder and not a data set."""
-    return not is_hugging_face(name) and ("/" in name or name.endswith(".npz"))
+    return not is_hugging_face(name) and ("/" in name or name.endswith((".npz", ".json")))
 
 
 def read_path(name: str) -> Dataset:
@@ -307,7 +372,10 @@ def read_path(name: str) -> Dataset:
 
 @lru_cache(maxsize=1)
 def _read_path(path: Path, state: str) -> Dataset:
-    data = _folder(path) if path.is_dir() else _npz(path)
+    if path.suffix == ".json" or any((path / "train").glob("*.json")):
+        data = _leaf(path)
+    else:
+        data = _folder(path) if path.is_dir() else _npz(path)
     return replace(as_dataset(str(path), data), name=path.stem)
 
 

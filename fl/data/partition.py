@@ -26,7 +26,7 @@ Lists = list[np.ndarray]
 """Each client's indices into the train split, int64."""
 Rng = np.random.Generator
 
-Kind = Literal["dirichlet", "mixture", "classes", "iid", "domains", "file"]
+Kind = Literal["dirichlet", "mixture", "classes", "iid", "domains", "natural", "file"]
 MAX_ALPHA = 1e6  # practically even; far larger values overflow in the draw
 
 
@@ -37,7 +37,8 @@ class PartitionConfig(Settings):
     kind: Kind = "dirichlet"
     """dirichlet: skewed by alpha, class by class; mixture: equal shares, each client's classes
     skewed by alpha; classes: a fixed number of classes each; iid: at random; domains: a client per
-    domain, of data set folder; file: as a file says"""
+    domain, of data set folder; natural: as the data is divided already, for fewer clients those
+    that the seed draws; file: as a file says"""
 
     file: str | None = None
     """for kind file: path of a run's partition.npz, or of a JSON file with a list for each client
@@ -47,7 +48,7 @@ class PartitionConfig(Settings):
     """classes each client holds, for kind classes"""
 
     min_samples: Count = 10
-    """every client has at least so many training samples"""
+    """every client has at least so many training samples; not of kinds natural and file"""
 
     recut: bool = False
     """re-cut a Dirichlet partition into equal pieces, as FedMHO's released code does"""
@@ -88,19 +89,31 @@ def make_partition(
     alpha: float,
     seed: int,
     domains: np.ndarray | None = None,
+    owners: tuple[np.ndarray, np.ndarray] | None = None,
 ) -> Partition:
     """Divides the train split, labels int64 (N,) in 0..num_classes-1, among `num_clients` clients.
 
     Every sample goes to exactly one client, except that a re-cut and kind mixture lose N mod K of
     them, and that classes that no client has are left out (kind classes with too few clients).
     `alpha` is the Dirichlet concentration: the smaller, the more skewed. `domains`, int64 (N,), is
-    the domain of each sample, for kind domains. Raises UserError where the settings cannot be met.
+    the domain of each sample, for kind domains. `owners` are the client of each sample, int64 (N,),
+    and whether it is for that client's test, bool (N,), for kind natural. Raises UserError where
+    the settings cannot be met.
     """
     if num_clients < 1:
         raise UserError(f"{num_clients} clients; allowed: 1 or more")
     if not 0 < alpha <= MAX_ALPHA:
         raise UserError(f"alpha {alpha}; allowed: above 0, up to {MAX_ALPHA:g}")
-    if config.file is None:
+    if config.kind == "natural":
+        lists, test = _natural_lists(owners, num_clients, seed)
+        if any(map(len, test)):
+            return _counted(lists, test, labels, num_classes)
+    elif owners is not None and owners[1].any():
+        raise UserError(
+            f"partition.kind {config.kind} would train on samples that are for clients' own tests; "
+            "allowed for such data: natural"
+        )
+    elif config.file is None:
         lists = _drawn(labels, num_clients, num_classes, config, alpha, seed, domains)
     else:
         lists, test = read_lists(Path(config.file), num_clients, len(labels))
@@ -186,6 +199,27 @@ def _domain_lists(domains: np.ndarray | None, num_clients: int, min_samples: int
             "lower min_samples"
         )
     return [np.flatnonzero(domains == own) for own in range(num_clients)]
+
+
+def _natural_lists(
+    owners: tuple[np.ndarray, np.ndarray] | None, num_clients: int, seed: int
+) -> tuple[Lists, Lists]:
+    """Training and test samples of each client, of those that the seed draws, in their order."""
+    if owners is None:
+        raise UserError("partition.kind natural needs data that is divided among clients already")
+    clients, held = owners
+    there = np.unique(clients[~held])
+    if num_clients > len(there):
+        raise UserError(
+            f"the data is of {len(there)} clients with training samples; num_clients is "
+            f"{num_clients}"
+        )
+    drawn = numpy_generator(seed, "natural").choice(there, num_clients, replace=False)
+    lists = [
+        [np.flatnonzero((clients == k) & (held == kind)) for k in np.sort(drawn)]
+        for kind in (False, True)
+    ]
+    return lists[0], lists[1]
 
 
 # Label skew by a fixed number of classes per client.
@@ -398,6 +432,9 @@ def hold_out(dataset: Dataset, share: float, seed: int) -> Dataset:
     Raises:
         UserError: the share leaves one of the two without an image.
     """
+    if dataset.train.held is not None:  # samples of the test split
+        own = dataset.train.take(np.flatnonzero(~dataset.train.held))
+        dataset = replace(dataset, train=own)
     available = len(dataset.train.labels)
     size = round(share * available)
     if not 0 < size < available:

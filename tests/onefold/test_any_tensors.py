@@ -166,3 +166,16 @@ def test_a_run_on_ray_is_the_one_in_process() -> None:
         here.model.state_dict().items(), there.model.state_dict().values(), strict=True
     ):
         assert torch.equal(one, other), name
+
+
+def test_clients_with_data_of_their_own_train_on_it_and_are_tested_on_it() -> None:
+    data = {f"site {k}": (KINDS["table"][k::4], LABELS[k::4]) for k in range(4)}
+    common: dict[str, Any] = {"runtime": "inprocess", "progress": False, "rounds": 2}
+    together = onefold.run(data, "mlp", "fedavg", name="all", **common)
+    assert len(together.clients) == 4
+    assert np.asarray(np.load("runs/all/partition.npz")["train_counts"]).tolist() == [48] * 4
+    alone = onefold.run(data, "mlp", "fedper", name="own", **common)
+    assert alone.figures["scored_on"] == "clients"
+    assert len(alone.figures["client_accuracy"]) == 4
+    fewer = onefold.run(data, "mlp", "fedavg", name="two", num_clients=2, **common)
+    assert len(fewer.clients) == 2

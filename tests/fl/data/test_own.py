@@ -1,5 +1,6 @@
 """A user's data: objects, arrays, files, folders, and Hugging Face's names."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from PIL import Image
 from fl.data.catalogue import load, short_name
 from fl.data.datasets import Dataset
 from fl.data.own import as_dataset, is_path, is_whole, read_arrays, read_hugging_face, read_path
+from fl.data.partition import PartitionConfig, hold_out, make_partition
 from fl.errors import UserError
 
 COLOUR = np.random.default_rng(0).integers(0, 256, (20, 3, 5, 6), dtype=np.uint8)
@@ -253,3 +255,118 @@ def test_what_the_cache_lacks_is_refused_in_a_line_that_says_how_to_fetch_it(cac
         load("hf:not-there", Path("nowhere"))
     assert "load_dataset('not-there')" in str(refused.value)
     assert "\n" not in str(refused.value)
+
+
+def hospital(client: int, count: int) -> tuple[np.ndarray, np.ndarray]:
+    """Samples that tell whose they are."""
+    return np.full((count, 3), 10.0 * client) + np.arange(count)[:, None] / 100, np.arange(
+        count
+    ) % 2
+
+
+HOSPITALS = {f"hospital {k}": hospital(k, 10 + 10 * k) for k in range(3)}
+
+
+def leaf(data: dict[str, tuple[np.ndarray, np.ndarray]]) -> str:
+    users = {u: {"x": x.tolist(), "y": y.tolist()} for u, (x, y) in data.items()}
+    return json.dumps({"users": list(users), "num_samples": [], "user_data": users})
+
+
+@pytest.mark.parametrize("door", ["mapping", "pairs", "file", "folder"])
+def test_clients_keep_their_own_samples_and_their_own_tests(door: str, tmp_path: Path) -> None:
+    tests = {u: (x[:5] + 0.5, y[:5]) for u, (x, y) in HOSPITALS.items()}
+    if door == "mapping":
+        found = as_dataset("own", HOSPITALS)
+    elif door == "pairs":
+        found = as_dataset("own", {u: (own, tests[u]) for u, own in HOSPITALS.items()})
+    elif door == "file":
+        (tmp_path / "leaf.json").write_text(leaf(HOSPITALS))
+        found = read_path(str(tmp_path / "leaf.json"))
+    else:
+        for part, data in (("train", HOSPITALS), ("test", tests)):
+            (tmp_path / part).mkdir()
+            (tmp_path / part / "all.json").write_text(leaf(data))
+        found = read_path(str(tmp_path))
+    train = found.train
+    assert train.clients is not None
+    assert train.held is not None
+    cut = make_partition(
+        train.labels,
+        *(3, found.num_classes, PartitionConfig(kind="natural")),
+        alpha=1.0,
+        seed=0,
+        owners=(train.clients, train.held),
+    )
+    for k, (_, labels) in enumerate(HOSPITALS.values()):
+        held = 5 if door in ("pairs", "folder") else len(labels) // 5
+        assert len(cut.test[k]) == held
+        assert len(cut.train[k]) + (held if door in ("mapping", "file") else 0) == len(labels)
+        for rows in (cut.train[k], cut.test[k]):
+            assert set(train.images[rows].ravel() // 10) == {k}
+    assert np.array_equal(found.test.images, train.images[train.held])
+
+
+def test_fewer_clients_than_the_data_is_of_are_drawn_by_the_seed() -> None:
+    train = as_dataset("own", {k: hospital(k, 10) for k in range(20)}).train
+    owners = (train.clients, train.held)
+
+    def drawn(seed: int) -> list[float]:
+        cut = make_partition(
+            train.labels, 4, 2, PartitionConfig(kind="natural"), alpha=1, seed=seed, owners=owners
+        )
+        return [train.images[own[0], 0] // 10 for own in cut.train]
+
+    assert drawn(0) == drawn(0) == sorted(drawn(0))
+    assert len({*drawn(0)}) == 4
+    assert drawn(0) != drawn(1)
+
+
+@pytest.mark.parametrize(
+    ("kind", "count", "line"),
+    [
+        ("natural", 4, "the data is of 3 clients with training samples; num_clients is 4"),
+        ("iid", 3, "iid would train on samples that are for clients' own tests; .* natural"),
+    ],
+)
+def test_a_partition_that_the_data_does_not_allow_is_refused(
+    kind: Any, count: int, line: str
+) -> None:
+    train = as_dataset("own", HOSPITALS).train
+    owners = (train.clients, train.held)
+    with pytest.raises(UserError, match=line):
+        make_partition(
+            train.labels, count, 2, PartitionConfig(kind=kind), alpha=1, seed=0, owners=owners
+        )
+    with pytest.raises(UserError, match="needs data that is divided among clients already"):
+        make_partition(train.labels, 2, 2, PartitionConfig(kind="natural"), alpha=1, seed=0)
+
+
+def test_no_clients_test_sample_is_held_out_for_validation() -> None:
+    data = hold_out(as_dataset("own", HOSPITALS), 0.25, 0)
+    tested = as_dataset("own", HOSPITALS).test.images
+    for split in (data.train, data.test):
+        assert not {*split.images[:, 0]} & {*tested[:, 0]}
+
+
+@pytest.mark.parametrize(
+    ("data", "line"),
+    [
+        ({"a": (np.ones((5, 3)), np.arange(5)), "b": 3}, "of client b: expected"),
+        (
+            {"a": (np.ones((5, 3)), np.arange(5)), "b": (np.ones((5, 4)), np.arange(5))},
+            "clients' samples of several shapes or types",
+        ),
+    ],
+)
+def test_what_is_wrong_with_a_clients_data_is_one_line(data: Any, line: str) -> None:
+    with pytest.raises(UserError, match=line) as caught:
+        as_dataset("x", data)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_json_file_that_is_not_leafs_is_one_line(tmp_path: Path) -> None:
+    for text in ("[1]", "{}", '{"user_data": {"a": {"x": [1]}}}', "not json"):
+        (tmp_path / "a.json").write_text(text)
+        with pytest.raises(UserError, match="expected LEAF's user_data, with x and y") as caught:
+            read_path(str(tmp_path / "a.json"))
+        assert "\n" not in str(caught.value)
