@@ -29,6 +29,7 @@ from machine import processor
 from cluster.studies import fedaf_table7, suite_runs
 from cluster.studies.cells import make
 from cluster.studies.comparison import Cell, Figure, table
+from cluster.studies.exhibits import EXHIBITS
 from cluster.studies.study_report import texts
 from cluster.studies.suite_options import BYTES_TABLE, SuiteOptions
 from fl.errors import ClientFailed, UserError
@@ -106,8 +107,10 @@ def of_runs(name: str, cells: Callable[[], Sequence[Cell]], job: Job) -> str:
     seeds = suite.seed_numbers
     figures = suite_runs.run_all(suite_runs.runs_of(suite, cells(), seeds))
     record(job.docs / "runs" / f"{name}.jsonl", figures, seeds, job.made)
-    heading, _, text = suite_runs.text_of(name, "small", seeds, figures).partition("\n\n")
-    pictures = suite_runs.pictures_of(name, "small", figures)
+    exhibit = EXHIBITS.get(name)
+    whole = suite_runs.text_of(name, "small", seeds, figures, exhibit)
+    heading, _, text = whole.partition("\n\n")
+    pictures = suite_runs.pictures_of(f"{name}-small", figures, exhibit)
     for file, picture in pictures.items():
         write_atomically(job.docs / file, picture)
     shown = [f"![{Path(file).stem}]({file})" for file in pictures]

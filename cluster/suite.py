@@ -60,6 +60,7 @@ def suite(options: "SuiteOptions") -> None:
     from cluster.run.run_dir import locate
     from cluster.studies import fedaf_table7, suite_runs
     from cluster.studies.cells import make
+    from cluster.studies.exhibits import EXHIBITS
     from cluster.studies.suite_options import BYTES_TABLE
 
     name, scale, numbers = options.name, options.scale, options.seed_numbers
@@ -84,7 +85,8 @@ def suite(options: "SuiteOptions") -> None:
         submit_all(left, Console(markup=False))
     else:
         figures = suite_runs.run_all(runs)
-        suite_runs.write(options.output_dir, name, scale, numbers, figures)
+        exhibit = EXHIBITS.get(name)
+        suite_runs.write(options.output_dir, name, scale, numbers, figures, exhibit)
 
 
 if __name__ == "__main__":

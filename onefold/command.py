@@ -30,7 +30,7 @@ One-shot federated learning: clients train once, upload once, a server fuses.
 
   run       train and fuse one federation; here, on GPUs, or with --slurm
   suite     a table or figure of a paper, run by run, beside the paper's
-  sweep     search settings with Ray Tune
+  sweep     search settings with Ray Tune; --grid: a table of all combinations
   study     how time, memory and bytes grow with the number of clients
   data      fetch data sets:  onefold data prepare mnist --data-root data
   doctor    is this machine fit?
@@ -48,6 +48,7 @@ examples:
   onefold run                                     digits, minutes, any machine
   onefold run --method fedavg --rounds 5 --num-large 10
   onefold run --dataset my.npz --plugin my.py --classifier.model mynet
+  onefold sweep --grid method=fedavg,fedprox alpha=0.1,0.5 seed=0,1,2
   onefold run --preset mnist-small --data-root DIR --slurm --slurm.nodes 2
 
 In Python: import onefold; onefold.run(data=..., model=..., method=...)
@@ -82,7 +83,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if word == "compare" and not any(a.startswith(OWN_PAGE) for a in arguments):
         arguments += ["--output", "compare.html"]  # several runs on one page, wherever it goes
     importlib.import_module("onefold._packages")  # first, see there
-    module = MODULES[word]
+    module = "cluster.grid" if word == "sweep" and "--grid" in arguments else MODULES[word]
     if word in SILENT and sys.stderr.isatty():
         print("loading ...", end="\r", file=sys.stderr, flush=True)
     sys.argv = [f"onefold {word}", *([word] if module == "onefold.runs" else []), *arguments[1:]]

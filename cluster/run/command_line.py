@@ -230,9 +230,11 @@ def presets() -> list[str]:
 
 
 def load_preset(name: str) -> JsonObject:
-    """The settings of a preset."""
+    """The settings of a preset, or of a YAML file of the user's that is used as one."""
+    if name.endswith((".yaml", ".yml")):
+        return load_yaml(Path(name))
     if name not in presets():
-        raise unknown("preset", name, presets())
+        raise UserError(f"{unknown('preset', name, presets())}; or the path of a YAML file")
     return load_yaml(_preset_dir() / f"{name}.yaml")
 
 

@@ -23,7 +23,8 @@ class LaunchOptions(Settings, Generic[Options]):
     config: Path | None = None
     """YAML file of settings, below the command line and above the preset."""
     preset: str | None = None
-    """A named file of settings that comes with Onefold."""
+    """A named file of settings that comes with Onefold, or the path of a YAML file of your own that
+    serves several methods: what another method's settings are is left out."""
     output_dir: Path = Path("runs")
     """Directory of all runs, each in a directory of its own."""
     name: str | None = None

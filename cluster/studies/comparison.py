@@ -104,6 +104,10 @@ UNDERTRAINED = "undertrained"
 STILL_FALLING = 0.1
 """Share of the whole fall of the loss above which its last fifth's makes a run undertrained."""
 PARTS = 5
+UNLIKE = (
+    "Methods are scored on different samples, so they are not ranked: those with clients' own "
+    "models on each client's, the others on the test split (fedavg has --tested clients too)."
+)
 
 
 @dataclass(frozen=True)
@@ -120,6 +124,11 @@ class Figure:
     def undertrained(self) -> bool:
         """Whether its loss was still falling when the server's training ended."""
         return still_falling(self.losses)
+
+    @property
+    def scored_on(self) -> str:
+        """On which samples: test, clients or validation."""
+        return str(self.results[0].get("scored_on", "test"))
 
     @property
     def accuracies(self) -> tuple[float, ...]:
@@ -143,13 +152,17 @@ def spread(values: Sequence[float]) -> float | None:
     return stdev(values) if len(values) > 1 else None
 
 
-def as_markdown(name: str, scale: str, seeds: Sequence[int], figures: Sequence[Figure]) -> str:
+def as_markdown(
+    name: str, scale: str | None, seeds: Sequence[int], figures: Sequence[Figure]
+) -> str:
     """A table with a line per cell, ranks within each row, and remarks below; the paper's columns
     where it prints numbers."""
     printed = any(figure.cell.paper for figure in figures)
-    metric = "UA, %" if "ua" in figures[0].results[0] else "Accuracy, %"
+    scored = {figure.scored_on for figure in figures}
+    metric = "UA, %" if "ua" in figures[0].results[0] and len(scored) == 1 else "Accuracy, %"
     names = ["Row", "Method", metric]
     names += ["Paper", "Difference", "Rank", "Rank in the paper"] if printed else ["Rank"]
+    names[-1:] = ["Scored on"] if len(scored) > 1 else names[-1:]
     lines = []
     for row in _by_row(figures):
         ours = _ranks([None if figure.undertrained else figure.mean for figure in row])
@@ -158,9 +171,12 @@ def as_markdown(name: str, scale: str, seeds: Sequence[int], figures: Sequence[F
             cells = [figure.cell.row, figure.cell.method, shown(figure.mean, figure.spread)]
             rank = UNDERTRAINED if figure.undertrained else own
             cells += [*_beside(figure), rank, paper] if printed else [rank]
+            cells[-1:] = [figure.scored_on] if len(scored) > 1 else cells[-1:]
             lines.append(cells)
-    heading = f"# {name} at {scale} scale, seeds {', '.join(map(str, seeds))}"
-    return "\n".join([heading, "", *table(names, lines), "", *remarks(figures), ""])
+    where = f" at {scale} scale" if scale else ""
+    heading = f"# {name}{where}, seeds {', '.join(map(str, seeds))}"
+    about = remarks(figures) if len(scored) == 1 else [UNLIKE]
+    return "\n".join([heading, "", *table(names, lines), "", *about, ""])
 
 
 def table(names: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
@@ -168,7 +184,9 @@ def table(names: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
     return [f"| {' | '.join(cells)} |" for cells in (names, ["---"] * len(names), *rows)]
 
 
-def as_json(name: str, scale: str, seeds: Sequence[int], figures: Sequence[Figure]) -> JsonObject:
+def as_json(
+    name: str, scale: str | None, seeds: Sequence[int], figures: Sequence[Figure]
+) -> JsonObject:
     """The same for programs; accuracies in percent."""
     cells = [
         {

@@ -368,12 +368,14 @@ class Exhibit:
     """Of the vertical axis, as Matplotlib names it."""
     also: Mapping[str, "Exhibit"] = field(default_factory=dict)
     """Further pictures, by what their names end in."""
+    place: Callable[[Figure], str] = place
+    """The panel that a cell is in."""
 
     def draw(self, figures: Sequence[Figure]) -> drawn.Figure:
         """A panel for each place, a line for each method: the mean over seeds, and their range."""
         lines: dict[tuple[str, str], list[Figure]] = {}
         for figure in figures:
-            lines.setdefault((place(figure), figure.cell.method), []).append(figure)
+            lines.setdefault((self.place(figure), figure.cell.method), []).append(figure)
         places = list(dict.fromkeys(where for where, _ in lines))
         looks: Mapping[str, Any] = dict(
             zip(dict.fromkeys(m for _, m in lines), LOOKS(), strict=False)

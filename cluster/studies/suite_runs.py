@@ -14,7 +14,7 @@ from cluster.run.slurm_options import SlurmOptions
 from cluster.run.smoke import Estimate, smoke
 from cluster.run.steps import Steps
 from cluster.studies.comparison import Cell, Figure, as_json, as_markdown, loss_curve
-from cluster.studies.exhibits import EXHIBITS
+from cluster.studies.exhibits import Exhibit
 from cluster.studies.suite_options import SuiteOptions
 from fl.errors import ClientFailed, UserError
 from fl.events import Event, Listener, Phase, Preparing
@@ -89,36 +89,48 @@ def _estimate(launch: Launch, name: str) -> Estimate:
         return smoke(launch, prepared)
 
 
-def text_of(name: str, scale: str, seeds: Sequence[int], figures: Sequence[Figure]) -> str:
+def text_of(
+    name: str,
+    scale: str | None,
+    seeds: Sequence[int],
+    figures: Sequence[Figure],
+    exhibit: Exhibit | None,
+) -> str:
     """The table, and what else its paper's figure shows in numbers."""
     table = as_markdown(name, scale, seeds, figures)
-    if name not in EXHIBITS:
-        return table
-    return "\n".join([table, *EXHIBITS[name].tell(figures), ""])
+    return "\n".join([table, *exhibit.tell(figures), ""]) if exhibit else table
 
 
-def pictures_of(name: str, scale: str, figures: Sequence[Figure]) -> dict[str, bytes]:
-    """The paper's figure as PNG files, by their names; of a table none."""
-    if name not in EXHIBITS:
+def pictures_of(stem: str, figures: Sequence[Figure], exhibit: Exhibit | None) -> dict[str, bytes]:
+    """The figure as PNG files, by their names, which begin with ``stem``; of a table none."""
+    if exhibit is None:
         return {}
-    exhibit, stem = EXHIBITS[name], f"{name}-{scale}"
     files = {f"{stem}.png": exhibit}
     files |= {f"{stem}-{ending}.png": other for ending, other in exhibit.also.items()}
     return {file: png(shown.draw(figures)) for file, shown in files.items()}
 
 
 def write(
-    folder: Path, name: str, scale: str, seeds: Sequence[int], figures: Sequence[Figure]
+    folder: Path,
+    name: str,
+    scale: str | None,
+    seeds: Sequence[int],
+    figures: Sequence[Figure],
+    exhibit: Exhibit | None,
 ) -> None:
-    """Prints the table and saves it as text, as JSON and, for a figure, as a picture."""
-    table, path = text_of(name, scale, seeds, figures), folder / f"{name}-{scale}"
-    pictures = pictures_of(name, scale, figures)
+    """Prints the table and saves it as text, as JSON and, for a figure, as a picture.
+
+    ``scale``: None for a grid of the user's own.
+    """
+    stem = f"{name}-{scale}" if scale else name
+    table, path = text_of(name, scale, seeds, figures, exhibit), folder / f"{stem}.md"
+    pictures = pictures_of(stem, figures, exhibit)
     for file, picture in pictures.items():
         write_atomically(folder / file, picture)
-    write_atomically(path.with_suffix(".md"), table.encode())
+    write_atomically(path, table.encode())
     write_json(path.with_suffix(".json"), as_json(name, scale, seeds, figures))
     print(f"\n{table}")
-    print(f"table    {path.with_suffix('.md')}")
+    print(f"table    {path}")
     for file in pictures:
         print(f"picture  {folder / file}")
 

@@ -1,0 +1,83 @@
+"""``onefold sweep --grid``: every combination of methods, settings and seeds as one table.
+
+Each run is a run like any other; those that are finished are not repeated, and all share one store
+of client updates.
+"""
+
+import sys
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+
+from cluster.run.steps import loading
+from cluster.suite import ended
+from fl.own_process import run_as_command, say_interrupted
+
+if TYPE_CHECKING:
+    from cluster.studies.grids import Grid
+
+# Whatever imports torch is imported where it is used: that takes seconds, and is said first.
+
+HELP = """usage: onefold sweep --grid NAME=VALUE,VALUE ... [--name NAME] [OPTIONS]
+
+Every combination of the values, run by run: one table with means and standard
+deviations over seeds, and a picture.
+
+  NAME=VALUE,...   a setting of onefold run, without its dashes, and its values;
+                   method and seed too. They come first.
+  FILE.yaml        the same in a file: a list of values for each setting
+  --name NAME      of the grid and its table (default: grid)
+  OPTIONS          of onefold run, for all runs; with --slurm what is not finished
+                   goes to Slurm as one job array
+
+Finished runs are not repeated: the same command goes on, and with more values
+runs what is missing.
+
+example:
+  onefold sweep --grid method=fedavg,fedprox alpha=0.1,0.5 seed=0,1,2 --rounds 5
+"""
+
+
+def main(argv: Iterable[str] | None = None) -> int:
+    """Runs the command and returns its exit status: 0, 1 a run failed, 2 bad input, 130 Ctrl-C."""
+    arguments = sys.argv[1:] if argv is None else list(argv)
+    arguments = [a for a in arguments if a != "--grid"]
+    if not arguments or {"-h", "--help"} & {*arguments}:
+        print(HELP, end="")
+        return 0 if arguments else 2
+    with loading(arguments):
+        from cluster.studies.grids import parse_grid
+    return ended(
+        lambda: run(parse_grid(arguments)),
+        lambda: say_interrupted("interrupted; the same command goes on"),
+    )
+
+
+def run(grid: "Grid") -> None:
+    """Runs what is not finished, and makes the table and the picture of all.
+
+    Raises:
+        UserError: a run cannot be, or was run with other settings.
+    """
+    from cluster.run.run_dir import locate
+    from cluster.studies import suite_runs
+    from cluster.studies.grids import picture_of
+
+    left = [launch for launch in grid.runs.values() if not suite_runs.finished(launch)]
+    first = next(iter(grid.runs.values()))
+    if first.slurm.submit and left:
+        from slurm.array import submit_all
+
+        submit_all(left, Console(markup=False))
+    elif first.dry_run:
+        for launch in grid.runs.values():
+            done = suite_runs.finished(launch)
+            print(f"{locate(launch)}  {'finished' if done else 'to be run'}")
+    else:
+        figures = suite_runs.run_all(grid.runs)
+        suite_runs.write(first.output_dir, grid.name, None, grid.seeds, figures, picture_of(grid))
+
+
+if __name__ == "__main__":
+    run_as_command(main, goes_on=True)

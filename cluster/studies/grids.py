@@ -1,0 +1,114 @@
+"""A grid of the user's own: its settings and values, the runs of every combination, its picture."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import product, takewhile
+from pathlib import Path
+
+from cluster.run.command_line import load_yaml, parse
+from cluster.run.options import Launch
+from cluster.studies.comparison import Cell, Figure
+from cluster.studies.exhibits import Exhibit, over_setting, over_time
+from cluster.studies.suite_options import numbers
+from fl.errors import UserError
+
+Axes = Mapping[str, tuple[str, ...]]
+"""The values of each setting that is varied, by its name on the command line."""
+
+
+@dataclass(frozen=True)
+class Grid:
+    """A grid that can be run."""
+
+    name: str
+    axes: Axes
+    """Without method and seed."""
+    seeds: tuple[int, ...]
+    runs: Mapping[tuple[Cell, int], Launch]
+    """By cell and seed."""
+
+
+def parse_grid(arguments: Sequence[str]) -> Grid:
+    """The grid that these arguments name: ``NAME=VALUE,...``, or a file, before launch options.
+
+    Raises:
+        UserError: one line, for whatever is wrong, also with a run of it.
+    """
+    first = list(takewhile(lambda argument: not argument.startswith("--"), arguments))
+    axes = _axes(first)
+    name, options = _name(arguments[len(first) :])
+    seeds = tuple(numbers("seed", ",".join(axes.pop("seed", ("0",)))))
+    methods = axes.pop("method", None)
+    if not (axes or methods or len(seeds) > 1):
+        raise UserError(
+            "a grid needs settings with values, before the options: method=fedavg,fedprox "
+            "alpha=0.1,0.5 seed=0,1,2"
+        )
+    runs: dict[tuple[Cell, int], Launch] = {}
+    for values in product(*axes.values()):
+        settings = tuple(zip(axes, values, strict=True))
+        for method in methods or (None,):
+            given = [*(("method", method),) * (method is not None), *settings]
+            own = tuple(f"--{setting}={value}" for setting, value in given)
+            for seed in seeds:
+                launch = parse([*options, *own, f"--seed={seed}"])
+                row = "-".join(f"{s}{v}" for s, v in settings) or launch.run.dataset
+                cell = Cell(row, launch.run.method, own, settings=settings)
+                run_name = re.sub(r"[^\w.+-]", "_", f"{name}-{cell.name}-seed{seed}")
+                runs[cell, seed] = parse(
+                    [*options, *own, f"--seed={seed}", f"--name={run_name}", "--resume"]
+                )
+    return Grid(name, axes, seeds, runs)
+
+
+def _axes(words: Sequence[str]) -> dict[str, tuple[str, ...]]:
+    found: dict[str, tuple[str, ...]] = {}
+    for word in words:
+        if word.endswith((".yaml", ".yml")):
+            given = {n: _listed(n, v) for n, v in load_yaml(Path(word)).items()}
+        elif "=" in word:
+            name, _, listed = word.partition("=")
+            given = {name: tuple(listed.split(","))}
+        else:
+            raise UserError(f"{word!r} is no NAME=VALUE,VALUE; options come after these")
+        for setting, values in given.items():
+            if setting in found:
+                raise UserError(f"{setting} is given twice")
+            if not all(values) or not values:
+                raise UserError(f"{setting} has an empty value")
+            found[setting.replace("_", "-")] = tuple(dict.fromkeys(values))
+    return found
+
+
+def _listed(setting: str, values: object) -> tuple[str, ...]:
+    if isinstance(values, dict):
+        raise UserError(f"{setting} in a grid's file: write nested settings dotted, as a.b: [1, 2]")
+    return tuple(map(str, values if isinstance(values, list) else [values]))
+
+
+def _name(options: Sequence[str]) -> tuple[str, list[str]]:
+    """The grid's name, and the options without it."""
+    left, name = list(options), "grid"
+    for k, option in enumerate(left):
+        if option.startswith("--name="):
+            name = left.pop(k).partition("=")[2]
+        elif option == "--name" and k + 1 < len(left):
+            name = left[k + 1]
+            del left[k : k + 2]
+    return name, left
+
+
+def picture_of(grid: Grid) -> Exhibit:
+    """Accuracy over the first setting with several values; without one over time."""
+    varied = next((name for name, values in grid.axes.items() if len(values) > 1), None)
+
+    def place(figure: Figure) -> str:
+        others = [f"{n} {v}" for n, v in figure.cell.settings if n != varied]
+        others += ["on clients' own samples"] if figure.scored_on == "clients" else []
+        return ", ".join(others) or grid.name
+
+    if varied is None:
+        return Exhibit(over_time, "epoch or round", place=place)
+    return Exhibit(partial(over_setting, varied), varied, place=place)

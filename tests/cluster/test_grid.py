@@ -1,0 +1,124 @@
+"""A grid as a user asks for it: every combination once, one table, one picture."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cluster import grid
+from cluster.run.run_dir import locate
+from tests.cluster.commands import events
+from tests.undrawn import WRITE_REPORT, draw_nothing
+
+COMMON = {
+    "num_clients": 3,
+    "num_large": 3,
+    "data": {"max_train": 150, "max_test": 60},
+    "classifier": {"model": "cnn", "width": 0.1, "epochs": 1},
+    "fedprox": {"classifier": {"proximal": 0.5}},
+}
+
+
+@pytest.fixture(autouse=True)
+def folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    monkeypatch.setattr(WRITE_REPORT, draw_nothing)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.yaml").write_text(json.dumps(COMMON))
+    return tmp_path
+
+
+def made(*arguments: str) -> int:
+    return grid.main(["--grid", *arguments, "--preset=mine.yaml", "--runtime=inprocess"])
+
+
+def written(folder: Path) -> dict[str, int]:
+    return {f.parent.name: f.stat().st_mtime_ns for f in folder.glob("runs/*/result.json")}
+
+
+def test_every_combination_runs_once_and_more_values_run_what_is_missing(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert made("method=fedavg,fedprox", "alpha=0.5,5", "seed=0,1", "--name=mine") == 0
+    before = written(folder)
+    assert len(before) == 2 * 2 * 2
+    assert "mine-alpha0.5-fedprox-seed1" in before
+    lines = capsys.readouterr().out.splitlines()
+    assert "| Row | Method | Accuracy, % | Rank |" in lines
+    assert sum(line.startswith("| alpha") for line in lines) == 4
+    assert (folder / "runs" / "mine.png").read_bytes().startswith(b"\x89PNG")
+    cells = json.loads((folder / "runs" / "mine.json").read_text())["cells"]
+    assert [len(cell["accuracies"]) for cell in cells] == [2] * 4
+
+    assert made("method=fedavg,fedprox", "alpha=0.5,5,50", "seed=0,1", "--name", "mine") == 0
+    after = written(folder)
+    assert len(after) == 2 * 3 * 2
+    assert before.items() <= after.items()
+
+
+def test_settings_of_a_method_in_the_file_are_its_alone_and_clients_are_shared(
+    folder: Path,
+) -> None:
+    assert made("method=fedavg,fedprox,moon", "--alpha=5") == 0
+    saved = {r.name: (r / "config.yaml").read_text() for r in (folder / "runs").glob("grid-*")}
+    assert {name: "proximal: 0.5" in text for name, text in saved.items()} == {
+        "grid-digits-fedavg-seed0": False,
+        "grid-digits-fedprox-seed0": True,
+        "grid-digits-moon-seed0": False,
+    }
+    reused = [e for e in events(folder / "runs" / "grid-digits-moon-seed0") if e.get("reused")]
+    assert len(reused) == 3  # MOON's first round is FedAvg's
+
+
+def test_a_grid_may_be_a_file(folder: Path) -> None:
+    (folder / "axes.yaml").write_text("method: [fedavg]\nclassifier.epochs: [1, 2]\nseed: 3\n")
+    assert made("axes.yaml") == 0
+    assert written(folder).keys() == {f"grid-classifier.epochs{n}-fedavg-seed3" for n in (1, 2)}
+
+
+def test_methods_that_are_scored_on_different_samples_are_not_ranked(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert made("method=fedavg,local", "--alpha=5") == 0
+    told = capsys.readouterr().out
+    assert "| Row | Method | Accuracy, % | Scored on |" in told
+    assert "scored on different samples, so they are not ranked" in told
+    assert "Rank" not in told
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (["alhpa=1,2"], "unknown option '--alhpa' (did you mean --alpha?)"),
+        (["alpha=0.1,-1"], "alpha"),
+        (["method=fedavg", "fedprox"], "'fedprox' is no NAME=VALUE,VALUE"),
+        (["alpha=1,,2"], "alpha has an empty value"),
+        (["alpha=1", "alpha=2"], "alpha is given twice"),
+        (["seed=a"], "seed must be whole numbers"),
+        ([], "a grid needs settings with values"),
+        (["none.yaml"], "none.yaml"),
+        (["method=fedavg,dense", "participation=0.5"], "unknown option '--participation'"),
+    ],
+)
+def test_what_is_wrong_is_one_line_before_anything_runs(
+    arguments: list[str], line: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert made(*arguments) == 2
+    told = capsys.readouterr().err.splitlines()[-1]
+    assert told.startswith("onefold: ")
+    assert line in told
+    assert not (folder / "runs").exists()
+
+
+def test_a_dry_run_names_the_runs_and_slurm_gets_those_that_are_left(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert made("method=fedavg", "seed=0") == 0
+    capsys.readouterr()
+    assert made("method=fedavg", "seed=0,1", "--dry-run") == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split(maxsplit=1)[1] for line in lines[-2:]] == ["finished", "to be run"]
+    sent: list[Any] = []
+    monkeypatch.setattr("slurm.array.submit_all", lambda launches, console: sent.extend(launches))
+    assert made("method=fedavg", "seed=0,1", "--slurm") == 0
+    assert [locate(launch).name for launch in sent] == ["grid-digits-fedavg-seed1"]
