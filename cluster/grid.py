@@ -62,7 +62,7 @@ def run(grid: "Grid") -> None:
     """
     from cluster.run.run_dir import locate
     from cluster.studies import suite_runs
-    from cluster.studies.grids import picture_of
+    from cluster.studies.grids import picture_over
 
     left = [launch for launch in grid.runs.values() if not suite_runs.finished(launch)]
     first = next(iter(grid.runs.values()))
@@ -76,7 +76,8 @@ def run(grid: "Grid") -> None:
             print(f"{locate(launch)}  {'finished' if done else 'to be run'}")
     else:
         figures = suite_runs.run_all(grid.runs)
-        suite_runs.write(first.output_dir, grid.name, None, grid.seeds, figures, picture_of(grid))
+        exhibit = picture_over(grid.axes, grid.name)
+        suite_runs.write(first.output_dir, grid.name, None, grid.seeds, figures, exhibit)
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@
 
     result = onefold.run(data=(images, labels), model=MyNet, method="fedavg", rounds=3)
     result.accuracy, result.model, result.report
+    onefold.grid({"method": ["fedavg", "moon"], "alpha": [0.1, 1]}, (images, labels), MyNet)
 """
 # ruff: noqa: F401
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from onefold.methods import average, method, received, register_method, sent, starting_model
     from onefold.result import Result, load_model, load_result
     from onefold.running import run
+    from onefold.tables import grid
 
 try:
     __version__ = version("onefold")
@@ -39,6 +41,7 @@ _NAMES = {
     "onefold.methods": "average method received register_method sent starting_model",
     "onefold.result": "Result load_model load_result",
     "onefold.running": "run",
+    "onefold.tables": "grid",
 }
 """By module, the names that it defines. A module is imported when one of its names is first asked
 for: torch takes seconds, and ``onefold --help`` does not need it."""

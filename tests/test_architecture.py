@@ -12,7 +12,7 @@ ROOT = Path(__file__).parent.parent
 PACKAGES = [
     p for p in ("kernels", "fl", "cluster", "slurm", "tune", "onefold") if (ROOT / p).is_dir()
 ]
-ENTRY_POINTS = {"cluster.launch", "cluster.suite", "cluster.study"}
+ENTRY_POINTS = {"cluster.launch", "cluster.suite", "cluster.study", "cluster.grid"}
 FORBIDDEN = {
     "kernels": {"fl", "cluster", "slurm", "tune", "onefold", "ray", "submitit"},
     "fl": {"cluster", "slurm", "tune", "onefold", "ray", "submitit"},

@@ -100,14 +100,14 @@ def _name(options: Sequence[str]) -> tuple[str, list[str]]:
     return name, left
 
 
-def picture_of(grid: Grid) -> Exhibit:
+def picture_over(axes: Axes, title: str) -> Exhibit:
     """Accuracy over the first setting with several values; without one over time."""
-    varied = next((name for name, values in grid.axes.items() if len(values) > 1), None)
+    varied = next((name for name, values in axes.items() if len(values) > 1), None)
 
     def place(figure: Figure) -> str:
         others = [f"{n} {v}" for n, v in figure.cell.settings if n != varied]
         others += ["on clients' own samples"] if figure.scored_on == "clients" else []
-        return ", ".join(others) or grid.name
+        return ", ".join(others) or title
 
     if varied is None:
         return Exhibit(over_time, "epoch or round", place=place)

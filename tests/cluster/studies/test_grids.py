@@ -8,6 +8,8 @@ import pytest
 
 from cluster import grid
 from cluster.run.run_dir import locate
+from cluster.studies.comparison import Figure
+from cluster.studies.grids import parse_grid, picture_over
 from tests.cluster.commands import events
 from tests.undrawn import WRITE_REPORT, draw_nothing
 
@@ -108,6 +110,15 @@ def test_what_is_wrong_is_one_line_before_anything_runs(
     assert told.startswith("onefold: ")
     assert line in told
     assert not (folder / "runs").exists()
+
+
+def test_the_picture_has_a_panel_for_each_combination_of_the_other_settings() -> None:
+    made = parse_grid(["alpha=0.5,5", "rounds=1,2", "--method=fedavg"])
+    exhibit = picture_over(made.axes, made.name)
+    figures = [Figure(cell, ({"accuracy": 0.5},)) for cell, _ in made.runs]
+    drawn = exhibit.draw(figures)
+    assert [axes.get_title() for axes in drawn.axes] == ["rounds 1", "rounds 2"]
+    assert {axes.get_xlabel() for axes in drawn.axes} == {"alpha"}
 
 
 def test_a_dry_run_names_the_runs_and_slurm_gets_those_that_are_left(

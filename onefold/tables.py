@@ -1,0 +1,98 @@
+"""Runs every combination of methods, settings and seeds from Python, as one table."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from cluster.studies.comparison import Cell, Figure, loss_curve
+from cluster.studies.grids import picture_over
+from cluster.studies.suite_runs import text_of, write
+from fl.errors import UserError
+from onefold.result import Result
+from onefold.running import run
+
+
+@dataclass(frozen=True)
+class Table:
+    """A grid that has been run."""
+
+    results: Mapping[tuple[str, str], Sequence[Result]]
+    """By row (the settings) and method, one for each seed."""
+    text: str
+    """The table in Markdown: means and standard deviations over seeds."""
+    picture: Path
+
+    def __repr__(self) -> str:
+        """The table, and where the picture is."""
+        return f"{self.text}\npicture: {self.picture}"
+
+
+def grid(
+    axes: Mapping[str, Sequence[Any]],
+    data: Any = None,
+    model: Any = None,
+    *,
+    name: str = "grid",
+    output_dir: Path | str = "runs",
+    **settings: Any,
+) -> Table:
+    """Runs every combination; what clients have trained before is taken from the store.
+
+    Args:
+        axes: the values of each setting that is varied, by its name as for :func:`onefold.run`, or
+            dotted; ``method`` and ``seed`` too.
+        data, model: as for :func:`onefold.run`; ``axes`` may have several models.
+        name: of the table; the runs' names begin with it.
+        output_dir: the folder of the runs and the table.
+        settings: further ones of :func:`onefold.run`, the same in all runs.
+
+    Returns:
+        The table, which is saved too, with a picture of accuracy over the first setting.
+
+    Raises:
+        UserError: one line, for whatever is wrong.
+    """
+    listed = {axis: list(values) for axis, values in axes.items()}
+    if empty := [axis for axis, values in listed.items() if not values]:
+        raise UserError(f"grid: {empty[0]} has no values")
+    seeds = listed.pop("seed", [settings.pop("seed", 0)])
+    methods = listed.pop("method", [settings.pop("method", None)])
+    found: dict[tuple[str, str], list[Result]] = {}
+    cells: dict[tuple[str, str], Cell] = {}
+    for values in product(*listed.values()):
+        own = dict(zip(listed, values, strict=True))
+        shown = tuple((axis, _shown(value)) for axis, value in own.items())
+        for method, seed in product(methods, seeds):
+            row = "-".join(f"{axis}{value}" for axis, value in shown) or "data"
+            title = f"{name}-{row}-{_shown(method)}-seed{seed}"
+            given = {"data": data, "model": model, "method": method, **settings, **own}
+            result = run(
+                **given,
+                seed=seed,
+                name=re.sub(r"[^\w.+-]", "_", title),
+                output_dir=output_dir,
+                overwrite=True,
+            )
+            key = row, str(result.figures["method"])
+            cells.setdefault(key, Cell(*key, arguments=(), settings=shown))
+            found.setdefault(key, []).append(result)
+    figures = [
+        Figure(
+            cells[key],
+            tuple(result.figures for result in results),
+            tuple(loss_curve(result.path) for result in results),
+        )
+        for key, results in found.items()
+    ]
+    exhibit = picture_over({axis: tuple(map(_shown, own)) for axis, own in listed.items()}, name)
+    folder = Path(output_dir)
+    write(folder, name, None, seeds, figures, exhibit)
+    return Table(found, text_of(name, None, seeds, figures, exhibit), folder / f"{name}.png")
+
+
+def _shown(value: Any) -> str:
+    """A value in a name: an object by its own."""
+    return str(getattr(value, "__name__", getattr(value, "name", value)))

@@ -1,0 +1,70 @@
+"""onefold.grid: every combination from Python, objects among the values, as one table."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from torch import Tensor, nn
+
+import onefold
+from tests.undrawn import WRITE_REPORT, draw_nothing
+
+LABELS = np.arange(120) % 3
+DATA = np.random.default_rng(0).normal(size=(120, 5)) * 0.3 + LABELS[:, None] - 1
+
+
+class Wide(nn.Module):
+    def __init__(self, shape: tuple[int], num_classes: int, hidden: int = 16) -> None:
+        super().__init__()
+        layers = [nn.Linear(shape[0], hidden), nn.ReLU(), nn.Linear(hidden, num_classes)]
+        self.layers = nn.Sequential(*layers)
+
+    def forward(self, samples: Tensor) -> Tensor:
+        return self.layers(samples)
+
+
+class Narrow(Wide):
+    def __init__(self, shape: tuple[int], num_classes: int) -> None:
+        super().__init__(shape, num_classes, hidden=2)
+
+
+@pytest.fixture(autouse=True)
+def _in_a_folder_of_its_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(WRITE_REPORT, draw_nothing)
+    monkeypatch.chdir(tmp_path)
+
+
+def made(axes: dict[str, Any], **settings: Any) -> Any:
+    common: dict[str, Any] = {"num_clients": 3, "runtime": "inprocess", "progress": False}
+    common |= {"classifier": {"epochs": 2}, "name": "mine"}
+    return onefold.grid(axes, (DATA, LABELS), **{**common, **settings})
+
+
+def test_every_combination_is_a_run_of_its_own_and_the_table_has_their_means() -> None:
+    axes = {"method": ["fedavg", "fedprox"], "alpha": [1.0, 9.0], "seed": [0, 1]}
+    table = made(axes, model=Wide)
+    assert table.results.keys() == {
+        (f"alpha{alpha}", method) for alpha in axes["alpha"] for method in axes["method"]
+    }
+    for results in table.results.values():
+        assert [result.figures["seed"] for result in results] == [0, 1]
+    cells = json.loads(Path("runs/mine.json").read_text())["cells"]
+    for cell, results in zip(cells, table.results.values(), strict=True):
+        assert cell["mean"] == pytest.approx(100 * np.mean([r.accuracy for r in results]))
+    assert table.text == Path("runs/mine.md").read_text()
+    assert table.picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_models_may_be_among_the_values_and_no_run_of_other_settings_is_taken() -> None:
+    table = made({"model": [Wide, Narrow]}, method="fedavg")
+    assert [row for row, _ in table.results] == ["modelWide", "modelNarrow"]
+    again = made({"model": [Wide, Narrow]}, method="fedavg", classifier={"epochs": 5})
+    for (result,) in again.results.values():
+        assert result.figures["placements"][0]["reused"] is False
+
+
+def test_no_values_are_one_line() -> None:
+    with pytest.raises(onefold.UserError, match="grid: alpha has no values"):
+        made({"alpha": []})
