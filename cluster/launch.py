@@ -102,9 +102,9 @@ def _run(
 
 
 def _print_summary(result: JsonObject, run_dir: Path, console: Console) -> None:
-    gain = result["accuracy"] - result["start_accuracy"]
+    metric, gain = result["metric"], result["accuracy"] - result["start_accuracy"]
     console.print(
-        f"\naccuracy {result['accuracy']:.4f} ({result['method']} on {result['dataset']}; "
+        f"\n{metric} {result['accuracy']:.4f} ({result['method']} on {result['dataset']}; "
         f"its start {result['start_accuracy']:.4f}, gain {gain:+.4f})",
         highlight=False,
     )

@@ -127,4 +127,6 @@ class RunConfig(Settings, Generic[Options]):
             shape = (3, self.data.side, self.data.side)
             return RunSpec.of_images(shape, num_classes=len(classes), domains=domains, **common)
         info = dataset_info(self.dataset)
-        return RunSpec(inputs=info.inputs, num_classes=info.num_classes, **common)
+        return RunSpec(
+            inputs=info.inputs, num_classes=info.num_classes, targets=info.targets, **common
+        )

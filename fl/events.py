@@ -33,6 +33,13 @@ class Event:
         return cls(**{name: value for name, value in values.items() if name in names})
 
 
+class StopRounds(Exception):
+    """Raised by a listener at a :class:`RoundEnd`: that round is the last, and the run ends well.
+
+    A run that was killed and goes on hears only of the rounds to come.
+    """
+
+
 @dataclass(frozen=True, kw_only=True)
 class RunStart(Event):
     """A run began, or was resumed."""
@@ -40,6 +47,8 @@ class RunStart(Event):
     name = "run_start"
     run: str = ""
     rounds: int = 1
+    metric: str = "accuracy"
+    """What ``accuracy`` is in this run's events: accuracy, or R2 of values."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -21,6 +21,7 @@ from fl.exchange import Tensors, Upload
 from fl.inputs import Inputs
 from fl.json_files import JsonObject
 from fl.seeding import in_round, torch_generator
+from fl.targets import Targets
 
 Batch = dict[str, Tensor]
 """Columns of one length, by name."""
@@ -33,8 +34,11 @@ class RunSpec:
     inputs: Inputs
     """What the samples are."""
     num_classes: int
+    """1 where samples have targets and no classes."""
     seed: int
     """From which all randomness is derived."""
+    targets: Targets | None = None
+    """What a model is to answer, where that is no class."""
     domains: tuple[str, ...] = ()
     """Names of the domains, if the data set has any: accuracy is then reported for each."""
     tf32: bool = False
@@ -49,6 +53,11 @@ class RunSpec:
     def image_shape(self) -> tuple[int, int, int]:
         """Channels, height, width; raises :class:`fl.inputs.NotImages` for other samples."""
         return self.inputs.image_shape
+
+    @property
+    def outputs(self) -> int:
+        """The last axis of what a model answers: a logit for each class, or as the targets have."""
+        return self.num_classes if self.targets is None else self.targets.outputs
 
     def groups(self, test: Shard) -> Tensor:
         """The group in which each test sample's answer is counted, int64 (n,): domain and class."""

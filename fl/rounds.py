@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from fl import scoring
 from fl.clients import Clients
-from fl.events import RoundEnd, RoundsResumed
+from fl.events import RoundEnd, RoundsResumed, StopRounds
 from fl.exchange import Tensors
 from fl.fusion.checkpoints import load_tensors, save_tensors
 from fl.fusion.server import Server
@@ -57,6 +57,8 @@ class Rounds:
         ``run``: all that determines the run. A state of another run is not gone on from."""
         self.count = count
         self.played: list[Round] = []
+        self.stopped = False
+        """Whether a listener has ended them before their time."""
         self.start: Evaluation | None = None
         """Evaluation of the global model before the first round."""
         self._file = directory / "round.state" if directory else None
@@ -91,15 +93,21 @@ class Rounds:
         if self.start is None:
             self.start = evaluate()
         before, saving = _Reading(clients, server), 0.0
-        for number in range(len(self.played) + 1, self.count + 1):
+        left = () if self.stopped else range(len(self.played) + 1, self.count + 1)
+        for number in left:
             clients.round = server.round = number
             yield number
             evaluation = evaluate()
             after = _Reading(clients, server)
             self.played.append(_round(number, evaluation, before, after, saving))
-            server.events.emit(_event(self.played[-1], self.count))
+            try:
+                server.events.emit(_event(self.played[-1], self.count))
+            except StopRounds:
+                self.stopped = True
             self._save(clients, model, memory)
             clients.end_round()
+            if self.stopped:
+                return
             before, saving = after, time.perf_counter() - after.now
 
     def outcome(
@@ -124,6 +132,7 @@ class Rounds:
                 **(figures or {}),
                 **scores,
                 "per_round": per_round,
+                **({"stopped_after": len(self.played)} if self.stopped else {}),
                 "rounds_to": reached,
             },
         )
@@ -136,6 +145,7 @@ class Rounds:
             "memory": memory,
             "start": asdict(self.start) if self.start else None,
             "played": [asdict(r) for r in self.played],
+            "stopped": self.stopped,
             "bytes_up": clients.bytes_up,
             "bytes_down": clients.bytes_down,
             "bytes_for_test": clients.bytes_for_test,
@@ -156,7 +166,7 @@ class Rounds:
             model.load_state_dict(state["model"])
         memory.clear()
         memory.update({name: t.to(server.device) for name, t in state["memory"].items()})
-        self.start = Evaluation(**state["start"])
+        self.start, self.stopped = Evaluation(**state["start"]), state.get("stopped", False)
         self.played = [
             Round(**{**r, "evaluation": Evaluation(**r["evaluation"])}) for r in state["played"]
         ]

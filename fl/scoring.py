@@ -4,6 +4,7 @@ A method says how a client's model is built (:data:`Build`). The engine has each
 asks it about the client's held-out samples, and returns right answers by class, never samples.
 """
 
+import math
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -18,7 +19,7 @@ from fl.errors import ClientFailed
 from fl.events import AttemptFailed, Event, Events
 from fl.federation import Executor, Job, TaskInput, TaskOutput
 from fl.json_files import JsonObject
-from fl.metrics.accuracy import answers
+from fl.metrics.accuracy import answers, scores
 from fl.server import Evaluation
 
 Build = Callable[[TaskInput], nn.Module]
@@ -49,10 +50,13 @@ class OwnTests:
 
 
 def count_answers(build: Build, inputs: TaskInput) -> TaskOutput:
-    """A client's right answers by class, ``hits`` (classes,) int64, on its own test samples."""
+    """A client's right answers by class, ``hits`` (classes,) int64, on its own test samples; of
+    other targets the sum of their scores, (1,) float64."""
     test, inputs = inputs.test, inputs.without_test()
     assert test is not None
-    model = build(inputs)
+    model, targets = build(inputs), inputs.run_spec.targets
+    if targets is not None:
+        return TaskOutput(tensors={"hits": scores(model, test, targets).double().sum().view(1)})
     labels = test.labels.to(inputs.device)
     right = labels[answers(model, test.images.to(inputs.device)) == labels]
     return TaskOutput(tensors={"hits": torch.bincount(right, minlength=test.num_classes)})
@@ -77,21 +81,24 @@ def answered(
                 continue
             k = job.client.id
             try:
-                yield job, checked_hits(outcome, tests.counts[k])
+                whole = job.run_spec.targets is None
+                yield job, checked_hits(outcome, tests.counts[k], whole=whole)
             except ValueError as refused:
                 yield job, ClientFailed(k, job.client.model, str(refused))
 
 
-def checked_hits(answer: Mapping[str, Tensor], totals: Tensor) -> Tensor:
+def checked_hits(answer: Mapping[str, Tensor], totals: Tensor, *, whole: bool = True) -> Tensor:
     """A client's right answers by class, (classes,) int64; ``totals`` are its samples by class.
+    Where they are not ``whole``, sums of scores, float64.
 
     Raises:
         ValueError: they are no counts, or more than it has samples of a class.
     """
     right = answer.get("hits", torch.empty(0))
-    if right.shape != totals.shape or right.dtype != torch.int64:
+    if right.shape != totals.shape or right.dtype != (torch.int64 if whole else torch.float64):
         raise ValueError("sent no right answers by class")
-    if bool(((right < 0) | (right > totals)).any()):
+    least = 0 if whole else -math.inf
+    if not bool(((right >= least) & (right <= totals) & right.isfinite()).all()):
         raise ValueError(f"sent impossible right answers {right.tolist()}")
     return right
 
@@ -104,12 +111,12 @@ def evaluation(hits: Mapping[int, Tensor], tests: OwnTests) -> Evaluation:
         tests: what all clients were to be asked.
     """
     scored = sorted(hits)
-    own = {k: int(hits[k].sum()) / int(tests.counts[k].sum()) for k in scored}
+    own = {k: hits[k].sum().item() / int(tests.counts[k].sum()) for k in scored}
     right = torch.stack([hits[k] for k in scored]).sum(0)
     pairs = zip(right.tolist(), tests.counts[scored].sum(0).tolist(), strict=True)
     return Evaluation(
         accuracy=mean(own.values()),
-        per_class=tuple(h / n if n else None for h, n in pairs),
+        per_class=tuple(h / n if n else None for h, n in pairs) if len(right) > 1 else (),
         per_client=tuple(own.get(k) for k in range(len(tests.indices))),
     )
 

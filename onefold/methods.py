@@ -45,7 +45,12 @@ def method(
 
     def registered(run: Callable[..., Outcome]) -> Method:
         made = Method(
-            name=name, config=config, assign=assign_all, run=run, one_shot=not over_rounds
+            name=name,
+            config=config,
+            assign=assign_all,
+            run=run,
+            one_shot=not over_rounds,
+            any_targets=True,
         )
         register_method(made)
         return made

@@ -57,6 +57,10 @@ def attack_run(run: Path, data_root: Path) -> JsonObject:
     load_result(run)  # refuses what is no finished run
     launch = parse(["--config", str(run / "config.yaml"), "--data-root", str(data_root)])
     config, spec = launch.run, launch.run.run_spec
+    if spec.targets is not None:
+        raise UserError(
+            f"{run}: attacks are on answers of classes; its targets are {spec.targets.kind}"
+        )
     dataset = read_dataset(launch)
     lists, _ = read_lists(run / "partition.npz", config.num_clients, len(dataset.train.labels))
     assignments = get_method(config.method).assign(config.options, config.num_clients, spec)

@@ -39,8 +39,13 @@ class Result:
 
     @property
     def accuracy(self) -> float:
-        """From 0 to 1, after the last round or epoch."""
+        """From 0 to 1, after the last round or epoch; see :attr:`metric`."""
         return float(self.figures["accuracy"])
+
+    @property
+    def metric(self) -> str:
+        """What that is: ``accuracy``, or ``R2`` where the targets are values."""
+        return str(self.figures.get("metric", "accuracy"))
 
     @property
     def model(self) -> nn.Module:
@@ -80,7 +85,7 @@ class Result:
     @property
     def _title(self) -> str:
         method, data = self.figures["method"], self.figures["dataset"]
-        return f"{method} on {data}: accuracy {self.accuracy:.4f}"
+        return f"{method} on {data}: {self.metric} {self.accuracy:.4f}"
 
     def _repr_html_(self) -> str:
         """What a notebook shows: the accuracy, and the pictures."""
@@ -106,7 +111,8 @@ def load_result(path: Path | str) -> Result:
 
 
 def load_model(path: Path | str, model: Callable[..., nn.Module] | None = None) -> nn.Module:
-    """The global model of a run, on the CPU, in evaluation mode.
+    """The global model of a run, on the CPU, in evaluation mode; of clients with several
+    architectures their ensemble.
 
     A model of your own needs its class: give it, or register it, as by importing your module; or
     the run's plugin must still be where it was.
@@ -138,7 +144,9 @@ def load_model(path: Path | str, model: Callable[..., nn.Module] | None = None) 
                 f"onefold.load_model({str(path)!r}, model={name}), or --plugin FILE that registers "
                 f"it{kept if code.is_file() else ''}"
             )
-        return load_file(file)
+        loaded = load_file(file)
+    members: list[nn.Module] = list(loaded.members) if isinstance(loaded, Ensemble) else [loaded]
+    return loaded if len(members) > 1 else members[0]
 
 
 def export_model(run: Path, file: Path, *, onnx: bool) -> None:

@@ -70,7 +70,8 @@ def run(
         partition: kind of a partition; a list of index arrays into the training split, one for each
             client; or a partitioner of flwr-datasets.
         metrics: further figures of the global model by name, computed on the test split.
-        callbacks: called with each event of the run, see :mod:`fl.events`.
+        callbacks: called with each event of the run, see :mod:`fl.events`; one that raises
+            :class:`fl.events.StopRounds` at the end of a round makes it the last.
         progress: whether to show bars.
         settings: any of the command's options, with ``_`` for ``-``; nested ones as mappings, as in
             ``classifier={"epochs": 2}``, or by dotted name.
@@ -226,7 +227,7 @@ def _measured(metrics: Mapping[str, Metric], run_dir: Path, prepared: Prepared) 
     shard = Shard.from_split(test, every, prepared.dataset.num_classes)
     with torch.no_grad():
         return {
-            n: float(metric(model, shard.images, shard.labels)) for n, metric in metrics.items()
+            n: float(metric(model, shard.images, shard.wanted)) for n, metric in metrics.items()
         }
 
 

@@ -104,12 +104,14 @@ class ClientActor:
         # What was imported stays, so the garbage collector need not scan it again and again.
         gc.freeze()
 
-    def run(self, sent: list[Sent], size: int, images: Any, labels: Any) -> list[np.ndarray]:
+    def run(
+        self, sent: list[Sent], size: int, images: Any, labels: Any, targets: Any
+    ) -> list[np.ndarray]:
         """Runs cohorts of that size; the training split comes from the store without a copy."""
         if size < self._size:  # what a larger cohort took is not needed again
             return_freed_memory()
         self._size = size
-        train = Split(images, labels)
+        train = Split(images, labels, targets=targets)
         assigned = ray.get_runtime_context().get_assigned_resources()
         # Several of a Slurm job's nodes may share a host.
         place = Place(node=os.environ.get("SLURMD_NODENAME"), assigned=assigned)
@@ -144,7 +146,8 @@ class Actors:
     """
 
     def __init__(self, train: Split, bundles: Bundles, mailbox: Any = None) -> None:
-        self._images, self._labels = ray.put(train.images), ray.put(train.labels)
+        columns = (train.images, train.labels, train.targets)
+        self._columns = [column if column is None else ray.put(column) for column in columns]
         self._sender = Sender()
         self._mailbox = mailbox
         self._models = packed_models()
@@ -157,7 +160,7 @@ class Actors:
         """Starts the jobs in the process and returns the reference to their results."""
         by_value(chain.from_iterable(map(modules_of, jobs)))
         sent = [self._sender.send(job) for job in jobs]
-        return process.actor.run.remote(sent, size, self._images, self._labels)
+        return process.actor.run.remote(sent, size, *self._columns)
 
     def hire(self, slot: Slot, request: Request) -> Process:
         """A process in that slot with what the client asks for: an idle one, else a new one."""

@@ -168,7 +168,8 @@ def _probe(subject: Subject, steps: int) -> tuple[Training, int]:
 def _run(subject: Subject, training: Training, count: int) -> ClientNote:
     stream, run_spec = np.random.default_rng(0), subject.run_spec
     images = run_spec.inputs.stored(count, stream)
-    split = Split(images, stream.integers(0, run_spec.num_classes, count))
+    targets = None if run_spec.targets is None else run_spec.targets.example(count).numpy()
+    split = Split(images, stream.integers(0, run_spec.num_classes, count), targets=targets)
     request = Request(cpus=subject.threads, gpus=1)
     client = Client(id=0, role="measured", training=training, num_samples=count, request=request)
     job = Job(

@@ -27,7 +27,7 @@ from fl.errors import UserError
 from fl.federation import Client, RunSpec, Training
 from fl.inputs import NotImages
 from fl.methods.method import Assignment
-from fl.methods.registry import Method, get_method
+from fl.methods.registry import METHODS, Method, get_method
 from fl.models.registry import CLASSIFIERS, GENERATORS, MODELS, build_generator, build_shell
 from fl.report.words import size
 from fl.seeding import numpy_generator
@@ -61,7 +61,7 @@ def main_memory() -> int:
 
 def _bytes(training: Training, run_spec: RunSpec) -> int:
     """Of the model's weights and buffers; it is built without memory for them."""
-    name, classes = training.model, run_spec.num_classes
+    name, classes = training.model, run_spec.outputs
     width = getattr(training, "width", 1.0)
     if name in CLASSIFIERS:
         model = build_shell(name, run_spec.inputs, classes, width=width)
@@ -108,6 +108,12 @@ def admit(launch: Launch, inventory: Inventory | None = None) -> Admitted:
     run = launch.run
     method = get_method(run.method)
     run_spec = run.run_spec  # reads the disk where the data is a folder
+    if run_spec.targets is not None and not method.any_targets:
+        able = [name for name, other in METHODS.items() if other.any_targets]
+        raise UserError(
+            f"{run.method} needs labels of classes, one for each sample; the targets are "
+            f"{run_spec.targets.kind}: allowed are {', '.join(able)}"
+        )
     with _named(run):
         assignments = _assignments(run, method, run_spec)
     for training in {assignment.training for assignment in assignments}:
@@ -240,6 +246,12 @@ def _partition(run: RunConfig[Any], dataset: Dataset, drawn: int | None) -> Part
     if drawn is not None:
         pool = numpy_generator(run.seed, "drawn").choice(pool, drawn)
     labels, classes = dataset.train.labels[pool], dataset.num_classes
+    by_classes = ("dirichlet", "mixture", "classes")
+    if dataset.targets is not None and run.partition.kind in by_classes:
+        raise UserError(
+            f"partition.kind {run.partition.kind} needs labels of classes; allowed for "
+            f"{dataset.targets.kind}: iid, natural, file"
+        )
     partition = make_partition(
         labels,
         run.num_clients,

@@ -51,7 +51,7 @@ class PlainLines:
         self._console = console
         self._finished = 0
         self._stride = 1 if len(members) <= LISTED else max(1, len(members) // 20)
-        self._rounds = 1
+        self._rounds, self._metric = 1, "accuracy"
 
     def __call__(self, event: Event) -> None:
         """Prints what happened, if it is worth a line."""
@@ -64,13 +64,13 @@ class PlainLines:
     def _line(self, event: Event) -> str | None:
         match event:
             case RunStart():
-                self._rounds = event.rounds
+                self._rounds, self._metric = event.rounds, event.metric
             case Preparing():
                 return f"{event.what} …"
             case Phase() | ClientEnd() | Epoch() if self._rounds > 1:
                 return None  # over rounds, each round has one line instead
             case RoundEnd() if self._rounds > 1:
-                return _round(event)
+                return _round(event, self._metric)
             case RoundsResumed():
                 return f"goes on after round {event.round} of {event.rounds}"
             case Phase():
@@ -86,7 +86,7 @@ class PlainLines:
             case ClientDropped():
                 return f"client {event.client} is left out: {event.reason}"
             case Epoch():
-                return _epoch(event)
+                return _epoch(event, self._metric)
             case RankFailure():
                 return f"rank {event.rank} of the server {event.reason}"
         return None
@@ -99,13 +99,13 @@ class PlainLines:
         return f"{event.phase} …"
 
 
-def _round(event: RoundEnd) -> str:
+def _round(event: RoundEnd, metric: str) -> str:
     took = ", ".join(f"{part} {seconds:.1f} s" for part, seconds in event.took.items())
-    return f"round {event.round}/{event.rounds}: accuracy {event.accuracy:.4f} ({took})"
+    return f"round {event.round}/{event.rounds}: {metric} {event.accuracy:.4f} ({took})"
 
 
-def _epoch(event: Epoch) -> str:
-    figures = f"loss {event.loss:.4f}, accuracy {event.accuracy:.4f}"
+def _epoch(event: Epoch, metric: str) -> str:
+    figures = f"loss {event.loss:.4f}, {metric} {event.accuracy:.4f}"
     return f"{event.stage} epoch {event.epoch}/{event.epochs}: {figures}"
 
 
@@ -142,7 +142,7 @@ class LiveTable:
         self._members = members
         self._state = {c.id: (WAITING, WAITING) for c in members}
         self._losses: dict[int, float] = {}
-        self._preparing = ""
+        self._preparing, self._metric = "", "accuracy"
         self._bars = Progress(
             TextColumn("{task.description:<10}"),
             BarColumn(bar_width=8),
@@ -158,6 +158,8 @@ class LiveTable:
     def __call__(self, event: Event) -> None:
         """Updates the table's state; the screen is refreshed on its own."""
         match event:
+            case RunStart():
+                self._metric = event.metric
             case Preparing():
                 self._preparing = f"{event.what} …"
             case ClientStart():
@@ -174,12 +176,12 @@ class LiveTable:
                 self._end(event.client, DONE, _outcome_cells(event))
             case RoundEnd():
                 bar = self._bar("rounds", total=event.rounds)
-                note = f"accuracy [bold]{event.accuracy:.4f}"
+                note = f"{self._metric} [bold]{event.accuracy:.4f}"
                 self._bars.update(bar, completed=event.round, note=note)
             case Phase():
                 self._phase(event)
             case Epoch():
-                note = f"loss {event.loss:.3f}  accuracy [bold]{event.accuracy:.4f}"
+                note = f"loss {event.loss:.3f}  {self._metric} [bold]{event.accuracy:.4f}"
                 bar = self._bar(event.stage, total=event.epochs)
                 self._bars.update(bar, total=event.epochs, completed=event.epoch, note=note)
 

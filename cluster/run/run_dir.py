@@ -21,8 +21,8 @@ from cluster.run.command_line import FLATTENED, flatten, load_yaml
 from cluster.run.options import Launch
 from cluster.run.yaml_files import CALL, read_yaml
 from fl.config import RunConfig
+from fl.data.by_path import is_path
 from fl.data.catalogue import short_name
-from fl.data.own import is_path
 from fl.errors import UserError
 from fl.json_files import JsonObject
 from fl.whole_files import printable, refused_by_disk, write_atomically

@@ -262,7 +262,7 @@ def _execute(
             *others,
         ]
         events = Events(*listeners)
-        events.emit(RunStart(run=run_dir.name, rounds=launch.run.rounds))
+        events.emit(RunStart(run=run_dir.name, rounds=launch.run.rounds, metric=_metric(prepared)))
         if launch.runtime == "ray":
             events.emit(Preparing(what="joining Ray" if launch.ray_address else "starting Ray"))
         bundles = stack.enter_context(open_cluster(launch, prepared.inventory, run_dir, early))
@@ -340,6 +340,7 @@ def _result(
         "rounds": run.rounds,
         "seed": run.seed,
         "scored_on": _scored_on(run),
+        "metric": _metric(prepared),
         "accuracy": last.accuracy,
         "per_class_accuracy": last.per_class,
         **_by_domain(prepared.run_spec.domains, last),
@@ -380,6 +381,12 @@ def _scored_on(run: RunConfig) -> str:
     return "clients" if run.scores_clients else "test"
 
 
+def _metric(prepared: Prepared) -> str:
+    """What the figure called accuracy is."""
+    targets = prepared.run_spec.targets
+    return "accuracy" if targets is None else targets.metric
+
+
 def _by_domain(domains: tuple[str, ...], last: Evaluation) -> JsonObject:
     if not last.per_domain:
         return {}
@@ -389,7 +396,7 @@ def _by_domain(domains: tuple[str, ...], last: Evaluation) -> JsonObject:
 def _confusion(server: Server, outcome: Outcome) -> JsonObject:
     """The global model's confusion matrix; none where something else was tested last."""
     last = outcome.epochs[-1]
-    if outcome.model is None or last.per_client:
+    if outcome.model is None or last.per_client or server.run_spec.targets is not None:
         return {}
     counts = server.confusion(outcome.model)
     of_the_tested = int(counts.trace()) / int(counts.sum()) == last.accuracy

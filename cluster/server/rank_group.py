@@ -329,6 +329,7 @@ def part(test: Shard, number: int, size: int) -> Shard:
         labels=test.labels[number::size],
         num_classes=test.num_classes,
         domains=None if test.domains is None else test.domains[number::size],
+        targets=None if test.targets is None else test.targets[number::size],
     )
 
 

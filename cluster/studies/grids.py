@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product, takewhile
 from pathlib import Path
@@ -53,13 +53,11 @@ def parse_grid(arguments: Sequence[str]) -> Grid:
             given = [*(("method", method),) * (method is not None), *settings]
             own = tuple(f"--{setting}={value}" for setting, value in given)
             for seed in seeds:
-                launch = parse([*options, *own, f"--seed={seed}"])
+                launch = parse([*options, *own, f"--seed={seed}", f"--name={name}"])
                 row = "-".join(f"{s}{v}" for s, v in settings) or launch.run.dataset
                 cell = Cell(row, launch.run.method, own, settings=settings)
                 run_name = re.sub(r"[^\w.+-]", "_", f"{name}-{cell.name}-seed{seed}")
-                runs[cell, seed] = parse(
-                    [*options, *own, f"--seed={seed}", f"--name={run_name}", "--resume"]
-                )
+                runs[cell, seed] = replace(launch, name=run_name, resume=True)
     return Grid(name, axes, seeds, runs)
 
 
@@ -73,12 +71,13 @@ def _axes(words: Sequence[str]) -> dict[str, tuple[str, ...]]:
             given = {name: tuple(listed.split(","))}
         else:
             raise UserError(f"{word!r} is no NAME=VALUE,VALUE; options come after these")
-        for setting, values in given.items():
+        for name, values in given.items():
+            setting = name.replace("_", "-")
             if setting in found:
                 raise UserError(f"{setting} is given twice")
             if not all(values) or not values:
                 raise UserError(f"{setting} has an empty value")
-            found[setting.replace("_", "-")] = tuple(dict.fromkeys(values))
+            found[setting] = tuple(dict.fromkeys(values))
     return found
 
 

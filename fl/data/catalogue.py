@@ -6,8 +6,9 @@ from typing import Any
 
 from fl.bounds import Bound
 from fl.data import datasets
+from fl.data.by_path import is_hugging_face, is_path, read_hugging_face, read_path
 from fl.data.datasets import INFO, NAMES, Dataset, DatasetInfo, subset
-from fl.data.own import as_dataset, is_hugging_face, is_path, read_hugging_face, read_path
+from fl.data.own import as_dataset
 from fl.errors import UserError, check_name, unknown
 
 REGISTERED: dict[str, Dataset] = {}
@@ -59,7 +60,7 @@ def dataset_info(name: str) -> DatasetInfo:
     if name in INFO:
         return INFO[name]
     found = _own(name)
-    return DatasetInfo(found.num_classes, found.inputs)
+    return DatasetInfo(found.num_classes, found.inputs, found.targets)
 
 
 def load(

@@ -22,6 +22,7 @@ from fl.data.files import describe, find_problems, how_to_get, read_cinic10, rea
 from fl.errors import UserError, unknown
 from fl.inputs import Inputs
 from fl.seeding import numpy_generator
+from fl.targets import Targets
 from fl.whole_files import cache_dir, no_pipe, replacing
 
 # The `digits` data set: 1,797 handwritten digits of 8x8 pixels, which need no download.
@@ -140,6 +141,7 @@ class DatasetInfo:
 
     num_classes: int
     inputs: Inputs
+    targets: Targets | None = None
 
     @property
     def image_shape(self) -> tuple[int, int, int]:
@@ -162,13 +164,15 @@ NAMES = tuple(INFO)
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """Samples as they are stored, with their labels, int64 (N,)."""
+    """Samples as they are stored, with their labels, int64 (N,), all 0 where they have targets."""
 
     images: np.ndarray
     """(N, ...) of any type: see :func:`fl.inputs.as_inputs`. Images are uint8 (N, C, H, W)."""
     labels: np.ndarray
     domains: np.ndarray | None = None
     """Which domain each image is from, int64 (N,), where the data set has domains."""
+    targets: np.ndarray | None = None
+    """(N, ...) where there are no classes: see :class:`fl.targets.Targets`."""
     clients: np.ndarray | None = None
     """Whose each sample is, int64 (N,), where the data is divided among clients already."""
     held: np.ndarray | None = None
@@ -176,7 +180,7 @@ class Split:
 
     def take(self, indices: np.ndarray) -> "Split":
         """The samples at these indices."""
-        further = (self.domains, self.clients, self.held)
+        further = (self.domains, self.targets, self.clients, self.held)
         taken = (None if column is None else column[indices] for column in further)
         return Split(self.images[indices], self.labels[indices], *taken)
 
@@ -197,6 +201,11 @@ class Dataset:
     def inputs(self) -> Inputs:
         """What the samples are."""
         return Inputs.found(self.train.images)
+
+    @cached_property
+    def targets(self) -> Targets | None:
+        """What a model is to answer, where that is no class; there is one "class" then."""
+        return None if self.train.targets is None else Targets.found(self.train.targets)
 
     @property
     def image_shape(self) -> tuple[int, int, int]:

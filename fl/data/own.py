@@ -3,86 +3,16 @@
 What is stored of it is exact, but that floats become float32, as which models take them.
 """
 
-import importlib.util
-import json
-import os
-import zipfile
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, redirect_stderr
-from dataclasses import replace
-from functools import lru_cache
-from io import StringIO
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from fl.data.datasets import Dataset, Split, fingerprint
-from fl.data.image_files import ImageFolder, check_names, class_folders, in_one_form, pixels
+from fl.data.datasets import Dataset, Split
+from fl.data.image_files import check_names, in_one_form, pixels
 from fl.errors import UserError, reason_of
 from fl.seeding import numpy_generator
-from fl.whole_files import no_pipe, read_text
-
-# Reads .npz files that may be anything: what they claim is checked before it is read.
-
-PACKED_AT_MOST = 1100
-"""DEFLATE packs by 1032 at most."""
-
-
-def read_arrays(path: Path, *choices: tuple[str, ...]) -> list[np.ndarray]:
-    """The arrays of the first choice of names that the file has; nothing is ever unpickled.
-
-    Raises:
-        UserError: it cannot be read, claims more than it can hold, or has none of the choices.
-    """
-    try:
-        with zipfile.ZipFile(no_pipe(path)) as file:
-            _check_sizes(path, file)
-            entries = {e.filename.removesuffix(".npy"): e for e in file.infolist()}
-            for names in choices:
-                if set(names) <= set(entries):
-                    return [_read(file, name, entries[name]) for name in names]
-    except UserError:
-        raise
-    except MemoryError:
-        raise UserError(f"cannot read {path}: it needs more memory than there is") from None
-    except Exception as error:  # of many kinds, by what is damaged
-        raise UserError(f"cannot read {path}: {reason_of(error)}; expected an .npz file") from None
-    given = ", ".join(entries)[:100] or "none"
-    expected = "; or ".join(", ".join(names) for names in choices)
-    raise UserError(f"{path} has the arrays {given}; expected {expected}")
-
-
-def is_whole(array: np.ndarray) -> bool:
-    """Whether these are whole numbers that int64 holds. Spans of time, for which NumPy counts as
-    integers, are none."""
-    fits = array.dtype != np.uint64 or not array.size or array.max() < 2**63
-    return array.dtype.kind in "iu" and bool(fits)
-
-
-def _check_sizes(path: Path, file: zipfile.ZipFile) -> None:
-    """Refuses a file whose list of contents cannot be true, as zip bombs have it."""
-    claimed = sum(entry.file_size for entry in file.infolist())
-    if claimed > PACKED_AT_MOST * path.stat().st_size + 2**20:
-        raise ValueError(f"it claims {claimed} bytes of arrays, which it cannot hold")
-    if claimed > os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"):
-        raise ValueError(f"it claims {claimed} bytes of arrays, more than this machine's memory")
-
-
-def _read(file: zipfile.ZipFile, name: str, entry: zipfile.ZipInfo) -> np.ndarray:
-    """The array, once its header is checked: NumPy makes room for what a header claims."""
-    with file.open(entry) as head:
-        read = {(1, 0): np.lib.format.read_array_header_1_0}.get(
-            np.lib.format.read_magic(head), np.lib.format.read_array_header_2_0
-        )
-        shape, _, dtype = read(head)
-    size = int(np.prod([int(n) for n in shape], dtype=object)) * dtype.itemsize
-    if not dtype.hasobject and not 0 <= size <= entry.file_size:
-        raise ValueError(f"{name} claims shape {shape}, which is more than there is")
-    with file.open(entry) as whole:
-        found: np.ndarray = np.lib.format.read_array(whole, allow_pickle=False)
-    return found
-
+from fl.targets import Targets
 
 TEST_SHARE = 0.2
 """Share of the samples that is held out where no test split is given."""
@@ -90,6 +20,8 @@ FORMS = (
     "(samples, labels), ((samples, labels), (test samples, test labels)), a mapping with train and "
     "test, a mapping of clients, or a data set object"
 )
+LARGEST_VALUE = 1e4
+"""Of a target: what clients answer is taken for a lie far above it (:mod:`fl.plausible`)."""
 FEW_CLASSES = 1000
 """More are allowed where there are as many samples, since labels count the classes from 0."""
 IMAGE_COLUMNS = ("image", "img", "x")
@@ -107,7 +39,7 @@ def as_dataset(name: str, data: Any) -> Dataset:
             clients, each with data in any of these forms, see :func:`of_clients`; or one data set
             object, indexable with a length, whose samples are (sample, label). Samples are
             numbers of any type and one shape; see :func:`stored` for what is taken as an image.
-            Labels are integers from 0.
+            Labels are integers from 0, one for each sample; or targets, see :func:`_labels`.
 
     Raises:
         UserError: one line, for whatever is wrong.
@@ -148,7 +80,7 @@ def _split(name: str, data: Any) -> Split:
         images, labels = (_array(name, column) for column in data)
         if len(images) != len(labels):
             raise UserError(f"data {name}: {len(images)} samples but {len(labels)} labels")
-        return Split(stored(name, images), _labels(name, labels))
+        return Split(stored(name, images), **_labels(name, labels))
     if not (hasattr(data, "__len__") and hasattr(data, "__getitem__")):
         raise UserError(f"data {name}: expected {FORMS}, got {type(data).__name__}")
     samples = [_sample(name, data[index]) for index in range(len(data))]
@@ -160,10 +92,8 @@ def _split(name: str, data: Any) -> Split:
         raise UserError(
             f"data {name}: samples of several shapes, {sorted(shapes)[:3]}; scale or pad them"
         )
-    return Split(
-        stored(name, np.stack(alike)),
-        _labels(name, _array(name, [label for _, label in samples])),
-    )
+    labels = _array(name, [np.asarray(label) for _, label in samples])
+    return Split(stored(name, np.stack(alike)), **_labels(name, labels))
 
 
 def _sample(name: str, sample: Any) -> tuple[np.ndarray, Any]:
@@ -241,15 +171,59 @@ def _channels_first(samples: np.ndarray) -> np.ndarray:
     return samples
 
 
-def _labels(name: str, labels: np.ndarray) -> np.ndarray:
-    if labels.ndim == 2 and labels.shape[1] == 1:
+def is_whole(array: np.ndarray) -> bool:
+    """Whether these are whole numbers that int64 holds. Spans of time, for which NumPy counts as
+    integers, are none."""
+    fits = array.dtype != np.uint64 or not array.size or array.max() < 2**63
+    return array.dtype.kind in "iu" and bool(fits)
+
+
+def _labels(name: str, labels: np.ndarray) -> dict[str, np.ndarray]:
+    """``labels``, int64 (N,), by integers, one for each sample; or ``targets`` beside labels of 0.
+
+    Floats, (N,) or (N, D), are values, float32; 0 and 1, (N, L), are L labels, uint8; other
+    integers, (N, T), are tokens, int64.
+
+    Raises:
+        UserError: they are none of these.
+    """
+    if labels.ndim == 2 and labels.shape[1] == 1 and labels.dtype.kind != "f":
         labels = labels[:, 0]
-    if labels.ndim != 1 or not is_whole(labels):
+    if labels.dtype == bool:
+        labels = labels.astype(np.uint8)
+    if labels.ndim == 1 and is_whole(labels):
+        return {"labels": labels.astype(np.int64)}
+    targets: np.ndarray | None = None
+    if labels.dtype.kind == "f" and labels.ndim in (1, 2) and np.isfinite(labels).all():
+        targets = _values(name, labels)
+    elif labels.ndim == 2 and is_whole(labels) and labels.min(initial=0) >= 0:
+        targets = labels.astype(np.uint8 if labels.max(initial=0) <= 1 else np.int64)
+        if targets.dtype == np.uint8 and (targets.sum(1) == 1).all():
+            raise UserError(
+                f"data {name}: labels with a single 1 in each row look like one-hot classes: give "
+                "integers, as by labels.argmax(1)"
+            )
+    if targets is None or not targets.shape[1]:
         raise UserError(
             f"data {name}: labels of type {labels.dtype} and shape {labels.shape}; expected "
-            "integers below 2**63, one for each sample"
+            "integers below 2**63, one for each sample, or targets: finite floats, (N,) or (N, D), "
+            "or integers of 0 and more, (N, L)"
         )
-    return labels.astype(np.int64)
+    return {"labels": np.zeros(len(labels), np.int64), "targets": targets}
+
+
+def _values(name: str, values: np.ndarray) -> np.ndarray:
+    """float32 (N, D)."""
+    if np.isin(values, (0, 1)).all():
+        raise UserError(
+            f"data {name}: targets of floats that are 0 or 1: give integers, for classes or labels"
+        )
+    if (most := float(np.abs(values).max(initial=0))) > LARGEST_VALUE:
+        raise UserError(
+            f"data {name}: targets up to {most:g}; allowed: {LARGEST_VALUE:g}: standardise them, "
+            "as (y - mean) / deviation"
+        )
+    return values.reshape(len(values), -1).astype(np.float32)
 
 
 def _class_names(data: Any) -> tuple[str, ...]:
@@ -272,6 +246,14 @@ def _checked(name: str, train: Split, test: Split, names: tuple[str, ...]) -> Da
     if train.images.shape[1:] != test.images.shape[1:]:
         shapes = f"{train.images.shape[1:]} and {test.images.shape[1:]}"
         raise UserError(f"data {name}: training and test samples differ in shape: {shapes}")
+    of_both = [None if s.targets is None else Targets.found(s.targets) for s in (train, test)]
+    if len({own and (own.kind, own.shape) for own in of_both}) > 1:
+        raise UserError(f"data {name}: training and test samples have targets of several kinds")
+    if of_both[0] and of_both[1] and of_both[1].outputs > of_both[0].outputs:
+        raise UserError(
+            f"data {name}: the test samples have tokens up to {of_both[1].outputs - 1}, the "
+            f"training samples up to {of_both[0].outputs - 1}"
+        )
     check_names(f"data {name}: class", names)
     classes = max(len(names), 1 + int(max(train.labels.max(), test.labels.max())))
     samples = len(train.labels) + len(test.labels)
@@ -284,7 +266,7 @@ def _checked(name: str, train: Split, test: Split, names: tuple[str, ...]) -> Da
     return Dataset(name, train, test, classes, class_names=named)
 
 
-# Data that is divided among clients already: a data set for each, or LEAF's files.
+# Data that is divided among clients already: a data set for each.
 
 
 def of_clients(name: str, data: Mapping[Any, Any]) -> Dataset:
@@ -308,6 +290,7 @@ def of_clients(name: str, data: Mapping[Any, Any]) -> Dataset:
     train = Split(
         images=np.concatenate([split.images for split in splits]),
         labels=np.concatenate([split.labels for split in splits]),
+        targets=_together(name, [split.targets for split in splits]),
         clients=np.repeat(np.repeat(np.arange(len(parts)), 2), sizes),
         held=held,
     )
@@ -318,136 +301,10 @@ def of_clients(name: str, data: Mapping[Any, Any]) -> Dataset:
     return _checked(name, train, test, names.pop())
 
 
-def _leaf(path: Path) -> Any:
-    """The clients of a JSON file as LEAF has it, or of a folder with such files in ``train`` and
-    ``test``; their x is numbers."""
-    if path.is_file():
-        return {user: (own["x"], own["y"]) for user, own in _users(path).items()}
-    train, test = (
-        {u: own for f in sorted((path / p).glob("*.json")) for u, own in _users(f).items()}
-        for p in ("train", "test")
-    )
-    if train.keys() != test.keys():
-        raise UserError(f"{path}: train and test have other users; LEAF's are split by sample")
-    return {u: ((own["x"], own["y"]), (test[u]["x"], test[u]["y"])) for u, own in train.items()}
-
-
-def _users(path: Path) -> dict[str, Any]:
-    try:
-        users: dict[str, Any] = json.loads(read_text(path))["user_data"]
-        if not all({"x", "y"} <= own.keys() for own in users.values()):
-            raise KeyError("x and y")
-    except (ValueError, KeyError, TypeError, AttributeError, OSError) as error:
-        raise UserError(
-            f"cannot read {path}: {reason_of(error)}; expected LEAF's user_data, with x and y of "
-            "each user"
-        ) from None
-    return users
-
-
-# Data of the user's own by path: an .npz file, LEAF's files, or a folder of images by class.
-
-ARRAYS = (("x_train", "y_train", "x_test", "y_test"), ("images", "labels"), ("x", "y"))
-"""Names of an .npz file's arrays: with a test split as Keras has them, or without."""
-LAYOUT = "expected FOLDER/class/image, or FOLDER/train/class/image beside FOLDER/test/class/image"
-
-
-def is_path(name: str) -> bool:
-    """Whether it names a file or folder and not a data set."""
-    return not is_hugging_face(name) and ("/" in name or name.endswith((".npz", ".json")))
-
-
-def read_path(name: str) -> Dataset:
-    """The data set at that path; read once for a file that does not change.
-
-    Raises:
-        UserError: one line, for whatever is wrong.
-    """
-    path = Path(name).expanduser()
-    if not path.exists():
-        raise UserError(f"dataset {name}: there is no such file or folder")
-    files = sorted(path.rglob("*")) if path.is_dir() else [path]
-    return _read_path(path, fingerprint(file for file in files if file.exists()))
-
-
-@lru_cache(maxsize=1)
-def _read_path(path: Path, state: str) -> Dataset:
-    if path.suffix == ".json" or any((path / "train").glob("*.json")):
-        data = _leaf(path)
-    else:
-        data = _folder(path) if path.is_dir() else _npz(path)
-    return replace(as_dataset(str(path), data), name=path.stem)
-
-
-def _npz(path: Path) -> Any:
-    found = read_arrays(path, *ARRAYS)
-    if not all(array.ndim for array in found):
-        raise UserError(f"{path} has one number for an array; expected N samples and N labels")
-    return (found[:2], found[2:]) if len(found) == 4 else tuple(found)
-
-
-def _folder(path: Path) -> Any:
-    if (path / "train").is_dir() and (path / "test").is_dir():
-        classes = _classes(path / "train") + _classes(path / "test")
-        return {part: ImageFolder(path / part, sorted(set(classes))) for part in ("train", "test")}
-    return ImageFolder(path, _classes(path))
-
-
-def _classes(folder: Path) -> list[str]:
-    found = class_folders(folder)
-    if len(found) < 2:
-        raise UserError(f"{folder} holds {len(found)} folders with images; {LAYOUT}")
-    return found
-
-
-# Hugging Face data sets by name, from the local cache alone: no run ever downloads.
-
-PREFIX = "hf:"
-
-
-def is_hugging_face(name: str) -> bool:
-    """Whether it is ``hf:NAME`` or ``hf:NAME:CONFIGURATION``."""
-    return name.startswith(PREFIX)
-
-
-@lru_cache(maxsize=1)
-def read_hugging_face(name: str) -> Dataset:
-    """The data set, of whose splits ``train`` and ``test`` are used.
-
-    Without a ``test`` split a fifth of the training split is held out.
-
-    Raises:
-        UserError: one line: the package is missing, or the cache has no such data set.
-    """
-    if importlib.util.find_spec("datasets") is None:
-        raise UserError(f"{name} needs the package datasets: pip install 'onefold[huggingface]'")
-    where, _, configuration = name.removeprefix(PREFIX).partition(":")
-    from datasets import load_dataset
-
-    try:
-        with _offline(), redirect_stderr(StringIO()):  # it tells there what it has found
-            found: Any = load_dataset(where, configuration or None)
-    except Exception as error:  # of many kinds, for a name or a file that is not there
-        reason = " ".join(str(error).split())[:200]
-        raise UserError(
-            f"{name} is not in Hugging Face's cache: {reason}; to fetch it: "
-            f"python -c \"import datasets; datasets.load_dataset('{where}')\""
-        ) from None
-    if "train" not in found:
-        raise UserError(f"{name} has the splits {', '.join(found)}; expected train")
-    data = {"train": found["train"], "test": found["test"]} if "test" in found else found["train"]
-    return as_dataset(where, data)
-
-
-@contextmanager
-def _offline() -> Iterator[None]:
-    """Both libraries read their variable when they are imported, so it is set in both."""
-    from datasets import config
-    from huggingface_hub import constants
-
-    before = config.HF_HUB_OFFLINE, constants.HF_HUB_OFFLINE
-    config.HF_HUB_OFFLINE = constants.HF_HUB_OFFLINE = True
-    try:
-        yield
-    finally:
-        config.HF_HUB_OFFLINE, constants.HF_HUB_OFFLINE = before
+def _together(name: str, parts: Sequence[np.ndarray | None]) -> np.ndarray | None:
+    """Clients' targets in one array; None where they have classes."""
+    there = [part for part in parts if part is not None]
+    forms = {(part.shape[1:], part.dtype.str) for part in there}
+    if len(there) not in (0, len(parts)) or len(forms) > 1:
+        raise UserError(f"data {name}: clients' targets are of several kinds")
+    return np.concatenate(there) if there else None

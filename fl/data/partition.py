@@ -16,8 +16,9 @@ from typing import Annotated, Any, Literal
 import numpy as np
 
 from fl.bounds import Count, Settings, Within
+from fl.data.by_path import read_arrays
 from fl.data.datasets import Dataset
-from fl.data.own import is_whole, read_arrays
+from fl.data.own import is_whole
 from fl.errors import UserError, reason_of
 from fl.seeding import numpy_generator
 from fl.whole_files import read_text, replacing

@@ -25,16 +25,27 @@ class Shard:
     num_classes: int
     domains: Tensor | None = None
     """int64 (n,), where the data set has domains."""
+    targets: Tensor | None = None
+    """(n, ...), where there are no classes: the labels are all 0 then."""
 
     @classmethod
     def from_split(cls, split: Split, indices: np.ndarray, num_classes: int) -> Self:
         """The samples of `split` at `indices`, int64 (n,), as tensors on the CPU."""
         images = as_inputs(split.images[indices])
         domains = None if split.domains is None else torch.from_numpy(split.domains[indices])
-        return cls(images, torch.from_numpy(split.labels[indices]), num_classes, domains)
+        targets = None if split.targets is None else torch.from_numpy(split.targets[indices])
+        if targets is not None and targets.dtype == torch.uint8:  # labels, each 0 or 1
+            targets = targets.float()
+        labels = torch.from_numpy(split.labels[indices])
+        return cls(images, labels, num_classes, domains, targets)
 
     def __len__(self) -> int:
         return len(self.labels)
+
+    @property
+    def wanted(self) -> Tensor:
+        """What a model is to answer: the targets, or else the labels."""
+        return self.labels if self.targets is None else self.targets
 
     @property
     def label_counts(self) -> Tensor:
@@ -51,4 +62,7 @@ def shard_digest(split: Split, indices: np.ndarray) -> str:
     digest = hashlib.sha256(f"{images.shape} {images.dtype} {labels.dtype}".encode())
     digest.update(images.tobytes())
     digest.update(labels.tobytes())
+    if split.targets is not None:
+        targets = split.targets[indices]
+        digest.update(f"{targets.shape} {targets.dtype}".encode() + targets.tobytes())
     return digest.hexdigest()

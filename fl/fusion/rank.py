@@ -19,8 +19,9 @@ from fl.fusion.distillation import agreed_logits
 from fl.fusion.fit import Fit, FitSpec, Inference
 from fl.fusion.group import Group
 from fl.fusion.synthesis import Draw, Drawn, draw_samples
-from fl.metrics.accuracy import answers, confusion
+from fl.metrics.accuracy import answers, confusion, scores
 from fl.models import Decoder, in_fast_layout
+from fl.targets import Targets
 from fl.training.reduced import reduced
 from kernels.filter import nearest_of
 from kernels.groups import Sums
@@ -95,7 +96,7 @@ class Report:
     epoch: int
     losses: list[float]
     """Loss of each step, over the whole batch."""
-    hits: list[int] | None
+    hits: list[float] | None
     """Right answers for each group of the whole test split, if the model was tested."""
     state: bytes | None
     """Result of :meth:`fl.fusion.fit.Fit.state`, if a state of this epoch was asked for."""
@@ -113,7 +114,8 @@ class Rank:
         self.run_spec = run_spec
         self.device = device
         self.group = group or Group()
-        self._test_images = test.images.to(device)
+        self._test = replace(test, images=test.images.to(device))
+        self._test_images = self._test.images
         self._test_labels = test.labels.to(device)
         self._test_groups = run_spec.groups(test).to(device)
 
@@ -202,10 +204,19 @@ class Rank:
         return found.hexdigest()
 
     def count_hits(self, model: nn.Module, inference: Inference) -> Tensor:
-        """Right answers for each group of this rank's share of the test split, (groups,)."""
+        """Right answers for each group of this rank's share of the test split, (groups,); of other
+        targets than classes the sum of their scores, float64."""
+        if self.run_spec.targets is not None:
+            return self._sum_scores(model, inference, self.run_spec.targets)
         right = self._answers(model, inference) == self._test_labels
         groups = self._test_groups[right]
         return torch.bincount(groups, minlength=self.run_spec.num_groups).cpu()
+
+    def _sum_scores(self, model: nn.Module, inference: Inference, targets: Targets) -> Tensor:
+        with self._computing_in(inference), _named_test():
+            found = scores(self._here(model), self._test, targets).double()
+        total = torch.zeros(self.run_spec.num_groups, dtype=torch.float64, device=found.device)
+        return total.index_add_(0, self._test_groups, found).cpu()
 
     def count_confusion(self, model: nn.Module, inference: Inference) -> Tensor:
         """What this rank's share of the test split is taken for: (true classes, predicted)."""
@@ -237,11 +248,11 @@ class Rank:
             yield Report(
                 epoch=epoch,
                 losses=losses.tolist(),
-                hits=self._test(model, spec) if _is_tested(spec, epoch) else None,
+                hits=self._test_all(model, spec) if _is_tested(spec, epoch) else None,
                 state=fit.state() if due and self.group.rank == 0 else None,
             )
 
-    def _test(self, model: nn.Module, spec: FitSpec) -> list[int]:
+    def _test_all(self, model: nn.Module, spec: FitSpec) -> list[float]:
         """Right answers for each group of the whole test split."""
         try:
             hits = self.count_hits(model, spec.inference).to(self.device)
@@ -251,11 +262,8 @@ class Rank:
         return hits.tolist()
 
     def _answers(self, model: nn.Module, inference: Inference) -> Tensor:
-        with self._computing_in(inference):
-            try:
-                return answers(self._here(model), self._test_images)
-            except FloatingPointError as error:
-                raise ServerFailed(f"the server's test: {error}") from None
+        with self._computing_in(inference), _named_test():
+            return answers(self._here(model), self._test_images)
 
     def _computing_in(self, inference: Inference) -> torch.autocast:
         return torch.autocast(self.device.type, torch.bfloat16, inference == "bf16")
@@ -284,6 +292,15 @@ class Rank:
 def _is_tested(spec: FitSpec, epoch: int) -> bool:
     every, last = spec.config.test_every, epoch == spec.config.epochs
     return spec.tested and (epoch % every == 0 or last)
+
+
+@contextmanager
+def _named_test() -> Iterator[None]:
+    """Says of what is not finite that the server found it in its test."""
+    try:
+        yield
+    except FloatingPointError as error:
+        raise ServerFailed(f"the server's test: {error}") from None
 
 
 @contextmanager

@@ -355,7 +355,7 @@ class Server(ABC):
     ) -> list[Value]:
         return self._get(self._on_each(method, arguments))
 
-    def _evaluation(self, hits: list[int]) -> Evaluation:
+    def _evaluation(self, hits: list[float]) -> Evaluation:
         return accuracies(hits, self._totals, self.run_spec.num_classes)
 
     def _fit_key(self, spec: FitSpec, data: Samples | Lessons) -> str:

@@ -82,6 +82,7 @@ METHOD = Method(
     config=DittoConfig,
     assign=assign_all,
     run=run,
+    any_targets=True,
     one_shot=False,
     scores_clients=lambda settings: True,
     spaces=Spaces(local={**LOCAL, "classifier.attachment": LogUniform(0.01, 10.0)}),

@@ -70,6 +70,7 @@ METHOD = Method(
     config=FedAvgConfig,
     assign=assign,
     run=run,
+    any_targets=True,
     supports_dp=True,
     one_shot=False,
     scores_clients=lambda settings: settings.tested != "test",

@@ -52,7 +52,7 @@ def assign(config: FedBNConfig, num_clients: int, run_spec: RunSpec) -> list[Ass
         found = f"{num_clients} clients and {len(run_spec.domains)} domains"
         raise UserError(f"tested=domain needs a client for each domain, got {found}")
     assignments = prototypes.assign(config, num_clients, run_spec)
-    inputs, classes = run_spec.inputs, run_spec.num_classes
+    inputs, classes = run_spec.inputs, run_spec.outputs
     trained = {a.training for a in assignments if isinstance(a.training, ClassifierConfig)}
     models = [build_shell(t.model, inputs, classes, width=t.width) for t in trained]
     if not any(map(norm_names, models)):
@@ -104,6 +104,7 @@ METHOD = Method(
     config=FedBNConfig,
     assign=assign,
     run=run,
+    any_targets=True,
     one_shot=False,
     spaces=Spaces(local=prototypes.LOCAL),
 )

@@ -154,6 +154,7 @@ METHOD = Method(
     config=FedDynConfig,
     assign=assign,
     run=run,
+    any_targets=True,
     one_shot=False,
     spaces=Spaces(local={**LOCAL, "classifier.alpha": LogUniform(1e-3, 1.0)}),
 )

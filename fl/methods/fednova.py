@@ -78,6 +78,7 @@ METHOD = Method(
     config=FedNovaConfig,
     assign=assign,
     run=run,
+    any_targets=True,
     one_shot=False,
     spaces=Spaces(local=LOCAL),
 )

@@ -85,6 +85,14 @@ SPACES = Spaces(
     server={"server_lr": LogUniform(1e-3, 0.1), "adaptivity": LogUniform(1e-4, 0.1)}, local=LOCAL
 )
 METHODS = [
-    Method(name=name, config=config, assign=assign, run=run, one_shot=False, spaces=SPACES)
+    Method(
+        name=name,
+        config=config,
+        assign=assign,
+        run=run,
+        one_shot=False,
+        spaces=SPACES,
+        any_targets=True,
+    )
     for name, config in (("fedadam", FedAdamConfig), ("fedyogi", FedYogiConfig))
 ]

@@ -26,6 +26,7 @@ METHOD = Method(
     config=FedProxConfig,
     assign=assign,
     run=run,
+    any_targets=True,
     supports_dp=True,
     one_shot=False,
     scores_clients=fedavg.METHOD.scores_clients,

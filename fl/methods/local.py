@@ -23,6 +23,7 @@ METHOD = Method(
     config=PersonalConfig,
     assign=assign_all,
     run=run,
+    any_targets=True,
     one_shot=False,
     scores_clients=lambda settings: True,
     spaces=Spaces(local=LOCAL),

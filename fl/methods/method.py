@@ -41,6 +41,9 @@ class Method:
     scores_clients: Callable[[Any], bool] = lambda settings: False
     """Whether, with these settings, accuracy is that of the clients' own models on test samples of
     their own: then a share of each client's samples is held out for it."""
+    any_targets: bool = False
+    """Whether it takes targets that are no classes: its clients train by their records' own loss,
+    and the server looks at weights alone."""
     supports_dp: bool = False
     """Whether all that its clients tell of their samples is what their training records' own tasks
     upload, so that these can be made differentially private."""

@@ -142,6 +142,7 @@ METHOD = Method(
     config=ScaffoldConfig,
     assign=assign,
     run=run,
+    any_targets=True,
     one_shot=False,
     spaces=Spaces(local=LOCAL),
 )

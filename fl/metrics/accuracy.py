@@ -3,7 +3,9 @@
 import torch
 from torch import Tensor, nn
 
+from fl.data.shard import Shard
 from fl.server import Evaluation
+from fl.targets import Targets
 
 
 @torch.no_grad()
@@ -19,19 +21,37 @@ def answers(model: nn.Module, images: Tensor, batch_size: int = 512) -> Tensor:
     Raises:
         FloatingPointError: an answer is NaN, which is no class.
     """
-    was_training = model.training
-    model.eval()
-    parts = [model(part) for part in images.split(batch_size) if len(part)]
-    model.train(was_training)
+    parts = _asked(model, images, batch_size)
     if not parts:
         return torch.empty(0, dtype=torch.int64, device=images.device)
-    if nobody := int(torch.cat([part.isnan().any(1) for part in parts]).sum()):
-        raise FloatingPointError(f"the model answers NaN for {nobody} of {len(images)} images")
     return torch.cat([part.argmax(1) for part in parts])
 
 
-def accuracies(hits: list[int], totals: list[int], num_classes: int) -> Evaluation:
-    """Overall, per class and per domain, from the right answers and the samples of each group.
+@torch.no_grad()
+def scores(model: nn.Module, test: Shard, targets: Targets, batch_size: int = 512) -> Tensor:
+    """The score of each test sample, (N,), by the targets; as :func:`answers` does it."""
+    device = next(model.parameters()).device
+    parts = _asked(model, test.images.to(device), batch_size)
+    wanted = test.wanted.to(device).split(batch_size)
+    found = [targets.scores(part.float(), own) for part, own in zip(parts, wanted, strict=False)]
+    return torch.cat(found) if found else torch.empty(0, device=device)
+
+
+def _asked(model: nn.Module, samples: Tensor, batch_size: int) -> list[Tensor]:
+    """The model's answers by batch, in eval mode; it is left in the mode it was in."""
+    was_training = model.training
+    model.eval()
+    parts = [model(part) for part in samples.split(batch_size) if len(part)]
+    model.train(was_training)
+    nan = [part.flatten(1).isnan().any(1) for part in parts]
+    if nobody := int(torch.cat(nan).sum()) if nan else 0:
+        raise FloatingPointError(f"the model answers NaN for {nobody} of {len(samples)} samples")
+    return parts
+
+
+def accuracies(hits: list[float], totals: list[int], num_classes: int) -> Evaluation:
+    """Overall, per class and per domain, from the right answers and the samples of each group; per
+    class only where there are several.
 
     Groups are the classes; with domains, the classes of the first domain, then of the next.
     """
@@ -39,7 +59,7 @@ def accuracies(hits: list[int], totals: list[int], num_classes: int) -> Evaluati
     samples = torch.tensor(totals).view(-1, num_classes)
     return Evaluation(
         accuracy=sum(hits) / sum(totals),
-        per_class=_shares(right.sum(0), samples.sum(0)),
+        per_class=_shares(right.sum(0), samples.sum(0)) if num_classes > 1 else (),
         per_domain=_shares(right.sum(1), samples.sum(1)) if len(right) > 1 else (),
     )
 

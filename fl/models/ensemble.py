@@ -31,5 +31,7 @@ class Ensemble(nn.Module):
 
 
 def weighted_mean(logits: Tensor, weights: Tensor) -> Tensor:
-    """(B, classes) of members' logits (members, B, classes) and weights (members,)."""
-    return torch.einsum("k,kbc->bc", weights / weights.sum(), logits)
+    """(B, classes) of members' logits (members, B, classes) and weights (members,); of answers with
+    more axes, (B, places, tokens), alike."""
+    mean = torch.einsum("k,kbc->bc", weights / weights.sum(), logits.flatten(2))
+    return mean.view(logits.shape[1:])

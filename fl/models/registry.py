@@ -49,7 +49,8 @@ def check_output(info: ModelInfo, inputs: Inputs, num_classes: int, width: float
                 f"model {info.name} fails on {tried}: {type(error).__name__}: {reason_of(error)}"
             ) from None
     given = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
-    if given != (2, num_classes):
+    at_tokens = (2, *inputs.shape, num_classes) if inputs.kind == "integers" else None
+    if given not in ((2, num_classes), at_tokens):
         raise UserError(
             f"model {info.name} gives {given} for {tried}, "
             f"expected {(2, num_classes)}: a logit for each class"

@@ -40,7 +40,7 @@ def _bars(run: RunRecord, values: Mapping[str, float | None], things: str) -> Dr
     axes.set(xlabel=things, ylim=(0, 1), xlim=(-0.7, len(heights) - 0.3))
     style.name_columns(figure, axes, [*values])
     over = " over all clients" if run.scores else ""
-    return figure, f"Accuracy on each {things}{over}; the dashed line is the headline accuracy."
+    return figure, f"{run.metric_name} on each {things}{over}; the dashed line is that of all."
 
 
 def confusion(run: RunRecord) -> Drawn:

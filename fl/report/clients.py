@@ -36,7 +36,7 @@ def accuracies(run: RunRecord) -> Drawn:
         dots.set(label=label, markersize=size, rasterized=len(ranked) > style.MOST_SHAPES)
     label = f"mean {percent(fmean(heights))}"
     axes.axhline(fmean(heights), color=style.INK, linestyle="--", linewidth=1.2, label=label)
-    style.accuracy_axis(axes)
+    style.accuracy_axis(axes, run.metric_name.lower())
     axes.set(xlabel="client, the worst first", xlim=(-0.7, len(ranked) - 0.3))
     if len(ranked) <= style.NAMES_PER_INCH * figure.get_figwidth():
         style.name_columns(figure, axes, [str(k) for k in ranked])

@@ -49,6 +49,7 @@ def write_comparison(run_dirs: Sequence[Path], page: Path) -> Path:
         rows=[_row(group, groups) for group in groups],
         warning=_warning(groups),
         step=_step(curves),
+        metric=_metric(groups),
         picture=picture,
         width=round(100 * style.WIDE),
     )
@@ -87,6 +88,12 @@ def _mean(group: Group, figure: str) -> float:
     return fmean(run.result[figure] for run in group)
 
 
+def _metric(groups: Sequence[Group]) -> str:
+    """What all runs' accuracy is; of several metrics a word for each of them."""
+    names = {run.metric_name for group in groups for run in group}
+    return names.pop() if len(names) == 1 else "Score"
+
+
 def _row(group: Group, groups: Sequence[Group]) -> dict[str, str]:
     """A group's line in the table, by the columns' names."""
     first, accuracy = group[0].result, _mean(group, "accuracy")
@@ -101,7 +108,7 @@ def _row(group: Group, groups: Sequence[Group]) -> dict[str, str]:
         "Data": first["dataset"],
         "Alpha": str(first["alpha"]),
         "Seeds": ", ".join(str(_seed(run)) for run in group),
-        "Accuracy": percent(accuracy) + ("" if spread is None else f" ± {100 * spread:.1f}"),
+        _metric(groups): percent(accuracy) + ("" if spread is None else f" ± {100 * spread:.1f}"),
         "Start": percent(start),
         "Gain": points(accuracy - start),
         "Below alone": NONE if below is None else str(below),

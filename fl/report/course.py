@@ -40,10 +40,11 @@ def accuracy(run: RunRecord) -> Drawn:
     _mark(axes, last, curve[last], text, style.GLOBAL_MODEL)
     if run.client_accuracy:
         _bands(axes, run.client_accuracy)
-    style.accuracy_axis(axes)
+    style.accuracy_axis(axes, run.metric_name.lower())
     style.count_axis(axes, STEPS[run.step])
     style.legend(axes)
-    what = "Mean over clients" if run.scores else "Test accuracy of the global model"
+    of_one = f"{run.metric_name} of the global model on the test samples"
+    what = "Mean over clients" if run.scores else of_one
     caption = f"{what} after each {STEPS[run.step]}"
     return figure, f"{caption}; 0 is before the first." if 0 in curve else f"{caption}."
 

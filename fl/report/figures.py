@@ -8,12 +8,12 @@ from fl.report.course import Drawn
 from fl.report.read import RunRecord
 
 FIGURES: dict[str, tuple[str, Callable[[RunRecord], Drawn]]] = {
-    "accuracy": ("Accuracy", course.accuracy),
-    "client_accuracy": ("Clients' accuracy", clients.accuracies),
+    "accuracy": ("{metric}", course.accuracy),
+    "client_accuracy": ("{metric} of each client", clients.accuracies),
     "rounds": ("Rounds", course.rounds),
     "time": ("Time", course.time),
-    "per_domain": ("Accuracy by domain", classes.by_domain),
-    "per_class": ("Accuracy by class", classes.by_class),
+    "per_domain": ("{metric} by domain", classes.by_domain),
+    "per_class": ("{metric} by class", classes.by_class),
     "confusion": ("Confusion", classes.confusion),
     "bytes": ("Communication", clients.uploads),
     "losses": ("Local training", course.losses),
@@ -58,4 +58,5 @@ def pictures(run: RunRecord) -> Iterator[Picture]:
             png = name in OF_IMAGES
             content = style.png(figure) if png else style.svg(figure)
             file = f"{name}.{'png' if png else 'svg'}"
+            title = title.format(metric=run.metric_name)
             yield Picture(file, title, caption, content, round(100 * figure.get_figwidth()))

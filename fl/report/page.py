@@ -68,7 +68,7 @@ def _facts(run: RunRecord) -> list[str]:
     if run.scores:
         facts.append(f"each client scored on {_which_samples(run)}")
     elif about.get("scored_on") == "validation":
-        facts.append("accuracy on held-out training images")
+        facts.append(f"{run.metric_name.lower()} on held-out training samples")
     if dp := run.result.get("dp"):
         known = ", but not towards who knows the seed" if dp.get("noise_from_seed") else ""
         budget = f"({dp['spent']:.3g}, {dp['delta']:g})"
@@ -118,11 +118,11 @@ def _accuracy_cards(run: RunRecord) -> list[Card]:
     if not run.result:
         last = max(run.accuracy, default=0)
         note = "; ".join([f"{run.step} {last}", *mean])
-        return [("Accuracy so far", percent(run.accuracy[last]), note)] if last else []
+        return [(f"{run.metric_name} so far", percent(run.accuracy[last]), note)] if last else []
     accuracy, best = run.result["accuracy"], run.result.get("best_accuracy")
     if best is not None:
         mean.append(f"best {percent(best)}, {run.step} {run.result.get('best_epoch')}")
-    cards = [("Accuracy", percent(accuracy), "; ".join(mean))]
+    cards = [(run.metric_name, percent(accuracy), "; ".join(mean))]
     if run.result.get("ua") is not None:
         cards.append(("UA", percent(run.result["ua"]), "mean over clients and the last ten rounds"))
     if scores := run.result.get("client_scores"):
@@ -166,7 +166,7 @@ def _rows(run: RunRecord) -> list[dict[str, str]]:
             "Role": row.role,
             "Model": row.model or NONE,
             "Samples": _cell(row.samples, "{:,}".format),
-            "Accuracy": _cell(run.scores.get(row.client), percent),
+            run.metric_name: _cell(run.scores.get(row.client), percent),
             "Training": _cell(row.seconds, duration),
             "Last loss": _cell(losses.get(row.client), "{:.3g}".format),
             "Sent up": _cell(row.bytes_up, size),

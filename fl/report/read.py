@@ -61,6 +61,9 @@ class LossCurve:
     """``round`` in a run of many rounds, else ``epoch`` or ``step``."""
 
 
+METRICS = {"accuracy": "Accuracy", "R2": "R\N{SUPERSCRIPT TWO}"}
+
+
 @dataclass(frozen=True)
 class Partition:
     """How many samples of each class every client has: counts is clients x classes."""
@@ -99,6 +102,13 @@ class RunRecord:
     last_event: Event | None
     privacy: JsonObject | None
     """What ``onefold privacy`` measured."""
+    metric: str = "accuracy"
+    """What the figures called accuracy are: that, or R2 of values."""
+
+    @property
+    def metric_name(self) -> str:
+        """The metric in words, at the beginning of a sentence."""
+        return METRICS.get(self.metric, self.metric)
 
     @property
     def name(self) -> str:
@@ -159,6 +169,7 @@ def read_run(run_dir: Path) -> RunRecord:
         sent=_read_tensors(run_dir / "sent" / "examples.safetensors", "images", "labels"),
         last_event=events[-1] if events else None,
         privacy=_read_json(run_dir / "privacy.json"),
+        metric=next((e.metric for e in events if isinstance(e, RunStart)), "accuracy"),
     )
 
 

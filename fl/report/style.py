@@ -77,13 +77,15 @@ def quiet(axes: Axes, grid: Literal["both", "x", "y"] = "y") -> None:
     axes.grid(axis=grid, color=RULE)
 
 
-def accuracy_axis(axes: Axes) -> None:
-    """A y-axis of accuracies in percent, long enough that noise does not look like a trend."""
-    axes.set_ylabel("accuracy")
+def accuracy_axis(axes: Axes, metric: str = "accuracy") -> None:
+    """A y-axis of accuracies in percent, long enough that noise does not look like a trend; of
+    another metric it may end below 0."""
+    axes.set_ylabel(metric)
     axes.yaxis.set_major_formatter(PercentFormatter(1.0))
     low, high = axes.get_ylim()
     spare = max(0.0, LEAST_SPAN - (high - low)) / 2
-    axes.set_ylim(max(low - spare, -0.004), min(high + spare, 1.004))
+    least = -0.004 if metric == "accuracy" else low - spare
+    axes.set_ylim(max(low - spare, least), min(high + spare, 1.004))
 
 
 def count_axis(axes: Axes, of: str) -> None:

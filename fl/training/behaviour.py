@@ -51,7 +51,9 @@ def behaviour(info: ModelInfo, width: float, run_spec: RunSpec) -> str:
 def _digest(model: nn.Module, run_spec: RunSpec) -> str:
     digest = hashlib.sha256()
     images = run_spec.inputs.draw(IMAGES)
-    labels = torch.arange(IMAGES) % run_spec.num_classes
+    targets = run_spec.targets
+    labels = targets.example(IMAGES) if targets else torch.arange(IMAGES) % run_spec.num_classes
+    loss = targets.losses if targets else F.cross_entropy
     parameters = [p for p in model.parameters() if p.requires_grad]
 
     def add(*tensors: torch.Tensor) -> None:
@@ -62,9 +64,7 @@ def _digest(model: nn.Module, run_spec: RunSpec) -> str:
     add(*model.state_dict().values())
     for _ in range(STEPS):
         answer = model.train()(images)
-        gradients = torch.autograd.grad(
-            F.cross_entropy(answer, labels), parameters, allow_unused=True
-        )
+        gradients = torch.autograd.grad(loss(answer, labels).mean(), parameters, allow_unused=True)
         add(answer, *(g for g in gradients if g is not None))
         with torch.no_grad():
             for parameter, gradient in zip(parameters, gradients, strict=True):

@@ -126,8 +126,11 @@ class ClassifierConfig(EpochTraining, Settings):
 
     def check(self, run_spec: RunSpec) -> None:
         """Raises `UserError` if the classifier cannot take such samples."""
-        inputs, classes = run_spec.inputs, run_spec.num_classes
+        inputs, classes = run_spec.inputs, run_spec.outputs
         check_classifier(self.model, inputs, classes, width=self.width)
+        tokens = run_spec.targets is not None and run_spec.targets.kind == "tokens"
+        if tokens and not MODELS[self.model].source:
+            raise UserError(f"{self.model} answers whole samples; tokens need a model of your own")
         least = smallest_batch_of(self.model, inputs, classes, self.width)
         if self.batch_size < least:
             raise UserError(
@@ -137,7 +140,7 @@ class ClassifierConfig(EpochTraining, Settings):
 
     def upload_bytes(self, run_spec: RunSpec) -> int:
         """Bytes of the weights."""
-        inputs, classes = run_spec.inputs, run_spec.num_classes
+        inputs, classes = run_spec.inputs, run_spec.outputs
         return classifier_bytes(self.model, inputs, classes, width=self.width)
 
     def check_upload(self, update: Update, run_spec: RunSpec) -> None:
@@ -181,7 +184,8 @@ def classifier_recipe(
         inputs: the client's.
         config: its record.
         model: with the weights to start from, on the client's device; it is trained in place.
-        losses: the loss of each sample, (B,); cross-entropy without it.
+        losses: the loss of each sample, (B,); without it that of the run's targets, cross-entropy
+            of classes.
         columns: further columns of the batches, a row for each of the client's samples.
     """
     optimizer = config.paced_optimizer(len(inputs.shard), inputs.round)
@@ -200,7 +204,7 @@ def classifier_recipe(
 
     return Recipe(
         model=model.train(),
-        losses=losses or cross_entropies,
+        losses=losses or losses_of(inputs.run_spec),
         optimizer=Proximal(optimizer, config.proximal) if config.proximal else optimizer,
         epochs=epochs_of(inputs, config, model, columns=columns),
         patience=config.patience,
@@ -257,7 +261,7 @@ def _start(info: ModelInfo, width: float, run_spec: RunSpec) -> nn.Module:
 
 
 def _built(info: ModelInfo, width: float, run_spec: RunSpec) -> nn.Module:
-    name, classes = info.name, run_spec.num_classes
+    name, classes = info.name, run_spec.outputs
     with torch_seeded(run_spec.seed, f"start/{name}"):
         return build_classifier(name, run_spec.inputs, classes, width=width)
 
@@ -265,12 +269,20 @@ def _built(info: ModelInfo, width: float, run_spec: RunSpec) -> nn.Module:
 @lru_cache(maxsize=8)
 def _trial(info: ModelInfo, width: float, run_spec: RunSpec) -> tuple[Trial, Mapping[str, float]]:
     """By what an upload is tried: the model, and the largest magnitude of its starting weights."""
-    inputs, classes = run_spec.inputs, run_spec.num_classes
+    inputs, classes = run_spec.inputs, run_spec.outputs
     if info.source:  # its frozen weights and its constants are not sent
         return Trial(start(info, width, run_spec)), extents(_start(info, width, run_spec))
     with torch_seeded(0, "trial"):
         model = build_shell(info.name, inputs, classes, width=width)
     return Trial(model), extents(_start(info, width, run_spec))
+
+
+def losses_of(run_spec: RunSpec) -> Losses:
+    """The loss of each sample, (B,): cross-entropy, where the targets say no other."""
+    if run_spec.targets is None:
+        return cross_entropies
+    wanted = run_spec.targets.losses
+    return lambda model, batch: wanted(model(batch["images"]), batch["labels"])
 
 
 def cross_entropies(model: nn.Module, batch: Batch) -> Tensor:

@@ -61,7 +61,7 @@ def epochs_of(
     shard's samples, those of the batch.
     """
     device = inputs.device
-    rows = {"images": inputs.shard.images, "labels": inputs.shard.labels, **(columns or {})}
+    rows = {"images": inputs.shard.images, "labels": inputs.shard.wanted, **(columns or {})}
     rows = {name: column.to(device) for name, column in rows.items()}
     orders, noise = inputs.stream(order), inputs.stream("local/latent")
     least = smallest_batch(model) if model is not None else 1

@@ -51,7 +51,7 @@ def head_of(model: nn.Module) -> nn.Module:
 def check_head(method: str, model: str, width: float, run_spec: RunSpec) -> None:
     """Raises `UserError` for a model of the user's own without the head that a method needs."""
     if MODELS[model].source:
-        built = Built(model, run_spec.inputs, run_spec.num_classes, width)
+        built = Built(model, run_spec.inputs, run_spec.outputs, width)
         try:
             _head_name(MODELS[model], built)
         except UserError as error:

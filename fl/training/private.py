@@ -241,7 +241,7 @@ def poisson_batches(
     draw, latents = _draws(inputs, "local/dp-batches"), inputs.stream("local/latent")
     for _ in range(sampling.steps):
         chosen = draw.uniform(size) < sampling.rate
-        batch = {"images": shard.images[chosen], "labels": shard.labels[chosen]}
+        batch = {"images": shard.images[chosen], "labels": shard.wanted[chosen]}
         if isinstance(config, GeneratorConfig):
             batch["noise"] = torch.randn(int(chosen.sum()), config.latent, generator=latents)
         yield {name: column.to(inputs.device) for name, column in batch.items()}

@@ -133,7 +133,7 @@ def _read(cache: Path) -> dict[str, int]:
 
 def _kind(job: Job) -> str:
     training = dict(job.client.training.speed_settings())
-    run_spec = (asdict(job.run_spec.inputs), job.run_spec.num_classes)
+    run_spec = (asdict(job.run_spec.inputs), job.run_spec.outputs)
     return json.dumps([_device(), training, run_spec, job.client.request.threads], sort_keys=True)
 
 

@@ -99,6 +99,7 @@ def test_methods_that_are_scored_on_different_samples_are_not_ranked(
         (["seed=a"], "seed must be whole numbers"),
         ([], "a grid needs settings with values"),
         (["none.yaml"], "none.yaml"),
+        (["alpha=1,2", "--name=../up"], "../up"),
         (["method=fedavg,dense", "participation=0.5"], "unknown option '--participation'"),
     ],
 )

@@ -8,8 +8,9 @@ import pytest
 from PIL import Image
 
 from fl.data import image_files as module
+from fl.data.by_path import read_path
 from fl.data.image_files import class_folders, image_files, pixels, read_image
-from fl.data.own import as_dataset, read_path
+from fl.data.own import as_dataset
 from fl.errors import UserError
 
 GREY = np.arange(20, dtype=np.uint8).reshape(5, 4) * 12

@@ -10,9 +10,10 @@ import pytest
 import torch
 from PIL import Image
 
+from fl.data.by_path import is_path, read_arrays, read_hugging_face, read_path
 from fl.data.catalogue import load, short_name
 from fl.data.datasets import Dataset
-from fl.data.own import as_dataset, is_path, is_whole, read_arrays, read_hugging_face, read_path
+from fl.data.own import as_dataset, is_whole
 from fl.data.partition import PartitionConfig, hold_out, make_partition
 from fl.errors import UserError
 
@@ -92,7 +93,7 @@ def test_a_data_set_stays_itself() -> None:
         ((COLOUR, LABELS[:9]), "20 samples but 9 labels"),
         (((COLOUR, LABELS), (COLOUR[:, :1], LABELS)), "differ in shape"),
         ((COLOUR, LABELS - 1), "label -1; allowed: 0 and more"),
-        ((COLOUR, LABELS + 0.5), "labels of type float64"),
+        ((COLOUR, LABELS.astype(str)), "labels of type <U"),
         ((COLOUR / 0.0, LABELS), "samples with NaN or infinite values"),
         ((COLOUR.astype(complex), LABELS), "samples of type complex128"),
         ((COLOUR[:, 0, 0, 0], LABELS), "with at least one axis for each sample"),

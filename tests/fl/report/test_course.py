@@ -28,7 +28,8 @@ def test_the_curve_is_the_epochs_with_the_start_as_epoch_zero() -> None:
     ]
     assert legend(axes)[1] == "best 90.0%, epoch 3"
     assert caption == (
-        "Test accuracy of the global model after each fusion epoch; 0 is before the first."
+        "Accuracy of the global model on the test samples after each fusion epoch; "
+        "0 is before the first."
     )
 
 

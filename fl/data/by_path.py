@@ -1,0 +1,212 @@
+"""Data of the user's own by path or name: .npz files, LEAF's files, image folders, Hugging Face."""
+
+import importlib.util
+import json
+import os
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stderr
+from dataclasses import replace
+from functools import lru_cache
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fl.data.datasets import Dataset, fingerprint
+from fl.data.image_files import ImageFolder, class_folders
+from fl.data.own import as_dataset
+from fl.errors import UserError, reason_of
+from fl.whole_files import no_pipe, read_text
+
+# Reads .npz files that may be anything: what they claim is checked before it is read.
+
+PACKED_AT_MOST = 1100
+"""DEFLATE packs by 1032 at most."""
+
+
+def read_arrays(path: Path, *choices: tuple[str, ...]) -> list[np.ndarray]:
+    """The arrays of the first choice of names that the file has; nothing is ever unpickled.
+
+    Raises:
+        UserError: it cannot be read, claims more than it can hold, or has none of the choices.
+    """
+    try:
+        with zipfile.ZipFile(no_pipe(path)) as file:
+            _check_sizes(path, file)
+            entries = {e.filename.removesuffix(".npy"): e for e in file.infolist()}
+            for names in choices:
+                if set(names) <= set(entries):
+                    return [_read(file, name, entries[name]) for name in names]
+    except UserError:
+        raise
+    except MemoryError:
+        raise UserError(f"cannot read {path}: it needs more memory than there is") from None
+    except Exception as error:  # of many kinds, by what is damaged
+        raise UserError(f"cannot read {path}: {reason_of(error)}; expected an .npz file") from None
+    given = ", ".join(entries)[:100] or "none"
+    expected = "; or ".join(", ".join(names) for names in choices)
+    raise UserError(f"{path} has the arrays {given}; expected {expected}")
+
+
+def _check_sizes(path: Path, file: zipfile.ZipFile) -> None:
+    """Refuses a file whose list of contents cannot be true, as zip bombs have it."""
+    claimed = sum(entry.file_size for entry in file.infolist())
+    if claimed > PACKED_AT_MOST * path.stat().st_size + 2**20:
+        raise ValueError(f"it claims {claimed} bytes of arrays, which it cannot hold")
+    if claimed > os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"):
+        raise ValueError(f"it claims {claimed} bytes of arrays, more than this machine's memory")
+
+
+def _read(file: zipfile.ZipFile, name: str, entry: zipfile.ZipInfo) -> np.ndarray:
+    """The array, once its header is checked: NumPy makes room for what a header claims."""
+    with file.open(entry) as head:
+        read = {(1, 0): np.lib.format.read_array_header_1_0}.get(
+            np.lib.format.read_magic(head), np.lib.format.read_array_header_2_0
+        )
+        shape, _, dtype = read(head)
+    size = int(np.prod([int(n) for n in shape], dtype=object)) * dtype.itemsize
+    if not dtype.hasobject and not 0 <= size <= entry.file_size:
+        raise ValueError(f"{name} claims shape {shape}, which is more than there is")
+    with file.open(entry) as whole:
+        found: np.ndarray = np.lib.format.read_array(whole, allow_pickle=False)
+    return found
+
+
+# LEAF's JSON files: a data set for each client.
+
+
+def _leaf(path: Path) -> Any:
+    """The clients of a JSON file as LEAF has it, or of a folder with such files in ``train`` and
+    ``test``; their x is numbers."""
+    if path.is_file():
+        return {user: (own["x"], own["y"]) for user, own in _users(path).items()}
+    train, test = (
+        {u: own for f in sorted((path / p).glob("*.json")) for u, own in _users(f).items()}
+        for p in ("train", "test")
+    )
+    if train.keys() != test.keys():
+        raise UserError(f"{path}: train and test have other users; LEAF's are split by sample")
+    return {u: ((own["x"], own["y"]), (test[u]["x"], test[u]["y"])) for u, own in train.items()}
+
+
+def _users(path: Path) -> dict[str, Any]:
+    try:
+        users: dict[str, Any] = json.loads(read_text(path))["user_data"]
+        if not all({"x", "y"} <= own.keys() for own in users.values()):
+            raise KeyError("x and y")
+    except (ValueError, KeyError, TypeError, AttributeError, OSError) as error:
+        raise UserError(
+            f"cannot read {path}: {reason_of(error)}; expected LEAF's user_data, with x and y of "
+            "each user"
+        ) from None
+    return users
+
+
+# Data of the user's own by path: an .npz file, LEAF's files, or a folder of images by class.
+
+ARRAYS = (("x_train", "y_train", "x_test", "y_test"), ("images", "labels"), ("x", "y"))
+"""Names of an .npz file's arrays: with a test split as Keras has them, or without."""
+LAYOUT = "expected FOLDER/class/image, or FOLDER/train/class/image beside FOLDER/test/class/image"
+
+
+def is_path(name: str) -> bool:
+    """Whether it names a file or folder and not a data set."""
+    return not is_hugging_face(name) and ("/" in name or name.endswith((".npz", ".json")))
+
+
+def read_path(name: str) -> Dataset:
+    """The data set at that path; read once for a file that does not change.
+
+    Raises:
+        UserError: one line, for whatever is wrong.
+    """
+    path = Path(name).expanduser()
+    if not path.exists():
+        raise UserError(f"dataset {name}: there is no such file or folder")
+    files = sorted(path.rglob("*")) if path.is_dir() else [path]
+    return _read_path(path, fingerprint(file for file in files if file.exists()))
+
+
+@lru_cache(maxsize=1)
+def _read_path(path: Path, state: str) -> Dataset:
+    if path.suffix == ".json" or any((path / "train").glob("*.json")):
+        data = _leaf(path)
+    else:
+        data = _folder(path) if path.is_dir() else _npz(path)
+    return replace(as_dataset(str(path), data), name=path.stem)
+
+
+def _npz(path: Path) -> Any:
+    found = read_arrays(path, *ARRAYS)
+    if not all(array.ndim for array in found):
+        raise UserError(f"{path} has one number for an array; expected N samples and N labels")
+    return (found[:2], found[2:]) if len(found) == 4 else tuple(found)
+
+
+def _folder(path: Path) -> Any:
+    if (path / "train").is_dir() and (path / "test").is_dir():
+        classes = _classes(path / "train") + _classes(path / "test")
+        return {part: ImageFolder(path / part, sorted(set(classes))) for part in ("train", "test")}
+    return ImageFolder(path, _classes(path))
+
+
+def _classes(folder: Path) -> list[str]:
+    found = class_folders(folder)
+    if len(found) < 2:
+        raise UserError(f"{folder} holds {len(found)} folders with images; {LAYOUT}")
+    return found
+
+
+# Hugging Face data sets by name, from the local cache alone: no run ever downloads.
+
+PREFIX = "hf:"
+
+
+def is_hugging_face(name: str) -> bool:
+    """Whether it is ``hf:NAME`` or ``hf:NAME:CONFIGURATION``."""
+    return name.startswith(PREFIX)
+
+
+@lru_cache(maxsize=1)
+def read_hugging_face(name: str) -> Dataset:
+    """The data set, of whose splits ``train`` and ``test`` are used.
+
+    Without a ``test`` split a fifth of the training split is held out.
+
+    Raises:
+        UserError: one line: the package is missing, or the cache has no such data set.
+    """
+    if importlib.util.find_spec("datasets") is None:
+        raise UserError(f"{name} needs the package datasets: pip install 'onefold[huggingface]'")
+    where, _, configuration = name.removeprefix(PREFIX).partition(":")
+    from datasets import load_dataset
+
+    try:
+        with _offline(), redirect_stderr(StringIO()):  # it tells there what it has found
+            found: Any = load_dataset(where, configuration or None)
+    except Exception as error:  # of many kinds, for a name or a file that is not there
+        reason = " ".join(str(error).split())[:200]
+        raise UserError(
+            f"{name} is not in Hugging Face's cache: {reason}; to fetch it: "
+            f"python -c \"import datasets; datasets.load_dataset('{where}')\""
+        ) from None
+    if "train" not in found:
+        raise UserError(f"{name} has the splits {', '.join(found)}; expected train")
+    data = {"train": found["train"], "test": found["test"]} if "test" in found else found["train"]
+    return as_dataset(where, data)
+
+
+@contextmanager
+def _offline() -> Iterator[None]:
+    """Both libraries read their variable when they are imported, so it is set in both."""
+    from datasets import config
+    from huggingface_hub import constants
+
+    before = config.HF_HUB_OFFLINE, constants.HF_HUB_OFFLINE
+    config.HF_HUB_OFFLINE = constants.HF_HUB_OFFLINE = True
+    try:
+        yield
+    finally:
+        config.HF_HUB_OFFLINE, constants.HF_HUB_OFFLINE = before

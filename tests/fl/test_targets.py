@@ -1,0 +1,118 @@
+"""Targets that are no classes: what data has them, their loss, and their score."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from sklearn.metrics import r2_score
+from torch.nn import functional as F
+
+from fl.data.own import as_dataset
+from fl.data.shard import Shard, shard_digest
+from fl.errors import UserError
+from fl.targets import Targets
+
+X = np.random.default_rng(0).normal(size=(40, 3))
+STREAM = np.random.default_rng(1)
+KINDS: dict[str, tuple[np.ndarray, Targets]] = {
+    "one value": (STREAM.normal(size=40), Targets("values", 1, (1,))),
+    "values": (STREAM.normal(size=(40, 2)), Targets("values", 2, (2,))),
+    "labels": (STREAM.integers(0, 2, (40, 4)), Targets("labels", 4, (4,))),
+    "tokens": (np.tile(np.arange(8), (40, 1)), Targets("tokens", 8, (8,))),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_data_says_by_its_targets_what_they_are_and_keeps_them(kind: str) -> None:
+    given, expected = KINDS[kind]
+    data = as_dataset("own", ((X, given), (X[:9], given[:9])))
+    assert data.targets is not None
+    found = data.targets
+    assert (found.kind, found.outputs, found.shape) == (
+        expected.kind,
+        expected.outputs,
+        expected.shape,
+    )
+    assert data.num_classes == 1
+    shard = Shard.from_split(data.train, np.arange(5, 9), 1)
+    assert np.allclose(shard.wanted.numpy(), given[5:9].reshape(4, -1))
+    assert shard.wanted.dtype == (torch.int64 if kind == "tokens" else torch.float32)
+
+
+@pytest.mark.parametrize("labels", [np.arange(40), np.arange(40)[:, None], np.arange(40) > 20])
+def test_integers_one_for_each_sample_are_classes(labels: np.ndarray) -> None:
+    data = as_dataset("own", (X, labels))
+    assert data.targets is None
+    assert data.num_classes == 1 + int(labels.max())
+
+
+def test_an_upload_is_known_by_its_targets_too() -> None:
+    one, other = (as_dataset("own", (X, X[:, 0] * k)).train for k in (1, 2))
+    everything = np.arange(len(one.labels))
+    assert shard_digest(one, everything) != shard_digest(other, everything)
+
+
+def test_values_have_squared_errors_and_r2() -> None:
+    given, _ = KINDS["values"]
+    targets = Targets.found(given.astype(np.float32))
+    wanted, answers = torch.tensor(given).float(), torch.tensor(given).float() * 0.9 + 0.1
+    assert torch.allclose(targets.losses(answers, wanted).mean(), F.mse_loss(answers, wanted))
+    expected = r2_score(given, answers.numpy())  # of the same samples as the variance
+    assert float(targets.scores(answers, wanted).mean()) == pytest.approx(expected, abs=1e-5)
+    assert targets.metric == "R2"
+
+
+def test_labels_and_tokens_count_what_is_right() -> None:
+    labels = Targets("labels", 2, (2,))
+    answers = torch.tensor([[3.0, -1.0], [0.5, 0.5]])
+    wanted = torch.tensor([[1.0, 0.0], [1.0, 0.0]])
+    assert labels.scores(answers, wanted).tolist() == [1.0, 0.5]
+    expected = F.binary_cross_entropy_with_logits(answers, wanted)
+    assert torch.allclose(labels.losses(answers, wanted).mean(), expected)
+    tokens = Targets("tokens", 3, (2,))
+    logits = torch.eye(3)[None, [0, 2]] * 9
+    assert tokens.scores(logits, torch.tensor([[0, 1]])).tolist() == [0.5]
+    flat = F.cross_entropy(logits[0], torch.tensor([0, 1]))
+    assert torch.allclose(tokens.losses(logits, torch.tensor([[0, 1]])).mean(), flat)
+    assert {labels.metric, tokens.metric} == {"accuracy"}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_example_is_a_target_that_a_loss_takes(kind: str) -> None:
+    targets = Targets.found(as_dataset("own", (X, KINDS[kind][0])).train.targets)  # type: ignore[arg-type]
+    wanted = targets.example(6)
+    assert wanted.shape == (6, *targets.shape)
+    answers = torch.zeros(6, *targets.answer_shape)
+    assert targets.losses(answers, wanted).shape == (6,)
+    assert (targets.scores(answers, wanted) <= 1).all()
+
+
+@pytest.mark.parametrize(
+    ("labels", "line"),
+    [
+        (np.full(40, np.nan), "expected integers .* or targets: finite floats"),
+        (np.eye(4, dtype=int)[np.arange(40) % 4], r"look like one-hot classes: .*argmax"),
+        (np.eye(4)[np.arange(40) % 4], "floats that are 0 or 1: give integers"),
+        ((np.arange(40) % 2).astype(float), "floats that are 0 or 1: give integers"),
+        (X[:, 0] * 1e6, "targets up to .*; allowed: 10000: standardise them"),
+        (-np.ones((40, 2), np.int64), "integers of 0 and more"),
+        (np.zeros((40, 0), int), "expected integers"),
+        (np.zeros((40, 2, 2)), "expected integers"),
+        (np.array(["a"] * 40), "labels of type <U1"),
+    ],
+)
+def test_what_is_no_target_is_one_line(labels: Any, line: str) -> None:
+    with pytest.raises(UserError, match=line) as caught:
+        as_dataset("x", (X, labels))
+    assert "\n" not in str(caught.value)
+
+
+def test_training_and_test_samples_must_have_targets_of_a_kind() -> None:
+    values, tokens = KINDS["values"][0], KINDS["tokens"][0]
+    with pytest.raises(UserError, match="targets of several kinds"):
+        as_dataset("x", ((X, values), (X, tokens)))
+    with pytest.raises(UserError, match="tokens up to 9, the training samples up to 7"):
+        as_dataset("x", ((X, tokens), (X, tokens + 2)))
+    with pytest.raises(UserError, match="clients' targets are of several kinds"):
+        as_dataset("x", {"a": (X, values), "b": (X, tokens)})

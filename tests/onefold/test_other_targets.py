@@ -1,0 +1,180 @@
+"""Regression, several labels and next tokens through the users' door, in process and on Ray."""
+
+import string
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from sklearn.datasets import load_diabetes, load_linnerud
+from torch import Tensor, nn
+
+import onefold
+from fl.data.catalogue import REGISTERED
+from fl.events import Event, RoundEnd
+from fl.methods.registry import METHODS
+from fl.models.registry import MODELS
+from tests.undrawn import WRITE_REPORT, draw_nothing
+
+
+def standard(values: np.ndarray) -> np.ndarray:
+    return (values - values.mean(0)) / values.std(0)
+
+
+DIABETES = tuple(map(standard, load_diabetes(return_X_y=True)))
+LINNERUD = tuple(map(standard, load_linnerud(return_X_y=True)))
+POINTS = np.random.default_rng(0).normal(size=(300, 4))
+HALVES = POINTS, (POINTS > 0).astype(int)
+VOCABULARY = " " + string.ascii_lowercase
+CODES = np.array([VOCABULARY.index(c) for c in "the cat sat on the mat and the dog ran " * 40])
+CHARACTERS = np.stack([CODES[i : i + 13] for i in range(0, 1200, 5)])
+NEXT = CHARACTERS[:, :-1], CHARACTERS[:, 1:]
+
+
+class Characters(nn.Module):
+    """A small transformer's block over characters, which sees only those before."""
+
+    def __init__(self, shape: tuple[int], num_classes: int) -> None:
+        super().__init__()
+        self.embedding, self.places = nn.Embedding(27, 32), nn.Embedding(shape[0], 32)
+        self.queries, self.answer = nn.Linear(32, 96), nn.Linear(32, num_classes)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        x = self.embedding(tokens) + self.places.weight
+        q, k, v = self.queries(x).chunk(3, dim=-1)
+        seen = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        return self.answer(x + seen)
+
+
+DATA: dict[str, tuple[Any, Any, dict[str, Any]]] = {
+    "diabetes": (DIABETES, "mlp", {}),
+    "linnerud": (LINNERUD, "mlp", {"num_clients": 2, "partition.min_samples": 5}),
+    "labels": (HALVES, "mlp", {}),
+    "text": (NEXT, Characters, {}),
+}
+
+
+@pytest.fixture(autouse=True)
+def _in_a_folder_of_its_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    monkeypatch.chdir(tmp_path)
+    before = dict(MODELS), dict(REGISTERED)
+    yield
+    for registry, was in zip((MODELS, REGISTERED), before, strict=True):
+        registry.clear()  # type: ignore[attr-defined]
+        registry.update(was)  # type: ignore[attr-defined]
+
+
+def run(kind: str, **settings: Any) -> onefold.Result:
+    data, model, own = DATA[kind]
+    training = {"optimizer": "adam", "lr": 0.005, "epochs": 20}
+    common: dict[str, Any] = {"runtime": "inprocess", "progress": False, "partition": "iid"}
+    common |= {"num_clients": 3, "classifier": training, "name": "run", "method": "fedavg"}
+    return onefold.run(data, **{"model": model, **common, **own, **settings})
+
+
+@pytest.mark.parametrize(
+    ("kind", "metric", "least"),
+    [("diabetes", "R2", 0.2), ("labels", "accuracy", 0.9), ("text", "accuracy", 0.6)],
+)
+def test_clients_learn_it_and_the_figure_is_called_what_it_is(
+    kind: str, metric: str, least: float, capsys: pytest.CaptureFixture[str]
+) -> None:
+    result = run(kind, rounds=3, progress=True)
+    assert result.metric == metric
+    assert result.accuracy > least
+    assert f"{metric} {result.accuracy:.4f}" in repr(result)
+    printed = capsys.readouterr().out
+    assert f"round 3/3: {metric} {result.accuracy:.4f}" in printed
+    page = (result.path / "report.html").read_text()
+    assert ("R\N{SUPERSCRIPT TWO}" if metric == "R2" else "Accuracy") in page
+    assert ("Accuracy" in page) == (metric == "accuracy")
+    assert not result.figures["per_class_accuracy"]
+    assert "confusion" not in result.figures
+
+
+def test_r2_is_scikit_learns_but_for_whose_variance_it_is() -> None:
+    result = run("diabetes")
+    x, y = DIABETES
+    split = onefold.run.__globals__["REGISTERED"]["own"]
+    answers = result.model(torch.tensor(split.test.images)).detach().numpy()
+    error = ((split.test.targets - answers) ** 2).mean(0) / split.train.targets.var(0)
+    assert result.accuracy == pytest.approx(float(1 - error.mean()), abs=1e-5)
+    assert len(x) == len(y) == len(split.train.labels) + len(split.test.labels)
+
+
+@pytest.mark.parametrize("kind", DATA)
+def test_a_run_on_ray_is_the_one_in_process(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(WRITE_REPORT, draw_nothing)
+    if kind != "text":
+        pytest.skip("the same path; text has the largest targets")
+    here, there = run(kind), run(kind, runtime="ray", name="ray")
+    assert here.accuracy == there.accuracy
+
+
+def test_own_models_are_scored_by_it_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(WRITE_REPORT, draw_nothing)
+    result = run("diabetes", method="local")
+    assert (result.metric, result.figures["scored_on"]) == ("R2", "clients")
+    assert result.accuracy == pytest.approx(np.mean(result.figures["client_accuracy"]))
+    assert result.accuracy < 0.5
+
+
+def test_a_callback_may_end_the_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(WRITE_REPORT, draw_nothing)
+
+    def enough(event: Event) -> None:
+        if isinstance(event, RoundEnd) and event.round == 2:
+            raise onefold.StopRounds
+
+    stopped = run("labels", rounds=5, callbacks=[enough])
+    assert stopped.figures["stopped_after"] == 2
+    two = run("labels", rounds=2, name="two")
+    assert stopped.figures["accuracy_curve"] == two.figures["accuracy_curve"]
+    assert "stopped_after" not in two.figures
+    for one, other in zip(stopped.model.parameters(), two.model.parameters(), strict=True):
+        assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_method_takes_values_or_says_which_do(
+    method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(WRITE_REPORT, draw_nothing)
+    further: dict[str, Any] = {} if METHODS[method].one_shot else {"rounds": 2}
+    able = METHODS[method].any_targets
+    if not able:
+        with suppress(onefold.UserError):
+            run("diabetes", method=method, classifier={"epochs": 2}, **further)
+        assert not Path("runs/run").exists()
+        return
+    if method == "fedbn":
+        with pytest.raises(onefold.UserError, match="mlp has none"):
+            run("diabetes", method=method)
+        return
+    simple = {"epochs": 2, "lr": 0.01}
+    result = run("diabetes", method=method, classifier=simple, **further)
+    assert result.metric == "R2"
+    assert result.accuracy <= 1
+
+
+@pytest.mark.parametrize(
+    ("settings", "line"),
+    [
+        ({"method": "moon"}, "moon needs labels of classes, .* allowed are .*fedavg"),
+        ({"partition": "dirichlet"}, "dirichlet needs labels of classes; allowed for values: iid"),
+        ({"model": "cnn"}, "cnn does not take floats"),
+    ],
+)
+def test_what_does_not_go_with_values_is_one_line(settings: dict[str, Any], line: str) -> None:
+    with pytest.raises(onefold.UserError, match=line) as caught:
+        run("diabetes", **settings)
+    assert "\n" not in str(caught.value)
+    assert not Path("runs/run").exists()
+
+
+def test_models_that_answer_whole_samples_are_refused_for_tokens() -> None:
+    with pytest.raises(onefold.UserError, match="tokens need a model of your own"):
+        run("text", model="mlp")
