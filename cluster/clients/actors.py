@@ -105,7 +105,7 @@ class ClientActor:
         gc.freeze()
 
     def run(
-        self, sent: list[Sent], size: int, images: Any, labels: Any, targets: Any
+        self, sent: list[Sent], size: int, images: Any, labels: Any, targets: Any = None
     ) -> list[np.ndarray]:
         """Runs cohorts of that size; the training split comes from the store without a copy."""
         if size < self._size:  # what a larger cohort took is not needed again

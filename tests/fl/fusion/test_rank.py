@@ -148,7 +148,9 @@ def test_a_model_that_answers_nan_has_no_accuracy() -> None:
     with torch.no_grad():
         model[2].bias[1] = torch.nan  # type: ignore[index]
     for test in (Rank.count_hits, Rank.count_confusion):
-        with pytest.raises(ServerFailed, match=rf"answers NaN for {len(TEST)} of {len(TEST)} im"):
+        with pytest.raises(
+            ServerFailed, match=rf"answers NaN for {len(TEST)} of {len(TEST)} samples"
+        ):
             test(a_rank(), model, "fp32")
 
 
