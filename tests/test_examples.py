@@ -1,16 +1,21 @@
 """The examples run as they are, in a folder elsewhere, and are short."""
 
 import os
+import runpy
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from fl.data.catalogue import REGISTERED
+from fl.methods.registry import METHODS
+from fl.models.registry import MODELS
 from tests.cluster.commands import environment
+from tests.undrawn import WRITE_REPORT, draw_nothing
 
-ROOT = Path(__file__).parent.parent
-EXAMPLES = sorted((ROOT / "examples").glob("*.*"))
+EXAMPLES = Path(__file__).parent.parent / "examples"
 PRINTED = {
     "own_clients.py": "each site: [",
     "own_method.py": "| fedavgm |",
@@ -19,38 +24,48 @@ PRINTED = {
     "text.py": "fedavg on own: accuracy 0.",
 }
 """Of each script, a part of what it prints."""
+COMMANDS = ("grid_on_slurm.sh", "study_on_a_gpu_box.sh")
 
 
-def run(command: list[str], folder: Path) -> str:
+@pytest.fixture
+def elsewhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    """What a script registers is gone after it; its reports are not drawn."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(WRITE_REPORT, draw_nothing)
+    before = dict(MODELS), dict(METHODS), dict(REGISTERED)
+    yield
+    for registry, was in zip((MODELS, METHODS, REGISTERED), before, strict=True):
+        registry.clear()  # type: ignore[attr-defined]
+        registry.update(was)  # type: ignore[attr-defined]
+
+
+@pytest.mark.usefixtures("elsewhere")
+@pytest.mark.parametrize("name", PRINTED)
+def test_a_script_prints_what_it_is_about(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    runpy.run_path(str(EXAMPLES / name), run_name="__main__")
+    assert PRINTED[name] in capsys.readouterr().out
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_command_says_what_it_would_do(name: str, tmp_path: Path) -> None:
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     done = subprocess.run(
-        command,
-        cwd=folder,
-        env=environment() | {"PATH": path, "PYTHONPATH": str(ROOT)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
+        ["sh", str(EXAMPLES / name), "--dry-run"],
+        cwd=tmp_path,
+        env=environment() | {"PATH": path, "PYTHONPATH": str(EXAMPLES.parent)},
+        capture_output=True,
         text=True,
         timeout=250,
         check=False,
     )
-    assert done.returncode == 0, done.stdout
-    return done.stdout
-
-
-@pytest.mark.parametrize("name", PRINTED)
-def test_a_script_prints_what_it_is_about(name: str, tmp_path: Path) -> None:
-    assert PRINTED[name] in run([sys.executable, str(ROOT / "examples" / name)], tmp_path)
-
-
-@pytest.mark.parametrize("name", ["grid_on_slurm.sh", "study_on_a_gpu_box.sh"])
-def test_a_command_says_what_it_would_do(name: str, tmp_path: Path) -> None:
-    dry = ["sh", str(ROOT / "examples" / name), "--dry-run"]
-    assert run(dry, tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout
     assert not (tmp_path / "runs").exists()
 
 
 def test_every_example_is_run_and_below_60_lines() -> None:
-    tried = {*PRINTED, "grid_on_slurm.sh", "study_on_a_gpu_box.sh"}
-    assert {path.name for path in EXAMPLES} == tried
-    for path in EXAMPLES:
+    found = sorted(EXAMPLES.glob("*.*"))
+    assert [path.name for path in found] == sorted([*PRINTED, *COMMANDS])
+    for path in found:
         assert len(path.read_text().splitlines()) < 60, path

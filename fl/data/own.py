@@ -134,12 +134,18 @@ def stored(name: str, samples: np.ndarray) -> np.ndarray:
     gray images only with such levels: other floats are sequences.
 
     Raises:
-        UserError: they are no numbers, not finite, or without a shape.
+        UserError: they are no numbers, not finite, or without a shape; or uint8 of 0 and 1.
     """
     if samples.dtype.kind not in "biuf" or samples.ndim < 2:
         raise UserError(
             f"data {name}: samples of type {samples.dtype} and shape {samples.shape}; expected "
             "numbers, (N, ...) with at least one axis for each sample"
+        )
+    samples = samples.astype(np.float32) if samples.dtype == bool else samples
+    if samples.dtype == np.uint8 and samples.ndim in (3, 4) and samples.max(initial=0) == 1:
+        raise UserError(
+            f"data {name}: samples of type uint8 that are 0 or 1 look like no images, whose levels "
+            "are 0 to 255: give floats"
         )
     if samples.dtype.kind == "f":
         if not np.isfinite(samples).all():
@@ -147,7 +153,7 @@ def stored(name: str, samples: np.ndarray) -> np.ndarray:
         samples = _in_bytes(samples)
     if samples.dtype.kind == "f" or samples.dtype == np.uint8:
         samples = _channels_first(samples)
-    elif not is_whole(samples := samples.astype(np.uint8) if samples.dtype == bool else samples):
+    elif not is_whole(samples):
         raise UserError(f"data {name}: integers of 2**63 and more; allowed: less")
     kept = np.float32 if samples.dtype.kind == "f" else samples.dtype
     return np.ascontiguousarray(samples, dtype=kept)
@@ -157,13 +163,17 @@ def _in_bytes(samples: np.ndarray) -> np.ndarray:
     """Images of floats as uint8, where each value is exactly one of n / 255; else as they are."""
     if samples.ndim not in (3, 4) or not samples.size or samples.min() < 0 or samples.max() > 1:
         return samples
+    if samples.ndim == 3 and np.isin(samples, (0, 1)).all():  # rows of ones and zeros
+        return samples
     levels = np.round(samples * 255)
     exact = np.allclose(levels / 255, samples, rtol=0, atol=np.finfo(samples.dtype).eps)
     return levels.astype(np.uint8) if exact else samples
 
 
 def _channels_first(samples: np.ndarray) -> np.ndarray:
-    """Images as (N, C, H, W); all else as it is."""
+    """Images as (N, C, H, W); all else, also floats outside [0, 1], as it is."""
+    if samples.dtype.kind == "f" and samples.size and not 0 <= samples.min() <= samples.max() <= 1:
+        return samples
     if samples.ndim == 3 and samples.dtype == np.uint8:
         return samples[:, None]
     if samples.ndim == 4 and samples.shape[1] not in (1, 3) and samples.shape[3] in (1, 3):

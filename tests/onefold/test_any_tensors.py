@@ -120,6 +120,37 @@ def test_floats_that_are_no_256_levels_stay_images_and_are_not_rounded() -> None
     assert np.isin(data.train.images, pixels.astype(np.float32)).all()
 
 
+def test_floats_that_are_no_pixels_keep_their_axes() -> None:
+    given = near_its_class(8, 8, 3)
+    assert as_dataset("own", (given, LABELS)).inputs.shape == (8, 8, 3)
+    assert as_dataset("own", (np.clip(given, 0, 1), LABELS)).inputs.shape == (3, 8, 8)
+
+
+def test_truth_values_are_zero_and_one() -> None:
+    data = as_dataset("own", (KINDS["volumes"] > 0, LABELS))
+    assert data.inputs == Inputs((1, 4, 4, 4), "floats")
+    assert set(data.train.images.ravel()) == {0.0, 1.0}
+    assert as_dataset("own", (KINDS["sequence"] > 0, LABELS)).inputs.shape == (7, 4)
+
+
+def test_a_table_that_is_not_standardised_is_no_clients_lie() -> None:
+    """Columns of thousands beside columns of ones, as scikit-learn's breast cancer has them."""
+    table = KINDS["table"] * np.array([1.0, 1.0, 1.0, 1000.0, 5000.0, 1.0])
+    training = {"epochs": 5, "optimizer": "adam", "lr": 0.01}
+    result = onefold.run(
+        (table, LABELS),
+        "mlp",
+        "fedavg",
+        num_clients=3,
+        classifier=training,
+        alpha=5.0,
+        runtime="inprocess",
+        progress=False,
+        rounds=2,
+    )
+    assert result.accuracy > 0.5
+
+
 def test_random_samples_are_of_the_kind_and_range_of_the_data() -> None:
     for kind, given in KINDS.items():
         inputs = as_dataset("own", (given, LABELS)).inputs

@@ -97,6 +97,7 @@ def test_a_data_set_stays_itself() -> None:
         ((COLOUR / 0.0, LABELS), "samples with NaN or infinite values"),
         ((COLOUR.astype(complex), LABELS), "samples of type complex128"),
         ((COLOUR[:, 0, 0, 0], LABELS), "with at least one axis for each sample"),
+        ((COLOUR % 2, LABELS), "uint8 that are 0 or 1 look like no images"),
         ((np.full((20, 3), 2**63, np.uint64), LABELS), "integers of 2\\*\\*63 and more"),
         (Listed([(COLOUR[0], 1), (COLOUR[0, :, :4], 0)]), "samples of several shapes"),
         (Listed([3, 4]), r"a sample must be \(sample, label\), got a int"),
