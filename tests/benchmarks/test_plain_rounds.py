@@ -1,15 +1,11 @@
-"""The plain loops over rounds come to what the methods come to, and the benchmark plays both."""
+"""The plain loops over rounds come to what the methods come to."""
 
-import json
-import sys
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import plain_relatives
 import plain_rounds
 import pytest
-import rounds
 import torch
 from torch import Tensor, nn
 
@@ -35,7 +31,6 @@ from tests.benchmarks.plain_loops import (
     plainly,
     weights,
 )
-from tests.undrawn import undrawn
 
 CONDENSED = CondensationConfig(width=0.03, images_per_class=2, steps=3, lr=0.5, batch_size=3)
 FIT = FitConfig(epochs=3, lr=0.05, optimizer="sgd", batch_size=99)
@@ -141,29 +136,3 @@ def test_fedgens_loop_is_fedavgs_without_its_terms_and_learns_with_them() -> Non
     assert_close(after(recognition=0.0, imitation=0.0), average)
     assert not torch.allclose(weights(after()), weights(average), atol=1e-3)
     assert weights(after()).isfinite().all()
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(900)
-def test_every_way_plays_its_rounds_and_is_told(
-    tmp_path: Path, mnist_root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """FedAF alone: its plain loop is the longest, with all that the others have."""
-    output_of = rounds.output_of
-
-    def without_reports(arguments: list[str]) -> str:
-        return output_of(undrawn(arguments) if "-m" in arguments else arguments)
-
-    monkeypatch.setattr(rounds, "output_of", without_reports)
-    command = ["rounds.py", "--methods", "fedaf"]
-    command += ["--rounds=2", "--preset=fedaf-mnist-small", f"--data-root={mnist_root}"]
-    command += ["--data.max-train=300", "--data.max-test=200", "--condensation.steps=3"]
-    command += ["--num-clients=3", "--fusion.epochs=10", "--json", str(tmp_path / "figures.json")]
-    monkeypatch.setattr(sys, "argv", command)
-    rounds.main()
-    _, *ways = map(json.loads, (tmp_path / "figures.json").read_text().splitlines())
-    assert [way["method"] for way in ways] == ["fedaf"] * 3
-    for row in ways:
-        assert row["total"] > 0
-        assert row["accuracy"] > 0.15
-    assert len({row["accuracy"] for row in ways[1:]}) == 1  # ours, twice

@@ -1,16 +1,13 @@
-"""The main command with many rounds: killed in the middle of them, it ends where it would have."""
+"""The main command with many rounds, on several GPUs."""
 
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from tests.cluster.commands import environment, events, result
+from tests.cluster.commands import result
 from tests.cluster.commands import run as run_line
 from tests.cluster.fake_driver import CARDS, pretended
-from tests.cluster.living import kill_with_family
-from tests.waiting import wait_until
 
 FEDAF = [
     *("--method=fedaf", "--num-clients=4", "--rounds=4", "--name=run"),
@@ -47,24 +44,6 @@ def outcome(run: Path) -> tuple[object, ...]:
 def rounds_played(run: Path) -> int:
     metrics = run / "metrics.jsonl"
     return metrics.read_text().count('"event": "round"') if metrics.exists() else 0
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(900)
-def test_rounds_that_are_killed_go_on_to_the_same_result(tmp_path: Path, undisturbed: Path) -> None:
-    """With a fit at the server in every round; on Ray: see test_personal_launch."""
-    here = command(tmp_path, "--runtime=inprocess")
-    process = subprocess.Popen(here, env=environment(), stdout=subprocess.DEVNULL)
-    wait_until(lambda: rounds_played(tmp_path / "run") >= 2, seconds=240)
-    kill_with_family(process)
-    before = rounds_played(tmp_path / "run")
-    assert before < 4
-
-    resumed = run(tmp_path, "--resume", "--runtime=inprocess")
-    assert outcome(resumed) == outcome(undisturbed)
-    told = [e for e in events(resumed) if e["event"] == "rounds_resumed"]
-    assert [e["round"] for e in told] == [pytest.approx(before, abs=1)]  # not from the beginning
-    assert not (resumed / "fusion").exists()
 
 
 @pytest.mark.slow

@@ -55,16 +55,6 @@ def hangs_at_first(inputs: TaskInput) -> TaskOutput:
     return trains(inputs)
 
 
-def hangs_away_from_head(inputs: TaskInput) -> TaskOutput:
-    """Whoever sits on the second node waits for its end."""
-    here = ray.get_runtime_context().get_node_id()
-    (resources,) = (n["Resources"] for n in ray.nodes() if n["NodeID"] == here)
-    if "node:__internal_head__" not in resources:
-        (Path(os.environ[FOLDER]) / "client-1").write_text(f"{os.getpid()} {here}")
-        time.sleep(TIMEOUT_S)
-    return trains(inputs)
-
-
 def kills_itself(inputs: TaskInput) -> TaskOutput:
     if inputs.client.id == 1:
         os.kill(os.getpid(), signal.SIGKILL)
@@ -189,18 +179,6 @@ def test_a_killed_client_is_trained_again_to_the_same_bits(cluster: Cluster, fol
     failed = [e for e in events if e["event"] == "client_failed"]
     assert [e["client"] for e in failed] == [1]
     assert "process died" in failed[0]["reason"]
-
-
-def test_clients_of_a_lost_node_are_trained_on_the_other(cluster: Cluster, folder: Path) -> None:
-    events: list[Told] = []
-    (second,) = cluster.worker_nodes
-    watcher = when_marked(folder, lambda *_: cluster.remove_node(second, allow_graceful=False))
-    updates = run([job(k, hangs_away_from_head) for k in range(4)], events)
-    watcher.join(timeout=TIMEOUT_S)
-    same(updates, undisturbed(4))
-    failed = {e["client"] for e in events if e["event"] == "client_failed"}
-    assert 1 <= len(failed) <= 2  # as many as sat on the lost node
-    assert sum(n["Alive"] for n in ray.nodes()) == 1
 
 
 def test_a_client_that_keeps_dying_stops_the_run_by_name(cluster: Cluster) -> None:

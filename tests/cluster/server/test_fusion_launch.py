@@ -39,7 +39,7 @@ def test_two_ranks_give_the_accuracy_of_one(undisturbed: dict[str, Path]) -> Non
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("how", [TWO_RANKS, ONE_RANK])
+@pytest.mark.parametrize("how", [TWO_RANKS])
 def test_a_run_killed_inside_fusion_goes_on_there_to_the_same_model(
     how: str, undisturbed: dict[str, Path], tmp_path: Path
 ) -> None:
