@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from cycler import cycler
 from matplotlib import figure as drawn
-from matplotlib.ticker import PercentFormatter
+from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from cluster.studies.comparison import NOTHING, Figure, published, shown, spread, table
 from fl.json_files import SettingValues
@@ -387,6 +387,8 @@ class Exhibit:
                 axes = panels[places.index(where)]
                 at, values = [at for at, _ in line], [of_seeds for _, of_seeds in line]
                 axes.plot(at, list(map(mean, values)), marker=".", label=method, **looks[method])
+                if all(isinstance(x, int) for x in at):  # rounds and epochs have no halves
+                    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
                 ends = list(map(min, values)), list(map(max, values))
                 axes.fill_between(at, *ends, color=looks[method]["color"], alpha=0.15)
         for title, axes in zip(places, panels, strict=True):

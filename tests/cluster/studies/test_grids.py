@@ -122,6 +122,14 @@ def test_the_picture_has_a_panel_for_each_combination_of_the_other_settings() ->
     assert {axes.get_xlabel() for axes in drawn.axes} == {"alpha"}
 
 
+def test_rounds_are_marked_by_whole_numbers() -> None:
+    made = parse_grid(["method=fedavg,fedprox", "--rounds=2"])
+    result = {"accuracy": 0.5, "start_accuracy": 0.1, "accuracy_curve": [0.4, 0.5]}
+    figures = [Figure(cell, (result,)) for cell, _ in made.runs]
+    (axes,) = picture_over(made.axes, made.name).draw(figures).axes
+    assert all(float(tick).is_integer() for tick in axes.get_xticks())
+
+
 def test_a_dry_run_names_the_runs_and_slurm_gets_those_that_are_left(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
