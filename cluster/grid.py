@@ -60,20 +60,17 @@ def run(grid: "Grid") -> None:
     Raises:
         UserError: a run cannot be, or was run with other settings.
     """
-    from cluster.run.run_dir import locate
     from cluster.studies import suite_runs
     from cluster.studies.grids import picture_over
 
-    left = [launch for launch in grid.runs.values() if not suite_runs.finished(launch)]
+    left = suite_runs.unfinished(grid.runs)
     first = next(iter(grid.runs.values()))
     if first.slurm.submit and left:
         from slurm.array import submit_all
 
         submit_all(left, Console(markup=False))
     elif first.dry_run:
-        for launch in grid.runs.values():
-            done = suite_runs.finished(launch)
-            print(f"{locate(launch)}  {'finished' if done else 'to be run'}")
+        suite_runs.print_plan(grid.runs)
     else:
         figures = suite_runs.run_all(grid.runs)
         exhibit = picture_over(grid.axes, grid.name)

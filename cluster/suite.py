@@ -57,7 +57,6 @@ def suite(options: "SuiteOptions") -> None:
     Raises:
         UserError: no cell is to be run, or a run cannot be.
     """
-    from cluster.run.run_dir import locate
     from cluster.studies import fedaf_table7, suite_runs
     from cluster.studies.cells import make
     from cluster.studies.exhibits import EXHIBITS
@@ -72,11 +71,9 @@ def suite(options: "SuiteOptions") -> None:
         example = make(name, scale, (), options.dataset, options.data_folder)[0].name
         raise UserError(f"--only fits no cell of {name}; e.g. {example}")
     runs = suite_runs.runs_of(options, cells, numbers)
-    left = [launch for launch in runs.values() if not suite_runs.finished(launch)]
+    left = suite_runs.unfinished(runs)
     if options.dry_run:
-        for launch in runs.values():
-            done = suite_runs.finished(launch)
-            print(f"{locate(launch)}  {'finished' if done else 'to be run'}")
+        suite_runs.print_plan(runs)
         if scale == "paper":
             suite_runs.tell(runs)
     elif options.slurm.submit and left:

@@ -71,7 +71,6 @@ class Targets:
         if self.kind == "values":
             spread = torch.tensor(self.spread, device=answers.device)
             return (1 - (answers - targets).square() / spread).mean(1)
-        right = (answers > 0) == (targets > 0) if self.kind == "labels" else None
-        if right is None:
-            right = answers.argmax(-1) == targets
-        return right.float().mean(1)
+        if self.kind == "labels":
+            return ((answers > 0) == (targets > 0)).float().mean(1)
+        return (answers.argmax(-1) == targets).float().mean(1)

@@ -79,18 +79,16 @@ def grid(
             key = row, str(result.figures["method"])
             cells.setdefault(key, Cell(*key, arguments=(), settings=shown))
             found.setdefault(key, []).append(result)
-    figures = [
-        Figure(
-            cells[key],
-            tuple(result.figures for result in results),
-            tuple(loss_curve(result.path) for result in results),
-        )
-        for key, results in found.items()
-    ]
+    figures = [_figure(cells[key], results) for key, results in found.items()]
     exhibit = picture_over({axis: tuple(map(_shown, own)) for axis, own in listed.items()}, name)
     folder = Path(output_dir)
     write(folder, name, None, seeds, figures, exhibit)
     return Table(found, text_of(name, None, seeds, figures, exhibit), folder / f"{name}.png")
+
+
+def _figure(cell: Cell, results: Sequence[Result]) -> Figure:
+    losses = tuple(loss_curve(result.path) for result in results)
+    return Figure(cell, tuple(result.figures for result in results), losses)
 
 
 def _shown(value: Any) -> str:

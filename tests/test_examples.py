@@ -9,10 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from fl.data.catalogue import REGISTERED
-from fl.methods.registry import METHODS
-from fl.models.registry import MODELS
 from tests.cluster.commands import environment
+from tests.registries import registries_restored
 from tests.undrawn import WRITE_REPORT, draw_nothing
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
@@ -32,11 +30,8 @@ def elsewhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]
     """What a script registers is gone after it; its reports are not drawn."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(WRITE_REPORT, draw_nothing)
-    before = dict(MODELS), dict(METHODS), dict(REGISTERED)
-    yield
-    for registry, was in zip((MODELS, METHODS, REGISTERED), before, strict=True):
-        registry.clear()  # type: ignore[attr-defined]
-        registry.update(was)  # type: ignore[attr-defined]
+    with registries_restored():
+        yield
 
 
 @pytest.mark.usefixtures("elsewhere")

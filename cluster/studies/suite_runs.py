@@ -140,6 +140,17 @@ def finished(launch: Launch) -> bool:
     return (locate(launch) / "result.json").exists()
 
 
+def unfinished(runs: Runs) -> list[Launch]:
+    """The runs that have no result yet."""
+    return [launch for launch in runs.values() if not finished(launch)]
+
+
+def print_plan(runs: Runs) -> None:
+    """Prints each run's directory, and whether it is finished."""
+    for launch in runs.values():
+        print(f"{locate(launch)}  {'finished' if finished(launch) else 'to be run'}")
+
+
 def run_all(runs: Runs) -> list[Figure]:
     """Runs what is not finished, and tells of each; returns the figures of all.
 

@@ -114,9 +114,9 @@ class Rank:
         self.run_spec = run_spec
         self.device = device
         self.group = group or Group()
-        self._test = replace(test, images=test.images.to(device))
-        self._test_images = self._test.images
-        self._test_labels = test.labels.to(device)
+        targets = None if test.targets is None else test.targets.to(device)
+        images, labels = test.images.to(device), test.labels.to(device)
+        self._test = replace(test, images=images, labels=labels, targets=targets)
         self._test_groups = run_spec.groups(test).to(device)
 
     def sample(
@@ -208,7 +208,7 @@ class Rank:
         targets than classes the sum of their scores, float64."""
         if self.run_spec.targets is not None:
             return self._sum_scores(model, inference, self.run_spec.targets)
-        right = self._answers(model, inference) == self._test_labels
+        right = self._answers(model, inference) == self._test.labels
         groups = self._test_groups[right]
         return torch.bincount(groups, minlength=self.run_spec.num_groups).cpu()
 
@@ -221,7 +221,7 @@ class Rank:
     def count_confusion(self, model: nn.Module, inference: Inference) -> Tensor:
         """What this rank's share of the test split is taken for: (true classes, predicted)."""
         predicted = self._answers(model, inference)
-        return confusion(predicted, self._test_labels, self.run_spec.num_classes).cpu()
+        return confusion(predicted, self._test.labels, self.run_spec.num_classes).cpu()
 
     def release(self) -> None:
         """Returns the memory that its allocator holds unused to the GPU."""
@@ -248,11 +248,11 @@ class Rank:
             yield Report(
                 epoch=epoch,
                 losses=losses.tolist(),
-                hits=self._test_all(model, spec) if _is_tested(spec, epoch) else None,
+                hits=self._hits_of_all(model, spec) if _is_tested(spec, epoch) else None,
                 state=fit.state() if due and self.group.rank == 0 else None,
             )
 
-    def _test_all(self, model: nn.Module, spec: FitSpec) -> list[float]:
+    def _hits_of_all(self, model: nn.Module, spec: FitSpec) -> list[float]:
         """Right answers for each group of the whole test split."""
         try:
             hits = self.count_hits(model, spec.inference).to(self.device)
@@ -263,7 +263,7 @@ class Rank:
 
     def _answers(self, model: nn.Module, inference: Inference) -> Tensor:
         with self._computing_in(inference), _named_test():
-            return answers(self._here(model), self._test_images)
+            return answers(self._here(model), self._test.images)
 
     def _computing_in(self, inference: Inference) -> torch.autocast:
         return torch.autocast(self.device.type, torch.bfloat16, inference == "bf16")

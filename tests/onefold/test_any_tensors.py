@@ -11,13 +11,12 @@ import torch
 from torch import Tensor, nn
 
 import onefold
-from fl.data.catalogue import REGISTERED
 from fl.data.datasets import Split
 from fl.data.own import as_dataset
 from fl.data.shard import Shard
 from fl.inputs import Inputs
 from fl.methods.registry import METHODS
-from fl.models.registry import MODELS
+from tests.registries import registries_restored
 from tests.undrawn import WRITE_REPORT, draw_nothing
 
 LABELS = np.arange(240) % 3
@@ -71,11 +70,8 @@ class Recurrent(nn.Module):
 @pytest.fixture(autouse=True)
 def _in_a_folder_of_its_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     monkeypatch.chdir(tmp_path)
-    before = dict(MODELS), dict(REGISTERED)
-    yield
-    for registry, was in zip((MODELS, REGISTERED), before, strict=True):
-        registry.clear()  # type: ignore[attr-defined]
-        registry.update(was)  # type: ignore[attr-defined]
+    with registries_restored():
+        yield
 
 
 def run(kind: str, **settings: Any) -> onefold.Result:

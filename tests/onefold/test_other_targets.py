@@ -13,10 +13,9 @@ from sklearn.datasets import load_diabetes, load_linnerud
 from torch import Tensor, nn
 
 import onefold
-from fl.data.catalogue import REGISTERED
 from fl.events import Event, RoundEnd
 from fl.methods.registry import METHODS
-from fl.models.registry import MODELS
+from tests.registries import registries_restored
 from tests.undrawn import WRITE_REPORT, draw_nothing
 
 
@@ -60,11 +59,8 @@ DATA: dict[str, tuple[Any, Any, dict[str, Any]]] = {
 @pytest.fixture(autouse=True)
 def _in_a_folder_of_its_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     monkeypatch.chdir(tmp_path)
-    before = dict(MODELS), dict(REGISTERED)
-    yield
-    for registry, was in zip((MODELS, REGISTERED), before, strict=True):
-        registry.clear()  # type: ignore[attr-defined]
-        registry.update(was)  # type: ignore[attr-defined]
+    with registries_restored():
+        yield
 
 
 def run(kind: str, **settings: Any) -> onefold.Result:

@@ -13,10 +13,8 @@ import torch
 from torch import Tensor, nn
 
 import onefold
-from fl.data.catalogue import REGISTERED
 from fl.events import Event, RoundEnd
-from fl.methods.registry import METHODS
-from fl.models.registry import MODELS
+from tests.registries import registries_restored
 from tests.tutorials import blocks, type_commands, write_files
 from tests.undrawn import WRITE_REPORT, draw_nothing
 
@@ -41,11 +39,8 @@ class Tiny(nn.Module):
 def _in_a_folder_of_its_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     """What a test registers is gone after it."""
     monkeypatch.chdir(tmp_path)
-    before = dict(MODELS), dict(METHODS), dict(REGISTERED)
-    yield
-    for registry, was in zip((MODELS, METHODS, REGISTERED), before, strict=True):
-        registry.clear()  # type: ignore[attr-defined]
-        registry.update(was)  # type: ignore[attr-defined]
+    with registries_restored():
+        yield
 
 
 @pytest.fixture
