@@ -5,9 +5,12 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields, replace
-from typing import ClassVar, Literal, Self
+from typing import TYPE_CHECKING, ClassVar, Literal, Self
 
 from fl.json_files import JsonObject, SettingValues
+
+if TYPE_CHECKING:
+    from torch import nn
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -192,6 +195,18 @@ class RoundEnd(Event):
     bytes_peer: int = 0
     client_accuracy: list[float | None] = field(default_factory=list)
     """By client id, where clients were scored on test samples of their own."""
+    metrics: dict[str, float] = field(default_factory=dict)
+    """The user's own figures of the global model."""
+    best: bool = False
+    """Whether no round before was as accurate."""
+    model: "nn.Module | None" = field(default=None, repr=False, compare=False)
+    """The global model itself, where there is one: not to be changed, and kept in no file."""
+
+    def to_json(self) -> JsonObject:
+        """As it stands in ``metrics.jsonl``: without the model."""
+        values = asdict(replace(self, model=None))
+        del values["model"]
+        return {"event": self.name, **values}
 
 
 @dataclass(frozen=True, kw_only=True)

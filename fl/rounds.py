@@ -7,7 +7,7 @@ Nothing else happens: the clients' processes and the server's ranks stay as they
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 
@@ -20,8 +20,13 @@ from fl.exchange import Tensors
 from fl.fusion.checkpoints import load_tensors, save_tensors
 from fl.fusion.server import Server
 from fl.json_files import JsonObject, SettingValues
+from fl.models.ensemble import unwrapped
 from fl.server import Evaluation, Outcome
 
+Metric = Callable[[nn.Module], float]
+"""A figure of the global model."""
+STATE = "round.state"
+"""The file of the state after the last round."""
 TARGETS = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.95, 0.97, 0.99)
 """Accuracies to which rounds are counted."""
 
@@ -33,6 +38,8 @@ class Round:
     number: int
     evaluation: Evaluation
     """The global model's evaluation after the round."""
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    """The user's own figures of it."""
     seconds: dict[str, float]
     """``local``: at least one client was at work. ``server``: outside of maps, the test included.
     ``overhead``: the rest of the maps (sending, waiting for processes, storing uploads), and
@@ -52,16 +59,24 @@ class Rounds:
     return rounds.outcome(model)
     """
 
-    def __init__(self, count: int, directory: Path | None = None, run: str = "") -> None:
+    def __init__(
+        self,
+        count: int,
+        directory: Path | None = None,
+        run: str = "",
+        metrics: Mapping[str, Metric] | None = None,
+    ) -> None:
         """``count``: rounds, 1 or more; ``directory``: where to save the last state, or None;
-        ``run``: all that determines the run. A state of another run is not gone on from."""
+        ``run``: all that determines the run. A state of another run is not gone on from;
+        ``metrics``: the user's own figures of the global model after each round, by name."""
         self.count = count
+        self._metrics = metrics or {}
         self.played: list[Round] = []
         self.stopped = False
         """Whether a listener has ended them before their time."""
         self.start: Evaluation | None = None
         """Evaluation of the global model before the first round."""
-        self._file = directory / "round.state" if directory else None
+        self._file = directory / STATE if directory else None
         self._about = f"rounds of {run}"
 
     def play(
@@ -99,9 +114,10 @@ class Rounds:
             yield number
             evaluation = evaluate()
             after = _Reading(clients, server)
-            self.played.append(_round(number, evaluation, before, after, saving))
+            found = {} if model is None else {n: own(model) for n, own in self._metrics.items()}
+            self.played.append(_round(number, evaluation, found, before, after, saving))
             try:
-                server.events.emit(_event(self.played[-1], self.count))
+                server.events.emit(self._event(model))
             except StopRounds:
                 self.stopped = True
             self._save(clients, model, memory)
@@ -137,6 +153,24 @@ class Rounds:
             },
         )
 
+    def _event(self, model: nn.Module | None) -> RoundEnd:
+        """What listeners are told of the last round."""
+        *earlier, played = self.played
+        accuracy = played.evaluation.accuracy
+        return RoundEnd(
+            rounds=self.count,
+            took=played.seconds,
+            round=played.number,
+            accuracy=accuracy,
+            bytes_up=played.bytes_up,
+            bytes_down=played.bytes_down,
+            bytes_peer=played.bytes_peer,
+            client_accuracy=list(played.evaluation.per_client),
+            metrics=dict(played.metrics),
+            best=all(accuracy > r.evaluation.accuracy for r in earlier),
+            model=None if model is None else unwrapped(model),
+        )
+
     def _save(self, clients: Clients, model: nn.Module | None, memory: Tensors) -> None:
         if self._file is None:
             return
@@ -145,7 +179,7 @@ class Rounds:
             "memory": memory,
             "start": asdict(self.start) if self.start else None,
             "played": [asdict(r) for r in self.played],
-            "stopped": self.stopped,
+            "stopped_of": self.count if self.stopped else None,
             "bytes_up": clients.bytes_up,
             "bytes_down": clients.bytes_down,
             "bytes_for_test": clients.bytes_for_test,
@@ -166,7 +200,8 @@ class Rounds:
             model.load_state_dict(state["model"])
         memory.clear()
         memory.update({name: t.to(server.device) for name, t in state["memory"].items()})
-        self.start, self.stopped = Evaluation(**state["start"]), state.get("stopped", False)
+        self.start = Evaluation(**state["start"])
+        self.stopped = state.get("stopped_of") == self.count
         self.played = [
             Round(**{**r, "evaluation": Evaluation(**r["evaluation"])}) for r in state["played"]
         ]
@@ -207,7 +242,12 @@ class _Reading:
 
 
 def _round(
-    number: int, evaluation: Evaluation, before: _Reading, after: _Reading, saving: float
+    number: int,
+    evaluation: Evaluation,
+    metrics: Mapping[str, float],
+    before: _Reading,
+    after: _Reading,
+    saving: float,
 ) -> Round:
     mapping = after.mapping - before.mapping
     local = min(mapping, after.busy - before.busy)
@@ -219,6 +259,7 @@ def _round(
     return Round(
         number=number,
         evaluation=evaluation,
+        metrics=metrics,
         seconds={name: round(s, 4) for name, s in seconds.items()},
         bytes_up=after.bytes_up - before.bytes_up,
         bytes_down=after.bytes_down - before.bytes_down,
@@ -234,17 +275,5 @@ def _figures(played: Round) -> JsonObject:
         "bytes_up": played.bytes_up,
         "bytes_down": played.bytes_down,
         "bytes_peer": played.bytes_peer,
+        **({"metrics": dict(played.metrics)} if played.metrics else {}),
     }
-
-
-def _event(played: Round, rounds: int) -> RoundEnd:
-    return RoundEnd(
-        rounds=rounds,
-        took=played.seconds,
-        round=played.number,
-        accuracy=played.evaluation.accuracy,
-        bytes_up=played.bytes_up,
-        bytes_down=played.bytes_down,
-        bytes_peer=played.bytes_peer,
-        client_accuracy=list(played.evaluation.per_client),
-    )

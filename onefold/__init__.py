@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from fl.data.catalogue import register_dataset
     from fl.data.datasets import Dataset, Split
     from fl.errors import ClientFailed, UserError
-    from fl.events import StopRounds
+    from fl.events import ClientEnd, Event, RoundEnd, StopRounds
     from fl.federation import TaskInput, TaskOutput
     from fl.methods.method import Assignment, Method
     from fl.models.registry import register_model
@@ -35,7 +35,7 @@ _NAMES = {
     "fl.data.catalogue": "register_dataset",
     "fl.data.datasets": "Dataset Split",
     "fl.errors": "ClientFailed UserError",
-    "fl.events": "StopRounds",
+    "fl.events": "ClientEnd Event RoundEnd StopRounds",
     "fl.federation": "TaskInput TaskOutput",
     "fl.methods.method": "Assignment Method",
     "fl.models.registry": "register_model",

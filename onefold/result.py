@@ -15,7 +15,7 @@ from torch import nn
 from cluster.run.command_line import load_yaml
 from fl.errors import UserError, reason_of
 from fl.json_files import JsonObject, read_json
-from fl.models.ensemble import Ensemble
+from fl.models.ensemble import Ensemble, unwrapped
 from fl.models.registry import MODELS, register_model
 from fl.models.saved import load_model as load_file
 from fl.models.saved import own_models
@@ -118,7 +118,7 @@ def load_model(path: Path | str, model: Callable[..., nn.Module] | None = None) 
     the run's plugin must still be where it was.
 
     Args:
-        path: the run's folder, or a model's file.
+        path: the run's folder, or a model's file, such as ``model/best.safetensors`` in it.
         model: the class or function by which :func:`onefold.run` was given it.
 
     Raises:
@@ -129,24 +129,23 @@ def load_model(path: Path | str, model: Callable[..., nn.Module] | None = None) 
         file = path if path.is_file() else path / MODEL
         if not file.is_file():
             raise UserError(f"{path} holds no model: no {MODEL}")
-        if file != path:
-            for plugin in load_yaml(path / "config.yaml").get("plugin") or ():
+        run = file.parent.parent
+        if file != path or (run / "config.yaml").is_file():
+            for plugin in load_yaml(run / "config.yaml").get("plugin") or ():
                 load_plugin(plugin)
         own = own_models(file)
         if model is not None:
             for name in own:
                 register_model(name, model)
         for name in own - MODELS.keys():
-            code = path / OWN_CODE
+            code = run / OWN_CODE
             kept = f"; its code is kept, to be read before it is trusted: {code}"
             raise UserError(
                 f"the model of {path} is built by your own {name}, which is not known here: "
                 f"onefold.load_model({str(path)!r}, model={name}), or --plugin FILE that registers "
                 f"it{kept if code.is_file() else ''}"
             )
-        loaded = load_file(file)
-    members: list[nn.Module] = list(loaded.members) if isinstance(loaded, Ensemble) else [loaded]
-    return loaded if len(members) > 1 else members[0]
+        return unwrapped(load_file(file))
 
 
 def export_model(run: Path, file: Path, *, onnx: bool) -> None:

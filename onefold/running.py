@@ -6,6 +6,7 @@ import inspect
 import textwrap
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ from fl.methods.method import Method
 from fl.methods.prototypes import PrototypesConfig
 from fl.methods.registry import register
 from fl.models.registry import register_model
+from fl.seeding import streams_restored
 from fl.whole_files import write_atomically
 from onefold.result import OWN_CODE, Result, load_model, plain_torch
 
@@ -69,9 +71,11 @@ def run(
         method: name of a method; or a `Method`, such as :func:`onefold.method` makes.
         partition: kind of a partition; a list of index arrays into the training split, one for each
             client; or a partitioner of flwr-datasets.
-        metrics: further figures of the global model by name, computed on the test split.
+        metrics: further figures of the global model by name, computed on the test split after each
+            round and at the end.
         callbacks: called with each event of the run, see :mod:`fl.events`; one that raises
-            :class:`fl.events.StopRounds` at the end of a round makes it the last.
+            :class:`fl.events.StopRounds` at the end of a round makes it the last. The event of a
+            round's end has the global model and the metrics.
         progress: whether to show bars.
         settings: any of the command's options, with ``_`` for ``-``; nested ones as mappings, as in
             ``classifier={"epochs": 2}``, or by dotted name.
@@ -125,9 +129,11 @@ def _run(
         model = given["model"]
         if callable(model) and (code := code_of(_name_of(model), model)):
             write_atomically(run_dir / OWN_CODE, code.encode())
-        figures = execute(launch, prepared, run_dir, console, *callbacks)
+        own = _on_test(metrics, prepared)
+        figures = execute(launch, prepared, run_dir, console, *callbacks, metrics=own)
         if metrics:
-            figures["metrics"] = _measured(metrics, run_dir, prepared)
+            last = load_model(run_dir)
+            figures["metrics"] = {name: metric(last) for name, metric in own.items()}
             write_json(run_dir / "result.json", figures)
     return Result(run_dir, figures)
 
@@ -220,15 +226,25 @@ def _of_partitioner(partitioner: Any, data: Any) -> list[np.ndarray]:
     ]
 
 
-def _measured(metrics: Mapping[str, Metric], run_dir: Path, prepared: Prepared) -> dict[str, float]:
-    """The metrics of the global model, on the test split."""
-    model, test = load_model(run_dir), prepared.dataset.test
+def _on_test(
+    metrics: Mapping[str, Metric], prepared: Prepared
+) -> dict[str, Callable[[nn.Module], float]]:
+    """The metrics as figures of a model, on the test split."""
+    if not metrics:
+        return {}
+    test = prepared.dataset.test
     every = np.arange(len(test.labels))
     shard = Shard.from_split(test, every, prepared.dataset.num_classes)
-    with torch.no_grad():
-        return {
-            n: float(metric(model, shard.images, shard.wanted)) for n, metric in metrics.items()
-        }
+
+    def measured(metric: Metric, model: nn.Module) -> float:
+        device = next((p.device for p in model.parameters()), torch.device("cpu"))
+        was_training = model.training
+        with torch.no_grad(), streams_restored():
+            found = metric(model.eval(), shard.images.to(device), shard.wanted.to(device))
+        model.train(was_training)
+        return float(found)
+
+    return {name: partial(measured, metric) for name, metric in metrics.items()}
 
 
 def call_of(given: Mapping[str, Any], dataset: Dataset) -> str | None:

@@ -54,6 +54,7 @@ def test_the_api_page_has_every_public_name() -> None:
 def test_the_docs_stay_short() -> None:
     """Lines that people write: neither tables that programs make, nor reference, nor history."""
     written = [p for p in PAGES if p.name != "CHANGELOG.md" and p.parent.name != "reference"]
+    written = [p for p in written if p.name != "log.md"]
     lines = {page: len(MADE.sub("", page.read_text()).splitlines()) for page in written}
     assert sum(lines.values()) <= 2500
     assert lines[ROOT / "README.md"] <= 70

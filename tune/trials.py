@@ -1,5 +1,6 @@
 """A trial of a sweep: the sweep's launch with other settings, run in a directory of its own."""
 
+import shutil
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -63,7 +64,7 @@ def run_trial(
     goes to ``log.txt`` there, and the reason of a failure to ``failure.txt``. A sweep has many
     trials of which few are looked at, so its report is drawn only with ``report``.
     """
-    from cluster.run.runner import execute
+    from cluster.run.runner import CHECKPOINTS, execute
 
     with _claimed(launch) as run_dir:
         write_json(run_dir / SETTINGS, dict(settings))
@@ -74,7 +75,9 @@ def run_trial(
             try:
                 prepared = prepare_with(launch)
                 console = Console(file=log, width=200, markup=False)
-                return execute(launch, prepared, run_dir, console, *listeners, report=report)
+                found = execute(launch, prepared, run_dir, console, *listeners, report=report)
+                shutil.rmtree(run_dir / CHECKPOINTS, ignore_errors=True)  # as large as its model
+                return found
             except Exception as error:
                 reason = " ".join(str(error).split())
                 (run_dir / FAILURE).write_text(f"{type(error).__name__}: {reason}\n")

@@ -12,6 +12,7 @@ from cluster.run.slurm_options import SlurmOptions
 from fl.bounds import Count, Positive, Settings
 from fl.config import RunConfig
 from fl.errors import UserError
+from fl.methods.registry import get_method
 
 Options = TypeVar("Options")
 
@@ -49,6 +50,11 @@ class LaunchOptions(Settings, Generic[Options]):
     """Seconds after which ranks give up waiting for one that is silent."""
     fusion_checkpoint: Count = 5
     """Epochs between two states of a fit, from which --resume goes on."""
+    save_best: bool = False
+    """Also keep the global model after its most accurate round, as model/best.safetensors. Measure
+    it by data.validation: the test split must choose nothing."""
+    save_every: Count | None = None
+    """Also keep the global model after every so many rounds, as model/round-N.safetensors."""
     track: tuple[Literal["wandb", "mlflow"], ...] = ()
     """Experiment trackers that are told of the run too: wandb, mlflow, or both."""
     report_real_images: bool = False
@@ -78,6 +84,8 @@ class LaunchOptions(Settings, Generic[Options]):
                 "--report-real-images goes without dp.epsilon: a report of a run with differential "
                 "privacy shows no real images"
             )
+        if (self.save_best or self.save_every) and get_method(self.run.method).one_shot:
+            raise UserError(f"{self.run.method} has one round: save_best and save_every need many")
         if self.resume and self.overwrite:
             raise UserError("--resume and --overwrite exclude each other")
         if self.smoke and (self.dry_run or self.slurm.submit):

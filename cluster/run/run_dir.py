@@ -228,7 +228,7 @@ def _refuse_taken(path: Path, launch: Launch) -> None:
     elif not is_run(path):
         raise UserError(f"{path} holds a config.yaml that is no run's; choose another --name")
     elif launch.resume:
-        _refuse_changes(config_file, nested(launch.run))
+        _refuse_changes(config_file, launch.run)
     elif not launch.overwrite:
         raise UserError(
             f"{path} holds another run: --resume continues it, --overwrite replaces it, "
@@ -284,8 +284,16 @@ def versions() -> dict[str, str]:
     return found | {name: _version(name) for name in PACKAGES}
 
 
-def _refuse_changes(config_file: Path, settings: JsonObject) -> None:
-    before, now = flatten(load_yaml(config_file)), flatten(settings)
+def can_go_on(run: RunConfig[Any]) -> bool:
+    """Whether the run may be resumed with more rounds, to the same end as if it had been begun with
+    them. A method may fuse a single round otherwise, and noise for privacy is by the rounds."""
+    return run.rounds > 1 and run.dp.epsilon is None
+
+
+def _refuse_changes(config_file: Path, run: RunConfig[Any]) -> None:
+    before, now = flatten(load_yaml(config_file)), flatten(nested(run))
+    if can_go_on(run) and 1 < before.get("rounds", 0) < run.rounds:
+        before["rounds"] = run.rounds
     changed = [n for n in sorted(before | now) if before.get(n) != now.get(n)]
     if changed:
         shown = ", ".join(f"{n}: {before.get(n)} -> {now.get(n)}" for n in changed)

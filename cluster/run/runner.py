@@ -1,7 +1,7 @@
 """Executes one prepared run: trains, fuses, and writes results and report to the run directory."""
 
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -18,7 +18,7 @@ from cluster.run.early_ray import EarlyRay
 from cluster.run.options import Launch
 from cluster.run.prepare import Prepared
 from cluster.run.progress import progress
-from cluster.run.run_dir import nested, versions
+from cluster.run.run_dir import can_go_on, nested, versions
 from cluster.run.runtime import open_cluster, open_executor, open_server
 from cluster.run.tensorboard import TensorBoard
 from cluster.run.tracking import tracked
@@ -28,6 +28,7 @@ from fl.config import RunConfig
 from fl.data.datasets import Dataset
 from fl.data.partition import save_lists
 from fl.data.shard import Shard
+from fl.errors import UserError
 from fl.events import (
     AttemptFailed,
     ClientDropped,
@@ -50,7 +51,7 @@ from fl.json_files import JsonObject, write_json
 from fl.metrics.samples import ask_oracle, measure
 from fl.models.saved import save_model, save_tensors
 from fl.report.gallery import gallery
-from fl.rounds import Rounds
+from fl.rounds import STATE, Metric, Rounds
 from fl.scoring import OwnTests
 from fl.server import Evaluation, Outcome
 from fl.training.private import ACCOUNTANT
@@ -201,8 +202,36 @@ class JsonLines:
             self._file.close()
 
 
+# Keeps the global model of some rounds.
+
+
+class SavedModels:
+    """Saves it after every so many rounds, and after the most accurate one so far."""
+
+    def __init__(self, folder: Path, *, best: bool, every: int | None) -> None:
+        self._folder, self._best, self._every = folder, best, every
+
+    def __call__(self, event: Event) -> None:
+        """Writes the files of a round that has ended.
+
+        Raises:
+            UserError: there is no global model.
+        """
+        if not isinstance(event, RoundEnd):
+            return
+        names = ["best"] if self._best and event.best else []
+        if self._every and event.round % self._every == 0:
+            names.append(f"round-{event.round:05d}")
+        if names and event.model is None:
+            raise UserError("this method has no global model: leave out save_best and save_every")
+        self._folder.mkdir(exist_ok=True)
+        for name in names:
+            assert event.model is not None
+            save_model(event.model, self._folder / f"{name}.safetensors")
+
+
 CHECKPOINTS = "fusion"
-"""Where an unfinished run saves the states of its fits, and of its last round."""
+"""Where a run saves the states of its fits, until it ends, and of its last round."""
 
 
 def execute(
@@ -213,6 +242,7 @@ def execute(
     *others: Listener,
     early: EarlyRay | None = None,
     report: bool = True,
+    metrics: Mapping[str, Metric] | None = None,
 ) -> JsonObject:
     """Runs the method and writes all files of the run; returns what ``result.json`` holds.
 
@@ -224,9 +254,11 @@ def execute(
         *others: are called with the run's events too.
         early: its Ray, where that was begun.
         report: draw the report; without, trackers get one all the same.
+        metrics: the user's own figures of the global model, for each round.
     """
     with interrupt_first(), tracked(launch, run_dir) as tracking:
-        result = _execute(launch, prepared, run_dir, console, early, tracking, *others)
+        listeners: tuple[Listener, ...] = (tracking, *others)
+        result = _execute(launch, prepared, run_dir, console, early, metrics or {}, *listeners)
         if early:
             early.end()
         if report or launch.track:
@@ -243,6 +275,7 @@ def _execute(
     run_dir: Path,
     console: Console,
     early: EarlyRay | None,
+    metrics: Mapping[str, Metric],
     *others: Listener,
 ) -> JsonObject:
     write_json(run_dir / "partition.json", _partition(launch, prepared))
@@ -259,6 +292,7 @@ def _execute(
             stack.enter_context(closing(JsonLines(run_dir / "metrics.jsonl"))),
             stack.enter_context(closing(tensorboard)),
             stack.enter_context(progress(prepared.members, console)),
+            SavedModels(run_dir / "model", best=launch.save_best, every=launch.save_every),
             *others,
         ]
         events = Events(*listeners)
@@ -270,7 +304,7 @@ def _execute(
         inputs: JsonObject = dict(prepared.inputs)
         if not prepared.method.one_shot:
             about = f"{launch.run.method} {launch.run.options} {prepared.run_spec}"
-            inputs["rounds"] = Rounds(launch.run.rounds, run_dir / CHECKPOINTS, about)
+            inputs["rounds"] = Rounds(launch.run.rounds, run_dir / CHECKPOINTS, about, metrics)
         outcome = prepared.method.run(clients, server, launch.run.options, **inputs)
         result = _result(launch, prepared, outcome, clients, server)
         if launch.run.fid and outcome.synthetic:
@@ -285,8 +319,17 @@ def _execute(
         _save(run_dir, prepared, outcome, real_images=launch.report_real_images)
         events.emit(RunEnd(accuracy=result["accuracy"]))
     write_json(run_dir / "result.json", result)
-    shutil.rmtree(run_dir / CHECKPOINTS, ignore_errors=True)
+    _tidy(run_dir / CHECKPOINTS, {STATE} if can_go_on(launch.run) else set())
     return result
+
+
+def _tidy(folder: Path, kept: Set[str]) -> None:
+    """Deletes the states of the run's fits, and of its last round unless it may go on."""
+    if not kept:
+        shutil.rmtree(folder, ignore_errors=True)
+    for file in folder.glob("*"):
+        if file.name not in kept:
+            file.unlink()
 
 
 def open_federation(

@@ -30,6 +30,13 @@ class Ensemble(nn.Module):
         return torch.stack([member(images) for member in self.members])
 
 
+def unwrapped(model: nn.Module) -> nn.Module:
+    """The model; of an ensemble of one its member."""
+    if isinstance(model, Ensemble) and len(model.members) == 1:
+        return model.members[0]
+    return model
+
+
 def weighted_mean(logits: Tensor, weights: Tensor) -> Tensor:
     """(B, classes) of members' logits (members, B, classes) and weights (members,); of answers with
     more axes, (B, places, tokens), alike."""

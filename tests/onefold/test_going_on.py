@@ -1,0 +1,123 @@
+"""Runs of many rounds that go on later, that are watched, and whose models are kept on the way."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import onefold
+from tests.onefold.test_running import Tiny, blobs
+from tests.registries import registries_restored
+from tests.undrawn import WRITE_REPORT, draw_nothing
+
+
+@pytest.fixture(autouse=True)
+def _in_a_folder_of_its_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):  # type: ignore[no-untyped-def]
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(WRITE_REPORT, draw_nothing)
+    with registries_restored():
+        yield
+
+
+def run(name: str, rounds: int, method: str = "fedavg", **options: object) -> onefold.Result:
+    base: dict[str, object] = {"num_clients": 3, "classifier": {"epochs": 2, "lr": 0.05}}
+    more = {"name": name, "rounds": rounds, "runtime": "inprocess", "progress": False}
+    return onefold.run(blobs(), Tiny, method, **{**base, **more, **options})  # type: ignore[arg-type]
+
+
+def curve(result: onefold.Result) -> list[float]:
+    return list(result.figures["accuracy_curve"])
+
+
+@pytest.mark.parametrize("method", ["fedavg", "scaffold", "fedyogi", "ditto", "feddyn"])
+def test_a_run_that_has_ended_goes_on_as_if_it_had_been_begun_with_more_rounds(method: str) -> None:
+    options = {"partition.test_fraction": 0.3, "classifier.momentum": 0.0}
+    run("grown", 2, method, **options)
+    grown = run("grown", 4, method, resume=True, **options)
+    whole = run("whole", 4, method, **options)
+    assert curve(grown) == curve(whole)
+    assert len(curve(grown)) == 4
+    assert grown.figures["bytes_up"] == whole.figures["bytes_up"]
+    if method != "ditto":
+        for name, tensor in grown.model.state_dict().items():
+            torch.testing.assert_close(tensor, whole.model.state_dict()[name], rtol=0, atol=0)
+
+
+def test_rounds_that_a_callback_ended_go_on_when_more_are_asked_for() -> None:
+    def stop(event: onefold.Event) -> None:
+        if isinstance(event, onefold.RoundEnd) and event.round == 1:
+            raise onefold.StopRounds
+
+    assert len(curve(run("a", 3, callbacks=[stop]))) == 1
+    assert len(curve(run("a", 3, resume=True))) == 1
+    assert len(curve(run("a", 4, resume=True))) == 4
+
+
+@pytest.mark.parametrize(
+    ("first", "then", "options"),
+    [(3, 2, {}), (1, 2, {}), (2, 3, {"dp.epsilon": 8.0, "classifier.momentum": 0.0})],
+)
+def test_a_run_that_more_rounds_would_change_is_not_gone_on_with(
+    first: int, then: int, options: dict[str, object]
+) -> None:
+    run("a", first, **options)
+    before = (Path("runs/a") / "result.json").read_bytes()
+    with pytest.raises(onefold.UserError, match=f"rounds: {first} -> {then}"):
+        run("a", then, resume=True, **options)
+    assert (Path("runs/a") / "result.json").read_bytes() == before
+
+
+def test_a_callback_has_the_model_and_the_metrics_of_each_round() -> None:
+    seen: list[onefold.RoundEnd] = []
+    states: list[dict[str, Tensor]] = []
+
+    def watch(event: onefold.Event) -> None:
+        if isinstance(event, onefold.RoundEnd):
+            seen.append(event)
+            assert isinstance(event.model, Tiny)
+            states.append({n: t.clone() for n, t in event.model.state_dict().items()})
+
+    def share(model: nn.Module, images: Tensor, labels: Tensor) -> float:
+        torch.rand(3)  # must change nothing of what is trained
+        return float((model(images).argmax(1) == labels).float().mean())
+
+    result = run("a", 3, callbacks=[watch], metrics={"share": share})
+    assert [e.metrics["share"] for e in seen] == pytest.approx(curve(result))
+    per_round = [r["metrics"]["share"] for r in result.figures["per_round"]]
+    assert per_round == [e.metrics["share"] for e in seen]
+    assert result.figures["metrics"]["share"] == per_round[-1]
+    for name, tensor in result.model.state_dict().items():
+        torch.testing.assert_close(states[-1][name], tensor)
+    alone = run("b", 3)
+    assert curve(alone) == curve(result)
+    lines = (result.path / "metrics.jsonl").read_text().splitlines()
+    assert any('"metrics": {"share"' in line for line in lines)
+    assert not any('"model": "Tiny' in line for line in lines if '"round"' in line[:20])
+
+
+def test_models_of_rounds_are_kept_where_that_is_asked_for() -> None:
+    accuracies: list[float] = []
+    states: list[dict[str, Tensor]] = []
+
+    def watch(event: onefold.Event) -> None:
+        if isinstance(event, onefold.RoundEnd):
+            assert event.model is not None
+            accuracies.append(event.accuracy)
+            states.append({n: t.clone() for n, t in event.model.state_dict().items()})
+
+    result = run("a", 4, save_best=True, save_every=2, callbacks=[watch])
+    folder = result.path / "model"
+    names = sorted(f.name for f in folder.iterdir())
+    assert names == [f"{n}.safetensors" for n in ("best", "global", "round-00002", "round-00004")]
+    for name, place in (("best", accuracies.index(max(accuracies))), ("round-00002", 1)):
+        kept = onefold.load_model(folder / f"{name}.safetensors").state_dict()
+        assert all(torch.equal(kept[n], t) for n, t in states[place].items())
+
+
+def test_models_of_rounds_are_refused_where_there_are_none() -> None:
+    with pytest.raises(onefold.UserError, match="fedmho has one round"):
+        onefold.run(method="fedmho", save_best=True, runtime="inprocess")
+    with pytest.raises(onefold.UserError, match="no global model"):
+        run("a", 2, "local", save_best=True)
+    assert not Path("runs/a/result.json").exists()
