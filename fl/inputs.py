@@ -1,13 +1,16 @@
 """What the samples of a data set are: their shape, and what their values mean."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from fl.errors import UserError
+
+if TYPE_CHECKING:
+    from fl.data.lazy import Lazy
 
 Kind = Literal["pixels", "floats", "integers"]
 
@@ -34,12 +37,13 @@ class Inputs:
         return given if isinstance(given, cls) else cls(tuple(given))  # type: ignore[arg-type]
 
     @classmethod
-    def found(cls, samples: np.ndarray) -> "Inputs":
+    def found(cls, samples: "np.ndarray | Lazy") -> "Inputs":
         """What these samples are, (N, ...): uint8 of three axes are images, of 0 to 255."""
         shape = samples.shape[1:]
         if samples.dtype == np.uint8 and len(shape) == 3:
             return cls(shape)
-        low, high = (float(samples.min()), float(samples.max())) if samples.size else (0.0, 0.0)
+        values = samples if isinstance(samples, np.ndarray) else samples.form
+        low, high = (float(values.min()), float(values.max())) if values.size else (0.0, 0.0)
         if samples.dtype.kind != "f":
             return cls(shape, "integers", low, high)
         is_image = len(shape) == 3 and shape[0] in (1, 3) and 0 <= low <= high <= 1

@@ -5,6 +5,7 @@ in this process or on another node.
 """
 
 import hashlib
+import random
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -65,3 +66,19 @@ class OwnStream:
     def __exit__(self, *error: object) -> None:
         self._own = torch.get_rng_state()
         torch.set_rng_state(self._others)
+
+
+@contextmanager
+def all_streams(seed: int) -> Iterator[None]:
+    """Seeds the global streams of torch, NumPy and Python, on which code of users may draw, and
+    restores them after."""
+    others = random.getstate(), np.random.get_state()
+    with streams_restored():
+        torch.manual_seed(seed)
+        np.random.seed(seed % 2**32)
+        random.seed(seed)
+        try:
+            yield
+        finally:
+            random.setstate(others[0])
+            np.random.set_state(others[1])

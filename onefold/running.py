@@ -6,6 +6,7 @@ import inspect
 import textwrap
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,13 +26,13 @@ from fl.data.catalogue import REGISTERED, register_dataset
 from fl.data.datasets import Dataset
 from fl.data.partition import save_lists
 from fl.data.shard import Shard
-from fl.errors import UserError
+from fl.errors import UserError, unknown
 from fl.events import Listener
 from fl.json_files import write_json
 from fl.methods.method import Method
 from fl.methods.prototypes import PrototypesConfig
-from fl.methods.registry import register
-from fl.models.registry import register_model
+from fl.methods.registry import METHODS, register
+from fl.models.registry import CLASSIFIERS, MODELS, register_model
 from fl.seeding import streams_restored
 from fl.whole_files import write_atomically
 from onefold.result import OWN_CODE, Result, load_model, plain_torch
@@ -53,6 +54,8 @@ def run(
     method: Any = None,
     partition: Any = None,
     *,
+    loss: Callable[[Tensor, Tensor], Tensor] | None = None,
+    augment: Callable[[Tensor], Tensor] | None = None,
     metrics: Mapping[str, Metric] | None = None,
     callbacks: Sequence[Listener] = (),
     progress: bool = True,
@@ -67,10 +70,16 @@ def run(
         model: name of a classifier; or a `torch.nn.Module` class, or a function that makes one, see
             :func:`fl.models.registry.register_model`. All clients train it, unless ``num_large``,
             ``prototypes`` or ``small_model`` say otherwise; in methods with generators, such as
-            FedMHO, all that train a classifier.
+            FedMHO, all that train a classifier. A list of these is assigned to the clients in turn;
+            a function with the one parameter ``client`` is given each client's number.
         method: name of a method; or a `Method`, such as :func:`onefold.method` makes.
         partition: kind of a partition; a list of index arrays into the training split, one for each
             client; or a partitioner of flwr-datasets.
+        loss: what clients minimise in place of cross-entropy, or of what the targets say: a
+            function of the model's answers and the targets, to a number or one for each sample. A
+            model may have a method ``training_loss(samples, targets)`` instead.
+        augment: a function of one sample, as a model gets it, by which it is changed each time that
+            a classifier trains on it, such as torchvision's random transforms.
         metrics: further figures of the global model by name, computed on the test split after each
             round and at the end.
         callbacks: called with each event of the run, see :mod:`fl.events`; one that raises
@@ -88,7 +97,10 @@ def run(
         ClientFailed: a client failed for good.
     """
     with plain_torch():
-        names = _names(data, method, model)
+        several = (isinstance(model, Sequence) and not isinstance(model, str)) or _by_client(model)
+        if loss is not None and model is None:
+            raise UserError("loss: name the model that is trained by it")
+        names = _names(data, method, None if several else model, loss, augment)
         arguments = partition_arguments(partition, data, Path(settings.get("output_dir", "runs")))
         if partition is None and (clients := _clients_of(names)):
             arguments = ["--partition.kind", "natural", "--num-clients", str(clients)]
@@ -96,7 +108,10 @@ def run(
             if value is not None:
                 arguments += as_arguments(name, value)
         launch = parse(arguments, prog="onefold.run")
-        if model is not None and _chooses_models(launch):
+        if several:
+            arguments += _models_of(model, loss, launch)
+            launch = parse(arguments, prog="onefold.run")
+        elif model is not None and _chooses_models(launch):
             more = ["--num-large", str(launch.run.num_clients)]
             launch = parse([*arguments, *more], prog="onefold.run")
         given = {"data": data, "model": model, "method": method, "partition": partition, **settings}
@@ -127,7 +142,7 @@ def _run(
 
     with claimed(launch, call_of(given, prepared.dataset)) as run_dir:
         model = given["model"]
-        if callable(model) and (code := code_of(_name_of(model), model)):
+        if callable(model) and not _by_client(model) and (code := code_of(_name_of(model), model)):
             write_atomically(run_dir / OWN_CODE, code.encode())
         own = _on_test(metrics, prepared)
         figures = execute(launch, prepared, run_dir, console, *callbacks, metrics=own)
@@ -138,11 +153,17 @@ def _run(
     return Result(run_dir, figures)
 
 
-def _names(data: Any, method: Any, model: Any) -> dict[str, Any]:
+def _names(data: Any, method: Any, model: Any, loss: Any, augment: Any) -> dict[str, Any]:
     """By setting the names of what is given; objects are registered under theirs."""
     names = {"dataset": data, "method": method, "classifier.model": model}
-    if not (data is None or isinstance(data, str | Path)):
-        register_dataset(OWN, data)
+    if data is None or isinstance(data, str | Path):
+        if augment is not None:
+            raise UserError(
+                "augment goes with data that is given as an object; for other data register it "
+                "under a name of its own: onefold.register_dataset(name, data, augment)"
+            )
+    else:
+        register_dataset(OWN, data, augment)
         names["dataset"] = OWN
     if not (method is None or isinstance(method, str | Method)):
         raise UserError(
@@ -152,10 +173,64 @@ def _names(data: Any, method: Any, model: Any) -> dict[str, Any]:
     if isinstance(method, Method):
         register(method)
         names["method"] = method.name
-    if not (model is None or isinstance(model, str)):
-        names["classifier.model"] = _name_of(model)
-        register_model(_name_of(model), model)
+    if model is not None:
+        names["classifier.model"] = _registered(model, loss)
     return names
+
+
+def _by_client(model: Any) -> bool:
+    """Whether it is a function of the client, which says what that one trains."""
+    return inspect.isfunction(model) and [*inspect.signature(model).parameters] == ["client"]
+
+
+def _models_of(model: Any, loss: Any, launch: Launch) -> list[str]:
+    """Arguments that give each client its model, of several.
+
+    Raises:
+        UserError: the method needs one for all.
+    """
+    count, options = launch.run.num_clients, launch.run.options
+    asked = [model(k) for k in range(count)] if _by_client(model) else [*model]
+    setting = next((n for n in ("prototypes", "models") if hasattr(options, n)), None)
+    if setting is None:
+        able = [n for n, m in METHODS.items() if {"prototypes", "models"} & {*_settings(m)}]
+        raise UserError(
+            f"{launch.run.method} gives all clients one model; several go with {', '.join(able)}"
+        )
+    names: dict[Any, str] = {}
+    for own in asked:
+        if own not in names:
+            like = sum(_name_of(own) == _name_of(other) for other in names)
+            names[own] = _registered(own, loss, str(like + 1) if like else "")
+    chosen = [f"--{setting}", *(names[own] for own in asked)]
+    return [*chosen, "--num-large", str(count)] if setting == "prototypes" else chosen
+
+
+def _settings(method: Method) -> list[str]:
+    return [field.name for field in fields(method.config)]
+
+
+def _registered(model: Any, loss: Any, ending: str = "") -> str:
+    """The name of a model, under which it is registered if it is the user's."""
+    if isinstance(model, str):
+        if loss is None:
+            return model
+        register_model(f"{model}-{OWN}", _maker_of(model), loss)
+        return f"{model}-{OWN}"
+    register_model(name := _name_of(model) + ending, model, loss)
+    return name
+
+
+def _maker_of(name: str) -> Callable[..., nn.Module]:
+    """A function that makes a model of the registry."""
+    if name not in CLASSIFIERS:
+        raise unknown("classifier", name, CLASSIFIERS)
+    info = MODELS[name]
+
+    def make(shape: tuple[int, ...], num_classes: int, width: float) -> nn.Module:
+        return info.build(shape, num_classes, width)
+
+    return make
 
 
 def _clients_of(names: Mapping[str, Any]) -> int | None:

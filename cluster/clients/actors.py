@@ -25,6 +25,8 @@ from cluster.hardware.bundles import Bundles
 from cluster.scheduling.capacity import FreeCapacity, need_of
 from cluster.scheduling.placement import Slot
 from fl.data.datasets import Split
+from fl.data.lazy import Lazy
+from fl.errors import UserError, reason_of
 from fl.exchange import Message
 from fl.executor import Place, run_jobs
 from fl.federation import Job, Request
@@ -93,6 +95,26 @@ def put(message: Message) -> References:
     return references
 
 
+def _placed(train: Split) -> list[Any]:
+    """What clients need of the training split, in the object store where it is large.
+
+    Raises:
+        UserError: the user's data set object cannot be sent to another process.
+    """
+    columns = (train.images, train.labels, train.targets, train.augment)
+    if isinstance(train.images, Lazy):
+        by_value(type(own.data).__module__ for own in train.images.sources if hasattr(own, "data"))
+    if train.augment is not None:
+        by_value([getattr(train.augment.function, "__module__", "")])
+    try:
+        return [column if column is None else ray.put(column) for column in columns]
+    except TypeError as error:  # an open file, a lock
+        raise UserError(
+            f"the data cannot be sent to clients' processes: {reason_of(error)[:200]}; open files "
+            'in __getitem__, or use runtime="inprocess"'
+        ) from None
+
+
 class ClientActor:
     """A client's process. It sees only the devices that Ray assigned to it."""
 
@@ -105,13 +127,19 @@ class ClientActor:
         gc.freeze()
 
     def run(
-        self, sent: list[Sent], size: int, images: Any, labels: Any, targets: Any = None
+        self,
+        sent: list[Sent],
+        size: int,
+        images: Any,
+        labels: Any,
+        targets: Any = None,
+        augment: Any = None,
     ) -> list[np.ndarray]:
         """Runs cohorts of that size; the training split comes from the store without a copy."""
         if size < self._size:  # what a larger cohort took is not needed again
             return_freed_memory()
         self._size = size
-        train = Split(images, labels, targets=targets)
+        train = Split(images, labels, targets=targets, augment=augment)
         assigned = ray.get_runtime_context().get_assigned_resources()
         # Several of a Slurm job's nodes may share a host.
         place = Place(node=os.environ.get("SLURMD_NODENAME"), assigned=assigned)
@@ -146,8 +174,7 @@ class Actors:
     """
 
     def __init__(self, train: Split, bundles: Bundles, mailbox: Any = None) -> None:
-        columns = (train.images, train.labels, train.targets)
-        self._columns = [column if column is None else ray.put(column) for column in columns]
+        self._columns = _placed(train)
         self._sender = Sender()
         self._mailbox = mailbox
         self._models = packed_models()

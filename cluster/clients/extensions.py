@@ -21,7 +21,7 @@ from fl.models.registry import MODELS, OURS, register
 def packed_models() -> bytes | None:
     """The user's models, for :func:`add_models` in another process; None if there are none."""
     own = [info for name, info in MODELS.items() if name not in OURS]
-    by_value(_defined_in(getattr(info.build, "make", None)) for info in own)
+    by_value(_defined_in(getattr(info.build, n, None)) for info in own for n in ("make", "loss"))
     return bytes(cloudpickle.dumps(own)) if own else None
 
 

@@ -31,7 +31,13 @@ from fl.methods.registry import METHODS, Method, get_method
 from fl.models.registry import CLASSIFIERS, GENERATORS, MODELS, build_generator, build_shell
 from fl.report.words import size
 from fl.seeding import numpy_generator
-from fl.training.private import PrivateClassifier, PrivateGenerator, private
+from fl.training.classifier import ClassifierConfig, check_own_loss, train_classifier
+from fl.training.private import (
+    PrivateClassifier,
+    PrivateGenerator,
+    private,
+    train_privately,
+)
 
 # Refuses models that main memory cannot hold, before one is built.
 
@@ -118,6 +124,7 @@ def admit(launch: Launch, inventory: Inventory | None = None) -> Admitted:
         assignments = _assignments(run, method, run_spec)
     for training in {assignment.training for assignment in assignments}:
         refuse_large(training, run_spec)
+        _refuse_own_loss(training, method, run_spec)
     inventory = inventory or _inventory(launch)
     ranks = launch.fusion_ranks or method.default_ranks
     if not (launch.slurm.submit or launch.ray_address):  # the inventory covers all GPUs of the run
@@ -130,6 +137,23 @@ def admit(launch: Launch, inventory: Inventory | None = None) -> Admitted:
         requests=stated(assignments, run.resources, inventory),
         fusion_ranks=ranks,
     )
+
+
+def _refuse_own_loss(training: Training, method: Method, run_spec: RunSpec) -> None:
+    """Refuses a loss of the user's where the method's clients train by another one.
+
+    Raises:
+        UserError: names the methods that take it; or the loss fails.
+    """
+    if not (isinstance(training, ClassifierConfig) and MODELS[training.model].source):
+        return
+    uses_it = method.any_targets or training.task in (train_classifier, train_privately)
+    if check_own_loss(training, run_spec) and not uses_it:
+        able = [name for name, other in METHODS.items() if other.any_targets]
+        raise UserError(
+            f"{method.name} trains clients by a loss of its own, so {training.model} cannot have "
+            f"one: allowed are {', '.join(able)}, and methods that fuse what such clients train"
+        )
 
 
 @contextmanager

@@ -325,7 +325,7 @@ class RankGroup:
 def part(test: Shard, number: int, size: int) -> Shard:
     """A rank's share of the test split."""
     return Shard(
-        images=test.images[number::size],
+        samples=test.images[number::size],
         labels=test.labels[number::size],
         num_classes=test.num_classes,
         domains=None if test.domains is None else test.domains[number::size],

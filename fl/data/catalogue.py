@@ -1,8 +1,10 @@
 """Every data set that a run can name: Onefold's, those that the user registered, and paths."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
+
+from torch import Tensor
 
 from fl.bounds import Bound
 from fl.data import datasets
@@ -37,18 +39,22 @@ class DatasetName(Bound):
         return [*NAMES, *REGISTERED, *self._also]
 
 
-def register_dataset(name: str, data: Any) -> None:
+def register_dataset(
+    name: str, data: Any, augment: Callable[[Tensor], Tensor] | None = None
+) -> None:
     """Makes the user's data known by a name, for ``--dataset``.
 
     Args:
         name: letters, digits and ``. _ + -``; not one of Onefold's data sets.
         data: whatever :func:`fl.data.own.as_dataset` takes.
+        augment: a function of one sample, as a model gets it, by which it is changed each time that
+            a classifier trains on it, such as torchvision's random transforms.
 
     Raises:
         UserError: the name is taken, or the data is none.
     """
     check_name("data set", name, {*NAMES, "folder"})
-    REGISTERED[name] = as_dataset(name, data)
+    REGISTERED[name] = as_dataset(name, data, augment)
 
 
 def dataset_info(name: str) -> DatasetInfo:

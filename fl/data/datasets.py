@@ -19,6 +19,7 @@ from torch import Tensor
 
 from fl.bounds import Count, OneOf, Settings
 from fl.data.files import describe, find_problems, how_to_get, read_cinic10, read_torchvision
+from fl.data.lazy import Augment, Lazy
 from fl.errors import UserError, unknown
 from fl.inputs import Inputs
 from fl.seeding import numpy_generator
@@ -166,7 +167,7 @@ NAMES = tuple(INFO)
 class Split:
     """Samples as they are stored, with their labels, int64 (N,), all 0 where they have targets."""
 
-    images: np.ndarray
+    images: np.ndarray | Lazy
     """(N, ...) of any type: see :func:`fl.inputs.as_inputs`. Images are uint8 (N, C, H, W)."""
     labels: np.ndarray
     domains: np.ndarray | None = None
@@ -177,12 +178,16 @@ class Split:
     """Whose each sample is, int64 (N,), where the data is divided among clients already."""
     held: np.ndarray | None = None
     """Which of them are for that client's own test, bool (N,); they are in the test split too."""
+    augment: Augment | None = None
+    """What is done to a sample each time that a classifier trains on it."""
 
     def take(self, indices: np.ndarray) -> "Split":
         """The samples at these indices."""
-        further = (self.domains, self.targets, self.clients, self.held)
-        taken = (None if column is None else column[indices] for column in further)
-        return Split(self.images[indices], self.labels[indices], *taken)
+        names = ("domains", "targets", "clients", "held")
+        there = {n: column for n in names if (column := getattr(self, n)) is not None}
+        further = {name: column[indices] for name, column in there.items()}
+        chosen = {"images": self.images[indices], "labels": self.labels[indices]}
+        return replace(self, **chosen, **further)
 
 
 @dataclass(frozen=True, eq=False)
@@ -320,7 +325,8 @@ def load_auxiliary(
         split = load(config.dataset, data_root, max_train=config.max_images).train
     except UserError as error:
         raise UserError(f"auxiliary data: {error}") from None
-    return fit_shape(torch.from_numpy(split.images).float() / 255, image_shape)
+    images = torch.from_numpy(np.asarray(split.images))
+    return fit_shape(images.float() / 255, image_shape)
 
 
 def fit_shape(images: Tensor, image_shape: tuple[int, int, int]) -> Tensor:

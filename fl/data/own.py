@@ -1,16 +1,23 @@
 """Data of the user's own: arrays and data set objects, as the plain arrays that runs use.
 
-What is stored of it is exact, but that floats become float32, as which models take them.
+What is stored of it is exact, but that floats become float32, as which models take them. A data
+set object that draws random numbers, or that main memory cannot hold, is read when it is needed
+(:mod:`fl.data.lazy`).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
+from torch import Tensor
 
 from fl.data.datasets import Dataset, Split
 from fl.data.image_files import check_names, in_one_form, pixels
+from fl.data.lazy import Augment, Lazy, is_lazy, items_of, mapped
 from fl.errors import UserError, reason_of
+from fl.inputs import as_inputs
 from fl.seeding import numpy_generator
 from fl.targets import Targets
 
@@ -28,25 +35,36 @@ IMAGE_COLUMNS = ("image", "img", "x")
 LABEL_COLUMNS = ("label", "labels", "fine_label", "y")
 
 
-def as_dataset(name: str, data: Any) -> Dataset:
+def as_dataset(name: str, data: Any, augment: Callable[[Tensor], Tensor] | None = None) -> Dataset:
     """The user's data as a data set.
 
     Args:
         name: what it is called.
         data: a `Dataset`; a pair of arrays, samples and labels, of which a fifth is held out as the
-            test split; two such pairs, training and test; a mapping with ``train`` and ``test``,
-            of pairs or data set objects (a Hugging Face ``DatasetDict`` is one); a mapping of
-            clients, each with data in any of these forms, see :func:`of_clients`; or one data set
-            object, indexable with a length, whose samples are (sample, label). Samples are
+            test split; two such pairs or data set objects, training and test; a mapping with
+            ``train`` and ``test``, of the same (a Hugging Face ``DatasetDict`` is one); a mapping
+            of clients, each with data in any of these forms, see :func:`of_clients`; or one data
+            set object, indexable with a length, whose samples are (sample, label). Samples are
             numbers of any type and one shape; see :func:`stored` for what is taken as an image.
             Labels are integers from 0, one for each sample; or targets, see :func:`_labels`.
+        augment: what is done to a sample (...), as a model gets it, each time that a classifier
+            trains on it; None: nothing.
 
     Raises:
         UserError: one line, for whatever is wrong.
     """
+    found = _as_dataset(name, data)
+    if augment is None:
+        return found
+    few = as_inputs(np.asarray(found.train.images[np.arange(min(4, len(found.train.labels)))]))
+    return replace(found, train=replace(found.train, augment=Augment.of(augment, few)))
+
+
+def _as_dataset(name: str, data: Any) -> Dataset:
     if isinstance(data, Dataset):
         return data
-    if isinstance(data, tuple | list) and len(data) == 2 and _is_pair(data[0]):
+    two = isinstance(data, tuple | list) and len(data) == 2
+    if two and (_is_pair(data[0]) or all(map(_is_object, data))):
         data = {"train": data[0], "test": data[1]}
     if not isinstance(data, Mapping):
         return _checked(name, *_held_out(_split(name, data)), _class_names(data))
@@ -69,6 +87,13 @@ def _is_pair(data: Any) -> bool:
         return False
 
 
+def _is_object(data: Any) -> bool:
+    """Whether it is a data set object: indexable with a length, and no array or list."""
+    able = hasattr(data, "__len__") and hasattr(data, "__getitem__")
+    is_array = hasattr(data, "__array__")  # a table of pandas too
+    return able and not is_array and not isinstance(data, Sequence | Mapping)
+
+
 def _held_out(whole: Split) -> tuple[Split, Split]:
     order = numpy_generator(0, "own test").permutation(len(whole.labels))
     count = max(1, round(TEST_SHARE * len(order)))
@@ -77,12 +102,17 @@ def _held_out(whole: Split) -> tuple[Split, Split]:
 
 def _split(name: str, data: Any) -> Split:
     if _is_pair(data):
-        images, labels = (_array(name, column) for column in data)
-        if len(images) != len(labels):
-            raise UserError(f"data {name}: {len(images)} samples but {len(labels)} labels")
-        return Split(stored(name, images), **_labels(name, labels))
+        given, labels = data[0], _array(name, data[1])
+        if len(given) != len(labels):
+            raise UserError(f"data {name}: {len(given)} samples but {len(labels)} labels")
+        in_file = mapped(name, given) if isinstance(given, np.memmap) else None
+        images = stored(name, _array(name, given)) if in_file is None else in_file
+        return Split(images, **_labels(name, labels))
     if not (hasattr(data, "__len__") and hasattr(data, "__getitem__")):
         raise UserError(f"data {name}: expected {FORMS}, got {type(data).__name__}")
+    if is_lazy(data, sample := partial(_lazy_sample, name)):
+        read, targets = items_of(name, data, sample)
+        return Split(read, **_labels(name, _array(name, [np.asarray(own) for own in targets])))
     samples = [_sample(name, data[index]) for index in range(len(data))]
     if not samples:
         raise UserError(f"data {name} has no samples")
@@ -94,6 +124,20 @@ def _split(name: str, data: Any) -> Split:
         )
     labels = _array(name, [np.asarray(label) for _, label in samples])
     return Split(stored(name, np.stack(alike)), **_labels(name, labels))
+
+
+def _lazy_sample(name: str, sample: Any) -> tuple[np.ndarray, Any]:
+    """A sample that is read when needed, as it is stored: images with their channels first, floats
+    as float32."""
+    found, label = _sample(name, sample)
+    if found.dtype.kind not in "biuf" or not found.ndim:
+        raise UserError(
+            f"data {name}: samples of type {found.dtype} and shape {found.shape}; expected numbers "
+            "with at least one axis"
+        )
+    if found.dtype.kind in "bf":
+        return found.astype(np.float32), label
+    return _channels_first(found[None])[0] if found.dtype == np.uint8 else found, label
 
 
 def _sample(name: str, sample: Any) -> tuple[np.ndarray, Any]:
@@ -188,7 +232,7 @@ def is_whole(array: np.ndarray) -> bool:
     return array.dtype.kind in "iu" and bool(fits)
 
 
-def _labels(name: str, labels: np.ndarray) -> dict[str, np.ndarray]:
+def _labels(name: str, labels: np.ndarray) -> dict[str, Any]:
     """``labels``, int64 (N,), by integers, one for each sample; or ``targets`` beside labels of 0.
 
     Floats, (N,) or (N, D), are values, float32; 0 and 1, (N, L), are L labels, uint8; other
@@ -298,17 +342,27 @@ def of_clients(name: str, data: Mapping[Any, Any]) -> Dataset:
     sizes = [len(split.labels) for split in splits]
     held = np.repeat(np.tile([False, True], len(parts)), sizes)
     train = Split(
-        images=np.concatenate([split.images for split in splits]),
+        images=_samples_together(name, [split.images for split in splits]),
         labels=np.concatenate([split.labels for split in splits]),
         targets=_together(name, [split.targets for split in splits]),
         clients=np.repeat(np.repeat(np.arange(len(parts)), 2), sizes),
         held=held,
     )
     test = train.take(np.flatnonzero(held))
-    names = {p.class_names for p in parts}
+    names = {p.class_names for p in parts if p.class_names}
     if len(names) > 1:
         raise UserError(f"data {name}: clients' classes have several names, {sorted(names)[:2]}")
-    return _checked(name, train, test, names.pop())
+    return _checked(name, train, test, names.pop() if names else ())
+
+
+def _samples_together(name: str, parts: Sequence[np.ndarray | Lazy]) -> np.ndarray | Lazy:
+    lazy = [part for part in parts if isinstance(part, Lazy)]
+    if lazy and len(lazy) < len(parts):
+        raise UserError(
+            f"data {name}: some clients' samples can be read at once, others' only when needed, as "
+            "by random transforms: give all in one form"
+        )
+    return Lazy.joined(lazy) if lazy else np.concatenate([np.asarray(part) for part in parts])
 
 
 def _together(name: str, parts: Sequence[np.ndarray | None]) -> np.ndarray | None:

@@ -116,7 +116,7 @@ class Rank:
         self.group = group or Group()
         targets = None if test.targets is None else test.targets.to(device)
         images, labels = test.images.to(device), test.labels.to(device)
-        self._test = replace(test, images=images, labels=labels, targets=targets)
+        self._test = replace(test, samples=images, labels=labels, targets=targets)
         self._test_groups = run_spec.groups(test).to(device)
 
     def sample(

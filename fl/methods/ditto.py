@@ -59,7 +59,7 @@ def run(clients: Clients, server: Server, config: DittoConfig, *, rounds: Rounds
             check=trained,
         )
     (model,) = frame.model.values()
-    return rounds.outcome(model, figures=taken.fedavg_bytes(config.classifier, server))
+    return rounds.outcome(model, figures=taken.fedavg_bytes())
 
 
 @task_of

@@ -123,7 +123,7 @@ def run(clients: Clients, server: Server, config: FedD2SConfig, *, rounds: Round
             remember=True,
             goes_to="client",
         )
-    return rounds.outcome(model, figures=taken.fedavg_bytes(config.classifier, server))
+    return rounds.outcome(model, figures=taken.fedavg_bytes())
 
 
 def tell_knowledge(inputs: TaskInput) -> TaskOutput:

@@ -144,7 +144,7 @@ def run(clients: Clients, server: Server, config: FedICTConfig, *, rounds: Round
             teach_head(model, layers, depth, lessons, config)
             for update, own in zip(told, lessons, strict=True):
                 memory[f"answers.{update.client.id}"] = answers(model, layers, depth, own)
-    return rounds.outcome(model, figures=taken.fedavg_bytes(config.classifier, server))
+    return rounds.outcome(model, figures=taken.fedavg_bytes())
 
 
 def tell_features(inputs: TaskInput) -> TaskOutput:

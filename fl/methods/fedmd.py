@@ -20,8 +20,8 @@ from fl.fusion.server import Server
 from fl.methods.method import Method
 from fl.methods.personal import (
     LOCAL,
+    AnyModelsConfig,
     Participations,
-    PersonalConfig,
     checked_floats,
 )
 from fl.methods.prototypes import assign_all
@@ -57,7 +57,7 @@ class LocalFedMD(PersonalTraining):
 
 
 @dataclass(frozen=True, kw_only=True)
-class FedMDConfig(PersonalConfig):
+class FedMDConfig(AnyModelsConfig):
     """FedMD's settings: those of its clients, and the public images."""
 
     classifier: LocalFedMD = LocalFedMD()
@@ -94,7 +94,7 @@ def run(
             check=trained,
         )
         clients.train(only=able, remember=True, goes_to="client")
-    return rounds.outcome(None, figures=taken.fedavg_bytes(config.classifier, server))
+    return rounds.outcome(None, figures=taken.fedavg_bytes())
 
 
 def tell_public(inputs: TaskInput) -> TaskOutput:

@@ -154,7 +154,7 @@ def share_layers(
         with server.events.phase("fusion"):
             average = partial(average_layers, model, layers, depths=depths())
             combine(model, updates, clients, server, average)
-    return rounds.outcome(model, figures=taken.fedavg_bytes(config.classifier, server))
+    return rounds.outcome(model, figures=taken.fedavg_bytes())
 
 
 METHODS = [

@@ -16,10 +16,11 @@ from torch import Tensor, nn
 
 from fl.bounds import NotNegative
 from fl.clients import Clients
+from fl.errors import UserError
 from fl.federation import Batch, RunSpec, TaskInput, TaskOutput, Update
 from fl.fusion.server import Server
-from fl.methods.method import Method
-from fl.methods.personal import LOCAL, Participations, PersonalConfig, checked_floats
+from fl.methods.method import Assignment, Method
+from fl.methods.personal import LOCAL, AnyModelsConfig, Participations, checked_floats
 from fl.methods.prototypes import assign_all, participants
 from fl.receiving import check_label_counts
 from fl.rounds import Rounds
@@ -64,7 +65,7 @@ class LocalFedProto(PersonalTraining):
 
 
 @dataclass(frozen=True, kw_only=True)
-class FedProtoConfig(PersonalConfig):
+class FedProtoConfig(AnyModelsConfig):
     """FedProto's settings: those of its clients."""
 
     classifier: LocalFedProto = LocalFedProto()
@@ -73,7 +74,8 @@ class FedProtoConfig(PersonalConfig):
 def run(clients: Clients, server: Server, config: FedProtoConfig, *, rounds: Rounds) -> Outcome:
     """Rounds of local training, of telling prototypes, and of averaging them (Algorithm 1)."""
     taken, classes = Participations(clients), clients.run_spec.num_classes
-    width = feature_width(config.classifier, clients.run_spec)
+    first = replace(config.classifier, model=clients.members[0].model)
+    width = feature_width(first, clients.run_spec)  # that of all: see check_widths
     memory = taken.memory
     memory["prototypes"] = torch.zeros(classes, width)
     memory["known"] = torch.zeros(classes, dtype=torch.int64)
@@ -92,7 +94,7 @@ def run(clients: Clients, server: Server, config: FedProtoConfig, *, rounds: Rou
         with server.events.phase("fusion"):
             if told:  # else all that took part were dropped
                 average(memory, told)
-    return rounds.outcome(None, figures=taken.fedavg_bytes(config.classifier, server))
+    return rounds.outcome(None, figures=taken.fedavg_bytes())
 
 
 def average(memory: dict[str, Tensor], told: list[Update]) -> None:
@@ -104,6 +106,22 @@ def average(memory: dict[str, Tensor], told: list[Update]) -> None:
     means = (counts[:, :, None] * features).sum(0) / total.clamp(min=1)[:, None]
     memory["prototypes"][total > 0] = means[total > 0].float()
     memory["known"][total > 0] = 1
+
+
+def check_widths(config: FedProtoConfig, num_clients: int, run_spec: RunSpec) -> list[Assignment]:
+    """As :func:`fl.methods.prototypes.assign_all`.
+
+    Raises:
+        UserError: also where architectures have features of several widths, whose means are none.
+    """
+    assigned = assign_all(config, num_clients, run_spec)
+    names = dict.fromkeys(own.training.model for own in assigned)
+    records = [replace(config.classifier, model=name) for name in names]
+    widths = {own.model: feature_width(own, run_spec) for own in records}
+    if len(set(widths.values())) > 1:
+        told = ", ".join(f"{name} {width}" for name, width in widths.items())
+        raise UserError(f"fedproto averages features, which must have one width; got {told}")
+    return assigned
 
 
 @torch.no_grad()
@@ -131,7 +149,7 @@ def tell_prototypes(inputs: TaskInput) -> TaskOutput:
 METHOD = Method(
     name="fedproto",
     config=FedProtoConfig,
-    assign=assign_all,
+    assign=check_widths,
     run=run,
     one_shot=False,
     scores_clients=lambda settings: True,

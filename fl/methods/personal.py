@@ -1,26 +1,28 @@
 """The common parts of methods whose clients keep models of their own and are scored on their own.
 
-All clients have one architecture. In the first round they train by FedAvg's record where what they
-do is FedAvg's, so that one stored model serves all these methods.
+All clients have one architecture, unless the method says otherwise. In the first round they train
+by FedAvg's record where what they do is FedAvg's: one stored model then serves all these methods.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Annotated
 
 import torch
 from torch import Tensor, nn
 
-from fl.bounds import Count, Settings
+from fl.bounds import Count, OneOf, Settings
 from fl.clients import Clients
 from fl.errors import UserError
 from fl.exchange import Tensors, checked
-from fl.federation import RunSpec, Training, Update
+from fl.federation import RunSpec, Update
 from fl.fusion.aggregation import average_states
 from fl.fusion.server import Server
 from fl.inputs import Inputs
 from fl.json_files import JsonObject
 from fl.methods.prototypes import ParticipationConfig, participants
+from fl.models import CLASSIFIERS
 from fl.models.layered import Layers
 from fl.rounds import Rounds
 from fl.server import Evaluation
@@ -40,6 +42,14 @@ class PersonalConfig(ParticipationConfig):
     """How many clients take part, and how all of them train."""
 
     classifier: PersonalTraining = PersonalTraining()
+
+
+@dataclass(frozen=True, kw_only=True)
+class AnyModelsConfig(PersonalConfig):
+    """The same where clients may have different architectures."""
+
+    models: tuple[Annotated[str, OneOf(CLASSIFIERS)], ...] = ()
+    """Architectures, assigned to the clients in turn. Default: classifier.model for all."""
 
 
 class Participations:
@@ -78,10 +88,11 @@ class Participations:
     def __getitem__(self, client: int) -> int:
         return int(self.memory["participations"][client])
 
-    def fedavg_bytes(self, training: Training, server: Server) -> JsonObject:
+    def fedavg_bytes(self) -> JsonObject:
         """What FedAvg's clients would have sent in the same rounds: a model each time."""
-        times = int(self.memory["participations"].sum())
-        return {"fedavg_bytes_up": times * training.upload_bytes(server.run_spec)}
+        spec = self._clients.run_spec
+        sent = (self[c.id] * c.training.upload_bytes(spec) for c in self._clients.members)
+        return {"fedavg_bytes_up": sum(sent)}
 
 
 def checked_floats(update: Update, name: str, shape: tuple[int, ...]) -> Tensor:

@@ -72,7 +72,7 @@ def run(clients: Clients, server: Server, config: PFedSDConfig, *, rounds: Round
     for _ in frame.play(taken.memory, evaluate=scored, remember=True):
         taken.count(frame.chosen)
     (model,) = frame.model.values()
-    return rounds.outcome(model, figures=taken.fedavg_bytes(config.classifier, server))
+    return rounds.outcome(model, figures=taken.fedavg_bytes())
 
 
 METHOD = Method(

@@ -103,13 +103,18 @@ def assign(config: PrototypesConfig, num_clients: int, run_spec: RunSpec) -> lis
 
 
 def assign_all(config: Any, num_clients: int, run_spec: RunSpec) -> list[Assignment]:
-    """Every client trains ``config.classifier``.
+    """Every client trains ``config.classifier``, or the ``config.models`` in turn.
 
     Raises:
-        UserError: the classifier cannot take such samples.
+        UserError: the classifier cannot take such samples, or there are more models than clients.
     """
-    config.classifier.check(run_spec)
-    return [Assignment("classifier", config.classifier)] * num_clients
+    names = getattr(config, "models", ()) or (config.classifier.model,)
+    if len(names) > num_clients:
+        raise UserError(f"{len(names)} models need as many clients, got {num_clients}")
+    trainings = [replace(config.classifier, model=name) for name in names]
+    for training in dict.fromkeys(trainings):
+        training.check(run_spec)
+    return [Assignment("classifier", trainings[k % len(names)]) for k in range(num_clients)]
 
 
 def _check_rule(config: AggregationConfig, trainings: Sequence[Training]) -> None:

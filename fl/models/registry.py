@@ -225,6 +225,7 @@ class Factory:
 
     make: Callable[..., nn.Module]
     asked: tuple[str, ...]
+    loss: Callable[[Tensor, Tensor], Tensor] | None = None
 
     def __call__(self, shape: tuple[int, ...], num_classes: int, width: float) -> nn.Module:
         """Raises `UserError` where what it makes is no module."""
@@ -234,10 +235,16 @@ class Factory:
             raise UserError(
                 f"expected a torch.nn.Module of {self.make}, got {type(model).__name__}"
             )
+        if self.loss is not None:
+            model.own_loss = self.loss  # type: ignore[assignment]
         return model
 
 
-def register_model(name: str, make: Callable[..., nn.Module]) -> None:
+def register_model(
+    name: str,
+    make: Callable[..., nn.Module],
+    loss: Callable[[Tensor, Tensor], Tensor] | None = None,
+) -> None:
     """Makes a classifier of the user's own known by a name, as for ``--classifier.model``.
 
     Args:
@@ -245,7 +252,10 @@ def register_model(name: str, make: Callable[..., nn.Module]) -> None:
         make: a `torch.nn.Module` class, or a function that makes one. Of ``shape`` (that of one
             sample; ``image_shape`` is the same), ``num_classes`` and ``width`` it gets those that
             it names as parameters. The module maps samples (B, ...), as
-            :func:`fl.inputs.as_inputs` gives them, to logits (B, num_classes).
+            :func:`fl.inputs.as_inputs` gives them, to logits (B, num_classes). If it has a method
+            ``training_loss(samples, targets)``, clients minimise what that returns.
+        loss: what clients minimise in place of cross-entropy, or of what the targets say: a
+            function of answers (B, ...) and targets (B, ...), to a number or one for each, (B,).
 
     Raises:
         UserError: it cannot be called so, or the name is taken.
@@ -260,7 +270,11 @@ def register_model(name: str, make: Callable[..., nn.Module]) -> None:
             f"model {name}: expected a torch.nn.Module class or a function that makes one, "
             f"got {type(make).__name__}"
         )
-    factory, source = Factory(make, _asked(name, make)), source_hash(make)
+    if loss is not None and not callable(loss):
+        raise UserError(f"model {name}: loss: expected a function, got {type(loss).__name__}")
+    factory, source = Factory(make, _asked(name, make), loss), source_hash(make)
+    if loss is not None:
+        source += source_hash(loss)
     summary = "a model of your own"
     register(
         ModelInfo(

@@ -11,13 +11,12 @@ import secrets
 from functools import lru_cache
 
 import torch
-import torch.nn.functional as F
 from torch import nn
 
 from fl.federation import RunSpec
 from fl.models.shapes import ModelInfo
 from fl.seeding import torch_seeded
-from fl.training.classifier import start
+from fl.training.classifier import example_targets, losses_of, start
 
 IMAGES = 6
 STEPS = 3
@@ -50,10 +49,8 @@ def behaviour(info: ModelInfo, width: float, run_spec: RunSpec) -> str:
 
 def _digest(model: nn.Module, run_spec: RunSpec) -> str:
     digest = hashlib.sha256()
-    images = run_spec.inputs.draw(IMAGES)
-    targets = run_spec.targets
-    labels = targets.example(IMAGES) if targets else torch.arange(IMAGES) % run_spec.num_classes
-    loss = targets.losses if targets else F.cross_entropy
+    images, labels = run_spec.inputs.draw(IMAGES), example_targets(run_spec, IMAGES)
+    own, batch = losses_of(run_spec, model), {"images": images, "labels": labels}
     parameters = [p for p in model.parameters() if p.requires_grad]
 
     def add(*tensors: torch.Tensor) -> None:
@@ -63,9 +60,9 @@ def _digest(model: nn.Module, run_spec: RunSpec) -> str:
 
     add(*model.state_dict().values())
     for _ in range(STEPS):
-        answer = model.train()(images)
-        gradients = torch.autograd.grad(loss(answer, labels).mean(), parameters, allow_unused=True)
-        add(answer, *(g for g in gradients if g is not None))
+        loss = own(model.train(), batch).mean()
+        gradients = torch.autograd.grad(loss, parameters, allow_unused=True)
+        add(model(images), *(g for g in gradients if g is not None))
         with torch.no_grad():
             for parameter, gradient in zip(parameters, gradients, strict=True):
                 if gradient is not None:

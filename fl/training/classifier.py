@@ -3,14 +3,14 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache
-from typing import Annotated, Literal, Protocol
+from typing import Annotated, Any, Literal, Protocol
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fl.bounds import Count, NotNegative, OneOf, Positive, Settings, Width, Within
-from fl.errors import UserError
+from fl.errors import UserError, reason_of
 from fl.exchange import Tensors, check_forms, load_prefixed, prefixed
 from fl.federation import Batch, RunSpec, Task, TaskInput, Training, Update
 from fl.models import (
@@ -184,8 +184,7 @@ def classifier_recipe(
         inputs: the client's.
         config: its record.
         model: with the weights to start from, on the client's device; it is trained in place.
-        losses: the loss of each sample, (B,); without it that of the run's targets, cross-entropy
-            of classes.
+        losses: the loss of each sample, (B,); without it that of :func:`losses_of`.
         columns: further columns of the batches, a row for each of the client's samples.
     """
     optimizer = config.paced_optimizer(len(inputs.shard), inputs.round)
@@ -204,7 +203,7 @@ def classifier_recipe(
 
     return Recipe(
         model=model.train(),
-        losses=losses or losses_of(inputs.run_spec),
+        losses=losses or losses_of(inputs.run_spec, model),
         optimizer=Proximal(optimizer, config.proximal) if config.proximal else optimizer,
         epochs=epochs_of(inputs, config, model, columns=columns),
         patience=config.patience,
@@ -277,12 +276,65 @@ def _trial(info: ModelInfo, width: float, run_spec: RunSpec) -> tuple[Trial, Map
     return Trial(model), extents(_start(info, width, run_spec))
 
 
-def losses_of(run_spec: RunSpec) -> Losses:
-    """The loss of each sample, (B,): cross-entropy, where the targets say no other."""
-    if run_spec.targets is None:
-        return cross_entropies
-    wanted = run_spec.targets.losses
-    return lambda model, batch: wanted(model(batch["images"]), batch["labels"])
+def losses_of(run_spec: RunSpec, model: nn.Module) -> Losses:
+    """The loss of each sample, (B,): the model's own if it has one, else that of the targets, which
+    is cross-entropy of classes. One number for a batch counts as each sample's."""
+    if not has_own_loss(model):
+        if run_spec.targets is None:
+            return cross_entropies
+        wanted = run_spec.targets.losses
+        return lambda model, batch: wanted(model(batch["images"]), batch["labels"])
+
+    def own(model: Any, batch: Batch) -> Tensor:
+        samples, targets = batch["images"], batch["labels"]
+        if hasattr(model, "training_loss"):
+            found = model.training_loss(samples, targets)
+        else:
+            found = model.own_loss(model(samples), targets)
+        if not isinstance(found, Tensor) or found.shape not in ((), targets.shape[:1]):
+            form = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
+            raise ValueError(
+                f"the loss gives {form} for {len(targets)} samples: expected a tensor with one "
+                "number, or one for each"
+            )
+        return found.expand(len(targets))
+
+    return own
+
+
+def has_own_loss(model: nn.Module) -> bool:
+    """Whether the model says itself what clients minimise: by a method ``training_loss``, or by the
+    function that it was registered with."""
+    return hasattr(model, "training_loss") or "own_loss" in vars(model)
+
+
+def check_own_loss(config: Architecture, run_spec: RunSpec) -> bool:
+    """Whether there is one, which is then tried on four samples.
+
+    Raises:
+        UserError: it fails.
+    """
+    model = starting_classifier(config, run_spec)
+    if not has_own_loss(model):
+        return False
+    batch = {"images": run_spec.inputs.zeros(4), "labels": example_targets(run_spec, 4)}
+    try:
+        with torch.enable_grad(), torch_seeded(0, "loss"):
+            loss = losses_of(run_spec, model)(model.train(), batch).mean()
+    except (Exception, SystemExit) as error:
+        raise UserError(
+            f"the loss of {config.model} fails: {type(error).__name__}: {reason_of(error)}"
+        ) from None
+    if not loss.requires_grad:
+        raise UserError(f"the loss of {config.model} depends on no weight of the model")
+    return True
+
+
+def example_targets(run_spec: RunSpec, count: int) -> Tensor:
+    """So many targets, of each kind that there is."""
+    if run_spec.targets is not None:
+        return run_spec.targets.example(count)
+    return torch.arange(count) % run_spec.num_classes
 
 
 def cross_entropies(model: nn.Module, batch: Batch) -> Tensor:

@@ -56,14 +56,19 @@ def epochs_of(
     the ``model`` that is trained, no batch is smaller than it needs: see
     :func:`fl.training.batches.cut`.
 
-    Batches hold ``images`` (B, C, H, W) and ``labels`` (B,); with ``latent`` also ``noise``
-    (B, latent), from N(0, 1), and of each of the ``columns``, which have a row for each of the
-    shard's samples, those of the batch.
+    Batches hold ``images`` (B, C, H, W), augmented if the data says so, and ``labels`` (B,); with
+    ``latent`` also ``noise`` (B, latent), from N(0, 1), and of each of the ``columns``, which have
+    a row for each of the shard's samples, those of the batch.
     """
-    device = inputs.device
-    rows = {"images": inputs.shard.images, "labels": inputs.shard.wanted, **(columns or {})}
+    device, shard = inputs.device, inputs.shard
+    if latent is not None:  # a decoder is to make samples as they are
+        shard = replace(shard, augment=None)
+    rows = {"labels": shard.wanted, **(columns or {})}
+    if not shard.varies:
+        rows["images"] = shard.images
     rows = {name: column.to(device) for name, column in rows.items()}
     orders, noise = inputs.stream(order), inputs.stream("local/latent")
+    readings = inputs.stream("local/readings")
     least = smallest_batch(model) if model is not None else 1
 
     def batches() -> Epoch:
@@ -71,6 +76,8 @@ def epochs_of(
         for positions in cut(shuffled, config.batch_size, least):
             # The same as column[positions], in a quarter of the time.
             batch = {name: column.index_select(0, positions) for name, column in rows.items()}
+            if shard.varies:
+                batch["images"] = shard.batch(positions.cpu(), readings).to(device)
             if latent is not None:
                 drawn = torch.randn(len(positions), latent, generator=noise)
                 batch["noise"] = drawn.to(device)

@@ -237,11 +237,15 @@ def poisson_batches(
     Columns as of :func:`fl.training.epochs.epochs_of`.
     """
     shard, size = inputs.shard, len(inputs.shard)
+    if isinstance(config, GeneratorConfig):  # a decoder is to make samples as they are
+        shard = replace(shard, augment=None)
     sampling = Sampling.of(size, config.batch_size, config.epochs)
     draw, latents = _draws(inputs, "local/dp-batches"), inputs.stream("local/latent")
+    readings = inputs.stream("local/readings")
     for _ in range(sampling.steps):
         chosen = draw.uniform(size) < sampling.rate
-        batch = {"images": shard.images[chosen], "labels": shard.wanted[chosen]}
+        images = shard.batch(chosen.nonzero()[:, 0], readings)
+        batch = {"images": images, "labels": shard.wanted[chosen]}
         if isinstance(config, GeneratorConfig):
             batch["noise"] = torch.randn(int(chosen.sum()), config.latent, generator=latents)
         yield {name: column.to(inputs.device) for name, column in batch.items()}

@@ -45,7 +45,7 @@ def spec(model: nn.Module, **changes: Any) -> FitSpec:
 
 def halves(test: Shard, index: int) -> Shard:
     rows = slice(0, 7) if index == 0 else slice(7, None)
-    return replace(test, images=test.images[rows], labels=test.labels[rows])
+    return replace(test, samples=test.images[rows], labels=test.labels[rows])
 
 
 def test_teachers_and_functions_see_some_rows_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -111,7 +111,7 @@ class ThreadServer(Server):
     def _rank(self, group: ThreadGroup) -> Rank:
         own = slice(group.rank, None, group.size)
         images, labels = self._test.images[own], self._test.labels[own]
-        test = replace(self._test, images=images, labels=labels)
+        test = replace(self._test, samples=images, labels=labels)
         return Rank(self.run_spec, test, group.device, group)
 
 

@@ -46,7 +46,7 @@ def recipe_for(inputs: TaskInput) -> Recipe:
 def inputs(training: Training, size: int, id: int, run_spec: RunSpec = PROBLEM) -> TaskInput:
     """A client with so many noisy images, the same for the same id."""
     images = torch.rand(size, *run_spec.image_shape, generator=torch.Generator().manual_seed(id))
-    data = replace(shard(1, 0, 0), images=images, labels=torch.arange(size) % 3)
+    data = replace(shard(1, 0, 0), samples=images, labels=torch.arange(size) % 3)
     data = replace(data, num_classes=run_spec.num_classes)
     return TaskInput(
         client=client(id, training),

@@ -1,0 +1,285 @@
+"""Samples that are read when they are needed: a data set object, or an array in a file.
+
+Random transforms of a data set object are drawn anew in every epoch, from the client's own stream.
+All samples are read once at the start, to know their form, their labels and what tells them from
+others.
+"""
+
+import hashlib
+import inspect
+import os
+import pickle
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fl.errors import UserError, reason_of
+from fl.seeding import all_streams, seed_for
+from fl.sources import source_hash
+
+TRIED = 16
+"""Samples of which it is tried whether reading them draws random numbers."""
+MEMORY_SHARE = 0.25
+"""A data set object of more than this share of main memory is not read into it."""
+ROWS = 4096
+"""Rows of a file that are read at once."""
+DIGEST = 32
+"""Bytes of a sample's digest."""
+
+
+class Source(Protocol):
+    """Where samples come from."""
+
+    def read(self, rows: np.ndarray) -> np.ndarray:
+        """The samples (n, ...) of these rows, as they are stored."""
+        ...
+
+
+@dataclass(frozen=True)
+class Items:
+    """A data set object: indexable, with a length."""
+
+    data: Any
+    sample: Callable[[Any], tuple[np.ndarray, Any]]
+    """Sample and label of what the object gives."""
+
+    def read(self, rows: np.ndarray) -> np.ndarray:
+        """See :class:`Source`."""
+        return np.stack([self.sample(self.data[int(row)])[0] for row in rows])
+
+
+@dataclass(frozen=True)
+class Mapped:
+    """An array in a file, which each process maps into its memory."""
+
+    path: Path
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+    offset: int
+
+    @classmethod
+    def of(cls, array: np.memmap[Any, Any]) -> "Mapped | None":
+        """The array's file; None for a part of it, or another order than C's."""
+        whole = array.base is None or not isinstance(array.base, np.memmap)
+        if not whole or array.filename is None or not array.flags.c_contiguous:
+            return None
+        return cls(Path(array.filename), array.dtype, array.shape, array.offset)
+
+    def read(self, rows: np.ndarray) -> np.ndarray:
+        """See :class:`Source`."""
+        return np.asarray(np.memmap(self.path, self.dtype, "r", self.offset, self.shape)[rows])
+
+
+@dataclass(frozen=True, eq=False)
+class Lazy:
+    """Samples (N, ...) that are read when they are needed; an array where it is asked to be one."""
+
+    sources: Sequence[Source]
+    where: np.ndarray
+    """The source and the row in it of each, int64 (N, 2)."""
+    digests: np.ndarray
+    """Of each sample as it was read first, uint8 (N, 32)."""
+    form: np.ndarray
+    """The smallest and the largest value of all, as two samples of that: (2, ...)."""
+
+    def __len__(self) -> int:
+        return len(self.where)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """(N, ...)."""
+        return (len(self), *self.form.shape[1:])
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The type of the samples' values."""
+        return self.form.dtype
+
+    def __getitem__(self, rows: Any) -> "Lazy":
+        return replace(self, where=self.where[rows], digests=self.digests[rows])
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        """All of them in memory, as they were read first."""
+        parts = [self._first(k) for k in range(len(self))]
+        return np.stack(parts).astype(dtype or self.dtype) if parts else self.form[:0]
+
+    def tobytes(self) -> bytes:
+        """What tells these samples from others: their digests."""
+        return self.digests.tobytes()
+
+    def read(self, rows: np.ndarray, seed: int) -> np.ndarray:
+        """The samples of these rows, (n, ...), with what their transforms draw from the seed.
+
+        Raises:
+            ValueError: they have another shape than at first, or values that are not finite.
+        """
+        found = np.empty((len(rows), *self.shape[1:]), self.dtype)
+        sources, own = self.where[rows].T
+        with all_streams(seed):
+            for source in np.unique(sources):
+                chosen = sources == source
+                samples = self.sources[source].read(own[chosen])
+                if samples.shape[1:] != self.shape[1:]:
+                    raise ValueError(
+                        f"the data has a sample of shape {samples.shape[1:]} where it had "
+                        f"{self.shape[1:]} at first"
+                    )
+                found[chosen] = samples
+        if found.dtype.kind == "f" and not np.isfinite(found).all():
+            raise ValueError("the data has samples with NaN or infinite values")
+        return found
+
+    def _first(self, k: int) -> np.ndarray:
+        """The sample as it was read first."""
+        source, row = self.where[k]
+        with all_streams(seed_for(0, "first reading", int(row))):
+            return np.asarray(self.sources[source].read(np.array([row]))[0])
+
+    @staticmethod
+    def joined(parts: Sequence["Lazy"]) -> "Lazy":
+        """All of these, one after another."""
+        starts = np.cumsum([0, *(len(part.sources) for part in parts)])
+        moved = [p.where + np.array([start, 0]) for p, start in zip(parts, starts, strict=False)]
+        forms = np.stack([part.form for part in parts])
+        return Lazy(
+            [source for part in parts for source in part.sources],
+            np.concatenate(moved),
+            np.concatenate([part.digests for part in parts]),
+            np.stack([forms[:, 0].min(0), forms[:, 1].max(0)]),
+        )
+
+
+def items_of(
+    name: str, data: Any, sample: Callable[[Any], tuple[np.ndarray, Any]]
+) -> tuple[Lazy, list[Any]]:
+    """A data set object's samples, which are not kept, and its labels, which are.
+
+    Raises:
+        UserError: samples of several shapes or types, or values that are not finite.
+    """
+    labels: list[Any] = []
+
+    def read() -> Iterator[np.ndarray]:
+        for row in range(len(data)):
+            with all_streams(seed_for(0, "first reading", row)):
+                found, label = sample(data[row])
+            labels.append(label)
+            yield found[None]
+
+    return _first_reading(name, Items(data, sample), read()), labels
+
+
+def mapped(name: str, array: np.memmap[Any, Any]) -> Lazy | None:
+    """An array in a file, to be read by rows; None where it has to be read whole: images whose
+    channels come last or have no axis, floats of another size than 32 bits, bool."""
+    source = Mapped.of(array)
+    plain = array.dtype.kind in "iu" or array.dtype == np.float32
+    gray = array.ndim == 3 and array.dtype == np.uint8
+    channels_last = array.ndim == 4 and array.shape[1] not in (1, 3)
+    if source is None or not plain or array.ndim < 2 or gray or channels_last:
+        return None
+    parts = (array[first : first + ROWS] for first in range(0, len(array), ROWS))
+    return _first_reading(name, source, parts)
+
+
+def _first_reading(name: str, source: Source, parts: Iterator[np.ndarray]) -> Lazy:
+    """Reads all once; ``parts`` are the samples in order, some at a time."""
+    digests: list[bytes] = []
+    low = high = None
+    for part in parts:
+        if part.dtype.kind == "f" and not np.isfinite(part).all():
+            raise UserError(f"data {name}: samples with NaN or infinite values")
+        if low is not None and (part.shape[1:], part.dtype) != (low.shape, low.dtype):
+            raise UserError(
+                f"data {name}: samples of several shapes or types, {part.dtype} {part.shape[1:]} "
+                f"and {low.dtype} {low.shape}; scale or pad them"
+            )
+        digests += [hashlib.sha256(own.tobytes()).digest() for own in part]
+        least, most = part.min(0), part.max(0)
+        low = least if low is None else np.minimum(low, least)
+        high = most if high is None else np.maximum(high, most)
+    if low is None or high is None:
+        raise UserError(f"data {name} has no samples")
+    where = np.stack([np.zeros(len(digests), np.int64), np.arange(len(digests))], 1)
+    flat = np.frombuffer(b"".join(digests), np.uint8).reshape(-1, DIGEST)
+    return Lazy([source], where, flat, np.stack([low, high]))
+
+
+def is_lazy(data: Any, sample: Callable[[Any], tuple[np.ndarray, Any]]) -> bool:
+    """Whether a data set object is to be read when needed: reading it draws random numbers, or it
+    is too large for main memory."""
+    count = min(len(data), TRIED)
+    if not count:
+        return False
+    size = sample(data[0])[0].nbytes * len(data)
+    if size > MEMORY_SHARE * os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"):
+        return True
+    for row in range(count):
+        with all_streams(0):
+            one = sample(data[row])[0]
+        with all_streams(1):
+            other = sample(data[row])[0]
+        if not np.array_equal(one, other):
+            return True
+    return False
+
+
+# A transform of the user's for training samples, as they are given to a model.
+
+
+@dataclass(frozen=True, eq=False)
+class Augment:
+    """Calls the user's function of one sample, (...), each time that it is trained on."""
+
+    function: Callable[[Tensor], Tensor]
+    digest: str = field(default="", repr=False)
+    """Of what it is and does."""
+
+    @classmethod
+    def of(cls, function: Callable[[Tensor], Tensor], samples: Tensor) -> "Augment":
+        """``samples``: a few (n, ...), on which it is tried.
+
+        Raises:
+            UserError: it fails, or gives another shape or type.
+        """
+        if not callable(function):
+            raise UserError(f"augment: expected a function, got {type(function).__name__}")
+        digest = hashlib.sha256(source_hash(_code_of(function)).encode())
+        with suppress(Exception):  # a closure or a lambda
+            digest.update(pickle.dumps(function))
+        made = cls(function)
+        for seed in range(3):
+            try:
+                found = made(samples, seed)
+            except (Exception, SystemExit) as error:
+                raise UserError(
+                    f"augment fails on a sample of shape {tuple(samples.shape[1:])}: "
+                    f"{type(error).__name__}: {reason_of(error)}"
+                ) from None
+            digest.update(found.contiguous().numpy().tobytes())
+        return cls(function, digest.hexdigest())
+
+    def __call__(self, samples: Tensor, seed: int) -> Tensor:
+        """Of each sample (n, ...), with what it draws from the seed."""
+        if not len(samples):
+            return samples
+        with all_streams(seed), torch.no_grad():
+            found = torch.stack([self.function(sample) for sample in samples])
+        if (found.shape, found.dtype) != (samples.shape, samples.dtype):
+            raise ValueError(
+                f"augment gives {found.dtype} {tuple(found.shape[1:])} for a sample of "
+                f"{samples.dtype} {tuple(samples.shape[1:])}"
+            )
+        return found
+
+
+def _code_of(function: Callable[..., Any]) -> Any:
+    """What has source: the function, or the class of an object that is called."""
+    plain = inspect.isfunction(function) or inspect.isclass(function)
+    return function if plain else type(function)

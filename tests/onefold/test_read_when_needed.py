@@ -1,0 +1,125 @@
+"""Data that is read when needed, transforms drawn in each epoch, and augment, in whole runs."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+import onefold
+from tests.onefold.test_running import Tiny, blobs
+from tests.registries import registries_restored
+from tests.undrawn import WRITE_REPORT, draw_nothing
+
+
+class Flipped:
+    """Images, each flipped at random whenever it is read."""
+
+    classes = ("dark", "middle", "bright")
+
+    def __init__(self) -> None:
+        images, self.labels = blobs()
+        self.images = torch.from_numpy(images).float().permute(0, 3, 1, 2)
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __getitem__(self, row: int) -> tuple[Tensor, int]:
+        image = self.images[row]
+        return image.flip(2) if torch.rand(()) < 0.5 else image, int(self.labels[row])
+
+
+class ByPlace(nn.Module):
+    """Looks at pixels at their places, so that a flip shows."""
+
+    def __init__(self, num_classes: int) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Flatten(), nn.Linear(192, num_classes))
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.layers(images)
+
+
+def flip(image: Tensor) -> Tensor:
+    """At random, at the top of a module, so that it can be sent."""
+    return image.flip(2) if torch.rand(()) < 0.5 else image
+
+
+@pytest.fixture(autouse=True)
+def _in_a_folder_of_its_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(WRITE_REPORT, draw_nothing)
+    with registries_restored():
+        yield
+
+
+def run(data: object, model: object = Tiny, **options: object) -> onefold.Result:
+    base: dict[str, object] = {"num_clients": 3, "classifier": {"epochs": 12, "lr": 0.05}}
+    more = {"runtime": "inprocess", "progress": False, "method": "fedavg"}
+    base["partition"] = "natural" if isinstance(data, dict) else "iid"
+    return onefold.run(data, model, **{**base, **more, **options})  # type: ignore[arg-type]
+
+
+def weights(result: onefold.Result) -> Tensor:
+    return torch.cat([t.flatten() for t in result.model.state_dict().values()])
+
+
+def test_each_epoch_of_each_client_draws_its_own_transforms_and_repeats() -> None:
+    first, again = run(Flipped(), output_dir="a"), run(Flipped(), output_dir="b")
+    assert torch.equal(weights(first), weights(again))
+    assert first.accuracy > 0.6
+    read_once = (Flipped().images.numpy(), Flipped().labels)
+    assert not torch.equal(weights(run(read_once, output_dir="c")), weights(first))
+
+
+def test_augment_that_changes_nothing_changes_no_bit_and_none_is_drawn_from_others() -> None:
+    plain = run(blobs(), output_dir="a")
+    for name, augment in (("b", lambda x: x), ("c", lambda x: x + 0 * torch.rand(()))):
+        assert torch.equal(weights(run(blobs(), augment=augment, output_dir=name)), weights(plain))
+
+
+def test_augment_is_for_training_alone() -> None:
+    dark = run(blobs(), augment=lambda x: 0 * x, **{"classifier.epochs": 1})
+    moved = weights(dark)[: 192 * 3]
+    start = weights(run(blobs(), classifier={"epochs": 1, "lr": 1e-30}))[: 192 * 3]
+    assert torch.equal(moved, start)  # a black image moves no weight, only biases
+    assert dark.figures["scored_on"] == "test"
+
+
+def test_decoders_learn_samples_as_they_are() -> None:
+    pixels = np.random.default_rng(0).integers(0, 256, (40, 1, 28, 28), dtype=np.uint8)
+    options = {"num_clients": 2, "fusion.epochs": 1, "classifier": {"epochs": 1}}
+    options |= {"generator.epochs": 1, "method": "fedmho"}
+    uploads = []
+    for name, augment in (("plain", None), ("dark", lambda image: 0 * image)):
+        ran = run((pixels, np.arange(40) % 2), "cnn", augment=augment, output_dir=name, **options)
+        files = sorted((ran.path / "updates").glob("client-*"))
+        uploads.append([load_file(file) for file in files])
+    (strong, weak), (dark, still_weak) = uploads
+    assert all(torch.equal(weak[name], tensor) for name, tensor in still_weak.items())
+    assert not all(torch.equal(strong[name], tensor) for name, tensor in dark.items())
+
+
+def test_privacy_goes_with_transforms() -> None:
+    result = run(Flipped(), **{"dp.epsilon": 8.0, "classifier.momentum": 0.0})
+    assert result.figures["dp"]["spent"] <= 8.0
+
+
+def test_augment_needs_data_that_is_given() -> None:
+    with pytest.raises(onefold.UserError, match="register it under a name of its own"):
+        run("digits", "cnn", augment=flip)
+    onefold.register_dataset("flipped", blobs(), flip)
+    assert run("flipped").accuracy > 0.4
+
+
+@pytest.mark.slow
+def test_on_ray_each_epoch_is_the_same_as_in_process(tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", Flipped().images.numpy() + 1)
+    in_file = (np.load(tmp_path / "x.npy", mmap_mode="r"), Flipped().labels)
+    data = {"items": Flipped(), "file": in_file}
+    here = run(data, ByPlace, augment=flip, output_dir="here", num_clients=2)
+    there = run(data, ByPlace, augment=flip, output_dir="there", num_clients=2, runtime="ray")
+    assert torch.equal(weights(here), weights(there))
