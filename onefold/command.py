@@ -23,6 +23,7 @@ MODULES = {
     "ls": "onefold.runs",
     "export": "onefold.runs",
     "rm": "onefold.runs",
+    "store": "onefold.store",
 }
 HELP = """usage: onefold COMMAND [...]      onefold COMMAND --help      onefold --version
 
@@ -43,6 +44,8 @@ One-shot federated learning: clients train once, upload once, a server fuses.
   export    figures of runs as a table            onefold export --csv all.csv
             or a run's model                      onefold export --onnx F NAME
   rm        delete runs, sweeps, ...              onefold rm NAME --yes
+  store     how large clients' uploads are        onefold store
+            delete what no run used for 30 days   onefold store --prune 30 --yes
 
 examples:
   onefold run                                     digits, minutes, any machine
