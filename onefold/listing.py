@@ -3,7 +3,6 @@
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import yaml
 
@@ -71,8 +70,8 @@ def _settings(found: JsonObject, clients: object) -> list[str]:
 
 def _score(result: JsonObject) -> str:
     """The accuracy, or the metric's name before its value."""
-    metric: Any = result.get("metric", "accuracy")
-    return f"{'' if metric == 'accuracy' else f'{metric} '[:LONGEST]}{result['accuracy']:.4f}"
+    metric, value = str(result.get("metric", "accuracy")), f"{result['accuracy']:.4f}"
+    return value if metric == "accuracy" else f"{metric[:LONGEST]} {value}"
 
 
 def _date(seconds: float) -> str:

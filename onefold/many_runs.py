@@ -3,7 +3,7 @@
 import re
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -54,9 +54,9 @@ def many_in(folder: Path, runs: Mapping[str, Path]) -> dict[str, Many]:
     """
     found: dict[str, Many] = {}
     for path in sorted(folder.iterdir()) if folder.is_dir() else ():
-        many = _folder(path) if path.is_dir() else _table(path, runs)
-        if many is not None:
-            found.setdefault(many.name, many)
+        with suppress(OSError):  # one that may not be looked into
+            if many := _folder(path) if path.is_dir() else _table(path, runs):
+                found.setdefault(many.name, many)
     return found
 
 
@@ -87,7 +87,7 @@ def _table(file: Path, runs: Mapping[str, Path]) -> Many | None:
             for cell in table["cells"]
             for seed in table["seeds"]
         ]
-    except (OSError, UserError, LookupError, TypeError):  # no file of ours
+    except (UserError, LookupError, TypeError):  # no file of ours
         return None
     if not scale:  # as a grid names its runs
         names = [re.sub(r"[^\w.+-]", "_", name) for name in names]
@@ -129,9 +129,8 @@ def _refuse_trials_at_work(sweep: Many) -> None:
 
 
 def _refuse_foreign(one: Many) -> None:
-    wrong = None if one.place.is_symlink() else next(_foreign(one), None)
-    if one.place.is_symlink() or wrong:
-        what = f"holds {wrong}, which is no {one.kind}'s" if wrong else "is a link"
+    wrong = (f"holds {name}, which is no {one.kind}'s" for name in _foreign(one))
+    if what := "is a link" if one.place.is_symlink() else next(wrong, None):
         raise UserError(f"{one.place} {what}: delete it by hand")
 
 

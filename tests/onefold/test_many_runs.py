@@ -103,6 +103,22 @@ def test_what_only_looks_like_ours_is_not_listed(tmp_path: Path, content: str) -
     assert many_in(tmp_path, {}) == {}
 
 
+def test_a_folder_that_may_not_be_looked_into_is_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_sweep(tmp_path / "search")
+    (tmp_path / "another's").mkdir()
+    look = Path.is_file
+
+    def refused(path: Path) -> bool:
+        if path.parent.name == "another's":
+            raise PermissionError(13, "Permission denied", str(path))
+        return look(path)
+
+    monkeypatch.setattr(Path, "is_file", refused)
+    assert [*many_in(tmp_path, {})] == ["search"]
+
+
 def test_a_table_names_no_folder_elsewhere(tmp_path: Path) -> None:
     precious = make_run(tmp_path / "precious-fedavg-seed0")
     folder = tmp_path / "runs"
