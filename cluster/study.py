@@ -19,10 +19,24 @@ if TYPE_CHECKING:
 
 # Whatever imports torch is imported where it is used: that takes seconds, and is said first.
 
+NEEDED = """A study needs to be told which numbers of clients to try, and what method.
+Nothing was started.
+
+  --num-clients N,N,...    a run for each (default: 10,100,1000,10000)
+  --seeds N,N,...          and each seed (default: 0)
+  --method, --dataset, --config FILE, ...    of all runs, as for onefold run
+
+example:  onefold study --method fedmho-sd --dataset digits --num-clients 5,10,20
+all options:  onefold study --help
+"""
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command and returns its exit status: 0, 1 a run failed, 2 bad input, 130 Ctrl-C."""
     console, arguments = Console(markup=False), sys.argv[1:] if argv is None else argv
+    if not arguments:
+        print(NEEDED, end="", file=sys.stderr)
+        return 2
     with loading(arguments):
         from cluster.run.command_line import stop_with
         from cluster.studies.study_runs import cells, finished, parse_study

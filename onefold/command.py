@@ -23,6 +23,7 @@ MODULES = {
     "ls": "onefold.runs",
     "export": "onefold.runs",
     "rm": "onefold.runs",
+    "store": "onefold.store",
 }
 HELP = """usage: onefold COMMAND [...]      onefold COMMAND --help      onefold --version
 
@@ -36,13 +37,15 @@ One-shot federated learning: clients train once, upload once, a server fuses.
   doctor    is this machine fit?
   status    what Slurm does with the runs that were sent to it
 
-  ls        the runs there are                    onefold ls
+  ls        the runs, sweeps, ... there are       onefold ls
   report    draw a run's report again             onefold report runs/NAME
   compare   several runs on one page              onefold compare A B -o c.html
   privacy   what uploads tell of samples          onefold privacy runs/NAME
   export    figures of runs as a table            onefold export --csv all.csv
             or a run's model                      onefold export --onnx F NAME
-  rm        delete runs                           onefold rm NAME --yes
+  rm        delete runs, sweeps, ...              onefold rm NAME --yes
+  store     how large clients' uploads are        onefold store
+            delete what no run used for 30 days   onefold store --prune 30 --yes
 
 examples:
   onefold run                                     digits, minutes, any machine

@@ -1,4 +1,4 @@
-"""``onefold ls``, ``export`` and ``rm``: the runs below an output directory."""
+"""``onefold ls``, ``export`` and ``rm``: what lies in an output directory."""
 
 import argparse
 import csv
@@ -6,12 +6,11 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from cluster.run.run_dir import delete
 from fl.command import Parser, exit_status
 from fl.errors import UserError, escaped
-from fl.json_files import JsonObject, read_json
 from fl.own_process import run_as_command
-from fl.report.words import duration
+from onefold.listing import lines, result_of
+from onefold.many_runs import Many, delete_all, many_in
 
 PLAIN = (str, int, float)
 """Types of the figures that a table has."""
@@ -27,18 +26,19 @@ def _answer(options: argparse.Namespace) -> None:
     folder = options.output_dir
     if folder.exists() and not folder.is_dir():
         raise UserError(f"{folder} is a file; --output-dir is where runs are kept")
-    found = {file.parent.name: file.parent for file in sorted(folder.glob("*/config.yaml"))}
+    runs = {file.parent.name: file.parent for file in sorted(folder.glob("*/config.yaml"))}
+    many = {} if options.command == "export" else many_in(folder, runs)
     for name in options.runs:
-        if name not in found:
+        if name not in runs and name not in many:
             raise UserError(f"no run {name!r}; onefold ls names those there are")
-    chosen = {name: found[name] for name in options.runs}
+    chosen = {name: runs[name] for name in options.runs if name in runs}
     if options.command == "ls":
-        lines = [f"{name:<40}  {_about(path)}".replace("\n", " ") for name, path in found.items()]
-        print(escaped("\n".join(lines)) or f"no runs in {folder}")
+        print("\n".join(lines(runs, many.values())) or f"no runs in {escaped(str(folder))}")
     elif options.command == "rm":
-        _remove([*chosen.values()], sure=options.yes)
+        of_many = {name: many[name] for name in options.runs if name not in runs}
+        _remove([*chosen.values()], [*of_many.values()], sure=options.yes)
     elif options.csv is not None:
-        _export_figures(chosen or found, options.csv)
+        _export_figures(chosen or runs, options.csv)
     else:
         _export_model([*chosen.values()], options)
 
@@ -50,7 +50,9 @@ def _parser() -> argparse.ArgumentParser:
     anywhere = Parser(add_help=False)  # before the word or after it
     anywhere.add_argument("--output-dir", default=argparse.SUPPRESS, **where)  # type: ignore[arg-type]
     commands = parser.add_subparsers(dest="command", required=True)
-    listing = commands.add_parser("ls", parents=[anywhere], help="the runs there are")
+    listing = commands.add_parser(
+        "ls", parents=[anywhere], help="the runs, sweeps, studies, grids and suites there are"
+    )
     listing.set_defaults(runs=())
     exporting = commands.add_parser(
         "export", parents=[anywhere], help="figures of runs as a table, or a run's model"
@@ -61,34 +63,17 @@ def _parser() -> argparse.ArgumentParser:
     what.add_argument("--torch-export", type=Path, metavar="FILE", help="one run's model")
     exporting.add_argument("--plugin", metavar="PLUGIN", help="your code that registers the model")
     exporting.add_argument("runs", nargs="*", metavar="NAME", help="runs; figures: default all")
-    removing = commands.add_parser("rm", parents=[anywhere], help="delete runs")
+    removing = commands.add_parser(
+        "rm", parents=[anywhere], help="delete runs, sweeps, studies, grids, suites"
+    )
     removing.add_argument("runs", nargs="+", metavar="NAME")
     removing.add_argument("--yes", action="store_true", help="without this it only names them")
     return parser
 
 
-def _about(path: Path) -> str:
-    """What ``ls`` says of a run beside its name, within 38 columns."""
-    try:
-        result = _result(path)
-        if result is None:
-            return "not finished"
-        what = f"{result['method']} on {Path(result['dataset']).stem}"
-        return f"{result['accuracy']:.4f}  {what}  {duration(result['seconds']['total'])}"
-    except (UserError, KeyError, TypeError, ValueError):  # the latter: no run of ours wrote it
-        return "its result.json is damaged"
-
-
-def _result(path: Path) -> JsonObject | None:
-    try:
-        return read_json(path / "result.json")
-    except FileNotFoundError:
-        return None
-
-
 def _export_figures(runs: dict[str, Path], file: Path) -> None:
     """Writes a line for each finished run: its name, and each figure that is a word or number."""
-    results = {name: found for name, path in runs.items() if (found := _result(path))}
+    results = {name: found for name, path in runs.items() if (found := result_of(path))}
     if not results:
         raise UserError("no finished run to export")
     rows = [
@@ -122,13 +107,14 @@ def _export_model(chosen: Sequence[Path], options: argparse.Namespace) -> None:
     print(f"{file}: the model of {chosen[0].name}")
 
 
-def _remove(runs: Sequence[Path], *, sure: bool) -> None:
-    """Deletes the runs' folders; what clients uploaded stays in the store for others."""
+def _remove(runs: Sequence[Path], many: Sequence[Many], *, sure: bool) -> None:
+    """Deletes them and all their runs; what clients uploaded stays in the store for others."""
+    named = [*map(str, runs), *(f"{one.place} ({one.kind}, {one.holds})" for one in many)]
     if not sure:
-        raise UserError(f"would delete {', '.join(map(str, runs))}; say --yes to do it")
-    delete(runs)
-    for path in runs:
-        print(escaped(f"deleted {path}"))
+        raise UserError(f"would delete {', '.join(named)}; say --yes to do it")
+    delete_all(runs, many)
+    for name in named:
+        print(escaped(f"deleted {name}"))
 
 
 if __name__ == "__main__":

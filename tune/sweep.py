@@ -23,6 +23,17 @@ if TYPE_CHECKING:
 
 # Whatever imports torch is imported where it is used: that takes seconds, and is said first.
 
+NEEDED = """A sweep needs to be told what to search, and in which federation.
+Nothing was started.
+
+  --space WHAT       server, local, both, or a YAML file of settings and their values
+  --num-samples N    how many trials (default: 20)
+  --method, --dataset, --config FILE, ...    the federation, as for onefold run
+
+example:  onefold sweep --method fedmho-sd --dataset digits --space server --num-samples 8
+all options:  onefold sweep --help      every combination as a table:  onefold sweep --grid
+"""
+
 
 def main(argv: Sequence[str] | None = None, *, own_process: bool = False) -> int:
     """Runs the command and returns its exit status: 0, 1 a run failed, 2 bad input, 130 Ctrl-C.
@@ -30,6 +41,9 @@ def main(argv: Sequence[str] | None = None, *, own_process: bool = False) -> int
     ``own_process``: whether the process is the command's own, and has computed nothing before.
     """
     console, arguments = Console(markup=False), sys.argv[1:] if argv is None else argv
+    if not arguments:
+        print(NEEDED, end="", file=sys.stderr)
+        return 2
     with loading(arguments):
         from cluster.run.command_line import stop_with
         from cluster.run.early_ray import EarlyRay

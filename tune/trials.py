@@ -18,6 +18,8 @@ from fl.errors import UserError
 from fl.events import Event
 from fl.json_files import JsonObject, SettingValues, read_json_if_whole, write_json
 
+UNNEEDED = ("model", "updates")
+"""Folders of a finished trial's directory that only another use of its model would need."""
 DEFAULT = "default"
 """The trial that changes no setting: the others are compared with it, and it may be the best."""
 SETTINGS, FAILURE = "settings.json", "failure.txt"
@@ -62,7 +64,8 @@ def run_trial(
 
     ``prepare_with`` makes it ready to start; ``listeners`` are called with its events. Its output
     goes to ``log.txt`` there, and the reason of a failure to ``failure.txt``. A sweep has many
-    trials of which few are looked at, so its report is drawn only with ``report``.
+    trials of which few are looked at, so only with ``report`` its report is drawn, and its model
+    and its view of the store stay.
     """
     from cluster.run.runner import CHECKPOINTS, execute
 
@@ -75,14 +78,15 @@ def run_trial(
             try:
                 prepared = prepare_with(launch)
                 console = Console(file=log, width=200, markup=False)
-                found = execute(launch, prepared, run_dir, console, *listeners, report=report)
-                shutil.rmtree(run_dir / CHECKPOINTS, ignore_errors=True)  # as large as its model
-                return found
+                result = execute(launch, prepared, run_dir, console, *listeners, report=report)
             except Exception as error:
                 reason = " ".join(str(error).split())
                 (run_dir / FAILURE).write_text(f"{type(error).__name__}: {reason}\n")
                 traceback.print_exception(error, file=log)
                 raise
+        for name in (CHECKPOINTS, *(() if report else UNNEEDED)):  # each as large as a model
+            shutil.rmtree(run_dir / name, ignore_errors=True)
+        return result
 
 
 def read_result(run_dir: Path) -> JsonObject | None:

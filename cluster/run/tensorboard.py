@@ -15,6 +15,7 @@ from fl.events import (
     RoundEnd,
     RoundsResumed,
     RunEnd,
+    RunStart,
 )
 from fl.federation import Client
 from fl.json_files import SettingValues
@@ -30,6 +31,7 @@ QUANTILES = {"lowest_tenth": 0.1, "median": 0.5, "highest_tenth": 0.9}
 class TensorBoard:
     """Writes losses, accuracies and seconds as scalars, and in the end the hyperparameters.
 
+    Where the run's metric is not accuracy, the tags have its name instead: ``fusion/R2``.
     Up to 32 clients have a curve each, ``clients/00007/loss`` by epoch; of more there are three
     quantiles by role, ``clients/generator/loss_median`` by the run's seconds.
     """
@@ -45,6 +47,7 @@ class TensorBoard:
         self._roles = {c.id: c.role for c in members}
         self._settings = settings or {}
         self._round = 1
+        self._metric = "accuracy"
         self._losses: dict[int, float] = {}
         self._looked = 0.0
 
@@ -56,8 +59,12 @@ class TensorBoard:
     def _write(self, event: Event) -> None:
         scalars = scalars_of(event)
         for tag, value in scalars.values.items():
+            group, _, name = tag.rpartition("/")
+            tag = f"{group}/{self._metric}" if name == "accuracy" else tag
             self._writer.add_scalar(tag, value, scalars.step)
         match event:
+            case RunStart():
+                self._metric = event.metric
             case RoundEnd() | RoundsResumed():
                 self._round = event.round + 1
             case Phase(took=float(took)):
@@ -109,4 +116,4 @@ class TensorBoard:
             for name, value in self._settings.items()
         }
         # Written into this directory, where TensorBoard looks for them beside the curves.
-        self._writer.add_hparams(plain, {"final/accuracy": accuracy}, run_name=".")
+        self._writer.add_hparams(plain, {f"final/{self._metric}": accuracy}, run_name=".")

@@ -12,6 +12,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from fl.errors import UserError
+from fl.json_files import JsonObject
 from fl.report import style
 from fl.report.course import STEPS
 from fl.report.read import RunRecord, read_run
@@ -47,6 +48,7 @@ def write_comparison(run_dirs: Sequence[Path], page: Path) -> Path:
         HERE / "compare.html.j2",
         count=len(runs),
         rows=[_row(group, groups) for group in groups],
+        settings=_differing(groups),
         warning=_warning(groups),
         step=_step(curves),
         metric=_metric(groups),
@@ -117,6 +119,41 @@ def _row(group: Group, groups: Sequence[Group]) -> dict[str, str]:
         "Protocol": first["protocol"],
         f"Rounds to {percent(float(target))}": f"{fmean(reached):.4g}" if all(reached) else NONE,
     }
+
+
+def _differing(groups: Sequence[Group]) -> list[dict[str, str]]:
+    """A line per group with its settings that another group has otherwise; none if all agree.
+
+    A setting that one method alone has comes with the method, and is left out.
+    """
+    found = [_settings(group) for group in groups]
+    names = dict.fromkeys(name for settings in found for name in settings)
+    differ = [n for n in names if len({own[n] for own in found if n in own}) > 1]
+    return [
+        {"Run": _name(group), **{name: own.get(name, NONE) for name in differ}}
+        for group, own in zip(groups, found, strict=True)
+        if differ
+    ]
+
+
+def _settings(group: Group) -> dict[str, str]:
+    """The group's configuration by dotted names, with all its seeds."""
+    shared = {name: v for name, v in group[0].config.items() if name not in NOT_SHARED}
+    return {**_flat(shared), "seed": ", ".join(str(_seed(run)) for run in group)}
+
+
+def _flat(values: JsonObject, prefix: str = "") -> dict[str, str]:
+    flat: dict[str, str] = {}
+    for name, value in values.items():
+        inner = isinstance(value, dict)
+        flat |= _flat(value, f"{prefix}{name}.") if inner else {f"{prefix}{name}": _shown(value)}
+    return flat
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, list):
+        return ", ".join(map(_shown, value)) or "none"
+    return "none" if value is None else str(value)
 
 
 def _target(runs: Sequence[RunRecord]) -> str:

@@ -118,15 +118,19 @@ def events(run_dir: Path) -> list[dict[str, Any]]:
 
 
 def fingerprint(run_dir: Path) -> tuple[bytes, Any, Any]:
-    """What two equal runs have in common: the model's bytes, and every figure but times and how
-    often ranks were replaced."""
-    figures = result(run_dir)
-    for name in ("seconds", "runtime", "versions", "placements", "makespan"):
-        figures.pop(name, None)
-    figures.get("fusion", {}).pop("restarts", None)
+    """What two equal runs have in common: the model's bytes, the figures and the updates."""
     updates = {}
     from safetensors.torch import load_file
 
     for path in sorted((run_dir / "updates").iterdir()):
         updates[path.name] = {n: t.tolist() for n, t in load_file(path).items()}
-    return (run_dir / "model" / "global.safetensors").read_bytes(), figures, updates
+    return (run_dir / "model" / "global.safetensors").read_bytes(), figures(run_dir), updates
+
+
+def figures(run_dir: Path) -> Any:
+    """Every figure of a run but times and how often ranks were replaced."""
+    found = result(run_dir)
+    for name in ("seconds", "runtime", "versions", "placements", "makespan"):
+        found.pop(name, None)
+    found.get("fusion", {}).pop("restarts", None)
+    return found

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 import cluster.study
+from cluster.studies.study_runs import parse_study
 from cluster.study import main
 from tests.cluster.studies.small_study import SMALL, run_undrawn
 
@@ -53,6 +54,19 @@ def test_each_number_of_clients_is_run_once_and_continued_if_interrupted(tmp_pat
     assert unchanged == found[0]
     assert continued["trained"] == 0
     assert continued["accuracy"] == found[1]["accuracy"]
+
+
+def test_a_bare_study_says_what_it_needs_and_starts_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main([]) == 2
+    told = capsys.readouterr()
+    assert (told.out, told.err.count("example:  onefold study --")) == ("", 1)
+    assert len(told.err.splitlines()) <= 10
+    assert not list(tmp_path.iterdir())
+    (example,) = (line for line in told.err.splitlines() if line.startswith("example"))
+    assert parse_study(example.split()[3:])[0].num_clients == "5,10,20"  # is taken
 
 
 def test_help_names_the_studys_options(capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,8 +3,10 @@
 import csv
 import json
 import os
+import re
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -18,24 +20,59 @@ from onefold.runs import main
 def runs(tmp_path: Path) -> Path:
     for name, accuracy in (("one", 0.5), ("two", 0.75), ("broken-off", None)):
         (tmp_path / name).mkdir()
-        (tmp_path / name / "config.yaml").write_text("method: fedavg\nversions: {}\n")
+        settings = "method: fedavg\ndataset: digits\nalpha: 0.5\nnum_clients: 4\nseed: 7\n"
+        (tmp_path / name / "config.yaml").write_text(f"{settings}versions: {{}}\n")
         if accuracy is not None:
             result = {"method": "fedavg", "dataset": "digits", "accuracy": accuracy, "rounds": 3}
-            result["seconds"] = {"total": 61.0}
+            result |= {"alpha": 0.1, "clients": 10, "seed": 3, "seconds": {"total": 61.0}}
             (tmp_path / name / "result.json").write_text(json.dumps(result))
     (tmp_path / ".store").mkdir()
     return tmp_path
 
 
-def test_ls_has_a_line_for_each_run_within_80_columns(
+def listed(runs: Path, capsys: pytest.CaptureFixture[str]) -> list[list[str]]:
+    """The cells of the table's lines, but for those of their date."""
+    assert main(["--output-dir", str(runs), "ls"]) == 0
+    return [
+        re.sub(r"\d{4}-\d\d-\d\d \d\d:\d\d  ", "", line).split(maxsplit=7)
+        for line in capsys.readouterr().out.splitlines()
+    ]
+
+
+def test_ls_has_a_header_and_a_line_for_each_run(
     runs: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    head, *rows = listed(runs, capsys)
+    assert head == ["name", "date", "method", "data", "alpha", "K", "seed", "accuracy  time"]
+    assert rows == [
+        ["broken-off", "fedavg", "digits", "0.5", "4", "7", "\N{EN DASH}", "not finished"],
+        ["one", "fedavg", "digits", "0.1", "10", "3", "0.5000", "1 min 01 s"],
+        ["two", "fedavg", "digits", "0.1", "10", "3", "0.7500", "1 min 01 s"],
+    ]
+
+
+def test_ls_tells_when_a_run_began(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    os.utime(runs / "one" / "config.yaml", (0, time.mktime((2026, 1, 2, 3, 4, 5, 0, 0, 0))))
     assert main(["--output-dir", str(runs), "ls"]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[0] for line in lines] == ["broken-off", "one", "two"]
-    assert "not finished" in lines[0]
-    assert "0.5000  fedavg on digits" in lines[1]
-    assert max(map(len, lines)) <= 80
+    assert "one         2026-01-02 03:04  fedavg" in capsys.readouterr().out
+
+
+def test_ls_names_another_metric_than_accuracy(
+    runs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = runs / "one" / "result.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "metric": "R2", "accuracy": -0.5}))
+    assert main(["--output-dir", str(runs), "ls"]) == 0
+    assert "  R2 -0.5000  1 min 01 s" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("config", ["- a list\n", "{", "dataset: 5\n", "method: a\n"])
+def test_ls_survives_a_config_that_is_no_runs(
+    runs: Path, config: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (runs / "broken-off" / "config.yaml").write_text(config)
+    _, row, *_ = listed(runs, capsys)
+    assert row == ["broken-off", *["\N{EN DASH}"] * 6, "not finished"]
 
 
 def test_a_process_of_its_own_says_what_it_exported(runs: Path) -> None:
@@ -59,11 +96,12 @@ def test_a_strangers_words_command_neither_terminal_nor_spreadsheet(
     runs: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     result = {"method": "=1+1", "dataset": "\x1b[2Jd", "accuracy": 0.5, "seconds": {"total": 1.0}}
+    result |= {"alpha": 0.5, "clients": 3, "seed": 0}
     (runs / "one" / "result.json").write_text(json.dumps({**result, "@key": "-1", "loss": -1.5}))
     (runs / "two").rename(runs / "t\x1b]0;w\x07\no")
     assert main(["--output-dir", str(runs), "ls"]) == 0
     shown = capsys.readouterr().out
-    assert shown.count("\n") == 3
+    assert shown.count("\n") == 4
     assert all(c.isprintable() or c == "\n" for c in shown)
     assert r"\x1b[2Jd" in shown
     assert main(["--output-dir", str(runs), "export", "--csv", str(runs / "all.csv"), "one"]) == 0
@@ -101,10 +139,7 @@ def test_rm_deletes_only_what_is_named_and_meant(
 def test_a_damaged_result_is_one_line(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (runs / "one" / "result.json").write_text("{")
     base = ["--output-dir", str(runs)]
-    assert main([*base, "ls"]) == 0
-    assert "one                                       its result.json is damaged" in (
-        capsys.readouterr().out
-    )
+    assert listed(runs, capsys)[2][-1] == "its result.json is damaged"
     assert main([*base, "export", "--csv", str(runs / "all.csv")]) == 2
     assert "result.json is damaged: it is not valid JSON" in capsys.readouterr().err
     assert not (runs / "all.csv").exists()

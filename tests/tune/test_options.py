@@ -15,6 +15,19 @@ from tune.spaces import check_space, longest_fit, read_space
 from tune.sweep import job_of, main
 
 
+def test_a_bare_sweep_says_what_it_needs_and_starts_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main([]) == 2
+    told = capsys.readouterr()
+    assert (told.out, told.err.count("example:  onefold sweep --")) == ("", 1)
+    assert len(told.err.splitlines()) <= 10
+    assert not list(tmp_path.iterdir())
+    (example,) = (line for line in told.err.splitlines() if line.startswith("example"))
+    parse_sweep(example.split()[3:])  # is taken
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

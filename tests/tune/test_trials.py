@@ -73,6 +73,8 @@ class Execution:
             raise self.error
         for other in others:
             other(RunEnd(accuracy=0.5))
+        for folder in ("model", "updates", "synthetic"):
+            (run_dir / folder).mkdir()
         result = {"accuracy": launch.run.options.keep}
         write_json(run_dir / RESULT, result)
         return result
@@ -89,6 +91,18 @@ def tried(launch: Launch, settings: dict[str, Any], *listeners: Any) -> dict[str
     ready: Any = SimpleNamespace()
     own = derive(launch, settings, "trial")
     return run_trial(own, settings, *listeners, prepare_with=lambda _: ready)
+
+
+@pytest.mark.parametrize(
+    ("report", "folders"), [(False, {"synthetic"}), (True, {"synthetic", "model", "updates"})]
+)
+def test_only_a_final_run_keeps_its_model_and_uploads(
+    launch: Launch, execution: Execution, tmp_path: Path, report: bool, folders: set[str]
+) -> None:
+    own = derive(launch, {}, "trial")
+    ready: Any = SimpleNamespace()
+    run_trial(own, {}, prepare_with=lambda _: ready, report=report)
+    assert {path.name for path in (tmp_path / "trial").iterdir() if path.is_dir()} == folders
 
 
 def test_a_trial_leaves_its_settings_and_log_and_is_heard(

@@ -3,6 +3,7 @@
 import importlib
 import os
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -116,6 +117,15 @@ def test_an_update_is_found_again_by_another_run(tmp_path: Path) -> None:
     for run in ("a", "b"):
         kept = load_file(tmp_path / run / "updates" / "client-00000.safetensors")
         assert kept["w"].tolist() == [0, 1, 2, 3, 4, 5]
+
+
+def test_the_checksums_time_is_that_of_the_last_use(tmp_path: Path) -> None:
+    key = store(tmp_path).key(JOB)
+    store(tmp_path).put(key, 0, packed())
+    checksum = tmp_path / ".store" / f"{key}.sha256"
+    os.utime(checksum, (0, 0))
+    store(tmp_path, "b").get(key, 0)
+    assert time.time() - checksum.stat().st_mtime < 60
 
 
 def test_a_damaged_file_is_not_used(tmp_path: Path) -> None:

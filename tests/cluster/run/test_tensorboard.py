@@ -10,7 +10,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from cluster.run import tensorboard
 from cluster.run.tensorboard import TensorBoard
-from fl.events import ClientEnd, ClientProgress, Epoch, Event, Phase, RoundEnd, RunEnd
+from fl.events import ClientEnd, ClientProgress, Epoch, Event, Phase, RoundEnd, RunEnd, RunStart
 from tests.cluster.run.following import MEMBERS, end, many
 from tests.waiting import wait_until
 
@@ -90,6 +90,15 @@ def test_the_settings_are_hyperparameters_with_the_final_accuracy(
     assert b"lr" in content
     assert b"None" in content
     assert [p for p in tmp_path.iterdir() if p.is_dir()] == []  # in this run, not in one beside it
+
+
+def test_the_tags_have_the_name_of_the_runs_metric(board: TensorBoard, tmp_path: Path) -> None:
+    epoch = Epoch(stage="fusion", epoch=1, epochs=1, loss=0.25, accuracy=0.5)
+    write(board, RunStart(metric="R2"), epoch, round_end(1), RunEnd(accuracy=-0.5))
+    assert curve(tmp_path, "fusion/R2") == [(1, 0.5)]
+    assert curve(tmp_path, "rounds/R2") == [(1, 0.5)]
+    assert curve(tmp_path, "final/R2") == [(0, -0.5)]
+    assert not [tag for tag in seen(tmp_path).Tags()["scalars"] if "accuracy" in tag]
 
 
 def test_a_running_tensorboard_sees_it_within_seconds(

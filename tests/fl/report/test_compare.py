@@ -28,11 +28,56 @@ def change(run_dir: Path, result: dict[str, Any], **settings: Any) -> Path:
     return run_dir
 
 
-def table(run_dirs: list[Path], tmp_path: Path) -> tuple[list[dict[str, str]], str]:
-    """The page's rows by the columns' names, and its source."""
+def tables(run_dirs: list[Path], tmp_path: Path) -> tuple[list[list[dict[str, str]]], str]:
+    """The rows of the page's tables by the columns' names, and its source."""
     page = write_comparison(run_dirs, tmp_path / "compare.html").read_text()
-    head, *rows = [re.findall(r"<t[dh][^>]*>(.*?)</t[dh]>", row) for row in page.split("<tr>")[1:]]
-    return [dict(zip(head, row, strict=True)) for row in rows], page
+    found = []
+    for shown in page.split("<table>")[1:]:
+        lines = shown.split("<tr>")[1:]
+        head, *rows = [re.findall(r"<t[dh][^>]*>(.*?)</t[dh]>", line) for line in lines]
+        found.append([dict(zip(head, row, strict=True)) for row in rows])
+    return found, page
+
+
+def table(run_dirs: list[Path], tmp_path: Path) -> tuple[list[dict[str, str]], str]:
+    """The rows of the page's first table, and its source."""
+    (first, *_), page = tables(run_dirs, tmp_path)
+    return first, page
+
+
+def test_settings_that_differ_are_shown_and_no_others(make_run: MakeRun, tmp_path: Path) -> None:
+    runs = [
+        change(make_run("a"), {}, method="fedmho", keep=0.5, fusion={"lr": 0.1, "epochs": 3}),
+        change(make_run("b"), {}, method="fedmho", keep=0.7, fusion={"lr": 0.1, "epochs": None}),
+        change(make_run("c"), {}, method="fedavg", own=["x", "y"], fusion={"lr": 0.1, "epochs": 3}),
+    ]
+    (_, settings), page = tables(runs, tmp_path)
+    assert settings == [
+        {"Run": "a", "method": "fedmho", "keep": "0.5", "fusion.epochs": "3"},
+        {"Run": "b", "method": "fedmho", "keep": "0.7", "fusion.epochs": "none"},
+        {"Run": "c", "method": "fedavg", "keep": NONE, "fusion.epochs": "3"},
+    ]
+    assert "Settings that differ" in page
+
+
+def test_seeds_of_one_row_are_no_difference(make_run: MakeRun, tmp_path: Path) -> None:
+    runs = [seeded(make_run, 0), seeded(make_run, 1)]
+    assert len(tables(runs, tmp_path)[0]) == 1
+    other = change(make_run("other"), {}, seed=1, alpha=0.1)
+    _, settings = tables([*runs, other], tmp_path)[0]
+    assert [(row["Run"], row["seed"]) for row in settings] == [("dense", "0, 1"), ("other", "1")]
+
+
+def test_whatever_is_wide_scrolls_in_a_box_of_its_own(make_run: MakeRun, tmp_path: Path) -> None:
+    """So the page is never wider than the window, with any number of runs and settings."""
+    runs = [
+        change(make_run(f"{k}-{'long' * 20}"), {}, dataset="d" * 200, alpha=k) for k in range(8)
+    ]
+    _, page = tables(runs, tmp_path)
+    assert page.count("<table>") == page.count('<div class="table">\n<table>') == 2
+    assert re.search(r"^\.table \{[^}]*overflow: auto", page, re.MULTILINE)
+    assert re.search(r"^\.paper img \{[^}]*max-width: 100%", page, re.MULTILINE)
+    assert page.count("<img") == page.count('<div class="paper">\n<img') == 1
 
 
 def test_runs_are_side_by_side_the_best_first(make_run: MakeRun, tmp_path: Path) -> None:
