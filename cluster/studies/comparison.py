@@ -101,6 +101,8 @@ NOTHING = "-"
 """In place of a number that the paper does not print."""
 UNDERTRAINED = "undertrained"
 """In place of the rank of a cell whose loss was still falling at the end."""
+FAILED = "failed"
+"""The same, of a cell with a run that ended in a client's failure."""
 STILL_FALLING = 0.1
 """Share of the whole fall of the loss above which its last fifth's makes a run undertrained."""
 PARTS = 5
@@ -119,6 +121,15 @@ class Figure:
     """As ``result.json`` holds them."""
     losses: tuple[tuple[float, ...], ...] = ()
     """Of the server's training, by run and epoch, as far as they are known."""
+    failed: tuple[str, ...] = ()
+    """Of the seeds that have no result, why."""
+
+    @property
+    def unranked(self) -> str:
+        """Why it has no rank; nothing if it has one."""
+        if self.failed:
+            return FAILED
+        return UNDERTRAINED if self.undertrained else ""
 
     @property
     def undertrained(self) -> bool:
@@ -165,11 +176,11 @@ def as_markdown(
     names[-1:] = ["Scored on"] if len(scored) > 1 else names[-1:]
     lines = []
     for row in _by_row(figures):
-        ours = _ranks([None if figure.undertrained else figure.mean for figure in row])
+        ours = _ranks([None if figure.unranked else figure.mean for figure in row])
         theirs = _ranks([f.cell.paper.mean if f.cell.paper else None for f in row])
         for figure, own, paper in zip(row, ours, theirs, strict=True):
             cells = [figure.cell.row, figure.cell.method, shown(figure.mean, figure.spread)]
-            rank = UNDERTRAINED if figure.undertrained else own
+            rank = figure.unranked or own
             cells += [*_beside(figure), rank, paper] if printed else [rank]
             cells[-1:] = [figure.scored_on] if len(scored) > 1 else cells[-1:]
             lines.append(cells)
@@ -206,23 +217,29 @@ def as_json(
 
 
 def remarks(figures: Sequence[Figure]) -> list[str]:
-    """What is undertrained, and which neighbours in the ranking the seeds do not separate."""
+    """What failed or is undertrained, and which neighbours in rank the seeds do not separate."""
     undertrained = [
         f"Undertrained: more than {STILL_FALLING:.0%} of the whole fall of the server's loss came "
         "in the last fifth of its epochs; such a row has no rank, it needs more of them.",
         "",
     ]
     shown = any(figure.undertrained for figure in figures)
-    return [*(undertrained if shown else []), *_not_separated(figures)]
+    failed = [f"Failed: {f.cell.name}, {why}" for f in figures for why in f.failed]
+    return [
+        *failed,
+        *([""] if failed else []),
+        *(undertrained if shown else []),
+        *_not_separated(figures),
+    ]
 
 
 def _not_separated(figures: Sequence[Figure]) -> list[str]:
     """A paired t-test over seeds, since methods of one seed share partition and uploads."""
-    if any(len(figure.accuracies) < 2 for figure in figures):
+    if any(len(figure.accuracies) + len(figure.failed) < 2 for figure in figures):
         return ["One seed: no spread, and no ranking can be relied on."]
     found = []
     for row in _by_row(figures):
-        ranked = sorted((f for f in row if not f.undertrained), key=lambda figure: -figure.mean)
+        ranked = sorted((f for f in row if not f.unranked), key=lambda figure: -figure.mean)
         for better, worse in pairwise(ranked):
             p = _p_value(better.accuracies, worse.accuracies)
             if p > LEVEL:

@@ -154,9 +154,11 @@ def print_plan(runs: Runs) -> None:
 def run_all(runs: Runs) -> list[Figure]:
     """Runs what is not finished, and tells of each; returns the figures of all.
 
+    A run in which a client fails for good is told, and the others go on.
+
     Raises:
         UserError: a run cannot be, which is said before the first, or was run with other settings.
-        ClientFailed: a client failed for good.
+        ClientFailed: no run has a result.
     """
     with refused_by_disk():
         left = {cell.name: launch for (cell, _), launch in runs.items() if not finished(launch)}
@@ -165,14 +167,27 @@ def run_all(runs: Runs) -> list[Figure]:
                 say(f"checking {len(left)} {'cell' if len(left) == 1 else 'cells'}")
                 refuse_any(left)
     found: dict[Cell, list[tuple[JsonObject, tuple[float, ...]]]] = {}
+    failed: dict[Cell, list[str]] = {}
+    failure: ClientFailed | None = None
     for number, ((cell, seed), launch) in enumerate(runs.items(), start=1):
         title = f"[{number} of {len(runs)}] {cell.name} seed {seed}"
         with Steps(Console(markup=False), title) as say:
-            result = _result(launch, say)
+            result = _result_or_failure(launch, say)
+        if isinstance(result, ClientFailed):
+            failure = result
+            failed.setdefault(cell, []).append(f"seed {seed}: {failure}")
+            print(f"{title}: {failure}", flush=True)
+            continue
         found.setdefault(cell, []).append((result, loss_curve(locate(launch))))
         took = duration(result["seconds"]["total"])
         print(f"{title}: {result['accuracy']:.4f}, {took}", flush=True)
-    return [Figure(cell, *zip(*of_cell, strict=True)) for cell, of_cell in found.items()]
+    if failure is not None and not found:
+        raise failure
+    figures = []
+    for cell, of_cell in found.items():
+        results, losses = zip(*of_cell, strict=True)
+        figures.append(Figure(cell, results, losses, tuple(failed.get(cell, ()))))
+    return figures
 
 
 def refuse_any(launches: Mapping[str, Launch]) -> None:
@@ -191,6 +206,13 @@ def refuse_any(launches: Mapping[str, Launch]) -> None:
             prepare(replace(launch, runtime="inprocess"))
         except UserError as error:
             raise UserError(f"{name}: {error}") from None
+
+
+def _result_or_failure(launch: Launch, say: Callable[[str], None]) -> JsonObject | ClientFailed:
+    try:
+        return _result(launch, say)
+    except ClientFailed as failure:
+        return failure
 
 
 def _result(launch: Launch, say: Callable[[str], None]) -> JsonObject:

@@ -10,10 +10,10 @@ from cluster.run.command_line import parse
 from cluster.run.options import Launch
 from cluster.run.run_dir import claim
 from cluster.studies import suite_runs
-from cluster.studies.comparison import Cell
+from cluster.studies.comparison import Cell, as_markdown
 from cluster.studies.suite_options import EXHIBITS, parse_suite
 from cluster.studies.suite_runs import tell
-from fl.errors import UserError
+from fl.errors import ClientFailed, UserError
 from fl.events import Phase, Preparing, RunStart
 
 CELL = Cell("digits-alpha0.5", "fedavg", ("--method=fedavg", "--num-clients=2"), None)
@@ -44,6 +44,32 @@ def test_a_run_with_other_settings_is_not_taken_for_ours(tmp_path: Path) -> None
     done = asked[CELL, 0]
     finish(replace(done, run=replace(done.run, alpha=0.9)))
     with pytest.raises(UserError, match="was run with other settings"):
+        suite_runs.run_all(asked)
+
+
+def test_a_client_that_fails_ends_its_run_and_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A table of hours ended at one client whose training had diverged."""
+    other = replace(CELL, method="fedprox", arguments=("--method=fedprox", *CELL.arguments[1:]))
+    options = parse_suite(["table3", f"--output-dir={tmp_path}", "--runtime=inprocess"])
+    asked = suite_runs.runs_of(options, [CELL, other], [0, 1])
+
+    def result(launch: Launch, say: object) -> dict[str, object]:
+        if launch.run.method == "fedavg" and launch.run.seed == 0:
+            raise ClientFailed(3, "cnn", "it diverged")
+        return {"accuracy": 0.5 + launch.run.seed / 10, "seconds": {"total": 3.0}}
+
+    monkeypatch.setattr(suite_runs, "_result", result)
+    monkeypatch.setattr(suite_runs, "refuse_any", lambda left: None)
+    fedavg, fedprox = suite_runs.run_all(asked)
+    assert (fedavg.accuracies, fedprox.accuracies) == ((0.6,), (0.5, 0.6))
+    assert "seed 0: client 3 (cnn) failed: it diverged" in capsys.readouterr().out
+    text = as_markdown("table3", "small", [0, 1], [fedavg, fedprox])
+    assert "| fedavg | 60.00 | failed |" in text
+    assert "Failed: digits-alpha0.5-fedavg, seed 0: client 3 (cnn) failed: it diverged" in text
+    asked = {key: launch for key, launch in asked.items() if key == (CELL, 0)}
+    with pytest.raises(ClientFailed, match="it diverged"):
         suite_runs.run_all(asked)
 
 
