@@ -1,7 +1,7 @@
 """A shard: the samples of a data set that one client trains on, and their digest."""
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Self
 
@@ -68,6 +68,14 @@ class Shard:
         else:
             found = as_inputs(self.samples.read(rows.numpy(), _drawn(stream)))
         return found if self.augment is None else self.augment(found, _drawn(stream))
+
+    def take(self, rows: Tensor) -> Self:
+        """The samples at these rows, int64 (m,)."""
+        columns = {n: getattr(self, n) for n in ("labels", "domains", "targets")}
+        taken = {n: column[rows] for n, column in columns.items() if column is not None}
+        samples = self.samples
+        chosen = samples[rows] if isinstance(samples, Tensor) else samples[rows.numpy()]
+        return replace(self, samples=chosen, **taken)
 
     @property
     def wanted(self) -> Tensor:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Annotated, Any, Literal, Protocol
 
 import torch
@@ -29,7 +29,7 @@ from fl.seeding import torch_seeded
 from fl.training.batches import smallest_batch_of
 from fl.training.epochs import EpochTraining, epochs_of
 from fl.training.optimizers import SGD, Adam, Paced, Proximal, Schedule
-from fl.training.recipe import Recipe
+from fl.training.recipe import HeldOut, Recipe
 from fl.training.task import task_of
 
 Losses = Callable[[nn.Module, Batch], Tensor]
@@ -61,6 +61,9 @@ class ClassifierConfig(EpochTraining, Settings):
     """Local epochs."""
     patience: Count | None = None
     """Epochs without a lower training loss after which a client stops. Default: it never does."""
+    validation: Annotated[float, Within(0, 1, "[)")] = 0.0
+    """Share of a client's samples that it does not train on: patience then looks at their loss, and
+    the weights of the epoch with the lowest are uploaded."""
     lr: Positive = 0.02
     """Learning rate."""
     optimizer: Literal["sgd", "adam", "adamw"] = "sgd"
@@ -80,6 +83,11 @@ class ClassifierConfig(EpochTraining, Settings):
     """Largest norm of a step's gradient, to which longer ones are scaled. Default: none."""
     batch_size: Count = 16
     """Samples per step."""
+    micro_batch: Count | None = None
+    """Samples that are passed at once, where a step's do not fit into memory; their gradients add
+    up. Default: a step's."""
+    precision: Literal["fp32", "bf16"] = "fp32"
+    """Arithmetic of a client's passes; bf16 is faster on processors that have it, and rounds."""
     proximal: NotNegative = 0.0
     """FedProx's mu: mu/2 times the squared distance from the weights at the start of the round is
     added to the loss. 0: nothing is added."""
@@ -98,15 +106,16 @@ class ClassifierConfig(EpochTraining, Settings):
     def is_paced(self) -> bool:
         """Whether the steps differ in more than their gradients, which not every method can take:
         it then says so in ``check_further``."""
-        same = ("constant", 0.0, 1.0, None)
-        return (self.schedule, self.warmup, self.round_decay, self.max_norm) != same
+        same = ("constant", 0.0, 1.0, None, 0.0)
+        own = (self.schedule, self.warmup, self.round_decay, self.max_norm, self.validation)
+        return own != same
 
     def refuse_pace(self, who: str) -> None:
         """Raises `UserError` for settings by which the steps of ``who`` would differ."""
         if self.is_paced:
             raise UserError(
-                f"{who} takes steps of one rate: schedule, warmup, round_decay and max_norm do not "
-                "go with it"
+                f"{who} takes steps of one rate: schedule, warmup, round_decay, max_norm and "
+                "validation do not go with it"
             )
 
     def make_optimizer(self) -> SGD | Adam:
@@ -187,6 +196,12 @@ def classifier_recipe(
         losses: the loss of each sample, (B,); without it that of :func:`losses_of`.
         columns: further columns of the batches, a row for each of the client's samples.
     """
+    losses = losses or losses_of(inputs.run_spec, model)
+    if config.precision == "bf16":
+        losses = partial(_in_bf16, losses)
+    held_out = None
+    if config.validation:
+        inputs, columns, held_out = _held_out(inputs, config, model, losses, columns or {})
     optimizer = config.paced_optimizer(len(inputs.shard), inputs.round)
     kept = {n: t.clone() for n, t in model.named_buffers() if n in vars(model).get("stays", ())}
 
@@ -203,12 +218,52 @@ def classifier_recipe(
 
     return Recipe(
         model=model.train(),
-        losses=losses or losses_of(inputs.run_spec, model),
+        losses=losses,
         optimizer=Proximal(optimizer, config.proximal) if config.proximal else optimizer,
         epochs=epochs_of(inputs, config, model, columns=columns),
         patience=config.patience,
+        held_out=held_out,
+        micro_batch=config.micro_batch,
         upload=upload,
     )
+
+
+def _held_out(
+    inputs: TaskInput, config: ClassifierConfig, model: nn.Module, losses: Losses, columns: Batch
+) -> tuple[TaskInput, Batch, HeldOut]:
+    """The client's input and columns without the samples that it is measured on, and these."""
+    count = len(inputs.shard)
+    size = min(count - 1, max(1, round(config.validation * count)))
+    if size < 1:
+        raise ValueError(f"has {count} sample, of which validation cannot hold out one")
+    order = torch.randperm(count, generator=inputs.stream("local/validation"))
+    rows, left = order[:size].sort().values, order[size:].sort().values
+    held = inputs.shard.take(rows)
+    whole = {"images": held.images, "labels": held.wanted} | {
+        n: c[rows] for n, c in columns.items()
+    }
+
+    def loss(model: nn.Module) -> float:
+        parts = (
+            losses(
+                model,
+                {
+                    n: c[first : first + config.batch_size].to(inputs.device)
+                    for n, c in whole.items()
+                },
+            )
+            for first in range(0, size, config.batch_size)
+        )
+        return float(torch.cat(list(parts)).double().mean())
+
+    kept = {name: column[left] for name, column in columns.items()}
+    return replace(inputs, shard=inputs.shard.take(left)), kept, HeldOut(model, loss)
+
+
+def _in_bf16(losses: Losses, model: nn.Module, batch: Batch) -> Tensor:
+    """The losses of passes with bf16 products; each is float32."""
+    with torch.autocast(batch["images"].device.type, torch.bfloat16):
+        return losses(model, batch).float()
 
 
 def plain(training: Training, **changes: object) -> ClassifierConfig:

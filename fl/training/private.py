@@ -145,8 +145,8 @@ class _PrivateTraining(Budget):
 
     def refuse_leaks(self, name: str, model: nn.Module) -> None:
         """Raises `UserError` for what lets a sample through that no noise hides."""
-        if self.patience is not None:
-            raise UserError("dp.epsilon goes without patience, which looks at the training loss")
+        if self.patience is not None or getattr(self, "validation", None):
+            raise UserError("dp.epsilon goes without patience and validation, which look at losses")
         for layer_name, layer in model.named_modules():
             if isinstance(layer, AnyBatchNorm) or [*layer.buffers(recurse=False)]:
                 raise UserError(

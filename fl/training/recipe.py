@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from fl.exchange import Tensors
 from fl.federation import Batch, TaskInput, TaskOutput
-from fl.seeding import in_round, torch_seeded
+from fl.seeding import in_round, streams_restored, torch_seeded
 from fl.training.optimizers import AnyOptimizer, CohortOptimizer, Corrected, Proximal
 from fl.training.progress import report
 from fl.training.reduced import reduced
@@ -26,6 +26,8 @@ class Step(NamedTuple):
     """A scalar; if it depends on no parameter, there is no backward pass."""
     clients: Sequence[int] = (0,)
     """The clients to update, by position."""
+    more: Iterable[Tensor] = ()
+    """Further losses of the step, each computed when the one before has its gradients."""
 
 
 def minimise(
@@ -42,12 +44,14 @@ def minimise(
         optimizer: over the same parameters.
         adjust: called before each update, to clip the gradients or to sum them over ranks.
     """
-    for loss, clients in steps:
+    for loss, clients, more in steps:
         for k in clients:
             for parameter in parameters[k]:
                 parameter.grad = None
         if loss.requires_grad:
             loss.backward()
+        for further in more:
+            further.backward()
         adjust()
         optimizer.step(clients)
 
@@ -117,6 +121,11 @@ class Recipe:
     """Draws from the client's own streams only. It is read once, each epoch to its end."""
     patience: int | None = None
     """Epochs without a lower mean loss after which the client stops; None: it never does."""
+    held_out: "HeldOut | None" = None
+    """Samples that are not trained on: their loss is then what patience looks at, and the weights
+    with the lowest are those that the training ends with."""
+    micro_batch: int | None = None
+    """Samples that are passed at once; None: a step's."""
     upload: Callable[[], Tensors]
     """The tensors that the client uploads; called when the training is over."""
     trained: Sequence[nn.Parameter] | None = None
@@ -137,6 +146,31 @@ class Recipe:
                 parameter.requires_grad_(True)
 
 
+class HeldOut:
+    """Asks a model about samples that it is not trained on, and keeps its best weights."""
+
+    def __init__(self, model: nn.Module, loss: Callable[[nn.Module], float]) -> None:
+        """``loss``: of the model as it is, over those samples."""
+        self._model, self._loss = model, loss
+        self._lowest, self._best = math.inf, dict[str, Tensor]()
+
+    def measure(self) -> float:
+        """The loss now."""
+        self._model.eval()
+        with torch.no_grad(), streams_restored():
+            found = self._loss(self._model)
+        self._model.train()
+        if found < self._lowest:
+            state = self._model.state_dict()
+            self._lowest, self._best = found, {n: t.clone() for n, t in state.items()}
+        return found
+
+    def restore(self) -> None:
+        """Gives the model the weights with the lowest loss."""
+        if self._best:
+            self._model.load_state_dict(self._best)
+
+
 class MeanLoss:
     """The mean loss of a client's samples over its last epoch, and over each before it."""
 
@@ -151,14 +185,16 @@ class MeanLoss:
         self._sum: Tensor | float = 0.0
         self._samples = 0
 
-    def end_epoch(self, patience: int | None) -> bool:
-        """Whether the client stops here: ``patience`` epochs have not lowered the loss."""
+    def end_epoch(self, patience: int | None, measured: float | None = None) -> bool:
+        """Whether the client stops here: ``patience`` epochs have not lowered the loss, or what was
+        ``measured`` in its place."""
         self.epochs += 1
         self._ended.append((self._sum, self._samples))
         if patience is None:
             return False  # without reading the loss back from the device
-        if self._mean < self._lowest:
-            self._lowest, self._lowest_at = self._mean, self.epochs
+        found = self._mean if measured is None else measured
+        if found < self._lowest:
+            self._lowest, self._lowest_at = found, self.epochs
         return self.epochs - self._lowest_at >= patience
 
     def add(self, losses: Tensor) -> None:
@@ -198,15 +234,17 @@ def batches(recipe: Recipe, mean_loss: MeanLoss, client: int | None = None) -> I
     The caller adds each batch's losses to ``mean_loss`` before it takes the next batch. With the
     client's id, each epoch's end is reported (:mod:`fl.training.progress`).
     """
-    epochs = length_hint(recipe.epochs, 0) or None
+    epochs, held_out = length_hint(recipe.epochs, 0) or None, recipe.held_out
     for epoch in recipe.epochs:
         mean_loss.begin_epoch()
         yield from epoch
-        over = mean_loss.end_epoch(recipe.patience)
+        over = mean_loss.end_epoch(recipe.patience, held_out.measure() if held_out else None)
         if client is not None:
             report(client, mean_loss.epochs, epochs, mean_loss.reader())
         if over:
-            return
+            break
+    if held_out:
+        held_out.restore()
 
 
 def optimizer_of(recipes: Sequence[Recipe]) -> CohortOptimizer:
@@ -227,6 +265,11 @@ def one_by_one(inputs: TaskInput, recipe: Recipe) -> TaskOutput:
 
     def steps() -> Iterator[Step]:
         for batch in batches(recipe, mean_loss, inputs.client.id):
+            if recipe.micro_batch is not None:
+                first, *more = _parts(batch, recipe.micro_batch)
+                rest = (_part_loss(recipe, part, batch, mean_loss) for part in more)
+                yield Step(_part_loss(recipe, first, batch, mean_loss), more=rest)
+                continue
             losses = recipe.losses(recipe.model, batch)
             yield Step(losses.mean() if recipe.reduction == "mean" else losses.sum())
             mean_loss.add(losses)
@@ -240,3 +283,16 @@ def one_by_one(inputs: TaskInput, recipe: Recipe) -> TaskOutput:
     if recipe.then is not None:
         return one_by_one(inputs, recipe.then())
     return mean_loss.output(recipe)
+
+
+def _parts(batch: Batch, size: int) -> list[Batch]:
+    """The batch in parts of so many samples."""
+    columns = {name: column.split(size) for name, column in batch.items()}
+    return [dict(zip(columns, part, strict=True)) for part in zip(*columns.values(), strict=True)]
+
+
+def _part_loss(recipe: Recipe, part: Batch, whole: Batch, mean_loss: MeanLoss) -> Tensor:
+    """A part's share of the loss of its whole batch."""
+    losses = recipe.losses(recipe.model, part)
+    mean_loss.add(losses)
+    return losses.sum() / (len(whole["labels"]) if recipe.reduction == "mean" else 1)

@@ -237,6 +237,8 @@ def conflict(probe: Recipe) -> str | None:
 
     ``probe`` is a recipe made for this check alone: its first batch is used up.
     """
+    if probe.held_out or probe.micro_batch:
+        return "it is measured on samples of its own, or its batches are passed in parts"
     if isinstance(innermost(probe.optimizer), Paced):
         return "its rate has a schedule, or its gradients a largest norm, by the client's own steps"
     if dropout := dropout_in(probe.model):

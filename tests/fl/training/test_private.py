@@ -199,7 +199,7 @@ class Other(ClassifierConfig):
 @pytest.mark.parametrize(
     ("training", "said"),
     [
-        (replace(CLASSIFIER, patience=2), "goes without patience"),
+        (replace(CLASSIFIER, patience=2), "goes without patience and validation"),
         (replace(CLASSIFIER, model="convnet"), "cannot train convnet: its .* is a BatchNorm2d"),
         (Other(model="cnn"), "cannot train clients by Other"),
     ],
