@@ -257,10 +257,10 @@ class Clients:
         for member in self.members:
             if member.id in chosen:
                 memory = self._memories.get(member.id)
-                how = by or member.training
+                how = by or member.trains_by
                 if task is None and self.round == 1 and memory is None:
                     how = how.first_round
-                client = replace(member, training=how)
+                client = replace(member, training=how, changes=())
                 own = payloads.get(client.id, {})
                 if own and id(own) not in packed:
                     packed[id(own)] = pack(own, {})

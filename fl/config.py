@@ -67,6 +67,9 @@ class RunConfig(Settings, Generic[Options]):
     plugin: tuple[str, ...] = ()
     """Your own code, which registers models, data sets or methods: FILE.py, module or module:name.
     """
+    per_client: tuple[str, ...] = ()
+    """Training settings of single clients, over those of classifier: CLIENT.SETTING=VALUE, as in
+    3.lr=0.01 3.epochs=5."""
     fid: bool = False
     """Also measure how far the synthetic images are from the real training images, by a network of
     our own (fl/metrics/samples.py); and ask another, trained on the real ones, about the synthetic

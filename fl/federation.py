@@ -157,6 +157,13 @@ class Client:
     """Its training samples."""
     request: Request
     """What it asks of the machine."""
+    changes: tuple[tuple[str, object], ...] = ()
+    """Settings by which its training differs from the record, which others have too."""
+
+    @property
+    def trains_by(self) -> Training:
+        """The record with its own settings."""
+        return replace(self.training, **dict(self.changes)) if self.changes else self.training
 
     @property
     def model(self) -> str:

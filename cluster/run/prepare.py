@@ -3,12 +3,13 @@
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+import yaml
 from torch import Tensor
 
 from cluster.hardware.inventory import Inventory, take_inventory
@@ -23,7 +24,7 @@ from fl.data.catalogue import load
 from fl.data.datasets import Dataset, Split, load_auxiliary, subset
 from fl.data.domains import load_domains
 from fl.data.partition import Partition, hold_out, make_partition, validated
-from fl.errors import UserError
+from fl.errors import UserError, unknown
 from fl.federation import Client, RunSpec, Training
 from fl.inputs import NotImages
 from fl.methods.method import Assignment
@@ -80,6 +81,9 @@ def _bytes(training: Training, run_spec: RunSpec) -> int:
     return sum(t.numel() * t.element_size() for t in model.state_dict().values())
 
 
+Changes = tuple[tuple[str, object], ...]
+"""Settings by name, with values."""
+
 # Admits a run: refuses what configuration and machine rule out, before any data is read.
 
 
@@ -96,6 +100,8 @@ class Admitted:
     """As far as they are known before a step is measured."""
     fusion_ranks: int | None
     """Ranks of the server: as asked for, or the method's default; None for one per GPU."""
+    changes: Mapping[int, Changes]
+    """By client id its own settings."""
 
 
 def admit(launch: Launch, inventory: Inventory | None = None) -> Admitted:
@@ -136,7 +142,50 @@ def admit(launch: Launch, inventory: Inventory | None = None) -> Admitted:
         inventory=inventory,
         requests=stated(assignments, run.resources, inventory),
         fusion_ranks=ranks,
+        changes=changes_of(run, assignments),
     )
+
+
+def changes_of(run: RunConfig[Any], assignments: Sequence[Assignment]) -> dict[int, Changes]:
+    """By client id the settings of its training that ``per_client`` gives it alone.
+
+    Raises:
+        UserError: no such client or setting, a value that it cannot have, or a client whose
+            training the method reckons with.
+    """
+    found: dict[int, Changes] = {}
+    for entry in run.per_client:
+        left, _, text = entry.partition("=")
+        client, _, name = left.partition(".")
+        try:
+            k = _client(client, run.num_clients)
+            found[k] = (*found.get(k, ()), _change(name, text, assignments[k].training))
+            replace(assignments[k].training, **dict(found[k])).check(run.run_spec)
+        except UserError as error:
+            raise UserError(f"per_client {entry}: {error}") from None
+    return found
+
+
+def _client(text: str, count: int) -> int:
+    if not (text.isdecimal() and int(text) < count):
+        raise UserError(f"no client {text!r}; allowed: 0 to {count - 1}, as in 3.lr=0.01")
+    return int(text)
+
+
+def _change(name: str, text: str, training: Training) -> tuple[str, object]:
+    if type(training) is not ClassifierConfig:
+        raise UserError("allowed for clients that only train a classifier by a common record")
+    names = [f.name for f in fields(training) if f.name not in ("model", "width")]
+    name = name.replace("-", "_")
+    if name not in names:
+        raise unknown("setting", name, names)
+    try:
+        value = yaml.safe_load(text)
+    except yaml.YAMLError:
+        value = None
+    if not isinstance(value, str | int | float):
+        raise UserError(f"{text!r} is no value")
+    return name, value
 
 
 def _refuse_own_loss(training: Training, method: Method, run_spec: RunSpec) -> None:
@@ -242,7 +291,7 @@ def prepare(
         run_spec=admitted.run_spec,
         dataset=dataset,
         partition=partition,
-        members=_members(admitted.assignments, partition, requests),
+        members=_members(admitted, partition, requests),
         inventory=admitted.inventory,
         rates=requests.rates,
         inputs=_inputs(launch, admitted.method),
@@ -313,9 +362,7 @@ def _measured(launch: Launch, admitted: Admitted, partition: Partition) -> Reque
     )
 
 
-def _members(
-    assignments: Sequence[Assignment], partition: Partition, requests: Requests
-) -> tuple[Client, ...]:
+def _members(admitted: Admitted, partition: Partition, requests: Requests) -> tuple[Client, ...]:
     """The clients, each with its assignment, its share of the data and its request."""
     return tuple(
         Client(
@@ -324,8 +371,9 @@ def _members(
             training=_with_noise(assignment.training, len(partition.train[k])),
             num_samples=len(partition.train[k]),
             request=requests.by_assignment[assignment],
+            changes=admitted.changes.get(k, ()),
         )
-        for k, assignment in enumerate(assignments)
+        for k, assignment in enumerate(admitted.assignments)
     )
 
 

@@ -58,7 +58,7 @@ def run(clients: Clients, server: Server, config: FedNovaConfig, *, rounds: Roun
 
 def steps(update: Update) -> float:
     """a_k: what the steps of a client's training add up to, in gradients of equal size."""
-    config = update.client.training
+    config = update.client.trains_by
     assert isinstance(config, ClassifierConfig)
     tau, rho = config.steps(update.client.num_samples), config.momentum
     if config.proximal:

@@ -1,4 +1,4 @@
-"""A loss of one's own, and a model for each client."""
+"""A loss of one's own; and a model, and training settings, for each client."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
 import onefold
@@ -175,3 +176,47 @@ def test_models_that_cannot_be_given_so_are_refused(
 ) -> None:
     with pytest.raises(onefold.UserError, match=message):
         run(models, method)
+
+
+def upload(result: onefold.Result, client: int) -> dict[str, Tensor]:
+    return load_file(result.path / "updates" / f"client-{client:05d}.safetensors")
+
+
+@pytest.mark.parametrize("method", ["fedavg", "fednova"])
+def test_a_client_may_train_by_settings_of_its_own_and_is_averaged_with_the_others(
+    method: str,
+) -> None:
+    plain = run(method=method, output_dir="a")
+    own = run(method=method, output_dir="b", per_client=["1.lr=0.5", "1.epochs=1"])
+    alone = run(method=method, output_dir="c", classifier={"epochs": 1, "lr": 0.5})
+    for client, like in ((0, plain), (1, alone), (2, plain)):
+        found, expected = upload(own, client), upload(like, client)
+        assert all(torch.equal(found[name], tensor) for name, tensor in expected.items())
+    assert isinstance(own.model, Tiny)
+    if method == "fedavg":
+        for name, tensor in own.model.state_dict().items():
+            sent = torch.stack([upload(own, k)[f"classifier.{name}"] for k in range(3)])
+            torch.testing.assert_close(tensor, sent.mean(0))
+
+
+@pytest.mark.parametrize(
+    ("entry", "message"),
+    [
+        ("3.lr=0.1", "per_client 3.lr=0.1: no client '3'; allowed: 0 to 2"),
+        ("x.lr=0.1", "no client 'x'"),
+        ("0.lrr=0.1", "unknown setting 'lrr'.*lr"),
+        ("0.model=cnn", "unknown setting 'model'"),
+        ("0.lr=-1", "lr must be"),
+        ("0.epochs=two", "epochs must be"),
+        ("0.lr", "'' is no value"),
+    ],
+)
+def test_settings_of_a_client_that_cannot_be_are_refused(entry: str, message: str) -> None:
+    with pytest.raises(onefold.UserError, match=message):
+        run(per_client=[entry])
+
+
+@pytest.mark.parametrize("method", ["scaffold", "moon", "local"])
+def test_methods_that_reckon_with_a_clients_training_refuse_it(method: str) -> None:
+    with pytest.raises(onefold.UserError, match="only train a classifier by a common record"):
+        run(Wide, method=method, per_client=["0.lr=0.1"])
