@@ -1,7 +1,9 @@
 """What the samples of a data set are: their shape, and what their values mean."""
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
@@ -12,7 +14,7 @@ from fl.errors import UserError
 if TYPE_CHECKING:
     from fl.data.lazy import Lazy
 
-Kind = Literal["pixels", "floats", "integers"]
+Kind = Literal["pixels", "floats", "integers", "parts"]
 
 
 class NotImages(UserError):
@@ -26,10 +28,12 @@ class Inputs:
     shape: tuple[int, ...]
     """Of one sample. Images have (channels, height, width)."""
     kind: Kind = "pixels"
-    """pixels: floats in [0, 1], of an image. floats: any others. integers: int64, as tokens."""
+    """pixels: floats in [0, 1], of an image. floats: any others. integers: int64, as tokens. parts:
+    several of these, as the bytes of all; a model gets them one by one."""
     low: float = 0.0
     high: float = 1.0
     """The smallest and largest value in the training data."""
+    parts: tuple["Inputs", ...] = ()
 
     @classmethod
     def of(cls, given: "Inputs | tuple[int, ...]") -> "Inputs":
@@ -39,6 +43,9 @@ class Inputs:
     @classmethod
     def found(cls, samples: "np.ndarray | Lazy") -> "Inputs":
         """What these samples are, (N, ...): uint8 of three axes are images, of 0 to 255."""
+        if samples.dtype.names and isinstance(samples, np.ndarray):
+            parts = tuple(cls.found(samples[name]) for name in samples.dtype.names)
+            return cls((samples.dtype.itemsize,), "parts", parts=parts)
         shape = samples.shape[1:]
         if samples.dtype == np.uint8 and len(shape) == 3:
             return cls(shape)
@@ -66,16 +73,33 @@ class Inputs:
         channels, height, width = self.shape
         return channels, height, width
 
+    @property
+    def shape_for_model(self) -> tuple[Any, ...]:
+        """What a model is built for: the shape, or that of each part."""
+        return tuple(part.shape for part in self.parts) or self.shape
+
     def __str__(self) -> str:
+        if self.parts:
+            return " and ".join(map(str, self.parts))
         return f"{self.kind} of shape {self.shape}"
 
     def zeros(self, count: int) -> Tensor:
         """So many samples of zeros, as a model takes them; zero is a token of every vocabulary."""
+        if self.parts:
+            return joined([part.zeros(count) for part in self.parts])
         dtype = torch.int64 if self.kind == "integers" else torch.float32
         return torch.zeros(count, *self.shape, dtype=dtype)
 
+    def highest(self, count: int) -> Tensor:
+        """So many samples of the largest value."""
+        if self.parts:
+            return joined([part.highest(count) for part in self.parts])
+        return torch.full_like(self.zeros(count), self.high)
+
     def draw(self, count: int, generator: torch.Generator | None = None) -> Tensor:
         """So many samples at random, uniform between the smallest and the largest value."""
+        if self.parts:
+            return joined([part.draw(count, generator) for part in self.parts])
         size = (count, *self.shape)
         if self.kind == "integers":
             low, high = int(self.low), int(self.high) + 1
@@ -85,6 +109,8 @@ class Inputs:
 
     def stored(self, count: int, stream: np.random.Generator) -> np.ndarray:
         """So many samples at random, as they are stored."""
+        if self.parts:
+            return together([part.stored(count, stream) for part in self.parts])
         size = (count, *self.shape)
         if self.kind == "pixels":
             return stream.integers(0, 256, size, dtype=np.uint8)
@@ -92,10 +118,51 @@ class Inputs:
             return stream.integers(int(self.low), int(self.high) + 1, size)
         return stream.uniform(self.low, self.high, size).astype(np.float32)
 
+    def one_by_one(self, samples: Tensor) -> tuple[Tensor, ...]:
+        """The parts (B, ...) of samples (B, bytes)."""
+        found, first = [], 0
+        for part in self.parts:
+            empty = part.zeros(0)
+            size = math.prod(part.shape) * empty.element_size()
+            own = samples[:, first : first + size].contiguous().view(empty.dtype)
+            found.append(own.view(len(samples), *part.shape))
+            first += size
+        return tuple(found)
+
+
+@dataclass(frozen=True)
+class TakesParts:
+    """A forward pre-hook that gives a model the parts of its samples one by one."""
+
+    inputs: Inputs
+
+    def __call__(self, module: Any, given: tuple[Any, ...]) -> tuple[Any, ...]:
+        """The parts, where a single tensor of their bytes was given."""
+        whole = len(given) == 1 and given[0].dtype == torch.uint8 and given[0].ndim == 2
+        return self.inputs.one_by_one(given[0]) if whole else given
+
+
+def joined(parts: Sequence[Tensor]) -> Tensor:
+    """Parts (B, ...) as their bytes, (B, bytes)."""
+    return torch.cat([p.contiguous().flatten(1).view(torch.uint8) for p in parts], 1)
+
+
+def together(parts: Sequence[np.ndarray]) -> np.ndarray:
+    """Arrays (N, ...) as one of records, (N,), as a model takes them."""
+    tensors = [as_inputs(part).numpy() for part in parts]
+    fields = [(f"part{k}", t.dtype, t.shape[1:]) for k, t in enumerate(tensors)]
+    records = np.empty(len(tensors[0]), fields)
+    for (name, *_), tensor in zip(fields, tensors, strict=True):
+        records[name] = tensor
+    return records
+
 
 def as_inputs(samples: np.ndarray) -> Tensor:
     """Stored samples as a model takes them: bytes of images as float32 in [0, 1], other floats as
-    float32, whole numbers as int64."""
+    float32, whole numbers as int64; records as their bytes, uint8 (N, bytes)."""
+    if samples.dtype.names:
+        flat = np.ascontiguousarray(samples).view(np.uint8)
+        return torch.from_numpy(flat.reshape(len(samples), samples.dtype.itemsize))
     tensor = torch.from_numpy(samples)
     if tensor.dtype == torch.uint8 and tensor.ndim == 4:
         return tensor.float().div_(255)

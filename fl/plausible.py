@@ -82,7 +82,7 @@ def trial_inputs(inputs: Inputs) -> Tensor:
         coarse = torch.rand(1, inputs.shape[0], 4, 4, generator=_secret_stream())
         noise[1:] = F.interpolate(coarse, size=inputs.shape[1:], mode="bilinear")
     zero = inputs.zeros(1)
-    return torch.cat([zero, torch.full_like(zero, inputs.high), noise])
+    return torch.cat([zero, inputs.highest(1), noise])
 
 
 @lru_cache(maxsize=8)

@@ -17,7 +17,7 @@ from fl.data.datasets import Dataset, Split
 from fl.data.image_files import check_names, in_one_form, pixels
 from fl.data.lazy import Augment, Lazy, is_lazy, items_of, mapped
 from fl.errors import UserError, reason_of
-from fl.inputs import as_inputs
+from fl.inputs import as_inputs, together
 from fl.seeding import numpy_generator
 from fl.targets import Targets
 
@@ -44,7 +44,8 @@ def as_dataset(name: str, data: Any, augment: Callable[[Tensor], Tensor] | None 
             test split; two such pairs or data set objects, training and test; a mapping with
             ``train`` and ``test``, of the same (a Hugging Face ``DatasetDict`` is one); a mapping
             of clients, each with data in any of these forms, see :func:`of_clients`; or one data
-            set object, indexable with a length, whose samples are (sample, label). Samples are
+            set object, indexable with a length, whose samples are (sample, label). In place of
+            samples there may be a tuple of several inputs, each (N, ...). Samples are
             numbers of any type and one shape; see :func:`stored` for what is taken as an image.
             Labels are integers from 0, one for each sample; or targets, see :func:`_labels`.
         augment: what is done to a sample (...), as a model gets it, each time that a classifier
@@ -56,6 +57,8 @@ def as_dataset(name: str, data: Any, augment: Callable[[Tensor], Tensor] | None 
     found = _as_dataset(name, data)
     if augment is None:
         return found
+    if found.inputs.parts:
+        raise UserError("augment goes with samples of one input")
     few = as_inputs(np.asarray(found.train.images[np.arange(min(4, len(found.train.labels)))]))
     return replace(found, train=replace(found.train, augment=Augment.of(augment, few)))
 
@@ -64,7 +67,7 @@ def _as_dataset(name: str, data: Any) -> Dataset:
     if isinstance(data, Dataset):
         return data
     two = isinstance(data, tuple | list) and len(data) == 2
-    if two and (_is_pair(data[0]) or all(map(_is_object, data))):
+    if two and (all(map(_is_pair, data)) or all(map(_is_object, data))):
         data = {"train": data[0], "test": data[1]}
     if not isinstance(data, Mapping):
         return _checked(name, *_held_out(_split(name, data)), _class_names(data))
@@ -103,6 +106,8 @@ def _held_out(whole: Split) -> tuple[Split, Split]:
 def _split(name: str, data: Any) -> Split:
     if _is_pair(data):
         given, labels = data[0], _array(name, data[1])
+        if isinstance(given, tuple) and len(given) != len(labels):
+            return _several(name, [_array(name, part) for part in given], labels)
         if len(given) != len(labels):
             raise UserError(f"data {name}: {len(given)} samples but {len(labels)} labels")
         in_file = mapped(name, given) if isinstance(given, np.memmap) else None
@@ -110,6 +115,8 @@ def _split(name: str, data: Any) -> Split:
         return Split(images, **_labels(name, labels))
     if not (hasattr(data, "__len__") and hasattr(data, "__getitem__")):
         raise UserError(f"data {name}: expected {FORMS}, got {type(data).__name__}")
+    if len(data) and _has_several(data[0]):
+        return _several_of(name, data)
     if is_lazy(data, sample := partial(_lazy_sample, name)):
         read, targets = items_of(name, data, sample)
         return Split(read, **_labels(name, _array(name, [np.asarray(own) for own in targets])))
@@ -124,6 +131,44 @@ def _split(name: str, data: Any) -> Split:
         )
     labels = _array(name, [np.asarray(label) for _, label in samples])
     return Split(stored(name, np.stack(alike)), **_labels(name, labels))
+
+
+# Samples of several inputs, such as an image and a row of a table.
+
+
+def _has_several(sample: Any) -> bool:
+    """Whether a data set object's sample is (inputs, label), with a tuple of arrays."""
+    if not isinstance(sample, Sequence) or len(sample) != 2 or not isinstance(sample[0], tuple):
+        return False
+    return all(hasattr(part, "shape") for part in sample[0])
+
+
+def _several_of(name: str, data: Any) -> Split:
+    """A data set object's samples of several inputs, which are read once.
+
+    Raises:
+        UserError: reading them draws random numbers, or main memory cannot hold them.
+    """
+
+    def flat(sample: Any) -> tuple[np.ndarray, Any]:
+        return np.concatenate([np.ravel(_array(name, part)) for part in sample[0]]), sample[1]
+
+    if is_lazy(data, flat):
+        raise UserError(
+            f"data {name}: samples of several inputs are read once, but reading them draws random "
+            "numbers, or they exceed memory: give arrays"
+        )
+    rows = [data[k] for k in range(len(data))]
+    columns = [np.stack([_array(name, part) for part in own]) for own in zip(*(r[0] for r in rows))]  # noqa: B905
+    return _several(name, columns, _array(name, [np.asarray(label) for _, label in rows]))
+
+
+def _several(name: str, inputs: Sequence[np.ndarray], labels: np.ndarray) -> Split:
+    """Samples of several inputs, each (N, ...)."""
+    counts = {len(column) for column in (*inputs, labels)}
+    if len(counts) > 1:
+        raise UserError(f"data {name}: inputs and labels of several lengths, {sorted(counts)}")
+    return Split(together([stored(name, column) for column in inputs]), **_labels(name, labels))
 
 
 def _lazy_sample(name: str, sample: Any) -> tuple[np.ndarray, Any]:
@@ -297,6 +342,8 @@ def _checked(name: str, train: Split, test: Split, names: tuple[str, ...]) -> Da
             raise UserError(f"data {name} has no {part} samples")
         if split.labels.min() < 0:
             raise UserError(f"data {name}: label {split.labels.min()}; allowed: 0 and more")
+    if train.images.dtype.names and train.images.dtype != test.images.dtype:
+        raise UserError(f"data {name}: training and test samples differ in their inputs")
     if train.images.shape[1:] != test.images.shape[1:]:
         shapes = f"{train.images.shape[1:]} and {test.images.shape[1:]}"
         raise UserError(f"data {name}: training and test samples differ in shape: {shapes}")

@@ -81,7 +81,9 @@ def _checked(update: Update, run_spec: RunSpec) -> tuple[Tensor, Tensor]:
         raise ValueError(f"client {update.client.id} did not send a sample and label per sample")
     if int(labels.min()) < 0 or int(labels.max()) >= run_spec.num_classes:
         raise ValueError(f"client {update.client.id} sent labels of no class: {int(labels.max())}")
-    if images.dtype == torch.uint8:
+    if not all(part.isfinite().all() for part in inputs.one_by_one(images)):
+        raise ValueError(f"client {update.client.id} sent samples with NaN or infinite values")
+    if images.dtype == torch.uint8 and inputs.kind == "pixels":
         return images.float() / 255, labels
     if inputs.kind == "pixels" and not 0 <= float(images.min()) <= float(images.max()) <= 1:
         raise ValueError(f"client {update.client.id} sent pixels outside 0 to 1")

@@ -37,10 +37,11 @@ def check_output(info: ModelInfo, inputs: Inputs, num_classes: int, width: float
     Raises:
         UserError: with what it gave, or how it failed.
     """
-    tried = f"{_plural(inputs)} of shape {(2, *inputs.shape)}"
+    shapes = [(2, *part.shape) for part in inputs.parts or (inputs,)]
+    tried = f"{_plural(inputs)} of shape {' and '.join(map(str, shapes))}"
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         try:
-            model = info.build(inputs.shape, num_classes, width).eval()
+            model = info.made(inputs, num_classes, width).eval()
             found = model(inputs.zeros(2))
         except UserError:
             raise
@@ -122,7 +123,7 @@ def build_classifier(
     """
     inputs = Inputs.of(samples)
     check_classifier(name, inputs, num_classes, width=width)
-    model = MODELS[name].build(inputs.shape, num_classes, width)
+    model = MODELS[name].made(inputs, num_classes, width)
     if MODELS[name].source:
         settle(model, inputs)
     model.stays = staying(model)  # type: ignore[assignment]
@@ -201,8 +202,9 @@ def _check(name: str, names: Names, inputs: Inputs, num_classes: int, width: flo
     if min(inputs.shape) < 1 or not info.takes(inputs):
         channels = "images of 1 or 3 channels and " if info.images else ""
         other = "" if inputs.is_image else "; mlp takes any numbers, as may a model of your own"
+        other = "; a model of your own may" if inputs.parts else other
         raise UserError(
-            f"{name} does not take {_plural(inputs)} of shape {inputs.shape}; "
+            f"{name} does not take {_plural(inputs)} of shape {inputs.shape_for_model}; "
             f"it needs {channels}{info.needs}{other}"
         )
     if num_classes < 1:

@@ -101,7 +101,7 @@ def _build(about: Mapping[str, Any]) -> nn.Module:
     if "image_shape" in about:  # files of Onefold 0.1 before samples could be anything
         inputs = Inputs(tuple(about["image_shape"]))
     else:
-        inputs = Inputs(**{**about["inputs"], "shape": tuple(about["inputs"]["shape"])})
+        inputs = _inputs(about["inputs"])
     return build_classifier(about["model"], inputs, about["num_classes"], width=about["width"])
 
 
@@ -114,3 +114,8 @@ def save_tensors(
     with replacing(path) as temporary:
         save_file(tensors, temporary, metadata=metadata)
         temporary.chmod(0o666 & ~mask)
+
+
+def _inputs(about: Mapping[str, Any]) -> Inputs:
+    parts = tuple(_inputs(part) for part in about.get("parts", ()))
+    return Inputs(**{**about, "shape": tuple(about["shape"]), "parts": parts})

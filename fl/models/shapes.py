@@ -6,7 +6,7 @@ from typing import Literal
 
 from torch import Tensor, nn
 
-from fl.inputs import Inputs
+from fl.inputs import Inputs, TakesParts
 
 ImageShape = tuple[int, int, int]
 """(channels, height, width) of one image."""
@@ -71,7 +71,16 @@ class ModelInfo:
 
     def takes(self, inputs: Inputs) -> bool:
         """Whether it takes such samples."""
+        if inputs.parts:
+            return bool(self.source)
         return (inputs.is_image or not self.images) and self.supports(inputs.shape)
+
+    def made(self, inputs: Inputs, num_classes: int, width: float) -> nn.Module:
+        """A classifier for such samples."""
+        model = self.build(inputs.shape_for_model, num_classes, width)
+        if inputs.parts:
+            model.register_forward_pre_hook(TakesParts(inputs))
+        return model
 
 
 @dataclass(frozen=True)

@@ -55,7 +55,7 @@ def _smallest(info: ModelInfo, built: Built) -> int:
     """
     with torch.random.fork_rng(devices=[]):
         with torch.device("cpu" if info.source else "meta"):
-            model = info.build(built.inputs.shape, built.num_classes, built.width).train()
+            model = info.made(built.inputs, built.num_classes, built.width).train()
         if not info.source:
             if not any(isinstance(m, AnyBatchNorm) for m in model.modules()):
                 return 1

@@ -343,7 +343,9 @@ def losses_of(run_spec: RunSpec, model: nn.Module) -> Losses:
     def own(model: Any, batch: Batch) -> Tensor:
         samples, targets = batch["images"], batch["labels"]
         if hasattr(model, "training_loss"):
-            found = model.training_loss(samples, targets)
+            several = run_spec.inputs.parts
+            given = run_spec.inputs.one_by_one(samples) if several else samples
+            found = model.training_loss(given, targets)
         else:
             found = model.own_loss(model(samples), targets)
         if not isinstance(found, Tensor) or found.shape not in ((), targets.shape[:1]):
