@@ -20,6 +20,7 @@ from fl.exchange import Tensors
 from fl.fusion.checkpoints import load_tensors, save_tensors
 from fl.fusion.server import Server
 from fl.json_files import JsonObject, SettingValues
+from fl.models.state import load_whole
 from fl.server import Evaluation, Outcome
 
 TARGETS = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.95, 0.97, 0.99)
@@ -163,7 +164,7 @@ class Rounds:
         if state is None:
             return
         if model:
-            model.load_state_dict(state["model"])
+            load_whole(model, state["model"])
         memory.clear()
         memory.update({name: t.to(server.device) for name, t in state["memory"].items()})
         self.start, self.stopped = Evaluation(**state["start"]), state.get("stopped", False)
