@@ -10,7 +10,7 @@ from torch import nn
 import onefold
 
 sentence = "the cat saw the dog and the dog saw a bird but no bird saw the cat "
-text = (sentence * 20).split()
+text = (sentence * 15).split()
 words = sorted(set(text))
 codes = np.array([words.index(word) for word in text])
 windows = np.lib.stride_tricks.sliding_window_view(codes, 9)
@@ -34,7 +34,7 @@ result = onefold.run(
     partition="iid",
     num_clients=4,
     rounds=2,
-    classifier={"epochs": 3, "optimizer": "adam", "lr": 0.01},
+    classifier={"epochs": 2, "optimizer": "adam", "lr": 0.01},
     runtime="inprocess",
 )
-print(result.accuracy)  # above 0.7
+print(result.accuracy)  # above 0.6
