@@ -21,6 +21,7 @@ from fl.fusion.checkpoints import load_tensors, save_tensors
 from fl.fusion.server import Server
 from fl.json_files import JsonObject, SettingValues
 from fl.models.ensemble import unwrapped
+from fl.models.state import load_whole
 from fl.server import Evaluation, Outcome
 
 Metric = Callable[[nn.Module], float]
@@ -197,7 +198,7 @@ class Rounds:
         if state is None:
             return
         if model:
-            model.load_state_dict(state["model"])
+            load_whole(model, state["model"])
         memory.clear()
         memory.update({name: t.to(server.device) for name, t in state["memory"].items()})
         self.start = Evaluation(**state["start"])

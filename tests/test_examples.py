@@ -1,11 +1,14 @@
 """The examples run as they are, in a folder elsewhere, and are short."""
 
+import ast
+import json
 import os
 import runpy
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,6 +18,7 @@ from tests.undrawn import WRITE_REPORT, draw_nothing
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 PRINTED = {
+    "images.py": "fedavg on own: accuracy 0.9",
     "own_clients.py": "each site: [",
     "own_method.py": "| fedavgm |",
     "regression.py": "fedprox on own: R2 0.",
@@ -23,6 +27,7 @@ PRINTED = {
 }
 """Of each script, a part of what it prints."""
 COMMANDS = ("grid_on_slurm.sh", "study_on_a_gpu_box.sh")
+NOTEBOOK = "images.ipynb"
 
 
 @pytest.fixture
@@ -39,6 +44,22 @@ def elsewhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]
 def test_a_script_prints_what_it_is_about(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     runpy.run_path(str(EXAMPLES / name), run_name="__main__")
     assert PRINTED[name] in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("elsewhere")
+def test_the_notebook_shows_its_result() -> None:
+    """Cell by cell as a notebook runs them: the value of a cell's last line is shown."""
+    cells = json.loads((EXAMPLES / NOTEBOOK).read_text())["cells"]
+    names: dict[str, Any] = {"__name__": "__main__"}
+    shown = []
+    for source in ("".join(c["source"]) for c in cells if c["cell_type"] == "code"):
+        exec(source, names)
+        last = ast.parse(source).body[-1]
+        if isinstance(last, ast.Expr):
+            shown.append(eval(ast.unparse(last), names))
+    result, (answers, labels) = shown
+    assert "fedavg on own: accuracy 0.9" in result._repr_html_()
+    assert (answers.numpy() == labels).mean() > 0.8
 
 
 @pytest.mark.slow
@@ -61,6 +82,6 @@ def test_a_command_says_what_it_would_do(name: str, tmp_path: Path) -> None:
 
 def test_every_example_is_run_and_below_60_lines() -> None:
     found = sorted(EXAMPLES.glob("*.*"))
-    assert [path.name for path in found] == sorted([*PRINTED, *COMMANDS])
+    assert [path.name for path in found] == sorted([*PRINTED, *COMMANDS, NOTEBOOK])
     for path in found:
-        assert len(path.read_text().splitlines()) < 60, path
+        assert path.name == NOTEBOOK or len(path.read_text().splitlines()) < 60, path

@@ -25,6 +25,7 @@ from fl.fusion.rank import COLUMNS, Rank, Report
 from fl.fusion.synthesis import PIXEL, Draw, Drawn, plan_draws, portions, share_out, still_asked
 from fl.metrics.accuracy import accuracies
 from fl.models import Decoder
+from fl.models.state import load_whole
 from fl.seeding import in_round
 from fl.server import Evaluation, FitResult, Lessons, Loss, Samples
 
@@ -265,7 +266,7 @@ class Server(ABC):
                 self._checkpoints.save(stage, key, reports)
             self._tell(spec, report)
         if reports[-1].state:
-            model.load_state_dict(load_state(reports[-1].state, self.device)["model"])
+            load_whole(model, load_state(reports[-1].state, self.device)["model"])
         model.eval()
         return FitResult(
             step_losses=[step for report in reports for step in report.losses],
@@ -286,7 +287,7 @@ class Server(ABC):
             data.memory = before.memory
         for epoch in range(before.epoch + 1 if before else 1, spec.config.epochs + 1):
             if spec.state:  # the lessons are made from the model as it is now
-                spec.model.load_state_dict(load_state(spec.state, self.device)["model"])
+                load_whole(spec.model, load_state(spec.state, self.device)["model"])
             columns = self.place(data.epoch(epoch)).columns
             part = replace(spec, columns=columns, until=epoch, state_every=1)
             for report in self._fit(part, epoch - 1):

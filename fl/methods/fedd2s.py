@@ -36,6 +36,7 @@ from fl.methods.personal import (
 from fl.methods.uploads import untrained_classifier
 from fl.models import copied
 from fl.models.layered import Layers
+from fl.models.state import load_whole
 from fl.rounds import Rounds
 from fl.server import Outcome
 from fl.spaces import Spaces
@@ -268,7 +269,7 @@ def head_model(
     state = head.state_dict()
     expected = {n: state[n] for n in layers.state_names(depth + 1, len(layers.names))}
     sent = checked(expected, inputs.payload, "classifier", sender="the server")
-    head.load_state_dict({**state, **sent})
+    load_whole(head, {**state, **sent})
     return head.to(inputs.device).eval().requires_grad_(False)
 
 

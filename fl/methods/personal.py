@@ -24,6 +24,7 @@ from fl.json_files import JsonObject
 from fl.methods.prototypes import ParticipationConfig, participants
 from fl.models import CLASSIFIERS
 from fl.models.layered import Layers
+from fl.models.state import load_whole
 from fl.rounds import Rounds
 from fl.server import Evaluation
 from fl.spaces import Choice, Distribution, LogUniform
@@ -215,4 +216,4 @@ def average_layers(
 
     weights = [update.client.num_samples for update in updates]
     average = average_states(map(shared, updates), weights, partial=True)
-    model.load_state_dict({**state, **{n: t.to(state[n].device) for n, t in average.items()}})
+    load_whole(model, {**state, **{n: t.to(state[n].device) for n, t in average.items()}})

@@ -13,7 +13,7 @@ from fl.federation import TaskInput, TaskOutput, Training, Update
 from fl.fusion.aggregation import AggregationConfig, aggregate_states, average_into
 from fl.fusion.server import Server
 from fl.models import Decoder
-from fl.models.state import load_sent, state_sent
+from fl.models.state import load_sent, load_whole, state_sent
 from fl.plausible import check_model
 from fl.receiving import check_label_counts
 from fl.training.classifier import ClassifierConfig, starting_classifier
@@ -109,7 +109,7 @@ def combine(
         try:
             check_model(model, server.run_spec.inputs)
         except ValueError as wrong:
-            model.load_state_dict(before)
+            load_whole(model, before)
             liar = max(left, key=lambda update: _distance(update, before))
             reason = f"sent the weights farthest from the start, and the clients' model {wrong}"
             clients.refuse(liar, reason)

@@ -19,7 +19,7 @@ from fl.json_files import JsonObject
 from fl.models.ensemble import Ensemble
 from fl.models.registry import OURS, build_classifier
 from fl.models.shapes import Built
-from fl.models.state import without_sharing
+from fl.models.state import load_whole, without_sharing
 from fl.whole_files import no_pipe, replacing
 
 KEY = "onefold"
@@ -56,7 +56,7 @@ def load_model(path: Path) -> nn.Module:
         if CHECKSUM in about and about.pop(CHECKSUM) != _checksum(about, state):
             raise UserError(f"{path} is damaged: its checksum is of other content")
         model = _build(about)
-        model.load_state_dict(state)
+        load_whole(model, state)
     except (json.JSONDecodeError, KeyError, TypeError, AttributeError, RuntimeError) as error:
         raise UserError(f"{path} does not fit its model: {reason_of(error)}") from None
     return model.eval()

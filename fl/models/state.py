@@ -1,5 +1,6 @@
 """A classifier's state: what of it is sent, and what a new module needs before it has one."""
 
+from collections import OrderedDict
 from collections.abc import Mapping
 
 import torch
@@ -77,7 +78,15 @@ def norm_names(model: nn.Module) -> set[str]:
 
 def load_sent(model: nn.Module, state: Mapping[str, Tensor]) -> None:
     """Loads such a part; the rest stays as it is."""
-    model.load_state_dict(state, strict=False)
+    load_whole(model, state, strict=False)
+
+
+def load_whole(model: nn.Module, state: Mapping[str, Tensor], *, strict: bool = True) -> None:
+    """Loads a state that is of the module's own versions, which neither messages nor files name:
+    some modules look at them as they load, and refuse a state without."""
+    versioned = OrderedDict(state)
+    versioned._metadata = model.state_dict()._metadata  # type: ignore[attr-defined]
+    model.load_state_dict(versioned, strict=strict)
 
 
 def without_sharing(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

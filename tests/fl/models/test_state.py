@@ -1,6 +1,7 @@
 """What of a classifier is sent, and what a new one of the user's own needs first."""
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -161,3 +162,19 @@ def test_a_module_that_clients_cannot_train_is_refused(
 ) -> None:
     with pytest.raises(UserError, match=reason):
         built(make)
+
+
+class Versioned(nn.Linear):
+    """A layer that looks at the version of what it loads, as torchvision's MNASNet does."""
+
+    _version = 3
+
+    def _load_from_state_dict(self, state: Any, prefix: str, metadata: Any, *rest: Any) -> None:
+        assert metadata["version"] == 3
+        super()._load_from_state_dict(state, prefix, metadata, *rest)
+
+
+def test_a_layer_loads_what_was_sent_as_of_its_own_version() -> None:
+    sender, receiver = Versioned(2, 2), Versioned(2, 2)
+    load_prefixed(receiver, unpack(pack(prefixed("c", sender), {}))[0], "c", "one")
+    assert torch.equal(receiver.weight, sender.weight)

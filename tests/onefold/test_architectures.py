@@ -1,0 +1,98 @@
+"""torchvision's small architectures that take 32x32 pixels go through a run as they are."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torchvision import models
+
+import onefold
+from tests.registries import registries_restored
+from tests.undrawn import WRITE_REPORT, draw_nothing
+
+STREAM = np.random.default_rng(0)
+IMAGES, LABELS = STREAM.random((16, 32, 32, 3)).astype("float32"), np.arange(16) % 4
+NAMES = (
+    "convnext_tiny",
+    "efficientnet_b0",
+    "mobilenet_v2",
+    "mobilenet_v3_small",
+    "regnet_y_400mf",
+    "resnet18",
+    "shufflenet_v2_x0_5",
+    "squeezenet1_1",
+    "swin_t",
+)
+
+
+def by_name(name: str) -> Callable[[int], nn.Module]:
+    return lambda num_classes: getattr(models, name)(weights=None, num_classes=num_classes)
+
+
+def googlenet(num_classes: int) -> nn.Module:
+    return models.googlenet(num_classes=num_classes, aux_logits=False, init_weights=False)
+
+
+def small_vit(num_classes: int) -> nn.Module:
+    return models.VisionTransformer(32, 8, 2, 2, 32, 64, num_classes=num_classes)
+
+
+def go_through(build: Callable[[int], nn.Module], folder: Path, lr: float = 0.001) -> nn.Module:
+    """The model after a step at each of two clients."""
+
+    def own(num_classes: int) -> nn.Module:
+        return build(num_classes)
+
+    with registries_restored():
+        result = onefold.run(
+            ((IMAGES, LABELS), (IMAGES[:4], LABELS[:4])),
+            own,
+            "fedavg",
+            "iid",
+            num_clients=2,
+            classifier={"epochs": 1, "lr": lr},
+            **{"partition.min_samples": 1},
+            output_dir=folder,
+            runtime="inprocess",
+        )
+        return result.model
+
+
+@pytest.fixture(autouse=True)
+def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(WRITE_REPORT, draw_nothing)
+
+
+def check(model: nn.Module) -> None:
+    answers = model(torch.from_numpy(IMAGES[:4]).permute(0, 3, 1, 2))
+    assert answers.shape == (4, 4)
+    assert answers.isfinite().all()
+
+
+def test_a_vision_transformer_goes_through(tmp_path: Path) -> None:
+    check(go_through(small_vit, tmp_path))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES)
+def test_an_architecture_goes_through(name: str, tmp_path: Path) -> None:
+    check(go_through(by_name(name), tmp_path))
+
+
+@pytest.mark.slow
+def test_googlenet_goes_through_without_its_side_heads(tmp_path: Path) -> None:
+    check(go_through(googlenet, tmp_path))
+
+
+@pytest.mark.slow
+def test_mnasnet_goes_through_at_a_small_rate(tmp_path: Path) -> None:
+    """Its first gradients are thousands: at a usual rate it diverges, in plain torch too."""
+    check(go_through(by_name("mnasnet0_5"), tmp_path, lr=1e-7))
+
+
+def test_pixels_too_few_for_an_architecture_are_said_before_the_run(tmp_path: Path) -> None:
+    with pytest.raises(onefold.UserError, match="too small"):
+        go_through(by_name("alexnet"), tmp_path)
