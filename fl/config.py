@@ -62,6 +62,9 @@ class RunConfig(Settings, Generic[Options]):
     num_clients: Clients = 10
     """Clients, K."""
     rounds: Annotated[Count, tyro.conf.arg(help=ROUNDS_HELP)] = 1
+    stop_after: Count | None = None
+    """End the rounds when accuracy has not risen for so many of them. Measure it by
+    data.validation: the test split must choose nothing."""
     seed: Seed = 0
     """Seed of everything random."""
     plugin: tuple[str, ...] = ()
@@ -94,6 +97,8 @@ class RunConfig(Settings, Generic[Options]):
             raise UserError(f"partition.kind domains needs data set folder, got {self.dataset}")
         if get_method(self.method).one_shot and self.rounds != 1:
             raise UserError(f"{self.method} is a one-shot method: rounds must be 1")
+        if self.stop_after and self.rounds == 1:
+            raise UserError("stop_after needs several rounds")
         if self.scores_clients and self.partition.test_fraction == 0:
             raise UserError(
                 f"{self.method} scores each client on test samples of its own: "

@@ -66,11 +66,14 @@ class Rounds:
         directory: Path | None = None,
         run: str = "",
         metrics: Mapping[str, Metric] | None = None,
+        stop_after: int | None = None,
     ) -> None:
         """``count``: rounds, 1 or more; ``directory``: where to save the last state, or None;
         ``run``: all that determines the run. A state of another run is not gone on from;
-        ``metrics``: the user's own figures of the global model after each round, by name."""
+        ``metrics``: the user's own figures of the global model after each round, by name;
+        ``stop_after``: rounds without a higher accuracy after which there are no more."""
         self.count = count
+        self._stop_after = stop_after
         self._metrics = metrics or {}
         self.played: list[Round] = []
         self.stopped = False
@@ -121,11 +124,18 @@ class Rounds:
                 server.events.emit(self._event(model))
             except StopRounds:
                 self.stopped = True
+            self.stopped |= self._has_settled()
             self._save(clients, model, memory)
             clients.end_round()
             if self.stopped:
                 return
             before, saving = after, time.perf_counter() - after.now
+
+    def _has_settled(self) -> bool:
+        accuracies = [r.evaluation.accuracy for r in self.played]
+        if self._stop_after is None or len(accuracies) <= self._stop_after:
+            return False
+        return max(accuracies[-self._stop_after :]) <= max(accuracies[: -self._stop_after])
 
     def outcome(
         self,

@@ -9,6 +9,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 Kind = Literal["values", "labels", "tokens"]
+LEAST_SPREAD = 1e-12
+"""The least variance of values, by which scores are divided."""
 
 
 @dataclass(frozen=True)
@@ -25,14 +27,14 @@ class Targets:
     shape: tuple[int, ...]
     """Of one sample's target: (outputs,) of values and labels, (places,) of tokens."""
     spread: tuple[float, ...] = ()
-    """Of values: the variance of each in the training data, at least 1e-12."""
+    """Of values: the variance of each in the training data."""
 
     @classmethod
     def found(cls, targets: np.ndarray) -> "Targets":
         """What these are, (N, ...), as :func:`stored_targets` gives them."""
         shape = targets.shape[1:]
         if targets.dtype.kind == "f":
-            spread = np.maximum(targets.astype(np.float64).var(0), 1e-12)
+            spread = np.maximum(targets.astype(np.float64).var(0), LEAST_SPREAD)
             return cls("values", shape[0], shape, tuple(map(float, spread)))
         if targets.dtype == np.uint8:
             return cls("labels", shape[0], shape)

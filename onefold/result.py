@@ -58,7 +58,7 @@ class Result:
 
     @property
     def clients(self) -> list[JsonObject]:
-        """A record for each client: role, model, samples, bytes, where and how long it trained."""
+        """A record for each client: role, model, requests, where and how long it trained."""
         return list(self.figures["placements"])
 
     @property

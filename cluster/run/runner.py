@@ -304,7 +304,8 @@ def _execute(
         inputs: JsonObject = dict(prepared.inputs)
         if not prepared.method.one_shot:
             about = f"{launch.run.method} {launch.run.options} {prepared.run_spec}"
-            inputs["rounds"] = Rounds(launch.run.rounds, run_dir / CHECKPOINTS, about, metrics)
+            count, folder = launch.run.rounds, run_dir / CHECKPOINTS
+            inputs["rounds"] = Rounds(count, folder, about, metrics, launch.run.stop_after)
         outcome = prepared.method.run(clients, server, launch.run.options, **inputs)
         result = _result(launch, prepared, outcome, clients, server)
         if launch.run.fid and outcome.synthetic:

@@ -350,6 +350,11 @@ def _checked(name: str, train: Split, test: Split, names: tuple[str, ...]) -> Da
     of_both = [None if s.targets is None else Targets.found(s.targets) for s in (train, test)]
     if len({own and (own.kind, own.shape) for own in of_both}) > 1:
         raise UserError(f"data {name}: training and test samples have targets of several kinds")
+    if constant := [k for k, s in enumerate(of_both[0].spread if of_both[0] else ()) if s <= 1e-12]:
+        raise UserError(
+            f"data {name}: target {constant[0]} has one value in all training samples, so there is "
+            "nothing to learn: leave it out"
+        )
     if of_both[0] and of_both[1] and of_both[1].outputs > of_both[0].outputs:
         raise UserError(
             f"data {name}: the test samples have tokens up to {of_both[1].outputs - 1}, the "

@@ -109,13 +109,13 @@ class Averaging:
             options: of the clients' training.
         """
         clients, server, config = self._clients, self._server, self._config
-        share = config.participation if isinstance(config, ParticipationConfig) else 1.0
+        part = config if isinstance(config, ParticipationConfig) else ParticipationConfig()
         rule = config if isinstance(config, AggregationConfig) else MEAN
         if weight is None:
             samples = isinstance(config, AveragingConfig) and config.by_samples(self._rounds.count)
             weight = (lambda update: update.client.num_samples) if samples else (lambda update: 1)
         for number in self._rounds.play(clients, server, self.ensemble, memory, evaluate=evaluate):
-            self.chosen = participants(clients, share, number)
+            self.chosen = participants(clients, part, number)
             self.start = (start or self.copied_weights)()
             sent = {k: self.start[clients.members[k].training] for k in self.chosen}
             updates = clients.train(only=self.chosen, payloads=clients.to_send(sent), **options)

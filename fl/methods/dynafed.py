@@ -49,7 +49,7 @@ def run(clients: Clients, server: Server, config: DynaFedConfig, *, rounds: Roun
     memory: dict[str, Tensor] = _point(model, 0)
     for number in rounds.play(clients, server, model, memory):
         updates = clients.train(
-            only=participants(clients, config.participation, number),
+            only=participants(clients, config, number),
             broadcast=clients.to_send(prefixed("classifier", model)),
         )
         with server.events.phase("fusion"):

@@ -1,9 +1,10 @@
-"""FedAdam and FedYogi (Reddi et al., ICLR 2021, "FedOpt"): FedAvg with an adaptive server.
+"""FedAdagrad, FedAdam, FedYogi (Reddi et al., ICLR 2021): FedAvg with an adaptive server.
 
 The mean move of the round's clients is the server's gradient (Algorithm 2), for each weight::
 
     d = mean_k w_k - x
     m = beta1 m + (1 - beta1) d
+    v = v + d^2                                       FedAdagrad
     v = beta2 v + (1 - beta2) d^2                     FedAdam
     v = v - (1 - beta2) d^2 sign(v - d^2)             FedYogi
     x = x + lr m / (sqrt(v) + tau)
@@ -31,17 +32,25 @@ Decay = Annotated[float, Within(0, 1, "[)")]
 
 
 @dataclass(frozen=True, kw_only=True)
-class FedAdamConfig(AveragingConfig):
-    """FedAdam's settings: FedAvg's, and the server's step."""
+class FedAdagradConfig(AveragingConfig):
+    """FedAdagrad's settings: FedAvg's, and the server's step."""
 
     server_lr: Positive = 0.01
     """Learning rate of the server."""
+    beta1: Decay = 0.0
+    """Decay of the mean of moves (the paper: 0; FedAdam and FedYogi 0.9)."""
+    adaptivity: Positive = 1e-3
+    """tau, which bounds the step of a weight that hardly moves (the paper: 0.001)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedAdamConfig(FedAdagradConfig):
+    """FedAdam's settings: FedAdagrad's, and a decay."""
+
     beta1: Decay = 0.9
     """Decay of the mean of moves (the paper: 0.9)."""
     beta2: Decay = 0.99
     """Decay of the mean of their squares (the paper: 0.99)."""
-    adaptivity: Positive = 1e-3
-    """tau, which bounds the step of a weight that hardly moves (the paper: 0.001)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +58,7 @@ class FedYogiConfig(FedAdamConfig):
     """FedYogi's settings: FedAdam's."""
 
 
-def run(clients: Clients, server: Server, config: FedAdamConfig, *, rounds: Rounds) -> Outcome:
+def run(clients: Clients, server: Server, config: FedAdagradConfig, *, rounds: Rounds) -> Outcome:
     """Algorithm 2; the paper starts v at tau^2 or above, here at tau^2."""
     frame = Averaging(clients, server, config, rounds)
     memory = {}
@@ -69,12 +78,14 @@ def run(clients: Clients, server: Server, config: FedAdamConfig, *, rounds: Roun
 
 @torch.no_grad()
 def step(
-    x: torch.Tensor, start: torch.Tensor, m: torch.Tensor, v: torch.Tensor, config: FedAdamConfig
+    x: torch.Tensor, start: torch.Tensor, m: torch.Tensor, v: torch.Tensor, config: FedAdagradConfig
 ) -> None:
     """Sets ``x``, the clients' mean, to the server's step from ``start``; m and v change too."""
     d = x - start
     m.lerp_(d, 1 - config.beta1)
-    if isinstance(config, FedYogiConfig):
+    if not isinstance(config, FedAdamConfig):
+        v.add_(d.square())
+    elif isinstance(config, FedYogiConfig):
         v.sub_((1 - config.beta2) * d.square() * (v - d.square()).sign())
     else:
         v.lerp_(d.square(), 1 - config.beta2)
@@ -94,5 +105,9 @@ METHODS = [
         spaces=SPACES,
         any_targets=True,
     )
-    for name, config in (("fedadam", FedAdamConfig), ("fedyogi", FedYogiConfig))
+    for name, config in (
+        ("fedadagrad", FedAdagradConfig),
+        ("fedadam", FedAdamConfig),
+        ("fedyogi", FedYogiConfig),
+    )
 ]

@@ -86,7 +86,7 @@ def run(clients: Clients, server: Server, config: FedProtoConfig, *, rounds: Rou
 
     score = partial(clients.score, own_model)
     for number in rounds.play(clients, server, memory=memory, evaluate=score):
-        chosen = participants(clients, config.participation, number)
+        chosen = participants(clients, config, number)
         taken.count(chosen)
         sent = {name: memory[name] for name in ("prototypes", "known")}
         clients.train(only=chosen, broadcast=clients.to_send(sent), remember=True, goes_to="client")

@@ -78,7 +78,7 @@ class Participations:
         clients = self._clients
         evaluate = evaluate or partial(clients.score, own_model)
         for number in rounds.play(clients, server, model, self.memory, evaluate=evaluate):
-            chosen = participants(clients, config.participation, number)
+            chosen = participants(clients, config, number)
             self.count(chosen)
             yield chosen
 

@@ -38,6 +38,9 @@ class ParticipationConfig(Settings):
 
     participation: Annotated[float, Within(0, 1, "(]")] = 1.0
     """Share of the clients that take part in a round, at least one; drawn anew in each round."""
+    newcomers: Number = 0
+    """Clients, the last ones, that take part in no round. Where clients are scored they are too: by
+    the model that is then theirs (fedavg with tested tuned: trained once more by the client)."""
 
 
 def num_participants(share: float, num_clients: int) -> int:
@@ -45,13 +48,14 @@ def num_participants(share: float, num_clients: int) -> int:
     return max(1, round(share * num_clients))
 
 
-def participants(clients: Clients, share: float, number: int) -> list[int]:
+def participants(clients: Clients, config: ParticipationConfig, number: int) -> list[int]:
     """Ids of the clients that take part in this round, ascending."""
-    able = [client.id for client in clients.members if client.id not in clients.dropped]
+    share, there = config.participation, len(clients.members) - config.newcomers
+    able = [c.id for c in clients.members[:there] if c.id not in clients.dropped]
     if share == 1:
         return able
     stream = numpy_generator(clients.run_spec.seed, in_round("participation", number))
-    count = num_participants(share, len(clients.members))
+    count = num_participants(share, there)
     return sorted(stream.choice(able, min(count, len(able)), replace=False).tolist())
 
 
@@ -86,6 +90,7 @@ def assign(config: PrototypesConfig, num_clients: int, run_spec: RunSpec) -> lis
         UserError: no large client or more than clients, a model that cannot take these images, or
             too few clients with one for the rule that aggregates them.
     """
+    _check_newcomers(config, num_clients)
     large = max(1, num_clients // 2) if config.num_large is None else config.num_large
     if not 0 < large <= num_clients:
         raise UserError(f"num_large must be in 1 to {num_clients}, the clients, got {large}")
@@ -108,6 +113,7 @@ def assign_all(config: Any, num_clients: int, run_spec: RunSpec) -> list[Assignm
     Raises:
         UserError: the classifier cannot take such samples, or there are more models than clients.
     """
+    _check_newcomers(config, num_clients)
     names = getattr(config, "models", ()) or (config.classifier.model,)
     if len(names) > num_clients:
         raise UserError(f"{len(names)} models need as many clients, got {num_clients}")
@@ -117,10 +123,16 @@ def assign_all(config: Any, num_clients: int, run_spec: RunSpec) -> list[Assignm
     return [Assignment("classifier", trainings[k % len(names)]) for k in range(num_clients)]
 
 
+def _check_newcomers(config: Any, num_clients: int) -> None:
+    if getattr(config, "newcomers", 0) >= num_clients:
+        raise UserError(f"newcomers must be in 0 to {num_clients - 1}, below the clients")
+
+
 def _check_rule(config: AggregationConfig, trainings: Sequence[Training]) -> None:
     """Refuses a rule for which too few clients with one prototype may take part in a round."""
-    share = config.participation if isinstance(config, ParticipationConfig) else 1.0
-    absent = len(trainings) - num_participants(share, len(trainings))
+    part = config if isinstance(config, ParticipationConfig) else ParticipationConfig()
+    there = len(trainings) - part.newcomers
+    absent = len(trainings) - num_participants(part.participation, there)
     for training in dict.fromkeys(trainings):
         config.check_clients(trainings.count(training) - absent)
 

@@ -4,6 +4,7 @@ A model of the user's own is registered beside them: any module class or factory
 FedMHO paper's Table 2 are in docs/methods/models.md.
 """
 
+import copy
 import inspect
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
@@ -43,6 +44,7 @@ def check_output(info: ModelInfo, inputs: Inputs, num_classes: int, width: float
         try:
             model = info.made(inputs, num_classes, width).eval()
             found = model(inputs.zeros(2))
+            in_training = _answer_in_training(model, inputs)
         except UserError:
             raise
         except (Exception, SystemExit) as error:
@@ -56,8 +58,24 @@ def check_output(info: ModelInfo, inputs: Inputs, num_classes: int, width: float
             f"model {info.name} gives {given} for {tried}, "
             f"expected {(2, num_classes)}: a logit for each class"
         )
+    if not isinstance(in_training, Tensor | None):
+        raise UserError(
+            f"model {info.name} answers with {type(in_training).__name__} in training: switch its "
+            "further outputs off, or give it a method training_loss(samples, targets)"
+        )
     if refused := refusal(model):
         raise UserError(f"model {info.name} cannot be trained: {refused}")
+
+
+def _answer_in_training(model: nn.Module, inputs: Inputs) -> Any:
+    """What it answers in training; None where its own loss asks it, or where it fails: training
+    will tell."""
+    if hasattr(model, "training_loss"):
+        return None
+    try:
+        return copy.deepcopy(model).train()(inputs.zeros(2))
+    except (Exception, SystemExit):
+        return None
 
 
 def _plural(inputs: Inputs) -> str:

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from fl.inputs import Inputs
 from fl.models.shapes import AnyBatchNorm
@@ -20,11 +21,21 @@ def settle(model: nn.Module, inputs: Inputs) -> None:
     Old ``weight_norm`` computes its weight in the forward pass: without a graph it can be copied.
     In eval mode, and torch's global stream is left as it was.
     """
+    if not any(map(_needs_a_pass, model.modules())):
+        return
     modes = {module: module.training for module in model.modules()}
     with torch.random.fork_rng(devices=[]):
         model.eval()(inputs.zeros(2))
     for module, mode in modes.items():
         module.training = mode
+
+
+def _needs_a_pass(module: nn.Module) -> bool:
+    """Whether it has a weight that a pass makes."""
+    old_norm = any(
+        type(hook).__name__ == "WeightNorm" for hook in module._forward_pre_hooks.values()
+    )
+    return old_norm or any(map(is_lazy, module.parameters(recurse=False)))
 
 
 def staying(model: nn.Module) -> frozenset[str]:

@@ -1,6 +1,6 @@
 """scikit-learn's small data sets, and a few that it draws: each by one call, here or on Ray.
 
-python -m tests.onefold.small_sets ray
+python -m tests.onefold.small_sets ray          # all of them; or some, by name
 """
 
 import sys
@@ -60,5 +60,5 @@ def run(name: str, runtime: Runtime, **settings: Any) -> onefold.Result:
 
 
 if __name__ == "__main__":
-    for each in LEAST:
+    for each in sys.argv[2:] or LEAST:
         print(each, run(each, sys.argv[1], progress=False).accuracy, flush=True)

@@ -1,5 +1,9 @@
-"""torchvision's small architectures that take 32x32 pixels go through a run as they are."""
+"""torchvision's small architectures that take 32x32 pixels go through a run as they are.
 
+The tests have the quick ones; ``python -m tests.onefold.test_architectures DIR`` goes through all.
+"""
+
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,17 +19,8 @@ from tests.undrawn import WRITE_REPORT, draw_nothing
 
 STREAM = np.random.default_rng(0)
 IMAGES, LABELS = STREAM.random((16, 32, 32, 3)).astype("float32"), np.arange(16) % 4
-NAMES = (
-    "convnext_tiny",
-    "efficientnet_b0",
-    "mobilenet_v2",
-    "mobilenet_v3_small",
-    "regnet_y_400mf",
-    "resnet18",
-    "shufflenet_v2_x0_5",
-    "squeezenet1_1",
-    "swin_t",
-)
+QUICK = ("mobilenet_v3_small", "resnet18", "shufflenet_v2_x0_5", "squeezenet1_1")
+LONG = ("convnext_tiny", "efficientnet_b0", "mobilenet_v2", "regnet_y_400mf", "swin_t")
 
 
 def by_name(name: str) -> Callable[[int], nn.Module]:
@@ -77,12 +72,30 @@ def test_a_vision_transformer_goes_through(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", QUICK)
 def test_an_architecture_goes_through(name: str, tmp_path: Path) -> None:
     check(go_through(by_name(name), tmp_path))
 
 
-@pytest.mark.slow
+class SideHeads(nn.Module):
+    """As googlenet: in training it gives further answers."""
+
+    def __init__(self, num_classes: int) -> None:
+        super().__init__()
+        self.head = nn.Linear(3 * 32 * 32, num_classes)
+
+    def forward(self, images: torch.Tensor) -> object:
+        found = self.head(images.flatten(1))
+        return (found, found) if self.training else found
+
+
+def test_side_heads_are_refused_before_the_run(tmp_path: Path) -> None:
+    """A client failed by them, in the middle of a run."""
+    with pytest.raises(onefold.UserError, match="answers with tuple in training"):
+        go_through(SideHeads, tmp_path)
+    assert not [*tmp_path.iterdir()]
+
+
 def test_googlenet_goes_through_without_its_side_heads(tmp_path: Path) -> None:
     check(go_through(googlenet, tmp_path))
 
@@ -96,3 +109,9 @@ def test_mnasnet_goes_through_at_a_small_rate(tmp_path: Path) -> None:
 def test_pixels_too_few_for_an_architecture_are_said_before_the_run(tmp_path: Path) -> None:
     with pytest.raises(onefold.UserError, match="too small"):
         go_through(by_name("alexnet"), tmp_path)
+
+
+if __name__ == "__main__":
+    for each in (*QUICK, *LONG, "densenet121", "vgg11"):
+        check(go_through(by_name(each), Path(sys.argv[1]) / each))
+        print(each, flush=True)

@@ -1,5 +1,6 @@
 """Runs of many rounds that go on later, that are watched, and whose models are kept on the way."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -121,3 +122,30 @@ def test_models_of_rounds_are_refused_where_there_are_none() -> None:
     with pytest.raises(onefold.UserError, match="no global model"):
         run("a", 2, "local", save_best=True)
     assert not Path("runs/a/result.json").exists()
+
+
+def test_rounds_end_when_accuracy_has_settled_and_the_run_can_go_on() -> None:
+    whole = curve(run("whole", 12, classifier={"epochs": 1, "lr": 1e-9}))
+    assert len(set(whole)) == 1  # nothing is learned
+    stopped = run("a", 12, stop_after=3, classifier={"epochs": 1, "lr": 1e-9})
+    assert curve(stopped) == whole[:4]
+    assert stopped.figures["stopped_after"] == 4
+    rising = run("b", 3, stop_after=3)
+    assert len(curve(rising)) == 3
+    with pytest.raises(onefold.UserError, match="stop_after needs several rounds"):
+        run("c", 1, stop_after=2)
+
+
+def test_newcomers_take_part_in_no_round_and_are_scored() -> None:
+    options = {"num_clients": 5, "partition": "iid", "partition.test_fraction": 0.2}
+    result = run("a", 3, newcomers=2, tested="tuned", **options)
+    lines = [json.loads(x) for x in (result.path / "metrics.jsonl").read_text().splitlines()]
+    assert {e["client"] for e in lines if e["event"] == "client_end"} == {0, 1, 2}
+    assert all(own is not None for own in result.figures["client_accuracy"])
+    half = run("b", 3, newcomers=1, participation=0.5, **options)
+    lines = [json.loads(x) for x in (half.path / "metrics.jsonl").read_text().splitlines()]
+    took_part = [e["client"] for e in lines if e["event"] == "client_end"]
+    assert len(took_part) == 6
+    assert 4 not in took_part
+    with pytest.raises(onefold.UserError, match="newcomers must be in 0 to 4"):
+        run("c", 2, newcomers=5, **options)

@@ -178,3 +178,11 @@ def test_what_does_not_go_with_values_is_one_line(settings: dict[str, Any], line
 def test_models_that_answer_whole_samples_are_refused_for_tokens() -> None:
     with pytest.raises(onefold.UserError, match="tokens need a model of your own"):
         run("text", model="mlp")
+
+
+def test_a_target_with_one_value_is_refused() -> None:
+    """Its score is divided by its variance: R2 was -4.6e7."""
+    x = np.random.default_rng(0).normal(size=(40, 3))
+    y = np.stack([x[:, 0], np.full(40, 2.5)], 1)
+    with pytest.raises(onefold.UserError, match="target 1 has one value in all training samples"):
+        onefold.run((x, y), "mlp", "fedavg", runtime="inprocess")

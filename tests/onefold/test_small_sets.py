@@ -12,6 +12,7 @@ from tests.onefold.small_sets import LEAST, run
 from tests.registries import registries_restored
 from tests.undrawn import WRITE_REPORT, draw_nothing
 
+ON_RAY = {"linnerud", "multilabel"}
 ROOT = Path(__file__).parents[2]
 
 
@@ -23,19 +24,18 @@ def test_a_set_is_learned(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
-def test_one_script_learns_all_of_them_on_ray(tmp_path: Path) -> None:
+def test_a_script_learns_several_of_them_on_ray(tmp_path: Path) -> None:
+    """Two of the eleven: each is a launch of some seconds."""
     done = subprocess.run(
-        [sys.executable, "-m", "tests.undrawn", "tests.onefold.small_sets", "ray"],
+        [sys.executable, "-m", "tests.undrawn", "tests.onefold.small_sets", "ray", *ON_RAY],
         cwd=tmp_path,
         env=environment() | {"PYTHONPATH": f"{ROOT}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"},
         capture_output=True,
         text=True,
-        timeout=580,
+        timeout=280,
         check=False,
     )
     assert done.returncode == 0, done.stderr[-3000:]
     found = dict(line.split() for line in done.stdout.splitlines() if line.split()[0] in LEAST)
-    assert found.keys() == LEAST.keys()
-    for name, accuracy in found.items():
-        assert float(accuracy) > LEAST[name], name
+    assert found.keys() == ON_RAY
+    assert all(float(accuracy) > LEAST[name] for name, accuracy in found.items())

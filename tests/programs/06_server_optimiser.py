@@ -2,8 +2,7 @@
 
 Theirs: 167, adap/flower:
 framework/docs/source/tutorial-series-use-a-federated-learning-strategy-pytorch.rst
-Differs: theirs is FedAdagrad, which Onefold lacks, and counted without what the page
-adds to the quickstart.
+Differs: theirs is counted without what the page adds to the quickstart.
 """
 
 import onefold
@@ -11,13 +10,13 @@ import onefold
 result = onefold.run(
     data="digits",
     model="mlp",
-    method="fedadam",
+    method="fedadagrad",
     num_clients=50,
     partition="iid",
     participation=0.1,
     rounds=20,
-    server_lr=0.03,
+    server_lr=0.02,
     classifier={"epochs": 2, "lr": 0.03, "round_decay": 0.95},
     runtime="inprocess",
 )
-print(result.accuracy)  # above 0.6
+print(result.accuracy)  # above 0.5

@@ -73,7 +73,7 @@ def test_every_method_shares_its_uploads_with_all_others(tmp_path: Path) -> None
     others = {"fedaf", "feddm", "centralised", "fedbn", "moon", "feddyn", "fedgen", "dynafed"}
     others |= {"local", "fedper", "fedper+", "fedrep", "fedrep+", "pfedsd", "fedict", "fedmd"}
     others |= {"fedd2s", "fedseq", "hfldd", "ditto", "fedproto"}
-    others |= {"scaffold", "fednova", "fedadam", "fedyogi"}
+    others |= {"scaffold", "fednova", "fedadagrad", "fedadam", "fedyogi"}
     assert OPTIONS.keys() == METHODS.keys() - others
     data = tiny_data(train=120, test=20)
     large, small = ["0 vgg9", "1 vgg9"], ["2 cnn", "3 cnn"]

@@ -21,7 +21,7 @@ from fl.exchange import ClientNote, Upload, unpack
 from fl.federation import Memory
 from fl.fusion.trajectory import MatchingConfig
 from fl.methods.personal import Dropping
-from fl.methods.prototypes import participants
+from fl.methods.prototypes import ParticipationConfig, participants
 from fl.methods.registry import METHODS
 from tests.fl.methods.small import CLIENTS, Run, problem, rounds_of, small
 from tests.fl.methods.small import play as play_small
@@ -46,7 +46,7 @@ OWN_MODELS = (
 """Methods whose clients go on from what they remember of a model."""
 WHOLE_MODELS = (
     *("fedavg", "fedprox", "moon", "feddyn", "pfedsd", "dynafed", "feddf", "dense", "co-boosting"),
-    *("fednova", "fedadam", "fedyogi", "ditto"),
+    *("fednova", "fedadagrad", "fedadam", "fedyogi", "ditto"),
     *("fedcvae-ens", "fedcvae-kd", "fedmho", "fedmho-md", "fedmho-sd", "fedmho-open"),
 )
 """Methods whose clients upload what their training records say, in each round, and are sent as much
@@ -165,7 +165,7 @@ def test_who_is_absent_neither_uploads_nor_is_counted(
         assert len(run.outcome.epochs) == len(undisturbed.outcome.epochs)
         return
     for number in range(1, rounds_of(name) + 1):
-        chosen = participants(undisturbed.clients, SHARE, number)
+        chosen = participants(undisturbed.clients, ParticipationConfig(participation=SHARE), number)
         assert len(chosen) < CLIENTS
         tells = range(CLIENTS) if name == "fedgen" and number == 1 else chosen  # label counts, once
         assert {end.client for end in ends(undisturbed) if end.round == number} == set(tells)

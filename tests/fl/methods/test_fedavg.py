@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from fl.errors import UserError
 from fl.fusion.aggregation import average_states
 from fl.methods.fedavg import FedAvgConfig
-from fl.methods.prototypes import participants
+from fl.methods.prototypes import ParticipationConfig, participants
 from fl.methods.registry import get_method
 from tests.fl.methods.averaged import (
     CLIENTS,
@@ -70,13 +70,15 @@ def test_fedprox_is_the_plain_loop_with_a_term_more() -> None:
 def test_who_takes_part_is_drawn_anew_in_every_round() -> None:
     half = alike(participation=0.5)
     clients, _ = federation("fedavg", half)
-    who = [participants(clients, 0.5, number) for number in (1, 2, 3)]
+    who = [participants(clients, half, number) for number in (1, 2, 3)]
     assert all(len(chosen) == 2 for chosen in who)
     assert len({tuple(chosen) for chosen in who}) > 1
     assert close(play("fedavg", half, 3)[0], naive(who))
-    assert participants(clients, 0.01, 1)
+    assert participants(clients, ParticipationConfig(participation=0.01), 1)
     clients.dropped[who[0][0]] = "failed for good"
-    assert participants(clients, 1.0, 1) == [k for k in EVERYONE if k != who[0][0]]
+    assert participants(clients, ParticipationConfig(participation=1.0), 1) == [
+        k for k in EVERYONE if k != who[0][0]
+    ]
 
 
 def test_one_round_is_unweighted_unless_it_is_told_otherwise() -> None:

@@ -88,7 +88,7 @@ def test_three_rounds_are_those_of_the_plain_loop() -> None:
 def test_clients_that_were_absent_go_on_with_what_they_remember() -> None:
     half = settings("feddyn", WITHOUT_NORM, alpha=0.2, participation=0.5)
     clients, _ = federation("feddyn", half)
-    who = [participants(clients, 0.5, number) for number in (1, 2, 3, 4)]
+    who = [participants(clients, half, number) for number in (1, 2, 3, 4)]
     assert len({tuple(chosen) for chosen in who}) > 1
     outcome, _ = play("feddyn", half, 4)
     assert close(outcome, naive(who, [0.2] * CLIENTS))

@@ -54,7 +54,7 @@ MHO = {
 }
 LEARNING: dict[str, dict[str, Any]] = {
     **dict.fromkeys(("fedavg", "fedprox", "fednova", "moon"), AVERAGED),
-    **{name: {**AVERAGED, "server_lr": 0.02} for name in ("fedadam", "fedyogi")},
+    **{name: {**AVERAGED, "server_lr": 0.02} for name in ("fedadagrad", "fedadam", "fedyogi")},
     "scaffold": {**AVERAGED, "classifier": {**CNN, "momentum": 0.0, "lr": 0.1}},
     "feddyn": {**AVERAGED, "classifier": {**CNN, "alpha": 0.1}},
     "fedgen": {**AVERAGED, "classifier": {**CNN, "recognition": 0.5, "imitation": 0.5}},

@@ -59,7 +59,7 @@ def naive(who: list[list[int]]) -> dict[str, Tensor]:
 def test_rounds_with_absent_clients_are_those_of_the_plain_loop() -> None:
     half = settings("scaffold", LOCAL, participation=0.5)
     clients, _ = federation("scaffold", half)
-    who = [participants(clients, 0.5, number) for number in (1, 2, 3, 4)]
+    who = [participants(clients, half, number) for number in (1, 2, 3, 4)]
     assert len({tuple(chosen) for chosen in who}) > 1
     assert close(play("scaffold", half, 4)[0], naive(who))
     assert not close(play("scaffold", half, 4)[0], naive([who[0]] * 4), atol=1e-3)
