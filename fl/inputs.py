@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal, Protocol
 
 import numpy as np
 import torch
@@ -11,10 +11,26 @@ from torch import Tensor
 
 from fl.errors import UserError
 
-if TYPE_CHECKING:
-    from fl.data.lazy import Lazy
-
 Kind = Literal["pixels", "floats", "integers", "parts"]
+
+
+class ReadLater(Protocol):
+    """Samples (N, ...) that are not in memory (:mod:`fl.data.lazy`)."""
+
+    @property
+    def form(self) -> np.ndarray:
+        """The smallest and the largest value, as two samples of that."""
+        ...
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """(N, ...)."""
+        ...
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Of the values."""
+        ...
 
 
 class NotImages(UserError):
@@ -41,7 +57,7 @@ class Inputs:
         return given if isinstance(given, cls) else cls(tuple(given))  # type: ignore[arg-type]
 
     @classmethod
-    def found(cls, samples: "np.ndarray | Lazy") -> "Inputs":
+    def found(cls, samples: "np.ndarray | ReadLater") -> "Inputs":
         """What these samples are, (N, ...): uint8 of three axes are images, of 0 to 255."""
         if samples.dtype.names and isinstance(samples, np.ndarray):
             parts = tuple(cls.found(samples[name]) for name in samples.dtype.names)

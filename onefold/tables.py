@@ -7,9 +7,10 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from cluster.studies.comparison import Cell, Figure, loss_curve
+from cluster.studies.comparison import Cell
 from cluster.studies.grids import picture_over
-from cluster.studies.suite_runs import text_of, write
+from cluster.studies.suite_runs import figure_of, text_of, write
+from fl.config import RunConfig
 from fl.errors import UserError
 from onefold.result import Result
 from onefold.running import run
@@ -59,7 +60,7 @@ def grid(
     if empty := [axis for axis, values in listed.items() if not values]:
         raise UserError(f"grid: {empty[0]} has no values")
     seeds = listed.pop("seed", [settings.pop("seed", 0)])
-    methods = listed.pop("method", [settings.pop("method", None)])
+    methods = listed.pop("method", [settings.pop("method", RunConfig.method)])
     found: dict[tuple[str, str], list[Result]] = {}
     cells: dict[tuple[str, str], Cell] = {}
     for values in product(*listed.values()):
@@ -79,16 +80,14 @@ def grid(
             key = row, str(result.figures["method"])
             cells.setdefault(key, Cell(*key, arguments=(), settings=shown))
             found.setdefault(key, []).append(result)
-    figures = [_figure(cells[key], results) for key, results in found.items()]
+    figures = [
+        figure_of(cells[key], [(r.figures, r.path) for r in results])
+        for key, results in found.items()
+    ]
     exhibit = picture_over({axis: tuple(map(_shown, own)) for axis, own in listed.items()}, name)
     folder = Path(output_dir)
     write(folder, name, None, seeds, figures, exhibit)
     return Table(found, text_of(name, None, seeds, figures, exhibit), folder / f"{name}.png")
-
-
-def _figure(cell: Cell, results: Sequence[Result]) -> Figure:
-    losses = tuple(loss_curve(result.path) for result in results)
-    return Figure(cell, tuple(result.figures for result in results), losses)
 
 
 def _shown(value: Any) -> str:

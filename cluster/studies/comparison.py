@@ -11,9 +11,8 @@ from typing import Any, Literal
 import yaml
 from scipy.stats import ttest_rel
 
-from fl.events import Epoch
+from cluster.studies.convergence import STILL_FALLING, rising, still_falling, untrained_clients
 from fl.json_files import JsonObject, SettingValues
-from fl.report.read import read_events
 
 # A cell of a table, and the papers' printed figures beside it (``published.yaml``).
 
@@ -101,11 +100,10 @@ NOTHING = "-"
 """In place of a number that the paper does not print."""
 UNDERTRAINED = "undertrained"
 """In place of the rank of a cell whose loss was still falling at the end."""
+FLOORS = {"local": "training alone", "fedavg": "fedavg"}
+"""Methods that others should beat, and what they are called."""
 FAILED = "failed"
 """The same, of a cell with a run that ended in a client's failure."""
-STILL_FALLING = 0.1
-"""Share of the whole fall of the loss above which its last fifth's makes a run undertrained."""
-PARTS = 5
 UNLIKE = (
     "Methods are scored on different samples, so they are not ranked: those with clients' own "
     "models on each client's, the others on the test split (fedavg has --tested clients too)."
@@ -123,6 +121,8 @@ class Figure:
     """Of the server's training, by run and epoch, as far as they are known."""
     failed: tuple[str, ...] = ()
     """Of the seeds that have no result, why."""
+    client_losses: tuple[Mapping[int, Sequence[float]], ...] = ()
+    """Of each client's first training, by run, id and epoch, as far as they are known."""
 
     @property
     def unranked(self) -> str:
@@ -135,6 +135,16 @@ class Figure:
     def undertrained(self) -> bool:
         """Whether its loss was still falling when the server's training ended."""
         return still_falling(self.losses)
+
+    @property
+    def mark(self) -> str:
+        """What beside the rank says that it has not converged: by rounds, or at the clients."""
+        marks = []
+        if rising([r.get("accuracy_curve", ()) for r in self.results if r.get("rounds", 1) > 1]):
+            marks.append("rising")
+        if untrained_clients(self.client_losses):
+            marks.append("clients")
+        return f" ({', '.join(marks)})" if marks else ""
 
     @property
     def scored_on(self) -> str:
@@ -180,7 +190,7 @@ def as_markdown(
         theirs = _ranks([f.cell.paper.mean if f.cell.paper else None for f in row])
         for figure, own, paper in zip(row, ours, theirs, strict=True):
             cells = [figure.cell.row, figure.cell.method, shown(figure.mean, figure.spread)]
-            rank = figure.unranked or own
+            rank = (figure.unranked or own) + figure.mark
             cells += [*_beside(figure), rank, paper] if printed else [rank]
             cells[-1:] = [figure.scored_on] if len(scored) > 1 else cells[-1:]
             lines.append(cells)
@@ -221,16 +231,35 @@ def remarks(figures: Sequence[Figure]) -> list[str]:
     undertrained = [
         f"Undertrained: more than {STILL_FALLING:.0%} of the whole fall of the server's loss came "
         "in the last fifth of its epochs; such a row has no rank, it needs more of them.",
-        "",
     ]
     shown = any(figure.undertrained for figure in figures)
     failed = [f"Failed: {f.cell.name}, {why}" for f in figures for why in f.failed]
-    return [
-        *failed,
-        *([""] if failed else []),
-        *(undertrained if shown else []),
-        *_not_separated(figures),
-    ]
+    parts = [failed, undertrained if shown else [], _marks(figures), _below_floors(figures)]
+    known = [line for part in parts if part for line in (*part, "")]
+    return [*known, *_not_separated(figures)]
+
+
+def _marks(figures: Sequence[Figure]) -> list[str]:
+    """What the marks beside ranks mean, of those that there are."""
+    there = "".join(figure.mark for figure in figures)
+    told = {
+        "rising": "Rising: accuracy rose from the fourth fifth of the rounds to the last by more "
+        f"than {STILL_FALLING:.0%} of its whole rise.",
+        "clients": "Clients: at half of the clients or more the loss of their own training hardly "
+        "fell, or still fell at its end.",
+    }
+    return [line for mark, line in told.items() if mark in there]
+
+
+def _below_floors(figures: Sequence[Figure]) -> list[str]:
+    """Which methods are below training alone, or FedAvg, in the mean."""
+    found = []
+    for row in _by_row(figures):
+        for floor in (figure for figure in row if figure.cell.method in FLOORS):
+            below = [f for f in row if f.mean < floor.mean and f.cell.method not in FLOORS]
+            if told := ", ".join(f"{f.cell.method} by {floor.mean - f.mean:.1f}" for f in below):
+                found.append(f"- {floor.cell.row}: below {FLOORS[floor.cell.method]}: {told}")
+    return found
 
 
 def _not_separated(figures: Sequence[Figure]) -> list[str]:
@@ -281,38 +310,3 @@ def _beside(figure: Figure) -> tuple[str, str]:
 def shown(mean: float, spread: float | None) -> str:
     """A number with its spread, if there is one."""
     return f"{mean:.2f}" + (f" ± {spread:.2f}" if spread is not None else "")
-
-
-def loss_curve(run_dir: Path) -> tuple[float, ...]:
-    """Losses of the run's last fit at the server, by round and epoch, of ``metrics.jsonl``.
-
-    Of epochs that were not tested nothing is told, and none is there without a fit.
-    """
-    events = read_events(run_dir / "metrics.jsonl")
-    epochs = [event for event in events if isinstance(event, Epoch)]
-    # Epochs that a run trained again after it was killed are there twice; the last one counts.
-    found = {(e.round, e.epoch): e.loss for e in epochs if e.stage == epochs[-1].stage}
-    return tuple(found[key] for key in sorted(found))
-
-
-def late_share(losses: Sequence[float]) -> float | None:
-    """The fall of the loss in the last fifth of its curve over the fall in all of it.
-
-    Both are between means of fifths, which single epochs' noise does not decide: a loss that falls
-    evenly gives a quarter. None for fewer than five epochs, and where the loss did not fall.
-
-    >>> late_share([5, 4, 3, 2, 1]), late_share([5, 1, 1, 1, 1]), late_share([1, 2])
-    (0.25, 0.0, None)
-    """
-    if len(losses) < PARTS:
-        return None
-    cuts = [len(losses) * part // PARTS for part in range(PARTS + 1)]
-    means = [mean(losses[a:b]) for a, b in pairwise(cuts)]
-    whole = means[0] - means[-1]
-    return (means[-2] - means[-1]) / whole if whole > 0 else None
-
-
-def still_falling(curves: Sequence[Sequence[float]]) -> bool:
-    """Whether the losses of a cell's runs, on the mean of those that tell, were still falling."""
-    shares = [share for share in map(late_share, curves) if share is not None]
-    return bool(shares) and mean(shares) > STILL_FALLING

@@ -13,7 +13,8 @@ from cluster.run.run_dir import claimed, locate
 from cluster.run.slurm_options import SlurmOptions
 from cluster.run.smoke import Estimate, smoke
 from cluster.run.steps import Steps
-from cluster.studies.comparison import Cell, Figure, as_json, as_markdown, loss_curve
+from cluster.studies.comparison import Cell, Figure, as_json, as_markdown
+from cluster.studies.convergence import client_curves, loss_curve
 from cluster.studies.exhibits import Exhibit
 from cluster.studies.suite_options import SuiteOptions
 from fl.errors import ClientFailed, UserError
@@ -166,7 +167,7 @@ def run_all(runs: Runs) -> list[Figure]:
             with Steps(Console(markup=False)) as say:
                 say(f"checking {len(left)} {'cell' if len(left) == 1 else 'cells'}")
                 refuse_any(left)
-    found: dict[Cell, list[tuple[JsonObject, tuple[float, ...]]]] = {}
+    found: dict[Cell, list[tuple[JsonObject, Path]]] = {}
     failed: dict[Cell, list[str]] = {}
     failure: ClientFailed | None = None
     for number, ((cell, seed), launch) in enumerate(runs.items(), start=1):
@@ -178,16 +179,25 @@ def run_all(runs: Runs) -> list[Figure]:
             failed.setdefault(cell, []).append(f"seed {seed}: {failure}")
             print(f"{title}: {failure}", flush=True)
             continue
-        found.setdefault(cell, []).append((result, loss_curve(locate(launch))))
+        found.setdefault(cell, []).append((result, locate(launch)))
         took = duration(result["seconds"]["total"])
         print(f"{title}: {result['accuracy']:.4f}, {took}", flush=True)
     if failure is not None and not found:
         raise failure
-    figures = []
-    for cell, of_cell in found.items():
-        results, losses = zip(*of_cell, strict=True)
-        figures.append(Figure(cell, results, losses, tuple(failed.get(cell, ()))))
-    return figures
+    return [figure_of(cell, of_cell, failed.get(cell, ())) for cell, of_cell in found.items()]
+
+
+def figure_of(
+    cell: Cell, runs: Sequence[tuple[JsonObject, Path]], failed: Sequence[str] = ()
+) -> Figure:
+    """The cell's figure, of its runs' results and folders."""
+    return Figure(
+        cell,
+        results=tuple(result for result, _ in runs),
+        losses=tuple(loss_curve(folder) for _, folder in runs),
+        failed=tuple(failed),
+        client_losses=tuple(client_curves(folder) for _, folder in runs),
+    )
 
 
 def refuse_any(launches: Mapping[str, Launch]) -> None:
