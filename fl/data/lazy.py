@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 import torch
@@ -36,6 +36,9 @@ DIGEST = 32
 class Source(Protocol):
     """Where samples come from."""
 
+    draws: ClassVar[bool]
+    """Whether reading may draw random numbers."""
+
     def read(self, rows: np.ndarray) -> np.ndarray:
         """The samples (n, ...) of these rows, as they are stored."""
         ...
@@ -48,6 +51,7 @@ class Items:
     data: Any
     sample: Callable[[Any], tuple[np.ndarray, Any]]
     """Sample and label of what the object gives."""
+    draws: ClassVar[bool] = True
 
     def read(self, rows: np.ndarray) -> np.ndarray:
         """See :class:`Source`."""
@@ -62,6 +66,7 @@ class Mapped:
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
     offset: int
+    draws: ClassVar[bool] = False
 
     @classmethod
     def of(cls, array: np.memmap[Any, Any]) -> "Mapped | None":
@@ -106,8 +111,16 @@ class Lazy:
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         """All of them in memory, as they were read first."""
-        parts = [self._first(k) for k in range(len(self))]
-        return np.stack(parts).astype(dtype or self.dtype) if parts else self.form[:0]
+        found = np.empty(self.shape, dtype or self.dtype)
+        for number, source in enumerate(self.sources):
+            places = np.flatnonzero(self.where[:, 0] == number)
+            rows = self.where[places, 1]
+            if not source.draws:
+                found[places] = source.read(rows)
+            for place, row in zip(places, rows, strict=True) if source.draws else ():
+                with all_streams(seed_for(0, "first reading", int(row))):
+                    found[place] = source.read(np.array([row]))[0]
+        return found
 
     def tobytes(self) -> bytes:
         """What tells these samples from others: their digests."""
@@ -134,12 +147,6 @@ class Lazy:
         if found.dtype.kind == "f" and not np.isfinite(found).all():
             raise ValueError("the data has samples with NaN or infinite values")
         return found
-
-    def _first(self, k: int) -> np.ndarray:
-        """The sample as it was read first."""
-        source, row = self.where[k]
-        with all_streams(seed_for(0, "first reading", int(row))):
-            return np.asarray(self.sources[source].read(np.array([row]))[0])
 
     @staticmethod
     def joined(parts: Sequence["Lazy"]) -> "Lazy":
