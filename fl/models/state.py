@@ -31,11 +31,10 @@ def settle(model: nn.Module, inputs: Inputs) -> None:
 
 
 def _needs_a_pass(module: nn.Module) -> bool:
-    """Whether it has a weight that a pass makes."""
-    old_norm = any(
-        type(hook).__name__ == "WeightNorm" for hook in module._forward_pre_hooks.values()
-    )
-    return old_norm or any(map(is_lazy, module.parameters(recurse=False)))
+    """Whether it has a weight that a pass makes: a lazy one, or that of the old ``weight_norm``."""
+    own = dict(module.named_parameters(recurse=False))
+    old_norm = any(n.endswith("_g") and f"{n.removesuffix('_g')}_v" in own for n in own)
+    return old_norm or any(map(is_lazy, own.values()))
 
 
 def staying(model: nn.Module) -> frozenset[str]:
@@ -95,8 +94,10 @@ def load_sent(model: nn.Module, state: Mapping[str, Tensor]) -> None:
 def load_whole(model: nn.Module, state: Mapping[str, Tensor], *, strict: bool = True) -> None:
     """Loads a state that is of the module's own versions, which neither messages nor files name:
     some modules look at them as they load, and refuse a state without."""
-    versioned = OrderedDict(state)
-    versioned._metadata = model.state_dict()._metadata  # type: ignore[attr-defined]
+    versioned = model.state_dict()  # an ordered dict that has them
+    if strict and versioned.keys() != state.keys():
+        versioned = OrderedDict(state)  # which is then refused as usual
+    versioned.update(state)
     model.load_state_dict(versioned, strict=strict)
 
 

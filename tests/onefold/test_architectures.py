@@ -112,6 +112,14 @@ def test_pixels_too_few_for_an_architecture_are_said_before_the_run(tmp_path: Pa
 
 
 if __name__ == "__main__":
-    for each in (*QUICK, *LONG, "densenet121", "vgg11"):
-        check(go_through(by_name(each), Path(sys.argv[1]) / each))
-        print(each, flush=True)
+    every = [by_name(name) for name in (*QUICK, *LONG, "densenet121", "vgg11")]
+    for own in every:
+        check(go_through(own, Path(sys.argv[1])))
+        print("in process", flush=True)
+    images, labels = np.concatenate([IMAGES] * 4), np.tile(LABELS, 4)
+    data = ((images, labels), (IMAGES[:4], LABELS[:4]))
+    more = {"classifier": {"epochs": 1, "lr": 0.001}}
+    indices = np.array_split(np.arange(len(labels)), len(every))
+    result = onefold.run(data, every, "fedavg", indices, output_dir=sys.argv[1], **more)
+    check(result.model)
+    print("on Ray, all at once", flush=True)

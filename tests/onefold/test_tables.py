@@ -1,6 +1,7 @@
 """onefold.grid: every combination from Python, objects among the values, as one table."""
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 from torch import Tensor, nn
 
 import onefold
+from tests.registries import registries_restored
 from tests.undrawn import WRITE_REPORT, draw_nothing
 
 LABELS = np.arange(120) % 3
@@ -31,9 +33,11 @@ class Narrow(Wide):
 
 
 @pytest.fixture(autouse=True)
-def _in_a_folder_of_its_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def _in_a_folder_of_its_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     monkeypatch.setattr(WRITE_REPORT, draw_nothing)
     monkeypatch.chdir(tmp_path)
+    with registries_restored():
+        yield
 
 
 def made(axes: dict[str, Any], **settings: Any) -> Any:

@@ -219,7 +219,7 @@ def test_each_rank_holds_its_part_of_the_test_split(ranks: Ranks) -> None:
 def test_a_part_keeps_images_labels_and_domains_together() -> None:
     number = torch.arange(7)
     whole = Shard(
-        images=number[:, None, None, None].expand(7, 1, 2, 2).to(torch.uint8),
+        samples=number[:, None, None, None].expand(7, 1, 2, 2).to(torch.uint8),
         labels=number % 3,
         num_classes=3,
         domains=number % 2,

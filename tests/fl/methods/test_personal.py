@@ -32,10 +32,9 @@ def test_participations_are_counted_in_the_memory_that_a_run_saves() -> None:
     taken.count([3])
     assert [taken[k] for k in range(CLIENTS)] == [0, 1, 0, 2, 0]
     assert taken.memory["participations"].tolist() == [0, 1, 0, 2, 0]
-    config, (_, server) = settings("local"), federation("local", settings("local"))
-    model = start(config)
+    model = start(settings("local"))
     each = 4 * sum(p.numel() for p in model.parameters())
-    assert taken.fedavg_bytes(config.classifier, server) == {"fedavg_bytes_up": 3 * each}
+    assert taken.fedavg_bytes() == {"fedavg_bytes_up": 3 * each}
 
 
 def test_what_fedavg_would_have_sent_is_what_it_sends() -> None:
