@@ -111,6 +111,8 @@ class RunConfig(Settings, Generic[Options]):
         able = [name for name, method in METHODS.items() if method.supports_dp]
         if self.method not in able:
             raise UserError(f"dp.epsilon goes with {', '.join(able)}, not with {self.method}")
+        if getattr(self.options, "decoders", "weak") == "all":
+            raise UserError("dp.epsilon goes with decoders weak: a budget is of one training")
         if self.scores_clients:
             raise UserError("dp.epsilon: scores of clients' own test samples would be no secret")
 

@@ -6,7 +6,7 @@ average on them; -MD and -SD distil from the local classifiers or from the avera
 the model does not forget them.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Annotated, Literal, get_args
@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from fl.bounds import LARGEST, Count, Number, OneOf, Within
 from fl.clients import Clients
 from fl.errors import UserError, unknown
+from fl.exchange import num_bytes
 from fl.federation import RunSpec, Update
 from fl.fusion.aggregation import AggregationConfig
 from fl.fusion.distillation import (
@@ -89,6 +90,9 @@ class FedMHOConfig(AggregationConfig):
     prototypes: tuple[Annotated[str, OneOf(CLASSIFIERS)], ...] = ()
     """Architectures assigned in turn to the classifier clients; the first is the global model's.
     Default: classifier.model for all."""
+    decoders: Literal["weak", "all"] = "weak"
+    """Who trains a decoder: the generator clients (the paper), or all: a classifier client then
+    trains and uploads both."""
     num_samples: Count = 3000
     """Synthetic samples, N_s."""
     allocation: Literal["squared-counts", "label-share"] = "squared-counts"
@@ -206,12 +210,10 @@ def assign(config: FedMHOConfig, num_clients: int, run_spec: RunSpec) -> list[As
 def run(clients: Clients, server: Server, config: FedMHOConfig, *, teacher: Teacher) -> Outcome:
     """Algorithm 1. ``teacher``: none (FedMHO), models (-MD, Eq. 5) or start (-SD, Eq. 6)."""
     early = None
-    if config.allocation == "label-share":
+    if config.allocation == "label-share" and config.decoders == "weak":
         latent = config.generator.latent
         early = by_label_share(clients, server, total=config.num_samples, latent=latent)
-    updates = clients.train(each=early)  # lines 3 to 7, the one round
-    classifiers = [u for u in updates if u.client.role == "classifier"]
-    generators = [u for u in updates if u.client.role == "generator"]
+    classifiers, generators = train_both(clients, config, early)  # lines 3 to 7, the one round
 
     with server.events.phase("synthesis"):
         allocation = allocate(generators, server, config)
@@ -220,6 +222,7 @@ def run(clients: Clients, server: Server, config: FedMHOConfig, *, teacher: Teac
         kept = keep_best(synthetic, server, config)  # line 13, Algorithm 2
         optimised = server.take(synthetic, kept)
     figures: JsonObject = {"synthetic": {"generated": len(synthetic), "kept": len(kept)}}
+    figures |= extra_of(classifiers, generators)
     told: dict[str, Tensor] = {"kept": kept}
     with server.events.phase("fusion"):
         model = initialise(classifiers, optimised, clients, server, config)  # line 9, Eq. 4
@@ -252,6 +255,37 @@ def run(clients: Clients, server: Server, config: FedMHOConfig, *, teacher: Teac
         },
         figures=figures,
     )
+
+
+def train_both(
+    clients: Clients, config: FedMHOConfig, each: Callable[[Update], object] | None = None
+) -> tuple[list[Update], list[Update]]:
+    """The round: what classifier clients uploaded, and all decoders, each as a generator client's.
+
+    ``each`` is called with each update of the clients' own training as it comes.
+    """
+    updates = clients.train(each=each)
+    classifiers = [u for u in updates if u.client.role == "classifier"]
+    generators = [u for u in updates if u.client.role == "generator"]
+    if config.decoders == "all":
+        strong = [update.client.id for update in classifiers]
+        further = clients.train(config.generator, only=strong)
+        for update in further:
+            as_weak = replace(update.client, role="generator", training=config.generator)
+            generators.append(replace(update, client=as_weak))
+    return classifiers, sorted(generators, key=lambda update: update.client.id)
+
+
+def extra_of(classifiers: Sequence[Update], generators: Sequence[Update]) -> JsonObject:
+    """What the decoders of classifier clients cost: bytes up, and seconds of training of all such
+    clients together. Nothing where they train none."""
+    strong = {update.client.id for update in classifiers}
+    both = [update for update in generators if update.client.id in strong]
+    if not both:
+        return {}
+    extra = sum(num_bytes(dict(update.tensors)) for update in both)
+    seconds = sum(update.seconds for update in both)
+    return {"extra_decoders": {"clients": len(both), "bytes_up": extra, "seconds": seconds}}
 
 
 def allocate(generators: list[Update], server: Server, config: FedMHOConfig) -> np.ndarray:

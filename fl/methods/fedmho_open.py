@@ -37,7 +37,16 @@ from fl.fusion.voting import (
     energy_levels,
     log_frequencies,
 )
-from fl.methods.fedmho import FedMHOConfig, allocate, assign, initialise, keep_best, spaces
+from fl.methods.fedmho import (
+    FedMHOConfig,
+    allocate,
+    assign,
+    extra_of,
+    initialise,
+    keep_best,
+    spaces,
+    train_both,
+)
 from fl.methods.method import Method
 from fl.methods.uploads import Decoders, ask_label_counts, load_classifier, load_label_counts
 from fl.metrics.teachers import describe_teacher
@@ -118,9 +127,9 @@ class FedMHOOpenConfig(FedMHOConfig):
 
 def run(clients: Clients, server: Server, config: FedMHOOpenConfig) -> Outcome:
     """The algorithm of docs/methods/fedmho-open.md."""
-    updates = clients.train()
-    generators = [u for u in updates if u.client.role == "generator"]
-    classifiers, held = told(clients, [u for u in updates if u.client.role == "classifier"], server)
+    classifiers, generators = train_both(clients, config)
+    extra = extra_of(classifiers, generators)
+    classifiers, held = told(clients, classifiers, server)
     drawn = np.stack([load_label_counts(u, server) for u in generators])
 
     with server.events.phase("synthesis"):
@@ -160,6 +169,7 @@ def run(clients: Clients, server: Server, config: FedMHOOpenConfig) -> Outcome:
             "open_set": len(lessons["images"]) - len(kept),
             "teacher": teacher,
             "label_trust": trust.tolist(),
+            **extra,
         },
     )
 

@@ -264,5 +264,5 @@ def test_an_outlier_is_far_beyond_half_of_the_others_and_large_by_itself() -> No
     assert outliers([{"w": 60.0}]) == {}
     # Variances are squares, and a model that has hardly trained answers next to nothing.
     assert outliers([{"a.running_var": 0.01}, {"a.running_var": 2000.0}]) == {}
-    assert outliers([{"logits": 0.01}, {"logits": 900.0}]) == {}
-    assert list(outliers([{"logits": 0.01}, {"logits": 1100.0}])) == [1]
+    assert outliers([{"logits": 7.4}, {"logits": 12.0}, {"logits": 3330.0}]) == {}  # one class
+    assert list(outliers([{"logits": 0.01}, {"logits": 2.1e4}])) == [1]

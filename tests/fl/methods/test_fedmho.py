@@ -316,3 +316,28 @@ def test_allocation_that_rounds_to_nothing_is_refused() -> None:
     with pytest.raises(UserError, match="rounds to none"):
         fedmho.allocate(generators, server, changed(num_samples=10))
     assert np.all(fedmho.allocate(generators, server, changed(num_samples=30)) == 1)
+
+
+@pytest.mark.parametrize("name", ["fedmho", "fedmho-sd", "fedmho-open"])
+def test_strong_clients_may_train_a_decoder_too_and_it_is_counted(name: str) -> None:
+    method = get_method(name)
+    weak = method.config(
+        **{f: getattr(TINY, f) for f in ("num_samples", "classifier", "generator")}
+    )
+    weak = replace(weak, fusion=TINY.fusion)
+    if name == "fedmho-open":
+        weak = replace(weak, open_samples=60, warmup=1, mixup=0.0)
+    both = replace(weak, decoders="all")
+    clients, server = tiny_federation(both)
+    outcome = method.run(clients, server, both)
+    plain, other = tiny_federation(weak)
+    without = method.run(plain, other, weak)
+    assert "extra_decoders" not in without.figures
+    roles = {client.id: client.role for client in plain.members}
+    decoder = min(plain.bytes_up[k] for k, role in roles.items() if role == "generator")
+    strong = [k for k, role in roles.items() if role == "classifier"]
+    extra = outcome.figures["extra_decoders"]
+    assert (extra["clients"], extra["bytes_up"]) == (len(strong), decoder * len(strong))
+    sent = {k: own + decoder * (k in strong) for k, own in plain.bytes_up.items()}
+    assert clients.bytes_up == sent
+    assert not same_bits(outcome.model.state_dict(), without.model.state_dict())
