@@ -19,8 +19,11 @@ SPARE_BYTES = 32 * 2**20
 """Main memory beyond the share, for the process's other threads. They are Ray's, and one whose
 allocation is refused ends the process or leaves it waiting for ever; a client is to fail alone."""
 
-WORDINGS = ("allocate memory", "bad_alloc", "could not create a primitive")
-"""How torch's allocator, C++ and oneDNN say that there is no more memory."""
+WORDINGS = (
+    *("allocate memory", "bad_alloc", "could not create a primitive"),
+    "PyObject pointer is null",
+)
+"""How torch's allocator, C++, oneDNN and safetensors say that there is no more memory."""
 
 
 class OverspentError(RuntimeError):
@@ -53,7 +56,7 @@ def capped(request: Request) -> Iterator[None]:
             yield
         except torch.OutOfMemoryError as error:
             raise OverspentError(f"went over its {request.gpus:g} of the GPU: {error}") from None
-        except (RuntimeError, MemoryError) as error:
+        except BaseException as error:  # safetensors' panic is no Exception
             said = str(error)
             full = isinstance(error, MemoryError) or any(words in said for words in WORDINGS)
             if not (share and full):

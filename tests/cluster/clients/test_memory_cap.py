@@ -40,6 +40,21 @@ def test_other_errors_pass_unchanged() -> None:
         raise RuntimeError("mine")
 
 
+class PanicException(BaseException):
+    """As safetensors raises it, written in Rust, where it cannot allocate bytes."""
+
+
+def test_a_panic_for_want_of_memory_is_told_as_one_and_others_pass() -> None:
+    """Its client failed three times with the same share."""
+    request = Request(cpus=1, gpus=0, memory_bytes=32 * MIB)
+    with pytest.raises(OverspentError, match="bytes of memory"), capped(request):
+        raise PanicException("PyObject pointer is null")
+    with pytest.raises(PanicException, match="mine"), capped(request):
+        raise PanicException("mine")
+    with pytest.raises(KeyboardInterrupt), capped(request):
+        raise KeyboardInterrupt
+
+
 def fills_memory() -> None:
     try:
         with capped(Request(cpus=1, gpus=0, memory_bytes=32 * MIB)):
