@@ -77,7 +77,7 @@ class Rounds:
         self._metrics = metrics or {}
         self.played: list[Round] = []
         self.stopped = False
-        """Whether a listener has ended them before their time."""
+        """Whether they ended before their time: by a listener, or since accuracy has settled."""
         self.start: Evaluation | None = None
         """Evaluation of the global model before the first round."""
         self._file = directory / STATE if directory else None
@@ -132,6 +132,7 @@ class Rounds:
             before, saving = after, time.perf_counter() - after.now
 
     def _has_settled(self) -> bool:
+        """Whether no round of the last ``stop_after`` was more accurate than those before."""
         accuracies = [r.evaluation.accuracy for r in self.played]
         if self._stop_after is None or len(accuracies) <= self._stop_after:
             return False

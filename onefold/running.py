@@ -97,25 +97,38 @@ def run(
         ClientFailed: a client failed for good.
     """
     with plain_torch():
-        several = (isinstance(model, Sequence) and not isinstance(model, str)) or _by_client(model)
-        if loss is not None and model is None:
-            raise UserError("loss: name the model that is trained by it")
-        names = _names(data, method, None if several else model, loss, augment)
-        arguments = partition_arguments(partition, data, Path(settings.get("output_dir", "runs")))
-        if partition is None and (clients := _clients_of(names)):
-            arguments = ["--partition.kind", "natural", "--num-clients", str(clients)]
-        for name, value in [*names.items(), *flatten(settings).items()]:
-            if value is not None:
-                arguments += as_arguments(name, value)
-        launch = parse(arguments, prog="onefold.run")
-        if several:
-            arguments += _models_of(model, loss, launch)
-            launch = parse(arguments, prog="onefold.run")
-        elif model is not None and _chooses_models(launch):
-            more = ["--num-large", str(launch.run.num_clients)]
-            launch = parse([*arguments, *more], prog="onefold.run")
+        launch = _launch(data, model, method, partition, loss, augment, settings)
         given = {"data": data, "model": model, "method": method, "partition": partition, **settings}
         return _run(launch, given, metrics or {}, callbacks, progress)
+
+
+def _launch(
+    data: Any,
+    model: Any,
+    method: Any,
+    partition: Any,
+    loss: Any,
+    augment: Any,
+    settings: Mapping[str, Any],
+) -> Launch:
+    """The settings as the command has them; objects are registered, and named in it."""
+    several = (isinstance(model, Sequence) and not isinstance(model, str)) or _by_client(model)
+    if loss is not None and model is None:
+        raise UserError("loss: name the model that is trained by it")
+    names = _names(data, method, None if several else model, loss, augment)
+    arguments = partition_arguments(partition, data, Path(settings.get("output_dir", "runs")))
+    if partition is None and (clients := _clients_of(names)):
+        arguments = ["--partition.kind", "natural", "--num-clients", str(clients)]
+    for name, value in [*names.items(), *flatten(settings).items()]:
+        if value is not None:
+            arguments += as_arguments(name, value)
+    launch = parse(arguments, prog="onefold.run")
+    further: list[str] = []
+    if several:
+        further = _models_of(model, loss, launch)
+    elif model is not None and _chooses_models(launch):
+        further = ["--num-large", str(launch.run.num_clients)]
+    return parse([*arguments, *further], prog="onefold.run") if further else launch
 
 
 def _run(

@@ -222,11 +222,12 @@ class SavedModels:
         names = ["best"] if self._best and event.best else []
         if self._every and event.round % self._every == 0:
             names.append(f"round-{event.round:05d}")
-        if names and event.model is None:
-            raise UserError("this method has no global model: leave out save_best and save_every")
-        self._folder.mkdir(exist_ok=True)
         for name in names:
-            assert event.model is not None
+            if event.model is None:
+                raise UserError(
+                    "this method has no global model: leave out save_best and save_every"
+                )
+            self._folder.mkdir(exist_ok=True)
             save_model(event.model, self._folder / f"{name}.safetensors")
 
 
@@ -303,9 +304,7 @@ def _execute(
         clients, server = open_federation(launch, prepared, run_dir, events, bundles, stack)
         inputs: JsonObject = dict(prepared.inputs)
         if not prepared.method.one_shot:
-            about = f"{launch.run.method} {launch.run.options} {prepared.run_spec}"
-            count, folder = launch.run.rounds, run_dir / CHECKPOINTS
-            inputs["rounds"] = Rounds(count, folder, about, metrics, launch.run.stop_after)
+            inputs["rounds"] = _rounds(launch, prepared, run_dir, metrics)
         outcome = prepared.method.run(clients, server, launch.run.options, **inputs)
         result = _result(launch, prepared, outcome, clients, server)
         if launch.run.fid and outcome.synthetic:
@@ -322,6 +321,14 @@ def _execute(
     write_json(run_dir / "result.json", result)
     _tidy(run_dir / CHECKPOINTS, {STATE} if can_go_on(launch.run) else set())
     return result
+
+
+def _rounds(
+    launch: Launch, prepared: Prepared, run_dir: Path, metrics: Mapping[str, Metric]
+) -> Rounds:
+    about = f"{launch.run.method} {launch.run.options} {prepared.run_spec}"
+    folder, run = run_dir / CHECKPOINTS, launch.run
+    return Rounds(run.rounds, folder, about, metrics, run.stop_after)
 
 
 def _tidy(folder: Path, kept: Set[str]) -> None:

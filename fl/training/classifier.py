@@ -29,7 +29,7 @@ from fl.seeding import torch_seeded
 from fl.training.batches import smallest_batch_of
 from fl.training.epochs import EpochTraining, epochs_of
 from fl.training.optimizers import SGD, Adam, Paced, Proximal, Schedule
-from fl.training.recipe import HeldOut, Recipe
+from fl.training.recipe import HeldOut, Recipe, parts_of
 from fl.training.task import task_of
 
 Losses = Callable[[nn.Module, Batch], Tensor]
@@ -239,22 +239,14 @@ def _held_out(
     order = torch.randperm(count, generator=inputs.stream("local/validation"))
     rows, left = order[:size].sort().values, order[size:].sort().values
     held = inputs.shard.take(rows)
-    whole = {"images": held.images, "labels": held.wanted} | {
-        n: c[rows] for n, c in columns.items()
-    }
+    own = {name: column[rows] for name, column in columns.items()}
+    whole = {"images": held.images, "labels": held.wanted, **own}
 
     def loss(model: nn.Module) -> float:
-        parts = (
-            losses(
-                model,
-                {
-                    n: c[first : first + config.batch_size].to(inputs.device)
-                    for n, c in whole.items()
-                },
-            )
-            for first in range(0, size, config.batch_size)
-        )
-        return float(torch.cat(list(parts)).double().mean())
+        found = []
+        for part in parts_of(whole, config.batch_size):
+            found.append(losses(model, {n: c.to(inputs.device) for n, c in part.items()}))
+        return float(torch.cat(found).double().mean())
 
     kept = {name: column[left] for name, column in columns.items()}
     return replace(inputs, shard=inputs.shard.take(left)), kept, HeldOut(model, loss)

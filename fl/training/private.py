@@ -27,7 +27,7 @@ from fl.models.shapes import AnyBatchNorm
 from fl.seeding import in_round, torch_seeded
 from fl.training.classifier import ClassifierConfig, starting_classifier, train_classifier
 from fl.training.generator import GeneratorConfig, starting_generator, train_generator
-from fl.training.recipe import Recipe, optimizer_of
+from fl.training.recipe import Recipe, optimizer_of, parts_of
 from fl.training.task import recipe_of
 
 # The settings of differential privacy, and the noise that a budget needs, by Opacus' accountant.
@@ -263,7 +263,7 @@ def clipped_sums(recipe: Recipe, batch: Batch, clip: float) -> list[Tensor]:
 
     gradients = vmap(grad(loss), in_dims=(None, 0), randomness="different")
     sums = {name: torch.zeros_like(p) for name, p in weights.items()}
-    for part in _parts(batch):
+    for part in parts_of(batch, MOST_AT_ONCE):
         of_samples = gradients(weights, part)
         norms = torch.stack([g.flatten(1).norm(dim=1) for g in of_samples.values()]).norm(dim=0)
         factors = (clip / norms.clamp_min(1e-12)).clamp(max=1.0)
@@ -282,14 +282,6 @@ class _SampleLoss(nn.Module):
     def forward(self, sample: Batch) -> Tensor:
         """A scalar, of the sample's columns without the batch's dimension."""
         return self._losses(self.model, {n: c[None] for n, c in sample.items()}).squeeze(0)
-
-
-def _parts(batch: Batch) -> Sequence[Batch]:
-    size = len(batch["labels"])
-    return [
-        {n: column[first : first + MOST_AT_ONCE] for n, column in batch.items()}
-        for first in range(0, size, MOST_AT_ONCE)
-    ]
 
 
 class _Seeded:

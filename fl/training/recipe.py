@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from fl.exchange import Tensors
 from fl.federation import Batch, TaskInput, TaskOutput
+from fl.models.state import load_whole
 from fl.seeding import in_round, streams_restored, torch_seeded
 from fl.training.optimizers import AnyOptimizer, CohortOptimizer, Corrected, Proximal
 from fl.training.progress import report
@@ -168,7 +169,7 @@ class HeldOut:
     def restore(self) -> None:
         """Gives the model the weights with the lowest loss."""
         if self._best:
-            self._model.load_state_dict(self._best)
+            load_whole(self._model, self._best)
 
 
 class MeanLoss:
@@ -266,7 +267,7 @@ def one_by_one(inputs: TaskInput, recipe: Recipe) -> TaskOutput:
     def steps() -> Iterator[Step]:
         for batch in batches(recipe, mean_loss, inputs.client.id):
             if recipe.micro_batch is not None:
-                first, *more = _parts(batch, recipe.micro_batch)
+                first, *more = parts_of(batch, recipe.micro_batch)
                 rest = (_part_loss(recipe, part, batch, mean_loss) for part in more)
                 yield Step(_part_loss(recipe, first, batch, mean_loss), more=rest)
                 continue
@@ -285,10 +286,10 @@ def one_by_one(inputs: TaskInput, recipe: Recipe) -> TaskOutput:
     return mean_loss.output(recipe)
 
 
-def _parts(batch: Batch, size: int) -> list[Batch]:
-    """The batch in parts of so many samples."""
-    columns = {name: column.split(size) for name, column in batch.items()}
-    return [dict(zip(columns, part, strict=True)) for part in zip(*columns.values(), strict=True)]
+def parts_of(batch: Batch, size: int) -> list[Batch]:
+    """The batch in parts of so many samples; none of an empty one."""
+    starts = range(0, len(batch["labels"]), size)
+    return [{n: column[k : k + size] for n, column in batch.items()} for k in starts]
 
 
 def _part_loss(recipe: Recipe, part: Batch, whole: Batch, mean_loss: MeanLoss) -> Tensor:

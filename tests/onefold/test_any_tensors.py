@@ -1,6 +1,5 @@
 """Tables, sequences, tokens and images of any kind: what is stored is exact, and models get it."""
 
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,6 @@ from fl.data.own import as_dataset
 from fl.data.shard import Shard
 from fl.inputs import Inputs
 from fl.methods.registry import METHODS
-from tests.registries import registries_restored
 from tests.undrawn import WRITE_REPORT, draw_nothing
 
 LABELS = np.arange(240) % 3
@@ -67,11 +65,7 @@ class Recurrent(nn.Module):
         return self.classifier(self.lstm(self.embedding(tokens))[0][:, -1])
 
 
-@pytest.fixture(autouse=True)
-def _in_a_folder_of_its_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
-    monkeypatch.chdir(tmp_path)
-    with registries_restored():
-        yield
+pytestmark = pytest.mark.usefixtures("elsewhere")
 
 
 def run(kind: str, **settings: Any) -> onefold.Result:

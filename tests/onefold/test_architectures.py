@@ -15,7 +15,6 @@ from torchvision import models
 
 import onefold
 from tests.registries import registries_restored
-from tests.undrawn import WRITE_REPORT, draw_nothing
 
 STREAM = np.random.default_rng(0)
 IMAGES, LABELS = STREAM.random((16, 32, 32, 3)).astype("float32"), np.arange(16) % 4
@@ -57,9 +56,7 @@ def go_through(build: Callable[[int], nn.Module], folder: Path, lr: float = 0.00
         return result.model
 
 
-@pytest.fixture(autouse=True)
-def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(WRITE_REPORT, draw_nothing)
+pytestmark = pytest.mark.usefixtures("undrawn")
 
 
 def check(model: nn.Module) -> None:

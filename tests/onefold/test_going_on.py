@@ -11,16 +11,8 @@ import onefold
 from cluster.run.command_line import parse
 from cluster.run.run_dir import can_go_on
 from tests.onefold.test_running import Tiny, blobs
-from tests.registries import registries_restored
-from tests.undrawn import WRITE_REPORT, draw_nothing
 
-
-@pytest.fixture(autouse=True)
-def _in_a_folder_of_its_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):  # type: ignore[no-untyped-def]
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(WRITE_REPORT, draw_nothing)
-    with registries_restored():
-        yield
+pytestmark = pytest.mark.usefixtures("elsewhere", "undrawn")
 
 
 def run(name: str, rounds: int, method: str = "fedavg", **options: object) -> onefold.Result:

@@ -1,6 +1,5 @@
 """A loss of one's own; and a model, and training settings, for each client."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,8 +10,6 @@ from torch import Tensor, nn
 
 import onefold
 from tests.onefold.test_running import Tiny, blobs
-from tests.registries import registries_restored
-from tests.undrawn import WRITE_REPORT, draw_nothing
 
 
 class Wide(nn.Module):
@@ -45,12 +42,7 @@ class Stepping(Tiny):
 Stepping.__name__ = "Tiny"  # by which the starting weights are drawn
 
 
-@pytest.fixture(autouse=True)
-def _in_a_folder_of_its_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(WRITE_REPORT, draw_nothing)
-    with registries_restored():
-        yield
+pytestmark = pytest.mark.usefixtures("elsewhere", "undrawn")
 
 
 def run(model: object = Tiny, method: object = "fedavg", **options: object) -> onefold.Result:

@@ -1,7 +1,6 @@
 """Regression, several labels and next tokens through the users' door, in process and on Ray."""
 
 import string
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,6 @@ from torch import Tensor, nn
 import onefold
 from fl.events import Event, RoundEnd
 from fl.methods.registry import METHODS
-from tests.registries import registries_restored
 from tests.undrawn import WRITE_REPORT, draw_nothing
 
 
@@ -56,11 +54,7 @@ DATA: dict[str, tuple[Any, Any, dict[str, Any]]] = {
 }
 
 
-@pytest.fixture(autouse=True)
-def _in_a_folder_of_its_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
-    monkeypatch.chdir(tmp_path)
-    with registries_restored():
-        yield
+pytestmark = pytest.mark.usefixtures("elsewhere")
 
 
 def run(kind: str, **settings: Any) -> onefold.Result:

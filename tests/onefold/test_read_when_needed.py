@@ -1,6 +1,5 @@
 """Data that is read when needed, transforms drawn in each epoch, and augment, in whole runs."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -11,8 +10,6 @@ from torch import Tensor, nn
 
 import onefold
 from tests.onefold.test_running import Tiny, blobs
-from tests.registries import registries_restored
-from tests.undrawn import WRITE_REPORT, draw_nothing
 
 
 class Flipped:
@@ -48,12 +45,7 @@ def flip(image: Tensor) -> Tensor:
     return image.flip(2) if torch.rand(()) < 0.5 else image
 
 
-@pytest.fixture(autouse=True)
-def _in_a_folder_of_its_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(WRITE_REPORT, draw_nothing)
-    with registries_restored():
-        yield
+pytestmark = pytest.mark.usefixtures("elsewhere", "undrawn")
 
 
 def run(data: object, model: object = Tiny, **options: object) -> onefold.Result:

@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,9 +13,7 @@ from torch import Tensor, nn
 
 import onefold
 from fl.events import Event, RoundEnd
-from tests.registries import registries_restored
 from tests.tutorials import blocks, type_commands, write_files
-from tests.undrawn import WRITE_REPORT, draw_nothing
 
 
 def blobs(count: int = 120, classes: int = 3) -> tuple[np.ndarray, np.ndarray]:
@@ -35,18 +32,7 @@ class Tiny(nn.Module):
         return self.layers(images)
 
 
-@pytest.fixture(autouse=True)
-def _in_a_folder_of_its_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
-    """What a test registers is gone after it."""
-    monkeypatch.chdir(tmp_path)
-    with registries_restored():
-        yield
-
-
-@pytest.fixture
-def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Draws no report, which takes longer than a small run."""
-    monkeypatch.setattr(WRITE_REPORT, draw_nothing)
+pytestmark = pytest.mark.usefixtures("elsewhere")
 
 
 quick = pytest.mark.usefixtures("undrawn")

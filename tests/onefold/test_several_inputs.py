@@ -1,8 +1,5 @@
 """Samples of several inputs of different types: what a model gets is what was given, exactly."""
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
@@ -12,8 +9,6 @@ from torch import Tensor, nn
 import onefold
 from fl.data.own import as_dataset
 from fl.inputs import as_inputs
-from tests.registries import registries_restored
-from tests.undrawn import WRITE_REPORT, draw_nothing
 
 RNG = np.random.default_rng(0)
 LABELS = RNG.integers(0, 3, 90)
@@ -51,12 +46,7 @@ class Items:
         return tuple(column[row] for column in INPUTS), int(LABELS[row])
 
 
-@pytest.fixture(autouse=True)
-def _in_a_folder_of_its_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(WRITE_REPORT, draw_nothing)
-    with registries_restored():
-        yield
+pytestmark = pytest.mark.usefixtures("elsewhere", "undrawn")
 
 
 def run(data: object = (INPUTS, LABELS), model: object = Net, **options: object) -> onefold.Result:

@@ -1,7 +1,6 @@
 """onefold.grid: every combination from Python, objects among the values, as one table."""
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +9,6 @@ import pytest
 from torch import Tensor, nn
 
 import onefold
-from tests.registries import registries_restored
-from tests.undrawn import WRITE_REPORT, draw_nothing
 
 LABELS = np.arange(120) % 3
 DATA = np.random.default_rng(0).normal(size=(120, 5)) * 0.3 + LABELS[:, None] - 1
@@ -32,12 +29,7 @@ class Narrow(Wide):
         super().__init__(shape, num_classes, hidden=2)
 
 
-@pytest.fixture(autouse=True)
-def _in_a_folder_of_its_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
-    monkeypatch.setattr(WRITE_REPORT, draw_nothing)
-    monkeypatch.chdir(tmp_path)
-    with registries_restored():
-        yield
+pytestmark = pytest.mark.usefixtures("elsewhere", "undrawn")
 
 
 def made(axes: dict[str, Any], **settings: Any) -> Any:
