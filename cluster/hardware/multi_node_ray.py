@@ -143,7 +143,9 @@ def attend(
             time.sleep(LOOK_S)
     finally:
         end_descendants()
-        if socket.gethostname() != head.host:
+        # On the head's own host it removes them itself, but what starts while the head ends makes
+        # them anew.
+        if socket.gethostname() != head.host or (meeting / "over").exists():
             shutil.rmtree(head.root, ignore_errors=True)
 
 

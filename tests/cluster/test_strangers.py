@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -15,7 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from cluster.hardware.private_folders import temporary_folder
+from cluster.hardware.private_folders import LOCK, temporary_folder
 from cluster.hardware.ray_internals import AUTHENTICATION, DEFAULTS, OTHER_HOSTS, TOKEN
 from tests.cluster.commands import command, environment, events
 from tests.cluster.strangers import Door, answers, doors, environ, family, nobody_can
@@ -47,7 +46,6 @@ class Run:
 def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
     """At its end the run must be at work still, in spite of all that was tried."""
     root = tmp_path_factory.mktemp("strangers")
-    began = time.time()
     long = ["--name=run", "--fusion-ranks=2", "--fusion.epochs=100000", "--classifier.epochs=3"]
     own = {k: v for k, v in environment().items() if k not in (TOKEN, AUTHENTICATION)}
     process = subprocess.Popen(
@@ -65,7 +63,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
             there,
             before,
             doors(there),
-            [f for f in temporary_folder().glob("onefold-*") if f.stat().st_ctime >= began - 1],
+            locked_by(there),
             str(environ(raylet, TOKEN)),
             (folder / "ray-address").read_text().strip(),
         )
@@ -76,6 +74,15 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
         assert process.returncode == 130, complaint
     finally:
         process.kill()
+
+
+def locked_by(processes: list[psutil.Process]) -> list[Path]:
+    """The folders that these processes hold, of all those beside them."""
+    files: set[Path] = set()
+    for process in processes:
+        with suppress(psutil.Error):
+            files |= {Path(file.path) for file in process.open_files()}
+    return sorted({file.parent for file in files if file.name == LOCK})
 
 
 def kinds(run_dir: Path) -> list[str]:
@@ -165,8 +172,7 @@ def test_another_user_reads_no_folder_and_no_environment(run: Run) -> None:
     assert any((folder / "r" / "session_latest").exists() for folder in run.folders)
     for folder in run.folders:
         assert not nobody_can("ls", str(folder))
-        with suppress(FileNotFoundError):  # one of a test beside this one, which has ended
-            for below in [*folder.iterdir(), folder / "r" / "ray_current_cluster"]:
-                assert not nobody_can("stat", str(below))
+        for below in [*folder.iterdir(), folder / "r" / "ray_current_cluster"]:
+            assert not nobody_can("stat", str(below))
     raylet = next(p for p in run.family if p.name() == "raylet")
     assert not nobody_can("cat", f"/proc/{raylet.pid}/environ")

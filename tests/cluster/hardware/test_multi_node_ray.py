@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import os
 import socket
 import stat
 import subprocess
@@ -14,6 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from cluster.hardware import multi_node_ray
 from cluster.hardware.inventory import Inventory
 from cluster.hardware.multi_node_ray import attend, tail
 from fl.errors import UserError
@@ -155,6 +157,26 @@ def test_a_node_that_never_joins_is_named_with_its_last_lines(tmp_path: Path) ->
 def test_a_member_of_a_gathering_that_failed_leaves_at_once(tmp_path: Path) -> None:
     (tmp_path / "over").touch()
     assert start(MEMBER, tmp_path).wait(timeout=30) == 0
+
+
+def test_a_member_that_starts_while_the_head_ends_leaves_no_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ray makes the head's folder anew, open to others, if the head has removed it already."""
+    root = tmp_path / "onefold-12345678"
+    head = {"address": "127.0.0.1:1", "host": socket.gethostname(), "root": str(root), "token": ""}
+
+    def starts(*_: object) -> None:
+        (root / "r" / "session_latest").mkdir(parents=True)
+        (tmp_path / "over").touch()
+
+    (tmp_path / "head.json").write_text(json.dumps(head))
+    monkeypatch.setattr(multi_node_ray, "_start_raylet", starts)
+    monkeypatch.setattr(multi_node_ray, "end_descendants", lambda: None)
+    monkeypatch.setattr(os, "environ", dict(os.environ))
+    own = Inventory(node="n", cpus=1, memory_bytes=2**30, gpus=(), source="test")
+    attend(tmp_path, node=1, inventory=own)
+    assert not root.exists()
 
 
 def test_a_log_that_is_not_there_hints_at_the_directory(tmp_path: Path) -> None:
