@@ -85,7 +85,7 @@ def steps_on_a_card(place: Place) -> list[Step]:
         Step("share", 50, tests(place, "tests/cluster/clients"), real, packages=("ray",)),
         Step("filter", 60, filters(place, "6000", "784", "10", "96000", "784", "47")),
         Step("fit", 60, fits(place, "--width=1", "--samples=6000", "--epochs=4")),
-        Step("cohorts", 60, program("stacked", *ways, "--clients=200", *cohorts), data=True),
+        Step("cohorts", 60, program("stacked", *ways, "--clients=2048", *cohorts), data=True),
         Step("profile", 40, card(place, "profile")),
         Step("ranks", 30, card(place, "ranks")),
         Step("fit, quarter", 40, fits(place, "--width=0.25", "--samples=6000", "--epochs=4")),

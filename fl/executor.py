@@ -20,7 +20,7 @@ from fl.exchange import ClientNote, Upload, readable_notes, unpack
 from fl.federation import Job, TaskInput
 from fl.memory import peak_memory, retain_freed_memory
 from fl.training.progress import reported_to
-from fl.training.sizes import CohortSizes, groups, take, work
+from fl.training.sizes import CohortSizes, groups, halves, take, work
 from fl.training.task import train_many
 
 MOST_NAMED = 5
@@ -173,9 +173,9 @@ class InProcess:
         except (Exception, SystemExit) as error:  # a client's code does not end the launch
             if len(cohort) == 1:
                 yield cohort[0], _failed(cohort[0], error)
-            else:  # each trains alone next, which shows which of them failed
-                for job in cohort:
-                    yield from self._run([job], events)
+            else:  # by halves, which shows in the end which of them failed
+                for half in halves(cohort):
+                    yield from self._run(half, events)
             return
         uploads = [Upload(packed) for packed in results]
         self._sizes.learn(cohort, readable_notes(uploads))

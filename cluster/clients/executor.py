@@ -28,7 +28,8 @@ from fl.exchange import Upload, readable_notes
 from fl.executor import time_limit
 from fl.federation import Job
 from fl.training.progress import PERIOD_S
-from fl.training.sizes import CohortSizes, groups, take, work
+from fl.training.sizes import CohortSizes, groups, halves, take, work
+from fl.training.slots import SLOTS
 
 NODE_CHECK_S = 5.0
 """Seconds between checks whether a node has vanished; completions are awaited, not polled."""
@@ -159,9 +160,13 @@ class _Map:
         leader, sizes = group[0].client, self._executor.sizes
         seconds = work(group[0]) * self.rates.get(leader.model, 0)
         measured = seconds if sizes.knows(group[0]) else None
-        slots = sum(int(bundle.cpus / leader.request.cpus) for bundle in self._bundles.all)
+        size, bundles = sizes.next(group[0]), self._bundles.all
+        if size == SLOTS:  # a wave is not shared out: of one client it would take as long
+            slots = sum(bundle.gpus for bundle in bundles)
+        else:
+            slots = sum(int(bundle.cpus / leader.request.cpus) for bundle in bundles)
         processes = max(1, min(slots, self._executor.max_actors or slots))
-        jobs = take(group, clients_per_call(sizes.next(group[0]), len(group), processes, measured))
+        jobs = take(group, clients_per_call(size, len(group), processes, measured))
         self._waiting[leader.id] = jobs, group
         self._placement.add(leader.id, leader.request, leader.model, sum(map(work, jobs)))
 
@@ -201,14 +206,15 @@ class _Map:
         return uploads
 
     def _failed(self, cohort: RunningCohort, reason: str, error: Exception | None = None) -> None:
-        """Ends the process; of several clients each trains alone next, which shows who failed."""
+        """Ends the process; several clients train by halves next, which shows in the end who
+        failed."""
         self._actors.end(cohort.process)
         self._placement.finish(cohort.jobs[0].client.id, None)
         if len(cohort.jobs) == 1:
             self._try_again(cohort.jobs[0], reason, error)
         else:
-            for job in cohort.jobs:
-                self._enqueue(deque([job]))
+            for half in halves(cohort.jobs):
+                self._enqueue(deque(half))
 
     def _end_overdue(self) -> None:
         """Ends clients that have taken longer than they may."""

@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import ClassVar, Self
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from fl.federation import Batch, RunSpec, TaskInput, Update
 from fl.json_files import JsonObject
@@ -49,7 +49,7 @@ def epochs_of(
     latent: int | None = None,
     columns: Batch | None = None,
     order: str = "local/order",
-) -> Iterator[Epoch]:
+) -> "Epochs":
     """Each epoch's batches: the shard's samples in a new order, cut into batches.
 
     ``order`` names the stream of the orders, for a client that trains several times a round. With
@@ -71,27 +71,51 @@ def epochs_of(
     readings = inputs.stream("local/readings")
     least = smallest_batch(model) if model is not None else 1
 
-    def batches() -> Epoch:
+    def plan(device: torch.device) -> Iterator[tuple[Tensor, Tensor | None]]:
         shuffled = torch.randperm(len(rows["labels"]), generator=orders).to(device)
         for positions in cut(shuffled, config.batch_size, least):
+            drawn = None
+            if latent is not None:
+                drawn = torch.randn(len(positions), latent, generator=noise)
+            yield positions, drawn
+
+    def batches() -> Epoch:
+        for positions, drawn in plan(device):
             # The same as column[positions], in a quarter of the time.
             batch = {name: column.index_select(0, positions) for name, column in rows.items()}
             if shard.varies:
                 batch["images"] = shard.batch(positions.cpu(), readings).to(device)
-            if latent is not None:
-                drawn = torch.randn(len(positions), latent, generator=noise)
+            if drawn is not None:
                 batch["noise"] = drawn.to(device)
             yield batch
 
-    return _Epochs(config.epochs, batches)
+    planned = None if shard.varies else Planned(rows, config.batch_size, latent or 0, plan)
+    return Epochs(config.epochs, batches, planned)
 
 
 @dataclass
-class _Epochs:
+class Planned:
+    """Batches as rows of columns, which whoever trains takes from them itself."""
+
+    columns: Batch
+    """All of the client's samples, (N, ...) each, on its device."""
+    batch_size: int
+    """Samples of a batch, at most."""
+    latent: int
+    """Length of a sample's ``noise``; 0 where there is none."""
+    epoch: Callable[[torch.device], Iterator[tuple[Tensor, Tensor | None]]]
+    """The next epoch's batches: their rows (B,), on that device, and their noise (B, latent) on the
+    host."""
+
+
+@dataclass
+class Epochs:
     """An iterator over epochs that knows how many are left."""
 
     left: int
     begin: Callable[[], Epoch]
+    planned: Planned | None = None
+    """The same epochs; None where samples are read anew in each."""
 
     def __iter__(self) -> Iterator[Epoch]:
         return self

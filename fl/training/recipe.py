@@ -200,8 +200,12 @@ class MeanLoss:
 
     def add(self, losses: Tensor) -> None:
         """Adds a batch's losses, (B,)."""
-        self._sum = self._sum + losses.detach().sum()
-        self._samples += len(losses)
+        self.add_sum(losses.detach().sum(), len(losses))
+
+    def add_sum(self, total: Tensor | float, samples: int) -> None:
+        """Adds a batch's sum of losses."""
+        self._sum = self._sum + total
+        self._samples += samples
 
     def output(self, recipe: Recipe) -> TaskOutput:
         """What the client uploads when its training is over, with its losses."""
@@ -220,7 +224,7 @@ class MeanLoss:
     @property
     def by_epoch(self) -> list[float]:
         """The mean loss of each epoch, to five digits; read back from the device at once."""
-        ended = [(total, n) for total, n in self._ended if isinstance(total, Tensor)]
+        ended = [(torch.as_tensor(total), n) for total, n in self._ended if n]
         sums = torch.stack([total for total, _ in ended]).tolist() if ended else []
         return [float(f"{total / n:.5g}") for total, (_, n) in zip(sums, ended, strict=True)]
 

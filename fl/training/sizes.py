@@ -11,11 +11,14 @@ import torch
 
 from fl.exchange import ClientNote
 from fl.federation import Job
+from fl.training.slots import SLOTS
 from fl.training.task import trains_in_cohorts
 from fl.whole_files import read_sealed, write_cache
 
 SIZES = (1, 2, 4, 8, 16, 32)
-"""Cohort sizes that are tried."""
+"""Cohort sizes that are tried on cores."""
+ON_GPU = (8, 32, SLOTS)
+"""And on a GPU, where a whole wave takes as long as one client, if the training fits into slots."""
 TRIALS = 3
 """Cohorts timed of each size. The quickest counts, since the first one has to warm up."""
 NO_GAIN = 1.1
@@ -46,6 +49,12 @@ def take(group: deque[Job], size: int) -> list[Job]:
     return [group.popleft() for _ in range(min(size, len(group)))]
 
 
+def halves(cohort: list[Job]) -> tuple[list[Job], list[Job]]:
+    """The two halves of a cohort that failed."""
+    middle = len(cohort) // 2
+    return cohort[:middle], cohort[middle:]
+
+
 def work(job: Job) -> int:
     """Samples passed through the model, by which a client's time is estimated."""
     return job.client.training.work(job.client.num_samples)
@@ -72,8 +81,7 @@ class CohortSizes:
             return 1
         kind = _kind(job)
         if kind not in self._chosen:
-            size = self._to_try(kind, job.client.request.memory_bytes)
-            return size or self._best(kind)
+            return self._to_try(job) or self._best(kind)
         return self._chosen[kind]
 
     def knows(self, job: Job) -> bool:
@@ -84,23 +92,21 @@ class CohortSizes:
         """Records how long a cohort took, and the memory that it needed at its peak; nothing where
         some client has no readable note."""
         size, kind = len(cohort), _kind(cohort[0])
-        if kind in self._chosen or size not in SIZES or not _trains_in_cohorts(cohort[0]):
-            return
-        if len(notes) < size:
+        if self.knows(cohort[0]) or size not in _sizes(cohort[0]) or len(notes) < size:
             return
         rate = sum(note.seconds for note in notes) / sum(map(work, cohort))
         self._trials.setdefault(kind, {}).setdefault(size, []).append(rate)
         self._peaks.setdefault(kind, {})[size] = sum(note.peak_bytes or 0 for note in notes)
-        share = cohort[0].client.request.memory_bytes
-        if self._to_try(kind, share) is None:
+        if self._to_try(cohort[0]) is None:
             self._chosen[kind] = self._best(kind)
             self._remember()
 
-    def _to_try(self, kind: str, share_bytes: int) -> int | None:
+    def _to_try(self, job: Job) -> int | None:
         """The smallest size that lacks trials; None once no larger one can be a gain."""
+        kind, share_bytes = _kind(job), job.client.request.memory_bytes
         trials, peaks = self._trials.get(kind, {}), self._peaks.get(kind, {})
         quickest, in_vain = float("inf"), 0
-        for size in SIZES:
+        for size in _sizes(job):
             if share_bytes and 2 * peaks.get(size // 2, 0) > share_bytes:
                 return None
             if len(trials.get(size, [])) < TRIALS:
@@ -126,7 +132,7 @@ def _read(cache: Path) -> dict[str, int]:
     """The sizes that earlier runs learned; none where the file is missing or damaged."""
     try:
         learned = json.loads(read_sealed(cache) or b"{}")
-        return {kind: size for kind, size in learned.items() if size in SIZES}
+        return {kind: size for kind, size in learned.items() if size in (*SIZES, *ON_GPU)}
     except (OSError, ValueError, AttributeError):
         return {}
 
@@ -135,6 +141,11 @@ def _kind(job: Job) -> str:
     training = dict(job.client.training.speed_settings())
     run_spec = (asdict(job.run_spec.inputs), job.run_spec.outputs)
     return json.dumps([_device(), training, run_spec, job.client.request.threads], sort_keys=True)
+
+
+def _sizes(job: Job) -> tuple[int, ...]:
+    on_gpu = job.client.request.gpus > 0 or torch.cuda.is_available()
+    return ON_GPU if on_gpu else SIZES
 
 
 def _trains_in_cohorts(job: Job) -> bool:

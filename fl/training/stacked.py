@@ -249,28 +249,30 @@ def conflict(probe: Recipe) -> str | None:
     step = {0: batch, 1: {n: t.flip(0)[: max(2, size // 2)] for n, t in batch.items()}}
     try:
         with torch.enable_grad(), streams_restored():
-            alone = [_one_step([recipe], {0: step[k]}) for k, recipe in enumerate(_two(probe))]
+            alone = [
+                one_step([recipe], {0: step[k]}) for k, recipe in enumerate(two_clients(probe))
+            ]
             if alone[0].losses.shape != (size,):
                 shape = tuple(alone[0].losses.shape)
                 return f"its losses have the shape {shape}, not one for each sample"
-            together = _one_step(_two(probe), step)
+            together = one_step(two_clients(probe), step)
     except Exception as error:  # whatever a model of the user's own needs that a cohort lacks
         return f"as one model of several clients it raises {type(error).__name__}: {error}"
     losses, after = (torch.cat(t) for t in zip(*((s.losses, s.after) for s in alone), strict=True))
     if together.losses.shape != losses.shape:
         return f"its losses together have the shape {tuple(together.losses.shape)}"
-    if not _close(together.losses, losses):
+    if not close(together.losses, losses):
         return "a sample's loss depends on the other samples of its batch"
-    if not _all_close(together.gradients, [g for own in alone for g in own.gradients]):
+    if not all_close(together.gradients, [g for own in alone for g in own.gradients]):
         return "its gradients are others together than alone"
     buffers = [b for own in alone for b in own.buffers]
-    if not _all_close([together.after, *together.buffers], [after, *buffers]):
+    if not all_close([together.after, *together.buffers], [after, *buffers]):
         return "after a step its losses or buffers are others together than alone"
     return None
 
 
 @dataclass
-class _Stepped:
+class Stepped:
     """What a step of some clients was, for each in turn."""
 
     losses: Tensor
@@ -280,7 +282,7 @@ class _Stepped:
     buffers: list[Tensor]
 
 
-def _two(probe: Recipe) -> list[Recipe]:
+def two_clients(probe: Recipe) -> list[Recipe]:
     """The recipe for two clients with models of their own, of which one has other weights."""
     positions = {id(p): i for i, p in enumerate(probe.model.parameters())}
     recipes = []
@@ -298,7 +300,7 @@ def _two(probe: Recipe) -> list[Recipe]:
     return recipes
 
 
-def _one_step(recipes: Sequence[Recipe], step: dict[int, Batch]) -> _Stepped:
+def one_step(recipes: Sequence[Recipe], step: dict[int, Batch]) -> Stepped:
     """One client steps as it does one by one, several as a cohort."""
     turns = Turns()
     models = [recipe.model for recipe in recipes]
@@ -316,16 +318,16 @@ def _one_step(recipes: Sequence[Recipe], step: dict[int, Batch]) -> _Stepped:
     gradients = [zero if p.grad is None else p.grad for p, zero in zeros]
     with torch.no_grad():
         again = _losses(recipes[0], model, turns, step)
-    return _Stepped(first, gradients, again, [b for m in models for b in m.buffers()])
+    return Stepped(first, gradients, again, [b for m in models for b in m.buffers()])
 
 
-def _all_close(ones: Sequence[Tensor], others: Sequence[Tensor]) -> bool:
+def all_close(ones: Sequence[Tensor], others: Sequence[Tensor]) -> bool:
     """Against the largest value of all: what is small beside it may be rounding alone."""
     largest = max((float(t.abs().max()) for t in others if t.numel()), default=0.0)
-    return all(_close(*pair, 1e-3, largest) for pair in zip(ones, others, strict=True))
+    return all(close(*pair, 1e-3, largest) for pair in zip(ones, others, strict=True))
 
 
-def _close(one: Tensor, other: Tensor, rtol: float = 1e-4, scale: float = 1.0) -> bool:
+def close(one: Tensor, other: Tensor, rtol: float = 1e-4, scale: float = 1.0) -> bool:
     atol = 1e-5 * max(scale, 1e-3)
     return one.shape == other.shape and torch.allclose(
         one.double(), other.double(), rtol=rtol, atol=atol, equal_nan=True

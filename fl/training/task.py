@@ -4,14 +4,17 @@ from collections.abc import Callable, Sequence
 from functools import wraps
 from itertools import chain
 
-from fl.federation import RunSpec, Task, TaskInput, TaskOutput, Training
+from fl.federation import Task, TaskInput, TaskOutput
 from fl.models.registry import MODELS
-from fl.models.shapes import ModelInfo
-from fl.training import dense_cvae, stacked
+from fl.training import dense_cvae, slots, stacked
 from fl.training.recipe import Recipe, one_by_one
 
 RecipeFunction = Callable[[TaskInput], Recipe]
 CohortTask = Callable[[Sequence[TaskInput]], list[TaskOutput]]
+
+
+MOST = 32
+"""Clients that train as one outside of slots, at most: their activations are in memory together."""
 
 
 def task_of(recipe: RecipeFunction) -> Task:
@@ -22,12 +25,16 @@ def task_of(recipe: RecipeFunction) -> Task:
         first = recipe(clients[0])
         # The others' one at a time, unless they train together.
         recipes = chain([first], (recipe(client) for client in clients[1:]))
+        if slots.suits(clients[0].device) and slot_conflict(recipe, clients[0]) is None:
+            return slots.train(list(recipes), [client.client.id for client in clients])
         if first.gradient is not None:
             pairs = zip(recipes, clients, strict=True)
             return [dense_cvae.train(own, client.client.id) for own, client in pairs]
         if conflict(recipe, clients[0]) is not None:
             return [one_by_one(*pair) for pair in zip(clients, recipes, strict=True)]
-        return stacked.train(list(recipes), [client.client.id for client in clients])
+        ids, whole = [client.client.id for client in clients], list(recipes)
+        parts = [slice(k, k + MOST) for k in range(0, len(whole), MOST)]
+        return [o for part in parts for o in stacked.train(whole[part], ids[part])]
 
     task = task_for_many(run_cohort)
     task.recipe = recipe  # type: ignore[attr-defined]
@@ -69,13 +76,24 @@ def train_many(task: Task, clients: Sequence[TaskInput]) -> list[TaskOutput]:
 
 def conflict(recipe: RecipeFunction, client: TaskInput) -> str | None:
     """Why clients with this one's training record cannot train as one; None if they can."""
+    return _looked_for(stacked.conflict, recipe, client)
+
+
+def slot_conflict(recipe: RecipeFunction, client: TaskInput) -> str | None:
+    """The same of clients who train in slots (:mod:`fl.training.slots`)."""
+    return _looked_for(slots.conflict, recipe, client)
+
+
+def _looked_for(
+    look: Callable[[Recipe], str | None], recipe: RecipeFunction, client: TaskInput
+) -> str | None:
     training = client.client.training
-    kind = (recipe, training, client.run_spec, MODELS.get(training.model))
+    kind = (look, recipe, training, client.run_spec, MODELS.get(training.model))
     if kind not in _CONFLICTS:
-        _CONFLICTS[kind] = stacked.conflict(recipe(client))
+        _CONFLICTS[kind] = look(recipe(client))
     return _CONFLICTS[kind]
 
 
-_CONFLICTS: dict[tuple[RecipeFunction, Training, RunSpec, ModelInfo | None], str | None] = {}
+_CONFLICTS: dict[object, str | None] = {}
 """Looked for once per process: the answer depends on these alone. The registry's record stands for
 the model, since another may be registered by its name."""

@@ -1,0 +1,350 @@
+"""Many small clients' training on a GPU: one step of all of them, captured once and replayed.
+
+A wave of clients has a model with a leading axis: each of its slots holds the weights of one
+client, and a step of the wave is a step of each. All that a step reads lies on the device: the
+samples of all clients, and for some steps ahead the rows, the noise and the share of every row. A
+counter there says which of these steps is next, so the step is the same program every time: a CUDA
+graph, which the host replays without waiting for anything.
+
+A wave always has the same number of slots, so that the libraries choose the same kernels and a
+client's bits do not depend on its company. A slot without a client computes what nobody reads, as
+does one whose client is done. On a CPU the same code runs step by step, for tests: there
+:mod:`fl.training.stacked` is faster.
+"""
+
+import logging
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from operator import length_hint
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, grad, vmap
+
+from fl.federation import Batch, TaskOutput
+from fl.training.epochs import Epochs, Planned
+from fl.training.optimizers import Paced, innermost
+from fl.training.progress import report
+from fl.training.recipe import MeanLoss, Recipe, optimizer_of
+from fl.training.stacked import all_close, close, one_step, two_clients
+
+SLOTS = 256
+"""Clients of a wave."""
+LARGEST = 2**19
+"""Weights of a model that is trained in slots. Larger ones keep a GPU busy by themselves."""
+AHEAD = 64
+"""Steps that are sent to the device at once."""
+WARM_UP = 2
+"""Steps before the captured one: in the first, libraries allocate what they keep."""
+
+log = logging.getLogger(__name__)
+
+
+def suits(device: torch.device) -> bool:
+    """Whether clients train in slots there."""
+    return device.type == "cuda"
+
+
+def train(
+    recipes: Sequence[Recipe], clients: Sequence[int] = (), slots: int = SLOTS
+) -> list[TaskOutput]:
+    """Trains the clients' models wave by wave; returns what each uploads, in the same order.
+
+    The recipes have the same model (except for its weights), losses and optimiser. None has a
+    :func:`conflict`. Those with a further stage go through it together, when all have ended.
+    With the clients' ids, their progress is reported (:mod:`fl.training.progress`).
+    """
+    outputs: list[TaskOutput] = []
+    for first in range(0, len(recipes), slots):
+        wave, own = recipes[first : first + slots], clients[first : first + slots]
+        outputs += _Wave(wave, own, slots).run()
+    further = {k: recipe.then() for k, recipe in enumerate(recipes) if recipe.then is not None}
+    theirs = [clients[k] for k in further] if clients else ()
+    later = train(list(further.values()), theirs, slots) if further else []
+    for k, output in zip(further, later, strict=True):
+        outputs[k] = output
+    return outputs
+
+
+class Stack:
+    """Models of one architecture as one with a leading axis, and the optimiser of them all.
+
+    Args:
+        recipes: of the clients; of fewer than ``slots`` the first stands in the others too.
+        slots: length of the axis, S.
+    """
+
+    def __init__(self, recipes: Sequence[Recipe], slots: int) -> None:
+        first = recipes[0]
+        padded = [*recipes, *[first] * (slots - len(recipes))]
+        names = {id(p): name for name, p in first.model.named_parameters()}
+        trained = [names[id(p)] for p in first.parameters]
+        tensors = [{**dict(r.model.named_parameters()), **_buffers(r.model)} for r in padded]
+        stacked = {
+            name: torch.stack([own[name].detach() for own in tensors]).contiguous()
+            for name in tensors[0]
+        }
+        self.weights = {name: stacked.pop(name) for name in trained}
+        """Of the parameters that are trained, (S, ...) each."""
+        self.fixed = stacked
+        """Of all others, and of the buffers."""
+        anchors = [list(r.anchor) for r in padded if r.anchor is not None]
+        anchor = [torch.stack(own) for own in zip(*anchors, strict=True)] if anchors else None
+        every = replace(first, trained=list(self.weights.values()), anchor=anchor)  # type: ignore[arg-type]
+        self._optimizer = optimizer_of([every])
+        losses = _Losses(first)
+
+        def objective(
+            weights: Batch, fixed: Batch, batch: Batch, shares: Tensor
+        ) -> tuple[Tensor, Tensor]:
+            own = {f"model.{name}": tensor for name, tensor in {**weights, **fixed}.items()}
+            found = functional_call(losses, own, (batch,))
+            return found.dot(shares), found
+
+        self._gradient = vmap(grad(objective, has_aux=True))
+
+    def step(self, batch: Batch, shares: Tensor) -> Tensor:
+        """Moves each slot's weights along the gradient of its loss; returns the losses, (S, B).
+
+        Args:
+            batch: of each slot, (S, B, ...).
+            shares: each sample's part in its slot's loss, (S, B); 0 for one that does not count.
+        """
+        gradients, losses = self._gradient(self.weights, self.fixed, batch, shares)
+        for name, weight in self.weights.items():
+            weight.grad = gradients[name].contiguous()
+        self._optimizer.step((0,))
+        return losses.detach()
+
+    @torch.no_grad()
+    def unstack(self, slot: int, model: nn.Module) -> None:
+        """Gives a slot's weights to a model."""
+        for name, weight in self.weights.items():
+            model.get_parameter(name).copy_(weight[slot])
+
+
+class _Losses(nn.Module):
+    """A recipe's losses as a module, so that they are found with any weights."""
+
+    def __init__(self, recipe: Recipe) -> None:
+        super().__init__()
+        self.model, self._losses = recipe.model, recipe.losses
+
+    def forward(self, batch: Batch) -> Tensor:
+        return self._losses(self.model, batch)
+
+
+def _buffers(model: nn.Module) -> dict[str, Tensor]:
+    return dict(model.named_buffers())
+
+
+class _Wave:
+    """One wave of clients, from their first step to the last upload."""
+
+    def __init__(self, recipes: Sequence[Recipe], clients: Sequence[int], slots: int) -> None:
+        self._recipes, self._mean = recipes, recipes[0].reduction == "mean"
+        self._stack = Stack(recipes, slots)
+        plans = [_plan(recipe) for recipe in recipes]
+        names, latent = plans[0].columns, plans[0].latent
+        self._columns = {name: torch.cat([plan.columns[name] for plan in plans]) for name in names}
+        starts = [0]
+        for plan in plans:
+            starts.append(starts[-1] + len(plan.columns["labels"]))
+        ids: Sequence[int | None] = clients or [None] * len(recipes)
+        self._clients = [_Client(*own) for own in zip(recipes, plans, starts, ids, strict=False)]
+        device = self._columns["labels"].device
+        shape = AHEAD, slots, plans[0].batch_size
+        on_host = {"order": torch.zeros(shape, dtype=torch.int64), "shares": torch.zeros(shape)}
+        if latent:
+            on_host["noise"] = torch.zeros(*shape, latent)
+        pinned = device.type == "cuda" and torch.cuda.is_available()
+        self._host = {n: t.pin_memory() if pinned else t for n, t in on_host.items()}
+        self._ahead = {name: tensor.to(device) for name, tensor in on_host.items()}
+        self._seen = torch.zeros(AHEAD, slots, device=device)
+        """Each slot's sum of losses in each of these steps."""
+        self._next = torch.zeros(1, dtype=torch.int64, device=device)
+        self._step = _Replayed(self._take, device)
+
+    def run(self) -> list[TaskOutput]:
+        """Trains until every client is done; returns what they upload."""
+        outputs: dict[int, TaskOutput] = {}
+        while at_work := {k: c for k, c in enumerate(self._clients) if k not in outputs}:
+            count = min(AHEAD, *(client.ready() for client in at_work.values()))
+            self._send(at_work, count)
+            for _ in range(count):
+                self._step()
+            seen = self._seen[:count].cpu()
+            for k, client in at_work.items():
+                if client.has_ended(seen[:, k].tolist()):
+                    self._stack.unstack(k, self._recipes[k].model)
+                    outputs[k] = client.losses.output(self._recipes[k])
+        return [outputs[k] for k in range(len(self._recipes))]
+
+    def _send(self, at_work: dict[int, "_Client"], count: int) -> None:
+        """Tells the device the clients' next steps."""
+        host = self._host
+        host["shares"].zero_()
+        for k, client in at_work.items():
+            for t, step in enumerate(client.take(count)):
+                n = len(step.rows)
+                host["order"][t, k, :n] = step.rows
+                host["order"][t, k, n:] = step.rows[0]  # what does not count is its own too
+                host["shares"][t, k, :n] = 1 / n if self._mean else 1.0
+                if step.noise is not None:
+                    host["noise"][t, k, :n] = step.noise
+        for name, tensor in self._ahead.items():
+            tensor.copy_(host[name], non_blocking=True)
+        self._next.zero_()
+
+    def _take(self) -> None:
+        """One step of every slot: reads what stands at the counter, and moves the counter."""
+        ahead = {name: t.index_select(0, self._next)[0] for name, t in self._ahead.items()}
+        order = ahead["order"]
+        batch = {
+            name: column.index_select(0, order.flatten()).unflatten(0, order.shape)
+            for name, column in self._columns.items()
+        }
+        if "noise" in ahead:
+            batch["noise"] = ahead["noise"]
+        losses = self._stack.step(batch, ahead["shares"])
+        counted = torch.where(ahead["shares"] > 0, losses, 0.0)
+        self._seen.index_copy_(0, self._next, counted.sum(1).unsqueeze(0))
+        self._next += 1
+
+
+class _Step(NamedTuple):
+    """A step that a client is to take."""
+
+    rows: Tensor
+    """Of the wave's columns, (B,)."""
+    noise: Tensor | None
+    first: bool
+    """Whether an epoch begins with it."""
+    last: bool
+
+
+class _Client:
+    """One client of a wave: which steps it takes next, and what became of them."""
+
+    def __init__(self, recipe: Recipe, plan: Planned, start: int, client: int | None) -> None:
+        """``start``: where the client's samples begin in the wave's columns."""
+        self._patience, self._plan, self._start, self._id = recipe.patience, plan, start, client
+        self._epochs = self._left = length_hint(recipe.epochs)
+        self._planned: deque[_Step] = deque()
+        self._taken: list[_Step] = []
+        self.losses = MeanLoss()
+
+    def ready(self) -> int:
+        """Steps that it may take before its losses must be looked at: up to the end of an epoch
+        behind which it may stop, or of its training."""
+        while self._left and len(self._planned) < (1 if self._patience else AHEAD):
+            self._left -= 1
+            batches = list(self._plan.epoch(torch.device("cpu")))
+            for k, (rows, noise) in enumerate(batches):
+                step = _Step(rows + self._start, noise, k == 0, k == len(batches) - 1)
+                self._planned.append(step)
+        return len(self._planned)
+
+    def take(self, count: int) -> list[_Step]:
+        """The next steps."""
+        self._taken = [self._planned.popleft() for _ in range(count)]
+        return self._taken
+
+    def has_ended(self, sums: Sequence[float]) -> bool:
+        """Whether its training is over, by the sum of losses of each step that was taken."""
+        stops = False
+        for step, total in zip(self._taken, sums, strict=True):
+            if step.first:
+                self.losses.begin_epoch()
+            self.losses.add_sum(total, len(step.rows))
+            if step.last:
+                stops = self.losses.end_epoch(self._patience)
+                if self._id is not None:
+                    report(self._id, self.losses.epochs, self._epochs, self.losses.reader())
+        return stops or not (self._left or self._planned)
+
+
+class _Replayed:
+    """A function without arguments, called as it is or, on a GPU after some calls, by replaying
+    what it did there once."""
+
+    def __init__(self, work: Callable[[], None], device: torch.device) -> None:
+        self._work = work
+        self._eager = WARM_UP if device.type == "cuda" else -1
+        self._graph: torch.cuda.CUDAGraph | None = None
+
+    def __call__(self) -> None:
+        if self._graph is not None:
+            self._graph.replay()
+        elif self._eager:
+            self._eager -= 1
+            self._work()
+        else:
+            self._capture()
+            self()
+
+    def _capture(self) -> None:
+        graph = torch.cuda.CUDAGraph()
+        try:
+            with torch.cuda.graph(graph):  # which runs nothing
+                self._work()
+        except RuntimeError as error:
+            log.warning("a step of many clients cannot be captured, and runs slower: %s", error)
+            self._eager = -1
+        else:
+            self._graph = graph
+
+
+def _plan(recipe: Recipe) -> Planned:
+    assert isinstance(recipe.epochs, Epochs)
+    assert recipe.epochs.planned is not None
+    return recipe.epochs.planned
+
+
+def conflict(probe: Recipe) -> str | None:
+    """Why clients cannot train like this in slots; None if they can.
+
+    Two clients of different weights take a step in slots and each alone: losses, gradients, buffers
+    and the losses of the next step must agree.
+
+    ``probe`` is a recipe made for this check alone: its first batch is used up.
+    """
+    if sum(p.numel() for p in probe.model.parameters()) > LARGEST:
+        return f"its model has more than {LARGEST} weights"
+    if not isinstance(probe.epochs, Epochs) or probe.epochs.planned is None:
+        return "its batches are made one by one"
+    if probe.held_out or probe.micro_batch:
+        return "it is measured on samples of its own, or its batches are passed in parts"
+    if isinstance(innermost(probe.optimizer), Paced):
+        return "its rate has a schedule, or its gradients a largest norm"
+    batch = next(next(probe.epochs))
+    size = len(batch["labels"])
+    half = max(1, size // 2)
+    batches = [batch, {name: column.flip(0) for name, column in batch.items()}]
+    shares = torch.zeros(2, size, device=batch["labels"].device)
+    for own, n in zip(shares, (size, half), strict=True):
+        own[:n] = 1 / n if probe.reduction == "mean" else 1.0
+    try:
+        with torch.enable_grad():
+            alone = [
+                one_step([recipe], {0: {name: column[:n] for name, column in own.items()}})
+                for recipe, own, n in zip(two_clients(probe), batches, (size, half), strict=True)
+            ]
+            stack = Stack(two_clients(probe), 2)
+            both = {name: torch.stack([own[name] for own in batches]) for name in batch}
+            losses = stack.step(both, shares)
+            gradients = [weight.grad for weight in stack.weights.values()]
+            after = stack.step(both, shares)
+    except Exception as error:  # whatever a model of the user's own needs that a stack lacks
+        return f"as one model of several clients it raises {type(error).__name__}: {error}"
+    for k, (own, n) in enumerate(zip(alone, (size, half), strict=True)):
+        if not (close(losses[k, :n], own.losses) and close(after[k, :n], own.after)):
+            return "its losses are others in slots than alone"
+        if not all_close([g[k] for g in gradients if g is not None], own.gradients):
+            return "its gradients are others in slots than alone"
+        kept = [stack.fixed[name][k] for name in _buffers(probe.model)]
+        if not all_close(kept, own.buffers):
+            return "its buffers are others in slots than alone"
+    return None

@@ -1,0 +1,199 @@
+"""Clients in slots: the same training, whoever is in the wave, in steps that can be captured."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from fl.federation import TaskInput, TaskOutput
+from fl.training import slots
+from fl.training.classifier import ClassifierConfig
+from fl.training.generator import GeneratorConfig
+from fl.training.recipe import Recipe
+from fl.training.task import train_many
+from tests.fl.devices import DEVICE, Where, on_both
+from tests.fl.toy import CLASSIFIER, GENERATOR, VGG, same_bits, shard, task_input
+from tests.fl.training.cohorts import SIZES, STACKABLE, WIDE, assert_close, inputs, recipe_for
+from tests.fl.training.plain import train_plainly
+
+
+def in_slots(cohort: list[TaskInput], count: int = 6) -> list[TaskOutput]:
+    return slots.train([recipe_for(own) for own in cohort], slots=count)
+
+
+@pytest.mark.parametrize("kind", STACKABLE)
+def test_clients_in_slots_train_as_one_by_one_and_company_changes_no_bit(kind: str) -> None:
+    """After several epochs, with shards of very different sizes."""
+    run_spec, training = STACKABLE[kind]
+    cohort = [inputs(training, size, k, run_spec) for k, size in enumerate(SIZES)]
+    assert slots.conflict(recipe_for(cohort[1])) is None
+    everyone, backwards = in_slots(cohort), in_slots(cohort[::-1])[::-1]
+    for k, own in enumerate(cohort):
+        assert_close(everyone[k], train_plainly(own, recipe_for(own)))
+        for other in (backwards[k], in_slots([own])[0]):
+            assert same_bits(everyone[k].tensors, other.tensors)
+            assert everyone[k].stats == other.stats
+            assert everyone[k].losses == other.losses
+            assert len(other.losses) == other.stats["epochs"]
+
+
+def test_each_client_stops_when_its_own_loss_no_longer_falls() -> None:
+    how = {**WIDE, "epochs": 12, "batch_size": 64}
+    training = GeneratorConfig(latent=4, lr=0.05, patience=1, **how)
+    cohort = [inputs(training, size, k) for k, size in enumerate((1, 7, 64, 65, 200))]
+    stopped = [train_plainly(own, recipe_for(own)).stats["epochs"] for own in cohort]
+    assert len(set(stopped)) > 2
+    assert [output.stats["epochs"] for output in in_slots(cohort)] == stopped
+
+
+@pytest.mark.parametrize("ahead", [1, 3])
+def test_steps_sent_at_once_and_waves_change_no_bit(
+    ahead: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cohort = [inputs(GENERATOR, size, k) for k, size in enumerate((3, 21, 9, 1, 6))]
+    usual = in_slots(cohort, 3)
+    monkeypatch.setattr(slots, "AHEAD", ahead)
+    for one, other in zip(usual, in_slots(cohort, 3), strict=True):
+        assert same_bits(one.tensors, other.tensors)
+        assert one.losses == other.losses
+
+
+def test_a_further_stage_follows_the_first() -> None:
+    def two_stages(own: TaskInput) -> Recipe:
+        first = recipe_for(own)
+        return replace(first, then=lambda: replace(recipe_for(own), model=first.model))
+
+    cohort = [inputs(CLASSIFIER, size, k) for k, size in enumerate((4, 9))]
+    ours = slots.train([two_stages(own) for own in cohort], slots=2)
+    for own, output in zip(cohort, ours, strict=True):
+        once = recipe_for(own)
+        slots.train([once], slots=2)
+        (expected,) = slots.train([replace(recipe_for(own), model=once.model)], slots=2)
+        assert same_bits(output.tensors, expected.tensors)
+
+
+class Operations(TorchDispatchMode):
+    """The operations that reach a device."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name, device = func.overloadpacket.__name__, (kwargs or {}).get("device")
+        if not func.is_view:
+            self.names.append(f"{name} to a device" if name == "_to_copy" and device else name)
+        return func(*args, **(kwargs or {}))
+
+
+WAITING = {"_local_scalar_dense", "nonzero", "_to_copy to a device", "is_nonzero", "equal"}
+"""Operations for which the host waits."""
+
+
+@pytest.mark.parametrize("kind", STACKABLE)
+def test_a_step_is_the_same_operations_each_time_and_waits_for_none(kind: str) -> None:
+    """So it can be captured: as many for five clients as for one, however many steps were taken."""
+    run_spec, training = STACKABLE[kind]
+    cohort = [recipe_for(inputs(training, 20, k, run_spec)) for k in range(5)]
+    counts = []
+    for recipes in (cohort[:1], cohort):
+        wave = slots._Wave(recipes, (), 5)
+        own = dict(enumerate(wave._clients))
+        wave._send(own, min(client.ready() for client in own.values()))
+        for _ in range(3):
+            with Operations() as seen:
+                wave._take()
+            counts.append(seen.names)
+    assert not WAITING & set(counts[0])
+    assert counts[2] == counts[1] == counts[4] == counts[5]
+    assert len(counts[1]) < 200
+
+
+class Averages(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.norm = nn.Linear(28 * 28, 3), nn.BatchNorm1d(3)
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.norm(self.layer(images.flatten(1)))
+
+
+class Asks(Averages):
+    def forward(self, images: Tensor) -> Tensor:
+        x = self.layer(images.flatten(1))
+        return x if x.sum() > 0 else -x
+
+
+class Drops(Averages):
+    def forward(self, images: Tensor) -> Tensor:
+        return F.dropout(self.layer(images.flatten(1)), 0.5, self.training)
+
+
+@pytest.mark.parametrize(
+    ("model", "reason"),
+    [
+        (Averages(), "others in slots than alone"),
+        (Asks(), "raises RuntimeError"),
+        (Drops(), "raises RuntimeError"),
+    ],
+    ids=lambda given: type(given).__name__,
+)
+def test_models_that_slots_would_train_otherwise_are_found_out(
+    model: nn.Module, reason: str
+) -> None:
+    recipe = replace(recipe_for(inputs(CLASSIFIER, 9, 0)), model=model)
+    assert reason in (slots.conflict(recipe) or "")
+
+
+def test_trainings_that_do_not_fit_into_slots_are_found_out() -> None:
+    cnn = ClassifierConfig(model="cnn", **WIDE)
+    reasons = {
+        "has more than": VGG if VGG.width == 1 else replace(VGG, width=1.0),
+        "has a schedule": replace(cnn, schedule="cosine"),
+        "samples of its own": replace(cnn, validation=0.3),
+        "passed in parts": replace(cnn, micro_batch=4),
+    }
+    for reason, training in reasons.items():
+        assert reason in (slots.conflict(recipe_for(inputs(training, 9, 0))) or "")
+    anew = replace(inputs(cnn, 9, 0), shard=replace(shard(9, 0, 3), augment=lambda x: x))
+    assert slots.conflict(recipe_for(anew)) == "its batches are made one by one"
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(DEVICE != "cuda", reason="a step is captured on a real GPU alone")
+@pytest.mark.parametrize(
+    "training",
+    [
+        GENERATOR,
+        replace(GENERATOR, patience=1),
+        ClassifierConfig(model="cnn", optimizer="adam", **WIDE),
+        ClassifierConfig(model="cnn", lr=0.05, proximal=0.3, **WIDE),
+    ],
+    ids=["cvae", "cvae-patience", "cnn-adam", "cnn-proximal"],
+)
+def test_a_gpu_trains_in_slots_as_the_cpu_does(
+    training: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trained = []
+
+    def slotted(*own: Any) -> list[TaskOutput]:
+        trained.append(own)
+        return in_slots_as_it_is(*own)
+
+    def work(where: Where) -> list[TaskOutput]:
+        monkeypatch.setattr(slots, "suits", lambda device: device.type == "cuda")
+        given = [task_input(training, data, id=k) for k, data in enumerate(SHARDS)]
+        return train_many(training.task, [replace(g, device=where.device) for g in given])
+
+    in_slots_as_it_is = slots.train
+    monkeypatch.setattr(slots, "train", slotted)
+    on_cpu, on_gpu = on_both(work)
+    assert len(trained) == 1
+    for one, other in zip(on_cpu, on_gpu, strict=True):
+        assert_close(one, other)
+
+
+SHARDS = [shard(6, 0, 3), shard(1, 1, 1), shard(40, 2, 5)]
