@@ -360,7 +360,7 @@ class TritonGroups:
         keys, self.order = torch.sort(keys, stable=True)
         self.bounds = self.order.new_empty(num_classes + 1)
         self.piece_ends = self.order.new_empty(num_classes)
-        with _on(flat):
+        with on_device(flat):
             plan_kernel[(1,)](
                 *(keys, self.bounds, self.piece_ends, len(flat), num_classes),
                 steps=len(flat).bit_length(),
@@ -390,7 +390,7 @@ class TritonGroups:
                 num_warps=config.warps,
             )
 
-        with _on(self.flat):
+        with on_device(self.flat):
             best = tuned("sums", self.shape, launch)
             sums.zero_()  # where settings were measured, much was added
             launch(best)
@@ -411,7 +411,7 @@ class TritonGroups:
                 num_warps=config.warps,
             )
 
-        with _on(self.flat):
+        with on_device(self.flat):
             launch(tuned("distances", self.shape, launch))
         return distances
 
@@ -419,7 +419,7 @@ class TritonGroups:
         """(C,) float32, see `Groups.thresholds`; by one program for each class."""
         found = self.bounds.new_empty(self.num_classes, dtype=torch.int32)
         per_class = triton.next_power_of_2(triton.cdiv(len(distances), self.num_classes))
-        with _on(self.flat):
+        with on_device(self.flat):
             thresholds_kernel[(self.num_classes,)](
                 *(distances[self.order], self.bounds, quotas, found),
                 block=min(4096, max(256, per_class)),
@@ -428,6 +428,6 @@ class TritonGroups:
         return found.view(torch.float32)
 
 
-def _on(tensor: Tensor) -> contextlib.AbstractContextManager[object]:
+def on_device(tensor: Tensor) -> contextlib.AbstractContextManager[object]:
     """Makes the tensor's device the current one, on which Triton launches."""
     return torch.cuda.device(tensor.device) if tensor.is_cuda else contextlib.nullcontext()

@@ -1,47 +1,25 @@
-"""Random numbers by counter: a sample's draws depend on its key, not on the rank that computes it.
-
-A rank that trains a slice of a batch has to drop the same units of the same samples as one rank
-with the whole batch would. So a number is a hash of the sample's key, the stream and the position,
-computed for a whole tensor at once on the device where it is needed.
-"""
+"""Dropout with masks that depend on the samples alone, not on the number of ranks."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 
-import torch
 from torch import Tensor, nn
 
 from fl.errors import UserError
 from fl.models.shapes import AnyDropout
 from fl.seeding import seed_for
-
-BITS = 32
-MASK = (1 << BITS) - 1
+from kernels.dropout import MASK, drop, mix
 
 
 def sample_keys(seed: int, purpose: str, epoch: int, rows: Tensor) -> Tensor:
     """(B,) int64 keys of the samples with row numbers ``rows`` (B,) in an epoch, 32 bits each."""
-    return _mix(rows ^ (seed_for(seed, f"{purpose}/{epoch}") & MASK))
+    return mix(rows ^ key_of_all(seed, purpose, epoch))
 
 
-def draw_bits(keys: Tensor, stream: int, width: int) -> Tensor:
-    """(B, width) int64, uniform on 32 bits: ``width`` numbers of a stream for each key (B,)."""
-    positions = torch.arange(width, device=keys.device) + (stream * 0x9E3779B1 & MASK)
-    return _mix(keys.unsqueeze(1) ^ _mix(positions & MASK))
-
-
-def _mix(x: Tensor) -> Tensor:
-    """Scrambles 32-bit numbers; a bijection. The factors fit 31 bits, so no product overflows."""
-    x = x ^ (x >> 16)
-    x.mul_(0x21F0AAAD).bitwise_and_(MASK)
-    x ^= x >> 15
-    x.mul_(0x735A2D97).bitwise_and_(MASK)
-    x ^= x >> 15
-    return x
-
-
-# Dropout with masks that depend on the samples alone, not on the number of ranks.
+def key_of_all(seed: int, purpose: str, epoch: int) -> int:
+    """What the keys of all samples have in common in an epoch, 32 bits."""
+    return seed_for(seed, f"{purpose}/{epoch}") & MASK
 
 
 class Masks:
@@ -66,9 +44,7 @@ class Masks:
                 f"dropout met {len(x)} rows, and the step has {0 if keys is None else len(keys)} "
                 "samples: a loss must pass the model one row for each sample"
             )
-        bits = draw_bits(keys, stream, x.shape[1:].numel()).view(x.shape)
-        mask = (bits >= round(layer.p * 2**BITS)).to(x.dtype)
-        return x * mask.mul_(1 / (1 - layer.p) if layer.p < 1 else 0)
+        return drop(x, keys, stream, layer.p)
 
 
 @contextmanager

@@ -6,7 +6,7 @@ computes its slice of every batch, and the summed gradient is that of the global
 
 import io
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Annotated, Literal
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from fl.bounds import Count, Positive, Settings, Within
 from fl.federation import Batch
-from fl.fusion.draws import Masks, sample_dropout, sample_keys
+from fl.fusion.draws import Masks, key_of_all, sample_dropout, sample_keys
 from fl.fusion.gradients import Gradients
 from fl.fusion.group import Group
 from fl.fusion.whole_batch import WholeBatch, needs_whole_batch
@@ -24,10 +24,13 @@ from fl.json_files import JsonObject
 from fl.models.ensemble import Ensemble
 from fl.seeding import torch_generator
 from fl.server import Loss
+from fl.training import captured
 from fl.training.batches import cut, smallest_batch
+from fl.training.captured import Replayed
 from fl.training.optimizers import SGD, Adam
 from fl.training.recipe import Step, minimise
 from fl.training.reduced import Reduced
+from kernels.dropout import mix
 
 Inference = Literal["fp32", "bf16"]
 """Arithmetic of passes without training."""
@@ -140,6 +143,13 @@ class Fit:
         self._parameters = [p for p in model.parameters() if p.requires_grad]
         self._optimizer = config.make_optimizer().for_cohort([self._parameters])
         self._gradients = Gradients(model, spec.loss, config.batch_size, self._group)
+        self._masks = Masks()
+        here = self._home == self._device and self._group.size == 1
+        epochs = 1 if spec.until else config.epochs
+        self._full = FullBatches(data, config.batch_size, self._full_step, epochs) if here else None
+        self._rate = None
+        if captured.can_capture(self._device) and config.schedule != "constant":
+            self._rate = self._optimizer.lr = torch.zeros((), device=self._device)
         self.done = 0
         """Epochs trained so far."""
         if spec.state:
@@ -169,11 +179,11 @@ class Fit:
         self._model.train()
         losses: list[Tensor] = []
         own = torch.empty(0)
+        paced = self._paced(epoch, batches)
 
         def steps(masks: Masks) -> Iterator[Step]:
             nonlocal own
-            for number, rows in enumerate(batches):
-                self._optimizer.lr = self._config.rate(epoch, number / len(batches))
+            for rows in paced:
                 own = self._own_loss(epoch, rows, masks)
                 yield Step(own)
 
@@ -187,8 +197,39 @@ class Fit:
             self._gradients.watching(),
             self._whole.watching() if self._whole else nullcontext(),
         ):
+            self._masks = masks
+            if self._full is not None:
+                full = [rows for rows in batches if len(rows) == self._config.batch_size]
+                common = key_of_all(self._seed, f"{self._spec.streams}/dropout", epoch)
+                losses += self._full.train(full, common, paced)
             minimise(steps(masks), [self._parameters], self._optimizer, exchange)
         return losses
+
+    def _paced(self, epoch: int, batches: Sequence[Tensor]) -> Iterator[Tensor]:
+        """The batches, each when its rate is set."""
+        for number, rows in enumerate(batches):
+            rate = self._config.rate(epoch, number / len(batches))
+            if self._rate is None:
+                self._optimizer.lr = rate
+            else:  # which a captured step reads
+                self._rate.fill_(rate)
+            yield rows
+
+    def _full_step(self, batch: Batch) -> Tensor:
+        """A step of this rank alone; returns its loss."""
+        self._masks.start_step(batch["key"])
+        bf16 = self._config.precision == "bf16"
+        # What is cast once for several steps is not cast when a step is replayed.
+        cached = not captured.can_capture(self._device)
+        with torch.autocast(self._device.type, torch.bfloat16, bf16, cached):
+            loss = self._spec.loss(self._model, batch)
+
+        def adjust() -> None:
+            self._reduced.scale_gradients()
+            self._clip()
+
+        minimise([Step(loss)], [self._parameters], self._optimizer, adjust)
+        return loss.detach()
 
     def _own_loss(self, epoch: int, rows: Tensor, masks: Masks) -> Tensor:
         """This rank's share of the batch's loss."""
@@ -255,6 +296,48 @@ def load_state(state: bytes, device: torch.device) -> JsonObject:
     """The ``epoch``, ``model`` and ``optimizer`` that :meth:`Fit.state` saved."""
     loaded: JsonObject = torch.load(io.BytesIO(state), map_location=device, weights_only=True)
     return loaded
+
+
+class FullBatches:
+    """Steps on full batches, where one rank has all samples on its device. What differs from one
+    to the next is read there, at a counter, so that a GPU replays them."""
+
+    def __init__(
+        self, columns: Batch, size: int, step: Callable[[Batch], Tensor], epochs: int
+    ) -> None:
+        """``step``: takes a batch of ``size`` rows of the columns, with their keys; returns its
+        loss."""
+        self._columns, self._step = columns, step
+        first = next(iter(columns.values()))
+        whole = len(first) // size
+        self._order = torch.zeros(whole, size, dtype=torch.int64).to(first.device)
+        self._losses = torch.zeros(whole).to(first.device)
+        self._next = torch.zeros(1, dtype=torch.int64).to(first.device)
+        self._common = torch.zeros_like(self._next)
+        self._replayed = Replayed(self._take, first.device, whole * epochs)
+
+    def train(
+        self, batches: Sequence[Tensor], common: int, paced: Iterator[Tensor]
+    ) -> list[Tensor]:
+        """The loss of each batch's step, which is taken when ``paced`` gives the batch.
+
+        ``common`` is of their samples' keys: see :func:`fl.fusion.draws.key_of_all`.
+        """
+        if batches:
+            self._order[: len(batches)] = torch.stack(list(batches))
+        self._next.zero_()
+        self._common.fill_(common)
+        for _ in batches:
+            next(paced)
+            self._replayed()
+        return list(self._losses[: len(batches)].clone())
+
+    def _take(self) -> None:
+        rows = self._order.index_select(0, self._next)[0]
+        batch = {name: column[rows] for name, column in self._columns.items()}
+        loss = self._step({**batch, "key": mix(rows ^ self._common)})
+        self._losses.index_copy_(0, self._next, loss.float().view(1))
+        self._next += 1
 
 
 def _take(tensor: Tensor, rows: Tensor, device: torch.device) -> Tensor:

@@ -35,8 +35,8 @@ class CohortOptimizer(Protocol):
 class ResumableOptimizer(CohortOptimizer, Protocol):
     """An optimiser with a state that can be saved and continued from, at another rate too."""
 
-    lr: float
-    """Learning rate of the next step."""
+    lr: float | Tensor
+    """Learning rate of the next step; a scalar on the device where the step is captured."""
 
     def state(self) -> State:
         """What its next steps depend on beside the rate: the tensors themselves, not copies."""
@@ -200,7 +200,8 @@ class Parts:
 
 class _CohortSGD:
     def __init__(self, settings: SGD, parameters: Sequence[Sequence[Tensor]]) -> None:
-        self.lr, self._momentum = settings.lr, settings.momentum
+        self.lr: float | Tensor = settings.lr
+        self._momentum = settings.momentum
         self._weight_decay = settings.weight_decay
         self._parameters = parameters
         self._velocities = _zeros(parameters) if settings.momentum else []
@@ -233,7 +234,8 @@ class _CohortSGD:
 
 class _CohortAdam:
     def __init__(self, settings: Adam, parameters: Sequence[Sequence[Tensor]]) -> None:
-        self.lr, self._betas = settings.lr, settings.betas
+        self.lr: float | Tensor = settings.lr
+        self._betas = settings.betas
         self._weight_decay, self._decoupled = settings.weight_decay, settings.decoupled
         self._parameters = parameters
         self._means, self._squares = _zeros(parameters), _zeros(parameters)

@@ -12,9 +12,8 @@ does one whose client is done. On a CPU the same code runs step by step, for tes
 :mod:`fl.training.stacked` is faster.
 """
 
-import logging
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from operator import length_hint
 from typing import NamedTuple
@@ -24,6 +23,8 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
 from fl.federation import Batch, TaskOutput
+from fl.training import captured
+from fl.training.captured import Replayed
 from fl.training.epochs import Epochs, Planned
 from fl.training.optimizers import Paced, innermost
 from fl.training.progress import report
@@ -36,15 +37,11 @@ LARGEST = 2**19
 """Weights of a model that is trained in slots. Larger ones keep a GPU busy by themselves."""
 AHEAD = 64
 """Steps that are sent to the device at once."""
-WARM_UP = 2
-"""Steps before the captured one: in the first, libraries allocate what they keep."""
-
-log = logging.getLogger(__name__)
 
 
 def suits(device: torch.device) -> bool:
     """Whether clients train in slots there."""
-    return device.type == "cuda"
+    return captured.can_capture(device)
 
 
 def train(
@@ -165,7 +162,8 @@ class _Wave:
         self._seen = torch.zeros(AHEAD, slots, device=device)
         """Each slot's sum of losses in each of these steps."""
         self._next = torch.zeros(1, dtype=torch.int64, device=device)
-        self._step = _Replayed(self._take, device)
+        steps = max(-(-len(plan.columns["labels"]) // plan.batch_size) for plan in plans)
+        self._step = Replayed(self._take, device, steps * length_hint(recipes[0].epochs))
 
     def run(self) -> list[TaskOutput]:
         """Trains until every client is done; returns what they upload."""
@@ -264,37 +262,6 @@ class _Client:
                 if self._id is not None:
                     report(self._id, self.losses.epochs, self._epochs, self.losses.reader())
         return stops or not (self._left or self._planned)
-
-
-class _Replayed:
-    """A function without arguments, called as it is or, on a GPU after some calls, by replaying
-    what it did there once."""
-
-    def __init__(self, work: Callable[[], None], device: torch.device) -> None:
-        self._work = work
-        self._eager = WARM_UP if device.type == "cuda" else -1
-        self._graph: torch.cuda.CUDAGraph | None = None
-
-    def __call__(self) -> None:
-        if self._graph is not None:
-            self._graph.replay()
-        elif self._eager:
-            self._eager -= 1
-            self._work()
-        else:
-            self._capture()
-            self()
-
-    def _capture(self) -> None:
-        graph = torch.cuda.CUDAGraph()
-        try:
-            with torch.cuda.graph(graph):  # which runs nothing
-                self._work()
-        except RuntimeError as error:
-            log.warning("a step of many clients cannot be captured, and runs slower: %s", error)
-            self._eager = -1
-        else:
-            self._graph = graph
 
 
 def _plan(recipe: Recipe) -> Planned:

@@ -11,6 +11,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from fl.training import captured
 from kernels import backends
 from tests.pretended_gpu.calls import Calls
 from tests.pretended_gpu.operators import Operators, RoundedOtherwise
@@ -68,6 +69,7 @@ def pretended_gpus(
         patch.setattr(torch.accelerator, "current_stream", lambda device=None: _Stream())
         # Triton compiles for a GPU, and would read memory that no GPU can.
         patch.setattr(backends, "TRITON_INSTALLED", False)
+        patch.setattr(captured, "can_capture", lambda device: False)
         patch.setattr(_Memory, "gpus", made.gpus)
         stack.enter_context(groups_named(device_of))
         stack.enter_context(wrapped_backward(made.during_backward))

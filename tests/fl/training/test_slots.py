@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from fl.federation import TaskInput, TaskOutput
 from fl.training import slots
@@ -15,6 +14,7 @@ from fl.training.generator import GeneratorConfig
 from fl.training.recipe import Recipe
 from fl.training.task import train_many
 from tests.fl.devices import DEVICE, Where, on_both
+from tests.fl.operations import assert_can_be_captured, of_every_step
 from tests.fl.toy import CLASSIFIER, GENERATOR, VGG, same_bits, shard, task_input
 from tests.fl.training.cohorts import SIZES, STACKABLE, WIDE, assert_close, inputs, recipe_for
 from tests.fl.training.plain import train_plainly
@@ -75,41 +75,19 @@ def test_a_further_stage_follows_the_first() -> None:
         assert same_bits(output.tensors, expected.tensors)
 
 
-class Operations(TorchDispatchMode):
-    """The operations that reach a device."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.names: list[str] = []
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        name, device = func.overloadpacket.__name__, (kwargs or {}).get("device")
-        if not func.is_view:
-            self.names.append(f"{name} to a device" if name == "_to_copy" and device else name)
-        return func(*args, **(kwargs or {}))
-
-
-WAITING = {"_local_scalar_dense", "nonzero", "_to_copy to a device", "is_nonzero", "equal"}
-"""Operations for which the host waits."""
-
-
 @pytest.mark.parametrize("kind", STACKABLE)
-def test_a_step_is_the_same_operations_each_time_and_waits_for_none(kind: str) -> None:
-    """So it can be captured: as many for five clients as for one, however many steps were taken."""
+def test_a_step_is_the_same_operations_each_time_and_waits_for_none(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So it can be captured; and they are as many for five clients as for one."""
     run_spec, training = STACKABLE[kind]
-    cohort = [recipe_for(inputs(training, 20, k, run_spec)) for k in range(5)]
-    counts = []
-    for recipes in (cohort[:1], cohort):
-        wave = slots._Wave(recipes, (), 5)
-        own = dict(enumerate(wave._clients))
-        wave._send(own, min(client.ready() for client in own.values()))
-        for _ in range(3):
-            with Operations() as seen:
-                wave._take()
-            counts.append(seen.names)
-    assert not WAITING & set(counts[0])
-    assert counts[2] == counts[1] == counts[4] == counts[5]
-    assert len(counts[1]) < 200
+    found = of_every_step(monkeypatch)
+    for clients in (1, 5):
+        in_slots([inputs(training, 20, k, run_spec) for k in range(clients)], 5)
+    one, five = found.values()
+    assert_can_be_captured(one)
+    assert five == one
+    assert len(one[1]) < 200
 
 
 class Averages(nn.Module):
