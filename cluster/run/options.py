@@ -9,7 +9,7 @@ import tyro
 
 from cluster.hardware.private_ray import parse_address
 from cluster.run.slurm_options import SlurmOptions
-from fl.bounds import Count, Positive, Settings
+from fl.bounds import Count, NotNegative, Positive, Settings
 from fl.config import RunConfig
 from fl.errors import UserError
 from fl.methods.registry import get_method
@@ -48,8 +48,8 @@ class LaunchOptions(Settings, Generic[Options]):
     launch's own process."""
     fusion_timeout: Positive = 600.0
     """Seconds after which ranks give up waiting for one that is silent."""
-    fusion_checkpoint: Count = 5
-    """Epochs between two states of a fit, from which --resume goes on."""
+    fusion_checkpoint: NotNegative = 30.0
+    """Seconds between two states of a fit, from which --resume goes on; 0: one after each epoch."""
     save_best: bool = False
     """Also keep the global model after its most accurate round, as model/best.safetensors. Measure
     it by data.validation: the test split must choose nothing."""

@@ -23,8 +23,8 @@ from fl.fusion.fit import FitSpec
 from fl.fusion.rank import Rank, Report
 from fl.fusion.server import Arguments, Block, Server, Value
 
-STATE_EVERY = 5
-"""Epochs between states of a fit where no checkpoints are asked for; a restart needs one."""
+STATE_EVERY_S = 30.0
+"""Seconds between states of a fit where no checkpoints are asked for; a restart needs one."""
 
 Result = TypeVar("Result")
 
@@ -95,7 +95,7 @@ class FusionServer(Server):
 
     def _fit(self, spec: FitSpec, done: int) -> Iterator[Report]:
         # A restart needs a state to go on from, even where no checkpoints are asked for.
-        every = spec.state_every or STATE_EVERY
+        every = STATE_EVERY_S if spec.state_every is None else spec.state_every
         spec = replace(spec, model=self._share(spec.model.cpu()), state_every=every)
         last, failures = done, 0
         while True:

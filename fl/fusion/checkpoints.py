@@ -4,6 +4,7 @@ import hashlib
 import io
 from collections.abc import Mapping
 from pathlib import Path
+from time import monotonic
 from typing import IO, Any, cast
 
 import torch
@@ -19,10 +20,11 @@ from fl.whole_files import read_sealed, sealed
 class Checkpoints:
     """One file per stage, under a key made of all that determines the fit."""
 
-    def __init__(self, directory: Path, *, every: int) -> None:
-        """``every``: epochs between two states."""
+    def __init__(self, directory: Path, *, every: float) -> None:
+        """``every``: seconds between two states; 0 for one after each epoch."""
         self.directory = directory
         self.every = every
+        self._saved = monotonic()
 
     def load(self, stage: str, key: str) -> list[Report]:
         """The reports up to the last one, which has the state; none if saved under another key."""
@@ -33,12 +35,13 @@ class Checkpoints:
 
     def save(self, stage: str, key: str, reports: list[Report]) -> None:
         """Saves the reports, the last with its state."""
+        self._saved = monotonic()
         state = {"key": key, "reports": [*map(_fields, reports)]}
         save_tensors(self.path(stage), state, stage)
 
     def is_due(self, report: Report, config: FitConfig) -> bool:
         """Whether a state is to be saved after this report's epoch."""
-        return report.epoch % self.every == 0 or report.epoch == config.epochs
+        return monotonic() - self._saved >= self.every or report.epoch == config.epochs
 
     def path(self, stage: str) -> Path:
         """The file of a stage."""

@@ -34,7 +34,7 @@ from kernels.dropout import mix
 
 Inference = Literal["fp32", "bf16"]
 """Arithmetic of passes without training."""
-STATE_FORM = 2
+STATE_FORM = 3
 """Changes with what a fit's state holds: one of another form is not gone on from."""
 
 
@@ -102,8 +102,8 @@ class FitSpec:
     """The last epoch to train now; None for the last of all."""
     state: bytes | None = None
     """State after the epochs trained before, made by :meth:`Fit.state`; None to start anew."""
-    state_every: int | None = None
-    """Epochs between two states to report; the last epoch's is one. None for none."""
+    state_every: float | None = None
+    """Seconds between two states to report; the last epoch's is one. None for none."""
 
     @property
     def last(self) -> int:
@@ -271,14 +271,18 @@ class Fit:
         return {**batch, "key": key.to(self._device)}
 
     def state(self) -> bytes:
-        """Everything that the rest of the fit depends on, beside the arguments it was made with."""
+        """Everything that the rest of the fit depends on, beside the arguments it was made with.
+
+        After the last epoch that is the model alone; an optimiser's moments are twice its size.
+        """
+        over = self.done == self._config.epochs
         file = io.BytesIO()
         torch.save(
             {
                 "epoch": self.done,
                 "model": self._reduced.whole(),
                 "reduced": self._reduced.weights,
-                "optimizer": self._optimizer.state(),
+                "optimizer": {} if over else self._optimizer.state(),
             },
             file,
         )
@@ -288,8 +292,9 @@ class Fit:
         """Restores model, optimiser moments and epoch; the rate is this fit's, which may differ."""
         loaded = load_state(state, self._device)
         self._reduced.load(loaded["model"], loaded["reduced"])
-        self._optimizer.load_state(loaded["optimizer"])
         self.done = loaded["epoch"]
+        if self.done < self._config.epochs:
+            self._optimizer.load_state(loaded["optimizer"])
 
 
 def load_state(state: bytes, device: torch.device) -> JsonObject:

@@ -8,6 +8,7 @@ import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from time import monotonic
 
 import torch
 from torch import Tensor, nn
@@ -237,20 +238,21 @@ class Rank:
             seed=self.run_spec.seed,
             group=self.group,
         )
+        saved = monotonic()
         for epoch, losses in enumerate(fit.epochs(), start=fit.done + 1):
             if not losses.isfinite().all():
                 raise ServerFailed(
                     f"{spec.stage}: its training diverged: the loss of epoch {epoch} is NaN or "
                     "infinite; lower its learning rate"
                 )
-            last = epoch == spec.last
-            due = spec.state_every and (epoch % spec.state_every == 0 or last)
+            due = _is_due(spec, epoch, monotonic() - saved)
             yield Report(
                 epoch=epoch,
                 losses=losses.tolist(),
                 hits=self._hits_of_all(model, spec) if _is_tested(spec, epoch) else None,
                 state=fit.state() if due and self.group.rank == 0 else None,
             )
+            saved = monotonic() if due else saved
 
     def _hits_of_all(self, model: nn.Module, spec: FitSpec) -> list[float]:
         """Right answers for each group of the whole test split."""
@@ -287,6 +289,11 @@ class Rank:
         if self.device.type == "cuda" and 2 * nbytes > torch.cuda.mem_get_info(self.device)[0]:
             return torch.device("cpu")
         return self.device
+
+
+def _is_due(spec: FitSpec, epoch: int, seconds: float) -> bool:
+    """Whether a state is to be reported, so many seconds after the one before."""
+    return spec.state_every is not None and (seconds >= spec.state_every or epoch == spec.last)
 
 
 def _is_tested(spec: FitSpec, epoch: int) -> bool:

@@ -57,6 +57,8 @@ class Server(ABC):
     decoders_at_once: int | None = 64
     """Decoders that a rank is sent in one call: memory may not have room for all clients'. None for
     one in this process, which reads each as it draws."""
+    trains_in_place = False
+    """Whether a fit trains the very model that it is given, and not a rank's copy."""
     restarts = 0
     """How often ranks had to be replaced."""
 
@@ -257,15 +259,17 @@ class Server(ABC):
         if self._checkpoints:
             key = self._fit_key(spec, given)
             reports = self._checkpoints.load(stage, key)
+        loaded = len(reports)
         for report in self._reports(spec, given, reports):
             if report.state:  # the last state is enough
                 reports = [replace(r, state=None, memory=None) for r in reports]
             reports.append(report)
             # The state is saved before the event, whose listener may read the checkpoint.
-            if self._checkpoints and report.state and self._checkpoints.is_due(report, config):
+            due = isinstance(given, Samples) or self._is_due(report, config)
+            if self._checkpoints and report.state and due:
                 self._checkpoints.save(stage, key, reports)
             self._tell(spec, report)
-        if reports[-1].state:
+        if reports[-1].state and not (self.trains_in_place and len(reports) > loaded):
             load_whole(model, load_state(reports[-1].state, self.device)["model"])
         model.eval()
         return FitResult(
@@ -289,10 +293,13 @@ class Server(ABC):
             if spec.state:  # the lessons are made from the model as it is now
                 load_whole(spec.model, load_state(spec.state, self.device)["model"])
             columns = self.place(data.epoch(epoch)).columns
-            part = replace(spec, columns=columns, until=epoch, state_every=1)
+            part = replace(spec, columns=columns, until=epoch, state_every=0)
             for report in self._fit(part, epoch - 1):
                 spec = replace(spec, state=report.state)
                 yield replace(report, memory=data.memory)
+
+    def _is_due(self, report: Report, config: FitConfig) -> bool:
+        return self._checkpoints is not None and self._checkpoints.is_due(report, config)
 
     def _tell(self, spec: FitSpec, report: Report) -> None:
         if report.hits is not None:

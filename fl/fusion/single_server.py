@@ -19,6 +19,7 @@ class SingleServer(Server):
 
     size = 1
     decoders_at_once = None
+    trains_in_place = True
 
     def __init__(
         self,

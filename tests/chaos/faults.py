@@ -18,7 +18,7 @@ SMALL = (
     *("--num-clients=4", "--data.max-train=200", "--data.max-test=100"),
     *("--classifier.model=cnn", "--classifier.width=0.2", "--classifier.epochs=2"),
     *("--generator.width=0.1", "--generator.epochs=3", "--num-samples=60"),
-    *("--fusion.epochs=6", "--distil-init.epochs=3", "--fusion-checkpoint=1"),
+    *("--fusion.epochs=6", "--distil-init.epochs=3", "--fusion-checkpoint=0"),
 )
 RUNTIMES = {"inprocess": ("--runtime=inprocess",), "ray": ("--fusion-ranks=2",)}
 TIMEOUT_S = 300

@@ -16,7 +16,7 @@ SMALL = (
     *("--runtime=inprocess", "--num-clients=2", "--data.max-train=100", "--data.max-test=60"),
     *("--classifier.epochs=1", "--generator.epochs=1", "--num-samples=60", "--fusion.epochs=2"),
     *("--classifier.model=cnn", "--classifier.width=0.2", "--generator.width=0.2"),
-    *("--fusion-checkpoint=1", "--name=a"),
+    *("--fusion-checkpoint=0", "--name=a"),
 )
 SITES = ("config.yaml", "partition.json", "*.safetensors", "fusion.state", "result.json", "*.svg")
 """One for each step of a run: they are written in one way."""

@@ -195,7 +195,7 @@ def test_a_run_that_is_interrupted_amid_a_file_of_torchs_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Torch's own error takes the interrupt's place there."""
-    asked = ("--name=run", "--runtime=inprocess", "--fusion-checkpoint=1")
+    asked = ("--name=run", "--runtime=inprocess", "--fusion-checkpoint=0")
     write = Sealing.write
 
     def stopped(self: Sealing, content: bytes) -> int:

@@ -115,7 +115,7 @@ def where(inputs: TaskInput) -> TaskOutput:
 
 @contextmanager
 def server(*arguments: str, bundles: Any = None) -> Iterator[Server]:
-    checkpoints = Checkpoints(Path(), every=1)
+    checkpoints = Checkpoints(Path(), every=0)
     with open_server(parse(arguments), PROBLEM, TEST, Events(), bundles, checkpoints) as opened:
         yield opened
 

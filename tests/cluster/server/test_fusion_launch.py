@@ -9,7 +9,7 @@ from tests.cluster.commands import command, environment, events, fingerprint, la
 from tests.cluster.living import kill_with_family
 from tests.waiting import wait_until
 
-LONG = ["--name=run", "--fusion.epochs=16", "--fusion-checkpoint=2"]
+LONG = ["--name=run", "--fusion.epochs=16", "--fusion-checkpoint=0"]
 
 
 TWO_RANKS, ONE_RANK = "--fusion-ranks=2", "--runtime=inprocess"

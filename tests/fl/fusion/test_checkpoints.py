@@ -1,6 +1,8 @@
 """States of unfinished fits on disk: what a killed run goes on from."""
 
+import itertools
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +10,7 @@ import pytest
 import torch
 
 from fl.events import Epoch, Event, Events
+from fl.fusion import checkpoints as checkpoints_module
 from fl.fusion.checkpoints import Checkpoints, digest_of, load_tensors, save_tensors
 from fl.fusion.rank import Report
 from fl.fusion.single_server import SingleServer
@@ -40,7 +43,7 @@ def kill_after(epoch: int, checkpoints: Checkpoints) -> None:
 
 def test_a_fit_goes_on_from_its_last_state_to_the_same_bits(tmp_path: Path) -> None:
     expected, result, _ = fitted(None)
-    checkpoints = Checkpoints(tmp_path, every=1)
+    checkpoints = Checkpoints(tmp_path, every=0)
     kill_after(2, checkpoints)
     state, resumed, epochs = fitted(checkpoints)
     assert epochs == [3]
@@ -49,7 +52,7 @@ def test_a_fit_goes_on_from_its_last_state_to_the_same_bits(tmp_path: Path) -> N
 
 
 def test_states_are_kept_as_often_as_asked_and_with_the_last_epoch(tmp_path: Path) -> None:
-    checkpoints = Checkpoints(tmp_path, every=2)
+    checkpoints = Checkpoints(tmp_path, every=60)
     kill_after(1, checkpoints)
     assert fitted(checkpoints)[2] == [1, 2, 3]  # killed before a state was kept
     assert fitted(checkpoints)[2] == []
@@ -57,7 +60,7 @@ def test_states_are_kept_as_often_as_asked_and_with_the_last_epoch(tmp_path: Pat
 
 
 def test_a_state_of_another_fit_is_not_gone_on_from(tmp_path: Path) -> None:
-    checkpoints = Checkpoints(tmp_path, every=1)
+    checkpoints = Checkpoints(tmp_path, every=0)
     fitted(checkpoints)
     state, _, epochs = fitted(checkpoints, lr=1e-3)
     assert epochs == [1, 2, 3]
@@ -68,7 +71,7 @@ def test_a_damaged_state_is_named_and_as_none(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """One bit is enough: torch would read it, and go on to another model."""
-    checkpoints = Checkpoints(tmp_path, every=1)
+    checkpoints = Checkpoints(tmp_path, every=0)
     fitted(checkpoints)
     path = tmp_path / "fusion.state"
     content = bytearray(path.read_bytes())
@@ -82,19 +85,18 @@ def report(epoch: int, **changes: Any) -> Report:
     return Report(**{"epoch": epoch, "losses": [0.5], "hits": [1, 2], "state": None, **changes})
 
 
-@pytest.mark.parametrize(
-    ("every", "due"), [(1, [1, 2, 3, 4, 5]), (2, [2, 4, 5]), (5, [5]), (9, [5])]
-)
-def test_a_state_is_due_every_so_many_epochs_and_at_the_end(
-    tmp_path: Path, every: int, due: list[int]
+@pytest.mark.parametrize(("every", "due"), [(0, [1, 2, 3, 4, 5]), (3, [3, 4, 5]), (60, [5])])
+def test_a_state_is_due_after_so_many_seconds_and_at_the_end(
+    tmp_path: Path, every: float, due: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(checkpoints_module, "monotonic", partial(next, itertools.count()))
     checkpoints = Checkpoints(tmp_path, every=every)
     config = replace(CONFIG, epochs=5)
     assert [n for n in range(1, 6) if checkpoints.is_due(report(n), config)] == due
 
 
 def test_reports_are_read_back_as_they_were_and_under_their_own_key_alone(tmp_path: Path) -> None:
-    checkpoints = Checkpoints(tmp_path / "not" / "there", every=1)
+    checkpoints = Checkpoints(tmp_path / "not" / "there", every=0)
     assert checkpoints.load("fusion", "key") == []
     memory = {"weights": torch.rand(3)}
     reports = [report(1, hits=None), report(2, state=b"bytes", memory=memory)]
@@ -139,7 +141,7 @@ def test_a_damaged_file_is_as_good_as_none(tmp_path: Path, content: bytes) -> No
 
 
 def test_a_state_of_another_stage_is_not_gone_on_from(tmp_path: Path) -> None:
-    checkpoints = Checkpoints(tmp_path, every=1)
+    checkpoints = Checkpoints(tmp_path, every=0)
     checkpoints.save("teacher", "key", [])
     save_tensors(tmp_path / "x.state", {"a": torch.ones(2)}, "run a")
     assert load_tensors(tmp_path / "x.state", "run a") is not None

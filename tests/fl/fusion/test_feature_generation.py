@@ -48,10 +48,10 @@ def data() -> dict[str, Tensor]:
 
 
 def fitted(
-    model: LastLayers, epochs: int = 2, state: bytes | None = None, group: Group | None = None
+    model: LastLayers, until: int = 2, state: bytes | None = None, group: Group | None = None
 ) -> Fit:
-    """A whole fit, the last batch of which has one sample less than a rank for each."""
-    config = GeneratorFitConfig(epochs=epochs, batch_size=7)
+    """A fit of two epochs, the last batch of which has one sample less than a rank for each."""
+    config = GeneratorFitConfig(epochs=2, batch_size=7)
     spec = FitSpec(
         model=model,
         columns={},
@@ -61,6 +61,7 @@ def fitted(
         streams="g",
         tested=False,
         state=state,
+        until=until,
     )
     fit = Fit(spec, data(), seed=0, group=group)
     list(fit.epochs())
@@ -75,7 +76,7 @@ def same(one: LastLayers, other: LastLayers, **close: float) -> None:
 def test_a_fit_can_be_continued() -> None:
     whole, halves = heads().double(), heads().double()
     fitted(whole)
-    state = fitted(heads().double(), epochs=1).state()
+    state = fitted(heads().double(), until=1).state()
     fitted(halves, state=state)
     same(whole, halves, rtol=0, atol=0)
 

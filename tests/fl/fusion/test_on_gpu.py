@@ -78,7 +78,7 @@ def fitted(server: Server, case: Case) -> tuple[nn.Module, FitResult]:
 def single(
     where: Where, listener: Listener = lambda event: None, folder: Path | None = None
 ) -> SingleServer:
-    checkpoints = Checkpoints(folder, every=1) if folder else None
+    checkpoints = Checkpoints(folder, every=0) if folder else None
     return SingleServer(RUN, TEST, Events(listener), where.device, checkpoints)
 
 

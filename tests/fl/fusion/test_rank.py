@@ -1,6 +1,8 @@
 """One rank of the server, and the filter over several."""
 
+import itertools
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -159,10 +161,14 @@ def test_what_is_no_classifier_is_never_tested() -> None:
     assert [report.hits for report in reports] == [None] * 4
 
 
-@pytest.mark.parametrize(("every", "kept"), [(None, []), (1, [1, 2, 3, 4]), (3, [3, 4]), (9, [4])])
+@pytest.mark.parametrize(
+    ("every", "kept"), [(None, []), (0, [1, 2, 3, 4]), (2.5, [3, 4]), (60, [4])]
+)
 def test_a_state_is_told_as_often_as_asked_and_after_the_last_epoch(
-    every: int | None, kept: list[int]
+    every: float | None, kept: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """By the seconds since the one before; an epoch takes one here."""
+    monkeypatch.setattr(rank, "monotonic", partial(next, itertools.count()))
     reports = a_rank().fit(spec(linear(), state_every=every))
     assert [report.epoch for report in reports if report.state] == kept
 
@@ -170,7 +176,7 @@ def test_a_state_is_told_as_often_as_asked_and_after_the_last_epoch(
 def test_a_fit_that_stops_in_between_goes_on_to_the_same_bits() -> None:
     whole, parts = linear(), linear()
     expected = list(a_rank().fit(spec(whole)))
-    first = list(a_rank().fit(spec(parts, until=3, state_every=9)))
+    first = list(a_rank().fit(spec(parts, until=3, state_every=99)))
     assert [report.epoch for report in first if report.state] == [3]  # the last for now
     rest = list(a_rank().fit(spec(parts, state=first[-1].state)))
     assert [report.epoch for report in (*first, *rest)] == [1, 2, 3, 4]
@@ -184,14 +190,14 @@ def test_ranks_test_a_part_of_the_split_each_and_one_of_them_keeps_the_state() -
 
     def work(group: Group) -> list[Report]:
         own = a_rank(halves(TEST, group.rank), group=group)
-        return list(own.fit(spec(models[group.rank], state_every=2)))
+        return list(own.fit(spec(models[group.rank], state_every=0)))
 
     first, second = on_ranks(2, work)
     assert [report.hits for report in first] == [report.hits for report in alone]
     assert [report.hits for report in second] == [report.hits for report in alone]
     for one, other, whole in zip(first, second, alone, strict=True):
         assert one.losses == other.losses == pytest.approx(whole.losses, rel=1e-5)
-    assert [report.epoch for report in first if report.state] == [2, 4]
+    assert [report.epoch for report in first if report.state] == [1, 2, 3, 4]
     assert not any(report.state for report in second)
     assert same_bits(models[0].state_dict(), models[1].state_dict())
 

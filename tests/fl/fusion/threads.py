@@ -101,7 +101,7 @@ class ThreadServer(Server):
         return shared
 
     def _fit(self, spec: FitSpec, done: int) -> Iterator[Report]:
-        sent = pickle.dumps(replace(spec, state_every=1))
+        sent = pickle.dumps(replace(spec, state_every=0))
 
         def work(group: ThreadGroup) -> list[Report]:
             return list(self._rank(group).fit(pickle.loads(sent)))

@@ -105,7 +105,7 @@ def play(
         shared=True,
         store=Store(folder / "pool", folder / about, given.data.train),
         listener=hear,
-        checkpoints=Checkpoints(folder, every=1),
+        checkpoints=Checkpoints(folder, every=0),
         on_failure="drop" if dropped else "stop",
     )
     clients.dropped.update(dropped or {})

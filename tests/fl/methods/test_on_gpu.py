@@ -55,7 +55,7 @@ def run(
     method = get_method(name)
     config = small(method.config(), epochs=epochs)
     how: dict[str, Any] = {"assign": method.assign, "num_clients": 4, "data": DATA}
-    checkpoints = Checkpoints(folder, every=1) if folder else None
+    checkpoints = Checkpoints(folder, every=0) if folder else None
     clients, single = tiny_federation(
         config, **how, listener=listener, checkpoints=checkpoints, device=where.device
     )
