@@ -46,6 +46,8 @@ DEFAULTS = {
     "RAY_USAGE_STATS_ENABLED": "0",
     # A process that asks for no GPU sees none.
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "1",
+    # Torch asks for GPUs without loading CUDA's driver, which reads only once which are visible.
+    "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
     # Ray would wait half a minute for clients that are to be ended with it.
     "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0",
     # What nobody refers to leaves the object store after this, and not after a second, in which

@@ -4,8 +4,8 @@ torch imported once for all.
 A worker that Ray starts takes over two seconds of a core to import torch and ours, and 290 MiB of
 memory that a forked one shares. The template is forked from the launch, or from what starts a
 node of an allocation, before Ray is imported, which reads a worker's environment then, and before
-torch has computed anything, since the threads of OpenMP do not survive a fork. A fork that has
-asked CUDA for its devices cannot use them: so there is no template where there are GPUs.
+torch has computed anything, since the threads of OpenMP do not survive a fork. Nor does CUDA's
+driver: each worker loads it for itself, and from a process that has loaded it none is forked.
 """
 
 import contextlib
@@ -37,6 +37,14 @@ STREAMS = 3
 """A process's input, output and errors."""
 FIRST_TO_GO = "1000"
 """Ray's value for a worker in ``oom_score_adj``: what the kernel ends first for want of memory."""
+
+
+def can_fork(maps: Path = Path("/proc/self/maps")) -> bool:
+    """Whether workers may be forked from this process: on Linux, without CUDA's driver in it.
+
+    ``maps``: what is loaded into the process.
+    """
+    return sys.platform == "linux" and "/libcuda.so" not in maps.read_text()
 
 
 @contextlib.contextmanager

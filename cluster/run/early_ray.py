@@ -1,18 +1,15 @@
 """A launch's own Ray cluster, which starts while the run is still being prepared."""
 
-import os
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Self
 
-from cluster.hardware.gpus import find_gpus
 from cluster.hardware.inventory import Inventory
 from cluster.hardware.private_ray import announced, import_ray, private_ray
 from cluster.hardware.ray_internals import on_loopback
-from cluster.hardware.worker_template import worker_template
+from cluster.hardware.worker_template import can_fork, worker_template
 from cluster.run.options import Launch
 from fl.errors import UserError
 
@@ -41,8 +38,7 @@ class EarlyRay:
         self._late = False
 
     def __enter__(self) -> Self:
-        is_linux = sys.platform == "linux"
-        if self._own and self._fork and is_linux and not find_gpus(os.environ):
+        if self._own and self._fork and can_fork():
             self._template = self._held.enter_context(worker_template())
         return self
 

@@ -1,14 +1,11 @@
 """A template of Ray's workers for the tests' own clusters."""
 
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
-from cluster.hardware.gpus import find_gpus
 
 TEMPLATE = """
 import sys
@@ -22,14 +19,11 @@ with worker_template() as address:
 
 
 @pytest.fixture(scope="session")
-def template() -> Iterator[Path | None]:
+def template() -> Iterator[Path]:
     """What workers are forked from, as a launch's are: each would import torch for two seconds.
 
-    In a process of its own, as the tests' has computed before. None where there are GPUs.
+    In a process of its own, as the tests' has computed before.
     """
-    if find_gpus(os.environ):
-        yield None
-        return
     command = [sys.executable, "-c", TEMPLATE]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdin

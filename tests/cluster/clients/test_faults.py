@@ -113,7 +113,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 @pytest.fixture(scope="module")
-def nodes(folder: Path, template: Path | None) -> Iterator[Cluster]:
+def nodes(folder: Path, template: Path) -> Iterator[Cluster]:
     """Two nodes of two cores and one logical GPU."""
     with forked_workers(template):
         made = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "num_gpus": 1})

@@ -84,7 +84,7 @@ def meets_another(inputs: TaskInput) -> TaskOutput:
 
 
 @pytest.fixture(scope="module")
-def bundles(template: Path | None) -> Iterator[Bundles]:
+def bundles(template: Path) -> Iterator[Bundles]:
     own = private_ray(cpus=2, gpus=0, memory_bytes=2**32, template=template)
     with own, open_bundles() as bundles:
         yield bundles

@@ -9,6 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 import ray
+import torch
 
 from cluster.hardware.private_folders import short_root
 from cluster.hardware.private_ray import LEAST_STORE_BYTES
@@ -45,6 +46,7 @@ start_cluster(
     template=template,
 )
 import ray
+import torch
 from ray._private.worker import global_worker
 group = ray.util.placement_group([{"CPU": 1, "GPU": 2}])
 assert group.wait(60)
@@ -169,6 +171,7 @@ def test_environment_variables_are_still_read(name: str) -> None:
         folder / "_raylet.so",
         *folder.glob("_private/**/*.py"),
         *folder.glob("_common/**/*.py"),
+        Path(torch.cuda.__file__),
     ]
     with contract("ray", f"environment variable {name}", TESTED_WITH):
         assert any(name.encode() in file.read_bytes() for file in files)

@@ -12,6 +12,7 @@ import psutil
 import pytest
 
 from cluster.hardware import fork_worker
+from cluster.hardware.worker_template import can_fork
 from cluster.profiling.steps import run_script
 from tests.waiting import wait_until
 
@@ -162,15 +163,21 @@ with open(0, "rb") as given, open(1, "w") as told, open(2, "w") as errors:
 
 
 @pytest.fixture(params=["forked", "started"])
-def forked(
-    request: pytest.FixtureRequest, template: Path | None, monkeypatch: pytest.MonkeyPatch
-) -> bool:
+def forked(request: pytest.FixtureRequest, template: Path, monkeypatch: pytest.MonkeyPatch) -> bool:
     """Whether there is a template; else an address at which none listens."""
     is_forked = request.param == "forked"
-    if is_forked and template is None:
-        pytest.skip("no template where there are GPUs")
     monkeypatch.setenv(fork_worker.TEMPLATE, str(template) if is_forked else "gone")
     return is_forked
+
+
+def test_none_is_forked_from_a_process_with_cudas_driver(tmp_path: Path) -> None:
+    assert can_fork()
+    maps = tmp_path / "maps"
+    maps.write_text("7f00-7f01 r-xp 0 08:01 1 /usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1\n")
+    assert can_fork(maps)
+    with maps.open("a") as more:
+        more.write("7f02-7f03 r-xp 0 08:01 2 /usr/lib/x86_64-linux-gnu/libcuda.so.580.1\n")
+    assert not can_fork(maps)
 
 
 def test_it_reads_what_it_is_given_and_what_it_writes_is_returned(

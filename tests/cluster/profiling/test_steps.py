@@ -50,7 +50,7 @@ def child(monkeypatch: pytest.MonkeyPatch) -> list[Subject]:
 @pytest.mark.slow
 @pytest.mark.parametrize("forked", [True, False])
 def test_a_larger_model_needs_more_memory_and_time_whatever_was_measured_before(
-    forked: bool, template: Path | None, monkeypatch: pytest.MonkeyPatch
+    forked: bool, template: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if forked and template:
         monkeypatch.setenv(fork_worker.TEMPLATE, str(template))

@@ -61,7 +61,7 @@ SILENT_S = 8.0
 
 
 @pytest.fixture(scope="module")
-def bundles(tmp_path_factory: pytest.TempPathFactory, template: Path | None) -> Iterator[Bundles]:
+def bundles(tmp_path_factory: pytest.TempPathFactory, template: Path) -> Iterator[Bundles]:
     """Two nodes of two cores, with one logical GPU and with two."""
     os.environ[FOLDER] = str(tmp_path_factory.mktemp("markers"))
     with forked_workers(template):
