@@ -68,7 +68,9 @@ def _cutout(x: Tensor, u: float, v: float) -> Tensor:
 
 
 def _affine(x: Tensor, matrix: list[list[float]]) -> Tensor:
-    theta = torch.tensor(matrix, device=x.device, dtype=x.dtype).expand(len(x), 2, 3)
+    # Filled in on the device, since the host would wait for the copy of a list.
+    theta = torch.stack([x.new_full((), value) for row in matrix for value in row])
+    theta = theta.view(2, 3).expand(len(x), 2, 3)
     grid = F.affine_grid(theta, list(x.shape), align_corners=False)
     if x.is_cuda and torch.are_deterministic_algorithms_enabled():
         return sampled(x, grid[0])

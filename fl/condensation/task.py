@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal, NamedTuple, Self
 
 import torch
 import torch.nn.functional as F
@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from fl.bounds import Count, OneOf, Positive, Settings, Width, Within
 from fl.condensation.augment import KINDS, draw_augmentation
 from fl.condensation.nearest import as_bytes
+from fl.condensation.sending import on_device
 from fl.data.shard import Shard
 from fl.federation import RunSpec, Task, TaskInput, TaskOutput, Update
 from fl.models import CLASSIFIERS, build_classifier, check_classifier, copied
@@ -43,7 +44,8 @@ class ByClass:
     """
 
     def __init__(self, shard: Shard, min_samples: int, device: torch.device) -> None:
-        self._images = shard.images.to(device)
+        self.images = shard.images.to(device)
+        """All images, (N, C, H, W)."""
         counts = shard.label_counts
         held = torch.nonzero((counts >= min_samples) & (counts > 0)).flatten()
         self.classes: Tensor = held
@@ -58,19 +60,20 @@ class ByClass:
         Each is the mean of ``averaged`` random real ones of its class, some perhaps twice, or
         noise.
         """
-        shape = self._images.shape[1:]
+        shape = self.images.shape[1:]
         if noise:
             drawn = torch.randn(len(self._rows) * per_class, *shape, generator=stream)
-            return (NOISE_MEAN + NOISE_STD * drawn).to(self._images.device)
+            return (NOISE_MEAN + NOISE_STD * drawn).to(self.images.device)
         chosen = [
             rows[torch.randint(len(rows), (per_class, averaged), generator=stream)]
             for rows in self._rows
         ]
         none = torch.empty(0, averaged, dtype=torch.int64)
-        return self._images[torch.cat([none, *chosen]).to(self._images.device)].mean(1)
+        return self.images[torch.cat([none, *chosen]).to(self.images.device)].mean(1)
 
-    def batch(self, per_class: int, stream: torch.Generator) -> Tensor:
-        """Real images, (m * per_class, C, H, W), class after class, without repetition.
+    def draw_batch(self, per_class: int, stream: torch.Generator) -> Tensor:
+        """Places of real images, int64 (m * per_class,) on the CPU, class after class, without
+        repetition.
 
         A class with fewer samples is repeated, so that all classes have the same weight in the
         statistics that BatchNorm computes over the batch.
@@ -80,11 +83,11 @@ class ByClass:
             rows[torch.randperm(len(rows), generator=stream)[positions % len(rows)]]
             for rows in self._rows
         ]
-        return self._images[torch.cat(chosen).to(self._images.device)]
+        return torch.cat(chosen)
 
     def __iter__(self) -> Iterator[Tensor]:
         """All images of each class, (n, C, H, W)."""
-        return (self._images[rows.to(self._images.device)] for rows in self._rows)
+        return (self.images[rows.to(self.images.device)] for rows in self._rows)
 
 
 # Settings of how a client condenses its data; with shard and seed they determine its upload.
@@ -282,7 +285,7 @@ class Networks:
         if self._config.gamma < 1:
             with self._starts:
                 start = _built(self._config.model, self._config.width, self._run_spec)
-                fresh = [w.to(weights[0].device) for w in start.parameters()]
+            fresh = on_device(list(start.parameters()), weights[0].device)
             weights = [f.lerp(w, self._config.gamma) for f, w in zip(fresh, weights, strict=True)]
         if self._radius > 0:
             weights = within_radius(weights, self._radius, self._stream)
@@ -317,7 +320,8 @@ def within_radius(weights: list[Tensor], rho: float, stream: torch.Generator) ->
 
     With as many dimensions as a network has weights it always is longer.
     """
-    moves = [torch.randn(w.shape, generator=stream).to(w.device) for w in weights]
+    drawn = [torch.randn(w.shape, generator=stream) for w in weights]
+    moves = on_device(drawn, weights[0].device)
     norm = torch.stack([move.norm() for move in moves]).norm()
     scale = (rho / norm).clamp(max=1)
     return [w + scale * move for w, move in zip(weights, moves, strict=True)]
@@ -330,14 +334,28 @@ def within_radius(weights: list[Tensor], rho: float, stream: torch.Generator) ->
 # the rest for all at once; so a client's images do not depend on its cohort, bit for bit.
 
 
+AHEAD = 16
+"""Steps for which a client's real images and directions are drawn, and sent, at once."""
+
+
+class Drawn(NamedTuple):
+    """What a client's loss of one step is computed of, on its device."""
+
+    real: Tensor
+    """Real images, (m * B, C, H, W), class after class, augmented."""
+    condensed: Tensor
+    """The condensed ones, (m * IPC, C, H, W), augmented alike."""
+    directions: Tensor
+    """Those of :func:`sliced_wasserstein`, (L, classes)."""
+
+
 class Condensing:
     """One client's condensation: its images, real and condensed, its networks and its streams."""
 
     def __init__(self, inputs: TaskInput, config: LocalCondensation) -> None:
         self.client = inputs.client.id
-        self._config = config
+        self._config, self._num_classes = config, inputs.run_spec.num_classes
         self._data = ByClass(inputs.shard, config.min_samples, inputs.device)
-        self._goals = inputs.broadcast.get("mean_logits")
         self._order = inputs.stream("condense/batches")
         self._chance = inputs.stream("condense/augmentation")
         self._directions = inputs.stream("condense/directions")
@@ -347,6 +365,8 @@ class Condensing:
         self.networks = Networks(received_classifier(inputs, config), inputs, config)
         self.classes = self._data.classes
         """The classes that are condensed, ascending, int64 (m,)."""
+        goals = inputs.broadcast.get("mean_logits")
+        self._goals = None if goals is None else goals[self.classes].to(inputs.device)
         self.images = self._data.start(
             config.images_per_class,
             config.averaged,
@@ -355,23 +375,36 @@ class Condensing:
         )
         """The condensed images, learned in place, (m * IPC, C, H, W), class after class."""
         self.losses = StepLosses()
+        self._ahead = self._draw_ahead()
 
-    def draw(self) -> tuple[Tensor, Tensor]:
-        """Draws the step's network; returns real images and the condensed ones, augmented alike."""
+    def draw(self) -> Drawn:
+        """Draws the step's network, which :attr:`networks` then holds, and the rest."""
         self.networks.move()
+        places, directions = next(self._ahead)
         augment = draw_augmentation(self._config.augment, self._chance)
         with torch.no_grad():
-            real = augment(self._data.batch(self._config.batch_size, self._order))
-        return real, augment(self.images)
+            real = augment(self._data.images[places])
+        return Drawn(real, augment(self.images), directions)
 
-    def loss(self, real: Tensor, condensed: Tensor, logits: Tensor) -> Tensor:
+    def _draw_ahead(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """The places of each step's real images, (m * B,), and its directions, on the device."""
+        config, device = self._config, self.images.device
+        for first in range(0, config.steps, AHEAD):
+            count = min(AHEAD, config.steps - first)
+            places = [self._data.draw_batch(config.batch_size, self._order) for _ in range(count)]
+            directions = [
+                random_directions(config.projections, self._num_classes, self._directions)
+                for _ in range(count)
+            ]
+            sent = on_device([*places, *directions], device)
+            yield from zip(sent[:count], sent[count:], strict=True)
+
+    def loss(self, real: Tensor, condensed: Tensor, logits: Tensor, directions: Tensor) -> Tensor:
         """Eq. 10 on mean features and logits; Eq. 4 where the server sent no mean logits."""
         m = len(self.classes)
         loss = distribution_matching(_means(real, m), _means(condensed, m))
         if self._goals is not None:
-            u, v = _means(logits, m), self._goals[self.classes].to(logits.device)
-            slices = random_directions(self._config.projections, u.shape[1], self._directions)
-            distance = sliced_wasserstein(u, v, slices.to(u.device))
+            distance = sliced_wasserstein(_means(logits, m), self._goals, directions)
             loss = loss + self._config.collaboration * distance
         return loss
 
@@ -415,11 +448,11 @@ def _losses(clients: Sequence[Condensing], network: nn.Module, turns: Turns) -> 
     """Each client's loss in the next step."""
     drawn = [client.draw() for client in clients]
     with torch.no_grad():
-        real = _features_and_logits(network, turns, [real for real, _ in drawn])
-    condensed = _features_and_logits(network, turns, [condensed for _, condensed in drawn])
+        real = _features_and_logits(network, turns, [own.real for own in drawn])
+    condensed = _features_and_logits(network, turns, [own.condensed for own in drawn])
     return [
-        client.loss(theirs, *ours)
-        for client, (theirs, _), ours in zip(clients, real, condensed, strict=True)
+        client.loss(theirs, *ours, own.directions)
+        for client, own, (theirs, _), ours in zip(clients, drawn, real, condensed, strict=True)
     ]
 
 

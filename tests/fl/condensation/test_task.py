@@ -195,7 +195,8 @@ def test_a_client_without_a_class_starts_from_no_image(noise: bool) -> None:
 
 @pytest.mark.parametrize("per_class", [1, 2, 3, 4, 9])
 def test_a_batch_repeats_no_sample_more_often_than_another_of_its_class(per_class: int) -> None:
-    batch = data().batch(per_class, stream_of())
+    own = data()
+    batch = own.images[own.draw_batch(per_class, stream_of())]
     assert len(batch) == 3 * per_class
     for c, taken in zip((0, 2, 4), shown(batch, per_class), strict=True):
         own = taken[c == LABELS]
@@ -206,8 +207,8 @@ def test_a_batch_repeats_no_sample_more_often_than_another_of_its_class(per_clas
 
 def test_draws_follow_from_the_stream_and_go_on_with_it() -> None:
     own = stream_of(3)
-    first, second = (data().batch(2, own) for _ in range(2))
-    assert torch.equal(first, data().batch(2, stream_of(3)))
+    first, second = (data().draw_batch(2, own) for _ in range(2))
+    assert torch.equal(first, data().draw_batch(2, stream_of(3)))
     assert not torch.equal(first, second)
     one, other = (data().start(4, 2, stream_of(seed), noise=False) for seed in (3, 4))
     assert torch.equal(one, data().start(4, 2, stream_of(3), noise=False))
