@@ -21,10 +21,19 @@ def centred(labels: Tensor, num_classes: int) -> Tensor:
     return F.one_hot(labels, num_classes).double() - 1 / num_classes
 
 
+FLAWS = (
+    "",
+    "support or targets hold NaN, infinity or values that are too large",
+    "the kernel is singular: the ridge is too small",
+)
+"""What can be wrong with predictions, by number; 0 is nothing."""
+
+
 def predictions(
     support: Tensor, support_labels: Tensor, targets: Tensor, *, ridge: float, depth: int
-) -> Tensor:
-    """The targets' labels: K_ts (K_ss + λ I)⁻¹ y_s.
+) -> tuple[Tensor, Tensor]:
+    """The targets' labels, K_ts (K_ss + λ I)⁻¹ y_s, and what is wrong with them. Nothing is read
+    back from the device.
 
     Args:
         support: (N, ...) floating point, any shape of a sample.
@@ -34,21 +43,16 @@ def predictions(
         depth: hidden layers of the network.
 
     Returns:
-        (M, C) float64.
-
-    Raises:
-        ValueError: NaN or infinity in the tensors or the kernel, or a ridge so small that K_ss is
-            singular.
+        The labels, (M, C) float64, and a number of `FLAWS`, () int64: NaN or infinity in the
+        tensors or the kernel, or a ridge so small that K_ss is singular.
     """
     inside, across = (tangent_kernel(z, support, depth) for z in (support, targets))
-    if not (inside.isfinite().all() and across.isfinite().all()):
-        raise ValueError("support or targets hold NaN, infinity or values that are too large")
-    shift = ridge * inside.diagonal().mean() * torch.eye(len(inside)).to(inside)
-    try:
-        factor = torch.linalg.cholesky(inside + shift)
-    except torch.linalg.LinAlgError:
-        raise ValueError(f"the kernel is singular: ridge {ridge} is too small") from None
-    return across @ torch.cholesky_solve(support_labels.double(), factor)
+    is_finite = inside.isfinite().all() & across.isfinite().all()
+    eye = torch.eye(len(inside), dtype=inside.dtype, device=inside.device)
+    shift = ridge * inside.diagonal().mean() * eye
+    factor, failed = torch.linalg.cholesky_ex(inside + shift)
+    flaw = torch.where(is_finite, 2 * (failed != 0), 1)
+    return across @ torch.cholesky_solve(support_labels.double(), factor), flaw
 
 
 def tangent_kernel(x: Tensor, y: Tensor, depth: int) -> Tensor:

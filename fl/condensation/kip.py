@@ -4,22 +4,23 @@ A few images of each class are changed until kernel ridge regression on them, wi
 kernel of a wide network, predicts the labels of the client's other images.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Literal, Self
+from typing import Literal, NamedTuple, Self
 
 import torch
 from torch import Tensor
 
 from fl.bounds import Count, Positive, Settings
 from fl.condensation.nearest import as_bytes, nearest
+from fl.condensation.sending import on_device
 from fl.data.shard import Shard
 from fl.exchange import Tensors
 from fl.federation import RunSpec, Task, TaskInput, TaskOutput, Update
 from fl.training.optimizers import Adam
 from fl.training.progress import report
 from fl.training.recipe import StepLosses
-from kernels import centred, predictions
+from kernels.kip import FLAWS, centred, predictions
 
 SOLVED = 0.999
 """Accuracy on a batch of targets above which the released rule stops (FedD3's code)."""
@@ -90,40 +91,107 @@ class KipTraining(Settings):
         checked_set(update.client.id, update.tensors, run_spec)
 
 
+TOGETHER = 16
+"""Steps that a GPU takes before it is asked what they came to, since the host waits for that."""
+
+
+class Stepped(NamedTuple):
+    """What a step of a distillation came to, on its device."""
+
+    loss: Tensor
+    """() float64."""
+    right: Tensor
+    """Share of the targets whose class was predicted, () float64."""
+    flaw: Tensor
+    """A number of :data:`kernels.kip.FLAWS`, () int64."""
+
+
+class Distilling:
+    """One client's images while they are learned."""
+
+    def __init__(self, inputs: TaskInput, config: KipTraining) -> None:
+        shard, device = inputs.shard, inputs.device
+        self._config, self._device = config, device
+        self._together = 1 if device.type == "cpu" else TOGETHER
+        self._stream = inputs.stream("local/distilled")
+        self._own = [torch.nonzero(shard.labels == c).flatten() for c in shard.labels.unique()]
+        self._mean = shard.images.mean((0, 2, 3), keepdim=True)
+        deviation = shard.images.std((0, 2, 3), keepdim=True)
+        self._deviation = torch.where(deviation > 0, deviation, 1.0)
+        self._real = ((shard.images - self._mean) / self._deviation).double().to(device)
+        self._labels = centred(shard.labels, shard.num_classes).to(device)
+        self.chosen = balanced(self._own, config.images, self._stream, most_each=True)
+        """Places of the real images that the distilled ones start from, int64 (n,)."""
+        self._support = self._real[self.chosen].clone().requires_grad_(True)
+        self._support_labels = self._labels[self.chosen]
+        self._adam = Adam(config.lr).for_cohort([[self._support]])
+        self._told = self._support.detach()  # the same memory, until steps are taken together
+        self._is_solved = torch.zeros((), dtype=torch.bool, device=device)
+
+    def steps(self) -> Iterator[Stepped]:
+        """Each step up to the one that solves its targets, or up to the last.
+
+        On a GPU a few more may be taken than are told; they change nothing of what was told.
+
+        Raises:
+            ValueError: a step has no prediction, as :data:`kernels.kip.FLAWS` says.
+        """
+        left = self._config.steps
+        while left:
+            found = self.take(min(self._together, left))
+            flaws = torch.stack([step.flaw for step in found]).tolist()
+            right = torch.stack([step.right for step in found]).tolist()
+            for step, flaw, share in zip(found, flaws, right, strict=True):
+                if flaw:
+                    raise ValueError(FLAWS[flaw])
+                yield step
+                if self._config.stop == "accuracy" and share > SOLVED:
+                    return
+            left -= len(found)
+
+    def take(self, count: int) -> list[Stepped]:
+        """Takes so many steps. None of them waits for the device."""
+        drawn = [balanced(self._own, self._config.targets, self._stream) for _ in range(count)]
+        return [self._step(rows) for rows in on_device(drawn, self._device)]
+
+    def _step(self, rows: Tensor) -> Stepped:
+        config, support, wanted = self._config, self._support, self._labels[rows]
+        told, flaw = predictions(
+            support, self._support_labels, self._real[rows], ridge=config.ridge, depth=config.depth
+        )
+        support.grad = None
+        loss = 0.5 * (told - wanted).square().mean()
+        loss.backward()
+        self._adam.step((0,))
+        right = (told.argmax(1) == wanted.argmax(1)).double().mean()
+        if config.stop == "accuracy" and self._together > 1:
+            self._told = torch.where(self._is_solved, self._told, support.detach())
+            self._is_solved = self._is_solved | (right > SOLVED)
+        return Stepped(loss.detach(), right, flaw)
+
+    @property
+    def images(self) -> Tensor:
+        """The images after the last step that is told, (n, C, H, W) float64 on the CPU."""
+        return self._told.cpu() * self._deviation + self._mean
+
+
 def distil(inputs: TaskInput) -> TaskOutput:
     """The client's distilled images, uint8 (n, C, H, W) by class.
 
     ``steps`` says how many were taken, ``nearest`` the mean over distilled images of the root mean
     square distance to the nearest real image of the class, in pixels' units from 0 to 1.
+
+    Raises:
+        ValueError: as :meth:`Distilling.steps`.
     """
     config, shard = inputs.client.training, inputs.shard
     assert isinstance(config, KipTraining)
-    stream = inputs.stream("local/distilled")
-    mean = shard.images.mean((0, 2, 3), keepdim=True)
-    deviation = shard.images.std((0, 2, 3), keepdim=True)
-    deviation = torch.where(deviation > 0, deviation, 1.0)
-    real = ((shard.images - mean) / deviation).double().to(inputs.device)
-    chosen = _balanced(shard, config.images, stream, most_each=True)
-    support = real[chosen].clone().requires_grad_(True)
-    labels = centred(shard.labels, shard.num_classes).to(inputs.device)
-    adam = Adam(config.lr).for_cohort([[support]])
-    taken, solved, losses = 0, False, StepLosses()
-    while taken < config.steps and not solved:
-        taken += 1
-        rows = _balanced(shard, config.targets, stream)
-        told = predictions(
-            support, labels[chosen], real[rows], ridge=config.ridge, depth=config.depth
-        )
-        support.grad = None
-        loss = 0.5 * (told - labels[rows]).square().mean()
-        loss.backward()
-        losses.add(loss)
-        report(inputs.client.id, taken, config.steps, loss.detach().item, "step")
-        adam.step((0,))
-        right = told.argmax(1) == labels[rows].argmax(1)
-        solved = config.stop == "accuracy" and float(right.double().mean()) > SOLVED
-    images = support.detach().cpu() * deviation + mean
-    sent = _upload(as_bytes(images), shard.labels[chosen], shard, steps=taken)
+    distilling, losses = Distilling(inputs, config), StepLosses()
+    for taken, step in enumerate(distilling.steps(), start=1):
+        losses.add(step.loss)
+        report(inputs.client.id, taken, config.steps, step.loss.item, "step")
+    labels = shard.labels[distilling.chosen]
+    sent = _upload(as_bytes(distilling.images), labels, shard, steps=taken)
     return replace(sent, losses=losses.curve)
 
 
@@ -143,21 +211,19 @@ def _upload(images: Tensor, labels: Tensor, shard: Shard, *, steps: int) -> Task
     return TaskOutput(tensors=tensors, stats=stats)
 
 
-def _balanced(
-    shard: Shard, count: int, stream: torch.Generator, *, most_each: bool = False
+def balanced(
+    classes: Sequence[Tensor], count: int, stream: torch.Generator, *, most_each: bool = False
 ) -> Tensor:
-    """Indices of ``count`` samples, in equal numbers of each class that there is.
+    """Places of ``count`` samples, in equal numbers of each of the ``classes``: the places of their
+    samples.
 
     ``most_each``: of no class more than it has, and none twice; else those over are of the first
     classes in a new order, and a class with too few samples repeats them.
     """
-    classes = shard.labels.unique()
-    order = classes[torch.randperm(len(classes), generator=stream)]
     found = []
-    for place, label in enumerate(order.tolist()):
-        share = count // len(order) + int(place < count % len(order))
-        own = (shard.labels == label).nonzero().flatten()
-        own = own[torch.randperm(len(own), generator=stream)]
+    for position, k in enumerate(torch.randperm(len(classes), generator=stream).tolist()):
+        share = count // len(classes) + int(position < count % len(classes))
+        own = classes[k][torch.randperm(len(classes[k]), generator=stream)]
         if not most_each and share > len(own):
             own = own.repeat(-(-share // len(own)))
         found.append(own[:share])
