@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fl.bounds import MOST, AtLeast, AtMost, Count, NotNegative, Positive, Settings, Width, Within
+from fl.condensation.sending import on_device
 from fl.federation import Batch, RunSpec
 from fl.fusion.distillation import kl_to_teacher
 from fl.fusion.fit import FitConfig
@@ -168,15 +169,13 @@ def invert(
         labels = torch.randint(run_spec.num_classes, (config.batch_size,)).to(device)
     generator.train()
     parameters = [*generator.parameters(), z]
-    lowest, best = torch.inf, torch.empty(0)
+    best = Lowest()
 
     def steps() -> Iterator[Step]:
-        nonlocal lowest, best
         for _ in range(config.steps):
             images = generator(z)
             value = loss(images, labels)
-            if value.item() < lowest or not len(best):
-                lowest, best = value.item(), images.detach()
+            best.add(value.detach(), images.detach())
             yield Step(value)
 
     def cut() -> None:
@@ -185,7 +184,26 @@ def invert(
 
     optimizer = Adam(config.lr, BETAS).for_cohort([parameters])
     minimise(steps(), [parameters], optimizer, cut)
-    return best, labels
+    return best.images, labels
+
+
+class Lowest:
+    """The images of the lowest loss so far, found on the device; the first ones if none is lower,
+    as where the first loss is NaN."""
+
+    images: Tensor
+
+    def __init__(self) -> None:
+        self._loss: Tensor | None = None
+
+    def add(self, loss: Tensor, images: Tensor) -> None:
+        """Adds a step's loss, a scalar, and its images (B, C, H, W)."""
+        if self._loss is None:
+            self._loss, self.images = loss, images
+            return
+        is_lower = loss < self._loss
+        self._loss = torch.where(is_lower, loss, self._loss)
+        self.images = torch.where(is_lower, images, self.images)
 
 
 def boundary_support(student: Tensor, teacher: Tensor) -> Tensor:
@@ -203,8 +221,8 @@ def crop_and_flip(images: Tensor, stream: torch.Generator, padding: int = 4) -> 
     top, left = torch.randint(2 * padding + 1, (2, count, 1), generator=stream)
     mirrored = torch.randint(2, (count, 1), generator=stream).bool()
     across = torch.arange(width)
-    rows = (top + torch.arange(height)).to(images.device)
-    columns = (left + torch.where(mirrored, across.flip(0), across)).to(images.device)
+    columns = left + torch.where(mirrored, across.flip(0), across)
+    rows, columns = on_device([top + torch.arange(height), columns], images.device)
     padded = F.pad(images, [padding] * 4)
     each = torch.arange(count, device=images.device)[:, None, None]
     return padded[each, :, rows[:, :, None], columns[:, None, :]].permute(0, 3, 1, 2)
@@ -237,9 +255,9 @@ class BatchNormDistance:
                 handle.remove()
 
     @property
-    def value(self) -> Tensor:
+    def value(self) -> Tensor | float:
         """The distance of the last batch, a scalar."""
-        return sum(self._distances.values(), start=torch.zeros(())) / self._models
+        return sum(self._distances.values(), start=0.0) / self._models
 
     def _note(self, layer: Any, inputs: tuple[Tensor, ...]) -> None:
         others = [d for d in range(inputs[0].dim()) if d != 1]

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from fl.bounds import NotNegative, Positive
 from fl.clients import Clients
+from fl.condensation.sending import on_device
 from fl.federation import Batch
 from fl.fusion.checkpoints import digest_of
 from fl.fusion.distillation import kl_to_teacher
@@ -185,7 +186,8 @@ def perturbed(images: Tensor, teacher: Ensemble, size: float, stream: torch.Gene
     """x + size sign(grad_x <u, softmax(ensemble(x) / T)>), u ~ U(-1, 1) for each sample, class."""
     x = images.detach().requires_grad_()
     answers = (teacher(x) / PERTURBATION_TEMPERATURE).softmax(1)
-    direction = 2 * torch.rand(answers.shape, generator=stream).to(x.device) - 1
+    (drawn,) = on_device([torch.rand(answers.shape, generator=stream)], x.device)
+    direction = 2 * drawn - 1
     (gradient,) = torch.autograd.grad((direction * answers).sum(), x)
     return images + size * gradient.sign()
 

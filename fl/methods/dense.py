@@ -150,7 +150,7 @@ def generator_loss(
         wanted = teacher(views)
         value = config.ce * F.cross_entropy(wanted, labels)
         if config.bn:
-            value = value + config.bn * statistics.value.to(value.device)
+            value = value + config.bn * statistics.value
         if config.adv:
             value = value + config.adv * boundary_support(student(views), wanted)
         return value

@@ -111,14 +111,14 @@ def test_batchnorm_distance_is_summed_over_layers_and_averaged_over_models() -> 
         for model in models:
             model(torch.zeros_like(x))  # of several batches the last counts
             model(x)
-        assert statistics.value.item() == pytest.approx(expected / 2, rel=1e-5)
+        assert torch.as_tensor(statistics.value).item() == pytest.approx(expected / 2, rel=1e-5)
     models[0](x + 1)  # is measured no more
-    assert statistics.value.item() == pytest.approx(expected / 2, rel=1e-5)
+    assert torch.as_tensor(statistics.value).item() == pytest.approx(expected / 2, rel=1e-5)
 
 
 def test_models_without_batchnorm_have_no_distance() -> None:
     with BatchNormDistance(nn.ModuleList([nn.Linear(2, 2)])).watching() as statistics:
-        assert statistics.value.item() == 0
+        assert statistics.value == 0
 
 
 def test_the_images_of_the_lowest_loss_are_kept() -> None:
@@ -134,6 +134,18 @@ def test_the_images_of_the_lowest_loss_are_kept() -> None:
     assert torch.equal(images, made[1][1])
     assert images.shape == (6, 1, 8, 8)
     assert labels.shape == (6,)
+
+
+def test_the_first_images_are_kept_if_their_loss_is_nan() -> None:
+    """No later loss is lower than that."""
+    made: list[Tensor] = []
+
+    def loss(images: Tensor, labels: Tensor) -> Tensor:
+        made.append(images.detach().clone())
+        return images.mean() * (float("nan") if len(made) == 1 else 1.0)
+
+    images, _ = invert(loss, PROBLEM, SMALL, epoch=1, device=CPU)
+    assert torch.equal(images, made[0])
 
 
 def test_inversion_brings_the_loss_down() -> None:
