@@ -60,18 +60,13 @@ class TorchGroups:
     def thresholds(self, distances: Tensor, quotas: Tensor) -> Tensor:
         """(C,) float32, see `Groups.thresholds`; by a selection in each class."""
         by_class, none = distances.index_select(0, self.order), distances.new_zeros(())
+        spans = torch.stack((self.bounds[:-1], self.bounds[1:], quotas), 1).tolist()
         return torch.stack(
             [
                 by_class[first:last].kthvalue(quota).values if quota else none
-                for first, last, quota in _spans(self.bounds, quotas)
+                for first, last, quota in spans
             ]
         )
-
-
-def _spans(bounds: Tensor, quotas: Tensor) -> list[tuple[int, int, int]]:
-    """Each class's first position, its end, and its quota."""
-    ends = bounds.tolist()
-    return list(zip(ends[:-1], ends[1:], quotas.tolist(), strict=True))
 
 
 def _sort(keys: Tensor) -> tuple[Tensor, Tensor]:

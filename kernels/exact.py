@@ -6,7 +6,7 @@ with every addition in a fixed place.
 """
 
 import math
-from collections.abc import Callable
+import struct
 
 import torch
 from torch import Tensor
@@ -28,51 +28,55 @@ def relative_error(num_features: int) -> float:
     return (num_features / 64 + 32) * 2.0**-24
 
 
-def nearest(
-    distances: Tensor,
-    labels: Tensor,
-    thresholds: Tensor,
-    quotas: Tensor,
-    num_features: int,
-    exact: Callable[[Tensor], Tensor],
-) -> Tensor:
-    """The numbers of the samples that stay, ascending (M,); rounding of distances decides nothing.
+def told_apart(
+    distances: Tensor, labels: Tensor, thresholds: Tensor, quotas: Tensor, num_features: int
+) -> tuple[Tensor, Tensor]:
+    """Which samples stay for certain (N,), and which only exact distances can tell (N,).
 
     A sample stays whose distance is below its class's threshold by more than the error that it may
-    have. Those within the error are compared by ``exact`` distances, of equals the earlier ones
-    stay. In a class these are rarely more than a few, but all where all samples are equal.
+    have. Those within the error stay too if the quota has a place for all of them; else `settle`
+    decides. In a class these are rarely more than a few, but all where all samples are equal.
 
     Args:
         distances: (N,) float32.
         labels: (N,) in range.
         thresholds, quotas: (C,), see `Groups.thresholds`.
         num_features: of the samples.
-        exact: float64 distances (M,) of the samples with these numbers (M,), ascending.
     """
     error = 2 * relative_error(num_features) * thresholds.clamp(min=SMALL)
-    stay = distances < (thresholds - error).index_select(0, labels)
-    close = (distances <= (thresholds + error).index_select(0, labels)).logical_xor_(stay)
-    rows = close.nonzero().squeeze(1)  # all that follows is of these few
-    classes = labels[rows]
+    within = distances <= (thresholds + error).index_select(0, labels)
+    roomy = torch.zeros_like(quotas).scatter_add_(0, labels, within.long()) <= quotas
+    certain = (thresholds - error).masked_fill_(roomy, torch.inf)
+    stay = within & (distances < certain.index_select(0, labels))
+    return stay, within ^ stay
+
+
+def settle(stay: Tensor, rows: Tensor, exact: Tensor, labels: Tensor, quotas: Tensor) -> None:
+    """Adds to those that ``stay`` (N,) the nearest of ``rows``, until each class has its quota.
+
+    Args:
+        rows: (M,) the numbers of the samples that `told_apart` could not tell, ascending: of
+            equally distant ones the earlier stay.
+        exact: (M,) float64 distances of ``rows``.
+        labels, quotas: as of `told_apart`.
+    """
     places = quotas - torch.zeros_like(quotas).scatter_add_(0, labels, stay.long())
-    crowded = torch.bincount(classes, minlength=len(quotas)) > places
-    stay[rows] = True
-    tied = crowded[classes]
-    if tied.any():
-        rows, classes = rows[tied], classes[tied]
-        stay[rows] = _first(exact(rows).to(rows.device), classes, places)
-    return stay.nonzero().squeeze(1)
-
-
-def _first(values: Tensor, classes: Tensor, places: Tensor) -> Tensor:
-    """Which of (M,) values are among the first ``places`` (C,) of their class; ties by number."""
-    order = values.argsort(stable=True)
+    classes = labels[rows]
+    order = exact.argsort(stable=True)
     order = order[classes[order].argsort(stable=True)]
-    counts = torch.bincount(classes, minlength=len(places))
+    counts = torch.zeros_like(places).scatter_add_(0, classes, torch.ones_like(classes))
     first = counts.cumsum(0) - counts
     by_class = classes[order]
     rank = torch.arange(len(order), device=order.device) - first[by_class]
-    return torch.empty_like(order, dtype=torch.bool).index_put((order,), rank < places[by_class])
+    stay[rows[order]] = rank < places[by_class]
+
+
+def numbers(chosen: Tensor, count: int) -> Tensor:
+    """The positions of the ``count`` true values of (N,), ascending.
+
+    As the host knows their count, it need not wait for the device, as it must in `nonzero`.
+    """
+    return torch.repeat_interleave(chosen.long(), output_size=count)
 
 
 BITS = 18
@@ -98,7 +102,8 @@ def rounding(unit: float) -> tuple[float, int]:
     own bits.
     """
     constant = 1.5 * 2.0**23 * unit
-    return constant, int(torch.tensor(constant, dtype=torch.float32).view(torch.int32))
+    (bits,) = struct.unpack("<i", struct.pack("<f", constant))
+    return constant, bits
 
 
 def rounded(values: Tensor, unit: float) -> Tensor:

@@ -7,8 +7,8 @@ from torch import Tensor
 
 from kernels import reference
 from kernels.backends import resolve
-from kernels.exact import means, nearest
-from kernels.groups import quotas, refuse_large_samples
+from kernels.exact import means, numbers, settle, told_apart
+from kernels.groups import quotas, refuse_large_samples, refuse_unfit_labels
 from kernels.parts import Local, Parts, unit_of
 
 
@@ -68,25 +68,33 @@ def nearest_to_centroid(
 
 
 def nearest_of(parts: Parts, keep: float, step: float | None = None) -> Filtered:
-    """The filter on samples that may be spread over several processes; all else as above."""
+    """The filter on samples that may be spread over several processes; all else as above.
+
+    The host waits for the device once, and once more for the largest value if there is no ``step``.
+    """
     unit = unit_of(parts) if step is None else step
     sums = parts.sums(unit, whole=step is not None)
     centroids = means(sums.units, sums.counts, unit)
     distances = parts.distances(centroids)
     if not len(distances):
         return Filtered(distances.new_empty(0, dtype=torch.int64), distances, centroids)
-    if not float(distances.max()) < torch.inf:
-        refuse_large_samples()
     quota = quotas(sums.counts, keep)
-    indices = nearest(
-        distances,
-        parts.labels,
-        parts.thresholds(distances, quota),
-        quota,
-        parts.num_features,
-        lambda numbers: parts.ordered_distances(numbers, centroids),
-    )
-    return Filtered(indices, distances, centroids)
+    thresholds = parts.thresholds(distances, quota)
+    labels = parts.labels.clamp(0, len(quota) - 1)  # those out of range are refused below
+    stay, tied = told_apart(distances, labels, thresholds, quota, parts.num_features)
+    # Read together: the host waits for a device at each read.
+    num_labelled, num_finite, num_kept, num_tied = torch.stack(
+        (sums.counts.sum(), (distances < torch.inf).sum(), quota.sum(), tied.sum())
+    ).tolist()
+    if num_labelled < len(distances):
+        refuse_unfit_labels(len(quota))
+    if num_finite < len(distances):
+        refuse_large_samples()
+    if num_tied:
+        rows = numbers(tied, num_tied)
+        exact = parts.ordered_distances(rows, centroids).to(rows.device)
+        settle(stay, rows, exact, labels, quota)
+    return Filtered(numbers(stay, num_kept), distances, centroids)
 
 
 def flatten(samples: Tensor) -> Tensor:

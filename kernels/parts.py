@@ -8,13 +8,7 @@ from torch import Tensor
 
 from kernels.backends import grouping, resolve
 from kernels.exact import TOO_LARGE, ordered_distances, unit_for
-from kernels.groups import (
-    Groups,
-    Sums,
-    refuse_large_samples,
-    refuse_unfit_labels,
-    refuse_unfit_samples,
-)
+from kernels.groups import Groups, Sums, refuse_large_samples, refuse_unfit_samples
 
 VISIT = 1 << 26  # elements of samples on the host that visit the device together: 256 MiB
 TIED = 1 << 20  # elements taken to float64 together
@@ -35,11 +29,7 @@ class Parts(Protocol):
         """
 
     def sums(self, unit: float, *, whole: bool) -> Sums:
-        """See :meth:`kernels.groups.Groups.sums`.
-
-        Raises:
-            ValueError: a label out of range.
-        """
+        """See :meth:`kernels.groups.Groups.sums`: a label out of range is not counted."""
 
     def distances(self, centroids: Tensor) -> Tensor:
         """(N,) float32 distance of each sample to its class's row of (C, F)."""
@@ -84,12 +74,12 @@ class Local:
 
     def sums(self, unit: float, *, whole: bool) -> Sums:
         """See :meth:`Parts.sums`."""
+        if self._all:
+            return self._all.sums(unit, whole=whole)
         classes = self.labels.new_zeros(self.num_classes)
         total = Sums(classes.unsqueeze(1).repeat(1, self.num_features), classes)
         for groups in self._visits():
             total += groups.sums(unit, whole=whole)
-        if int(total.counts.sum()) != len(self.flat):
-            refuse_unfit_labels(self.num_classes)
         return total
 
     def distances(self, centroids: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from kernels.batched import TorchGroups
-from kernels.exact import nearest, relative_error
+from kernels.exact import relative_error, settle, told_apart
 from kernels.groups import quotas
 from kernels.parts import Local
 from tests.kernels.cases import CLASSES, SEEDS, every_backend, examples, fast_backends, run
@@ -26,7 +26,11 @@ def chosen(
     groups = TorchGroups(distances.unsqueeze(1), classes, max(labels) + 1)
     quota = quotas(groups.bounds.diff(), keep)
     thresholds = groups.thresholds(distances, quota)
-    return nearest(distances, classes, thresholds, quota, 16, exact).tolist()
+    stay, tied = told_apart(distances, classes, thresholds, quota, 16)
+    rows = tied.nonzero().squeeze(1)
+    if len(rows):
+        settle(stay, rows, exact(rows), classes, quota)
+    return stay.nonzero().squeeze(1).tolist()
 
 
 def told(*distances: float) -> Callable[[Tensor], Tensor]:
