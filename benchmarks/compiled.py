@@ -33,9 +33,11 @@ FEATURES = 784
 TYPES = {
     **{"keys": "*i8", "order": "*i64", "bounds": "*i64", "piece_ends": "*i64", "flat": "*fp32"},
     **{"sums": "*i64", "centroids": "*fp32", "distances": "*fp32", "quotas": "*i64"},
-    **{"thresholds": "*i32", "constant": "fp32"},
+    **{"thresholds": "*i32", "histograms": "*i32", "constant": "fp32"},
 }
 """Of the kernels' arguments; those that are not named are i32."""
+BLOCKS = {"plan_kernel": 1024, "thresholds_kernel": 4096}
+"""The largest that they are launched with."""
 DIVISIBLE = ("row_stride", "num_features", "centroid_stride")
 """Numbers of which Triton knows that 16 divides them, as of 784."""
 
@@ -94,7 +96,7 @@ def described(found: Compiled, config: Config | None) -> str:
 def compiled(name: str, arch: int, config: Config | None = None) -> Compiled:
     """Compiles a kernel of the filter for compute capability ``arch``, without a GPU."""
     kernel = getattr(triton_groups, name)
-    constants = {"block": 1024, "piece": PIECE, "feature_stride": 1}
+    constants = {"block": BLOCKS.get(name, 0), "piece": PIECE, "feature_stride": 1}
     if config:
         constants |= {"rows": config.rows, "features": config.features}
     types = {n: TYPES.get(n, "i32") for n in kernel.arg_names if n not in constants}
