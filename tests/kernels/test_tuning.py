@@ -58,7 +58,14 @@ def test_what_differs_is_measured_again(measured: list[Config], kernel: str, oth
 
 def test_small_samples_measure_nothing(measured: list[Config]) -> None:
     shape = Shape("Some GPU", torch.float32, 784, large=False)
-    assert tuned("sums", shape, measured.append) == tuning.SMALL
+    assert tuned("sums", shape, measured.append) == tuning.DEFAULT
+    assert not measured
+
+
+@pytest.mark.parametrize("name", ["NVIDIA A100-SXM4-80GB", "NVIDIA H100 80GB HBM3", "NVIDIA H200"])
+def test_known_cards_measure_nothing(measured: list[Config], name: str) -> None:
+    shape = Shape(name, torch.float32, 784, large=True)
+    assert tuned("sums", shape, measured.append) == tuning.DEFAULT
     assert not measured
 
 
@@ -112,6 +119,6 @@ def test_without_a_cache_of_tritons_it_lies_in_the_nodes_own_folder(
 def test_every_candidate_can_be_launched() -> None:
     from kernels.triton_groups import PIECE
 
-    for config in (*CANDIDATES, tuning.SMALL, tuning.INTERPRETED):
+    for config in (*CANDIDATES, tuning.DEFAULT, tuning.INTERPRETED):
         assert PIECE % config.rows == 0
         assert all(n & (n - 1) == 0 for n in (config.rows, config.features, config.warps))
