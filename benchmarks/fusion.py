@@ -47,7 +47,7 @@ from fl.data.shard import Shard
 from fl.events import Epoch, Event, Events
 from fl.federation import Batch, RunSpec
 from fl.fusion.distillation import FusionLoss
-from fl.fusion.draws import sample_dropout, sample_keys
+from fl.training.masks import sample_dropout, sample_keys
 from fl.fusion.fit import Fit, FitConfig, FitSpec, Inference
 from fl.fusion.server import Server
 from fl.fusion.single_server import SingleServer

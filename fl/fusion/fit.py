@@ -6,9 +6,10 @@ computes its slice of every batch, and the summed gradient is that of the global
 
 import io
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Literal
 
 import torch
@@ -16,7 +17,6 @@ from torch import Tensor, nn
 
 from fl.bounds import Count, Positive, Settings, Within
 from fl.federation import Batch
-from fl.fusion.draws import Masks, key_of_all, sample_dropout, sample_keys
 from fl.fusion.gradients import Gradients
 from fl.fusion.group import Group
 from fl.fusion.whole_batch import WholeBatch, needs_whole_batch
@@ -26,11 +26,11 @@ from fl.seeding import torch_generator
 from fl.server import Loss
 from fl.training import captured
 from fl.training.batches import cut, smallest_batch
-from fl.training.captured import Replayed
+from fl.training.captured import DeviceSteps
+from fl.training.masks import Masks, key_of_all, sample_dropout, sample_keys
 from fl.training.optimizers import SGD, Adam
 from fl.training.recipe import Step, minimise
 from fl.training.reduced import Reduced
-from kernels.dropout import mix
 
 Inference = Literal["fp32", "bf16"]
 """Arithmetic of passes without training."""
@@ -118,7 +118,7 @@ class Fit:
         spec: what to train, and how; its model on its device, left in train mode during an epoch
             and in eval mode at the end. If it has a state, the fit goes on from there.
         data: tensors of one length, all of them on every rank, on the model's device or the host.
-            A batch also has ``key`` (B,): see :mod:`fl.fusion.draws`.
+            A batch also has ``key`` (B,): see :mod:`fl.training.masks`.
         seed: the run's seed; with the spec's ``streams`` it names those of order and dropout.
         group: this rank and its peers.
 
@@ -146,7 +146,7 @@ class Fit:
         self._masks = Masks()
         here = self._home == self._device and self._group.size == 1
         epochs = 1 if spec.until else config.epochs
-        self._full = FullBatches(data, config.batch_size, self._full_step, epochs) if here else None
+        self._steps = DeviceSteps(data, config.batch_size, self._step, epochs) if here else None
         self._rate = None
         if captured.can_capture(self._device) and config.schedule != "constant":
             self._rate = self._optimizer.lr = torch.zeros((), device=self._device)
@@ -177,45 +177,18 @@ class Fit:
     def _train(self, epoch: int, batches: Sequence[Tensor]) -> list[Tensor]:
         """Trains one epoch; the loss of each step, over the whole batch."""
         self._model.train()
-        losses: list[Tensor] = []
-        own = torch.empty(0)
-        paced = self._paced(epoch, batches)
-
-        def steps(masks: Masks) -> Iterator[Step]:
-            nonlocal own
-            for rows in paced:
-                own = self._own_loss(epoch, rows, masks)
-                yield Step(own)
-
-        def exchange() -> None:
-            losses.append(self._gradients.sum(own.detach()))
-            self._reduced.scale_gradients()
-            self._clip()
-
         with (
-            sample_dropout(self._model) as masks,
+            sample_dropout(self._model) as self._masks,
             self._gradients.watching(),
             self._whole.watching() if self._whole else nullcontext(),
         ):
-            self._masks = masks
-            if self._full is not None:
-                full = [rows for rows in batches if len(rows) == self._config.batch_size]
-                common = key_of_all(self._seed, f"{self._spec.streams}/dropout", epoch)
-                losses += self._full.train(full, common, paced)
-            minimise(steps(masks), [self._parameters], self._optimizer, exchange)
-        return losses
+            if self._steps is None:
+                return self._train_with_others(epoch, batches)
+            common = key_of_all(self._seed, f"{self._spec.streams}/dropout", epoch)
+            pace = partial(self._set_rate, epoch, len(batches))
+            return self._steps.train(batches, common, pace)
 
-    def _paced(self, epoch: int, batches: Sequence[Tensor]) -> Iterator[Tensor]:
-        """The batches, each when its rate is set."""
-        for number, rows in enumerate(batches):
-            rate = self._config.rate(epoch, number / len(batches))
-            if self._rate is None:
-                self._optimizer.lr = rate
-            else:  # which a captured step reads
-                self._rate.fill_(rate)
-            yield rows
-
-    def _full_step(self, batch: Batch) -> Tensor:
+    def _step(self, batch: Batch) -> Tensor:
         """A step of this rank alone; returns its loss."""
         self._masks.start_step(batch["key"])
         bf16 = self._config.precision == "bf16"
@@ -223,13 +196,42 @@ class Fit:
         cached = not captured.can_capture(self._device)
         with torch.autocast(self._device.type, torch.bfloat16, bf16, cached):
             loss = self._spec.loss(self._model, batch)
-
-        def adjust() -> None:
-            self._reduced.scale_gradients()
-            self._clip()
-
-        minimise([Step(loss)], [self._parameters], self._optimizer, adjust)
+        minimise([Step(loss)], [self._parameters], self._optimizer, self._adjust)
         return loss.detach()
+
+    def _train_with_others(self, epoch: int, batches: Sequence[Tensor]) -> list[Tensor]:
+        """One epoch of this rank's slices of the batches, or of samples on the host."""
+        losses: list[Tensor] = []
+        own = torch.empty(0)
+
+        def steps() -> Iterator[Step]:
+            nonlocal own
+            for number, rows in enumerate(batches):
+                self._set_rate(epoch, len(batches), number)
+                own = self._own_loss(epoch, rows, self._masks)
+                yield Step(own)
+
+        def exchange() -> None:
+            losses.append(self._gradients.sum(own.detach()))
+            self._adjust()
+
+        minimise(steps(), [self._parameters], self._optimizer, exchange)
+        return losses
+
+    def _set_rate(self, epoch: int, batches: int, number: int) -> None:
+        rate = self._config.rate(epoch, number / batches)
+        if self._rate is None:
+            self._optimizer.lr = rate
+        else:  # which a captured step reads
+            self._rate.fill_(rate)
+
+    def _adjust(self) -> None:
+        """Changes the gradients between the backward pass and the update."""
+        self._reduced.scale_gradients()
+        if self._config.clip is not None:
+            model = self._model
+            for part in model.members if isinstance(model, Ensemble) else [model]:
+                nn.utils.clip_grad_norm_(part.parameters(), self._config.clip)
 
     def _own_loss(self, epoch: int, rows: Tensor, masks: Masks) -> Tensor:
         """This rank's share of the batch's loss."""
@@ -252,12 +254,6 @@ class Fit:
         self._whole.start_step(first, len(own), len(rows))
         whole = self._batch(epoch, rows, but="images")
         return {**whole, "images": batch["images"]}, 1 / self._group.size
-
-    def _clip(self) -> None:
-        if self._config.clip is not None:
-            model = self._model
-            for part in model.members if isinstance(model, Ensemble) else [model]:
-                nn.utils.clip_grad_norm_(part.parameters(), self._config.clip)
 
     def _slice(self, rows: Tensor) -> tuple[int, Tensor]:
         """Where this rank's slice of a batch begins, and its rows."""
@@ -301,48 +297,6 @@ def load_state(state: bytes, device: torch.device) -> JsonObject:
     """The ``epoch``, ``model`` and ``optimizer`` that :meth:`Fit.state` saved."""
     loaded: JsonObject = torch.load(io.BytesIO(state), map_location=device, weights_only=True)
     return loaded
-
-
-class FullBatches:
-    """Steps on full batches, where one rank has all samples on its device. What differs from one
-    to the next is read there, at a counter, so that a GPU replays them."""
-
-    def __init__(
-        self, columns: Batch, size: int, step: Callable[[Batch], Tensor], epochs: int
-    ) -> None:
-        """``step``: takes a batch of ``size`` rows of the columns, with their keys; returns its
-        loss."""
-        self._columns, self._step = columns, step
-        first = next(iter(columns.values()))
-        whole = len(first) // size
-        self._order = torch.zeros(whole, size, dtype=torch.int64).to(first.device)
-        self._losses = torch.zeros(whole).to(first.device)
-        self._next = torch.zeros(1, dtype=torch.int64).to(first.device)
-        self._common = torch.zeros_like(self._next)
-        self._replayed = Replayed(self._take, first.device, whole * epochs)
-
-    def train(
-        self, batches: Sequence[Tensor], common: int, paced: Iterator[Tensor]
-    ) -> list[Tensor]:
-        """The loss of each batch's step, which is taken when ``paced`` gives the batch.
-
-        ``common`` is of their samples' keys: see :func:`fl.fusion.draws.key_of_all`.
-        """
-        if batches:
-            self._order[: len(batches)] = torch.stack(list(batches))
-        self._next.zero_()
-        self._common.fill_(common)
-        for _ in batches:
-            next(paced)
-            self._replayed()
-        return list(self._losses[: len(batches)].clone())
-
-    def _take(self) -> None:
-        rows = self._order.index_select(0, self._next)[0]
-        batch = {name: column[rows] for name, column in self._columns.items()}
-        loss = self._step({**batch, "key": mix(rows ^ self._common)})
-        self._losses.index_copy_(0, self._next, loss.float().view(1))
-        self._next += 1
 
 
 def _take(tensor: Tensor, rows: Tensor, device: torch.device) -> Tensor:

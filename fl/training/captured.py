@@ -5,9 +5,16 @@ counter that it moves itself.
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import torch
+from torch import Tensor
+
+from fl.federation import Batch
+from fl.models.registry import MODELS
+from fl.training.recipe import Recipe
+from kernels.dropout import mix
 
 WARM_UP = 2
 """Steps before the captured one: in the first, libraries allocate what they keep."""
@@ -57,3 +64,69 @@ class Replayed:
         except RuntimeError as error:  # the step asks the device something, or copies from the host
             log.warning("a training step cannot be captured, and runs slower: %s", error)
             self._eager = -1
+
+
+class DeviceSteps:
+    """Steps on batches of samples that lie on the device. What differs from one full batch to the
+    next is read there, at a counter, so that a GPU replays one step for all of them."""
+
+    def __init__(
+        self, columns: Batch, size: int, step: Callable[[Batch], Tensor], epochs: int
+    ) -> None:
+        """``step``: takes some rows of the columns, with their keys as ``key`` (B,), ``size`` of
+        them in a full batch; returns its loss, a scalar."""
+        self._columns, self._size, self._step = columns, size, step
+        first = next(iter(columns.values()))
+        whole = len(first) // size
+        self._order = torch.zeros(whole, size, dtype=torch.int64).to(first.device)
+        self._losses = torch.zeros(whole).to(first.device)
+        self._next = torch.zeros(1, dtype=torch.int64).to(first.device)
+        self._common = torch.zeros_like(self._next)
+        self._full_step = Replayed(self._take_next, first.device, whole * epochs)
+
+    def train(
+        self,
+        batches: Sequence[Tensor],
+        common: int,
+        before: Callable[[int], None] = lambda number: None,
+    ) -> list[Tensor]:
+        """Takes an epoch's steps; returns the loss of each, on the device.
+
+        Args:
+            batches: rows (B,) of the columns; full ones come before others.
+            common: of the samples' keys: see :func:`fl.training.masks.key_of_all`.
+            before: called before each step, with its number from 0.
+        """
+        whole = [rows for rows in batches if len(rows) == self._size]
+        if whole:
+            self._order[: len(whole)] = torch.stack(whole)
+        self._next.zero_()
+        self._common.fill_(common)
+        others = []
+        for number, rows in enumerate(batches):
+            before(number)
+            if number < len(whole):
+                self._full_step()
+            else:
+                others.append(self._take(rows))
+        return [*self._losses[: len(whole)].clone(), *others]
+
+    def _take_next(self) -> None:
+        loss = self._take(self._order.index_select(0, self._next)[0])
+        self._losses.index_copy_(0, self._next, loss.float().view(1))
+        self._next += 1
+
+    def _take(self, rows: Tensor) -> Tensor:
+        batch = {name: column[rows] for name, column in self._columns.items()}
+        return self._step({**batch, "key": mix(rows ^ self._common)})
+
+
+def is_ours(recipe: Recipe) -> bool:
+    """Whether a client's model and loss are of this package: a user's code may do in one step what
+    it does not do in another, and a replayed step would not."""
+    built, losses = vars(recipe.model).get("built_as"), recipe.losses
+    while isinstance(losses, partial):  # of a function that takes another one
+        losses = losses.args[0] if losses.args else losses.func
+    own = hasattr(recipe.model, "training_loss") or "own_loss" in vars(recipe.model)
+    own = own or bool(built and MODELS[built.model].source)
+    return not own and getattr(losses, "__module__", "").partition(".")[0] == "fl"

@@ -24,7 +24,7 @@ from torch.func import functional_call, grad, vmap
 
 from fl.federation import Batch, TaskOutput
 from fl.training import captured
-from fl.training.captured import Replayed
+from fl.training.captured import Replayed, is_ours
 from fl.training.epochs import Epochs, Planned
 from fl.training.optimizers import Paced, innermost
 from fl.training.progress import report
@@ -280,6 +280,8 @@ def conflict(probe: Recipe) -> str | None:
     """
     if sum(p.numel() for p in probe.model.parameters()) > LARGEST:
         return f"its model has more than {LARGEST} weights"
+    if not is_ours(probe):
+        return "its model or its loss is not of this package"
     if not isinstance(probe.epochs, Epochs) or probe.epochs.planned is None:
         return "its batches are made one by one"
     if probe.held_out or probe.micro_batch:

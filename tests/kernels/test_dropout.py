@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fl.fusion.draws import sample_keys
+from fl.training.masks import sample_keys
 from kernels.dropout import BITS, draw_bits, drop
 from kernels.interpreter import interpreted
 from tests.kernels.cases import DEVICE, compiled_elsewhere, fast_backends

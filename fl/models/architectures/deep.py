@@ -34,7 +34,7 @@ def efficientnet_v2(image_shape: ImageShape, num_classes: int, width: float = 1.
     """EfficientNetV2-S (Tan and Le, ICML 2021): images (B, C, H, W) to logits (B, num_classes).
 
     Channels are multiples of 8. Without stochastic depth, which draws from torch's global stream;
-    the server's fit supports no randomness but dropout (:mod:`fl.fusion.draws`).
+    the server's fit supports no randomness but dropout (:mod:`fl.training.masks`).
     """
     from torchvision.models.efficientnet import EfficientNet, FusedMBConvConfig, MBConvConfig
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from fl.errors import UserError
-from fl.fusion.draws import sample_dropout, sample_keys
+from fl.training.masks import sample_dropout, sample_keys
 
 ONES = torch.ones(300, 40)
 KEYS = sample_keys(0, "fusion", 1, torch.arange(300))

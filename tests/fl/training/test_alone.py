@@ -1,0 +1,111 @@
+"""A client by itself, by steps that a GPU replays: the same training as one by one."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from fl.federation import TaskInput, TaskOutput, Training
+from fl.training import alone, captured
+from fl.training.classifier import ClassifierConfig
+from fl.training.generator import GeneratorConfig
+from fl.training.recipe import Recipe, one_by_one
+from tests.fl.devices import DEVICE
+from tests.fl.operations import assert_can_be_captured, of_every_step
+from tests.fl.toy import CPU, VGG, same_bits
+from tests.fl.training.cohorts import WIDE, assert_close, cross_entropies, inputs, recipe_for
+
+CNN = ClassifierConfig(model="cnn", lr=0.05, **WIDE)
+TRAININGS = {
+    "sgd": CNN,
+    "adam": replace(CNN, optimizer="adam", lr=2e-3),
+    "proximal": replace(CNN, proximal=0.3),
+    "patience": replace(CNN, lr=0.5, epochs=12, patience=1),
+    "batch norm": replace(CNN, model="convnet"),
+}
+
+
+@pytest.fixture
+def replaying(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a GPU, but that no step is captured: they are too few."""
+    monkeypatch.setattr(captured, "can_capture", lambda device: True)
+    monkeypatch.setattr(captured, "WORTH_IT", 10**6)
+
+
+def by_itself(training: Training, size: int = 50, round: int = 1) -> TaskOutput:
+    own = replace(inputs(training, size, 3), round=round)
+    return alone.train(own, recipe_for(own))
+
+
+@pytest.mark.usefixtures("replaying")
+@pytest.mark.parametrize("name", TRAININGS)
+def test_it_trains_to_the_bits_of_one_by_one(name: str) -> None:
+    own = inputs(TRAININGS[name], 50, 3)
+    expected, found = one_by_one(own, recipe_for(own)), by_itself(TRAININGS[name])
+    assert same_bits(found.tensors, expected.tensors)
+    assert found.stats == pytest.approx(expected.stats, rel=1e-6)
+    assert found.losses == pytest.approx(expected.losses, rel=1e-4)
+
+
+@pytest.mark.usefixtures("replaying")
+def test_masks_follow_from_seed_client_and_round_and_leave_torchs_stream_alone() -> None:
+    first, again, later = by_itself(VGG), by_itself(VGG), by_itself(VGG, round=2)
+    assert same_bits(first.tensors, again.tensors)
+    assert not same_bits(first.tensors, later.tensors)
+
+
+@pytest.mark.usefixtures("replaying")
+def test_a_further_stage_follows_the_first() -> None:
+    def two_stages(own: TaskInput) -> Recipe:
+        first = recipe_for(own)
+        return replace(first, then=lambda: replace(recipe_for(own), model=first.model))
+
+    own = inputs(CNN, 20, 3)
+    expected = one_by_one(own, two_stages(own))
+    assert same_bits(alone.train(own, two_stages(own)).tensors, expected.tensors)
+
+
+@pytest.mark.parametrize("training", [CNN, VGG], ids=["cnn", "vgg9"])
+def test_a_step_is_the_same_operations_each_time_and_waits_for_none(
+    training: Training, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(captured, "can_capture", lambda device: True)
+    found = of_every_step(monkeypatch)
+    by_itself(training)
+    (times,) = found.values()
+    assert_can_be_captured(times)
+
+
+def test_what_may_change_from_step_to_step_is_not_replayed() -> None:
+    """A schedule, samples read anew, a model's state in Python: a graph would not see them."""
+    own = inputs(CNN, 20, 3)
+    plain = recipe_for(own)
+    assert alone.planned(plain) is not None
+    refused = [
+        recipe_for(inputs(replace(CNN, schedule="cosine"), 20, 3)),
+        recipe_for(inputs(replace(CNN, validation=0.3), 20, 3)),
+        recipe_for(inputs(GeneratorConfig(latent=4, **WIDE), 20, 3)),
+        replace(plain, losses=cross_entropies),  # not of this package
+        recipe_for(replace(own, shard=replace(own.shard, augment=lambda x: x))),
+    ]
+    plain.model.training_loss = lambda images, labels: images.sum()  # type: ignore[assignment]
+    for recipe in (*refused, plain):
+        assert alone.planned(recipe) is None
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(DEVICE != "cuda", reason="a step is captured on a real GPU alone")
+@pytest.mark.parametrize("training", [CNN, VGG], ids=["cnn", "vgg9"])
+def test_a_gpu_replays_what_the_cpu_does_step_by_step(
+    training: Training, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    long = replace(training, epochs=12)
+    on_gpu = alone.train(*with_recipe(long, torch.device("cuda")))
+    monkeypatch.setattr(captured, "can_capture", lambda device: True)
+    monkeypatch.setattr(captured, "WORTH_IT", 10**6)
+    assert_close(on_gpu, alone.train(*with_recipe(long, CPU)))
+
+
+def with_recipe(training: Training, device: torch.device) -> tuple[TaskInput, Recipe]:
+    own = replace(inputs(training, 50, 3), device=device)
+    return own, recipe_for(own)
