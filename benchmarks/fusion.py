@@ -47,13 +47,13 @@ from fl.data.shard import Shard
 from fl.events import Epoch, Event, Events
 from fl.federation import Batch, RunSpec
 from fl.fusion.distillation import FusionLoss
-from fl.training.masks import sample_dropout, sample_keys
 from fl.fusion.fit import Fit, FitConfig, FitSpec, Inference
 from fl.fusion.server import Server
 from fl.fusion.single_server import SingleServer
 from fl.json_files import JsonObject
 from fl.models import build_classifier
 from fl.seeding import torch_generator, torch_seeded
+from fl.training.masks import sample_dropout, sample_keys
 from fl.training.reduced import reduced
 
 PROBLEM = RunSpec.of_images((1, 28, 28), num_classes=10, seed=0)

@@ -13,7 +13,6 @@ from torch import Tensor, nn
 from fl.bounds import Count, OneOf, Positive, Settings, Width, Within
 from fl.condensation.augment import KINDS, draw_augmentation
 from fl.condensation.nearest import as_bytes
-from fl.condensation.sending import on_device
 from fl.data.shard import Shard
 from fl.federation import RunSpec, Task, TaskInput, TaskOutput, Update
 from fl.models import CLASSIFIERS, build_classifier, check_classifier, copied
@@ -25,6 +24,7 @@ from fl.training.features import check_head, features_and_logits
 from fl.training.optimizers import SGD
 from fl.training.progress import has_listener, report
 from fl.training.recipe import Step, StepLosses, minimise
+from fl.training.sending import on_device
 from fl.training.stacked import Turns, cohort_model, dropout_in
 from fl.training.task import task_for_many
 

@@ -14,7 +14,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fl.bounds import MOST, AtLeast, AtMost, Count, NotNegative, Positive, Settings, Width, Within
-from fl.condensation.sending import on_device
 from fl.federation import Batch, RunSpec
 from fl.fusion.distillation import kl_to_teacher
 from fl.fusion.fit import FitConfig
@@ -24,6 +23,7 @@ from fl.models.shapes import AnyBatchNorm
 from fl.seeding import torch_generator, torch_seeded
 from fl.training.optimizers import SGD, Adam
 from fl.training.recipe import Step, minimise
+from fl.training.sending import on_device
 
 # Distillation on a pool of images that grows from epoch to epoch: DENSE's and Co-Boosting's.
 

@@ -13,7 +13,6 @@ from torch import Tensor, nn
 
 from fl.bounds import NotNegative, Positive
 from fl.clients import Clients
-from fl.condensation.sending import on_device
 from fl.federation import Batch
 from fl.fusion.checkpoints import digest_of
 from fl.fusion.distillation import kl_to_teacher
@@ -34,6 +33,7 @@ from fl.models.ensemble import Ensemble, weighted_mean
 from fl.seeding import torch_generator
 from fl.server import Outcome
 from fl.spaces import Choice, LogUniform, Spaces, Uniform
+from fl.training.sending import on_device
 
 CLIP = 10.0
 """Norm to which the gradients of generator and global model are cut, each by itself."""

@@ -88,7 +88,7 @@ class StepLosses:
         if not losses.isfinite().all():
             return []
         parts = losses.tensor_split(min(POINTS, len(losses)))
-        return [float(f"{part.mean().item():.5g}") for part in parts]
+        return [float(f"{mean:.5g}") for mean in torch.stack([p.mean() for p in parts]).tolist()]
 
 
 Epoch = Iterator[Batch]

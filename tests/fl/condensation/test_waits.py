@@ -7,9 +7,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from fl.condensation.sending import ALIGNED_BYTES, on_device
 from fl.condensation.task import AHEAD, Condensing, learn
 from fl.exchange import prefixed
+from fl.training.sending import ALIGNED_BYTES, on_device
 from tests.fl.condensation.condensing import CONFIG, global_model, inputs
 from tests.fl.condensation.waits import GPU, Waits
 from tests.fl.devices import Where, assert_same, on_both
