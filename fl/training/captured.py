@@ -80,6 +80,7 @@ class DeviceSteps:
         whole = len(first) // size
         self._order = torch.zeros(whole, size, dtype=torch.int64).to(first.device)
         self._losses = torch.zeros(whole).to(first.device)
+        self._numbers = torch.arange(whole).to(first.device)
         self._next = torch.zeros(1, dtype=torch.int64).to(first.device)
         self._common = torch.zeros_like(self._next)
         self._full_step = Replayed(self._take_next, first.device, whole * epochs)
@@ -113,7 +114,7 @@ class DeviceSteps:
 
     def _take_next(self) -> None:
         loss = self._take(self._order.index_select(0, self._next)[0])
-        self._losses.index_copy_(0, self._next, loss.float().view(1))
+        self._losses.copy_(torch.where(self._numbers == self._next, loss.float(), self._losses))
         self._next += 1
 
     def _take(self, rows: Tensor) -> Tensor:

@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
 from fl.federation import Batch, TaskOutput
+from fl.seeding import streams_restored
 from fl.training import captured
 from fl.training.captured import Replayed, is_ours
 from fl.training.epochs import Epochs, Planned
@@ -161,6 +162,7 @@ class _Wave:
         self._ahead = {name: tensor.to(device) for name, tensor in on_host.items()}
         self._seen = torch.zeros(AHEAD, slots, device=device)
         """Each slot's sum of losses in each of these steps."""
+        self._numbers = torch.arange(AHEAD, device=device).unsqueeze(1)
         self._next = torch.zeros(1, dtype=torch.int64, device=device)
         steps = max(-(-len(plan.columns["labels"]) // plan.batch_size) for plan in plans)
         self._step = Replayed(self._take, device, steps * length_hint(recipes[0].epochs))
@@ -208,7 +210,7 @@ class _Wave:
             batch["noise"] = ahead["noise"]
         losses = self._stack.step(batch, ahead["shares"])
         counted = torch.where(ahead["shares"] > 0, losses, 0.0)
-        self._seen.index_copy_(0, self._next, counted.sum(1).unsqueeze(0))
+        self._seen.copy_(torch.where(self._numbers == self._next, counted.sum(1), self._seen))
         self._next += 1
 
 
@@ -296,7 +298,7 @@ def conflict(probe: Recipe) -> str | None:
     for own, n in zip(shares, (size, half), strict=True):
         own[:n] = 1 / n if probe.reduction == "mean" else 1.0
     try:
-        with torch.enable_grad():
+        with torch.enable_grad(), streams_restored():
             alone = [
                 one_step([recipe], {0: {name: column[:n] for name, column in own.items()}})
                 for recipe, own, n in zip(two_clients(probe), batches, (size, half), strict=True)
