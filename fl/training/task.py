@@ -6,7 +6,7 @@ from itertools import chain
 
 from fl.federation import Task, TaskInput, TaskOutput
 from fl.models.registry import MODELS
-from fl.training import alone, dense_cvae, slots, stacked
+from fl.training import captured, dense_cvae, slots, stacked
 from fl.training.recipe import Recipe
 
 RecipeFunction = Callable[[TaskInput], Recipe]
@@ -31,7 +31,7 @@ def task_of(recipe: RecipeFunction) -> Task:
             pairs = zip(recipes, clients, strict=True)
             return [dense_cvae.train(own, client.client.id) for own, client in pairs]
         if conflict(recipe, clients[0]) is not None:
-            return [alone.train(*pair) for pair in zip(clients, recipes, strict=True)]
+            return [captured.train(*pair) for pair in zip(clients, recipes, strict=True)]
         ids, whole = [client.client.id for client in clients], list(recipes)
         parts = [slice(k, k + MOST) for k in range(0, len(whole), MOST)]
         return [o for part in parts for o in stacked.train(whole[part], ids[part])]

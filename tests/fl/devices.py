@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fl.arithmetic import arithmetic
-from fl.training import alone, slots, stacked
+from fl.training import captured, slots, stacked
 from tests.fl.toy import CPU
 from tests.pretended_gpu import PretendedGpus, pretended_gpus
 
@@ -71,7 +71,7 @@ def on_both(
         # Nor in slots, which sum in another order, or by replayed steps, whose masks are others:
         # these have tests of their own.
         patch.setattr(slots, "suits", lambda device: False)
-        patch.setattr(alone, "planned", lambda recipe: None)
+        patch.setattr(captured, "planned", lambda recipe: None)
         if not EXACT:
             patch.setattr(F, "dropout", dropout_by_the_cpu)
         with pytest.MonkeyPatch.context() as hidden:

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from fl.federation import TaskInput, TaskOutput, Training
-from fl.training import alone, captured
+from fl.training import captured
 from fl.training.classifier import ClassifierConfig
 from fl.training.generator import GeneratorConfig
 from fl.training.recipe import Recipe, one_by_one
@@ -34,7 +34,7 @@ def replaying(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def by_itself(training: Training, size: int = 50, round: int = 1) -> TaskOutput:
     own = replace(inputs(training, size, 3), round=round)
-    return alone.train(own, recipe_for(own))
+    return captured.train(own, recipe_for(own))
 
 
 @pytest.mark.usefixtures("replaying")
@@ -62,7 +62,7 @@ def test_a_further_stage_follows_the_first() -> None:
 
     own = inputs(CNN, 20, 3)
     expected = one_by_one(own, two_stages(own))
-    assert same_bits(alone.train(own, two_stages(own)).tensors, expected.tensors)
+    assert same_bits(captured.train(own, two_stages(own)).tensors, expected.tensors)
 
 
 @pytest.mark.parametrize("training", [CNN, VGG], ids=["cnn", "vgg9"])
@@ -80,7 +80,7 @@ def test_what_may_change_from_step_to_step_is_not_replayed() -> None:
     """A schedule, samples read anew, a model's state in Python: a graph would not see them."""
     own = inputs(CNN, 20, 3)
     plain = recipe_for(own)
-    assert alone.planned(plain) is not None
+    assert captured.planned(plain) is not None
     refused = [
         recipe_for(inputs(replace(CNN, schedule="cosine"), 20, 3)),
         recipe_for(inputs(replace(CNN, validation=0.3), 20, 3)),
@@ -90,7 +90,7 @@ def test_what_may_change_from_step_to_step_is_not_replayed() -> None:
     ]
     plain.model.training_loss = lambda images, labels: images.sum()  # type: ignore[assignment]
     for recipe in (*refused, plain):
-        assert alone.planned(recipe) is None
+        assert captured.planned(recipe) is None
 
 
 @pytest.mark.gpu
@@ -100,10 +100,10 @@ def test_a_gpu_replays_what_the_cpu_does_step_by_step(
     training: Training, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     long = replace(training, epochs=12)
-    on_gpu = alone.train(*with_recipe(long, torch.device("cuda")))
+    on_gpu = captured.train(*with_recipe(long, torch.device("cuda")))
     monkeypatch.setattr(captured, "can_capture", lambda device: True)
     monkeypatch.setattr(captured, "WORTH_IT", 10**6)
-    assert_close(on_gpu, alone.train(*with_recipe(long, CPU)))
+    assert_close(on_gpu, captured.train(*with_recipe(long, CPU)))
 
 
 def with_recipe(training: Training, device: torch.device) -> tuple[TaskInput, Recipe]:
