@@ -328,6 +328,7 @@ def all_close(ones: Sequence[Tensor], others: Sequence[Tensor]) -> bool:
 
 
 def close(one: Tensor, other: Tensor, rtol: float = 1e-4, scale: float = 1.0) -> bool:
+    """Whether two tensors are the same but for rounding, beside values as large as ``scale``."""
     atol = 1e-5 * max(scale, 1e-3)
     return one.shape == other.shape and torch.allclose(
         one.double(), other.double(), rtol=rtol, atol=atol, equal_nan=True

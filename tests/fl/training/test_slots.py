@@ -87,7 +87,6 @@ def test_a_step_is_the_same_operations_each_time_and_waits_for_none(
     one, five = found.values()
     assert_can_be_captured(one)
     assert five == one
-    assert len(one[1]) < 200
 
 
 class Averages(nn.Module):
