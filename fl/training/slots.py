@@ -23,9 +23,11 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
 from fl.federation import Batch, TaskOutput
+from fl.models import CVAE
 from fl.seeding import streams_restored
 from fl.training import captured
 from fl.training.captured import Replayed, is_ours
+from fl.training.dense_cvae import DenseCVAE, gradient_of
 from fl.training.epochs import Epochs, Planned
 from fl.training.optimizers import Paced, innermost
 from fl.training.progress import report
@@ -92,6 +94,15 @@ class Stack:
         anchor = [torch.stack(own) for own in zip(*anchors, strict=True)] if anchors else None
         every = replace(first, trained=list(self.weights.values()), anchor=anchor)  # type: ignore[arg-type]
         self._optimizer = optimizer_of([every])
+        self._formula = None
+        if isinstance(first.gradient, DenseCVAE):
+            for weight in self.weights.values():
+                weight.grad = torch.empty_like(weight)  # all of it is written
+            stands_for = {id(p): self.weights[name] for name, p in first.model.named_parameters()}
+            assert isinstance(first.model, CVAE)
+            self._formula = gradient_of(
+                first.model, first.reduction, lambda own: stands_for[id(own)]
+            )
         losses = _Losses(first)
 
         def objective(
@@ -110,9 +121,12 @@ class Stack:
             batch: of each slot, (S, B, ...).
             shares: each sample's part in its slot's loss, (S, B); 0 for one that does not count.
         """
-        gradients, losses = self._gradient(self.weights, self.fixed, batch, shares)
-        for name, weight in self.weights.items():
-            weight.grad = gradients[name].contiguous()
+        if self._formula is not None:
+            losses = self._formula(batch, shares)
+        else:
+            gradients, losses = self._gradient(self.weights, self.fixed, batch, shares)
+            for name, weight in self.weights.items():
+                weight.grad = gradients[name].contiguous()
         self._optimizer.step((0,))
         return losses.detach()
 
@@ -306,14 +320,14 @@ def conflict(probe: Recipe) -> str | None:
             stack = Stack(two_clients(probe), 2)
             both = {name: torch.stack([own[name] for own in batches]) for name in batch}
             losses = stack.step(both, shares)
-            gradients = [weight.grad for weight in stack.weights.values()]
+            gradients = [w.grad.clone() for w in stack.weights.values() if w.grad is not None]
             after = stack.step(both, shares)
     except Exception as error:  # whatever a model of the user's own needs that a stack lacks
         return f"as one model of several clients it raises {type(error).__name__}: {error}"
     for k, (own, n) in enumerate(zip(alone, (size, half), strict=True)):
         if not (close(losses[k, :n], own.losses) and close(after[k, :n], own.after)):
             return "its losses are others in slots than alone"
-        if not all_close([g[k] for g in gradients if g is not None], own.gradients):
+        if not all_close([g[k] for g in gradients], own.gradients):
             return "its gradients are others in slots than alone"
         kept = [stack.fixed[name][k] for name in _buffers(probe.model)]
         if not all_close(kept, own.buffers):
