@@ -87,7 +87,7 @@ class DeviceSteps:
         first = next(iter(columns.values()))
         whole = len(first) // size
         self._order = torch.zeros(whole, size, dtype=torch.int64).to(first.device)
-        self._losses = torch.zeros(whole).to(first.device)
+        self._losses: Tensor | None = None
         self._numbers = torch.arange(whole).to(first.device)
         self._next = torch.zeros(1, dtype=torch.int64).to(first.device)
         self._common = torch.zeros_like(self._next)
@@ -118,11 +118,14 @@ class DeviceSteps:
                 self._full_step()
             else:
                 others.append(self._take(rows))
-        return [*self._losses[: len(whole)].clone(), *others]
+        full = [] if self._losses is None else list(self._losses[: len(whole)].clone())
+        return [*full, *others]
 
     def _take_next(self) -> None:
         loss = self._take(self._order.index_select(0, self._next)[0])
-        self._losses.copy_(torch.where(self._numbers == self._next, loss.float(), self._losses))
+        if self._losses is None:  # in the first step, of the losses' type
+            self._losses = loss.new_zeros(len(self._order))
+        self._losses.copy_(torch.where(self._numbers == self._next, loss, self._losses))
         self._next += 1
 
     def _take(self, rows: Tensor) -> Tensor:
