@@ -43,10 +43,12 @@ class Job:
     seconds: float
 
 
-def _node(gpus: int) -> Machine:
+def _nodes(gpus: int, *, nodes: int = 1, cores: int = 16) -> Machine:
+    many = f"{nodes} nodes of " if nodes > 1 else ""
+    node = {"cpus": cores, "gpus": gpus, "memory_bytes": 8 * cores * GB}
     return Machine(
-        name=f"16 cores, {gpus} GPU{'s' if gpus > 1 else ''}",
-        bundles=(Bundle(name="node", cpus=16, gpus=gpus, memory_bytes=128 * GB),),
+        name=f"{many}{cores} cores, {gpus} GPU{'s' if gpus > 1 else ''}",
+        bundles=tuple(Bundle(name=f"node-{k}", **node) for k in range(nodes)),
         requests={
             "vgg9": Request(cpus=2, gpus=0.25, memory_bytes=6 * GB),
             "cnn": Request(cpus=1, gpus=0.1, memory_bytes=3 * GB),
@@ -67,8 +69,10 @@ MACHINES = (
         },
         rates={"vgg9": 0.55e-3, "cnn": 0.16e-3, "cvae-small": 0.1e-3},
     ),
-    _node(1),
-    _node(4),
+    _nodes(1),
+    _nodes(4),
+    _nodes(8, cores=128),
+    _nodes(8, cores=128, nodes=8),
 )
 
 
