@@ -143,8 +143,8 @@ def attend(
             time.sleep(LOOK_S)
     finally:
         end_descendants()
-        # On the head's own host it removes them itself, but what starts while the head ends makes
-        # them anew.
+        # On its own host the head removes its folder, but a Ray that starts while the head ends
+        # makes the folder again.
         if socket.gethostname() != head.host or (meeting / "over").exists():
             shutil.rmtree(head.root, ignore_errors=True)
 

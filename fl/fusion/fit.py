@@ -144,9 +144,6 @@ class Fit:
         self._optimizer = config.make_optimizer().for_cohort([self._parameters])
         self._gradients = Gradients(model, spec.loss, config.batch_size, self._group)
         self._masks = Masks()
-        here = self._home == self._device and self._group.size == 1
-        epochs = 1 if spec.until else config.epochs
-        self._steps = DeviceSteps(data, config.batch_size, self._step, epochs) if here else None
         self._rate = None
         if captured.can_capture(self._device) and config.schedule != "constant":
             self._rate = self._optimizer.lr = torch.zeros((), device=self._device)
@@ -154,6 +151,10 @@ class Fit:
         """Epochs trained so far."""
         if spec.state:
             self._load_state(spec.state)
+        self._steps = None
+        if self._home == self._device and self._group.size == 1:
+            left = spec.last - self.done
+            self._steps = DeviceSteps(data, config.batch_size, self._step, left)
 
     def epochs(self) -> Iterator[Tensor]:
         """Trains an epoch and yields the loss of each of its steps, (steps,), until all are done.

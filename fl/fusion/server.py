@@ -255,19 +255,23 @@ class Server(ABC):
             tested=tested,
             inference=self.inference,
         )
-        key, reports = "", list[Report]()
-        if self._checkpoints:
+        key, reports, checkpoints = "", list[Report](), self._checkpoints
+        if checkpoints:
             key = self._fit_key(spec, given)
-            reports = self._checkpoints.load(stage, key)
+            reports = checkpoints.load(stage, key)
         loaded = len(reports)
         for report in self._reports(spec, given, reports):
             if report.state:  # the last state is enough
                 reports = [replace(r, state=None, memory=None) for r in reports]
             reports.append(report)
             # The state is saved before the event, whose listener may read the checkpoint.
-            due = isinstance(given, Samples) or self._is_due(report, config)
-            if self._checkpoints and report.state and due:
-                self._checkpoints.save(stage, key, reports)
+            # Of samples a rank makes those states alone that are due, of lessons one each epoch.
+            if (
+                checkpoints
+                and report.state
+                and (isinstance(given, Samples) or checkpoints.is_due(report, config))
+            ):
+                checkpoints.save(stage, key, reports)
             self._tell(spec, report)
         if reports[-1].state and not (self.trains_in_place and len(reports) > loaded):
             load_whole(model, load_state(reports[-1].state, self.device)["model"])
@@ -297,9 +301,6 @@ class Server(ABC):
             for report in self._fit(part, epoch - 1):
                 spec = replace(spec, state=report.state)
                 yield replace(report, memory=data.memory)
-
-    def _is_due(self, report: Report, config: FitConfig) -> bool:
-        return self._checkpoints is not None and self._checkpoints.is_due(report, config)
 
     def _tell(self, spec: FitSpec, report: Report) -> None:
         if report.hits is not None:

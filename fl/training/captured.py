@@ -18,9 +18,8 @@ from fl.models.shapes import AnyDropout
 from fl.seeding import in_round
 from fl.training.epochs import Epochs, Planned
 from fl.training.masks import key_of_all, sample_dropout
-from fl.training.optimizers import Paced, innermost
 from fl.training.progress import report
-from fl.training.recipe import MeanLoss, Recipe, Step, minimise, one_by_one, optimizer_of
+from fl.training.recipe import MeanLoss, Recipe, Step, minimise, one_by_one, optimizer_of, own_steps
 from fl.training.reduced import reduced
 from kernels.dropout import mix
 
@@ -191,8 +190,7 @@ def train(inputs: TaskInput, recipe: Recipe) -> TaskOutput:
 def planned(recipe: Recipe) -> Planned | None:
     """The client's batches, if a step of this training may be replayed; None if not."""
     drops = [layer for layer in recipe.model.modules() if isinstance(layer, AnyDropout)]
-    paced = isinstance(innermost(recipe.optimizer), Paced)
-    if paced or recipe.held_out or recipe.micro_batch or not is_ours(recipe):
+    if own_steps(recipe) or not is_ours(recipe):
         return None
     if not all(isinstance(layer, nn.Dropout) for layer in drops):
         return None

@@ -13,7 +13,14 @@ from fl.exchange import Tensors
 from fl.federation import Batch, TaskInput, TaskOutput
 from fl.models.state import load_whole
 from fl.seeding import in_round, streams_restored, torch_seeded
-from fl.training.optimizers import AnyOptimizer, CohortOptimizer, Corrected, Proximal
+from fl.training.optimizers import (
+    AnyOptimizer,
+    CohortOptimizer,
+    Corrected,
+    Paced,
+    Proximal,
+    innermost,
+)
 from fl.training.progress import report
 from fl.training.reduced import reduced
 
@@ -145,6 +152,16 @@ class Recipe:
             self.model.requires_grad_(False)
             for parameter in self.trained:
                 parameter.requires_grad_(True)
+
+
+def own_steps(recipe: Recipe) -> str | None:
+    """What the client's steps depend on beside batch and weights, so that they cannot be those of
+    many clients, or one step replayed; None if on nothing."""
+    if recipe.held_out or recipe.micro_batch:
+        return "it is measured on samples of its own, or its batches are passed in parts"
+    if isinstance(innermost(recipe.optimizer), Paced):
+        return "its rate has a schedule, or its gradients a largest norm, by the client's own steps"
+    return None
 
 
 class HeldOut:

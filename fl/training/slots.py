@@ -29,9 +29,8 @@ from fl.training import captured
 from fl.training.captured import Replayed, is_ours
 from fl.training.dense_cvae import DenseCVAE, gradient_of
 from fl.training.epochs import Epochs, Planned
-from fl.training.optimizers import Paced, innermost
 from fl.training.progress import report
-from fl.training.recipe import MeanLoss, Recipe, optimizer_of
+from fl.training.recipe import MeanLoss, Recipe, optimizer_of, own_steps
 from fl.training.stacked import all_close, close, one_step, two_clients
 
 SLOTS = 256
@@ -171,8 +170,10 @@ class _Wave:
         on_host = {"order": torch.zeros(shape, dtype=torch.int64), "shares": torch.zeros(shape)}
         if latent:
             on_host["noise"] = torch.zeros(*shape, latent)
-        pinned = device.type == "cuda" and torch.cuda.is_available()
-        self._host = {n: t.pin_memory() if pinned else t for n, t in on_host.items()}
+        self._host = {
+            name: tensor.pin_memory() if device.type == "cuda" else tensor
+            for name, tensor in on_host.items()
+        }
         self._ahead = {name: tensor.to(device) for name, tensor in on_host.items()}
         self._seen = torch.zeros(AHEAD, slots, device=device)
         """Each slot's sum of losses in each of these steps."""
@@ -300,10 +301,8 @@ def conflict(probe: Recipe) -> str | None:
         return "its model or its loss is not of this package"
     if not isinstance(probe.epochs, Epochs) or probe.epochs.planned is None:
         return "its batches are made one by one"
-    if probe.held_out or probe.micro_batch:
-        return "it is measured on samples of its own, or its batches are passed in parts"
-    if isinstance(innermost(probe.optimizer), Paced):
-        return "its rate has a schedule, or its gradients a largest norm"
+    if reason := own_steps(probe):
+        return reason
     batch = next(next(probe.epochs))
     size = len(batch["labels"])
     half = max(1, size // 2)

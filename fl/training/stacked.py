@@ -22,8 +22,7 @@ from fl.federation import Batch, TaskOutput
 from fl.models import copied, shell
 from fl.models.shapes import AnyDropout
 from fl.seeding import streams_restored
-from fl.training.optimizers import Paced, innermost
-from fl.training.recipe import MeanLoss, Recipe, Step, batches, minimise, optimizer_of
+from fl.training.recipe import MeanLoss, Recipe, Step, batches, minimise, optimizer_of, own_steps
 from fl.training.torch_internals import onednn_product
 
 # Matrix products of one client's rows on a CPU, by the faster library, independent of alignment.
@@ -237,10 +236,8 @@ def conflict(probe: Recipe) -> str | None:
 
     ``probe`` is a recipe made for this check alone: its first batch is used up.
     """
-    if probe.held_out or probe.micro_batch:
-        return "it is measured on samples of its own, or its batches are passed in parts"
-    if isinstance(innermost(probe.optimizer), Paced):
-        return "its rate has a schedule, or its gradients a largest norm, by the client's own steps"
+    if reason := own_steps(probe):
+        return reason
     if dropout := dropout_in(probe.model):
         return f"{dropout}, which draws from one stream for all"
     batch = next(next(probe.epochs))

@@ -20,7 +20,7 @@ STREAM = np.random.default_rng(0)
 IMAGES, LABELS = STREAM.random((16, 32, 32, 3)).astype("float32"), np.arange(16) % 4
 QUICK = ("resnet18", "shufflenet_v2_x0_5")
 LONG = ("convnext_tiny", "efficientnet_b0", "mobilenet_v2", "mobilenet_v3_small")
-LONG += ("regnet_y_400mf", "squeezenet1_1", "swin_t", "densenet121", "vgg11")
+LONG += ("regnet_y_400mf", "squeezenet1_1", "swin_t", "densenet121", "vgg11", "mnasnet0_5")
 
 
 def by_name(name: str) -> Callable[[int], nn.Module]:
