@@ -113,7 +113,8 @@ def test_a_killed_driver_leaves_whole_lines_and_no_process(seed: int, tmp_path: 
         time.sleep(0.05)
     assert not Path(f"/proc/{step}").exists()
     assert lines(tmp_path / "steps.jsonl")
-    numbers = [row["number"] for row in lines(tmp_path / "rows.jsonl")]
+    # Linux may cut the write of the line that the kill met: who reads leaves that one out.
+    numbers = [row["number"] for row in gpu_page.lines(tmp_path / "rows.jsonl")]
     assert numbers[:2] == [0, 1]
 
 
