@@ -32,13 +32,6 @@ def test_a_run_in_process_ends_and_one_on_ray_says_what_is_missing(tmp_path: Pat
     assert len(refused.stderr.splitlines()) == 1
 
 
-@pytest.mark.slow
-def test_every_benchmark_that_starts_no_cluster_can_be_imported(tmp_path: Path) -> None:
-    names = {file.stem for file in (ROOT / "benchmarks").glob("*.py")}
-    others = ", ".join(sorted(names - {"placement", "live_placement"}))
-    run(tmp_path, "-c", f"import sys; sys.path.insert(0, 'benchmarks'); import {others}")
-
-
 COSTLY = ("torch._dynamo", "torch._inductor", "sympy", "torchvision", "sklearn", "pandas", "ray")
 
 RUN = """

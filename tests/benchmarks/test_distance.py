@@ -1,9 +1,5 @@
 """The distance benchmark: its procedures keep the same samples, its figures are what they say."""
 
-import json
-import os
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -15,37 +11,6 @@ from distance import Distance, Times
 from torch import Tensor
 
 ROOT = Path(__file__).parents[2]
-
-
-@pytest.mark.slow
-def test_the_benchmark_measures_every_procedure(tmp_path: Path) -> None:
-    found = subprocess.run(
-        [
-            *(sys.executable, "benchmarks/distance.py", "--seconds", "0.01"),
-            *("--shapes", "60", "8", "3", "2000000", "3072", "2", "--json", str(tmp_path / "json")),
-            *("--device", "cpu", "--leave-out", "flash"),
-        ],
-        cwd=ROOT,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert "2,000,000 samples, 3,072 features, 2 classes: skipped, needs a GPU" in found.stdout
-    told = [json.loads(line) for line in (tmp_path / "json").read_text().splitlines()]
-    machine, *procedures_told, row, skipped = told
-    assert skipped == {"benchmark": "distance", "kind": "skipped", "shape": [2_000_000, 3072, 2]}
-    assert {"date", "device", "cores", "torch"} <= machine.keys()
-    assert (row["kind"], row["shape"]) == ("shape", [60, 8, 3])
-    procedures = {each["name"]: each for each in procedures_told}
-    assert not any(name.startswith("flash") for name in procedures)
-    runs = ("run, 1 rank, threads: 1", "run, 2 ranks, threads: 1")
-    assert all(procedures[name]["median"] > 0 for name in runs)
-    ran = ("kernel, reference", "kernel, torch", "released, threads: 1", "torch.cdist loop")
-    assert all(procedures[name]["median"] > 0 for name in (*ran, "two reads"))
-    assert procedures["kernel, triton"]["remark"] == "needs CUDA and Triton"
-    released, torch_ms = (procedures[n]["median"] for n in (ran[2], ran[1]))
-    assert row["ratios"]["kernel, torch"]["released_over_this"] == released / torch_ms
 
 
 OPTIONS = Distance(device="cpu", seconds=0.0)

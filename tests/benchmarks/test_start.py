@@ -1,26 +1,6 @@
 """The benchmark of a launch's start tells its moments, in their order."""
 
-import json
-from pathlib import Path
-
-import pytest
 import start
-
-from tests.cluster.commands import SMALL
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(300)
-def test_every_moment_of_a_launch_is_timed(tmp_path: Path) -> None:
-    file = tmp_path / "figures.json"
-    options = start.Options(rounds=1, cold=True, json=file, arguments=tuple(SMALL))
-    assert start.main(options) == 0
-    _, row = map(json.loads, file.read_text().splitlines())
-    assert row["tree"] == "new"
-    moments = [row[name] for name in start.MOMENTS]
-    assert moments == sorted(moments)
-    assert row["end, cpu"] > row["first client at work, cpu"] > 0
-    assert all(row[name] > 0 for name in start.IN_PYTHON)
 
 
 def test_an_older_commits_files_are_there_as_long_as_they_are_timed() -> None:

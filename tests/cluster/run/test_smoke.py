@@ -28,7 +28,7 @@ NARROW = {
     "kip": ("--kip.images=8", "--kip.depth=1", "--groups=2"),
 }
 
-EACH_KIND = ("fedavg", "fedmho", "fedmho-open", "feddf", "co-boosting", "fedaf", "fedd2s", "hfldd")
+EACH_KIND = ("fedavg", "fedmho", "feddf", "fedaf", "fedd2s", "hfldd")
 """A method of each kind; a smoke run takes the same engine as any."""
 
 
