@@ -52,7 +52,6 @@ class FusionServer(Server):
         self.size = len(place_ranks)
         self._bundles, self.placements, self._test = bundles, place_ranks, test
         self._timeout_s, self._attempts = timeout_s, attempts
-        self._shared = checkpoints.directory if checkpoints else None
         self.group: RankGroup | None = None
         """The ranks; None until the first verb, and after :meth:`close`."""
 
@@ -122,12 +121,7 @@ class FusionServer(Server):
     def _present(self) -> RankGroup:
         if self.group is None:
             self.group = RankGroup(
-                self._bundles,
-                self.placements,
-                self.run_spec,
-                self._test,
-                self._timeout_s,
-                self._shared,
+                self._bundles, self.placements, self.run_spec, self._test, self._timeout_s
             )
         return self.group
 

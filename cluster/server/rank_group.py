@@ -23,7 +23,7 @@ from torch import Tensor
 from cluster.hardware.bundles import Bundles
 from cluster.hardware.private_folders import make_folder, remove_folder, temporary_folder
 from cluster.server.rank_placement import RankPlacement
-from cluster.server.secret_store import SecretStore, StoreServer
+from cluster.server.rank_store import Keeper, RankStore
 from fl.arithmetic import arithmetic
 from fl.data.shard import Shard
 from fl.federation import RunSpec
@@ -31,44 +31,7 @@ from fl.fusion.fit import FitSpec
 from fl.fusion.group import Group, PeerLostError, ProcessGroup
 from fl.fusion.rank import Rank, Report
 
-# Where ranks find each other.
-#
-# In a file that no other user can read: on one host in its temporary folder, over several in a
-# folder that all of them reach. Where they reach none, at a store that the first rank keeps, which
-# answers only who knows the group's secret.
-
 SIOCGIFADDR = 0x8915
-
-Meeting = Path | tuple[str, int]
-"""The file, or the host and port of :class:`cluster.server.secret_store.StoreServer`."""
-
-
-def make_file(folder: Path | None = None) -> Path:
-    """The path of a file for a group, in a folder for :func:`remove_folder`.
-
-    ``folder``: what to make it in; by itself one of this host, for ranks that are all on it.
-    """
-    if folder:
-        folder.mkdir(parents=True, exist_ok=True)
-    there = folder.resolve() if folder else temporary_folder()
-    return make_folder(there, "onefold-ranks-") / "store"
-
-
-def reaches(file: Path) -> bool:
-    """Whether this process could meet others in the file: sees its folder, and may lock in it."""
-    try:
-        with (file.parent / "lock").open("a+") as lock:
-            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except OSError:
-        return False
-    return True
-
-
-def find_store(meeting: Meeting, size: int, secret: bytes) -> dist.Store:
-    """The store of a group of ``size`` ranks: the file, or what the first rank keeps."""
-    if isinstance(meeting, Path):
-        return dist.FileStore(str(meeting), size)
-    return SecretStore(meeting, secret)
 
 
 def use_interface_of(address: str) -> None:
@@ -109,21 +72,11 @@ class RankActor:
         torch.set_num_threads(threads)
         self._address = ray.util.get_node_ip_address()
         use_interface_of(self._address)
-        self._server: StoreServer | None = None
         self._stack = ExitStack()  # what stays set for the life of the process
 
     def identity(self) -> str:
         """Process and node, for people."""
         return f"process {os.getpid()} on {socket.gethostname()}"
-
-    def reaches(self, file: Path) -> bool:
-        """See :func:`cluster.server.rank_group.reaches`."""
-        return reaches(file)
-
-    def open_store(self, secret: bytes) -> Meeting:
-        """Opens the store where ranks on several hosts find each other; says where it is."""
-        self._server = StoreServer(self._address, secret)
-        return self._server.address
 
     def join(
         self,
@@ -131,19 +84,21 @@ class RankActor:
         test: Shard,
         number: int,
         size: int,
-        meeting: Meeting | None,
+        meeting: Any,
         secret: bytes,
         timeout_s: float,
     ) -> None:
-        """Becomes rank ``number``, once all ranks have joined; a rank alone meets nobody."""
+        """Becomes rank ``number``, once all ranks have joined.
+
+        ``meeting``: a file of this host, or the handle of a :class:`Keeper`; None for a rank alone.
+        """
         device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         self._stack.enter_context(arithmetic(device, tf32=run_spec.tf32))
         group = Group()
         if meeting is not None:
-            store = find_store(meeting, size, secret)
+            on_host = isinstance(meeting, Path)
+            store = dist.FileStore(str(meeting), size) if on_host else RankStore(meeting)
             group = ProcessGroup(store, number, size, device, secret, timeout_s)
-        if self._server:
-            self._server.close()  # all have joined
         self._rank = Rank(run_spec, test, device, group)
 
     def call(self, method: Callable[..., Any], *arguments: Any) -> tuple[Any, ...]:
@@ -195,14 +150,11 @@ class RankGroup:
         run_spec: RunSpec,
         test: Shard,
         timeout_s: float,
-        shared: Path | None = None,
     ) -> None:
-        """``shared``: a folder that all nodes may reach, for ranks on several to meet in."""
         self._identities = ["starting"] * len(where)
-        self._timeout_s, self._shared = timeout_s, shared
-        here = ray.get_runtime_context().get_node_id()
-        self._together = all(bundles.nodes.get(placement.bundle) == here for placement in where)
+        self._timeout_s = timeout_s
         self._file: Path | None = None
+        self._keeper: Any = None
         self.actors: list[Any] = [
             ray.remote(RankActor)
             .options(
@@ -216,32 +168,33 @@ class RankGroup:
         ]
         try:
             self._identities = self.get([actor.identity.remote() for actor in self.actors])
-            self._meet(run_spec, test)
+            meeting = self._meeting(bundles, where) if len(where) > 1 else None
+            self._join(run_spec, test, meeting)
         except BaseException:
             self.dismiss()
             raise
 
-    def _meet(self, run_spec: RunSpec, test: Shard) -> None:
-        size, timeout_s = len(self.actors), self._timeout_s
-        secret = secrets.token_bytes(32)
-        meeting = self._meeting(secret) if size > 1 else None
+    def _meeting(self, bundles: Bundles, where: Sequence[RankPlacement]) -> Any:
+        """A file that no other user can read, if all ranks are on this host; else a process beside
+        the first rank."""
+        here = ray.get_runtime_context().get_node_id()
+        if all(bundles.nodes.get(placement.bundle) == here for placement in where):
+            self._file = make_folder(temporary_folder(), "onefold-ranks-") / "store"
+            return self._file
+        strategy = bundles.strategy(where[0].bundle)
+        kept = ray.remote(Keeper).options(num_cpus=0, scheduling_strategy=strategy)
+        self._keeper = kept.remote()
+        return self._keeper
+
+    def _join(self, run_spec: RunSpec, test: Shard, meeting: Any) -> None:
+        size, secret = len(self.actors), secrets.token_bytes(32)
         joining = (
-            actor.join.remote(run_spec, part(test, k, size), k, size, meeting, secret, timeout_s)
+            actor.join.remote(
+                run_spec, part(test, k, size), k, size, meeting, secret, self._timeout_s
+            )
             for k, actor in enumerate(self.actors)
         )
         self.get(list(joining))
-
-    def _meeting(self, secret: bytes) -> Meeting:
-        """A file that all ranks reach, else a store that the first one keeps."""
-        if self._together or self._shared:
-            self._file = make_file(None if self._together else self._shared)
-            if self._together or self._all_reach(self._file):
-                return self._file
-        (store,) = self.get([self.actors[0].open_store.remote(secret)])
-        return store
-
-    def _all_reach(self, file: Path) -> bool:
-        return all(self.get([actor.reaches.remote(file) for actor in self.actors]))
 
     def get(self, references: Sequence[Any]) -> list[Any]:
         """One result of each rank.
@@ -285,7 +238,7 @@ class RankGroup:
 
     def dismiss(self) -> None:
         """Ends all processes."""
-        for actor in self.actors:
+        for actor in [*self.actors, *([self._keeper] if self._keeper else [])]:
             ray.kill(actor)
         if self._file:
             remove_folder(self._file.parent)

@@ -3,12 +3,9 @@
 On a Ray without processes; tests/cluster/server/test_fusion_server.py has real ones.
 """
 
-import fcntl
 import os
 import socket
-import stat
 from itertools import count
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,7 +13,6 @@ import torch
 from ray.exceptions import ActorDiedError, RayTaskError
 
 from cluster.hardware.bundles import Bundles
-from cluster.hardware.private_folders import remove_folder
 from cluster.scheduling.capacity import Bundle
 from cluster.server import rank_group
 from cluster.server.rank_group import (
@@ -24,14 +20,11 @@ from cluster.server.rank_group import (
     RankGroup,
     as_array,
     as_tensor,
-    find_store,
-    make_file,
     part,
-    reaches,
     use_interface_of,
 )
 from cluster.server.rank_placement import RankPlacement, place_ranks, world_size
-from cluster.server.secret_store import StoreServer
+from cluster.server.rank_store import Keeper
 from fl.data.shard import Shard
 from fl.errors import UserError
 from fl.fusion.group import PeerLostError
@@ -58,21 +51,12 @@ def lost() -> Reference:
 class Scripted:
     """A rank that answers as a test says."""
 
-    apart = -1
-    """The number of the one that does not reach the folder."""
-
     def __init__(self, number: int, fit: list[Reference], join: Reference) -> None:
         self.number, self.script, self.joining = number, fit, join
         self.tested: Shard | None = None
 
     def identity(self) -> str:
         return f"process {self.number} on a host"
-
-    def reaches(self, file: Path) -> bool:
-        return self.number != self.apart
-
-    def open_store(self, secret: bytes) -> tuple[str, int]:
-        return "a host", 1234
 
     def join(
         self, _: Any, test: Shard, number: int, size: int, meeting: Any, secret: bytes, *__: Any
@@ -96,11 +80,12 @@ class Ranks:
         *scripts: list[Reference],
         joins: dict[int, Reference] | None = None,
         node: str = "another node",
-        shared: Path | None = None,
     ) -> Any:
         numbers = count()
 
-        def make(*_: Any) -> Scripted:
+        def make(*arguments: Any) -> Scripted | Keeper:
+            if not arguments:
+                return Keeper()
             number = next(numbers)
             join = (joins or {}).get(number, Reference())
             return Scripted(number, scripts[number], join)
@@ -109,7 +94,7 @@ class Ranks:
         self.monkeypatch.setattr(rank_group, "ray", self.ray)
         where = [RankPlacement(bundle="0", gpu=None, threads=1) for _ in scripts]
         bundles = Bundles(group=None, all=(bundle("0"),), nodes={"0": node})
-        return RankGroup(bundles, where, PROBLEM, TEST, timeout_s=1.0, shared=shared)
+        return RankGroup(bundles, where, PROBLEM, TEST, timeout_s=1.0)
 
 
 @pytest.fixture
@@ -177,37 +162,29 @@ def test_ranks_on_this_node_meet_in_a_file_which_goes_with_them(ranks: Ranks) ->
     assert file.parent.is_dir()
     group.dismiss()
     assert not file.parent.exists()
-    ranks.start([], [])
-    assert {actor.behind.meeting for actor in ranks.ray.actors} == {("a host", 1234)}
     ranks.start([])
     assert ranks.ray.actors[0].behind.meeting is None  # a rank alone opens no port
 
 
-def test_ranks_on_several_nodes_meet_in_a_folder_that_all_reach(
-    ranks: Ranks, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    group = ranks.start([], [], shared=tmp_path / "run")
-    (file,) = {actor.behind.meeting for actor in ranks.ray.actors}
-    assert file.parent.parent == tmp_path / "run"
+def test_ranks_on_several_nodes_meet_at_a_process_which_goes_with_them(ranks: Ranks) -> None:
+    group = ranks.start([], [])
+    *actors, keeper = ranks.ray.actors
+    assert {actor.behind.meeting for actor in actors} == {keeper}
     group.dismiss()
-    assert not [*(tmp_path / "run").iterdir()]
-
-    monkeypatch.setattr(Scripted, "apart", 1)
-    ranks.start([], [], shared=tmp_path / "run")
-    assert {actor.behind.meeting for actor in ranks.ray.actors} == {("a host", 1234)}
+    assert ranks.ray.ended == ranks.ray.actors
 
 
 def test_every_group_has_a_secret_of_its_own(ranks: Ranks) -> None:
     told = set()
     for _ in range(2):
-        ranks.start([], [])
+        ranks.start([], [], node="this node")
         (secret,) = {actor.behind.secret for actor in ranks.ray.actors}
         told.add(secret)
     assert [len(secret) for secret in told] == [32, 32]
 
 
 def test_each_rank_holds_its_part_of_the_test_split(ranks: Ranks) -> None:
-    ranks.start([], [], [])
+    ranks.start([], [], [], node="this node")
     parts = [actor.behind.tested for actor in ranks.ray.actors]
     assert [len(own.labels) for own in parts] == [4, 4, 3]
     images = torch.cat([own.images for own in parts])
@@ -289,45 +266,6 @@ def test_without_gpus_ranks_spread_over_the_rooms() -> None:
         ("1", None, 2),
     ]
     assert [p.threads for p in place_ranks(bundles[:1], 5, {})] == [1] * 5
-
-
-def test_ranks_on_one_host_meet_in_a_file_that_nobody_else_can_read() -> None:
-    file = make_file()
-    try:
-        assert stat.S_IMODE(file.parent.stat().st_mode) == 0o700
-        first, second = (find_store(file, 2, b"ours") for _ in range(2))
-        first.set("here", "first")
-        assert second.get("here") == b"first"
-    finally:
-        remove_folder(file.parent)
-    assert not file.parent.exists()
-
-
-def test_a_folder_that_ranks_share_holds_a_file_that_nobody_else_can_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    file = make_file(tmp_path / "run")
-    assert file.parent.parent == tmp_path / "run"
-    assert stat.S_IMODE(file.parent.stat().st_mode) == 0o700
-    assert reaches(file)
-    assert not reaches(tmp_path / "another host's" / "store")
-
-    def refuse(*_: object) -> None:
-        raise OSError("this file system locks nothing")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(fcntl, "flock", refuse)
-        assert not reaches(file)
-    remove_folder(file.parent)
-    assert not [*(tmp_path / "run").iterdir()]
-
-
-def test_ranks_that_share_no_folder_meet_where_the_secret_is_asked_for() -> None:
-    server = StoreServer("127.0.0.1", b"ours")
-    find_store(server.address, 2, b"ours").set("here", "first")
-    assert find_store(server.address, 2, b"ours").get("here") == b"first"
-    with pytest.raises(PeerLostError):
-        find_store(server.address, 2, b"another")
 
 
 def test_gloo_and_nccl_are_told_the_interface(monkeypatch: pytest.MonkeyPatch) -> None:
