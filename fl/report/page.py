@@ -22,6 +22,8 @@ FILES = (
     *("updates/", "plots/", "tensorboard/"),
 )
 """What the page links to, relative to it, if the run has it."""
+MOST_ROWS = 1000
+"""Clients that the page lists: a browser takes long for the table of a hundred thousand."""
 UPDATES = {None: "not reported", True: "reused", False: "trained"}
 T = TypeVar("T")
 Card = tuple[str, str, str]
@@ -137,6 +139,10 @@ def _accuracy_cards(run: RunRecord) -> list[Card]:
 def _notes(run: RunRecord) -> list[str]:
     """Sentences on the clients, above their table."""
     notes = []
+    if len(run.clients) > MOST_ROWS:
+        notes.append(
+            f"The first {MOST_ROWS:,} of {len(run.clients):,} clients; metrics.jsonl has all."
+        )
     if sent := run.result.get("distilled"):
         steps, near = sent["steps"], sent["nearest_real"]
         notes.append(
@@ -157,7 +163,7 @@ def _targets(run: RunRecord) -> dict[str, int]:
 
 
 def _rows(run: RunRecord) -> list[dict[str, str]]:
-    """The table of the clients, by the columns' names."""
+    """The table of the first clients, by the columns' names."""
     placed = {e["client"]: e for e in run.placements}
     losses = {curve.client: curve.losses[-1] for curve in run.losses}
     return [
@@ -173,7 +179,7 @@ def _rows(run: RunRecord) -> list[dict[str, str]]:
             "Update": UPDATES[row.reused],
             "Where": _cell(placed.get(row.client), _where),
         }
-        for row in run.clients
+        for row in run.clients[:MOST_ROWS]
     ]
 
 

@@ -18,6 +18,7 @@ from PIL import Image
 
 from fl.data.image_files import LONGEST_NAME
 from fl.errors import UserError
+from fl.report import page as page_module
 from fl.report import style
 from fl.report.__main__ import main
 from fl.report.page import write_report
@@ -172,6 +173,16 @@ def test_clients_that_have_not_reported_are_listed(make_run: MakeRun) -> None:
     assert page.clients["Client"] == ["0", "1", "2", "3"]
     assert page.clients["Update"] == ["not reported"] * 4
     assert "0 of 4 clients had reported" in page.text
+
+
+@pytest.mark.usefixtures("no_pictures")
+def test_of_many_clients_the_first_are_listed(
+    make_run: MakeRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(page_module, "MOST_ROWS", 3)
+    page = Page(write_report(make_run()))
+    assert page.clients["Client"] == ["0", "1", "2"]
+    assert "The first 3 of 4 clients; metrics.jsonl has all." in page.text
 
 
 @pytest.mark.usefixtures("no_pictures")
