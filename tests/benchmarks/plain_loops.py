@@ -27,13 +27,6 @@ SPEC = RunSpec.of_images((1, 28, 28), num_classes=10, seed=0)
 PREPARED: Any = SimpleNamespace(run_spec=SPEC)
 
 
-def three_of_each(classes: range, skip: int) -> np.ndarray:
-    """Three training samples of each of these classes."""
-    own = [np.flatnonzero(DATA.train.labels == c)[skip : skip + 3] for c in classes]
-    return np.concatenate(own)
-
-
-THREE_A_CLASS = [three_of_each(range(7), 0), three_of_each(range(4, 10), 3)]
 SOME = [np.arange(30), np.arange(30, 90), np.arange(90, 95)]
 
 
@@ -80,8 +73,3 @@ def assert_close(one: nn.Module, other: nn.Module) -> None:
 
 
 new_model = plain_rounds.new_model
-
-
-def in_our_layout(*arguments: Any) -> nn.Module:
-    """On CPUs torch's BatchNorm rounds coarsely in channels-last: both models have that layout."""
-    return new_model(*arguments).to(memory_format=torch.channels_last)

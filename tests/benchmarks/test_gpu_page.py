@@ -7,7 +7,7 @@ from typing import Any
 import first_light
 import gpu_page
 from first_light import Place
-from gpu_page import BEGIN, END, NEVER, PAGE, RUNS, SUBJECTS, page, table
+from gpu_page import BEGIN, END, NEVER, PAGE, RUNS, SUBJECTS, page
 
 TEXT = f"before\n{BEGIN}\nold\n{END}\nafter\n"
 ROWS: list[dict[str, Any]] = [
@@ -32,11 +32,6 @@ def line(text: str, subject: str) -> str:
     return found
 
 
-def test_what_never_ran_says_so() -> None:
-    text = table([])
-    assert text.count(NEVER) == len(SUBJECTS)
-
-
 def test_figures_are_those_of_the_files_with_card_commit_and_command(tmp_path: Path) -> None:
     run(tmp_path / "a", card="NVIDIA H100", date="2026-12-01 09:00 UTC")
     text = page(TEXT, tmp_path)
@@ -50,24 +45,6 @@ def test_figures_are_those_of_the_files_with_card_commit_and_command(tmp_path: P
     assert "gloo: weights apart 2e-07" in line(text, "Two ranks")
     assert NEVER in line(text, "Doctor")
     assert page(text, tmp_path) == text
-
-
-def test_a_later_run_counts_for_what_it_tells_and_one_without_a_card_for_nothing(
-    tmp_path: Path,
-) -> None:
-    run(tmp_path / "x", card="NVIDIA H100", date="2026-12-01 09:00 UTC")
-    run(tmp_path / "a", card="NVIDIA H200", date="2026-12-02 09:00 UTC", rows=ROWS[:1])
-    run(tmp_path / "z", card=None, date="2026-12-03 09:00 UTC")
-    text = page(TEXT, tmp_path)
-    assert "| 1 passed | NVIDIA H200 |" in line(text, "Kernels")
-    assert "NVIDIA H100" in line(text, "Two ranks")
-
-
-def test_a_line_that_was_cut_off_does_not_count(tmp_path: Path) -> None:
-    run(tmp_path / "a", card="NVIDIA H100", date="2026-12-01 09:00 UTC")
-    with (tmp_path / "a" / "rows.jsonl").open("a") as rows:
-        rows.write('{"kind": "te')
-    assert "1 passed; 1 failed" in page(TEXT, tmp_path)
 
 
 def test_each_subject_is_shown_by_a_step(tmp_path: Path) -> None:

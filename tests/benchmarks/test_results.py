@@ -18,19 +18,14 @@ from results import (
     mnist,
     of_program,
     of_study,
-    record,
     replaced,
 )
 
 from cluster.run.command_line import parse
-from cluster.run.run_dir import claim
-from cluster.studies.comparison import Cell, Figure
 from cluster.studies.study_runs import parse_study
 from fl.errors import UserError
-from fl.json_files import write_json
 
 HERE = Provenance("2026-11-25", "0123abc", "a machine")
-CELL = Cell("digits-alpha0.5", "fedmho", ("--method=fedmho", "--dataset=digits"))
 PLACES = "".join(f"<!-- table: {name} -->\nold\n<!-- end -->\n" for name in ("placement", "study"))
 
 
@@ -105,43 +100,6 @@ def test_code_must_be_committed(monkeypatch: pytest.MonkeyPatch) -> None:
         results.here_and_now()
 
 
-def test_a_table_is_made_of_runs_and_each_is_written_down(job: Job) -> None:
-    for name, folder in (("table3", "."), ("table3", "main-job")):
-        cell = CELL if folder == "." else Cell(CELL.row, "fedmho-sd", ("--method=fedmho-sd",))
-        named = f"--name={name}-small-{cell.name}-seed0"
-        where = f"--output-dir={job.options.output_dir / folder}"
-        own = [*cell.arguments, where, "--runtime=inprocess", "--seed=0", named]
-        result = {
-            **{
-                "method": cell.method,
-                "accuracy": 0.9,
-                "start_accuracy": 0.25,
-                "protocol": "one-shot",
-            },
-            "seconds": {"total": 43.4, "local": 20.0, "fusion": 19.5},
-        }
-        write_json(claim(parse(own)) / "result.json", result)
-    text = results.of_runs("table3", lambda: [CELL], job)
-    assert text.startswith("table3 at small scale, seeds 0.\n\n| Row | Method | Accuracy, % |")
-    assert "| digits-alpha0.5 | fedmho | 90.00 | " in text
-    assert text.endswith("Each run: [table3.jsonl](runs/table3.jsonl).")
-    assert "digits-alpha0.5-fedmho" in (job.docs / "runs" / "table3.jsonl").read_text()
-    told = results.main_job(job).splitlines()
-    assert told[0].startswith("| Method | Accuracy | Averaged start | Run, in one process |")
-    assert told[2] == "| fedmho-sd | 0.9000 | 0.2500 | 43.4 s | 20.0 s | 19.5 s |"
-
-
-def test_a_runs_line_takes_the_place_of_an_older_one(tmp_path: Path) -> None:
-    path = tmp_path / "runs" / "table.jsonl"
-    for accuracy in (0.5, 0.75):
-        found = tuple({"accuracy": accuracy, "placements": [1]} for _ in range(2))
-        record(path, [Figure(CELL, found, ((2.0,), ()))], [0, 3], HERE)
-    lines = [json.loads(line) for line in path.read_text().splitlines()]
-    assert [(run["cell"], run["seed"]) for run in lines] == [(CELL.name, 0), (CELL.name, 3)]
-    assert [run["result"] for run in lines] == [{"accuracy": 0.75}] * 2
-    assert lines[0]["provenance"] == vars(HERE)
-
-
 def test_the_lines_in_the_docs_are_of_the_pages_tables() -> None:
     cells = [job.args[1]() for job in TABLES.values() if getattr(job, "func", 0) is results.of_runs]
     names = {cell.name for of_table in cells for cell in of_table}
@@ -156,51 +114,6 @@ def test_our_table_3_has_the_released_weights_and_our_own_method_beside_the_pape
         assert found == "--betas=released"
         assert all(parse(cell.arguments).run.method in cell.method for cell in cells[-3:])
     assert {cell.method for cell in mnist("0.5")} - {cell.method for cell in digits()} == {"feddf"}
-
-
-def test_what_a_program_prints_and_draws_is_shown_with_its_command(job: Job) -> None:
-    code = "import sys; print('x ' + sys.argv[-1]); open(sys.argv[-1][9:], 'w').write('drawn')"
-    text = of_program(("-c", code), "p.png", job)
-    assert text.splitlines()[0] == "![p](p.png)"
-    assert text.splitlines()[-1] == f"    x --output={job.docs / 'p.png'}"
-    assert (job.docs / "p.png").read_text() == "drawn"
-    shown = of_program(("-c", "import sys; print(sys.argv[1])", "{data} {}"), None, job)
-    assert shown.splitlines()[-1] == f"    {job.options.data_root.absolute()} {{}}"
-    with pytest.raises(UserError, match=r"^-c raise SystemExit\(3\) ended with status 3$"):
-        of_program(("-c", "raise SystemExit(3)"), None, job)
-
-
-def test_a_studys_figures_are_a_row_for_each_number_of_clients(
-    job: Job, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    cell = {
-        **{
-            "clients": 1000,
-            "clients_per_second": 21.3,
-            "accuracy": 0.681,
-            "device_peak_bytes": None,
-        },
-        "seconds": {"local": 47.1, "synthesis": 0.2, "fusion": 4.4, "total": 51.9},
-        **{"workers": 2, "workers_peak_bytes": 1_042_000_000, "driver_peak_bytes": 1_100_000_000},
-        **{"bytes_up": 837_000_000, "bytes_down": 0},
-    }
-
-    def study(arguments: list[str], options: Options) -> str:
-        where = Path(arguments[-1].removeprefix("--output-dir="))
-        where.mkdir()
-        (where / "memory.png").write_text("drawn")
-        write_json(where / "study.json", {"cells": [cell]})
-        return ""
-
-    monkeypatch.setattr(results, "run", study)
-    text = of_study("study", ("--method=local", "--num-clients=1000"), ("memory",), job)
-    assert text.startswith(
-        "    python -m cluster.study --method=local --num-clients=1000\n\n| Clients"
-    )
-    times = "| 1,000 | 47.1 s | 4.6 s | 51.9 s | 21.3 |"
-    assert f"{times} 1.1 GB | 2 x 521.0 MB | 837.0 MB | 68.1% |" in text
-    assert text.endswith("![memory](study-memory.png)")
-    assert (job.docs / "study-memory.png").read_text() == "drawn"
 
 
 def test_the_programs_and_the_studies_are_there() -> None:

@@ -86,19 +86,6 @@ def test_cvae_small_mnist_needs_latent_2():
     assert parameters(build_generator("cvae-small", GRAY, 10, latent=2)) == 409_364
 
 
-def test_cvae_large_fits_no_single_latent_on_all_data_sets():
-    def fits(data_set: str) -> set[int]:
-        row = find("cvae-large", data_set)
-        return {
-            latent
-            for latent in (1, 2, 3, 10, 12, 13, 20)
-            if as_printed(count(replace(row, paper_latent=latent)).ops, row.paper) == row.paper
-        }
-
-    assert fits("MNIST") & fits("SVHN") == {3, 10, 12}
-    assert fits("EMNIST") == {1, 2}
-
-
 def test_cvae_cifar():
     with torch.device("meta"):
         model = build_generator("cvae-cifar", COLOR, 10)

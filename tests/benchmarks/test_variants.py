@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import variants
-from variants import METHODS, Variants, spread
+from variants import METHODS, Variants
 
 FLAGS = ("--resume", "--fid")
 
@@ -47,14 +47,6 @@ def options(folder: Path, **changes: Any) -> Variants:
     return Variants(json=folder / "figures.json", **how)
 
 
-@pytest.mark.parametrize(
-    ("values", "said"),
-    [([0.5], "50.00 ± 0.00"), ([0.5, 0.6], "55.00 ± 7.07"), ([0.25, 0.5, 0.75], "50.00 ± 25.00")],
-)
-def test_a_spread_is_mean_and_sample_deviation_in_percent(values: list[float], said: str) -> None:
-    assert spread(values) == said
-
-
 def test_every_variant_runs_for_every_seed_and_alpha_under_a_name_of_its_own(
     tmp_path: Path, launched: list[dict[str, str]], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -63,34 +55,3 @@ def test_every_variant_runs_for_every_seed_and_alpha_under_a_name_of_its_own(
     assert asked == {(m, a, s) for m in METHODS for a in ("0.5", "0.1") for s in ("0", "1")}
     assert len({o["--name"] for o in launched}) == len(launched) == 12
     assert "55.00 ± 7.07" in capsys.readouterr().out
-
-
-def test_figures_are_those_of_the_runs(tmp_path: Path, launched: list[dict[str, str]]) -> None:
-    variants.main(options(tmp_path))
-    (row,) = json.loads((tmp_path / "figures.json").read_text())["rows"]
-    accuracies = {method: [0.5, 0.6] for method in METHODS}
-    assert row["accuracy"] == {"start": [0.25, 0.25], **accuracies}
-    assert [seconds["local"] for seconds in row["seconds"]] == [10.0, 20.0]
-    told = row["fedmho-sd teacher"][0]
-    assert (told["agreement"], told["oracle_agreement"]) == (0.9, 0.75)
-    assert (told["agreement_with_oracle"], told["agreement_where_confirmed"]) == (0.85, 0.95)
-
-
-def test_what_is_finished_is_read_and_not_run_again(
-    tmp_path: Path, launched: list[dict[str, str]]
-) -> None:
-    variants.main(options(tmp_path))
-    first = (tmp_path / "figures.json").read_text()
-    launched.clear()
-    variants.main(options(tmp_path))
-    assert launched == []
-    assert (tmp_path / "figures.json").read_text() == first
-
-
-def test_a_run_that_fails_ends_the_comparison_with_its_status(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(variants, "launch", lambda arguments: 2)
-    with pytest.raises(SystemExit) as ended:
-        variants.main(options(tmp_path))
-    assert ended.value.code == 2

@@ -15,7 +15,7 @@ from cluster.studies.cells import TABLES, make
 from cluster.studies.comparison import Cell, Published
 from fl.json_files import JsonObject, write_json
 from fl.methods.registry import METHODS
-from tests.cluster.commands import SMALL, events
+from tests.cluster.commands import SMALL
 from tests.fl.data.domain_folder import SHADES, tree
 from tests.undrawn import WRITE_REPORT, draw_nothing
 
@@ -143,30 +143,6 @@ def smaller(cell: Cell, sizes: JsonObject) -> Cell:
     fitting = {name: value for name, value in flatten(sizes).items() if name in valid}
     own = [argument for name, value in fitting.items() for argument in as_arguments(name, value)]
     return replace(cell, arguments=(*cell.arguments, *own))
-
-
-@pytest.mark.slow
-def test_every_method_has_its_figure_and_no_client_is_trained_twice(
-    tmp_path: Path, mnist_root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Table 3's MNIST row, all eight methods, in a size for every day."""
-    row = [smaller(cell, SIZES) for cell in make("table3", "small", ("mnist-alpha0.5-*",))]
-    monkeypatch.setitem(TABLES, "table3", lambda scale: row)
-    runs = tmp_path / "runs"
-    asked = ["table3", "--seeds=0", "--runtime=inprocess", f"--output-dir={runs}"]
-    assert suite.main([*asked, f"--data-root={mnist_root}"]) == 0
-    cells = json.loads((runs / "table3-small.json").read_text())["cells"]
-    assert len({cell["method"] for cell in cells}) == len(cells) == 8
-    for cell in cells:
-        assert cell["protocol"] == "one-shot"
-        assert 0 < cell["mean"] < 100
-        assert cell["paper_mean"] > 80
-    ends = [e for run in runs.glob("table3-*") if run.is_dir() for e in events(run)]
-    ends = [e for e in ends if e["event"] == "client_end"]
-    assert len(ends) == 8 * 10
-    # VGG-9 and CNN, or VGG-9 and small CVAE, or large CVAE and small CVAE: five of each.
-    trained = [(e["client"], e["model"]) for e in ends if not e["reused"]]
-    assert len(trained) == len(set(trained)) == 20
 
 
 DOMAIN_SIZES = {

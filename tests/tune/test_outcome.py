@@ -3,24 +3,20 @@
 import io
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
 
-from fl.spaces import Choice, Uniform
+from fl.spaces import Uniform
 from tests.tune.made_up import INVENTORY, members, trial
 from tune.options import SweepOptions, parse_sweep
 from tune.outcome import (
     Spread,
     Sweep,
-    gained,
-    print_space,
     print_summary,
     print_trials,
     ranked,
     spread,
-    with_spread,
     write_sweep,
 )
 from tune.report import write_report
@@ -70,12 +66,6 @@ def test_the_page_and_the_figures_of_a_sweep(folder: Path, tmp_path: Path) -> No
     assert (tmp_path / "plots" / "effects.png").stat().st_size > 1000
 
 
-def test_shares_and_differences_stand_with_their_spread_if_there_is_one() -> None:
-    assert with_spread(spread((0.5, 0.7))) == "60.0% ± 14.1"
-    assert with_spread(spread((0.5,))) == "50.0%"
-    assert gained(spread((0.01, 0.03))) == "+2.0 ± 1.4"
-
-
 def test_the_best_come_first_and_the_unfinished_last(folder: Path) -> None:
     rows = read_rows(folder, {"keep": 0.8})
     names = [row.name for row in ranked(rows, SweepOptions())]
@@ -91,15 +81,6 @@ def test_each_trial_has_a_line_and_a_reason_if_it_failed(folder: Path) -> None:
     assert told[0] == ["00000", "70.0%", "0.3000", "2", "keep=0.5", "finished"]
     assert told[3] == ["00002", "-", "-", "-", "keep=0.9", "failed"]
     assert lines[-1] == "trial 00002 failed: UserError: too few"
-
-
-def test_settings_are_broken_into_lines_where_they_are_too_long(folder: Path) -> None:
-    names = [f"a_rather_long_name_{k}" for k in range(3)]
-    rows = [replace(row, settings=dict.fromkeys(names, 0.5)) for row in read_rows(folder, {})]
-    lines = printed(lambda c: print_trials(rows, SweepOptions(), c), 80)
-    assert max(map(len, lines)) <= 80
-    assert lines[0].split() == ["trial", "validation", "loss", "epochs", "settings", "status"]
-    assert [line.strip() for line in lines[2:4]] == [f"{name}=0.5" for name in names[1:]]
 
 
 def test_trials_of_a_method_without_one_fit_are_told_too(tmp_path: Path) -> None:
@@ -121,9 +102,3 @@ def test_the_last_lines_say_what_was_saved_and_what_is_gained(folder: Path) -> N
         == "best 70.0% ± 0.0, default 55.0% ± 7.1, gain +15.0 ± 7.1 points over 2 seeds"
     )
     assert told["again"].endswith(str(folder / "best.yaml"))
-
-
-def test_the_space_is_told_a_setting_a_line() -> None:
-    space = {"keep": Uniform(0.4, 1.0), "lam": Choice((0.25, 0.75))}
-    lines = printed(lambda c: print_space(space, c))
-    assert [line.partition(":")[0] for line in lines] == ["keep", "lam"]

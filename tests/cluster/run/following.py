@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from fl.events import ClientEnd, ClientStart, Event, Phase, RunStart
+from fl.events import ClientEnd, ClientStart
 from fl.federation import Client
 from tests.fl.toy import CLASSIFIER, client
 
@@ -27,13 +27,3 @@ def end(c: Client, took: float = 0.0, at: float = 0.0) -> ClientEnd:
         bytes_up=10 * 2**20,
         seconds=at,
     )
-
-
-def two_maps(members: tuple[Client, ...] = MEMBERS) -> list[Event]:
-    """One round whose method maps over its clients twice."""
-    told: list[Event] = [RunStart(run="run")]
-    for _ in range(2):
-        told.append(Phase(phase="local", status="start"))
-        told += [end(c) for c in members]
-        told.append(Phase(phase="local", status="end", took=1.0))
-    return told

@@ -1,7 +1,6 @@
 """What a dry run shows: the configuration, the machine, and what each client asks of it."""
 
 import io
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +12,7 @@ from rich.console import Console
 from cluster.hardware.gpus import Gpu
 from cluster.hardware.inventory import Inventory
 from cluster.run.command_line import parse
-from cluster.run.plan import LISTED, print_dry_run, print_plan
+from cluster.run.plan import print_dry_run, print_plan
 from cluster.run.prepare import Prepared, prepare
 from fl.federation import Request
 
@@ -71,31 +70,6 @@ def test_where_there_are_gpus_their_shares_bound_how_many_run_at_once(prepared: 
     assert column(lines, "at once") == ["4"] * 4
     assert column(lines, "memory") == ["no limit"] * 4
     assert "2 x H200" in "\n".join(lines)
-
-
-def test_what_was_not_measured_has_no_expected_time(prepared: Prepared) -> None:
-    model, other = dict.fromkeys(client.model for client in prepared.members)
-    known = {model: 0.01}
-    told = column(plan(replace(prepared, rates=known)), "expected")
-    for client, expected in zip(prepared.members, told, strict=True):
-        seconds = client.training.work(client.num_samples) * 0.01
-        assert expected == ("unknown" if client.model == other else f"{seconds:.1f} s")
-
-
-def test_a_large_federation_is_shown_by_role(prepared: Prepared) -> None:
-    request = Request(cpus=1, gpus=0)
-    assert len(column(plan(asking(prepared, request, LISTED)), "client")) == LISTED
-    lines = plan(asking(prepared, request, LISTED + 1))
-    assert column(lines, "client") == ["…", "…"]
-    assert column(lines, "role") == ["classifier", "generator"]
-
-
-def test_memory_that_the_partition_sets_is_not_a_number(prepared: Prepared) -> None:
-    """Of nodes that are asked for without naming memory."""
-    unknown = replace(prepared, inventory=replace(MACHINE, memory_bytes=sys.maxsize))
-    text = "\n".join(plan(unknown))
-    assert "the partition's memory" in text
-    assert "8 cores" in text
 
 
 def test_a_dry_run_prints_a_configuration_that_gives_the_same_run(

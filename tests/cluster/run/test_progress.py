@@ -17,11 +17,10 @@ from fl.events import (
     Phase,
     Preparing,
     RoundEnd,
-    RunStart,
 )
 from fl.federation import Client
 from fl.training.classifier import ClassifierConfig
-from tests.cluster.run.following import MEMBERS, end, many, start, two_maps
+from tests.cluster.run.following import MEMBERS, end, many, start
 
 LONG = "resnet18-with-squeeze-and-excitation-of-my-own"
 
@@ -96,19 +95,6 @@ def test_no_word_is_broken_at_80_columns(count: int) -> None:
         assert "95 waiting, 1 training, 2 done, 2 failed; loss about 0.412" in text
 
 
-def test_the_bar_is_full_after_each_map() -> None:
-    table = LiveTable(MEMBERS)
-    for event in two_maps():
-        table(event)
-    assert "2/2" in "\n".join(shown(table))
-
-
-def test_a_phase_that_goes_on_shows_the_time_it_took_and_the_time_left() -> None:
-    table = LiveTable(MEMBERS)
-    table(Phase(phase="local", status="start"))
-    assert re.search(r"0/2 0:00:00 --:--", shown(table)[0])
-
-
 def test_the_time_left_is_known_from_the_second_step_also_where_steps_take_minutes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -143,32 +129,6 @@ def printed(lines_of: list[Event], count: int = 2) -> list[str]:
     return out.getvalue().splitlines()
 
 
-def test_each_map_counts_its_own_clients() -> None:
-    text = "\n".join(printed(two_maps()))
-    assert text.count("(1 of 2 clients)") == 2
-    assert text.count("(2 of 2 clients)") == 2
-    assert "3 of 2" not in text
-
-
 def test_what_is_prepared_is_named_and_clients_progress_makes_no_lines() -> None:
     told = [Preparing(what="starting Ray"), ClientProgress(client=0, done=1, of=2, loss=0.5)]
     assert [line.split("] ")[1] for line in printed(told)] == ["starting Ray …"]
-
-
-def test_epochs_and_rounds_have_a_line_each() -> None:
-    epochs = printed(
-        [
-            Phase(phase="fusion", status="start"),
-            Epoch(stage="fusion", epoch=1, epochs=11, loss=0.5, accuracy=0.25, seconds=3.0),
-        ]
-    )
-    assert epochs[-1].endswith("fusion epoch 1/11: loss 0.5000, accuracy 0.2500")
-    rounds = printed(
-        [
-            RunStart(run="run", rounds=3),
-            RoundEnd(
-                round=1, rounds=3, took={"local": 200.0}, accuracy=0.25, bytes_up=0, bytes_down=0
-            ),
-        ]
-    )
-    assert rounds == ["[    0.0 s] round 1/3: accuracy 0.2500 (local 200.0 s)"]

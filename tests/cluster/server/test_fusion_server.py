@@ -25,18 +25,15 @@ from cluster.server.rank_placement import place_ranks
 from fl.errors import ServerFailed, UserError
 from fl.events import Events
 from fl.federation import Batch, Job, Request
-from fl.fusion.distillation import EachMember, FusionLoss
+from fl.fusion.distillation import FusionLoss
 from fl.fusion.fit import FitConfig
 from fl.fusion.server import Server
 from fl.fusion.single_server import SingleServer
-from fl.methods.fedaf import KnowledgeLoss
-from fl.models.ensemble import Ensemble
 from fl.server import Samples
 from fl.training.classifier import starting_classifier, train_classifier
 from fl.training.generator import starting_generator
 from tests.cluster.outcomes import uploads
 from tests.fl.toy import (
-    CLASSIFIER,
     CPU,
     GENERATOR,
     PROBLEM,
@@ -170,36 +167,6 @@ def test_the_whole_stage_is_that_of_one_rank(server: FusionServer, heard: list[T
     assert torch.equal(there.confusion(reference), here.confusion(reference))
     assert result.epochs[-1] == there.evaluate(fitted) == here.evaluate(fitted)
     assert [e["epoch"] for e in named(heard, "epoch")] == [1, 2, 3, 4]
-
-
-def test_decoders_that_come_in_portions_draw_what_all_at_once_would(
-    server: FusionServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(FusionServer, "decoders_at_once", 1)
-    decoders = {k: starting_generator(GENERATOR, PROBLEM).decoder for k in (3, 5, 8, 9)}
-    allocation = torch.tensor([[300, 0, 50], [1, 0, 2], [0, 3, 0], [2, 2, 2]]).numpy()
-    here = alone()
-    ours, theirs = (
-        own.sample(decoders, allocation, latent=GENERATOR.latent, with_z=True)
-        for own in (server, here)
-    )
-    assert sum(ours.counts) == len(theirs) == allocation.sum()
-    for name in ("images", "labels", "z"):
-        assert torch.equal(server.fetch(ours, name), here.fetch(theirs, name))
-
-
-def test_what_looks_at_whole_batches_is_fitted_as_by_one_rank(server: FusionServer) -> None:
-    """FedAF's fit: BatchNorm, and a loss of class-wise means."""
-    config = replace(CONFIG, optimizer="sgd", lr=0.01)
-    loss = KnowledgeLoss(weight=1.0, temperature=1.0)
-    columns = {**data(), "soft_labels": data()["teacher_logits"].softmax(1)}
-    results, models = [], []
-    for one in (server, alone()):
-        models.append(starting_classifier(replace(VGG, model="convnet"), PROBLEM))
-        results.append(one.fit(models[-1], columns, loss=loss, config=config, stage="fusion"))
-    ours, expected = results
-    assert ours.step_losses == pytest.approx(expected.step_losses, rel=1e-4)
-    torch.testing.assert_close(models[0].state_dict(), models[1].state_dict(), rtol=1e-3, atol=1e-4)
 
 
 class Growing:
@@ -342,22 +309,3 @@ def is_gone(actor: Any) -> bool:
     except ray.exceptions.GetTimeoutError:
         pass
     return False
-
-
-def test_an_ensembles_members_learn_over_ranks_as_on_one(server: FusionServer) -> None:
-    """FedDF's fit: several students, a falling rate, each student's gradient cut by itself."""
-    config = replace(CONFIG, schedule="cosine", clip=0.01)
-    distil = EachMember(FusionLoss(ce_weight=0.0, kd_weight=1.0))
-    images = {"images": shard(9, 10, 12).images}
-    teacher = model()  # not what the students start from
-    with torch.no_grad():
-        for parameter in teacher.parameters():
-            parameter.mul_(2)
-    states = []
-    for one in (alone(), server):
-        taught = one.teach(images, [teacher])
-        students = Ensemble([model(), starting_classifier(CLASSIFIER, PROBLEM)])
-        one.fit(students, taught, loss=distil, config=config, stage="fusion")
-        states.append(students.state_dict())
-    for name, tensor in states[0].items():
-        torch.testing.assert_close(states[1][name].cpu(), tensor, rtol=1e-3, atol=1e-5)

@@ -9,7 +9,6 @@ from cluster.studies import cells
 from cluster.studies.cells import DOMAINS_TABLE, TABLES, make
 from cluster.studies.comparison import Figure, Published, as_markdown, published
 from fl.errors import UserError
-from fl.methods.fedd2s import FedD2SConfig
 from fl.methods.hfldd import HFLDDConfig
 from fl.training.classifier import plain
 from tests.fl.data.domain_folder import tree
@@ -106,18 +105,6 @@ def test_fedaf_and_feddm_learn_images_at_the_rates_of_their_own(
         assert {run.dataset: run.options.condensation.lr for run in runs} == expected
 
 
-def test_table6_is_of_resnet18_for_all_methods() -> None:
-    for scale, dataset in (("small", "mnist"), ("paper", "cifar10")):
-        made = make("fedaf-table6", scale)  # type: ignore[arg-type]
-        assert len(made) == 3 * 8
-        for cell in made[: 8 if scale == "paper" else 1]:
-            run = parse(cell.arguments).run
-            local = getattr(run.options, "classifier", None) or run.options.local
-            assert (run.dataset, local.model) == (dataset, "resnet18")
-    (last,) = make("fedaf-table6", "paper", ("*0.1-fedgen",))
-    assert last.paper == Published(38.85, 2.00)
-
-
 def test_table2_has_a_client_for_each_of_the_folders_domains(tmp_path: Path) -> None:
     tree(tmp_path)
     for scale, side in (("small", 32), ("paper", 64)):
@@ -177,19 +164,6 @@ def test_fedd2s_table_2_has_every_method_at_every_alpha_and_the_papers_dropping_
     assert rates == {0.1: 3, 0.5: 5, 1.0: 7}
 
 
-def test_fedd2s_table_3_has_both_distances_for_every_dropping_set() -> None:
-    found = set()
-    for cell in make("fedd2s-table3", "small"):
-        options = parse(cell.arguments).run.options
-        assert isinstance(options, FedD2SConfig)
-        found.add((options.dropping.layers, options.classifier.distance))
-    assert found == {
-        (("C2", "C3", "F1", "F2", "F3")[first:], distance)
-        for first in range(4)
-        for distance in ("kl", "mse")
-    }
-
-
 def test_fedd2s_figure_5_fixes_the_layer_and_has_as_many_epochs_at_the_server() -> None:
     found = set()
     for cell in make("fedd2s-fig5", "small"):
@@ -197,12 +171,6 @@ def test_fedd2s_figure_5_fixes_the_layer_and_has_as_many_epochs_at_the_server() 
         assert options.classifier.epochs == options.server_epochs
         found.add((options.fixed_layer, options.server_epochs))
     assert found == {(layer, epochs) for layer in (None, 3) for epochs in (1, 2, 4, 8)}
-
-
-def test_fedd2s_figure_7_has_every_rate_at_every_alpha() -> None:
-    runs = [parse(cell.arguments).run for cell in make("fedd2s-fig7", "small")]
-    rates = {(run.alpha, run.options.dropping.rate) for run in runs}
-    assert rates == {(alpha, rate) for alpha in (0.1, 0.5, 1.0) for rate in (1, 2, 4, 8)}
 
 
 def test_hfldds_figure_3_has_every_method_at_every_number_of_classes() -> None:
@@ -235,19 +203,6 @@ def test_hfldds_figure_3_has_every_method_at_every_number_of_classes() -> None:
         )
 
 
-def test_hfldd_is_there_by_both_stopping_rules_and_without_distillation() -> None:
-    found = {}
-    for cell in make("hfldd", "small", ("mnist-C1-hfldd*",)):
-        options = parse(cell.arguments).run.options
-        assert isinstance(options, HFLDDConfig)
-        found[cell.method] = (options.kip.stop, options.distilled)
-    assert found == {
-        "hfldd": ("accuracy", True),
-        "hfldd-never": ("never", True),
-        "hfldd-without-dd": ("accuracy", False),
-    }
-
-
 def test_the_papers_figures_stand_beside_its_own_sizes_alone() -> None:
     cells = {cell.name: cell for cell in make("hfldd", "paper")}
     assert cells["cifar10-C1-fedavg"].paper == Published(27.0)
@@ -255,16 +210,6 @@ def test_the_papers_figures_stand_beside_its_own_sizes_alone() -> None:
     assert cells["mnist-C1-fedavg"].paper is None
     for name in ("hfldd", "hfldd-table5", "hfldd-table6", "hfldd-fig7"):
         assert not any(cell.paper for cell in make(name, "small"))
-
-
-def test_hfldds_table_5_has_three_models() -> None:
-    models = {
-        parse(cell.arguments).run.options.classifier.model
-        for cell in make("hfldd-table5", "paper", ("cifar10-*-C10-dynafed",))
-    }
-    assert models == {"mobilenet-v2", "resnet18", "shufflenet-v2"}
-    (cell,) = make("hfldd-table5", "paper", ("cifar10-*resnet18-C10-dynafed",))
-    assert cell.paper == Published(78.6)
 
 
 @pytest.mark.parametrize("scale", ["small", "paper"])

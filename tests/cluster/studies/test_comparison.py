@@ -7,10 +7,9 @@ from pathlib import Path
 import pytest
 
 from cluster.studies.cells import Cell
-from cluster.studies.comparison import Figure, Published, as_json, as_markdown, remarks, shown
+from cluster.studies.comparison import Figure, Published, as_json, as_markdown, remarks
 from cluster.studies.convergence import (
     client_curves,
-    late_share,
     loss_curve,
     rising,
     still_falling,
@@ -47,25 +46,10 @@ def test_methods_that_the_seeds_do_not_separate_are_named() -> None:
     assert remarks([figure("a", 0.9), figure("b", 0.8)])[0].startswith("One seed")
 
 
-def test_equal_methods_are_not_separated_and_constant_differences_are() -> None:
-    same = [figure("a", 0.9, 0.8), figure("b", 0.9, 0.8)]
-    assert "p = 1.00" in remarks(same)[0]
-    assert "separate all" in remarks([figure("a", 0.75, 0.5), figure("b", 0.5, 0.25)])[0]
-
-
 def test_rows_are_ranked_each_by_itself() -> None:
     figures = [figure("a", 0.1, 0.1), figure("b", 0.9, 0.9, row="other")]
     table = as_markdown("table3", "small", [0, 1], figures)
     assert table.count("| 1 | 1 |") == 2
-
-
-def test_equal_means_share_a_rank_and_one_seed_has_no_spread() -> None:
-    figures = [figure("a", 0.5), figure("b", 0.25), figure("c", 0.5)]
-    lines = as_markdown("table3", "small", [0], figures).splitlines()
-    told = [line.split(" | ")[1:6:4] for line in lines if line.startswith("| mnist")]
-    assert told == [["a", "1"], ["b", "3"], ["c", "1"]]
-    assert "| mnist-alpha0.5 | b | 25.00 | 90.00 ± 1.00 | -65.00 | 3 | 1 |" in lines
-    assert shown(12.345, None) == "12.35" == shown(12.345, 0.0)[:5]
 
 
 def test_what_the_paper_does_not_print_has_neither_difference_nor_rank() -> None:
@@ -91,13 +75,6 @@ def test_a_curve_at_rest_is_told_from_one_that_falls() -> None:
     assert not still_falling([AT_REST])
     flat_with_noise = (3.0, 1.0, 1.1, 0.9, 1.05, 0.95, 1.1, 0.9, 1.0, 1.0)
     assert not still_falling([flat_with_noise])
-
-
-def test_nothing_is_said_of_a_few_epochs_or_of_a_loss_that_rose() -> None:
-    assert late_share([3, 2, 1]) is None
-    assert late_share([1, 2, 3, 4, 5]) is None
-    assert not still_falling([(3.0, 2.0), ()])
-    assert not still_falling([])
 
 
 def test_it_says_undertrained_in_place_of_a_rank_and_the_others_move_up() -> None:

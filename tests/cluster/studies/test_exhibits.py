@@ -5,7 +5,6 @@ from dataclasses import replace
 import pytest
 
 from cluster.studies.cells import TABLES
-from cluster.studies.comparison import Figure
 from cluster.studies.exhibits import EXHIBITS, place
 from fl.report.style import png
 from tests.cluster.studies.made_up import CURVES, figures
@@ -58,15 +57,6 @@ def test_methods_of_the_users_own_are_drawn_and_told_beside_the_papers(name: str
     assert EXHIBITS[name].tell([first, *own]) is not None
 
 
-def test_a_line_with_no_reached_target_is_drawn_empty_and_named() -> None:
-    """Its method still stands in the legend."""
-    (one, *_) = figures("fig5")
-    poor = replace(one, results=({"start_accuracy": 0.0, "accuracy_curve": [0.0]},))
-    (axes,) = EXHIBITS["fig5"].draw([poor]).axes
-    (line,) = axes.get_lines()
-    assert (len(line.get_xdata()), line.get_label()) == (0, one.cell.method)
-
-
 def test_curves_are_the_mean_within_the_range_of_the_seeds() -> None:
     (one, *_) = figures("fig6")
     (axes,) = EXHIBITS["fig6"].draw([one]).axes
@@ -81,21 +71,6 @@ def test_what_is_drawn_can_be_run_and_hfldds_further_pictures_have_names() -> No
     assert EXHIBITS.keys() <= TABLES.keys()
     for name in (name for name in EXHIBITS if name.startswith("hfldd")):
         assert set(EXHIBITS[name].also) == ({"traffic", "clusters"} if name == "hfldd" else set())
-
-
-def cells_of(name: str) -> list[Figure]:
-    return [Figure(cell, ()) for cell in TABLES[name]("paper")]
-
-
-def test_a_panel_is_named_by_data_set_model_and_partition() -> None:
-    found = {place(figure) for figure in cells_of("hfldd-table5")}
-    assert len(found) == 9
-    assert "cifar10, resnet18, IID" in found
-    assert {place(figure) for figure in cells_of("fig6")} == {
-        f"emnist, Dir({alpha})" for alpha in ("0.5", "0.3", "0.1")
-    }
-    assert "cinic10, 2 classes per client" in {place(figure) for figure in cells_of("hfldd")}
-    assert {place(figure) for figure in cells_of("fedaf-table2")} == {"a client per domain"}
 
 
 CLUSTERED = run_of(0.5, 0.7) | {"heads": [1, 3]}
@@ -121,10 +96,3 @@ def test_traffic_has_a_line_for_each_method_with_rounds() -> None:
         "fedavg": [[50, 2], [60, 2], [70, 5], [80, 5], [90, 5], [95, 5]],
     }
     assert png(sheet).startswith(b"\x89PNG")
-
-
-def test_every_cluster_is_a_point_by_its_size() -> None:
-    clusters = EXHIBITS["hfldd"].also["clusters"].draw
-    (axes,) = clusters([hfldd("hfldd", CLUSTERED), hfldd("fedavg", run_of(0.5))]).axes
-    (line,) = axes.get_lines()
-    assert line.get_xydata().tolist() == [[1, 3], [2, 1]]

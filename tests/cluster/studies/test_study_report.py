@@ -4,11 +4,9 @@ from io import StringIO
 from typing import Any
 
 import pytest
-from matplotlib.figure import Figure
 from rich.console import Console
 
-from cluster.studies.study_report import curves, pictures, slopes, tables
-from fl.report import style
+from cluster.studies.study_report import curves, slopes, tables
 
 
 def cell(clients: int, seed: int = 0, **changes: Any) -> dict[str, Any]:
@@ -46,38 +44,6 @@ def test_a_slope_is_the_power_by_which_a_curve_grows() -> None:
 def test_a_run_that_reused_clients_has_no_rate() -> None:
     found = slopes([cell(10), cell(100), cell(1000, trained=3, clients_per_second=1e9)])
     assert found["rate"]["clients per second"] == pytest.approx(0)
-
-
-def test_one_run_has_pictures_but_no_slope() -> None:
-    assert slopes([cell(10)])["seconds"] == {}
-    assert set(pictures([cell(10)])) == {"seconds", "memory", "bytes", "rate", "accuracy"}
-
-
-@pytest.mark.parametrize("growth", [1.0, 1.2, 8.0, 40.0, 1e4])
-def test_no_two_ticks_of_a_picture_read_the_same(
-    growth: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    drawn: list[Figure] = []
-    monkeypatch.setattr(style, "png", lambda figure: drawn.append(figure) or b"")
-    found = [cell(10, driver_peak_bytes=1e9), cell(1000, driver_peak_bytes=growth * 1e9)]
-    pictures([{**each, "workers_peak_bytes": 9e8} for each in found])
-    memory = next(f for f in drawn if "memory" in f.axes[0].get_ylabel())
-    memory.canvas.draw()
-    low, high = memory.axes[0].get_ylim()
-    ticks = memory.axes[0].get_yticklabels(which="both")
-    labels = [tick.get_text() for tick in ticks if low <= tick.get_position()[1] <= high]
-    assert len(set(labels) - {""}) == len([text for text in labels if text]) >= 2
-
-
-def test_a_picture_marks_the_studys_own_numbers_of_clients(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    drawn: list[Figure] = []
-    monkeypatch.setattr(style, "png", lambda figure: drawn.append(figure) or b"")
-    pictures([cell(8), cell(16), cell(3200)])
-    for figure in drawn:
-        ticks = figure.axes[0].get_xticklabels(which="both")
-        assert [tick.get_text() for tick in ticks if tick.get_text()] == ["8", "16", "3,200"]
 
 
 def test_the_table_says_what_cannot_be_compared() -> None:

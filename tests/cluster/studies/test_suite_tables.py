@@ -1,6 +1,5 @@
 """What the paper's figures show, as tables of numbers, from made-up runs."""
 
-from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -9,7 +8,6 @@ import pytest
 from cluster.studies.cells import TABLES, make
 from cluster.studies.comparison import Figure, as_markdown
 from cluster.studies.exhibits import (
-    curves,
     epochs_to_target,
     tell_clients,
     tell_domains,
@@ -17,11 +15,10 @@ from cluster.studies.exhibits import (
     tell_forgetting,
     tell_hfldd,
     tell_rounds,
-    tell_sent,
     tell_targets,
     until,
 )
-from tests.cluster.studies.made_up import CURVES, figures
+from tests.cluster.studies.made_up import figures
 
 
 def test_epochs_to_a_target_are_the_mean_over_seeds_and_all_must_reach_it() -> None:
@@ -47,11 +44,6 @@ def test_distances_stand_between_the_ends_of_their_scale_and_name_their_network(
     assert len(told) == 4 + 1 + 5 + 1
 
 
-def test_a_curve_begins_with_the_start() -> None:
-    found = curves(figures("fig6")[0])
-    assert found.tolist() == [[0.3, *curve] for curve in CURVES]
-
-
 def test_the_best_round_stands_beside_the_last_and_beside_the_papers_best() -> None:
     told = tell_rounds(figures("fedaf"))
     (line,) = (line for line in told if line.startswith("| cifar10-alpha0.1 | fedaf |"))
@@ -72,24 +64,6 @@ def test_each_domain_has_a_column_and_the_papers_stands_below() -> None:
     other = {"per_domain_accuracy": {"mine": 0.5, "yours": 0.25}}
     told = tell_domains([replace(figures("fedaf-table2")[0], results=(other,))])
     assert told[4:] == ["| fedavg | 50.00 | 25.00 | 37.50 |"]
-
-
-def test_of_one_seed_there_is_no_spread() -> None:
-    def told(name: str, tell: Callable[[Sequence[Figure]], list[str]]) -> list[str]:
-        return tell([replace(figure, results=figure.results[:1]) for figure in figures(name)])
-
-    row = "| cifar10-alpha0.1 | fedaf | 60.00 | 70.00 | 69.11 ± 0.86 | 1.50 |"
-    assert row in told("fedaf", tell_rounds)
-    assert "| 10 epochs | 12.5 | 145.71 |" in told("fid", tell_fid)
-
-
-def test_a_target_that_nobody_reaches_has_no_column() -> None:
-    poor = replace(
-        figures("fig5")[0], results=({"start_accuracy": 0.1, "accuracy_curve": [0.12, 0.14]},)
-    )
-    heading, _, line = tell_targets([poor])[2:]
-    assert heading == "| Row | Method | 10 % |"
-    assert line.endswith(" | 0.0 |")
 
 
 def scored(method: str, *accuracies: float | None, sent: int = 0) -> Figure:
@@ -152,10 +126,6 @@ def test_traffic_is_all_that_was_sent_up_to_the_round_that_reaches_the_accuracy(
     assert until(found, 0.85) is None  # one seed never has it
 
 
-def test_a_run_without_rounds_reaches_nothing() -> None:
-    assert until(hfldd("centralised", {"accuracy": 0.9}), 0.5) is None
-
-
 def test_tables_2_to_4_are_of_iid_clients_and_beside_the_papers() -> None:
     told = tell_hfldd(
         [
@@ -168,12 +138,3 @@ def test_tables_2_to_4_are_of_iid_clients_and_beside_the_papers() -> None:
     assert "| mnist-C10 | fedavg | 80 % | 3.0 | 14.00 | 2.8 | 17 | 593.15 | 10.1 |" in told
     assert not any(line.startswith("| mnist-C1 | fedavg | 80 %") for line in told)
     assert "| mnist-C1 | fedavg | 5.00 | 5.00 | 5.00 | 5.00 | 5.00 |" in told  # up to 90 percent
-
-
-def test_what_was_sent_is_told_of_clustered_runs_alone() -> None:
-    ours = run_of(0.5) | {
-        "heads": [0, 3],
-        "distilled": {"images": 20, "steps": 1.0, "nearest_real": 0.00007},
-    }
-    told = tell_sent([hfldd("hfldd", ours), hfldd("fedseq", run_of(0.5))])
-    assert told[-1] == "| mnist-C10 | hfldd | 2 | 3 | 1 | 20 | 1 | 0.00007 |"

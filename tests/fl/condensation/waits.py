@@ -1,7 +1,6 @@
 """What a pretended GPU would make the host wait for, and what the host sends to it."""
 
 from collections import Counter
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -10,7 +9,6 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from tests.fl.operations import WAITING
-from tests.pretended_gpu import pretended_gpus
 from tests.pretended_gpu.tags import device_of, tensors_in
 from tests.pretended_gpu.torch_internals import without_calls
 
@@ -77,10 +75,3 @@ class _Operators(TorchDispatchMode):
 def _waits_as_index(tensor: Tensor) -> bool:
     """Whether it is copied to the GPU first, or counted there."""
     return tensor.dtype == torch.bool or device_of(tensor).type == "cpu"
-
-
-def waits_of(work: Callable[[torch.device], object]) -> Waits:
-    """The waits and copies of work that is given a pretended GPU."""
-    with pretended_gpus(), Waits() as seen:
-        work(GPU)
-    return seen

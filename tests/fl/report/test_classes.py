@@ -5,7 +5,7 @@ import pytest
 from matplotlib.colors import to_rgb
 
 from fl.report import classes, style
-from fl.report.classes import MISSING, image_grid, mosaic, most_confused
+from fl.report.classes import mosaic, most_confused
 from fl.report.read import Partition
 from tests.fl.report.conftest import drawn, names, record
 
@@ -49,14 +49,6 @@ def test_few_classes_have_a_number_in_each_cell_that_is_not_empty() -> None:
     assert texts == {(0, 0): "9", (1, 0): "1", (1, 2): "5", (2, 2): "5"}
     assert names(axes.yaxis) == NAMES
     assert np.isfinite(np.asarray(axes.images[0].get_array())).all()  # without a test sample too
-
-
-def test_many_classes_take_the_pages_width_without_numbers() -> None:
-    run = record(result={"confusion": np.eye(62, dtype=int).tolist()})
-    axes, caption = drawn(classes.confusion(run))
-    assert axes.get_window_extent().width > 100 * style.HALF
-    assert not axes.texts
-    assert "Most often" not in caption
 
 
 def test_the_worst_mistakes_are_told_the_most_frequent_first() -> None:
@@ -106,18 +98,3 @@ def test_the_mosaic_has_each_image_in_its_row_and_group(channels: int) -> None:
     assert (tile == np.moveaxis(known, 0, -1)).all()
     assert (picture[top : top + size, left - gap : left] == 255).all()
     assert (picture[:size, :size] == 7).all()
-
-
-def test_images_that_do_not_exist_are_pale_not_black() -> None:
-    groups = [images(2) for _ in range(3)]
-    groups[2][1, 2] = 0
-    assert (mosaic(groups)[9:17, -9:-1] == MISSING).all()
-
-
-@pytest.mark.parametrize("classes", [10, 100])
-def test_the_grid_names_every_class_and_fits_the_page(classes: int) -> None:
-    labels = [f"name {index}" for index in range(classes)]
-    figure = image_grid({"real": images(classes), "kept": images(classes)}, labels)
-    assert names(figure.axes[0].yaxis) == labels
-    assert figure.get_figwidth() <= style.WIDE + 0.01
-    assert figure.get_figheight() <= 15

@@ -31,22 +31,6 @@ def test_clients_are_in_the_order_of_their_accuracy_with_the_worst_tenth_marked(
     assert "worst tenth 51.2%" in caption
 
 
-def test_the_caption_has_mean_and_standard_deviation() -> None:
-    axes, caption = accuracies([0.5, None, 0.9])
-    assert legend(axes) == ["client", "worst tenth", "mean 70.0%"]
-    assert caption == (
-        "Each client after the last round: mean 70.0%, standard deviation 20.0 points, worst "
-        "tenth 50.0%."
-    )
-
-
-def test_more_clients_than_find_room_are_counted_not_named() -> None:
-    axes, _ = accuracies(np.random.default_rng(0).random(1000).tolist())
-    assert names(axes.xaxis) == []
-    assert axes.get_xlabel() == "1,000 clients, the worst first"
-    assert len(heights(axes, "worst tenth")) == 100
-
-
 # Uploads.
 
 
@@ -61,12 +45,6 @@ def test_uploads_are_of_who_reported() -> None:
     assert names(axes.xaxis) == ["0", "2"]
     assert np.asarray(axes.collections[0].get_offsets())[:, 1].tolist() == [1000, 2000]
     assert axes.get_ylim()[0] == 0
-
-
-def test_uploads_that_differ_much_get_a_logarithmic_axis_and_the_caption_says_why() -> None:
-    axes, caption = uploads(1000, 0, 50_000)
-    assert axes.get_yscale() == "log"
-    assert caption.endswith("logarithmic, as the largest is 50 times the smallest.")
 
 
 def test_if_nobody_sent_anything_no_figure_shows_it() -> None:
@@ -93,13 +71,6 @@ def test_a_cell_of_the_partition_is_darker_with_more_samples_in_its_role_s_colou
     assert names(axes.yaxis) == ["a", "$\\frac", "c"]
     assert "iid partition 0123456789ab:" in caption
     assert caption.endswith("has 40.")
-
-
-@pytest.mark.parametrize("count", [1, 600])
-def test_a_partition_of_any_number_of_clients_is_drawn(count: int) -> None:
-    axes, _ = partition(np.zeros((count, 3), np.int64), ["classifier"] * count)
-    assert (np.asarray(axes.images[0].get_array()) == 1).all()
-    assert axes.get_xlim() == (-0.5, count - 0.5)
 
 
 # Attacks.

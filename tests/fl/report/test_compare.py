@@ -14,7 +14,7 @@ from fl.report.__main__ import main
 from fl.report.compare import accuracy_curves, groups_of, write_comparison
 from fl.report.read import RunRecord, read_run
 from fl.report.words import NONE
-from tests.fl.report.conftest import CURVE, START, MakeRun, legend
+from tests.fl.report.conftest import MakeRun, legend
 
 
 def change(run_dir: Path, result: dict[str, Any], **settings: Any) -> Path:
@@ -68,18 +68,6 @@ def test_seeds_of_one_row_are_no_difference(make_run: MakeRun, tmp_path: Path) -
     assert [(row["Run"], row["seed"]) for row in settings] == [("dense", "0, 1"), ("other", "1")]
 
 
-def test_whatever_is_wide_scrolls_in_a_box_of_its_own(make_run: MakeRun, tmp_path: Path) -> None:
-    """So the page is never wider than the window, with any number of runs and settings."""
-    runs = [
-        change(make_run(f"{k}-{'long' * 20}"), {}, dataset="d" * 200, alpha=k) for k in range(8)
-    ]
-    _, page = tables(runs, tmp_path)
-    assert page.count("<table>") == page.count('<div class="table">\n<table>') == 2
-    assert re.search(r"^\.table \{[^}]*overflow: auto", page, re.MULTILINE)
-    assert re.search(r"^\.paper img \{[^}]*max-width: 100%", page, re.MULTILINE)
-    assert page.count("<img") == page.count('<div class="paper">\n<img') == 1
-
-
 def test_runs_are_side_by_side_the_best_first(make_run: MakeRun, tmp_path: Path) -> None:
     runs = [make_run("worse"), change(make_run("better"), {"method": "dense", "accuracy": 0.93})]
     rows, page = table(runs, tmp_path)
@@ -112,14 +100,6 @@ def test_runs_that_cannot_be_compared_are_marked(
     make_run: MakeRun, tmp_path: Path, changes: dict[str, Any], said: str
 ) -> None:
     assert said in table([make_run("one"), change(make_run("two"), changes)], tmp_path)[1]
-
-
-def test_every_run_has_a_line_of_its_own_from_its_start(make_run: MakeRun) -> None:
-    runs = [read_run(make_run(f"cost${k}")) for k in range(9)]
-    (axes,) = accuracy_curves(groups_of(runs)).axes
-    looks = {(line.get_color(), line.get_linestyle()) for line in axes.lines}
-    assert len(looks) == 9
-    assert list(axes.lines[0].get_ydata()) == [START, *CURVE.values()]
 
 
 def seeded(make_run: MakeRun, seed: int, **result: Any) -> Path:
@@ -168,12 +148,6 @@ def test_clients_below_their_accuracy_alone_are_counted(
     assert "Below alone" not in table([make_scored("again"), other], tmp_path)[0][0]
 
 
-def test_runs_without_fusion_epochs_have_no_picture(make_run: MakeRun, tmp_path: Path) -> None:
-    run = make_run("fedavg")
-    (run / "metrics.jsonl").write_text("")
-    assert "data:image" not in table([run], tmp_path)[1]
-
-
 def test_an_unfinished_run_is_refused(make_run: MakeRun, tmp_path: Path) -> None:
     run = make_run()
     (run / "result.json").unlink()
@@ -188,11 +162,3 @@ def test_the_command_writes_the_page(
     assert main([str(make_run("a")), str(make_run("b")), "-o", str(page)]) == 0
     assert capsys.readouterr().out.strip() == str(page)
     assert page.exists()
-
-
-def test_runs_of_many_rounds_say_when_they_got_there(make_run: MakeRun, tmp_path: Path) -> None:
-    runs = [make_run("slow", rounds=9), make_run("fast", rounds=7), make_run("one-shot")]
-    rows, _ = table(runs, tmp_path)
-    assert sorted(row["Rounds to 80.0%"] for row in rows) == ["7", "9", NONE]
-    (axes,) = accuracy_curves(groups_of([read_run(run) for run in runs])).axes
-    assert axes.get_xlabel() == "round or fusion epoch"

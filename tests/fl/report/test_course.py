@@ -33,22 +33,6 @@ def test_the_curve_is_the_epochs_with_the_start_as_epoch_zero() -> None:
     )
 
 
-def test_a_best_last_epoch_is_marked_once_and_a_start_may_be_unknown() -> None:
-    axes, caption = drawn(course.accuracy(record(accuracy={1: 0.5, 2: 0.6})))
-    line, last = axes.lines
-    assert list(line.get_xdata()) == [1, 2]
-    assert last.get_data() == ([2], [0.6])
-    assert caption.endswith("after each fusion epoch.")
-
-
-@pytest.mark.parametrize("curve", [{1: 0.951}, {1: 0.999, 2: 1.0}, {1: 0.0, 2: 0.001}])
-def test_a_flat_curve_is_not_blown_up(curve: dict[int, float]) -> None:
-    axes, _ = drawn(course.accuracy(record(accuracy=curve)))
-    low, high = axes.get_ylim()
-    assert low <= min(curve.values()) <= max(curve.values()) <= high
-    assert high - low > 0.02
-
-
 def test_bands_show_how_accuracy_is_distributed_over_the_scored_clients() -> None:
     rounds = {1: [0.0, None, 0.1, 0.2], 2: [None, None, 0.4, 0.8]}
     axes, caption = drawn(
@@ -113,18 +97,6 @@ def test_each_role_and_model_has_a_panel_in_the_roles_colour() -> None:
     assert [axes.get_xlabel() for axes in shown] == ["epoch", "step", "epoch"]
 
 
-def test_many_kinds_take_several_rows() -> None:
-    kinds = [curve for k in range(5) for curve in curves(1, model=f"model{k}")]
-    labels = [axes.get_ylabel() for axes in panels(kinds)]
-    assert labels == ["training loss", "", "", "training loss", ""]
-
-
-def test_the_axis_is_logarithmic_if_losses_differ_much() -> None:
-    falling = LossCurve(0, "classifier", "cnn", [1.0, 2.0], [2.3, 0.01])
-    assert panels([falling])[0].get_yscale() == "log"
-    assert panels(curves(1))[0].get_yscale() == "linear"
-
-
 def test_losses_that_are_not_finite_are_left_out() -> None:
     (axes,) = panels([LossCurve(0, "classifier", "$^", [1.0, 2.0], [math.nan] * 2)])
     assert axes.get_title(loc="left") == "classifier, $^: 1 client"
@@ -181,12 +153,6 @@ def test_bars_of_a_lane_never_overlap_however_many_there_are(clients: int) -> No
         assert all(left[1] <= right[0] + 1e-9 for left, right in pairwise(sorted(lane)))
     assert bool(axes.texts) == (clients == 10)
     assert caption == "Where each client was trained and when."
-
-
-def test_thousands_of_bars_are_pixels() -> None:
-    entries = [entry(k, k / 10, k / 10 + 0.1) for k in range(style.MOST_SHAPES + 1)]
-    assert placement(entries)[0].collections[0].get_rasterized()
-    assert not placement(entries[:-1])[0].collections[0].get_rasterized()
 
 
 def test_a_run_that_trained_nobody_has_no_placement() -> None:

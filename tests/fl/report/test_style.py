@@ -3,7 +3,6 @@
 import io
 from xml.etree import ElementTree
 
-import numpy as np
 import pytest
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -36,18 +35,6 @@ def test_names_that_find_room_are_all_shown_level() -> None:
     assert {label.get_rotation() for label in axes.get_xticklabels()} == {0}
 
 
-def test_of_many_names_as_many_are_shown_as_find_room_at_even_steps() -> None:
-    names = [str(k) for k in range(200)]
-    _, axes = columns(names)
-    places = list(shown(axes))
-    assert len(places) <= style.NAMES_PER_INCH * style.HALF
-    assert places[0] == 0
-    assert len(set(np.diff(places))) == 1
-    assert all(text == names[int(place)] for place, text in shown(axes).items())
-    _, wide = columns(names, style.WIDE)
-    assert len(shown(wide)) > len(places)
-
-
 def test_names_that_would_run_into_each_other_are_slanted() -> None:
     _, axes = columns(["a rather long name"] * 5)
     assert {label.get_rotation() for label in axes.get_xticklabels()} == {45}
@@ -59,13 +46,6 @@ def test_a_name_is_no_formula(name: str) -> None:
     style.name_rows(figure, axes, [name, "b"])
     figure.draw_without_rendering()
     assert shown(axes)[0] == name
-
-
-def test_panels_are_side_by_side_and_share_their_heights() -> None:
-    figure, panels = style.new_panels(style.WIDE, 3.0, 3)
-    panels[1].set_ylim(-2, 7)
-    assert [axes.get_ylim() for axes in panels] == [(-2, 7)] * 3
-    assert figure.get_size_inches().tolist() == [style.WIDE, 3.0]
 
 
 def test_a_picture_has_its_figures_size_and_the_same_bytes_every_time() -> None:
