@@ -3,6 +3,7 @@
 import ast
 import re
 import sys
+from functools import cache
 from pathlib import Path
 from statistics import quantiles
 
@@ -33,6 +34,7 @@ WINGS = (
 KERNELS_MAY_IMPORT = set(sys.stdlib_module_names) | {"torch", "triton", "kernels"}
 
 
+@cache
 def modules() -> dict[str, Path]:
     found = {}
     for package in PACKAGES:
@@ -42,6 +44,7 @@ def modules() -> dict[str, Path]:
     return found
 
 
+@cache
 def imports(path: Path, *, at_import_time: bool = False) -> set[str]:
     """Names that a file imports; with at_import_time only those outside functions."""
     names: set[str] = set()

@@ -7,14 +7,15 @@ import random
 import subprocess
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.chaos.faults import RUNTIMES, WEIGHTS, Run, mount
+from tests.chaos.faults import WEIGHTS, Run, mount
 from tests.cluster.commands import fingerprint
 
 
@@ -37,14 +38,17 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 @pytest.fixture(scope="session")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Undisturbed]:
-    found = {}
-    for runtime in RUNTIMES:
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Undisturbed]:
+    """By the runtime; each is played when the first test asks for it."""
+
+    @cache
+    def play(runtime: str) -> Undisturbed:
         run = Run(tmp_path_factory.mktemp(f"undisturbed-{runtime}") / "runs", runtime)
         begin = time.monotonic()
         assert run.whole() == 0, run.output
-        found[runtime] = Undisturbed(time.monotonic() - begin, fingerprint(run.run_dir))
-    return found
+        return Undisturbed(time.monotonic() - begin, fingerprint(run.run_dir))
+
+    return play
 
 
 @pytest.fixture

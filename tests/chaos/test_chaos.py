@@ -18,12 +18,12 @@ def test_a_run_survives_the_fault(
     number: str,
     fault: str,
     folder: Path,
-    undisturbed: dict[str, Undisturbed],
+    undisturbed: Callable[[str], Undisturbed],
     record_property: Callable[[str, object], None],
 ) -> None:
     record_property("fault", fault)
     runtime, strike = FAULTS[fault]
-    run, reference = Run(folder, runtime, drawn=fault == "disk"), undisturbed[runtime]
+    run, reference = Run(folder, runtime, drawn=fault == "disk"), undisturbed(runtime)
     what = f"fault {number}, {fault}: {strike(run, random.Random(number), reference.seconds)}"
     status = run.end()
     if status == 0 and fault != "bit":

@@ -56,6 +56,13 @@ def test_a_run_leaves_what_the_design_lists(runs: Path) -> None:
         assert (run / name).exists(), name
     assert len(list((run / "updates").iterdir())) == 4
     figures = result(run)
+    assert [p["client"] for p in figures["placements"]] == [0, 1, 2, 3]
+    assigned = {p["model"]: tuple(p["assigned"].items()) for p in figures["placements"]}
+    assert len(assigned) == len(set(assigned.values())) == 2
+    for p in figures["placements"]:
+        assert p["assigned"]["memory"] == p["requested"]["memory_bytes"] > p["peak_bytes"] > 0
+        assert (p["attempts"], p["reused"], p["device_uuid"]) == (1, False, None)
+        assert p["seconds"] > 0
     assert set(figures) >= KEYS
     assert set(figures["seconds"]) == PHASES
     assert figures["protocol"] == "one-shot"
@@ -134,23 +141,6 @@ def test_dry_run_prints_plan_and_leaves_nothing(
     assert not (tmp_path / "runs").exists()
 
 
-PROTOTYPES = ("--name=run", "--prototypes", "vgg9", "cnn")
-
-
-@pytest.mark.slow
-def test_three_models_are_assigned_three_measured_shares(tmp_path: Path) -> None:
-    done = launch(tmp_path, *PROTOTYPES)
-    assert done.returncode == 0, done.stderr
-    placements = result(tmp_path / "run")["placements"]
-    assert [p["client"] for p in placements] == [0, 1, 2, 3]
-    assigned = {p["model"]: tuple(p["assigned"].items()) for p in placements}
-    assert len(assigned) == len(set(assigned.values())) == 3
-    for p in placements:
-        assert p["assigned"]["memory"] == p["requested"]["memory_bytes"] > p["peak_bytes"] > 0
-        assert (p["attempts"], p["reused"], p["device_uuid"]) == (1, False, None)
-        assert p["seconds"] > 0
-
-
 @pytest.mark.slow
 def test_a_client_over_its_share_stops_the_run_or_is_left_out_as_asked(tmp_path: Path) -> None:
     starved = ("--name=run", "--prototypes", "cnn", "vgg9", "--classifier.width=0.25")
@@ -177,9 +167,9 @@ def test_a_client_over_its_share_stops_the_run_or_is_left_out_as_asked(tmp_path:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--num-clients=1000"], "samples"),
-        (["--aggregate=krum", "--num-clients=8"], "at least 5 clients of one architecture"),
-        (["--dataset=mnist", "--data-root=nowhere"], "train-images-idx3-ubyte"),
+        (["--runtime=inprocess", "--num-clients=1000"], "samples"),
+        (["--runtime=inprocess", "--aggregate=krum", "--num-clients=8"], "at least 5 clients of"),
+        (["--runtime=inprocess", "--dataset=mnist", "--data-root=nowhere"], "train-images-idx3"),
         (["--resources.classifier.cpus=4096"], "asks for 4096 cores, "),
         (["--resources.models", "vgg9.memory-bytes=1000000000000000"], "asks for 1000.0 TB of"),
     ],
@@ -236,9 +226,8 @@ def test_a_stopped_run_leaves_no_process_and_resumes_to_the_same_result(
     assert not alive
     assert events(tmp_path / "run")  # every line is whole
 
-    # One of the two goes on in one process: both runtimes have the same result.
-    runtime = "inprocess" if how == signal.SIGKILL else "ray"
-    resumed = launch(tmp_path, f"--runtime={runtime}", *SLOW, "--resume")
+    # It goes on in one process: both runtimes have the same result.
+    resumed = launch(tmp_path, "--runtime=inprocess", *SLOW, "--resume")
     assert resumed.returncode == 0, resumed.stderr
     assert 1 <= resumed.stdout.count("reused from the store") < 4
     assert fingerprint(tmp_path / "run") == fingerprint(undisturbed)

@@ -201,17 +201,15 @@ def test_a_loopback_that_is_down_is_one_line_at_once() -> None:
 
 
 SIGNALLED = """
-import os, signal, sys
+import os, signal
 import psutil, ray
-from cluster.hardware.private_ray import joined_ray, private_ray
+from cluster.hardware.private_ray import private_ray
 
 def ours(signum, frame):
     print("ours", flush=True)
 
 signal.signal(signal.SIGTERM, ours)
-address = sys.argv[1:]
-opened = joined_ray(*address) if address else private_ray(cpus=1, gpus=0, memory_bytes=2**30)
-with opened:
+with private_ray(cpus=1, gpus=0, memory_bytes=2**30):
     os.kill(os.getpid(), signal.SIGTERM)
     ray.get(ray.remote(num_cpus=1)(lambda: 1).remote())
     root = ray._private.worker._global_node.get_session_dir_path()
@@ -221,22 +219,13 @@ print(root, *pids)
 """
 
 
-@pytest.mark.parametrize("guest", [False, True])
-def test_sigterm_stays_with_the_program_and_nothing_is_left_of_its_own_cluster(
-    guest: bool, neighbour: Neighbour
-) -> None:
-    address = [neighbour.address] if guest else []
-    command = [sys.executable, "-c", SIGNALLED, *address]
-    # Ray reads it when it is imported, here before us: a guest without it is let in nowhere.
-    own = {**os.environ, AUTHENTICATION: "token"}
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=own)
+def test_sigterm_stays_with_the_program_and_nothing_is_left_of_its_own_cluster() -> None:
+    command = [sys.executable, "-c", SIGNALLED]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     *said, left = done.stdout.splitlines()
     assert said == ["ours", "ours"]
     root, *pids = left.split()
-    if guest:
-        assert Path(root).exists()
-        return
     assert len(root) < 80
     assert not Path(root).parent.exists()
     assert len(pids) >= 3

@@ -24,7 +24,7 @@ def test_every_figure_is_drawn(name: str) -> None:
         for axes in drawn.axes:
             looks = {(line.get_color(), line.get_linestyle()) for line in axes.get_lines()}
             assert len(looks) == len(axes.get_lines())
-    assert png(drawn).startswith(b"\x89PNG")
+    drawn.draw_without_rendering()
 
 
 @pytest.mark.parametrize("name", EXHIBITS)
