@@ -5,9 +5,9 @@ import logging
 import os
 import re
 import secrets
-import select
 import signal
 import socket
+import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -26,7 +26,7 @@ from cluster.hardware.ray_internals import (
     TOKEN,
     TOKEN_FILE,
     job_config,
-    raylet_pid,
+    raylet_process,
     shut_down,
     start_cluster,
     token_at_home,
@@ -93,7 +93,7 @@ def private_ray(
     with (
         short_root() as root,
         _in_cluster(start, "Ray did not start", after),
-        watched(raylet_pid()),
+        watched(raylet_process()),
         announced(published) if published else contextlib.nullcontext(),
     ):
         yield
@@ -183,33 +183,27 @@ def die(pid: int) -> None:
 
 
 @contextlib.contextmanager
-def watched(pid: int | None, then: Callable[[int], None] = die) -> Iterator[None]:
-    """Calls ``then`` if that process ends before the context does; where Linux can tell.
+def watched(
+    raylet: subprocess.Popen[bytes] | None, then: Callable[[int], None] = die
+) -> Iterator[None]:
+    """Calls ``then`` if that process ends before the context does.
 
     Ray would end this process too if its node's raylet dies, but seconds later, from C++ and
     without a word that means anything to a user.
     """
-    process = None
-    with contextlib.suppress(OSError, AttributeError):  # another system, an old one, or it is gone
-        process = None if pid is None else os.pidfd_open(pid)
-    if pid is None or process is None:
-        yield
-        return
-    over_read, over_write = os.pipe()
+    over = threading.Event()
 
-    def wait() -> None:
-        if over_read not in select.select([process, over_read], [], [])[0]:
-            then(pid)
+    def wait(raylet: subprocess.Popen[bytes]) -> None:
+        raylet.wait()
+        if not over.is_set():
+            then(raylet.pid)
 
-    thread = threading.Thread(target=wait, name="raylet watch", daemon=True)
-    thread.start()
+    if raylet:
+        threading.Thread(target=wait, args=(raylet,), name="raylet watch", daemon=True).start()
     try:
         yield
     finally:
-        os.close(over_write)  # which makes the other end ready
-        thread.join()
-        os.close(over_read)
-        os.close(process)
+        over.set()
 
 
 def import_ray() -> None:

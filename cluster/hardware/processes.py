@@ -7,8 +7,9 @@ import signal
 import subprocess
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import IO
+
+import psutil
 
 from cluster.hardware.fork_worker import SET_PARENT_DEATH_SIGNAL
 
@@ -71,17 +72,9 @@ def end_descendants(grace_s: float = GRACE_S) -> None:
 
 def descendants(ancestor: int) -> set[int]:
     """Ids of the living processes that descend from this one."""
-    children: dict[int, list[int]] = {}
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError):
-            # The process's name, in parentheses, may contain anything, even parentheses.
-            state, parent = stat.read_text(errors="replace").rpartition(")")[2].split()[:2]
-            if state not in "ZX":
-                children.setdefault(int(parent), []).append(int(stat.parent.name))
-    found: set[int] = set()
-    waiting = [ancestor]
-    while waiting:
-        below = children.get(waiting.pop(), [])
-        found.update(below)
-        waiting += below
+    found = set()
+    for process in psutil.Process(ancestor).children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            if process.status() not in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD):
+                found.add(process.pid)
     return found

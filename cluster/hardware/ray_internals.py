@@ -25,6 +25,7 @@
 import contextlib
 import logging
 import os
+import subprocess
 import sys
 from collections.abc import Iterable, Iterator
 from importlib import import_module
@@ -218,12 +219,12 @@ def forked_workers(template: Path | None) -> Iterator[None]:
         setattr(Node, "start_raylet", start)  # noqa: B010
 
 
-def raylet_pid() -> int | None:
+def raylet_process() -> subprocess.Popen[bytes] | None:
     """The process of this process's own cluster that runs its node; None where Ray does not say."""
     from ray._private.worker import global_worker
 
     found = getattr(global_worker.node, "all_processes", {}).get("raylet")
-    return found[0].process.pid if found else None
+    return found[0].process if found else None
 
 
 def gpus_of_group(group: Any) -> str:

@@ -1,10 +1,8 @@
 """The server's ranks as Ray actors: their placement, their start, and which of them failed."""
 
-import fcntl
 import os
 import secrets
 import socket
-import struct
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -14,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import ray
 import torch
 import torch.distributed as dist
@@ -31,8 +30,6 @@ from fl.fusion.fit import FitSpec
 from fl.fusion.group import Group, PeerLostError, ProcessGroup
 from fl.fusion.rank import Rank, Report
 
-SIOCGIFADDR = 0x8915
-
 
 def use_interface_of(address: str) -> None:
     """Makes gloo and NCCL talk over the network that this node's address belongs to.
@@ -47,16 +44,8 @@ def use_interface_of(address: str) -> None:
 
 
 def _interface_of(address: str) -> str | None:
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        for _, name in socket.if_nameindex():
-            request = struct.pack("256s", name.encode()[:15])
-            try:
-                found = fcntl.ioctl(probe.fileno(), SIOCGIFADDR, request)[20:24]
-            except OSError:  # an interface without an address
-                continue
-            if socket.inet_ntoa(found) == address:
-                return name
-    return None
+    interfaces = psutil.net_if_addrs().items()
+    return next((name for name, own in interfaces if address in [a.address for a in own]), None)
 
 
 WITNESS_S = 5.0

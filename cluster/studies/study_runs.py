@@ -3,17 +3,17 @@
 Each runs in a process of its own: its time, memory and bytes are measured.
 """
 
-import os
 import re
 import shutil
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
+import psutil
 import torch
 from rich.console import Console
 
@@ -261,33 +261,19 @@ def peaks() -> Iterator[Peaks]:
 
 def _clients_processes() -> Iterator[int]:
     """Ray's actors below this process; Ray names each after what it runs."""
-    parents = {}
-    for entry in PROC.iterdir():
-        if entry.name.isdigit():
-            found = re.search(r"^PPid:\s+(\d+)", _status(entry.name), re.MULTILINE)
-            parents[int(entry.name)] = int(found.group(1)) if found else 0
-    below = {os.getpid()}
-    while grown := {pid for pid, parent in parents.items() if parent in below} - below:
-        below |= grown
-    for pid in below:
-        try:
-            command = (PROC / str(pid) / "cmdline").read_bytes()
-        except OSError:
-            continue
-        if command.startswith(b"ray::ClientActor"):
-            yield pid
+    for child in psutil.Process().children(recursive=True):
+        with suppress(psutil.NoSuchProcess, psutil.AccessDenied):
+            if " ".join(child.cmdline()).startswith("ray::ClientActor"):
+                yield child.pid
 
 
 def _peak(process: int | str) -> int:
-    found = re.search(r"^VmHWM:\s+(\d+) kB", _status(str(process)), re.MULTILINE)
-    return int(found.group(1)) * 1024 if found else 0
-
-
-def _status(process: str) -> str:
-    try:
-        return (PROC / process / "status").read_text()
-    except OSError:  # it has ended
-        return ""
+    """Most resident bytes so far; 0 for one that has ended. (psutil tells what is resident now.)"""
+    with suppress(OSError):
+        status = (PROC / str(process) / "status").read_text()
+        if found := re.search(r"^VmHWM:\s+(\d+) kB", status, re.MULTILINE):
+            return int(found.group(1)) * 1024
+    return 0
 
 
 def _device_peak(placements: list[JsonObject]) -> int | None:

@@ -35,7 +35,7 @@ CLUSTER = """
 import contextlib, json, os, psutil, sys, time
 from pathlib import Path
 from cluster.hardware.worker_template import worker_template
-from cluster.hardware.ray_internals import gpus_of_group, path_of_workers, raylet_pid
+from cluster.hardware.ray_internals import gpus_of_group, path_of_workers, raylet_process
 from cluster.hardware.ray_internals import shut_down, start_cluster
 root, memory, store = Path(sys.argv[1]), *map(int, sys.argv[2:])
 held = contextlib.ExitStack()
@@ -75,7 +75,7 @@ print(json.dumps({
     "gpus": ray.cluster_resources().get(name),
     "free": free(),
     "sockets": [p.name for p in root.glob("session_*/sockets/*")],
-    "node": " ".join(psutil.Process(raylet_pid()).cmdline()),
+    "node": " ".join(psutil.Process(raylet_process().pid).cmdline()),
     "processes": processes,
 }))
 
