@@ -22,7 +22,7 @@ EXHIBITS = (*TABLES, BYTES_TABLE)
 
 @dataclass(frozen=True, kw_only=True)
 class SuiteOptions(Settings):
-    """Regenerate a table or figure of the papers of FedMHO, FedAF, FedD2S or HFLDD."""
+    """Regenerate a table or figure of the papers of FedMHO, FedAF, FedD2S or HFLDD, or of ours."""
 
     name: Annotated[str, OneOf(EXHIBITS), tyro.conf.Positional, tyro.conf.arg(metavar="NAME")]
     """Table: table3, table4, table5, table6, table8, table9 or loss-weights. Figure: fig5, fig6,
@@ -31,7 +31,8 @@ class SuiteOptions(Settings):
     FedD2S's: fedd2s-table2 (all methods), fedd2s-table3 (head models), fedd2s-fig5 (epochs),
     fedd2s-fig6 (dropping sets) or fedd2s-fig7 (dropping rates). Of HFLDD's: hfldd (Figures 3 to 6
     and Tables II to IV), hfldd-table5 (models), hfldd-table6 (number of groups, Table VI and
-    Figure 8) or hfldd-fig7 (size of the distilled sets)."""
+    Figure 8) or hfldd-fig7 (size of the distilled sets). Ours: open (FedMHO-Open, and
+    decoders of all clients) or open-clients (the same with 50 and 100 clients)."""
     scale: Scale = "small"
     """small, or just --small: a sixth of the images and narrow models, for two cores. paper: for
     GPUs."""
