@@ -21,6 +21,8 @@ from fl.resources import ResourcesConfig
 
 PROC = Path("/proc/self")
 """The kernel's files about this process."""
+CGROUPS = Path("/sys/fs/cgroup")
+"""Where the one hierarchy of version 2, or a folder for each of version 1, is mounted."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,15 +33,16 @@ class Limits:
     memory_bytes: float = math.inf
 
 
-def cgroup_limits(proc: Path = PROC) -> Limits:
+def cgroup_limits(proc: Path = PROC, mounted: Path = CGROUPS) -> Limits:
     """CPU quota and memory limit of this process's control groups, version 1 and 2 alike.
 
     A limit anywhere between a group and the root of its hierarchy binds, so all are read.
 
     Args:
-        proc: holds the files ``cgroup`` and ``mountinfo`` of the process.
+        proc: holds the file ``cgroup`` of the process.
+        mounted: where control groups are mounted.
     """
-    groups = list(_groups(proc))
+    groups = list(_groups(proc, mounted))
     return Limits(
         cpus=min((_quota(g) for g in groups), default=math.inf),
         memory_bytes=min((_memory(g) for g in groups), default=math.inf),
@@ -71,37 +74,17 @@ def slurm_limits(environ: Mapping[str, str], *, cpus: float, gpus: int) -> Limit
     )
 
 
-def _groups(proc: Path) -> Iterator[Path]:
-    """Directories of the process's control groups and of all those around them."""
-    mounts = list(_mounts(_read(proc / "mountinfo")))
+def _groups(proc: Path, mounted: Path) -> Iterator[Path]:
+    """Where directories of the process's control groups, and of all those around them, would be.
+
+    In a container the kernel may name a group by its path outside: then only the mount is there.
+    """
     for line in _read(proc / "cgroup").splitlines():
-        _, _, rest = line.partition(":")
-        controllers, _, path = rest.partition(":")
-        for root, mount, options in mounts:
-            # The line of version 2's only hierarchy names no controllers.
-            if set(controllers.split(",")) & options or (not controllers and "cgroup2" in options):
-                yield from _up(root, mount, path)
-
-
-def _mounts(mountinfo: str) -> Iterator[tuple[str, Path, set[str]]]:
-    """Each mounted hierarchy: its group at the mount, the mount, its controllers or type."""
-    for line in mountinfo.splitlines():
-        fields, _, rest = line.partition(" - ")
-        before, after = fields.split(), rest.split()
-        if len(before) < 5 or len(after) < 3 or after[0] not in ("cgroup", "cgroup2"):
-            continue
-        options = set(after[2].split(",")) if after[0] == "cgroup" else {"cgroup2"}
-        yield before[3], Path(before[4]), options
-
-
-def _up(root: str, mount: Path, path: str) -> Iterator[Path]:
-    """The group's directory and its parents, up to the mount."""
-    inside = PurePosixPath(path)
-    if inside.is_relative_to(root) and ".." not in inside.parts:
-        below = inside.relative_to(root)
-        yield from (mount / p for p in (below, *below.parents))
-    else:  # a group outside the part of the hierarchy that this container sees
-        yield mount
+        _, controllers, path = [*line.split(":", 2), "", ""][:3]
+        below = PurePosixPath(path.lstrip("/"))
+        if ".." in below.parts:
+            below = PurePosixPath()
+        yield from (mounted / controllers / p for p in (below, *below.parents))
 
 
 def _quota(group: Path) -> float:
@@ -220,17 +203,20 @@ class Inventory:
         return min(len(requests), most or len(requests), int(fitting))
 
 
-def take_inventory(environ: Mapping[str, str] = os.environ, *, proc: Path = PROC) -> Inventory:
+def take_inventory(
+    environ: Mapping[str, str] = os.environ, *, proc: Path = PROC, mounted: Path = CGROUPS
+) -> Inventory:
     """Counts what the machine has, within the limits of cgroups and the Slurm job.
 
     Args:
         environ: the process's environment: the Slurm job, ``CUDA_VISIBLE_DEVICES``, the PATH.
-        proc: the kernel's files about the process; see :mod:`cluster.hardware.inventory`.
+        proc: the kernel's files about the process.
+        mounted: where control groups are mounted.
     """
     gpus = find_gpus(environ)
     cores = usable_cores()
     memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    limits = [cgroup_limits(proc), slurm_limits(environ, cpus=cores, gpus=len(gpus))]
+    limits = [cgroup_limits(proc, mounted), slurm_limits(environ, cpus=cores, gpus=len(gpus))]
     job = environ.get("SLURM_JOB_ID")
     return Inventory(
         node=socket.gethostname(),

@@ -119,11 +119,10 @@ def test_a_job_never_has_more_than_the_machine() -> None:
 
 @pytest.mark.parametrize("quota", ["20000 100000", "199999 100000"])
 def test_a_container_bounds_it_in_whole_cores(tmp_path: Path, quota: str) -> None:
-    (tmp_path / "mountinfo").write_text(f"31 23 0:28 / {tmp_path} rw - cgroup2 none rw\n")
     (tmp_path / "cgroup").write_text("0::/\n")
     (tmp_path / "cpu.max").write_text(quota)
     (tmp_path / "memory.max").write_text("1000000")
-    here = take_inventory(CPU_ONLY, proc=tmp_path)
+    here = take_inventory(CPU_ONLY, proc=tmp_path, mounted=tmp_path)
     assert (here.cpus, here.memory_bytes) == (1, 1_000_000)
 
 

@@ -12,15 +12,10 @@ from cluster.hardware.inventory import Limits, cgroup_limits, slurm_limits
 JOB = {"SLURM_JOB_ID": "7"}
 
 
-def process(folder: Path, groups: str, *mounts: str) -> Path:
-    """What the kernel tells of a process; a mount is "group-at-mount directory type options"."""
-    lines = []
-    for mount in mounts:
-        root, name, kind, options = mount.split()
-        lines.append(f"31 23 0:28 {root} {folder / name} rw shared:9 - {kind} cgroup {options}")
-    (folder / "mountinfo").write_text("\n".join(["22 1 8:1 / / rw - ext4 /dev/sda rw", *lines]))
+def limits(folder: Path, groups: str) -> Limits:
+    """Of a process in these groups, whose hierarchies are mounted below the folder."""
     (folder / "cgroup").write_text(groups)
-    return folder
+    return cgroup_limits(folder, folder)
 
 
 def write(folder: Path, **files: str) -> None:
@@ -31,59 +26,48 @@ def write(folder: Path, **files: str) -> None:
 
 
 def test_version_2(tmp_path: Path) -> None:
-    proc = process(tmp_path, "0::/job/step\n", "/ v2 cgroup2 rw,nsdelegate")
-    write(tmp_path / "v2/job/step", cpu__max="250000 100000", memory__max="4096")
-    assert cgroup_limits(proc) == Limits(cpus=2.5, memory_bytes=4096)
+    write(tmp_path / "job/step", cpu__max="250000 100000", memory__max="4096")
+    assert limits(tmp_path, "0::/job/step\n") == Limits(cpus=2.5, memory_bytes=4096)
 
 
 def test_a_limit_further_up_binds_too(tmp_path: Path) -> None:
-    proc = process(tmp_path, "0::/job/step\n", "/ v2 cgroup2 rw")
-    write(tmp_path / "v2/job/step", cpu__max="max 100000", memory__max="max")
-    write(tmp_path / "v2/job", cpu__max="100000 100000", memory__max="999")
-    write(tmp_path / "v2", memory__max="1")
-    assert cgroup_limits(proc) == Limits(cpus=1, memory_bytes=1)
+    write(tmp_path / "job/step", cpu__max="max 100000", memory__max="max")
+    write(tmp_path / "job", cpu__max="100000 100000", memory__max="999")
+    write(tmp_path, memory__max="1")
+    assert limits(tmp_path, "0::/job/step\n") == Limits(cpus=1, memory_bytes=1)
 
 
 def test_version_1_with_a_hierarchy_for_each_controller(tmp_path: Path) -> None:
+    write(tmp_path / "memory/m", memory__limit_in_bytes="5000")
+    write(tmp_path / "memory/c", memory__limit_in_bytes="1")  # another's group
+    write(tmp_path / "cpu,cpuacct/c", cpu__cfs_quota_us="150000", cpu__cfs_period_us="100000")
     groups = "4:memory:/m\n3:cpu,cpuacct:/c\n1:name=systemd:/s\n0::/\n"
-    mounts = ("/ mem cgroup rw,memory", "/ cpu cgroup rw,cpu,cpuacct", "/ v2 cgroup2 rw")
-    proc = process(tmp_path, groups, *mounts)
-    write(tmp_path / "mem/m", memory__limit_in_bytes="5000")
-    write(tmp_path / "mem/c", memory__limit_in_bytes="1")  # another's group
-    write(tmp_path / "cpu/c", cpu__cfs_quota_us="150000", cpu__cfs_period_us="100000")
-    assert cgroup_limits(proc) == Limits(cpus=1.5, memory_bytes=5000)
+    assert limits(tmp_path, groups) == Limits(cpus=1.5, memory_bytes=5000)
 
 
 def test_version_1_without_a_quota(tmp_path: Path) -> None:
-    proc = process(tmp_path, "3:cpu:/c\n", "/ cpu cgroup rw,cpu")
     write(tmp_path / "cpu/c", cpu__cfs_quota_us="-1", cpu__cfs_period_us="100000")
-    assert cgroup_limits(proc) == Limits()
+    assert limits(tmp_path, "3:cpu:/c\n") == Limits()
 
 
-@pytest.mark.parametrize(
-    ("root", "group"),
-    [("/docker/ab", "/docker/ab"), ("/", "/"), ("/..", "/"), ("/", "/../other"), ("/a", "/b")],
-)
-def test_inside_a_container_the_mount_is_the_group(tmp_path: Path, root: str, group: str) -> None:
-    proc = process(tmp_path, f"4:memory:{group}\n", f"{root} mem cgroup rw,memory")
-    write(tmp_path / "mem", memory__limit_in_bytes="77")
-    assert cgroup_limits(proc).memory_bytes == 77
+@pytest.mark.parametrize("group", ["/docker/ab", "/", "/../other"])
+def test_inside_a_container_the_mount_is_the_group(tmp_path: Path, group: str) -> None:
+    write(tmp_path / "memory", memory__limit_in_bytes="77")
+    assert limits(tmp_path, f"4:memory:{group}\n").memory_bytes == 77
 
 
 @pytest.mark.parametrize(
     "text", ["", "max", "-1", "lots", "1 2 3", "100 0", "9" * 5000, "\N{SUPERSCRIPT TWO}"]
 )
 def test_what_is_no_limit_limits_nothing(tmp_path: Path, text: str) -> None:
-    proc = process(tmp_path, "0::/\nnonsense\n::\n", "/ v2 cgroup2 rw")
-    write(tmp_path / "v2", cpu__max=text, memory__max=text)
-    assert cgroup_limits(proc) == Limits()
+    write(tmp_path, cpu__max=text, memory__max=text)
+    assert limits(tmp_path, "0::/\nnonsense\n::\n") == Limits()
 
 
 def test_a_system_without_such_files(tmp_path: Path) -> None:
-    assert cgroup_limits(tmp_path / "nowhere") == Limits()
-    (tmp_path / "mountinfo").write_bytes(b"\xff\xfe - cgroup2\n31 - cgroup2 a b\n")
+    assert cgroup_limits(tmp_path / "nowhere", tmp_path) == Limits()
     (tmp_path / "cgroup").write_bytes(b"0::/\n\xff")
-    assert cgroup_limits(tmp_path) == Limits()
+    assert cgroup_limits(tmp_path, tmp_path) == Limits()
 
 
 @pytest.mark.parametrize(
