@@ -61,18 +61,6 @@ def test_a_comparison_has_a_page_of_its_own(
     assert asked[0][-1] == page
 
 
-def test_run_is_the_launch_command_also_beside_a_cluster_py(tmp_path: Path) -> None:
-    (tmp_path / "cluster.py").write_text("raise RuntimeError('not ours')")
-    done = subprocess.run(
-        [Path(sys.executable).with_name("onefold"), "run", "--method", "fedmoh", "--seed", "1"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 2
-    assert done.stderr.startswith("onefold: unknown method 'fedmoh'")
-
-
 def test_a_pipe_that_is_closed_early_is_no_error() -> None:
     command = [Path(sys.executable).with_name("onefold"), "run", "--help-all"]
     done = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)

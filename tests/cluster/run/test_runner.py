@@ -134,7 +134,7 @@ def test_images_that_left_clients_are_shown_only_where_asked_for(
 def test_real_images_are_in_a_report_only_where_asked_for(tmp_path: Path, *, asked: bool) -> None:
     made = ran(
         *(tmp_path, "--method=fedmho", "--generator.epochs=1", "--generator.width=0.1"),
-        "--fusion.epochs=1",
+        *("--fusion.epochs=1", "--num-samples=60"),
         *(["--report-real-images"] if asked else []),
     )
     shown = load_file(made.folder / "synthetic" / "samples.safetensors")

@@ -24,7 +24,10 @@ TOLERANCES = {"fedaf": 1e-3}
 """Of methods that make more of a rounding than others: biases that have hardly left zero."""
 KILLED = ("fedmho-sd", "dense", "fedaf", "fedgen")
 OTHERWISE = ("fedmho-md", "fedcvae-kd")
-LIKE_OTHERS = ("fedprox", "fedmho", "fedcvae-ens", "feddm", "local", "fedper", "fedrep+")
+LIKE_OTHERS = (
+    *("fedprox", "fednova", "moon", "fedmho", "fedcvae-ens", "feddm"),
+    *("local", "fedper", "fedrep", "fedrep+"),
+)
 """Methods that do nothing at the server or with a client's memory that no other here does; their
 clients train on GPUs in tests/fl/training."""
 NAMES = sorted({*METHODS} - {*KILLED, *OTHERWISE, *LIKE_OTHERS})
