@@ -1,4 +1,4 @@
-"""Several classifiers as one: the mean of their logits."""
+"""Several classifiers as one: the mean of their logits, or what else is made of these."""
 
 from collections.abc import Iterable
 
@@ -15,15 +15,18 @@ class Ensemble(nn.Module):
 
     weights: Tensor
 
-    def __init__(self, members: Iterable[nn.Module]) -> None:
+    def __init__(self, members: Iterable[nn.Module], combine: "Combiner | None" = None) -> None:
+        """``combine``: what makes one answer of theirs, in place of the mean."""
         super().__init__()
-        self.members = nn.ModuleList(members)
+        self.members, self.combine = nn.ModuleList(members), combine
         count = len(self.members)
         self.register_buffer("weights", torch.full((count,), 1 / count))
 
     def forward(self, images: Tensor) -> Tensor:
         """Logits (B, classes) of images (B, C, H, W)."""
-        return weighted_mean(self.each(images), self.weights)
+        each, combine = self.each(images), self.combine
+        answer: Tensor = weighted_mean(each, self.weights) if combine is None else combine(each)
+        return answer
 
     def each(self, images: Tensor) -> Tensor:
         """Every member's logits, (members, B, classes)."""
@@ -42,3 +45,31 @@ def weighted_mean(logits: Tensor, weights: Tensor) -> Tensor:
     more axes, (B, places, tokens), alike."""
     mean = torch.einsum("k,kbc->bc", weights / weights.sum(), logits.flatten(2))
     return mean.view(logits.shape[1:])
+
+
+class OpenVote(nn.Module):
+    """The vote of classifiers that have one class more, the last: unknown (FedOV).
+
+    log sum_k p_k(c | x) over members, of each class c but the unknown one.
+    """
+
+    def __init__(self, voters: int | None = None) -> None:
+        """``voters``: so many vote, those for whom the sample is least unknown; all without it."""
+        super().__init__()
+        self.about = {"voters": voters}
+
+    def forward(self, each: Tensor) -> Tensor:
+        """Logits (B, classes) of the members' (members, B, classes + 1)."""
+        probabilities = each.softmax(2)
+        known, unknown = probabilities[..., :-1], probabilities[..., -1]
+        voters = min(self.about["voters"] or len(each), len(each))
+        if voters < len(each):
+            chosen = unknown.topk(voters, dim=0, largest=False).indices
+            known = known.gather(0, chosen.unsqueeze(2).expand(-1, -1, known.shape[2]))
+        # A member that is sure of the unknown has nothing to say: no logarithm of zero.
+        return known.sum(0).clamp(min=1e-30).log()
+
+
+Combiner = OpenVote
+"""What makes one answer of an ensemble's members': ``about`` are the arguments to build it anew."""
+COMBINERS: dict[str, type[Combiner]] = {kind.__name__: kind for kind in (OpenVote,)}

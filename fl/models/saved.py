@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from fl.errors import UserError, reason_of
 from fl.inputs import Inputs
 from fl.json_files import JsonObject
-from fl.models.ensemble import Ensemble
+from fl.models.ensemble import COMBINERS, Ensemble
 from fl.models.registry import OURS, build_classifier
 from fl.models.shapes import Built
 from fl.models.state import load_whole, without_sharing
@@ -89,15 +89,18 @@ def _checksum(about: JsonObject, state: Mapping[str, Tensor]) -> str:
 def describe(model: nn.Module) -> dict[str, Any] | None:
     """What the module is built of, as JSON values; None where that is not known."""
     if isinstance(model, Ensemble):
-        members = [describe(member) for member in model.members]
-        return {"ensemble": members} if all(members) else None
+        members, combine = [describe(member) for member in model.members], model.combine
+        how = {} if combine is None else {"combine": [type(combine).__name__, combine.about]}
+        return {"ensemble": members, **how} if all(members) else None
     built = getattr(model, "built_as", None)
     return asdict(built) if isinstance(built, Built) else None
 
 
 def _build(about: Mapping[str, Any]) -> nn.Module:
     if "ensemble" in about:
-        return Ensemble(_build(member) for member in about["ensemble"])
+        kind, arguments = about.get("combine", (None, {}))
+        combine = COMBINERS[kind](**arguments) if kind else None
+        return Ensemble((_build(member) for member in about["ensemble"]), combine)
     if "image_shape" in about:  # files of Onefold 0.1 before samples could be anything
         inputs = Inputs(tuple(about["image_shape"]))
     else:

@@ -28,11 +28,11 @@ def paper_form(image_shape: ImageShape, num_classes: int) -> Literal["mnist", "e
 
     The paper has one per data set (WWW'26, Table 2): MNIST and FMNIST share the first, EMNIST has
     the second, SVHN the third. Gray images that are not MNIST's size take EMNIST's, whose padded
-    convolutions fit any size.
+    convolutions fit any size. Ten classes and an unknown one (FedOV) are still MNIST's.
     """
     if image_shape[0] > 1:
         return "svhn"
-    return "mnist" if image_shape == (1, 28, 28) and num_classes <= 10 else "emnist"
+    return "mnist" if image_shape == (1, 28, 28) and num_classes <= 11 else "emnist"
 
 
 def scaled(units: int, width: float) -> int:

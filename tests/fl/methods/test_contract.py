@@ -47,10 +47,12 @@ OWN_MODELS = (
 WHOLE_MODELS = (
     *("fedavg", "fedprox", "moon", "feddyn", "pfedsd", "dynafed", "feddf", "dense", "co-boosting"),
     *("fednova", "fedadagrad", "fedadam", "fedyogi", "ditto"),
-    *("fedcvae-ens", "fedcvae-kd", "fedmho", "fedmho-md", "fedmho-sd", "fedmho-open"),
+    *("fedcvae-ens", "fedcvae-kd", "fedmho", "fedmho-md", "fedmho-sd", "fedmho-open", "fedov"),
 )
 """Methods whose clients upload what their training records say, in each round, and are sent as much
 from the second round on. The others' bytes are counted in their own files."""
+WITHOUT_FIT = ("fedov",)
+"""Methods of one round whose server trains nothing."""
 COUNTS = 8 * 10
 """Bytes of a client's label counts."""
 
@@ -116,9 +118,10 @@ class Killed(BaseException):
 
 
 def kill(name: str, clients: Clients, event: Event) -> None:
-    """In the third round; or, where there is one round, after the server's first epoch."""
-    ended = isinstance(event, ClientEnd) and event.round == 3
-    if isinstance(event, Epoch) if METHODS[name].one_shot else ended:
+    """In the third round; or, where there is one round, after the server's first epoch or, where it
+    trains nothing, its first client."""
+    ended = isinstance(event, ClientEnd) and event.round == (1 if name in WITHOUT_FIT else 3)
+    if isinstance(event, Epoch) if METHODS[name].one_shot and name not in WITHOUT_FIT else ended:
         raise Killed
 
 

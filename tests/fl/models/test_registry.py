@@ -76,7 +76,8 @@ def test_other_sides(side):
     ("shape", "classes", "form"),
     [
         (GRAY, 10, "mnist"),
-        (GRAY, 11, "emnist"),
+        (GRAY, 11, "mnist"),
+        (GRAY, 12, "emnist"),
         (GRAY, 47, "emnist"),
         ((1, 32, 32), 10, "emnist"),
         (COLOR, 10, "svhn"),

@@ -1,0 +1,73 @@
+"""FedOV (Diao et al., ICLR 2023): clients' classifiers know what they do not know, and vote.
+
+Each client trains with a class more, the unknown one, whose samples it makes of its own images:
+destroyed ones, and the same moved to where the classifier takes them for known. The server has the
+classifiers vote with the probabilities of the known classes, so who does not know a sample has no
+say. Nothing is trained at the server.
+"""
+
+from dataclasses import dataclass
+
+from torch import nn
+
+from fl.bounds import Count
+from fl.clients import Clients
+from fl.exchange import load_prefixed
+from fl.federation import Training, Update
+from fl.fusion.server import Server
+from fl.methods.method import Method
+from fl.methods.prototypes import LOCAL, PrototypesConfig, assign, prototypes
+from fl.models.ensemble import Ensemble, OpenVote
+from fl.server import Outcome
+from fl.spaces import Choice, LogUniform, Spaces
+from fl.training.classifier import starting_classifier
+from fl.training.unknown import LocalFedOV, opened
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedOVConfig(PrototypesConfig):
+    """FedOV's settings: those of its clients, and who votes."""
+
+    classifier: LocalFedOV = LocalFedOV()
+    voters: Count | None = None
+    """Classifiers that vote on a sample, those to which it is least unknown. Default: all."""
+
+
+def run(clients: Clients, server: Server, config: FedOVConfig) -> Outcome:
+    """argmax_c sum_k p_k(c | x) over the known classes; ``start`` is of untrained classifiers."""
+    updates = clients.train()
+    with server.events.phase("fusion"):
+        vote = OpenVote(config.voters)
+        start = Ensemble([open_start(t, server) for t in prototypes(clients.members)], vote)
+        model = Ensemble([load_open(update, server) for update in updates], vote)
+        before, after = (server.evaluate(m.to(server.device).eval()) for m in (start, model))
+    return Outcome(model=model, start=before, epochs=[after])
+
+
+def open_start(training: Training, server: Server) -> nn.Module:
+    """The weights from which such clients start."""
+    assert isinstance(training, LocalFedOV)
+    return starting_classifier(training, opened(server.run_spec))
+
+
+def load_open(update: Update, server: Server) -> nn.Module:
+    """The client's classifier of all classes and the unknown one.
+
+    Raises:
+        ValueError: the upload is not what this architecture's weights look like.
+    """
+    model = open_start(update.client.training, server)
+    load_prefixed(model, update.tensors, "classifier", sender=f"client {update.client.id}")
+    return model
+
+
+METHOD = Method(
+    name="fedov",
+    config=FedOVConfig,
+    assign=assign,
+    run=run,
+    spaces=Spaces(
+        server={"voters": Choice((1, 3, 5, 10))},
+        local={**LOCAL, "classifier.attack_step": LogUniform(5e-4, 2e-2)},
+    ),
+)
