@@ -70,6 +70,40 @@ class OpenVote(nn.Module):
         return known.sum(0).clamp(min=1e-30).log()
 
 
-Combiner = OpenVote
+class Aggregator(nn.Module):
+    """A small network that makes one answer of all members' logits (FENS); at first their mean.
+
+    mean_k f_k(x) + W_2 relu(W_1 (f_1(x), ..., f_K(x))), or sum_k w_k * f_k(x) / K with a weight for
+    each member and class.
+    """
+
+    weights: Tensor
+
+    def __init__(self, members: int, classes: int, hidden: int) -> None:
+        """``hidden``: units for each member; 0 for the weights alone."""
+        super().__init__()
+        self.about = {"members": members, "classes": classes, "hidden": hidden}
+        self.register_buffer("weights", torch.full((members,), 1 / members))
+        """Of the members in the mean; 0 of one that is missing."""
+        if hidden:
+            self.inner = nn.Linear(members * classes, members * hidden)
+            self.outer = nn.Linear(members * hidden, classes)
+            nn.init.zeros_(self.outer.weight)
+            nn.init.zeros_(self.outer.bias)
+        else:
+            self.by_class = nn.Parameter(torch.ones(members, classes))
+
+    def forward(self, each: Tensor) -> Tensor:
+        """Logits (B, classes) of the members' (members, B, classes)."""
+        if not self.about["hidden"]:
+            return weighted_mean(each * self.by_class[:, None], self.weights)
+        there = each * (self.weights > 0)[:, None, None]
+        found: Tensor = self.outer(self.inner(there.transpose(0, 1).flatten(1)).relu())
+        return weighted_mean(each, self.weights) + found
+
+
+Combiner = OpenVote | Aggregator
 """What makes one answer of an ensemble's members': ``about`` are the arguments to build it anew."""
-COMBINERS: dict[str, type[Combiner]] = {kind.__name__: kind for kind in (OpenVote,)}
+COMBINERS: dict[str, type[OpenVote] | type[Aggregator]] = {
+    kind.__name__: kind for kind in (OpenVote, Aggregator)
+}

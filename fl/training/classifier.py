@@ -232,12 +232,7 @@ def _held_out(
     inputs: TaskInput, config: ClassifierConfig, model: nn.Module, losses: Losses, columns: Batch
 ) -> tuple[TaskInput, Batch, HeldOut]:
     """The client's input and columns without the samples that it is measured on, and these."""
-    count = len(inputs.shard)
-    size = min(count - 1, max(1, round(config.validation * count)))
-    if size < 1:
-        raise ValueError(f"has {count} sample, of which validation cannot hold out one")
-    order = torch.randperm(count, generator=inputs.stream("local/validation"))
-    rows, left = order[:size].sort().values, order[size:].sort().values
+    rows, left = held_out_rows(inputs, config)
     held = inputs.shard.take(rows)
     own = {name: column[rows] for name, column in columns.items()}
     whole = {"images": held.images, "labels": held.wanted, **own}
@@ -250,6 +245,16 @@ def _held_out(
 
     kept = {name: column[left] for name, column in columns.items()}
     return replace(inputs, shard=inputs.shard.take(left)), kept, HeldOut(model, loss)
+
+
+def held_out_rows(inputs: TaskInput, config: ClassifierConfig) -> tuple[Tensor, Tensor]:
+    """The rows of the client's samples that it does not train on in this round, and the others."""
+    count = len(inputs.shard)
+    size = min(count - 1, max(1, round(config.validation * count)))
+    if size < 1:
+        raise ValueError(f"has {count} sample, of which validation cannot hold out one")
+    order = torch.randperm(count, generator=inputs.stream("local/validation"))
+    return order[:size].sort().values, order[size:].sort().values
 
 
 def _in_bf16(losses: Losses, model: nn.Module, batch: Batch) -> Tensor:

@@ -60,6 +60,11 @@ LEARNING: dict[str, dict[str, Any]] = {
     "fedgen": {**AVERAGED, "classifier": {**CNN, "recognition": 0.5, "imitation": 0.5}},
     "fedbn": {"classifier": {**CNN, "model": "convnet", "width": 0.1, "epochs": 6}, "num_large": 4},
     "feddf": {**AVERAGED, "distil": {"epochs": 5}},
+    "fens": {
+        **AVERAGED,
+        "classifier": {**CNN, "validation": 0.2},
+        "aggregator": {"server_lr": 0.03},
+    },
     "fedov": {**AVERAGED, "classifier": {**CNN, "optimizer": "adam", "lr": 5e-3, "epochs": 12}},
     "dynafed": {
         "classifier": CNN,
