@@ -6,6 +6,7 @@ uploads.
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Annotated, Any
 
 from torch import nn
@@ -19,6 +20,7 @@ from fl.fusion.server import Server
 from fl.methods.method import Assignment
 from fl.methods.uploads import (
     MEAN,
+    combine,
     combine_classifiers,
     load_classifier,
     untrained_classifier,
@@ -153,10 +155,12 @@ def average_each(
     *,
     weight: Callable[[Update], float] = lambda update: 1,
     rule: AggregationConfig = MEAN,
+    fuse: Callable[[nn.Module, Sequence[Update]], object] | None = None,
 ) -> list[Update]:
     """Loads each prototype's average into its model; a model without an update does not change.
 
-    ``weight``: of a client in the mean, all alike without it; ``rule``: what is done in its place.
+    ``weight``: of a client in the mean, all alike without it; ``rule``: what is done in its place;
+    ``fuse``: loads what else is made of a prototype's clients.
 
     Returns:
         The updates that were averaged; see :func:`fl.methods.uploads.combine`.
@@ -173,6 +177,9 @@ def average_each(
     left: list[Update] = []
     for group in by_prototype(updates):
         average = model[group[0].client.training]
+        if fuse is not None:
+            left += combine(average, group, clients, server, partial(fuse, average))
+            continue
         weights = {update.client.id: weight(update) for update in group}
         left += combine_classifiers(average, group, clients, server, rule, weights)
     return sorted(left, key=lambda update: update.client.id)

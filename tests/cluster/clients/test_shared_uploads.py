@@ -69,10 +69,10 @@ def trained(name: str, root: Path, data: Dataset) -> tuple[list[str], list[str]]
 
 def test_every_method_shares_its_uploads_with_all_others(tmp_path: Path) -> None:
     # FedAF's and FedDM's clients upload images, made for one global model, central training's their
-    # own, and FedOV's classifiers of a class more: nothing to share. What methods over rounds share
-    # of their first one is in the tests of each of them.
+    # own, and FedOV's classifiers of a class more: nothing to share. What FedLPA shares, and
+    # methods over rounds of their first one, is in the tests of each of them.
     others = {"fedaf", "feddm", "centralised", "fedbn", "moon", "feddyn", "fedgen", "dynafed"}
-    others |= {"fedov"}
+    others |= {"fedov", "fedlpa"}
     others |= {"local", "fedper", "fedper+", "fedrep", "fedrep+", "pfedsd", "fedict", "fedmd"}
     others |= {"fedd2s", "fedseq", "hfldd", "ditto", "fedproto"}
     others |= {"scaffold", "fednova", "fedadagrad", "fedadam", "fedyogi"}

@@ -51,7 +51,7 @@ WHOLE_MODELS = (
 )
 """Methods whose clients upload what their training records say, in each round, and are sent as much
 from the second round on. The others' bytes are counted in their own files."""
-WITHOUT_FIT = ("fedov",)
+WITHOUT_FIT = ("fedov", "fedlpa")
 """Methods of one round whose server trains nothing."""
 COUNTS = 8 * 10
 """Bytes of a client's label counts."""

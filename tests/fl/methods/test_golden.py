@@ -53,7 +53,7 @@ MHO = {
     "fusion": {**FIT, "lr": 2e-3},
 }
 LEARNING: dict[str, dict[str, Any]] = {
-    **dict.fromkeys(("fedavg", "fedprox", "fednova", "moon"), AVERAGED),
+    **dict.fromkeys(("fedavg", "fedprox", "fednova", "moon", "fedlpa"), AVERAGED),
     **{name: {**AVERAGED, "server_lr": 0.02} for name in ("fedadagrad", "fedadam", "fedyogi")},
     "scaffold": {**AVERAGED, "classifier": {**CNN, "momentum": 0.0, "lr": 0.1}},
     "feddyn": {**AVERAGED, "classifier": {**CNN, "alpha": 0.1}},
