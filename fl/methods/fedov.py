@@ -21,7 +21,7 @@ from fl.models.ensemble import Ensemble, OpenVote
 from fl.server import Outcome
 from fl.spaces import Choice, LogUniform, Spaces
 from fl.training.classifier import starting_classifier
-from fl.training.unknown import LocalFedOV, opened
+from fl.training.unknown import LocalFedOV
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +47,7 @@ def run(clients: Clients, server: Server, config: FedOVConfig) -> Outcome:
 def open_start(training: Training, server: Server) -> nn.Module:
     """The weights from which such clients start."""
     assert isinstance(training, LocalFedOV)
-    return starting_classifier(training, opened(server.run_spec))
+    return starting_classifier(training, training.answered(server.run_spec))
 
 
 def load_open(update: Update, server: Server) -> nn.Module:

@@ -288,7 +288,7 @@ def _classifiers(subject: Subject) -> Iterator[tuple[int, nn.Module]]:
     for k, tensors in subject.uploads.items():
         training = subject.trainings[k]
         if isinstance(training, ClassifierConfig):
-            model = starting_classifier(training, subject.run_spec)
+            model = starting_classifier(training, training.answered(subject.run_spec))
             if {f"classifier.{name}" for name in state_sent(model)} <= tensors.keys():
                 load_prefixed(model, tensors, "classifier", sender=f"client {k}")
                 yield k, model.eval()

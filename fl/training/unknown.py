@@ -77,20 +77,19 @@ class LocalFedOV(ClassifierConfig):
     def check(self, run_spec: RunSpec) -> None:
         """Raises `UserError` if the classifier cannot take such samples, or they are no images."""
         assert run_spec.image_shape
-        super().check(opened(run_spec))
+        super().check(self.answered(run_spec))
+
+    def answered(self, run_spec: RunSpec) -> RunSpec:
+        """With the unknown class, the last one."""
+        return replace(run_spec, num_classes=run_spec.num_classes + 1)
 
     def upload_bytes(self, run_spec: RunSpec) -> int:
         """Bytes of the weights."""
-        return super().upload_bytes(opened(run_spec))
+        return super().upload_bytes(self.answered(run_spec))
 
     def check_upload(self, update: Update, run_spec: RunSpec) -> None:
         """As of every classifier, with a class more."""
-        super().check_upload(update, opened(run_spec))
-
-
-def opened(run_spec: RunSpec) -> RunSpec:
-    """The same with the unknown class, the last one."""
-    return replace(run_spec, num_classes=run_spec.num_classes + 1)
+        super().check_upload(update, self.answered(run_spec))
 
 
 @task_of
@@ -98,7 +97,7 @@ def train_open(inputs: TaskInput) -> Recipe:
     """Trains a classifier with the unknown class; each step draws the numbers of its outliers."""
     config = inputs.client.training
     assert isinstance(config, LocalFedOV)
-    inputs = replace(inputs, run_spec=opened(inputs.run_spec))
+    inputs = replace(inputs, run_spec=config.answered(inputs.run_spec))
     model = received_classifier(inputs, config)
     recipe = classifier_recipe(inputs, config, model, losses=config.losses)
     return replace(recipe, epochs=epochs_of(inputs, config, model, latent=DRAWS))
