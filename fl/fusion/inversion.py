@@ -7,7 +7,7 @@ they are meant to be. The terms of that loss are here too.
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
@@ -44,21 +44,21 @@ class DistillationConfig(Settings):
     """Samples per step."""
     temperature: Positive = 20.0
     """Temperature T of the distillation, whose loss is multiplied by T squared."""
+    schedule: Literal["constant", "cosine"] = "constant"
+    """Learning rate over the epochs: as it is, or falling along a half cosine."""
+    clip: Positive | None = None
+    """Norm to which the global model's gradient is cut. Default: none."""
 
-    def fit_config(self, *, cosine: bool = False, clip: float | None = None) -> "PoolFitConfig":
-        """The settings of the server's fit.
-
-        With ``cosine`` the rate falls from epoch to epoch; ``clip`` is the norm to which the
-        student's gradient is cut.
-        """
+    def fit_config(self) -> "PoolFitConfig":
+        """The settings of the server's fit."""
         return PoolFitConfig(
             epochs=self.epochs,
             lr=self.lr,
             optimizer="sgd",
             momentum=self.momentum,
             batch_size=self.batch_size,
-            schedule="cosine" if cosine else "constant",
-            clip=clip,
+            schedule=self.schedule,
+            clip=self.clip,
             weight_decay=self.weight_decay,
         )
 

@@ -36,7 +36,8 @@ from fl.spaces import Choice, LogUniform, Spaces, Uniform
 from fl.training.sending import on_device
 
 CLIP = 10.0
-"""Norm to which the gradients of generator and global model are cut, each by itself."""
+"""Norm to which the gradients of generator and global model are cut, each by itself: the
+global model's unless ``kd.clip`` says otherwise."""
 ADV_TEMPERATURE = 3.0
 """Temperature at which generator and global model compete."""
 PERTURBATION_TEMPERATURE = 4.0
@@ -60,7 +61,9 @@ class CoBoostingConfig(PrototypesConfig):
     weight_decay: Positive = 0.99
     """Factor on that step from epoch to epoch."""
     inversion: InversionConfig = InversionConfig()
-    kd: DistillationConfig = DistillationConfig(lr=0.01, temperature=4.0, weight_decay=1e-4)
+    kd: DistillationConfig = DistillationConfig(
+        lr=0.01, temperature=4.0, weight_decay=1e-4, schedule="cosine", clip=CLIP
+    )
 
 
 SPACES = Spaces(
@@ -89,7 +92,7 @@ def run(clients: Clients, server: Server, config: CoBoostingConfig) -> Outcome:
             student,
             lessons,
             loss=DistillationLoss(config.kd.temperature),
-            config=config.kd.fit_config(cosine=True, clip=CLIP),
+            config=config.kd.fit_config(),
             stage="fusion",
         )
     about = lessons.pool.told(ensemble_weights=teacher.weights.tolist())

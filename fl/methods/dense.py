@@ -50,6 +50,9 @@ class DenseConfig(PrototypesConfig):
     in the released code, whose hooks never run."""
     adv: NotNegative = 1.0
     """Weight of the boundary-support term."""
+    views: bool = False
+    """Whether the models see each image shifted and mirrored at random while it is made, as in the
+    released code. Then it has to be of its class mirrored too, which few digits are."""
     inversion: InversionConfig = InversionConfig()
     kd: DistillationConfig = DistillationConfig()
 
@@ -142,17 +145,17 @@ def generator_loss(
     config: DenseConfig,
     stream: torch.Generator,
 ) -> InversionLoss:
-    """L_CE + L_BN + L_adv of views of images. The student is in eval mode and not trained."""
+    """L_CE + L_BN + L_adv of images or their views. The student is in eval mode, not trained."""
     student.eval().requires_grad_(False)
 
     def loss(images: Tensor, labels: Tensor) -> Tensor:
-        views = crop_and_flip(images, stream)
-        wanted = teacher(views)
+        seen = crop_and_flip(images, stream) if config.views else images
+        wanted = teacher(seen)
         value = config.ce * F.cross_entropy(wanted, labels)
         if config.bn:
             value = value + config.bn * statistics.value
         if config.adv:
-            value = value + config.adv * boundary_support(student(views), wanted)
+            value = value + config.adv * boundary_support(student(seen), wanted)
         return value
 
     return loss

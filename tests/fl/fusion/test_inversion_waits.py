@@ -44,7 +44,7 @@ def student() -> nn.Module:
 
 def denses(teacher: Ensemble) -> InversionLoss:
     statistics, stream = BatchNormDistance(teacher.members), torch.Generator()
-    made = generator_loss(teacher, student(), statistics, DenseConfig(), stream)
+    made = generator_loss(teacher, student(), statistics, DenseConfig(views=True), stream)
 
     def loss(images: Tensor, labels: Tensor) -> Tensor:
         with statistics.watching():

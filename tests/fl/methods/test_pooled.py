@@ -85,14 +85,17 @@ DENSE = DenseConfig(
 )
 
 
-def test_the_generators_loss_is_the_three_terms_sample_by_sample() -> None:
-    teacher, student, config = ensemble(), Linear(3), replace(DENSE, ce=0.7, bn=0.5, adv=2.0)
+@pytest.mark.parametrize("shown", [True, False])
+def test_the_generators_loss_is_the_three_terms_sample_by_sample(shown: bool) -> None:
+    """Of views of the images, or of the images as they are."""
+    teacher, student = ensemble(), Linear(3)
+    config = replace(DENSE, ce=0.7, bn=0.5, adv=2.0, views=shown)
     x, y = images()
     with BatchNormDistance(teacher.members).watching() as statistics:
         loss = generator_loss(
             teacher, student, statistics, config, torch.Generator().manual_seed(9)
         )(x, y)
-    views = crop_and_flip(x, torch.Generator().manual_seed(9))
+    views = crop_and_flip(x, torch.Generator().manual_seed(9)) if shown else x
     expected = 0.0
     for view, label in zip(views, y.tolist(), strict=True):
         both = [member(view[None])[0] for member in teacher.members]
@@ -128,7 +131,7 @@ BOOSTING = CoBoostingConfig(
     classifier=CLASSIFIER,
     small_width=0.5,
     inversion=INVERSION,
-    kd=DistillationConfig(epochs=3, batch_size=8, temperature=4.0),
+    kd=replace(CoBoostingConfig().kd, epochs=3, batch_size=8),
 )
 
 
@@ -229,8 +232,18 @@ def test_the_global_model_learns_from_perturbed_images() -> None:
     assert not torch.equal(learned(0.0), learned(8 / 255))
 
 
-def test_the_global_models_gradient_is_cut_to_the_released_norm() -> None:
-    clients, server = tiny_federation(BOOSTING, assign=assign, num_clients=2)
+@pytest.mark.parametrize(
+    ("method", "config", "expected"),
+    [
+        (co_boosting.METHOD, BOOSTING, (10.0, "cosine")),
+        (dense.METHOD, DENSE, (None, "constant")),
+        (dense.METHOD, replace(DENSE, kd=BOOSTING.kd), (10.0, "cosine")),
+    ],
+)
+def test_the_global_models_gradient_and_rate_are_cut_as_released_or_asked(
+    method: Method, config: Any, expected: tuple[float | None, str]
+) -> None:
+    clients, server = tiny_federation(config, assign=assign, num_clients=2)
     configs: list[Any] = []
     fit = server.fit
 
@@ -239,8 +252,8 @@ def test_the_global_models_gradient_is_cut_to_the_released_norm() -> None:
         return fit(*args, config=config, **how)
 
     server.fit = watched  # type: ignore[method-assign]
-    run(clients, server, BOOSTING)
-    assert [(config.clip, config.schedule) for config in configs] == [(10.0, "cosine")]
+    method.run(clients, server, config)
+    assert [(config.clip, config.schedule) for config in configs] == [expected]
 
 
 @pytest.mark.parametrize(
