@@ -52,6 +52,11 @@ MHO = {
     "num_samples": 300,
     "fusion": {**FIT, "lr": 2e-3},
 }
+POOLED = {
+    **AVERAGED,
+    "inversion": {"batch_size": 64, "steps": 6, "width": 0.125, "lr": 5e-3},
+    "kd": {"epochs": 8, "lr": 0.02, "batch_size": 16, "temperature": 4.0, "clip": 10.0},
+}
 LEARNING: dict[str, dict[str, Any]] = {
     **dict.fromkeys(("fedavg", "fedprox", "fednova", "moon", "fedlpa"), AVERAGED),
     **{name: {**AVERAGED, "server_lr": 0.02} for name in ("fedadagrad", "fedadam", "fedyogi")},
@@ -66,6 +71,8 @@ LEARNING: dict[str, dict[str, Any]] = {
         "aggregator": {"server_lr": 0.03},
     },
     "fedov": {**AVERAGED, "classifier": {**CNN, "optimizer": "adam", "lr": 5e-3, "epochs": 12}},
+    "dense": POOLED,
+    "co-boosting": {**POOLED, "adv": 0.2},
     "dynafed": {
         "classifier": CNN,
         "trajectory": 3,
@@ -91,8 +98,6 @@ LEARNING: dict[str, dict[str, Any]] = {
     **dict.fromkeys(("fedaf", "feddm"), CONDENSED),
 }
 """What a method needs to learn something in a second, beside what makes it small."""
-NAMES = [name for name in METHODS if name not in ("dense", "co-boosting")]
-"""Those two learn at a size that takes longer: test_baselines_on_digits.py has it."""
 
 
 def changed(config: Any, changes: dict[str, Any]) -> Any:
@@ -117,7 +122,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("golden")
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", METHODS)
 def test_a_method_learns_as_it_did(name: str, folder: Path) -> None:
     golden = json.loads(GOLDEN.read_text())[name]
     found = curve(name, folder)
@@ -130,7 +135,7 @@ def write() -> None:
     torch.set_num_threads(1)
     golden: dict[str, dict[str, Any]] = {}
     with TemporaryDirectory() as folder:
-        for name in NAMES:
+        for name in METHODS:
             found = curve(name, Path(folder))
             golden[name] = {"curve": found, "floor": round(found[-1] - TOLERANCE, 4)}
             if golden[name]["floor"] < max(LEAST, found[0] + TOLERANCE):
