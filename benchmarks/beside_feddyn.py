@@ -1,6 +1,6 @@
 """FedDyn's authors' code and ours on the clients of beside_pfllib.py, with the same options.
 
-    python benchmarks/beside_feddyn.py --pfllib DIR --data-root DIR --methods fedavg fedprox feddyn
+    python benchmarks/beside_feddyn.py --checkout DIR --data-root DIR --methods feddyn fedavg
 
 DIR holds a checkout of github.com/alpemreacar/FedDyn.
 """
@@ -42,7 +42,7 @@ def theirs(name: str, clients: Clients, seed: int, options: Options) -> Run:
     settings |= {"learning_rate": options.lr, "batch_size": BATCH, "epoch": options.epochs}
     settings |= {"com_amount": options.rounds, "save_period": options.rounds, "rand_seed": seed}
     settings |= {"act_prob": 1, "lr_decay_per_round": 1.0, "weight_decay": 0.0, "print_per": 10**9}
-    sys.path.insert(0, str(options.pfllib.resolve()))
+    sys.path.insert(0, str(options.checkout.resolve()))
     with TemporaryDirectory() as place, chdir(place), redirect_stdout(io.StringIO()):
         code = importlib.import_module("utils_methods")
         code.get_acc_loss = tested  # type: ignore[attr-defined]

@@ -1,6 +1,6 @@
 """PFLlib's methods and ours on the same clients: accuracy and seconds side by side.
 
-    python benchmarks/beside_pfllib.py --pfllib DIR --data-root DIR
+    python benchmarks/beside_pfllib.py --checkout DIR --data-root DIR
 
 DIR holds a checkout of github.com/TsingZ0/PFLlib, whose code is read and run where it lies. Both
 sides get the same samples, start weights, rounds, epochs, batches and rate. PFLlib leaves out a
@@ -89,8 +89,8 @@ ADAM = ("fedper", "fedrep", "ditto", "fedproto", "local")
 class Options:
     """Runs PFLlib's methods and ours on the same clients, and prints a table."""
 
-    pfllib: Path
-    """A checkout of PFLlib."""
+    checkout: Path
+    """A checkout of the public code."""
     commit: str | None = None
     """Its commit. Default: asked of git."""
     data_root: Path = Path("data")
@@ -141,7 +141,7 @@ def main(options: Options) -> int:
                 rows.add(kind="run", method=name, seed=seed, side=side, **vars(run))
                 told = f"{100 * run.accuracy:.2f} %, {run.seconds:.1f} s"
                 print(f"{name} seed {seed}, {side}: {told}", file=sys.stderr, flush=True)
-    asked = ["git", "-C", str(options.pfllib), "rev-parse", "HEAD"]
+    asked = ["git", "-C", str(options.checkout), "rev-parse", "HEAD"]
     commit = options.commit or subprocess.check_output(asked, text=True).strip()
     print(f"Commit {commit}\n\n{table(found)}")
     return 0
@@ -294,7 +294,7 @@ def theirs(name: str, clients: Clients, seed: int, options: Options) -> Run:
         eval_gap=1,
         **pair.their_settings,
     )
-    with their_folder(options.pfllib, clients), open(os.devnull, "w") as quiet:
+    with their_folder(options.checkout, clients), open(os.devnull, "w") as quiet:
         file = pair.theirs.lower().removeprefix("fed")
         module = importlib.import_module(f"flcore.servers.server{file}")
         with redirect_stdout(quiet):

@@ -8,19 +8,15 @@ say. Nothing is trained at the server.
 
 from dataclasses import dataclass
 
-from torch import nn
-
 from fl.bounds import Count
 from fl.clients import Clients
-from fl.exchange import load_prefixed
-from fl.federation import Training, Update
 from fl.fusion.server import Server
 from fl.methods.method import Method
 from fl.methods.prototypes import LOCAL, PrototypesConfig, assign, prototypes
+from fl.methods.uploads import load_classifier, untrained_classifier
 from fl.models.ensemble import Ensemble, OpenVote
 from fl.server import Outcome
 from fl.spaces import Choice, LogUniform, Spaces
-from fl.training.classifier import starting_classifier
 from fl.training.unknown import LocalFedOV
 
 
@@ -38,27 +34,10 @@ def run(clients: Clients, server: Server, config: FedOVConfig) -> Outcome:
     updates = clients.train()
     with server.events.phase("fusion"):
         vote = OpenVote(config.voters)
-        start = Ensemble([open_start(t, server) for t in prototypes(clients.members)], vote)
-        model = Ensemble([load_open(update, server) for update in updates], vote)
-        before, after = (server.evaluate(m.to(server.device).eval()) for m in (start, model))
+        untrained = [untrained_classifier(t, server) for t in prototypes(clients.members)]
+        model = Ensemble([load_classifier(update, server) for update in updates], vote).eval()
+        before, after = (server.evaluate(m) for m in (Ensemble(untrained, vote), model))
     return Outcome(model=model, start=before, epochs=[after])
-
-
-def open_start(training: Training, server: Server) -> nn.Module:
-    """The weights from which such clients start."""
-    assert isinstance(training, LocalFedOV)
-    return starting_classifier(training, training.answered(server.run_spec))
-
-
-def load_open(update: Update, server: Server) -> nn.Module:
-    """The client's classifier of all classes and the unknown one.
-
-    Raises:
-        ValueError: the upload is not what this architecture's weights look like.
-    """
-    model = open_start(update.client.training, server)
-    load_prefixed(model, update.tensors, "classifier", sender=f"client {update.client.id}")
-    return model
 
 
 METHOD = Method(

@@ -16,7 +16,10 @@ from torch import Tensor
 from fl.clients import Clients
 from fl.exchange import load_prefixed, prefixed
 from fl.federation import RunSpec, Update
+from fl.fusion.aggregation import average_into
 from fl.fusion.server import Server
+from fl.methods import fedopt
+from fl.methods.fedopt import FedAdamConfig
 from fl.methods.method import Assignment, Method
 from fl.methods.prototypes import LOCAL, PrototypesConfig
 from fl.methods.prototypes import assign as assign_prototypes
@@ -95,23 +98,20 @@ def members_sent(model: Ensemble, aggregator: Aggregator) -> dict[str, Tensor]:
     return {n: t for k in there for n, t in prefixed(f"member.{k}", model.members[k]).items()}
 
 
-@torch.no_grad()
 def step(
     aggregator: Aggregator,
     told: Sequence[Update],
     memory: dict[str, Tensor],
     config: AggregatorConfig,
 ) -> None:
-    """FedAdam: d = sum_k n_k / n w_k - w; m and v decay to d and d^2; w = w + lr m / (sqrt(v) +
-    tau)."""
-    n = sum(update.client.num_samples for update in told)
+    """FedAdam's step to the clients' mean by n_k / n; its moments begin at 0."""
+    before = {name: w.detach().clone() for name, w in aggregator.named_parameters()}
+    sent = [{n.removeprefix("aggregator."): t for n, t in u.tensors.items()} for u in told]
+    average_into(aggregator, sent, [update.client.num_samples for update in told])
+    names = ("server_lr", "beta1", "beta2", "adaptivity")
+    adam = FedAdamConfig(**{name: getattr(config, name) for name in names})
     for name, w in aggregator.named_parameters():
-        d, m, v = -w.clone(), memory[f"m.{name}"], memory[f"v.{name}"]
-        for update in told:
-            d.add_(update.tensors[f"aggregator.{name}"].to(w), alpha=update.client.num_samples / n)
-        m.lerp_(d, 1 - config.beta1)
-        v.lerp_(d.square(), 1 - config.beta2)
-        w.add_(config.server_lr * m / (v.sqrt() + config.adaptivity))
+        fedopt.step(w, before[name], memory[f"m.{name}"], memory[f"v.{name}"], adam)
 
 
 METHOD = Method(

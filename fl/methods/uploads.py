@@ -37,7 +37,8 @@ def untrained_classifier(training: Training, server: Server) -> nn.Module:
     """The weights from which such clients first start, on the server's device, in eval mode."""
     if not isinstance(training, ClassifierConfig):
         raise TypeError(f"{training.model} is no classifier")
-    return starting_classifier(training, server.run_spec).to(server.device).eval()
+    run_spec = training.answered(server.run_spec)
+    return starting_classifier(training, run_spec).to(server.device).eval()
 
 
 class ClassifierTensors(Mapping[str, Tensor]):

@@ -135,6 +135,7 @@ class ClassifierConfig(EpochTraining, Settings):
 
     def check(self, run_spec: RunSpec) -> None:
         """Raises `UserError` if the classifier cannot take such samples."""
+        run_spec = self.answered(run_spec)
         inputs, classes = run_spec.inputs, run_spec.outputs
         check_classifier(self.model, inputs, classes, width=self.width)
         tokens = run_spec.targets is not None and run_spec.targets.kind == "tokens"
@@ -153,13 +154,13 @@ class ClassifierConfig(EpochTraining, Settings):
 
     def upload_bytes(self, run_spec: RunSpec) -> int:
         """Bytes of the weights."""
-        inputs, classes = run_spec.inputs, run_spec.outputs
+        inputs, classes = run_spec.inputs, self.answered(run_spec).outputs
         return classifier_bytes(self.model, inputs, classes, width=self.width)
 
     def check_upload(self, update: Update, run_spec: RunSpec) -> None:
         """Raises `ValueError` unless it holds this classifier's weights, which training can have
         made and which answer finitely; what stays with the client answers nobody."""
-        trial, start = _trial(MODELS[self.model], self.width, run_spec)
+        trial, start = _trial(MODELS[self.model], self.width, self.answered(run_spec))
         sender = f"client {update.client.id}"
         check_forms(trial.expected, update.tensors, "classifier", sender)
         check_reach(update, "classifier", start, self.reach(update.client.num_samples))

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from fl.bounds import Count, NotNegative
 from fl.errors import UserError
-from fl.federation import Batch, RunSpec, Task, TaskInput, Update
+from fl.federation import Batch, RunSpec, Task, TaskInput
 from fl.models.shapes import AnyBatchNorm
 from fl.training.classifier import ClassifierConfig, classifier_recipe, received_classifier
 from fl.training.destroying import DRAWS, destroyed
@@ -77,19 +77,11 @@ class LocalFedOV(ClassifierConfig):
     def check(self, run_spec: RunSpec) -> None:
         """Raises `UserError` if the classifier cannot take such samples, or they are no images."""
         assert run_spec.image_shape
-        super().check(self.answered(run_spec))
+        super().check(run_spec)
 
     def answered(self, run_spec: RunSpec) -> RunSpec:
         """With the unknown class, the last one."""
         return replace(run_spec, num_classes=run_spec.num_classes + 1)
-
-    def upload_bytes(self, run_spec: RunSpec) -> int:
-        """Bytes of the weights."""
-        return super().upload_bytes(self.answered(run_spec))
-
-    def check_upload(self, update: Update, run_spec: RunSpec) -> None:
-        """As of every classifier, with a class more."""
-        super().check_upload(update, self.answered(run_spec))
 
 
 @task_of

@@ -43,7 +43,7 @@ def options(tmp_path: Path) -> Options:
     servers = tmp_path / "system" / "flcore" / "servers"
     servers.mkdir(parents=True)
     (servers / "serveravg.py").write_text(SERVER)
-    return Options(pfllib=tmp_path, dataset="digits", images=120, clients=2, rounds=2, lr=1e-9)
+    return Options(checkout=tmp_path, dataset="digits", images=120, clients=2, rounds=2, lr=1e-9)
 
 
 def test_both_sides_begin_with_the_same_weights_and_are_asked_about_the_same_samples(

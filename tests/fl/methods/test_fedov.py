@@ -6,8 +6,9 @@ import torch
 from torch import nn, optim
 
 from fl.methods import fedov
-from fl.methods.fedov import FedOVConfig, open_start
+from fl.methods.fedov import FedOVConfig
 from fl.methods.prototypes import assign
+from fl.methods.uploads import untrained_classifier
 from fl.models import build_classifier
 from fl.models.ensemble import Ensemble, OpenVote
 from fl.models.saved import load_model, save_model
@@ -54,7 +55,7 @@ def naive_training(model: nn.Module, k: int) -> nn.Module:
 def test_clients_train_and_vote_as_plain_loops_do() -> None:
     clients, server = tiny_federation(CONFIG, assign=assign, num_clients=CLIENTS, data=DATA)
     outcome = fedov.run(clients, server, CONFIG)
-    twins = [naive_training(open_start(LOCAL, server), k) for k in range(CLIENTS)]
+    twins = [naive_training(untrained_classifier(LOCAL, server).train(), k) for k in range(CLIENTS)]
     for member, twin in zip(outcome.model.members, twins, strict=True):  # type: ignore[union-attr,arg-type]
         for name, tensor in twin.state_dict().items():
             torch.testing.assert_close(member.state_dict()[name], tensor, rtol=1e-4, atol=1e-5)
