@@ -4,10 +4,9 @@ Classifier clients also tell their label counts. So the server knows who holds h
 and neither a decoder's labels nor a classifier's answers are believed beyond that
 (docs/methods/fedmho-open.md):
 
-1. A classifier votes on a class by its share of the class's samples; where its energy tells known
-   images from strange ones, only as far as it says that it knows them.
-2. A decoder's sample has its label as far as generator clients know the class, else the votes.
-3. For a class without a decoder stand shapes, drawn for mixed labels, that the voters claim for it.
+1. A decoder's sample has its label as far as its clients know the class, else the votes of the
+   classifiers, each by its share of the class's samples.
+2. For a class without a decoder stand shapes, drawn for mixed labels, that the voters claim for it.
 """
 
 from collections.abc import Sequence
@@ -16,7 +15,6 @@ from typing import Annotated
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fl.bounds import MOST, Count, Positive, Within
@@ -25,18 +23,19 @@ from fl.errors import UserError
 from fl.federation import Batch, Update
 from fl.fusion.distillation import FusionLoss
 from fl.fusion.fit import FitConfig
-from fl.fusion.server import Server
-from fl.fusion.synthesis import label_share, truncate_to_bytes
-from fl.fusion.voting import (
-    LEAST_APART,
+from fl.fusion.open_set import (
     SMALLEST,
     VariedDecoder,
-    Voter,
     best_of_each_class,
     elected,
-    energy_levels,
-    log_frequencies,
+    label_trust,
+    open_quotas,
+    trusted_labels,
+    voting_shares,
+    with_mixup,
 )
+from fl.fusion.server import Server
+from fl.fusion.synthesis import label_share, truncate_to_bytes
 from fl.methods.fedmho import (
     FedMHOConfig,
     allocate,
@@ -53,36 +52,6 @@ from fl.metrics.teachers import describe_teacher
 from fl.seeding import torch_generator
 from fl.server import FitResult, Outcome, Samples
 
-# Mixup (Zhang et al., ICLR 2018): images between two, whose targets are between theirs.
-
-
-def with_mixup(lessons: Batch, share: float, generator: torch.Generator) -> Batch:
-    """The lessons, and behind them mixtures of two of them at a time.
-
-    With l ~ U(0, 1), x = l x_i + (1 - l) x_j and t = l t_i + (1 - l) t_j (their Eq. 1, alpha = 1);
-    i and j are drawn among all lessons.
-
-    Args:
-        lessons: ``images`` (N, C, H, W), and targets t as ``teacher_logits`` (N, classes), log t.
-        share: round(share N) mixtures; 0 gives the lessons as they are.
-        generator: on the CPU, for pairs and weights.
-    """
-    images, answers = lessons["images"], lessons["teacher_logits"]
-    count = round(share * len(images))
-    first, second = torch.randint(len(images), (2, count), generator=generator).to(images.device)
-    weight = torch.rand(count, generator=generator).to(images)
-
-    def between(values: Tensor) -> Tensor:
-        shaped = weight.view(-1, *[1] * (values.dim() - 1))
-        return shaped * values[first] + (1 - shaped) * values[second]
-
-    target = between(answers.softmax(1)).clamp(min=SMALLEST).log()
-    return {
-        "images": torch.cat([images, between(images)]),
-        "teacher_logits": torch.cat([answers, target]),
-    }
-
-
 LOSS = FusionLoss(ce_weight=0.0, kd_weight=1.0)
 """KL(t || student), whose gradient is that of the cross-entropy with t."""
 
@@ -92,15 +61,9 @@ class FedMHOOpenConfig(FedMHOConfig):
     """FedMHO's settings but for its loss and its teachers, and what the votes and the open-set
     samples add."""
 
-    known: Count = 5
-    """Samples of a class from which on a classifier client is taken to know it."""
-    correction: Annotated[float, Within(0, 1)] = 0.5
-    """tau: how far a classifier's own class frequencies are divided out of its vote."""
     half_trust: Positive = 30
     """H: samples of a class at generator clients at which their decoders' labels count half, where
     classifier clients have as many or more. Above all counts: by their share of the class."""
-    gate: bool = True
-    """Whether a voter's energy, where that tells known images from strange, weighs its votes."""
     open_samples: Annotated[int, Within(0, MOST)] = 6000
     """Open-set samples drawn, by all decoders alike; 0: none."""
     open_share: Annotated[float, Within(0, 1, "(]")] = 0.4
@@ -145,14 +108,16 @@ def run(clients: Clients, server: Server, config: FedMHOOpenConfig) -> Outcome:
         classifiers, held = [classifiers[i] for i in left], held[left]
         trust = label_trust(held, drawn, config.half_trust)
         start, sets = server.evaluate(model), [own, *opened]
-        votes = poll(classifiers, held, trust, sets, server, config)
-        lessons = own_lessons(own, votes[0], trust, server)
-        teacher = describe_teacher(lessons["teacher_logits"], server.fetch(own, "labels"))
+        votes = poll(classifiers, voting_shares(held, trust), sets, server)
+        labels = server.fetch(own, "labels").cpu()
+        target = trusted_labels(labels, elected(votes[0])[0], trust)
+        lessons = lessons_of(own, target, server)
+        teacher = describe_teacher(lessons["teacher_logits"], labels)
         if opened:
             warmup = replace(config.fusion, epochs=config.warmup)
             learn(model, lessons, server, config, warmup, "warmup")
             quotas = open_quotas(held, trust, config.open_share * len(opened[0]))
-            further = open_lessons(model, sets, votes[1], trust, quotas, server, config)
+            further = open_lessons(model, opened[0], votes[1], trust, quotas, server)
             lessons = {name: torch.cat([lessons[name], further[name]]) for name in lessons}
         result = learn(model, lessons, server, config, config.fusion, "fusion")
     return Outcome(
@@ -184,13 +149,6 @@ def told(
     return answered, np.stack([counts[u.client.id] for u in answered])
 
 
-def label_trust(held: np.ndarray, drawn: np.ndarray, half: float) -> Tensor:
-    """r (classes,), Eq. 4: how far decoders' labels are believed, M / (M + min(N, ``half``)), where
-    classifier clients' counts (clients, classes) sum to N and generator clients' to M."""
-    against, known = np.minimum(held.sum(0), half), drawn.sum(0)
-    return torch.from_numpy(known / np.maximum(against + known, SMALLEST)).float()
-
-
 def draw(
     generators: list[Update],
     allocation: np.ndarray,
@@ -211,7 +169,7 @@ def draw(
 
 
 def draw_open(generators: list[Update], server: Server, config: FedMHOOpenConfig) -> Samples:
-    """The open-set samples, of all decoders alike: Eq. 5. Their labels say nothing."""
+    """The open-set samples, of all decoders alike: Eq. 3. Their labels say nothing."""
     counts = np.stack([load_label_counts(u, server) for u in generators])
     allocation = label_share(counts, config.open_samples)
     varied = {"spread": config.spread, "mixing": config.mixing}
@@ -219,86 +177,35 @@ def draw_open(generators: list[Update], server: Server, config: FedMHOOpenConfig
 
 
 def poll(
-    classifiers: list[Update],
-    held: np.ndarray,
-    trust: Tensor,
-    sets: Sequence[Samples],
-    server: Server,
-    config: FedMHOOpenConfig,
+    classifiers: list[Update], shares: Tensor, sets: Sequence[Samples], server: Server
 ) -> list[Tensor]:
-    """The sum of the classifiers' votes, (N, classes), on each set of samples: Eqs. 1 to 3.
+    """The sum of the classifiers' votes, (N, classes), on each set of samples: v of Eq. 1.
 
-    Each classifier's energies are measured on the first set, whose labels are known.
+    ``shares``: (classifiers, classes), what a vote of each counts.
     """
-    counts = torch.from_numpy(held)
-    labels = server.fetch(sets[0], "labels").cpu()
-    shares = (1 - trust) * counts / counts.sum(0).clamp(min=1)
-    totals = [torch.zeros(len(samples), len(trust)) for samples in sets]
-    for update, own, share in zip(classifiers, counts, shares, strict=True):
-        known = own >= config.known
-        if not known.any():
-            continue
+    totals = [torch.zeros(len(samples), shares.shape[1]) for samples in sets]
+    for update, share in zip(classifiers, shares, strict=True):
         classifier = load_classifier(update, server)
-        answers = [ask(classifier, samples, server) for samples in sets]
-        voter = Voter(
-            share=share,
-            known=known,
-            correction=config.correction * log_frequencies(own),
-            levels=levels_apart(answers[0], labels, known) if config.gate else None,
-        )
-        for total, answer in zip(totals, answers, strict=True):
-            total += voter.votes(answer)
+        for total, samples in zip(totals, sets, strict=True):
+            total += share * ask(classifier, samples, server)
     return totals
-
-
-def levels_apart(logits: Tensor, labels: Tensor, known: Tensor) -> tuple[float, float] | None:
-    """A voter's energies on strange images and on known ones, of :func:`energy_levels`; None if the
-    second is not larger by `LEAST_APART`: then its energy tells nothing."""
-    low, high = energy_levels(logits, labels, known)
-    return (low, high) if high - low >= LEAST_APART else None
-
-
-def own_lessons(own: Samples, votes: Tensor, trust: Tensor, server: Server) -> Batch:
-    """The decoders' samples with t = r_y e_y + (1 - r_y) q, Eq. 4, as logits."""
-    labels = server.fetch(own, "labels").cpu()
-    shares, _ = elected(votes)
-    believed = trust[labels].unsqueeze(1)
-    target = believed * F.one_hot(labels, len(trust)) + (1 - believed) * shares
-    return lessons_of(own, target, server)
 
 
 def open_lessons(
     model: nn.Module,
-    sets: Sequence[Samples],
+    opened: Samples,
     votes: Tensor,
     trust: Tensor,
     quotas: Sequence[int],
     server: Server,
-    config: FedMHOOpenConfig,
 ) -> Batch:
-    """The open-set samples that the voters claim, with their answers: Eqs. 6 and 7.
+    """The open-set samples that the voters claim, with their answers: Eq. 4.
 
     The global model, which has learned the decoders' samples by now, votes for the decoders.
     """
-    labels = server.fetch(sets[0], "labels").cpu()
-    answers = [ask(model, samples, server) for samples in sets]
-    everything = torch.ones(len(trust), dtype=torch.bool)
-    voter = Voter(
-        share=trust,
-        known=everything,
-        correction=torch.zeros(len(trust)),
-        levels=levels_apart(answers[0], labels, everything) if config.gate else None,
-    )
-    shares, evidence = elected(votes + voter.votes(answers[1]))
+    shares, evidence = elected(votes + trust * ask(model, opened, server))
     best = best_of_each_class(shares, evidence, quotas)
-    return lessons_of(server.take(sets[1], best), shares[best], server)
-
-
-def open_quotas(held: np.ndarray, trust: Tensor, total: float) -> list[int]:
-    """How many open-set samples are kept of each class, ``total`` together: by how little its
-    decoders' labels are believed, so most of what no decoder has learned."""
-    need = (1 - trust.double()) * torch.from_numpy(held.sum(0) > 0)
-    return (total * need / need.sum().clamp(min=SMALLEST)).long().tolist()
+    return lessons_of(server.take(opened, best), shares[best], server)
 
 
 def learn(
@@ -309,16 +216,16 @@ def learn(
     fit: FitConfig,
     stage: str,
 ) -> FitResult:
-    """Trains the model on the lessons and on images between them: Eq. 8."""
+    """Trains the model on the lessons and on images between them: Eq. 5."""
     generator = torch_generator(server.run_spec.seed, f"mixup/{stage}")
     mixed = with_mixup(lessons, config.mixup, generator)
     return server.fit(model, mixed, loss=LOSS, config=fit, stage=stage)
 
 
 def ask(model: nn.Module, samples: Samples, server: Server) -> Tensor:
-    """The model's logits (N, classes) on samples, in this process."""
+    """p(c | x), the model's probabilities (N, classes) on samples, in this process."""
     taught = server.teach(samples.only("images"), [model])
-    return server.fetch(taught, "teacher_logits").cpu()
+    return server.fetch(taught, "teacher_logits").cpu().softmax(1)
 
 
 def lessons_of(samples: Samples, target: Tensor, server: Server) -> Batch:

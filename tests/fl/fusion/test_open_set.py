@@ -1,79 +1,54 @@
-"""Votes on a sample's class, and decoders with a longer code."""
+"""Trust, votes, mixup, and decoders with a longer code."""
 
-import math
-
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
-from fl.fusion.voting import (
+from fl.federation import Batch
+from fl.fusion.open_set import (
     MOTION,
     VariedDecoder,
-    Voter,
     best_of_each_class,
     elected,
-    energies,
-    energy_levels,
-    log_frequencies,
+    label_trust,
     moved,
+    open_quotas,
+    trusted_labels,
+    voting_shares,
+    with_mixup,
 )
 from fl.models import Decoder
 from tests.fl.toy import CPU
 
-KNOWN = torch.tensor([True, True, False])
-SHARE = torch.tensor([0.5, 0.2, 0.0])
-LOGITS = torch.tensor([[4.0, 1.0, 9.0], [0.5, 3.0, -2.0]])
+
+def test_labels_are_trusted_by_what_generator_clients_hold() -> None:
+    held, drawn = np.array([[6, 0, 4, 0], [3, 0, 0, 0]]), np.array([[1, 5, 4, 0]])
+    assert label_trust(held, drawn, 100).tolist() == pytest.approx([0.1, 1, 0.5, 0])
 
 
-def voter(levels: tuple[float, float] | None = (1.0, 5.0)) -> Voter:
-    return Voter(share=SHARE, known=KNOWN, correction=torch.zeros(3), levels=levels)
+def test_that_others_hold_many_more_of_a_class_does_not_make_its_labels_doubtful() -> None:
+    for held in (30, 300, 3000):
+        trust = label_trust(np.array([[held, held]]), np.array([[90, 1]]), 30)
+        assert trust.tolist() == pytest.approx([0.75, 1 / 31])
 
 
-def test_a_vote_is_share_times_answer_times_gate() -> None:
-    votes = voter().votes(LOGITS)
-    for row, logits in zip(votes.tolist(), LOGITS.tolist(), strict=True):
-        energy = math.log(sum(math.exp(f) for f in logits[:2]))
-        gate = 1 / (1 + math.exp(-4 * (energy - 3) / 4))
-        whole = sum(math.exp(f) for f in logits)
-        expected = [
-            gate * s * math.exp(f) / whole for s, f in zip(SHARE.tolist(), logits, strict=True)
-        ]
-        assert row == pytest.approx(expected)
-    assert not votes[:, 2].any()
+def test_open_samples_go_to_classes_that_decoders_lack() -> None:
+    held, drawn = np.array([[9, 0, 5, 0]]), np.array([[0, 5, 5, 0]])
+    assert open_quotas(held, label_trust(held, drawn, 100), 30.0) == [20, 0, 10, 0]
+    assert open_quotas(held * [[0, 1, 0, 1]], torch.ones(4), 30.0) == [0, 0, 0, 0]
 
 
-def test_the_gate_is_shut_on_strange_images_and_open_on_known_ones() -> None:
-    at = torch.tensor([[1.0, -99.0, 0.0], [3.0, -99.0, 0.0], [5.0, -99.0, 0.0]])
-    assert voter().gate(at).tolist() == pytest.approx([0.1192, 0.5, 0.8808], abs=1e-3)
-    assert voter(None).gate(at).tolist() == [1, 1, 1]
+def test_a_vote_counts_by_the_share_of_the_class_that_decoders_do_not_know() -> None:
+    held, trust = np.array([[6, 0, 1], [3, 0, 3]]), torch.tensor([0.5, 0.0, 0.0])
+    shares = voting_shares(held, trust)
+    assert shares.tolist() == [pytest.approx([1 / 3, 0, 0.25]), pytest.approx([1 / 6, 0, 0.75])]
 
 
-def test_levels_that_are_no_levels_leave_the_gate_soft() -> None:
-    at = torch.tensor([[3.0, -99.0, 0.0], [3.5, -99.0, 0.0]])
-    assert voter((3.0, 3.0)).gate(at).tolist() == pytest.approx([0.5, 0.8808], abs=1e-3)
-
-
-def test_a_classifier_that_answers_by_frequency_says_nothing_when_corrected() -> None:
-    counts = torch.tensor([79, 19, 0])
-    guess = log_frequencies(counts)
-    assert guess.exp().tolist() == pytest.approx([80 / 101, 20 / 101, 1 / 101])
-    corrected = Voter(share=torch.ones(3), known=KNOWN, correction=guess)
-    assert corrected.votes(guess.unsqueeze(0))[0].tolist() == pytest.approx([1 / 3] * 3)
-
-
-def test_levels_are_the_medians_within_and_without() -> None:
-    labels = torch.tensor([0, 1, 2, 2, 0])
-    logits = torch.tensor([[f, -99.0, 50.0] for f in (5.0, 6.0, 1.0, 2.0, 9.0)])
-    assert energies(logits, KNOWN).tolist() == pytest.approx([5, 6, 1, 2, 9])
-    low, high = energy_levels(logits, labels, KNOWN)
-    assert (low, high) == pytest.approx((1, 6))
-
-
-def test_who_knows_everything_finds_its_least_tenth_strange() -> None:
-    logits = torch.arange(101.0).unsqueeze(1)
-    low, high = energy_levels(logits, torch.zeros(101, dtype=torch.int64), torch.tensor([True]))
-    assert (low + high) / 2 == pytest.approx(10)
-    assert high - low == pytest.approx(2 * math.sqrt((101**2 - 1) / 12))
+def test_a_label_counts_as_far_as_it_is_trusted_and_the_votes_for_the_rest() -> None:
+    shares = torch.tensor([[0.2, 0.8], [0.5, 0.5]])
+    target = trusted_labels(torch.tensor([0, 1]), shares, torch.tensor([0.5, 1.0]))
+    assert target.tolist() == [pytest.approx([0.6, 0.4]), pytest.approx([0, 1])]
 
 
 def test_shares_sum_to_one_also_where_nobody_votes() -> None:
@@ -165,3 +140,42 @@ def test_no_motion_and_no_strength_leave_images_as_they_are() -> None:
 def test_what_comes_in_is_the_borders_pixel() -> None:
     white = torch.ones(4, 1, 8, 8)
     torch.testing.assert_close(moved(white, code(MOTION, 4), 2.0), white)
+
+
+def lessons(size: int = 5) -> Batch:
+    """Image i is all i, and its target is all on class i."""
+    images = torch.arange(size).float().view(-1, 1, 1, 1).expand(size, 1, 2, 3)
+    return {"images": images, "teacher_logits": torch.eye(size).clamp(min=1e-9).log()}
+
+
+def mixed(share: float, seed: int = 0) -> tuple[Tensor, Tensor]:
+    batch = with_mixup(lessons(), share, torch.Generator().manual_seed(seed))
+    return batch["images"], batch["teacher_logits"]
+
+
+def test_a_mixture_lies_between_two_lessons_in_image_and_target_alike() -> None:
+    images, answers = mixed(40.0)
+    assert len(images) == len(answers) == 5 + 200
+    seen = set()
+    for image, answer in zip(images[5:], answers[5:].exp(), strict=True):
+        torch.testing.assert_close(answer.sum(), torch.tensor(1.0))
+        told = (answer > 1e-6).nonzero().flatten().tolist()
+        assert 1 <= len(told) <= 2
+        expected = sum(c * float(answer[c]) for c in told)
+        torch.testing.assert_close(image, torch.full_like(image, expected), atol=1e-4, rtol=1e-4)
+        seen.update(told)
+    assert seen == set(range(5))
+    assert images[5:].std() > 0.5
+
+
+def test_the_lessons_themselves_come_first_and_are_kept() -> None:
+    for share, count in ((0.0, 5), (0.5, 7), (1.0, 10)):
+        images, answers = mixed(share)
+        assert len(images) == count
+        assert torch.equal(images[:5], lessons()["images"])
+        assert torch.equal(answers[:5], lessons()["teacher_logits"])
+
+
+def test_the_generator_decides() -> None:
+    assert torch.equal(mixed(1.0)[0], mixed(1.0)[0])
+    assert not torch.equal(mixed(1.0)[0], mixed(1.0, seed=1)[0])
