@@ -9,7 +9,7 @@ graph, which the host replays without waiting for anything.
 A wave always has the same number of slots, so that the libraries choose the same kernels and a
 client's bits do not depend on its company. A slot without a client computes what nobody reads, as
 does one whose client is done. On a CPU the same code runs step by step, for tests: there
-:mod:`fl.training.stacked` is faster.
+:mod:`fl.training.stacked` is faster, and on some CPUs the last bits depend on the slot.
 """
 
 from collections import deque
