@@ -3,12 +3,10 @@
     python benchmarks/results.py NAME ... --data-root DIR
 
 Each table names the command, the date, the commit and the machine that made it. So the code must be
-committed. The runs lie in a folder of --output-dir that is named after the commit: the same command
-goes on where it was ended. What each run of a paper's table found is a line of JSON in
-docs/results/runs/.
+committed. What each run of a paper's table found is a line of JSON in docs/results/runs/, written
+when the run ends: the same command goes on where it was ended, on another machine too.
 """
 
-import json
 import os
 import re
 import shutil
@@ -22,13 +20,15 @@ from pathlib import Path
 from textwrap import wrap
 from typing import Annotated, Literal
 
+import run_lines
 import torch
 import tyro
 from machine import processor
+from run_lines import Provenance
 
 from cluster.studies import fedaf_table7, suite_runs
 from cluster.studies.cells import make
-from cluster.studies.comparison import Cell, Figure, table
+from cluster.studies.comparison import Cell, table
 from cluster.studies.exhibits import EXHIBITS
 from cluster.studies.study_report import texts
 from cluster.studies.suite_options import BYTES_TABLE, SuiteOptions
@@ -41,8 +41,6 @@ ROOT = Path(__file__).resolve().parents[1]
 PAGES = ROOT / "docs" / "results"
 CODE = ("fl", "kernels", "cluster", "benchmarks")
 """Folders whose code decides the figures."""
-LEFT_OUT = ("placements", "confusion")
-"""Parts of a result that no table reads, and that are longer than all else."""
 STUDY_COLUMNS = {
     "clients": "Clients",
     "local": "Local",
@@ -71,15 +69,11 @@ class Options:
     """Folder of the runs."""
     runtime: Literal["ray", "inprocess"] = "ray"
     """As for the launch command."""
-
-
-@dataclass(frozen=True)
-class Provenance:
-    """Where a figure comes from."""
-
-    date: str
-    commit: str
-    machine: str
+    since: str | None = None
+    """A commit since which no change of the code changes these figures: its runs stand, and those
+    of later commits. Default: runs of the same code alone stand."""
+    recorded: bool = False
+    """Run nothing: show of what is recorded the cells that are whole."""
 
 
 @dataclass(frozen=True)
@@ -102,33 +96,50 @@ class Job:
 
 
 def of_runs(name: str, cells: Callable[[], Sequence[Cell]], job: Job) -> str:
-    """A table or figure of the suite, with a link to what each run found."""
-    suite = job.suite(name)
+    """A table or figure of the suite: runs what has no line yet, and shows what is whole."""
+    suite, path = job.suite(name), job.docs / "runs" / f"{name}.jsonl"
     seeds = suite.seed_numbers
-    figures = suite_runs.run_all(suite_runs.runs_of(suite, cells(), seeds))
-    record(job.docs / "runs" / f"{name}.jsonl", figures, seeds, job.made)
+    runs = suite_runs.runs_of(suite, cells(), seeds)
+    same_code = partial(of_same_code, since=job.options.since)
+    lines = run_lines.standing(path, runs, same_code)
+    failed: dict[Cell, list[str]] = {}
+    if not job.options.recorded:
+        failed = run_missing(path, {key: runs[key] for key in runs if key not in lines}, job)
+        lines = run_lines.standing(path, runs, same_code)
+    figures = run_lines.whole_figures(lines, runs, failed)
+    if not figures:
+        raise UserError(f"{path} has no cell of {name} with a run of each seed")
     exhibit = EXHIBITS.get(name)
-    whole = suite_runs.text_of(name, "small", seeds, figures, exhibit)
-    heading, _, text = whole.partition("\n\n")
+    heading, _, text = suite_runs.text_of(name, "small", seeds, figures, exhibit).partition("\n\n")
     pictures = suite_runs.pictures_of(f"{name}-small", figures, exhibit)
     for file, picture in pictures.items():
         write_atomically(job.docs / file, picture)
     shown = [f"![{Path(file).stem}]({file})" for file in pictures]
     link = f"Each run: [{name}.jsonl](runs/{name}.jsonl)."
-    return "\n\n".join([f"{heading.removeprefix('# ')}.", text.strip(), *shown, link])
+    told = f"{heading.removeprefix('# ')}; {run_lines.origin(lines, len(runs))}."
+    return "\n\n".join([told, text.strip(), *shown, link])
 
 
-def record(path: Path, figures: Sequence[Figure], seeds: Sequence[int], made: Provenance) -> None:
-    """Writes what the runs found, a line each; it replaces an older one of the cell and seed."""
-    old = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
-    lines = {(run["cell"], run["seed"]): run for run in old}
-    for figure in figures:
-        for seed, found, losses in zip(seeds, figure.results, figure.losses, strict=True):
-            result = {name: value for name, value in found.items() if name not in LEFT_OUT}
-            run = {"cell": figure.cell.name, "seed": seed, "provenance": vars(made)}
-            lines[figure.cell.name, seed] = {**run, "result": result, "losses": losses}
-    path.parent.mkdir(exist_ok=True)
-    write_atomically(path, "".join(f"{json.dumps(run)}\n" for run in lines.values()).encode())
+def run_missing(path: Path, runs: suite_runs.Runs, job: Job) -> dict[Cell, list[str]]:
+    """Runs them and writes a line of each; returns, by cell, the seeds that failed and why."""
+    suite_runs.refuse_any({cell.name: launch for (cell, _), launch in runs.items()})
+    failed: dict[Cell, list[str]] = {}
+    for number, ((cell, seed), launch) in enumerate(runs.items(), start=1):
+        print(f"{path.stem}: {number} of {len(runs)} runs", flush=True)
+        try:
+            (figure,) = suite_runs.run_all({(cell, seed): launch})
+        except ClientFailed as failure:
+            failed.setdefault(cell, []).append(f"seed {seed}: {failure}")
+        else:
+            run_lines.write(path, figure, seed, launch.run, job.made)
+    return failed
+
+
+def of_same_code(commit: str, since: str | None) -> bool:
+    """Whether the code of a commit is today's, or is of ``since`` or later."""
+    if since is None:
+        return _git_says("diff", "--quiet", commit, "HEAD", "--", *CODE)
+    return _git_says("merge-base", "--is-ancestor", since, commit)
 
 
 def main_job(job: Job) -> str:
@@ -332,6 +343,11 @@ def here_and_now() -> Provenance:
     return Provenance(
         f"{datetime.now(UTC):%Y-%m-%d}", _git("rev-parse", "--short", "HEAD"), machine
     )
+
+
+def _git_says(*arguments: str) -> bool:
+    """The answer of a git command that gives it by its status; False for an unknown commit."""
+    return subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True).returncode == 0
 
 
 def _git(*arguments: str) -> str:
