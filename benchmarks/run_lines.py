@@ -35,7 +35,8 @@ class Provenance:
 
 def digest(run: RunConfig[Any]) -> str:
     """Of all that determines the run's result beside the code; equal for equal settings."""
-    return sha256(json.dumps(nested(run), sort_keys=True).encode()).hexdigest()[:16]
+    settings = json.loads(json.dumps(nested(run)), parse_int=float)  # as 1 == 1.0
+    return sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def read(path: Path) -> dict[tuple[str, int], JsonObject]:

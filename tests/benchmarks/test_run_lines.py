@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 import results
 from results import Job, Options, Provenance, of_runs, of_same_code
+from run_lines import digest
 
+from cluster.run.command_line import parse
 from cluster.studies import suite_runs
 from cluster.studies.comparison import Cell, Figure
 from fl.errors import ClientFailed, UserError
@@ -77,6 +79,13 @@ def test_a_line_of_other_settings_or_code_stands_for_no_run(
         of_runs("table4", lambda: cells, elsewhere(job, recorded=True))
     of_runs("table4", lambda: cells, elsewhere(job))
     assert ran == ["fedavg-0"] * 2
+
+
+def test_equal_settings_have_one_digest() -> None:
+    one, other = (parse([f"--alpha={alpha}"]).run for alpha in ("1", "1.0"))
+    whole = replace(one, alpha=1)  # as a file of settings may have it
+    assert one == other == whole
+    assert digest(one) == digest(other) == digest(whole) != digest(replace(one, alpha=2.0))
 
 
 def test_a_failed_run_is_told_and_has_no_line(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
