@@ -1,6 +1,7 @@
 """Runs every combination of methods, settings and seeds from Python, as one table."""
 
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
@@ -56,9 +57,7 @@ def grid(
     Raises:
         UserError: one line, for whatever is wrong.
     """
-    listed = {axis: list(values) for axis, values in axes.items()}
-    if empty := [axis for axis, values in listed.items() if not values]:
-        raise UserError(f"grid: {empty[0]} has no values")
+    listed = _listed(axes)
     seeds = listed.pop("seed", [settings.pop("seed", 0)])
     methods = listed.pop("method", [settings.pop("method", RunConfig.method)])
     found: dict[tuple[str, str], list[Result]] = {}
@@ -66,17 +65,12 @@ def grid(
     for values in product(*listed.values()):
         own = dict(zip(listed, values, strict=True))
         shown = tuple((axis, _shown(value)) for axis, value in own.items())
+        row = "-".join(f"{axis}{value}" for axis, value in shown) or "data"
         for method, seed in product(methods, seeds):
-            row = "-".join(f"{axis}{value}" for axis, value in shown) or "data"
             title = f"{name}-{row}-{_shown(method)}-seed{seed}"
             given = {"data": data, "model": model, "method": method, **settings, **own}
-            result = run(
-                **given,
-                seed=seed,
-                name=re.sub(r"[^\w.+-]", "_", title),
-                output_dir=output_dir,
-                overwrite=True,
-            )
+            given |= {"name": re.sub(r"[^\w.+-]", "_", title), "output_dir": output_dir}
+            result = run(**given, seed=seed, overwrite=True)
             key = row, str(result.figures["method"])
             cells.setdefault(key, Cell(*key, arguments=(), settings=shown))
             found.setdefault(key, []).append(result)
@@ -88,6 +82,23 @@ def grid(
     folder = Path(output_dir)
     write(folder, name, None, seeds, figures, exhibit)
     return Table(found, text_of(name, None, seeds, figures, exhibit), folder / f"{name}.png")
+
+
+def _listed(axes: Mapping[str, Sequence[Any]]) -> dict[str, list[Any]]:
+    """The axes' values; a row is told apart by their names alone.
+
+    Raises:
+        UserError: an axis has no values, or two of the same name.
+    """
+    listed = {axis: list(values) for axis, values in axes.items()}
+    for axis, values in listed.items():
+        if not values:
+            raise UserError(f"grid: {axis} has no values")
+        if like := [name for name, n in Counter(map(_shown, values)).items() if n > 1]:
+            raise UserError(
+                f"grid: {axis} has several values named {like[0]!r}; give each a name of its own"
+            )
+    return listed
 
 
 def _shown(value: Any) -> str:

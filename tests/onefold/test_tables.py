@@ -64,3 +64,23 @@ def test_models_may_be_among_the_values_and_no_run_of_other_settings_is_taken() 
 def test_no_values_are_one_line() -> None:
     with pytest.raises(onefold.UserError, match="grid: alpha has no values"):
         made({"alpha": []})
+
+
+@pytest.mark.parametrize(
+    ("axis", "values", "named"),
+    [
+        (
+            "model",
+            [lambda shape, num_classes, h=h: Wide(shape, num_classes, h) for h in (4, 8)],
+            "<la",
+        ),
+        ("seed", [0, 0], "0"),
+        ("alpha", [0.5, "0.5"], "0.5"),
+    ],
+)
+def test_values_of_one_name_are_refused_not_averaged_as_seeds(
+    axis: str, values: list[Any], named: str
+) -> None:
+    with pytest.raises(onefold.UserError, match=f"{axis} has several values named '{named}"):
+        made({"model": [Wide], "method": ["fedavg"], axis: values})
+    assert not Path("runs").exists()
