@@ -97,7 +97,11 @@ class Inputs:
     def __str__(self) -> str:
         if self.parts:
             return " and ".join(map(str, self.parts))
-        return f"{self.kind} of shape {self.shape}"
+        if self.kind == "pixels":
+            return f"images of shape {self.shape}"
+        told = f"{self.kind} of shape {self.shape} from {self.low:g} to {self.high:g}"
+        images = "; images are (N, C, H, W) or (N, H, W, C), of uint8 or floats from 0 to 1"
+        return told + images if len(self.shape) in (2, 3) else told
 
     def zeros(self, count: int) -> Tensor:
         """So many samples of zeros, as a model takes them; zero is a token of every vocabulary."""

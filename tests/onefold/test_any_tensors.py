@@ -167,7 +167,9 @@ def test_a_method_trains_on_a_table_or_refuses_it_before_it_begins(
 
 @pytest.mark.parametrize("method", ["fedmho-open", "dense", "dynafed", "feddf", "hfldd"])
 def test_a_method_that_needs_images_says_so_by_name(method: str) -> None:
-    line = rf"^{method} needs images of 1 or 3 channels; the samples are floats of shape \(6,\)$"
+    line = (
+        rf"^{method} needs images of 1 or 3 channels; the samples are floats of shape \(6,\) from"
+    )
     with pytest.raises(onefold.UserError, match=line):
         run("table", method=method)
 

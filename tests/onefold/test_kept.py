@@ -109,7 +109,7 @@ def test_the_report_says_the_call_and_no_command_that_would_fail(folder: Path) -
     call = yaml.safe_load((folder / "runs/mine/config.yaml").read_text())["call"]
     assert call.startswith("onefold.run(data=data, model=Net, method='fedavg', partition='iid', ")
     assert call.endswith(
-        "# data, which is not kept: 192 training and 48 test samples, pixels of shape (3, 8, 8)"
+        "# data, which is not kept: 192 training and 48 test samples, images of shape (3, 8, 8)"
     )
     page = (folder / "runs/mine/report.html").read_text()
     assert "onefold.run(data=data, model=Net" in page
