@@ -15,7 +15,7 @@ from fl.data.partition import PartitionConfig
 from fl.errors import UserError
 from fl.federation import RunSpec
 from fl.fusion.fit import Inference
-from fl.methods.registry import METHODS, get_method
+from fl.methods.registry import METHODS, OURS, get_method
 from fl.resources import ResourcesConfig
 from fl.training.private import DpConfig
 
@@ -108,11 +108,14 @@ class RunConfig(Settings, Generic[Options]):
             self._check_dp()
 
     def _check_dp(self) -> None:
-        able = [name for name, method in METHODS.items() if method.supports_dp]
-        if self.method not in able:
-            raise UserError(f"dp.epsilon goes with {', '.join(able)}, not with {self.method}")
-        if getattr(self.options, "decoders", "weak") == "all":
-            raise UserError("dp.epsilon goes with decoders weak: a budget is of one training")
+        if not get_method(self.method).supports_dp(self.options):
+            able = [name for name in OURS if METHODS[name].supports_dp(METHODS[name].config())]
+            if self.method not in able:
+                raise UserError(f"dp.epsilon goes with {', '.join(able)}, not with {self.method}")
+            raise UserError(
+                f"dp.epsilon covers one training of a client in a round; with these settings "
+                f"{self.method} has clients that train twice"
+            )
         if self.scores_clients:
             raise UserError("dp.epsilon: scores of clients' own test samples would be no secret")
 

@@ -206,7 +206,7 @@ METHOD = Method(
     config=CoBoostingConfig,
     assign=assign,
     run=run,
-    supports_dp=True,
+    supports_dp=lambda settings: True,
     default_ranks=1,
     spaces=SPACES,
 )

@@ -166,7 +166,7 @@ METHOD = Method(
     config=DenseConfig,
     assign=assign,
     run=run,
-    supports_dp=True,
+    supports_dp=lambda settings: True,
     default_ranks=1,
     spaces=SPACES,
 )

@@ -71,7 +71,7 @@ METHOD = Method(
     assign=assign,
     run=run,
     any_targets=True,
-    supports_dp=True,
+    supports_dp=lambda settings: True,
     one_shot=False,
     scores_clients=lambda settings: settings.tested != "test",
     spaces=Spaces(local=LOCAL),  # the average has no settings to search

@@ -170,6 +170,6 @@ METHOD = Method(
     config=FedCVAEConfig,
     assign=assign,
     run=run,
-    supports_dp=True,
+    supports_dp=lambda settings: True,
     spaces=SPACES,
 )

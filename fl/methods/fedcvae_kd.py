@@ -158,6 +158,6 @@ METHOD = Method(
     config=FedCVAEKDConfig,
     assign=assign,
     run=run,
-    supports_dp=True,
+    supports_dp=lambda settings: True,
     spaces=SPACES,
 )

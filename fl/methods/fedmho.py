@@ -350,7 +350,7 @@ def _method(name: str, teacher: Teacher) -> Method:
         config=FedMHOConfig,
         assign=assign,
         run=partial(run, teacher=teacher),
-        supports_dp=True,
+        supports_dp=lambda settings: settings.decoders == "weak",
         spaces=spaces(teacher),
     )
 

@@ -21,7 +21,7 @@ def _collect() -> dict[str, Method]:
 
 
 METHODS = _collect()
-OURS = frozenset(METHODS)
+OURS = tuple(METHODS)
 """Names that come with Onefold, which nothing registered later may take."""
 
 

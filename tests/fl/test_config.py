@@ -12,6 +12,7 @@ from fl.errors import UserError
 from fl.methods.fedavg import FedAvgConfig
 from fl.methods.fedmho import FedMHOConfig
 from fl.methods.registry import METHODS
+from fl.training.private import DpConfig
 from tests.fl.data.domain_folder import SHADES, tree
 
 
@@ -67,3 +68,14 @@ def test_a_setting_out_of_range_is_refused_by_its_name(
 def test_some_training_images_are_left_to_train_on(share: float) -> None:
     with pytest.raises(UserError, match=r"^validation must be in \[0, 1\), got"):
         DataConfig(validation=share)
+
+
+def test_differential_privacy_is_refused_where_a_client_tells_more_than_one_training() -> None:
+    private = {"dp": DpConfig(epsilon=8.0)}
+    for name in ("fedmho", "fedmho-sd", "fedavg", "dense"):
+        RunConfig(method=name, options=METHODS[name].config(), **private)
+    for name in ("moon", "fedmho-open", "fedd2s", "hfldd"):
+        with pytest.raises(UserError, match=f"goes with .*fedmho.*, not with {name}$"):
+            RunConfig(method=name, options=METHODS[name].config(), **private)
+    with pytest.raises(UserError, match="has clients that train twice"):
+        RunConfig(method="fedmho", options=FedMHOConfig(decoders="all"), **private)
