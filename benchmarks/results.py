@@ -15,6 +15,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from fnmatch import fnmatch
 from functools import partial
 from pathlib import Path
 from textwrap import wrap
@@ -61,6 +62,8 @@ class Options:
 
     tables: Annotated[tuple[str, ...], tyro.conf.Positional]
     """Names of the tables, as the pages have them."""
+    only: tuple[str, ...] = ()
+    """Of a paper's table run these cells alone, by patterns: two processes may share a table."""
     seeds: str = "0,1,2"
     """Seeds of the runs, with commas between."""
     data_root: Path = Path("data")
@@ -84,6 +87,11 @@ class Job:
     made: Provenance
     docs: Path
 
+    def asks(self, key: tuple[Cell, int], lines: run_lines.Lines) -> bool:
+        """Whether it is to be run: no line stands in for it, and the options leave it in."""
+        only = self.options.only
+        return key not in lines and (not only or any(fnmatch(key[0].name, p) for p in only))
+
     def suite(self, name: str, *, output_dir: Path | None = None) -> SuiteOptions:
         """The suite's options for a table."""
         return SuiteOptions(
@@ -104,7 +112,7 @@ def of_runs(name: str, cells: Callable[[], Sequence[Cell]], job: Job) -> str:
     lines = run_lines.standing(path, runs, same_code)
     failed: dict[Cell, list[str]] = {}
     if not job.options.recorded:
-        failed = run_missing(path, {key: runs[key] for key in runs if key not in lines}, job)
+        failed = run_missing(path, {key: runs[key] for key in runs if job.asks(key, lines)}, job)
         lines = run_lines.standing(path, runs, same_code)
     figures = run_lines.whole_figures(lines, runs, failed)
     if not figures:

@@ -4,8 +4,11 @@ A table takes longer than a machine is held. So a run's line is written when the
 line of the same settings and the same code stands in for a run.
 """
 
+import fcntl
 import json
-from collections.abc import Callable, Mapping, Sequence
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -76,8 +79,7 @@ def write(path: Path, figure: Figure, seed: int, run: RunConfig[Any], made: Prov
         figure: of this run alone.
     """
     (found,), (losses,), (clients,) = figure.results, figure.losses, figure.client_losses
-    lines = read(path)
-    lines[figure.cell.name, seed] = {
+    line = {
         "cell": figure.cell.name,
         "seed": seed,
         "provenance": vars(made),
@@ -87,7 +89,21 @@ def write(path: Path, figure: Figure, seed: int, run: RunConfig[Any], made: Prov
         "client_losses": {c: [float(f"{x:.4g}") for x in curve] for c, curve in clients.items()},
     }
     path.parent.mkdir(exist_ok=True)
-    write_atomically(path, "".join(f"{json.dumps(line)}\n" for line in lines.values()).encode())
+    with _alone(path.parent):
+        lines = {**read(path), (figure.cell.name, seed): line}
+        text = "".join(f"{json.dumps(line)}\n" for line in lines.values())
+        write_atomically(path, text.encode())
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Waits for other processes that write lines into the folder, and keeps them waiting."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def whole_figures(lines: Lines, runs: Runs, failed: Mapping[Cell, Sequence[str]]) -> list[Figure]:
