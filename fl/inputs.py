@@ -85,7 +85,8 @@ class Inputs:
             NotImages: the samples are no images.
         """
         if not self.is_image:
-            raise NotImages(f"the samples are {self}; needed are images of 1 or 3 channels")
+            needed = "needed are images of 1 or 3 channels"
+            raise NotImages(f"the samples are {self}; {needed}{self.hint}")
         channels, height, width = self.shape
         return channels, height, width
 
@@ -99,9 +100,14 @@ class Inputs:
             return " and ".join(map(str, self.parts))
         if self.kind == "pixels":
             return f"images of shape {self.shape}"
-        told = f"{self.kind} of shape {self.shape} from {self.low:g} to {self.high:g}"
+        return f"{self.kind} of shape {self.shape} from {self.low:g} to {self.high:g}"
+
+    @property
+    def hint(self) -> str:
+        """What samples must be to be images, where these might be meant as such."""
+        near = self.kind in ("floats", "integers") and len(self.shape) in (2, 3)
         images = "; images are (N, C, H, W) or (N, H, W, C), of uint8 or floats from 0 to 1"
-        return told + images if len(self.shape) in (2, 3) else told
+        return images if near else ""
 
     def zeros(self, count: int) -> Tensor:
         """So many samples of zeros, as a model takes them; zero is a token of every vocabulary."""

@@ -213,6 +213,7 @@ def _named(run: RunConfig[Any]) -> Iterator[None]:
     except NotImages:
         raise UserError(
             f"{run.method} needs images of 1 or 3 channels; the samples are {run.run_spec.inputs}"
+            f"{run.run_spec.inputs.hint}"
         ) from None
 
 

@@ -17,7 +17,7 @@ from fl.data.datasets import Dataset, Split
 from fl.data.image_files import check_names, in_one_form, pixels
 from fl.data.lazy import Augment, Lazy, is_lazy, items_of, mapped
 from fl.errors import UserError, reason_of
-from fl.inputs import as_inputs, together
+from fl.inputs import Inputs, as_inputs, together
 from fl.seeding import numpy_generator
 from fl.targets import Targets
 
@@ -65,6 +65,7 @@ def as_dataset(name: str, data: Any, augment: Callable[[Tensor], Tensor] | None 
 
 def _as_dataset(name: str, data: Any) -> Dataset:
     if isinstance(data, Dataset):
+        _check(name, data.train, data.test)
         return data
     two = isinstance(data, tuple | list) and len(data) == 2
     if two and (all(map(_is_pair, data)) or all(map(_is_object, data))):
@@ -336,7 +337,8 @@ def _class_names(data: Any) -> tuple[str, ...]:
     return tuple(getattr(features[label], "names", None) or ())
 
 
-def _checked(name: str, train: Split, test: Split, names: tuple[str, ...]) -> Dataset:
+def _check(name: str, train: Split, test: Split) -> None:
+    """Raises `UserError` where a split is empty, or the two differ in what they hold."""
     for part, split in (("training", train), ("test", test)):
         if not len(split.labels):
             raise UserError(f"data {name} has no {part} samples")
@@ -347,6 +349,13 @@ def _checked(name: str, train: Split, test: Split, names: tuple[str, ...]) -> Da
     if train.images.shape[1:] != test.images.shape[1:]:
         shapes = f"{train.images.shape[1:]} and {test.images.shape[1:]}"
         raise UserError(f"data {name}: training and test samples differ in shape: {shapes}")
+    learnt, tested = (Inputs.found(split.images) for split in (train, test))
+    as_floats = learnt.kind == "floats" and test.images.dtype.kind == "f"
+    if learnt.kind != tested.kind and not as_floats:  # a model would see them at two scales
+        raise UserError(
+            f"data {name}: the training samples are {learnt}; the test samples are {tested}; give "
+            "both in one type and range"
+        )
     of_both = [None if s.targets is None else Targets.found(s.targets) for s in (train, test)]
     if len({own and (own.kind, own.shape) for own in of_both}) > 1:
         raise UserError(f"data {name}: training and test samples have targets of several kinds")
@@ -360,6 +369,10 @@ def _checked(name: str, train: Split, test: Split, names: tuple[str, ...]) -> Da
             f"data {name}: the test samples have tokens up to {of_both[1].outputs - 1}, the "
             f"training samples up to {of_both[0].outputs - 1}"
         )
+
+
+def _checked(name: str, train: Split, test: Split, names: tuple[str, ...]) -> Dataset:
+    _check(name, train, test)
     check_names(f"data {name}: class", names)
     classes = max(len(names), 1 + int(max(train.labels.max(), test.labels.max())))
     samples = len(train.labels) + len(test.labels)
@@ -385,11 +398,10 @@ def of_clients(name: str, data: Mapping[Any, Any]) -> Dataset:
         UserError: one line, for whatever is wrong, with the client's name.
     """
     parts = [as_dataset(f"{name} of client {client}", own) for client, own in data.items()]
-    forms = {(p.train.images.shape[1:], p.train.images.dtype.str) for p in parts}
+    forms = {(p.inputs.shape, p.train.images.dtype.str, p.inputs.kind): p.inputs for p in parts}
     if len(forms) > 1:
-        raise UserError(
-            f"data {name}: clients' samples of several shapes or types, {sorted(forms)[:3]}"
-        )
+        told = " and ".join(str(forms[form]) for form in sorted(forms)[:2])
+        raise UserError(f"data {name}: clients' samples are of several kinds: {told}")
     splits = [split for p in parts for split in (p.train, p.test)]
     sizes = [len(split.labels) for split in splits]
     held = np.repeat(np.tile([False, True], len(parts)), sizes)

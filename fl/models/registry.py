@@ -221,7 +221,9 @@ def _check(name: str, names: Names, inputs: Inputs, num_classes: int, width: flo
         channels = "images of 1 or 3 channels and " if info.images else ""
         other = "" if inputs.is_image else "; mlp takes any numbers, as may a model of your own"
         other = "; a model of your own may" if inputs.parts else other
-        raise UserError(f"{name} does not take {inputs}; it needs {channels}{info.needs}{other}")
+        raise UserError(
+            f"{name} does not take {inputs}; it needs {channels}{info.needs}{inputs.hint}{other}"
+        )
     if num_classes < 1:
         raise UserError(f"num_classes is {num_classes}; it must be at least 1")
     if not 0 < width < inf:

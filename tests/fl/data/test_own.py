@@ -18,6 +18,8 @@ from fl.data.partition import PartitionConfig, hold_out, make_partition
 from fl.errors import UserError
 
 COLOUR = np.random.default_rng(0).integers(0, 256, (20, 3, 5, 6), dtype=np.uint8)
+SMOOTH = np.random.default_rng(1).random((20, 3, 5, 6), dtype=np.float32)
+"""No levels of 8 bits."""
 LABELS = np.arange(20) % 4
 
 
@@ -83,6 +85,30 @@ def test_a_data_set_stays_itself() -> None:
     found = as_dataset("mine", (COLOUR, LABELS))
     assert as_dataset("other", found) is found
     assert isinstance(found, Dataset)
+
+
+@pytest.mark.parametrize(
+    ("train", "test"),
+    [
+        (COLOUR, COLOUR.astype(np.float32)),
+        (COLOUR, COLOUR.astype(np.int64)),
+        (SMOOTH, 255 * SMOOTH),
+        (2 * SMOOTH - 1, COLOUR),
+    ],
+)
+def test_images_at_two_scales_are_refused_not_scored(train: np.ndarray, test: np.ndarray) -> None:
+    """A model would be tested on values that it never saw, and have a plausible accuracy."""
+    line = "the training samples are .* from|the test samples are .* from"
+    with pytest.raises(UserError, match=line):
+        as_dataset("x", ((train, LABELS), (test, LABELS)))
+    splits = [as_dataset("x", ((same, LABELS), (same, LABELS))).train for same in (train, test)]
+    with pytest.raises(UserError, match=line):
+        as_dataset("x", Dataset("made by hand", *splits, num_classes=4))
+
+
+def test_floats_of_training_and_test_may_reach_as_far_as_they_like() -> None:
+    as_dataset("x", ((2 * SMOOTH - 1, LABELS), (SMOOTH, LABELS)))
+    as_dataset("x", ((COLOUR, LABELS), (SMOOTH, LABELS)))
 
 
 @pytest.mark.parametrize(
@@ -356,7 +382,11 @@ def test_no_clients_test_sample_is_held_out_for_validation() -> None:
         ({"a": (np.ones((5, 3)), np.arange(5)), "b": 3}, "of client b: expected"),
         (
             {"a": (np.ones((5, 3)), np.arange(5)), "b": (np.ones((5, 4)), np.arange(5))},
-            "clients' samples of several shapes or types",
+            "clients' samples are of several kinds: .*3.* and .*4",
+        ),
+        (
+            {"a": (SMOOTH, LABELS), "b": (255 * SMOOTH, LABELS)},
+            "clients' samples are of several kinds: .*floats .* to 2.* and images",
         ),
     ],
 )
