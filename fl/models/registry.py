@@ -16,12 +16,13 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from fl.errors import UserError, check_name, reason_of, unknown
 from fl.inputs import Inputs
 from fl.models import architectures
 from fl.models.cvae import CVAE
-from fl.models.shapes import Built, ImageShape, ModelInfo
+from fl.models.shapes import AnyBatchNorm, Built, ImageShape, ModelInfo
 from fl.models.state import refusal, settle, state_sent, staying
 from fl.sources import source_hash
 
@@ -45,6 +46,7 @@ def check_output(info: ModelInfo, inputs: Inputs, num_classes: int, width: float
             model = info.made(inputs, num_classes, width).eval()
             found = model(inputs.zeros(2))
             in_training = _answer_in_training(model, inputs)
+            shared = _shared(model, info.made(inputs, num_classes, width))
         except UserError:
             raise
         except (Exception, SystemExit) as error:
@@ -63,8 +65,29 @@ def check_output(info: ModelInfo, inputs: Inputs, num_classes: int, width: float
             f"model {info.name} answers with {type(in_training).__name__} in training: switch its "
             "further outputs off, or give it a method training_loss(samples, targets)"
         )
+    if shared:
+        raise UserError(
+            f"model {info.name}: each model must have weights of its own, but two that were made "
+            f"share {shared}: make all layers anew in each call, as with copy.deepcopy"
+        )
     if refused := refusal(model):
         raise UserError(f"model {info.name} cannot be trained: {refused}")
+
+
+def _shared(one: nn.Module, other: nn.Module) -> str | None:
+    """Name of a trained weight or a BatchNorm buffer of both; clients would train it in turns."""
+    held = {place for _, place in _changing(other)}
+    return next((name for name, place in _changing(one) if place in held), None)
+
+
+def _changing(model: nn.Module) -> Iterator[tuple[str, int]]:
+    """By name, where in memory what training changes lies."""
+    for path, layer in model.named_modules():
+        there = [(name, p) for name, p in layer.named_parameters(recurse=False) if p.requires_grad]
+        there += layer.named_buffers(recurse=False) if isinstance(layer, AnyBatchNorm) else []
+        for name, tensor in there:
+            if not is_lazy(tensor) and tensor.numel() and not tensor.is_meta:
+                yield f"{path}.{name}".lstrip("."), tensor.untyped_storage().data_ptr()
 
 
 def _answer_in_training(model: nn.Module, inputs: Inputs) -> Any:

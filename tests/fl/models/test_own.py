@@ -1,5 +1,6 @@
 """Models of the user's own: what a factory is given, and what is refused."""
 
+import copy
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -109,7 +110,36 @@ def test_a_model_is_tried_once_and_another_of_the_same_name_again() -> None:
     register_model("mine", counted)
     for _ in range(3):
         check_classifier("mine", (1, 4, 4), 3)
-    assert made == [3]
+    assert made == [3, 3]  # two, which must not share weights
     register_model("mine", lambda: nn.Flatten())
     with pytest.raises(UserError, match="a logit for each class"):
         check_classifier("mine", (1, 4, 4), 3)
+
+
+def test_a_function_that_gives_the_same_weights_again_is_refused() -> None:
+    """In one process clients and server would train and average one model in turns."""
+    whole, part, norm = fixed(), nn.Linear(12, 8), nn.BatchNorm1d(12, affine=False)
+    shares = {
+        "1.weight": lambda: whole,
+        "1.bias": lambda: nn.Sequential(nn.Flatten(), _biased(part.bias), nn.Linear(8, 5)),
+        "1.running_mean": lambda: nn.Sequential(nn.Flatten(), norm, nn.Linear(12, 5)),
+    }
+    for name, make in shares.items():
+        register_model("mine", make)
+        with pytest.raises(UserError, match=f"weights of its own, .* share {name}: make all"):
+            check_classifier("mine", (3, 2, 2), 5)
+
+
+def _biased(bias: nn.Parameter) -> nn.Module:
+    layer = nn.Linear(12, 8)
+    layer.bias = bias
+    return layer
+
+
+def test_layers_that_no_training_changes_may_be_shared() -> None:
+    frozen = nn.Linear(12, 8).requires_grad_(False)
+    frozen.register_buffer("scale", torch.ones(3))
+    register_model("mine", lambda: nn.Sequential(nn.Flatten(), frozen, nn.Linear(8, 5)))
+    check_classifier("mine", (3, 2, 2), 5)
+    register_model("mine", lambda: copy.deepcopy(nn.Sequential(nn.Flatten(), nn.Linear(12, 5))))
+    check_classifier("mine", (3, 2, 2), 5)
