@@ -25,6 +25,7 @@ def run_command(line: str) -> None:
     assert main([*arguments, "--runtime", "inprocess"]) == 0
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("elsewhere")
 @pytest.mark.parametrize("path", PROGRAMS, ids=lambda path: path.stem)
 def test_a_program_comes_to_what_it_says(path: Path, capsys: pytest.CaptureFixture[str]) -> None:

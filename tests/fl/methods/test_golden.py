@@ -20,6 +20,8 @@ from fl.condensation.kip import KipTraining
 from fl.methods.registry import METHODS
 from tests.fl.methods.small import play, problem, small
 
+pytestmark = pytest.mark.slow
+
 GOLDEN = Path(__file__).with_name("golden.json")
 TOLERANCE = 0.1
 """Of the mean over a curve, on 150 images or more: rounding, which differs from CPU to CPU, moves
