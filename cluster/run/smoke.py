@@ -23,6 +23,7 @@ from cluster.run.runner import execute
 from fl.events import ClientEnd, Event
 from fl.fusion.fit import FitConfig
 from fl.fusion.server import Server
+from fl.json_files import JsonObject
 from fl.report.words import about, size
 from fl.server import FitResult, Samples
 
@@ -41,7 +42,8 @@ class Estimate:
     fits: float
     rest: float
     client_bytes: int
-    """Peak memory of a client; 0 where it is unknown."""
+    """Memory of a client's process: the largest share of main memory, or what was reserved on a
+    GPU; 0 where it is unknown."""
     rounds: int
     at_once: int
     gpus: int
@@ -76,11 +78,18 @@ def smoke(launch: Launch, prepared: Prepared, early: EarlyRay | None = None) -> 
         clients=max(0.0, sum(alone) / at_once, *alone) * rounds,
         fits=fits["whole"] * rounds,
         rest=max(0.0, server - fits["short"]) * rounds,
-        client_bytes=max(entry["peak_bytes"] or 0 for entry in result["placements"]),
+        client_bytes=_client_bytes(prepared, result),
         rounds=rounds,
         at_once=at_once,
         gpus=len(prepared.inventory.gpus),
     )
+
+
+def _client_bytes(prepared: Prepared, result: JsonObject) -> int:
+    if prepared.inventory.gpus:
+        return max(entry["peak_bytes"] or 0 for entry in result["placements"])
+    # A process holds memory of the trainings before, so its gain in one says little.
+    return max(client.request.memory_bytes for client in prepared.members)
 
 
 def _cut(options: Any, prepared: Prepared) -> tuple[Any, Prepared]:

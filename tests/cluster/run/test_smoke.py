@@ -90,6 +90,14 @@ def test_clients_are_estimated_by_their_epochs_and_rounds(
     assert few.fits == many.fits == 0
 
 
+def test_a_clients_memory_is_its_share_whatever_the_process_holds_from_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    measure_nothing(monkeypatch)
+    share = "--resources.classifier.memory-bytes=300000000"
+    assert estimate(*arguments("fedavg"), share, "--rounds=2").client_bytes == 300_000_000
+
+
 def test_other_ways_to_start_nothing_are_refused() -> None:
     with pytest.raises(UserError, match="excludes --dry-run"):
         parse(["--smoke", "--dry-run"])
