@@ -10,7 +10,7 @@ import yaml
 
 from cluster.run.command_line import flatten, load_yaml
 from cluster.run.options import Launch
-from cluster.run.run_dir import LOCK, empty, locked, nested, versions
+from cluster.run.run_dir import LOCK, empty, identity_of, locked, nested, versions
 from fl.config import RunConfig
 from fl.data.catalogue import short_name
 from fl.errors import UserError
@@ -101,7 +101,9 @@ def write_configuration(path: Path, run: RunConfig[Any]) -> None:
 
 def _settings(options: SweepOptions, launch: Launch, space: Space) -> JsonObject:
     described = {name: f"{d}" for name, d in space.items()}
-    return {"sweep": asdict(options), "space": described, "run": nested(launch.run)}
+    settings = {"sweep": asdict(options), "space": described, "run": nested(launch.run)}
+    own = identity_of(launch.run)
+    return {**settings, "code or data of": own} if own else settings
 
 
 def _refuse_changes(file: Path, settings: JsonObject) -> None:

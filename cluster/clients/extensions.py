@@ -50,15 +50,21 @@ def by_value(names: Iterable[str]) -> None:
     for the modules that they import: the file beside a plugin."""
     ray = sys.modules.get("ray")  # has a pickler of its own
     picklers = [cloudpickle] if ray is None else [cloudpickle, ray.cloudpickle]
-    left, seen = {*names}, set[str]()
+    for name in users_modules(names) - {"__main__"}:  # which goes by value anyway
+        for pickler in picklers:
+            pickler.register_pickle_by_value(sys.modules[name])
+
+
+def users_modules(names: Iterable[str]) -> set[str]:
+    """Those of these modules that are the user's, and all such that they import."""
+    left, seen, found = {*names}, set[str](), set[str]()
     while left:
         seen.add(name := left.pop())
         module = sys.modules.get(name)
-        if module is None or not (name == "__main__" or _is_users(module)):
-            continue
-        for pickler in picklers if name != "__main__" else ():  # which goes by value anyway
-            pickler.register_pickle_by_value(module)
-        left |= {_defined_in(value) for value in [*vars(module).values()]} - seen
+        if module is not None and (name == "__main__" or _is_users(module)):
+            found.add(name)
+            left |= {_defined_in(value) for value in [*vars(module).values()]} - seen
+    return found
 
 
 def _defined_in(value: object) -> str:

@@ -18,7 +18,7 @@ import tyro
 import yaml
 
 from cluster.run.options import Launch, LaunchOptions
-from cluster.run.yaml_files import CALL, call_in, parse_yaml, read_settings
+from cluster.run.yaml_files import CALL, OWN, call_in, parse_yaml, read_settings
 from fl.bounds import OneOf, bounds_in, check_tree, deferred
 from fl.data.catalogue import DatasetName
 from fl.errors import UserError, error_line, reason_of, unknown
@@ -147,7 +147,7 @@ def _words(kind: Any) -> tuple[str, ...]:
 FLATTENED = ("run", "options")
 """Records with their fields at the top level on the command line and in YAML."""
 
-RECORDED = ("versions", CALL)
+RECORDED = ("versions", CALL, OWN)
 """What a run's config.yaml holds beside settings; ignored when it is read back."""
 
 MOST_LISTED = 20

@@ -18,8 +18,9 @@ import yaml
 
 from cluster.clients.locks import Locks
 from cluster.run.command_line import FLATTENED, flatten, load_yaml
+from cluster.run.identity import identity
 from cluster.run.options import Launch
-from cluster.run.yaml_files import CALL, read_yaml
+from cluster.run.yaml_files import CALL, OWN, read_yaml
 from fl.config import RunConfig
 from fl.data.by_path import is_path
 from fl.data.catalogue import short_name
@@ -189,7 +190,8 @@ def _occupy(launch: Launch, held: ExitStack, call: str | None) -> Path:
         _refuse_taken(path, launch)
         if launch.overwrite and is_run(path):
             empty(path)
-        recorded: JsonObject = {"versions": versions()} | ({CALL: call} if call else {})
+        recorded: JsonObject = {"versions": versions(), CALL: call, OWN: identity_of(launch.run)}
+        recorded = {name: what for name, what in recorded.items() if what}
         content = yaml.safe_dump(nested(launch.run) | recorded, sort_keys=False)
         write_atomically(path / "config.yaml", content.encode())
     except BaseException:
@@ -290,14 +292,32 @@ def can_go_on(run: RunConfig[Any]) -> bool:
     return run.rounds > 1 and run.dp.epsilon is None
 
 
-def _refuse_changes(config_file: Path, run: RunConfig[Any]) -> None:
+def identity_of(run: RunConfig[Any]) -> dict[str, str]:
+    """See :func:`cluster.run.identity.identity`."""
+    return identity(flatten(nested(run)))
+
+
+def differences(config_file: Path, run: RunConfig[Any]) -> dict[str, str]:
+    """How the run differs from that of a config.yaml, by setting: in its value, or in the user's
+    code or data that it names."""
     before, now = flatten(load_yaml(config_file)), flatten(nested(run))
-    if can_go_on(run) and 1 < before.get("rounds", 0) < run.rounds:
-        before["rounds"] = run.rounds
-    changed = [n for n in sorted(before | now) if before.get(n) != now.get(n)]
+    found = {
+        name: f"{name}: {before.get(name)} -> {now.get(name)}"
+        for name in sorted(before | now)
+        if before.get(name) != now.get(name)
+    }
+    own, own_now = read_yaml(config_file).get(OWN, {}), identity(now)
+    changed = [name for name in sorted(own | own_now) if own.get(name) != own_now.get(name)]
+    return {name: f"{name}: what it names has changed" for name in changed} | found
+
+
+def _refuse_changes(config_file: Path, run: RunConfig[Any]) -> None:
+    changed = differences(config_file, run)
+    if can_go_on(run) and 1 < load_yaml(config_file).get("rounds", 0) < run.rounds:
+        changed.pop("rounds", None)
     if changed:
-        shown = ", ".join(f"{n}: {before.get(n)} -> {now.get(n)}" for n in changed)
-        raise UserError(f"cannot resume {config_file.parent} with another configuration: {shown}")
+        what = f"cannot resume {config_file.parent} with another configuration"
+        raise UserError(f"{what}: {', '.join(changed.values())}")
 
 
 def _plain(value: object) -> Any:

@@ -11,6 +11,8 @@ MOST_BYTES = 2**19
 DEEPEST = 20
 CALL = "call"
 """In a run's config.yaml the Python call of one that was given objects."""
+OWN = "own"
+"""The same: digests of the user's code and data, by the settings that name them."""
 
 
 def read_yaml(path: Any) -> Any:

@@ -9,7 +9,7 @@ from rich.console import Console
 from cluster.run.command_line import parse
 from cluster.run.options import Launch
 from cluster.run.prepare import prepare
-from cluster.run.run_dir import claimed, locate
+from cluster.run.run_dir import claimed, differences, locate
 from cluster.run.slurm_options import SlurmOptions
 from cluster.run.smoke import Estimate, smoke
 from cluster.run.steps import Steps
@@ -230,9 +230,9 @@ def _result(launch: Launch, say: Callable[[str], None]) -> JsonObject:
     with refused_by_disk():
         run_dir = locate(launch)
         if finished(launch):
-            if parse([f"--config={run_dir / 'config.yaml'}"]).run != launch.run:
-                what = f"{run_dir} was run with other settings"
-                raise UserError(f"{what}; remove it, or name another")
+            if changed := differences(run_dir / "config.yaml", launch.run):
+                told = ", ".join(changed.values())
+                raise UserError(f"{run_dir} is of another run ({told}); remove it, or name another")
             return read_json(run_dir / "result.json")
         prepared = prepare(launch, say=say)
     from cluster.run.runner import execute

@@ -65,7 +65,7 @@ def dataset_info(name: str) -> DatasetInfo:
     """
     if name in INFO:
         return INFO[name]
-    found = _own(name)
+    found = own_dataset(name)
     return DatasetInfo(found.num_classes, found.inputs, found.targets)
 
 
@@ -75,7 +75,7 @@ def load(
     """The data set of that name; see :func:`fl.data.datasets.load`."""
     if name in INFO:
         return datasets.load(name, data_root, max_train=max_train, max_test=max_test)
-    return subset(_own(name), max_train=max_train, max_test=max_test)
+    return subset(own_dataset(name), max_train=max_train, max_test=max_test)
 
 
 def short_name(name: str) -> str:
@@ -88,7 +88,12 @@ def is_elsewhere(name: str) -> bool:
     return is_hugging_face(name) or is_path(name)
 
 
-def _own(name: str) -> Dataset:
+def own_dataset(name: str) -> Dataset:
+    """The user's data set of that name or path, whole.
+
+    Raises:
+        UserError: there is none, or it cannot be read.
+    """
     if name in REGISTERED:
         return REGISTERED[name]
     if is_hugging_face(name):

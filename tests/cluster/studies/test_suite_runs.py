@@ -43,7 +43,7 @@ def test_a_run_with_other_settings_is_not_taken_for_ours(tmp_path: Path) -> None
     asked = runs(tmp_path)
     done = asked[CELL, 0]
     finish(replace(done, run=replace(done.run, alpha=0.9)))
-    with pytest.raises(UserError, match="was run with other settings"):
+    with pytest.raises(UserError, match=r"is of another run \(alpha: 0\.9 -> 0\.5\)"):
         suite_runs.run_all(asked)
 
 
