@@ -134,8 +134,9 @@ def test_a_group_has_each_seed_once_and_one_configuration(make_run: MakeRun) -> 
         return read_run(change(make_run(name), {}, **settings))
 
     runs = [run("a"), run("b"), run("c", seed=1, versions={}), run("d", seed=2, alpha=0.1)]
+    runs += [run("e", seed=3, own={"dataset": "the digest of other data"})]
     groups = [[member.name for member in group] for group in groups_of(runs)]
-    assert groups == [["a", "c"], ["b"], ["d"]]
+    assert groups == [["a", "c"], ["b"], ["d"], ["e"]]
 
 
 def test_clients_below_their_accuracy_alone_are_counted(
