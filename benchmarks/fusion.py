@@ -52,7 +52,7 @@ from fl.fusion.server import Server
 from fl.fusion.single_server import SingleServer
 from fl.json_files import JsonObject
 from fl.models import build_classifier
-from fl.seeding import torch_generator, torch_seeded
+from fl.seeding import seeded, torch_generator
 from fl.training.masks import sample_dropout, sample_keys
 from fl.training.reduced import reduced
 
@@ -363,7 +363,7 @@ def images_and_labels(samples: int) -> Batch:
 
 def network(number: int, options: Fusion) -> nn.Module:
     """The student (0) or a teacher."""
-    with torch_seeded(number, "benchmark"):
+    with seeded(number, "benchmark"):
         return build_classifier("vgg9", PROBLEM.image_shape, 10, width=options.width)
 
 

@@ -36,20 +36,35 @@ def in_round(purpose: str, number: int) -> str:
 
 @contextmanager
 def streams_restored() -> Iterator[None]:
-    """Restores torch's global streams after: the CPU's, and the current GPU's if CUDA is in use.
+    """Restores the global streams after: Python's, NumPy's, torch's on the CPU, and on the current
+    GPU if CUDA is in use.
 
     Torch by itself would start CUDA on all GPUs, in processes too that use none.
     """
     devices = [torch.cuda.current_device()] if torch.cuda.is_initialized() else []
+    others = random.getstate(), np.random.get_state()
     with torch.random.fork_rng(devices):
+        try:
+            yield
+        finally:
+            random.setstate(others[0])
+            np.random.set_state(others[1])
+
+
+@contextmanager
+def all_streams(seed: int) -> Iterator[None]:
+    """Seeds the global streams, on which code of users may draw, and restores them after."""
+    with streams_restored():
+        torch.manual_seed(seed)
+        np.random.seed(seed % 2**32)
+        random.seed(seed)
         yield
 
 
 @contextmanager
-def torch_seeded(seed: int, purpose: str, client: int | None = None) -> Iterator[None]:
-    """Seeds torch's global streams (weight initialisation, dropout) and restores them after."""
-    with streams_restored():
-        torch.manual_seed(seed_for(seed, purpose, client))
+def seeded(seed: int, purpose: str, client: int | None = None) -> Iterator[None]:
+    """The same by name: for a model's first weights, its dropout, and what users' code draws."""
+    with all_streams(seed_for(seed, purpose, client)):
         yield
 
 
@@ -66,19 +81,3 @@ class OwnStream:
     def __exit__(self, *error: object) -> None:
         self._own = torch.get_rng_state()
         torch.set_rng_state(self._others)
-
-
-@contextmanager
-def all_streams(seed: int) -> Iterator[None]:
-    """Seeds the global streams of torch, NumPy and Python, on which code of users may draw, and
-    restores them after."""
-    others = random.getstate(), np.random.get_state()
-    with streams_restored():
-        torch.manual_seed(seed)
-        np.random.seed(seed % 2**32)
-        random.seed(seed)
-        try:
-            yield
-        finally:
-            random.setstate(others[0])
-            np.random.set_state(others[1])

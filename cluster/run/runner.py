@@ -53,6 +53,7 @@ from fl.models.saved import save_model, save_tensors
 from fl.report.gallery import gallery
 from fl.rounds import STATE, Metric, Rounds
 from fl.scoring import OwnTests
+from fl.seeding import seeded
 from fl.server import Evaluation, Outcome
 from fl.training.private import ACCOUNTANT
 from fl.whole_files import named_errors, no_pipe
@@ -305,7 +306,8 @@ def _execute(
         inputs: JsonObject = dict(prepared.inputs)
         if not prepared.method.one_shot:
             inputs["rounds"] = _rounds(launch, prepared, run_dir, metrics)
-        outcome = prepared.method.run(clients, server, launch.run.options, **inputs)
+        with seeded(launch.run.seed, "method"):  # a method of the user's may draw
+            outcome = prepared.method.run(clients, server, launch.run.options, **inputs)
         result = _result(launch, prepared, outcome, clients, server)
         if launch.run.fid and outcome.synthetic:
             real, classes = prepared.dataset.train, prepared.dataset.num_classes

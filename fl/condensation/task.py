@@ -18,7 +18,7 @@ from fl.federation import RunSpec, Task, TaskInput, TaskOutput, Update
 from fl.models import CLASSIFIERS, build_classifier, check_classifier, copied
 from fl.plausible import WHY
 from fl.receiving import sent
-from fl.seeding import OwnStream, in_round, torch_seeded
+from fl.seeding import OwnStream, in_round, seeded
 from fl.training.classifier import received_classifier
 from fl.training.features import check_head, features_and_logits
 from fl.training.optimizers import SGD
@@ -438,7 +438,7 @@ def learn(clients: Sequence[Condensing], config: LocalCondensation) -> None:
             for own in images:
                 nn.utils.clip_grad_norm_([own], config.clip)
 
-    with torch_seeded(*clients[0].dropout):
+    with seeded(*clients[0].dropout):
         minimise(steps(), [[own] for own in images], optimizer, clip)
     for client in clients:
         client.images.requires_grad_(False)

@@ -20,7 +20,7 @@ from fl.fusion.fit import FitConfig
 from fl.json_files import JsonObject
 from fl.models.generators import ImageGenerator
 from fl.models.shapes import AnyBatchNorm
-from fl.seeding import torch_generator, torch_seeded
+from fl.seeding import seeded, torch_generator
 from fl.training.optimizers import SGD, Adam
 from fl.training.recipe import Step, minimise
 from fl.training.sending import on_device
@@ -163,7 +163,7 @@ def invert(
     Generator, input and labels start anew from (seed, epoch). ``clip``: norm to which the
     generator's gradient is cut.
     """
-    with torch_seeded(run_spec.seed, f"inversion/{epoch}"):
+    with seeded(run_spec.seed, f"inversion/{epoch}"):
         generator = ImageGenerator(run_spec.image_shape, config.latent, config.width).to(device)
         z = torch.randn(config.batch_size, config.latent).to(device).requires_grad_()
         labels = torch.randint(run_spec.num_classes, (config.batch_size,)).to(device)

@@ -23,7 +23,7 @@ from fl.methods.method import Assignment, Method
 from fl.methods.prototypes import LOCAL, ParticipationConfig, assign_all, participants
 from fl.methods.uploads import combine_classifiers, untrained_classifier
 from fl.rounds import Rounds
-from fl.seeding import in_round, torch_seeded
+from fl.seeding import in_round, seeded
 from fl.server import Outcome
 from fl.spaces import LogUniform, Spaces
 from fl.training.classifier import ClassifierConfig
@@ -80,7 +80,7 @@ def learn_images(
         {name: memory[f"path.{number}.{name}"] for name in model.state_dict()}
         for number in range(config.trajectory + 1)
     ]
-    with torch_seeded(run_spec.seed, "trajectory/dropout"):
+    with seeded(run_spec.seed, "trajectory/dropout"):
         images, labels = match_trajectory(
             model.train(),
             path,
@@ -97,7 +97,7 @@ def train_on_images(model: nn.Module, data: Batch, server: Server, config: DynaF
     images = data["images"].to(server.device)
     model.train()
     purpose = in_round("refresh/dropout", server.round)
-    with torch.no_grad(), torch_seeded(server.run_spec.seed, purpose):
+    with torch.no_grad(), seeded(server.run_spec.seed, purpose):
         for _ in range(REFRESHED):
             model(images)
     server.fit(model, data, loss=SoftLabels(), config=config.fit, stage="fusion", tested=False)

@@ -21,7 +21,7 @@ from fl.inputs import as_inputs
 from fl.json_files import JsonObject
 from fl.metrics.teachers import describe_oracle
 from fl.models import build_classifier
-from fl.seeding import torch_generator, torch_seeded
+from fl.seeding import seeded, torch_generator
 from fl.training.optimizers import Adam
 from fl.training.recipe import Step, minimise
 
@@ -81,7 +81,7 @@ def ask_oracle(dataset: Dataset, synthetic: dict[str, Tensor], device: torch.dev
     Returns:
         ``accuracy`` on the test split, and what :func:`describe_oracle` says.
     """
-    with torch_seeded(SEED, "oracle/start"):
+    with seeded(SEED, "oracle/start"):
         network = build_classifier("cnn", dataset.image_shape, dataset.num_classes).to(device)
     train_on_real(network, dataset.train, STEPS, "oracle/order")
     kept, test = synthetic["kept"].cpu(), dataset.test
@@ -159,7 +159,7 @@ def measure(
         images; and ``features``, the name of what they are measured with.
     """
     images = as_inputs(np.ascontiguousarray(real.images))
-    with torch_seeded(SEED, "fid/start"):
+    with seeded(SEED, "fid/start"):
         network = FeatureNetwork(real.images.shape[1], num_classes).to(device)
     train_on_real(network, real, EPOCHS * -(-len(real.labels) // BATCH), "fid/order")
     reference, generated = network.describe(images), network.describe(synthetic["images"])

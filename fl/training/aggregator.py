@@ -12,7 +12,7 @@ from fl.exchange import check_forms, load_prefixed, prefixed
 from fl.federation import RunSpec, TaskInput, TaskOutput, Update
 from fl.models.ensemble import Aggregator
 from fl.plausible import check_reach
-from fl.seeding import torch_seeded
+from fl.seeding import seeded
 from fl.training.classifier import ClassifierConfig, held_out_rows, plain, starting_classifier
 from fl.training.divergence import logits_of
 
@@ -58,7 +58,7 @@ class LocalFENS(ClassifierConfig):
 
     def new_aggregator(self, run_spec: RunSpec) -> Aggregator:
         """The aggregator as it is at first."""
-        with torch_seeded(run_spec.seed, "start/aggregator"):
+        with seeded(run_spec.seed, "start/aggregator"):
             return Aggregator(len(self.peers), run_spec.num_classes, self.aggregator.hidden)
 
 

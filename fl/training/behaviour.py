@@ -15,7 +15,7 @@ from torch import nn
 
 from fl.federation import RunSpec
 from fl.models.shapes import ModelInfo
-from fl.seeding import torch_seeded
+from fl.seeding import seeded
 from fl.training.classifier import example_targets, losses_of, start
 
 IMAGES = 6
@@ -35,7 +35,7 @@ def behaviour(info: ModelInfo, width: float, run_spec: RunSpec) -> str:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # sums over another number of threads round differently
     try:
-        with torch.enable_grad(), torch_seeded(0, "behaviour"):
+        with torch.enable_grad(), seeded(0, "behaviour"):
             return _digest(start(info, width, run_spec), run_spec)
     except (Exception, SystemExit) as error:  # the code is the user's
         log.warning(

@@ -25,7 +25,7 @@ from fl.models import (
 from fl.models.registry import MODELS
 from fl.models.shapes import ModelInfo
 from fl.plausible import Trial, check_reach, extents, trial_inputs
-from fl.seeding import torch_seeded
+from fl.seeding import seeded
 from fl.training.batches import smallest_batch_of
 from fl.training.epochs import EpochTraining, epochs_of
 from fl.training.optimizers import SGD, Adam, Paced, Proximal, Schedule
@@ -318,7 +318,7 @@ def _start(info: ModelInfo, width: float, run_spec: RunSpec) -> nn.Module:
 
 def _built(info: ModelInfo, width: float, run_spec: RunSpec) -> nn.Module:
     name, classes = info.name, run_spec.outputs
-    with torch_seeded(run_spec.seed, f"start/{name}"):
+    with seeded(run_spec.seed, f"start/{name}"):
         return build_classifier(name, run_spec.inputs, classes, width=width)
 
 
@@ -328,7 +328,7 @@ def _trial(info: ModelInfo, width: float, run_spec: RunSpec) -> tuple[Trial, Map
     inputs, classes = run_spec.inputs, run_spec.outputs
     if info.source:  # its frozen weights and its constants are not sent
         return Trial(start(info, width, run_spec)), extents(_start(info, width, run_spec))
-    with torch_seeded(0, "trial"):
+    with seeded(0, "trial"):
         model = build_shell(info.name, inputs, classes, width=width)
     return Trial(model), extents(_start(info, width, run_spec))
 
@@ -378,7 +378,7 @@ def check_own_loss(config: Architecture, run_spec: RunSpec) -> bool:
         return False
     batch = {"images": run_spec.inputs.zeros(4), "labels": example_targets(run_spec, 4)}
     try:
-        with torch.enable_grad(), torch_seeded(0, "loss"):
+        with torch.enable_grad(), seeded(0, "loss"):
             loss = losses_of(run_spec, model)(model.train(), batch).mean()
     except (Exception, SystemExit) as error:
         raise UserError(

@@ -12,7 +12,7 @@ from fl.federation import RunSpec
 from fl.models.generators import FeatureGenerator, asked
 from fl.models.registry import MODELS, build_classifier
 from fl.models.shapes import Built, ModelInfo
-from fl.seeding import torch_seeded
+from fl.seeding import seeded
 from fl.training.recipe import Epoch
 from fl.training.stacked import PerClient
 
@@ -113,7 +113,7 @@ def starting_generator(classifier: nn.Module, run_spec: RunSpec) -> FeatureGener
     """A generator of the classifier's features, drawn from the run's seed."""
     layer = head_of(classifier)
     assert isinstance(layer, nn.Linear)
-    with torch_seeded(run_spec.seed, "start/feature generator"):
+    with seeded(run_spec.seed, "start/feature generator"):
         return FeatureGenerator(layer.in_features, run_spec.num_classes)
 
 

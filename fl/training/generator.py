@@ -23,7 +23,7 @@ from fl.models import (
 )
 from fl.plausible import Trial, check_reach, extents, trial_codes, trial_inputs
 from fl.receiving import check_label_counts
-from fl.seeding import torch_seeded
+from fl.seeding import seeded
 from fl.training.dense_cvae import gradient_of
 from fl.training.epochs import EpochTraining, epochs_of
 from fl.training.optimizers import Adam
@@ -134,7 +134,7 @@ def starting_decoder(config: GeneratorConfig, run_spec: RunSpec) -> Decoder:
 def _start(name: str, width: float, latent: int, run_spec: RunSpec) -> CVAE:
     """Drawn once per process, in channels-last layout, like a classifier's start."""
     shape, classes = run_spec.image_shape, run_spec.num_classes
-    with torch_seeded(run_spec.seed, f"start/{name}"):
+    with seeded(run_spec.seed, f"start/{name}"):
         model = build_generator(name, shape, classes, latent=latent, width=width)
     return model.to(memory_format=torch.channels_last)
 

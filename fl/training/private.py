@@ -24,7 +24,7 @@ from fl.bounds import Positive, Settings, Within
 from fl.errors import UserError
 from fl.federation import Batch, RunSpec, Task, TaskInput, TaskOutput, Training
 from fl.models.shapes import AnyBatchNorm
-from fl.seeding import in_round, torch_seeded
+from fl.seeding import in_round, seeded
 from fl.training.classifier import ClassifierConfig, starting_classifier, train_classifier
 from fl.training.generator import GeneratorConfig, starting_generator, train_generator
 from fl.training.recipe import Recipe, optimizer_of, parts_of
@@ -217,7 +217,7 @@ def train_privately(inputs: TaskInput) -> TaskOutput:
     expected = min(config.batch_size, len(inputs.shard)) if recipe.reduction == "mean" else 1
     draw = _draws(inputs, "local/dp-noise")
     dropout = in_round("local/dropout", inputs.round)
-    with torch_seeded(inputs.run_spec.seed, dropout, inputs.client.id):
+    with seeded(inputs.run_spec.seed, dropout, inputs.client.id):
         for batch in poisson_batches(inputs, config):
             sums = clipped_sums(recipe, batch, config.clip)
             for parameter, total in zip(parameters, sums, strict=True):

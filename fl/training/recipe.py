@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from fl.exchange import Tensors
 from fl.federation import Batch, TaskInput, TaskOutput
 from fl.models.state import load_whole
-from fl.seeding import in_round, streams_restored, torch_seeded
+from fl.seeding import in_round, seeded, streams_restored
 from fl.training.optimizers import (
     AnyOptimizer,
     CohortOptimizer,
@@ -297,7 +297,7 @@ def one_by_one(inputs: TaskInput, recipe: Recipe) -> TaskOutput:
             mean_loss.add(losses)
 
     with (
-        torch_seeded(inputs.run_spec.seed, dropout, inputs.client.id),
+        seeded(inputs.run_spec.seed, dropout, inputs.client.id),
         # An anchor has the shapes of the weights as they are.
         reduced(recipe.model, recipe.optimizer, when=recipe.anchor is None) as own,
     ):

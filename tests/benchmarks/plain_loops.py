@@ -18,7 +18,7 @@ from fl.executor import InProcess
 from fl.federation import Client, Request, RunSpec
 from fl.fusion.single_server import SingleServer
 from fl.rounds import Rounds
-from fl.seeding import torch_seeded
+from fl.seeding import seeded
 from tests.fl.methods.tiny import NoStore, tiny_data
 
 CPU = torch.device("cpu")
@@ -58,7 +58,7 @@ def plainly(plays: Any, config: Any, indices: list[np.ndarray], rounds: int) -> 
         for own in indices
     ]
     local = getattr(config, "classifier", None) or config.local
-    with torch_seeded(SPEC.seed, f"start/{local.model}"):
+    with seeded(SPEC.seed, f"start/{local.model}"):
         played = plays(PREPARED, config, shards, rounds, CPU)
         return [plain_rounds.copy.deepcopy(model) for model in played]
 

@@ -1,14 +1,16 @@
 """Random streams by seed, purpose and client."""
 
 import hashlib
+import random
 import warnings
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fl.seeding import OwnStream, numpy_generator, seed_for, torch_generator, torch_seeded
+from fl.seeding import OwnStream, numpy_generator, seed_for, seeded, torch_generator
 from tests.pretended_gpu import pretended_gpus
 
 purposes = st.text("abc/01", max_size=6)
@@ -51,12 +53,23 @@ def test_generators_draw_the_same_whatever_was_drawn_before() -> None:
 
 
 def test_the_seeded_block_draws_the_same_whatever_the_global_state() -> None:
+    def draw() -> list[float]:
+        return [torch.rand(()).item(), np.random.random(), random.random()]
+
+    def set_all(state: int) -> None:
+        torch.manual_seed(state)
+        np.random.seed(state)
+        random.seed(state)
+
     draws = []
     for state in (1, 2):
-        torch.manual_seed(state)
-        with torch_seeded(0, "start"):
-            draws.append(torch.rand(5))
-    assert torch.equal(*draws)
+        set_all(state)
+        after = draw()
+        set_all(state)
+        with seeded(0, "start"):
+            draws.append(draw())
+        assert draw() == after  # the users' own streams go on as they were
+    assert draws[0] == draws[1]
 
 
 @pytest.mark.parametrize("fails", [False, True])
@@ -65,7 +78,7 @@ def test_the_seeded_block_leaves_the_global_state_as_it_was(fails: bool) -> None
     expected = torch.rand(5)
     torch.manual_seed(3)
     try:
-        with torch_seeded(0, "start"):
+        with seeded(0, "start"):
             torch.rand(9)
             if fails:
                 raise ArithmeticError
@@ -75,7 +88,7 @@ def test_the_seeded_block_leaves_the_global_state_as_it_was(fails: bool) -> None
 
 
 def test_an_own_stream_goes_on_where_it_was_whoever_draws_in_between() -> None:
-    with torch_seeded(5, "weights", 2):
+    with seeded(5, "weights", 2):
         expected = torch.rand(6)
     streams = OwnStream(5, "weights", 2), OwnStream(5, "weights", 3)
     torch.manual_seed(1)
@@ -98,11 +111,11 @@ def test_streams_of_gpus_that_are_not_in_use_are_left_alone() -> None:
     """Starting CUDA would take a GPU's memory in a process that only draws starting weights."""
     with pretended_gpus(2), warnings.catch_warnings():
         warnings.simplefilter("error")  # as torch warns of forking the streams of many GPUs
-        with torch_seeded(0, "start"):
+        with seeded(0, "start"):
             torch.rand(3)
         assert not torch.cuda.is_initialized()
         torch.zeros(1, device="cuda")
         expected = torch.cuda.get_rng_state()
-        with torch_seeded(0, "start"):
+        with seeded(0, "start"):
             torch.rand(3, device="cuda")
         assert torch.equal(torch.cuda.get_rng_state(), expected)

@@ -1,7 +1,9 @@
 """A loss of one's own; and a model, and training settings, for each client."""
 
+import random
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -9,6 +11,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 import onefold
+from fl.training import classifier
 from tests.onefold.test_running import Tiny, blobs
 
 
@@ -213,3 +216,27 @@ def test_settings_of_a_client_that_cannot_be_are_refused(entry: str, message: st
 def test_methods_that_reckon_with_a_clients_training_refuse_it(method: str) -> None:
     with pytest.raises(onefold.UserError, match="only train a classifier by a common record"):
         run(Wide, method=method, per_client=["0.lr=0.1"])
+
+
+class OfNumPy(nn.Module):
+    """Draws its first weights, and noise in training, from NumPy's and Python's global streams."""
+
+    def __init__(self, num_classes: int) -> None:
+        super().__init__()
+        drawn = torch.tensor(np.random.normal(size=(num_classes, 192)) / 14)
+        self.weight = nn.Parameter(drawn.float())
+
+    def forward(self, images: Tensor) -> Tensor:
+        noise = random.random() if self.training else 0.0
+        return (images.flatten(1) + noise) @ self.weight.T
+
+
+def test_what_a_model_draws_from_any_global_stream_is_of_the_seed() -> None:
+    found = []
+    for state in (1, 2):
+        np.random.seed(state)
+        random.seed(state)
+        classifier._start.cache_clear()  # as in a process of its own
+        found.append(weights(run(OfNumPy, name=f"state {state}", output_dir=f"runs{state}")))
+    assert torch.equal(*found)
+    assert not torch.equal(found[0], weights(run(OfNumPy, seed=1)))

@@ -94,7 +94,8 @@ def test_methods_that_train_classifiers_take_them(method: str) -> None:
 def test_methods_and_models_of_images_refuse_them() -> None:
     with pytest.raises(onefold.UserError, match="fedmho needs images"):
         run(method="fedmho")
-    with pytest.raises(onefold.UserError, match="mlp does not take images of shape .* and floats of shape"):
+    line = r"mlp does not take images of shape .* and floats of shape"
+    with pytest.raises(onefold.UserError, match=line):
         run(model="mlp")
 
 

@@ -9,7 +9,7 @@ from fl.data.shard import Shard
 from fl.exchange import prefixed
 from fl.federation import TaskInput
 from fl.models import build_classifier
-from fl.seeding import torch_seeded
+from fl.seeding import seeded
 from tests.fl.toy import PROBLEM, shard, task_input
 
 CONFIG = LocalCondensation(
@@ -19,7 +19,7 @@ HELD = (6, 0, 3)  # samples per class: one is missing, one has fewer than a batc
 
 
 def global_model(config: LocalCondensation = CONFIG) -> nn.Module:
-    with torch_seeded(7, "test/global"):
+    with seeded(7, "test/global"):
         return build_classifier(config.model, PROBLEM.image_shape, 3, width=config.width)
 
 

@@ -11,7 +11,7 @@ from fl.condensation.task import LocalCondensation, condense
 from fl.exchange import prefixed
 from fl.federation import TaskInput
 from fl.models import build_classifier
-from fl.seeding import torch_seeded
+from fl.seeding import seeded
 from fl.training.features import features_and_logits
 from fl.training.task import train_many
 from tests.fl.condensation.condensing import CONFIG, global_model, inputs
@@ -35,7 +35,7 @@ def naive(given: TaskInput, config: LocalCondensation, goals: Tensor) -> Tensor:
     condensed = torch.cat([images[c] for c in held]).requires_grad_()
     optimizer = optim.SGD([condensed], lr=config.lr, momentum=config.momentum)
     order = given.stream("condense/batches")
-    with torch_seeded(seed, "condense/network", given.client.id):
+    with seeded(seed, "condense/network", given.client.id):
         for _ in range(config.steps):
             network = global_model(config)
             fresh = build_classifier(config.model, PROBLEM.image_shape, 3, width=config.width)

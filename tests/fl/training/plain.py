@@ -3,7 +3,7 @@
 from torch import optim
 
 from fl.federation import TaskInput, TaskOutput
-from fl.seeding import torch_seeded
+from fl.seeding import seeded
 from fl.training.optimizers import Adam, Proximal
 from fl.training.recipe import Recipe
 
@@ -17,7 +17,7 @@ def train_plainly(inputs: TaskInput, recipe: Recipe) -> TaskOutput:
         optimizer: optim.Optimizer = optim.Adam(parameters, lr=how.lr)
     else:
         optimizer = optim.SGD(parameters, lr=how.lr, momentum=how.momentum)
-    with torch_seeded(inputs.run_spec.seed, "local/dropout", inputs.client.id):
+    with seeded(inputs.run_spec.seed, "local/dropout", inputs.client.id):
         means: list[float] = []
         for epoch in recipe.epochs:
             total, count = 0.0, 0

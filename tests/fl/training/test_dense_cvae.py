@@ -11,7 +11,7 @@ from fl.federation import Batch, TaskOutput
 from fl.models import CVAE, Decoder, build_generator, elbo_losses
 from fl.models.architectures.cvaes import DenseEncoder
 from fl.models.cvae import LOGVAR_BOUND
-from fl.seeding import torch_seeded
+from fl.seeding import seeded
 from fl.training import dense_cvae
 from fl.training.dense_cvae import LinearChain, flattened, gradient_of
 from fl.training.generator import GeneratorConfig
@@ -28,7 +28,7 @@ def model_and_batch(size: int = 9, side: int = 28) -> tuple[CVAE, Batch]:
     """CVAE-small's layers and one more in the decoder, for images of any side."""
     draws = torch.Generator().manual_seed(size)
     pixels, hidden = side**2, 16
-    with torch_seeded(0, "test"):
+    with seeded(0, "test"):
         last = [nn.Linear(hidden, pixels), nn.Unflatten(1, (1, side, side))]
         between = [nn.Linear(LATENT + CLASSES, 8), nn.ReLU(), nn.Linear(8, hidden), nn.ReLU()]
         decoder = Decoder(nn.Sequential(*between, *last), LATENT, CLASSES)

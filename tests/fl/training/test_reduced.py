@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from fl.models import build_classifier
 from fl.models.ensemble import Ensemble
-from fl.seeding import torch_seeded
+from fl.seeding import seeded
 from fl.training.optimizers import SGD, Adam, Proximal
 from fl.training.recipe import Step, minimise
 from fl.training.reduced import Reduced, reduced
@@ -30,7 +30,7 @@ OPTIMIZERS = [SGD(0.05), SGD(0.05, momentum=0.9), Adam(1e-3), Proximal(SGD(0.05,
 
 def vgg9(sides: tuple[int, int]) -> nn.Module:
     """With distinct weights, in double precision and without dropout."""
-    with torch_seeded(0, "test"):
+    with seeded(0, "test"):
         return build_classifier("vgg9", (1, *sides), 3, width=0.05).double().eval()
 
 
