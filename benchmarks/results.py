@@ -281,7 +281,7 @@ TABLES: Mapping[str, Callable[[Job], str]] = {
         f"table3-alpha{a}": partial(of_runs, "table3", partial(mnist, a))
         for a in ("0.5", "0.3", "0.1")
     },
-    **{name: _suite(name) for name in ("fedaf", "fedd2s-table2", "hfldd")},
+    **{name: _suite(name) for name in ("fedaf", "fedd2s-table2", "hfldd", "open")},
     "robust": _program("robust", picture="robust.png"),
     "privacy": _program("privacy", picture="privacy.png"),
     "distance": _program("distance", "--seconds=1.5"),
