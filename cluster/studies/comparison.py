@@ -267,8 +267,12 @@ def _not_separated(figures: Sequence[Figure]) -> list[str]:
     if any(len(figure.accuracies) + len(figure.failed) < 2 for figure in figures):
         return ["One seed: no spread, and no ranking can be relied on."]
     found = []
-    for row in _by_row(figures):
-        ranked = sorted((f for f in row if not f.unranked), key=lambda figure: -figure.mean)
+    rows = [
+        sorted((f for f in r if not f.unranked), key=lambda f: -f.mean) for r in _by_row(figures)
+    ]
+    if all(len(ranked) < 2 for ranked in rows):
+        return []
+    for ranked in rows:
         for better, worse in pairwise(ranked):
             p = _p_value(better.accuracies, worse.accuracies)
             if p > LEVEL:

@@ -50,6 +50,7 @@ def test_rows_are_ranked_each_by_itself() -> None:
     figures = [figure("a", 0.1, 0.1), figure("b", 0.9, 0.9, row="other")]
     table = as_markdown("table3", "small", [0, 1], figures)
     assert table.count("| 1 | 1 |") == 2
+    assert "separate" not in table  # a row of one has no neighbours
 
 
 def test_what_the_paper_does_not_print_has_neither_difference_nor_rank() -> None:
