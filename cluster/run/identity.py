@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from types import CellType
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -94,9 +95,8 @@ def _of_code(thing: object, depth: int = 3) -> str:
         source = ""
     else:
         cells = getattr(thing, "__closure__", None) or ()
-        values = [cell.cell_contents for cell in cells] + [
-            *(getattr(thing, "__defaults__", None) or ())
-        ]
+        values = [cell.cell_contents for cell in cells if cell != CellType()]  # some are empty
+        values += getattr(thing, "__defaults__", None) or ()
         try:
             source = inspect.getsource(thing)
         except (OSError, TypeError):

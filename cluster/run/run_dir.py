@@ -306,7 +306,8 @@ def differences(config_file: Path, run: RunConfig[Any]) -> dict[str, str]:
         for name in sorted(before | now)
         if before.get(name) != now.get(name)
     }
-    own, own_now = read_yaml(config_file).get(OWN, {}), identity(now)
+    recorded, own_now = read_yaml(config_file).get(OWN), identity(now)
+    own = recorded if isinstance(recorded, dict) else {}
     changed = [name for name in sorted(own | own_now) if own.get(name) != own_now.get(name)]
     return {name: f"{name}: what it names has changed" for name in changed} | found
 

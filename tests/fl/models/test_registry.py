@@ -1,5 +1,7 @@
 """Building by name: shapes, widths, outputs, and what is refused."""
 
+import copy
+
 import pytest
 import torch
 from cost import parameters
@@ -164,7 +166,10 @@ def test_refusals_are_one_line(check, arguments, options, message):
 
 
 def info(model: nn.Module) -> ModelInfo:
-    return ModelInfo("mine", "classifier", lambda *_: model, lambda shape: True, "no more", "", "x")
+    def build(*_: object) -> nn.Module:
+        return copy.deepcopy(model)
+
+    return ModelInfo("mine", "classifier", build, lambda shape: True, "no more", "", "x")
 
 
 def test_logits_pass_and_anything_else_is_named() -> None:
