@@ -4,16 +4,14 @@ A table takes longer than a machine is held. So a run's line is written when the
 line of the same settings and the same code stands in for a run.
 """
 
-import fcntl
 import json
-import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+from cluster.clients.locks import Locks
 from cluster.run.run_dir import nested
 from cluster.studies.comparison import Cell, Figure
 from cluster.studies.suite_runs import Runs
@@ -89,21 +87,11 @@ def write(path: Path, figure: Figure, seed: int, run: RunConfig[Any], made: Prov
         "client_losses": {c: [float(f"{x:.4g}") for x in curve] for c, curve in clients.items()},
     }
     path.parent.mkdir(exist_ok=True)
-    with _alone(path.parent):
-        lines = {**read(path), (figure.cell.name, seed): line}
-        text = "".join(f"{json.dumps(line)}\n" for line in lines.values())
-        write_atomically(path, text.encode())
-
-
-@contextmanager
-def _alone(folder: Path) -> Iterator[None]:
-    """Waits for other processes that write lines into the folder, and keeps them waiting."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)
+    locks = Locks(path.parent / ".lock")  # two processes may share a table
+    locks.acquire(path.name, wait=True)
+    lines = {**read(path), (figure.cell.name, seed): line}
+    write_atomically(path, "".join(f"{json.dumps(line)}\n" for line in lines.values()).encode())
+    locks.release(path.name)
 
 
 def whole_figures(lines: Lines, runs: Runs, failed: Mapping[Cell, Sequence[str]]) -> list[Figure]:

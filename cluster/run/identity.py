@@ -61,8 +61,9 @@ def _digests(setting: str, word: str) -> Iterator[str]:
     if setting.endswith("dataset") and (word in REGISTERED or is_elsewhere(word)):
         yield _of_data(own_dataset(word))
     elif setting == "plugin":
-        modules = users_modules([load_plugin(word).__name__]) - {"__main__"}
-        yield from (_of_file(str(sys.modules[name].__file__)) for name in sorted(modules))
+        plugin = load_plugin(word).__name__  # one that is installed too
+        modules = sorted({plugin, *users_modules([plugin])} - {"__main__"})
+        yield from (_of_file(str(sys.modules[name].__file__)) for name in modules)
     elif setting == "partition.file":
         yield _of_file(word)
     elif setting == "data.folder":

@@ -293,7 +293,7 @@ def can_go_on(run: RunConfig[Any]) -> bool:
 
 
 def identity_of(run: RunConfig[Any]) -> dict[str, str]:
-    """See :func:`cluster.run.identity.identity`."""
+    """Digests of the user's code and data that the run's settings name, by setting."""
     return identity(flatten(nested(run)))
 
 

@@ -44,6 +44,7 @@ from fl.events import (
     RunStart,
     as_line,
 )
+from fl.exchange import Tensors
 from fl.federation import Client, Request
 from fl.fusion.checkpoints import Checkpoints
 from fl.fusion.server import Server
@@ -310,10 +311,7 @@ def _execute(
             outcome = prepared.method.run(clients, server, launch.run.options, **inputs)
         result = _result(launch, prepared, outcome, clients, server)
         if launch.run.fid and outcome.synthetic:
-            real, classes = prepared.dataset.train, prepared.dataset.num_classes
-            with events.phase("fid"):
-                result["fid"] = measure(real, classes, outcome.synthetic, server.device)
-                result["oracle"] = ask_oracle(prepared.dataset, outcome.synthetic, server.device)
+            result |= _of_samples(prepared.dataset, outcome.synthetic, server)
         result |= _confusion(server, outcome)
         result["placements"] = placements.entries
         if bundles:
@@ -323,6 +321,15 @@ def _execute(
     write_json(run_dir / "result.json", result)
     _tidy(run_dir / CHECKPOINTS, {STATE} if can_go_on(launch.run) else set())
     return result
+
+
+def _of_samples(dataset: Dataset, synthetic: Tensors, server: Server) -> JsonObject:
+    """How far the synthetic images are from the real ones, and what an oracle says of them."""
+    with server.events.phase("fid"):
+        return {
+            "fid": measure(dataset.train, dataset.num_classes, synthetic, server.device),
+            "oracle": ask_oracle(dataset, synthetic, server.device),
+        }
 
 
 def _rounds(

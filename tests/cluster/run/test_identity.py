@@ -45,12 +45,17 @@ def write(folder: Path) -> None:
 
 def launch(**further: object) -> Launch:
     given = {"plugin": "net.py", "dataset": "my.npz", "classifier.model": "net", **further}
+    given |= {"partition.kind": "file", "partition.file": "part.npz", "num-clients": 2}
     return parse(["--method=fedavg", *(f"--{name}={value}" for name, value in given.items())])
 
 
 def add_line(file: str) -> None:
     with Path(file).open("a") as stream:
         stream.write("OTHER = 1\n")
+
+
+def swap() -> None:
+    np.savez("part.npz", client_0=np.arange(16, 32), client_1=np.arange(16))
 
 
 def darken() -> None:
@@ -64,6 +69,7 @@ def darken() -> None:
         (lambda: add_line("net.py"), {"plugin"}),
         (lambda: add_line("beside.py"), {"plugin"}),
         (darken, {"dataset"}),
+        (swap, {"partition.file"}),
     ],
 )
 def test_changed_files_make_another_run_of_the_same_settings(
