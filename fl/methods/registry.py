@@ -33,6 +33,9 @@ def register(method: Method) -> None:
     """
     if not isinstance(method, Method):
         raise UserError(f"expected a Method, got {type(method).__name__}")
+    for field in ("scores_clients", "supports_dp"):
+        if not callable(getattr(method, field)):
+            raise UserError(f"method {method.name}: {field} must be a function of the settings")
     check_name("method", method.name, OURS)
     METHODS[method.name] = method
 

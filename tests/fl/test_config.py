@@ -1,5 +1,6 @@
 """A run's configuration: what goes with what, and what is known before any image is read."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from fl.data.partition import PartitionConfig
 from fl.errors import UserError
 from fl.methods.fedavg import FedAvgConfig
 from fl.methods.fedmho import FedMHOConfig
-from fl.methods.registry import METHODS
+from fl.methods.registry import METHODS, register
 from fl.training.private import DpConfig
 from tests.fl.data.domain_folder import SHADES, tree
 
@@ -79,3 +80,11 @@ def test_differential_privacy_is_refused_where_a_client_tells_more_than_one_trai
             RunConfig(method=name, options=METHODS[name].config(), **private)
     with pytest.raises(UserError, match="has clients that train twice"):
         RunConfig(method="fedmho", options=FedMHOConfig(decoders="all"), **private)
+
+
+@pytest.mark.parametrize("field", ["supports_dp", "scores_clients"])
+def test_a_method_that_answers_without_its_settings_is_refused(field: str) -> None:
+    wrong: Any = {field: True}
+    with pytest.raises(UserError, match=f"mine: {field} must be a function of the settings"):
+        register(replace(METHODS["fedavg"], name="mine", **wrong))
+    assert "mine" not in METHODS
