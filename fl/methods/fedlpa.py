@@ -21,12 +21,10 @@ from torch import Tensor, nn
 from fl.bounds import AtLeast, AtMost, Positive
 from fl.clients import Clients
 from fl.federation import Update
-from fl.fusion.aggregation import average_into
 from fl.fusion.server import Server
 from fl.methods.method import Method
 from fl.methods.prototypes import LOCAL, PrototypesConfig, assign, average_each, untrained
-from fl.methods.uploads import load_classifier
-from fl.models.state import state_sent
+from fl.methods.uploads import MEAN, aggregate_classifiers
 from fl.server import Outcome
 from fl.spaces import LogUniform, Spaces
 from fl.training.posterior import check_factors, factored, places, precision, tell_factors
@@ -72,7 +70,7 @@ def fuse_posteriors(
 ) -> None:
     """Loads the mode of the product of the clients' posteriors into the model."""
     sizes = [update.client.num_samples for update in updates]
-    average_into(model, (state_sent(load_classifier(u, server)) for u in updates), sizes)
+    aggregate_classifiers(model, updates, MEAN, sizes)
     layers, shares = factored(model), [n / sum(sizes) for n in sizes]
     for name, count in places(model, server.run_spec).items():
         layer = layers[name]

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from fl.clients import Clients
 from fl.errors import ClientFailed
-from fl.exchange import Tensors, check_forms, load_prefixed
+from fl.exchange import Tensors, check_forms, checked, load_prefixed
 from fl.federation import TaskInput, TaskOutput, Training, Update
 from fl.fusion.aggregation import AggregationConfig, aggregate_states, average_into
 from fl.fusion.server import Server
@@ -66,7 +66,6 @@ class ClassifierTensors(Mapping[str, Tensor]):
 def aggregate_classifiers(
     model: nn.Module,
     updates: Sequence[Update],
-    server: Server,
     config: AggregationConfig,
     weights: Iterable[float] = repeat(1),
 ) -> None:
@@ -78,12 +77,18 @@ def aggregate_classifiers(
         UserError: too few clients are left for the rule.
         ValueError: an upload is not what this architecture's weights look like.
     """
-    if config.aggregate == "mean":
-        average_into(model, (state_sent(load_classifier(u, server)) for u in updates), weights)
-        return
     start = state_sent(model)
+    if config.aggregate == "mean":
+        average_into(model, (_classifier_state(update, start) for update in updates), weights)
+        return
     states = [ClassifierTensors(update, start) for update in updates]
     load_sent(model, aggregate_states(states, start, config, weights))
+
+
+def _classifier_state(update: Update, expected: Tensors) -> Tensors:
+    """The client's classifier's weights, checked, on the devices of ``expected``."""
+    found = checked(expected, update.tensors, "classifier", sender=_sender(update))
+    return {name: tensor.to(expected[name].device) for name, tensor in found.items()}
 
 
 def combine(
@@ -137,7 +142,7 @@ def combine_classifiers(
 
     def load(left: Sequence[Update]) -> None:
         own = [weights[update.client.id] for update in left] if weights else repeat(1)
-        aggregate_classifiers(model, left, server, config, own)
+        aggregate_classifiers(model, left, config, own)
 
     return combine(model, updates, clients, server, load)
 

@@ -144,7 +144,7 @@ def shifted(count: int) -> list[Update]:
 
 def test_the_mean_of_classifiers_is_the_average_to_the_bit() -> None:
     model = untrained_classifier(CLASSIFIER, SERVER)
-    aggregate_classifiers(model, shifted(5), SERVER, AggregationConfig(), [5, 4, 3, 2, 1])
+    aggregate_classifiers(model, shifted(5), AggregationConfig(), [5, 4, 3, 2, 1])
     states = [load_classifier(u, SERVER).state_dict() for u in shifted(5)]
     assert same_bits(model.state_dict(), average_states(states, [5, 4, 3, 2, 1]))
 
@@ -154,7 +154,7 @@ def test_a_rule_is_given_all_classifiers_and_their_start(rule: str) -> None:
     config = AggregationConfig(aggregate=rule)  # type: ignore[arg-type]
     model = untrained_classifier(CLASSIFIER, SERVER)
     start = {n: t.clone() for n, t in model.state_dict().items()}
-    aggregate_classifiers(model, shifted(5), SERVER, config)
+    aggregate_classifiers(model, shifted(5), config)
     states = [load_classifier(u, SERVER).state_dict() for u in shifted(5)]
     assert same_bits(model.state_dict(), aggregate_states(states, start, config))
 
