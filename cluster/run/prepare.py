@@ -1,5 +1,6 @@
 """Prepares a run: data, partition, clients and requests, with all checks before anything starts."""
 
+import logging
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -21,7 +22,7 @@ from cluster.run.steps import silent
 from cluster.server.rank_placement import world_size
 from fl.config import RunConfig
 from fl.data.catalogue import load
-from fl.data.datasets import Dataset, Split, load_auxiliary, subset
+from fl.data.datasets import NAMES, Dataset, Split, load_auxiliary, subset
 from fl.data.domains import load_domains
 from fl.data.partition import Partition, hold_out, make_partition, validated
 from fl.errors import UserError, unknown
@@ -29,7 +30,14 @@ from fl.federation import Client, RunSpec, Training
 from fl.inputs import NotImages
 from fl.methods.method import Assignment
 from fl.methods.registry import METHODS, Method, get_method
-from fl.models.registry import CLASSIFIERS, GENERATORS, MODELS, build_generator, build_shell
+from fl.models.registry import (
+    CLASSIFIERS,
+    GENERATORS,
+    MODELS,
+    build_generator,
+    build_shell,
+    squashes,
+)
 from fl.report.words import size
 from fl.seeding import numpy_generator
 from fl.training.classifier import ClassifierConfig, check_own_loss, train_classifier
@@ -39,6 +47,8 @@ from fl.training.private import (
     private,
     train_privately,
 )
+
+log = logging.getLogger(__name__)
 
 # Refuses models that main memory cannot hold, before one is built.
 
@@ -130,7 +140,7 @@ def admit(launch: Launch, inventory: Inventory | None = None) -> Admitted:
         assignments = _assignments(run, method, run_spec)
     for training in {assignment.training for assignment in assignments}:
         refuse_large(training, run_spec)
-        _refuse_own_loss(training, method, run_spec)
+        _check_own_model(training, method, run_spec)
     inventory = inventory or _inventory(launch)
     ranks = launch.fusion_ranks or method.default_ranks
     if not (launch.slurm.submit or launch.ray_address):  # the inventory covers all GPUs of the run
@@ -188,20 +198,33 @@ def _change(name: str, text: str, training: Training) -> tuple[str, object]:
     return name, value
 
 
-def _refuse_own_loss(training: Training, method: Method, run_spec: RunSpec) -> None:
-    """Refuses a loss of the user's where the method's clients train by another one.
+def _check_own_model(training: Training, method: Method, run_spec: RunSpec) -> None:
+    """Refuses what would train otherwise than a model of the user's, or its loss, is meant.
 
     Raises:
-        UserError: names the methods that take it; or the loss fails.
+        UserError: the method's clients train by another loss, and it names the methods that take
+            the user's; the loss fails; or the model answers with probabilities where logits are
+            taken.
     """
     if not (isinstance(training, ClassifierConfig) and MODELS[training.model].source):
         return
+    own_loss = check_own_loss(training, run_spec)
     uses_it = method.any_targets or training.task in (train_classifier, train_privately)
-    if check_own_loss(training, run_spec) and not uses_it:
+    if own_loss and not uses_it:
         able = [name for name, other in METHODS.items() if other.any_targets]
         raise UserError(
             f"{method.name} trains clients by a loss of its own, so {training.model} cannot have "
             f"one: allowed are {', '.join(able)}, and methods that fuse what such clients train"
+        )
+    values = run_spec.targets is not None and run_spec.targets.kind == "values"
+    if values or (own_loss and method.any_targets):
+        return  # any answer may be meant
+    info, classes = MODELS[training.model], training.answered(run_spec).outputs
+    if found := squashes(info, run_spec.inputs, classes, training.width):
+        who = f"{method.name} fuses" if own_loss else "cross-entropy takes"
+        instead = "" if own_loss else ", or give the loss that goes with it"
+        raise UserError(
+            f"{training.model} ends with a {found}, but {who} logits: leave it out{instead}"
         )
 
 
@@ -309,6 +332,9 @@ def read_dataset(launch: Launch) -> Dataset:
     else:
         whole = load_domains(Path(data.folder), data.side, run.seed)
         dataset = subset(whole, max_train=data.max_train, max_test=data.max_test)
+    if run.dataset not in NAMES and dataset.leaked:
+        tests = len(dataset.test.labels)
+        log.warning("%d of the %d test samples equal a training sample", dataset.leaked, tests)
     if run.data.validation and not run.scores_clients:  # else each client holds out its own
         return hold_out(dataset, run.data.validation, run.seed)
     return dataset

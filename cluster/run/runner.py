@@ -25,7 +25,7 @@ from cluster.run.tracking import tracked
 from cluster.scheduling.capacity import Bundle, lower_bound
 from fl.clients import Clients
 from fl.config import RunConfig
-from fl.data.datasets import Dataset
+from fl.data.datasets import NAMES, Dataset
 from fl.data.partition import save_lists
 from fl.data.shard import Shard
 from fl.errors import UserError
@@ -404,6 +404,7 @@ def _result(
         "accuracy": last.accuracy,
         "per_class_accuracy": last.per_class,
         **_by_domain(prepared.run_spec.domains, last),
+        "leaked": 0 if run.dataset in NAMES else prepared.dataset.leaked,
         "start_accuracy": outcome.start.accuracy,
         "best_accuracy": best,
         "best_epoch": accuracies.index(best) + 1,

@@ -217,6 +217,23 @@ class Dataset:
         """Channels, height, width; raises :class:`fl.inputs.NotImages` for other samples."""
         return self.inputs.image_shape
 
+    @cached_property
+    def leaked(self) -> int:
+        """How many test samples are equal to a training sample: what is learned by heart counts as
+        learned there."""
+        trained = _digests(self.train)
+        if self.train.held is not None:  # those are test samples
+            trained = [d for d, held in zip(trained, self.train.held, strict=True) if not held]
+        known = set(trained)
+        return sum(digest in known for digest in _digests(self.test))
+
+
+def _digests(split: Split) -> list[bytes]:
+    """Of each sample, by which two can be told apart."""
+    if isinstance(split.images, Lazy):
+        return [row.tobytes() for row in split.images.digests]
+    return [hashlib.sha256(row.tobytes()).digest() for row in split.images]
+
 
 def dataset_info(name: str) -> DatasetInfo:
     """Classes and samples of data set `name`. Raises UserError for an unknown name."""

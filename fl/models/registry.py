@@ -74,6 +74,18 @@ def check_output(info: ModelInfo, inputs: Inputs, num_classes: int, width: float
         raise UserError(f"model {info.name} cannot be trained: {refused}")
 
 
+SQUASHES = {"SoftmaxBackward0": "softmax", "SigmoidBackward0": "sigmoid"}
+"""By torch's name of its gradient, what makes probabilities of logits."""
+
+
+@lru_cache(maxsize=64)
+def squashes(info: ModelInfo, inputs: Inputs, num_classes: int, width: float) -> str | None:
+    """Whether the last thing that the model does is a softmax or a sigmoid, by its name."""
+    with torch.random.fork_rng(devices=[]), torch.enable_grad():
+        answer = info.made(inputs, num_classes, width).eval()(inputs.zeros(2))
+    return SQUASHES.get(answer.grad_fn.name()) if answer.grad_fn is not None else None
+
+
 def _shared(one: nn.Module, other: nn.Module) -> str | None:
     """Name of a trained weight or a BatchNorm buffer of both; clients would train it in turns."""
     held = {place for _, place in _changing(other)}

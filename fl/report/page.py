@@ -151,6 +151,8 @@ def _notes(run: RunRecord) -> list[str]:
             f"distance to the nearest real image is {near:.2g} of the pixels' range (0: equal to a "
             "real image)."
         )
+    if leaked := run.result.get("leaked"):
+        notes.append(f"{leaked:,} test samples equal a training sample.")
     if untested := run.result.get("untested"):
         notes.append(f"Not scored, and left out of the mean: {tally(['client'] * len(untested))}.")
     return notes

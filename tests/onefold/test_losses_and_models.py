@@ -127,6 +127,36 @@ def test_a_loss_that_cannot_be_minimised_is_refused(loss: object, message: str) 
     assert not list(Path("runs").glob("fedavg*"))
 
 
+def likelihood(answers: Tensor, labels: Tensor) -> Tensor:
+    return F.nll_loss(answers.log(), labels, reduction="none")
+
+
+class Softmax(Tiny):
+    def forward(self, images: Tensor) -> Tensor:
+        return super().forward(images).softmax(1)
+
+
+class Sigmoid(Tiny):
+    def forward(self, images: Tensor) -> Tensor:
+        return torch.sigmoid(super().forward(images))
+
+
+@pytest.mark.parametrize("model", [Softmax, Sigmoid])
+def test_a_model_that_answers_with_probabilities_is_refused(model: type[nn.Module]) -> None:
+    name = model.__name__.lower()
+    message = f"ends with a {name}, but cross-entropy takes logits: leave it out, or give the loss"
+    with pytest.raises(onefold.UserError, match=message):
+        run(model)
+    assert not list(Path("runs").glob("fedavg*"))
+
+
+def test_by_its_own_loss_it_is_trained_where_nobody_fuses_its_answers() -> None:
+    assert run(Softmax, loss=likelihood, classifier={"epochs": 20, "lr": 0.1}).accuracy > 0.5
+    few = {"auxiliary.dataset": "digits", "auxiliary.max_images": 40, "distil.epochs": 1}
+    with pytest.raises(onefold.UserError, match="ends with a softmax, but feddf fuses logits"):
+        run(Softmax, "feddf", loss=likelihood, **few)
+
+
 def test_a_loss_needs_a_model() -> None:
     with pytest.raises(onefold.UserError, match="name the model"):
         run(None, loss=each)

@@ -90,6 +90,23 @@ def test_clients_learn_it_and_the_figure_is_called_what_it_is(
     assert "confusion" not in result.figures
 
 
+class Shares(nn.Module):
+    """Answers between 0 and 1."""
+
+    def __init__(self, shape: tuple[int], num_classes: int) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(shape[0], num_classes), nn.Sigmoid())
+
+    def forward(self, samples: Tensor) -> Tensor:
+        return self.layers(samples)
+
+
+def test_a_sigmoid_may_end_a_model_of_values_but_not_of_labels() -> None:
+    with pytest.raises(onefold.UserError, match="ends with a sigmoid, but cross-entropy takes"):
+        run("labels", model=Shares)
+    assert run("diabetes", model=Shares).metric == "R2"
+
+
 def test_r2_is_scikit_learns_but_for_whose_variance_it_is() -> None:
     result = run("diabetes")
     x, y = DIABETES

@@ -62,6 +62,16 @@ def test_own_data_and_model_with_a_method_of_onefolds() -> None:
     assert torch.equal(again(images), result.model(images))
 
 
+def test_a_test_on_training_samples_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    told = "120 of the 120 test samples equal a training sample"
+    assert run().figures["leaked"] == 0
+    assert told not in caplog.text
+    result = run(data=(blobs(), blobs()))
+    assert told in caplog.text
+    assert result.figures["leaked"] == 120
+    assert "120 test samples equal a training sample." in result.report.read_text()
+
+
 def test_the_same_indices_by_hand_or_from_a_runs_file_give_the_same_model() -> None:
     lists = np.array_split(np.arange(96), 4)
     by_hand, again = run(partition=lists), run(partition=lists)

@@ -300,6 +300,20 @@ def leaf(data: dict[str, tuple[np.ndarray, np.ndarray]]) -> str:
     return json.dumps({"users": list(users), "num_samples": [], "user_data": users})
 
 
+def test_test_samples_that_equal_a_training_sample_are_counted(tmp_path: Path) -> None:
+    own, others = (COLOUR[:12], LABELS[:12]), (COLOUR[10:], LABELS[10:])
+    assert as_dataset("d", {"train": own, "test": others}).leaked == 2
+    np.save(tmp_path / "a.npy", COLOUR[:12])
+    read_by_row = np.load(tmp_path / "a.npy", mmap_mode="r")
+    assert as_dataset("d", ((read_by_row, LABELS[:12]), (read_by_row[:3], LABELS[:3]))).leaked == 3
+    assert as_dataset("d", (COLOUR, LABELS)).leaked == 0
+    assert as_dataset("d", (np.tile(COLOUR, (2, 1, 1, 1)), np.tile(LABELS, 2))).leaked > 0
+    # Of clients: held samples are no training samples, but another client may train on them.
+    apart = {u: hospital(k, 10) for k, u in enumerate("ab")}
+    assert as_dataset("d", apart).leaked == 0
+    assert as_dataset("d", {"a": hospital(0, 10), "b": hospital(0, 20)}).leaked > 0
+
+
 @pytest.mark.parametrize("door", ["mapping", "pairs", "file", "folder"])
 def test_clients_keep_their_own_samples_and_their_own_tests(door: str, tmp_path: Path) -> None:
     tests = {u: (x[:5] + 0.5, y[:5]) for u, (x, y) in HOSPITALS.items()}
