@@ -326,9 +326,10 @@ def _on_test(
 
     def measured(metric: Metric, model: nn.Module) -> float:
         device = next((p.device for p in model.parameters()), torch.device("cpu"))
+        given = partial(Tensor.to, device=device, copy=True)  # a metric may change what it is given
         was_training = model.training
         with torch.no_grad(), streams_restored():
-            found = metric(model.eval(), shard.images.to(device), shard.wanted.to(device))
+            found = metric(model.eval(), given(shard.images), given(shard.wanted))
         model.train(was_training)
         return float(found)
 

@@ -44,8 +44,10 @@ def check_output(info: ModelInfo, inputs: Inputs, num_classes: int, width: float
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         try:
             model = info.made(inputs, num_classes, width).eval()
-            found = model(inputs.zeros(2))
-            in_training = _answer_in_training(model, inputs)
+            samples = inputs.zeros(2)
+            untouched = samples._version
+            found = model(samples)
+            in_training = _answer_in_training(model, samples)
             shared = _shared(model, info.made(inputs, num_classes, width))
         except UserError:
             raise
@@ -64,6 +66,11 @@ def check_output(info: ModelInfo, inputs: Inputs, num_classes: int, width: float
         raise UserError(
             f"model {info.name} answers with {type(in_training).__name__} in training: switch its "
             "further outputs off, or give it a method training_loss(samples, targets)"
+        )
+    if samples._version != untouched:
+        raise UserError(
+            f"model {info.name} changes its samples in place, which others are given too: leave "
+            "them as they are, as by x = x / 2 in place of x.div_(2)"
         )
     if shared:
         raise UserError(
@@ -102,13 +109,13 @@ def _changing(model: nn.Module) -> Iterator[tuple[str, int]]:
                 yield f"{path}.{name}".lstrip("."), tensor.untyped_storage().data_ptr()
 
 
-def _answer_in_training(model: nn.Module, inputs: Inputs) -> Any:
+def _answer_in_training(model: nn.Module, samples: Tensor) -> Any:
     """What it answers in training; None where its own loss asks it, or where it fails: training
     will tell."""
     if hasattr(model, "training_loss"):
         return None
     try:
-        return copy.deepcopy(model).train()(inputs.zeros(2))
+        return copy.deepcopy(model).train()(samples)
     except (Exception, SystemExit):
         return None
 

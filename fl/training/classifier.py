@@ -377,6 +377,7 @@ def check_own_loss(config: Architecture, run_spec: RunSpec) -> bool:
     if not has_own_loss(model):
         return False
     batch = {"images": run_spec.inputs.zeros(4), "labels": example_targets(run_spec, 4)}
+    untouched = [tensor._version for tensor in batch.values()]
     try:
         with torch.enable_grad(), seeded(0, "loss"):
             loss = losses_of(run_spec, model)(model.train(), batch).mean()
@@ -384,6 +385,8 @@ def check_own_loss(config: Architecture, run_spec: RunSpec) -> bool:
         raise UserError(
             f"the loss of {config.model} fails: {type(error).__name__}: {reason_of(error)}"
         ) from None
+    if [tensor._version for tensor in batch.values()] != untouched:
+        raise UserError(f"the loss of {config.model} changes samples or labels in place")
     if not loss.requires_grad:
         raise UserError(f"the loss of {config.model} depends on no weight of the model")
     return True

@@ -32,6 +32,15 @@ class Tiny(nn.Module):
         return self.layers(images)
 
 
+class Halving(Tiny):
+    def forward(self, images: Tensor) -> Tensor:
+        return super().forward(images.div_(2) if self.training else images)
+
+
+def from_one(answers: Tensor, labels: Tensor) -> Tensor:
+    return nn.functional.cross_entropy(answers, labels.clamp_(min=1))
+
+
 pytestmark = pytest.mark.usefixtures("elsewhere")
 
 
@@ -106,7 +115,11 @@ def test_metrics_and_callbacks_get_the_model_and_the_events() -> None:
         assert images.shape == (24, 3, 8, 8)
         return float((model(images).argmax(1) == labels).float().mean())
 
-    result = run(metrics={"hits": hits}, callbacks=[heard.append], rounds=2)
+    def spoiled(model: nn.Module, images: Tensor, labels: Tensor) -> float:
+        return float(images.zero_().sum())
+
+    both = {"spoiled": spoiled, "hits": hits}
+    result = run(metrics=both, callbacks=[heard.append], rounds=2)
     assert result.figures["metrics"]["hits"] == pytest.approx(result.accuracy)
     assert sum(isinstance(event, RoundEnd) for event in heard) == 2
 
@@ -122,6 +135,8 @@ def test_metrics_and_callbacks_get_the_model_and_the_events() -> None:
         ({"model": lambda: 3}, "expected a torch.nn.Module of"),
         ({"model": lambda: nn.Flatten()}, r"gives \(2, 192\).* expected \(2, 3\): a logit"),
         ({"model": lambda: nn.Linear(5, 3)}, "fails on images of shape"),
+        ({"model": Halving}, "model Halving changes its samples in place, which others are given"),
+        ({"loss": from_one}, "the loss of Tiny changes samples or labels in place"),
         (
             {"model": lambda depth: nn.Flatten()},
             "needs depth; it can be given shape, image_s",
