@@ -2,19 +2,25 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from math import inf
 from typing import Any
 
 from torch import nn
 
 from fl.bounds import Settings
+from fl.errors import UserError
 from fl.exchange import Tensors, prefixed
 from fl.federation import Update
-from fl.fusion.aggregation import average_into
 from fl.fusion.server import Server
 from fl.methods.method import Method
 from fl.methods.prototypes import assign_all
 from fl.methods.registry import register as register_method
-from fl.methods.uploads import load_classifier, untrained_classifier
+from fl.methods.uploads import (
+    MEAN,
+    aggregate_classifiers,
+    load_classifier,
+    untrained_classifier,
+)
 from fl.server import Outcome
 from fl.training.classifier import ClassifierConfig
 
@@ -81,8 +87,16 @@ def average(
     model: nn.Module,
     updates: Sequence[Update],
     server: Server,
-    weights: Iterable[int] | None = None,
+    weights: Iterable[float] | None = None,
 ) -> None:
-    """Gives the model the mean of what clients uploaded, by samples or by these weights."""
+    """Gives the model the mean of what clients uploaded, by samples or by these weights.
+
+    Raises:
+        UserError: there are more weights or fewer than updates, or not all of them count.
+    """
     by = list(weights) if weights is not None else [u.client.num_samples for u in updates]
-    average_into(model, (received(update, server).state_dict() for update in updates), by)
+    if len(by) != len(updates):
+        raise UserError(f"average: {len(by)} weights for {len(updates)} updates")
+    if not all(0 <= weight < inf for weight in by) or not sum(by):
+        raise UserError(f"average: weights must be 0 or more, and not all 0, got {by}")
+    aggregate_classifiers(model, updates, MEAN, by)

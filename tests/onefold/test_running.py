@@ -5,6 +5,7 @@ import sys
 from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -69,6 +70,28 @@ def test_own_data_and_model_with_a_method_of_onefolds() -> None:
     assert "fedavg on own" in result._repr_html_()
     again = onefold.load_model(result.path)
     assert torch.equal(again(images), result.model(images))
+
+
+@pytest.mark.parametrize(
+    ("weights", "line"),
+    [
+        ([1, 2], "average: 2 weights for 4 updates"),
+        ([1, -1, 1, 1], "weights must be 0 or more"),
+        ([0, 0, 0, 0], "and not all 0"),
+        ([1, 1, 1, float("nan")], "weights must be 0 or more"),
+    ],
+)
+def test_weights_that_would_leave_clients_out_of_the_average_are_refused(
+    weights: list[float], line: str
+) -> None:
+    @onefold.method("weighted", over_rounds=False)
+    def weighted(clients: Any, server: Any, config: Any) -> Any:
+        model = onefold.starting_model(config, server)
+        onefold.average(model, clients.train(), server, weights)
+        return onefold.Outcome(model=model, start=server.evaluate(model), epochs=[])
+
+    with pytest.raises(onefold.UserError, match=line):
+        run(method=weighted, num_large=None)
 
 
 def test_a_test_on_training_samples_is_told(caplog: pytest.LogCaptureFixture) -> None:
