@@ -49,6 +49,7 @@ from fl.federation import Client, Request
 from fl.fusion.checkpoints import Checkpoints
 from fl.fusion.server import Server
 from fl.json_files import JsonObject, write_json
+from fl.methods.registry import OURS, check_outcome
 from fl.metrics.samples import ask_oracle, measure
 from fl.models.saved import save_model, save_tensors
 from fl.report.gallery import gallery
@@ -309,6 +310,8 @@ def _execute(
             inputs["rounds"] = _rounds(launch, prepared, run_dir, metrics)
         with seeded(launch.run.seed, "method"):  # a method of the user's may draw
             outcome = prepared.method.run(clients, server, launch.run.options, **inputs)
+        if launch.run.method not in OURS:
+            outcome = check_outcome(launch.run.method, outcome, server)
         result = _result(launch, prepared, outcome, clients, server)
         if launch.run.fid and outcome.synthetic:
             result |= _of_samples(prepared.dataset, outcome.synthetic, server)

@@ -1,11 +1,14 @@
 """All methods by name, collected from the files beside this one."""
 
+import json
 from importlib import import_module
 from pkgutil import iter_modules
 
 import fl.methods
 from fl.errors import UserError, check_name, unknown
+from fl.fusion.server import Server
 from fl.methods.method import Method
+from fl.server import Outcome
 
 
 def _collect() -> dict[str, Method]:
@@ -45,3 +48,33 @@ def get_method(name: str) -> Method:
     if name not in METHODS:
         raise unknown("method", name, METHODS)
     return METHODS[name]
+
+
+def check_outcome(name: str, found: object, server: Server) -> Outcome:
+    """What a method of the user's returned, if it is what a run can tell.
+
+    Raises:
+        UserError: it is no outcome, has no evaluation or figures that JSON does not hold, or its
+            last evaluation is not that of its model.
+    """
+    if not isinstance(found, Outcome):
+        raise UserError(
+            f"method {name} returned {type(found).__name__}; expected an onefold.Outcome"
+        )
+    if not found.epochs:
+        raise UserError(
+            f"method {name}: epochs is empty; expected the evaluations, the model's last"
+        )
+    try:
+        json.dumps(found.figures)
+    except (TypeError, ValueError) as error:
+        raise UserError(f"method {name}: figures cannot be written as JSON: {error}") from None
+    last = found.epochs[-1]
+    if found.model is not None and not last.per_client:
+        of_model = server.evaluate(found.model).accuracy
+        if of_model != last.accuracy:
+            raise UserError(
+                f"method {name}: the last of its evaluations says {last.accuracy:.4f}, but the "
+                f"model that it returned has {of_model:.4f}: evaluate that one last, or return none"
+            )
+    return found

@@ -94,6 +94,45 @@ def test_weights_that_would_leave_clients_out_of_the_average_are_refused(
         run(method=weighted, num_large=None)
 
 
+def outcome_of(kind: str, model: nn.Module, before: Any, server: Any) -> Any:
+    after = server.evaluate(model)
+    return {
+        "nothing": None,
+        "untested": onefold.Outcome(model=model, start=before, epochs=[]),
+        "stale": onefold.Outcome(model=model, start=before, epochs=[before]),
+        "tensor": onefold.Outcome(
+            model=model, start=before, epochs=[after], figures={"x": torch.ones(2)}
+        ),
+        "right": onefold.Outcome(model=model, start=before, epochs=[before, after]),
+    }[kind]
+
+
+@pytest.mark.parametrize(
+    ("kind", "line"),
+    [
+        ("nothing", "method returns returned NoneType; expected an onefold.Outcome"),
+        ("untested", "epochs is empty"),
+        ("stale", r"its evaluations says \d.\d+, but the model that it returned has 1.0000"),
+        ("tensor", "figures cannot be written as JSON"),
+        ("right", ""),
+    ],
+)
+def test_a_methods_figures_are_those_of_the_model_that_it_returns(kind: str, line: str) -> None:
+    @onefold.method("returns", over_rounds=False)
+    def returns(clients: Any, server: Any, config: Any) -> Any:
+        model = onefold.starting_model(config, server)
+        before = server.evaluate(model)
+        onefold.average(model, clients.train(), server)
+        return outcome_of(kind, model, before, server)
+
+    training = {"epochs": 20, "lr": 0.1}
+    if not line:
+        assert run(method=returns, num_large=None, classifier=training).accuracy == 1.0
+        return
+    with pytest.raises(onefold.UserError, match=line):
+        run(method=returns, num_large=None, classifier=training)
+
+
 def test_a_test_on_training_samples_is_told(caplog: pytest.LogCaptureFixture) -> None:
     told = "120 of the 120 test samples equal a training sample"
     assert run().figures["leaked"] == 0
