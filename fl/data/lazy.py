@@ -51,11 +51,26 @@ class Items:
     data: Any
     sample: Callable[[Any], tuple[np.ndarray, Any]]
     """Sample and label of what the object gives."""
+    labels: Sequence[Any]
+    """Those of the first reading, by which samples are trained on."""
     draws: ClassVar[bool] = True
 
     def read(self, rows: np.ndarray) -> np.ndarray:
         """See :class:`Source`."""
-        return np.stack([self.sample(self.data[int(row)])[0] for row in rows])
+        found = []
+        for row in map(int, rows):
+            sample, label = self.sample(self.data[row])
+            if not np.array_equal(label, self.labels[row]):
+                raise ValueError(f"the data {_changed(row, self.labels[row], label)}")
+            found.append(sample)
+        return np.stack(found)
+
+
+def _changed(row: int, first: Any, other: Any) -> str:
+    return (
+        f"gives sample {row} the label {other}, and at first {first}: "
+        "an index must stand for one sample"
+    )
 
 
 @dataclass(frozen=True)
@@ -179,7 +194,7 @@ def items_of(
             labels.append(label)
             yield found[None]
 
-    return _first_reading(name, Items(data, sample), read()), labels
+    return _first_reading(name, Items(data, sample, labels), read()), labels
 
 
 def mapped(name: str, array: np.memmap[Any, Any]) -> Lazy | None:
@@ -218,23 +233,29 @@ def _first_reading(name: str, source: Source, parts: Iterator[np.ndarray]) -> La
     return Lazy([source], where, flat, np.stack([low, high]))
 
 
-def is_lazy(data: Any, sample: Callable[[Any], tuple[np.ndarray, Any]]) -> bool:
+def is_lazy(name: str, data: Any, sample: Callable[[Any], tuple[np.ndarray, Any]]) -> bool:
     """Whether a data set object is to be read when needed: reading it draws random numbers, or it
-    is too large for main memory."""
+    is too large for main memory.
+
+    Raises:
+        UserError: a sample's label is another one when it is read again.
+    """
     count = min(len(data), TRIED)
     if not count:
         return False
     size = sample(data[0])[0].nbytes * len(data)
     if size > MEMORY_SHARE * os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"):
         return True
+    draws = False
     for row in range(count):
-        with all_streams(0):
-            one = sample(data[row])[0]
-        with all_streams(1):
-            other = sample(data[row])[0]
-        if not np.array_equal(one, other):
-            return True
-    return False
+        with all_streams(2 * row):
+            one, label = sample(data[row])
+        with all_streams(2 * row + 1):
+            other, again = sample(data[row])
+        if not np.array_equal(label, again):
+            raise UserError(f"data {name} {_changed(row, label, again)}")
+        draws = draws or not np.array_equal(one, other)
+    return draws
 
 
 # A transform of the user's for training samples, as they are given to a model.

@@ -115,10 +115,12 @@ def _split(name: str, data: Any) -> Split:
         images = stored(name, _array(name, given)) if in_file is None else in_file
         return Split(images, **_labels(name, labels))
     if not (hasattr(data, "__len__") and hasattr(data, "__getitem__")):
-        raise UserError(f"data {name}: expected {FORMS}, got {type(data).__name__}")
+        kind = type(data).__name__
+        hint = "; give its dataset" if hasattr(data, "dataset") else ""
+        raise UserError(f"data {name}: expected {FORMS}, got {kind}{hint}")
     if len(data) and _has_several(data[0]):
         return _several_of(name, data)
-    if is_lazy(data, sample := partial(_lazy_sample, name)):
+    if is_lazy(name, data, sample := partial(_lazy_sample, name)):
         read, targets = items_of(name, data, sample)
         return Split(read, **_labels(name, _array(name, [np.asarray(own) for own in targets])))
     samples = [_sample(name, data[index]) for index in range(len(data))]
@@ -154,7 +156,7 @@ def _several_of(name: str, data: Any) -> Split:
     def flat(sample: Any) -> tuple[np.ndarray, Any]:
         return np.concatenate([np.ravel(_array(name, part)) for part in sample[0]]), sample[1]
 
-    if is_lazy(data, flat):
+    if is_lazy(name, data, flat):
         raise UserError(
             f"data {name}: samples of several inputs are read once, but reading them draws random "
             "numbers, or they exceed memory: give arrays"

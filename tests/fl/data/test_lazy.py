@@ -87,6 +87,36 @@ def test_nothing_but_digests_and_labels_is_kept_of_what_is_read_when_needed() ->
     assert data.read == before + 2
 
 
+class Drawing(Noisy):
+    """Gives a sample by chance, whichever is asked for."""
+
+    def __getitem__(self, row: int) -> tuple[np.ndarray, int]:
+        return super().__getitem__(random.randrange(len(self)))
+
+
+class Shuffling(Noisy):
+    """Is in another order behind its last sample."""
+
+    def __init__(self) -> None:
+        super().__init__("torch")
+        self.order = list(range(len(LABELS)))
+
+    def __getitem__(self, row: int) -> tuple[np.ndarray, int]:
+        found = super().__getitem__(self.order[row])
+        if row == len(LABELS) - 1:
+            self.order.reverse()
+        return found
+
+
+def test_an_index_that_stands_for_several_samples_is_refused() -> None:
+    with pytest.raises(UserError, match=r"data d gives sample \d+ the label \d, and at first"):
+        as_dataset("d", Drawing("python"))
+    shuffled = as_dataset("d", (Shuffling(), Noisy("torch"))).train.images
+    assert isinstance(shuffled, Lazy)
+    with pytest.raises(ValueError, match="the data gives sample 1 the label 2, and at first 1"):
+        shuffled.read(np.array([1]), 0)
+
+
 def test_other_transforms_make_another_digest() -> None:
     train = [as_dataset("d", Noisy("python", scale)).train for scale in (0.1, 0.1, 0.2)]
     one, same, other = (shard_digest(split, np.arange(10)) for split in train)
