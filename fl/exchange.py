@@ -122,7 +122,8 @@ class Header:
             raise ValueError("no packed tensors: without a note")
         forms = {name: _form(name, about) for name, about in values.items()}
         _refuse_gaps(forms, len(content) - 8 - size)
-        return cls(forms, _json(metadata["note"], "the note"))
+        note = _json(metadata["note"], "the note", "; a training that diverged tells such a loss")
+        return cls(forms, note)
 
 
 class Message(Mapping[str, Tensor]):
@@ -399,7 +400,8 @@ def _is_finite(tensor: Tensor) -> bool:
     return not tensor.numel() or bool(torch.isfinite(torch.stack(tensor.aminmax())).all())
 
 
-def _json(text: str | bytes, what: str) -> JsonObject:
+def _json(text: str | bytes, what: str, why: str = "") -> JsonObject:
+    """``why``: a likely reason of a number that JSON does not have."""
     constants: list[str] = []  # NaN and infinities, which JSON does not have and Python reads
     try:
         values = json.loads(text, parse_constant=constants.append)
@@ -408,7 +410,7 @@ def _json(text: str | bytes, what: str) -> JsonObject:
     except ValueError as error:
         raise ValueError(f"{what} cannot be read: {error}") from None
     if constants:
-        raise ValueError(f"{what} holds {constants[0]}")
+        raise ValueError(f"{what} holds {constants[0]}{why}")
     if not isinstance(values, dict):
         raise ValueError(f"{what} holds no names")
     return values

@@ -332,12 +332,23 @@ def read_dataset(launch: Launch) -> Dataset:
     else:
         whole = load_domains(Path(data.folder), data.side, run.seed)
         dataset = subset(whole, max_train=data.max_train, max_test=data.max_test)
-    if run.dataset not in NAMES and dataset.leaked:
-        tests = len(dataset.test.labels)
-        log.warning("%d of the %d test samples equal a training sample", dataset.leaked, tests)
+    if run.dataset not in NAMES:
+        _warn(dataset)
     if run.data.validation and not run.scores_clients:  # else each client holds out its own
         return hold_out(dataset, run.data.validation, run.seed)
     return dataset
+
+
+def _warn(dataset: Dataset) -> None:
+    """Of what makes a test worth less than it seems."""
+    tests = len(dataset.test.labels)
+    if dataset.leaked:
+        log.warning("%d of the %d test samples equal a training sample", dataset.leaked, tests)
+    if dataset.unseen:
+        log.warning(
+            "%d of the %d test samples are of classes that no training sample has",
+            *(dataset.unseen, tests),
+        )
 
 
 def _partition(run: RunConfig[Any], dataset: Dataset, drawn: int | None) -> Partition:

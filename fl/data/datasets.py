@@ -221,11 +221,20 @@ class Dataset:
     def leaked(self) -> int:
         """How many test samples are equal to a training sample: what is learned by heart counts as
         learned there."""
-        trained = _digests(self.train)
-        if self.train.held is not None:  # those are test samples
-            trained = [d for d, held in zip(trained, self.train.held, strict=True) if not held]
-        known = set(trained)
+        every = zip(_digests(self.train), self._trained, strict=True)
+        known = {digest for digest, trained in every if trained}
         return sum(digest in known for digest in _digests(self.test))
+
+    @property
+    def unseen(self) -> int:
+        """How many test samples are of classes that no training sample has."""
+        return int((~np.isin(self.test.labels, self.train.labels[self._trained])).sum())
+
+    @property
+    def _trained(self) -> np.ndarray:
+        """Which samples of the training split are no client's own test, bool (N,)."""
+        held = self.train.held
+        return np.ones(len(self.train.labels), bool) if held is None else ~held
 
 
 def _digests(split: Split) -> list[bytes]:

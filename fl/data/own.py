@@ -106,6 +106,7 @@ def _held_out(whole: Split) -> tuple[Split, Split]:
 
 def _split(name: str, data: Any) -> Split:
     if _is_pair(data):
+        _check_rows(name, *data)
         given, labels = data[0], _array(name, data[1])
         if isinstance(given, tuple) and len(given) != len(labels):
             return _several(name, [_array(name, part) for part in given], labels)
@@ -134,6 +135,16 @@ def _split(name: str, data: Any) -> Split:
         )
     labels = _array(name, [np.asarray(label) for _, label in samples])
     return Split(stored(name, np.stack(alike)), **_labels(name, labels))
+
+
+def _check_rows(name: str, given: Any, labels: Any) -> None:
+    """Refuses pandas objects of which one was sorted or shuffled without the other."""
+    indexed = hasattr(given, "iloc") and hasattr(labels, "iloc")
+    if indexed and len(given) == len(labels) and not given.index.equals(labels.index):
+        raise UserError(
+            f"data {name}: the samples' index is not the labels': row by row they belong to other "
+            "rows; reset both if they are in one order"
+        )
 
 
 # Samples of several inputs, such as an image and a row of a table.
@@ -208,6 +219,8 @@ def _array(name: str, image: Any) -> np.ndarray:
     """An image or a column as an array; Pillow's images by what their pixels mean."""
     if hasattr(image, "getbands"):
         return pixels(image, f"of data {name}")
+    if np.ma.is_masked(image):
+        raise UserError(f"data {name}: masked values; fill them in")
     try:
         return np.asarray(image)
     except (TypeError, ValueError, RuntimeError) as error:  # ragged, or a tensor of another kind
@@ -319,6 +332,12 @@ def _values(name: str, values: np.ndarray) -> np.ndarray:
     if np.isin(values, (0, 1)).all():
         raise UserError(
             f"data {name}: targets of floats that are 0 or 1: give integers, for classes or labels"
+        )
+    found = np.unique(values)
+    if len(found) <= FEW_CLASSES and np.array_equal(found, np.arange(len(found))):
+        raise UserError(
+            f"data {name}: targets of the floats 0 to {len(found) - 1}: give integers for classes; "
+            "standardise them, as (y - mean) / deviation, for values"
         )
     if (most := float(np.abs(values).max(initial=0))) > LARGEST_VALUE:
         raise UserError(

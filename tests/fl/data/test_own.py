@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from PIL import Image
@@ -125,6 +126,9 @@ def test_floats_of_training_and_test_may_reach_as_far_as_they_like() -> None:
         ((COLOUR[:, 0, 0, 0], LABELS), "with at least one axis for each sample"),
         ((COLOUR % 2, LABELS), "uint8 that are 0 or 1 look like no images"),
         ((np.full((20, 3), 2**63, np.uint64), LABELS), "integers of 2\\*\\*63 and more"),
+        ((SMOOTH, LABELS.astype(float)), "targets of the floats 0 to 3: give integers for classes"),
+        ((pd.DataFrame(SMOOTH[:, 0, 0]).iloc[::-1], pd.Series(LABELS)), "index is not the labels'"),
+        ((np.ma.masked_greater(SMOOTH, 0.9), LABELS), "masked values; fill them in"),
         (Listed([(COLOUR[0], 1), (COLOUR[0, :, :4], 0)]), "samples of several shapes"),
         (Listed([3, 4]), r"a sample must be \(sample, label\), got a int"),
         (Listed([{"picture": 1, "label": 2}]), "has columns picture, label; expected image or img"),
@@ -312,6 +316,16 @@ def test_test_samples_that_equal_a_training_sample_are_counted(tmp_path: Path) -
     apart = {u: hospital(k, 10) for k, u in enumerate("ab")}
     assert as_dataset("d", apart).leaked == 0
     assert as_dataset("d", {"a": hospital(0, 10), "b": hospital(0, 20)}).leaked > 0
+
+
+def test_test_samples_of_classes_that_nobody_trains_on_are_counted() -> None:
+    shifted = as_dataset("d", {"train": (SMOOTH, LABELS), "test": (SMOOTH, LABELS + 1)})
+    assert shifted.unseen == (LABELS == 3).sum()
+    table = pd.DataFrame(SMOOTH[:, 0, 0])
+    assert as_dataset("d", (table, pd.Series(LABELS))).unseen == 0
+    of_class = {c: (SMOOTH[5 * c : 5 * c + 5], np.full(5, c)) for c in range(4)}
+    clients = {"a": (of_class[0], of_class[1]), "b": (of_class[2], of_class[2])}
+    assert as_dataset("d", clients).unseen == 5
 
 
 @pytest.mark.parametrize("door", ["mapping", "pairs", "file", "folder"])
