@@ -78,7 +78,13 @@ def _as_dataset(name: str, data: Any) -> Dataset:
     if missing:
         raise UserError(f"data {name}: no {' and no '.join(sorted(missing))} in the mapping")
     train, test = (_split(f"{name} {part}", data[part]) for part in ("train", "test"))
-    return _checked(name, train, test, _class_names(data["train"]))
+    names, others = _class_names(data["train"]), _class_names(data["test"])
+    if names and others and names != others:
+        raise UserError(
+            f"data {name}: training and test name the classes otherwise, {names} and {others}, so "
+            "a label is not the same class in both"
+        )
+    return _checked(name, train, test, names)
 
 
 def _is_pair(data: Any) -> bool:
@@ -353,8 +359,8 @@ def _class_names(data: Any) -> tuple[str, ...]:
         return tuple(map(str, names))
     features = getattr(data, "features", None)
     label = _column(features, LABEL_COLUMNS) if isinstance(features, Mapping) else None
-    if features is None or label is None:
-        return ()
+    if features is None or label is None:  # a torch Subset has the names in what it is of
+        return _class_names(data.dataset) if hasattr(data, "dataset") else ()
     return tuple(getattr(features[label], "names", None) or ())
 
 

@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 import torch
 from PIL import Image
+from torch.utils.data import Subset
 
 from fl.data.by_path import is_path, read_arrays, read_hugging_face, read_path
 from fl.data.catalogue import load, short_name
@@ -130,6 +131,13 @@ def test_floats_of_training_and_test_may_reach_as_far_as_they_like() -> None:
         ((pd.DataFrame(SMOOTH[:, 0, 0]).iloc[::-1], pd.Series(LABELS)), "index is not the labels'"),
         ((np.ma.masked_greater(SMOOTH, 0.9), LABELS), "masked values; fill them in"),
         (Listed([(COLOUR[0], 1), (COLOUR[0, :, :4], 0)]), "samples of several shapes"),
+        (
+            {
+                "train": Listed([(COLOUR[0], 1)] * 3, classes=["cat", "dog"]),
+                "test": Subset(Listed([(COLOUR[0], 1)] * 3, classes=["dog", "cat"]), [0, 1]),  # type: ignore[arg-type]
+            },
+            "name the classes otherwise",
+        ),
         (Listed([3, 4]), r"a sample must be \(sample, label\), got a int"),
         (Listed([{"picture": 1, "label": 2}]), "has columns picture, label; expected image or img"),
         (Listed([]), "has no samples"),
