@@ -62,7 +62,9 @@ def attack_run(run: Path, data_root: Path) -> JsonObject:
             f"{run}: attacks are on answers of classes; its targets are {spec.targets.kind}"
         )
     dataset = read_dataset(launch)
-    lists, _ = read_lists(run / "partition.npz", config.num_clients, len(dataset.train.labels))
+    train = dataset.train
+    there = len(train.labels), train.taken
+    lists, _ = read_lists(run / "partition.npz", config.num_clients, *there)
     assignments = get_method(config.method).assign(config.options, config.num_clients, spec)
     files = {k: run / "updates" / f"client-{k:05d}.safetensors" for k in range(len(lists))}
     try:

@@ -309,7 +309,7 @@ def _of_partitioner(partitioner: Any, data: Any) -> list[np.ndarray]:
     columns = {"index": range(len(own.train.labels)), "label": own.train.labels}
     partitioner.dataset = datasets.Dataset.from_dict(columns)
     return [
-        np.asarray(partitioner.load_partition(k)["index"], np.int64)
+        own.train.rows[np.asarray(partitioner.load_partition(k)["index"], np.int64)]
         for k in range(partitioner.num_partitions)
     ]
 

@@ -355,6 +355,8 @@ def _partition(run: RunConfig[Any], dataset: Dataset, drawn: int | None) -> Part
     """The clients' shares of the training samples, or of ``drawn`` samples drawn from them."""
     pool = np.arange(len(dataset.train.labels))
     if drawn is not None:
+        if run.partition.kind == "file":
+            raise UserError("samples are drawn anew, so partition.kind file does not go with it")
         pool = numpy_generator(run.seed, "drawn").choice(pool, drawn)
     labels, classes = dataset.train.labels[pool], dataset.num_classes
     by_classes = ("dirichlet", "mixture", "classes")
@@ -372,6 +374,7 @@ def _partition(run: RunConfig[Any], dataset: Dataset, drawn: int | None) -> Part
         seed=run.seed,
         domains=None if dataset.train.domains is None else dataset.train.domains[pool],
         owners=_owners(dataset.train, pool),
+        taken=dataset.train.taken,
     )
     if run.data.validation and run.scores_clients:
         partition = validated(partition, labels, classes, run.data.validation, run.seed)

@@ -283,7 +283,7 @@ def _execute(
     *others: Listener,
 ) -> JsonObject:
     write_json(run_dir / "partition.json", _partition(launch, prepared))
-    save_lists(run_dir / "partition.npz", prepared.partition.train, prepared.partition.test)
+    _save_lists(run_dir / "partition.npz", prepared)
     with ExitStack() as stack:
         # Else OMP_NUM_THREADS would decide, and another number of threads rounds differently.
         stack.callback(torch.set_num_threads, torch.get_num_threads())
@@ -486,6 +486,13 @@ def _save(run_dir: Path, prepared: Prepared, outcome: Outcome, *, real_images: b
     if outcome.sent and real_images:  # they start from real images, and may be equal to them
         (run_dir / "sent").mkdir(exist_ok=True)
         save_tensors(outcome.sent, run_dir / "sent" / "examples.safetensors")
+
+
+def _save_lists(path: Path, prepared: Prepared) -> None:
+    """Writes whose samples are which, by their indices among those that were given."""
+    split, cut = prepared.dataset.train, prepared.partition
+    train, test = ([split.rows[own] for own in lists] for lists in (cut.train, cut.test))
+    save_lists(path, train, test, split.num_given)
 
 
 def _partition(launch: Launch, prepared: Prepared) -> JsonObject:

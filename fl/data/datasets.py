@@ -180,6 +180,18 @@ class Split:
     """Which of them are for that client's own test, bool (N,); they are in the test split too."""
     augment: Augment | None = None
     """What is done to a sample each time that a classifier trains on it."""
+    taken: tuple[np.ndarray, int] | None = None
+    """Of a part: which samples of the whole these are, int64 (N,), and how many the whole has."""
+
+    @property
+    def rows(self) -> np.ndarray:
+        """Which sample of what was given each is, int64 (N,)."""
+        return np.arange(len(self.labels)) if self.taken is None else self.taken[0]
+
+    @property
+    def num_given(self) -> int:
+        """How many samples were given, before some were held out or left out."""
+        return len(self.labels) if self.taken is None else self.taken[1]
 
     def take(self, indices: np.ndarray) -> "Split":
         """The samples at these indices."""
@@ -187,7 +199,8 @@ class Split:
         there = {n: column for n in names if (column := getattr(self, n)) is not None}
         further = {name: column[indices] for name, column in there.items()}
         chosen = {"images": self.images[indices], "labels": self.labels[indices]}
-        return replace(self, **chosen, **further)
+        taken = self.rows[indices], self.num_given
+        return replace(self, **chosen, **further, taken=taken)
 
 
 @dataclass(frozen=True, eq=False)

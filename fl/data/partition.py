@@ -1,8 +1,10 @@
 """The partition: which client has which samples of the train split, drawn here or read of a file.
 
 The file is an .npz: ``train`` has all clients' indices one after another, ``train_counts`` how many
-each has; ``test`` and ``test_counts`` the same of the samples that clients hold out. Or it is JSON,
-with a list of indices for each client.
+each has; ``test`` and ``test_counts`` the same of samples that clients hold out; ``samples`` how
+many there are, or nothing. Or it is JSON, with a list of indices for each client. Indices are of
+the training samples as they are given, before ``data.max_train``, a validation share or a test
+split takes some away: these are no client's.
 """
 
 import hashlib
@@ -43,7 +45,7 @@ class PartitionConfig(Settings):
 
     file: str | None = None
     """for kind file: path of a run's partition.npz, or of a JSON file with a list for each client
-    of indices into the training split"""
+    of indices of the training samples as they are given"""
 
     classes_per_client: Count = 2
     """classes each client holds, for kind classes"""
@@ -91,6 +93,7 @@ def make_partition(
     seed: int,
     domains: np.ndarray | None = None,
     owners: tuple[np.ndarray, np.ndarray] | None = None,
+    taken: tuple[np.ndarray, int] | None = None,
 ) -> Partition:
     """Divides the train split, labels int64 (N,) in 0..num_classes-1, among `num_clients` clients.
 
@@ -98,8 +101,9 @@ def make_partition(
     them, and that classes that no client has are left out (kind classes with too few clients).
     `alpha` is the Dirichlet concentration: the smaller, the more skewed. `domains`, int64 (N,), is
     the domain of each sample, for kind domains. `owners` are the client of each sample, int64 (N,),
-    and whether it is for that client's test, bool (N,), for kind natural. Raises UserError where
-    the settings cannot be met.
+    and whether it is for that client's test, bool (N,), for kind natural. `taken` says, for kind
+    file, of which whole these samples are: see :class:`fl.data.datasets.Split`. Raises UserError
+    where the settings cannot be met.
     """
     if num_clients < 1:
         raise UserError(f"{num_clients} clients; allowed: 1 or more")
@@ -117,7 +121,7 @@ def make_partition(
     elif config.file is None:
         lists = _drawn(labels, num_clients, num_classes, config, alpha, seed, domains)
     else:
-        lists, test = read_lists(Path(config.file), num_clients, len(labels))
+        lists, test = read_lists(Path(config.file), num_clients, len(labels), taken)
         if any(map(len, test)):
             return _counted(lists, test, labels, num_classes)
     train, test = _split(lists, config.test_fraction or 0.0, seed, "hold-out")
@@ -462,9 +466,18 @@ def validated(
 # A partition as a file, for other programs too.
 
 
-def save_lists(path: Path, train: Sequence[np.ndarray], test: Sequence[np.ndarray]) -> None:
-    """Writes both lists of every client to an .npz file, in one piece."""
-    arrays: dict[str, Any] = {}
+def save_lists(
+    path: Path,
+    train: Sequence[np.ndarray],
+    test: Sequence[np.ndarray],
+    num_samples: int | None = None,
+) -> None:
+    """Writes both lists of every client to an .npz file, in one piece.
+
+    ``num_samples``: how many samples there are, of which these are indices; None: not known.
+    """
+    known = [] if num_samples is None else [num_samples]
+    arrays: dict[str, Any] = {"samples": np.array(known, np.int64)}
     for name, lists in (("train", train), ("test", test)):
         arrays[name] = np.concatenate([np.empty(0, np.int64), *lists])
         arrays[f"{name}_counts"] = np.array([len(own) for own in lists], np.int64)
@@ -472,23 +485,39 @@ def save_lists(path: Path, train: Sequence[np.ndarray], test: Sequence[np.ndarra
         np.savez_compressed(file, **arrays)
 
 
-def read_lists(path: Path, num_clients: int, num_samples: int) -> tuple[Lists, Lists]:
-    """Each client's sorted training and held-out indices, int64.
+def read_lists(
+    path: Path,
+    num_clients: int,
+    num_samples: int,
+    taken: tuple[np.ndarray, int] | None = None,
+) -> tuple[Lists, Lists]:
+    """Each client's training and held-out samples, sorted positions in a split, int64.
+
+    Args:
+        path: of the file.
+        num_clients: which it must have.
+        num_samples: of the split, N.
+        taken: which samples of a whole these N are: the file's indices are of the whole, and what
+            is not in the split is left out.
 
     Raises:
-        UserError: the file cannot be read, is of another number of clients, names a sample that
-            there is not, or gives one to two clients or twice.
+        UserError: the file cannot be read, is of another number of clients or samples, names a
+            sample that there is not, gives one to two clients or twice, or leaves one without.
     """
-    train, test = _json(path) if path.suffix == ".json" else _npz(path)
+    rows, whole = (np.arange(num_samples), num_samples) if taken is None else taken
+    train, test = _json(path) if path.suffix == ".json" else _npz(path, num_samples, whole)
     test = test or [np.empty(0, np.int64)] * num_clients
     for given in (train, test):
         if len(given) != num_clients:
             raise UserError(f"{path} has {len(given)} clients; num_clients is {num_clients}")
-    _check_owners(path, [*train, *test], num_clients, num_samples)
+    _check_owners(path, [*train, *test], num_clients, whole)
+    place = np.full(whole, -1)
+    place[rows] = np.arange(len(rows))
+    train, test = ([np.sort(place[own][place[own] >= 0]) for own in part] for part in (train, test))
     for k, own in enumerate(train):
         if not len(own):
             raise UserError(f"{path} leaves client {k} without a training sample")
-    return [np.sort(own) for own in train], [np.sort(own) for own in test]
+    return train, test
 
 
 def _check_owners(path: Path, lists: Lists, num_clients: int, num_samples: int) -> None:
@@ -511,10 +540,13 @@ def _check_owners(path: Path, lists: Lists, num_clients: int, num_samples: int) 
         )
 
 
-def _npz(path: Path) -> tuple[Lists, Lists]:
-    train, counts, test, test_counts = read_arrays(
-        path, ("train", "train_counts", "test", "test_counts")
-    )
+def _npz(path: Path, num_samples: int, whole: int) -> tuple[Lists, Lists]:
+    names = ("train", "train_counts", "test", "test_counts")
+    train, counts, test, test_counts, *told = read_arrays(path, (*names, "samples"), names)
+    if not told and num_samples != whole:
+        raise UserError(f"{path} does not say of how many samples it is; the run takes a part")
+    if told and told[0].tolist() not in ([], [whole]):
+        raise UserError(f"{path} is of {told[0].ravel()[:1]} training samples; there are {whole}")
     return _cut(path, "train", train, counts), _cut(path, "test", test, test_counts)
 
 

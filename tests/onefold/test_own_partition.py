@@ -41,9 +41,10 @@ def test_a_partitioner_of_flwr_datasets_cuts_by_the_labels(tmp_path: Path) -> No
     cut = partitioner.ShardPartitioner(
         num_partitions=3, partition_by="label", num_shards_per_partition=1, shuffle=False
     )
-    own = REGISTERED["own"].train.labels
+    train = REGISTERED["own"].train
+    own = train.labels
     arguments = partition_arguments(cut, (), tmp_path)
     assert arguments[-2:] == ["--num-clients", "3"]
-    indices, _ = read_lists(Path(arguments[3]), 3, len(own))
+    indices, _ = read_lists(Path(arguments[3]), 3, len(own), train.taken)
     assert sorted(np.concatenate(indices).tolist()) == list(range(len(own)))
     assert all(len(set(own[rows])) <= 2 for rows in indices)

@@ -1,5 +1,6 @@
 """onefold.run: a user's own data, model, method, partition and metrics, in a folder elsewhere."""
 
+import json
 import subprocess
 import sys
 from contextlib import nullcontext
@@ -153,6 +154,28 @@ def test_the_same_indices_by_hand_or_from_a_runs_file_give_the_same_model() -> N
     assert all(map(torch.equal, weights, from_file.model.parameters()))
 
 
+@pytest.mark.parametrize(
+    "less", [{}, {"data.max_train": 60}, {"data.validation": 0.2}], ids=["all", "fewer", "held out"]
+)
+@pytest.mark.parametrize("whole", [True, False])
+def test_indices_are_of_the_samples_as_they_were_given(whole: bool, less: dict[str, Any]) -> None:
+    """Whatever is taken away for a test, for validation or by a limit."""
+    images, labels = blobs()
+    data = (images, labels) if whole else {"train": (images, labels), "test": (images, labels)}
+    of_class = [np.flatnonzero(labels == c) for c in range(3)]
+    given = {"data": data, "num_clients": 3, "num_large": 3, **less}
+    result = run(partition=of_class, **given)
+    counts = np.array(json.loads((result.path / "partition.json").read_text())["counts"])
+    assert (counts.argmax(1) == np.arange(3)).all()
+    assert np.count_nonzero(counts) == 3
+    there = less.get("data.max_train", 96 if whole else 120)
+    expected = there - (round(0.2 * there) if "data.validation" in less else 0)
+    assert counts.sum() == expected
+    kept = {"partition": "file", "partition.file": str(result.path / "partition.npz")}
+    again = run(**{**given, **kept, "name": "again"})
+    assert all(map(torch.equal, result.model.parameters(), again.model.parameters()))
+
+
 def test_a_partitioner_is_asked_for_each_client(monkeypatch: pytest.MonkeyPatch) -> None:
     """With a stand-in for flwr-datasets' partitioners and for Hugging Face's data sets."""
 
@@ -167,7 +190,8 @@ def test_a_partitioner_is_asked_for_each_client(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setitem(sys.modules, "datasets", fake)
     result = run(partition=Halves(), num_clients=2, num_large=2)
     kept = np.load(result.path / "partition.npz")
-    assert kept["train"][kept["train_counts"][0] :].tolist() == list(range(1, 96, 2))
+    rows = onefold.run.__globals__["REGISTERED"]["own"].train.rows
+    assert kept["train"][kept["train_counts"][0] :].tolist() == rows[1::2].tolist()
 
 
 def test_metrics_and_callbacks_get_the_model_and_the_events() -> None:

@@ -119,7 +119,9 @@ def test_a_partition_file_that_is_none(
 ) -> None:
     content, said = corpus.partitions()[name]
     (tmp_path / name).write_bytes(content)
-    np.savez(tmp_path / "d.npz", images=IMAGES, labels=LABELS)
+    parts = {f"{part}_images": IMAGES for part in ("train", "test")}
+    parts |= {f"{part}_labels": LABELS for part in ("train", "test")}
+    np.savez(tmp_path / "d.npz", **parts)
     given = [f"--dataset={tmp_path}/d.npz", "--partition.kind=file", "--classifier.model=cnn"]
     assert said in refused(
         tmp_path, capsys, *given, f"--partition.file={tmp_path / name}", named=name

@@ -20,6 +20,29 @@ def test_lists_come_back_sorted(tmp_path: Path) -> None:
     assert [own.tolist() for own in test] == [[0], []]
 
 
+def test_of_a_part_those_samples_are_taken_that_are_in_it(tmp_path: Path) -> None:
+    taken = np.array([9, 1, 5]), 20
+    save_lists(tmp_path / "p.npz", TRAIN, TEST, 20)
+    (tmp_path / "p.json").write_text(json.dumps([own.tolist() for own in TRAIN]))
+    for name in ("p.npz", "p.json"):
+        train, _ = read_lists(tmp_path / name, 2, 3, taken)
+        assert [own.tolist() for own in train] == [[1], [0, 2]]
+    with pytest.raises(UserError, match="leaves client 0 without a training sample"):
+        read_lists(tmp_path / "p.npz", 2, 2, (np.array([9, 5]), 20))
+    with pytest.raises(UserError, match=r"is of \[20\] training samples; there are 30"):
+        read_lists(tmp_path / "p.npz", 2, 3, (taken[0], 30))
+
+
+def test_a_file_of_before_may_be_of_another_part(tmp_path: Path) -> None:
+    save_lists(tmp_path / "p.npz", TRAIN, TEST)
+    with np.load(tmp_path / "p.npz") as kept:
+        older = {name: kept[name] for name in kept if name != "samples"}
+    np.savez(tmp_path / "p.npz", **older)
+    assert len(read_lists(tmp_path / "p.npz", 2, 20)[0]) == 2
+    with pytest.raises(UserError, match="does not say of how many samples"):
+        read_lists(tmp_path / "p.npz", 2, 10, (np.arange(10), 20))
+
+
 def test_a_run_with_the_file_of_another_has_its_partition(tmp_path: Path) -> None:
     config = PartitionConfig(test_fraction=0.2)
     first = make_partition(LABELS.repeat(20), 3, 3, config, alpha=0.5, seed=0)
