@@ -119,8 +119,8 @@ def test_a_partition_file_that_is_none(
 ) -> None:
     content, said = corpus.partitions()[name]
     (tmp_path / name).write_bytes(content)
-    parts = {f"{part}_images": IMAGES for part in ("train", "test")}
-    parts |= {f"{part}_labels": LABELS for part in ("train", "test")}
+    parts = {f"x_{part}": IMAGES for part in ("train", "test")}
+    parts |= {f"y_{part}": LABELS for part in ("train", "test")}
     np.savez(tmp_path / "d.npz", **parts)
     given = [f"--dataset={tmp_path}/d.npz", "--partition.kind=file", "--classifier.model=cnn"]
     assert said in refused(
