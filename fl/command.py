@@ -1,28 +1,16 @@
 """Small commands: a function's arguments as a command line, whose errors are one line each."""
 
-import argparse
 import contextlib
 import io
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial, wraps
-from typing import NoReturn
 
 import tyro
 
 from fl.errors import UserError, error_line
 from fl.tyro_errors import one_line
 from fl.whole_files import refused_by_disk
-
-# Small commands: a parser, and how they end; whatever is wrong is one line.
-
-
-class Parser(argparse.ArgumentParser):
-    """A parser that raises `UserError` for whatever is wrong, and prints nothing."""
-
-    def error(self, message: str) -> NoReturn:
-        """Called with what is wrong."""
-        raise UserError(message)
 
 
 def exit_status(command: Callable[[], object]) -> int:

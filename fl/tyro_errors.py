@@ -16,6 +16,10 @@ TESTED_WITH = "1.0.17"
 
 WORDS = (
     (r"Error parsing (--\S+): .*base 10: (.*)", "{0} must be a whole number, got {1}"),
+    (
+        r"Error parsing (--\S+): .*\bFLOAT could be instantiated from \[(.*)\]",
+        "{0} must be a number, got {1}",
+    ),
     (r"Missing value for argument '(\S+)'", "{0} needs a value"),
     (
         r"Unrecognized options: (\S+)",

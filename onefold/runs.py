@@ -1,74 +1,114 @@
 """``onefold ls``, ``export`` and ``rm``: what lies in an output directory."""
 
-import argparse
 import csv
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Annotated
 
-from fl.command import Parser, exit_status
-from fl.errors import UserError, escaped
+import tyro
+
+from fl.command import exit_status, run_command
+from fl.errors import UserError, escaped, unknown
 from fl.own_process import run_as_command
 from onefold.listing import lines, result_of
 from onefold.many_runs import Many, delete_all, many_in
 
 PLAIN = (str, int, float)
 """Types of the figures that a table has."""
+Folder = Annotated[Path, tyro.conf.arg(metavar="DIR")]
+File = Annotated[Path | None, tyro.conf.arg(metavar="FILE")]
+Names = Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="NAME")]
+
+
+def ls(output_dir: Folder = Path("runs")) -> None:
+    """List the runs, sweeps, studies, grids and suites there are.
+
+    Args:
+        output_dir: Where runs are kept.
+    """
+    runs = _runs_in(output_dir)
+    shown = lines(runs, many_in(output_dir, runs).values())
+    print("\n".join(shown) or f"no runs in {escaped(str(output_dir))}")
+
+
+def export(
+    runs: Names = (),
+    csv: File = None,
+    onnx: File = None,
+    torch_export: File = None,
+    plugin: Annotated[str | None, tyro.conf.arg(metavar="PLUGIN")] = None,
+    output_dir: Folder = Path("runs"),
+) -> None:
+    """Write figures of runs as a table, or one run's model.
+
+    Args:
+        runs: Names; for figures by default all.
+        csv: File for the figures.
+        onnx: File for the model.
+        torch_export: File for the model.
+        plugin: Your code that registers the model.
+        output_dir: Where runs are kept.
+    """
+    there = _runs_in(output_dir)
+    _refuse_unknown(runs, there)
+    files = [file for file in (csv, onnx, torch_export) if file is not None]
+    if len(files) != 1:
+        raise UserError("say what to export: one of --csv, --onnx and --torch-export")
+    chosen = {name: there[name] for name in runs}
+    if csv is not None:
+        _export_figures(chosen or there, csv)
+    else:
+        _export_model([*chosen.values()], files[0], plugin, onnx=onnx is not None)
+
+
+def rm(
+    runs: Names = (),
+    yes: tyro.conf.FlagCreatePairsOff[bool] = False,
+    output_dir: Folder = Path("runs"),
+) -> None:
+    """Delete runs, sweeps, studies, grids or suites; clients' uploads stay in the store.
+
+    Args:
+        runs: Names of what is to be deleted.
+        yes: Without this it only names them.
+        output_dir: Where runs are kept.
+    """
+    there = _runs_in(output_dir)
+    many = many_in(output_dir, there)
+    _refuse_unknown(runs, {**many, **there})
+    if not runs:
+        raise UserError("name what to delete; onefold ls names what there is")
+    of_many = [many[name] for name in runs if name not in there]
+    _remove([there[name] for name in runs if name in there], of_many, sure=yes)
+
+
+COMMANDS: Mapping[str, Callable[..., None]] = {"ls": ls, "export": export, "rm": rm}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command and returns its exit status: 0, or 2 for bad input."""
-    given = sys.argv[1:] if argv is None else argv
-    return exit_status(lambda: _answer(_parser().parse_args(given)))
+    """Runs the command that the first word names; returns its status: 0, or 2 for bad input."""
+    word, *rest = (sys.argv[1:] if argv is None else argv) or [""]
+    if word not in COMMANDS:
+        return exit_status(lambda: _refuse(word))
+    return run_command(COMMANDS[word], f"onefold {word}", rest)
 
 
-def _answer(options: argparse.Namespace) -> None:
-    folder = options.output_dir
+def _refuse(word: str) -> None:
+    raise unknown("command", word, COMMANDS)
+
+
+def _runs_in(folder: Path) -> dict[str, Path]:
+    """The runs by name."""
     if folder.exists() and not folder.is_dir():
         raise UserError(f"{folder} is a file; --output-dir is where runs are kept")
-    runs = {file.parent.name: file.parent for file in sorted(folder.glob("*/config.yaml"))}
-    many = {} if options.command == "export" else many_in(folder, runs)
-    for name in options.runs:
-        if name not in runs and name not in many:
+    return {file.parent.name: file.parent for file in sorted(folder.glob("*/config.yaml"))}
+
+
+def _refuse_unknown(names: Sequence[str], there: Mapping[str, object]) -> None:
+    for name in names:
+        if name not in there:
             raise UserError(f"no run {name!r}; onefold ls names those there are")
-    chosen = {name: runs[name] for name in options.runs if name in runs}
-    if options.command == "ls":
-        print("\n".join(lines(runs, many.values())) or f"no runs in {escaped(str(folder))}")
-    elif options.command == "rm":
-        of_many = {name: many[name] for name in options.runs if name not in runs}
-        _remove([*chosen.values()], [*of_many.values()], sure=options.yes)
-    elif options.csv is not None:
-        _export_figures(chosen or runs, options.csv)
-    else:
-        _export_model([*chosen.values()], options)
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = Parser(prog="onefold", description=__doc__)
-    where = {"type": Path, "metavar": "DIR", "help": "where runs are kept; default runs"}
-    parser.add_argument("--output-dir", default=Path("runs"), **where)  # type: ignore[arg-type]
-    anywhere = Parser(add_help=False)  # before the word or after it
-    anywhere.add_argument("--output-dir", default=argparse.SUPPRESS, **where)  # type: ignore[arg-type]
-    commands = parser.add_subparsers(dest="command", required=True)
-    listing = commands.add_parser(
-        "ls", parents=[anywhere], help="the runs, sweeps, studies, grids and suites there are"
-    )
-    listing.set_defaults(runs=())
-    exporting = commands.add_parser(
-        "export", parents=[anywhere], help="figures of runs as a table, or a run's model"
-    )
-    what = exporting.add_mutually_exclusive_group(required=True)
-    what.add_argument("--csv", type=Path, metavar="FILE", help="figures of runs")
-    what.add_argument("--onnx", type=Path, metavar="FILE", help="one run's model")
-    what.add_argument("--torch-export", type=Path, metavar="FILE", help="one run's model")
-    exporting.add_argument("--plugin", metavar="PLUGIN", help="your code that registers the model")
-    exporting.add_argument("runs", nargs="*", metavar="NAME", help="runs; figures: default all")
-    removing = commands.add_parser(
-        "rm", parents=[anywhere], help="delete runs, sweeps, studies, grids, suites"
-    )
-    removing.add_argument("runs", nargs="+", metavar="NAME")
-    removing.add_argument("--yes", action="store_true", help="without this it only names them")
-    return parser
 
 
 def _export_figures(runs: dict[str, Path], file: Path) -> None:
@@ -94,16 +134,15 @@ def _cell(value: object) -> object:
     return f"'{value}" if formula else value
 
 
-def _export_model(chosen: Sequence[Path], options: argparse.Namespace) -> None:
+def _export_model(chosen: Sequence[Path], file: Path, plugin: str | None, *, onnx: bool) -> None:
     if len(chosen) != 1:
         raise UserError("name the run whose model is to be exported")
     from fl.plugins import load_plugin  # late: torch takes seconds
     from onefold.result import export_model
 
-    if options.plugin is not None:
-        load_plugin(options.plugin)
-    file = options.onnx or options.torch_export
-    export_model(chosen[0], file, onnx=options.onnx is not None)
+    if plugin is not None:
+        load_plugin(plugin)
+    export_model(chosen[0], file, onnx=onnx)
     print(f"{file}: the model of {chosen[0].name}")
 
 

@@ -1,16 +1,17 @@
 """``onefold store``: how large the store of client uploads is; old ones deleted with --prune."""
 
-import argparse
 import re
-import sys
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
+
+import tyro
 
 from cluster.clients.locks import Locks
 from cluster.run.run_dir import LOCK
-from fl.command import Parser, exit_status
+from fl.command import run_command
 from fl.errors import UserError, escaped
 from fl.own_process import run_as_command
 from fl.report.words import duration, size
@@ -32,36 +33,20 @@ class Stored:
     """When a run last wrote or read it: the store sets its checksum's time."""
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command and returns its exit status: 0, or 2 for bad input."""
-    given = sys.argv[1:] if argv is None else argv
-    return exit_status(lambda: _answer(_parser().parse_args(given)))
+def command(
+    output_dir: Annotated[Path, tyro.conf.arg(metavar="DIR")] = Path("runs"),
+    prune: Annotated[float | None, tyro.conf.arg(metavar="DAYS")] = None,
+    yes: tyro.conf.FlagCreatePairsOff[bool] = False,
+) -> None:
+    """Tell how large OUTPUT_DIR/.store is, or delete from it.
 
-
-def _parser() -> Parser:
-    parser = Parser(
-        prog="onefold store", description="Tell how large OUTPUT_DIR/.store is, or delete from it."
-    )
-    parser.add_argument(
-        "--output-dir",
-        type=Path,
-        default=Path("runs"),
-        metavar="DIR",
-        help="where runs are kept; default runs",
-    )
-    parser.add_argument(
-        "--prune",
-        type=float,
-        metavar="DAYS",
-        help="delete the uploads that no run has written or read for so many days; whoever needs "
-        "one later trains that client again",
-    )
-    parser.add_argument("--yes", action="store_true", help="without this it only tells what goes")
-    return parser
-
-
-def _answer(options: argparse.Namespace) -> None:
-    folder, days = options.output_dir, options.prune
+    Args:
+        output_dir: Where runs are kept.
+        prune: Delete the uploads that no run has written or read for so many days; whoever needs
+            one later trains that client again.
+        yes: Without this it only tells what goes.
+    """
+    folder, days = output_dir, prune
     if days is not None and not 0 <= days <= MOST_DAYS:
         raise UserError(f"--prune takes days from 0 to {MOST_DAYS}, got {days:g}")
     pool = folder / ".store"
@@ -73,7 +58,7 @@ def _answer(options: argparse.Namespace) -> None:
         return
     before = min(time.time() - days * DAY_S, began_first(folder))
     old = [upload for upload in uploads if upload.used < before]
-    if old and not options.yes:
+    if old and not yes:
         raise UserError(f"would delete from {pool} {_described(old)}; say --yes to do it")
     print(escaped(f"deleted from {pool}: {_described(delete(pool, old))}"))
 
@@ -153,4 +138,4 @@ def _age(seconds: float) -> str:
 
 
 if __name__ == "__main__":
-    run_as_command(main)
+    run_as_command(lambda: run_command(command, "onefold store"))

@@ -5,6 +5,7 @@ arguments that follow are added to every run. Empty lines and lines that begin w
 """
 
 import shlex
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from cluster.run.command_line import parse
 from cluster.run.options import Launch
 from cluster.run.prepare import prepare
 from cluster.run.run_dir import locate
-from fl.command import Parser, exit_status
+from fl.command import exit_status
 from fl.errors import UserError
 from fl.own_process import run_as_command
 from fl.whole_files import read_text
@@ -25,14 +26,13 @@ from slurm.submit import print_text, send, under_way
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Submits the runs; returns 0, or 2 for bad input."""
-    parser = Parser(prog="python -m slurm.array", description=__doc__)
-    parser.add_argument("runs", type=Path, metavar="RUNS", help="a line of arguments per run")
-
-    def command() -> None:
-        arguments, common = parser.parse_known_args(argv)
-        submit_all(read_runs(arguments.runs, common), Console(markup=False))
-
-    return exit_status(command)
+    given = sys.argv[1:] if argv is None else argv
+    if not given or given[0] in ("-h", "--help"):
+        print(__doc__)
+        return 0 if given else 2
+    return exit_status(
+        lambda: submit_all(read_runs(Path(given[0]), given[1:]), Console(markup=False))
+    )
 
 
 def read_runs(file: Path, common: Sequence[str]) -> list[Launch]:

@@ -4,52 +4,33 @@ It fetches data sets: the only module of Onefold that ever downloads.
 """
 
 import socket
-import sys
-from collections.abc import Sequence
 from http.client import HTTPException
 from pathlib import Path
+from typing import Annotated
 
-from fl.command import Parser, exit_status
+import tyro
+
+from fl.command import run_command
 from fl.data.datasets import NAMES, dataset_info
 from fl.data.files import DAMAGED, Problems, describe, find_problems, how_to_get, open_split
 from fl.errors import UserError, reason_of, unknown
 from fl.own_process import run_as_command
 
+SETS = tyro.conf.arg(metavar="NAME", help=f"Data sets: {', '.join(NAMES)}.")
 TIMEOUT_SECONDS = 30  # otherwise a firewall that drops packets would stop the download for ever
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command and returns its exit status: 0, or 2 for bad input."""
+def fetch(
+    command: Annotated[str | None, tyro.conf.Positional, tyro.conf.arg(metavar="prepare")] = None,
+    names: Annotated[tuple[str, ...], tyro.conf.Positional, SETS] = (),
+    data_root: Annotated[Path, tyro.conf.arg(metavar="DIR")] = Path("data"),
+) -> None:
+    """Fetch data sets into a folder, where runs find them. A run itself never downloads.
 
-    def command() -> None:
-        options = _parser().parse_args(sys.argv[1:] if argv is None else argv)
-        fetch(options.command, options.names, options.data_root)
-
-    return exit_status(command)
-
-
-def _parser() -> Parser:
-    parser = Parser(
-        prog="onefold data",
-        description="Fetches data sets into a folder, where runs find them. A run itself never "
-        "downloads.",
-    )
-    parser.add_argument(
-        "command", nargs="?", metavar="prepare", help="fetch what is missing or damaged"
-    )
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"data sets: {', '.join(NAMES)}")
-    parser.add_argument(
-        "--data-root",
-        type=Path,
-        default=Path("data"),
-        metavar="DIR",
-        help="the folder that holds all data sets, in torchvision's layout; default data",
-    )
-    return parser
-
-
-def fetch(command: str | None, names: Sequence[str], data_root: Path) -> None:
-    """Fetches what is missing or damaged of these data sets, and says of each what was done.
+    Args:
+        command: Fetch what is missing or damaged.
+        names: See ``SETS``.
+        data_root: The folder that holds all data sets, in torchvision's layout.
 
     Raises:
         UserError: another command, no name, or a data set that cannot be fetched.
@@ -99,4 +80,4 @@ def _download(name: str, data_root: Path, problems: Problems) -> None:
 
 
 if __name__ == "__main__":
-    run_as_command(main)
+    run_as_command(lambda: run_command(fetch, "onefold data"))

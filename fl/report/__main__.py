@@ -1,37 +1,29 @@
 """`python -m fl.report RUN [RUN...]`: writes each run's report anew, or compares the runs."""
 
-import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Annotated
 
-from fl.command import Parser, exit_status
+import tyro
+
+from fl.command import run_command
 from fl.errors import UserError, escaped
 from fl.own_process import run_as_command
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command and returns its exit status: 0, or 2 for bad input."""
+def regenerate(
+    runs: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN")] = (),
+    output: Annotated[Path | None, tyro.conf.arg(aliases=["-o"], metavar="FILE")] = None,
+) -> None:
+    """Write report.html and its plots anew.
 
-    def command() -> None:
-        options = _parser().parse_args(sys.argv[1:] if argv is None else argv)
-        if not options.runs:
-            raise UserError("name one run directory or more: onefold report RUN [RUN ...]")
-        regenerate(options.runs, options.output)
-
-    return exit_status(command)
-
-
-def _parser() -> Parser:
-    parser = Parser(prog="onefold report", description="Write report.html and its plots anew.")
-    parser.add_argument("runs", nargs="*", type=Path, metavar="RUN", help="run directories")
-    text = "instead write one page that compares the runs, to this file"
-    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help=text)
-    return parser
-
-
-def regenerate(runs: Sequence[Path], output: Path | None) -> None:
-    """Writes the runs' reports and prints where they are, or one page that compares the runs."""
+    Args:
+        runs: Run directories.
+        output: Instead write one page that compares the runs, to this file.
+    """
+    if not runs:
+        raise UserError("name one run directory or more: onefold report RUN [RUN ...]")
     from fl.report.compare import write_comparison
     from fl.report.page import write_report  # late, as importing matplotlib is slow
 
@@ -57,4 +49,4 @@ def _damage_named(run: str) -> Iterator[None]:
 
 
 if __name__ == "__main__":
-    run_as_command(main)
+    run_as_command(lambda: run_command(regenerate, "onefold report"))

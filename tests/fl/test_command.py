@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from fl.command import Parser, run_command
+from fl.command import run_command
 from fl.errors import UserError, error_line, reason_of
 
 
@@ -57,14 +57,6 @@ def test_what_was_given_is_printed_in_one_line_that_any_terminal_shows() -> None
     assert line.isprintable()
     assert line.startswith("onefold: no run 'a b\\x1b[31m\\udcff' in é/xxx")
     assert len(line) < 250
-
-
-def test_what_is_wrong_is_raised_and_nothing_is_printed(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    with pytest.raises(UserError, match="unrecognized arguments: --no"):
-        Parser().parse_args(["--no"])
-    assert capsys.readouterr() == ("", "")
 
 
 class Silent(Exception):

@@ -37,9 +37,9 @@ def test_an_unknown_word_is_one_line_with_a_guess(capsys: pytest.CaptureFixture[
     ("arguments", "line"),
     [
         (["data"], "say what to fetch: onefold data prepare NAME [NAME ...]"),
-        (["data", "--no"], "unrecognized arguments: --no"),
+        (["data", "--no"], "unknown option --no; --help lists those there are"),
         (["report"], "name one run directory or more: onefold report RUN [RUN ...]"),
-        (["report", "--no"], "unrecognized arguments: --no"),
+        (["report", "--no"], "unknown option --no; --help lists those there are"),
         (["compare"], "name one run directory or more: onefold report RUN [RUN ...]"),
     ],
 )

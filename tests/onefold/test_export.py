@@ -37,7 +37,7 @@ def images() -> torch.Tensor:
 
 def test_an_exported_program_gives_the_models_answers(run: Path, images: torch.Tensor) -> None:
     assert (
-        main(["--output-dir", str(run.parent), "export", "--torch-export", f"{run}.pt2", "mine"])
+        main(["export", "--output-dir", str(run.parent), "--torch-export", f"{run}.pt2", "mine"])
         == 0
     )
     program = torch.export.load(f"{run}.pt2").module()
@@ -78,5 +78,5 @@ def test_what_cannot_be_exported_is_one_line(
 
 
 def test_one_run_is_named(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--output-dir", str(run.parent), "export", "--onnx", "x.onnx"]) == 2
+    assert main(["export", "--output-dir", str(run.parent), "--onnx", "x.onnx"]) == 2
     assert "name the run whose model" in capsys.readouterr().err

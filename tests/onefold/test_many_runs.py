@@ -61,7 +61,7 @@ def runs(tmp_path: Path) -> Path:
 
 
 def rm(runs: Path, *arguments: str) -> int:
-    return main(["--output-dir", str(runs), "rm", *arguments])
+    return main(["rm", "--output-dir", str(runs), *arguments])
 
 
 def left(runs: Path) -> set[str]:
@@ -69,7 +69,7 @@ def left(runs: Path) -> set[str]:
 
 
 def test_ls_lists_what_holds_many_runs(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--output-dir", str(runs), "ls"]) == 0
+    assert main(["ls", "--output-dir", str(runs)]) == 0
     of_runs, of_many = capsys.readouterr().out.split("\n\n")
     assert len(of_runs.splitlines()) == 1 + 7
     head, *rows = [line.split() for line in of_many.splitlines()]

@@ -8,11 +8,16 @@ import pytest
 
 from cluster.clients.locks import Locks
 from cluster.run.run_dir import locked
+from fl.command import run_command
 from onefold import store
-from onefold.store import main, stored_in
+from onefold.store import command, stored_in
 
 OLD, NEW = "a" * 64, "b" * 64
 DAY_S = 86_400
+
+
+def main(arguments: list[str]) -> int:
+    return run_command(command, "onefold store", arguments)
 
 
 def put(pool: Path, key: str, days: float) -> None:

@@ -14,10 +14,11 @@ from cluster.run.command_line import flatten, parse
 from cluster.run.options import Launch
 from cluster.run.prepare import prepare
 from cluster.run.run_dir import nested
+from fl.command import run_command
 from fl.errors import UserError
 from fl.events import Event, RunEnd
 from fl.json_files import read_json, write_json
-from fl.report.__main__ import main as report
+from fl.report.__main__ import regenerate
 from tune.trials import FAILURE, RESULT, SETTINGS, derive, read_result, run_trial, share_of
 
 
@@ -125,7 +126,7 @@ def test_a_trials_report_is_drawn_when_somebody_asks_for_it(tmp_path: Path) -> N
     assert read_result(tmp_path / "trial")
     page = tmp_path / "trial" / "report.html"
     assert not page.exists()
-    assert report([str(page.parent)]) == 0
+    assert run_command(regenerate, "report", [str(page.parent)]) == 0
     assert page.exists()
 
 

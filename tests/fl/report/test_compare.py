@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 import yaml
 
+from fl.command import run_command
 from fl.errors import UserError
-from fl.report.__main__ import main
+from fl.report.__main__ import regenerate
 from fl.report.compare import accuracy_curves, groups_of, write_comparison
 from fl.report.read import RunRecord, read_run
 from fl.report.words import NONE
@@ -160,6 +161,7 @@ def test_the_command_writes_the_page(
     make_run: MakeRun, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     page = tmp_path / "pages" / "compare.html"
-    assert main([str(make_run("a")), str(make_run("b")), "-o", str(page)]) == 0
+    asked = [str(make_run("a")), str(make_run("b")), "-o", str(page)]
+    assert run_command(regenerate, "report", asked) == 0
     assert capsys.readouterr().out.strip() == str(page)
     assert page.exists()

@@ -16,11 +16,12 @@ import pytest
 from matplotlib import rc_context, rcParams
 from PIL import Image
 
+from fl.command import run_command
 from fl.data.image_files import LONGEST_NAME
 from fl.errors import UserError
 from fl.report import page as page_module
 from fl.report import style
-from fl.report.__main__ import main
+from fl.report.__main__ import regenerate
 from fl.report.page import write_report
 from fl.report.words import NONE
 from tests.fl.report.conftest import MakeRun
@@ -233,7 +234,7 @@ def test_a_file_with_other_content_than_a_run_writes_is_one_line(
 ) -> None:
     run_dir = make_run()
     (run_dir / file).write_text(content)
-    assert main([str(run_dir)]) == 2
+    assert run_command(regenerate, "report", [str(run_dir)]) == 2
     said = capsys.readouterr().err
     assert f"{run_dir} holds a damaged file" in said
     assert said.count("\n") == 1
