@@ -8,7 +8,7 @@ import tyro
 from cluster.run.command_line import parse
 from cluster.run.prepare import read_dataset
 from fl.command import run_command
-from fl.data.partition import read_lists
+from fl.data.partition_file import read_lists
 from fl.errors import UserError, escaped
 from fl.exchange import StoredTensors
 from fl.json_files import JsonObject, write_json

@@ -24,7 +24,7 @@ from cluster.run.run_dir import check_place, claimed
 from cluster.run.steps import Steps
 from fl.data.catalogue import REGISTERED, register_dataset
 from fl.data.datasets import Dataset
-from fl.data.partition import save_lists
+from fl.data.partition_file import save_lists
 from fl.data.shard import Shard
 from fl.errors import UserError, unknown
 from fl.events import Listener

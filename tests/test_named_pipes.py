@@ -12,7 +12,7 @@ from cluster.run.run_dir import is_run
 from cluster.run.runner import JsonLines
 from cluster.studies.convergence import loss_curve
 from fl.data.by_path import read_path
-from fl.data.partition import read_lists
+from fl.data.partition_file import read_lists
 from fl.errors import UserError
 from fl.exchange import Upload
 from fl.json_files import read_json

@@ -26,7 +26,7 @@ from cluster.scheduling.capacity import Bundle, lower_bound
 from fl.clients import Clients
 from fl.config import RunConfig
 from fl.data.datasets import NAMES, Dataset
-from fl.data.partition import save_lists
+from fl.data.partition_file import save_lists
 from fl.data.shard import Shard
 from fl.errors import UserError
 from fl.events import (

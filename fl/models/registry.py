@@ -44,8 +44,8 @@ def check_output(info: ModelInfo, inputs: Inputs, num_classes: int, width: float
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         try:
             model = info.made(inputs, num_classes, width).eval()
-            samples = inputs.zeros(2)
-            untouched = samples._version
+            samples = inputs.draw(2, torch.Generator().manual_seed(0))
+            untouched = samples.clone()
             found = model(samples)
             in_training = _answer_in_training(model, samples)
             shared = _shared(model, info.made(inputs, num_classes, width))
@@ -67,7 +67,7 @@ def check_output(info: ModelInfo, inputs: Inputs, num_classes: int, width: float
             f"model {info.name} answers with {type(in_training).__name__} in training: switch its "
             "further outputs off, or give it a method training_loss(samples, targets)"
         )
-    if samples._version != untouched:
+    if not torch.equal(samples, untouched):
         raise UserError(
             f"model {info.name} changes its samples in place, which others are given too: leave "
             "them as they are, as by x = x / 2 in place of x.div_(2)"

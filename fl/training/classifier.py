@@ -376,8 +376,9 @@ def check_own_loss(config: Architecture, run_spec: RunSpec) -> bool:
     model = starting_classifier(config, run_spec)
     if not has_own_loss(model):
         return False
-    batch = {"images": run_spec.inputs.zeros(4), "labels": example_targets(run_spec, 4)}
-    untouched = [tensor._version for tensor in batch.values()]
+    images = run_spec.inputs.draw(4, torch.Generator().manual_seed(0))
+    batch = {"images": images, "labels": example_targets(run_spec, 4)}
+    untouched = {name: tensor.clone() for name, tensor in batch.items()}
     try:
         with torch.enable_grad(), seeded(0, "loss"):
             loss = losses_of(run_spec, model)(model.train(), batch).mean()
@@ -385,7 +386,7 @@ def check_own_loss(config: Architecture, run_spec: RunSpec) -> bool:
         raise UserError(
             f"the loss of {config.model} fails: {type(error).__name__}: {reason_of(error)}"
         ) from None
-    if [tensor._version for tensor in batch.values()] != untouched:
+    if not all(torch.equal(tensor, untouched[name]) for name, tensor in batch.items()):
         raise UserError(f"the loss of {config.model} changes samples or labels in place")
     if not loss.requires_grad:
         raise UserError(f"the loss of {config.model} depends on no weight of the model")

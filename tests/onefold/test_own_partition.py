@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fl.data.catalogue import REGISTERED, register_dataset
-from fl.data.partition import read_lists
+from fl.data.partition_file import read_lists
 from fl.errors import UserError
 from onefold.running import partition_arguments
 

@@ -6,7 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fl.data.partition import PartitionConfig, make_partition, read_lists, save_lists
+from fl.data.partition import PartitionConfig, make_partition
+from fl.data.partition_file import read_lists, save_lists
 from fl.errors import UserError
 
 LABELS = np.arange(20) % 3
