@@ -301,9 +301,12 @@ def main(options: Options, folder: Path = PAGES) -> int:
         pages = places(options.tables, folder)
         made = here_and_now()
         own = replace(options, output_dir=options.output_dir / f"results-{made.commit}")
+        flags = [f"--since {options.since}"] if options.since else []
+        flags += ["--recorded"] if options.recorded else []
         for name, page in pages.items():
             text = TABLES[name](Job(own, made, folder))
-            where = f"`python benchmarks/results.py {name}`,\n{made.date}, commit {made.commit}; "
+            command = " ".join(["python benchmarks/results.py", name, *flags])
+            where = f"`{command}`,\n{made.date}, commit {made.commit}; "
             body = f"{where}{made.machine}.\n\n{text}\n"
             write_atomically(page, replaced(page.read_text(), name, body).encode())
             print(f"\n{body}\nwritten into {page}", flush=True)

@@ -45,11 +45,6 @@ class Targets:
         """The name of the mean score: R2 of values, else accuracy, the share that is right."""
         return "R2" if self.kind == "values" else "accuracy"
 
-    @property
-    def answer_shape(self) -> tuple[int, ...]:
-        """Of the model's answer for one sample."""
-        return (*self.shape, self.outputs) if self.kind == "tokens" else self.shape
-
     def example(self, count: int) -> Tensor:
         """So many targets, of each kind that there is."""
         size = (count, *self.shape)

@@ -52,7 +52,9 @@ def test_the_pages_have_one_place_for_every_table_and_each_names_what_made_it() 
     assert sorted(name for name, _ in tables) == sorted(TABLES)
     for name, body in tables:
         commit = "commit [0-9a-f]{7,}( with changes)?"
-        assert re.match(rf"`python .* {name}`,\n[0-9-]{{10}}, {commit}; .+\.\n", body), name
+        assert re.match(rf"`python .* {name}( --[^`]*)?`,\n[0-9-]{{10}}, {commit}; .+\.\n", body), (
+            name
+        )
 
 
 def test_the_headline_tables_have_the_figures_of_the_pages() -> None:
@@ -77,6 +79,8 @@ def test_a_table_names_command_date_commit_and_machine(page: Path) -> None:
     own = f"`python benchmarks/results.py placement`,\n{where}\n\n| 1 |\n"
     assert page.read_text() == replaced(PLACES, "placement", own)
     assert page.read_text().endswith("<!-- table: study -->\nold\n<!-- end -->\n")
+    assert main(Options(tables=("placement",), since="abc", recorded=True), page.parent) == 0
+    assert "`python benchmarks/results.py placement --since abc --recorded`," in page.read_text()
 
 
 @pytest.mark.parametrize(

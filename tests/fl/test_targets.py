@@ -83,7 +83,8 @@ def test_an_example_is_a_target_that_a_loss_takes(kind: str) -> None:
     targets = Targets.found(as_dataset("own", (X, KINDS[kind][0])).train.targets)  # type: ignore[arg-type]
     wanted = targets.example(6)
     assert wanted.shape == (6, *targets.shape)
-    answers = torch.zeros(6, *targets.answer_shape)
+    last = (targets.outputs,) if targets.kind == "tokens" else ()
+    answers = torch.zeros(6, *targets.shape, *last)
     assert targets.losses(answers, wanted).shape == (6,)
     assert (targets.scores(answers, wanted) <= 1).all()
 
