@@ -37,10 +37,16 @@ from fl.models.registry import (
     build_generator,
     build_shell,
     squashes,
+    unsteady,
 )
 from fl.report.words import size
 from fl.seeding import numpy_generator
-from fl.training.classifier import ClassifierConfig, check_own_loss, train_classifier
+from fl.training.classifier import (
+    ClassifierConfig,
+    check_own_loss,
+    starting_classifier,
+    train_classifier,
+)
 from fl.training.private import (
     PrivateClassifier,
     PrivateGenerator,
@@ -216,11 +222,16 @@ def _check_own_model(training: Training, method: Method, run_spec: RunSpec) -> N
             f"{method.name} trains clients by a loss of its own, so {training.model} cannot have "
             f"one: allowed are {', '.join(able)}, and methods that fuse what such clients train"
         )
+    model, inputs = starting_classifier(training, training.answered(run_spec)), run_spec.inputs
+    if reason := unsteady(model, inputs):
+        log.warning(
+            "%s: its answer in evaluation %s: figures are of this run's number of ranks alone",
+            *(training.model, reason),
+        )
     values = run_spec.targets is not None and run_spec.targets.kind == "values"
     if values or (own_loss and method.any_targets):
         return  # any answer may be meant
-    info, classes = MODELS[training.model], training.answered(run_spec).outputs
-    if found := squashes(info, run_spec.inputs, classes, training.width):
+    if found := squashes(model, inputs):
         who = f"{method.name} fuses" if own_loss else "cross-entropy takes"
         instead = "" if own_loss else ", or give the loss that goes with it"
         raise UserError(

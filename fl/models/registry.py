@@ -24,6 +24,7 @@ from fl.models import architectures
 from fl.models.cvae import CVAE
 from fl.models.shapes import AnyBatchNorm, Built, ImageShape, ModelInfo
 from fl.models.state import refusal, settle, state_sent, staying
+from fl.seeding import streams_restored
 from fl.sources import source_hash
 
 # Whether a model of the user's own gives what a classifier has to give.
@@ -85,12 +86,27 @@ SQUASHES = {"SoftmaxBackward0": "softmax", "SigmoidBackward0": "sigmoid"}
 """By torch's name of its gradient, what makes probabilities of logits."""
 
 
-@lru_cache(maxsize=64)
-def squashes(info: ModelInfo, inputs: Inputs, num_classes: int, width: float) -> str | None:
+def squashes(model: nn.Module, inputs: Inputs) -> str | None:
     """Whether the last thing that the model does is a softmax or a sigmoid, by its name."""
-    with torch.random.fork_rng(devices=[]), torch.enable_grad():
-        answer = info.made(inputs, num_classes, width).eval()(inputs.zeros(2))
+    with streams_restored(), torch.enable_grad():
+        answer = model.eval()(inputs.zeros(2))
     return SQUASHES.get(answer.grad_fn.name()) if answer.grad_fn is not None else None
+
+
+@torch.no_grad()
+def unsteady(model: nn.Module, inputs: Inputs) -> str | None:
+    """Why the model's answer to a sample is not always the same in evaluation; None if it is."""
+    samples = inputs.draw(4, torch.Generator().manual_seed(0))
+    with streams_restored():
+        found = model.eval()(samples)
+        if not torch.allclose(model(samples), found):
+            return "draws random numbers"
+        try:
+            alone = model(samples[:2])
+        except (Exception, SystemExit):
+            return "needs more samples than two"
+    same = torch.allclose(alone, found[:2], rtol=1e-3, atol=1e-4)
+    return None if same else "depends on the batch's other samples"
 
 
 def _shared(one: nn.Module, other: nn.Module) -> str | None:

@@ -134,6 +134,30 @@ def test_a_methods_figures_are_those_of_the_model_that_it_returns(kind: str, lin
         run(method=returns, num_large=None, classifier=training)
 
 
+class Noisy(Tiny):
+    def forward(self, images: Tensor) -> Tensor:
+        answers = super().forward(images)
+        return answers + torch.randn_like(answers)
+
+
+class Centred(Tiny):
+    def forward(self, images: Tensor) -> Tensor:
+        return super().forward(images - images.mean(0))
+
+
+@pytest.mark.parametrize(
+    ("model", "reason"),
+    [(Noisy, "draws random numbers"), (Centred, "depends on the batch's other samples")],
+)
+def test_a_model_that_answers_a_sample_in_several_ways_is_told(
+    model: type[nn.Module], reason: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    run(model=Tiny)
+    assert "in evaluation" not in caplog.text
+    run(model=model)
+    assert f"{model.__name__}: its answer in evaluation {reason}" in caplog.text
+
+
 def test_a_test_on_training_samples_is_told(caplog: pytest.LogCaptureFixture) -> None:
     told = "120 of the 120 test samples equal a training sample"
     assert run().figures["leaked"] == 0
