@@ -49,6 +49,7 @@ from fl.federation import Client, Request
 from fl.fusion.checkpoints import Checkpoints
 from fl.fusion.server import Server
 from fl.json_files import JsonObject, write_json
+from fl.methods.method import Method
 from fl.methods.registry import OURS, check_outcome
 from fl.metrics.samples import ask_oracle, measure
 from fl.models.saved import save_model, save_tensors
@@ -308,10 +309,7 @@ def _execute(
         inputs: JsonObject = dict(prepared.inputs)
         if not prepared.method.one_shot:
             inputs["rounds"] = _rounds(launch, prepared, run_dir, metrics)
-        with seeded(launch.run.seed, "method"):  # a method of the user's may draw
-            outcome = prepared.method.run(clients, server, launch.run.options, **inputs)
-        if launch.run.method not in OURS:
-            outcome = check_outcome(launch.run.method, outcome, server)
+        outcome = _outcome(launch, prepared.method, clients, server, inputs)
         result = _result(launch, prepared, outcome, clients, server)
         if launch.run.fid and outcome.synthetic:
             result |= _of_samples(prepared.dataset, outcome.synthetic, server)
@@ -324,6 +322,15 @@ def _execute(
     write_json(run_dir / "result.json", result)
     _tidy(run_dir / CHECKPOINTS, {STATE} if can_go_on(launch.run) else set())
     return result
+
+
+def _outcome(
+    launch: Launch, method: Method, clients: Clients, server: Server, inputs: JsonObject
+) -> Outcome:
+    """What the method makes of the clients; what a method of the user's returns is checked."""
+    with seeded(launch.run.seed, "method"):  # a method of the user's may draw
+        found = method.run(clients, server, launch.run.options, **inputs)
+    return found if method.name in OURS else check_outcome(method.name, found, server)
 
 
 def _of_samples(dataset: Dataset, synthetic: Tensors, server: Server) -> JsonObject:

@@ -29,7 +29,7 @@ def fetch(
 
     Args:
         command: Fetch what is missing or damaged.
-        names: See ``SETS``.
+        names: Of data sets.
         data_root: The folder that holds all data sets, in torchvision's layout.
 
     Raises:
