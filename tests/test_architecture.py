@@ -2,6 +2,8 @@
 
 import ast
 import re
+import shutil
+import subprocess
 import sys
 from functools import cache
 from pathlib import Path
@@ -193,3 +195,13 @@ def test_the_tests_of_a_package_name_what_its_modules_offer(path: Path) -> None:
         for f in tests
         for name in offered
     )
+
+
+def test_nothing_but_the_house_is_kept() -> None:
+    """A trial's runs once got in, by ``git add -A``."""
+    git = shutil.which("git")
+    ran = git and subprocess.run([git, "ls-files"], cwd=ROOT, capture_output=True, text=True)
+    if not ran or ran.returncode:
+        pytest.skip("no git, or no checkout of it")
+    folders = {name.partition("/")[0] for name in ran.stdout.splitlines() if "/" in name}
+    assert folders == {*PACKAGES, "benchmarks", "docs", "examples", "tests", ".ci"}
