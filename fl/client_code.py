@@ -10,7 +10,7 @@ from pathlib import Path
 
 from fl.federation import Task, Training
 from fl.models.registry import MODELS
-from fl.sources import source_hash
+from fl.sources import defined, key_of
 
 SHARED = ("fl.condensation", "fl.data.shard", "fl.models", "fl.seeding", "fl.training")
 """Modules and packages of Onefold on which all tasks depend."""
@@ -21,24 +21,20 @@ def client_code(task: Task, training: Training) -> str:
 
     That is Onefold's shared source, and the modules of the task, of the training record and of the
     record's own task, with what these import from the same package, or from the same directory
-    where they are in none; what has no file, as in a notebook, by itself; and the user's own model.
+    where they are in none; the values that they refer to, which a command line or another cell of a
+    notebook may set (:func:`fl.sources.key_of`); and the user's own model.
     """
     digest = hashlib.sha256(_shared().encode())
     things = (type(training), training.task, task)
-    roots = {thing.__module__ for thing in things if _has_file(thing.__module__)}
+    modules = (defined(thing).__module__ for thing in things)
+    roots = {module for module in modules if _source(module).is_file()}
     for name in sorted(_with_neighbours(roots)):
         digest.update(f"{name} ".encode())
         digest.update(_source(name).read_bytes())
-    for thing in things:
-        if thing.__module__ not in roots:
-            digest.update(source_hash(thing).encode())
+    digest.update(key_of(things, f"uploads of {defined(task).__qualname__}").encode())
     if training.model in MODELS:
         digest.update(MODELS[training.model].source.encode())
     return digest.hexdigest()
-
-
-def _has_file(name: str) -> bool:
-    return _source(name).is_file()
 
 
 @cache

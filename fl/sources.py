@@ -1,34 +1,207 @@
-"""The source of what users bring, hashed: uploads of other code must not be taken for its."""
+"""What users bring, as a digest of its code: nothing of other code may be taken for its."""
 
 import hashlib
-import inspect
-import pickle
-from collections.abc import Callable
+import logging
+import secrets
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from dis import get_instructions
+from functools import partial
+from inspect import ismethod
+from itertools import chain
 from pathlib import Path
-from typing import Any
+from types import CellType, CodeType, FunctionType, ModuleType
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+PACKAGES = ("cluster", "fl", "kernels", "onefold", "slurm", "tune")
+"""Onefold's own, which every node has."""
+GLOBALS = ("LOAD_GLOBAL", "LOAD_NAME")
+"""Instructions that read a name that is no local one."""
+SIMPLE = int | float | complex | str | bytes | None
+
+log = logging.getLogger(__name__)
 
 
-def source_hash(thing: Callable[..., Any] | type) -> str:
-    """Hash of the file that defines it; in a notebook, which has none, of its own source."""
+class Code(NamedTuple):
+    """What a user's function, class or object is."""
+
+    digest: str
+    """Of its code and of all that it names: see :func:`code_of`."""
+    unknown: tuple[str, ...] = ()
+    """Types of the values among these that cannot be read, such as a lock or an open file."""
+
+
+def code_of(thing: object) -> Code:
+    """The code of what users bring: its own, and all that it refers to.
+
+    These are the values in its closure, its defaults, the arguments of a partial, the state of an
+    object, and the globals that it names; with functions and classes among them likewise. Other
+    lines of its file do not count. What Onefold or an installed package has is known by its name.
+    """
+    reader = _Reader()
     try:
-        file = inspect.getsourcefile(inspect.unwrap(thing))
-        if file and Path(file).is_file():
-            return _sha(Path(file).read_bytes())
-        return _sha(inspect.getsource(thing).encode())
-    except (OSError, TypeError):  # typed at a prompt: the compiled code is all that there is
-        return _sha(_compiled(thing))
+        return Code(reader.of(thing).hex(), tuple(reader.unknown))
+    except RecursionError:  # lists in lists in lists
+        return Code(type(thing).__qualname__, (type(thing).__qualname__,))
 
 
-def _compiled(thing: Any) -> bytes:
-    """What tells one definition from another without its source."""
-    if isinstance(thing, type):
-        return b"".join(_compiled(own) for own in vars(thing).values() if inspect.isfunction(own))
-    code = getattr(thing, "__code__", None)
-    if code is None:
-        return repr(type(thing)).encode()
-    constants = pickle.dumps([c for c in code.co_consts if isinstance(c, int | float | str)])
-    return bytes(code.co_code) + constants
+def key_of(things: Iterable[object], what: str) -> str:
+    """A digest of their code, by which uploads are looked up.
+
+    Where they refer to a value that cannot be read, it is another each time, and one line says that
+    ``what`` is not reused: what cannot be known to be the same is not.
+    """
+    code = code_of(tuple(things))
+    if not code.unknown:
+        return code.digest
+    kinds = ", ".join(sorted({*code.unknown}))
+    log.warning(
+        "%s are not reused by later runs: the code has a %s, whose value is unknown", what, kinds
+    )
+    return secrets.token_hex(32)
 
 
-def _sha(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()
+def defined(thing: Any) -> Any:
+    """What a definition gives: the function behind a partial or a method, or an object's class."""
+    while isinstance(thing, partial):
+        thing = thing.func
+    thing = thing.__func__ if ismethod(thing) else thing
+    return thing if isinstance(thing, FunctionType | type) else type(thing)
+
+
+def is_users(module: str) -> bool:
+    """Whether neither Onefold, nor Python, nor an installed package has the module."""
+    top = module.partition(".")[0]
+    if top in PACKAGES or top in sys.stdlib_module_names:
+        return False
+    found = sys.modules.get(top)
+    file = getattr(found, "__file__", None)
+    places = [file] if file else getattr(found, "__path__", ())
+    return top == "__main__" or not any(_is_installed(Path(place)) for place in places)
+
+
+def _is_installed(path: Path) -> bool:
+    packages = {"site-packages", "dist-packages"}
+    return bool(packages & {*path.parts}) or path.is_relative_to(sys.base_prefix)
+
+
+class _Reader:
+    """Reads values into digests."""
+
+    def __init__(self) -> None:
+        self.unknown: list[str] = []
+        self._known: dict[int, bytes] = {}
+        self._kept: list[object] = []
+        """So that no two values have one address."""
+
+    def of(self, value: object) -> bytes:
+        """The digest of a value, with all that it refers to."""
+        if isinstance(value, SIMPLE):
+            return _joined([type(value).__qualname__.encode(), repr(value).encode()])
+        if id(value) not in self._known:
+            self._kept.append(value)
+            self._known[id(value)] = b"a cycle"
+            kind = type(value).__qualname__.encode()
+            self._known[id(value)] = _joined(chain([kind], self._parts(value)))
+        return self._known[id(value)]
+
+    def _parts(self, value: Any) -> Iterator[bytes]:
+        match value:
+            case CodeType():
+                yield from (value.co_code, value.co_exceptiontable)
+                yield from map(self.of, (value.co_names, value.co_freevars, *value.co_consts))
+            case FunctionType() | type() if not is_users(str(value.__module__)):
+                yield f"{value.__module__}.{value.__qualname__}".encode()
+            case FunctionType():
+                yield from self._function(value)
+            case type():
+                yield from map(self.of, value.__bases__)
+                yield from self._items({k: v for k, v in vars(value).items() if _counts(k, v)})
+            case ModuleType() | np.dtype():
+                yield str(getattr(value, "__name__", value)).encode()
+            case staticmethod() | classmethod():
+                yield self.of(value.__func__)
+            case property():
+                yield from map(self.of, (value.fget, value.fset, value.fdel))
+            case CellType():
+                yield from map(self.of, [value.cell_contents] if value != CellType() else [])
+            case tuple() | list():
+                yield from map(self.of, value)
+            case set() | frozenset():
+                yield from sorted(map(self.of, value))
+            case dict():
+                yield from self._items(value)
+            case torch.Tensor() | np.ndarray() if value.dtype != object:
+                yield from self._array(value)
+            case _ if hasattr(value, "__wrapped__"):
+                yield self.of(value.__wrapped__)
+            case _:
+                yield from self._object(value)
+
+    def _function(self, function: FunctionType) -> Iterator[bytes]:
+        own = function.__code__, function.__defaults__, function.__kwdefaults__, vars(function)
+        yield from map(self.of, own)
+        yield from map(self.of, function.__closure__ or ())
+        codes = [*_codes(function.__code__)]
+        names = {i.argval for code in codes for i in get_instructions(code) if i.opname in GLOBALS}
+        attributes = {name for code in codes for name in code.co_names}
+        yield from self._named(function.__globals__, names, attributes)
+
+    def _named(
+        self, namespace: Mapping[str, object], names: set[str], attributes: set[str]
+    ) -> Iterator[bytes]:
+        """Values of a namespace by name; of a user's module among them those of ``attributes``."""
+        for name in sorted(names & namespace.keys()):
+            value = namespace[name]
+            yield from (name.encode(), self.of(value))
+            if isinstance(value, ModuleType) and is_users(value.__name__):
+                yield from self._named(vars(value), attributes, attributes - {name})
+
+    def _items(self, mapping: Mapping[Any, object]) -> Iterator[bytes]:
+        for key, value in mapping.items():
+            yield from (self.of(key), self.of(value))
+
+    def _array(self, value: Any) -> Iterator[bytes]:
+        yield f"{value.dtype} {tuple(value.shape)}".encode()
+        try:
+            if isinstance(value, torch.Tensor):
+                value = value.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy()
+            yield value.tobytes()
+        except RuntimeError:  # a sparse one
+            self.unknown.append(type(value).__qualname__)
+
+    def _object(self, value: Any) -> Iterator[bytes]:
+        """By how it is pickled: what makes it, from which arguments, and its state."""
+        try:
+            reduced = value.__reduce_ex__(2)
+            further = [reduced] if isinstance(reduced, str) else [*reduced[:3]]
+            further += [[*items] for items in reduced[3:5] if items is not None]
+        except Exception:  # whatever a class of the user's raises
+            self.unknown.append(type(value).__qualname__)
+        else:
+            yield self.of(further)
+
+
+def _joined(parts: Iterable[bytes]) -> bytes:
+    digest = hashlib.sha256()
+    for part in parts:
+        digest.update(f"{len(part)} ".encode())
+        digest.update(part)
+    return digest.digest()
+
+
+def _codes(code: CodeType) -> Iterator[CodeType]:
+    """A function's code, and that of the functions inside it."""
+    yield code
+    for const in code.co_consts:
+        if isinstance(const, CodeType):
+            yield from _codes(const)
+
+
+def _counts(name: str, value: object) -> bool:
+    """Whether an attribute of a class is part of what it does."""
+    written = isinstance(value, FunctionType | staticmethod | classmethod | property)
+    return written or not (name.startswith("__") or name == "_abc_impl")

@@ -6,16 +6,15 @@ What a user wrote is sent by value: another node need not have the file, nor fin
 import pickle
 import sys
 from collections.abc import Iterable
-from pathlib import Path
 from types import ModuleType
 
 import cloudpickle
 
-from cluster.hardware.shadows import PACKAGES
 from fl.federation import Job
 from fl.methods.registry import METHODS
 from fl.methods.registry import OURS as OUR_METHODS
 from fl.models.registry import MODELS, OURS, register
+from fl.sources import defined, is_users
 
 
 def packed_models() -> bytes | None:
@@ -41,8 +40,7 @@ def send_methods_by_value() -> None:
 def modules_of(job: Job) -> list[str]:
     """Names of the modules that define the job's task and training record."""
     training = job.client.training
-    tasks = [getattr(task, "func", task) for task in (job.task, training.task)]
-    return [type(training).__module__, *(task.__module__ for task in tasks)]
+    return [thing.__module__ for thing in (type(training), training.task, defined(job.task))]
 
 
 def by_value(names: Iterable[str]) -> None:
@@ -61,7 +59,7 @@ def users_modules(names: Iterable[str]) -> set[str]:
     while left:
         seen.add(name := left.pop())
         module = sys.modules.get(name)
-        if module is not None and (name == "__main__" or _is_users(module)):
+        if module is not None and is_users(name):
             found.add(name)
             left |= {_defined_in(value) for value in [*vars(module).values()]} - seen
     return found
@@ -71,16 +69,3 @@ def _defined_in(value: object) -> str:
     """The module that it is, or that defines it."""
     found = value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", "")
     return found if isinstance(found, str) else ""
-
-
-def _is_users(module: ModuleType) -> bool:
-    """Whether neither Onefold nor a package has it."""
-    if module.__name__.partition(".")[0] in PACKAGES:
-        return False
-    file = getattr(module, "__file__", None)
-    installed = ("site-packages", "dist-packages")
-    return not (
-        file is None
-        or any(part in installed for part in Path(file).parts)
-        or Path(file).is_relative_to(sys.base_prefix)
-    )

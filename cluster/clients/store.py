@@ -16,6 +16,7 @@ from fl.data.shard import shard_digest
 from fl.exchange import Upload
 from fl.federation import Job, Task
 from fl.models.registry import MODELS
+from fl.sources import defined
 from fl.training.behaviour import behaviour
 from fl.whole_files import checksum_of, replacing, write_atomically
 
@@ -44,8 +45,9 @@ class Store:
         In a later round than the first, and for what is of this run alone, the key begins with the
         folder of the round.
         """
+        task = defined(job.task)
         parts = {
-            "task": f"{job.task.__module__}.{job.task.__qualname__}",
+            "task": f"{task.__module__}.{task.__qualname__}",
             "code": self._code(job),
             "client": job.client.id,
             "role": job.client.role,

@@ -11,9 +11,8 @@ from pathlib import Path
 
 from cluster.hardware.ray_internals import path_of_workers
 from fl.errors import UserError
+from fl.sources import PACKAGES
 
-PACKAGES = ("cluster", "fl", "kernels", "onefold", "slurm", "tune")
-"""Onefold's own, which every node has."""
 ROOT = Path(__file__).resolve().parents[2]
 """The folder that they are in."""
 

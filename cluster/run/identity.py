@@ -5,12 +5,9 @@ no run goes on, and no result is taken for finished, with other code or data.
 """
 
 import hashlib
-import inspect
 import sys
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
-from types import CellType
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -25,7 +22,7 @@ from fl.methods.registry import METHODS
 from fl.methods.registry import OURS as OUR_METHODS
 from fl.models.registry import MODELS, OURS
 from fl.plugins import load_plugin
-from fl.sources import source_hash
+from fl.sources import code_of
 
 ROWS = 4096
 """Samples that are hashed at once: their bytes are copied for it."""
@@ -69,10 +66,10 @@ def _digests(setting: str, word: str) -> Iterator[str]:
     elif setting == "data.folder":
         yield fingerprint(sorted(Path(word).expanduser().rglob("*")))
     elif setting == "method" and word not in OUR_METHODS:
-        yield _of_code(METHODS[word].run)
+        yield code_of(METHODS[word].run).digest
     elif word in MODELS and word not in OURS:
         factory: Any = MODELS[word].build
-        yield from map(_of_code, filter(None, (factory.make, factory.loss)))
+        yield from (code_of(own).digest for own in (factory.make, factory.loss) if own)
 
 
 def _of_file(path: str) -> str:
@@ -80,30 +77,6 @@ def _of_file(path: str) -> str:
         return hashlib.sha256(Path(path).read_bytes()).hexdigest()
     except OSError:  # who needs the file will say so
         return "none"
-
-
-def _of_code(thing: object, depth: int = 3) -> str:
-    """Of a class or function, with the values in its closure, its defaults or a partial's.
-
-    Not of the whole script: other lines of it may change, as when ``resume=True`` is added.
-    """
-    if isinstance(thing, int | float | str):
-        return repr(thing)
-    if not callable(thing) or not depth:
-        return type(thing).__name__
-    if isinstance(thing, partial):
-        values: list[object] = [thing.func, *thing.args, *thing.keywords.values()]
-        source = ""
-    else:
-        cells = getattr(thing, "__closure__", None) or ()
-        values = [cell.cell_contents for cell in cells if cell != CellType()]  # some are empty
-        values += getattr(thing, "__defaults__", None) or ()
-        try:
-            source = inspect.getsource(thing)
-        except (OSError, TypeError):
-            source = source_hash(thing)
-    text = "\n".join([source, *(_of_code(value, depth - 1) for value in values)])
-    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _of_data(dataset: Dataset) -> str:

@@ -6,11 +6,8 @@ others.
 """
 
 import hashlib
-import inspect
 import os
-import pickle
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
@@ -21,7 +18,7 @@ from torch import Tensor
 
 from fl.errors import UserError, reason_of
 from fl.seeding import all_streams, seed_for
-from fl.sources import source_hash
+from fl.sources import key_of
 
 TRIED = 16
 """Samples of which it is tried whether reading them draws random numbers."""
@@ -278,9 +275,7 @@ class Augment:
         """
         if not callable(function):
             raise UserError(f"augment: expected a function, got {type(function).__name__}")
-        digest = hashlib.sha256(source_hash(_code_of(function)).encode())
-        with suppress(Exception):  # a closure or a lambda
-            digest.update(pickle.dumps(function))
+        digest = hashlib.sha256(key_of([function], "uploads").encode())
         made = cls(function)
         for seed in range(3):
             try:
@@ -305,9 +300,3 @@ class Augment:
                 f"{samples.dtype} {tuple(samples.shape[1:])}"
             )
         return found
-
-
-def _code_of(function: Callable[..., Any]) -> Any:
-    """What has source: the function, or the class of an object that is called."""
-    plain = inspect.isfunction(function) or inspect.isclass(function)
-    return function if plain else type(function)

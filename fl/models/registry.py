@@ -25,7 +25,7 @@ from fl.models.cvae import CVAE
 from fl.models.shapes import AnyBatchNorm, Built, ImageShape, ModelInfo
 from fl.models.state import refusal, settle, state_sent, staying
 from fl.seeding import streams_restored
-from fl.sources import source_hash
+from fl.sources import code_of
 
 # Whether a model of the user's own gives what a classifier has to give.
 
@@ -349,9 +349,7 @@ def register_model(
         )
     if loss is not None and not callable(loss):
         raise UserError(f"model {name}: loss: expected a function, got {type(loss).__name__}")
-    factory, source = Factory(make, _asked(name, make), loss), source_hash(make)
-    if loss is not None:
-        source += source_hash(loss)
+    factory, source = Factory(make, _asked(name, make), loss), code_of((make, loss)).digest
     summary = "a model of your own"
     register(
         ModelInfo(

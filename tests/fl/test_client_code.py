@@ -3,15 +3,14 @@
 import importlib
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
 from fl.client_code import client_code, shared_files
-from fl.condensation.task import tell_mean_logits
 from fl.training.classifier import ClassifierConfig, train_classifier
-from fl.training.generator import GeneratorConfig
 
 TRAINING = ClassifierConfig()
 Load = Callable[[str], ModuleType]
@@ -42,7 +41,6 @@ def write(folder: Path, **files: str) -> None:
 def test_it_is_the_same_twice_and_for_all_records_of_a_kind() -> None:
     version = client_code(train_classifier, TRAINING)
     assert version == client_code(train_classifier, ClassifierConfig(model="cnn"))
-    assert version == client_code(tell_mean_logits, GeneratorConfig())  # all of it ours
     assert len(version) == 64
 
 
@@ -95,3 +93,19 @@ def test_the_module_of_a_record_counts_too(tmp_path: Path, load: Load) -> None:
     with (tmp_path / "my_record.py").open("a") as file:
         file.write("# edited\n")
     assert client_code(train_classifier, record) != before
+
+
+def test_the_values_that_a_task_refers_to_count(tmp_path: Path, load: Load) -> None:
+    """As a script's command line sets them; those of a partial and a closure too."""
+    write(
+        tmp_path,
+        my_values="RATE = 1\ndef task(inputs):\n    return RATE\n"
+        "def made(rate):\n    return lambda inputs: rate\n",
+    )
+    module = load("my_values")
+    tasks = [module.task, module.made(1), module.made(2), partial(module.task, n=1)]
+    versions = [client_code(task, TRAINING) for task in [*tasks, partial(module.task, n=2)]]
+    module.RATE = 2
+    versions.append(client_code(module.task, TRAINING))
+    assert len(set(versions)) == 6
+    assert client_code(module.made(2), TRAINING) == versions[2]

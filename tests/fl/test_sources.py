@@ -1,43 +1,140 @@
-"""A hash of what users write tells another version from the same one."""
+"""The digest of what users write tells another version from the same one."""
 
-import linecache
+import logging
+import subprocess
+import sys
+import threading
 from pathlib import Path
 
-from fl.sources import source_hash
+import pytest
+
+from fl.sources import code_of, defined, is_users, key_of
+
+SCRIPT = """
+import functools, types
+import numpy as np, torch
+from dataclasses import dataclass
+
+LR, LIMITS = 0.1, {'b', 'a', 'c'}
+TABLE, WEIGHT = np.arange(6.0), torch.ones(2, dtype=torch.bfloat16)
+OPTIONS = types.SimpleNamespace(drop=0.5)
+UNUSED = 3
+
+def helper(x):
+    return x * LR if x not in LIMITS else around(x)
+
+def around(x, depth=2):
+    return helper(x) if depth else [OPTIONS.drop for _ in TABLE] + [WEIGHT]
+
+def make(factor):
+    return lambda x: factor * x
+
+class Base:
+    scale = 1.0
+
+class Task(Base):
+    def __init__(self, factor):
+        self.factor = factor
+
+    @staticmethod
+    def add(x):
+        return x + 1
+
+    def __call__(self, given):
+        return self.add(helper(given)) * self.factor
+
+thing = (functools.partial(helper, x=1), make(2), Task(3), Task(4).__call__, Task)
+"""
 
 
-def defined(source: str, file: str | None = None) -> object:
-    """What the source defines as ``thing``: in a cell of a notebook, in a file, or at a prompt."""
-    name = file or f"<cell {hash(source)}>"
-    if file is None:
-        lines = source.splitlines(keepends=True)
-        linecache.cache[name] = len(source), None, lines, name
-    names: dict[str, object] = {"__name__": "without_a_file"}
-    exec(compile(source, name, "exec"), names)
-    return names["thing"]
+def digest(source: str) -> str:
+    """Of what the source defines as ``thing``."""
+    names: dict[str, object] = {"__name__": "the_users"}
+    exec(compile(source, "<cell>", "exec"), names)
+    code = code_of(names["thing"])
+    assert not code.unknown
+    return code.digest
 
 
-ONE, OTHER = "def thing(x):\n    return x + 1\n", "def thing(x):\n    return x + 2\n"
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("LIMITS = 0.1", "LIMITS = 0.2"),
+        ("'c'}", "'d'}"),
+        ("np.arange(6.0)", "np.arange(1.0, 7.0)"),
+        ("ones(2,", "zeros(2,"),
+        ("drop=0.5", "drop=0.6"),
+        ("x * LR", "x + LR"),
+        ("depth=2", "depth=3"),
+        ("make(2)", "make(5)"),
+        ("x=1", "x=2"),
+        ("scale = 1.0", "scale = 2.0"),
+        ("x + 1", "x + 2"),
+        ("Task(3)", "Task(5)"),
+        ("Task(4)", "Task(5)"),
+        ("factor * x", "x * factor"),
+    ],
+)
+def test_any_value_that_the_code_names_makes_it_another(old: str, new: str) -> None:
+    assert SCRIPT.count(old) == 1
+    assert digest(SCRIPT.replace(old, new)) != digest(SCRIPT)
 
 
-def test_in_a_notebook_it_is_the_cells_own_source() -> None:
-    assert source_hash(defined(ONE)) == source_hash(defined(ONE))  # type: ignore[arg-type]
-    assert source_hash(defined(ONE)) != source_hash(defined(OTHER))  # type: ignore[arg-type]
+def test_other_lines_of_the_file_and_comments_do_not() -> None:
+    edited = "# A comment.\n" + SCRIPT.replace("UNUSED = 3", "UNUSED = 4\nFURTHER = 5")
+    assert digest(edited) == digest(SCRIPT)
 
 
-def test_at_a_prompt_it_is_the_compiled_code() -> None:
-    one, again, other = (defined(s, "<stdin>") for s in (ONE, ONE, OTHER))
-    assert source_hash(one) == source_hash(again) != source_hash(other)  # type: ignore[arg-type]
-    first, second = (
-        defined(f"class thing:\n    def run(self):\n        return {n}\n", "<stdin>")
-        for n in (1, 2)
-    )
-    assert source_hash(first) != source_hash(second)  # type: ignore[arg-type]
+def test_it_is_the_same_in_every_process() -> None:
+    """Though strings in a set come in another order there."""
+    here = "from tests.fl.test_sources import SCRIPT, digest; print(digest(SCRIPT))"
+    root = Path(__file__).parents[2]
+    found = subprocess.check_output([sys.executable, "-c", here], text=True, cwd=root)
+    assert found.strip() == digest(SCRIPT)
 
 
-def test_of_a_file_it_is_the_whole_file(tmp_path: Path) -> None:
-    file = tmp_path / "mine.py"
-    file.write_text(ONE)
-    before = source_hash(defined(ONE, str(file)))  # type: ignore[arg-type]
-    file.write_text(ONE + "\nHELPER = 3\n")
-    assert source_hash(defined(ONE, str(file))) != before  # type: ignore[arg-type]
+def test_values_of_a_module_of_the_users_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "settings_of_mine.py").write_text("LR = 0.1\nOTHER = 1\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    source = "import settings_of_mine as s\ndef thing(x):\n    return x * s.LR\n"
+    before = digest(source)
+    module = sys.modules["settings_of_mine"]
+    monkeypatch.setattr(module, "OTHER", 2)
+    assert digest(source) == before
+    monkeypatch.setattr(module, "LR", 0.2)
+    assert digest(source) != before
+
+
+def test_what_cannot_be_read_is_never_the_same(caplog: pytest.LogCaptureFixture) -> None:
+    lock = threading.Lock()
+
+    def thing() -> object:
+        return lock
+
+    with caplog.at_level(logging.WARNING):
+        assert key_of([thing], "uploads of thing") != key_of([thing], "uploads of thing")
+    assert "uploads of thing are not reused" in caplog.text
+    assert "lock" in caplog.text
+    assert key_of([digest], "uploads") == key_of([digest], "uploads")
+
+
+def test_endless_values_are_unknown() -> None:
+    deep: list[object] = []
+    for _ in range(100_000):
+        deep = [deep]
+    assert code_of(deep).unknown
+    deep.clear()
+    deep.append(deep)
+    assert not code_of(deep).unknown
+
+
+def test_who_defines_a_thing() -> None:
+    names: dict[str, tuple[object, ...]] = {}
+    exec(compile(SCRIPT, "<cell>", "exec"), names)  # type: ignore[arg-type]
+    kinds = [defined(thing).__name__ for thing in names["thing"]]
+    assert kinds == ["helper", "<lambda>", "Task", "__call__", "Task"]
+    assert is_users("__main__")
+    assert is_users("tests.fl.toy")
+    assert not any(map(is_users, ("fl.sources", "json", "torch.nn", "torch._C", "numpy")))
