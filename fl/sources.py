@@ -7,6 +7,8 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dis import get_instructions
 from functools import partial
+from importlib.machinery import ModuleSpec
+from importlib.util import find_spec
 from inspect import ismethod
 from itertools import chain
 from pathlib import Path
@@ -20,6 +22,8 @@ PACKAGES = ("cluster", "fl", "kernels", "onefold", "slurm", "tune")
 """Onefold's own, which every node has."""
 GLOBALS = ("LOAD_GLOBAL", "LOAD_NAME")
 """Instructions that read a name that is no local one."""
+OUTSIDE = {"environ", "getenv", "argv", "open", "globals", "eval", "exec", "import_module"}
+"""By these code reads what the code itself does not say."""
 SIMPLE = int | float | complex | str | bytes | None
 
 log = logging.getLogger(__name__)
@@ -31,7 +35,8 @@ class Code(NamedTuple):
     digest: str
     """Of its code and of all that it names: see :func:`code_of`."""
     unknown: tuple[str, ...] = ()
-    """Types of the values among these that cannot be read, such as a lock or an open file."""
+    """What among these cannot be read: types of values, such as a lock, and names by which code
+    reads files or the environment."""
 
 
 def code_of(thing: object) -> Code:
@@ -58,9 +63,7 @@ def key_of(things: Iterable[object], what: str) -> str:
     if not code.unknown:
         return code.digest
     kinds = ", ".join(sorted({*code.unknown}))
-    log.warning(
-        "%s are not reused by later runs: the code has a %s, whose value is unknown", what, kinds
-    )
+    log.warning("%s are not reused by later runs: what they depend on is unknown (%s)", what, kinds)
     return secrets.token_hex(32)
 
 
@@ -72,15 +75,22 @@ def defined(thing: Any) -> Any:
     return thing if isinstance(thing, FunctionType | type) else type(thing)
 
 
-def is_users(module: str) -> bool:
-    """Whether neither Onefold, nor Python, nor an installed package has the module."""
-    top = module.partition(".")[0]
+def is_users(name: str) -> bool:
+    """Whether neither Onefold, nor Python, nor an installed package has a module of this name."""
+    top = name.partition(".")[0]
     if top in PACKAGES or top in sys.stdlib_module_names:
         return False
-    found = sys.modules.get(top)
-    file = getattr(found, "__file__", None)
-    places = [file] if file else getattr(found, "__path__", ())
+    module = sys.modules.get(top) or _spec(top)
+    file = getattr(module, "__file__", None) or getattr(module, "origin", None)
+    places = [file] if file else getattr(module, "__path__", ())
     return top == "__main__" or not any(_is_installed(Path(place)) for place in places)
+
+
+def _spec(module: str) -> ModuleSpec | None:
+    try:
+        return find_spec(module)
+    except (ImportError, ValueError):
+        return None
 
 
 def _is_installed(path: Path) -> bool:
@@ -146,9 +156,14 @@ class _Reader:
         yield from map(self.of, own)
         yield from map(self.of, function.__closure__ or ())
         codes = [*_codes(function.__code__)]
-        names = {i.argval for code in codes for i in get_instructions(code) if i.opname in GLOBALS}
+        steps = [step for code in codes for step in get_instructions(code)]
+        names = {step.argval for step in steps if step.opname in GLOBALS}
         attributes = {name for code in codes for name in code.co_names}
         yield from self._named(function.__globals__, names, attributes)
+        for name in sorted({step.argval for step in steps if step.opname == "IMPORT_NAME"}):
+            if is_users(name):
+                yield self._file(name)
+        self.unknown += sorted(OUTSIDE & {*names, *attributes})
 
     def _named(
         self, namespace: Mapping[str, object], names: set[str], attributes: set[str]
@@ -159,6 +174,14 @@ class _Reader:
             yield from (name.encode(), self.of(value))
             if isinstance(value, ModuleType) and is_users(value.__name__):
                 yield from self._named(vars(value), attributes, attributes - {name})
+
+    def _file(self, module: str) -> bytes:
+        """Of a module that code imports when it runs: its whole file."""
+        try:
+            return Path(str(getattr(_spec(module), "origin", None))).read_bytes()
+        except OSError:
+            self.unknown.append(f"import of {module}")
+            return b""
 
     def _items(self, mapping: Mapping[Any, object]) -> Iterator[bytes]:
         for key, value in mapping.items():

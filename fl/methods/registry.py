@@ -4,11 +4,13 @@ import json
 from importlib import import_module
 from pkgutil import iter_modules
 
+from torch import nn
+
 import fl.methods
 from fl.errors import UserError, check_name, unknown
 from fl.fusion.server import Server
 from fl.methods.method import Method
-from fl.server import Outcome
+from fl.server import Evaluation, Outcome
 
 
 def _collect() -> dict[str, Method]:
@@ -51,19 +53,24 @@ def get_method(name: str) -> Method:
 
 
 def check_outcome(name: str, found: object, server: Server) -> Outcome:
-    """What a method of the user's returned, if it is what a run can tell.
+    """The outcome of a method of the user's, which may return its model alone.
 
     Raises:
-        UserError: it is no outcome, has no evaluation or figures that JSON does not hold, or its
-            last evaluation is not that of its model.
+        UserError: it is neither, has no evaluation or figures that JSON does not hold, or its last
+            evaluation is not that of its model.
     """
+    if isinstance(found, nn.Module):
+        tested = server.evaluate(found)
+        return Outcome(model=found, start=tested, epochs=[tested])
     if not isinstance(found, Outcome):
         raise UserError(
-            f"method {name} returned {type(found).__name__}; expected an onefold.Outcome"
+            f"method {name} returned {type(found).__name__}; expected a model or an onefold.Outcome"
         )
-    if not found.epochs:
+    tests = [found.start, *found.epochs] if isinstance(found.epochs, list) else []
+    if len(tests) < 2 or not all(isinstance(test, Evaluation) for test in tests):
         raise UserError(
-            f"method {name}: epochs is empty; expected the evaluations, the model's last"
+            f"method {name}: start must be an evaluation (server.evaluate), and epochs a list of "
+            "them, the model's last"
         )
     try:
         json.dumps(found.figures)

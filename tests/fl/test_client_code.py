@@ -51,48 +51,49 @@ def test_every_file_of_ours_that_shapes_an_upload_counts() -> None:
     assert "__main__.py" not in names
 
 
-def test_what_a_task_imports_from_its_own_package_counts(tmp_path: Path, load: Load) -> None:
+def test_modules_that_a_task_or_a_record_uses_count(tmp_path: Path, load: Load) -> None:
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "__init__.py").touch()
     write(
         tmp_path,
-        mine__tasks="from . import help\nfrom mine.more import x\ndef task(inputs): pass\n",
-        mine__help="import json\nfrom .deep import y\n",
-        mine__deep="y = 1\n",
+        mine__tasks="from . import help\nfrom mine.more import x\nimport beside\n"
+        "def task(inputs):\n    return help.deep.f, x, beside.z\n",
+        mine__help="import json\nfrom . import deep\n",
+        mine__deep="def f():\n    return 1\n",
         mine__more="x = 1\n",
-        mine__other="z = 1\n",
-    )
-    task = load("mine.tasks").task
-    versions = [client_code(task, TRAINING)]
-    for name in ("tasks", "help", "deep", "more"):
-        with (tmp_path / "mine" / f"{name}.py").open("a") as file:
-            file.write("# edited\n")
-        versions.append(client_code(task, TRAINING))
-    assert len(set(versions)) == 5
-    (tmp_path / "mine" / "other.py").write_text("z = 2\n")
-    assert client_code(task, TRAINING) == versions[-1]
-
-
-def test_what_lies_beside_a_task_that_is_in_no_package_counts(tmp_path: Path, load: Load) -> None:
-    write(tmp_path, my_task="import my_help\ndef task(inputs): pass\n", my_help="y = 1\n")
-    task = load("my_task").task
-    before = client_code(task, TRAINING)
-    (tmp_path / "my_help.py").write_text("y = 2\n")
-    assert client_code(task, TRAINING) != before
-
-
-def test_the_module_of_a_record_counts_too(tmp_path: Path, load: Load) -> None:
-    write(
-        tmp_path,
+        beside="z = 1\nother = 1\n",
         my_record="from fl.training.classifier import ClassifierConfig\n"
-        "class Mine(ClassifierConfig): pass\n",
+        "class Mine(ClassifierConfig):\n    y = 1\n",
     )
-    record = load("my_record").Mine()
-    before = client_code(train_classifier, record)
-    assert before != client_code(train_classifier, TRAINING)
-    with (tmp_path / "my_record.py").open("a") as file:
-        file.write("# edited\n")
-    assert client_code(train_classifier, record) != before
+
+    def version() -> str:
+        for name in [*sys.modules]:
+            if name.partition(".")[0] in ("mine", "beside", "my_record"):
+                del sys.modules[name]
+        return client_code(load("mine.tasks").task, load("my_record").Mine())
+
+    versions = [version()]
+    assert version() == versions[0]
+    for file in ("mine/deep", "mine/more", "beside", "my_record"):
+        path = tmp_path / f"{file}.py"
+        path.write_text(path.read_text().replace("1\n", "23\n", 1))
+        versions.append(version())
+    assert len({*versions}) == 5
+    with (tmp_path / "beside.py").open("a") as stream:
+        stream.write("# another line\nother = 2\n")
+    assert version() == versions[-1]
+
+
+def test_all_of_an_installed_package_counts(tmp_path: Path, load: Load) -> None:
+    (tmp_path / "site-packages" / "lab").mkdir(parents=True)
+    write(tmp_path / "site-packages" / "lab", __init__="", tasks="def task(inputs):\n    pass\n")
+    helper = tmp_path / "site-packages" / "lab" / "helper.py"
+    helper.write_text("x = 1\n")
+    sys.path.insert(0, str(tmp_path / "site-packages"))
+    task = load("lab.tasks").task
+    before = client_code(task, TRAINING)
+    helper.write_text("x = 2\n")
+    assert client_code(task, TRAINING) != before
 
 
 def test_the_values_that_a_task_refers_to_count(tmp_path: Path, load: Load) -> None:

@@ -4,6 +4,7 @@ import logging
 import subprocess
 import sys
 import threading
+from importlib import invalidate_caches
 from pathlib import Path
 
 import pytest
@@ -117,7 +118,33 @@ def test_what_cannot_be_read_is_never_the_same(caplog: pytest.LogCaptureFixture)
         assert key_of([thing], "uploads of thing") != key_of([thing], "uploads of thing")
     assert "uploads of thing are not reused" in caplog.text
     assert "lock" in caplog.text
-    assert key_of([digest], "uploads") == key_of([digest], "uploads")
+    assert key_of([len], "uploads") == key_of([len], "uploads")
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["os.environ['LR']", "os.getenv('LR')", "sys.argv[1]", "open('lr').read()", "globals()['x']"],
+)
+def test_what_is_read_from_outside_is_unknown(line: str) -> None:
+    names: dict[str, object] = {"__name__": "the_users"}
+    exec(f"import os, sys\ndef thing():\n    return {line}\n", names)
+    assert code_of(names["thing"]).unknown
+
+
+def test_a_module_that_is_imported_late_counts_as_a_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    source = "def thing(x):\n    import late_one, sklearn\n    return late_one.f(x)\n"
+    names: dict[str, object] = {"__name__": "the_users"}
+    exec(source, names)
+    assert code_of(names["thing"]).unknown == ("import of late_one",)
+    file = tmp_path / "late_one.py"
+    file.write_text("def f(x):\n    return x\n")
+    invalidate_caches()
+    before = digest(source)
+    file.write_text("def f(x):\n    return 2 * x\n")
+    assert digest(source) != before
 
 
 def test_endless_values_are_unknown() -> None:

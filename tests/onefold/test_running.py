@@ -99,6 +99,8 @@ def outcome_of(kind: str, model: nn.Module, before: Any, server: Any) -> Any:
     after = server.evaluate(model)
     return {
         "nothing": None,
+        "model": model,
+        "number": onefold.Outcome(model=model, start=0.5, epochs=[after]),  # type: ignore[arg-type]
         "untested": onefold.Outcome(model=model, start=before, epochs=[]),
         "stale": onefold.Outcome(model=model, start=before, epochs=[before]),
         "tensor": onefold.Outcome(
@@ -111,11 +113,13 @@ def outcome_of(kind: str, model: nn.Module, before: Any, server: Any) -> Any:
 @pytest.mark.parametrize(
     ("kind", "line"),
     [
-        ("nothing", "method returns returned NoneType; expected an onefold.Outcome"),
-        ("untested", "epochs is empty"),
+        ("nothing", "method returns returned NoneType; expected a model or an onefold.Outcome"),
+        ("untested", "epochs a list of them, the model's last"),
+        ("number", "start must be an evaluation"),
         ("stale", r"its evaluations says \d.\d+, but the model that it returned has 1.0000"),
         ("tensor", "figures cannot be written as JSON"),
         ("right", ""),
+        ("model", ""),
     ],
 )
 def test_a_methods_figures_are_those_of_the_model_that_it_returns(kind: str, line: str) -> None:
