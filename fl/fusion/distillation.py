@@ -1,7 +1,7 @@
 """Teachers and the fusion loss (Eqs. 5 to 7)."""
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -61,8 +61,6 @@ class FusionLoss:
     kd_weight: float
     kl_reduction: KLReduction = "batchmean"
     """batchmean: per sample. mean: also divided by the classes, as in the released code."""
-    one_pass: ClassVar[bool] = True
-    """See :class:`fl.fusion.gradients.Gradients`."""
 
     def __call__(self, model: nn.Module, batch: Batch) -> Tensor:
         logits = model(batch["images"])
@@ -104,8 +102,6 @@ class LearnedFusionLoss:
     model's log variances s."""
 
     kl_reduction: KLReduction = "batchmean"
-    one_pass: ClassVar[bool] = True
-    """See :class:`fl.fusion.gradients.Gradients`."""
 
     def __call__(self, model: nn.Module, batch: Batch) -> Tensor:
         if not isinstance(model, Weighing):
@@ -132,8 +128,6 @@ class EachMember:
     """The sum of a loss over an ensemble's members, so that one fit trains each independently."""
 
     loss: FusionLoss
-    one_pass: ClassVar[bool] = True
-    """Each member sees each sample once."""
 
     def __call__(self, model: nn.Module, batch: Batch) -> Tensor:
         if not isinstance(model, Ensemble):

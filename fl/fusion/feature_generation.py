@@ -87,7 +87,6 @@ class GenerationLoss:
     recognises the ``labels`` of the features, weighted by its share of the class, and exp(-mean of
     the products of two features' distance and their ``noise``'s)."""
 
-    one_pass: ClassVar[bool] = True
     whole_batch: ClassVar[bool] = True
 
     def __call__(self, model: nn.Module, batch: Batch) -> Tensor:

@@ -17,7 +17,6 @@ from torch import Tensor, nn
 
 from fl.bounds import Count, Positive, Settings, Within
 from fl.federation import Batch
-from fl.fusion.gradients import Gradients
 from fl.fusion.group import Group
 from fl.fusion.whole_batch import WholeBatch, needs_whole_batch
 from fl.json_files import JsonObject
@@ -123,7 +122,8 @@ class Fit:
         group: this rank and its peers.
 
     Raises:
-        UserError: the result would depend on the number of ranks.
+        ValueError: with several ranks, where batches must be whole, the loss gave the model other
+            rows than the batch's.
     """
 
     def __init__(
@@ -142,7 +142,6 @@ class Fit:
         self._reduced = Reduced(model, config.make_optimizer(), when=config.clip is None)
         self._parameters = [p for p in model.parameters() if p.requires_grad]
         self._optimizer = config.make_optimizer().for_cohort([self._parameters])
-        self._gradients = Gradients(model, spec.loss, config.batch_size, self._group)
         self._masks = Masks()
         self._rate = None
         if captured.can_capture(self._device) and config.schedule != "constant":
@@ -180,7 +179,6 @@ class Fit:
         self._model.train()
         with (
             sample_dropout(self._model) as self._masks,
-            self._gradients.watching(),
             self._whole.watching() if self._whole else nullcontext(),
         ):
             if self._steps is None:
@@ -213,11 +211,26 @@ class Fit:
                 yield Step(own)
 
         def exchange() -> None:
-            losses.append(self._gradients.sum(own.detach()))
+            losses.append(self._summed(own.detach()))
             self._adjust()
 
         minimise(steps(), [self._parameters], self._optimizer, exchange)
         return losses
+
+    def _summed(self, loss: Tensor) -> Tensor:
+        """The loss summed over the ranks, whose gradients are summed in the same exchange."""
+        if self._group.size == 1:
+            return loss
+        for parameter in self._parameters:
+            if parameter.grad is None:  # a rank without samples
+                parameter.grad = torch.zeros_like(parameter)
+        gradients = [p.grad for p in self._parameters if p.grad is not None]
+        flat = torch.cat([*(g.flatten() for g in gradients), loss.view(1)])
+        self._group.sum(flat)
+        *parts, total = flat.split([*(g.numel() for g in gradients), 1])
+        for gradient, part in zip(gradients, parts, strict=True):
+            gradient.copy_(part.view_as(gradient))
+        return total.squeeze(0)
 
     def _set_rate(self, epoch: int, batches: int, number: int) -> None:
         rate = self._config.rate(epoch, number / batches)
@@ -237,7 +250,6 @@ class Fit:
     def _own_loss(self, epoch: int, rows: Tensor, masks: Masks) -> Tensor:
         """This rank's share of the batch's loss."""
         first, own = self._slice(rows)
-        self._gradients.start_step(first, len(own))
         if not len(own) and not self._whole:  # a rank without samples still takes part in the sums
             return torch.zeros((), device=self._device)
         batch, share = self._part(epoch, rows, first, own, masks)

@@ -7,7 +7,7 @@ they are meant to be. The terms of that loss are here too.
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -88,8 +88,6 @@ class DistillationLoss:
     """T^2 KL(teacher || student) of ``images`` and ``teacher_logits``, mean over the batch."""
 
     temperature: float
-    one_pass: ClassVar[bool] = True
-    """See :class:`fl.fusion.gradients.Gradients`."""
 
     def __call__(self, model: nn.Module, batch: Batch) -> Tensor:
         student = model(batch["images"])

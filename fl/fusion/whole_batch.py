@@ -13,7 +13,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fl.errors import UserError
 from fl.fusion.group import Group
 from fl.models.ensemble import Ensemble
 from fl.models.shapes import AnyBatchNorm
@@ -47,6 +46,11 @@ class WholeBatch:
                 module.__dict__.pop("forward", None)
 
     def _of_all(self, forward: Callable[[Tensor], Tensor], images: Tensor) -> Tensor:
+        if len(images) != self._count:
+            raise ValueError(
+                f"the loss gave the model {len(images)} rows of {self._count}; with several ranks "
+                "it must give all of them; fit this model with one rank"
+            )
         return _Gathered.apply(forward(images), self._first, self._rows, self._group)
 
     def _normalised(self, layer: AnyBatchNorm, x: Tensor) -> Tensor:
@@ -78,19 +82,9 @@ def needs_whole_batch(model: nn.Module, loss: Loss) -> bool:
     """Whether the result would depend on the number of ranks if each saw its own rows alone.
 
     It would if the model has BatchNorm, or the loss states so by a true ``whole_batch``.
-
-    Raises:
-        UserError: it would, and the loss has no true ``one_pass``.
     """
-    norms = [n for n, m in model.named_modules() if isinstance(m, AnyBatchNorm)]
-    if not norms and not getattr(loss, "whole_batch", False):
-        return False
-    if not getattr(loss, "one_pass", False):
-        raise UserError(
-            f"{', '.join(norms[:1]) or 'the loss'} looks at whole batches, and the loss does not "
-            "pass each sample through the model once; fit this model with one rank"
-        )
-    return True
+    normalises = any(isinstance(module, AnyBatchNorm) for module in model.modules())
+    return normalises or getattr(loss, "whole_batch", False)
 
 
 class _Sum(torch.autograd.Function):

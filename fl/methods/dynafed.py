@@ -7,7 +7,7 @@ further from the clients.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 import torch
 from torch import Tensor, nn
@@ -106,9 +106,6 @@ def train_on_images(model: nn.Module, data: Batch, server: Server, config: DynaF
 @dataclass(frozen=True)
 class SoftLabels:
     """Cross-entropy with soft labels: the mean over samples of -sum_c t_c log s_c."""
-
-    one_pass: ClassVar[bool] = True
-    """See :class:`fl.fusion.gradients.Gradients`."""
 
     def __call__(self, model: nn.Module, batch: Batch) -> Tensor:
         logits = model(batch["images"])

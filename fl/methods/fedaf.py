@@ -7,7 +7,7 @@ labels.
 """
 
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Protocol
+from typing import Annotated, Protocol
 
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -156,8 +156,6 @@ class KnowledgeLoss:
 
     weight: float
     temperature: float
-    one_pass: ClassVar[bool] = True
-    """See :class:`fl.fusion.gradients.Gradients`."""
 
     @property
     def whole_batch(self) -> bool:

@@ -7,7 +7,6 @@ samples, equally many of each class.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar
 
 import numpy as np
 import torch.nn.functional as F
@@ -124,8 +123,6 @@ class RegressionLoss:
     """How far a decoder's image for ``z`` and ``labels`` is from ``images``."""
 
     num_classes: int
-    one_pass: ClassVar[bool] = True
-    """See :class:`fl.fusion.gradients.Gradients`."""
 
     def __call__(self, model: nn.Module, batch: Batch) -> Tensor:
         onehot = one_hot(batch["labels"], self.num_classes)

@@ -117,8 +117,6 @@ def model() -> nn.Module:
 class Faulty:
     """The loss; but on rank 1, after some steps, a fault happens once for each name."""
 
-    one_pass = True
-
     def __init__(self, name: str, fault: str, steps: int = 9) -> None:
         self.name, self.fault, self.steps = name, fault, steps
 

@@ -19,7 +19,7 @@ KNOWLEDGE = KnowledgeLoss(weight=3.0, temperature=2.0)
 
 
 def two_passes(model: nn.Module, batch: Batch) -> Tensor:
-    """A loss that calls the model twice: what it needs of dropout and of gradients is more."""
+    """A loss that calls the model twice: dropout and BatchNorm meet the same rows again."""
     first, second = model(batch["images"]), model(batch["images"].flip(3))
     return F.cross_entropy(first, batch["labels"]) + (first - second).square().mean()
 

@@ -68,6 +68,7 @@ CASES = {
     ),
     "batch norm of other kinds": Case(config=SGD, model=cumulative),
     "batch norm, bfloat16": Case(config=BF16, dtype=torch.float32, model=convnet),
+    "batch norm, two passes": Case(two_passes, SGD, model=convnet),
     "batch norm in an ensemble": Case(EachMember(LOSS), SGD, model=mixed),
     "learned weights": Case(LearnedFusionLoss(), model=lambda: Weighing(vgg9())),
     "learned weights, batch norm": Case(

@@ -7,11 +7,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fl.errors import UserError
 from fl.fusion.group import Group
 from fl.fusion.whole_batch import WholeBatch, needs_whole_batch
 from fl.models.ensemble import Ensemble
-from tests.fl.fusion.networks import KNOWLEDGE, LOSS, convnet, two_passes, vgg9
+from tests.fl.fusion.networks import KNOWLEDGE, LOSS, convnet, vgg9
 from tests.fl.fusion.threads import on_ranks
 from tests.fl.toy import same_bits
 
@@ -134,27 +133,26 @@ def test_afterwards_the_model_is_a_plain_one() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "said", "rows", "message"),
+    ("model", "given", "rows", "message"),
     [
-        (3, 4, 4, "BatchNorm met 3 rows of 4"),
-        (1, 1, 1, "and 1 values per channel; it needs a row for each sample, and two values"),
+        (nn.Flatten(), 3, 4, "the loss gave the model 3 rows of 4; .* with one rank"),
+        (nn.Flatten(0, 2), 4, 4, "BatchNorm met 32 rows of 4"),
+        (nn.Flatten(), 1, 1, "and 1 values per channel; it needs a row for each sample, and two"),
     ],
 )
-def test_rows_that_cannot_be_normalised_are_refused(
-    given: int, said: int, rows: int, message: str
+def test_rows_of_another_number_are_refused(
+    model: nn.Module, given: int, rows: int, message: str
 ) -> None:
-    model = nn.Sequential(nn.Flatten(), nn.BatchNorm1d(64)).double()
+    model = nn.Sequential(model, nn.BatchNorm1d(64)).double()
     whole = WholeBatch(model, Group())
     with whole.watching():
-        whole.start_step(0, said, rows)
+        whole.start_step(0, rows, rows)
         with pytest.raises(ValueError, match=message):
             model(images()[:given])
 
 
-def test_a_loss_with_passes_of_its_own_is_refused_where_batches_must_be_whole() -> None:
+def test_batches_are_whole_where_the_model_or_the_loss_asks_for_it() -> None:
     assert needs_whole_batch(convnet(), LOSS)
-    assert not needs_whole_batch(vgg9(), two_passes)
+    assert not needs_whole_batch(vgg9(), LOSS)
     assert needs_whole_batch(vgg9(), KNOWLEDGE)
     assert not needs_whole_batch(vgg9(), replace(KNOWLEDGE, weight=0.0))
-    with pytest.raises(UserError, match=r"features.1 looks at whole batches, .* with one rank"):
-        needs_whole_batch(convnet(), two_passes)
