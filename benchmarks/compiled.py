@@ -26,7 +26,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from kernels import triton_groups
-from kernels.triton_groups import CANDIDATES, PIECE, Config
+from kernels.triton_groups import PIECE, Config
 
 ARCHITECTURES = {80: "A100", 90: "H100", 100: "B200"}
 FEATURES = 784
@@ -38,6 +38,20 @@ TYPES = {
 """Of the kernels' arguments; those that are not named are i32."""
 BLOCKS = {"plan_kernel": 1024, "thresholds_kernel": 4096}
 """The largest that they are launched with."""
+TILES = tuple(
+    Config(rows, features, warps)
+    for rows, features, warps in (
+        (8, 256, 4),
+        (8, 512, 4),
+        (8, 1024, 8),
+        (16, 128, 4),
+        (16, 256, 4),
+        (16, 512, 8),
+        (32, 128, 4),
+        (32, 256, 8),
+    )
+)
+"""Launch settings that come into question for the kernels that read samples."""
 DIVISIBLE = ("row_stride", "num_features", "centroid_stride")
 """Numbers of which Triton knows that 16 divides them, as of 784."""
 
@@ -80,7 +94,7 @@ def main(options: Options) -> int:
 
 def cases() -> list[tuple[str, Config | None]]:
     """Every kernel, those that read samples with each of their launch settings."""
-    reading = [(n, c) for n in ("sums_kernel", "distances_kernel") for c in CANDIDATES]
+    reading = [(n, c) for n in ("sums_kernel", "distances_kernel") for c in TILES]
     return [("plan_kernel", None), *reading, ("thresholds_kernel", None)]
 
 

@@ -7,8 +7,7 @@ import torch
 from torch import Tensor
 
 from kernels.batched import TorchGroups
-from kernels.groups import Groups
-from kernels.interpreter import interpreted
+from kernels.groups import Groups, interpreted
 
 NAMES = ("auto", "reference", "torch", "triton")
 # Looked up once and without importing it: CPU builds of torch and macOS come without Triton.

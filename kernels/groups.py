@@ -1,5 +1,6 @@
 """The protocol of fast backends of the filter, and functions of all backends."""
 
+import os
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
@@ -94,6 +95,11 @@ def narrow(num_classes: int) -> torch.dtype:
         if num_classes <= torch.iinfo(dtype).max:
             return dtype
     return torch.int64
+
+
+def interpreted() -> bool:
+    """Whether Triton kernels run in its interpreter, on the CPU."""
+    return os.environ.get("TRITON_INTERPRET", "").lower() in ("1", "true", "on", "yes", "y")
 
 
 def wide(device: torch.device) -> torch.dtype:

@@ -1,14 +1,7 @@
 """The distance filter's Triton backend: `Groups` by the Triton kernels of this package."""
 
 import contextlib
-import hashlib
-import json
-import logging
-import os
-import tempfile
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from dataclasses import dataclass
 
 import torch
 import triton
@@ -16,8 +9,7 @@ import triton.language as tl
 from torch import Tensor
 
 from kernels.exact import rounding
-from kernels.groups import Sums, narrow
-from kernels.interpreter import interpreted
+from kernels.groups import Sums, interpreted, narrow
 
 # The Triton kernels of the distance filter: class bounds, sums and distances.
 #
@@ -228,10 +220,6 @@ def thresholds_kernel(  # type: ignore[no-untyped-def]
         tl.store(thresholds + c, threshold)
 
 
-# Launch settings of the Triton kernels. For samples that fill a GPU that is not known they are
-# measured once per device and shape, and cached on the node.
-
-
 @dataclass(frozen=True)
 class Config:
     """How a kernel is launched: samples and features of a tile, and warps per program."""
@@ -241,132 +229,12 @@ class Config:
     warps: int
 
 
-CANDIDATES = tuple(
-    Config(rows, features, warps)
-    for rows, features, warps in (
-        (8, 256, 4),
-        (8, 512, 4),
-        (8, 1024, 8),
-        (16, 128, 4),
-        (16, 256, 4),
-        (16, 512, 8),
-        (32, 128, 4),
-        (32, 256, 8),
-    )
-)
 DEFAULT = Config(16, 256, 4)
-KNOWN = ("A100", "H100", "H200", "B200")
-"""Parts of the names of cards that take `DEFAULT` for samples of any size."""
-INTERPRETED = Config(64, 256, 4)  # nothing to measure in the interpreter
-
-
-@dataclass(frozen=True)
-class Shape:
-    """What the best settings depend on. ``device``: its name, None in the interpreter."""
-
-    device: str | None
-    dtype: torch.dtype
-    num_features: int
-    large: bool
-    """Whether the samples fill the device."""
-
-    @classmethod
-    def of(cls, flat: Tensor) -> "Shape":
-        """The shape class of (N, F) samples."""
-        real = flat.is_cuda and not interpreted()
-        name = torch.cuda.get_device_name(flat.device) if real else None
-        return cls(name, flat.dtype, flat.shape[1], flat.numel() >= 1 << 24)
-
-
-log = logging.getLogger(__name__)
-_chosen: dict[tuple[str, Shape], Config] = {}
-
-
-def tuned(kernel: str, shape: Shape, launch: Callable[[Config], None]) -> Config:
-    """The launch settings of a kernel: `DEFAULT`, or the fastest of `CANDIDATES`.
-
-    Small samples take the default: a launch takes microseconds, and measuring would take 20 s. So
-    do `KNOWN` cards, for which it is reasoned from the compiled kernels, not measured, as no card
-    has run them. Their registers leave an SM room for 4 programs (distances) or 6 (sums), so 64 to
-    96 KiB of tiles are on their way to it. Bandwidth times a latency of 1 us needs 19 KiB on an
-    A100 and 54 KiB on a B200.
-
-    On other cards the first call for a shape reads the node's cache, else it measures and writes
-    the cache. If the cache cannot be read or written, the only cost is another measurement.
-    """
-    if shape.device is None:
-        return INTERPRETED
-    if not shape.large or any(card in shape.device for card in KNOWN):
-        return DEFAULT
-    if (kernel, shape) not in _chosen:
-        _chosen[kernel, shape] = _recall(kernel, shape) or _measure(kernel, shape, launch)
-    return _chosen[kernel, shape]
-
-
-def forget() -> None:
-    """Clears what this process chose: the next call for a shape looks into the cache again."""
-    _chosen.clear()
-
-
-def _measure(kernel: str, shape: Shape, launch: Callable[[Config], None]) -> Config:
-    from triton.testing import do_bench
-
-    times = {c: do_bench(lambda c=c: launch(c), warmup=5, rep=20) for c in CANDIDATES}
-    best = min(times, key=lambda c: times[c])
-    _remember(kernel, shape, best)
-    return best
-
-
-def cache_file() -> Path:
-    """The cache: in the folder TRITON_CACHE_DIR if that is set, else in the node's /tmp."""
-    folder = os.environ.get("TRITON_CACHE_DIR")
-    if folder is None:
-        folder = os.path.join(tempfile.gettempdir(), f"onefold-{os.getuid()}")
-    return Path(folder) / "onefold-launches"
-
-
-def cache_key(kernel: str, shape: Shape) -> str:
-    """The name of a kernel's settings for a shape in the node's cache."""
-    import triton
-
-    parts = (kernel, shape.device, shape.dtype, shape.num_features)
-    return " | ".join(map(str, (*parts, torch.__version__, triton.__version__)))
-
-
-def _read() -> dict[str, dict[str, int]]:
-    """The node's cache; empty where there is none, or a damaged one, which is named."""
-    path = cache_file()
-    try:
-        if path.is_fifo():  # which keeps who opens it waiting
-            return {}
-        checksum, _, content = path.read_bytes().partition(b"\n")
-    except OSError:
-        return {}
-    if checksum.decode(errors="replace") != hashlib.sha256(content).hexdigest():
-        log.warning("%s is damaged: it is ignored, and made again", path)
-        return {}
-    entries: dict[str, dict[str, int]] = json.loads(content)
-    return entries
-
-
-def _recall(kernel: str, shape: Shape) -> Config | None:
-    entry = _read().get(cache_key(kernel, shape))
-    return next((c for c in CANDIDATES if asdict(c) == entry), None)
-
-
-def _remember(kernel: str, shape: Shape, config: Config) -> None:
-    path = cache_file()
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        entries = {**_read(), cache_key(kernel, shape): asdict(config)}
-        content = json.dumps(entries, indent=1).encode()
-        with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
-            file.write(hashlib.sha256(content).hexdigest().encode() + b"\n" + content)
-        os.replace(file.name, path)  # atomic, as other processes may write too
-    except OSError:
-        pass
-
-
+"""Reasoned from the compiled kernels, not measured, as no card has run them. Their registers leave
+an SM room for 4 programs (distances) or 6 (sums), so 64 to 96 KiB of tiles are on their way to it.
+Bandwidth times a latency of 1 us needs 19 KiB on an A100 and 54 KiB on a B200."""
+INTERPRETED = Config(64, 256, 4)
+"""In the interpreter, where larger tiles are quicker."""
 PIECE = 128  # samples that one program adds up, in 32 bits
 SELECTED = 1 << 13  # distances of a class, on average, from which on several programs count them
 PROGRAMS = 1 << 10  # that fill any GPU
@@ -380,7 +248,7 @@ class TritonGroups:
 
     def __init__(self, flat: Tensor, labels: Tensor, num_classes: int) -> None:
         self.flat, self.num_classes = flat, num_classes
-        self.shape = Shape.of(flat)
+        self.config = INTERPRETED if interpreted() else DEFAULT
         # Labels out of range are sorted to the ends, outside of all classes.
         keys = labels.long().clamp(-1, num_classes).to(narrow(num_classes))
         keys, self.order = torch.sort(keys, stable=True)
@@ -399,15 +267,13 @@ class TritonGroups:
         self.strides = (flat.stride(0), flat.stride(1))
 
     def sums(self, unit: float, *, whole: bool) -> Sums:
-        """Exact sums (C, F) in whole units, see `Groups.sums`; tuned at its first use."""
+        """Exact sums (C, F) in whole units, see `Groups.sums`; by one kernel."""
         # The kernel rounds what it has read, which costs nothing: `whole` changes nothing here.
-        num_features = self.flat.shape[1]
-        sums = self.order.new_empty(self.num_classes, num_features)
-        constants = rounding(unit)
-
-        def launch(config: Config) -> None:
+        num_features, config = self.flat.shape[1], self.config
+        sums = self.order.new_zeros(self.num_classes, num_features)
+        with on_device(self.flat):
             sums_kernel[(self.max_pieces * triton.cdiv(num_features, config.features),)](
-                *(self.flat, *self.pieces, sums, *constants),
+                *(self.flat, *self.pieces, sums, *rounding(unit)),
                 *(num_features, self.num_classes, *self.strides),
                 steps=self.num_classes.bit_length(),
                 piece=PIECE,
@@ -415,30 +281,21 @@ class TritonGroups:
                 features=config.features,
                 num_warps=config.warps,
             )
-
-        with on_device(self.flat):
-            best = tuned("sums", self.shape, launch)
-            sums.zero_()  # only now: where settings are measured, much is added
-            launch(best)
         return Sums(sums, self.bounds.diff())
 
     def distances(self, centroids: Tensor) -> Tensor:
         """(N,) float32 distances to ``centroids`` (C, F), see `Groups.distances`; by one kernel."""
         distances = self.flat.new_empty(len(self.flat), dtype=torch.float32)
-
-        def launch(config: Config) -> None:
-            distances_kernel[(self.max_pieces * (PIECE // config.rows),)](
+        with on_device(self.flat):
+            distances_kernel[(self.max_pieces * (PIECE // self.config.rows),)](
                 *(self.flat, *self.pieces, centroids, distances, self.flat.shape[1]),
                 *(self.num_classes, *self.strides, centroids.stride(0)),
                 steps=self.num_classes.bit_length(),
                 piece=PIECE,
-                rows=config.rows,
-                features=config.features,
-                num_warps=config.warps,
+                rows=self.config.rows,
+                features=self.config.features,
+                num_warps=self.config.warps,
             )
-
-        with on_device(self.flat):
-            launch(tuned("distances", self.shape, launch))
         return distances
 
     def thresholds(self, distances: Tensor, quotas: Tensor) -> Tensor:

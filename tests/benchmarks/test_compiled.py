@@ -8,19 +8,19 @@ if importlib.util.find_spec("triton") is None:
     pytest.skip("needs Triton", allow_module_level=True)
 
 import compiled
-from compiled import ARCHITECTURES
+from compiled import ARCHITECTURES, TILES
 
-from kernels.interpreter import interpreted
-from kernels.triton_groups import CANDIDATES, Config
+from kernels.groups import interpreted
+from kernels.triton_groups import DEFAULT, Config
 
 pytestmark = pytest.mark.skipif(interpreted(), reason="the interpreter compiles nothing")
 
-WIDEST = (CANDIDATES[2], CANDIDATES[-1])
-"""The settings that take most registers and most rows."""
+SETTINGS = (DEFAULT, TILES[2], TILES[-1])
+"""What kernels are launched with; and what takes most registers, and most rows."""
 
 
 @pytest.mark.parametrize("arch", ARCHITECTURES)
-@pytest.mark.parametrize("config", WIDEST, ids=str)
+@pytest.mark.parametrize("config", SETTINGS, ids=str)
 @pytest.mark.parametrize("kernel", ["sums_kernel", "distances_kernel"])
 def test_samples_are_read_in_128_bits_and_no_register_spills(
     kernel: str, config: Config, arch: int

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from kernels import Filtered, nearest_to_centroid
-from kernels.interpreter import interpreted
+from kernels.groups import interpreted
 
 CLASSES = 4
 SHARES = st.integers(1, 100).map(lambda percent: percent / 100)

@@ -43,10 +43,10 @@ def test_triton_is_refused_where_it_cannot_run(monkeypatch: pytest.MonkeyPatch) 
 def test_a_failure_of_triton_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
     import kernels.triton_groups
 
-    def fail(*args: object, **options: object) -> None:
+    def fail(tensor: torch.Tensor) -> None:
         raise RuntimeError("out of shared memory")
 
-    monkeypatch.setattr(kernels.triton_groups, "tuned", fail)
+    monkeypatch.setattr(kernels.triton_groups, "on_device", fail)
     with pytest.raises(RuntimeError, match="out of shared memory"):
         run(torch.zeros(1, 1), [0], 1.0, "triton")
 

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from fl.training.masks import sample_keys
 from kernels.dropout import BITS, draw_bits, drop
-from kernels.interpreter import interpreted
+from kernels.groups import interpreted
 from tests.kernels.cases import DEVICE, compiled_elsewhere, fast_backends
 
 

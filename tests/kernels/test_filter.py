@@ -7,7 +7,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from kernels import groups, nearest_to_centroid
-from kernels.interpreter import interpreted
+from kernels.groups import interpreted
 from tests.kernels.cases import (
     CLASSES,
     DEVICE,

@@ -12,8 +12,7 @@ from torch import Tensor
 
 from kernels.backends import grouping
 from kernels.exact import unit_for
-from kernels.groups import Groups, narrow, quotas, share
-from kernels.interpreter import interpreted
+from kernels.groups import Groups, interpreted, narrow, quotas, share
 from tests.kernels.cases import (
     CLASSES,
     DEVICE,

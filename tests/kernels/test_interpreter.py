@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from kernels.interpreter import interpreted
+from kernels.groups import interpreted
 from tests.kernels.cases import HAS_CUDA
 
 ROOT = Path(__file__).parents[2]
