@@ -32,12 +32,11 @@ ARCHITECTURES = {80: "A100", 90: "H100", 100: "B200"}
 FEATURES = 784
 TYPES = {
     **{"keys": "*i8", "order": "*i64", "bounds": "*i64", "piece_ends": "*i64", "flat": "*fp32"},
-    **{"sums": "*i64", "centroids": "*fp32", "distances": "*fp32", "quotas": "*i64"},
-    **{"thresholds": "*i32", "histograms": "*i32", "constant": "fp32"},
+    **{"sums": "*i64", "centroids": "*fp32", "distances": "*fp32", "constant": "fp32"},
 }
 """Of the kernels' arguments; those that are not named are i32."""
-BLOCKS = {"plan_kernel": 1024, "thresholds_kernel": 4096}
-"""The largest that they are launched with."""
+BLOCK = 1024
+"""The largest that the plan is launched with."""
 TILES = tuple(
     Config(rows, features, warps)
     for rows, features, warps in (
@@ -95,7 +94,7 @@ def main(options: Options) -> int:
 def cases() -> list[tuple[str, Config | None]]:
     """Every kernel, those that read samples with each of their launch settings."""
     reading = [(n, c) for n in ("sums_kernel", "distances_kernel") for c in TILES]
-    return [("plan_kernel", None), *reading, ("thresholds_kernel", None)]
+    return [("plan_kernel", None), *reading]
 
 
 def described(found: Compiled, config: Config | None) -> str:
@@ -110,7 +109,7 @@ def described(found: Compiled, config: Config | None) -> str:
 def compiled(name: str, arch: int, config: Config | None = None) -> Compiled:
     """Compiles a kernel of the filter for compute capability ``arch``, without a GPU."""
     kernel = getattr(triton_groups, name)
-    constants = {"block": BLOCKS.get(name, 0), "piece": PIECE, "feature_stride": 1}
+    constants = {"block": BLOCK, "piece": PIECE, "feature_stride": 1}
     if config:
         constants |= {"rows": config.rows, "features": config.features}
     types = {n: TYPES.get(n, "i32") for n in kernel.arg_names if n not in constants}

@@ -8,7 +8,6 @@ from kernels.exact import BITS, rounded
 from kernels.groups import Sums, narrow, wide
 
 PIECE = 1 << (24 - BITS)  # samples whose sum a float32 holds exactly
-RADIX_SIZE = 1 << 15
 CPU_BLOCK = 1 << 18  # elements per block of samples: 1 MiB stays in cache
 DEVICE_BLOCK = 1 << 26  # elsewhere the block only bounds memory
 
@@ -19,7 +18,7 @@ class TorchGroups:
     def __init__(self, flat: Tensor, labels: Tensor, num_classes: int) -> None:
         self.flat = flat.float()
         self.labels = labels.long().clamp(-1, num_classes)
-        keys, self.order = _sort(self.labels.to(narrow(num_classes)))
+        keys, self.order = torch.sort(self.labels.to(narrow(num_classes)), stable=True)
         classes = torch.arange(num_classes + 1, device=flat.device)
         self.bounds = torch.searchsorted(keys, classes.to(keys.dtype))
         # Labels out of range must not be used as indices.
@@ -56,28 +55,3 @@ class TorchGroups:
             torch.ops.aten.mse_loss.out(samples, squares, 0, out=squares)
             torch.sum(squares, dim=1, out=out)
         return distances.sqrt_()
-
-    def thresholds(self, distances: Tensor, quotas: Tensor) -> Tensor:
-        """(C,) float32, see `Groups.thresholds`; by a selection in each class."""
-        by_class, none = distances.index_select(0, self.order), distances.new_zeros(())
-        spans = torch.stack((self.bounds[:-1], self.bounds[1:], quotas), 1).tolist()
-        return torch.stack(
-            [
-                by_class[first:last].kthvalue(quota).values if quota else none
-                for first, last, quota in spans
-            ]
-        )
-
-
-def _sort(keys: Tensor) -> tuple[Tensor, Tensor]:
-    """Sorted whole numbers and where they were, stable.
-
-    On the CPU torch sorts by radix from 32,768 numbers on, and is several times slower on half as
-    many than on so many: so some thousands are padded with their largest, which is cut off again.
-    """
-    missing = RADIX_SIZE - len(keys)
-    if keys.device.type != "cpu" or not 0 < missing < RADIX_SIZE - 2048:
-        return torch.sort(keys, stable=True)
-    padded = torch.cat((keys, keys.amax().expand(missing)))
-    values, order = torch.sort(padded, stable=True)
-    return values[: len(keys)], order[: len(keys)]

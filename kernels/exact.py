@@ -28,6 +28,22 @@ def relative_error(num_features: int) -> float:
     return (num_features / 64 + 32) * 2.0**-24
 
 
+def class_thresholds(distances: Tensor, labels: Tensor, counts: Tensor, quotas: Tensor) -> Tensor:
+    """(C,) float32: the k-th smallest of each class's distances, where k is its quota.
+
+    One sort of 64-bit numbers: the class, and the bits of the distance, which are ordered like it.
+
+    Args:
+        distances: (N,) float32, not negative, N > 0.
+        labels: (N,) int64 in range.
+        counts: (C,) of samples. Of an empty class the threshold may be any of the distances.
+        quotas: (C,), at most the counts.
+    """
+    ordered = ((labels << 32) | distances.view(torch.int32)).sort().values
+    places = (counts.cumsum(0) - counts + quotas - 1).clamp(min=0)
+    return ordered[places].to(torch.int32).view(torch.float32)
+
+
 def told_apart(
     distances: Tensor, labels: Tensor, thresholds: Tensor, quotas: Tensor, num_features: int
 ) -> tuple[Tensor, Tensor]:
@@ -40,7 +56,7 @@ def told_apart(
     Args:
         distances: (N,) float32.
         labels: (N,) in range.
-        thresholds, quotas: (C,), see `Groups.thresholds`.
+        thresholds, quotas: (C,), see `class_thresholds`.
         num_features: of the samples.
     """
     error = 2 * relative_error(num_features) * thresholds.clamp(min=SMALL)

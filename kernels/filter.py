@@ -7,7 +7,7 @@ from torch import Tensor
 
 from kernels import reference
 from kernels.backends import resolve
-from kernels.exact import means, numbers, settle, told_apart
+from kernels.exact import class_thresholds, means, numbers, settle, told_apart
 from kernels.groups import quotas, refuse_large_samples, refuse_unfit_labels
 from kernels.parts import Local, Parts, unit_of
 
@@ -79,8 +79,8 @@ def nearest_of(parts: Parts, keep: float, step: float | None = None) -> Filtered
     if not len(distances):
         return Filtered(distances.new_empty(0, dtype=torch.int64), distances, centroids)
     quota = quotas(sums.counts, keep)
-    thresholds = parts.thresholds(distances, quota)
     labels = parts.labels.clamp(0, len(quota) - 1)  # those out of range are refused below
+    thresholds = class_thresholds(distances, labels, sums.counts, quota)
     stay, tied = told_apart(distances, labels, thresholds, quota, parts.num_features)
     # Read together: the host waits for a device at each read.
     num_labelled, num_finite, num_kept, num_tied = torch.stack(

@@ -66,12 +66,6 @@ class Groups(Protocol):
     def distances(self, centroids: Tensor) -> Tensor:
         """(N,) float32 Euclidean distance of each sample to its class's row of (C, F)."""
 
-    def thresholds(self, distances: Tensor, quotas: Tensor) -> Tensor:
-        """(C,) float32: the k-th smallest of each class's distances, where k is its quota.
-
-        ``distances`` (N,) are float32 and not negative; ``quotas`` (C,). 0 where the quota is 0.
-        """
-
 
 @lru_cache
 def share(keep: float) -> tuple[int, int]:

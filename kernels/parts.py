@@ -37,9 +37,6 @@ class Parts(Protocol):
     def ordered_distances(self, numbers: Tensor, centroids: Tensor) -> Tensor:
         """See :func:`kernels.exact.ordered_distances`, of the samples ``numbers``, ascending."""
 
-    def thresholds(self, distances: Tensor, quotas: Tensor) -> Tensor:
-        """See :meth:`kernels.groups.Groups.thresholds`."""
-
 
 class Local:
     """`Parts` in one process. Samples that lie on the host visit the device some at a time."""
@@ -97,12 +94,6 @@ class Local:
             found.append(ordered_distances(samples, centres))
         return torch.cat(found) if found else centroids.new_empty(0)
 
-    def thresholds(self, distances: Tensor, quotas: Tensor) -> Tensor:
-        """See :meth:`Parts.thresholds`."""
-        if self._all:
-            return self._all.thresholds(distances, quotas)
-        return class_thresholds(distances, self.labels, quotas)
-
     def _visits(self) -> Iterator[Groups]:
         if self._all:
             yield self._all
@@ -110,12 +101,6 @@ class Local:
             rows = max(1, VISIT // self.num_features)
             for some, labels in zip(self.flat.split(rows), self.labels.split(rows), strict=True):
                 yield self._group(some.to(self._device), labels, self.num_classes)
-
-
-def class_thresholds(distances: Tensor, labels: Tensor, quotas: Tensor) -> Tensor:
-    """See :meth:`kernels.groups.Groups.thresholds`, where samples by class are not at hand."""
-    group = grouping(resolve("auto", distances.device))
-    return group(distances.unsqueeze(1), labels, len(quotas)).thresholds(distances, quotas)
 
 
 def unit_of(parts: Parts) -> float:

@@ -168,58 +168,6 @@ def distances_kernel(  # type: ignore[no-untyped-def]
         tl.store(distances + samples, tl.sqrt_rn(tl.sum(squares, 1)), mask=real)
 
 
-# The Triton kernel of the distance filter that finds each class's threshold.
-#
-# It does not sort: the quota-th smallest distance is found digit by digit from histograms of eight
-# bits. Floats that are not negative are ordered like their bits. One program of a class finds all
-# four digits in one launch. Several programs take a launch for each digit, to whose histogram each
-# adds its own, and a last launch that only reads.
-
-
-@triton.jit(do_not_specialize=["known", "digits"])
-def thresholds_kernel(  # type: ignore[no-untyped-def]
-    distances,
-    bounds,
-    quotas,
-    histograms,
-    thresholds,
-    known,
-    digits,
-    block: tl.constexpr,
-):
-    """Writes the bits of a class's threshold; ``distances`` are sorted by class.
-
-    Looks at the first ``digits`` of four: the histograms (C, 4, 256) hold those of ``known`` ones.
-    Those of the others it counts, each program of the class (the second axis) in its own blocks.
-    """
-    c = tl.program_id(0)
-    begin = tl.load(bounds + c)
-    end = tl.load(bounds + c + 1)
-    quota = tl.load(quotas + c).to(tl.int32)
-    threshold = quota * 0
-    bins = tl.arange(0, 256)
-    for digit in range(digits):
-        shift = 24 - 8 * digit
-        place = histograms + (4 * c + digit) * 256 + bins
-        counts = tl.zeros((256,), tl.int32)
-        if digit < known:
-            counts = tl.load(place)
-        else:
-            for first in range(begin + tl.program_id(1) * block, end, tl.num_programs(1) * block):
-                positions = first + tl.arange(0, block)
-                real = positions < end
-                bits = tl.load(distances + positions, mask=real, other=0).to(tl.int32, bitcast=True)
-                real = real & ((bits ^ threshold) >> shift >> 8 == 0)  # of equal higher digits
-                counts += tl.histogram((bits >> shift) & 255, 256, mask=real)
-            if tl.num_programs(1) > 1:
-                tl.atomic_add(place, counts, mask=counts > 0, sem="relaxed")
-        found = tl.sum((tl.cumsum(counts, 0) < quota).to(tl.int32), 0)
-        quota -= tl.sum(tl.where(bins < found, counts, 0), 0)
-        threshold |= found << shift
-    if (known == 4) | (tl.num_programs(1) == 1):
-        tl.store(thresholds + c, threshold)
-
-
 @dataclass(frozen=True)
 class Config:
     """How a kernel is launched: samples and features of a tile, and warps per program."""
@@ -236,15 +184,10 @@ Bandwidth times a latency of 1 us needs 19 KiB on an A100 and 54 KiB on a B200."
 INTERPRETED = Config(64, 256, 4)
 """In the interpreter, where larger tiles are quicker."""
 PIECE = 128  # samples that one program adds up, in 32 bits
-SELECTED = 1 << 13  # distances of a class, on average, from which on several programs count them
-PROGRAMS = 1 << 10  # that fill any GPU
 
 
 class TritonGroups:
-    """`Groups` in four launches (eight where classes are large) and a sort of the labels.
-
-    The host waits for none of them.
-    """
+    """`Groups` in three launches and a sort of the labels; the host waits for none of them."""
 
     def __init__(self, flat: Tensor, labels: Tensor, num_classes: int) -> None:
         self.flat, self.num_classes = flat, num_classes
@@ -297,24 +240,6 @@ class TritonGroups:
                 num_warps=self.config.warps,
             )
         return distances
-
-    def thresholds(self, distances: Tensor, quotas: Tensor) -> Tensor:
-        """(C,) float32, see `Groups.thresholds`; of large classes by several programs each."""
-        found = self.bounds.new_empty(self.num_classes, dtype=torch.int32)
-        several = len(distances) > SELECTED * self.num_classes
-        programs = max(1, PROGRAMS // self.num_classes) if several else 1
-        launches = ((0, 1), (1, 2), (2, 3), (3, 4), (4, 4)) if programs > 1 else ((0, 4),)
-        histograms = found.new_zeros(self.num_classes if programs > 1 else 0, 4, 256)
-        per_class = triton.next_power_of_2(triton.cdiv(len(distances), self.num_classes))
-        by_class = distances[self.order]
-        with on_device(self.flat):
-            for known, digits in launches:
-                thresholds_kernel[(self.num_classes, programs)](
-                    *(by_class, self.bounds, quotas, histograms, found, known, digits),
-                    block=min(4096, max(256, per_class)),
-                    num_warps=8,
-                )
-        return found.view(torch.float32)
 
 
 def on_device(tensor: Tensor) -> contextlib.AbstractContextManager[object]:

@@ -26,7 +26,7 @@ from fl.targets import Targets
 from fl.training.reduced import reduced
 from kernels.filter import nearest_of
 from kernels.groups import Sums
-from kernels.parts import Local, Parts, class_thresholds
+from kernels.parts import Local, Parts
 
 # The samples of a filter, as a rank of several sees them: its own, and what all make of theirs.
 
@@ -71,10 +71,6 @@ class RankParts:
         found = values.new_zeros(len(numbers)).index_put((here,), values)
         self._group.sum(found)
         return found
-
-    def thresholds(self, distances: Tensor, quotas: Tensor) -> Tensor:
-        """See :meth:`kernels.parts.Parts.thresholds`."""
-        return class_thresholds(distances, self.labels, quotas)
 
     def _gather(self, own: Tensor) -> Tensor:
         """All ranks' values, of which this rank has its own."""

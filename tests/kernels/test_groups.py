@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from kernels.backends import grouping
-from kernels.exact import unit_for
+from kernels.exact import class_thresholds, unit_for
 from kernels.groups import Groups, interpreted, narrow, quotas, share
 from tests.kernels.cases import (
     CLASSES,
@@ -127,22 +127,19 @@ def test_distances_are_to_the_centres_that_are_given(backend: str) -> None:
     np.testing.assert_allclose(found.cpu().numpy(), expected, rtol=1e-5)
 
 
-@fast_backends
 @examples
-@given(distances=st.lists(st.integers(0, 3), min_size=1, max_size=30), keep=SHARES, data=st.data())
+@given(distances=st.lists(st.floats(0, width=32), min_size=1, max_size=30), keep=SHARES, seed=SEEDS)
 def test_a_threshold_is_the_last_distance_within_the_quota(
-    backend: str, distances: list[int], keep: float, data: st.DataObject
+    distances: list[float], keep: float, seed: int
 ) -> None:
-    labels = data.draw(
-        st.lists(st.integers(0, CLASSES - 1), min_size=len(distances), max_size=len(distances))
-    )
-    groups = grouped(backend, np.zeros((len(labels), 2), np.float32), labels)
-    values = torch.tensor(distances, dtype=torch.float32, device=DEVICE)
-    quota = quotas(groups.bounds.diff(), keep)
-    found = groups.thresholds(values, quota)
+    """Of distances of all sizes, infinite ones too."""
+    labels = np.random.default_rng(seed).integers(0, CLASSES, len(distances))
+    counts = torch.bincount(torch.tensor(labels), minlength=CLASSES)
+    quota = quotas(counts, keep)
+    found = class_thresholds(torch.tensor(distances), torch.tensor(labels), counts, quota)
     for c, places in enumerate(quota.tolist()):
         own = sorted(d for d, label in zip(distances, labels, strict=True) if label == c)
-        assert found[c].item() == (own[places - 1] if own else 0)
+        assert not own or found[c].item() == own[places - 1]
 
 
 @every_backend

@@ -24,7 +24,6 @@ class Cut:
     """Samples (N, F) cut at some positions, each part with a `Local` of its own."""
 
     def __init__(self, samples: Tensor, labels: Tensor, cuts: list[int]) -> None:
-        self.whole = Local(samples, labels, CLASSES, device=CPU)
         self.parts = [
             Local(x, y, CLASSES, device=CPU)
             for x, y in zip(samples.tensor_split(cuts), labels.tensor_split(cuts), strict=True)
@@ -50,9 +49,6 @@ class Cut:
         ]
         each = zip(self.parts, own, strict=True)
         return torch.cat([part.ordered_distances(n, centroids) for part, n in each])
-
-    def thresholds(self, distances: Tensor, quotas: Tensor) -> Tensor:
-        return self.whole.thresholds(distances, quotas)
 
 
 def draw(seed: int, count: int, features: int = 60) -> tuple[Tensor, Tensor]:

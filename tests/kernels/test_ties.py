@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from kernels.batched import TorchGroups
-from kernels.exact import relative_error, settle, told_apart
+from kernels.exact import class_thresholds, relative_error, settle, told_apart
 from kernels.groups import quotas
 from kernels.parts import Local
 from tests.kernels.cases import CLASSES, SEEDS, every_backend, examples, fast_backends, run
@@ -23,9 +22,9 @@ def chosen(
 ) -> list[int]:
     """The numbers that stay, of samples with these distances; 16 features."""
     distances, classes = torch.tensor(rough), torch.tensor(labels)
-    groups = TorchGroups(distances.unsqueeze(1), classes, max(labels) + 1)
-    quota = quotas(groups.bounds.diff(), keep)
-    thresholds = groups.thresholds(distances, quota)
+    counts = torch.bincount(classes)
+    quota = quotas(counts, keep)
+    thresholds = class_thresholds(distances, classes, counts, quota)
     stay, tied = told_apart(distances, classes, thresholds, quota, 16)
     rows = tied.nonzero().squeeze(1)
     if len(rows):

@@ -1,17 +1,14 @@
-"""The kernels that plan, sum, measure and select, each by itself.
+"""The kernels that plan, sum and measure, each by itself.
 
 Where there is no GPU they are compiled for a Hopper, which needs its compiler alone: the
 interpreter accepts much that the compiler does not.
 """
 
-import numpy as np
 import pytest
 import torch
 
-from kernels.batched import TorchGroups
 from kernels.exact import rounding, unit_for
-from kernels.groups import quotas
-from tests.kernels.cases import DEVICE, compiled_elsewhere, interpreted_or_on_cuda, run
+from tests.kernels.cases import DEVICE, compiled_elsewhere, interpreted_or_on_cuda
 
 pytestmark = pytest.mark.gpu
 
@@ -21,10 +18,6 @@ ONES = dict.fromkeys(("num_features", "num_classes", "row_stride", "steps"), 1)
 """What is 1 is a constant to Triton."""
 DEFAULTS = {"feature_stride": 1, "block": 2048, "piece": 128, "rows": 16, "features": 256}
 SUMS = {"constant": "fp32", "constant_bits": "i32"}
-THRESHOLDS = {
-    **{"distances": "*fp32", "bounds": "*i64", "quotas": "*i64", "thresholds": "*i32"},
-    **{"histograms": "*i32", "known": "i32", "digits": "i32"},
-}
 CASES = {
     "plan": ("plan_kernel", {"keys": "*i8", **PLAN, "num_keys": "i32"} | SAMPLES, {"block": 64}),
     "plan of one": ("plan_kernel", {"keys": "*i64", **PLAN}, {"num_keys": 1, "block": 2} | ONES),
@@ -52,8 +45,6 @@ CASES = {
         {"flat": "*fp16", "centroids": "*fp32", "distances": "*fp32"} | PLAN,
         {"centroid_stride": 1} | ONES,
     ),
-    "thresholds": ("thresholds_kernel", THRESHOLDS, {"block": 256}),
-    "thresholds of many": ("thresholds_kernel", THRESHOLDS, {"block": 4096}),
 }
 
 
@@ -108,75 +99,3 @@ def test_classes_are_summed_and_rows_measured_piece_by_piece(rows: int) -> None:
     distances_kernel[grid](flat, *pieces, centres, found, 3, 3, *strides, **how)
     labels = torch.tensor([0, 0, 2, 0, 2, 0, 0], device=DEVICE)
     torch.testing.assert_close(found, (flat - centres[labels]).norm(dim=1))
-
-
-@interpreted_or_on_cuda
-def test_a_class_larger_than_the_selection_takes_at_once() -> None:
-    """More than 4096 of one class on a GPU; the blocks shrink with the class sizes elsewhere."""
-    count = 5000 if DEVICE.type == "cuda" else 1100
-    stream = np.random.default_rng(3)
-    samples = stream.integers(-40, 40, size=(count, 1)).astype(np.float32)
-    labels = np.where(np.arange(count) % 100 == 0, 1, 0)
-    samples[labels == 0] -= np.round(samples[labels == 0].mean())
-    found = run(samples, labels, 0.37, "triton", num_classes=8)
-    for c in (0, 1):
-        own = np.flatnonzero(labels == c)
-        distances = found.distances.numpy()[own]
-        stay = own[np.argsort(distances, kind="stable")[: int(len(own) * 37 // 100)]]
-        assert sorted(stay) == [i for i in found.indices.tolist() if labels[i] == c]
-
-
-@interpreted_or_on_cuda
-def test_digits_of_every_size_are_told_apart() -> None:
-    """Distances that differ in the first, second, third or only the last eight bits."""
-    for step in (2.0**-22, 2.0**-14, 2.0**-6, 1.0, 1024.0):
-        ordered = 1 + step * torch.arange(40.0)
-        distances = torch.cat((ordered, -ordered)).unsqueeze(1)  # their mean is exactly 0
-        order = torch.randperm(80, generator=torch.Generator().manual_seed(1))
-        found = run(distances[order], [2] * 80, 0.25, "triton")
-        expected = run(distances[order], [2] * 80, 0.25, "reference")
-        assert torch.equal(found.indices, expected.indices)
-
-
-@interpreted_or_on_cuda
-@pytest.mark.parametrize("block", [2, 4, 16])
-@pytest.mark.parametrize("programs", [1, 2, 3])
-def test_a_threshold_is_found_in_blocks_of_any_size(block: int, programs: int) -> None:
-    """Of the second of three classes six of eight stay: many are as far as the threshold."""
-    from kernels.triton_groups import thresholds_kernel
-
-    bounds = torch.tensor([0, 2, 10, 10], device=DEVICE)
-    by_class = torch.tensor([0.5, 9.0, 1.0, 2.0, 2.0, 3.0, 2.0, 2.0, 0.0, 2.0], device=DEVICE)
-    quota = torch.tensor([1, 6, 0], device=DEVICE)
-    histograms = torch.zeros(3, 4, 256, dtype=torch.int32, device=DEVICE)
-    found = torch.full((3,), -1, dtype=torch.int32, device=DEVICE)
-    for known, digits in [(0, 1), (1, 2), (2, 3), (3, 4), (4, 4)] if programs > 1 else [(0, 4)]:
-        written = (histograms, found, known, digits)
-        thresholds_kernel[(3, programs)](by_class, bounds, quota, *written, block=block)
-    assert found.view(torch.float32).tolist() == [0.5, 2.0, 0.0]
-
-
-@interpreted_or_on_cuda
-@pytest.mark.parametrize(
-    ("programs", "keep"), [(1, 0.01), (1, 0.5), (1, 1.0), (2, 0.01), (2, 1.0), (7, 0.5)]
-)
-def test_thresholds_are_those_of_torch_for_any_number_of_programs(
-    monkeypatch: pytest.MonkeyPatch, programs: int, keep: float
-) -> None:
-    """A large class, a small and an empty one; distances of all sizes, and many equal ones."""
-    from kernels import triton_groups
-
-    monkeypatch.setattr(triton_groups, "SELECTED", 100)
-    monkeypatch.setattr(triton_groups, "PROGRAMS", 3 * programs)
-    stream = torch.Generator().manual_seed(0)
-    distances = torch.cat(
-        (torch.rand(500, generator=stream), 10 ** (80 * torch.rand(700, generator=stream) - 42))
-    )
-    distances[500:900:2] = 0.25
-    distances[0], distances[1], distances[1000] = 0, torch.inf, 2.0**-149
-    labels = 2 * (torch.rand(1200, generator=stream) < 0.1).long()
-    flat, labels = distances.unsqueeze(1).to(DEVICE), labels.to(DEVICE)
-    torch_groups = TorchGroups(flat, labels, 3)
-    quota = quotas(torch_groups.bounds.diff(), keep)
-    found = triton_groups.TritonGroups(flat, labels, 3).thresholds(flat[:, 0], quota)
-    assert torch.equal(found, torch_groups.thresholds(flat[:, 0], quota))

@@ -16,8 +16,6 @@ pytestmark = pytest.mark.gpu
 
 WAITING = {"_local_scalar_dense", "nonzero", "masked_select", "equal", "bincount", "_unique2"}
 """Operations of which the host needs a value: a number, or the size of the result."""
-AT_MOST = {"torch": 3, "triton": 2}
-"""Torch selects class by class, so it reads where classes begin; on CUDA that is Triton's part."""
 
 
 class Waits(TorchDispatchMode):
@@ -98,7 +96,7 @@ def test_the_host_waits_at_most_twice(
     samples, labels = draw(equal)
     with waits:
         found = nearest_to_centroid(samples, labels, 3, 0.5, step=step, backend=backend)
-    assert len(waits.names) <= AT_MOST[backend] - (step is not None), waits.names
+    assert len(waits.names) <= 2 - (step is not None), waits.names
     assert len(found.indices) == 45
 
 
