@@ -48,8 +48,7 @@ from fl.events import Epoch, Event, Events
 from fl.federation import Batch, RunSpec
 from fl.fusion.distillation import FusionLoss
 from fl.fusion.fit import Fit, FitConfig, FitSpec, Inference
-from fl.fusion.server import Server
-from fl.fusion.single_server import SingleServer
+from fl.fusion.server import Server, SingleServer
 from fl.json_files import JsonObject
 from fl.models import build_classifier
 from fl.seeding import seeded, torch_generator

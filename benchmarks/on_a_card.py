@@ -38,7 +38,7 @@ from fl.fusion.distillation import FusionLoss
 from fl.fusion.fit import FitConfig, FitSpec
 from fl.fusion.group import Group, ProcessGroup
 from fl.fusion.rank import Rank
-from fl.fusion.single_server import SingleServer
+from fl.fusion.server import SingleServer
 from fl.models import build_classifier
 from fl.training.classifier import ClassifierConfig, starting_classifier
 from fl.training.generator import GeneratorConfig

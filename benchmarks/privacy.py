@@ -35,7 +35,7 @@ from fl.events import Events
 from fl.exchange import Tensors, Upload
 from fl.executor import InProcess
 from fl.federation import Client, Request, RunSpec, Training
-from fl.fusion.single_server import SingleServer
+from fl.fusion.server import SingleServer
 from fl.json_files import JsonObject
 from fl.methods.registry import get_method
 from fl.privacy.measure import Subject, measure

@@ -36,7 +36,7 @@ from fl.errors import ClientFailed, UserError
 from fl.events import Events
 from fl.federation import Client, Request, RunSpec
 from fl.fusion.fit import FitConfig
-from fl.fusion.single_server import SingleServer
+from fl.fusion.server import SingleServer
 from fl.methods.method import Method
 from fl.methods.registry import get_method
 from fl.report.style import INK, LABEL, MUTED, TICK, quiet

@@ -12,8 +12,7 @@ from fl.arithmetic import arithmetic
 from fl.data.shard import Shard
 from fl.events import Events
 from fl.federation import RunSpec
-from fl.fusion.server import Server
-from fl.fusion.single_server import SingleServer
+from fl.fusion.server import Server, SingleServer
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from typing import Literal
 
 from fl.errors import ClientFailed, ServerFailed, UserError
 from fl.events import ClientDropped, ClientEnd, Events
-from fl.exchange import Forms, Message, Upload
+from fl.exchange import Message, Upload
 from fl.federation import Client, Executor, Job, Memory, Update, UpdateStore
 from fl.plausible import outliers
 from fl.receiving import Check, Received, largest_values, receive
@@ -43,9 +43,8 @@ class ClientMap:
     check: Check | None = None
     each: Callable[[Update], object] | None = None
     """See :class:`fl.clients.MapOptions`."""
-    bytes_up: dict[int, int] = field(default_factory=dict)
-    bytes_for_test: dict[int, int] = field(default_factory=dict)
-    bytes_peer: dict[int, int] = field(default_factory=dict)
+    counted: dict[int, Counter[Recipient]] = field(default_factory=dict)
+    """Bytes of each client's upload, by whom they are for."""
     memories: dict[int, Memory] = field(default_factory=dict)
     """What the clients remember, if they are to."""
 
@@ -190,7 +189,9 @@ class ClientMap:
 
     def _keep(self, job: Job, received: Received, *, reused: bool) -> Update:
         client, note = job.client, received.upload.note
-        self._count(self.members[client.id], received.upload.forms)
+        sent = self.counted[client.id] = Counter()
+        for name, form in received.upload.forms.items():
+            sent[self._recipient(self.members[client.id], name)] += form.num_bytes
         if not reused:
             self._at_work.append(note.span)
         self.events.emit(
@@ -205,8 +206,8 @@ class ClientMap:
                 device_uuid=note.device_uuid,
                 assigned=note.assigned,
                 peak_bytes=note.peak_bytes,
-                bytes_up=self.bytes_up[client.id],
-                bytes_peer=self.bytes_peer[client.id],
+                bytes_up=sent["server"],
+                bytes_peer=sent["peers"],
                 reused=reused,
                 stats=note.stats,
                 losses=note.losses,
@@ -216,13 +217,6 @@ class ClientMap:
         if self.each:
             self.each(update)
         return update
-
-    def _count(self, client: Client, forms: Forms) -> None:
-        sent = Counter[Recipient]()
-        for name, form in forms.items():
-            sent[self._recipient(client, name)] += form.num_bytes
-        self.bytes_up[client.id], self.bytes_peer[client.id] = sent["server"], sent["peers"]
-        self.bytes_for_test[client.id] = sent["test"]
 
     def _update(self, client: Client, received: Received, *, reused: bool) -> Update:
         key, member, upload = self._keys[client.id], self.members[client.id], received.upload

@@ -155,9 +155,9 @@ class Clients:
             updates = current.collect()
         self.busy_seconds += current.busy_seconds
         for k in updates:
-            self.bytes_up[k] += current.bytes_up[k]
-            self.bytes_peer[k] += current.bytes_peer[k]
-            self.bytes_for_test[k] += current.bytes_for_test[k]
+            self.bytes_up[k] += current.counted[k]["server"]
+            self.bytes_peer[k] += current.counted[k]["peers"]
+            self.bytes_for_test[k] += current.counted[k]["test"]
         self._memories |= current.memories
         return [updates[k] for k in sorted(updates)]
 

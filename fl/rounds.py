@@ -28,6 +28,10 @@ Metric = Callable[[nn.Module], float]
 """A figure of the global model."""
 STATE = "round.state"
 """The file of the state after the last round."""
+BYTES = ("bytes_up", "bytes_down", "bytes_peer")
+"""What is counted in each round, by its name in :class:`Clients`, :class:`Round` and events."""
+OF_CLIENTS = (*BYTES, "bytes_for_test", "dropped")
+"""What clients have that a state keeps."""
 TARGETS = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.95, 0.97, 0.99)
 """Accuracies to which rounds are counted."""
 
@@ -174,9 +178,7 @@ class Rounds:
             took=played.seconds,
             round=played.number,
             accuracy=accuracy,
-            bytes_up=played.bytes_up,
-            bytes_down=played.bytes_down,
-            bytes_peer=played.bytes_peer,
+            **{name: getattr(played, name) for name in BYTES},
             client_accuracy=list(played.evaluation.per_client),
             metrics=dict(played.metrics),
             best=all(accuracy > r.evaluation.accuracy for r in earlier),
@@ -192,11 +194,7 @@ class Rounds:
             "start": asdict(self.start) if self.start else None,
             "played": [asdict(r) for r in self.played],
             "stopped_of": self.count if self.stopped else None,
-            "bytes_up": clients.bytes_up,
-            "bytes_down": clients.bytes_down,
-            "bytes_for_test": clients.bytes_for_test,
-            "bytes_peer": clients.bytes_peer,
-            "dropped": clients.dropped,
+            **{name: getattr(clients, name) for name in OF_CLIENTS},
             "remembered": clients.remembered,
         }
         save_tensors(self._file, state, self._about)
@@ -217,11 +215,8 @@ class Rounds:
         self.played = [
             Round(**{**r, "evaluation": Evaluation(**r["evaluation"])}) for r in state["played"]
         ]
-        clients.bytes_up.update(state["bytes_up"])
-        clients.bytes_down.update(state["bytes_down"])
-        clients.bytes_for_test.update(state.get("bytes_for_test", {}))
-        clients.bytes_peer.update(state.get("bytes_peer", {}))
-        clients.dropped.update(state["dropped"])
+        for name in OF_CLIENTS:
+            getattr(clients, name).update(state.get(name, {}))
         clients.recall(state.get("remembered", {}))
         clients.round = server.round = len(self.played)
         clients.end_round()  # in case the run was killed just before that
@@ -248,9 +243,7 @@ class _Reading:
         self.now = time.perf_counter()
         self.mapping = server.events.phase_seconds.get("local", 0.0)
         self.busy = clients.busy_seconds
-        self.bytes_up = sum(clients.bytes_up.values())
-        self.bytes_down = sum(clients.bytes_down.values())
-        self.bytes_peer = sum(clients.bytes_peer.values())
+        self.bytes = {name: sum(getattr(clients, name).values()) for name in BYTES}
 
 
 def _round(
@@ -273,9 +266,7 @@ def _round(
         evaluation=evaluation,
         metrics=metrics,
         seconds={name: round(s, 4) for name, s in seconds.items()},
-        bytes_up=after.bytes_up - before.bytes_up,
-        bytes_down=after.bytes_down - before.bytes_down,
-        bytes_peer=after.bytes_peer - before.bytes_peer,
+        **{name: after.bytes[name] - before.bytes[name] for name in BYTES},
     )
 
 
@@ -284,8 +275,6 @@ def _figures(played: Round) -> JsonObject:
         "round": played.number,
         "accuracy": played.evaluation.accuracy,
         "seconds": played.seconds,
-        "bytes_up": played.bytes_up,
-        "bytes_down": played.bytes_down,
-        "bytes_peer": played.bytes_peer,
+        **{name: getattr(played, name) for name in BYTES},
         **({"metrics": dict(played.metrics)} if played.metrics else {}),
     }

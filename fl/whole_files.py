@@ -9,7 +9,6 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO
 
 from fl.errors import UserError, reason_of
 
@@ -54,12 +53,11 @@ def _advice(code: int | None) -> str:
 def about(error: BaseException, path: Path) -> OSError | None:
     """The OSError behind an error from writing ``path``, with the path; None if there is none.
 
-    torch and safetensors raise errors of their own in its place; one from a mere ``write`` does not
-    know its file.
+    safetensors raises errors of its own in its place; one from a mere ``write`` does not know its
+    file.
     """
-    cause = error.__context__ if isinstance(error, RuntimeError) else error  # RuntimeError: torch's
-    if isinstance(cause, OSError) and cause.errno is not None:
-        return OSError(cause.errno, cause.strerror, cause.filename or str(path))
+    if isinstance(error, OSError) and error.errno is not None:
+        return OSError(error.errno, error.strerror, error.filename or str(path))
     found = OF_RUST.search(str(error))
     return OSError(int(found[1]), os.strerror(int(found[1])), str(path)) if found else None
 
@@ -150,45 +148,21 @@ SEAL_BYTES = len(WORDS) + 64 + 1
 log = logging.getLogger(__name__)
 
 
-class Sealing:
-    """Writes the content, and keeps its checksum."""
-
-    def __init__(self, file: IO[bytes], about: str = "") -> None:
-        self._file, self._sha = file, checksum_of(about)
-        file.write(bytes(SEAL_BYTES))
-
-    def write(self, content: bytes) -> int:
-        """Writes more of the content, as a file does."""
-        self._sha.update(content)
-        return self._file.write(content)
-
-    def flush(self) -> None:
-        """Hands what was written to the system."""
-        self._file.flush()
-
-    def seal(self) -> None:
-        """Writes the checksum in front of the content."""
-        self._file.seek(0)
-        self._file.write(WORDS + self._sha.hexdigest().encode() + b"\n")
-
-
-@contextmanager
-def sealed(path: Path, about: str = "") -> Iterator[Sealing]:
-    """A file to write to, which replaces ``path`` at the end; its folder is made if need be.
+def write_sealed(path: Path, content: bytes | memoryview, about: str = "") -> None:
+    """Writes the content in one piece, behind its checksum; its folder is made if need be.
 
     ``about`` says what the file is. Only a reader that expects the same accepts it.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     with replacing(path) as temporary, temporary.open("wb") as file:
-        writer = Sealing(file, about)
-        yield writer
-        writer.seal()
-
-
-def write_sealed(path: Path, content: bytes) -> None:
-    """Writes the content in one piece."""
-    with sealed(path) as file:
+        file.write(_seal(content, about))
         file.write(content)
+
+
+def _seal(content: bytes | memoryview, about: str) -> bytes:
+    sha = checksum_of(about)
+    sha.update(content)
+    return WORDS + sha.hexdigest().encode() + b"\n"
 
 
 def checksum_of(about: str) -> "hashlib._Hash":
@@ -203,9 +177,7 @@ def read_sealed(path: Path, about: str = "") -> bytes | None:
     except FileNotFoundError:
         return None
     seal, content = whole[:SEAL_BYTES], whole[SEAL_BYTES:]
-    sha = checksum_of(about)
-    sha.update(content)
-    if seal != WORDS + sha.hexdigest().encode() + b"\n":
+    if seal != _seal(content, about):
         log.warning("%s is damaged%s: it is ignored, and made again", path, about and " or foreign")
         return None
     return content

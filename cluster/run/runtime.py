@@ -23,8 +23,7 @@ from fl.events import Events
 from fl.executor import InProcess
 from fl.federation import Executor, RunSpec
 from fl.fusion.checkpoints import Checkpoints
-from fl.fusion.server import Server
-from fl.fusion.single_server import SingleServer
+from fl.fusion.server import Server, SingleServer
 from fl.training.sizes import CohortSizes
 
 ADDRESS = "ray-address"

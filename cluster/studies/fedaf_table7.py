@@ -26,7 +26,7 @@ from fl.events import Events
 from fl.executor import InProcess
 from fl.federation import Client, Request, RunSpec
 from fl.fusion.fit import FitConfig
-from fl.fusion.single_server import SingleServer
+from fl.fusion.server import SingleServer
 from fl.json_files import SettingValues, write_json
 from fl.methods import fedaf
 from fl.methods.fedaf import FedAFConfig

@@ -5,7 +5,7 @@ import io
 from collections.abc import Mapping
 from pathlib import Path
 from time import monotonic
-from typing import IO, Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,7 +14,7 @@ from fl.fusion.fit import FitConfig
 from fl.fusion.rank import Report
 from fl.json_files import JsonObject
 from fl.server import Loss
-from fl.whole_files import read_sealed, sealed
+from fl.whole_files import read_sealed, write_sealed
 
 
 class Checkpoints:
@@ -78,10 +78,11 @@ def name_of(loss: Loss) -> str:
 def save_tensors(path: Path, value: object, about: str = "") -> None:
     """Writes tensors and plain values; readers see the whole file or none of it.
 
-    ``about``: see :func:`fl.whole_files.sealed`.
+    ``about``: see :func:`fl.whole_files.write_sealed`.
     """
-    with sealed(path, about) as file:
-        torch.save(value, cast(IO[bytes], file))  # torch writes to it, and no more
+    content = io.BytesIO()
+    torch.save(value, content)
+    write_sealed(path, content.getbuffer(), about)
 
 
 def load_tensors(path: Path, about: str = "") -> Any:

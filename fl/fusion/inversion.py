@@ -51,16 +51,8 @@ class DistillationConfig(Settings):
 
     def fit_config(self) -> "PoolFitConfig":
         """The settings of the server's fit."""
-        return PoolFitConfig(
-            epochs=self.epochs,
-            lr=self.lr,
-            optimizer="sgd",
-            momentum=self.momentum,
-            batch_size=self.batch_size,
-            schedule=self.schedule,
-            clip=self.clip,
-            weight_decay=self.weight_decay,
-        )
+        shared = {name: value for name, value in vars(self).items() if name != "temperature"}
+        return PoolFitConfig(optimizer="sgd", **shared)
 
 
 @dataclass(frozen=True, kw_only=True)

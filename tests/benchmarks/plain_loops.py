@@ -16,7 +16,7 @@ from fl.data.shard import Shard
 from fl.events import Events
 from fl.executor import InProcess
 from fl.federation import Client, Request, RunSpec
-from fl.fusion.single_server import SingleServer
+from fl.fusion.server import SingleServer
 from fl.rounds import Rounds
 from fl.seeding import seeded
 from tests.fl.methods.tiny import NoStore, tiny_data

@@ -10,7 +10,7 @@ from servers import limited, servers
 
 from fl.events import Events
 from fl.federation import RunSpec
-from fl.fusion.single_server import SingleServer
+from fl.fusion.server import SingleServer
 
 CPU = torch.device("cpu")
 TINY = Fusion(samples=(40,), teachers=(2,), epochs=2, batch_size=16, width=0.02, ranks=(1,))

@@ -8,7 +8,7 @@ from fl.events import Events
 from fl.federation import Batch
 from fl.fusion.distillation import FusionLoss
 from fl.fusion.fit import FitConfig
-from fl.fusion.single_server import SingleServer
+from fl.fusion.server import SingleServer
 from fl.server import Lessons, Samples
 from tests.fl.toy import CPU, PROBLEM, same_bits, shard
 

@@ -15,8 +15,8 @@ from cluster.run.prepare import Prepared, prepare
 from cluster.run.run_dir import claim
 from cluster.run.runner import CHECKPOINTS, JsonLines, execute, interrupt_first
 from fl.events import ClientEnd, ClientProgress, Event, Phase, RunEnd, RunStart, parse_events
+from fl.fusion import checkpoints
 from fl.json_files import JsonObject, read_json
-from fl.whole_files import Sealing
 from tests.cluster.commands import launch
 from tests.fl.data.fake_files import write_idx_family
 from tests.fl.toy import same_bits
@@ -191,20 +191,16 @@ def test_a_full_disk_is_an_error_that_names_the_file() -> None:
         lines.close()
 
 
-def test_a_run_that_is_interrupted_amid_a_file_of_torchs_says_so(
+def test_a_run_that_is_interrupted_amid_a_state_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Torch's own error takes the interrupt's place there."""
     asked = ("--name=run", "--runtime=inprocess", "--fusion-checkpoint=0")
-    write = Sealing.write
 
-    def stopped(self: Sealing, content: bytes) -> int:
-        if len(content) < 1000:
-            return write(self, content)
+    def stopped(path: Path, content: memoryview, about: str) -> None:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(Sealing, "write", stopped)
+        patch.setattr(checkpoints, "write_sealed", stopped)
         done = launch(tmp_path, *asked)
     assert (done.returncode, done.stderr.count("\n")) == (130, 1)
     assert done.stderr.startswith("interrupted; ")

@@ -21,8 +21,7 @@ from fl.events import Events
 from fl.exchange import unpack
 from fl.federation import Job, TaskInput, TaskOutput
 from fl.fusion.checkpoints import Checkpoints
-from fl.fusion.server import Server
-from fl.fusion.single_server import SingleServer
+from fl.fusion.server import Server, SingleServer
 from tests.cluster.outcomes import uploads
 from tests.fl.toy import PROBLEM, client, shard, split
 

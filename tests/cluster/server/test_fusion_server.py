@@ -27,8 +27,7 @@ from fl.events import Events
 from fl.federation import Batch, Job, Request
 from fl.fusion.distillation import FusionLoss
 from fl.fusion.fit import FitConfig
-from fl.fusion.server import Server
-from fl.fusion.single_server import SingleServer
+from fl.fusion.server import Server, SingleServer
 from fl.server import Samples
 from fl.training.classifier import starting_classifier, train_classifier
 from fl.training.generator import starting_generator

@@ -7,7 +7,7 @@ from fl.federation import Batch
 from fl.fusion.checkpoints import Checkpoints
 from fl.fusion.distillation import FusionLoss
 from fl.fusion.fit import FitConfig
-from fl.fusion.single_server import SingleServer
+from fl.fusion.server import SingleServer
 from fl.training.classifier import starting_classifier
 from tests.fl.toy import CPU, PROBLEM, VGG, Told, into, shard
 

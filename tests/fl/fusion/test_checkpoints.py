@@ -13,7 +13,7 @@ from fl.events import Epoch, Event, Events
 from fl.fusion import checkpoints as checkpoints_module
 from fl.fusion.checkpoints import Checkpoints, digest_of, load_tensors, save_tensors
 from fl.fusion.rank import Report
-from fl.fusion.single_server import SingleServer
+from fl.fusion.server import SingleServer
 from tests.fl.fusion.serving import CE, CONFIG, TEST, data, model, server
 from tests.fl.toy import CPU, PROBLEM, Told, named, same_bits
 

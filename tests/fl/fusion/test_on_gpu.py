@@ -16,8 +16,7 @@ from fl.fusion.checkpoints import Checkpoints
 from fl.fusion.distillation import EachMember, LearnedFusionLoss, Weighing
 from fl.fusion.fit import FitConfig
 from fl.fusion.group import PeerLostError, ProcessGroup
-from fl.fusion.server import Server
-from fl.fusion.single_server import SingleServer
+from fl.fusion.server import Server, SingleServer
 from fl.server import FitResult, Loss
 from tests.fl.devices import DEVICE, TOLERANCE, Where, assert_same, on_both
 from tests.fl.fusion.networks import (

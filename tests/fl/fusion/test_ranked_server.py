@@ -11,7 +11,7 @@ from fl.events import Events
 from fl.fusion.distillation import TeacherWeights, agreed_logits
 from fl.fusion.fit import Fit, FitSpec
 from fl.fusion.rank import ASKED
-from fl.fusion.single_server import SingleServer
+from fl.fusion.server import SingleServer
 from fl.fusion.synthesis import Drawn, still_asked
 from fl.models import Decoder
 from fl.server import Samples

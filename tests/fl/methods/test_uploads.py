@@ -12,7 +12,7 @@ from fl.events import Events
 from fl.exchange import Tensors, prefixed
 from fl.federation import Training, Update
 from fl.fusion.aggregation import AggregationConfig, aggregate_states, average_states
-from fl.fusion.single_server import SingleServer
+from fl.fusion.server import SingleServer
 from fl.methods.uploads import (
     ClassifierTensors,
     Decoders,

@@ -20,7 +20,7 @@ from fl.executor import InProcess
 from fl.federation import Batch, Client, Executor, Request, RunSpec, UpdateStore
 from fl.fusion.checkpoints import Checkpoints
 from fl.fusion.fit import FitConfig
-from fl.fusion.single_server import SingleServer
+from fl.fusion.server import SingleServer
 from fl.methods.fedmho import FedMHOConfig, assign
 from fl.methods.method import Assignment
 from fl.scoring import OwnTests
