@@ -9,7 +9,7 @@ from kernels import reference
 from kernels.backends import resolve
 from kernels.exact import class_thresholds, means, numbers, settle, told_apart
 from kernels.groups import quotas, refuse_large_samples, refuse_unfit_labels
-from kernels.parts import Local, Parts, unit_of
+from kernels.parts import Local
 
 
 @dataclass(frozen=True)
@@ -67,19 +67,19 @@ def nearest_to_centroid(
     return nearest_of(local, keep, step)
 
 
-def nearest_of(parts: Parts, keep: float, step: float | None = None) -> Filtered:
+def nearest_of(parts: Local, keep: float, step: float | None = None) -> Filtered:
     """The filter on samples that may be spread over several processes; all else as above.
 
     The host waits for the device once, and once more for the largest value if there is no ``step``.
     """
-    unit = unit_of(parts) if step is None else step
+    unit = parts.unit() if step is None else step
     sums = parts.sums(unit, whole=step is not None)
     centroids = means(sums.units, sums.counts, unit)
     distances = parts.distances(centroids)
     if not len(distances):
         return Filtered(distances.new_empty(0, dtype=torch.int64), distances, centroids)
     quota = quotas(sums.counts, keep)
-    labels = parts.labels.clamp(0, len(quota) - 1)  # those out of range are refused below
+    labels = parts.all_labels.clamp(0, len(quota) - 1)  # those out of range are refused below
     thresholds = class_thresholds(distances, labels, sums.counts, quota)
     stay, tied = told_apart(distances, labels, thresholds, quota, parts.num_features)
     # Read together: the host waits for a device at each read.

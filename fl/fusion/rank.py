@@ -26,57 +26,66 @@ from fl.targets import Targets
 from fl.training.reduced import reduced
 from kernels.filter import nearest_of
 from kernels.groups import Sums
-from kernels.parts import Local, Parts
+from kernels.parts import Local
 
 # The samples of a filter, as a rank of several sees them: its own, and what all make of theirs.
 
 
-class RankParts:
-    """:class:`kernels.parts.Parts` over a group; all ranks must ask for the same together.
+class RankParts(Local):
+    """A rank's samples of all ranks'; all of them must ask for the same together.
 
     Ranks exchange their classes' sums, and a label and a distance for each sample: no samples.
     Each value is a rank's own and zero at the others, so that sums are exact.
     """
 
-    def __init__(self, local: Local, group: Group, first: int, total: int) -> None:
-        """``local``: this rank's samples, of which the first is number ``first`` of ``total``."""
-        self._local, self._group = local, group
-        self._first, self._total = first, total
-        self.num_features = local.num_features
-        self.labels = self._gather(local.labels)
+    def __init__(
+        self,
+        flat: Tensor,
+        labels: Tensor,
+        num_classes: int,
+        *,
+        device: torch.device,
+        group: Group,
+        first: int,
+        total: int,
+    ) -> None:
+        """``first`` of ``total`` is the number of this rank's first sample."""
+        super().__init__(flat, labels, num_classes, device=device)
+        self._ranks, self._first, self._total = group, first, total
+        self.all_labels = self._gather(self.labels)
 
     def largest(self) -> float:
-        """See :meth:`kernels.parts.Parts.largest`."""
-        found = torch.zeros(self._group.size, device=self.labels.device)
-        found[self._group.rank] = self._local.largest()
-        self._group.sum(found)
+        """See :meth:`kernels.parts.Local.largest`."""
+        found = torch.zeros(self._ranks.size, device=self.labels.device)
+        found[self._ranks.rank] = super().largest()
+        self._ranks.sum(found)
         return float(found.max())
 
     def sums(self, unit: float, *, whole: bool) -> Sums:
-        """See :meth:`kernels.parts.Parts.sums`."""
-        own = self._local.sums(unit, whole=whole)
+        """See :meth:`kernels.parts.Local.sums`."""
+        own = super().sums(unit, whole=whole)
         both = torch.cat((own.units, own.counts.unsqueeze(1)), 1)
-        self._group.sum(both)
+        self._ranks.sum(both)
         return Sums(both[:, :-1], both[:, -1])
 
     def distances(self, centroids: Tensor) -> Tensor:
-        """See :meth:`kernels.parts.Parts.distances`."""
-        return self._gather(self._local.distances(centroids))
+        """See :meth:`kernels.parts.Local.distances`."""
+        return self._gather(super().distances(centroids))
 
     def ordered_distances(self, numbers: Tensor, centroids: Tensor) -> Tensor:
-        """See :meth:`kernels.parts.Parts.ordered_distances`."""
+        """See :meth:`kernels.parts.Local.ordered_distances`."""
         own = numbers - self._first
-        here = (own >= 0) & (own < len(self._local.labels))
-        values = self._local.ordered_distances(own[here], centroids)
+        here = (own >= 0) & (own < len(self.labels))
+        values = super().ordered_distances(own[here], centroids)
         found = values.new_zeros(len(numbers)).index_put((here,), values)
-        self._group.sum(found)
+        self._ranks.sum(found)
         return found
 
     def _gather(self, own: Tensor) -> Tensor:
         """All ranks' values, of which this rank has its own."""
         found = own.new_zeros(self._total)
         found[self._first : self._first + len(own)] = own
-        self._group.sum(found)
+        self._ranks.sum(found)
         return found
 
 
@@ -171,10 +180,10 @@ class Rank:
         ``first`` of ``total`` is the number of this rank's first sample; numbers that are returned
         are those of all ranks' samples, the same on each of them.
         """
-        classes = self.run_spec.num_classes
-        local = Local(images.flatten(1), labels, classes, device=self.device)
-        several = self.group.size > 1
-        parts: Parts = RankParts(local, self.group, first, total) if several else local
+        samples = (images.flatten(1), labels, self.run_spec.num_classes)
+        if self.group.size == 1:
+            return nearest_of(Local(*samples, device=self.device), keep, step).indices
+        parts = RankParts(*samples, device=self.device, group=self.group, first=first, total=total)
         return nearest_of(parts, keep, step).indices
 
     @torch.no_grad()

@@ -21,7 +21,6 @@ from fl.training.generator import starting_generator
 from kernels import Filtered, nearest_to_centroid
 from kernels.exact import rounded, unit_for
 from kernels.filter import nearest_of
-from kernels.parts import Local
 from tests.fl.fusion.serving import CE, TEST, data
 from tests.fl.fusion.threads import ThreadGroup, on_ranks
 from tests.fl.toy import CPU, GENERATOR, PROBLEM, same_bits
@@ -223,7 +222,8 @@ def over_ranks(
 
     def work(group: ThreadGroup) -> Filtered:
         own, first = blocks[group.rank], sum(len(b[1]) for b in blocks[: group.rank])
-        parts = RankParts(Local(*own, 3, device=CPU), Counted(group), first, len(labels))
+        where = {"first": first, "total": len(labels)}
+        parts = RankParts(*own, 3, device=CPU, group=Counted(group), **where)
         return nearest_of(parts, keep, step)
 
     return on_ranks(len(blocks), work), exchanged
@@ -251,6 +251,18 @@ def test_ties_are_decided_among_all_ranks_samples() -> None:
     found, exchanged = over_ranks(images, labels, [13, 45], 0.5, PIXEL)
     assert all(f.indices.tolist() == list(range(30)) for f in found)
     assert exchanged == [60, 3 * (50 + 1), 60, 60]  # labels, sums, distances, exact distances
+
+
+def test_near_ties_are_decided_among_all_ranks_samples() -> None:
+    """Samples around one centre, as far as each other but for the last bits."""
+    stream = torch.Generator().manual_seed(0)
+    half = torch.randn(50, 7, generator=stream, dtype=torch.float64)
+    half = (half / half.norm(dim=1, keepdim=True)).float()
+    images, labels = torch.cat((half, -half)), torch.zeros(100, dtype=torch.int64)
+    expected = nearest_to_centroid(images, labels, 3, 0.5, backend="reference").indices
+    found, exchanged = over_ranks(images, labels, [10, 10, 63], 0.5, None)
+    assert all(torch.equal(f.indices, expected) for f in found)
+    assert exchanged[-1] > 20  # exact distances
 
 
 def test_no_samples_are_exchanged() -> None:
