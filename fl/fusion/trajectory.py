@@ -15,7 +15,7 @@ from fl.bounds import Count, OneOf, Positive, Settings
 from fl.condensation.augment import KINDS, draw_augmentation
 from fl.exchange import Tensors
 from fl.seeding import torch_generator
-from fl.training.optimizers import Adam
+from fl.training.optimizers import Adam, Parts
 from fl.training.recipe import Step, minimise
 
 AHEAD = 3
@@ -89,7 +89,7 @@ def match_trajectory(
             end = _train(model, start, images, logits.softmax(1), rate, augmented)
             yield Step(_distance(model, start, end, target), (0, 1, 2))
 
-    minimise(steps(), parts, _Separately(rates, parts))
+    minimise(steps(), parts, Parts([Adam(rate) for rate in rates], parts))
     return images.detach(), logits.detach().softmax(1)
 
 
@@ -133,16 +133,3 @@ def _distance(model: nn.Module, start: Tensors, end: Tensors, target: Tensors) -
     missed = sum((end[n] - target[n]).square().sum() for n in names)
     whole = sum((start[n] - target[n]).square().sum() for n in names)
     return torch.as_tensor(missed) / torch.as_tensor(whole)
-
-
-class _Separately:
-    """Adam for each part of what is learned, at a rate of its own."""
-
-    def __init__(self, rates: Sequence[float], parts: Sequence[Sequence[Tensor]]) -> None:
-        pairs = zip(rates, parts, strict=True)
-        self._parts = [Adam(rate).for_cohort([part]) for rate, part in pairs]
-
-    def step(self, clients: Sequence[int]) -> None:
-        """See :class:`fl.training.optimizers.CohortOptimizer`, with parts in place of clients."""
-        for k in clients:
-            self._parts[k].step((0,))

@@ -8,6 +8,7 @@ process a second and 90 MiB.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import repeat
 from typing import Literal, Protocol
 
 import torch
@@ -186,9 +187,13 @@ class Parts:
     """One client's parameters in parts, each with an optimiser of its own: a step moves the parts
     whose positions it is given, and the momentum of the others is left as it is."""
 
-    def __init__(self, settings: SGD | Adam, parts: Sequence[Sequence[Tensor]]) -> None:
-        """``parts``: the parameters; a part may be empty."""
-        self._parts = [settings.for_cohort([part]) if part else None for part in parts]
+    def __init__(
+        self, settings: SGD | Adam | Sequence[Adam], parts: Sequence[Sequence[Tensor]]
+    ) -> None:
+        """``settings``: of all parts, or of each; ``parts``: the parameters; one may be empty."""
+        each = settings if isinstance(settings, Sequence) else repeat(settings)
+        pairs = zip(each, parts, strict=False)
+        self._parts = [own.for_cohort([part]) if part else None for own, part in pairs]
 
     def step(self, clients: Sequence[int]) -> None:
         """See :class:`CohortOptimizer`, with parts in place of clients."""

@@ -6,13 +6,12 @@ from contextlib import AbstractContextManager, nullcontext
 import numpy as np
 import pytest
 import torch
-from torch import nn
 
 from fl.client_map import OnFailure
 from fl.clients import Clients, Relayed
 from fl.errors import ClientFailed
 from fl.events import Events
-from fl.exchange import Tensors, Upload, load_prefixed, pack, unpack
+from fl.exchange import Tensors, Upload, pack, unpack
 from fl.executor import InProcess
 from fl.federation import Executor, Job, RunSpec, TaskInput, TaskOutput, Update
 from fl.methods.moon import LocalMoon
@@ -269,21 +268,6 @@ def test_a_role_is_never_dropped_whole() -> None:
     clients = federation(InProcess(split(2, 2, 2)), on_failure="drop")
     with pytest.raises(ClientFailed, match=r"^client 2 .*no samples; no generator client is left$"):
         clients.map(fails_for_two, only=[0, 2])
-
-
-@pytest.mark.parametrize(
-    "weight", [torch.full((2, 3), torch.nan), torch.zeros(3, 2)], ids=["NaN", "other shape"]
-)
-def test_an_upload_that_is_no_model_is_refused_before_it_is_kept(weight: torch.Tensor) -> None:
-    store = MemoryStore()
-    answers = FakeExecutor(lambda job: {"net.weight": weight, "net.bias": torch.ones(2)})
-    with pytest.raises(ClientFailed, match=r"^client 3 \(cvae-small\) failed: sent net\.weight"):
-        federation(answers, store).map(never_run, only=[3], check=is_linear)
-    assert not store.kept
-
-
-def is_linear(update: Update, run_spec: RunSpec) -> None:
-    load_prefixed(nn.Linear(3, 2), update.tensors, "net", f"client {update.client.id}")
 
 
 def whatever(update: Update, run_spec: RunSpec) -> None:

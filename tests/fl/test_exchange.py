@@ -183,7 +183,7 @@ def mapped_bytes() -> int:
     return 1024 * next(int(line.split()[1]) for line in lines if line.startswith("RssFile"))
 
 
-def test_the_ledger_counts_the_data_of_tensors() -> None:
+def test_the_ledger_counts_the_data_of_tensors_and_of_a_view_what_it_shows() -> None:
     tensors = {
         "weights": torch.zeros(3, 5),
         "halves": torch.zeros(4, dtype=torch.float16),
@@ -192,9 +192,6 @@ def test_the_ledger_counts_the_data_of_tensors() -> None:
     }
     assert num_bytes(tensors) == 3 * 5 * 4 + 4 * 2 + 2 * 8
     assert num_bytes({}) == 0
-
-
-def test_a_view_counts_as_what_it_shows() -> None:
     assert num_bytes({"wide": torch.zeros(1).expand(100)}) == 400
     assert num_bytes({"narrow": torch.zeros(100)[:1]}) == 4
 

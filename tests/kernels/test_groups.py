@@ -119,6 +119,17 @@ def test_sums_are_those_of_whole_numbers(
 
 
 @fast_backends
+@pytest.mark.parametrize("size", [1, 63, 64, 65, 197, 1000])
+def test_the_largest_values_are_added_exactly(backend: str, size: int) -> None:
+    """All but the first have an odd number of units, next to as many as there can be."""
+    samples = torch.full((size, 2), 1 - 2.0**-18)
+    samples[0] = -1.0
+    sums = grouped(backend, samples, [2] * size).sums(2.0**-18, whole=True)
+    total = (size - 1) * (2**18 - 1) - 2**18
+    assert sums.units.tolist() == [[0, 0], [0, 0], [total] * 2, [0, 0]]
+
+
+@fast_backends
 def test_distances_are_to_the_centres_that_are_given(backend: str) -> None:
     samples, labels = draw([3, 2, 0, 4], 3, seed=1)
     centres = np.random.default_rng(2).normal(size=(CLASSES, 3)).astype(np.float32)

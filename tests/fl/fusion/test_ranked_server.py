@@ -12,7 +12,6 @@ from fl.fusion.distillation import TeacherWeights, agreed_logits
 from fl.fusion.fit import Fit, FitSpec
 from fl.fusion.rank import ASKED
 from fl.fusion.server import SingleServer
-from fl.fusion.synthesis import Drawn, still_asked
 from fl.models import Decoder
 from fl.server import Samples
 from fl.training.generator import starting_generator
@@ -161,20 +160,6 @@ def test_a_function_is_applied_to_one_column() -> None:
     changed = here.apply(given, "images", torch.neg)
     assert torch.equal(here.fetch(changed, "images"), -data()["images"])
     assert torch.equal(here.fetch(changed, "labels"), data()["labels"])
-
-
-ROWS = np.array([[1, 0], [2, 3], [0, 4]])
-
-
-def drawn(client: int) -> Drawn:
-    return Drawn(ROWS[client], torch.full((1,), float(client)), torch.empty(0))
-
-
-def test_only_what_is_the_same_is_given() -> None:
-    early = {("a", client): drawn(client) for client in (2, 1, 0)} | {("b", 1): drawn(1)}
-    changed = np.array([[1, 0], [2, 4]])
-    assert still_asked(early, [0, 1], changed, "a") == {0: early["a", 0]}
-    assert still_asked(early, [0, 1], ROWS[:2], "b") == {1: early["b", 1]}
 
 
 ALLOCATION = np.array([[300, 0, 50], [1, 0, 2], [0, 3, 0], [2, 2, 2], [0, 0, 0]])

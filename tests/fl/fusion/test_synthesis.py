@@ -19,7 +19,6 @@ from fl.fusion.synthesis import (
     client_shares,
     draw_samples,
     label_share,
-    label_share_of,
     plan_draws,
     portions,
     share_out,
@@ -242,13 +241,6 @@ def test_squared_counts_follow_the_released_codes_formula(counts: np.ndarray, to
 
 @examples
 @given(counts=HELD, total=TOTALS)
-def test_a_label_share_is_known_from_one_decoders_counts(counts: np.ndarray, total: int) -> None:
-    rows = [label_share_of(own, total, k, len(counts)) for k, own in enumerate(counts)]
-    assert np.array_equal(rows, label_share(counts, total))
-
-
-@examples
-@given(counts=HELD, total=TOTALS)
 def test_label_shares_are_each_decoders_own_distribution_rounded(
     counts: np.ndarray, total: int
 ) -> None:
@@ -270,11 +262,6 @@ def test_label_shares_give_every_decoder_the_same_total(counts: np.ndarray, tota
     assert totals.sum() == total
     assert totals.max() - totals.min() <= 1
     assert (np.diff(totals) <= 0).all()  # the first ones make one more
-
-
-def test_label_shares_are_exact_where_they_divide() -> None:
-    counts = np.array([[1, 3, 0], [2, 0, 2]])
-    assert label_share(counts, 16).tolist() == [[2, 6, 0], [4, 0, 4]]
 
 
 def test_the_largest_remainder_is_rounded_up_and_of_equal_ones_the_first() -> None:
