@@ -14,7 +14,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from fl.exchange import Message, StoredTensors, Upload, visible
+from fl.exchange import Form, Message, StoredTensors, Upload, visible
 from fl.federation import Job, RunSpec, Update
 from fl.plausible import ANSWERS, LARGEST_ANSWER, VARIANCE, WHY, extent
 
@@ -76,7 +76,9 @@ def receive(
             if form.dtype.is_floating_point:
                 largest[name] = max(found, default=0.0)
         if check:
-            looked = LookedAt(upload)
+            seen = set[str]()
+            looked = LookedAt(upload, seen)
+            looked.forms = LookedAt(upload.forms, seen)
             update = Update(
                 client=job.client,
                 tensors=looked,
@@ -88,7 +90,9 @@ def receive(
                 began=began or {},
             )
             check(update, job.run_spec)
-            looked.refuse_others()
+            others = sorted(upload.keys() - seen)
+            if others and seen:  # who looks at none says nothing of which there may be
+                raise ValueError(f"sent what nobody asked for: {', '.join(others[:5])}")
     except (ValueError, RuntimeError) as error:  # RuntimeError: torch, of tensors that do not fit
         reason = " ".join(str(error).split())[:300]
         raise ValueError(reason.removeprefix(f"client {job.client.id} ")) from None
@@ -102,18 +106,21 @@ def largest_values(message: Message) -> dict[str, float]:
     return {n: float(torch.tensor([0.0, *map(extent, message.parts(n))]).max()) for n in floats}
 
 
-class Noting(Mapping[str, Value]):
-    """The same mapping; ``seen`` gets the names whose value somebody takes.
+class LookedAt(Mapping[str, Value]):
+    """The same mapping; ``seen`` gets the names whose value a check takes.
 
     To go through the names, or to ask whether there is one, takes no value.
     """
 
+    forms: "LookedAt[Form]"
+    """Of tensors, as of :class:`fl.exchange.Message`."""
+
     def __init__(self, values: Mapping[str, Value], seen: set[str]) -> None:
-        self._values, self.seen = values, seen
+        self._values, self._seen = values, seen
 
     def __getitem__(self, name: str) -> Value:
         value = self._values[name]
-        self.seen.add(name)
+        self._seen.add(name)
         return value
 
     def __contains__(self, name: object) -> bool:
@@ -124,24 +131,6 @@ class Noting(Mapping[str, Value]):
 
     def __len__(self) -> int:
         return len(self._values)
-
-
-class LookedAt(Noting[Tensor]):
-    """An upload's tensors, and which of them a check has looked at, by values or by form."""
-
-    def __init__(self, upload: Upload) -> None:
-        super().__init__(upload, set())
-        self.forms = Noting(upload.forms, self.seen)
-        """As of :class:`fl.exchange.Message`."""
-
-    def refuse_others(self) -> None:
-        """Raises `ValueError` if some were looked at and others were not.
-
-        A check that looks at none of them says nothing of which there may be.
-        """
-        others = sorted(set(self) - self.seen)
-        if others and self.seen:
-            raise ValueError(f"sent what nobody asked for: {', '.join(others[:5])}")
 
 
 def check_values(name: str, tensor: Tensor) -> float:

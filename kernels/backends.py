@@ -36,15 +36,9 @@ def resolve(backend: str, device: torch.device) -> str:
 
 
 def grouping(backend: str) -> Callable[[Tensor, Tensor, int], Groups]:
-    """The `Groups` class of a resolved backend, for (N, F) samples.
-
-    Raises:
-        ValueError: the reference, which has none.
-    """
+    """The `Groups` class of a resolved backend, torch or triton, for (N, F) samples."""
     if backend == "torch":
         return TorchGroups
-    if backend == "reference":
-        raise ValueError("the reference backend is there for nearest_to_centroid alone")
     from kernels.triton_groups import TritonGroups  # imports triton
 
     return TritonGroups
