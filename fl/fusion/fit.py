@@ -207,7 +207,7 @@ class Fit:
             nonlocal own
             for number, rows in enumerate(batches):
                 self._set_rate(epoch, len(batches), number)
-                own = self._own_loss(epoch, rows, self._masks)
+                own = self._own_loss(epoch, rows)
                 yield Step(own)
 
         def exchange() -> None:
@@ -247,21 +247,19 @@ class Fit:
             for part in model.members if isinstance(model, Ensemble) else [model]:
                 nn.utils.clip_grad_norm_(part.parameters(), self._config.clip)
 
-    def _own_loss(self, epoch: int, rows: Tensor, masks: Masks) -> Tensor:
+    def _own_loss(self, epoch: int, rows: Tensor) -> Tensor:
         """This rank's share of the batch's loss."""
         first, own = self._slice(rows)
         if not len(own) and not self._whole:  # a rank without samples still takes part in the sums
             return torch.zeros((), device=self._device)
-        batch, share = self._part(epoch, rows, first, own, masks)
+        batch, share = self._part(epoch, rows, first, own)
         with torch.autocast(self._device.type, torch.bfloat16, self._config.precision == "bf16"):
             return self._spec.loss(self._model, batch) * share
 
-    def _part(
-        self, epoch: int, rows: Tensor, first: int, own: Tensor, masks: Masks
-    ) -> tuple[Batch, float]:
+    def _part(self, epoch: int, rows: Tensor, first: int, own: Tensor) -> tuple[Batch, float]:
         """The batch that this rank's loss is of, and the factor on that loss."""
         batch = self._batch(epoch, own)
-        masks.start_step(batch["key"])
+        self._masks.start_step(batch["key"])
         if not self._whole:
             return batch, len(own) / len(rows)
         self._whole.start_step(first, len(own), len(rows))

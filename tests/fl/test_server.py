@@ -4,30 +4,18 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fl.events import Events
 from fl.federation import Batch
-from fl.fusion.distillation import FusionLoss
 from fl.fusion.fit import FitConfig
-from fl.fusion.server import SingleServer
 from fl.server import Lessons, Samples
-from tests.fl.toy import CPU, PROBLEM, same_bits, shard
+from tests.fl.fusion.serving import CE, data, server
+from tests.fl.toy import same_bits
 
 CONFIG = FitConfig(epochs=3, lr=0.05, batch_size=8, optimizer="sgd")
-LOSS = FusionLoss(ce_weight=1, kd_weight=0)
-
-
-def server() -> SingleServer:
-    return SingleServer(PROBLEM, shard(3, 3, 3, seed=1), Events(), CPU)
 
 
 def linear() -> nn.Module:
     torch.manual_seed(0)
     return nn.Sequential(nn.Flatten(), nn.Linear(28 * 28, 3))
-
-
-def images_and_labels() -> Batch:
-    train = shard(7, 7, 6)
-    return {"images": train.images, "labels": train.labels}
 
 
 class Repeated:
@@ -41,7 +29,7 @@ class Repeated:
     def epoch(self, number: int) -> Batch:
         self.memory["epochs"] += 1
         self.seen.append(next(reversed(list(self.model.parameters()))).detach().clone())
-        return images_and_labels()
+        return data()
 
     def digest(self) -> str:
         return "repeated"
@@ -64,10 +52,10 @@ def test_some_columns_alone_have_as_many_rows_and_leave_the_others_as_they_were(
 
 def test_lessons_that_never_change_are_a_fit_on_what_they_give() -> None:
     plain, taught = linear(), linear()
-    expected = server().fit(plain, images_and_labels(), loss=LOSS, config=CONFIG, stage="fusion")
+    expected = server().fit(plain, data(), loss=CE, config=CONFIG, stage="fusion")
     lessons = Repeated(taught)
     assert isinstance(lessons, Lessons)
-    result = server().fit(taught, lessons, loss=LOSS, config=CONFIG, stage="fusion")
+    result = server().fit(taught, lessons, loss=CE, config=CONFIG, stage="fusion")
     assert same_bits(taught.state_dict(), plain.state_dict())
     assert result == expected
 
@@ -75,10 +63,10 @@ def test_lessons_that_never_change_are_a_fit_on_what_they_give() -> None:
 def test_each_lesson_is_made_of_the_model_as_the_epochs_before_left_it() -> None:
     model, shorter = linear(), linear()
     lessons = Repeated(model)
-    server().fit(model, lessons, loss=LOSS, config=CONFIG, stage="fusion")
+    server().fit(model, lessons, loss=CE, config=CONFIG, stage="fusion")
     assert lessons.memory["epochs"].item() == 3
     assert torch.equal(lessons.seen[0], linear()[1].bias)  # type: ignore[index]
     one = FitConfig(epochs=1, lr=0.05, batch_size=8, optimizer="sgd")
-    server().fit(shorter, images_and_labels(), loss=LOSS, config=one, stage="fusion")
+    server().fit(shorter, data(), loss=CE, config=one, stage="fusion")
     assert torch.equal(lessons.seen[1], shorter[1].bias)  # type: ignore[index]
     assert not torch.equal(lessons.seen[2], lessons.seen[1])

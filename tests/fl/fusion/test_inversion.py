@@ -241,11 +241,8 @@ def moved(config: DistillationConfig) -> list[float]:
     return [a - b for a, b in zip(seen, [*seen[1:], model.bias.item()], strict=True)]
 
 
-def test_the_rate_is_the_settings_in_every_step() -> None:
+def test_a_rate_stays_or_falls_and_is_the_same_for_all_steps_of_an_epoch() -> None:
     assert moved(CONFIG) == pytest.approx([0.1] * 6, rel=1e-4)
-
-
-def test_a_falling_rate_is_the_same_for_all_steps_of_an_epoch() -> None:
     rates = [0.1 * (1 + math.cos(math.pi * epoch / 3)) / 2 for epoch in range(3)]
     expected = [rate for rate in rates for _ in range(2)]
     assert moved(replace(CONFIG, schedule="cosine")) == pytest.approx(expected, rel=1e-4)
