@@ -122,7 +122,7 @@ class Fit:
         group: this rank and its peers.
 
     Raises:
-        ValueError: with several ranks, where batches must be whole, the loss gave the model other
+        UserError: with several ranks, where batches must be whole, the loss gave the model other
             rows than the batch's.
     """
 

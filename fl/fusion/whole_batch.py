@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from fl.errors import UserError
 from fl.fusion.group import Group
 from fl.models.ensemble import Ensemble
 from fl.models.shapes import AnyBatchNorm
@@ -47,7 +48,7 @@ class WholeBatch:
 
     def _of_all(self, forward: Callable[[Tensor], Tensor], images: Tensor) -> Tensor:
         if len(images) != self._count:
-            raise ValueError(
+            raise UserError(
                 f"the loss gave the model {len(images)} rows of {self._count}; with several ranks "
                 "it must give all of them; fit this model with one rank"
             )
