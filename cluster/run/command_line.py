@@ -1,9 +1,7 @@
 """From a command line to typed options: preset, then YAML file, then the command line itself."""
 
 import argparse
-import contextlib
 import difflib
-import io
 import sys
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -20,12 +18,12 @@ import yaml
 from cluster.run.options import Launch, LaunchOptions
 from cluster.run.yaml_files import CALL, OWN, call_in, parse_yaml, read_settings
 from fl.bounds import OneOf, bounds_in, check_tree, deferred
+from fl.command import parsed
 from fl.data.catalogue import DatasetName
 from fl.errors import UserError, error_line, reason_of, unknown
 from fl.json_files import JsonObject, SettingValues
 from fl.methods.registry import METHODS, get_method
 from fl.plugins import load_plugin
-from fl.tyro_errors import one_line
 from fl.whole_files import disk_line, is_of_disk, printable
 
 # The launch command's help on one screen; ``--help-all`` has every setting.
@@ -349,7 +347,7 @@ def _preset_dir() -> Any:
 def parse_record(
     record: Any, arguments: Sequence[str], valid: Iterable[str], prog: str, **how: Any
 ) -> Any:
-    """Arguments to a record. Tyro's messages are boxes of many lines; ours are one line.
+    """Arguments to a record.
 
     The record is checked once it is complete, so that errors name settings as the user types them.
 
@@ -364,20 +362,20 @@ def parse_record(
         UserError: whatever is wrong.
         SystemExit: with 0, after printing help.
     """
-    stdout, stderr = io.StringIO(), io.StringIO()
     # Descriptions are read from the sources, a fifth of the time, which only help is worth.
     config = () if {"-h", "--help"} & set(arguments) else (tyro.conf.HelptextFromCommentsOff,)
-    try:
-        with contextlib.redirect_stdout(stdout), contextlib.redirect_stderr(stderr), deferred():
-            parsed = tyro.cli(record, prog=prog, args=arguments, config=config, **how)
-    except SystemExit as stop:
-        if not stop.code:
-            print(within_width(stdout.getvalue()), end="")
-            raise
-        line = one_line(stderr.getvalue(), lambda name: unknown_setting(name, valid, "option"))
-        raise UserError(line) from None
-    check_tree(parsed[0] if isinstance(parsed, tuple) else parsed, flat=FLATTENED)
-    return parsed
+    with deferred():
+        found = parsed(
+            record,
+            arguments,
+            prog,
+            lambda name: unknown_setting(name, valid, "option"),
+            shown=within_width,
+            config=config,
+            **how,
+        )
+    check_tree(found[0] if isinstance(found, tuple) else found, flat=FLATTENED)
+    return found
 
 
 def unknown_setting(name: str, valid: Iterable[str], kind: str = "setting") -> str:

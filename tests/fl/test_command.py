@@ -1,11 +1,15 @@
-"""Small commands: whatever is typed is answered by one line."""
+"""Command lines: whatever is typed is answered by one line, also of tyro's boxes."""
 
+import io
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
-from fl.command import run_command
+from fl.command import TESTED_WITH, parsed, run_command
 from fl.errors import UserError, error_line, reason_of
+from tests.contracts import contract
 
 
 def look(where: Path, times: int = 1) -> None:
@@ -72,3 +76,48 @@ def test_a_reason_is_one_short_line_even_of_an_error_that_cannot_say_it() -> Non
 
 def test_what_cannot_be_printed_is_escaped() -> None:
     assert error_line(UserError("a\x1b[1m\nb\udcff")) == "onefold: a\\x1b[1m b\\udcff"
+
+
+@dataclass(frozen=True)
+class Inner:
+    lr: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.lr <= 0:
+            raise ValueError(f"inner.lr must be {'really ' * 20}positive, got {self.lr:g}")
+
+
+@dataclass(frozen=True)
+class Record:
+    inner: Inner = field(default_factory=Inner)
+    seed: int = 0
+    kind: Literal["a", "bb2"] = "a"
+
+    def __post_init__(self) -> None:
+        if self.seed < 0:
+            raise ValueError(f"seed must not be negative, got {self.seed}")
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "ascii"])
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["--sed=1"], "no sed"),
+        (["--seed=1", "--inner.my-lr", "2"], "no inner.my_lr"),
+        (["--seed=1.5"], "--seed must be a whole number, got '1.5'"),
+        (["--inner.lr=high"], "--inner.lr: could not convert string to float: 'high'"),
+        (["--seed=-1"], "seed must not be negative, got -1"),
+        (["--inner.lr=0"], f"inner.lr must be {'really ' * 20}positive, got 0"),
+        (["--kind=bb"], "unknown --kind 'bb'; valid: a, bb2; did you mean bb2?"),
+        (["--seed"], "--seed needs a value"),
+        (["loose"], "unknown argument 'loose': a setting is given as --NAME VALUE"),
+    ],
+)
+def test_a_box_is_one_line(
+    arguments: list[str], expected: str, encoding: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdout", io.TextIOWrapper(io.BytesIO(), encoding=encoding))
+    with contract("tyro", "the box of an error", TESTED_WITH):
+        with pytest.raises(UserError) as refused:
+            parsed(Record, arguments, "onefold", lambda name: f"no {name}")
+        assert str(refused.value) == expected
