@@ -14,9 +14,9 @@ from cluster.run.command_line import parse
 from cluster.run.prepare import prepare
 from cluster.run.run_dir import claim
 from cluster.run.runner import execute
-from cluster.run.tracking import final_figures, scalars_of
+from cluster.run.tracking import Scalars, final_figures, scalars_of
 from fl.errors import UserError
-from fl.events import Epoch, Event, RoundEnd, RunEnd, RunStart
+from fl.events import Epoch, RoundEnd, RunStart
 from fl.json_files import JsonObject
 from tests.waiting import wait_until
 
@@ -25,6 +25,7 @@ TOY = [
     *("--data.max-train=60", "--data.max-test=20", "--rounds=2"),
     *("--classifier.model=cnn", "--classifier.width=0.2", "--classifier.epochs=1"),
 ]
+EPOCH = Epoch(stage="kd", epoch=2, epochs=5, loss=0.5, accuracy=0.25)
 
 
 class Fake:
@@ -37,8 +38,8 @@ class Fake:
     def start(self, run_dir: Path, settings: Mapping[str, object]) -> "Fake":
         return self._note("start", settings)
 
-    def __call__(self, event: Event) -> None:
-        self._note("event", event)
+    def log(self, scalars: Scalars) -> None:
+        self._note("log", scalars.step)
 
     def finish(self, figures: Mapping[str, float], report: Path) -> None:
         self._note("finish", report)
@@ -53,7 +54,7 @@ class Fake:
         return self
 
 
-@pytest.mark.parametrize("moment", ["start", "event", "finish", "close"])
+@pytest.mark.parametrize("moment", ["start", "log", "finish", "close"])
 def test_a_tracker_that_raises_is_one_line_and_no_more(
     moment: str,
     tmp_path: Path,
@@ -61,31 +62,30 @@ def test_a_tracker_that_raises_is_one_line_and_no_more(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     broken, sound = Fake(moment), Fake()
-    made = {"cluster.run.track_wandb": broken, "cluster.run.track_mlflow": sound}
-    monkeypatch.setattr(tracking, "import_module", lambda name: made[name])
+    made = {"wandb": broken.start, "mlflow": sound.start}
+    monkeypatch.setattr(tracking, "TRACKERS", made)
     both = tracking.Tracking(["wandb", "mlflow"], tmp_path, {"lr": 0.1})
-    both(RunStart())
-    both(RunEnd(accuracy=0.5))
+    both(RunStart())  # has nothing to draw
+    both(EPOCH)
     both.finish({"accuracy": 0.5, "seconds": {}}, tmp_path / "report.html")
     both.close()
     line = "onefold: the run goes on without wandb: ConnectionError: no network at all\n"
     assert capsys.readouterr().err == line
     assert sound.told == [
         ("start", {"lr": 0.1}),
-        ("event", RunStart()),
-        ("event", RunEnd(accuracy=0.5)),
+        ("log", 2),
         ("finish", tmp_path / "report.html"),
         ("close", False),
     ]
-    if moment == "event":  # it is asked no more, but to close
-        assert [what for what, _ in broken.told] == ["start", "event", "close"]
+    if moment == "log":  # it is asked no more, but to close
+        assert [what for what, _ in broken.told] == ["start", "log", "close"]
 
 
 def test_a_run_that_fails_is_a_failed_run_for_the_tracker(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fake = Fake()
-    monkeypatch.setattr(tracking, "import_module", lambda _: fake)
+    monkeypatch.setattr(tracking, "TRACKERS", {"wandb": fake.start})
     made = tracking.Tracking(["wandb"], tmp_path, {})
     made.close()
     assert fake.told[-1] == ("close", True)
@@ -159,7 +159,7 @@ def test_a_wandb_run_is_written_offline(run: Tracked) -> None:
 
 
 def test_an_event_has_its_figures_at_its_own_step() -> None:
-    epoch = scalars_of(Epoch(stage="kd", epoch=2, epochs=5, loss=0.5, accuracy=0.25))
+    epoch = scalars_of(EPOCH)
     assert (epoch.step, epoch.values) == (2, {"kd/loss": 0.5, "kd/accuracy": 0.25})
     took = {"server": 1.5}
     ended = RoundEnd(round=7, rounds=9, took=took, accuracy=0.5, bytes_up=0, bytes_down=0)
