@@ -51,33 +51,29 @@ def parse_yaml(content: bytes) -> Any:
         ValueError: it is deeper or otherwise than files of settings are.
         yaml.YAMLError: it is no YAML.
     """
-    text = content.decode("utf-8-sig")
-    _check_events(text)
-    _check_keys(yaml.compose(text, Loader=yaml.SafeLoader))
-    return yaml.safe_load(text)
+    return yaml.load(content.decode("utf-8-sig"), Loader=_Strict)
 
 
-def _check_keys(node: yaml.Node | None) -> None:
-    """Refuses a key that stands twice, of which YAML's own loader would take the last."""
-    if isinstance(node, yaml.MappingNode):
+class _Strict(yaml.SafeLoader):
+    """Refuses what no file of settings has, before anything is built of it."""
+
+    depth = 0
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        if self.check_event(yaml.AliasEvent):
+            raise ValueError("aliases (*name) are not allowed in files of settings")
+        self.depth += self.check_event(yaml.CollectionStartEvent)
+        if self.depth > DEEPEST:
+            raise ValueError(f"nested more than {DEEPEST} deep")
+        node = super().compose_node(parent, index)
+        self.depth -= isinstance(node, yaml.CollectionNode)
+        return node
+
+    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
+        """Refuses a key that stands twice, of which YAML's own loader would take the last."""
+        node = super().compose_mapping_node(anchor)
         names = Counter(key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode))
         for name, count in names.items():
             if count > 1:
                 raise ValueError(f"{name[:60]!r} stands {count} times in one mapping")
-        for _, value in node.value:
-            _check_keys(value)
-    elif isinstance(node, yaml.SequenceNode):
-        for value in node.value:
-            _check_keys(value)
-
-
-def _check_events(text: str) -> None:
-    """Looks at the structure before anything is built of it."""
-    depth = 0
-    for event in yaml.parse(text, Loader=yaml.SafeLoader):
-        if isinstance(event, yaml.AliasEvent):
-            raise ValueError("aliases (*name) are not allowed in files of settings")
-        depth += isinstance(event, yaml.CollectionStartEvent)
-        depth -= isinstance(event, yaml.CollectionEndEvent)
-        if depth > DEEPEST:
-            raise ValueError(f"nested more than {DEEPEST} deep")
+        return node
