@@ -2,20 +2,31 @@
 
 import csv
 import sys
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated
 
 import tyro
+import yaml
 
-from fl.command import exit_status, run_command
-from fl.errors import UserError, escaped, unknown
+from cluster.run.yaml_files import read_yaml
+from fl.command import run_command
+from fl.errors import UserError, error_line, escaped, unknown
+from fl.json_files import JsonObject, read_json
 from fl.own_process import run_as_command
-from onefold.listing import lines, result_of
+from fl.report.words import NONE, duration
 from onefold.many_runs import Many, delete_all, many_in
 
 PLAIN = (str, int, float)
 """Types of the figures that a table has."""
+RUNS = ("name", "date", "method", "data", "alpha", "K", "seed", "accuracy", "time")
+MANY = ("name", "date", "kind", "holds")
+LONGEST = 40
+"""Characters of a setting that are shown: a stranger's file may hold any."""
+DAMAGE = (OSError, UserError, LookupError, TypeError, ValueError, OverflowError, yaml.YAMLError)
+"""What reading a file raises that no run of ours wrote."""
+
 Folder = Annotated[Path, tyro.conf.arg(metavar="DIR")]
 File = Annotated[Path | None, tyro.conf.arg(metavar="FILE")]
 Names = Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="NAME")]
@@ -28,7 +39,7 @@ def ls(output_dir: Folder = Path("runs")) -> None:
         output_dir: Where runs are kept.
     """
     runs = _runs_in(output_dir)
-    shown = lines(runs, many_in(output_dir, runs).values())
+    shown = _lines(runs, many_in(output_dir, runs).values())
     print("\n".join(shown) or f"no runs in {escaped(str(output_dir))}")
 
 
@@ -79,8 +90,14 @@ def rm(
     _refuse_unknown(runs, {**many, **there})
     if not runs:
         raise UserError("name what to delete; onefold ls names what there is")
+    own = [there[name] for name in runs if name in there]
     of_many = [many[name] for name in runs if name not in there]
-    _remove([there[name] for name in runs if name in there], of_many, sure=yes)
+    named = [*map(str, own), *(f"{one.place} ({one.kind}, {one.holds})" for one in of_many)]
+    if not yes:
+        raise UserError(f"would delete {', '.join(named)}; say --yes to do it")
+    delete_all(own, of_many)
+    for name in named:
+        print(escaped(f"deleted {name}"))
 
 
 COMMANDS: Mapping[str, Callable[..., None]] = {"ls": ls, "export": export, "rm": rm}
@@ -90,12 +107,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command that the first word names; returns its status: 0, or 2 for bad input."""
     word, *rest = (sys.argv[1:] if argv is None else argv) or [""]
     if word not in COMMANDS:
-        return exit_status(lambda: _refuse(word))
+        print(error_line(unknown("command", word, COMMANDS)), file=sys.stderr)
+        return 2
     return run_command(COMMANDS[word], f"onefold {word}", rest)
-
-
-def _refuse(word: str) -> None:
-    raise unknown("command", word, COMMANDS)
 
 
 def _runs_in(folder: Path) -> dict[str, Path]:
@@ -111,9 +125,85 @@ def _refuse_unknown(names: Sequence[str], there: Mapping[str, object]) -> None:
             raise UserError(f"no run {name!r}; onefold ls names those there are")
 
 
+# The lines of ``onefold ls``: one for each run, and for each sweep, study, grid and suite.
+
+
+def _lines(runs: Mapping[str, Path], many: Iterable[Many]) -> list[str]:
+    """The table of the runs, and below it that of what holds many."""
+    of_runs = [(name, *_run(path)) for name, path in runs.items()]
+    of_many = [(one.name, _date(one.written), one.kind, one.holds) for one in many]
+    gap = [""] if of_runs and of_many else []
+    return [*_table(RUNS, of_runs), *gap, *_table(MANY, of_many)]
+
+
+def _result_of(run: Path) -> JsonObject | None:
+    """What the run found; None if it is not finished.
+
+    Raises:
+        UserError: its result.json is damaged.
+    """
+    try:
+        return read_json(run / "result.json")
+    except FileNotFoundError:
+        return None
+
+
+def _run(path: Path) -> Sequence[str]:
+    """The run's line without its name; the date is that of its configuration: when it began."""
+    date = _date((path / "config.yaml").lstat().st_mtime)
+    try:
+        result = _result_of(path)
+        if result is None:
+            return date, *_begun(path), NONE, "not finished"
+        settings = _settings(result, result["clients"])
+        return date, *settings, _score(result), duration(result["seconds"]["total"])
+    except DAMAGE:
+        return date, *[NONE] * 6, "its result.json is damaged"
+
+
+def _begun(path: Path) -> list[str]:
+    """The settings of a run that is not finished; its configuration may be no run's."""
+    try:
+        config = read_yaml(path / "config.yaml")
+        return _settings(config, config["num_clients"])
+    except DAMAGE:
+        return [NONE] * 5
+
+
+def _settings(found: JsonObject, clients: object) -> list[str]:
+    data = Path(found["dataset"]).stem
+    shown = (found["method"], data, found["alpha"], clients, found["seed"])
+    return [f"{v:g}" if isinstance(v, float) else str(v)[:LONGEST] for v in shown]
+
+
+def _score(result: JsonObject) -> str:
+    """The accuracy, or the metric's name before its value."""
+    metric, value = str(result.get("metric", "accuracy")), f"{result['accuracy']:.4f}"
+    return value if metric == "accuracy" else f"{metric[:LONGEST]} {value}"
+
+
+def _date(seconds: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M", time.localtime(seconds))
+
+
+def _table(names: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """Lines with columns as wide as their cells; none without rows."""
+    if not rows:
+        return []
+    cells = [[escaped(cell.replace("\n", " ")) for cell in row] for row in (names, *rows)]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    return [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in cells
+    ]
+
+
+# What ``onefold export`` writes.
+
+
 def _export_figures(runs: dict[str, Path], file: Path) -> None:
     """Writes a line for each finished run: its name, and each figure that is a word or number."""
-    results = {name: found for name, path in runs.items() if (found := result_of(path))}
+    results = {name: found for name, path in runs.items() if (found := _result_of(path))}
     if not results:
         raise UserError("no finished run to export")
     rows = [
@@ -144,16 +234,6 @@ def _export_model(chosen: Sequence[Path], file: Path, plugin: str | None, *, onn
         load_plugin(plugin)
     export_model(chosen[0], file, onnx=onnx)
     print(f"{file}: the model of {chosen[0].name}")
-
-
-def _remove(runs: Sequence[Path], many: Sequence[Many], *, sure: bool) -> None:
-    """Deletes them and all their runs; what clients uploaded stays in the store for others."""
-    named = [*map(str, runs), *(f"{one.place} ({one.kind}, {one.holds})" for one in many)]
-    if not sure:
-        raise UserError(f"would delete {', '.join(named)}; say --yes to do it")
-    delete_all(runs, many)
-    for name in named:
-        print(escaped(f"deleted {name}"))
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ import tyro
 import yaml
 
 from cluster.run.options import Launch, LaunchOptions
-from cluster.run.yaml_files import CALL, OWN, call_in, parse_yaml, read_settings
+from cluster.run.yaml_files import CALL, OWN, call_in, read_yaml
 from fl.bounds import OneOf, bounds_in, check_tree, deferred
 from fl.command import parsed
 from fl.data.catalogue import DatasetName
@@ -115,31 +115,19 @@ def check_run_name(name: str) -> None:
         )
 
 
-# The words that a setting may have for a value, for help.
-
-
-def choices(settings: Iterable[tuple[str, Any]]) -> dict[str, tuple[str, ...]]:
-    """By name of a setting that takes a word: all words there are.
+def choices_help(settings: Mapping[str, Any]) -> str:
+    """The words that settings may have for values, each list once, below those that take them.
 
     Args:
-        settings: names and annotated types, see :func:`cluster.run.command_line.setting_types`.
+        settings: annotated types by name, see :func:`setting_types`.
     """
-    found = {name: _words(kind) for name, kind in settings}
-    return {name: words for name, words in found.items() if words}
-
-
-def choices_help(found: Mapping[str, Iterable[str]]) -> str:
-    """The words, each list once, below the settings that take them; in 80 columns."""
-    takers: dict[tuple[str, ...], list[str]] = {}
-    for name, words in found.items():
-        takers.setdefault(tuple(sorted(words)), []).append("--" + name.replace("_", "-"))
+    takers: dict[tuple[str, ...], list[str]] = {tuple(presets()): ["--preset"]}
+    for name, kind in settings.items():
+        lists = (bound.names for bound in bounds_in(kind) if isinstance(bound, OneOf | DatasetName))
+        if words := tuple(sorted(str(word) for words in lists for word in words)):
+            takers.setdefault(words, []).append("--" + name.replace("_", "-"))
     parts = [wrapped(names, indent=0) + wrapped(words) for words, names in takers.items()]
     return "choices:\n\n" + "\n".join(parts)
-
-
-def _words(kind: Any) -> tuple[str, ...]:
-    names = (bound.names for bound in bounds_in(kind) if isinstance(bound, OneOf | DatasetName))
-    return tuple(str(name) for several in names for name in several)
 
 
 FLATTENED = ("run", "options")
@@ -148,6 +136,7 @@ FLATTENED = ("run", "options")
 RECORDED = ("versions", CALL, OWN)
 """What a run's config.yaml holds beside settings; ignored when it is read back."""
 
+PRESETS = files("cluster") / "presets"
 MOST_LISTED = 20
 """Most names that an error lists."""
 
@@ -215,7 +204,7 @@ def _parsed(
     try:
         launch: Launch = parse_record(record, [*arguments, *own], [*valid, *beside], prog)
     except SystemExit:  # after help
-        print(choices_help({"preset": presets(), **choices(valid.items())}), end="")
+        print(choices_help(valid), end="")
         raise
     if launch.name is not None:
         check_run_name(launch.name)
@@ -224,7 +213,7 @@ def _parsed(
 
 def presets() -> list[str]:
     """Names of the presets that come with Onefold."""
-    return sorted(f.name.removesuffix(".yaml") for f in _preset_dir().iterdir())
+    return sorted(f.name.removesuffix(".yaml") for f in PRESETS.iterdir())
 
 
 def load_preset(name: str) -> JsonObject:
@@ -233,7 +222,7 @@ def load_preset(name: str) -> JsonObject:
         return load_yaml(Path(name))
     if name not in presets():
         raise UserError(f"{unknown('preset', name, presets())}; or the path of a YAML file")
-    return load_yaml(_preset_dir() / f"{name}.yaml")
+    return load_yaml(PRESETS / f"{name}.yaml")
 
 
 def for_method(method: str, preset: JsonObject) -> JsonObject:
@@ -244,8 +233,17 @@ def for_method(method: str, preset: JsonObject) -> JsonObject:
 
 def load_yaml(path: Any) -> JsonObject:
     """A mapping of settings from a YAML file, without what a finished run recorded beside them."""
+    return {k: v for k, v in load_mapping(path).items() if k not in RECORDED}
+
+
+def load_mapping(path: Any) -> JsonObject:
+    """All that a YAML file of settings holds.
+
+    Raises:
+        UserError: one line, as it cannot be read or holds something else.
+    """
     try:
-        values = parse_yaml(read_settings(path))
+        values = read_yaml(path)
     except FileNotFoundError:
         raise UserError(f"no such configuration file: {path}") from None
     except (yaml.YAMLError, ValueError, OSError) as error:
@@ -254,7 +252,7 @@ def load_yaml(path: Any) -> JsonObject:
         return {}
     if not isinstance(values, dict):
         raise UserError(f"{path} must hold a mapping of settings, got {type(values).__name__}")
-    return {k: v for k, v in values.items() if k not in RECORDED}
+    return values
 
 
 @cache
@@ -338,10 +336,6 @@ def _early_arguments(argv: Sequence[str]) -> argparse.Namespace:
 
 def _last(settings: list[JsonObject], name: str) -> Any:
     return next((s[name] for s in reversed(settings) if name in s), None)
-
-
-def _preset_dir() -> Any:
-    return files("cluster") / "presets"
 
 
 def parse_record(

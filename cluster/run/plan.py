@@ -10,12 +10,10 @@ from rich.table import Table
 
 from cluster.run.options import Launch
 from cluster.run.prepare import Prepared
+from cluster.run.progress import LISTED
 from cluster.run.run_dir import locate, nested
 from fl.federation import Client
 from fl.report.words import size
-
-LISTED = 32
-"""Federations larger than this are shown by role, not client by client."""
 
 
 def print_dry_run(launch: Launch, prepared: Prepared, console: Console) -> None:
@@ -40,11 +38,12 @@ def print_plan(prepared: Prepared, console: Console) -> None:
     headings = ("client", "role", "model", "samples", "cores", "GPU", "memory", "at once")
     # Narrow enough for 80 columns: names must not be cut.
     table = Table(*headings, "expected", box=None, padding=(0, 1, 0, 0))
-    shown = prepared.members if len(prepared.members) <= LISTED else _one_of_each(prepared)
+    each = len(prepared.members) <= LISTED
+    shown = prepared.members if each else {(c.role, c.model): c for c in prepared.members}.values()
     for client in shown:
         request = inventory.scaled(client.request)
         table.add_row(
-            str(client.id) if shown is prepared.members else "…",
+            str(client.id) if each else "…",
             client.role,
             client.model,
             str(client.num_samples),
@@ -61,7 +60,3 @@ def _expected(client: Client, rates: Mapping[str, float]) -> str:
     if client.model not in rates:
         return "unknown"
     return f"{client.training.work(client.num_samples) * rates[client.model]:.1f} s"
-
-
-def _one_of_each(prepared: Prepared) -> tuple[Client, ...]:
-    return tuple({(c.role, c.model): c for c in prepared.members}.values())

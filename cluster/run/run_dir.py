@@ -17,7 +17,7 @@ from typing import Any
 import yaml
 
 from cluster.clients.locks import Locks
-from cluster.run.command_line import FLATTENED, flatten, load_yaml
+from cluster.run.command_line import FLATTENED, RECORDED, flatten, load_mapping
 from cluster.run.identity import identity
 from cluster.run.options import Launch
 from cluster.run.yaml_files import CALL, OWN, read_yaml
@@ -230,7 +230,9 @@ def _refuse_taken(path: Path, launch: Launch) -> None:
     elif not is_run(path):
         raise UserError(f"{path} holds a config.yaml that is no run's; choose another --name")
     elif launch.resume:
-        _refuse_changes(config_file, launch.run)
+        if changed := differences(config_file, launch.run, may_grow=True):
+            what = f"cannot resume {path} with another configuration"
+            raise UserError(f"{what}: {', '.join(changed.values())}")
     elif not launch.overwrite:
         raise UserError(
             f"{path} holds another run: --resume continues it, --overwrite replaces it, "
@@ -297,28 +299,25 @@ def identity_of(run: RunConfig[Any]) -> dict[str, str]:
     return identity(flatten(nested(run)))
 
 
-def differences(config_file: Path, run: RunConfig[Any]) -> dict[str, str]:
+def differences(
+    config_file: Path, run: RunConfig[Any], *, may_grow: bool = False
+) -> dict[str, str]:
     """How the run differs from that of a config.yaml, by setting: in its value, or in the user's
-    code or data that it names."""
-    before, now = flatten(load_yaml(config_file)), flatten(nested(run))
+    code or data that it names. ``may_grow``: more rounds are no difference if it can go on."""
+    recorded = load_mapping(config_file)
+    own_now, own = identity_of(run), recorded.get(OWN)
+    before = flatten({name: v for name, v in recorded.items() if name not in RECORDED})
+    now = flatten(nested(run))
+    if may_grow and can_go_on(run) and 1 < before.get("rounds", 0) < run.rounds:
+        before["rounds"] = run.rounds
     found = {
         name: f"{name}: {before.get(name)} -> {now.get(name)}"
         for name in sorted(before | now)
         if before.get(name) != now.get(name)
     }
-    recorded, own_now = read_yaml(config_file).get(OWN), identity(now)
-    own = recorded if isinstance(recorded, dict) else {}
+    own = own if isinstance(own, dict) else {}
     changed = [name for name in sorted(own | own_now) if own.get(name) != own_now.get(name)]
     return {name: f"{name}: what it names has changed" for name in changed} | found
-
-
-def _refuse_changes(config_file: Path, run: RunConfig[Any]) -> None:
-    changed = differences(config_file, run)
-    if can_go_on(run) and 1 < load_yaml(config_file).get("rounds", 0) < run.rounds:
-        changed.pop("rounds", None)
-    if changed:
-        what = f"cannot resume {config_file.parent} with another configuration"
-        raise UserError(f"{what}: {', '.join(changed.values())}")
 
 
 def _plain(value: object) -> Any:

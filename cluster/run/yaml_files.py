@@ -16,15 +16,11 @@ OWN = "own"
 
 
 def read_yaml(path: Any) -> Any:
-    """The value in a YAML file; raises as :func:`read_settings` and :func:`parse_yaml`."""
-    return parse_yaml(read_settings(path))
-
-
-def read_settings(path: Any) -> bytes:
-    """The content of a YAML file, or of what a shell has opened, such as ``/dev/fd/63``.
+    """The value in a YAML file, or in what a shell has opened, such as ``/dev/fd/63``.
 
     Raises:
-        ValueError: it is larger than files of settings are.
+        ValueError: it is larger, deeper or otherwise than files of settings are.
+        yaml.YAMLError: it is no YAML.
         OSError: it cannot be read.
     """
     opened = str(path).startswith(("/dev/fd/", "/dev/stdin"))
@@ -32,26 +28,16 @@ def read_settings(path: Any) -> bytes:
         content: bytes = file.read(MOST_BYTES + 1)
     if len(content) > MOST_BYTES:
         raise ValueError(f"larger than {MOST_BYTES >> 10} KiB, so it is no file of settings")
-    return content
+    return yaml.load(content.decode("utf-8-sig"), Loader=_Strict)
 
 
 def call_in(config: Any) -> str | None:
     """The Python call that a run's config.yaml records."""
     try:
-        found = parse_yaml(read_settings(config)) if config.is_file() else {}
+        found = read_yaml(config) if config.is_file() else {}
     except (yaml.YAMLError, ValueError, OSError):
         return None
     return str(found[CALL]) if isinstance(found, dict) and CALL in found else None
-
-
-def parse_yaml(content: bytes) -> Any:
-    """The value that YAML stands for.
-
-    Raises:
-        ValueError: it is deeper or otherwise than files of settings are.
-        yaml.YAMLError: it is no YAML.
-    """
-    return yaml.load(content.decode("utf-8-sig"), Loader=_Strict)
 
 
 class _Strict(yaml.SafeLoader):
