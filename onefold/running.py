@@ -64,14 +64,13 @@ def run(
     """Trains a federation and gives back what came of it; as ``python -m cluster.launch`` does.
 
     Args:
-        data: name or path of a data set; or your own, in any form that
-            :func:`fl.data.own.as_dataset` takes: arrays, a data set object, or a mapping of
-            clients, each with data of its own.
-        model: name of a classifier; or a `torch.nn.Module` class, or a function that makes one, see
+        data: name or path of a data set; or your own, as :func:`fl.data.own.as_dataset` takes it:
+            arrays, a data set object, or a mapping of clients, each with data of its own.
+        model: name of a classifier, a `torch.nn.Module` class, or a function that makes one, see
             :func:`fl.models.registry.register_model`. All clients train it, unless ``num_large``,
-            ``prototypes`` or ``small_model`` say otherwise; in methods with generators, such as
-            FedMHO, all that train a classifier. A list of these is assigned to the clients in turn;
-            a function with the one parameter ``client`` is given each client's number.
+            ``prototypes`` or ``small_model`` say otherwise; in methods with generators all that
+            train a classifier. A list of these is assigned to the clients in turn; a function with
+            the one parameter ``client`` is given each client's number.
         method: name of a method; or a `Method`, such as :func:`onefold.method` makes.
         partition: kind of a partition; a list of index arrays into the training split, one for each
             client; or a partitioner of flwr-datasets.
@@ -86,8 +85,8 @@ def run(
             :class:`fl.events.StopRounds` at the end of a round makes it the last. The event of a
             round's end has the global model and the metrics.
         progress: whether to show bars.
-        settings: any of the command's options, with ``_`` for ``-``; nested ones as mappings, as in
-            ``classifier={"epochs": 2}``, or by dotted name.
+        settings: any of the command's options, with ``_`` for ``-``; nested ones by dotted name or
+            as mappings, as in ``classifier={"epochs": 2}``.
 
     Returns:
         The result; None with ``dry_run=True``, which prints what would run, and trains nothing.
@@ -96,22 +95,15 @@ def run(
         UserError: one line, for whatever is wrong with what was given.
         ClientFailed: a client failed for good.
     """
+    given = {"data": data, "model": model, "method": method, "partition": partition, **settings}
     with plain_torch():
-        launch = _launch(data, model, method, partition, loss, augment, settings)
-        given = {"data": data, "model": model, "method": method, "partition": partition, **settings}
-        return _run(launch, given, metrics or {}, callbacks, progress)
+        return _run(_launch(given, loss, augment), given, metrics or {}, callbacks, progress)
 
 
-def _launch(
-    data: Any,
-    model: Any,
-    method: Any,
-    partition: Any,
-    loss: Any,
-    augment: Any,
-    settings: Mapping[str, Any],
-) -> Launch:
+def _launch(given: Mapping[str, Any], loss: Any, augment: Any) -> Launch:
     """The settings as the command has them; objects are registered, and named in it."""
+    data, model, method, partition = (given[name] for name in OBJECTS)
+    settings = {name: value for name, value in given.items() if name not in OBJECTS}
     several = (isinstance(model, Sequence) and not isinstance(model, str)) or _by_client(model)
     if loss is not None and model is None:
         raise UserError("loss: name the model that is trained by it")
@@ -206,7 +198,11 @@ def _models_of(model: Any, loss: Any, launch: Launch) -> list[str]:
     asked = [model(k) for k in range(count)] if _by_client(model) else [*model]
     setting = next((n for n in ("prototypes", "models") if hasattr(options, n)), None)
     if setting is None:
-        able = [n for n, m in METHODS.items() if {"prototypes", "models"} & {*_settings(m)}]
+        able = [
+            n
+            for n, m in METHODS.items()
+            if {"prototypes", "models"} & {field.name for field in fields(m.config)}
+        ]
         raise UserError(
             f"{launch.run.method} gives all clients one model; several go with {', '.join(able)}"
         )
@@ -217,10 +213,6 @@ def _models_of(model: Any, loss: Any, launch: Launch) -> list[str]:
             names[own] = _registered(own, loss, str(like + 1) if like else "")
     chosen = [f"--{setting}", *(names[own] for own in asked)]
     return [*chosen, "--num-large", str(count)] if setting == "prototypes" else chosen
-
-
-def _settings(method: Method) -> list[str]:
-    return [field.name for field in fields(method.config)]
 
 
 def _registered(model: Any, loss: Any, ending: str = "") -> str:
