@@ -81,9 +81,8 @@ def run(
             a classifier trains on it, such as torchvision's random transforms.
         metrics: further figures of the global model by name, computed on the test split after each
             round and at the end.
-        callbacks: called with each event of the run, see :mod:`fl.events`; one that raises
-            :class:`fl.events.StopRounds` at the end of a round makes it the last. The event of a
-            round's end has the global model and the metrics.
+        callbacks: called with each event, see :mod:`fl.events`. A round's end has the global model
+            and the metrics; who raises :class:`fl.events.StopRounds` then makes it the last round.
         progress: whether to show bars.
         settings: any of the command's options, with ``_`` for ``-``; nested ones by dotted name or
             as mappings, as in ``classifier={"epochs": 2}``.

@@ -22,7 +22,7 @@ from cluster.run.steps import silent
 from cluster.server.rank_placement import world_size
 from fl.config import RunConfig
 from fl.data.catalogue import load
-from fl.data.datasets import NAMES, Dataset, Split, load_auxiliary, subset
+from fl.data.datasets import NAMES, Dataset, load_auxiliary, subset
 from fl.data.domains import load_domains
 from fl.data.partition import Partition, hold_out, make_partition, validated
 from fl.errors import UserError, unknown
@@ -369,7 +369,10 @@ def _partition(run: RunConfig[Any], dataset: Dataset, drawn: int | None) -> Part
         if run.partition.kind == "file":
             raise UserError("samples are drawn anew, so partition.kind file does not go with it")
         pool = numpy_generator(run.seed, "drawn").choice(pool, drawn)
-    labels, classes = dataset.train.labels[pool], dataset.num_classes
+    train, classes = dataset.train, dataset.num_classes
+    labels, owners = train.labels[pool], None
+    if train.clients is not None and train.held is not None:  # the data is divided already
+        owners = train.clients[pool], train.held[pool]
     by_classes = ("dirichlet", "mixture", "classes")
     if dataset.targets is not None and run.partition.kind in by_classes:
         raise UserError(
@@ -383,9 +386,9 @@ def _partition(run: RunConfig[Any], dataset: Dataset, drawn: int | None) -> Part
         run.dealt,
         alpha=run.alpha,
         seed=run.seed,
-        domains=None if dataset.train.domains is None else dataset.train.domains[pool],
-        owners=_owners(dataset.train, pool),
-        taken=dataset.train.taken,
+        domains=None if train.domains is None else train.domains[pool],
+        owners=owners,
+        taken=train.taken,
     )
     if run.data.validation and run.scores_clients:
         partition = validated(partition, labels, classes, run.data.validation, run.seed)
@@ -394,13 +397,6 @@ def _partition(run: RunConfig[Any], dataset: Dataset, drawn: int | None) -> Part
         train=tuple(pool[own] for own in partition.train),
         test=tuple(pool[own] for own in partition.test),
     )
-
-
-def _owners(train: Split, pool: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
-    """Whose the samples are, and which are for tests, where the data is divided already."""
-    if train.clients is None or train.held is None:
-        return None
-    return train.clients[pool], train.held[pool]
 
 
 def _measured(launch: Launch, admitted: Admitted, partition: Partition) -> Requests:

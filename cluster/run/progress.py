@@ -79,14 +79,18 @@ class PlainLines:
                 self._finished += 1
                 if self._finished % self._stride and self._finished < len(self._members):
                     return None
-                many = f"{self._finished} of {len(self._members)} clients"
-                return f"{_describe(event)} ({many})"
+                how = "reused" if event.reused else "trained in"
+                return (
+                    f"client {event.client} {event.model} ({event.num_samples} samples) {how} "
+                    f"{_outcome(event)} up ({self._finished} of {len(self._members)} clients)"
+                )
             case AttemptFailed():
                 return f"client {event.client} failed, attempt {event.attempt}: {event.reason}"
             case ClientDropped():
                 return f"client {event.client} is left out: {event.reason}"
             case Epoch():
-                return _epoch(event, self._metric)
+                figures = f"loss {event.loss:.4f}, {self._metric} {event.accuracy:.4f}"
+                return f"{event.stage} epoch {event.epoch}/{event.epochs}: {figures}"
             case RankFailure():
                 return f"rank {event.rank} of the server {event.reason}"
         return None
@@ -104,21 +108,9 @@ def _round(event: RoundEnd, metric: str) -> str:
     return f"round {event.round}/{event.rounds}: {metric} {event.accuracy:.4f} ({took})"
 
 
-def _epoch(event: Epoch, metric: str) -> str:
-    figures = f"loss {event.loss:.4f}, {metric} {event.accuracy:.4f}"
-    return f"{event.stage} epoch {event.epoch}/{event.epochs}: {figures}"
-
-
-def _describe(event: ClientEnd) -> str:
-    client = f"client {event.client} {event.model} ({event.num_samples} samples)"
-    return f"{client} {_outcome(event)}"
-
-
 def _outcome(event: ClientEnd) -> str:
-    size = f"{event.bytes_up / 2**20:.1f} MiB up"
-    if event.reused:
-        return f"reused from the store, {size}"
-    return f"trained in {event.seconds_training:.1f} s, {size}"
+    size = f"{event.bytes_up / 2**20:.1f} MiB"
+    return f"from the store, {size}" if event.reused else f"{event.seconds_training:.1f} s, {size}"
 
 
 # A run's progress on a terminal: a bar per phase, and a row per client; 80 columns suffice.
@@ -173,7 +165,7 @@ class LiveTable:
             case ClientDropped():
                 self._end(event.client, FAILED, "left out")
             case ClientEnd():
-                self._end(event.client, DONE, _outcome_cells(event))
+                self._end(event.client, DONE, _outcome(event))
             case RoundEnd():
                 bar = self._bar("rounds", total=event.rounds)
                 note = f"{self._metric} [bold]{event.accuracy:.4f}"
@@ -243,11 +235,6 @@ def _how_far(event: ClientProgress) -> str:
     of = f"/{event.of}" if event.of else ""
     loss = f"{event.loss:.3f}" if abs(event.loss) < 1000 else f"{event.loss:.2g}"
     return f"{event.unit} {event.done}{of}, loss {loss}"
-
-
-def _outcome_cells(event: ClientEnd) -> str:
-    size = f"{event.bytes_up / 2**20:.1f} MiB"
-    return f"from the store, {size}" if event.reused else f"{event.seconds_training:.1f} s, {size}"
 
 
 @contextmanager

@@ -60,17 +60,14 @@ def locked(run_dir: Path) -> Iterator[None]:
             "process out of it: see that there is none",
             file=sys.stderr,
         )
-    _write(locks, _about())
+    since = time.strftime("%Y-%m-%d %H:%M:%S")
+    who = {"host": socket.gethostname(), "pid": os.getpid(), "since": since}
+    _write(locks, json.dumps(who).encode())
     try:
         yield
     finally:
         _write(locks, b"")
         locks.release(LOCK)
-
-
-def _about() -> bytes:
-    since = time.strftime("%Y-%m-%d %H:%M:%S")
-    return json.dumps({"host": socket.gethostname(), "pid": os.getpid(), "since": since}).encode()
 
 
 def _write(locks: Locks, content: bytes) -> None:

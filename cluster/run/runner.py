@@ -57,7 +57,7 @@ from fl.report.gallery import gallery
 from fl.rounds import STATE, Metric, Rounds
 from fl.scoring import OwnTests
 from fl.seeding import seeded
-from fl.server import Evaluation, Outcome
+from fl.server import Outcome
 from fl.training.private import ACCOUNTANT
 from fl.whole_files import named_errors, no_pipe
 
@@ -400,6 +400,8 @@ def _result(
     last = outcome.epochs[-1]
     accuracies = [e.accuracy for e in outcome.epochs]
     best = max(accuracies)
+    domains = prepared.run_spec.domains if last.per_domain else ()
+    by_domain = dict(zip(domains, last.per_domain, strict=True))
     seconds = {name: round(s, 3) for name, s in server.events.phase_seconds.items()}
     return {
         "method": run.method,
@@ -413,7 +415,7 @@ def _result(
         "metric": _metric(prepared),
         "accuracy": last.accuracy,
         "per_class_accuracy": last.per_class,
-        **_by_domain(prepared.run_spec.domains, last),
+        **({"per_domain_accuracy": by_domain} if by_domain else {}),
         "leaked": 0 if run.dataset in NAMES else prepared.dataset.leaked,
         "start_accuracy": outcome.start.accuracy,
         "best_accuracy": best,
@@ -458,12 +460,6 @@ def _metric(prepared: Prepared) -> str:
     return "accuracy" if targets is None else targets.metric
 
 
-def _by_domain(domains: tuple[str, ...], last: Evaluation) -> JsonObject:
-    if not last.per_domain:
-        return {}
-    return {"per_domain_accuracy": dict(zip(domains, last.per_domain, strict=True))}
-
-
 def _confusion(server: Server, outcome: Outcome) -> JsonObject:
     """The global model's confusion matrix; none where something else was tested last."""
     last = outcome.epochs[-1]
@@ -503,16 +499,12 @@ def _save_lists(path: Path, prepared: Prepared) -> None:
 
 
 def _partition(launch: Launch, prepared: Prepared) -> JsonObject:
-    run = launch.run
+    run, dataset = launch.run, prepared.dataset
     return {
         "kind": run.partition.kind,
         "hash": prepared.partition.digest,
         "alpha": run.alpha,
         "counts": prepared.partition.counts.tolist(),
-        "class_names": _class_names(prepared.dataset),
+        "class_names": list(dataset.class_names) or [*map(str, range(dataset.num_classes))],
         "roles": [c.role for c in prepared.members],
     }
-
-
-def _class_names(dataset: Dataset) -> list[str]:
-    return list(dataset.class_names) or [str(c) for c in range(dataset.num_classes)]
