@@ -39,14 +39,17 @@ def test_a_run_that_has_ended_goes_on_as_if_it_had_been_begun_with_more_rounds(m
             torch.testing.assert_close(tensor, whole.model.state_dict()[name], rtol=0, atol=0)
 
 
-def test_rounds_that_a_callback_ended_go_on_when_more_are_asked_for() -> None:
+def test_a_callback_may_end_the_rounds_which_go_on_when_more_are_asked_for() -> None:
     def stop(event: onefold.Event) -> None:
-        if isinstance(event, onefold.RoundEnd) and event.round == 1:
+        if isinstance(event, onefold.RoundEnd) and event.round == 2:
             raise onefold.StopRounds
 
-    assert len(curve(run("a", 3, callbacks=[stop]))) == 1
-    assert len(curve(run("a", 3, resume=True))) == 1
-    assert len(curve(run("a", 4, resume=True))) == 4
+    stopped, two = run("a", 4, callbacks=[stop]), run("two", 2)
+    assert (stopped.figures["stopped_after"], curve(stopped)) == (2, curve(two))
+    assert "stopped_after" not in two.figures
+    assert all(map(torch.equal, stopped.model.parameters(), two.model.parameters()))
+    assert len(curve(run("a", 4, resume=True))) == 2
+    assert len(curve(run("a", 5, resume=True))) == 5
 
 
 @pytest.mark.parametrize(("first", "then"), [(3, 2), (1, 2)])
@@ -74,10 +77,14 @@ def test_a_callback_has_the_model_and_the_metrics_of_each_round() -> None:
             states.append({n: t.clone() for n, t in event.model.state_dict().items()})
 
     def share(model: nn.Module, images: Tensor, labels: Tensor) -> float:
+        assert images.shape == (24, 3, 8, 8)
         torch.rand(3)  # must change nothing of what is trained
         return float((model(images).argmax(1) == labels).float().mean())
 
-    result = run("a", 3, callbacks=[watch], metrics={"share": share})
+    def spoiled(model: nn.Module, images: Tensor, labels: Tensor) -> float:
+        return float(images.zero_().sum())
+
+    result = run("a", 3, callbacks=[watch], metrics={"spoiled": spoiled, "share": share})
     assert [e.metrics["share"] for e in seen] == pytest.approx(curve(result))
     per_round = [r["metrics"]["share"] for r in result.figures["per_round"]]
     assert per_round == [e.metrics["share"] for e in seen]
@@ -87,7 +94,7 @@ def test_a_callback_has_the_model_and_the_metrics_of_each_round() -> None:
     alone = run("b", 3)
     assert curve(alone) == curve(result)
     lines = (result.path / "metrics.jsonl").read_text().splitlines()
-    assert any('"metrics": {"share"' in line for line in lines)
+    assert any('"metrics": {"spoiled"' in line for line in lines)
     assert not any('"model": "Tiny' in line for line in lines if '"round"' in line[:20])
 
 

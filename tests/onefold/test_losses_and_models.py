@@ -25,14 +25,10 @@ class Wide(nn.Module):
         return self.head(self.layers(images))
 
 
-class Deep(nn.Module):
+class Deep(Wide):
     def __init__(self, num_classes: int) -> None:
-        super().__init__()
+        super().__init__(num_classes)
         self.layers = nn.Sequential(nn.Flatten(), nn.Linear(192, 6), nn.Tanh(), nn.Linear(6, 8))
-        self.head = nn.Linear(8, num_classes)
-
-    def forward(self, images: Tensor) -> Tensor:
-        return self.head(self.layers(images))
 
 
 class Stepping(Tiny):

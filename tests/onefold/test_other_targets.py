@@ -12,7 +12,6 @@ from sklearn.datasets import load_diabetes, load_linnerud
 from torch import Tensor, nn
 
 import onefold
-from fl.events import Event, RoundEnd
 from fl.methods.registry import METHODS
 from tests.undrawn import WRITE_REPORT, draw_nothing
 
@@ -131,22 +130,6 @@ def test_own_models_are_scored_by_it_too(monkeypatch: pytest.MonkeyPatch) -> Non
     assert (result.metric, result.figures["scored_on"]) == ("R2", "clients")
     assert result.accuracy == pytest.approx(np.mean(result.figures["client_accuracy"]))
     assert result.accuracy < 0.5
-
-
-def test_a_callback_may_end_the_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(WRITE_REPORT, draw_nothing)
-
-    def enough(event: Event) -> None:
-        if isinstance(event, RoundEnd) and event.round == 2:
-            raise onefold.StopRounds
-
-    stopped = run("labels", rounds=5, callbacks=[enough])
-    assert stopped.figures["stopped_after"] == 2
-    two = run("labels", rounds=2, name="two")
-    assert stopped.figures["accuracy_curve"] == two.figures["accuracy_curve"]
-    assert "stopped_after" not in two.figures
-    for one, other in zip(stopped.model.parameters(), two.model.parameters(), strict=True):
-        assert torch.equal(one, other)
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -7,14 +7,7 @@ import pytest
 
 from fl.data.catalogue import REGISTERED, register_dataset
 from fl.data.partition_file import read_lists
-from fl.errors import UserError
 from onefold.running import partition_arguments
-
-
-def test_none_and_a_kind_need_no_file(tmp_path: Path) -> None:
-    assert partition_arguments(None, None, tmp_path) == []
-    assert partition_arguments("iid", None, tmp_path) == ["--partition.kind", "iid"]
-    assert not any(tmp_path.iterdir())
 
 
 def test_lists_are_kept_under_a_name_made_of_them(tmp_path: Path) -> None:
@@ -26,12 +19,6 @@ def test_lists_are_kept_under_a_name_made_of_them(tmp_path: Path) -> None:
     assert (options["--partition.kind"], options["--num-clients"]) == ("file", "2")
     train, _ = read_lists(Path(options["--partition.file"]), 2, 5)
     assert [own.tolist() for own in train] == [[0, 2], [1, 3, 4]]
-
-
-def test_what_is_none_is_refused(tmp_path: Path) -> None:
-    for wrong, line in ((3, "expected a kind, a list"), ([[0.5]], "client 0 has no list of whole")):
-        with pytest.raises(UserError, match=line):
-            partition_arguments(wrong, None, tmp_path)
 
 
 def test_a_partitioner_of_flwr_datasets_cuts_by_the_labels(tmp_path: Path) -> None:

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
-from torch import Tensor, nn
+from torch import Tensor
 
 import onefold
+from tests.onefold.test_losses_and_models import weights
 from tests.onefold.test_running import Tiny, blobs
 
 
@@ -29,17 +30,6 @@ class Flipped:
         return image.flip(2) if torch.rand(()) < 0.5 else image, int(self.labels[row])
 
 
-class ByPlace(nn.Module):
-    """Looks at pixels at their places, so that a flip shows."""
-
-    def __init__(self, num_classes: int) -> None:
-        super().__init__()
-        self.layers = nn.Sequential(nn.Flatten(), nn.Linear(192, num_classes))
-
-    def forward(self, images: Tensor) -> Tensor:
-        return self.layers(images)
-
-
 def flip(image: Tensor) -> Tensor:
     """At random, at the top of a module, so that it can be sent."""
     return image.flip(2) if torch.rand(()) < 0.5 else image
@@ -53,10 +43,6 @@ def run(data: object, model: object = Tiny, **options: object) -> onefold.Result
     more = {"runtime": "inprocess", "progress": False, "method": "fedavg"}
     base["partition"] = "natural" if isinstance(data, dict) else "iid"
     return onefold.run(data, model, **{**base, **more, **options})  # type: ignore[arg-type]
-
-
-def weights(result: onefold.Result) -> Tensor:
-    return torch.cat([t.flatten() for t in result.model.state_dict().values()])
 
 
 def test_each_epoch_of_each_client_draws_its_own_transforms_and_repeats() -> None:
@@ -112,6 +98,6 @@ def test_on_ray_each_epoch_is_the_same_as_in_process(tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", Flipped().images.numpy() / 2)
     in_file = (np.load(tmp_path / "x.npy", mmap_mode="r"), Flipped().labels)
     data = {"items": Flipped(), "file": in_file}
-    here = run(data, ByPlace, augment=flip, output_dir="here", num_clients=2)
-    there = run(data, ByPlace, augment=flip, output_dir="there", num_clients=2, runtime="ray")
+    here = run(data, augment=flip, output_dir="here", num_clients=2)
+    there = run(data, augment=flip, output_dir="there", num_clients=2, runtime="ray")
     assert torch.equal(weights(here), weights(there))

@@ -1,6 +1,5 @@
 """A run's folder as a result, and its model; methods of the user's own."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -62,15 +61,8 @@ def test_a_notebook_shows_each_picture_by_its_own_kind(tmp_path: Path) -> None:
 
 
 SPEC = RunSpec.of_images((1, 28, 28), num_classes=10, seed=0)
+pytestmark = pytest.mark.usefixtures("elsewhere")
 TOO_SMALL = RunSpec.of_images((1, 8, 8), num_classes=10, seed=0)
-
-
-@pytest.fixture(autouse=True)
-def _forget() -> Iterator[None]:
-    before = dict(METHODS)
-    yield
-    METHODS.clear()
-    METHODS.update(before)
 
 
 @dataclass(frozen=True, kw_only=True)

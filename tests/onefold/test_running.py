@@ -5,7 +5,6 @@ import subprocess
 import sys
 from contextlib import nullcontext
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,6 @@ import torch
 from torch import Tensor, nn
 
 import onefold
-from fl.events import Event, RoundEnd
 from tests.tutorials import blocks, type_commands, write_files
 
 
@@ -172,16 +170,6 @@ def test_a_test_on_training_samples_is_told(caplog: pytest.LogCaptureFixture) ->
     assert "120 test samples equal a training sample." in result.report.read_text()
 
 
-def test_the_same_indices_by_hand_or_from_a_runs_file_give_the_same_model() -> None:
-    lists = np.array_split(np.arange(96), 4)
-    by_hand, again = run(partition=lists), run(partition=lists)
-    weights = list(by_hand.model.parameters())
-    assert all(map(torch.equal, weights, again.model.parameters()))
-    kept = by_hand.path / "partition.npz"
-    from_file = run(partition="file", **{"partition.file": str(kept), "num_clients": 4})
-    assert all(map(torch.equal, weights, from_file.model.parameters()))
-
-
 @pytest.mark.parametrize(
     "less", [{}, {"data.max_train": 60}, {"data.validation": 0.2}], ids=["all", "fewer", "held out"]
 )
@@ -202,40 +190,6 @@ def test_indices_are_of_the_samples_as_they_were_given(whole: bool, less: dict[s
     kept = {"partition": "file", "partition.file": str(result.path / "partition.npz")}
     again = run(**{**given, **kept, "name": "again"})
     assert all(map(torch.equal, result.model.parameters(), again.model.parameters()))
-
-
-def test_a_partitioner_is_asked_for_each_client(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With a stand-in for flwr-datasets' partitioners and for Hugging Face's data sets."""
-
-    class Halves:
-        num_partitions = 2
-        dataset: dict[str, object]
-
-        def load_partition(self, k: int) -> dict[str, object]:
-            return {"index": list(self.dataset["index"])[k::2]}  # type: ignore[call-overload]
-
-    fake = SimpleNamespace(Dataset=SimpleNamespace(from_dict=lambda columns: columns))
-    monkeypatch.setitem(sys.modules, "datasets", fake)
-    result = run(partition=Halves(), num_clients=2, num_large=2)
-    kept = np.load(result.path / "partition.npz")
-    rows = onefold.run.__globals__["REGISTERED"]["own"].train.rows
-    assert kept["train"][kept["train_counts"][0] :].tolist() == rows[1::2].tolist()
-
-
-def test_metrics_and_callbacks_get_the_model_and_the_events() -> None:
-    heard: list[Event] = []
-
-    def hits(model: nn.Module, images: Tensor, labels: Tensor) -> float:
-        assert images.shape == (24, 3, 8, 8)
-        return float((model(images).argmax(1) == labels).float().mean())
-
-    def spoiled(model: nn.Module, images: Tensor, labels: Tensor) -> float:
-        return float(images.zero_().sum())
-
-    both = {"spoiled": spoiled, "hits": hits}
-    result = run(metrics=both, callbacks=[heard.append], rounds=2)
-    assert result.figures["metrics"]["hits"] == pytest.approx(result.accuracy)
-    assert sum(isinstance(event, RoundEnd) for event in heard) == 2
 
 
 @pytest.mark.parametrize(
@@ -265,6 +219,7 @@ def test_metrics_and_callbacks_get_the_model_and_the_events() -> None:
         ),
         ({"partition": [[0, 1], [2, 99999]], **TWO}, "gives client 1 sample 99999"),
         ({"partition": 4}, "expected a kind, a list of index arrays or"),
+        ({"partition": [[0.5]]}, "client 0 has no list of whole numbers"),
         ({"epochs": 3}, "unknown option '--epochs'"),
     ],
 )

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from cluster.run.run_dir import locked
 from onefold.runs import main
 
 
@@ -153,18 +152,6 @@ def test_a_wrong_command_line_is_one_line(
     said = capsys.readouterr().err
     assert said.startswith("onefold: ")
     assert said.count("\n") == 1
-
-
-def test_rm_deletes_none_where_a_process_is_at_work_in_one(
-    runs: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with locked(runs / "two"):
-        assert main(["rm", "--output-dir", str(runs), "one", "two", "--yes"]) == 2
-    assert "in use by process" in capsys.readouterr().err
-    assert (runs / "one").exists()
-    assert (runs / "two").exists()
-    assert main(["rm", "--output-dir", str(runs), "one", "two", "--yes"]) == 0
-    assert not (runs / "two").exists()
 
 
 def test_a_file_holds_no_runs(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:

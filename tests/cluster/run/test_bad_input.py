@@ -53,10 +53,6 @@ def refused(tmp_path: Path, *arguments: str) -> str:
     return line
 
 
-def test_a_name_that_is_no_folder_of_its_own(tmp_path: Path) -> None:
-    assert "name must be" in refused(tmp_path, "--name=../../x", "--overwrite")
-
-
 NUMBERS = [
     ("--betas nan 1", "betas"),
     ("--method=dense --ce=nan", "ce must be"),
@@ -96,7 +92,9 @@ def test_a_configuration_that_is_none(tmp_path: Path, content: bytes, said: str)
 @pytest.mark.parametrize(
     ("given", "said"),
     [
+        ("--name=../../x", "name must be"),
         ("--config=", "cannot read ."),
+        ("--config=folder", "Is a directory"),
         ("--preset=", "unknown preset ''"),
         ("--plugin=folder", "has no code of a file"),
         ("--output-dir=\udcff", "cannot be printed"),
@@ -109,10 +107,6 @@ def test_what_names_nothing(
     (tmp_path / "folder").mkdir()
     monkeypatch.chdir(tmp_path)
     assert said in refused(tmp_path, given)
-
-
-def test_a_folder_as_configuration(tmp_path: Path) -> None:
-    assert "Is a directory" in refused(tmp_path, f"--config={tmp_path}")
 
 
 def test_an_archive_that_claims_what_it_cannot_hold(tmp_path: Path) -> None:

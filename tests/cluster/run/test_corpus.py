@@ -1,7 +1,6 @@
 """Malformed files: data that is right, or one line that names the file, exit status 2, no more."""
 
 import os
-import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -207,8 +206,3 @@ def test_many_classes_are_cut_in_time_that_grows_with_their_number() -> None:
     labels, rng = np.arange(4000), np.random.default_rng(0)
     lists = dirichlet_lists(labels, 4, 4000, alpha=0.5, min_samples=10, rng=rng)
     assert sorted(np.concatenate(lists)) == list(labels)
-
-
-def test_the_corpus_is_of_what_is_right() -> None:
-    with zipfile.ZipFile(corpus.io.BytesIO(corpus.whole())) as file:
-        assert file.testzip() is None

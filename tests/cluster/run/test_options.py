@@ -17,6 +17,8 @@ from fl.errors import UserError
         (["--runtime", "slurm"], "inprocess"),
         (["--on-client-failure=wait"], "drop"),
         (["--report-real-images", "--dp.epsilon=8"], "goes without dp.epsilon"),
+        (["--smoke", "--dry-run"], "excludes --dry-run"),
+        (["--track", "neptune"], "mlflow"),
         (["--resume", "--overwrite"], "--resume and --overwrite exclude each other"),
         (["--max-actors", "0"], "max_actors must be at least 1, got 0"),
         (["--fusion-ranks=2", "--runtime=inprocess"], "fusion_ranks above 1 need --runtime ray"),

@@ -5,23 +5,10 @@ from dataclasses import asdict, replace
 from cluster.run.runner import Placements
 from cluster.scheduling.capacity import Bundle
 from fl.events import AttemptFailed, ClientDropped, ClientEnd, ClientStart, RoundEnd
-from fl.federation import Client, Request
-from fl.training.classifier import ClassifierConfig
+from fl.federation import Request
+from tests.cluster.run.following import many
 
 BUNDLE = Bundle(name="here", cpus=2, gpus=0, memory_bytes=0)
-
-
-def members(count: int) -> tuple[Client, ...]:
-    return tuple(
-        Client(
-            id=k,
-            role="classifier",
-            training=ClassifierConfig(),
-            num_samples=5,
-            request=Request(cpus=1, gpus=0),
-        )
-        for k in range(count)
-    )
 
 
 def end(client: int, seconds: float, *, reused: bool = False) -> ClientEnd:
@@ -51,7 +38,7 @@ def end_of_round(seconds: float) -> RoundEnd:
 
 
 def test_a_client_that_failed_once_has_two_attempts_and_all_their_times() -> None:
-    placements = Placements(members(1))
+    placements = Placements(many(1))
     for event in (start(0, 1.0, 10), fail(0, 2.0, "it died"), start(0, 3.0, 20), end(0, 5.0)):
         placements(event)
     (entry,) = placements.entries
@@ -64,7 +51,7 @@ def test_a_client_that_failed_once_has_two_attempts_and_all_their_times() -> Non
 
 
 def test_makespan_stands_beside_its_lower_bound() -> None:
-    placements = Placements(members(3))
+    placements = Placements(many(3))
     for client, (began, stop) in enumerate([(0.0, 4.0), (0.0, 2.0), (2.0, 5.0)]):
         placements(start(client, began))
         placements(end(client, stop))
@@ -73,7 +60,7 @@ def test_makespan_stands_beside_its_lower_bound() -> None:
 
 def test_clients_of_a_cohort_count_by_their_share_of_its_time() -> None:
     """Ten that take eight seconds together, in one process, are no eighty seconds of work."""
-    placements = Placements(members(10))
+    placements = Placements(many(10))
     shared = asdict(Request(cpus=1, gpus=0, shared=True))
     for client in range(10):
         placements(ClientStart(client=client, seconds=0.0, requested=shared))
@@ -84,7 +71,7 @@ def test_clients_of_a_cohort_count_by_their_share_of_its_time() -> None:
 
 
 def test_reused_clients_have_no_place_and_make_no_span() -> None:
-    placements = Placements(members(1))
+    placements = Placements(many(1))
     placements(end(0, 0.1, reused=True))
     (entry,) = placements.entries
     assert (entry["reused"], entry["assigned"], entry["start"]) == (True, None, None)
@@ -92,7 +79,7 @@ def test_reused_clients_have_no_place_and_make_no_span() -> None:
 
 
 def test_a_dropped_client_is_marked_and_has_no_end() -> None:
-    placements = Placements(members(2))
+    placements = Placements(many(2))
     dropped = ClientDropped(client=1, seconds=3.0, reason="it died")
     for event in (start(1, 1.0), fail(1, 2.0, "it died"), dropped, start(0, 1.0), end(0, 4.0)):
         placements(event)
@@ -101,7 +88,7 @@ def test_a_dropped_client_is_marked_and_has_no_end() -> None:
 
 
 def test_of_many_rounds_the_last_one_counts() -> None:
-    placements = Placements(members(2))
+    placements = Placements(many(2))
     first = (start(0, 1.0), fail(0, 2.0, "it died"), start(0, 3.0), end(0, 5.0))
     for event in (*first, start(1, 1.0), end(1, 9.0), end_of_round(10.0)):
         placements(event)

@@ -129,12 +129,6 @@ def test_emptying_keeps_the_lock_and_what_links_point_to(tmp_path: Path) -> None
     assert (kept / "config.yaml").exists()
 
 
-def test_deleting_a_run_takes_all_of_it(tmp_path: Path) -> None:
-    runs = [make(tmp_path / name) for name in "ab"]
-    delete(runs)
-    assert not list(tmp_path.iterdir())
-
-
 @pytest.mark.parametrize("name", ["a", "a b", "größe=3,ö", "x" * LONGEST_BYTES, "[red]", "a..b"])
 def test_any_plain_name_is_taken(name: str) -> None:
     check_run_name(name)

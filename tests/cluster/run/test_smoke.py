@@ -98,11 +98,6 @@ def test_a_clients_memory_is_its_share_whatever_the_process_holds_from_before(
     assert estimate(*arguments("fedavg"), share, "--rounds=2").client_bytes == 300_000_000
 
 
-def test_other_ways_to_start_nothing_are_refused() -> None:
-    with pytest.raises(UserError, match="excludes --dry-run"):
-        parse(["--smoke", "--dry-run"])
-
-
 def test_other_commands_refuse_it() -> None:
     with pytest.raises(UserError, match="only onefold run takes --smoke"):
         parse(["--smoke"]).refuse_smoke()
