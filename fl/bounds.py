@@ -16,7 +16,7 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, fields
-from functools import cache
+from functools import cache, partial
 from math import inf
 from numbers import Real
 from operator import ge, gt, le, lt
@@ -51,63 +51,33 @@ class Bound:
 
 
 @dataclass(frozen=True)
-class AtLeast(Bound):
-    """A finite number, no smaller than ``least``."""
-
-    least: float
-
-    def __str__(self) -> str:
-        return f"at least {self.least}"
-
-    def allows(self, value: object) -> bool:
-        """Whether it is a finite number of at least ``least``."""
-        return _is_finite(value) and value >= self.least
-
-
-@dataclass(frozen=True)
-class Above(Bound):
-    """A finite number, larger than ``limit``."""
-
-    limit: float
-
-    def __str__(self) -> str:
-        return f"above {self.limit}" if self.limit else "a positive number"
-
-    def allows(self, value: object) -> bool:
-        """Whether it is a finite number above ``limit``."""
-        return _is_finite(value) and value > self.limit
-
-
-@dataclass(frozen=True)
-class AtMost(Bound):
-    """A finite number, no larger than ``most``: more than any machine could ever do."""
-
-    most: float
-
-    def __str__(self) -> str:
-        return f"at most {self.most}"
-
-    def allows(self, value: object) -> bool:
-        """Whether it is a finite number of at most ``most``."""
-        return _is_finite(value) and value <= self.most
-
-
-@dataclass(frozen=True)
 class Within(Bound):
-    """A number from ``low`` to ``high``; a round bracket in ``ends`` leaves that end out."""
+    """A finite number from ``low`` to ``high``; a round bracket in ``ends`` leaves that end out."""
 
-    low: float
-    high: float
+    low: float = -inf
+    high: float = inf
     ends: Literal["[]", "[)", "(]", "()"] = "[]"
 
     def __str__(self) -> str:
-        return f"in {self.ends[0]}{self.low}, {self.high}{self.ends[1]}"
+        if self.low == -inf and self.high < inf:
+            return f"at most {self.high}"
+        if self.high < inf:
+            return f"in {self.ends[0]}{self.low}, {self.high}{self.ends[1]}"
+        if self.ends[0] == "[":
+            return f"at least {self.low}"
+        return f"above {self.low}" if self.low else "a positive number"
 
     def allows(self, value: object) -> bool:
         """Whether it is a finite number between the ends, which ``ends`` includes or not."""
         above_low = gt if self.ends[0] == "(" else ge
         below_high = lt if self.ends[1] == ")" else le
         return _is_finite(value) and above_low(value, self.low) and below_high(value, self.high)
+
+
+AtLeast = partial(Within, high=inf)
+Above = partial(Within, high=inf, ends="()")
+AtMost = partial(Within, -inf)
+"""The most is more than any machine could ever do."""
 
 
 @dataclass(frozen=True, eq=False)  # compared by identity: names may be a dict, which has no hash
