@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import IO
 
 import psutil
@@ -19,6 +19,20 @@ SET_CHILD_SUBREAPER = 36
 """Option of Linux's prctl."""
 OF_TERMINALS = {signal.SIGINT, signal.SIGQUIT, signal.SIGHUP}
 """What a terminal sends to a command and to all that it has started."""
+
+
+@contextlib.contextmanager
+def variable(name: str, value: str) -> Iterator[None]:
+    """Sets an environment variable for this process and what it starts, until the context ends."""
+    before = os.environ.get(name)
+    os.environ[name] = value
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[name]
+        else:
+            os.environ[name] = before
 
 
 def adopt_orphans() -> None:

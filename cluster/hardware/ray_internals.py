@@ -34,7 +34,8 @@ from pathlib import Path
 from typing import Any
 
 from cluster.hardware import fork_worker
-from cluster.hardware.worker_template import address_in_environment
+from cluster.hardware.processes import variable
+from cluster.hardware.worker_template import can_fork, worker_template
 
 TESTED_WITH = "2.60.0"
 """The version that tests/cluster/hardware/test_ray_internals.py last checked this file with."""
@@ -135,16 +136,12 @@ def on_loopback() -> Iterator[None]:
     """Has a cluster that is started here, and processes that join it, keep to 127.0.0.1."""
     from ray._private import ray_constants
 
-    before = os.environ.get(OTHER_HOSTS), ray_constants.ENABLE_RAY_CLUSTER
-    os.environ[OTHER_HOSTS], ray_constants.ENABLE_RAY_CLUSTER = "0", False
+    before, ray_constants.ENABLE_RAY_CLUSTER = ray_constants.ENABLE_RAY_CLUSTER, False
     try:
-        yield
+        with variable(OTHER_HOSTS, "0"):
+            yield
     finally:
-        variable, ray_constants.ENABLE_RAY_CLUSTER = before
-        if variable is None:
-            del os.environ[OTHER_HOSTS]
-        else:
-            os.environ[OTHER_HOSTS] = variable
+        ray_constants.ENABLE_RAY_CLUSTER = before
 
 
 class _Folders(list[str]):
@@ -213,7 +210,8 @@ def forked_workers(template: Path | None) -> Iterator[None]:
 
     setattr(Node, "start_raylet", start_with)  # noqa: B010, as mypy takes methods for fixed
     try:
-        with address_in_environment(template) if template else contextlib.nullcontext():
+        address = variable(fork_worker.TEMPLATE, str(template)) if template else None
+        with address or contextlib.nullcontext():
             yield  # the node's process hands the address on
     finally:
         setattr(Node, "start_raylet", start)  # noqa: B010
@@ -235,18 +233,7 @@ def gpus_of_group(group: Any) -> str:
 def start_command(*, name: str, memory_bytes: int) -> list[str]:
     """``ray start``, with this Python, for a node of that name that hands out so much memory."""
     own = [f"--node-name={name}", f"--memory={memory_bytes}"]
-    return [sys.executable, "-P", "-m", "cluster.hardware.start_node", "start", *own]
-
-
-def run_command(template: Path | None) -> None:
-    """The command ``ray`` with this process's arguments, without what no run needs.
-
-    Args:
-        template: see :mod:`cluster.hardware.worker_template`.
-    """
-    (entry,) = distribution("ray").entry_points.select(group="console_scripts", name="ray")
-    with _only_what_runs_clients(), forked_workers(template):
-        entry.load()()
+    return [sys.executable, "-P", "-m", "cluster.hardware.ray_internals", "start", *own]
 
 
 def published_address(root: Path) -> str | None:
@@ -260,3 +247,26 @@ def published_address(root: Path) -> str | None:
 def token_at_home() -> Path:
     """The file of the token that Ray uses where no environment variable names one."""
     return Path.home() / ".ray" / "auth_token"
+
+
+OF_A_WORKER = ("torch", "fl.executor", "fl.methods.registry")
+"""What most of a worker's imports are; none of them imports Ray."""
+
+
+def main() -> None:
+    """The command ``ray`` with this process's arguments, as a node of a cluster.
+
+    It does without the servers that nobody asks in a run: that for Ray clients would listen on a
+    fixed port, and end the node where that is taken. Workers are forked from a template.
+    """
+    (entry,) = distribution("ray").entry_points.select(group="console_scripts", name="ray")
+    with (
+        worker_template(OF_A_WORKER) if can_fork() else contextlib.nullcontext() as template,
+        _only_what_runs_clients(),
+        forked_workers(template),
+    ):
+        entry.load()()
+
+
+if __name__ == "__main__":
+    main()

@@ -29,7 +29,7 @@ import numpy as np
 
 from cluster.hardware.fork_worker import TEMPLATE, end_with
 from cluster.hardware.private_folders import short_root
-from cluster.hardware.processes import OF_TERMINALS
+from cluster.hardware.processes import OF_TERMINALS, variable
 
 SET_NAME = 15
 """Option of Linux's prctl: the process's name, of 15 bytes at most."""
@@ -71,26 +71,12 @@ def worker_template(modules: Sequence[str] = ()) -> Iterator[Path]:
         os.close(others_end)
         listener.close()
         try:
-            with address_in_environment(address):
+            with variable(TEMPLATE, str(address)):
                 yield address
         finally:
             os.close(own_end)
             with contextlib.suppress(ChildProcessError):
                 os.waitpid(template, 0)
-
-
-@contextlib.contextmanager
-def address_in_environment(address: Path) -> Iterator[None]:
-    """Tells this process, and what it starts, where the template listens."""
-    before = os.environ.get(TEMPLATE)
-    os.environ[TEMPLATE] = str(address)
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ[TEMPLATE]
-        else:
-            os.environ[TEMPLATE] = before
 
 
 def _become_template(
