@@ -24,7 +24,6 @@ class Gpu:
     """As ``CUDA_VISIBLE_DEVICES`` takes it: ``GPU-...`` or ``MIG-...``."""
     name: str
     memory_bytes: int
-    mig: bool = False
 
 
 Cards = dict[str, tuple[Gpu, ...]]
@@ -67,7 +66,7 @@ def find_gpus(environ: Mapping[str, str], *, timeout: float = TIMEOUT) -> tuple[
 def driver_version(*, timeout: float = TIMEOUT) -> str | None:
     """Version of NVIDIA's driver; None where there is none, or it gives no usable answer."""
     try:
-        return _ask_driver(lambda nvml: _text(nvml.nvmlSystemGetDriverVersion()), timeout)
+        return _ask_driver(lambda nvml: str(nvml.nvmlSystemGetDriverVersion()), timeout)
     except _Unknown:
         return None
 
@@ -153,7 +152,7 @@ def _cards(nvml: Any) -> Cards:
     """What the driver's GPUs offer, without those that this process may not open."""
     gpus = _handles(nvml, nvml.nvmlDeviceGetCount(), nvml.nvmlDeviceGetHandleByIndex)
     return {
-        _text(nvml.nvmlDeviceGetUUID(gpu)): (
+        nvml.nvmlDeviceGetUUID(gpu): (
             _mig_devices(nvml, gpu) if _in_mig_mode(nvml, gpu) else (_device(nvml, gpu),)
         )
         for gpu in gpus
@@ -190,16 +189,10 @@ def _device(nvml: Any, handle: Any, *, mig: bool = False) -> Gpu:
         own, whole = slices.computeInstanceSliceCount, slices.gpuInstanceSliceCount
         memory_bytes = memory_bytes * own // whole
     return Gpu(
-        uuid=_text(nvml.nvmlDeviceGetUUID(handle)),
-        name=_text(nvml.nvmlDeviceGetName(handle)),
+        uuid=nvml.nvmlDeviceGetUUID(handle),
+        name=nvml.nvmlDeviceGetName(handle),
         memory_bytes=memory_bytes,
-        mig=mig,
     )
-
-
-def _text(found: str | bytes) -> str:
-    """A string of the driver's, which old versions of pynvml give as bytes."""
-    return found.decode() if isinstance(found, bytes) else found
 
 
 def _ask_torch() -> Cards:
@@ -215,7 +208,6 @@ def _ask_torch() -> Cards:
             uuid=f"{'MIG' if ' MIG ' in gpu.name else 'GPU'}-{gpu.uuid}",
             name=gpu.name,
             memory_bytes=gpu.total_memory,
-            mig=" MIG " in gpu.name,
         )
         for gpu in found
     ]

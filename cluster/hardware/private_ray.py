@@ -176,27 +176,20 @@ def announced(published: Path) -> Iterator[None]:
         published.unlink(missing_ok=True)
 
 
-def die(pid: int) -> None:
-    """Says that the raylet died and ends the process at once: its files are whole at any moment."""
-    print(MESSAGE.format(pid=pid), file=sys.stderr, flush=True)
-    os._exit(1)
-
-
 @contextlib.contextmanager
-def watched(
-    raylet: subprocess.Popen[bytes] | None, then: Callable[[int], None] = die
-) -> Iterator[None]:
-    """Calls ``then`` if that process ends before the context does.
+def watched(raylet: subprocess.Popen[bytes] | None) -> Iterator[None]:
+    """Says that the raylet died, and ends this process, if that happens before the context ends.
 
-    Ray would end this process too if its node's raylet dies, but seconds later, from C++ and
-    without a word that means anything to a user.
+    Ray would end it too, but seconds later, from C++ and without a word that means anything to a
+    user. The process's files are whole at any moment.
     """
     over = threading.Event()
 
     def wait(raylet: subprocess.Popen[bytes]) -> None:
         raylet.wait()
         if not over.is_set():
-            then(raylet.pid)
+            print(MESSAGE.format(pid=raylet.pid), file=sys.stderr, flush=True)
+            os._exit(1)
 
     if raylet:
         threading.Thread(target=wait, args=(raylet,), name="raylet watch", daemon=True).start()

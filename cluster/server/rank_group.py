@@ -37,15 +37,10 @@ def use_interface_of(address: str) -> None:
     By themselves they resolve the host name, which on many machines is a loopback address that
     other nodes cannot reach. What the user has set is not changed.
     """
-    name = _interface_of(address)
-    if name:
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", name)
-        os.environ.setdefault("NCCL_SOCKET_IFNAME", name)
-
-
-def _interface_of(address: str) -> str | None:
-    interfaces = psutil.net_if_addrs().items()
-    return next((name for name, own in interfaces if address in [a.address for a in own]), None)
+    for name, own in psutil.net_if_addrs().items():
+        if address in [each.address for each in own]:
+            os.environ.setdefault("GLOO_SOCKET_IFNAME", name)
+            os.environ.setdefault("NCCL_SOCKET_IFNAME", name)
 
 
 WITNESS_S = 5.0

@@ -2,49 +2,33 @@
 
 import subprocess
 import sys
-from collections.abc import Iterator
 
-import pytest
+from cluster.hardware.private_ray import MESSAGE
 
-from cluster.hardware.private_ray import MESSAGE, watched
-from tests.waiting import wait_until
-
-
-@pytest.fixture
-def sleeper() -> Iterator[subprocess.Popen[bytes]]:
-    process = subprocess.Popen(["sleep", "60"])
-    yield process
-    process.kill()
-    process.wait()
-
-
-def test_the_death_is_told_while_it_is_watched(sleeper: subprocess.Popen[bytes]) -> None:
-    told: list[int] = []
-    with watched(sleeper, told.append):
-        assert not told
-        sleeper.kill()
-        wait_until(lambda: told, seconds=10)
-    assert told == [sleeper.pid]
+SCRIPT = """
+import subprocess, time
+from cluster.hardware.private_ray import watched
+other = subprocess.Popen(["sleep", "60"])
+with watched(other):
+    {during}
+other.kill()
+other.wait()
+time.sleep(0.5)
+"""
 
 
-def test_an_end_after_the_context_is_nobodys_business(sleeper: subprocess.Popen[bytes]) -> None:
-    told: list[int] = []
-    with watched(sleeper, told.append):
-        pass
-    sleeper.kill()
-    sleeper.wait()
-    assert not told
+def run(during: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", SCRIPT.format(during=during)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
 
 
 def test_the_process_ends_with_one_line_and_status_1() -> None:
-    script = (
-        "import subprocess, time; from cluster.hardware.private_ray import watched\n"
-        "other = subprocess.Popen(['sleep', '60'])\n"
-        "with watched(other):\n    other.kill(); time.sleep(60)\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, timeout=30, check=False
-    )
+    done = run("other.kill(); time.sleep(60)")
     assert done.returncode == 1
     assert done.stderr.count("\n") == 1
     assert done.stderr.startswith(MESSAGE.partition("{")[0])
+
+
+def test_an_end_after_the_context_is_nobodys_business() -> None:
+    done = run("pass")
+    assert (done.returncode, done.stderr) == (0, "")
