@@ -2,7 +2,8 @@
 
 import gc
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
@@ -11,6 +12,7 @@ from typing import Any
 import numpy as np
 import ray
 import torch
+from ray.exceptions import RayError
 
 from cluster.clients.extensions import (
     add_models,
@@ -20,13 +22,13 @@ from cluster.clients.extensions import (
     send_methods_by_value,
 )
 from cluster.clients.memory_cap import capped
-from cluster.clients.progress import send
 from cluster.hardware.bundles import Bundles
 from cluster.scheduling.capacity import FreeCapacity, need_of
 from cluster.scheduling.placement import Slot
 from fl.data.datasets import Split
 from fl.data.lazy import Lazy
 from fl.errors import UserError, reason_of
+from fl.events import ClientProgress
 from fl.exchange import Message
 from fl.executor import Place, run_jobs
 from fl.federation import Job, Request
@@ -115,11 +117,59 @@ def _placed(train: Split) -> list[Any]:
         ) from None
 
 
+# Clients' progress on its way to the driver. Display only: nothing waits for it.
+
+MOST_PENDING = 100
+"""Calls that may wait for a slow inbox; further reports of a process are lost."""
+
+
+class _Mailbox:
+    """An actor that holds each client's latest report until the driver takes it."""
+
+    def __init__(self) -> None:
+        self._latest: dict[int, ClientProgress] = {}
+
+    def put(self, reports: Sequence[ClientProgress]) -> None:
+        self._latest |= {report.client: report for report in reports}
+
+    def take(self) -> list[ClientProgress]:
+        found, self._latest = list(self._latest.values()), {}
+        return found
+
+
+class Inbox:
+    """The driver's end. It asks for the next reports and goes on; an answer is read later."""
+
+    def __init__(self) -> None:
+        actor: Any = ray.remote(_Mailbox)
+        self.mailbox = actor.options(num_cpus=0, max_pending_calls=MOST_PENDING).remote()
+        self._asked: Any = self.mailbox.take.remote()
+
+    def read(self, clients: Set[int]) -> Iterator[ClientProgress]:
+        """The reports of these clients that have arrived; none once the actor is gone."""
+        if not ray.wait([self._asked], timeout=0)[0]:
+            return
+        with suppress(RayError):
+            reports = ray.get(self._asked)
+            self._asked = self.mailbox.take.remote()
+            yield from (report for report in reports if report.client in clients)
+
+    def close(self) -> None:
+        """Ends the actor."""
+        ray.kill(self.mailbox)
+
+
+def send(mailbox: Any, reports: Sequence[ClientProgress]) -> None:
+    """Sends reports from a client's process, without waiting; they are lost if that fails."""
+    with suppress(RayError):
+        mailbox.put.remote(reports)
+
+
 class ClientActor:
     """A client's process. It sees only the devices that Ray assigned to it."""
 
     def __init__(self, models: bytes | None = None, mailbox: Any = None) -> None:
-        """``models``: the user's own, see :mod:`.extensions`; ``mailbox``: see :mod:`.progress`."""
+        """``models``: the user's own, see :mod:`.extensions`; ``mailbox``: an :class:`Inbox`'s."""
         add_models(models)
         self._progress = partial(send, mailbox)
         self._size = 0

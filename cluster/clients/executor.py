@@ -16,9 +16,8 @@ from typing import Any
 import ray
 from ray.exceptions import RayError, RayTaskError
 
-from cluster.clients.actors import Actors, Process
+from cluster.clients.actors import Actors, Inbox, Process
 from cluster.clients.memory_cap import OverspentError, larger
-from cluster.clients.progress import Inbox
 from cluster.hardware.bundles import Bundles, await_gpus
 from cluster.scheduling.placement import Placement, clients_per_call
 from fl.data.datasets import Split

@@ -14,9 +14,8 @@ import pytest
 import ray
 import torch
 
-from cluster.clients.actors import LARGE, Sender
+from cluster.clients.actors import LARGE, Inbox, Sender, send
 from cluster.clients.executor import RayExecutor
-from cluster.clients.progress import Inbox, send
 from cluster.hardware.bundles import Bundles, open_bundles
 from cluster.hardware.private_ray import private_ray
 from fl.events import ClientProgress, Events
