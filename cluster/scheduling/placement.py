@@ -157,19 +157,9 @@ class Placement:
         self._now = 0.0
 
     @property
-    def waiting(self) -> tuple[int, ...]:
-        """Clients that have not started, in the order in which they are offered a slot."""
-        return tuple(entry.client for entry in self._queue())
-
-    @property
     def any_waiting(self) -> bool:
         """Whether there is a client that has not started."""
         return len(self._waiting) > 0
-
-    @property
-    def running(self) -> tuple[int, ...]:
-        """Clients in a slot, by id."""
-        return tuple(sorted(self._running))
 
     def add(self, client: int, request: Request, model: str, work: float) -> None:
         """Lets a client wait for a slot; called once more when it is to be tried again.
@@ -191,6 +181,12 @@ class Placement:
             raise self._refusal(entry)
         self._waiting.add(entry)
 
+    def queue(self) -> list[Entry]:
+        """The waiting clients: the one with the reservation, then by urgency."""
+        holder = self._holder()
+        walk = self._waiting.walk(self._rates.rate, self._bundles)
+        return holder + [entry for entry in walk if entry not in holder]
+
     def start(self) -> tuple[int, Slot] | None:
         """Places the next client; None if no other can start now.
 
@@ -210,7 +206,7 @@ class Placement:
             elif self._reservation is not None:
                 walk.pass_longer(self._now, self._reservation.moment)
         if self.any_waiting and not self._running:
-            raise self._refusal(self._queue()[0])
+            raise self._refusal(self.queue()[0])
         return None
 
     def finish(self, client: int, seconds: float | None) -> None:
@@ -240,11 +236,6 @@ class Placement:
         """Seconds per unit of work by model: measured here, else as given."""
         return self._rates.current
 
-    def estimate(self, client: int) -> float:
-        """Seconds that a waiting or running client takes in all, by the current rates."""
-        entry = self._waiting.get(client) or self._running[client].entry
-        return entry.work * self._rates.rate(entry.model)
-
     @property
     def _bundles(self) -> list[Bundle]:
         return [free.bundle for free in self._free.values()]
@@ -254,12 +245,6 @@ class Placement:
         if self._reservation is None or self._reservation.client not in self._waiting:
             return []
         return [self._waiting[self._reservation.client]]
-
-    def _queue(self) -> list[Entry]:
-        """The waiting clients: the one with the reservation, then by urgency."""
-        holder = self._holder()
-        walk = self._waiting.walk(self._rates.rate, self._bundles)
-        return holder + [entry for entry in walk if entry not in holder]
 
     def _free_slots(self, need: Need) -> list[Slot]:
         all_free = self._free.values()

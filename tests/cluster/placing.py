@@ -52,48 +52,41 @@ class Machine:
     def steps(self) -> Iterator[tuple[int, int | None]]:
         """Yields who was first in line at each call of start(), and who started."""
         while True:
-            while first := self.placement.waiting[:1]:
+            while waiting := self.placement.queue():
                 started = self.placement.start()
                 if started is None:
-                    yield first[0], None
+                    yield waiting[0].client, None
                     break
                 client, slot = started
                 assert client not in self.stays, "started twice"
                 end = self.now + self.clients[client].seconds
                 self.stays[client] = Stay(slot, self.now, end)
                 self.check_capacity()
-                yield first[0], client
-            running = self.placement.running
-            assert set(running) == {c for c, stay in self.stays.items() if self.at_work(c)}
-            if not running:
+                yield waiting[0].client, client
+            if not self.running:
                 return
-            done = min(running, key=lambda c: (self.stays[c].end, c))
+            done = min(self.running, key=lambda c: (self.stays[c].end, c))
             self.now = self.stays[done].end
             self.placement.finish(done, self.clients[done].seconds)
             self.finished.add(done)
 
-    def at_work(self, client: int) -> bool:
-        """Whether it has started and not been reported as finished."""
-        return client in self.stays and client not in self.finished
-
-    def where(self, client: int) -> Slot:
-        """Its slot, now or before."""
-        return self.stays[client].slot
+    @property
+    def running(self) -> list[int]:
+        """Who has started and not been reported as finished."""
+        return [client for client in self.stays if client not in self.finished]
 
     def check_capacity(self) -> None:
         """Adds up what those at work take, bundle by bundle and GPU by GPU."""
         for bundle in self.bundles:
-            here = [
-                c for c, s in self.stays.items() if s.slot.bundle == bundle.name and self.at_work(c)
-            ]
+            here = [c for c in self.running if self.stays[c].slot.bundle == bundle.name]
             asked = [self.clients[c].request for c in here]
             assert sum(Fraction(str(r.cpus)) for r in asked) <= bundle.cpus
             assert sum(r.memory_bytes for r in asked) <= bundle.memory_bytes
             for gpu in range(bundle.gpus):
-                on = [self.clients[c].request for c in here if self.where(c).gpu == gpu]
+                on = [self.clients[c].request for c in here if self.stays[c].slot.gpu == gpu]
                 assert sum(Fraction(str(r.gpus)) for r in on) <= 1
             for client, request in zip(here, asked, strict=True):
-                gpu = self.where(client).gpu
+                gpu = self.stays[client].slot.gpu
                 assert (gpu in range(bundle.gpus)) if request.gpus else (gpu is None)
 
 

@@ -132,8 +132,9 @@ def test_who_is_passed_waits_only_for_those_who_started_by_the_promised_moment(
     promises: dict[int, float] = {}
     for first, client in run.steps():
         if client != first and first not in promises:
-            others = [c for c in run.placement.running if c != client]
-            ends = [run.stays[c].start + run.placement.estimate(c) for c in others]
+            rate = run.placement.rates["m"]
+            others = [c for c in run.running if c != client]
+            ends = [run.stays[c].start + clients[c].expected * rate for c in others]
             promises[first] = max([run.now, *ends])
     for client, promise in promises.items():
         ends = [stay.end for c, stay in run.stays.items() if stay.start <= promise and c != client]
