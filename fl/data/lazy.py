@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -30,17 +30,6 @@ DIGEST = 32
 """Bytes of a sample's digest."""
 
 
-class Source(Protocol):
-    """Where samples come from."""
-
-    draws: ClassVar[bool]
-    """Whether reading may draw random numbers."""
-
-    def read(self, rows: np.ndarray) -> np.ndarray:
-        """The samples (n, ...) of these rows, as they are stored."""
-        ...
-
-
 @dataclass(frozen=True)
 class Items:
     """A data set object: indexable, with a length."""
@@ -51,9 +40,10 @@ class Items:
     labels: Sequence[Any]
     """Those of the first reading, by which samples are trained on."""
     draws: ClassVar[bool] = True
+    """Whether reading may draw random numbers."""
 
     def read(self, rows: np.ndarray) -> np.ndarray:
-        """See :class:`Source`."""
+        """The samples (n, ...) of these rows, as they are stored."""
         found = []
         for row in map(int, rows):
             sample, label = self.sample(self.data[row])
@@ -79,6 +69,7 @@ class Mapped:
     shape: tuple[int, ...]
     offset: int
     draws: ClassVar[bool] = False
+    """See :class:`Items`."""
 
     @classmethod
     def of(cls, array: np.memmap[Any, Any]) -> "Mapped | None":
@@ -89,7 +80,7 @@ class Mapped:
         return cls(Path(array.filename), array.dtype, array.shape, array.offset)
 
     def read(self, rows: np.ndarray) -> np.ndarray:
-        """See :class:`Source`."""
+        """The samples (n, ...) of these rows, as they are stored."""
         return np.asarray(np.memmap(self.path, self.dtype, "r", self.offset, self.shape)[rows])
 
 
@@ -97,7 +88,7 @@ class Mapped:
 class Lazy:
     """Samples (N, ...) that are read when they are needed; an array where it is asked to be one."""
 
-    sources: Sequence[Source]
+    sources: Sequence[Items | Mapped]
     where: np.ndarray
     """The source and the row in it of each, int64 (N, 2)."""
     digests: np.ndarray
@@ -207,7 +198,7 @@ def mapped(name: str, array: np.memmap[Any, Any]) -> Lazy | None:
     return _first_reading(name, source, parts)
 
 
-def _first_reading(name: str, source: Source, parts: Iterator[np.ndarray]) -> Lazy:
+def _first_reading(name: str, source: Items | Mapped, parts: Iterator[np.ndarray]) -> Lazy:
     """Reads all once; ``parts`` are the samples in order, some at a time."""
     digests: list[bytes] = []
     low = high = None
