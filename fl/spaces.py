@@ -20,7 +20,9 @@ class Uniform:
     high: float
 
     def __post_init__(self) -> None:
-        _ordered(self.low, self.high)
+        low, high = self.low, self.high
+        if not (math.isfinite(low) and math.isfinite(high) and low < high):
+            raise UserError(f"a range needs a lower and a higher end, got {low} and {high}")
 
     @property
     def grid(self) -> tuple[Value, ...]:
@@ -30,14 +32,11 @@ class Uniform:
 
 
 @dataclass(frozen=True)
-class LogUniform:
+class LogUniform(Uniform):
     """A number of a range, all orders of magnitude equally likely."""
 
-    low: float
-    high: float
-
     def __post_init__(self) -> None:
-        _ordered(self.low, self.high)
+        super().__post_init__()
         if self.low <= 0:
             raise UserError(f"a loguniform range must lie above 0, got {self.low:g}")
 
@@ -49,22 +48,21 @@ class LogUniform:
 
 
 @dataclass(frozen=True)
-class Integers:
+class Integers(Uniform):
     """A whole number of a range, both ends among them."""
 
     low: int
     high: int
 
     def __post_init__(self) -> None:
-        _ordered(self.low, self.high)
+        super().__post_init__()
         if int(self.low) != self.low or int(self.high) != self.high:
             raise UserError(f"integers need whole ends, got {self.low} and {self.high}")
 
     @property
     def grid(self) -> tuple[Value, ...]:
         """Evenly spread values, the ends among them."""
-        step = (self.high - self.low) / (GRID_POINTS - 1)
-        return tuple(dict.fromkeys(round(self.low + i * step) for i in range(GRID_POINTS)))
+        return tuple(dict.fromkeys(round(float(value)) for value in super().grid))
 
 
 @dataclass(frozen=True)
@@ -105,8 +103,3 @@ class Spaces:
     def named(self) -> dict[str, Space]:
         """The spaces by the names they have on the command line."""
         return {"server": self.server, "local": self.local, "both": {**self.server, **self.local}}
-
-
-def _ordered(low: float, high: float) -> None:
-    if not (math.isfinite(low) and math.isfinite(high) and low < high):
-        raise UserError(f"a range needs a lower and a higher end, got {low} and {high}")
