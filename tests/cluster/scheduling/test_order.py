@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cluster.scheduling.capacity import Bundle, Need, need_of, spread_evenly
+from cluster.scheduling.capacity import Bundle, need_of, spread_evenly
 from cluster.scheduling.order import Entry, Queue
 from fl.federation import Request
 from tests.cluster.placing import ask, examples
@@ -74,13 +74,3 @@ def test_those_that_are_passed_over_are_not_given() -> None:
     walk.pass_need(need_of(ask(cpus=2), with_gpus=True))
     assert [each.client for each in walk] == [3]
     assert len(queue) == 7
-
-
-def test_an_empty_queue_gives_nobody() -> None:
-    queue = Queue()
-    assert not list(queue.walk(RATES.__getitem__, BUNDLES))
-    queue.add(entry(3, ask(), "m", 1))
-    assert 3 in queue
-    assert queue[3].need == Need(10_000, 0, 0)
-    queue.remove(3)
-    assert not list(queue.walk(RATES.__getitem__, BUNDLES))

@@ -1,6 +1,9 @@
 """Partitions: whatever the kind, by Dirichlet's distribution, by classes, and hold-outs."""
 
+import math
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -8,7 +11,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from fl.data.datasets import load
-from fl.data.partition import Kind, PartitionConfig, hold_out, make_partition, validated
+from fl.data.partition import Kind, PartitionConfig, hold_out, validated
 from fl.errors import UserError
 from tests.fl.data.cuts import BALANCED, assert_sound, classes_held, cut, sizes
 
@@ -124,25 +127,6 @@ def test_validation_leaves_each_client_a_sample_or_is_refused(share: float, left
             validated(whole, BALANCED[:6], 10, share, seed=0)
 
 
-def test_too_many_clients_are_refused_with_numbers() -> None:
-    with pytest.raises(
-        UserError, match=r"6001 clients of 10 .* need 60010 samples, there are 6000"
-    ):
-        cut(6001)
-
-
-@pytest.mark.parametrize("num_clients", [0, -3])
-def test_at_least_one_client_is_needed(num_clients: int) -> None:
-    with pytest.raises(UserError, match="allowed: 1 or more"):
-        cut(num_clients)
-
-
-@pytest.mark.parametrize("alpha", [0, -0.1, float("nan"), float("inf"), 1e308])
-def test_alpha_must_be_positive_and_finite(alpha: float) -> None:
-    with pytest.raises(UserError, match=r"alpha .*; allowed: above 0"):
-        cut(5, alpha=alpha)
-
-
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
@@ -158,13 +142,6 @@ def test_alpha_must_be_positive_and_finite(alpha: float) -> None:
 def test_wrong_settings_are_refused_at_once(wrong: dict[str, object], message: str) -> None:
     with pytest.raises(UserError, match=message):
         PartitionConfig(**wrong)  # type: ignore[arg-type]
-
-
-def test_real_mnist_labels(mnist_root: Path) -> None:
-    labels = load("mnist", mnist_root).train.labels
-    partition = cut(10, labels=labels, alpha=0.1)
-    assert_sound(partition, labels, 10)
-    assert sizes(partition).min() >= 3000
 
 
 DIGITS = load("digits", Path(), max_train=200, max_test=50)
@@ -213,26 +190,6 @@ def test_classes_without_a_holder_are_left_out() -> None:
     partition = cut(2, PartitionConfig(kind="classes", classes_per_client=3))
     assert ((partition.counts > 0).sum(axis=1) == 3).all()
     assert sizes(partition).sum() == 6 * 6000
-
-
-def test_more_classes_per_client_than_there_are() -> None:
-    with pytest.raises(UserError, match="classes_per_client 11; allowed: 1 to 10"):
-        cut(5, PartitionConfig(kind="classes", classes_per_client=11))
-
-
-def test_a_class_smaller_than_its_holders() -> None:
-    labels = np.array([0] * 100 + [1])
-    with pytest.raises(UserError, match="class 1 has 1 samples for 4 clients"):
-        make_partition(
-            labels, 4, 2, PartitionConfig(kind="classes", min_samples=1), alpha=1, seed=0
-        )
-
-
-def test_classes_of_uneven_size_can_leave_a_client_short() -> None:
-    labels = np.array([0] * 100 + [1] * 5)
-    config = PartitionConfig(kind="classes", classes_per_client=1)
-    with pytest.raises(UserError, match="gets 5 samples but needs 10"):
-        make_partition(labels, 2, 2, config, alpha=1, seed=0)
 
 
 @pytest.mark.parametrize("num_clients", [1, 10, 11, 25])
@@ -303,12 +260,38 @@ def test_recut_needs_no_more_than_the_mean() -> None:
     assert set(sizes(cut(600, config, alpha=0.1))) == {100}
 
 
-def test_a_hopeless_dirichlet_partition_says_what_to_change() -> None:
-    """Two classes cannot feed ten clients when each goes to a single one."""
-    with pytest.raises(UserError, match=r"raise alpha \(now 1e-06\), change the number.*now 10\)$"):
-        cut(10, labels=np.arange(1000) % 2, alpha=1e-6)
+CLASSES = PartitionConfig(kind="classes", classes_per_client=1)
+UNEVEN = np.repeat(np.arange(10), [100] + [5] * 9)
 
 
-def test_a_hopeless_minimum_says_so() -> None:
-    with pytest.raises(UserError, match=r"each of 10 clients 99 of 1000 .* or lower min_samples"):
-        cut(10, PartitionConfig(min_samples=99), labels=BALANCED[:1000])
+@pytest.mark.parametrize(
+    ("num_clients", "how", "message"),
+    [
+        (6001, {}, r"6001 clients of 10 .* need 60010 samples, there are 6000"),
+        (0, {}, "0 clients; allowed: 1 or more"),
+        (-3, {}, "-3 clients; allowed: 1 or more"),
+        *((5, {"alpha": a}, "alpha .*; allowed: above 0") for a in (0, -0.1, math.nan, math.inf)),
+        (5, {"alpha": 1e308}, "alpha .*; allowed: above 0"),
+        (5, {"config": replace(CLASSES, classes_per_client=11)}, "classes_per_client 11; allowed"),
+        (
+            12,
+            {"config": replace(CLASSES, classes_per_client=10), "labels": UNEVEN},
+            "class 1 has 5 .* 12",
+        ),
+        (10, {"config": CLASSES, "labels": UNEVEN}, "gets 5 samples but needs 10"),
+        # Two classes cannot feed ten clients when each goes to a single one.
+        (
+            10,
+            {"alpha": 1e-6, "labels": np.arange(1000) % 2},
+            r"raise alpha \(now 1e-06\), .*now 10\)$",
+        ),
+        (
+            10,
+            {"config": PartitionConfig(min_samples=99), "labels": BALANCED[:1000]},
+            r"each of 10 clients 99 of 1000 .* or lower min_samples",
+        ),
+    ],
+)
+def test_what_cannot_be_met_is_refused(num_clients: int, how: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        cut(num_clients, **how)

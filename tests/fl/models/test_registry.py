@@ -117,21 +117,6 @@ def test_scaled_rounds_and_stays_positive():
     assert [scaled(10, width) for width in (1.0, 0.25, 0.16, 0.001)] == [10, 2, 2, 1]
 
 
-def test_vgg9_has_dropout_in_train_mode_only():
-    torch.manual_seed(0)
-    model = build_classifier("vgg9", GRAY, 10, width=0.1)
-    images = torch.rand(2, *GRAY)
-    assert not torch.equal(model(images), model(images))
-    model.eval()
-    assert torch.equal(model(images), model(images))
-
-
-@pytest.mark.parametrize("name", GENERATORS)
-def test_build_decoder_takes_an_upload(name):
-    upload = build_generator(name, COLOR, 10, width=0.1).decoder.state_dict()
-    build_generator(name, COLOR, 10, width=0.1).decoder.load_state_dict(upload, strict=True)
-
-
 @pytest.mark.parametrize(
     ("check", "arguments", "options", "message"),
     [
