@@ -261,13 +261,8 @@ class RankGroup:
 
 def part(test: Shard, number: int, size: int) -> Shard:
     """A rank's share of the test split."""
-    return Shard(
-        samples=test.images[number::size],
-        labels=test.labels[number::size],
-        num_classes=test.num_classes,
-        domains=None if test.domains is None else test.domains[number::size],
-        targets=None if test.targets is None else test.targets[number::size],
-    )
+    read = replace(test, samples=test.images, augment=None)
+    return read.take(torch.arange(number, len(test), size))
 
 
 def _lost_peers(error: RayError) -> bool:

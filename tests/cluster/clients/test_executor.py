@@ -215,18 +215,8 @@ def test_the_pool_trains_cohorts_to_the_same_bits_as_each_client_alone(bundles: 
     results = uploads(executor, jobs, Events(into(seen)))
     assert sorted(e["client"] for e in seen if e["event"] == "client_start") == [*range(10)]
     assert len(results) == 10
-    assert sorted(cohorts_as_alone(jobs, results)) == [
-        1,
-        2,
-        2,
-        3,
-        3,
-        3,
-        4,
-        4,
-        4,
-        4,
-    ]  # the last are cut to end together
+    # The last are cut to end together.
+    assert sorted(cohorts_as_alone(jobs, results)) == [1, *[2] * 2, *[3] * 3, *[4] * 4]
 
 
 def known_pairs() -> CohortSizes:

@@ -128,7 +128,7 @@ def test_the_checksums_time_is_that_of_the_last_use(tmp_path: Path) -> None:
     assert time.time() - checksum.stat().st_mtime < 60
 
 
-def test_a_damaged_file_is_not_used(tmp_path: Path) -> None:
+def test_a_file_that_is_damaged_or_lost_its_checksum_is_not_used(tmp_path: Path) -> None:
     key = store(tmp_path).key(JOB)
     store(tmp_path).put(key, 0, packed())
     file = tmp_path / ".store" / f"{key}.safetensors"
@@ -140,12 +140,7 @@ def test_a_damaged_file_is_not_used(tmp_path: Path) -> None:
     assert store(tmp_path).get(key, 0) is None
     store(tmp_path).put(key, 0, packed())
     assert found(store(tmp_path), key) == bytes(packed())
-
-
-def test_a_lost_checksum_means_no_update(tmp_path: Path) -> None:
-    key = store(tmp_path).key(JOB)
-    store(tmp_path).put(key, 0, packed())
-    (tmp_path / ".store" / f"{key}.sha256").unlink()
+    file.with_suffix(".sha256").unlink()
     assert store(tmp_path).get(key, 0) is None
 
 

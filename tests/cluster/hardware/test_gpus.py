@@ -136,13 +136,12 @@ def test_slices_of_one_mig_instance_share_its_memory(monkeypatch: pytest.MonkeyP
     assert (device.uuid, device.memory_bytes) == (f"MIG-{A}/1/0", 24 * 10**9)
 
 
-def test_a_gpu_in_mig_mode_without_devices_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_in_mig_mode_the_devices_count_that_are_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     pretend(monkeypatch, card(A, mig=[]), card(B))
     assert found() == [B]
     assert found(CUDA_VISIBLE_DEVICES="1") == [B]
-
-
-def test_a_gap_between_mig_devices_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
     one = mig(SMALL, "1g.18gb", 10**9, (1, 1))
     pretend(monkeypatch, card(A, mig=["NVMLError_NotFound", "NVMLError_NoPermission", one]))
     assert found() == [SMALL]
@@ -163,13 +162,8 @@ def test_cuda_visible_devices_beats_slurm(monkeypatch: pytest.MonkeyPatch) -> No
     assert found(**job, CUDA_VISIBLE_DEVICES="2") == [C]
     assert found(**job) == [A, B]
     assert found(**job, SLURM_STEP_GPUS="1") == [B]
-
-
-def test_slurm_counts_gpus_that_a_constrained_job_does_not_see(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    pretend(monkeypatch, *CARDS)
-    assert found(SLURM_JOB_ID="7", SLURM_JOB_GPUS="5,6,7") == [A, B, C]
+    assert found(SLURM_JOB_GPUS="0") == [A, B, C], "of a job elsewhere"
+    assert found(SLURM_JOB_ID="7", SLURM_JOB_GPUS="5,6,7") == [A, B, C], "counted on the whole node"
 
 
 def test_a_job_without_gpus_takes_none_of_its_neighbours(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -177,11 +171,6 @@ def test_a_job_without_gpus_takes_none_of_its_neighbours(monkeypatch: pytest.Mon
     with pytest.warns(UserWarning, match="gave this job none of the machine's 3 GPUs") as caught:
         assert found(SLURM_JOB_ID="7") == []
     assert not issubclass(caught[0].category, DriverWarning)
-
-
-def test_gpus_of_a_job_elsewhere_mean_nothing_outside_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    pretend(monkeypatch, *CARDS)
-    assert found(SLURM_JOB_GPUS="0") == [A, B, C]
 
 
 @pytest.mark.filterwarnings("error")
@@ -198,6 +187,7 @@ def test_who_hides_all_gpus_is_spared_a_broken_driver(
 ) -> None:
     pretend(monkeypatch, fails="NVMLError_DriverNotLoaded")
     assert found(CUDA_VISIBLE_DEVICES=hidden) == []
+    assert driver_version() is None
 
 
 @pytest.mark.parametrize(
@@ -256,13 +246,6 @@ def test_cuda_that_will_not_start_means_no_gpus(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(torch.cuda, "get_device_properties", refuse)
     with pytest.warns(UserWarning, match="PyTorch cannot use CUDA: The NVIDIA driver"):
         assert find_gpus({}) == ()
-
-
-def test_the_driver_says_its_version(monkeypatch: pytest.MonkeyPatch) -> None:
-    pretend(monkeypatch, card(A, memory="NVMLError_NotSupported"))
-    assert driver_version() == "550.54"
-    pretend(monkeypatch, fails="NVMLError_DriverNotLoaded")
-    assert driver_version() is None
 
 
 @pytest.mark.parametrize(

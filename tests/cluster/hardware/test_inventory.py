@@ -6,6 +6,7 @@ import warnings
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -25,26 +26,24 @@ def machine(*, cpus: int, gpus: int = 0, memory: int = 2**40, source: str = "mac
     return Inventory(node="here", cpus=cpus, memory_bytes=memory, gpus=cards, source=source)
 
 
-def test_cores_alone_bound_clients_on_a_machine_without_gpus() -> None:
-    assert machine(cpus=4).at_once(Request(cpus=1, gpus=0.5)) == 4
-    assert machine(cpus=4).at_once(Request(cpus=0.5, gpus=0)) == 8
-    assert machine(cpus=4).at_once(Request(cpus=0.1, gpus=0)) == 40
-    assert machine(cpus=4).scaled(Request(cpus=1, gpus=0.5)).gpus == 0
-
-
-def test_a_gpu_share_never_spans_two_gpus() -> None:
-    two = machine(cpus=64, gpus=2)
-    assert two.at_once(Request(cpus=1, gpus=0.4)) == 4
-    assert two.at_once(Request(cpus=1, gpus=0.2)) == 10
-    assert two.at_once(Request(cpus=32, gpus=0.2)) == 2
-
-
-def test_memory_bounds_clients_where_it_is_asked_for() -> None:
-    asks = Request(cpus=1, gpus=0.5, memory_bytes=3000)
-    assert machine(cpus=8, memory=10_000).at_once(asks) == 3
-    assert machine(cpus=8, memory=10_000, gpus=1).at_once(asks) == 2
-    assert machine(cpus=2, memory=10_000).at_once(asks) == 2
-    assert machine(cpus=8).scaled(asks).memory_bytes == 3000
+@pytest.mark.parametrize(
+    ("there", "asked", "count"),
+    [
+        ({"cpus": 4}, {"cpus": 1, "gpus": 0.5}, 4),  # without GPUs no share of one is asked for
+        ({"cpus": 4}, {"cpus": 0.5, "gpus": 0}, 8),
+        ({"cpus": 4}, {"cpus": 0.1, "gpus": 0}, 40),
+        ({"cpus": 64, "gpus": 2}, {"cpus": 1, "gpus": 0.4}, 4),  # a share never spans two
+        ({"cpus": 64, "gpus": 2}, {"cpus": 1, "gpus": 0.2}, 10),
+        ({"cpus": 64, "gpus": 2}, {"cpus": 32, "gpus": 0.2}, 2),
+        ({"cpus": 8, "memory": 10_000}, {"cpus": 1, "gpus": 0.5, "memory_bytes": 3000}, 3),
+        ({"cpus": 8, "memory": 10_000, "gpus": 1}, {"cpus": 1, "gpus": 0.5, "memory_bytes": 9}, 2),
+        ({"cpus": 2, "memory": 10_000}, {"cpus": 1, "gpus": 0.5, "memory_bytes": 3000}, 2),
+    ],
+)
+def test_how_many_clients_fit_at_once(
+    there: dict[str, int], asked: dict[str, Any], count: int
+) -> None:
+    assert machine(**there).at_once(Request(**asked)) == count
 
 
 @pytest.mark.parametrize(
@@ -65,9 +64,6 @@ def test_what_can_never_be_met_is_refused(request_: Request, message: str) -> No
     with pytest.raises(UserError, match=message) as caught:
         machine(cpus=2, gpus=2, memory=10**10).check("classifier", request_)
     assert "\n" not in str(caught.value)
-
-
-def test_a_refusal_names_the_job() -> None:
     with pytest.raises(UserError, match="asks for 3 cores, slurm job 7 has 2"):
         machine(cpus=2, source="slurm job 7").check("generator", Request(cpus=3, gpus=0))
 
@@ -124,11 +120,6 @@ def test_a_container_bounds_it_in_whole_cores(tmp_path: Path, quota: str) -> Non
     (tmp_path / "memory.max").write_text("1000000")
     here = take_inventory(CPU_ONLY, proc=tmp_path, mounted=tmp_path)
     assert (here.cpus, here.memory_bytes) == (1, 1_000_000)
-
-
-@pytest.mark.parametrize(("cpus", "threads"), [(0.1, 1), (1, 1), (3, 3)])
-def test_threads_follow_from_the_request_alone(cpus: float, threads: int) -> None:
-    assert Request(cpus=cpus, gpus=0).threads == threads
 
 
 def test_where_the_system_tells_no_affinity_all_cores_count(

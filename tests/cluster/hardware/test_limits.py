@@ -43,11 +43,8 @@ def test_version_1_with_a_hierarchy_for_each_controller(tmp_path: Path) -> None:
     write(tmp_path / "cpu,cpuacct/c", cpu__cfs_quota_us="150000", cpu__cfs_period_us="100000")
     groups = "4:memory:/m\n3:cpu,cpuacct:/c\n1:name=systemd:/s\n0::/\n"
     assert limits(tmp_path, groups) == Limits(cpus=1.5, memory_bytes=5000)
-
-
-def test_version_1_without_a_quota(tmp_path: Path) -> None:
-    write(tmp_path / "cpu/c", cpu__cfs_quota_us="-1", cpu__cfs_period_us="100000")
-    assert limits(tmp_path, "3:cpu:/c\n") == Limits()
+    write(tmp_path / "cpu,cpuacct/c", cpu__cfs_quota_us="-1")
+    assert limits(tmp_path, groups) == Limits(memory_bytes=5000)
 
 
 @pytest.mark.parametrize("group", ["/docker/ab", "/", "/../other"])
@@ -89,14 +86,9 @@ def test_a_system_without_such_files(tmp_path: Path) -> None:
 def test_slurm(variables: dict[str, str], cpus: float, mebibytes: float) -> None:
     limits = slurm_limits(JOB | variables, cpus=8, gpus=2)
     assert limits == Limits(cpus=cpus, memory_bytes=mebibytes * 2**20)
-
-
-def test_memory_per_gpu_without_gpus_says_nothing() -> None:
-    assert slurm_limits(JOB | {"SLURM_MEM_PER_GPU": "9"}, cpus=8, gpus=0) == Limits()
-
-
-def test_variables_without_a_job_mean_nothing() -> None:
-    assert slurm_limits({"SLURM_CPUS_ON_NODE": "1"}, cpus=8, gpus=0) == Limits()
+    assert slurm_limits(variables, cpus=8, gpus=2) == Limits(), "no job"
+    if "SLURM_MEM_PER_GPU" in variables and "SLURM_GPUS_ON_NODE" not in variables:
+        assert slurm_limits(JOB | variables, cpus=8, gpus=0) == Limits(), "no GPU"
 
 
 @given(st.text(max_size=30), st.text(max_size=30))

@@ -7,12 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cluster.scheduling.capacity import (
-    Bundle,
     FreeCapacity,
     Slot,
     lower_bound,
     need_of,
-    refusal,
 )
 from cluster.scheduling.placement import CALL_SECONDS, MOST, clients_per_call
 from fl.federation import Request
@@ -29,22 +27,6 @@ def test_as_many_shares_fit_as_add_up_to_a_whole(share: float) -> None:
         free.take(own, slot)
         taken += 1
     assert taken == Fraction(1) // Fraction(str(share))
-
-
-@pytest.mark.parametrize(
-    ("bundles", "there"),
-    [
-        ([bundle(cpus=1.5, gpus=2)], "there is 1.5 cores, 2 GPUs and 100 B of memory"),
-        ([], "nothing"),
-    ],
-)
-def test_a_refusal_says_in_one_line_what_was_asked_for_and_what_there_is(
-    bundles: list[Bundle], there: str
-) -> None:
-    said = str(refusal("client 7", ask(3, 0.25, 2_000_000), bundles))
-    assert said.startswith("client 7 asks for 3 cores, 0.25 of a GPU and 2.0 MB of memory")
-    assert said.endswith(there)
-    assert "\n" not in said
 
 
 @pytest.mark.parametrize(

@@ -56,23 +56,12 @@ def test_the_slot_that_is_free_soonest_is_promised() -> None:
     assert (promise.slot, promise.moment, [*promise.awaited]) == (B, 20, [1])
 
 
-def test_only_those_are_awaited_without_whose_capacity_it_does_not_start() -> None:
-    running = [occupant(client, 1, end=10 * (client + 1)) for client in range(4)]
-    promise = reserved(2, running, bundle(cpus=4))
-    assert promise is not None
-    assert ([*promise.awaited], promise.moment) == ([0, 1], 20)
-
-
 def test_a_share_waits_for_one_gpu_alone() -> None:
     first, second = (Slot(bundle="a", gpu=gpu) for gpu in (0, 1))
     running = [occupant(0, 1, end=50, slot=first), occupant(1, 1, end=40, slot=second)]
     promise = reserved(1, running, bundle(cpus=4, gpus=2), gpus=0.5)
     assert promise is not None
     assert (promise.slot, [*promise.awaited]) == (second, [1])
-
-
-def test_nothing_is_promised_where_the_client_never_fits() -> None:
-    assert reserved(3, [occupant(0, 1, end=5)], bundle("a", cpus=2), bundle("b", cpus=1)) is None
 
 
 @pytest.mark.parametrize(

@@ -37,15 +37,3 @@ def test_color_images_become_gray_by_the_mean_of_their_channels() -> None:
 def test_images_of_the_right_shape_stay_as_they_are() -> None:
     images = torch.rand(2, 1, 28, 28)
     assert torch.equal(fit_shape(images, (1, 28, 28)), images)
-
-
-@pytest.mark.parametrize(
-    ("change", "line"),
-    [
-        ({"dataset": "minst"}, "unknown dataset 'minst'; valid: .*mnist"),
-        ({"max_images": 0}, "max_images must be at least 1, got 0"),
-    ],
-)
-def test_impossible_settings_are_refused(change: dict, line: str) -> None:
-    with pytest.raises(UserError, match=f"^{line}"):
-        AuxiliaryConfig(**change)

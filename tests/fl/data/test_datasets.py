@@ -106,38 +106,27 @@ def test_what_is_known_without_files() -> None:
     assert dataset_info("svhn").image_shape == (3, 32, 32)
 
 
-@pytest.mark.parametrize("name", ["mnist", "fmnist"])
-def test_the_mnist_family_is_read_as_stored(tmp_path: Path, name: str) -> None:
-    write_idx_family(tmp_path, name)
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in ("digits", "cinic10")])
+def test_images_and_labels_are_those_of_the_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    if name in IDX_STEMS:
+        write_idx_family(tmp_path, name)
+        expected, counts = fake_images(60, 28, 28)[:, None], (60, 20)
+    elif name == "svhn":
+        write_svhn(tmp_path, monkeypatch)
+        expected, counts = fake_images(30, 3, 32, 32), (30, 10)
+    else:
+        write_cifar(tmp_path, name, monkeypatch)
+        expected = fake_images(20, 3 * 32 * 32).reshape(20, 3, 32, 32)
+        counts = (100 if name == "cifar10" else 20, 10)
     dataset = load(name, tmp_path)
     assert_sound(dataset)
-    assert np.array_equal(dataset.train.images[:, 0], fake_images(60, 28, 28))
-    assert np.array_equal(dataset.test.labels, np.arange(20) % 10)
-
-
-def test_emnist_is_turned_upright(tmp_path: Path) -> None:
-    write_idx_family(tmp_path, "emnist")
-    dataset = load("emnist", tmp_path)
-    assert_sound(dataset)
-    assert dataset.num_classes == 47
-    assert np.array_equal(dataset.test.images[3, 0], fake_images(20, 28, 28)[3].T)
-
-
-def test_svhn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write_svhn(tmp_path, monkeypatch)
-    dataset = load("svhn", tmp_path)
-    assert_sound(dataset)
-    assert np.array_equal(dataset.train.images, fake_images(30, 3, 32, 32))
-    assert np.array_equal(dataset.train.labels[:10], [1, 2, 3, 4, 5, 6, 7, 8, 9, 0])
-
-
-@pytest.mark.parametrize(("name", "train"), [("cifar10", 100), ("cifar100", 20)])
-def test_cifar(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, train: int) -> None:
-    write_cifar(tmp_path, name, monkeypatch)
-    dataset = load(name, tmp_path)
-    assert_sound(dataset)
-    assert len(dataset.train.labels) == train
-    assert np.array_equal(dataset.test.images[1].ravel(), fake_images(10, 3 * 32 * 32)[1])
+    assert (len(dataset.train.labels), len(dataset.test.labels)) == counts
+    upright = expected.transpose(0, 1, 3, 2) if name == "emnist" else expected
+    assert np.array_equal(dataset.train.images[: len(upright)], upright)
+    first = 1 if name == "svhn" else 0  # whose digit 0 is labelled 10
+    assert np.array_equal(dataset.test.labels[:10], (np.arange(10) + first) % 10)
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name not in ("digits", "cinic10")])
@@ -151,17 +140,19 @@ def test_missing_files_are_named_with_their_remedy(tmp_path: Path, name: str) ->
     assert "damaged" not in message
 
 
-def test_as_many_labels_as_images_are_needed(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("part", "labels", "line"),
+    [
+        ("t10k", np.arange(19) % 10, "mnist: 20 images but 19 labels"),
+        ("train", np.arange(60), r"mnist: labels 0\.\.59 in its files; allowed: 0\.\.9"),
+    ],
+)
+def test_labels_of_other_data_are_refused(
+    tmp_path: Path, part: str, labels: np.ndarray, line: str
+) -> None:
     write_idx_family(tmp_path, "mnist")
-    write_idx(tmp_path / "MNIST/raw/t10k-labels-idx1-ubyte", np.arange(19) % 10)
-    with pytest.raises(UserError, match="mnist: 20 images but 19 labels"):
-        load("mnist", tmp_path)
-
-
-def test_labels_beyond_the_classes_are_refused(tmp_path: Path) -> None:
-    write_idx_family(tmp_path, "mnist")
-    write_idx(tmp_path / "MNIST/raw/train-labels-idx1-ubyte", np.arange(60))
-    with pytest.raises(UserError, match=r"mnist: labels 0\.\.59 in its files; allowed: 0\.\.9"):
+    write_idx(tmp_path / f"MNIST/raw/{part}-labels-idx1-ubyte", labels)
+    with pytest.raises(UserError, match=line):
         load("mnist", tmp_path)
 
 

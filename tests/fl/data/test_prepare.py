@@ -75,11 +75,6 @@ def test_no_network_is_one_line(tmp_path: Path) -> None:
     assert "\n" not in str(caught.value)
 
 
-def test_an_unknown_name_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="unknown data set 'minst'"):
-        prepare("minst", tmp_path)
-
-
 def run_cli(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
     """Runs the module as ``python -m`` does, but in this process: torchvision takes seconds."""
     out, err, status = io.StringIO(), io.StringIO(), 0

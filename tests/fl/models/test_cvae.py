@@ -128,17 +128,9 @@ def test_truncated_numbers_have_the_truncated_normals_distribution() -> None:
         below = (bent < bound / 2).float().mean().item()
         expected = 0.5 + math.erf(bound / 2 / math.sqrt(2)) / 2 / inside
         assert below == pytest.approx(expected, abs=0.005)
-
-
-def test_extreme_numbers_stay_within_the_bound() -> None:
-    z = torch.tensor([-40.0, -8.0, 0.0, 8.0, 40.0])
-    bent = truncate(z, 3.0)
-    assert bent.tolist() == pytest.approx([-3, -3, 0, 3, 3], abs=1e-3)
-
-
-def test_a_wide_bound_changes_nothing() -> None:
-    z = torch.randn(100)
     torch.testing.assert_close(truncate(z, 9.0), z, atol=1e-4, rtol=1e-4)
+    extreme = torch.tensor([-40.0, -8.0, 0.0, 8.0, 40.0])
+    assert truncate(extreme, 3.0).tolist() == pytest.approx([-3, -3, 0, 3, 3], abs=1e-3)
 
 
 def test_a_truncated_decoder_answers_for_the_bent_z() -> None:

@@ -10,15 +10,14 @@ from torch import Tensor, nn
 
 from fl.errors import UserError
 from fl.models import CLASSIFIERS, build_classifier, check_classifier
-from fl.models.registry import MODELS, register_model
+from fl.models.registry import register_model
+from tests.registries import registries_restored
 
 
 @pytest.fixture(autouse=True)
 def _forget() -> Iterator[None]:
-    before = dict(MODELS)
-    yield
-    MODELS.clear()
-    MODELS.update(before)
+    with registries_restored():
+        yield
 
 
 class Net(nn.Module):

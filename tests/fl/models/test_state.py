@@ -11,18 +11,17 @@ from torch import Tensor, nn
 from fl.errors import UserError
 from fl.exchange import load_prefixed, pack, prefixed, unpack
 from fl.models import build_classifier, copied
-from fl.models.registry import MODELS, classifier_bytes, register_model
+from fl.models.registry import classifier_bytes, register_model
 from fl.models.state import state_sent
+from tests.registries import registries_restored
 
 SHAPE = (1, 8, 8)
 
 
 @pytest.fixture(autouse=True)
 def _forget() -> Iterator[None]:
-    before = dict(MODELS)
-    yield
-    MODELS.clear()
-    MODELS.update(before)
+    with registries_restored():
+        yield
 
 
 class Net(nn.Module):
