@@ -23,6 +23,9 @@ from fl.errors import UserError
 REFUSED_AFTER_S = 60.0
 """A cluster that cannot give what it announced within this time is reported as full."""
 
+RETURNED_WITHIN_S = 10.0
+"""Seconds that Ray may take to take back shares of GPUs from processes that were ended."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Bundles:
@@ -57,21 +60,21 @@ def gpu_names(bundles: Bundles) -> dict[str, list[str]]:
     return dict(zip(asked, ray.get(list(asked.values())), strict=True))
 
 
-def await_gpus(bundles: Bundles, within_s: float = 10.0) -> None:
-    """Waits up to ``within_s`` seconds until no process holds a share of the bundles' GPUs.
+def await_gpus(bundles: Bundles) -> None:
+    """Waits until no process holds a share of the bundles' GPUs, for ``RETURNED_WITHIN_S`` at most.
 
     Ray takes a share back when its process has ended, which frees the process's memory too. If
     some are still held after that time, a warning says how many.
     """
     name = gpus_of_group(bundles.group)
-    deadline = time.monotonic() + within_s
+    deadline = time.monotonic() + RETURNED_WITHIN_S
     while (
         held := ray.cluster_resources().get(name, 0) - ray.available_resources().get(name, 0)
     ) > 0:
         if time.monotonic() > deadline:
             warnings.warn(
-                f"{held:g} GPUs are still held {within_s:g} s after the last client's process was "
-                "ended; the server starts beside what holds them",
+                f"{held:g} GPUs are still held {RETURNED_WITHIN_S:g} s after the last client's "
+                "process was ended; the server starts beside what holds them",
                 stacklevel=2,
             )
             return

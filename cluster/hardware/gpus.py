@@ -38,21 +38,18 @@ class _Unknown(Exception):
     """The GPUs could not be determined. The message is one line with the reason."""
 
 
-def find_gpus(environ: Mapping[str, str], *, timeout: float = TIMEOUT) -> tuple[Gpu, ...]:
+def find_gpus(environ: Mapping[str, str]) -> tuple[Gpu, ...]:
     """The GPUs that ``CUDA_VISIBLE_DEVICES``, or else the Slurm job, leaves to this process.
 
     Asks the driver, or PyTorch where the driver's library or its Python module is missing. If the
-    driver gives no usable answer, there are no GPUs, and a :class:`DriverWarning`.
-
-    Args:
-        environ: the process's environment.
-        timeout: seconds that the driver may take to answer.
+    driver gives no usable answer, there are no GPUs, and a :class:`DriverWarning`. ``environ`` is
+    the process's environment.
     """
     visible = environ.get("CUDA_VISIBLE_DEVICES")
     if visible is not None and visible.strip() in ("", "-1"):
         return ()
     try:
-        listed = _ask_driver(_cards, timeout)
+        listed = _ask_driver(_cards)
         cards = _ask_torch() if listed is None else listed
     except _Unknown as error:
         warnings.warn(f"running without GPUs: {error}", DriverWarning, stacklevel=2)
@@ -63,10 +60,10 @@ def find_gpus(environ: Mapping[str, str], *, timeout: float = TIMEOUT) -> tuple[
     return _devices(cards) if listed is None else select(cards, visible)
 
 
-def driver_version(*, timeout: float = TIMEOUT) -> str | None:
+def driver_version() -> str | None:
     """Version of NVIDIA's driver; None where there is none, or it gives no usable answer."""
     try:
-        return _ask_driver(lambda nvml: str(nvml.nvmlSystemGetDriverVersion()), timeout)
+        return _ask_driver(lambda nvml: str(nvml.nvmlSystemGetDriverVersion()))
     except _Unknown:
         return None
 
@@ -123,7 +120,7 @@ def _devices(cards: Cards) -> tuple[Gpu, ...]:
     return tuple(device for devices in cards.values() for device in devices)
 
 
-def _ask_driver(question: Callable[[Any], Answer], timeout: float) -> Answer | None:
+def _ask_driver(question: Callable[[Any], Answer]) -> Answer | None:
     """The answer to a question that is asked by the module ``pynvml``; None without NVIDIA's
     library or that module."""
     try:
@@ -139,7 +136,7 @@ def _ask_driver(question: Callable[[Any], Answer], timeout: float) -> Answer | N
             pynvml.nvmlShutdown()
 
     try:
-        return within(timeout, ask)
+        return within(TIMEOUT, ask)
     except pynvml.NVMLError_LibraryNotFound:
         return None
     except TimeoutError as error:

@@ -33,16 +33,12 @@ class Limits:
     memory_bytes: float = math.inf
 
 
-def cgroup_limits(proc: Path = PROC, mounted: Path = CGROUPS) -> Limits:
+def cgroup_limits() -> Limits:
     """CPU quota and memory limit of this process's control groups, version 1 and 2 alike.
 
     A limit anywhere between a group and the root of its hierarchy binds, so all are read.
-
-    Args:
-        proc: holds the file ``cgroup`` of the process.
-        mounted: where control groups are mounted.
     """
-    groups = list(_groups(proc, mounted))
+    groups = list(_groups())
     return Limits(
         cpus=min((_quota(g) for g in groups), default=math.inf),
         memory_bytes=min((_memory(g) for g in groups), default=math.inf),
@@ -74,17 +70,17 @@ def slurm_limits(environ: Mapping[str, str], *, cpus: float, gpus: int) -> Limit
     )
 
 
-def _groups(proc: Path, mounted: Path) -> Iterator[Path]:
+def _groups() -> Iterator[Path]:
     """Where directories of the process's control groups, and of all those around them, would be.
 
     In a container the kernel may name a group by its path outside: then only the mount is there.
     """
-    for line in _read(proc / "cgroup").splitlines():
+    for line in _read(PROC / "cgroup").splitlines():
         _, controllers, path = [*line.split(":", 2), "", ""][:3]
         below = PurePosixPath(path.lstrip("/"))
         if ".." in below.parts:
             below = PurePosixPath()
-        yield from (mounted / controllers / p for p in (below, *below.parents))
+        yield from (CGROUPS / controllers / p for p in (below, *below.parents))
 
 
 def _quota(group: Path) -> float:
@@ -203,20 +199,15 @@ class Inventory:
         return min(len(requests), most or len(requests), int(fitting))
 
 
-def take_inventory(
-    environ: Mapping[str, str] = os.environ, *, proc: Path = PROC, mounted: Path = CGROUPS
-) -> Inventory:
+def take_inventory(environ: Mapping[str, str] = os.environ) -> Inventory:
     """Counts what the machine has, within the limits of cgroups and the Slurm job.
 
-    Args:
-        environ: the process's environment: the Slurm job, ``CUDA_VISIBLE_DEVICES``, the PATH.
-        proc: the kernel's files about the process.
-        mounted: where control groups are mounted.
+    ``environ``: the process's environment: the Slurm job, ``CUDA_VISIBLE_DEVICES``.
     """
     gpus = find_gpus(environ)
     cores = usable_cores()
     memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    limits = [cgroup_limits(proc, mounted), slurm_limits(environ, cpus=cores, gpus=len(gpus))]
+    limits = [cgroup_limits(), slurm_limits(environ, cpus=cores, gpus=len(gpus))]
     job = environ.get("SLURM_JOB_ID")
     return Inventory(
         node=socket.gethostname(),

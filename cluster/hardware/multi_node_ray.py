@@ -69,7 +69,6 @@ def gather(
     nodes: int,
     inventory: Inventory,
     ignoring: Sequence[signal.Signals] = (),
-    patience_s: float = JOIN_S,
 ) -> Iterator[str]:
     """On the first node: starts the head; gives the cluster's ``HOST:PORT`` once all nodes joined.
 
@@ -80,7 +79,6 @@ def gather(
         nodes: how many, this one included.
         inventory: what this node offers.
         ignoring: signals that Ray's processes ignore.
-        patience_s: seconds to wait for the other nodes.
 
     Raises:
         GatheringError: the head does not start, or a node never joins.
@@ -98,7 +96,7 @@ def gather(
             address = _address(folder, raylet, log)
             head = Head(address=address, host=socket.gethostname(), root=str(root), token=token)
             write_private(published, json.dumps(asdict(head)).encode())
-            _await_nodes(meeting, address, nodes, patience_s)
+            _await_nodes(meeting, address, nodes)
             yield address
         finally:
             (meeting / "over").touch()
@@ -200,9 +198,9 @@ def _await_head(meeting: Path) -> Head | None:
     return None
 
 
-def _await_nodes(meeting: Path, address: str, nodes: int, patience_s: float) -> None:
+def _await_nodes(meeting: Path, address: str, nodes: int) -> None:
     expected = {f"node-{node}" for node in range(nodes)}
-    deadline = time.monotonic() + patience_s
+    deadline = time.monotonic() + JOIN_S
     with joined_ray(address):
         import ray
 

@@ -27,18 +27,15 @@ _held: dict[Path, int] = {}
 
 
 @contextlib.contextmanager
-def short_root(parent: Path | None = None) -> Iterator[Path]:
+def short_root() -> Iterator[Path]:
     """A folder of this user and run for Ray's sockets and logs, gone afterwards.
 
     Ray opens the folder that it is given to everybody, so it is given :func:`rays_folder` of this.
 
-    Args:
-        parent: where; by default :func:`temporary_folder`.
-
     Raises:
         UserError: the paths of sockets in it would be too long.
     """
-    parent = parent or temporary_folder()
+    parent = temporary_folder()
     room = SOCKET_PATH - BELOW_ROOT
     if len(os.fsencode(parent)) > room:
         raise UserError(f"TMPDIR is {parent}, but Ray's sockets need one of at most {room} bytes")

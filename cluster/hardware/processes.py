@@ -68,13 +68,13 @@ def start(
     )
 
 
-def end_descendants(grace_s: float = GRACE_S) -> None:
-    """Asks all descendants to end, and kills those that have not after ``grace_s`` seconds.
+def end_descendants() -> None:
+    """Asks all descendants to end, and kills those that have not after ``GRACE_S`` seconds.
 
     After :func:`adopt_orphans` none escapes when its parent ends, and no id is a foreign process's.
     """
-    for how, patience in ((signal.SIGTERM, grace_s), (signal.SIGKILL, GRACE_S)):
-        deadline = time.monotonic() + patience
+    for how in (signal.SIGTERM, signal.SIGKILL):
+        deadline = time.monotonic() + GRACE_S
         signalled: set[int] = set()
         while (family := descendants(os.getpid())) and time.monotonic() < deadline:
             for pid in family - signalled:

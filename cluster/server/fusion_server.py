@@ -25,6 +25,8 @@ from fl.fusion.server import Arguments, Block, Server, Value
 
 STATE_EVERY_S = 30.0
 """Seconds between states of a fit where no checkpoints are asked for; a restart needs one."""
+ATTEMPTS = 3
+"""At one call, before it has failed."""
 
 Result = TypeVar("Result")
 
@@ -45,13 +47,12 @@ class FusionServer(Server):
         *,
         timeout_s: float,
         checkpoints: Checkpoints | None = None,
-        attempts: int = 3,
     ) -> None:
-        """``timeout_s``: of a collective; ``attempts``: at one call, before it has failed."""
+        """``timeout_s``: of a collective."""
         super().__init__(run_spec, test, events, torch.device("cpu"), checkpoints)
         self.size = len(place_ranks)
         self._bundles, self.placements, self._test = bundles, place_ranks, test
-        self._timeout_s, self._attempts = timeout_s, attempts
+        self._timeout_s = timeout_s
         self.group: RankGroup | None = None
         """The ranks; None until the first verb, and after :meth:`close`."""
 
@@ -140,6 +141,6 @@ class FusionServer(Server):
             if isinstance(cause, UserError):
                 raise cause
             raise ServerFailed(str(failure)) from failure.error
-        if failures >= self._attempts:
+        if failures >= ATTEMPTS:
             raise ServerFailed(f"{failure} (attempt {failures} of {failures})") from failure
         self.restarts += 1

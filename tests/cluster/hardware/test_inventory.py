@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from cluster.hardware import bundles
+from cluster.hardware import bundles, inventory
 from cluster.hardware.bundles import Bundles, await_gpus
 from cluster.hardware.gpus import Gpu
 from cluster.hardware.inventory import Inventory, take_inventory, usable_cores
@@ -114,11 +114,15 @@ def test_a_job_never_has_more_than_the_machine() -> None:
 
 
 @pytest.mark.parametrize("quota", ["20000 100000", "199999 100000"])
-def test_a_container_bounds_it_in_whole_cores(tmp_path: Path, quota: str) -> None:
+def test_a_container_bounds_it_in_whole_cores(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quota: str
+) -> None:
     (tmp_path / "cgroup").write_text("0::/\n")
     (tmp_path / "cpu.max").write_text(quota)
     (tmp_path / "memory.max").write_text("1000000")
-    here = take_inventory(CPU_ONLY, proc=tmp_path, mounted=tmp_path)
+    for name in ("PROC", "CGROUPS"):
+        monkeypatch.setattr(inventory, name, tmp_path)
+    here = take_inventory(CPU_ONLY)
     assert (here.cpus, here.memory_bytes) == (1, 1_000_000)
 
 
@@ -147,12 +151,13 @@ def with_gpus(monkeypatch: pytest.MonkeyPatch, *available: float) -> Bundles:
 
 
 def test_gpus_that_stay_held_are_told_of_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bundles, "RETURNED_WITHIN_S", 0.1)
     with pytest.warns(UserWarning, match=r"^1\.5 GPUs are still held 0\.1 s after") as told:
-        await_gpus(with_gpus(monkeypatch, 0.5), within_s=0.1)
+        await_gpus(with_gpus(monkeypatch, 0.5))
     (warning,) = told
     assert "\n" not in str(warning.message)
 
 
 def test_gpus_that_come_free_are_waited_for_in_silence(monkeypatch: pytest.MonkeyPatch) -> None:
     with warnings.catch_warnings(action="error"):
-        await_gpus(with_gpus(monkeypatch, 0.0, 1.0, 2.0), within_s=5)
+        await_gpus(with_gpus(monkeypatch, 0.0, 1.0, 2.0))

@@ -2,11 +2,13 @@
 
 import math
 from pathlib import Path
+from unittest import mock
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cluster.hardware import inventory
 from cluster.hardware.inventory import Limits, cgroup_limits, slurm_limits
 
 JOB = {"SLURM_JOB_ID": "7"}
@@ -15,7 +17,8 @@ JOB = {"SLURM_JOB_ID": "7"}
 def limits(folder: Path, groups: str) -> Limits:
     """Of a process in these groups, whose hierarchies are mounted below the folder."""
     (folder / "cgroup").write_text(groups)
-    return cgroup_limits(folder, folder)
+    with mock.patch.multiple(inventory, PROC=folder, CGROUPS=folder):
+        return cgroup_limits()
 
 
 def write(folder: Path, **files: str) -> None:
@@ -62,9 +65,10 @@ def test_what_is_no_limit_limits_nothing(tmp_path: Path, text: str) -> None:
 
 
 def test_a_system_without_such_files(tmp_path: Path) -> None:
-    assert cgroup_limits(tmp_path / "nowhere", tmp_path) == Limits()
-    (tmp_path / "cgroup").write_bytes(b"0::/\n\xff")
-    assert cgroup_limits(tmp_path, tmp_path) == Limits()
+    with mock.patch.multiple(inventory, PROC=tmp_path, CGROUPS=tmp_path):
+        assert cgroup_limits() == Limits()
+        (tmp_path / "cgroup").write_bytes(b"0::/\n\xff")
+        assert cgroup_limits() == Limits()
 
 
 @pytest.mark.parametrize(

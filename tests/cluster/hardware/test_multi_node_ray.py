@@ -26,6 +26,7 @@ from tests.waiting import wait_until
 NODE = """
 import sys, threading, time
 from pathlib import Path
+from cluster.hardware import multi_node_ray
 from cluster.hardware.multi_node_ray import GatheringError, attend, gather
 from cluster.hardware.inventory import Inventory
 from cluster.hardware.processes import adopt_orphans
@@ -34,8 +35,8 @@ meeting = Path(sys.argv[1])
 own = Inventory(node="n", cpus=2, memory_bytes=2**30, gpus=(), source="test")
 """
 HEAD = """
-patience, nodes = float(sys.argv[2]), int(sys.argv[4])
-with gather(meeting, nodes=nodes, inventory=own, patience_s=patience) as address:
+multi_node_ray.JOIN_S, nodes = float(sys.argv[2]), int(sys.argv[4])
+with gather(meeting, nodes=nodes, inventory=own) as address:
     from cluster.hardware.private_ray import joined_ray
     with joined_ray(address):
         import ray

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from cluster.hardware import private_folders
 from cluster.hardware.private_folders import (
     SOCKET_PATH,
     make_folder,
@@ -101,9 +102,12 @@ def test_the_next_start_removes_what_a_killed_process_left(tmp_path: Path) -> No
     assert {*tmp_path.iterdir()} == {foreign, link}
 
 
-def test_a_folder_whose_sockets_would_have_too_long_a_path_is_refused(tmp_path: Path) -> None:
+def test_a_folder_whose_sockets_would_have_too_long_a_path_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     long = tmp_path / ("x" * SOCKET_PATH)
     long.mkdir()
-    with pytest.raises(UserError, match="at most"), short_root(long):
+    monkeypatch.setattr(private_folders, "SHORT_TMP", long)
+    with pytest.raises(UserError, match="at most"), short_root():
         pass
     assert not [*long.iterdir()]

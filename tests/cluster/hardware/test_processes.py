@@ -17,6 +17,7 @@ def run(body: str, marker: Path) -> subprocess.Popen[bytes]:
     code = textwrap.dedent(f"""
         import sys, time
         from pathlib import Path
+        from cluster.hardware import processes
         from cluster.hardware.processes import adopt_orphans, descendants, end_descendants, start
         import os, signal
         MARKER = Path({str(marker)!r})
@@ -34,7 +35,8 @@ def test_children_orphans_and_the_stubborn_are_ended(tmp_path: Path) -> None:
         time.sleep(0.5)
         MARKER.write_text(" ".join(map(str, descendants(os.getpid()))))
         begin = time.monotonic()
-        end_descendants(grace_s=0.5)
+        processes.GRACE_S = 0.5
+        end_descendants()
         assert not descendants(os.getpid())
         assert 0.5 <= time.monotonic() - begin < 5
         """,
