@@ -3,7 +3,7 @@
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,8 +13,7 @@ import torch
 
 from cluster.clients.actors import Actors, Process
 from cluster.clients.executor import RayExecutor
-from cluster.hardware.bundles import Bundles, open_bundles
-from cluster.hardware.private_ray import private_ray
+from cluster.hardware.bundles import Bundles
 from fl.condensation.task import LocalCondensation, condense
 from fl.data.datasets import Split
 from fl.errors import ClientFailed
@@ -84,13 +83,6 @@ def reports(inputs: TaskInput) -> TaskOutput:
     report(inputs.client.id, 4, 20, lambda: 0.4)
     time.sleep(3 * PERIOD_S)
     return TaskOutput(tensors={"x": torch.ones(1)})
-
-
-@pytest.fixture(scope="module")
-def bundles(template: Path) -> Iterator[Bundles]:
-    own = private_ray(cpus=2, gpus=0, memory_bytes=2**32, template=template)
-    with own, open_bundles() as bundles:
-        yield bundles
 
 
 def run(bundles: Bundles, jobs: list[Job], max_actors: int | None = None) -> dict[int, bytes]:

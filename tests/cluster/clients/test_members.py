@@ -1,7 +1,6 @@
-"""HFLDD's members on Ray: they distil at once, and who dies is tried again to the same bits."""
+"""HFLDD's members on Ray: who dies is tried again to the same bits."""
 
 import os
-from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,8 +10,7 @@ import pytest
 import torch
 
 from cluster.clients.executor import RayExecutor
-from cluster.hardware.bundles import Bundles, open_bundles
-from cluster.hardware.private_ray import private_ray
+from cluster.hardware.bundles import Bundles
 from fl.clients import Clients
 from fl.condensation.kip import KipTraining, distil
 from fl.events import AttemptFailed, ClientEnd, Event
@@ -29,7 +27,6 @@ from tests.fl.methods.personal_runs import (
     settings,
 )
 from tests.fl.toy import same_bits
-from tests.waiting import wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -38,56 +35,26 @@ QUICK: dict[str, Any] = {"images": 6, "steps": 3, "targets": 4, "stop": "never"}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Watched(KipTraining):
-    """KIP by members that leave word in a folder."""
+class Fatal(KipTraining):
+    """KIP by members that leave word in a folder; the first to begin dies."""
 
     folder: str
-
-    def word(self, name: str) -> Path:
-        """The file by which they leave it."""
-        return Path(self.folder) / name
-
-
-class Fatal(Watched):
-    """The first member to begin dies."""
 
     @property
     def task(self) -> Task:
         return dies_at_first
 
 
-class Meeting(Watched):
-    """A member begins once a second one is there."""
-
-    @property
-    def task(self) -> Task:
-        return meets_another
-
-
 def dies_at_first(inputs: TaskInput) -> TaskOutput:
     config = inputs.client.training
     assert isinstance(config, Fatal)
+    folder = Path(config.folder)
     try:
-        config.word("died").open("x").write(f"{inputs.client.id} {os.getpid()}")
+        (folder / "died").open("x").write(f"{inputs.client.id} {os.getpid()}")
     except FileExistsError:
-        config.word(f"{inputs.client.id}").write_text(f"{os.getpid()}")
+        (folder / f"{inputs.client.id}").write_text(f"{os.getpid()}")
         return distil(inputs)
     os._exit(1)
-
-
-def meets_another(inputs: TaskInput) -> TaskOutput:
-    config = inputs.client.training
-    assert isinstance(config, Meeting)
-    config.word(f"{inputs.client.id}").write_text(f"{os.getpid()}")
-    wait_until(lambda: len(list(Path(config.folder).iterdir())) > 1, seconds=60)
-    return distil(inputs)
-
-
-@pytest.fixture(scope="module")
-def bundles(template: Path) -> Iterator[Bundles]:
-    own = private_ray(cpus=2, gpus=0, memory_bytes=2**32, template=template)
-    with own, open_bundles() as bundles:
-        yield bundles
 
 
 def ran(kip: KipTraining, groups: int, **options: Any) -> tuple[Outcome, Clients]:
@@ -125,15 +92,3 @@ def test_a_member_that_dies_distils_in_another_process_and_the_run_is_the_same_t
     assert (found.start, found.epochs) == (expected.start, expected.epochs)
     assert told(found) == told(expected)
     assert clients.bytes_peer == undisturbed.bytes_peer
-
-
-def test_two_members_distil_at_the_same_time_in_two_processes(
-    bundles: Bundles, tmp_path: Path
-) -> None:
-    """Each waits for another one to begin: one after another, they would wait in vain."""
-    _, _, heard = on_ray(bundles, Meeting(**QUICK, folder=str(tmp_path)), CLIENTS)
-    members = {e.client for e in heard if isinstance(e, ClientEnd) and e.bytes_peer}
-    assert {int(word.name) for word in tmp_path.iterdir()} == members
-    assert len(members) == CLIENTS - 1
-    assert len({word.read_text() for word in tmp_path.iterdir()}) == 2
-    assert not any(isinstance(e, AttemptFailed) for e in heard)

@@ -16,8 +16,7 @@ import torch
 
 from cluster.clients.actors import LARGE, Inbox, Sender, send
 from cluster.clients.executor import RayExecutor
-from cluster.hardware.bundles import Bundles, open_bundles
-from cluster.hardware.private_ray import private_ray
+from cluster.hardware.bundles import Bundles
 from fl.events import ClientProgress, Events
 from fl.exchange import Upload, pack, unpack
 from fl.federation import Job, Memory, TaskInput, TaskOutput
@@ -25,13 +24,6 @@ from tests.fl.toy import PROBLEM, client, split
 
 TRAIN = split(4, 4, 4)
 FLOATS = 4 * LARGE // 4
-
-
-@pytest.fixture(scope="module")
-def bundles(template: Path) -> Iterator[Bundles]:
-    own = private_ray(cpus=2, gpus=0, memory_bytes=2**32, template=template)
-    with own, open_bundles() as bundles:
-        yield bundles
 
 
 def filled(value: float, floats: int = FLOATS) -> bytes:
