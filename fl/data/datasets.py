@@ -300,22 +300,16 @@ def _subset(name: str, option: str, split: Split, size: int | None) -> Split:
 def _read(name: str, data_root: Path) -> Arrays:
     if name == "digits":
         return read_digits()
-    found = find_arrays(name, data_root)
-    if found is None:
-        found = _read_files(name, data_root)
-        save_arrays(name, data_root, found)
-    return found
-
-
-def _read_files(name: str, data_root: Path) -> Arrays:
-    problems = find_problems(name, data_root)
-    if problems:
+    if (kept := find_arrays(name, data_root)) is not None:
+        return kept
+    if problems := find_problems(name, data_root):
         raise UserError(f"{name}: {describe(problems)}; {how_to_get(name, data_root)}")
     read = read_cinic10 if name == "cinic10" else partial(read_torchvision, name)
     found: Arrays = {}
     for split in ("train", "test"):
         images, labels = read(data_root, train=split == "train")
         found |= {f"{split}_images": images, f"{split}_labels": labels}
+    save_arrays(name, data_root, found)
     return found
 
 

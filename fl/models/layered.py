@@ -33,8 +33,8 @@ class Layers:
         names: list[str] = []
         counts = {"C": 0, "F": 0}
         for path, module in _in_sequence(model):
-            kind = _kind(module)
-            if kind:
+            if isinstance(module, Convolution | nn.Linear):
+                kind = "F" if isinstance(module, nn.Linear) else "C"
                 counts[kind] += 1
                 names.append(f"{kind}{counts[kind]}")
                 self._paths.append([])
@@ -123,9 +123,3 @@ def _refusal(model: nn.Module) -> UserError:
         f"a model whose layers follow one another is needed, such as m1, m2, cnn, convnet or vgg9; "
         f"got {type(model).__name__}"
     )
-
-
-def _kind(module: nn.Module) -> str:
-    if isinstance(module, Convolution):
-        return "C"
-    return "F" if isinstance(module, nn.Linear) else ""

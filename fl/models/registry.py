@@ -41,7 +41,8 @@ def check_output(info: ModelInfo, inputs: Inputs, num_classes: int, width: float
         UserError: with what it gave, or how it failed.
     """
     shapes = [(2, *part.shape) for part in inputs.parts or (inputs,)]
-    tried = f"{_plural(inputs)} of shape {' and '.join(map(str, shapes))}"
+    kind = "images" if inputs.kind == "pixels" else inputs.kind
+    tried = f"{kind} of shape {' and '.join(map(str, shapes))}"
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         try:
             model = info.made(inputs, num_classes, width).eval()
@@ -134,10 +135,6 @@ def _answer_in_training(model: nn.Module, samples: Tensor) -> Any:
         return copy.deepcopy(model).train()(samples)
     except (Exception, SystemExit):
         return None
-
-
-def _plural(inputs: Inputs) -> str:
-    return "images" if inputs.kind == "pixels" else inputs.kind
 
 
 def _collect() -> dict[str, ModelInfo]:

@@ -209,7 +209,8 @@ def test_a_sample_is_coded_and_drawn_alike_in_any_company(
     torch.manual_seed(0)
     model = build_generator(name, shape, classes, latent=5, width=0.2)
     batch = (torch.rand(4, *shape), torch.arange(4), torch.randn(4, 5))
-    assert model(*batch)[0].shape == (4, *shape)
+    assert (model.latent, model.num_classes, model.image_shape) == (5, classes, shape)
+    assert [part.shape for part in model(*batch)] == [(4, *shape), (4, 5), (4, 5)]
     alone = [model(*(part[i : i + 1] for part in batch)) for i in range(4)]
     for whole, parts in zip(model(*batch), zip(*alone, strict=True), strict=True):
         torch.testing.assert_close(whole, torch.cat(parts))
