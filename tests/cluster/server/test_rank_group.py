@@ -14,7 +14,6 @@ import torch
 from ray.exceptions import ActorDiedError, RayTaskError
 
 from cluster.hardware.bundles import Bundles
-from cluster.scheduling.capacity import Bundle
 from cluster.server import rank_group
 from cluster.server.rank_group import (
     RankFailed,
@@ -203,45 +202,29 @@ def test_tensors_travel_as_arrays_over_the_same_memory() -> None:
         assert as_tensor(as_array(other)) is other
 
 
-def sized(name: str, cpus: float, gpus: int = 0) -> Bundle:
-    return Bundle(name=name, cpus=cpus, gpus=gpus, memory_bytes=0)
-
-
 def test_there_are_as_many_ranks_as_gpus_unless_fewer_are_asked_for() -> None:
     assert [world_size(*of) for of in ((None, 4), (3, 4), (None, 0), (3, 0))] == [4, 3, 1, 3]
     with pytest.raises(UserError, match="at most the 2 GPUs there are, got 3"):
         world_size(3, 2)
 
 
-def test_each_rank_has_a_gpu_of_its_own_and_its_share_of_the_cores() -> None:
-    bundles = [sized("0", 9, gpus=2), sized("1", 4), sized("2", 8, gpus=1)]
-    gpus = {"0": ["4", "7"], "2": ["0"]}
-    assert place_ranks(bundles, 3, gpus) == [
-        RankPlacement(bundle="0", gpu="4", threads=4),
-        RankPlacement(bundle="0", gpu="7", threads=4),
-        RankPlacement(bundle="2", gpu="0", threads=8),
-    ]
-    assert place_ranks(bundles, 1, gpus) == [RankPlacement(bundle="0", gpu="4", threads=9)]
-
-
-def test_more_ranks_than_gpus_share_them() -> None:
-    bundles, gpus = [sized("0", 8, gpus=1), sized("1", 8, gpus=1)], {"0": ["0"], "1": ["5"]}
-    placed = place_ranks(bundles, 3, gpus)
-    assert [(p.bundle, p.gpu, p.threads) for p in placed] == [
-        ("0", "0", 4),
-        ("0", "0", 4),
-        ("1", "5", 8),
-    ]
-
-
-def test_without_gpus_ranks_spread_over_the_rooms() -> None:
-    bundles = [sized("0", 2), sized("1", 2)]
-    assert [(p.bundle, p.gpu, p.threads) for p in place_ranks(bundles, 3, {})] == [
-        ("0", None, 1),
-        ("0", None, 1),
-        ("1", None, 2),
-    ]
-    assert [p.threads for p in place_ranks(bundles[:1], 5, {})] == [1] * 5
+@pytest.mark.parametrize(
+    ("cpus", "gpus", "ranks", "placed"),
+    [
+        ([9, 4, 8], [["4", "7"], [], ["0"]], 3, [("0", "4", 4), ("0", "7", 4), ("2", "0", 8)]),
+        ([9, 4, 8], [["4", "7"], [], ["0"]], 1, [("0", "4", 9)]),
+        ([8, 8], [["0"], ["5"]], 3, [("0", "0", 4), ("0", "0", 4), ("1", "5", 8)]),  # shared
+        ([2, 2], [[], []], 3, [("0", None, 1), ("0", None, 1), ("1", None, 2)]),
+        ([2], [[]], 5, [("0", None, 1)] * 5),
+    ],
+)
+def test_each_rank_has_a_gpu_where_there_are_any_and_its_share_of_the_cores(
+    cpus: list[float], gpus: list[list[str]], ranks: int, placed: list[tuple[str, str, int]]
+) -> None:
+    names = {str(k): own for k, own in enumerate(gpus) if own}
+    bundles = [bundle(str(k), cores, len(gpus[k])) for k, cores in enumerate(cpus)]
+    found = place_ranks(bundles, ranks, names)
+    assert [(each.bundle, each.gpu, each.threads) for each in found] == placed
 
 
 def test_gloo_and_nccl_are_told_the_interface(monkeypatch: pytest.MonkeyPatch) -> None:
