@@ -88,14 +88,11 @@ def test_clients_that_want_no_gpu_do_not_keep_the_cores_from_those_that_do() -> 
 
 
 def test_ten_tenths_fill_a_gpu_and_a_share_never_spans_two() -> None:
-    placement = Placement([bundle(cpus=64, gpus=2)])
-    for client in range(25):
-        placement.add(client, ask(gpus=0.1), "m", 1)
-    assert len(started(placement)) == 20
-    placement = Placement([bundle(cpus=64, gpus=2)])
-    for client in range(3):
-        placement.add(client, ask(gpus=0.6), "m", 1)
-    assert len(started(placement)) == 2
+    for share, clients, most in ((0.1, 25, 20), (0.6, 3, 2)):
+        placement = Placement([bundle(cpus=64, gpus=2)])
+        for client in range(clients):
+            placement.add(client, ask(gpus=share), "m", 1)
+        assert len(started(placement)) == most
 
 
 def test_a_share_takes_the_fullest_gpu_that_has_capacity() -> None:

@@ -51,6 +51,7 @@ def test_front_and_head_are_the_model_wherever_it_is_cut(
             torch.manual_seed(0)
             front = layers.forward(model, images(shape), 1, depth)
             assert torch.equal(layers.forward(model, front, depth + 1, len(layers)), whole)
+        assert layers.state_names(4, 2) == (), "none between"
 
 
 @every_model
@@ -95,15 +96,6 @@ def test_what_m1_passes_on_is_what_the_paper_sends() -> None:
         passed.append(tuple(x.shape[1:]))
     assert passed == [(8, 16, 16), (16, 8, 8), (32, 4, 4), (32,), (16,), (10,)]
     assert (layers.forward(model, images(COLOR), 1, 5) >= 0).all()
-
-
-def test_no_layers_do_nothing() -> None:
-    model = built("m1", GRAY)
-    layers, x = Layers(model), images(GRAY)
-    assert layers.forward(model, x, 1, 0) is x
-    assert layers.forward(model, x, 7, 6) is x
-    assert layers.state_names(1, 0) == layers.state_names(7, 6) == layers.state_names(4, 2) == ()
-    assert layers.parameters(model, 1, 0) == layers.parameters(model, 7, 6) == []
 
 
 @pytest.mark.parametrize("name", ["m1", "convnet"])
