@@ -160,7 +160,8 @@ def main_job(job: Job) -> str:
     accuracies = (f"{result[name]:.4f}" for name in ("accuracy", "start_accuracy"))
     times = (duration(result["seconds"][name]) for name in ("total", "local", "fusion"))
     names = ["Method", "Accuracy", "Averaged start", f"Run, {where}", "Clients", "Fusion"]
-    return "\n".join(table(names, [[result["method"], *accuracies, *times]]))
+    row = dict(zip(names, [result["method"], *accuracies, *times], strict=True))
+    return "\n".join(table([row]))
 
 
 def of_bytes(job: Job) -> str:
@@ -194,8 +195,8 @@ def of_study(name: str, arguments: Sequence[str], pictures: Sequence[str], job: 
 
 def study_table(cells: Sequence[JsonObject]) -> list[str]:
     """A study's table: time, memory, bytes and accuracy by number of clients."""
-    rows = [[texts(cell)[name] for name in STUDY_COLUMNS] for cell in cells]
-    return ["\n".join(table(list(STUDY_COLUMNS.values()), rows))]
+    rows = [{title: texts(cell)[name] for name, title in STUDY_COLUMNS.items()} for cell in cells]
+    return ["\n".join(table(rows))]
 
 
 def run(arguments: Sequence[str], options: Options) -> str:

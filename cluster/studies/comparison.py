@@ -1,6 +1,6 @@
 """Our figures beside the paper's: means, spreads, differences, and tests of their significance."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
@@ -26,6 +26,10 @@ class Published:
     mean: float
     spread: float | None = None
     """None where none is printed."""
+
+    def __str__(self) -> str:
+        """With the spread, if there is one."""
+        return f"{self.mean:.2f}" + (f" ± {self.spread:.2f}" if self.spread is not None else "")
 
 
 @dataclass(frozen=True)
@@ -95,15 +99,23 @@ def rows(table: str) -> list[PublishedRow]:
 
 LEVEL = 0.05
 """p-value above which two methods count as not separated."""
-
 NOTHING = "-"
 """In place of a number that the paper does not print."""
 UNDERTRAINED = "undertrained"
 """In place of the rank of a cell whose loss was still falling at the end."""
-FLOORS = {"local": "training alone", "fedavg": "fedavg"}
-"""Methods that others should beat, and what they are called."""
 FAILED = "failed"
 """The same, of a cell with a run that ended in a client's failure."""
+MARKS = {
+    UNDERTRAINED: f"Undertrained: more than {STILL_FALLING:.0%} of the whole fall of the server's "
+    "loss came in the last fifth of its epochs; such a row has no rank, it needs more of them.",
+    "rising": "Rising: accuracy rose from the fourth fifth of the rounds to the last by more than "
+    f"{STILL_FALLING:.0%} of its whole rise.",
+    "clients": "Clients: at half of the clients or more the loss of their own training hardly "
+    "fell, or still fell at its end.",
+}
+"""What stands in place of a rank or beside it, and what it means."""
+FLOORS = {"local": "training alone", "fedavg": "fedavg"}
+"""Methods that others should beat, and what they are called."""
 UNLIKE = (
     "Methods are scored on different samples, so they are not ranked: those with clients' own "
     "models on each client's, the others on the test split (fedavg has --tested clients too)."
@@ -167,10 +179,19 @@ class Figure:
         """Sample standard deviation in points; None for one seed."""
         return spread([100 * accuracy for accuracy in self.accuracies])
 
+    def __str__(self) -> str:
+        """Mean and spread."""
+        return str(Published(self.mean, self.spread))
+
 
 def spread(values: Sequence[float]) -> float | None:
     """Sample standard deviation; None for one value."""
     return stdev(values) if len(values) > 1 else None
+
+
+def shown(values: Sequence[float]) -> str:
+    """Their mean, and their spread if there are several."""
+    return str(Published(mean(values), spread(values)))
 
 
 def as_markdown(
@@ -178,31 +199,33 @@ def as_markdown(
 ) -> str:
     """A table with a line per cell, ranks within each row, and remarks below; the paper's columns
     where it prints numbers."""
+    alike = len({figure.scored_on for figure in figures}) == 1
     printed = any(figure.cell.paper for figure in figures)
-    scored = {figure.scored_on for figure in figures}
-    metric = "UA, %" if "ua" in figures[0].results[0] and len(scored) == 1 else "Accuracy, %"
-    names = ["Row", "Method", metric]
-    names += ["Paper", "Difference", "Rank", "Rank in the paper"] if printed else ["Rank"]
-    names[-1:] = ["Scored on"] if len(scored) > 1 else names[-1:]
+    metric = "UA, %" if "ua" in figures[0].results[0] and alike else "Accuracy, %"
     lines = []
     for row in _by_row(figures):
         ours = _ranks([None if figure.unranked else figure.mean for figure in row])
         theirs = _ranks([f.cell.paper.mean if f.cell.paper else None for f in row])
-        for figure, own, paper in zip(row, ours, theirs, strict=True):
-            cells = [figure.cell.row, figure.cell.method, shown(figure.mean, figure.spread)]
-            rank = (figure.unranked or own) + figure.mark
-            cells += [*_beside(figure), rank, paper] if printed else [rank]
-            cells[-1:] = [figure.scored_on] if len(scored) > 1 else cells[-1:]
-            lines.append(cells)
+        for figure, own, of_paper in zip(row, ours, theirs, strict=True):
+            cells = {"Row": figure.cell.row, "Method": figure.cell.method, metric: str(figure)}
+            if paper := figure.cell.paper:
+                cells |= {"Paper": str(paper), "Difference": f"{figure.mean - paper.mean:+.2f}"}
+            elif printed:
+                cells |= {"Paper": NOTHING, "Difference": NOTHING}
+            rank = {"Rank": (figure.unranked or own) + figure.mark}
+            rank |= {"Rank in the paper": of_paper} if printed else {}
+            lines.append(cells | (rank if alike else {"Scored on": figure.scored_on}))
     where = f" at {scale} scale" if scale else ""
     heading = f"# {name}{where}, seeds {', '.join(map(str, seeds))}"
-    about = remarks(figures) if len(scored) == 1 else [UNLIKE]
-    return "\n".join([heading, "", *table(names, lines), "", *about, ""])
+    about = remarks(figures) if alike else [UNLIKE]
+    return "\n".join([heading, "", *table(lines), "", *about, ""])
 
 
-def table(names: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    """The lines of a table in Markdown."""
-    return [f"| {' | '.join(cells)} |" for cells in (names, ["---"] * len(names), *rows)]
+def table(rows: Sequence[Mapping[str, str]]) -> list[str]:
+    """The lines of a table in Markdown, of rows by column; what a row lacks is a dash."""
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    lines = [[row.get(name, NOTHING) for name in names] for row in rows]
+    return [f"| {' | '.join(cells)} |" for cells in (names, ["---"] * len(names), *lines)]
 
 
 def as_json(
@@ -228,27 +251,14 @@ def as_json(
 
 def remarks(figures: Sequence[Figure]) -> list[str]:
     """What failed or is undertrained, and which neighbours in rank the seeds do not separate."""
-    undertrained = [
-        f"Undertrained: more than {STILL_FALLING:.0%} of the whole fall of the server's loss came "
-        "in the last fifth of its epochs; such a row has no rank, it needs more of them.",
+    marks = "".join(figure.mark for figure in figures)
+    marks += UNDERTRAINED if any(figure.undertrained for figure in figures) else ""
+    parts = [
+        [f"Failed: {f.cell.name}, {why}" for f in figures for why in f.failed],
+        *([meaning] for mark, meaning in MARKS.items() if mark in marks),
+        _below_floors(figures),
     ]
-    shown = any(figure.undertrained for figure in figures)
-    failed = [f"Failed: {f.cell.name}, {why}" for f in figures for why in f.failed]
-    parts = [failed, undertrained if shown else [], _marks(figures), _below_floors(figures)]
-    known = [line for part in parts if part for line in (*part, "")]
-    return [*known, *_not_separated(figures)]
-
-
-def _marks(figures: Sequence[Figure]) -> list[str]:
-    """What the marks beside ranks mean, of those that there are."""
-    there = "".join(figure.mark for figure in figures)
-    told = {
-        "rising": "Rising: accuracy rose from the fourth fifth of the rounds to the last by more "
-        f"than {STILL_FALLING:.0%} of its whole rise.",
-        "clients": "Clients: at half of the clients or more the loss of their own training hardly "
-        "fell, or still fell at its end.",
-    }
-    return [line for mark, line in told.items() if mark in there]
+    return [*(line for part in parts if part for line in (*part, "")), *_not_separated(figures)]
 
 
 def _below_floors(figures: Sequence[Figure]) -> list[str]:
@@ -301,16 +311,3 @@ def _ranks(values: Sequence[float | None]) -> list[str]:
     """1 for the largest; equal values share a rank; a missing value has none."""
     there = [value for value in values if value is not None]
     return [NOTHING if v is None else str(1 + sum(other > v for other in there)) for v in values]
-
-
-def _beside(figure: Figure) -> tuple[str, str]:
-    """The paper's number and the difference."""
-    paper = figure.cell.paper
-    if paper is None:
-        return NOTHING, NOTHING
-    return shown(paper.mean, paper.spread), f"{figure.mean - paper.mean:+.2f}"
-
-
-def shown(mean: float, spread: float | None) -> str:
-    """A number with its spread, if there is one."""
-    return f"{mean:.2f}" + (f" ± {spread:.2f}" if spread is not None else "")

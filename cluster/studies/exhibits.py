@@ -1,15 +1,15 @@
 """The papers' figures, drawn from their runs; and which tables state their numbers."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
-from itertools import accumulate
+from functools import partial, wraps
 from statistics import mean
 from typing import Any
 
 import numpy as np
 from cycler import cycler
 from matplotlib import figure as drawn
+from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from cluster.studies.comparison import NOTHING, Figure, published, shown, spread, table
@@ -27,12 +27,15 @@ LEVELS = (50, 60, 70, 80, 90, 95)
 Amount = Callable[[Figure, float], float | None]
 """What a cell needed until an accuracy (0 to 1) was first reached, mean over seeds; None where a
 seed never reaches it."""
+Tell = Callable[[Sequence[Figure]], list[str]]
+"""The lines of a table, with what it is about above it."""
 
 
 def epochs_to_target(figure: Figure, target: float) -> float | None:
     """Epochs at the server; 0 where the start is as good already."""
-    reached = _first(figure, target, lambda run: [(a, (n,)) for n, a in enumerate(_curve(run))])
-    return reached[0] if reached else None
+    reached = [_first(_curve(run), target) for run in figure.results]
+    there = [epoch for epoch in reached if epoch is not None]
+    return mean(there) if len(there) == len(reached) else None
 
 
 def until(figure: Figure, target: float) -> tuple[float, ...] | None:
@@ -40,7 +43,16 @@ def until(figure: Figure, target: float) -> tuple[float, ...] | None:
 
     None where a seed never reaches it, or the method has no rounds.
     """
-    return _first(figure, target, _traffic)
+    needed = []
+    for run in figure.results:
+        rounds = run.get("per_round", [])
+        last = _first([r["accuracy"] for r in rounds], target)
+        if last is None:
+            return None
+        parts = ("bytes_up", "bytes_down", "bytes_peer")
+        sent = sum(r.get(part, 0) for r in rounds[: last + 1] for part in parts)
+        needed.append((rounds[last]["round"], sent / MIB))
+    return tuple(map(mean, zip(*needed, strict=True)))
 
 
 def mib_until(figure: Figure, target: float) -> float | None:
@@ -49,18 +61,9 @@ def mib_until(figure: Figure, target: float) -> float | None:
     return reached[1] if reached else None
 
 
-def _first(
-    figure: Figure,
-    target: float,
-    points: Callable[[SettingValues], Iterable[tuple[float, tuple[float, ...]]]],
-) -> tuple[float, ...] | None:
-    """The amounts at the first of a run's accuracies that is high enough, mean over seeds."""
-    reached = [
-        next((amounts for accuracy, amounts in points(run) if accuracy >= target), None)
-        for run in figure.results
-    ]
-    there = [amounts for amounts in reached if amounts is not None]
-    return tuple(map(mean, zip(*there, strict=True))) if len(there) == len(reached) else None
+def _first(accuracies: Sequence[float], target: float) -> int | None:
+    """At which place one is first high enough."""
+    return next((n for n, accuracy in enumerate(accuracies) if accuracy >= target), None)
 
 
 def _curve(run: SettingValues) -> list[float]:
@@ -68,88 +71,70 @@ def _curve(run: SettingValues) -> list[float]:
     return [run["start_accuracy"], *run["accuracy_curve"]]
 
 
-def _traffic(run: SettingValues) -> Iterable[tuple[float, tuple[float, float]]]:
-    """A run's accuracy after each round; the round, and the MiB up, down and between clients."""
-    rounds = run.get("per_round", [])
-    sent = accumulate(r["bytes_up"] + r["bytes_down"] + r.get("bytes_peer", 0) for r in rounds)
-    return [(r["accuracy"], (r["round"], s / MIB)) for r, s in zip(rounds, sent, strict=True)]
-
-
 def curves(figure: Figure) -> np.ndarray:
     """Accuracy, 0 to 1, by seed and epoch or round; the start is epoch 0."""
     return np.array(list(map(_curve, figure.results)))
 
 
-def tell_targets(figures: Sequence[Figure]) -> list[str]:
-    """A line per method and row, a column per target that some method reaches."""
-    about = "Epochs at the server until an accuracy is reached by every seed, mean over seeds:"
-    return _levels(about, figures, TARGETS, epochs_to_target, "{:.1f}")
+Columns = Mapping[str, str]
 
 
-def tell_traffic(figures: Sequence[Figure]) -> list[str]:
+def _told(about: str) -> Callable[[Callable[[Figure, Sequence[Figure]], Columns | None]], Tell]:
+    """Makes a table of a function that tells of one cell, among all, by column; a cell of which it
+    gives None has no line."""
+
+    def decorated(cells: Callable[[Figure, Sequence[Figure]], Columns | None]) -> Tell:
+        def tell(figures: Sequence[Figure]) -> list[str]:
+            found = [(figure.cell, cells(figure, figures)) for figure in figures]
+            rows = [
+                {"Row": c.row, "Method": c.method, **own} for c, own in found if own is not None
+            ]
+            return [about, "", *table(rows)] if rows else []
+
+        return wraps(cells)(tell)
+
+    return decorated
+
+
+def _levels(figure: Figure, levels: Sequence[int], amount: Amount, spelled: str) -> Columns:
+    """A column for each accuracy in percent that the cell reaches: the first of ``levels``."""
+    found = over_levels(amount, levels, [figure])
+    return {f"{level} %": spelled.format(value) for level, (value,) in found}
+
+
+@_told("Epochs at the server until an accuracy is reached by every seed, mean over seeds:")
+def tell_targets(figure: Figure, figures: Sequence[Figure]) -> Columns:
+    """A column per target that some method reaches."""
+    return _levels(figure, TARGETS, epochs_to_target, "{:.1f}")
+
+
+@_told("MiB (up, down and between clients) until every seed has an accuracy, mean over seeds:")
+def tell_traffic(figure: Figure, figures: Sequence[Figure]) -> Columns:
     """HFLDD's Figure 6: a column for each accuracy that some method has."""
-    about = "MiB (up, down and between clients) until every seed has an accuracy, mean over seeds:"
-    return _levels(about, figures, LEVELS, mib_until, "{:.2f}")
+    return _levels(figure, LEVELS, mib_until, "{:.2f}")
 
 
-def _levels(
-    about: str, figures: Sequence[Figure], levels: Sequence[int], amount: Amount, spelled: str
-) -> list[str]:
-    there = [n for n in levels if any(amount(figure, n / 100) is not None for figure in figures)]
-
-    def cells(figure: Figure) -> list[str]:
-        amounts = [amount(figure, level / 100) for level in there]
-        return [NOTHING if a is None else spelled.format(a) for a in amounts]
-
-    return _lines(about, [f"{level} %" for level in there], figures, cells)
-
-
-def _lines(
-    about: str,
-    names: Sequence[str],
-    figures: Sequence[Figure],
-    cells: Callable[[Figure], Sequence[str] | None],
-) -> list[str]:
-    """A table with a line per cell, but for those of which ``cells`` makes nothing."""
-    rows = [(f.cell.row, f.cell.method, *found) for f in figures if (found := cells(f)) is not None]
-    return [about, "", *table(["Row", "Method", *names], rows)]
-
-
-def tell_forgetting(figures: Sequence[Figure]) -> list[str]:
+@_told("Mean curve over seeds, in percent; a fall after the best epoch is forgetting:")
+def tell_forgetting(figure: Figure, figures: Sequence[Figure]) -> Columns:
     """Start, peak and end of the mean curve, and the fall from peak to end."""
-
-    def cells(figure: Figure) -> list[str]:
-        curve = 100 * curves(figure).mean(axis=0)
-        best = int(curve.argmax())
-        fall = curve[best] - curve[-1]
-        return [
-            f"{curve[0]:.2f}",
-            f"{curve[best]:.2f}",
-            str(best),
-            f"{curve[-1]:.2f}",
-            f"{fall:.2f}",
-        ]
-
-    about = "Mean curve over seeds, in percent; a fall after the best epoch is forgetting:"
-    return _lines(about, ["Start", "Best", "Epoch", "Last", "Fall"], figures, cells)
+    curve = 100 * curves(figure).mean(axis=0)
+    best = int(curve.argmax())
+    last = {"Last": f"{curve[-1]:.2f}", "Fall": f"{curve[best] - curve[-1]:.2f}"}
+    return {"Start": f"{curve[0]:.2f}", "Best": f"{curve[best]:.2f}", "Epoch": str(best), **last}
 
 
-def tell_rounds(figures: Sequence[Figure]) -> list[str]:
+@_told(
+    "The best round is chosen by the test split, as FedAF's paper does; what is in the table "
+    "above is the last one:"
+)
+def tell_rounds(figure: Figure, figures: Sequence[Figure]) -> Columns:
     """The best round beside the last one, and bytes: FedAF's paper prints the best."""
-
-    def cells(figure: Figure) -> list[str]:
-        best = [100 * result["best_accuracy"] for result in figure.results]
-        paper = figure.cell.paper
-        printed = shown(paper.mean, paper.spread) if paper else NOTHING
-        last = shown(figure.mean, figure.spread)
-        return [last, shown(mean(best), spread(best)), printed, _mib_up(figure)]
-
-    about = (
-        "The best round is chosen by the test split, as FedAF's paper does; what is in the table "
-        "above is the last one:"
-    )
-    names = ["Last round, %", "Best round, %", "Paper's best", "MiB up"]
-    return _lines(about, names, figures, cells)
+    return {
+        "Last round, %": str(figure),
+        "Best round, %": shown([100 * result["best_accuracy"] for result in figure.results]),
+        "Paper's best": str(figure.cell.paper or NOTHING),
+        "MiB up": _mib_up(figure),
+    }
 
 
 def tell_domains(figures: Sequence[Figure]) -> list[str]:
@@ -158,41 +143,41 @@ def tell_domains(figures: Sequence[Figure]) -> list[str]:
     papers = published()["fedaf-table2"]
     rows = []
     for figure in figures:
-        found = np.array([[r["per_domain_accuracy"][d] for d in domains] for r in figure.results])
-        found = 100 * np.column_stack([found, found.mean(axis=1)])
-        cells = [shown(column.mean(), spread(column.tolist())) for column in found.T]
-        rows.append([figure.cell.method, *cells])
+        found = [[100 * run["per_domain_accuracy"][d] for d in domains] for run in figure.results]
+        by_domain = dict(zip(domains, map(shown, zip(*found, strict=True)), strict=True))
+        rows.append({"Method": figure.cell.method, **by_domain, "Mean": shown([*map(mean, found)])})
         if domains == papers["domains"] and figure.cell.method in papers["methods"]:
             printed = papers["methods"][figure.cell.method]
-            rows.append(["paper", *(f"{v:.2f}" for v in (*printed, mean(printed)))])
+            theirs = zip([*domains, "Mean"], [*printed, mean(printed)], strict=True)
+            rows.append({"Method": "paper"} | {name: f"{value:.2f}" for name, value in theirs})
     return [
         "Accuracy on each domain after the last round, in percent, and their plain mean (in the "
         "table above a domain counts by its samples):",
         "",
-        *table(["Method", *domains, "Mean"], rows),
+        *table(rows),
     ]
 
 
-def tell_clients(figures: Sequence[Figure]) -> list[str]:
-    """How the clients' accuracies lie beside their mean, who is better off alone, and bytes."""
-
-    def cells(figure: Figure) -> list[str]:
-        scores = [result["client_scores"] for result in figure.results]
-        names = ("mean", "spread", "worst_tenth")
-        points = [f"{100 * mean(score[name] for score in scores):.2f}" for name in names]
-        return [*points, _below_alone(figure, figures), _mib_up(figure), _of_fedavg(figure)]
-
-    about = (
-        "After the last round, in percent over clients; below alone: clients that method local, of "
-        "the same row and seed, leaves with a higher accuracy:"
-    )
-    names = ["Mean", "Spread", "Worst tenth", "Below alone", "MiB up", "x FedAvg"]
-    return _lines(about, names, figures, cells)
+@_told(
+    "After the last round, in percent over clients; below alone: clients that method local, of "
+    "the same row and seed, leaves with a higher accuracy:"
+)
+def tell_clients(figure: Figure, figures: Sequence[Figure]) -> Columns:
+    """How the clients' accuracies lie beside their mean, who is better off alone, and bytes: also
+    over what FedAvg's clients would have sent in the same rounds."""
+    found = {"Mean": "mean", "Spread": "spread", "Worst tenth": "worst_tenth"}
+    runs = figure.results
+    points = {n: 100 * mean(run["client_scores"][key] for run in runs) for n, key in found.items()}
+    cells = {name: f"{value:.2f}" for name, value in points.items()}
+    cells |= {"Below alone": _below_alone(figure, figures), "MiB up": _mib_up(figure)}
+    if "fedavg_bytes_up" in runs[0]:
+        cells["x FedAvg"] = f"{mean(run['bytes_up'] / run['fedavg_bytes_up'] for run in runs):.2f}"
+    return cells
 
 
 def _below_alone(figure: Figure, figures: Sequence[Figure]) -> str:
     """Clients of all seeds whose accuracy is lower than alone, of those that were scored."""
-    alone = next((f for f in figures if f.cell.name == f"{figure.cell.row}-local"), None)
+    alone = _beside(figure, figures, "local")
     if alone is None or alone is figure:
         return NOTHING
     pairs = [
@@ -204,11 +189,10 @@ def _below_alone(figure: Figure, figures: Sequence[Figure]) -> str:
     return f"{sum(own < other for own, other in pairs)} of {len(pairs)}"
 
 
-def _of_fedavg(figure: Figure) -> str:
-    """Bytes up over what FedAvg's clients would have sent in the same rounds."""
-    if "fedavg_bytes_up" not in figure.results[0]:
-        return NOTHING
-    return f"{mean(run['bytes_up'] / run['fedavg_bytes_up'] for run in figure.results):.2f}"
+def _beside(figure: Figure, figures: Sequence[Figure], method: str) -> Figure | None:
+    """The method's cell in the same row."""
+    name = f"{figure.cell.row}-{method}"
+    return next((other for other in figures if other.cell.name == name), None)
 
 
 def _mib_up(figure: Figure) -> str:
@@ -218,49 +202,45 @@ def _mib_up(figure: Figure) -> str:
 def tell_fid(figures: Sequence[Figure]) -> list[str]:
     """A line per number of CVAE epochs, between the two ends of the scale."""
     first, printed = figures[0].results[0]["fid"], published()["fid-distances"]
-    rows = [["Gaussian noise", f"{first['noise']:.4g}", "360.53"]]
+    rows = [("Gaussian noise", f"{first['noise']:.4g}", "360.53")]
     for figure in {f.cell.row: f for f in figures}.values():  # the variants share their samples
         epochs = dict(figure.cell.settings)["generator.epochs"]
         paper = printed.get(epochs, NOTHING) if figure.cell.paper else NOTHING
         distances = [result["fid"]["kept"] for result in figure.results]
         found = f"{mean(distances):.4g}"  # significant digits, since any scale is possible
         found += f" ± {spread(distances):.2g}" if len(distances) > 1 else ""
-        rows.append([f"{epochs} epochs", found, str(paper)])
-    rows.append(["real, two halves", f"{first['real']:.4g}", "0.000002"])
+        rows.append((f"{epochs} epochs", found, str(paper)))
+    rows.append(("real, two halves", f"{first['real']:.4g}", "0.000002"))
     return [
         f"Fréchet distance to the real training images: {first['features']}. The paper names no "
         "network: its distances are on another scale, and only their order can be compared.",
         "",
-        *table(["Images", "Distance", "Paper"], rows),
+        *table([dict(zip(("Images", "Distance", "Paper"), row, strict=True)) for row in rows]),
     ]
 
 
 def tell_hfldd(figures: Sequence[Figure]) -> list[str]:
     """Traffic until the paper's targets and others, and what members sent."""
-    return [*tell_targets_of_tables(figures), "", *tell_traffic(figures), "", *tell_sent(figures)]
+    parts = [tell(figures) for tell in (tell_targets_of_tables, tell_traffic, tell_sent)]
+    return [line for part in parts if part for line in (*part, "")][:-1]
 
 
-def tell_targets_of_tables(figures: Sequence[Figure]) -> list[str]:
+@_told(
+    "Tables II to IV, IID clients: rounds and MiB (up, down and between clients) until every "
+    "seed has the target, mean over seeds. The paper's MiB are of a round more than it prints:"
+)
+def tell_targets_of_tables(figure: Figure, figures: Sequence[Figure]) -> Columns | None:
     """HFLDD's Tables II to IV: rounds and MiB until the data set's target, of IID clients."""
-    own = {figure.cell.name: figure for figure in figures}
-
-    def cells(figure: Figure) -> list[str] | None:
-        papers = published()["hfldd-traffic"].get(figure.cell.row.partition("-")[0])
-        if papers is None or dict(figure.cell.settings).get("C") != "10":
-            return None
-        target = papers["target"]
-        base = own.get(f"{figure.cell.row}-hfldd")
-        ours = until(figure, target / 100), until(base, target / 100) if base else None
-        printed = {m: (about["round"], about["mib"]) for m, about in papers["methods"].items()}
-        theirs = printed.get(figure.cell.method), printed["hfldd"]  # sizes of the paper scale
-        return [f"{target} %", *_over_hfldd(*ours, "{:.1f}"), *_over_hfldd(*theirs, "{}")]
-
-    about = (
-        "Tables II to IV, IID clients: rounds and MiB (up, down and between clients) until every "
-        "seed has the target, mean over seeds. The paper's MiB are of a round more than it prints:"
-    )
+    papers = published()["hfldd-traffic"].get(figure.cell.row.partition("-")[0])
+    if papers is None or dict(figure.cell.settings).get("C") != "10":
+        return None
+    target, base = papers["target"], _beside(figure, figures, "hfldd")
+    ours = until(figure, target / 100), until(base, target / 100) if base else None
+    printed = {m: (about["round"], about["mib"]) for m, about in papers["methods"].items()}
+    theirs = printed.get(figure.cell.method), printed["hfldd"]  # sizes of the paper scale
+    cells = [f"{target} %", *_over_hfldd(*ours, "{:.1f}"), *_over_hfldd(*theirs, "{}")]
     names = ["Target", "Rounds", "MiB", "x HFLDD", "Paper's rounds", "Paper's MiB"]
-    return _lines(about, [*names, "Paper's x HFLDD"], figures, cells)
+    return dict(zip([*names, "Paper's x HFLDD"], cells, strict=True))
 
 
 def _over_hfldd(
@@ -269,32 +249,25 @@ def _over_hfldd(
     """Rounds and MiB, and these over HFLDD's."""
     if own is None:
         return [NOTHING] * 3
-    return [
-        rounds.format(own[0]),
-        f"{own[1]:.2f}",
-        f"{own[1] / hfldd[1]:.1f}" if hfldd else NOTHING,
-    ]
+    over = f"{own[1] / hfldd[1]:.1f}" if hfldd else NOTHING
+    return [rounds.format(own[0]), f"{own[1]:.2f}", over]
 
 
-def tell_sent(figures: Sequence[Figure]) -> list[str]:
+@_told(
+    "What members sent their heads; the distance is the root mean square one from a sent image "
+    "to the nearest real one of its class at its client, of the pixels' range. First seed:"
+)
+def tell_sent(figure: Figure, figures: Sequence[Figure]) -> Columns | None:
     """Of HFLDD's rows: clusters, and how near to real images is what members sent."""
-
-    def cells(figure: Figure) -> list[str] | None:
-        result = figure.results[0]
-        if "clusters" not in result or "heads" not in result:
-            return None
-        sizes = [len(cluster) for cluster in result["clusters"]]
-        about = [NOTHING] * 3
-        if sent := result.get("distilled"):
-            about = [str(sent["images"]), f"{sent['steps']:.0f}", f"{sent['nearest_real']:.5f}"]
-        return [str(len(sizes)), str(max(sizes)), str(min(sizes)), *about]
-
-    about = (
-        "What members sent their heads; the distance is the root mean square one from a sent image "
-        "to the nearest real one of its class at its client, of the pixels' range. First seed:"
-    )
-    names = ["Clusters", "Largest", "Smallest", "Images", "Steps", "Distance"]
-    return _lines(about, names, figures, cells)
+    result = figure.results[0]
+    if "clusters" not in result or "heads" not in result:
+        return None
+    sizes = [len(cluster) for cluster in result["clusters"]]
+    about = {"Clusters": str(len(sizes)), "Largest": str(max(sizes)), "Smallest": str(min(sizes))}
+    if sent := result.get("distilled"):
+        about |= {"Images": str(sent["images"]), "Steps": f"{sent['steps']:.0f}"}
+        about["Distance"] = f"{sent['nearest_real']:.5f}"
+    return about
 
 
 # The pictures: a panel for each place, and in it a line for each method.
@@ -360,7 +333,7 @@ class Exhibit:
     """A line, of all cells of a place and method; None where the method has none."""
     x: str
     """Label of the horizontal axis."""
-    tell: Callable[[Sequence[Figure]], list[str]] = lambda figures: []
+    tell: Tell = lambda figures: []
     """Not given where the table of accuracies states all that the figure shows."""
     y: str = "accuracy"
     """Label of the vertical axis; accuracies are from 0 to 1, and shown in percent."""
@@ -377,20 +350,12 @@ class Exhibit:
         for figure in figures:
             lines.setdefault((self.place(figure), figure.cell.method), []).append(figure)
         places = list(dict.fromkeys(where for where, _ in lines))
-        looks: Mapping[str, Any] = dict(
-            zip(dict.fromkeys(m for _, m in lines), LOOKS(), strict=False)
-        )
+        looks: Any = dict(zip(dict.fromkeys(m for _, m in lines), LOOKS(), strict=False))
         width = style.WIDE * max(1.0, len(places) / 3) if len(places) > 1 else style.HALF
         sheet, panels = style.new_panels(width, 3.6, len(places))
         for (where, method), cells in lines.items():
             if (line := self.points(cells)) is not None:
-                axes = panels[places.index(where)]
-                at, values = [at for at, _ in line], [of_seeds for _, of_seeds in line]
-                axes.plot(at, list(map(mean, values)), marker=".", label=method, **looks[method])
-                if all(isinstance(x, int) for x in at):  # rounds and epochs have no halves
-                    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-                ends = list(map(min, values)), list(map(max, values))
-                axes.fill_between(at, *ends, color=looks[method]["color"], alpha=0.15)
+                _plot(panels[places.index(where)], line, label=method, **looks[method])
         for title, axes in zip(places, panels, strict=True):
             axes.set(xlabel=self.x, yscale=self.scale)
             axes.set_title(title, fontsize=style.LABEL, color=style.INK)
@@ -403,32 +368,37 @@ class Exhibit:
         return sheet
 
 
+def _plot(axes: Axes, line: Line, **look: Any) -> None:
+    """The mean over seeds, and their range."""
+    at, values = [at for at, _ in line], [of_seeds for _, of_seeds in line]
+    axes.plot(at, list(map(mean, values)), marker=".", **look)
+    if all(isinstance(x, int) for x in at):  # rounds and epochs have no halves
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    ends = list(map(min, values)), list(map(max, values))
+    axes.fill_between(at, *ends, color=look["color"], alpha=0.15)
+
+
 _LOCAL_EPOCHS = partial(over_setting, "classifier.epochs")
+_ROUNDS = partial(Exhibit, over_time, "round")
+_EPOCHS = partial(over_levels, epochs_to_target, TARGETS)
 _TRAFFIC = Exhibit(over_traffic, "accuracy, %", y="MiB until then", scale="log")
 _CLUSTERS = Exhibit(over_clusters, "cluster", y="clients")
 EXHIBITS = {
-    "fig5": Exhibit(
-        partial(over_levels, epochs_to_target, TARGETS),
-        "target accuracy, %",
-        tell_targets,
-        y="epochs at the server",
-    ),
+    "fig5": Exhibit(_EPOCHS, "target accuracy, %", tell_targets, y="epochs at the server"),
     "fig6": Exhibit(over_time, "epoch at the server", tell_forgetting),
     "fig7": Exhibit(_LOCAL_EPOCHS, "local epochs"),
     "fig8": Exhibit(partial(over_setting, "num-samples"), "synthetic samples"),
     "fid": Exhibit(over_distance, "Fréchet distance (own features)", tell_fid),
-    "fedaf": Exhibit(over_time, "round", tell_rounds),
-    "fedaf-table2": Exhibit(over_time, "round", tell_domains),
-    "fedaf-table6": Exhibit(over_time, "round", tell_rounds),
-    "fedd2s-table2": Exhibit(over_time, "round", tell_clients),
-    "fedd2s-table3": Exhibit(over_time, "round", tell_clients),
+    "fedaf": _ROUNDS(tell_rounds),
+    "fedaf-table2": _ROUNDS(tell_domains),
+    "fedaf-table6": _ROUNDS(tell_rounds),
+    "fedd2s-table2": _ROUNDS(tell_clients),
+    "fedd2s-table3": _ROUNDS(tell_clients),
     "fedd2s-fig5": Exhibit(_LOCAL_EPOCHS, "local epochs", tell_clients),
-    "fedd2s-fig6": Exhibit(over_time, "round", tell_clients),
+    "fedd2s-fig6": _ROUNDS(tell_clients),
     "fedd2s-fig7": Exhibit(partial(over_setting, "dropping.rate"), "dropping rate", tell_clients),
-    "hfldd": Exhibit(
-        over_time, "round", tell_hfldd, also={"traffic": _TRAFFIC, "clusters": _CLUSTERS}
-    ),
-    "hfldd-table5": Exhibit(over_time, "round"),
-    "hfldd-table6": Exhibit(over_time, "round", tell_sent),
-    "hfldd-fig7": Exhibit(over_time, "round", tell_sent),
+    "hfldd": _ROUNDS(tell_hfldd, also={"traffic": _TRAFFIC, "clusters": _CLUSTERS}),
+    "hfldd-table5": _ROUNDS(),
+    "hfldd-table6": _ROUNDS(tell_sent),
+    "hfldd-fig7": _ROUNDS(tell_sent),
 }
