@@ -6,16 +6,10 @@ of client updates.
 
 import sys
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
-
-from rich.console import Console
 
 from cluster.run.steps import loading
-from cluster.suite import ended
-from fl.own_process import run_as_command, say_interrupted
-
-if TYPE_CHECKING:
-    from cluster.studies.grids import Grid
+from cluster.suite import ended, make_table
+from fl.own_process import run_as_command
 
 # Whatever imports torch is imported where it is used: that takes seconds, and is said first.
 
@@ -47,34 +41,13 @@ def main(argv: Iterable[str] | None = None) -> int:
         print(HELP, end="")
         return 0 if arguments else 2
     with loading(arguments):
-        from cluster.studies.grids import parse_grid
-    return ended(
-        lambda: run(parse_grid(arguments)),
-        lambda: say_interrupted("interrupted; the same command goes on"),
-    )
+        from cluster.studies.grids import parse_grid, picture_over
 
+    def run() -> None:
+        grid = parse_grid(arguments)
+        make_table(grid.runs, grid.name, None, grid.seeds, picture_over(grid.axes, grid.name))
 
-def run(grid: "Grid") -> None:
-    """Runs what is not finished, and makes the table and the picture of all.
-
-    Raises:
-        UserError: a run cannot be, or was run with other settings.
-    """
-    from cluster.studies import suite_runs
-    from cluster.studies.grids import picture_over
-
-    left = suite_runs.unfinished(grid.runs)
-    first = next(iter(grid.runs.values()))
-    if first.slurm.submit and left:
-        from slurm.array import submit_all
-
-        submit_all(left, Console(markup=False))
-    elif first.dry_run:
-        suite_runs.print_plan(grid.runs)
-    else:
-        figures = suite_runs.run_all(grid.runs)
-        exhibit = picture_over(grid.axes, grid.name)
-        suite_runs.write(first.output_dir, grid.name, None, grid.seeds, figures, exhibit)
+    return ended(run)
 
 
 if __name__ == "__main__":

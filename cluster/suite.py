@@ -5,7 +5,7 @@ and all share one store of client updates.
 """
 
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -15,7 +15,9 @@ from fl.errors import ClientFailed, UserError
 from fl.own_process import run_as_command, say_interrupted
 
 if TYPE_CHECKING:
+    from cluster.studies.exhibits import Exhibit
     from cluster.studies.suite_options import SuiteOptions
+    from cluster.studies.suite_runs import Runs
 
 # Whatever imports torch is imported where it is used: that takes seconds, and is said first.
 
@@ -25,19 +27,21 @@ def main(argv: Iterable[str] | None = None) -> int:
     arguments = sys.argv[1:] if argv is None else list(argv)
     with loading(arguments):
         from cluster.studies.suite_options import parse_suite
-    return ended(
-        lambda: suite(parse_suite(arguments)),
-        lambda: say_interrupted("interrupted; the same command goes on"),
-    )
+    return ended(lambda: suite(parse_suite(arguments)))
 
 
-def ended(work: Callable[[], None], interrupted: Callable[[], None] = lambda: None) -> int:
-    """Does the work, says in a line why it ended early, and returns the command's exit status."""
+def ended(
+    work: Callable[[], int | None], interrupted: str = "interrupted; the same command goes on"
+) -> int:
+    """Does the work, says in a line why it ended early, and returns the command's exit status.
+
+    ``interrupted``: the line after Ctrl-C; an empty one where another process says it.
+    """
     from cluster.run.command_line import INTERRUPTED, stop_on_disk, stop_with
     from fl.errors import ServerFailed
 
     try:
-        work()
+        return work() or 0
     except UserError as error:
         return stop_with(error)
     except (ClientFailed, ServerFailed) as error:
@@ -46,9 +50,9 @@ def ended(work: Callable[[], None], interrupted: Callable[[], None] = lambda: No
     except OSError as error:
         return stop_on_disk(error, "the same command goes on")
     except KeyboardInterrupt:
-        interrupted()
+        if interrupted:
+            say_interrupted(interrupted)
         return INTERRUPTED
-    return 0
 
 
 def suite(options: "SuiteOptions") -> None:
@@ -62,28 +66,39 @@ def suite(options: "SuiteOptions") -> None:
     from cluster.studies.exhibits import EXHIBITS
     from cluster.studies.suite_options import BYTES_TABLE
 
-    name, scale, numbers = options.name, options.scale, options.seed_numbers
+    name, scale, seeds = options.name, options.scale, options.seed_numbers
     if name == BYTES_TABLE:
-        fedaf_table7.make(numbers, options.output_dir)
+        fedaf_table7.make(seeds, options.output_dir)
         return
     cells = make(name, scale, options.only, options.dataset, options.data_folder)
     if not cells:
         example = make(name, scale, (), options.dataset, options.data_folder)[0].name
         raise UserError(f"--only fits no cell of {name}; e.g. {example}")
-    runs = suite_runs.runs_of(options, cells, numbers)
-    left = suite_runs.unfinished(runs)
+    runs = suite_runs.runs_of(options, cells, seeds)
     if options.dry_run:
         suite_runs.print_plan(runs)
         if scale == "paper":
             suite_runs.tell(runs)
-    elif options.slurm.submit and left:
+    else:
+        make_table(runs, name, scale, seeds, EXHIBITS.get(name))
+
+
+def make_table(
+    runs: "Runs", name: str, scale: str | None, seeds: Sequence[int], exhibit: "Exhibit | None"
+) -> None:
+    """Runs what is not finished, or sends it to Slurm; once all is finished, writes the table."""
+    from cluster.studies import suite_runs
+
+    first, left = next(iter(runs.values())), suite_runs.unfinished(runs)
+    if first.slurm.submit and left:
         from slurm.array import submit_all
 
         submit_all(left, Console(markup=False))
+    elif first.dry_run:
+        suite_runs.print_plan(runs)
     else:
         figures = suite_runs.run_all(runs)
-        exhibit = EXHIBITS.get(name)
-        suite_runs.write(options.output_dir, name, scale, numbers, figures, exhibit)
+        suite_runs.write(first.output_dir, name, scale, seeds, figures, exhibit)
 
 
 if __name__ == "__main__":

@@ -2,13 +2,15 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from operator import itemgetter
+from pathlib import Path
 from statistics import mean
 
 import numpy as np
 from matplotlib.ticker import LogLocator, NullFormatter, NullLocator
+from rich.console import Console
 from rich.table import Column, Table
 
-from fl.json_files import SettingValues
+from fl.json_files import SettingValues, write_json
 from fl.report import style
 from fl.report.words import duration, percent, size
 
@@ -21,11 +23,25 @@ LABELS: dict[str, tuple[str, Callable[[float], str]]] = {
     "accuracy": ("test accuracy", percent),
 }
 """The label of each picture's vertical axis, and how its values are spelled."""
+DRAWN, REUSED = "*", "†"
+"""Marks of samples that were drawn with replacement, and of times without all clients."""
 MOST_MARKED = 6
 """Numbers of clients that an axis has room for."""
 TIMES = ("clients", "seed", "samples", "local", "server", "total", "clients/s", "accuracy")
 SIZES = ("clients", "seed", "driver", "workers", "device", "up", "down")
 """Columns of the two tables, as 80 columns have no room for one."""
+
+
+def write(folder: Path, cells: Sequence[Figures], console: Console) -> None:
+    """Saves the figures of all runs and their slopes, draws them, and prints their tables."""
+    folder.mkdir(parents=True, exist_ok=True)
+    write_json(folder / "study.json", {"cells": list(cells), "slopes": slopes(cells)})
+    for name, group in curves(cells).items():
+        if group:
+            (folder / f"{name}.png").write_bytes(_drawn(group, *LABELS[name]))
+    for shown in tables(cells):
+        console.print(shown)
+    console.print(f"figures and pictures in {folder}", highlight=False)
 
 
 def curves(cells: Sequence[Figures]) -> dict[str, dict[str, dict[int, float]]]:
@@ -72,27 +88,30 @@ def tables(cells: Sequence[Figures]) -> list[Table]:
     for names in (TIMES, SIZES):
         columns = (Column(name, justify="right", no_wrap=True) for name in names)
         shown.append(Table(*columns, box=None, padding=(0, 1, 0, 0)))
-        for cell in cells:
-            figures = _marked(cell)
+        for figures in map(texts, cells):
             shown[-1].add_row(*(figures[name] for name in names))
     notes = {
-        "* drawn with replacement: the data set has fewer samples": any(map(_is_drawn, cells)),
-        "† some clients were reused from the store: no time to compare": any(map(_reused, cells)),
+        f"{DRAWN} drawn with replacement: the data set has fewer samples": _is_drawn,
+        f"{REUSED} some clients were reused from the store: no time to compare": _reused,
     }
-    shown[0].caption = "; ".join(note for note, holds in notes.items() if holds) or None
+    told = [note for note, holds in notes.items() if any(map(holds, cells))]
+    shown[0].caption = "; ".join(told) or None
     return shown
 
 
 def texts(cell: Figures) -> dict[str, str]:
-    """A run's figures as they are shown, by the tables' columns."""
-    seconds, device = cell["seconds"], cell["device_peak_bytes"]
-    workers = cell["workers"]
+    """A run's figures as they are shown, by the tables' columns; with a mark at what cannot be
+    compared."""
+    seconds, device, workers = cell["seconds"], cell["device_peak_bytes"], cell["workers"]
+    reused = REUSED if _reused(cell) else ""
     return {
         "clients": f"{cell['clients']:,}",
-        "local": duration(seconds["local"]),
+        "seed": str(cell["seed"]),
+        "samples": f"{cell['samples']:,}{DRAWN if _is_drawn(cell) else ''}",
+        "local": duration(seconds["local"]) + reused,
         "server": duration(sum(s for n, s in seconds.items() if n not in ("local", "total"))),
         "total": duration(seconds["total"]),
-        "clients/s": f"{cell['clients_per_second']:.1f}",
+        "clients/s": f"{cell['clients_per_second']:.1f}{reused}",
         "accuracy": percent(cell["accuracy"]),
         "driver": size(cell["driver_peak_bytes"]),
         "workers": f"{workers} x {size(cell['workers_peak_bytes'] / max(1, workers))}",
@@ -100,15 +119,6 @@ def texts(cell: Figures) -> dict[str, str]:
         "up": size(cell["bytes_up"]),
         "down": size(cell["bytes_down"]),
     }
-
-
-def _marked(cell: Figures) -> dict[str, str]:
-    """The same with seed and samples, and a mark at what cannot be compared."""
-    figures = texts(cell)
-    if _reused(cell):
-        figures |= {name: f"{figures[name]}†" for name in ("local", "clients/s")}
-    samples = f"{cell['samples']:,}{'*' if _is_drawn(cell) else ''}"
-    return {**figures, "seed": str(cell["seed"]), "samples": samples}
 
 
 def _is_drawn(cell: Figures) -> bool:
@@ -119,18 +129,14 @@ def _reused(cell: Figures) -> bool:
     return bool(cell["trained"] < cell["clients"])
 
 
-def pictures(cells: Sequence[Figures]) -> dict[str, bytes]:
-    """PNG files by name: logarithmic on both axes, each curve with its slope.
+def _drawn(
+    group: Mapping[str, Mapping[int, float]], label: str, spelled: Callable[[float], str]
+) -> bytes:
+    """A PNG file: logarithmic on both axes, each curve with its slope.
 
     What varies by less than a decade has an axis that begins at 0, as logarithmic ticks so close
     would read the same.
     """
-    return {name: _drawn(group, *LABELS[name]) for name, group in curves(cells).items() if group}
-
-
-def _drawn(
-    group: Mapping[str, Mapping[int, float]], label: str, spelled: Callable[[float], str]
-) -> bytes:
     figure, axes = style.new_axes(style.HALF, 3.6, grid="both")
     for name, curve in group.items():
         slope = f", slope {_slope(curve):.2f}" if len(curve) > 1 else ""

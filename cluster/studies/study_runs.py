@@ -21,7 +21,7 @@ from cluster.run.command_line import parse, parse_record
 from cluster.run.early_ray import EarlyRay
 from cluster.run.options import Launch
 from cluster.run.prepare import prepare
-from cluster.run.run_dir import check_place, claimed
+from cluster.run.run_dir import check_place, claimed, locate
 from cluster.run.steps import Steps, silent
 from cluster.studies.suite_options import numbers
 from fl.bounds import Count, Settings
@@ -52,7 +52,7 @@ class StudyRun:
     @property
     def run_dir(self) -> Path:
         """The run's directory."""
-        return self.launch.output_dir / str(self.launch.name)
+        return locate(self.launch)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,7 +107,9 @@ def cells(
         for clients in sorted(numbers("num_clients", options.num_clients, least=1))
         for seed in sorted(numbers("seeds", options.seeds))
     ]
-    _check_disk([cell for cell in planned if not (cell.run_dir / "result.json").exists()])
+    launches = [cell.launch for cell in planned]
+    if left := [launch for launch in launches if not (locate(launch) / "result.json").exists()]:
+        _check_disk(left)
     for cell in planned:
         say(f"preparing {cell.run_dir.name}")
         prepare(cell.launch, drawn=cell.drawn)
@@ -123,17 +125,13 @@ def upload_bytes(run: RunConfig[Any]) -> int:
     )
 
 
-def _check_disk(unfinished: Sequence[StudyRun]) -> None:
-    if not unfinished:
-        return
-    needed = sum(upload_bytes(cell.launch.run) for cell in unfinished)
-    directory = unfinished[0].launch.output_dir
-    there = directory.absolute()
-    while not there.exists():
-        there = there.parent
+def _check_disk(unfinished: Sequence[Launch]) -> None:
+    needed = sum(upload_bytes(launch.run) for launch in unfinished)
+    directory = unfinished[0].output_dir
+    there = next(p for p in (directory, *directory.absolute().parents) if p.exists())
     free = shutil.disk_usage(there).free
     if needed > free:
-        most = max(cell.launch.run.num_clients for cell in unfinished)
+        most = max(launch.run.num_clients for launch in unfinished)
         raise UserError(
             f"the uploads of up to {most} clients need about {size(needed)} in {directory}, where "
             f"{size(free)} are free: use fewer clients, fewer seeds or another --output-dir"
@@ -145,27 +143,22 @@ def _cell(
 ) -> StudyRun:
     name = f"k{clients}-seed{seed}"
     fixed = [f"--num-clients={clients}", f"--seed={seed}", f"--name={name}"]
-    fixed.append(f"--output-dir={options.output_dir}")
-    launch = parse([*launch_arguments, *fixed])
+    launch = parse([*launch_arguments, *fixed, f"--output-dir={options.output_dir}"])
     launch.refuse_smoke()
-    if (launch.output_dir / name / "config.yaml").exists():
+    if launch.slurm.submit:
+        raise UserError("a study runs where it is started: --slurm is for onefold run and suite")
+    if (locate(launch) / "config.yaml").exists():
         launch = replace(launch, resume=True)
-    each = options.samples_per_client
-    if each is None:
+    if options.samples_per_client is None:
         return StudyRun(launch=launch, drawn=None)
-    return _with_samples(launch, clients * each)
-
-
-def _with_samples(launch: Launch, wanted: int) -> StudyRun:
-    """The run with so many samples in all: a subset, or drawn with replacement."""
-    run = launch.run
-    available = len(load(run.dataset, launch.data_root, max_train=None, max_test=1).train.labels)
+    run, wanted = launch.run, clients * options.samples_per_client
     if run.data.max_train is not None:
         raise UserError("--samples-per-client and --data.max-train exclude each other")
+    available = len(load(run.dataset, launch.data_root, max_train=None, max_test=1).train.labels)
     if wanted > available:
         return StudyRun(launch=launch, drawn=wanted)
-    data = replace(run.data, max_train=wanted)
-    return StudyRun(launch=replace(launch, run=replace(run, data=data)), drawn=None)
+    run = replace(run, data=replace(run.data, max_train=wanted))
+    return StudyRun(launch=replace(launch, run=run), drawn=None)
 
 
 # A run's figures.
@@ -211,20 +204,19 @@ def figures(cell: StudyRun, result: JsonObject, peak: "Peaks") -> JsonObject:
     }
 
 
-def finished(cell: StudyRun) -> JsonObject | None:
-    """The figures of a cell that ran already, with the same settings; None if it has not.
+def is_finished(cell: StudyRun) -> bool:
+    """Whether the cell ran already, with the same settings.
 
     Raises:
         UserError: the cell's directory holds a run with other settings.
     """
     path = cell.run_dir / FIGURES
     if not path.exists():
-        return None
+        return False
     check_place(replace(cell.launch, resume=True))  # refuses another configuration
-    found = read_json(path)
-    if found["drawn_with_replacement"] != (cell.drawn is not None):
+    if read_json(path)["drawn_with_replacement"] != (cell.drawn is not None):
         raise UserError(f"{cell.run_dir} was run with another --samples-per-client")
-    return found
+    return True
 
 
 @dataclass

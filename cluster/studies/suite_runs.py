@@ -57,25 +57,24 @@ def tell(runs: Runs) -> None:
     ``alpha`` and seed alone are of a kind: so do their clients' shares, but hardly the sum of
     these.
     """
-    kinds: dict[tuple[str, ...], list[tuple[Cell, Launch]]] = {}
+    kinds: dict[tuple[str, ...], list[tuple[str, Launch]]] = {}
     for (cell, _), launch in runs.items():
         if not finished(launch):
             kind = tuple(a for a in cell.arguments if not a.startswith("--alpha="))
-            kinds.setdefault(kind, []).append((cell, launch))
+            kinds.setdefault(kind, []).append((cell.name, launch))
     console = Console(markup=False, highlight=False, soft_wrap=True)
     seconds, gpu_hours, unknown = 0.0, 0.0, 0
-    for alike in kinds.values():
-        (cell, launch), count = alike[0], len(alike)
-        name = f"{cell.name}, {count} such run{'s' if count > 1 else ''}"
+    for (name, launch), count in ((alike[0], len(alike)) for alike in kinds.values()):
+        title = f"{name}, {count} such run{'s' if count > 1 else ''}"
         try:
-            estimate = _estimate(launch, name)
+            estimate = _estimate(launch, title)
         except (UserError, ClientFailed) as error:
-            console.print(f"{name}: unknown, {error}")
+            console.print(f"{title}: unknown, {error}")
             unknown += count
-            continue
-        console.print(f"{name}: {about(estimate.seconds)} each")
-        seconds += estimate.seconds * count
-        gpu_hours += estimate.gpu_hours * count
+        else:
+            console.print(f"{title}: {about(estimate.seconds)} each")
+            seconds += estimate.seconds * count
+            gpu_hours += estimate.gpu_hours * count
     told = f"one after the other {about(seconds)}" if seconds else "nothing is known"
     gpus = f", {gpu_hours:.1f} GPU-hours" if gpu_hours else ""
     without = f", without {unknown} runs of which nothing is known" if unknown and seconds else ""
@@ -172,16 +171,16 @@ def run_all(runs: Runs) -> list[Figure]:
     failure: ClientFailed | None = None
     for number, ((cell, seed), launch) in enumerate(runs.items(), start=1):
         title = f"[{number} of {len(runs)}] {cell.name} seed {seed}"
-        with Steps(Console(markup=False), title) as say:
-            result = _result_or_failure(launch, say)
-        if isinstance(result, ClientFailed):
-            failure = result
-            failed.setdefault(cell, []).append(f"seed {seed}: {failure}")
-            print(f"{title}: {failure}", flush=True)
-            continue
-        found.setdefault(cell, []).append((result, locate(launch)))
-        took = duration(result["seconds"]["total"])
-        print(f"{title}: {result['accuracy']:.4f}, {took}", flush=True)
+        try:
+            with Steps(Console(markup=False), title) as say:
+                result = _result(launch, say)
+        except ClientFailed as error:
+            failure, told = error, str(error)
+            failed.setdefault(cell, []).append(f"seed {seed}: {error}")
+        else:
+            found.setdefault(cell, []).append((result, locate(launch)))
+            told = f"{result['accuracy']:.4f}, {duration(result['seconds']['total'])}"
+        print(f"{title}: {told}", flush=True)
     if failure is not None and not found:
         raise failure
     return [figure_of(cell, of_cell, failed.get(cell, ())) for cell, of_cell in found.items()]
@@ -216,13 +215,6 @@ def refuse_any(launches: Mapping[str, Launch]) -> None:
             prepare(replace(launch, runtime="inprocess"))
         except UserError as error:
             raise UserError(f"{name}: {error}") from None
-
-
-def _result_or_failure(launch: Launch, say: Callable[[str], None]) -> JsonObject | ClientFailed:
-    try:
-        return _result(launch, say)
-    except ClientFailed as failure:
-        return failure
 
 
 def _result(launch: Launch, say: Callable[[str], None]) -> JsonObject:

@@ -14,7 +14,7 @@ import pytest
 from cluster.run.command_line import parse
 from cluster.run.run_dir import claim
 from cluster.studies import study_runs
-from cluster.studies.study_runs import FIGURES, Peaks, StudyRun, figures, finished, peaks
+from cluster.studies.study_runs import FIGURES, Peaks, StudyRun, figures, is_finished, peaks
 from fl.errors import UserError
 from fl.json_files import write_json
 from tests.waiting import wait_until
@@ -51,19 +51,18 @@ def test_where_all_were_reused_there_is_no_rate(cell: StudyRun) -> None:
 
 
 def test_a_finished_cell_is_known_by_its_figures(cell: StudyRun) -> None:
-    assert finished(cell) is None
-    told = figures(cell, result(False, local=1.0), Peaks())
-    write_json(cell.run_dir / FIGURES, told)
-    assert finished(cell) == told
+    assert not is_finished(cell)
+    write_json(cell.run_dir / FIGURES, figures(cell, result(False, local=1.0), Peaks()))
+    assert is_finished(cell)
 
 
 def test_what_was_run_with_other_settings_is_refused(cell: StudyRun) -> None:
     write_json(cell.run_dir / FIGURES, figures(cell, result(False, local=1.0), Peaks()))
     with pytest.raises(UserError, match="another --samples-per-client"):
-        finished(replace(cell, drawn=100))
+        is_finished(replace(cell, drawn=100))
     run = replace(cell.launch.run, alpha=0.1)
     with pytest.raises(UserError, match=r"alpha: 0\.5 -> 0\.1"):
-        finished(replace(cell, launch=replace(cell.launch, run=run)))
+        is_finished(replace(cell, launch=replace(cell.launch, run=run)))
 
 
 @contextmanager
