@@ -6,7 +6,6 @@ accuracy tables say. The averaging methods' column is one real upload of the net
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +15,7 @@ from cluster.run.command_line import parse
 from cluster.studies.comparison import published, table
 from fl.data.datasets import INFO
 from fl.data.partition import PartitionConfig, make_partition
-from fl.json_files import write_json
+from fl.json_files import JsonObject, write_json
 from fl.models import build_classifier
 from fl.whole_files import write_atomically
 
@@ -26,32 +25,6 @@ PER_CLASS = {"fmnist": 6000, "cifar10": 5000, "cifar100": 500}
 """Training images of each class."""
 
 
-@dataclass(frozen=True)
-class BytesRow:
-    """A line of the table."""
-
-    dataset: str
-    alpha: float
-    classes: float
-    """Classes that a client condenses, mean over seeds and clients."""
-
-    @property
-    def ours(self) -> float:
-        """MiB of an upload with so many classes."""
-        return condensed_bytes(self.dataset, self.classes) / MIB
-
-    @property
-    def paper(self) -> float:
-        """MiB as printed."""
-        return float(published()["fedaf-table7"][self.dataset][self.alpha])
-
-    @property
-    def papers_classes(self) -> float:
-        """Classes per client that an upload of the printed size has."""
-        none, one = (condensed_bytes(self.dataset, classes) for classes in (0, 1))
-        return (self.paper * MIB - none) / (one - none)
-
-
 def condensed_bytes(dataset: str, classes: float) -> float:
     """Bytes of FedAF's upload: of each class 8-bit condensed images and its number in 64 bits; and
     two matrices of float32, with a row and a column for each class of the data set."""
@@ -59,8 +32,22 @@ def condensed_bytes(dataset: str, classes: float) -> float:
     return float(classes * (IPC * np.prod(info.image_shape) + 8) + 2 * 4 * info.num_classes**2)
 
 
-def measure(dataset: str, alpha: float, seeds: Sequence[int]) -> BytesRow:
-    """Partitions the data set's labels for each seed, and counts what each client condenses."""
+def measured(seeds: Sequence[int]) -> list[JsonObject]:
+    """All lines of the table: classes that a client condenses and MiB that it sends, mean over
+    seeds and clients; the printed MiB, and the classes in an upload of that size."""
+    found = []
+    for dataset, printed in published()["fedaf-table7"].items():
+        none, one = (condensed_bytes(dataset, classes) / MIB for classes in (0, 1))
+        for alpha, paper in printed.items():
+            classes = mean_classes(dataset, alpha, seeds)
+            row = {"dataset": dataset, "alpha": alpha, "classes": classes, "paper": paper}
+            ours = condensed_bytes(dataset, classes) / MIB
+            found.append(row | {"ours": ours, "papers_classes": (paper - none) / (one - none)})
+    return found
+
+
+def mean_classes(dataset: str, alpha: float, seeds: Sequence[int]) -> float:
+    """Classes that a client condenses, of the data set's labels partitioned for each seed."""
     condensation = parse([f"--preset=fedaf-{dataset}", "--method=fedaf"]).run.options.condensation
     count = INFO[dataset].num_classes
     labels = np.repeat(np.arange(count), PER_CLASS[dataset])
@@ -69,7 +56,7 @@ def measure(dataset: str, alpha: float, seeds: Sequence[int]) -> BytesRow:
         for seed in seeds
     ]
     kept = [(cut.counts >= condensation.min_samples).sum(axis=1).mean() for cut in cuts]
-    return BytesRow(dataset, alpha, float(np.mean(kept)))
+    return float(np.mean(kept))
 
 
 def upload_of(model: str, dataset: str) -> tuple[int, int]:
@@ -81,16 +68,16 @@ def upload_of(model: str, dataset: str) -> tuple[int, int]:
     return parameters, sum(t.nbytes for t in built.state_dict().values())
 
 
-def as_markdown(rows: Sequence[BytesRow], seeds: Sequence[int]) -> str:
+def as_markdown(rows: Sequence[JsonObject], seeds: Sequence[int]) -> str:
     """The table, with the averaging methods' uploads below it."""
     condensed = [
         {
-            "Data set": row.dataset,
-            "Alpha": str(row.alpha),
-            "Classes per client": f"{row.classes:.1f}",
-            "MiB": f"{row.ours:.2f}",
-            "Paper": f"{row.paper:.2f}",
-            "Classes per client behind the paper's": f"{row.papers_classes:.1f}",
+            "Data set": row["dataset"],
+            "Alpha": str(row["alpha"]),
+            "Classes per client": f"{row['classes']:.1f}",
+            "MiB": f"{row['ours']:.2f}",
+            "Paper": f"{row['paper']:.2f}",
+            "Classes per client behind the paper's": f"{row['papers_classes']:.1f}",
         }
         for row in rows
     ]
@@ -116,19 +103,11 @@ def as_markdown(rows: Sequence[BytesRow], seeds: Sequence[int]) -> str:
     )
 
 
-def measured(seeds: Sequence[int]) -> list[BytesRow]:
-    """All lines of the table."""
-    papers = published()["fedaf-table7"]
-    return [measure(dataset, alpha, seeds) for dataset in papers for alpha in papers[dataset]]
-
-
 def make(seeds: Sequence[int], output_dir: Path) -> None:
     """Computes, prints and saves the table."""
-    rows = measured(seeds)
-    text, path = as_markdown(rows, seeds), output_dir / "fedaf-table7.md"
+    rows, path = measured(seeds), output_dir / "fedaf-table7.md"
+    text = as_markdown(rows, seeds)
     output_dir.mkdir(parents=True, exist_ok=True)
     write_atomically(path, text.encode())
-    write_json(
-        path.with_suffix(".json"), [{**vars(r), "ours": r.ours, "paper": r.paper} for r in rows]
-    )
+    write_json(path.with_suffix(".json"), rows)
     print(f"{text}\ntable    {path}")

@@ -1,6 +1,7 @@
 """A grid of the user's own: its settings and values, the runs of every combination, its picture."""
 
 import re
+from argparse import ArgumentParser
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -38,7 +39,10 @@ def parse_grid(arguments: Sequence[str]) -> Grid:
     """
     first = list(takewhile(lambda argument: not argument.startswith("--"), arguments))
     axes = _axes(first)
-    name, options = _name(arguments[len(first) :])
+    names = ArgumentParser(add_help=False, allow_abbrev=False)
+    names.add_argument("--name", nargs="?", default="grid", const="")
+    given, options = names.parse_known_args(arguments[len(first) :])
+    name = given.name
     seeds = tuple(numbers("seed", ",".join(axes.pop("seed", ("0",)))))
     methods = axes.pop("method", None)
     if not (axes or methods or len(seeds) > 1):
@@ -50,8 +54,8 @@ def parse_grid(arguments: Sequence[str]) -> Grid:
     for values in product(*axes.values()):
         settings = tuple(zip(axes, values, strict=True))
         for method in methods or (None,):
-            given = [*(("method", method),) * (method is not None), *settings]
-            own = tuple(f"--{setting}={value}" for setting, value in given)
+            own = tuple(f"--{setting}={value}" for setting, value in settings)
+            own = own if method is None else (f"--method={method}", *own)
             for seed in seeds:
                 launch = parse([*options, *own, f"--seed={seed}", f"--name={name}"])
                 row = "-".join(f"{s}{v}" for s, v in settings) or launch.run.dataset
@@ -85,18 +89,6 @@ def _listed(setting: str, values: object) -> tuple[str, ...]:
     if isinstance(values, dict):
         raise UserError(f"{setting} in a grid's file: write nested settings dotted, as a.b: [1, 2]")
     return tuple(map(str, values if isinstance(values, list) else [values]))
-
-
-def _name(options: Sequence[str]) -> tuple[str, list[str]]:
-    """The grid's name, and the options without it."""
-    left, name = list(options), "grid"
-    for k, option in enumerate(left):
-        if option.startswith("--name="):
-            name = left.pop(k).partition("=")[2]
-        elif option == "--name" and k + 1 < len(left):
-            name = left[k + 1]
-            del left[k : k + 2]
-    return name, left
 
 
 def picture_over(axes: Axes, title: str) -> Exhibit:

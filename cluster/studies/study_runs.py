@@ -181,26 +181,20 @@ def run_cell(cell: StudyRun) -> None:
 
 def figures(cell: StudyRun, result: JsonObject, peak: "Peaks") -> JsonObject:
     """A finished run's figures, as the study's table and pictures need them."""
-    placements = result["placements"]
     counts = read_json(cell.run_dir / "partition.json")["counts"]
     local = result["seconds"]["local"]
-    trained = sum(not entry["reused"] for entry in placements)
+    trained = sum(not entry["reused"] for entry in result["placements"])
+    names = ("clients", "seed", "seconds", "bytes_up", "bytes_down", "accuracy", "start_accuracy")
     return {
-        "clients": result["clients"],
-        "seed": result["seed"],
+        **{name: result[name] for name in names},
         "samples": sum(map(sum, counts)),
         "drawn_with_replacement": cell.drawn is not None,
         "trained": trained,
-        "seconds": result["seconds"],
         "clients_per_second": trained / local if local else 0.0,
         "driver_peak_bytes": peak.driver,
         "workers": peak.workers,
         "workers_peak_bytes": peak.workers_bytes,
-        "device_peak_bytes": _device_peak(placements),
-        "bytes_up": result["bytes_up"],
-        "bytes_down": result["bytes_down"],
-        "accuracy": result["accuracy"],
-        "start_accuracy": result["start_accuracy"],
+        "device_peak_bytes": _device_peak(result["placements"]),
     }
 
 

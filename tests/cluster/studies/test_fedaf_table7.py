@@ -15,7 +15,6 @@ from cluster.studies.fedaf_table7 import (
     IPC,
     MIB,
     PER_CLASS,
-    BytesRow,
     as_markdown,
     condensed_bytes,
     measured,
@@ -30,6 +29,7 @@ from fl.executor import InProcess
 from fl.federation import Client, Request, RunSpec
 from fl.fusion.fit import FitConfig
 from fl.fusion.single_server import SingleServer
+from fl.json_files import JsonObject
 from fl.methods import fedaf
 from fl.methods.fedaf import FedAFConfig
 from fl.rounds import Rounds
@@ -84,30 +84,35 @@ def test_averaging_uploads_all_weights_and_batchnorms_statistics() -> None:
     assert (count, size) == (320_010, 4 * 320_010 + statistics)
 
 
-def test_with_the_classes_behind_it_the_closed_form_is_what_is_printed() -> None:
-    for dataset, printed in published()["fedaf-table7"].items():
-        for alpha in printed:
-            row = BytesRow(dataset, alpha, classes=1.0)
-            assert replace(row, classes=row.papers_classes).ours == pytest.approx(row.paper)
+@pytest.fixture(scope="module")
+def rows() -> list[JsonObject]:
+    return measured([0, 1, 2])
 
 
-def test_the_table_has_a_line_for_each_setting_and_each_upload() -> None:
-    table = as_markdown([BytesRow("cifar10", 0.1, classes=3.0)], [0, 1])
-    assert "seeds 0, 1" in table.splitlines()[0]
-    assert "| cifar10 | 0.1 | 3.0 | 0.44 | 0.44 | 3.0 |" in table
+def test_the_partition_gives_the_classes_and_bytes_of_our_page(rows: list[JsonObject]) -> None:
+    found = [(round(row["classes"], 1), round(row["ours"], 2)) for row in rows]
+    assert len(found) == 9
+    assert found[:3] == [(1.5, 0.06), (2.4, 0.09), (2.8, 0.11)]
+    assert found[-1] == (21.1, 3.17)
+
+
+def test_with_the_classes_behind_it_the_closed_form_is_what_is_printed(
+    rows: list[JsonObject],
+) -> None:
+    for row in rows:
+        behind = condensed_bytes(row["dataset"], row["papers_classes"])
+        assert behind / MIB == pytest.approx(row["paper"])
+
+
+def test_the_table_has_a_line_for_each_setting_and_each_upload(rows: list[JsonObject]) -> None:
+    lines = as_markdown(rows, [0, 1]).splitlines()
+    assert "seeds 0, 1" in lines[0]
+    assert "| cifar10 | 0.1 | 3.5 | 0.51 | 0.44 | 3.0 |" in lines
     starts = tuple(
         f"| {model} | {dataset} |"
         for model in published()["fedaf-table7-averaging"]
         for dataset in PER_CLASS
     )
-    uploads = [line for line in table.splitlines() if line.startswith(starts)]
+    uploads = [line for line in lines if line.startswith(starts)]
     assert len(uploads) == len(starts)
     assert "| convnet | cifar10 | 320,010 | 1.22 | 1.46 |" in uploads
-
-
-def test_the_partition_gives_the_classes_and_bytes_of_our_page() -> None:
-    rows = {(r.dataset, r.alpha): r for r in measured([0, 1, 2])}
-    found = [(round(rows[key].classes, 1), round(rows[key].ours, 2)) for key in rows]
-    assert len(found) == 9
-    assert found[:3] == [(1.5, 0.06), (2.4, 0.09), (2.8, 0.11)]
-    assert found[-1] == (21.1, 3.17)
