@@ -117,9 +117,9 @@ def of_runs(name: str, cells: Callable[[], Sequence[Cell]], job: Job) -> str:
     figures = run_lines.whole_figures(lines, runs, failed)
     if not figures:
         raise UserError(f"{path} has no cell of {name} with a run of each seed")
-    exhibit = EXHIBITS.get(name)
-    heading, _, text = suite_runs.text_of(name, "small", seeds, figures, exhibit).partition("\n\n")
-    pictures = suite_runs.pictures_of(f"{name}-small", figures, exhibit)
+    made = suite_runs.Table(name, "small", seeds, figures, EXHIBITS.get(name))
+    heading, _, text = made.text().partition("\n\n")
+    pictures = made.pictures()
     for file, picture in pictures.items():
         write_atomically(job.docs / file, picture)
     shown = [f"![{Path(file).stem}]({file})" for file in pictures]

@@ -15,7 +15,7 @@ from fl.own_process import prepare_process, run_as_command, say_interrupted
 from fl.whole_files import refused_by_disk
 
 if TYPE_CHECKING:
-    from cluster.studies.study_runs import StudyRun
+    from cluster.studies.study_runs import StudyOptions, StudyRun
 
 # Whatever imports torch is imported where it is used: that takes seconds, and is said first.
 
@@ -38,19 +38,19 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(NEEDED, end="", file=sys.stderr)
         return 2
     with loading(arguments):
-        import cluster.studies.study_runs  # noqa: F401
-    return ended(lambda: study(arguments))
+        from cluster.studies.study_runs import parse_study
+    return ended(lambda: study(*parse_study(arguments)))
 
 
-def study(arguments: Sequence[str]) -> int:
+def study(options: "StudyOptions", launch_arguments: Sequence[str]) -> int:
     """Runs what is not finished, and writes the figures of all; returns the exit status.
 
     Raises:
         UserError: a run cannot be, or was run with other settings.
     """
-    from cluster.studies.study_runs import FIGURES, cells, is_finished, parse_study
+    from cluster.studies.study_runs import FIGURES, cells, is_finished
 
-    console, (options, launch_arguments) = Console(markup=False), parse_study(arguments)
+    console = Console(markup=False)
     if sys.platform != "linux":
         raise UserError("a study measures memory by what Linux tells of processes: it needs Linux")
     with refused_by_disk(), Steps(console) as say:

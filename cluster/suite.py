@@ -98,7 +98,7 @@ def make_table(
         suite_runs.print_plan(runs)
     else:
         figures = suite_runs.run_all(runs)
-        suite_runs.write(first.output_dir, name, scale, seeds, figures, exhibit)
+        suite_runs.Table(name, scale, seeds, figures, exhibit).write(first.output_dir)
 
 
 if __name__ == "__main__":

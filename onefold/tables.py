@@ -8,9 +8,10 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+from cluster.studies import suite_runs
 from cluster.studies.comparison import Cell
 from cluster.studies.grids import picture_over
-from cluster.studies.suite_runs import figure_of, text_of, write
+from cluster.studies.suite_runs import figure_of
 from fl.config import RunConfig
 from fl.errors import UserError
 from onefold.result import Result
@@ -79,9 +80,9 @@ def grid(
         for key, results in found.items()
     ]
     exhibit = picture_over({axis: tuple(map(_shown, own)) for axis, own in listed.items()}, name)
-    folder = Path(output_dir)
-    write(folder, name, None, seeds, figures, exhibit)
-    return Table(found, text_of(name, None, seeds, figures, exhibit), folder / f"{name}.png")
+    written, folder = suite_runs.Table(name, None, seeds, figures, exhibit), Path(output_dir)
+    written.write(folder)
+    return Table(found, written.text(), folder / f"{name}.png")
 
 
 def _listed(axes: Mapping[str, Sequence[Any]]) -> dict[str, list[Any]]:

@@ -42,7 +42,7 @@ def parse_grid(arguments: Sequence[str]) -> Grid:
     names = ArgumentParser(add_help=False, allow_abbrev=False)
     names.add_argument("--name", nargs="?", default="grid", const="")
     given, options = names.parse_known_args(arguments[len(first) :])
-    name = given.name
+    name: str = given.name
     seeds = tuple(numbers("seed", ",".join(axes.pop("seed", ("0",)))))
     methods = axes.pop("method", None)
     if not (axes or methods or len(seeds) > 1):
@@ -51,17 +51,16 @@ def parse_grid(arguments: Sequence[str]) -> Grid:
             "alpha=0.1,0.5 seed=0,1,2"
         )
     runs: dict[tuple[Cell, int], Launch] = {}
-    for values in product(*axes.values()):
+    rows = product(*axes.values())
+    for values, method, seed in product(rows, methods or (None,), seeds):
         settings = tuple(zip(axes, values, strict=True))
-        for method in methods or (None,):
-            own = tuple(f"--{setting}={value}" for setting, value in settings)
-            own = own if method is None else (f"--method={method}", *own)
-            for seed in seeds:
-                launch = parse([*options, *own, f"--seed={seed}", f"--name={name}"])
-                row = "-".join(f"{s}{v}" for s, v in settings) or launch.run.dataset
-                cell = Cell(row, launch.run.method, own, settings=settings)
-                run_name = re.sub(r"[^\w.+-]", "_", f"{name}-{cell.name}-seed{seed}")
-                runs[cell, seed] = replace(launch, name=run_name, resume=True)
+        own = tuple(f"--{setting}={value}" for setting, value in settings)
+        own = own if method is None else (f"--method={method}", *own)
+        launch = parse([*options, *own, f"--seed={seed}", f"--name={name}"])
+        row = "-".join(f"{s}{v}" for s, v in settings) or launch.run.dataset
+        cell = Cell(row, launch.run.method, own, settings=settings)
+        run_name = re.sub(r"[^\w.+-]", "_", f"{name}-{cell.name}-seed{seed}")
+        runs[cell, seed] = replace(launch, name=run_name, resume=True)
     return Grid(name, axes, seeds, runs)
 
 

@@ -1,7 +1,7 @@
 """A suite's runs: their arguments, running those that are not finished, and the table of all."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rich.console import Console
@@ -89,50 +89,46 @@ def _estimate(launch: Launch, name: str) -> Estimate:
         return smoke(launch, prepared)
 
 
-def text_of(
-    name: str,
-    scale: str | None,
-    seeds: Sequence[int],
-    figures: Sequence[Figure],
-    exhibit: Exhibit | None,
-) -> str:
-    """The table, and what else its paper's figure shows in numbers."""
-    table = as_markdown(name, scale, seeds, figures)
-    return "\n".join([table, *exhibit.tell(figures), ""]) if exhibit else table
+@dataclass(frozen=True)
+class Table:
+    """A table or figure of runs."""
 
+    name: str
+    scale: str | None
+    """None for a grid of the user's own."""
+    seeds: Sequence[int]
+    figures: Sequence[Figure]
+    exhibit: Exhibit | None
+    """How it is drawn; a table is not."""
 
-def pictures_of(stem: str, figures: Sequence[Figure], exhibit: Exhibit | None) -> dict[str, bytes]:
-    """The figure as PNG files, by their names, which begin with ``stem``; of a table none."""
-    if exhibit is None:
-        return {}
-    files = {f"{stem}.png": exhibit}
-    files |= {f"{stem}-{ending}.png": other for ending, other in exhibit.also.items()}
-    return {file: png(shown.draw(figures)) for file, shown in files.items()}
+    @property
+    def stem(self) -> str:
+        """What its files' names begin with."""
+        return f"{self.name}-{self.scale}" if self.scale else self.name
 
+    def text(self) -> str:
+        """The table, and what else its paper's figure shows in numbers."""
+        table = as_markdown(self.name, self.scale, self.seeds, self.figures)
+        return "\n".join([table, *self.exhibit.tell(self.figures), ""]) if self.exhibit else table
 
-def write(
-    folder: Path,
-    name: str,
-    scale: str | None,
-    seeds: Sequence[int],
-    figures: Sequence[Figure],
-    exhibit: Exhibit | None,
-) -> None:
-    """Prints the table and saves it as text, as JSON and, for a figure, as a picture.
+    def pictures(self) -> dict[str, bytes]:
+        """The figure as PNG files, by their names; of a table none."""
+        if self.exhibit is None:
+            return {}
+        shown = {"": self.exhibit} | {f"-{end}": other for end, other in self.exhibit.also.items()}
+        return {f"{self.stem}{end}.png": png(e.draw(self.figures)) for end, e in shown.items()}
 
-    ``scale``: None for a grid of the user's own.
-    """
-    stem = f"{name}-{scale}" if scale else name
-    table, path = text_of(name, scale, seeds, figures, exhibit), folder / f"{stem}.md"
-    pictures = pictures_of(stem, figures, exhibit)
-    for file, picture in pictures.items():
-        write_atomically(folder / file, picture)
-    write_atomically(path, table.encode())
-    write_json(path.with_suffix(".json"), as_json(name, scale, seeds, figures))
-    print(f"\n{table}")
-    print(f"table    {path}")
-    for file in pictures:
-        print(f"picture  {folder / file}")
+    def write(self, folder: Path) -> None:
+        """Prints the table and saves it as text, as JSON and, for a figure, as a picture."""
+        text, path, pictures = self.text(), folder / f"{self.stem}.md", self.pictures()
+        for file, picture in pictures.items():
+            write_atomically(folder / file, picture)
+        write_atomically(path, text.encode())
+        figures = as_json(self.name, self.scale, self.seeds, self.figures)
+        write_json(path.with_suffix(".json"), figures)
+        print(f"\n{text}\ntable    {path}")
+        for file in pictures:
+            print(f"picture  {folder / file}")
 
 
 def finished(launch: Launch) -> bool:

@@ -13,7 +13,7 @@ from cluster.run.options import LaunchOptions
 from cluster.run.run_dir import claim
 from cluster.studies.cells import TABLES, make
 from cluster.studies.comparison import Cell, Published
-from fl.json_files import JsonObject, write_json
+from fl.json_files import write_json
 from fl.methods.registry import METHODS
 from tests.cluster.commands import SMALL
 from tests.fl.data.domain_folder import SHADES, tree
@@ -118,33 +118,6 @@ def test_a_figure_of_finished_runs_is_told_and_drawn_and_nothing_is_run(
     assert (tmp_path / "fedaf-small.png").read_bytes().startswith(b"\x89PNG")
 
 
-SIZES = {
-    "data": {"max_train": 400, "max_test": 100},
-    "num_samples": 60,
-    "classifier": {"width": 0.05, "epochs": 1},
-    "generator": {"width": 0.1, "epochs": 1},
-    "large_width": 0.05,
-    "small_width": 0.5,
-    "global_width": 0.05,
-    "fusion": {"epochs": 2},
-    "distil": {"epochs": 2},
-    "classify": {"epochs": 2},
-    "decoder": {"num_samples": 100, "epochs": 1},
-    "inversion": {"steps": 2, "batch_size": 8, "width": 0.1},
-    "kd": {"epochs": 2},
-    "auxiliary": {"max_images": 100},
-}
-
-
-def smaller(cell: Cell, sizes: JsonObject) -> Cell:
-    """The cell with those of the sizes that its method has."""
-    record = GenericAlias(LaunchOptions, (METHODS[cell.registered].config,))
-    valid = dict(setting_types(record))
-    fitting = {name: value for name, value in flatten(sizes).items() if name in valid}
-    own = [argument for name, value in fitting.items() for argument in as_arguments(name, value)]
-    return replace(cell, arguments=(*cell.arguments, *own))
-
-
 DOMAIN_SIZES = {
     "rounds": 2,
     "data": {"side": 8},
@@ -155,12 +128,20 @@ DOMAIN_SIZES = {
 }
 
 
+def smaller(cell: Cell) -> Cell:
+    """The cell with those of the sizes that its method has."""
+    valid = dict(setting_types(GenericAlias(LaunchOptions, (METHODS[cell.registered].config,))))
+    fitting = {name: value for name, value in flatten(DOMAIN_SIZES).items() if name in valid}
+    own = [argument for name, value in fitting.items() for argument in as_arguments(name, value)]
+    return replace(cell, arguments=(*cell.arguments, *own))
+
+
 @pytest.mark.slow
 def test_table2_is_made_of_a_folder_of_domains(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All eight methods, a client for each of three domains."""
-    row = [smaller(cell, DOMAIN_SIZES) for cell in TABLES["fedaf-table2"]("small")]
+    row = [smaller(cell) for cell in TABLES["fedaf-table2"]("small")]
     monkeypatch.setitem(TABLES, "fedaf-table2", lambda scale: row)
     runs = tmp_path / "runs"
     asked = ["fedaf-table2", "--seeds=0", "--runtime=inprocess", f"--output-dir={runs}"]

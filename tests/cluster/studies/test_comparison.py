@@ -1,6 +1,7 @@
 """Our figures beside the paper's: ranks, differences, and what the seeds cannot tell."""
 
 import json
+from dataclasses import replace
 from math import exp
 from pathlib import Path
 
@@ -17,21 +18,18 @@ from cluster.studies.convergence import (
 )
 
 
-def figure(
-    method: str, *accuracies: float, row: str = "mnist-alpha0.5", paper: float = 90
-) -> Figure:
+def figure(method: str, *accuracies: float, row: str = "row", paper: float | None = 90) -> Figure:
     results = [{"accuracy": accuracy, "protocol": "one-shot"} for accuracy in accuracies]
-    return Figure(Cell(row, method, (), Published(paper, 1.0)), tuple(results))
+    printed = None if paper is None else Published(paper, 1.0)
+    return Figure(Cell(row, method, (), printed), tuple(results))
 
 
 def test_the_table_stands_beside_the_papers() -> None:
-    figures = [
-        figure("fedavg", 0.80, 0.84, paper=85.91),
-        figure("dense", 0.90, 0.92, paper=90.51),
-    ]
+    fedavg, dense = (0.80, 0.84), (0.90, 0.92)
+    figures = [figure("fedavg", *fedavg, paper=85.91), figure("dense", *dense, paper=90.51)]
     lines = as_markdown("table3", "small", [0, 1], figures).splitlines()
-    assert "| mnist-alpha0.5 | fedavg | 82.00 ± 2.83 | 85.91 ± 1.00 | -3.91 | 2 | 2 |" in lines
-    assert "| mnist-alpha0.5 | dense | 91.00 ± 1.41 | 90.51 ± 1.00 | +0.49 | 1 | 1 |" in lines
+    assert "| row | fedavg | 82.00 ± 2.83 | 85.91 ± 1.00 | -3.91 | 2 | 2 |" in lines
+    assert "| row | dense | 91.00 ± 1.41 | 90.51 ± 1.00 | +0.49 | 1 | 1 |" in lines
     told = as_json("table3", "small", [0, 1], figures)["cells"][0]
     assert told["accuracies"] == pytest.approx([80, 84])
     assert (told["paper_mean"], told["mean"]) == (85.91, pytest.approx(82))
@@ -54,8 +52,8 @@ def test_rows_are_ranked_each_by_itself() -> None:
 
 
 def test_what_the_paper_does_not_print_has_neither_difference_nor_rank() -> None:
-    silent = Figure(Cell("row", "b", ()), ({"accuracy": 0.5, "protocol": "one-shot"},))
-    lines = as_markdown("table3", "small", [0], [figure("a", 0.25, row="row"), silent])
+    silent = figure("b", 0.5, paper=None)
+    lines = as_markdown("table3", "small", [0], [figure("a", 0.25), silent])
     assert "| row | b | 50.00 | - | - | 1 | - |" in lines
     assert "| row | a | 25.00 | 90.00 ± 1.00 | -65.00 | 2 | 1 |" in lines
     (cell,) = as_json("table3", "small", [0], [silent])["cells"]
@@ -67,8 +65,7 @@ FALLING = tuple(2.3 - 0.01 * epoch for epoch in range(30))
 
 
 def trained(method: str, accuracy: float, losses: tuple[float, ...]) -> Figure:
-    result = {"accuracy": accuracy, "protocol": "one-shot"}
-    return Figure(Cell("row", method, ()), (result, result), (losses, losses))
+    return replace(figure(method, accuracy, accuracy, paper=None), losses=(losses, losses))
 
 
 def test_a_curve_at_rest_is_told_from_one_that_falls() -> None:
@@ -145,18 +142,15 @@ def test_clients_that_have_not_learned_their_samples_are_marked(tmp_path: Path) 
     ]
     (tmp_path / "metrics.jsonl").write_text("\n".join(lines))
     assert client_curves(tmp_path) == {0: falling, 1: at_rest}
-    result = {"accuracy": 0.5, "protocol": "one-shot"}
-    figure = Figure(Cell("row", "a", ()), (result,), client_losses=({0: falling},))
-    text = as_markdown("t", "small", [0], [figure])
+    shown = replace(figure("a", 0.5, paper=None), client_losses=({0: falling},))
+    text = as_markdown("t", "small", [0], [shown])
     assert "| row | a | 50.00 | 1 (clients) |" in text
     assert "Clients: at half of the clients" in text
 
 
 def test_who_is_below_a_floor_is_told() -> None:
-    figures = [
-        Figure(Cell("row", name, ()), ({"accuracy": accuracy, "protocol": "rounds"},))
-        for name, accuracy in (("local", 0.9), ("fedavg", 0.8), ("fedict", 0.75), ("fedd2s", 0.95))
-    ]
+    found = {"local": 0.9, "fedavg": 0.8, "fedict": 0.75, "fedd2s": 0.95}
+    figures = [figure(method, accuracy) for method, accuracy in found.items()]
     told = remarks(figures)
     assert "- row: below training alone: fedict by 15.0" in told
     assert "- row: below fedavg: fedict by 5.0" in told

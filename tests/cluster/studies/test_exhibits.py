@@ -12,27 +12,17 @@ from tests.cluster.studies.test_suite_tables import hfldd, run_of
 
 
 @pytest.mark.parametrize("name", EXHIBITS)
-def test_every_figure_is_drawn(name: str) -> None:
+@pytest.mark.filterwarnings("error")
+def test_every_figure_is_drawn_and_a_single_row_within_its_panel(name: str) -> None:
     found = figures(name)
     drawn = EXHIBITS[name].draw(found)
-    lines = [line for axes in drawn.axes for line in axes.get_lines()]
-    methods = {figure.cell.method for figure in found}
-    places = {place(figure) for figure in found}
+    methods, places = {f.cell.method for f in found}, {place(f) for f in found}
     assert len(drawn.axes) == len(places)
-    assert len(lines) == len(methods) * len(places)
-    if name == "fedaf" or name.startswith("hfldd"):
-        for axes in drawn.axes:
-            looks = {(line.get_color(), line.get_linestyle()) for line in axes.get_lines()}
-            assert len(looks) == len(axes.get_lines())
+    for axes in drawn.axes:
+        looks = {(line.get_color(), line.get_linestyle()) for line in axes.get_lines()}
+        assert len(looks) == len(axes.get_lines()) == len(methods)
     drawn.draw_without_rendering()
-
-
-@pytest.mark.parametrize("name", EXHIBITS)
-@pytest.mark.filterwarnings("error")
-def test_a_single_row_is_drawn_within_its_panel(name: str) -> None:
-    """As with --only."""
-    first, *others = figures(name)
-    drawn = EXHIBITS[name].draw([first, *(f for f in others if f.cell.row == first.cell.row)])
+    drawn = EXHIBITS[name].draw([f for f in found if f.cell.row == found[0].cell.row])
     drawn.draw_without_rendering()
     (axes,) = drawn.axes
     (left, right), (low, high) = axes.get_xlim(), axes.get_ylim()
@@ -73,21 +63,10 @@ def test_what_is_drawn_can_be_run_and_hfldds_further_pictures_have_names() -> No
         assert set(EXHIBITS[name].also) == ({"traffic", "clusters"} if name == "hfldd" else set())
 
 
-CLUSTERED = run_of(0.5, 0.7) | {"heads": [1, 3]}
-
-
 def test_traffic_has_a_line_for_each_method_with_rounds() -> None:
-    sheet = (
-        EXHIBITS["hfldd"]
-        .also["traffic"]
-        .draw(
-            [
-                hfldd("hfldd", CLUSTERED),
-                hfldd("fedavg", run_of(0.6, 0.96)),
-                hfldd("centralised", {"accuracy": 0.9}),
-            ]
-        )
-    )
+    centralised = hfldd("centralised", {"accuracy": 0.9})
+    found = [hfldd("hfldd", run_of(0.5, 0.7)), hfldd("fedavg", run_of(0.6, 0.96)), centralised]
+    sheet = EXHIBITS["hfldd"].also["traffic"].draw(found)
     (axes,) = sheet.axes
     assert axes.get_yscale() == "log"
     lines = {line.get_label(): line.get_xydata().tolist() for line in axes.get_lines()}

@@ -1,17 +1,10 @@
 """FedAF's Table 7: bytes by a closed form, which a real round sends, beside what is printed."""
 
-from dataclasses import replace
-from pathlib import Path
-
-import numpy as np
 import pytest
-import torch
 
-from cluster.clients.store import Store
 from cluster.run.command_line import parse
 from cluster.studies.comparison import published
 from cluster.studies.fedaf_table7 import (
-    CLIENTS,
     IPC,
     MIB,
     PER_CLASS,
@@ -20,45 +13,27 @@ from cluster.studies.fedaf_table7 import (
     measured,
     upload_of,
 )
-from fl.clients import Clients
-from fl.data.datasets import INFO, Split
-from fl.data.partition import PartitionConfig, make_partition
-from fl.data.shard import Shard
-from fl.events import Events
-from fl.executor import InProcess
-from fl.federation import Client, Request, RunSpec
+from fl.condensation.task import CondensationConfig
 from fl.fusion.fit import FitConfig
-from fl.fusion.single_server import SingleServer
 from fl.json_files import JsonObject
 from fl.methods import fedaf
 from fl.methods.fedaf import FedAFConfig
 from fl.rounds import Rounds
+from tests.fl.methods.tiny import tiny_data, tiny_federation, tiny_partition
 
 
-def test_a_real_rounds_ledger_has_the_bytes_of_the_closed_form(tmp_path: Path) -> None:
-    """With few blank images, the smallest network and one step, which change no upload's size."""
-    info = INFO["fmnist"]
-    config: FedAFConfig = parse(["--preset=fedaf-fmnist", "--method=fedaf"]).run.options
-    least = {"model": "cnn", "width": 0.01, "steps": 1, "batch_size": 1, "averaged": 1}
-    fit = FitConfig(epochs=1, optimizer="sgd", batch_size=4096)
-    config = replace(config, condensation=replace(config.condensation, **least), fusion=fit)
-    labels = np.repeat(np.arange(10), 200)
-    split = Split(np.zeros((len(labels), *info.image_shape), np.uint8), labels)
-    cut = make_partition(labels, CLIENTS, 10, PartitionConfig(), alpha=0.1, seed=0)
-    run_spec = RunSpec.of_images(info.image_shape, num_classes=10, seed=0)
-    request = Request(cpus=1, gpus=0)
-    members = [
-        Client(id=k, role=a.role, training=a.training, num_samples=len(own), request=request)
-        for k, (a, own) in enumerate(
-            zip(fedaf.assign(config, CLIENTS, run_spec), cut.train, strict=True)
-        )
-    ]
-    events, store = Events(), Store(tmp_path / "store", tmp_path / "updates", split)
-    test = Shard.from_split(split, np.arange(1), 10)
-    server = SingleServer(run_spec, test, events, torch.device("cpu"))
-    clients = Clients(members, cut.train, run_spec, InProcess(split), store, events)
+def test_a_real_rounds_ledger_has_the_bytes_of_the_closed_form() -> None:
+    """With few images, a small network and one step, which change no upload's size."""
+    least = CondensationConfig(
+        images_per_class=IPC, pixels="uint8", width=0.03, steps=1, batch_size=1, min_samples=3
+    )
+    config = FedAFConfig(condensation=least, fusion=FitConfig(epochs=1, optimizer="sgd"))
+    data = tiny_data(train=120, test=40)
+    clients, server = tiny_federation(
+        config, num_clients=3, alpha=0.1, assign=fedaf.assign, data=data
+    )
     fedaf.run(clients, server, config, rounds=Rounds(1))
-    classes = (cut.counts >= config.condensation.min_samples).sum(axis=1)
+    classes = (tiny_partition(data, 3, alpha=0.1, seed=0).counts >= 3).sum(axis=1)
     assert len({*classes}) > 1
     assert list(clients.bytes_up.values()) == [condensed_bytes("fmnist", n) for n in classes]
 

@@ -44,20 +44,15 @@ def test_only_clients_that_were_trained_count_in_the_rate(cell: StudyRun) -> Non
     assert (found["clients"], found["trained"], found["clients_per_second"]) == (3, 2, 0.5)
     assert (found["samples"], found["drawn_with_replacement"]) == (10, False)
     assert (found["driver_peak_bytes"], found["workers_peak_bytes"]) == (100, 30)
+    assert figures(cell, result(True, local=0.0), peak)["clients_per_second"] == 0
 
 
-def test_where_all_were_reused_there_is_no_rate(cell: StudyRun) -> None:
-    assert figures(cell, result(True, local=0.0), Peaks())["clients_per_second"] == 0
-
-
-def test_a_finished_cell_is_known_by_its_figures(cell: StudyRun) -> None:
+def test_a_finished_cell_is_known_by_its_figures_and_other_settings_are_refused(
+    cell: StudyRun,
+) -> None:
     assert not is_finished(cell)
     write_json(cell.run_dir / FIGURES, figures(cell, result(False, local=1.0), Peaks()))
     assert is_finished(cell)
-
-
-def test_what_was_run_with_other_settings_is_refused(cell: StudyRun) -> None:
-    write_json(cell.run_dir / FIGURES, figures(cell, result(False, local=1.0), Peaks()))
     with pytest.raises(UserError, match="another --samples-per-client"):
         is_finished(replace(cell, drawn=100))
     run = replace(cell.launch.run, alpha=0.1)

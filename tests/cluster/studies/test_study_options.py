@@ -9,7 +9,6 @@ import pytest
 from cluster.run.prepare import prepare
 from cluster.studies.study_runs import cells, parse_study, upload_bytes
 from cluster.study import main
-from fl.errors import UserError
 from tests.cluster.studies.small_study import SMALL
 
 
@@ -35,6 +34,7 @@ def test_a_drawn_client_holds_samples_of_the_classes_it_is_said_to_hold() -> Non
     [
         (["--num-clients=3,x"], "got 'x'"),
         (["--num-clients="], "got ''"),
+        (["--num-clients=,"], "got ''"),
         (["--num-clients=0"], "got '0'; none is below 1"),
         (["--num-clients"], "needs a value"),
         (["--num-clients=3", "--seeds=-1"], "none is below 0"),
@@ -56,51 +56,39 @@ def test_bad_input_is_told_in_one_line_before_anything_starts(
     assert not (tmp_path / "new").exists()
 
 
+def disk_with(free: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    usage = shutil.disk_usage("/")._replace(free=free)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage)
+
+
 def test_uploads_that_do_not_fit_the_disk_are_refused_before_anything_starts(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    usage = shutil.disk_usage(tmp_path)._replace(free=300_000)
-    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage)
+    disk_with(300_000, monkeypatch)
     assert len(cells(*parse_study([*SMALL, "--num-clients=3"]))) == 1
     assert study(tmp_path, "--num-clients=3,40") == 2
     said = capsys.readouterr().err
     assert "the uploads of up to 40 clients need about" in said
     assert "300.0 kB are free" in said
+    disk_with(1, monkeypatch)
+    (tmp_path / "k3-seed0").mkdir()
+    (tmp_path / "k3-seed0" / "result.json").touch()  # what is finished takes no more
+    assert len(cells(*parse_study([*SMALL, f"--output-dir={tmp_path}", "--num-clients=3"]))) == 1
 
 
-def test_a_study_of_nothing_is_refused() -> None:
-    with pytest.raises(UserError):
-        parse_study(["--num-clients=,"])
-
-
-def test_there_is_a_run_for_each_number_and_seed_smallest_first(tmp_path: Path) -> None:
+def test_there_is_a_run_for_each_number_and_seed_smallest_first_and_a_begun_one_is_resumed(
+    tmp_path: Path,
+) -> None:
     asked = [*SMALL, f"--output-dir={tmp_path}", "--num-clients=5,3,5", "--seeds=2,0"]
     planned = cells(*parse_study(asked))
     runs = [(cell.launch.run.num_clients, cell.launch.run.seed) for cell in planned]
     assert runs == [(3, 0), (3, 2), (5, 0), (5, 2)]
     assert [cell.run_dir for cell in planned] == [tmp_path / f"k{k}-seed{s}" for k, s in runs]
     assert not any(cell.launch.resume for cell in planned)
-
-
-def test_a_run_that_was_begun_is_resumed(tmp_path: Path) -> None:
-    (tmp_path / "k3-seed0").mkdir()
-    (tmp_path / "k3-seed0" / "config.yaml").touch()
-    begun, other = cells(*parse_study([*SMALL, f"--output-dir={tmp_path}", "--num-clients=3,4"]))
-    assert begun.launch.resume
-    assert not other.launch.resume
-
-
-def test_what_is_finished_takes_no_more_of_the_disk(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    usage = shutil.disk_usage(tmp_path)._replace(free=1)
-    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage)
-    asked = parse_study([*SMALL, f"--output-dir={tmp_path}", "--num-clients=3"])
-    with pytest.raises(UserError, match="3 clients need about"):
-        cells(*asked)
-    (tmp_path / "k3-seed0").mkdir()
-    (tmp_path / "k3-seed0" / "result.json").touch()
-    assert len(cells(*asked)) == 1
+    (tmp_path / "k3-seed2").mkdir()
+    (tmp_path / "k3-seed2" / "config.yaml").touch()
+    resumed = [cell.launch.resume for cell in cells(*parse_study(asked))]
+    assert resumed == [False, True, False, False]
 
 
 def test_uploads_grow_with_the_clients_and_their_models() -> None:

@@ -1,6 +1,7 @@
 """A suite's options, its runs without running any, and how long they would take."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,16 +13,16 @@ from cluster.run.run_dir import claim
 from cluster.studies import suite_runs
 from cluster.studies.comparison import Cell, as_markdown
 from cluster.studies.suite_options import EXHIBITS, parse_suite
-from cluster.studies.suite_runs import tell
+from cluster.studies.suite_runs import Runs, tell
 from fl.errors import ClientFailed, UserError
 from fl.events import Phase, Preparing, RunStart
 
 CELL = Cell("digits-alpha0.5", "fedavg", ("--method=fedavg", "--num-clients=2"), None)
 
 
-def runs(root: Path) -> dict[tuple[Cell, int], Launch]:
+def runs_of(root: Path, cells: Sequence[Cell] = (CELL,), seeds: Sequence[int] = (0,)) -> Runs:
     options = parse_suite(["table3", f"--output-dir={root}", "--runtime=inprocess"])
-    return suite_runs.runs_of(options, [CELL], [0])
+    return suite_runs.runs_of(options, cells, seeds)
 
 
 def finish(launch: Launch) -> None:
@@ -32,7 +33,7 @@ def finish(launch: Launch) -> None:
 def test_a_finished_run_is_told_without_a_step(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    asked = runs(tmp_path)
+    asked = runs_of(tmp_path)
     finish(asked[CELL, 0])
     (figure,) = suite_runs.run_all(asked)
     assert [r["accuracy"] for r in figure.results] == [0.5]
@@ -40,7 +41,7 @@ def test_a_finished_run_is_told_without_a_step(
 
 
 def test_a_run_with_other_settings_is_not_taken_for_ours(tmp_path: Path) -> None:
-    asked = runs(tmp_path)
+    asked = runs_of(tmp_path)
     done = asked[CELL, 0]
     finish(replace(done, run=replace(done.run, alpha=0.9)))
     with pytest.raises(UserError, match=r"is of another run \(alpha: 0\.9 -> 0\.5\)"):
@@ -52,8 +53,7 @@ def test_a_client_that_fails_ends_its_run_and_no_other(
 ) -> None:
     """A table of hours ended at one client whose training had diverged."""
     other = replace(CELL, method="fedprox", arguments=("--method=fedprox", *CELL.arguments[1:]))
-    options = parse_suite(["table3", f"--output-dir={tmp_path}", "--runtime=inprocess"])
-    asked = suite_runs.runs_of(options, [CELL, other], [0, 1])
+    asked = runs_of(tmp_path, [CELL, other], [0, 1])
 
     def result(launch: Launch, say: object) -> dict[str, object]:
         if launch.run.method == "fedavg" and launch.run.seed == 0:
@@ -94,26 +94,27 @@ def test_what_can_be_run_is_not_refused() -> None:
     suite_runs.refuse_any({m: launch(f"--method={m}") for m in ("fedavg", "fedmho-sd")})
 
 
-def test_settings_that_exclude_each_other_are_named_with_their_cell() -> None:
-    bad = launch("--method=feddf", "--auxiliary.dataset=digits")
-    with pytest.raises(UserError, match=r"^second: auxiliary.dataset must be another data set"):
-        suite_runs.refuse_any({"first": launch("--method=fedavg"), "second": bad})
-
-
-@pytest.mark.parametrize("needed", ["--dataset=mnist", "--method=feddf"])
-def test_missing_data_are_named_with_their_cell(needed: str, tmp_path: Path) -> None:
-    bad = launch(needed, f"--data-root={tmp_path}")
-    with pytest.raises(UserError, match=r"^second: .*mnist: missing"):
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        (["--method=feddf", "--auxiliary.dataset=digits"], "auxiliary.dataset must be another"),
+        (["--dataset=mnist"], ".*mnist: missing"),
+        (["--method=feddf"], ".*mnist: missing"),
+    ],
+)
+def test_what_cannot_be_run_is_named_with_its_cell(
+    given: list[str], why: str, tmp_path: Path
+) -> None:
+    bad = launch(*given, f"--data-root={tmp_path}")
+    with pytest.raises(UserError, match=f"^second: {why}"):
         suite_runs.refuse_any({"first": launch("--method=fedavg"), "second": bad})
 
 
 def test_no_cell_runs_where_a_later_one_cannot(tmp_path: Path) -> None:
-    options = parse_suite(["table3", f"--output-dir={tmp_path / 'runs'}", "--runtime=inprocess"])
     good = Cell("digits-fedavg", "fedavg", ("--method=fedavg", *SMALL), None)
     bad = Cell("digits-feddf", "feddf", ("--method=feddf", "--auxiliary.dataset=digits"), None)
-    runs = suite_runs.runs_of(options, [good, bad], [0, 1])
     with pytest.raises(UserError, match=r"^digits-feddf"):
-        suite_runs.run_all(runs)
+        suite_runs.run_all(runs_of(tmp_path / "runs", [good, bad], [0, 1]))
     assert not (tmp_path / "runs").exists()
 
 
