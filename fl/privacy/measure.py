@@ -1,8 +1,8 @@
 """What a run's uploads and its global model tell of the samples they were made of."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, Self
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -25,34 +25,26 @@ from fl.training.generator import GeneratorConfig, starting_generator
 # Whether images that were made of a client's data repeat it: nearer to it than to unseen data.
 
 
-@dataclass(frozen=True)
-class Copies:
-    """Median root mean square distances of images to the nearest real one, from 0 to 1."""
+def copies(images: Tensor, train: Tensor, test: Tensor) -> JsonObject:
+    """Compares all uint8 (., C, H, W); ``train`` and ``test`` are of the same size and classes.
 
-    images: int
-    to_train: float
-    """To the client's training images."""
-    to_test: float
-    """To as many test images, which nobody trained on."""
-    nearer: float
-    """Share of the images that are nearer to a training image; 0.5 is chance."""
-
-    @property
-    def ratio(self) -> float:
-        """Below 1 the images lie nearer to what was trained on: 0 are copies."""
-        return self.to_train / self.to_test if self.to_test else 1.0
-
-
-def copies(images: Tensor, train: Tensor, test: Tensor) -> Copies:
-    """Compares all uint8 (., C, H, W); ``train`` and ``test`` are of the same size and classes."""
+    Returns:
+        How many ``images`` there are; the median root mean square distance, from 0 to 1, to the
+        nearest image of the client's training, ``to_train``, and of as many that nobody trained on,
+        ``to_test``; ``nearer``, the share of images that are nearer to a training image (0.5 is
+        chance); and ``ratio`` of the distances: below 1 images lie nearer to what was trained on,
+        0 are copies.
+    """
     to_train, to_test = (nearest(images, real)[0] for real in (train, test))
     nearer = (to_train < to_test).double() + (to_train == to_test).double() / 2
-    return Copies(
-        images=len(images),
-        to_train=float(to_train.median()),
-        to_test=float(to_test.median()),
-        nearer=float(nearer.mean()),
-    )
+    trained, tested = float(to_train.median()), float(to_test.median())
+    return {
+        "images": len(images),
+        "to_train": trained,
+        "to_test": tested,
+        "nearer": float(nearer.mean()),
+        "ratio": trained / tested if tested else 1.0,
+    }
 
 
 # How well an attack's scores tell members from non-members: ROC curve, area, true positives.
@@ -63,45 +55,29 @@ CURVE = np.geomspace(1e-3, 1, 31)
 """False positive rates of the curve that is kept."""
 
 
-@dataclass(frozen=True)
-class Rate:
-    """A true positive rate with its 95 % interval (Clopper and Pearson), all from 0 to 1."""
+def curve_of(members: np.ndarray, others: np.ndarray) -> JsonObject:
+    """What scores, (n,) and (m,), neither empty, that are higher for likely members can tell.
 
-    value: float
-    low: float
-    high: float
-
-
-@dataclass(frozen=True)
-class Curve:
-    """What an attack can tell."""
-
-    members: int
-    others: int
-    auc: float
-    """Area under the ROC curve: 0.5 is a coin, 1 knows every member."""
-    error: float
-    """Standard error of the area (Hanley and McNeil, 1982)."""
-    at: dict[str, Rate]
-    """True positive rates by false positive rate. One below 1/others is met by accusing nobody but
-    those above every non-member."""
-    curve: list[float]
-    """True positive rates at the false positive rates of :data:`CURVE`."""
-
-    @classmethod
-    def of(cls, members: np.ndarray, others: np.ndarray) -> Self:
-        """The curve of scores, (n,) and (m,), neither empty, that are higher for likely members."""
-        auc, n, m = _area(members, others), len(members), len(others)
-        return cls(
-            members=n,
-            others=m,
-            auc=auc,
-            error=_error(auc, n, m),
-            at={
-                f"{rate:g}": _interval(_found(members, others, rate), n) for rate in FALSE_POSITIVES
-            },
-            curve=[_found(members, others, rate) / n for rate in CURVE],
-        )
+    Returns:
+        How many ``members`` and ``others``; ``auc``, the area under the ROC curve (0.5 is a coin, 1
+        knows every member), and its standard ``error`` (Hanley and McNeil, 1982); ``at``, by
+        false positive rate, the ``value`` of the true positive rate with the ends of its 95 %
+        interval (Clopper and Pearson), where a rate below 1/m accuses nobody but those above every
+        non-member; and the ``curve``: true positive rates at those of :data:`CURVE`.
+    """
+    n, m, auc = len(members), len(others), _area(members, others)
+    both, twice = auc / (2 - auc), 2 * auc**2 / (1 + auc)
+    variance = auc * (1 - auc) + (n - 1) * (both - auc**2) + (m - 1) * (twice - auc**2)
+    return {
+        "members": n,
+        "others": m,
+        "auc": auc,
+        "error": float(np.sqrt(max(0.0, variance) / (n * m))),
+        "at": {
+            f"{rate:g}": _interval(_found(members, others, rate), n) for rate in FALSE_POSITIVES
+        },
+        "curve": [_found(members, others, rate) / n for rate in CURVE],
+    }
 
 
 def _area(members: np.ndarray, others: np.ndarray) -> float:
@@ -109,12 +85,6 @@ def _area(members: np.ndarray, others: np.ndarray) -> float:
     ordered = np.sort(others)
     below, upto = (np.searchsorted(ordered, members, side) for side in ("left", "right"))
     return float((below + upto).mean() / 2 / len(others))
-
-
-def _error(auc: float, n: int, m: int) -> float:
-    both, twice = auc / (2 - auc), 2 * auc**2 / (1 + auc)
-    variance = auc * (1 - auc) + (n - 1) * (both - auc**2) + (m - 1) * (twice - auc**2)
-    return float(np.sqrt(max(0.0, variance) / (n * m)))
 
 
 def _found(members: np.ndarray, others: np.ndarray, rate: float) -> int:
@@ -125,12 +95,13 @@ def _found(members: np.ndarray, others: np.ndarray, rate: float) -> int:
     return int((members > np.sort(others)[::-1][allowed]).sum())
 
 
-def _interval(found: int, n: int) -> Rate:
+def _interval(found: int, n: int) -> dict[str, float]:
+    """The share of ``found`` among n, and the ends of its interval, all from 0 to 1."""
     from scipy.stats import beta  # late: it takes a second
 
     low = float(beta.ppf(0.025, found, n - found + 1)) if found else 0.0
     high = float(beta.ppf(0.975, found + 1, n - found)) if found < n else 1.0
-    return Rate(found / n, low, high)
+    return {"value": found / n, "low": low, "high": high}
 
 
 # Membership inference against a classifier: was this sample among those that it was trained on?
@@ -174,7 +145,7 @@ def balanced(members: np.ndarray, others: np.ndarray, seed: int) -> tuple[np.nda
 def attack(
     own: tuple[np.ndarray, np.ndarray],
     references: Sequence[tuple[np.ndarray, np.ndarray]],
-) -> Mapping[str, Curve]:
+) -> dict[str, JsonObject]:
     """Both attacks' curves; the likelihood ratio only where there are references.
 
     Args:
@@ -182,11 +153,11 @@ def attack(
         references: the same under models that have seen none of them; NaN for a sample that one
             has seen.
     """
-    found = {"loss": Curve.of(*own)}
+    found = {"loss": curve_of(*own)}
     if references:
         hardness = [np.nanmean(np.stack(each), axis=0) for each in zip(*references, strict=True)]
         members, others = (mine - mean for mine, mean in zip(own, hardness, strict=True))
-        found["ratio"] = Curve.of(members, others)
+        found["ratio"] = curve_of(members, others)
     return found
 
 
@@ -228,8 +199,6 @@ def _attack(who: str, model: str, name: str, curve: Mapping[str, Any]) -> str:
 
 DRAWN = 200
 """Images drawn from each client's decoder."""
-Uploads = Mapping[int, Mapping[str, Tensor]]
-"""What clients uploaded last, by client id."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -240,7 +209,8 @@ class Subject:
     lists: Sequence[np.ndarray]
     """Each client's indices into the training split."""
     trainings: Sequence[Training]
-    uploads: Uploads
+    uploads: Mapping[int, Mapping[str, Tensor]]
+    """What clients uploaded last, by client id."""
     run_spec: RunSpec
     model: nn.Module | None
     """The global model, if there is a classifier that all share."""
@@ -253,30 +223,15 @@ def measure(subject: Subject) -> JsonObject:
         ValueError: an upload is not what its training uploads.
     """
     scores = {k: _scores(subject, model) for k, model in _classifiers(subject)}
-    found: JsonObject = {
-        "false_positives": CURVE.tolist(),
-        "uploads": [
-            {
-                "client": k,
-                "model": subject.trainings[k].model,
-                **_attacked(
-                    subject,
-                    subject.lists[k],
-                    own,
-                    [(subject.lists[j], other) for j, other in scores.items() if j != k],
-                ),
-            }
-            for k, own in scores.items()
-        ],
-        "global": None,
-        "images": [{"client": k, **about} for k, about in _images(subject)],
-    }
+    found: JsonObject = {"false_positives": CURVE.tolist(), "uploads": [], "global": None}
+    for k, own in scores.items():
+        judges = {other: theirs for other, theirs in scores.items() if other != k}
+        about = _attacked(subject, subject.lists[k], own, judges)
+        found["uploads"].append({"client": k, "model": subject.trainings[k].model, **about})
     if subject.model is not None:
-        everyone = np.concatenate([*subject.lists])
-        judges = [(subject.lists[k], own) for k, own in scores.items()]
-        found["global"] = _attacked(
-            subject, everyone, _scores(subject, subject.model.eval()), judges
-        )
+        own, everyone = _scores(subject, subject.model.eval()), np.concatenate([*subject.lists])
+        found["global"] = _attacked(subject, everyone, own, scores)
+    found["images"] = [*_images(subject)]
     return found
 
 
@@ -304,14 +259,11 @@ def _scores(subject: Subject, model: nn.Module) -> Scores:
 
 
 def _attacked(
-    subject: Subject,
-    own: np.ndarray,
-    scores: Scores,
-    judges: Sequence[tuple[np.ndarray, Scores]],
+    subject: Subject, own: np.ndarray, scores: Scores, judges: Mapping[int, Scores]
 ) -> JsonObject:
     """Both attacks on a model whose members are the samples ``own``.
 
-    ``judges``: of every other client its samples, and the scores under its model.
+    ``judges``: the scores under every other client's model, by client id.
     """
     dataset = subject.dataset
     chosen, others = balanced(dataset.train.labels[own], dataset.test.labels, subject.run_spec.seed)
@@ -319,17 +271,16 @@ def _attacked(
         return {"attacks": {}}
     members = own[chosen]
     references: list[Scores] = []
-    for samples, (train, test) in judges if len(judges) > 1 else ():
+    for k, (train, test) in judges.items() if len(judges) > 1 else ():
         # A test sample is judged by those that judge the member of its class beside it: other
         # judges would know its class better or worse, and that would look like membership.
-        seen = np.isin(members, samples)
+        seen = np.isin(members, subject.lists[k])
         member, other = (np.where(seen, np.nan, s) for s in (train[members], test[others]))
         references.append((member, other))
-    curves = attack((scores[0][members], scores[1][others]), references)
-    return {"attacks": {name: asdict(curve) for name, curve in curves.items()}}
+    return {"attacks": attack((scores[0][members], scores[1][others]), references)}
 
 
-def _images(subject: Subject) -> Iterator[tuple[int, JsonObject]]:
+def _images(subject: Subject) -> Iterator[JsonObject]:
     """Distances of what each client's decoder draws, and of condensed images."""
     train, test = subject.dataset.train, subject.dataset.test
     for k, tensors in subject.uploads.items():
@@ -339,9 +290,9 @@ def _images(subject: Subject) -> Iterator[tuple[int, JsonObject]]:
         if images is None or not len(images) or not len(chosen):
             continue
         real = (train.images[own[chosen]], test.images[others])
-        about = copies(as_bytes(images), *(as_bytes(torch.from_numpy(own)) for own in real))
+        about = copies(*map(as_bytes, (images, *map(torch.from_numpy, real))))
         kind = "drawn" if isinstance(subject.trainings[k], GeneratorConfig) else "condensed"
-        yield k, {"kind": kind, **asdict(about), "ratio": about.ratio}
+        yield {"client": k, "kind": kind, **about}
 
 
 def _made(subject: Subject, k: int, tensors: Mapping[str, Tensor]) -> Tensor | None:
