@@ -39,7 +39,7 @@ from fl.methods.uploads import (
     load_label_counts,
     untrained_classifier,
 )
-from fl.metrics.teachers import describe_teacher
+from fl.metrics.samples import describe_teacher
 from fl.models import CLASSIFIERS
 from fl.seeding import torch_generator
 from fl.server import Outcome, Samples

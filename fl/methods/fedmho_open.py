@@ -48,7 +48,7 @@ from fl.methods.fedmho import (
 )
 from fl.methods.method import Method
 from fl.methods.uploads import Decoders, ask_label_counts, load_classifier, load_label_counts
-from fl.metrics.teachers import describe_teacher
+from fl.metrics.samples import describe_teacher
 from fl.seeding import torch_generator
 from fl.server import FitResult, Outcome, Samples
 

@@ -19,7 +19,6 @@ from torch import Tensor, nn
 from fl.data.datasets import Dataset, Split
 from fl.inputs import as_inputs
 from fl.json_files import JsonObject
-from fl.metrics.teachers import describe_oracle
 from fl.models import build_classifier
 from fl.seeding import seeded, torch_generator
 from fl.training.optimizers import Adam
@@ -85,8 +84,8 @@ def ask_oracle(dataset: Dataset, synthetic: dict[str, Tensor], device: torch.dev
         network = build_classifier("cnn", dataset.image_shape, dataset.num_classes).to(device)
     train_on_real(network, dataset.train, STEPS, "oracle/order")
     kept, test = synthetic["kept"].cpu(), dataset.test
-    answers = _ask(network, torch.from_numpy(np.ascontiguousarray(test.images))).argmax(1)
-    drawn = _ask(network, synthetic["images"].cpu()[kept])
+    answers = ask(network, torch.from_numpy(np.ascontiguousarray(test.images)), ROWS).argmax(1)
+    drawn = ask(network, synthetic["images"].cpu()[kept], ROWS)
     labels = synthetic["labels"].cpu()[kept]
     return {
         "accuracy": float((answers.numpy() == test.labels).mean()),
@@ -95,10 +94,69 @@ def ask_oracle(dataset: Dataset, synthetic: dict[str, Tensor], device: torch.dev
 
 
 @torch.no_grad()
-def _ask(network: nn.Module, images: Tensor) -> Tensor:
-    """Logits, on the host, of images, which are too."""
+def ask(network: nn.Module, images: Tensor, rows: int) -> Tensor:
+    """A network's answers to images in [0, 1] or of uint8, so many ``rows`` at once; on the host,
+    as images may be more than a GPU has memory for."""
     device = next(network.parameters()).device
-    return torch.cat([network(pixels(rows, device)).cpu() for rows in images.split(ROWS)])
+    return torch.cat([network(pixels(part, device)).cpu() for part in images.split(rows)])
+
+
+# How far a teacher can be trusted. Where it disagrees with a synthetic label, either may be wrong:
+# a decoder does draw a 4 that is a 9. So the oracle is asked beside it.
+
+
+def describe_teacher(logits: Tensor, labels: Tensor) -> dict[str, float]:
+    """A teacher's answers against the synthetic labels, each figure 0 to 1.
+
+    A teacher that disagrees with the labels does little harm while it is unsure, and much when it
+    is confident: distillation then pulls the student towards its mistakes.
+
+    Args:
+        logits: (N, classes), the teacher's.
+        labels: (N,), the classes the samples were drawn for; on any device, as large columns may
+            be on the host.
+
+    Returns:
+        ``agreement`` with the labels, mean ``confidence`` (the largest probability), and
+        ``confidence_when_wrong``, 0 where it is never wrong.
+    """
+    top, answer = logits.softmax(1).max(1)
+    wrong = answer != labels.to(answer.device)
+    return {
+        "agreement": 1 - wrong.float().mean().item(),
+        "confidence": top.mean().item(),
+        "confidence_when_wrong": _mean(top[wrong]),
+    }
+
+
+def describe_oracle(oracle: Tensor, labels: Tensor, teacher: Tensor | None = None) -> JsonObject:
+    """The oracle's answers against the synthetic labels, and the teacher's against both.
+
+    Args:
+        oracle: (N, classes), logits of a network trained on real images.
+        labels: (N,), the classes the samples were drawn for.
+        teacher: (N, classes), the teacher's logits; None for a method without one.
+
+    Returns:
+        As :func:`describe_teacher`, of the oracle. With a teacher also ``teacher``:
+        :func:`describe_teacher` with the oracle's answers in place of the labels, and
+        ``agreement_where_confirmed``, the share of samples on which the teacher gives the label, of
+        those on which the oracle does (0 if it does nowhere).
+    """
+    labels, oracle = labels.cpu(), oracle.cpu()
+    found: JsonObject = {**describe_teacher(oracle, labels)}
+    if teacher is not None:
+        answers, teacher = oracle.argmax(1), teacher.cpu()
+        right = (teacher.argmax(1) == labels)[answers == labels]
+        found["teacher"] = {
+            **describe_teacher(teacher, answers),
+            "agreement_where_confirmed": _mean(right),
+        }
+    return found
+
+
+def _mean(values: Tensor) -> float:
+    return values.to(torch.float32).mean().item() if len(values) else 0.0
 
 
 FEATURES = 128
@@ -118,28 +176,14 @@ def frechet_distance(one: Tensor, other: Tensor) -> float:
     return (means + first.trace() + second.trace() - 2 * cross).item()
 
 
-class FeatureNetwork(nn.Module):
+def feature_network(channels: int) -> nn.Sequential:
     """Three 3x3 convolutions and a mean over the image: (B, C, H, W) in [0, 1] to (B, FEATURES)."""
-
-    def __init__(self, channels: int, num_classes: int) -> None:
-        super().__init__()
-        self.features = nn.Sequential(
-            *(nn.Conv2d(channels, 32, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)),
-            *(nn.Conv2d(32, 64, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)),
-            *(nn.Conv2d(64, FEATURES, 3, padding=1), nn.ReLU(), nn.AdaptiveAvgPool2d(1)),
-            nn.Flatten(),
-        )
-        self.head = nn.Linear(FEATURES, num_classes)
-
-    def forward(self, images: Tensor) -> Tensor:
-        """Logits (B, num_classes), for the network's own training."""
-        return self.head(self.features(images))
-
-    @torch.no_grad()
-    def describe(self, images: Tensor) -> Tensor:
-        """Features (N, FEATURES), on the host, of images (N, C, H, W) in [0, 1]."""
-        device = self.head.weight.device
-        return torch.cat([self.features(part.to(device)).cpu() for part in images.split(512)])
+    return nn.Sequential(
+        *(nn.Conv2d(channels, 32, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)),
+        *(nn.Conv2d(32, 64, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)),
+        *(nn.Conv2d(64, FEATURES, 3, padding=1), nn.ReLU(), nn.AdaptiveAvgPool2d(1)),
+        nn.Flatten(),
+    )
 
 
 def measure(
@@ -160,15 +204,18 @@ def measure(
     """
     images = as_inputs(np.ascontiguousarray(real.images))
     with seeded(SEED, "fid/start"):
-        network = FeatureNetwork(real.images.shape[1], num_classes).to(device)
+        features = feature_network(real.images.shape[1])
+        network = nn.Sequential(features, nn.Linear(FEATURES, num_classes)).to(device)
     train_on_real(network, real, EPOCHS * -(-len(real.labels) // BATCH), "fid/order")
-    reference, generated = network.describe(images), network.describe(synthetic["images"])
     noise = torch.randn(images.shape, generator=torch_generator(SEED, "fid/noise")).clamp(0, 1)
+    reference, generated, of_noise = (
+        ask(features, part, 512) for part in (images, synthetic["images"], noise)
+    )
     halves = reference[torch.randperm(len(images), generator=torch_generator(SEED, "fid/halves"))]
     return {
         "kept": frechet_distance(reference, generated[synthetic["kept"].cpu()]),
         "generated": frechet_distance(reference, generated),
-        "noise": frechet_distance(reference, network.describe(noise)),
+        "noise": frechet_distance(reference, of_noise),
         "real": frechet_distance(*halves.tensor_split(2)),
         "features": NAME,
     }

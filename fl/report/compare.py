@@ -4,6 +4,7 @@ Runs that differ by their seed alone share a row and a curve: mean and standard 
 """
 
 import json
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean, stdev
@@ -63,17 +64,14 @@ def groups_of(runs: Sequence[RunRecord]) -> list[Group]:
 
     A second run of a seed belongs to another group, as it would count its seed twice.
     """
-    groups: list[tuple[str, Group]] = []
+    groups: dict[tuple[str, int], Group] = {}
+    seen = Counter[tuple[str, int]]()
     for run in runs:
         settings = {name: value for name, value in run.config.items() if name not in NOT_SHARED}
         key = json.dumps(settings, sort_keys=True, default=str)
-        same = [group for other, group in groups if other == key]
-        fitting = [group for group in same if _seed(run) not in map(_seed, group)]
-        if fitting:
-            fitting[0].append(run)
-        else:
-            groups.append((key, [run]))
-    return [group for _, group in groups]
+        groups.setdefault((key, seen[key, _seed(run)]), []).append(run)
+        seen[key, _seed(run)] += 1
+    return [*groups.values()]
 
 
 def _seed(run: RunRecord) -> int:
@@ -126,7 +124,10 @@ def _differing(groups: Sequence[Group]) -> list[dict[str, str]]:
 
     A setting that one method alone has comes with the method, and is left out.
     """
-    found = [_settings(group) for group in groups]
+    found = []
+    for group in groups:
+        shared = {name: v for name, v in group[0].config.items() if name not in NOT_SHARED}
+        found.append(_flat({**shared, "seed": [_seed(run) for run in group]}))
     names = dict.fromkeys(name for settings in found for name in settings)
     differ = [n for n in names if len({own[n] for own in found if n in own}) > 1]
     return [
@@ -134,12 +135,6 @@ def _differing(groups: Sequence[Group]) -> list[dict[str, str]]:
         for group, own in zip(groups, found, strict=True)
         if differ
     ]
-
-
-def _settings(group: Group) -> dict[str, str]:
-    """The group's configuration by dotted names, with all its seeds."""
-    shared = {name: v for name, v in group[0].config.items() if name not in NOT_SHARED}
-    return {**_flat(shared), "seed": ", ".join(str(_seed(run)) for run in group)}
 
 
 def _flat(values: JsonObject, prefix: str = "") -> dict[str, str]:
@@ -165,8 +160,12 @@ def _target(runs: Sequence[RunRecord]) -> str:
 
 def _below_alone(group: Group, groups: Sequence[Group]) -> int | None:
     """Clients with a lower accuracy than alone, in a run among these of the same partition."""
-    alone = {_partition(r): r.scores for other in groups for r in other if _method(r) == ALONE}
-    pairs = [(run.scores, alone.get(_partition(run))) for run in group if _method(run) != ALONE]
+    alone = {
+        _partition(r): r.scores for other in groups for r in other if r.config["method"] == ALONE
+    }
+    pairs = [
+        (run.scores, alone.get(_partition(run))) for run in group if run.config["method"] != ALONE
+    ]
     if not pairs or not all(ours and theirs for ours, theirs in pairs):
         return None
     return sum(a < theirs.get(k, 0.0) for ours, theirs in pairs if theirs for k, a in ours.items())
@@ -174,10 +173,6 @@ def _below_alone(group: Group, groups: Sequence[Group]) -> int | None:
 
 def _partition(run: RunRecord) -> str | None:
     return (run.result.get("partition") or {}).get("hash")
-
-
-def _method(run: RunRecord) -> str:
-    return str(run.config["method"])
 
 
 def accuracy_curves(groups: Sequence[Group]) -> Figure:

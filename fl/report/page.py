@@ -1,20 +1,39 @@
 """Writes a run's report: its figures as files, and one self-contained page that shows them."""
 
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
 import yaml
 
 from fl.json_files import JsonObject
-from fl.report import style
-from fl.report.course import where
-from fl.report.figures import Picture, pictures
+from fl.report import classes, clients, course, style
+from fl.report.course import Drawn, where
 from fl.report.read import RunRecord, read_run
 from fl.report.template import HERE, write_file, write_page
 from fl.report.words import NONE, duration, percent, points, size, tally
 
+FIGURES: dict[str, tuple[str, Callable[[RunRecord], Drawn]]] = {
+    "accuracy": ("{metric}", course.accuracy),
+    "client_accuracy": ("{metric} of each client", clients.accuracies),
+    "rounds": ("Rounds", course.rounds),
+    "time": ("Time", course.time),
+    "per_domain": ("{metric} by domain", classes.by_domain),
+    "per_class": ("{metric} by class", classes.by_class),
+    "confusion": ("Confusion", classes.confusion),
+    "bytes": ("Communication", clients.uploads),
+    "losses": ("Local training", course.losses),
+    "placement": ("Placement", course.placement),
+    "partition": ("Partition", clients.partition),
+    "samples": ("Samples", classes.samples),
+    "sent": ("What left the clients", classes.sent),
+    "privacy": ("Privacy", clients.privacy),
+}
+"""Every figure by its file's name, in the page's order: its title and what draws it."""
+OF_IMAGES = ("samples", "sent")
+"""Figures that are made of images: PNG files; the others are SVG."""
 FILES = (
     *("result.json", "privacy.json", "config.yaml", "metrics.jsonl"),
     *("partition.json", "partition.npz"),
@@ -30,6 +49,22 @@ Card = tuple[str, str, str]
 """A headline figure: its label, its value, and a note."""
 
 
+@dataclass(frozen=True)
+class Picture:
+    """One figure of the page."""
+
+    file: str
+    title: str
+    caption: str
+    content: bytes
+    kind: str
+    """Its media type."""
+    width: int
+    """In CSS pixels."""
+    wide: bool
+    """Whether it takes the page's whole width."""
+
+
 def write_report(run_dir: Path) -> Path:
     """Draws the figures of a run and writes its report.html; returns the page's path."""
     run = read_run(run_dir)
@@ -37,14 +72,10 @@ def write_report(run_dir: Path) -> Path:
         drawn = list(pictures(run))
     for picture in drawn:
         write_file(run_dir / "plots" / picture.file, picture.content)
-    page = run_dir / "report.html"
-    _write(page, run, drawn)
-    return page
-
-
-def _write(page: Path, run: RunRecord, drawn: list[Picture]) -> None:
     config = {key: value for key, value in run.config.items() if key != "call"}
-    command = f"python -m cluster.launch --config {shlex.quote(str(run.path / 'config.yaml'))}"
+    command = f"python -m cluster.launch --config {shlex.quote(str(run_dir / 'config.yaml'))}"
+    reached = run.result.get("rounds_to", {}) if run.rounds else {}
+    page = run_dir / "report.html"
     write_page(
         page,
         HERE / "report.html.j2",
@@ -53,13 +84,31 @@ def _write(page: Path, run: RunRecord, drawn: list[Picture]) -> None:
         progress=_progress(run),
         cards=_cards(run),
         pictures=drawn,
-        files=[name for name in FILES if (run.path / name).exists()],
-        targets=_targets(run),
+        files=[name for name in FILES if (run_dir / name).exists()],
+        targets={percent(float(target)): number for target, number in reached.items()},
         rows=_rows(run),
         notes=_notes(run),
         config=yaml.safe_dump(config, sort_keys=False, allow_unicode=True),
         command=run.config.get("call") or command,
     )
+    return page
+
+
+def pictures(run: RunRecord) -> Iterator[Picture]:
+    """Every picture for which the run has data, in the page's order."""
+    for name, (title, draw) in FIGURES.items():
+        if drawn := draw(run):
+            figure, caption = drawn
+            png = name in OF_IMAGES
+            yield Picture(
+                file=f"{name}.{'png' if png else 'svg'}",
+                title=title.format(metric=run.metric_name),
+                caption=caption,
+                content=style.png(figure) if png else style.svg(figure),
+                kind="image/png" if png else "image/svg+xml",
+                width=round(100 * figure.get_figwidth()),
+                wide=figure.get_figwidth() > style.HALF + 1,
+            )
 
 
 def _facts(run: RunRecord) -> list[str]:
@@ -68,7 +117,10 @@ def _facts(run: RunRecord) -> list[str]:
     named = {"\N{GREEK SMALL LETTER ALPHA} =": about.get("alpha"), "seed": about.get("seed")}
     facts = [f"{name} {value}" for name, value in named.items() if value is not None]
     if run.scores:
-        facts.append(f"each client scored on {_which_samples(run)}")
+        kind = "held-out training" if (run.config.get("data") or {}).get("validation") else "test"
+        # FedBN's models are tested on the whole split.
+        whose = "all" if run.config.get("tested") == "personal" else "its own"
+        facts.append(f"each client scored on {whose} {kind} samples")
     elif about.get("scored_on") == "validation":
         facts.append(f"{run.metric_name.lower()} on held-out training samples")
     if dp := run.result.get("dp"):
@@ -76,13 +128,6 @@ def _facts(run: RunRecord) -> list[str]:
         budget = f"({dp['spent']:.3g}, {dp['delta']:g})"
         facts.append(f"every client {budget}-differentially private{known}")
     return facts + [str(about[key]) for key in ("protocol", "runtime", "device") if about.get(key)]
-
-
-def _which_samples(run: RunRecord) -> str:
-    """The samples that each client was scored on."""
-    kind = "held-out training" if (run.config.get("data") or {}).get("validation") else "test"
-    whole = run.config.get("tested") == "personal"  # FedBN's models are tested on the whole split
-    return f"{'all' if whole else 'its own'} {kind} samples"
 
 
 def _progress(run: RunRecord) -> str:
@@ -158,16 +203,15 @@ def _notes(run: RunRecord) -> list[str]:
     return notes
 
 
-def _targets(run: RunRecord) -> dict[str, int]:
-    """The round that first reached an accuracy, by the accuracy; empty for one round."""
-    found = run.result.get("rounds_to", {}) if run.rounds else {}
-    return {percent(float(target)): number for target, number in found.items()}
-
-
 def _rows(run: RunRecord) -> list[dict[str, str]]:
     """The table of the first clients, by the columns' names."""
     placed = {e["client"]: e for e in run.placements}
     losses = {curve.client: curve.losses[-1] for curve in run.losses}
+
+    def place(placed: JsonObject) -> str:
+        attempts = placed["attempts"]
+        return where(placed) + (f", {attempts} attempts" if attempts > 1 else "")
+
     return [
         {
             "Client": str(row.client),
@@ -179,7 +223,7 @@ def _rows(run: RunRecord) -> list[dict[str, str]]:
             "Last loss": _cell(losses.get(row.client), "{:.3g}".format),
             "Sent up": _cell(row.bytes_up, size),
             "Update": UPDATES[row.reused],
-            "Where": _cell(placed.get(row.client), _where),
+            "Where": _cell(placed.get(row.client), place),
         }
         for row in run.clients[:MOST_ROWS]
     ]
@@ -187,9 +231,3 @@ def _rows(run: RunRecord) -> list[dict[str, str]]:
 
 def _cell(value: T | None, text: Callable[[T], str]) -> str:
     return NONE if value is None else text(value)
-
-
-def _where(placed: JsonObject) -> str:
-    """Where a client was trained, and in how many attempts if they were several."""
-    attempts = placed["attempts"]
-    return where(placed) + (f", {attempts} attempts" if attempts > 1 else "")

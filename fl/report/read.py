@@ -152,17 +152,19 @@ def read_run(run_dir: Path) -> RunRecord:
     config = _read_config(run_dir)
     events = read_events(run_dir / "metrics.jsonl")
     partition = _read_partition(run_dir / "partition.json")
-    result = _read_json(run_dir / "result.json") or {}
     rounds = round_ends(events)
+    many = [r for r in rounds if r.rounds > 1]
     return RunRecord(
         path=run_dir,
         config=config,
-        result=result,
+        result=_read_json(run_dir / "result.json") or {},
         clients=_all_clients(client_rows(events), partition),
         failures=client_failures(events),
-        accuracy={r.round: r.accuracy for r in rounds if r.rounds > 1} or fusion_accuracy(events),
-        client_accuracy=client_accuracy(rounds),
-        rounds=[r for r in rounds if r.rounds > 1],
+        accuracy={r.round: r.accuracy for r in many} or fusion_accuracy(events),
+        client_accuracy={
+            r.round: r.client_accuracy for r in rounds if {*r.client_accuracy} - {None}
+        },
+        rounds=many,
         losses=client_losses(events, in_rounds=(config.get("rounds") or len(rounds)) > 1),
         partition=partition,
         samples=_read_tensors(run_dir / "synthetic" / "samples.safetensors", "before", "after"),
@@ -217,14 +219,12 @@ def _read_tensors(path: Path, *names: str) -> dict[str, NDArray[Any]] | None:
 
 def _all_clients(rows: dict[int, ClientRow], partition: Partition | None) -> list[ClientRow]:
     """The clients that reported, and those the partition names that have not."""
-    silent = {}
+    found = {}
     if partition is not None:
         sizes = partition.counts.sum(axis=1).tolist()
-        silent = {
-            client: ClientRow(client, role, samples=samples)
-            for client, (role, samples) in enumerate(zip(partition.roles, sizes, strict=True))
-        }
-    return [row for _, row in sorted((silent | rows).items())]
+        for client, (role, samples) in enumerate(zip(partition.roles, sizes, strict=True)):
+            found[client] = ClientRow(client, role, samples=samples)
+    return [row for _, row in sorted((found | rows).items())]
 
 
 # What its events tell. A resumed run repeats some of them; the later ones count.
@@ -254,28 +254,20 @@ def round_ends(events: list[Event]) -> list[RoundEnd]:
     return [found[number] for number in sorted(found)]
 
 
-def client_accuracy(rounds: list[RoundEnd]) -> dict[int, list[float | None]]:
-    """By round every client's accuracy, of rounds in which any client was scored."""
-    scored = [r for r in rounds if any(a is not None for a in r.client_accuracy)]
-    return {r.round: r.client_accuracy for r in scored}
-
-
 def client_rows(events: list[Event]) -> dict[int, ClientRow]:
     """What each client reported, summed over the rounds, by client id."""
-    return {client: _row(client, ends) for client, ends in _client_ends(events).items()}
-
-
-def _row(client: int, ends: list[ClientEnd]) -> ClientRow:
-    latest = ends[-1]
-    return ClientRow(
-        client=client,
-        role=latest.role,
-        model=latest.model,
-        samples=latest.num_samples,
-        seconds=sum(end.seconds_training for end in ends),
-        bytes_up=sum(end.bytes_up for end in ends),
-        reused=all(end.reused for end in ends),
-    )
+    return {
+        client: ClientRow(
+            client=client,
+            role=ends[-1].role,
+            model=ends[-1].model,
+            samples=ends[-1].num_samples,
+            seconds=sum(end.seconds_training for end in ends),
+            bytes_up=sum(end.bytes_up for end in ends),
+            reused=all(end.reused for end in ends),
+        )
+        for client, ends in _client_ends(events).items()
+    }
 
 
 def client_losses(events: list[Event], *, in_rounds: bool = False) -> list[LossCurve]:

@@ -1,7 +1,6 @@
 """Renders pages from templates: everything is escaped, and undefined values are errors."""
 
 from base64 import b64encode
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -28,22 +27,15 @@ def write_page(page: Path, template: Path, filters: SettingValues | None = None,
 
     A template in any folder may include the templates of this package. ``filters`` are its own.
     """
-    environment = _environment(template.parent)
-    environment.filters.update(filters or {})
-    write_file(page, environment.get_template(template.name).render(**of).encode())
-
-
-@cache
-def _environment(folder: Path) -> Environment:
     environment = Environment(
-        loader=FileSystemLoader([folder, HERE]),
+        loader=FileSystemLoader([template.parent, HERE]),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters.update(FILTERS)
-    return environment
+    environment.filters |= {**FILTERS, **(filters or {})}
+    write_file(page, environment.get_template(template.name).render(**of).encode())
 
 
 def write_file(path: Path, content: bytes) -> None:

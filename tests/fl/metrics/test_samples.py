@@ -8,8 +8,15 @@ from torch import Tensor
 
 from fl.json_files import JsonObject
 from fl.metrics import samples
-from fl.metrics.samples import FeatureNetwork, ask_oracle, frechet_distance, measure
-from fl.metrics.teachers import describe_oracle, describe_teacher
+from fl.metrics.samples import (
+    ask,
+    ask_oracle,
+    describe_oracle,
+    describe_teacher,
+    feature_network,
+    frechet_distance,
+    measure,
+)
 from tests.fl.devices import EXACT, Where, on_both
 from tests.fl.methods.tiny import tiny_data
 from tests.pretended_gpu import pretended_gpus
@@ -55,8 +62,8 @@ def test_a_gpu_measures_the_same_distances() -> None:
 def test_a_gpus_features_are_brought_to_the_host() -> None:
     """Where they may be more than it has memory for."""
     with pretended_gpus():
-        network = FeatureNetwork(1, 10).to("cuda")
-        assert network.describe(torch.rand(3, 1, 28, 28)).device.type == "cpu"
+        network = feature_network(1).to("cuda")
+        assert ask(network, torch.rand(3, 1, 28, 28), 2).device.type == "cpu"
 
 
 def test_labels_are_confirmed_where_they_are_right(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,7 @@ import math
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from xml.etree import ElementTree
@@ -22,9 +23,10 @@ from fl.errors import UserError
 from fl.report import page as page_module
 from fl.report import style
 from fl.report.__main__ import regenerate
-from fl.report.page import write_report
+from fl.report.page import pictures, write_report
+from fl.report.read import RunRecord, read_run
 from fl.report.words import NONE
-from tests.fl.report.conftest import MakeRun
+from tests.fl.report.conftest import MakeRun, record
 
 ALL_PLOTS = ["accuracy.svg", "bytes.svg", "partition.svg", "per_class.svg", "samples.png"]
 ALL_PLOTS += ["time.svg"]
@@ -304,3 +306,48 @@ def test_the_page_says_how_near_sent_images_are_to_real_ones(make_scored: MakeRu
     text = Page(write_report(make_scored(distilled=told))).text
     assert "1,800 images left the clients, after 1 steps of distillation" in text
     assert "is 7.1e-05 of the pixels' range" in text
+
+
+# Which pictures a page has: those for which the run has left data.
+
+
+def shown(run: RunRecord) -> list[str]:
+    return [picture.file for picture in pictures(run)]
+
+
+@pytest.mark.usefixtures("no_pictures")
+def test_what_is_missing_takes_its_own_picture_with_it(make_run: MakeRun) -> None:
+    whole = read_run(make_run())
+    assert shown(record()) == []
+    files = ["accuracy", "time", "per_class", "bytes", "partition", "samples"]
+    assert [file.split(".")[0] for file in shown(whole)] == files
+    assert shown(replace(whole, samples=None)) == shown(whole)[:-1]
+    assert shown(replace(whole, accuracy={})) == shown(whole)[1:]
+    assert {*shown(whole)} - {*shown(replace(whole, result={}))} == {"per_class.svg", "time.svg"}
+
+
+@pytest.mark.usefixtures("no_pictures")
+def test_clients_that_are_scored_have_their_picture_after_the_curve(make_scored: MakeRun) -> None:
+    files = shown(read_run(make_scored()))
+    assert files[:3] == ["accuracy.svg", "client_accuracy.svg", "rounds.svg"]
+
+
+@pytest.mark.usefixtures("no_pictures")
+def test_pictures_of_many_things_take_the_pages_whole_width() -> None:
+    few, many = (
+        next(pictures(record(result={"per_class_accuracy": [0.5] * n, "accuracy": 0.5})))
+        for n in (10, 47)
+    )
+    assert (few.wide, many.wide) == (False, True)
+    assert (few.width, many.width) == (500, 1040)
+
+
+def test_drawings_are_svg_and_images_are_png_twice_as_large_as_shown(make_run: MakeRun) -> None:
+    whole = read_run(make_run())
+    *_, time, samples = pictures(replace(whole, accuracy={}, clients=[], partition=None))
+    assert (time.file, time.kind) == ("per_class.svg", "image/svg+xml")
+    assert time.content.startswith(b"<?xml")
+    assert (samples.file, samples.kind) == ("samples.png", "image/png")
+    image = Image.open(io.BytesIO(samples.content), formats=["PNG"])
+    assert image.width == pytest.approx(2 * samples.width, abs=2)
+    assert np.asarray(image.convert("L")).std() > 1  # something is drawn

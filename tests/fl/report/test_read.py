@@ -18,14 +18,12 @@ from fl.events import (
     RunStart,
 )
 from fl.report.read import (
-    client_accuracy,
     client_failures,
     client_losses,
     client_rows,
     fusion_accuracy,
     read_events,
     read_run,
-    round_ends,
 )
 from tests.fl.report.conftest import CURVE, START, MakeRun, record
 
@@ -133,15 +131,18 @@ def test_losses_of_parts_of_steps_count_steps() -> None:
     assert (curve.steps, curve.unit) == ([20, 40, 60], "step")
 
 
-def test_of_rounds_that_were_repeated_the_later_count() -> None:
+def test_of_rounds_that_were_repeated_the_later_count(tmp_path: Path) -> None:
     def played(number: int, *own: float | None, accuracy: float = 0.5) -> RoundEnd:
         end = RoundEnd(round=number, rounds=3, accuracy=accuracy, took={}, bytes_up=5, bytes_down=4)
         return replace(end, client_accuracy=list(own))
 
     events = [played(2, 0.1, None), played(1, 0.3, 0.4), STARTED, played(2, 0.5, accuracy=0.9)]
-    rounds = round_ends([*events, played(3, None)])
-    assert [(r.round, r.accuracy) for r in rounds] == [(1, 0.5), (2, 0.9), (3, 0.5)]
-    assert client_accuracy(rounds) == {1: [0.3, 0.4], 2: [0.5]}
+    told = [json.dumps(event.to_json()) for event in (*events, played(3, None))]
+    (tmp_path / "metrics.jsonl").write_text("\n".join([*told, ""]))
+    (tmp_path / "config.yaml").write_text("{method: fedper, dataset: digits}")
+    run = read_run(tmp_path)
+    assert [(r.round, r.accuracy) for r in run.rounds] == [(1, 0.5), (2, 0.9), (3, 0.5)]
+    assert run.client_accuracy == {1: [0.3, 0.4], 2: [0.5]}
 
 
 def test_only_fusion_epochs_count_and_a_fusion_begun_again_replaces_them() -> None:
